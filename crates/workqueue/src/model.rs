@@ -5,6 +5,7 @@ mod by_hand;
 mod futures;
 mod limiter;
 
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::panic::Location;
 use std::ptr::{self, NonNull};
@@ -23,23 +24,24 @@ use crate::handle::work::Work;
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup, Step};
 use crate::pool::policy::Home;
-use crate::pool::publication::Publication;
 use crate::pool::worker::Worker;
 use crate::pools::WorkerPools;
 use crate::pools::groups::Lease;
 use crate::pwq::counts::Tally;
 pub use crate::pwq::counts::{Care, Careful};
-use crate::pwq::deferred::DeferredEnds;
 use crate::pwq::enter::{Entered, leave};
 use crate::pwq::flush::Colours;
 use crate::pwq::limit::CountedBy;
 use crate::pwq::queue_core::{QueueCore, Traits};
-use crate::pwq::slot::{Entry, InSlot, Kept, PwqSlot};
-use crate::pwq::submit::{Queueing, push};
+use crate::pwq::slot::{Entry, InSlot, PwqSlot};
+use crate::pwq::submit::{self, Queueing, push};
 use crate::pwq::table::{Plan, PwqTable};
-use crate::pwq::ticket::MaybeTicket;
-use crate::task::claim::Claimed;
+use crate::task::claim::Place;
+use crate::task::deferred::DeferredEnds;
 use crate::task::header::{Job, Queued};
+use crate::task::publication::Publication;
+use crate::task::ticket::{Event, Home as QueueHome, MaybeTicket, Schedule, Spot, Ticket};
+use crate::task::vtable::Lent;
 use crate::timekeeper::alarm::Alarm;
 use crate::wait::take_back::{Role, take_back_if};
 
@@ -334,7 +336,7 @@ pub fn claim_hastily(work: &Work) {
 
 /// Takes the pending instance and puts it back into its list: what `mod_delayed` does.
 pub fn take_and_put_back(work: &Work) -> bool {
-    work.lent().claim().map(Claimed::requeue).is_some()
+    work.lent().claim().map(submit::requeue).is_some()
 }
 
 /// A waiter that looks at an item in its pool, reads what it carries along, and leaves it.
@@ -515,8 +517,44 @@ impl<C: Care> Drop for ModelPwq<C> {
 }
 
 impl<C: Care> InSlot for ModelPwq<C> {
+    fn home(&self) -> QueueHome {
+        QueueHome { queue: 1, cpu_intensive: false, timed: false, schedule: OfModel::<C>::NEW }
+    }
+
     fn collected(&self) {
         self.queue.ended[0].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The schedule of a model's homes: it counts instances, and has no lists.
+struct OfModel<C: Care>(PhantomData<fn() -> C>);
+
+impl<C: Care> OfModel<C> {
+    const NEW: &'static dyn Schedule = &OfModel::<C>(PhantomData);
+}
+
+impl<C: Care> Schedule for OfModel<C> {
+    fn queue_name<'a>(&self, _: &'a Ticket) -> &'a str {
+        ""
+    }
+
+    fn take_out(&self, _: &Ticket, _: Lent<'_>, _: Place) -> Option<Queued> {
+        None
+    }
+
+    unsafe fn note(&self, at: Spot, what: Event) {
+        let Event::Again(many) = what else { return };
+        // SAFETY: as the caller says.
+        unsafe { at.home.cast::<PwqSlot<ModelPwq<C>>>().as_ref() }
+            .tally
+            .queued_again(at.stripe, many);
+    }
+
+    unsafe fn leave(&self, at: Spot, many: u64, _: bool) {
+        // SAFETY: as the caller says.
+        unsafe {
+            leave::<C, ModelPwq<C>, ModelQueue<C>>(at, many, |pwq| Arc::clone(&pwq.queue));
+        }
     }
 }
 
@@ -566,7 +604,7 @@ impl<C: Care> PwqModel<C> {
     pub fn queue(&self) -> ModelTicket<C> {
         let entered = self.enters();
         assert!(ptr::eq(&*entered.pwq().queue, &*self.queue));
-        ModelTicket(entered.keep())
+        ModelTicket::new(entered)
     }
 
     /// Queues an instance from inside one that this worker runs, by Reuse if that can be. True where
@@ -574,13 +612,12 @@ impl<C: Care> PwqModel<C> {
     pub fn queue_inside(&self, carrier: &ModelCarrier<C>) -> (ModelTicket<C>, bool) {
         let colours = &self.queue.colours;
         let picked = colours.pick(&self.entry).expect("there is a pwq");
-        match carrier.0.reuse(&picked) {
-            Some(entered) => {
-                assert!(ptr::eq(&*entered.pwq().queue, &*self.queue));
-                (ModelTicket(entered.keep()), true)
-            }
-            None => (self.queue(), false),
+        if !carrier.0.reuse(picked.spot()) {
+            return (self.queue(), false);
         }
+        let entered = picked.reused();
+        assert!(ptr::eq(&*entered.pwq().queue, &*self.queue));
+        (ModelTicket::new(entered), true)
     }
 
     /// Whether nothing is in flight: what who closes the limiter's gate looks at after.
@@ -591,7 +628,7 @@ impl<C: Care> PwqModel<C> {
 
     /// A worker of its own, which has nothing to do.
     pub fn carrier(&self) -> ModelCarrier<C> {
-        ModelCarrier(DeferredEnds::new())
+        ModelCarrier(DeferredEnds::new(), PhantomData)
     }
 
     /// Queues an instance by `push`, after which the pools are looked at. `protected`: as they
@@ -602,7 +639,7 @@ impl<C: Care> PwqModel<C> {
         // SAFETY: as in product code: the copy isn't dropped, and protected during the push.
         let pools = ManuallyDrop::new(unsafe { ptr::read(&raw const pwq.pools) });
         let cell = Arc::clone(&pools.0);
-        let ticket = ModelTicket(entered.keep());
+        let ticket = ModelTicket::new(entered);
         let push = |_: &Arc<ModelPools>| {
             push(ticket);
             // SAFETY: this is what the model is to show.
@@ -628,21 +665,25 @@ impl<C: Care> Drop for PwqModel<C> {
 }
 
 /// An instance.
-pub struct ModelTicket<C: Care>(Kept<ModelPwq<C>>);
+pub struct ModelTicket<C: Care>(Spot, PhantomData<C>);
 
 // SAFETY: pwqs are shared.
 unsafe impl<C: Care> Send for ModelTicket<C> {}
 
 impl<C: Care> ModelTicket<C> {
+    fn new(entered: Entered<'_, ModelPwq<C>>) -> Self {
+        ModelTicket(entered.keep(), PhantomData)
+    }
+
     /// What it is counted as.
     pub fn colour(&self) -> u8 {
-        self.0.2
+        self.0.colour
     }
 
     /// It is over.
     pub fn end(self) {
         // SAFETY: it is in flight.
-        let pwq = unsafe { self.0.0.as_ref().pwq() };
+        let pwq = unsafe { self.0.home.cast::<PwqSlot<ModelPwq<C>>>().as_ref().pwq() };
         assert_eq!(pwq.queue.ended[1].load(Ordering::Relaxed), 0, "the queue is there");
         // SAFETY: the place is this ticket's, which ends.
         unsafe { leave::<C, ModelPwq<C>, ModelQueue<C>>(self.0, 1, |pwq| Arc::clone(&pwq.queue)) };
@@ -650,27 +691,32 @@ impl<C: Care> ModelTicket<C> {
 }
 
 /// What a worker carries.
-pub struct ModelCarrier<C: Care>(DeferredEnds<ModelPwq<C>>);
+pub struct ModelCarrier<C: Care>(DeferredEnds, PhantomData<C>);
 
 impl<C: Care> ModelCarrier<C> {
     /// Pretends to carry so many more than it does: for models that have to fail.
     pub fn pretends(&self, ticket: &ModelTicket<C>, many: usize) {
-        (0..many).for_each(|_| assert!(!self.0.add(ticket.0), "there aren't so many"));
+        let adds = || {
+            // SAFETY: it isn't there, which is what the model is to show.
+            unsafe { self.0.add(ticket.0) }
+        };
+        (0..many).for_each(|_| assert!(!adds(), "there aren't so many"));
     }
 
     /// The instance that the worker runs is over.
     pub fn ends(&self, ticket: ModelTicket<C>) {
-        assert!(!self.0.add(ticket.0), "there aren't so many");
+        // SAFETY: the place is the ticket's, which ends.
+        assert!(!unsafe { self.0.add(ticket.0) }, "there aren't so many");
     }
 
     /// It starts this one.
     pub fn starts(&self, ticket: &ModelTicket<C>) {
-        self.0.before::<C, ModelQueue<C>>(Some(ticket.0), |pwq| Arc::clone(&pwq.queue));
+        self.0.before(Some(ticket.0));
     }
 
     /// It starts none.
     pub fn stops(&self) {
-        self.0.count_out::<C, ModelQueue<C>>(|pwq| Arc::clone(&pwq.queue));
+        self.0.stops();
     }
 }
 

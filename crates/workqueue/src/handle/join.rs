@@ -15,7 +15,7 @@ use tracing::Span;
 
 use crate::error::{JoinError, PanicPayload, shielded};
 use crate::task::header::Header;
-use crate::task::run::Spawner;
+use crate::task::running::Spawner;
 use crate::task::vtable::{Item, ItemRef, Lent, Runs, Table, free, release_count};
 use crate::wait;
 use crate::wait::messages;

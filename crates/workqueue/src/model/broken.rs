@@ -6,7 +6,8 @@ use corewise_sync::Unparker;
 use corewise_sync::fence::FencePolicy;
 
 use crate::pool::group::Group;
-use crate::task::header::{Header, Running};
+use crate::task::header::Header;
+use crate::task::running::Running;
 use crate::task::vtable::Lent;
 
 impl<F: FencePolicy> Group<F> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use corewise_sync::fence::FencePolicy;
 use corewise_topology::{AffinityScope, CpuSet};
 
+use crate::model::OfModel;
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup, Step};
 use crate::pool::idle::Idle;
@@ -15,9 +16,10 @@ use crate::pool::pins::Pinning;
 use crate::pool::spawn::Spawner;
 use crate::pool::thread_limit::Threads;
 use crate::pool::worker::Worker;
-use crate::pwq::counts::{Care, Tally};
+use crate::pwq::counts::{Care, Careful, Tally};
 use crate::pwq::flush::Colours;
 use crate::pwq::slot::{InSlot, PwqSlot};
+use crate::task::ticket::Home;
 use crate::timekeeper::{Settings, Timekeeper};
 
 impl Setup {
@@ -96,5 +98,9 @@ impl<C: Care, L: InSlot> Colours<C, L> {
 }
 
 impl InSlot for () {
+    fn home(&self) -> Home {
+        Home { queue: 0, cpu_intensive: false, timed: false, schedule: OfModel::<Careful>::NEW }
+    }
+
     fn collected(&self) {}
 }

@@ -9,10 +9,9 @@ use corewise_sync::fence::FencePolicy;
 use corewise_sync::per_thread;
 
 use super::group::Group;
-use super::publication::Publication;
 use super::worker::Worker;
-use crate::pwq::Pwq;
-use crate::pwq::deferred::DeferredEnds;
+use crate::task::deferred::DeferredEnds;
+use crate::task::publication::Publication;
 
 per_thread! {
     static HERE: Cell<Current> = Cell::new(Current::NOBODY);
@@ -79,7 +78,7 @@ pub(super) fn is(worker: &Worker) -> bool {
 
 /// Calls `f` with what the calling thread carries, if it is a worker's.
 #[inline]
-pub(crate) fn with_carry<R>(f: impl FnOnce(&DeferredEnds<Pwq>) -> R) -> Option<R> {
+pub(crate) fn with_carry<R>(f: impl FnOnce(&DeferredEnds) -> R) -> Option<R> {
     // SAFETY: as above; `f` runs inside that frame.
     unsafe { current().worker.as_ref() }.map(|worker| f(&worker.carry))
 }

@@ -10,10 +10,10 @@ use corewise_sync::atomic::Ordering;
 use corewise_sync::fence::FencePolicy;
 
 use super::group::Group;
-use super::publication::Shown;
 use super::worker::Worker;
 use super::{Action, Inner, PoolStats};
 use crate::pool::policy::Counts;
+use crate::task::publication::Shown;
 
 /// Why a worker is excused; a bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

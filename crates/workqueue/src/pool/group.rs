@@ -26,7 +26,8 @@ use crate::pool::idle::Idle;
 use crate::pool::policy;
 use crate::pool::spawn::Spawner;
 use crate::pool::thread_limit::Threads;
-use crate::task::header::{Queued, Running};
+use crate::task::header::Queued;
+use crate::task::running::Running;
 use crate::timekeeper::Timekeeper;
 
 /// What one step of a worker did.

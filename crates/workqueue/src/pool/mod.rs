@@ -19,7 +19,6 @@ pub(crate) mod inherit;
 mod pick;
 pub(crate) mod pins;
 pub(crate) mod policy;
-pub(crate) mod publication;
 mod regions;
 pub(crate) mod report;
 pub(crate) mod service_thread;
@@ -50,7 +49,7 @@ use corewise_sync::{CachePadded, Condvar, Mutex, Unparker, thread};
 use corewise_topology::CpuSet;
 
 use crate::pool::policy::Counts;
-use crate::task::header::Running;
+use crate::task::running::Running;
 use choice::Candidate;
 use pins::{Pinning, Pins};
 pub(crate) use stats::PoolStats;

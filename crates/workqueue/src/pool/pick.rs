@@ -1,26 +1,25 @@
 //! Taking particular items out of a pool: a claimed one, one of a certain queue, all of a pool that
 //! nobody serves any more.
 
-use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::ptr::NonNull;
 
 use corewise_sync::fence::FencePolicy;
 
 use super::group::Group;
-use super::publication::Label;
 use super::stripe::Stripe;
-use crate::pwq::flush::Awaited;
-use crate::pwq::queue_core::QueueCore;
-use crate::pwq::ticket::Ticket;
 use crate::task::claim::Place;
-use crate::task::header::{Header, Queued, Running};
+use crate::task::header::{Header, Queued};
+use crate::task::publication::Label;
+use crate::task::running::Running;
+use crate::task::ticket::{Awaited, Ticket};
 use crate::task::vtable::Lent;
 
-/// Whether a flush of the queue waits for an item, which lies in a list whose lock is held.
-fn is_awaited(item: &Header, queue: &QueueCore, awaited: Awaited) -> bool {
+/// Whether a flush of the queue with this number waits for an item, which lies in a list whose lock is held.
+fn is_awaited(item: &Header, queue: u64, awaited: Awaited) -> bool {
     // SAFETY: its slot is filled, and a claimant writes it only when the item is out of the list.
     let ticket = unsafe { item.job() }.ticket.as_ref();
-    ticket.is_some_and(|ticket| ptr::eq(&*ticket.pwq.shared, queue) && awaited.has(ticket.colour()))
+    ticket.is_some_and(|ticket| ticket.home().queue == queue && awaited.has(ticket.colour()))
 }
 
 /// How many items of a stripe are looked through for one that a flush waits for.
@@ -69,7 +68,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Whether [`Group::take_awaited`] finds an item, and no worker can come for it.
-    pub(crate) fn calls_for(&self, index: usize, queue: &QueueCore, awaited: Awaited) -> bool {
+    pub(crate) fn calls_for(&self, index: usize, queue: u64, awaited: Awaited) -> bool {
         let found = |stripe: &Stripe<F>| {
             stripe.lock().items().take(NEAR).any(|item| is_awaited(item, queue, awaited))
         };
@@ -81,7 +80,7 @@ impl<F: FencePolicy> Group<F> {
     pub(crate) fn take_awaited(
         &self,
         index: usize,
-        queue: &QueueCore,
+        queue: u64,
         awaited: Awaited,
     ) -> Option<Running> {
         self.pools[index].stripes.iter().find_map(|stripe| {
@@ -113,18 +112,13 @@ impl<F: FencePolicy> Group<F> {
         items
     }
 
-    /// The queues with a rescuer whose items wait in a pool.
-    pub(crate) fn waiting_queues(&self, index: usize) -> Vec<Arc<QueueCore>> {
-        let mut queues: Vec<Arc<QueueCore>> = Vec::new();
+    /// The numbers of the queues whose items wait in a pool.
+    pub(crate) fn waiting_queues(&self, index: usize) -> BTreeSet<u64> {
+        let mut queues = BTreeSet::new();
         for stripe in self.pools[index].stripes.iter() {
-            for item in stripe.lock().items() {
-                // SAFETY: as in `take_for`.
-                let ticket = unsafe { item.job() }.ticket.as_ref();
-                let Some(queue) = ticket.map(|ticket| &ticket.pwq.shared) else { continue };
-                if queue.rescuer.is_some() && queues.iter().all(|known| known.id != queue.id) {
-                    queues.push(Arc::clone(queue));
-                }
-            }
+            // SAFETY: as in `take_for`.
+            let ticket = |item: &Header| Some(unsafe { item.job() }.ticket.as_ref()?.home().queue);
+            queues.extend(stripe.lock().items().filter_map(ticket));
         }
         queues
     }

@@ -13,8 +13,8 @@ use super::group::{Group, Setup, Step};
 use super::worker::Worker;
 use crate::handle::work::Work;
 use crate::pool::policy;
-use crate::pwq::ticket::MaybeTicket;
 use crate::task::header::{Job, Queued};
+use crate::task::ticket::MaybeTicket;
 
 pub(super) type Log = Arc<Mutex<Vec<u32>>>;
 

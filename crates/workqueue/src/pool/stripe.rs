@@ -14,7 +14,8 @@ use corewise_sync::{CachePadded, SpinLock, SpinLockGuard, hint};
 use corewise_topology::CpuSet;
 
 use crate::task::claim::Place;
-use crate::task::header::{Header, Queued, Running};
+use crate::task::header::{Header, Queued};
+use crate::task::running::Running;
 
 /// The most stripes of a pool. Whoever is about to park looks at each.
 const MOST: usize = 16;

@@ -18,13 +18,12 @@ use super::excuse::Excuse;
 use super::group::{Group, Step};
 use super::idler::Idler;
 use super::pins::OwnCpu;
-use super::publication::Publication;
 use super::stats::Ran;
 use crate::error::shielded;
 use crate::pool::inherit;
 use crate::pool::policy::{self, Counts, Manners};
-use crate::pwq::Pwq;
-use crate::pwq::deferred::DeferredEnds;
+use crate::task::deferred::DeferredEnds;
+use crate::task::publication::Publication;
 
 /// How long what is pushed on another CPU may gather before it is taken there once more, in
 /// nanoseconds: some pushes.
@@ -91,7 +90,7 @@ pub(crate) struct Worker {
     /// in one: Relaxed.
     blocked: AtomicU64,
     /// What it has run and not counted out: nothing, while it is idle or runs anything else.
-    pub(crate) carry: DeferredEnds<Pwq>,
+    pub(crate) carry: DeferredEnds,
     /// O: what came of letting it gather there, as bits of a [`Manners`]; as `searching`.
     gathers: AtomicU32,
     pub(crate) ran: Ran,

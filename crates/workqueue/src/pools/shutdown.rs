@@ -13,7 +13,7 @@ use crate::error::quietly;
 use crate::pool::ending::Waited;
 use crate::pool::group::Group;
 use crate::pool::service_thread::Limit;
-use crate::task::current;
+use crate::task::running;
 use crate::timekeeper::rescuer::Rescuer;
 use crate::timekeeper::stall::ItemReport;
 
@@ -169,7 +169,7 @@ impl WorkerPools {
         left?;
         let queues = self.queues();
         let rescuers = || queues.iter().filter_map(|queue| queue.rescuer());
-        let by_item = own.is_some() || current::with(|job| job.is_some());
+        let by_item = own.is_some() || running::current(|job| job.is_some());
         if !by_item {
             // Their last items may let held ones through, which are run.
             let late = rescuers().filter(|rescuer| !rescuer.end(limit)).map(of_rescuer);

@@ -29,9 +29,9 @@ impl Deferred {
         let mut slots = BTreeMap::new();
         let mut groups: Vec<Arc<Group>> = Vec::new();
         for (slot, pwq) in queue.colours.members.lock().all() {
-            let of_seat =
+            let of_slot =
                 OfSlot { over: slot.tally.over(), again: slot.tally.again(), carried: 0, more: 0 };
-            slots.insert(ptr::from_ref(slot).addr(), of_seat);
+            slots.insert(ptr::from_ref(slot).addr(), of_slot);
             if let Some(pwq) = pwq
                 && !groups.iter().any(|group| Arc::ptr_eq(group, &pwq.group))
             {
@@ -43,7 +43,7 @@ impl Deferred {
         let first: Vec<_> = workers.iter().map(|worker| worker.carry.look()).collect();
         for (worker, first) in workers.iter().zip(first) {
             let now = worker.carry.look();
-            let Some(slot) = slots.get_mut(&now.slot) else { continue };
+            let Some(slot) = slots.get_mut(&now.home) else { continue };
             slot.more += now.again();
             // What doesn't change between two rounds was there at one moment together: none of it is on its
             // way from one worker to another, by Reuse. What does is taken for what is in flight.

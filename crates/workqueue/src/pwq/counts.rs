@@ -7,10 +7,7 @@
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{CachePadded, hint};
 
-/// How many colours: enough that flushes from many threads don't queue up behind one another, and as
-/// many as fit on the lines. Fewer under loom, which has a limit on atomics, and under shuttle, so
-/// that they run out.
-pub(crate) const COLOURS: usize = if hint::IN_MODEL { 3 } else { 14 };
+use crate::task::ticket::COLOURS;
 
 /// A flush waits for this pair of counts: who would make them equal tells it.
 const WATCHED: u64 = 1;

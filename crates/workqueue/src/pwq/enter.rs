@@ -11,7 +11,8 @@ use corewise_sync::fence::{FencePolicy, FullFence};
 
 use crate::pwq::counts::{CameIn, Care, Pair};
 use crate::pwq::flush::{Colours, Members, complete_all};
-use crate::pwq::slot::{Entry, InSlot, Kept, Owned, PwqSlot};
+use crate::pwq::slot::{Entry, InSlot, Owned, PwqSlot};
+use crate::task::ticket::Spot;
 
 /// The accesses around it are SeqCst, which loom takes for weaker ones.
 #[inline]
@@ -28,7 +29,7 @@ impl<C: Care, L: InSlot> Colours<C, L> {
         let fits = |spare: &Owned<L>| spare.slot().tally.stripes() == stripes;
         let owned = match members.spares.iter().position(fits) {
             Some(position) => members.spares.swap_remove(position),
-            None => Owned::new(stripes),
+            None => Owned::new(pwq.home(), stripes),
         };
         owned.fill(pwq);
         let slot = owned.0;
@@ -66,7 +67,7 @@ impl<C: Care, L: InSlot> Colours<C, L> {
     /// Retract.
     #[cold]
     pub(crate) fn retract(&self, entered: Entered<'_, L>) {
-        let (slot, stripe, colour) = entered.keep();
+        let (slot, (stripe, colour)) = (entered.slot(), (entered.stripe(), entered.colour));
         // SAFETY: slots of these colours are freed with them.
         let tally = &unsafe { slot.as_ref() }.tally;
         tally.undo(stripe);
@@ -147,11 +148,16 @@ pub(crate) struct Picked<'a, L> {
 }
 
 impl<'a, L> Picked<'a, L> {
-    /// A place in these counts, which the caller has in some other way.
+    /// Where it would Enter.
     #[inline]
-    pub(super) fn entered(&self) -> Entered<'a, L> {
-        let Entered { place, colour, slots } = self.at;
-        Entered { place, colour, slots }
+    pub(crate) fn spot(&self) -> Spot {
+        self.at.spot()
+    }
+
+    /// The caller has a place in these counts in some other way.
+    #[inline]
+    pub(crate) fn reused(self) -> Entered<'a, L> {
+        self.at
     }
 }
 
@@ -170,27 +176,30 @@ pub(crate) struct Entered<'a, L> {
 impl<L> Entered<'_, L> {
     #[inline]
     pub(crate) fn pwq(&self) -> &L {
-        let (slot, ..) = self.place();
         // SAFETY: it has Validated, and its place isn't kept: nobody else is given one.
-        unsafe { slot.as_ref().pwq() }
+        unsafe { self.slot().as_ref().pwq() }
     }
 
     #[inline]
     pub(crate) fn stripe(&self) -> u32 {
-        self.place().1
+        Entry::parts(self.place).1
     }
 
     /// Hands over its place in the counts, to be given back by [`leave`].
     #[inline]
-    pub(crate) fn keep(self) -> Kept<L> {
-        self.place()
+    pub(crate) fn keep(self) -> Spot {
+        self.spot()
     }
 
     #[inline]
-    pub(super) fn place(&self) -> Kept<L> {
-        let (slot, stripe) = Entry::parts(self.place);
+    pub(super) fn spot(&self) -> Spot {
+        Spot { home: self.slot().cast(), stripe: self.stripe(), colour: self.colour }
+    }
+
+    #[inline]
+    fn slot(&self) -> NonNull<PwqSlot<L>> {
         // SAFETY: the entry was split before.
-        (unsafe { NonNull::new_unchecked(slot) }, stripe, self.colour)
+        unsafe { NonNull::new_unchecked(Entry::parts(self.place).0) }
     }
 }
 
@@ -198,13 +207,14 @@ impl<L> Entered<'_, L> {
 /// needed after.
 ///
 /// # Safety
-/// So many such places were [kept](Entered::keep), and aren't used again.
+/// So many such places of an `L`'s were [kept](Entered::keep), and aren't used again.
 #[inline]
 pub(crate) unsafe fn leave<C: Care, L: InSlot, S: AsRef<Colours<C, L>> + ?Sized>(
-    (at, stripe, colour): Kept<L>,
+    Spot { home, stripe, colour }: Spot,
     many: u64,
     of: impl FnOnce(&L) -> Arc<S>,
 ) {
+    let at = home.cast::<PwqSlot<L>>();
     // SAFETY: they aren't over, so the slot is there; what lives on is a pair of references to
     // atomics, which aren't touched after Leave.
     let slot = unsafe { at.as_ref() };

@@ -34,27 +34,9 @@ use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::{Completion, Mutex};
 
-use crate::pwq::counts::{COLOURS, Care, Found};
+use crate::pwq::counts::{Care, Found};
 use crate::pwq::slot::{InSlot, Owned, PwqSlot};
-
-/// The colours that a flush waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Awaited {
-    /// A bit each.
-    mask: u32,
-    /// Any of them is enough.
-    pub(crate) any: bool,
-}
-
-impl Awaited {
-    pub(crate) fn has(self, colour: u8) -> bool {
-        self.mask & (1 << colour) != 0
-    }
-
-    pub(crate) fn colours(self) -> impl Iterator<Item = u8> {
-        (0..COLOURS as u8).filter(move |colour| self.has(*colour))
-    }
-}
+use crate::task::ticket::{Awaited, COLOURS};
 
 impl Waiter {
     fn awaited(&self) -> Awaited {

@@ -1,6 +1,6 @@
 //! What joins one queue with one pool: the kernel's `pool_workqueue`.
 //!
-//! An instance that is queued holds a [`Ticket`](crate::pwq::ticket::Ticket): its pwq, and the colour that
+//! An instance that is queued holds a [`Ticket`](crate::task::ticket::Ticket): its pwq, and the colour that
 //! it is counted as.
 //! Everything that queueing writes (the pwq's reference count, the tally) lies on lines that only
 //! this queue on this pod uses: no line is shared by all CPUs.
@@ -8,7 +8,6 @@
 mod arc_field;
 pub(crate) mod carried;
 pub(crate) mod counts;
-pub(crate) mod deferred;
 pub(crate) mod enter;
 pub(crate) mod flush;
 pub(crate) mod limit;
@@ -16,11 +15,11 @@ pub(crate) mod limit_policy;
 pub(crate) mod limit_slot;
 pub(crate) mod queue_core;
 mod report;
+mod schedule;
 pub(crate) mod slot;
 pub(crate) mod stats;
 pub(crate) mod submit;
 pub(crate) mod table;
-pub(crate) mod ticket;
 pub(crate) mod waiting;
 
 use std::collections::HashSet;
@@ -37,12 +36,13 @@ use crate::pwq::arc_field::ArcField;
 use crate::pwq::carried::Deferred;
 use crate::pwq::limit_slot::Slot;
 use crate::pwq::queue_core::QueueCore;
+use crate::pwq::schedule::OfPwq;
 use crate::pwq::slot::{InSlot, PwqSlot};
 use crate::pwq::stats::Counters;
-use crate::pwq::ticket::Ticket;
 use crate::report::QueueStats;
 use crate::task::claim::Place;
 use crate::task::header::{Header, Queued};
+use crate::task::ticket::{Home, Ticket};
 use crate::task::vtable::Lent;
 
 /// How many stripes the counts of a pwq have at most.
@@ -86,6 +86,15 @@ impl Pwq {
             _lease: Arc::clone(lease),
         };
         shared.colours.fill(spec.cpus.len().clamp(1, MAX_STRIPES), pwq)
+    }
+
+    /// That of a ticket.
+    #[inline]
+    pub(crate) fn of(ticket: &Ticket) -> &Pwq {
+        let slot = ticket.spot().home.cast::<PwqSlot<Pwq>>();
+        // SAFETY: tickets are of slots of pwqs ([`Ticket::new`]), and its instance isn't over: so the pwq is
+        // there (`README.md`).
+        unsafe { slot.as_ref().pwq() }
     }
 
     /// What was counted here, and on its slot since it has that.
@@ -145,6 +154,11 @@ impl Drop for Pwq {
 }
 
 impl InSlot for Pwq {
+    fn home(&self) -> Home {
+        let QueueCore { id, cpu_intensive, timed, .. } = *self.shared;
+        Home { queue: id, cpu_intensive, timed, schedule: &OfPwq }
+    }
+
     fn collected(&self) {
         self.shared.former.keep(&self.counters);
     }

@@ -10,27 +10,28 @@ use corewise_sync::cell::UnsafeCell;
 use corewise_sync::hint;
 
 use crate::pwq::counts::Tally;
+use crate::task::ticket::{ADDRESS_BITS, Home, STRIPES};
 
 /// What lies on a slot: a [`Pwq`](crate::pwq::Pwq), or a model's.
 pub(crate) trait InSlot: Send + Sync {
+    /// What stands at the head of its slot: the same for all of a queue.
+    fn home(&self) -> Home;
     /// It was taken off its slot: all that was queued there is over. Under the lock of the colours.
     fn collected(&self);
 }
 
-/// How many stripes an entry can tell apart, and a ticket.
-pub(crate) const STRIPES: usize = 128;
-
-/// How many bits of a slot's address may be set. A ticket has others in the rest.
-pub(crate) const ADDRESS_BITS: u32 = 48;
-
 /// A place for a pwq, and the counts of what is queued there.
-#[repr(align(128))]
+#[repr(C, align(128))]
 pub(crate) struct PwqSlot<L> {
+    /// At the head, where a ticket's word points.
+    pub(crate) home: Home,
     pub(crate) tally: Tally,
     /// P: written under the lock of the colours while the slot is on no list; read by who has
     /// Validated, until the instance is over.
     pwq: UnsafeCell<Option<L>>,
 }
+
+const _: () = assert!(align_of::<PwqSlot<()>>() == STRIPES);
 
 // SAFETY: the pwq is written while nobody reads it (`README.md`), and shared: `L: Send + Sync`.
 unsafe impl<L: Send + Sync> Send for PwqSlot<L> {}
@@ -62,8 +63,8 @@ pub(crate) struct Owned<L>(pub(super) NonNull<PwqSlot<L>>);
 unsafe impl<L: Send + Sync> Send for Owned<L> {}
 
 impl<L> Owned<L> {
-    pub(super) fn new(stripes: usize) -> Self {
-        let slot = PwqSlot { tally: Tally::new(stripes), pwq: UnsafeCell::new(None) };
+    pub(super) fn new(home: Home, stripes: usize) -> Self {
+        let slot = PwqSlot { home, tally: Tally::new(stripes), pwq: UnsafeCell::new(None) };
         let slot = NonNull::from(Box::leak(Box::new(slot)));
         let high = (slot.addr().get() as u64) >> ADDRESS_BITS;
         let packed = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
@@ -135,6 +136,3 @@ impl<L> Entry<L> {
         (place.map_addr(|address| address & !(STRIPES - 1)), stripe)
     }
 }
-
-/// An instance's place in the counts: slot, stripe and colour.
-pub(crate) type Kept<L> = (NonNull<PwqSlot<L>>, u32, u8);

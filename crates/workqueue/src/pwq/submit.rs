@@ -15,9 +15,9 @@ use crate::pool::group::Group;
 use crate::pwq::Pwq;
 use crate::pwq::limit_slot::{Admission, Gate, Hold, Slot};
 use crate::pwq::queue_core::QueueCore;
-use crate::task::claim::Place;
-use crate::task::current;
-use crate::task::header::{Queued, Running};
+use crate::task::claim::{Claimed, Place};
+use crate::task::header::Queued;
+use crate::task::running::{self, Running};
 
 /// What became of an attempt to queue something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,8 +76,35 @@ impl Way {
 
 /// Pushes an instance that was held back: it has a place now.
 pub(crate) fn push(queued: Queued) {
-    if let Some((group, pool, stripe)) = queued.home() {
-        group.push_held(pool, stripe, queued);
+    if let Some(ticket) = queued.ticket() {
+        let (pwq, stripe) = (Pwq::of(ticket), ticket.stripe());
+        // The instance may be over before the push is.
+        Arc::clone(&pwq.group).push_held(pwq.pool, stripe, queued);
+    }
+}
+
+/// Lend: to its pool, past its queue's limit, where it was held back: it gets a place in the limiter beyond the
+/// maximum, if it has none. The caller's thread runs an item that has a place in the same slot, and doesn't use it
+/// before this instance is over.
+pub(crate) fn let_through(claimed: Claimed) {
+    if let Some(ticket) = claimed.job().ticket.as_ref().filter(|ticket| !ticket.is_counted()) {
+        Pwq::of(ticket).slot.lend();
+        ticket.count();
+    }
+    push(claimed.release());
+}
+
+/// Back into the list of the pool that it was queued on.
+pub(crate) fn requeue(claimed: Claimed) {
+    let home = claimed.job().ticket.as_ref().map(|ticket| {
+        let pwq = Pwq::of(ticket);
+        (Arc::clone(&pwq.group), pwq.pool, ticket.stripe())
+    });
+    let queued = claimed.release();
+    match home {
+        Some((group, pool, stripe)) => group.push(pool, stripe, queued),
+        // Only in models of a pool alone.
+        None => drop(queued),
     }
 }
 
@@ -127,7 +154,8 @@ impl QueueCore {
     #[inline(never)]
     pub(super) fn admit(&self, gate: Gate, queued: Queued) {
         let ticket = queued.ticket().expect("it was Entered");
-        let (way, line) = (Way::of(&ticket.pwq, ticket.stripe()), ticket.pwq.line());
+        let pwq = Pwq::of(ticket);
+        let (way, line) = (Way::of(pwq, ticket.stripe()), pwq.line());
         // SAFETY: it is the queue's.
         match unsafe { way.slot.as_ref() }.admit(gate) {
             Admission::Free => way.push(self.hazard(), queued),
@@ -163,9 +191,9 @@ impl QueueCore {
 
     /// Whether the calling thread runs an item of this queue: what it queues is chained work.
     pub(crate) fn runs_here(&self) -> bool {
-        current::with(|job| {
+        running::current(|job| {
             let ticket = job.and_then(Running::ticket);
-            ticket.is_some_and(|ticket| ptr::eq(&*ticket.pwq.shared, self))
+            ticket.is_some_and(|ticket| ptr::eq(&*Pwq::of(ticket).shared, self))
         })
     }
 }

@@ -22,13 +22,21 @@ use crate::pwq::limit_slot::{Gate, Slot};
 use crate::pwq::queue_core::QueueCore;
 use crate::pwq::slot::Entry;
 use crate::pwq::submit::{Queueing, Way};
-use crate::pwq::ticket::Ticket;
 use crate::task::claim::Claimed;
 use crate::task::header::{Header, Job, Queued};
+use crate::task::ticket::Ticket;
 use crate::task::vtable::ItemRef;
 
 /// A queuer, on a pwq of the queue.
 pub(crate) type Entered<'a> = enter::Entered<'a, Pwq>;
+
+/// For the instance of a queuer.
+#[inline(always)]
+fn ticket(entered: Entered<'_>) -> Ticket {
+    // SAFETY: its place is handed over. The home is that of a slot of pwqs, which is there for as long as the
+    // instance isn't over.
+    unsafe { Ticket::new(entered.keep()) }
+}
 
 /// What a queuer has Picked.
 pub(crate) type Picked<'a> = enter::Picked<'a, Pwq>;
@@ -146,8 +154,10 @@ impl PwqTable {
     #[inline(always)]
     fn enter_picked<'a>(&'a self, picked: Picked<'a>) -> Option<Entered<'a>> {
         let colours = &self.shared.colours;
-        let reused = current_worker::with_carry(|carry| carry.reuse(&picked));
-        reused.flatten().or_else(|| colours.enter(picked))
+        match current_worker::with_carry(|carry| carry.reuse(picked.spot())) {
+            Some(true) => Some(picked.reused()),
+            _ => colours.enter(picked),
+        }
     }
 
     /// Not where none of the pod's CPUs is for this work: it queues from isolated ones, or the pod has no
@@ -230,9 +240,7 @@ impl PwqTable {
         // ReadGate.
         let gate = way.gate();
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
-        let queued = unsafe {
-            Queued::new(item(), Job { ticket: Ticket::new(entered.keep()).into(), site })
-        };
+        let queued = unsafe { Queued::new(item(), Job { ticket: ticket(entered).into(), site }) };
         if gate.open() {
             way.push(hazard, queued);
             return Queueing::Queued;
@@ -258,8 +266,7 @@ impl PwqTable {
         let way = Way::of(entered.pwq(), entered.stripe());
         let gate = way.gate();
         // SAFETY: the item is pending, and new.
-        let queued =
-            unsafe { Queued::new(item, Job { ticket: Ticket::new(entered.keep()).into(), site }) };
+        let queued = unsafe { Queued::new(item, Job { ticket: ticket(entered).into(), site }) };
         if gate.open() {
             way.push(hazard, queued);
         } else if self.shared().refuses(gate, false) {
@@ -281,7 +288,7 @@ impl PwqTable {
         let entered = self.enter(place, self.pick(place));
         let way = Way::of(entered.pwq(), entered.stripe());
         let gate = way.gate();
-        let old = claimed.with_job(|job| job.ticket.replace(Ticket::new(entered.keep()).into()));
+        let old = claimed.with_job(|job| job.ticket.replace(ticket(entered).into()));
         let queued = claimed.release();
         let queueing = if gate.open() {
             way.push(self.shared().hazard(), queued);

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::attributes::At;
 use crate::handle::work::Work;
-use crate::pwq::ticket::MaybeTicket;
 use crate::queue::Workqueue;
 use crate::task::claim::Claimed;
 use crate::task::header::{Job, Queued};
+use crate::task::ticket::MaybeTicket;
 use crate::timekeeper::delayed::Delayed;
 
 impl Workqueue {

@@ -12,7 +12,7 @@ use tracing::Span;
 use crate::attributes::At;
 use crate::queue::Workqueue;
 use crate::task::header::Header;
-use crate::task::run::Spawner;
+use crate::task::running::Spawner;
 use crate::task::vtable::{Alone, Item, ItemRef, Table};
 
 impl Workqueue {

@@ -19,13 +19,13 @@ use tracing::Span;
 use crate::attributes::At;
 use crate::error::{JoinError, shielded};
 use crate::handle::join::{JoinHandle, Outcome};
+use crate::pwq::Pwq;
 use crate::pwq::submit::Queueing;
 use crate::pwq::waiting::{Seat, Waits, stop_in_turn};
 use crate::queue::Workqueue;
 use crate::queue::future_state::{FutureState, Paused};
-use crate::task::current;
-use crate::task::header::{Header, Running};
-use crate::task::run::Spawner;
+use crate::task::header::Header;
+use crate::task::running::{self, Running, Spawner};
 use crate::task::vtable::{Item, ItemRef, Runs, Table};
 
 impl Workqueue {
@@ -162,8 +162,9 @@ where
                 return;
             }
             // It is polled for this link: most often always the same.
-            let pod =
-                current::with(|job| job.and_then(Running::ticket).map(|ticket| ticket.pwq.pool));
+            let pod = running::current(|job| {
+                job.and_then(Running::ticket).map(|ticket| Pwq::of(ticket).pool)
+            });
             let me: Weak<dyn Waits> = Weak::clone(&self.me) as _;
             match self.queue.shared().waiting.sit(pod.unwrap_or(0), me) {
                 Ok(taken) => *seat = Some(taken),

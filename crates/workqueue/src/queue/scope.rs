@@ -32,7 +32,7 @@ use crate::attributes::At;
 use crate::error::{JoinError, shielded};
 use crate::queue::Workqueue;
 use crate::task::header::Header;
-use crate::task::run::Spawner;
+use crate::task::running::Spawner;
 use crate::task::vtable::{Item, ItemRef, Lent, Runs, Table};
 use crate::wait;
 use crate::wait::messages;

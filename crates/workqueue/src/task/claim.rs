@@ -11,11 +11,11 @@ use corewise_sync::inbox::Node;
 use corewise_sync::thread;
 
 use crate::error::shielded;
-use crate::pwq::submit::push;
-use crate::pwq::ticket::Ticket;
 use crate::task::flushers;
-use crate::task::header::{Header, Job, Queued, Running};
+use crate::task::header::{Header, Job, Queued};
+use crate::task::running::Running;
 use crate::task::state::{Seq, Snapshot};
+use crate::task::ticket::Event;
 use crate::task::vtable::{ItemRef, Lent};
 
 /// Where a pending instance lies. Changed only by who holds it, or under the lock of the container
@@ -167,16 +167,13 @@ impl Lent<'_> {
         // Handed over: its popper has taken it out, and it lies in the slot alone.
         while !was.again() {
             // Find. The place is read anew, and what it says is checked under the container's lock.
-            let found = match self.place(was.seq()) {
+            let place = self.place(was.seq());
+            let found = match place {
                 Place::Nowhere => break,
                 Place::Moving => None,
-                // The inbox is emptied too: nobody else may look at it for long.
-                Place::Pushed | Place::Listed => claimed.job().ticket.as_ref().and_then(|ticket| {
-                    let pwq = &ticket.pwq;
-                    pwq.group.unlist(pwq.pool, ticket.stripe(), self)
-                }),
-                Place::Held => {
-                    claimed.job().ticket.as_ref().and_then(|ticket| ticket.pwq.release(self))
+                Place::Pushed | Place::Listed | Place::Held => {
+                    let ticket = claimed.job().ticket.as_ref();
+                    ticket.and_then(|ticket| ticket.home().schedule.take_out(ticket, self, place))
                 }
                 Place::Timer => self.unshelve(),
             };
@@ -270,26 +267,6 @@ impl Claimed {
         queued.header().state.unclaim();
         queued
     }
-
-    /// Lend: to its pool, past its queue's limit, where it was held back. The caller's thread runs an item
-    /// that has a place in the same slot, and doesn't use it before this instance is over.
-    pub(crate) fn let_through(self) {
-        if let Some(ticket) = self.job().ticket.as_ref() {
-            ticket.lend();
-        }
-        push(self.release());
-    }
-
-    /// Back into the list of the pool that it was queued on.
-    pub(crate) fn requeue(self) {
-        let home = self.job().ticket.as_ref().map(Ticket::home);
-        let queued = self.release();
-        match home {
-            Some((group, pool, stripe)) => group.push(pool, stripe, queued),
-            // Only in models of a pool alone.
-            None => drop(queued),
-        }
-    }
 }
 
 impl Claimed {
@@ -299,7 +276,7 @@ impl Claimed {
         let Job { ticket, .. } = unsafe { self.header().copy_job().assume_init() };
         let item = self.into_hold();
         if let Some(ticket) = ticket.as_ref() {
-            if told { ticket.cancelled() } else { ticket.withdraw() }
+            ticket.note(if told { Event::Cancelled } else { Event::Withdrawn });
         }
         let tell = || shielded("cancelling a work item", || item.cancelled());
         let table = item.header().table;

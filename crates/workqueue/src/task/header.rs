@@ -4,30 +4,19 @@
 //! the item, through the job slot of the item's own header), [`Running`] (taken by a worker), and
 //! [`Claimed`] (taken back out of its container). See `state.md` for who may take it from whom.
 
-use std::any::Any;
-use std::cell::Cell;
 use std::mem::{self, MaybeUninit};
 use std::panic::Location;
-use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::ptr::NonNull;
 
-use crate::error::shielded;
-use crate::pool::group::Group;
-use crate::pool::publication::{Label, Publication};
-use crate::pwq::Pwq;
-use crate::pwq::deferred::DeferredEnds;
-use crate::pwq::ticket::{MaybeTicket, Ticket};
 use crate::task::claim::{Claimed, Place};
-use crate::task::flushers;
-use crate::task::run;
-use crate::task::state::{Finished, Seq, Snapshot, WorkState};
-use crate::task::vtable::{ItemRef, Reference, Table, log_panic};
-use corewise_sync::Completion;
+use crate::task::publication::Label;
+use crate::task::running::Running;
+use crate::task::state::{Seq, WorkState};
+use crate::task::ticket::{Event, MaybeTicket, Ticket};
+use crate::task::vtable::{ItemRef, Table};
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::inbox::{Link as Hook, Node};
-use corewise_sync::{hint, thread, time};
-use tracing::Span;
 
 /// What an instance carries along, beside its hold on the item.
 pub(crate) struct Job {
@@ -41,7 +30,7 @@ pub(crate) struct Job {
 impl Job {
     /// The queue's name, for reports.
     pub(crate) fn queue_name(&self) -> &str {
-        self.ticket.as_ref().map_or("", |ticket| &ticket.pwq.shared.name)
+        self.ticket.as_ref().map_or("", |ticket| ticket.home().schedule.queue_name(ticket))
     }
 
     /// What is shown of the instance, of an item with this table.
@@ -50,7 +39,7 @@ impl Job {
         Label {
             name: table.name,
             site: self.site,
-            queue: self.ticket.as_ref().map_or(0, |ticket| ticket.pwq.shared.id),
+            queue: self.ticket.as_ref().map_or(0, |ticket| ticket.home().queue),
         }
     }
 }
@@ -208,11 +197,6 @@ impl Queued {
         self.job().ticket.as_ref()
     }
 
-    /// The pool that it was queued on, and the stripe there; `None` in models of the pool alone.
-    pub(crate) fn home(&self) -> Option<(Arc<Group>, usize, u32)> {
-        self.ticket().map(Ticket::home)
-    }
-
     /// It has a place in its pwq's slot of the limiter, which the end of the instance gives back.
     pub(crate) fn count(&self) {
         if let Some(ticket) = self.ticket() {
@@ -226,7 +210,7 @@ impl Queued {
         let job = unsafe { self.header().copy_job().assume_init() };
         let item = self.into_hold();
         if let Some(ticket) = job.ticket.as_ref() {
-            ticket.withdraw();
+            ticket.note(Event::Withdrawn);
         }
         item
     }
@@ -362,309 +346,5 @@ unsafe impl Node for Queued {
     {
         // SAFETY: the item is queued while it is in an inbox, so its header is alive.
         unsafe { &(*raw.as_ptr()).hook }
-    }
-}
-
-/// An instance that has been started.
-pub(crate) struct Running {
-    item: ItemRef,
-    /// That of the item.
-    pub(crate) table: &'static Table,
-    pub(crate) job: Job,
-    /// The instance that waits for this one, further up the same stack; see [`current`](crate::task::current).
-    pub(crate) outer: Cell<*const Running>,
-}
-
-impl Running {
-    #[inline]
-    pub(crate) fn new(item: ItemRef, job: Job) -> Running {
-        hint::reads(&item.header().table);
-        Running { table: item.header().table, item, job, outer: Cell::new(ptr::null()) }
-    }
-
-    /// Whether it is this item that runs. One that is alone is nobody's to ask for, and its memory may be
-    /// another's by now.
-    pub(crate) fn is(&self, item: &Header) -> bool {
-        !self.table.alone && ptr::eq(self.item.pointer().as_ptr(), item)
-    }
-
-    /// Its header, where somebody may wait for it.
-    pub(crate) fn known(&self) -> Option<NonNull<Header>> {
-        (!self.table.alone).then(|| self.item.pointer())
-    }
-
-    /// The call of the user's function, which is to come. Once.
-    #[inline]
-    pub(crate) fn uncalled(&self) -> Uncalled<'_> {
-        Uncalled(self)
-    }
-
-    /// What counts it in the queue it was queued on.
-    #[inline]
-    pub(crate) fn ticket(&self) -> Option<&Ticket> {
-        self.job.ticket.as_ref()
-    }
-
-    /// What is shown of it while it runs.
-    #[inline]
-    pub(crate) fn label(&self) -> Label {
-        self.job.label(self.table)
-    }
-
-    /// The name of the user's function, for reports.
-    pub(crate) fn name(&self) -> &'static str {
-        (self.table.name)()
-    }
-
-    /// Whether its queue says that its items compute for long.
-    pub(crate) fn is_cpu_intensive(&self) -> bool {
-        self.ticket().is_some_and(|ticket| ticket.pwq.shared.cpu_intensive)
-    }
-
-    /// The instance runs away from its home pod; counted.
-    pub(crate) fn overflowed(&self) {
-        if let Some(ticket) = self.job.ticket.as_ref() {
-            ticket.overflowed();
-        }
-    }
-
-    /// Runs the instance, and each one that is handed over meanwhile, showing each. Never unwinds.
-    /// Returns how many instances ran. `carry`: that of the worker, which is empty or of the same pair.
-    /// Where a worker's loop calls it, and by reference, so that nothing is copied; what is left is to be
-    /// dropped.
-    #[inline(always)]
-    pub(crate) fn run(&mut self, shown: &Publication, carry: Option<&DeferredEnds<Pwq>>) -> u64 {
-        self.run_only(shown);
-        let mut hold = None;
-        if !self.table.alone {
-            // Finish, as it nearly always is: nobody waits or looks, and nothing was handed over.
-            let Some(last) = self.item.header().state.finish_quickly() else {
-                // What was handed over may be of another queue.
-                carry.inspect(|carry| carry.stops());
-                return self.finish_slowly(shown);
-            };
-            // SAFETY: the instance is over, and doesn't touch the item again.
-            hold = self.table.hold(unsafe { self.take_hold() }, last);
-        }
-        shown.ends();
-        if let Some(hold) = hold {
-            hold.release();
-        }
-        // Last: after a flush of the queue the instance is over in every respect.
-        self.job.ticket.take().end(carry);
-        1
-    }
-
-    /// # Safety
-    /// The item isn't touched by way of this any more.
-    #[inline]
-    unsafe fn take_hold(&mut self) -> ItemRef {
-        // SAFETY: the hold is the instance's, and given up here once.
-        unsafe { ItemRef::kept(self.item.pointer()) }
-    }
-
-    /// The rest of `run`, once the instance has run.
-    #[cold]
-    fn finish_slowly(&mut self, shown: &Publication) -> u64 {
-        let job = Job { ticket: self.job.ticket.take(), site: self.job.site };
-        // SAFETY: what is left is dropped.
-        let item = unsafe { self.take_hold() };
-        let (mut running, mut ran) = (Running::new(item, job), 1);
-        loop {
-            let (next, over) = running.finish(true, shown);
-            // Before the end of this one, which may let others through: meanwhile nobody is to wait
-            // for the claim.
-            let next = next.map(Claimed::restart);
-            over.end();
-            let Some(next) = next else { return ran };
-            running = next;
-            running.run_only(shown);
-            ran += 1;
-        }
-    }
-
-    /// Runs the instance on the stack of a waiter. Never unwinds. One that was handed over meanwhile is
-    /// the caller's, which puts it back. And it [ends](Over::end) the one that has run.
-    pub(crate) fn run_once(mut self, shown: &Publication) -> (Option<Claimed>, Over) {
-        if self.table.alone {
-            // Its run uses it up, and ends it.
-            self.run(shown, None);
-            return (None, Over { hold: None, ticket: self.job.ticket });
-        }
-        self.run_only(shown);
-        self.finish(false, shown)
-    }
-
-    /// Runs the instance, and doesn't end it.
-    #[inline(always)]
-    fn run_only(&self, shown: &Publication) {
-        shown.starts(self.label());
-        let timed = self.ticket().is_some_and(|ticket| ticket.pwq.shared.timed);
-        let ran = if timed { self.run_timed() } else { run::run(self) };
-        if let Err(payload) = ran {
-            self.panicked(payload);
-        }
-    }
-
-    /// Counts how long that takes.
-    #[cold]
-    fn run_timed(&self) -> thread::Result<()> {
-        let began = time::now();
-        let ran = run::run(self);
-        if let Some(ticket) = self.ticket() {
-            ticket.took(time::now().duration_since(began));
-        }
-        ran
-    }
-
-    #[cold]
-    fn panicked(&self, payload: Box<dyn Any + Send>) {
-        shielded("dropping what a work item panicked with", || {
-            if self.table.alone {
-                log_panic(self.name(), payload);
-            } else {
-                self.item.panicked(payload);
-            }
-        });
-    }
-
-    fn finish(self, stays: bool, shown: &Publication) -> (Option<Claimed>, Over) {
-        let Running { item, table, job, .. } = self;
-        let (Finished { again, last }, ended) = item.finish(stays);
-        // From here on the item may be gone, unless the next instance is the caller's.
-        flushers::wake(ended);
-        if !(again && stays) {
-            shown.ends();
-        }
-        let next = again.then(|| Claimed(item.pointer()));
-        (next, Over { hold: table.hold(item, last), ticket: job.ticket })
-    }
-}
-
-/// An instance that runs, and whose function wasn't called yet. Dropped where a panic comes before the
-/// call.
-pub(crate) struct Uncalled<'a>(&'a Running);
-
-impl Uncalled<'_> {
-    /// The span that the item was spawned in, where that is known.
-    pub(crate) fn spawner(&self) -> Option<&Span> {
-        self.0.item.spawner()
-    }
-
-    /// Calls the user's function; may panic.
-    #[inline]
-    pub(crate) fn call(self) {
-        let Running { item, table, .. } = self.0;
-        mem::forget(self);
-        // SAFETY: the instance has been started, and this is its run. Where the item is alone it is
-        // there until now, and nobody touches it after.
-        unsafe { item.run(table) }
-    }
-}
-
-impl Drop for Uncalled<'_> {
-    #[cold]
-    fn drop(&mut self) {
-        let Running { item, table, .. } = self.0;
-        if table.alone {
-            // SAFETY: it wasn't used up, and isn't touched any more.
-            let item = unsafe { ItemRef::kept(item.pointer()) };
-            table.hold(item, true).into_iter().for_each(Reference::release);
-        }
-    }
-}
-
-/// An instance that has run.
-#[must_use]
-pub(crate) struct Over {
-    hold: Option<Reference>,
-    ticket: MaybeTicket,
-}
-
-impl Over {
-    /// Gives up what it held.
-    pub(crate) fn end(self) {
-        if let Some(hold) = self.hold {
-            hold.release();
-        }
-        // Last: after a flush of the queue the instance is over in every respect.
-        drop(self.ticket);
-    }
-}
-
-impl ItemRef {
-    /// Finish: the running instance is over. Also who is to be told of that.
-    pub(crate) fn finish(&self, stays: bool) -> (Finished, Vec<Arc<Completion>>) {
-        let state = &self.header().state;
-        let mut ended = Vec::new();
-        loop {
-            state.outwait_lookers();
-            let mut now = state.snapshot();
-            if now.has_flushers() {
-                now = self.collect(true, &mut ended);
-            }
-            if let Some(finished) = state.finish(now, stays) {
-                return (finished, ended);
-            }
-        }
-    }
-
-    /// Collect, where the word says that somebody waits.
-    fn collect(&self, outlasts: bool, ended: &mut Vec<Arc<Completion>>) -> Snapshot {
-        let aside = self.lent().aside().expect("who waits has found it");
-        aside.flushers.collect(&self.header().state, outlasts, ended)
-    }
-
-    /// Cancel: the claimed instance is over. Whether nobody has the item any more, and who is to be
-    /// told. Where an earlier instance runs it is that one's end which tells.
-    pub(crate) fn cancel(&self) -> (bool, Vec<Arc<Completion>>) {
-        let state = &self.header().state;
-        let mut ended = Vec::new();
-        loop {
-            state.outwait_lookers();
-            let mut now = state.snapshot();
-            if now.has_flushers() && !now.running() {
-                now = self.collect(false, &mut ended);
-            }
-            if let Some(last) = state.cancel(now) {
-                return (last, ended);
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::handle::work::Work;
-
-    fn pend(work: &Work) -> Queued {
-        assert!(work.header().state.pend());
-        let item = work.hold();
-        // SAFETY: `pend` succeeded just now.
-        unsafe { Queued::new(item, Job { ticket: MaybeTicket::none(), site: Location::caller() }) }
-    }
-
-    #[test]
-    fn a_cancelled_instance_ends_no_flush_that_waits_for_the_running_one() {
-        let work = Work::new(|| ());
-        let mut first = pend(&work).start().expect("nobody runs it");
-        std::thread::scope(|scope| {
-            let waiting = |n| {
-                while work.aside().flushers.len() != n {
-                    std::thread::yield_now();
-                }
-            };
-            let mut flushes = vec![scope.spawn(|| work.flush())];
-            waiting(1);
-            let second = pend(&work);
-            flushes.push(scope.spawn(|| work.flush()));
-            waiting(2);
-            drop(second);
-            assert_eq!(work.aside().flushers.len(), 2, "the first instance still runs");
-            first.run(&Publication::new(), None);
-            assert!(flushes.into_iter().all(|flush| flush.join().unwrap()));
-        });
-        assert!(!work.flush(), "nothing is left to wait for");
     }
 }

@@ -1,11 +1,14 @@
-//! What a pool runs: an item's header, its state word, and the handles that move it along.
+//! What a pool runs: an item's header, its state word, and the handles that move it along. Of pools and queues it
+//! knows who [schedules](ticket::Schedule) an instance.
 //!
 //! Read `state.md` beside this file first.
 
 pub(crate) mod claim;
-pub(crate) mod current;
+pub(crate) mod deferred;
 pub(crate) mod flushers;
 pub(crate) mod header;
-pub(crate) mod run;
+pub(crate) mod publication;
+pub(crate) mod running;
 pub(crate) mod state;
+pub(crate) mod ticket;
 pub(crate) mod vtable;

@@ -366,10 +366,8 @@ impl Timekeeper {
                 }
             }
             Found::Mayday { group, pool } => {
-                for queue in group.waiting_queues(pool) {
-                    let queue: Arc<dyn Registered> = queue;
-                    Rescuer::call(&queue, &group, pool);
-                }
+                let queues = group.waiting_queues(pool).into_iter().filter_map(|id| self.queue(id));
+                queues.for_each(|queue| Rescuer::call(&queue, &group, pool));
             }
             Found::Stalled { group, pool, since } => {
                 let report = StallReport::of(&group, pool, since, |id| self.queue(id));

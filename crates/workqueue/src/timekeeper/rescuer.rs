@@ -13,8 +13,8 @@ use corewise_sync::{Mutex, Parker};
 
 use crate::pool::group::Group;
 use crate::pool::inherit;
-use crate::pool::publication::{Label, Publication};
 use crate::pool::service_thread::{Beside, Limit};
+use crate::task::publication::{Label, Publication};
 use crate::timekeeper::registered::Registered;
 
 /// How many items it runs for a pool before it turns to the next: the kernel's `RESCUER_BATCH`.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
-use crate::pool::publication::Label;
 use crate::pool::worker::Worker;
 use crate::report::PoolReport;
+use crate::task::publication::Label;
 use crate::timekeeper::registered::Registered;
 
 /// How many of the items that wait a report names.

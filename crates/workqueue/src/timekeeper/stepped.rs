@@ -15,8 +15,8 @@ use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup, Step};
 use crate::pool::spawn::Spawner;
 use crate::pool::worker::Worker;
-use crate::pwq::ticket::MaybeTicket;
 use crate::task::header::{Job, Queued};
+use crate::task::ticket::MaybeTicket;
 use crate::timekeeper::follow::Reminder;
 use crate::timekeeper::stall::{Doing, StallReport};
 

@@ -11,10 +11,10 @@ use corewise_topology::{AffinityScope, Machine};
 use super::{Settings, Timekeeper};
 use crate::attributes::At;
 use crate::handle::join::JoinHandle;
-use crate::pool::publication::Publication;
 use crate::pools::WorkerPools;
 use crate::queue::Workqueue;
 use crate::queue::builder::QueueBuilder;
+use crate::task::publication::Publication;
 use crate::timekeeper::rescuer::Call;
 
 const MS: Duration = Duration::from_millis(1);

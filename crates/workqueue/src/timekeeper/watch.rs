@@ -14,8 +14,8 @@ use super::policy::{
 };
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
-use crate::pool::publication::Shown;
 use crate::pool::worker::Worker;
+use crate::task::publication::Shown;
 use crate::timekeeper::follow::Reminder;
 
 /// The files of how many threads stay open at rest, at most.

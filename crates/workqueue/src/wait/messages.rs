@@ -4,10 +4,11 @@ use std::panic::Location;
 use std::ptr;
 
 use crate::error::quietly;
-use crate::pool::publication::Label;
+use crate::pwq::Pwq;
 use crate::pwq::queue_core::QueueCore;
-use crate::task::current;
-use crate::task::header::{Header, Job, Running};
+use crate::task::header::{Header, Job};
+use crate::task::publication::Label;
+use crate::task::running::{self, Running};
 use crate::task::vtable::{Lent, Table};
 use crate::wait::take_back::is_placed;
 
@@ -18,18 +19,18 @@ use crate::wait::take_back::is_placed;
 #[track_caller]
 pub(crate) fn for_queue(queue: &QueueCore, what: &'static str) {
     let location = Location::caller();
-    current::any(|running| {
+    running::any_here(|running| {
         // By its place: numbers are those of some pools, and there may be others.
-        if running.ticket().is_some_and(|ticket| ptr::eq(&*ticket.pwq.shared, queue)) {
+        if running.ticket().is_some_and(|ticket| ptr::eq(&*Pwq::of(ticket).shared, queue)) {
             never_ends(running, what, location, "waits for its own queue, and with it for itself");
         }
         false
     });
-    current::with(|running| {
+    running::current(|running| {
         let Some((own_item, ticket)) = running.and_then(|own| Some((own, own.ticket()?))) else {
             return;
         };
-        if ticket.pwq.shared.rescuer.is_some() && queue.rescuer.is_none() {
+        if Pwq::of(ticket).shared.rescuer.is_some() && queue.rescuer.is_none() {
             without_rescuer(own_item, what, location, queue);
         }
     });
@@ -52,13 +53,13 @@ fn without_rescuer(running: &Running, what: &str, location: &Location<'_>, queue
 /// Somebody is about to wait for this pending instance, which a worker has to run: as above. What is to
 /// be reported, when nobody looks at the instance any more.
 pub(crate) fn for_instance(instance: &Job, table: &Table) -> Option<UnsafeWait> {
-    let queue = &instance.ticket.as_ref()?.pwq.shared;
+    let queue = &Pwq::of(instance.ticket.as_ref()?).shared;
     if queue.rescuer.is_some() {
         return None;
     }
-    current::with(|running| {
+    running::current(|running| {
         let own = running.and_then(Running::ticket)?;
-        own.pwq.shared.rescuer.as_ref()?;
+        Pwq::of(own).shared.rescuer.as_ref()?;
         Some(UnsafeWait { queue: queue.name.clone(), of: instance.label(table) })
     })
 }
@@ -73,7 +74,7 @@ impl UnsafeWait {
     #[cold]
     pub(crate) fn report(self) {
         let UnsafeWait { queue, of } = self;
-        current::with(|running| {
+        running::current(|running| {
             let Some(running) = running else { return };
             tracing::warn!(
                 target: "corewise_workqueue",
@@ -96,7 +97,7 @@ impl UnsafeWait {
 #[track_caller]
 pub(crate) fn for_item(item: &Header, what: &'static str) {
     let location = Location::caller();
-    current::any(|running| {
+    running::any_here(|running| {
         if running.is(item) {
             never_ends(running, what, location, "waits for itself");
         }
@@ -111,8 +112,8 @@ pub(crate) fn for_item(item: &Header, what: &'static str) {
 #[track_caller]
 pub(crate) fn for_order(item: Lent<'_>, queue: &QueueCore, of: Label) {
     let location = Location::caller();
-    current::any(|running| {
-        if running.ticket().is_none_or(|ticket| !ptr::eq(&*ticket.pwq.shared, queue)) {
+    running::any_here(|running| {
+        if running.ticket().is_none_or(|ticket| !ptr::eq(&*Pwq::of(ticket).shared, queue)) {
             return false;
         }
         let before = queue.before(item);
@@ -140,7 +141,7 @@ pub(crate) fn in_vain(item: Lent<'_>) -> ! {
     let location = Location::caller();
     let seen = item.look(|job| {
         let ticket = job.ticket.as_ref();
-        let most = ticket.map_or(0, |ticket| ticket.pwq.shared.pools.max_workers());
+        let most = ticket.map_or(0, |ticket| Pwq::of(ticket).shared.pools.max_workers());
         let placed = ticket.is_none_or(is_placed);
         (job.site, job.queue_name().to_owned(), most, placed, item.is_held())
     });
@@ -172,7 +173,7 @@ pub(crate) fn in_vain(item: Lent<'_>) -> ! {
         }
         None => format!("waits for {name}, which runs and waits for this one"),
     };
-    current::with(|running| match running {
+    running::current(|running| match running {
         Some(running) => never_ends(running, "a wait", location, &complaint),
         None => panic!("an item {complaint}: a wait at {location}"),
     })
@@ -192,7 +193,7 @@ pub(crate) fn flush_in_vain(queue: &QueueCore, location: &Location<'_>) -> ! {
          for them or they may not run here: flush outside of items, nest waits less deep, or raise \
          max_workers"
     );
-    current::with(|running| match running {
+    running::current(|running| match running {
         Some(running) => never_ends(running, "a flush", location, &complaint),
         None => panic!("an item {complaint}: a flush at {location}"),
     })
@@ -221,7 +222,7 @@ fn never_ends(running: &Running, what: &str, location: &Location<'_>, complaint:
 /// item is over.
 #[cold]
 pub(crate) fn polled_inside(instance: Label) {
-    current::with(|running| {
+    running::current(|running| {
         let Some(running) = running else { return };
         tracing::error!(
             target: "corewise_workqueue",

@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use corewise_sync::{Completion, Parker, context};
 
+use crate::pwq::Pwq;
 use crate::pwq::queue_core::QueueCore;
-use crate::task::current;
-use crate::task::header::Running;
+use crate::task::running::{self, Running};
 use crate::task::vtable::Lent;
 use crate::wait::stuck::{Listed, long_waits};
 use crate::wait::take_back::{
@@ -39,7 +39,7 @@ const LATE: Duration = Duration::from_millis(1);
 
 /// Whether an item runs on the calling thread.
 pub(crate) fn is_here() -> bool {
-    current::any(|_| true)
+    running::any_here(|_| true)
 }
 
 /// Waits for the event that the end of the item's instance completes. May block.
@@ -148,9 +148,9 @@ pub(crate) fn wait_for_queue(queue: &Arc<QueueCore>, over: &Completion, location
 
 /// After how long a wait of the current item looks around; `None` where no pools know of that.
 fn look_after() -> Option<Duration> {
-    let keeper = current::with(|running| {
+    let keeper = running::current(|running| {
         let ticket = running.and_then(Running::ticket)?;
-        Some(Arc::clone(&ticket.pwq.group.keeper))
+        Some(Arc::clone(&Pwq::of(ticket).group.keeper))
     });
     let stall = keeper?.stall_after();
     Some(stall.map_or(LOOK_AFTER, |stall| stall.min(LOOK_AFTER)))

@@ -12,6 +12,7 @@ use std::cell::Cell;
 use std::ptr;
 use std::sync::Arc;
 
+use corewise_sync::atomic::Ordering;
 use corewise_sync::sys::current_cpu;
 use corewise_sync::{Completion, context, per_thread};
 
@@ -22,10 +23,10 @@ use crate::pool::policy::TakeBack;
 use crate::pwq::Pwq;
 use crate::pwq::limit_slot::Slot;
 use crate::pwq::queue_core::QueueCore;
-use crate::pwq::ticket::Ticket;
-use crate::task::claim::Claimed;
-use crate::task::current;
-use crate::task::header::{Job, Queued, Running};
+use crate::pwq::submit;
+use crate::task::header::{Job, Queued};
+use crate::task::running::{self, Running};
+use crate::task::ticket::Ticket;
 use crate::task::vtable::Lent;
 use crate::wait::messages;
 use crate::wait::stack;
@@ -64,7 +65,8 @@ pub(crate) fn in_need(item: Lent<'_>, role: Role) -> Option<(Arc<Group>, usize)>
     }
     let home = item.look(|job| {
         let ticket = job.ticket.as_ref().filter(|ticket| at(waiter, ticket).allowed())?;
-        Some((Arc::clone(&ticket.pwq.group), ticket.pwq.pool))
+        let pwq = Pwq::of(ticket);
+        Some((Arc::clone(&pwq.group), pwq.pool))
     });
     home.flatten()
 }
@@ -88,7 +90,7 @@ pub(crate) fn homes(queue: &QueueCore) -> Vec<(Arc<Group>, usize)> {
     let mut homes = Vec::new();
     if waiter.waiter_may() {
         queue.colours.each(|pwq_slot, pwq| {
-            if pwq_slot.tally.in_flight() > 0 && of_link(waiter, pwq).allowed() {
+            if pwq_slot.tally.in_flight() > 0 && of_pwq(waiter, pwq).allowed() {
                 homes.push((Arc::clone(&pwq.group), pwq.pool));
             }
         });
@@ -105,7 +107,7 @@ pub(crate) fn is_called_for(
 ) -> bool {
     let awaited = if homes.is_empty() { None } else { queue.colours.awaited_by(over) };
     awaited.is_some_and(|awaited| {
-        homes.iter().any(|(group, pool)| group.calls_for(*pool, queue, awaited))
+        homes.iter().any(|(group, pool)| group.calls_for(*pool, queue.id, awaited))
     })
 }
 
@@ -116,7 +118,7 @@ pub(crate) fn run_awaited(queue: &QueueCore, over: &Completion) -> bool {
     let Some(awaited) = queue.colours.awaited_by(over).filter(|awaited| !awaited.any) else {
         return false;
     };
-    let mut taken = homes.iter().map(|(group, pool)| group.take_awaited(*pool, queue, awaited));
+    let mut taken = homes.iter().map(|(group, pool)| group.take_awaited(*pool, queue.id, awaited));
     taken.find_map(|taken| taken).map(run).is_some()
 }
 
@@ -154,10 +156,10 @@ fn in_place(item: Lent<'_>, role: Role) -> bool {
     }
     let waiter = waiter();
     let found = item.look(|job| {
-        let ticket = job.ticket.as_ref().filter(|ticket| has_place_here(&ticket.pwq.slot))?;
-        let here = at(waiter, ticket).allowed_in_place();
-        let ordered = ticket.pwq.shared.kind == QueueKind::Ordered;
-        let queue = || Arc::clone(&ticket.pwq.shared);
+        let pwq = job.ticket.as_ref().map(Pwq::of).filter(|pwq| has_place_here(&pwq.slot))?;
+        let here = of_pwq(waiter, pwq).allowed_in_place();
+        let ordered = pwq.shared.kind == QueueKind::Ordered;
+        let queue = || Arc::clone(&pwq.shared);
         Some((here, ordered.then(|| (queue(), job.label(item.table)))))
     });
     let Some((here, ordered)) = found.flatten() else { return false };
@@ -168,7 +170,7 @@ fn in_place(item: Lent<'_>, role: Role) -> bool {
     }
     let Some(claimed) = item.claim() else { return false };
     if !here {
-        claimed.let_through();
+        submit::let_through(claimed);
         return false;
     }
     claimed.run().map(run).is_some()
@@ -179,30 +181,30 @@ fn in_place(item: Lent<'_>, role: Role) -> bool {
 pub(crate) fn lend(item: Lent<'_>) -> bool {
     let shared = item.look(|job| {
         let ticket = job.ticket.as_ref().filter(|_| item.is_held())?;
-        Some(Arc::clone(&ticket.pwq.shared))
+        Some(Arc::clone(&Pwq::of(ticket).shared))
     });
     let Some(queue) = shared.flatten() else { return false };
     if queue.kind == QueueKind::Ordered && queue.before(item) > 0 {
         return false;
     }
-    item.claim().map(Claimed::let_through).is_some()
+    item.claim().map(submit::let_through).is_some()
 }
 
 /// Whether an item on this stack has a place in this slot.
 fn has_place_here(slot: &Slot<Queued>) -> bool {
-    let same = |other: &Ticket| ptr::eq(&*other.pwq.slot, slot);
-    current::any(|running| running.ticket().is_some_and(same))
+    let same = |other: &Ticket| ptr::eq(&*Pwq::of(other).slot, slot);
+    running::any_here(|running| running.ticket().is_some_and(same))
 }
 
 /// A handle is polled as a future: says so where that is bound to hang, if it is blocked on.
 pub(crate) fn polled(item: Lent<'_>) {
-    let blocks = current::with(|running| running.is_some_and(|running| !running.table.polls));
+    let blocks = running::current(|running| running.is_some_and(|running| !running.table.polls));
     if !blocks || !item.is_held() {
         return;
     }
     let stuck = item.look(|job| {
-        let ticket = job.ticket.as_ref()?;
-        has_place_here(&ticket.pwq.slot).then(|| job.label(item.table))
+        let pwq = job.ticket.as_ref().map(Pwq::of)?;
+        has_place_here(&pwq.slot).then(|| job.label(item.table))
     });
     if let Some(label) = stuck.flatten() {
         messages::polled_inside(label);
@@ -242,10 +244,10 @@ fn allowed(waiter: TakeBack, job: &Job) -> bool {
 
 /// What the ticket says beside.
 fn at(waiter: TakeBack, ticket: &Ticket) -> TakeBack {
-    of_link(waiter, &ticket.pwq)
+    of_pwq(waiter, Pwq::of(ticket))
 }
 
-fn of_link(waiter: TakeBack, pwq: &Pwq) -> TakeBack {
+fn of_pwq(waiter: TakeBack, pwq: &Pwq) -> TakeBack {
     let (group, pool) = (&pwq.group, pwq.pool);
     TakeBack {
         own_pool: current_worker::is_of(group, pool),
@@ -259,23 +261,20 @@ fn of_link(waiter: TakeBack, pwq: &Pwq) -> TakeBack {
 /// Runs a started instance on the waiter's stack, as a worker of its pool would.
 fn run(running: Running) {
     let depth = DEPTH.with(|depth| depth.replace(depth.get() + 1));
-    let _placed = running.job.ticket.as_ref().map(|ticket| {
-        ticket.taken_back();
-        ticket.pwq.group.pools[ticket.pwq.pool].placement().enter()
+    let _placed = running.ticket().map(Pwq::of).map(|pwq| {
+        pwq.counters.taken_back.fetch_add(1, Ordering::Relaxed);
+        pwq.group.pools[pwq.pool].placement().enter()
     });
-    let (next, over) = current_worker::with_shown(|shown| {
-        let ended = running.run_once(shown);
-        // What waits goes on.
-        current::with(|waits| {
-            if let Some(running) = waits {
-                shown.starts(running.label());
-            }
+    current_worker::with_shown(|shown| {
+        running.run_once(shown, |next| {
+            // What waits goes on.
+            running::current(|waits| {
+                if let Some(running) = waits {
+                    shown.starts(running.label());
+                }
+            });
+            DEPTH.with(|cell| cell.set(depth));
+            next.into_iter().for_each(submit::requeue);
         });
-        ended
     });
-    DEPTH.with(|cell| cell.set(depth));
-    if let Some(claimed) = next {
-        claimed.requeue();
-    }
-    over.end();
 }

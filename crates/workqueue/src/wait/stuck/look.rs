@@ -13,6 +13,7 @@ use super::graph::{Colour, Fact, Graph, PoolKey, Rule};
 use super::{Target, Wait};
 use crate::pool::current_worker;
 use crate::pool::group::Group;
+use crate::pwq::Pwq;
 use crate::pwq::limit_slot::Slot;
 use crate::pwq::queue_core::QueueCore;
 use crate::task::header::{Header, Queued};
@@ -123,7 +124,7 @@ impl<'a> Look<'a> {
             return self.graph.after(end, Fact::Item(pointer));
         }
         let next = item.look(|job| {
-            let pwq = &job.ticket.as_ref()?.pwq;
+            let pwq = Pwq::of(job.ticket.as_ref()?);
             if item.is_held() {
                 Some(Next::Place(NonNull::from(&*pwq.slot), Arc::clone(&pwq.shared)))
             } else {
@@ -196,7 +197,8 @@ impl<'a> Look<'a> {
         let mut colours = HashMap::new();
         let mut places = Vec::new();
         group.see_waiting(key.1, |item, ticket, near| {
-            let (pwq, queue) = (&ticket.pwq, NonNull::from(&*ticket.pwq.shared));
+            let pwq = Pwq::of(ticket);
+            let queue = NonNull::from(&*pwq.shared);
             let goes_on = pwq.shared.rescuer.is_some()
                 || self.helped.contains_key(&Helped::Item(NonNull::from(item)));
             if goes_on || !queues.contains_key(&queue) {

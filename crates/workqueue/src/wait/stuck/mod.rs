@@ -18,9 +18,10 @@ use corewise_sync::{Completion, Mutex, MutexGuard, Unparker, context, hint};
 
 use crate::pool::current_worker;
 use crate::pool::group::Group;
+use crate::pwq::Pwq;
 use crate::pwq::queue_core::QueueCore;
-use crate::task::current;
 use crate::task::header::Header;
+use crate::task::running;
 use crate::task::vtable::Lent;
 use graph::{Fact, PoolKey};
 use look::{Kept, Look};
@@ -128,10 +129,10 @@ impl LongWaits {
         unparker: Unparker,
     ) -> Listed<'a> {
         let mut keeps = Vec::from_iter(current_worker::pool().map(Fact::Worker));
-        current::any(|running| {
+        running::any_here(|running| {
             keeps.extend(running.known().map(Fact::Item));
             if let Some(ticket) = running.ticket() {
-                let pwq = &ticket.pwq;
+                let pwq = Pwq::of(ticket);
                 keeps.push(Fact::Colour((NonNull::from(&*pwq.shared), ticket.colour())));
                 if ticket.is_counted() {
                     keeps.push(Fact::Place(NonNull::from(&*pwq.slot)));

@@ -1,16 +1,13 @@
 //! What a worker carries: instances that it has run, and that it hasn't counted out yet.
 //!
-//! Read `README.md` beside this file first: the comments here use its names for the steps.
+//! Read `../pwq/README.md` first: the comments here use its names for the steps.
 
+use std::mem;
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use crate::pwq::counts::Care;
-use crate::pwq::enter::{Entered, Picked, leave};
-use crate::pwq::flush::Colours;
-use crate::pwq::slot::{InSlot, Kept, PwqSlot};
+use crate::task::ticket::{Event, Home, MaybeTicket, Spot, Ticket};
 
 /// The most that is carried, or taken over without a word to the queue.
 const MOST: u64 = 64;
@@ -28,23 +25,23 @@ fn part(what: u64, of: u32) -> u64 {
 }
 
 /// Instances of one pair that a worker has run, one right after the other, and not counted out.
-pub(crate) struct DeferredEnds<L> {
+pub(crate) struct DeferredEnds {
     /// O: where they were queued, as long as there are any: their counts keep it. Atomic only because
     /// others look, for statistics.
-    slot: AtomicPtr<PwqSlot<L>>,
-    /// O: the pair, and the counts; as `slot`.
+    home: AtomicPtr<Home>,
+    /// O: the pair, and the counts; as `home`.
     what: AtomicU64,
 }
 
 /// Stripe and colour, as in the word.
 #[inline]
-fn pair_of<L>((_, stripe, colour): Kept<L>) -> u64 {
+fn pair_of(Spot { stripe, colour, .. }: Spot) -> u64 {
     u64::from(stripe) | u64::from(colour) << 8
 }
 
-impl<L: InSlot> DeferredEnds<L> {
-    pub(crate) fn new() -> DeferredEnds<L> {
-        DeferredEnds { slot: AtomicPtr::new(ptr::null_mut()), what: AtomicU64::new(0) }
+impl DeferredEnds {
+    pub(crate) fn new() -> DeferredEnds {
+        DeferredEnds { home: AtomicPtr::new(ptr::null_mut()), what: AtomicU64::new(0) }
     }
 
     /// Whether it is empty.
@@ -55,22 +52,39 @@ impl<L: InSlot> DeferredEnds<L> {
 
     /// Whether what is carried is of this pair.
     #[inline]
-    fn is_of(&self, kept: Kept<L>) -> bool {
-        part(self.what.load(Ordering::Relaxed), 0) == pair_of(kept)
-            && self.slot.load(Ordering::Relaxed) == kept.0.as_ptr()
+    fn is_of(&self, at: Spot) -> bool {
+        part(self.what.load(Ordering::Relaxed), 0) == pair_of(at)
+            && self.home.load(Ordering::Relaxed) == at.home.as_ptr()
+    }
+
+    /// The worker's instance is over, and is carried, unless the limiter has to know: that one is counted out.
+    #[inline]
+    pub(crate) fn ends(&self, ticket: MaybeTicket) {
+        let Some(at) = ticket.as_ref().filter(|ticket| !ticket.is_counted()).map(Ticket::spot)
+        else {
+            return;
+        };
+        mem::forget(ticket);
+        // SAFETY: the place was the ticket's, which is given up.
+        if unsafe { self.add(at) } {
+            self.stops();
+        }
     }
 
     /// Defer: an instance is over. What is carried already is of the same pair. True where that is
     /// enough: CountOut has to follow.
+    ///
+    /// # Safety
+    /// The place was this instance's alone, and its home is there until it has Left.
     #[inline]
     #[must_use]
-    pub(crate) fn add(&self, kept: Kept<L>) -> bool {
+    pub(crate) unsafe fn add(&self, at: Spot) -> bool {
         let what = self.what.load(Ordering::Relaxed);
         let next = if part(what, MANY) == 0 {
-            self.slot.store(kept.0.as_ptr(), Ordering::Relaxed);
-            pair_of(kept) | 1 << MANY | part(what, TURN) << TURN
+            self.home.store(at.home.as_ptr(), Ordering::Relaxed);
+            pair_of(at) | 1 << MANY | part(what, TURN) << TURN
         } else {
-            debug_assert!(self.is_of(kept), "of one pair");
+            debug_assert!(self.is_of(at), "of one pair");
             what + (1 << MANY)
         };
         // Release pairs with `look`: who counts these counts them among those that came.
@@ -79,71 +93,74 @@ impl<L: InSlot> DeferredEnds<L> {
     }
 
     /// Reuse: an instance that is queued from inside gets the place of one that is carried, if that is
-    /// the one which it would get by Enter. One stays.
+    /// the one which it would get by Enter. One stays. True where it was.
     #[inline]
-    pub(crate) fn reuse<'a>(&self, picked: &Picked<'a, L>) -> Option<Entered<'a, L>> {
-        let entered = picked.entered();
+    #[must_use]
+    pub(crate) fn reuse(&self, at: Spot) -> bool {
         let what = self.what.load(Ordering::Relaxed);
-        let takes = part(what, MANY) > 1 && self.is_of(entered.place());
+        let takes = part(what, MANY) > 1 && self.is_of(at);
         if takes {
             self.what.store(what - (1 << MANY) + (1 << AGAIN), Ordering::Release);
         }
-        takes.then_some(entered)
+        takes
     }
 
-    /// The worker is about to run an instance: CountOut, unless that is of the same pair. `None`: of none.
+    /// Before the worker runs an instance, or does anything else with it: CountOut, unless that is of the
+    /// same pair.
     #[inline]
-    pub(crate) fn before<C: Care, S: AsRef<Colours<C, L>> + ?Sized>(
-        &self,
-        next: Option<Kept<L>>,
-        of: impl FnOnce(&L) -> Arc<S>,
-    ) {
-        if !self.is_empty() && !next.is_some_and(|next| self.is_of(next)) {
-            self.count_out_all(of);
+    pub(crate) fn starts(&self, next: Option<&Ticket>) {
+        // Without a ticket only in models of a pool alone, where nothing is carried.
+        if let Some(next) = next {
+            self.before((!next.is_counted()).then(|| next.spot()));
         }
     }
 
     /// CountOut: the worker is about to do something else than to start an instance of the same pair. All
-    /// that it carries Leave. `of`: see [`leave`].
+    /// that it carries Leave.
     #[inline]
-    pub(crate) fn count_out<C: Care, S: AsRef<Colours<C, L>> + ?Sized>(
-        &self,
-        of: impl FnOnce(&L) -> Arc<S>,
-    ) {
-        self.before(None, of);
+    pub(crate) fn stops(&self) {
+        self.before(None);
+    }
+
+    /// The worker is about to run an instance of this pair: CountOut, unless it carries such. `None`: of
+    /// none.
+    #[inline]
+    pub(crate) fn before(&self, next: Option<Spot>) {
+        if !self.is_empty() && !next.is_some_and(|next| self.is_of(next)) {
+            self.count_out();
+        }
     }
 
     #[cold]
-    fn count_out_all<C: Care, S: AsRef<Colours<C, L>> + ?Sized>(
-        &self,
-        of: impl FnOnce(&L) -> Arc<S>,
-    ) {
+    fn count_out(&self) {
         let what = self.what.load(Ordering::Relaxed);
-        let Some(slot) = NonNull::new(self.slot.load(Ordering::Relaxed)) else { return };
-        let kept = (slot, (what & 0xff) as u32, (what >> 8 & 0xff) as u8);
+        let Some(home) = NonNull::new(self.home.load(Ordering::Relaxed)) else { return };
+        let at = Spot { home, stripe: (what & 0xff) as u32, colour: (what >> 8 & 0xff) as u8 };
         let (many, again) = (part(what, MANY), part(what, AGAIN));
+        // SAFETY: what is carried keeps the home.
+        let schedule = unsafe { home.as_ref() }.schedule;
         if again > 0 {
-            // SAFETY: what is carried keeps the slot.
-            unsafe { slot.as_ref() }.tally.queued_again(kept.1, again);
+            // SAFETY: as above.
+            unsafe { schedule.note(at, Event::Again(again)) };
         }
         // Before they are over, so that nobody who counts what is carried subtracts them twice.
         self.what.store(part(what, TURN).wrapping_add(1) << TURN, Ordering::Relaxed);
         // SAFETY: so many places of this pair were handed over, and are given back once.
-        unsafe { leave::<C, L, S>(kept, many, of) }
+        unsafe { schedule.leave(at, many, false) }
     }
 
     /// What is carried (a moment ago).
     pub(crate) fn look(&self) -> Look {
-        let slot = self.slot.load(Ordering::Acquire).addr();
-        Look { slot, what: self.what.load(Ordering::Acquire) }
+        let home = self.home.load(Ordering::Acquire).addr();
+        Look { home, what: self.what.load(Ordering::Acquire) }
     }
 }
 
 /// What was carried at a moment, if it is still the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// The slot's address.
-    pub(crate) slot: usize,
+    /// The home's address.
+    pub(crate) home: usize,
     what: u64,
 }
 

@@ -1,0 +1,73 @@
+//! What tasks ask of their queue, answered by the pwq that they were queued on.
+
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicU64, Ordering};
+
+use crate::pwq::Pwq;
+use crate::pwq::counts::Careful;
+use crate::pwq::enter::leave;
+use crate::pwq::queue_core::QueueCore;
+use crate::pwq::slot::PwqSlot;
+use crate::pwq::submit::push;
+use crate::task::claim::Place;
+use crate::task::header::Queued;
+use crate::task::ticket::{Event, Schedule, Spot, Ticket};
+use crate::task::vtable::Lent;
+
+/// The schedule of the homes of slots of pwqs.
+pub(super) struct OfPwq;
+
+/// The slot of such a home.
+///
+/// # Safety
+/// It is one, and an instance that was counted there isn't over, as long as the reference lives.
+unsafe fn slot<'a>(at: Spot) -> &'a PwqSlot<Pwq> {
+    // SAFETY: as the caller says.
+    unsafe { at.home.cast().as_ref() }
+}
+
+impl Schedule for OfPwq {
+    fn queue_name<'a>(&self, ticket: &'a Ticket) -> &'a str {
+        &Pwq::of(ticket).shared.name
+    }
+
+    fn take_out(&self, ticket: &Ticket, item: Lent<'_>, place: Place) -> Option<Queued> {
+        let pwq = Pwq::of(ticket);
+        match place {
+            Place::Held => pwq.release(item),
+            // The inbox is emptied too: nobody else may look at it for long.
+            _ => pwq.group.unlist(pwq.pool, ticket.stripe(), item),
+        }
+    }
+
+    unsafe fn note(&self, at: Spot, what: Event) {
+        // SAFETY: as the caller says.
+        let slot = unsafe { slot(at) };
+        // SAFETY: as above.
+        let pwq = || unsafe { slot.pwq() };
+        let more = |counter: &AtomicU64, by| {
+            counter.fetch_add(by, Ordering::Relaxed);
+        };
+        match what {
+            Event::Cancelled => more(&pwq().counters.cancelled, 1),
+            Event::Overflowed => more(&pwq().counters.overflowed, 1),
+            Event::Took(took) => {
+                let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+                more(&pwq().counters.run_ns, nanoseconds);
+            }
+            Event::Withdrawn => slot.tally.undo(at.stripe),
+            Event::Again(many) => slot.tally.queued_again(at.stripe, many),
+        }
+    }
+
+    #[inline]
+    unsafe fn leave(&self, at: Spot, many: u64, counted: bool) {
+        if counted {
+            // SAFETY: as the caller says.
+            unsafe { slot(at).pwq() }.slot.put(&mut push);
+        }
+        // SAFETY: as the caller says.
+        unsafe { leave::<Careful, Pwq, QueueCore>(at, many, |pwq| Arc::clone(&pwq.shared)) };
+    }
+}

@@ -1,0 +1,452 @@
+//! An instance that has been started: its run, what surrounds that, and its end.
+//!
+//! Around each run are its `tracing` span, the note of what runs on this thread (the innermost, where a
+//! waiter runs one inside another), and the check that it left nothing behind. Without a subscriber that
+//! wants the span this costs one load of `tracing`'s global level when an item is spawned and one when it
+//! runs; the check reads two thread-locals before and after.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::mem;
+use std::panic::{self, AssertUnwindSafe};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use corewise_sync::context::{Leak, Standing};
+use corewise_sync::{Completion, hint, per_thread, thread, time};
+use tracing::{Level, Span};
+
+use crate::error::{quietly, shielded};
+use crate::task::claim::Claimed;
+use crate::task::deferred::DeferredEnds;
+use crate::task::flushers;
+use crate::task::header::{Header, Job};
+use crate::task::publication::{Label, Publication};
+use crate::task::state::{Finished, Snapshot};
+use crate::task::ticket::{Event, Ticket};
+use crate::task::vtable::{ItemRef, Reference, Table, log_panic};
+
+per_thread! {
+    static CURRENT: Cell<*const Running> = Cell::new(ptr::null());
+}
+
+/// The spans' target and level: what a subscriber has to let through to see them.
+macro_rules! wanted {
+    () => {
+        tracing::span_enabled!(target: "corewise_workqueue", Level::TRACE)
+    };
+}
+
+/// The span that a closure or future was spawned in. Holding it keeps it open.
+pub(crate) struct Spawner(Option<Box<Span>>);
+
+impl Spawner {
+    /// The calling thread's span, where anybody wants to know.
+    #[inline]
+    pub(crate) fn current() -> Spawner {
+        if wanted!() { Spawner::look() } else { Spawner(None) }
+    }
+
+    #[cold]
+    fn look() -> Spawner {
+        let span = Span::current();
+        Spawner((!span.is_none()).then(|| Box::new(span)))
+    }
+
+    pub(crate) fn span(&self) -> Option<&Span> {
+        self.0.as_deref()
+    }
+}
+
+/// An instance that has been started.
+pub(crate) struct Running {
+    item: ItemRef,
+    /// That of the item.
+    pub(crate) table: &'static Table,
+    pub(crate) job: Job,
+    /// The instance that waits for this one, further up the same stack.
+    pub(crate) outer: Cell<*const Running>,
+}
+
+impl Running {
+    #[inline]
+    pub(crate) fn new(item: ItemRef, job: Job) -> Running {
+        hint::reads(&item.header().table);
+        Running { table: item.header().table, item, job, outer: Cell::new(ptr::null()) }
+    }
+
+    /// Whether it is this item that runs. One that is alone is nobody's to ask for, and its memory may be
+    /// another's by now.
+    pub(crate) fn is(&self, item: &Header) -> bool {
+        !self.table.alone && ptr::eq(self.item.pointer().as_ptr(), item)
+    }
+
+    /// Its header, where somebody may wait for it.
+    pub(crate) fn known(&self) -> Option<NonNull<Header>> {
+        (!self.table.alone).then(|| self.item.pointer())
+    }
+
+    /// What counts it in the queue it was queued on.
+    #[inline]
+    pub(crate) fn ticket(&self) -> Option<&Ticket> {
+        self.job.ticket.as_ref()
+    }
+
+    /// What is shown of it while it runs.
+    #[inline]
+    pub(crate) fn label(&self) -> Label {
+        self.job.label(self.table)
+    }
+
+    /// The name of the user's function, for reports.
+    pub(crate) fn name(&self) -> &'static str {
+        (self.table.name)()
+    }
+
+    /// Whether its queue says that its items compute for long.
+    pub(crate) fn is_cpu_intensive(&self) -> bool {
+        self.ticket().is_some_and(|ticket| ticket.home().cpu_intensive)
+    }
+
+    /// The instance runs away from its home pod; counted.
+    pub(crate) fn overflowed(&self) {
+        self.note(Event::Overflowed);
+    }
+
+    fn note(&self, what: Event) {
+        self.ticket().into_iter().for_each(|ticket| ticket.note(what));
+    }
+
+    /// Runs the instance, and each one that is handed over meanwhile, showing each. Never unwinds.
+    /// Returns how many instances ran. `carry`: that of the worker, which is empty or of the same pair.
+    /// Where a worker's loop calls it, and by reference, so that nothing is copied; what is left is to be
+    /// dropped.
+    #[inline(always)]
+    pub(crate) fn run(&mut self, shown: &Publication, carry: Option<&DeferredEnds>) -> u64 {
+        self.run_only(shown);
+        let mut hold = None;
+        if !self.table.alone {
+            // Finish, as it nearly always is: nobody waits or looks, and nothing was handed over.
+            let Some(last) = self.item.header().state.finish_quickly() else {
+                // What was handed over may be of another queue.
+                carry.inspect(|carry| carry.stops());
+                return self.finish_slowly(shown);
+            };
+            // SAFETY: the instance is over, and doesn't touch the item again.
+            hold = self.table.hold(unsafe { self.take_hold() }, last);
+        }
+        shown.ends();
+        if let Some(hold) = hold {
+            hold.release();
+        }
+        // Last: after a flush of the queue the instance is over in every respect.
+        let ticket = self.job.ticket.take();
+        if let Some(carry) = carry {
+            carry.ends(ticket);
+        }
+        1
+    }
+
+    /// # Safety
+    /// The item isn't touched by way of this any more.
+    #[inline]
+    unsafe fn take_hold(&mut self) -> ItemRef {
+        // SAFETY: the hold is the instance's, and given up here once.
+        unsafe { ItemRef::kept(self.item.pointer()) }
+    }
+
+    /// The rest of `run`, once the instance has run.
+    #[cold]
+    fn finish_slowly(&mut self, shown: &Publication) -> u64 {
+        let job = Job { ticket: self.job.ticket.take(), site: self.job.site };
+        // SAFETY: what is left is dropped.
+        let item = unsafe { self.take_hold() };
+        let (mut running, mut ran) = (Running::new(item, job), 1);
+        loop {
+            // Before the end of this one, which may let others through: meanwhile nobody is to wait
+            // for the claim.
+            let next = running.finish(true, shown, |next| next.map(Claimed::restart));
+            let Some(next) = next else { return ran };
+            running = next;
+            running.run_only(shown);
+            ran += 1;
+        }
+    }
+
+    /// Runs the instance on the stack of a waiter. Never unwinds. `then` is called with the one that was handed
+    /// over meanwhile, if any, which is the caller's; this one gives up what it holds after that.
+    pub(crate) fn run_once(mut self, shown: &Publication, then: impl FnOnce(Option<Claimed>)) {
+        if self.table.alone {
+            // Its run uses it up, and ends it.
+            self.run(shown, None);
+            return then(None);
+        }
+        self.run_only(shown);
+        self.finish(false, shown, then);
+    }
+
+    /// Runs the instance, and doesn't end it.
+    #[inline(always)]
+    fn run_only(&self, shown: &Publication) {
+        shown.starts(self.label());
+        let timed = self.ticket().is_some_and(|ticket| ticket.home().timed);
+        let ran = if timed { self.run_timed() } else { self.call() };
+        if let Err(payload) = ran {
+            self.panicked(payload);
+        }
+    }
+
+    /// Counts how long that takes.
+    #[cold]
+    fn run_timed(&self) -> thread::Result<()> {
+        let began = time::now();
+        let ran = self.call();
+        self.note(Event::Took(time::now().duration_since(began)));
+        ran
+    }
+
+    #[cold]
+    fn panicked(&self, payload: Box<dyn Any + Send>) {
+        shielded("dropping what a work item panicked with", || {
+            if self.table.alone {
+                log_panic(self.name(), payload);
+            } else {
+                self.item.panicked(payload);
+            }
+        });
+    }
+
+    /// The instance has run. `then` is called with the one that was handed over, before this one gives up what it
+    /// holds.
+    fn finish<R>(
+        self,
+        stays: bool,
+        shown: &Publication,
+        then: impl FnOnce(Option<Claimed>) -> R,
+    ) -> R {
+        let Running { item, table, job, .. } = self;
+        let (Finished { again, last }, ended) = item.finish(stays);
+        // From here on the item may be gone, unless the next instance is the caller's.
+        flushers::wake(ended);
+        if !(again && stays) {
+            shown.ends();
+        }
+        let next = again.then(|| Claimed(item.pointer()));
+        let hold = table.hold(item, last);
+        let then = then(next);
+        if let Some(hold) = hold {
+            hold.release();
+        }
+        // Last: after a flush of the queue the instance is over in every respect.
+        drop(job.ticket);
+        then
+    }
+}
+
+impl Running {
+    /// Calls the user's function, once. An error is what it panicked with. What it left behind is reported,
+    /// and the thread's standing restored.
+    #[inline(always)]
+    fn call(&self) -> thread::Result<()> {
+        let standing = Standing::now();
+        let _current = enter(self);
+        // The subscriber's code is in here too: if it panics, that is the item's panic.
+        let result = panic::catch_unwind(AssertUnwindSafe(|| {
+            if wanted!() {
+                return self.call_in_span();
+            }
+            // SAFETY: the instance has been started, and this is its run. Where the item is alone it is
+            // there until now, and nobody touches it after.
+            unsafe { self.item.run(self.table) }
+        }));
+        if let Some(leak) = standing.restore() {
+            self.report(leak);
+        }
+        result
+    }
+
+    #[cold]
+    fn report(&self, leak: Leak) {
+        quietly(|| {
+            tracing::error!(
+                target: "corewise_workqueue",
+                queue = self.job.queue_name(),
+                function = self.name(),
+                site = %self.job.site,
+                "a work item left something behind, which is put right now: {leak}"
+            );
+        });
+    }
+
+    #[cold]
+    fn call_in_span(&self) {
+        // The subscriber may panic before the call.
+        let unused = Unused(self);
+        // Kept open: the item may be gone when it has run.
+        let spawner = self.item.spawner().cloned();
+        let parent = spawner.as_ref().and_then(Span::id);
+        let span = tracing::trace_span!(
+            target: "corewise_workqueue",
+            parent: parent,
+            "run",
+            queue = self.job.queue_name(),
+            function = self.name(),
+            site = %self.job.site,
+        );
+        span.in_scope(|| {
+            mem::forget(unused);
+            // SAFETY: as in `call`.
+            unsafe { self.item.run(self.table) }
+        });
+    }
+}
+
+/// An instance whose function wasn't called yet. Dropped where a panic comes before the call.
+struct Unused<'a>(&'a Running);
+
+impl Drop for Unused<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        let Running { item, table, .. } = self.0;
+        if table.alone {
+            // SAFETY: it wasn't used up, and isn't touched any more.
+            let item = unsafe { ItemRef::kept(item.pointer()) };
+            table.hold(item, true).into_iter().for_each(Reference::release);
+        }
+    }
+}
+
+/// The instance runs on this thread until the guard is dropped.
+#[inline]
+fn enter(running: &Running) -> Guard<'_> {
+    let outer = CURRENT.with(|c| c.replace(running));
+    running.outer.set(outer);
+    Guard { outer, running: PhantomData }
+}
+
+/// Restores what ran before. Borrows its instance, and belongs to its thread (it holds a pointer, so it
+/// isn't `Send`). It stays in the frame that made it, is not forgotten, and guards end in reverse
+/// order.
+struct Guard<'a> {
+    outer: *const Running,
+    running: PhantomData<&'a Running>,
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        CURRENT.with(|c| c.set(self.outer));
+    }
+}
+
+/// Calls `see` with the instance that runs on this thread; `None` off the workers, and between items.
+pub(crate) fn current<R>(see: impl FnOnce(Option<&Running>) -> R) -> R {
+    // On a thread that is about to end nothing runs.
+    let running = CURRENT.try_with(Cell::get).unwrap_or(ptr::null());
+    // SAFETY: where it isn't null, a guard on this thread borrows the instance, and is alive: it would
+    // have put the former pointer back else. `see` runs inside that guard's frame, so it is outlived.
+    see(unsafe { running.as_ref() })
+}
+
+/// Whether any instance is `wanted` of those that run on this thread's stack: the innermost, which is
+/// shown first, and those that wait for it further up.
+pub(crate) fn any_here(mut wanted: impl FnMut(&Running) -> bool) -> bool {
+    let mut next = CURRENT.try_with(Cell::get).unwrap_or(ptr::null());
+    // SAFETY: as in `current`; what an instance runs inside of outlives it.
+    while let Some(running) = unsafe { next.as_ref() } {
+        if wanted(running) {
+            return true;
+        }
+        next = running.outer.get();
+    }
+    false
+}
+
+impl ItemRef {
+    /// Finish: the running instance is over. Also who is to be told of that.
+    pub(crate) fn finish(&self, stays: bool) -> (Finished, Vec<Arc<Completion>>) {
+        let state = &self.header().state;
+        let mut ended = Vec::new();
+        loop {
+            state.outwait_lookers();
+            let mut now = state.snapshot();
+            if now.has_flushers() {
+                now = self.collect(true, &mut ended);
+            }
+            if let Some(finished) = state.finish(now, stays) {
+                return (finished, ended);
+            }
+        }
+    }
+
+    /// Collect, where the word says that somebody waits.
+    fn collect(&self, outlasts: bool, ended: &mut Vec<Arc<Completion>>) -> Snapshot {
+        let aside = self.lent().aside().expect("who waits has found it");
+        aside.flushers.collect(&self.header().state, outlasts, ended)
+    }
+
+    /// Cancel: the claimed instance is over. Whether nobody has the item any more, and who is to be
+    /// told. Where an earlier instance runs it is that one's end which tells.
+    pub(crate) fn cancel(&self) -> (bool, Vec<Arc<Completion>>) {
+        let state = &self.header().state;
+        let mut ended = Vec::new();
+        loop {
+            state.outwait_lookers();
+            let mut now = state.snapshot();
+            if now.has_flushers() && !now.running() {
+                now = self.collect(false, &mut ended);
+            }
+            if let Some(last) = state.cancel(now) {
+                return (last, ended);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::Location;
+
+    use super::*;
+    use crate::handle::work::Work;
+    use crate::task::header::Queued;
+    use crate::task::ticket::MaybeTicket;
+
+    #[test]
+    fn without_a_subscriber_nothing_is_kept_of_the_spawner_s_span() {
+        let _span = tracing::error_span!("spawner").entered();
+        assert!(Spawner::current().span().is_none());
+        assert_eq!(size_of::<Spawner>(), size_of::<usize>());
+    }
+
+    fn pend(work: &Work) -> Queued {
+        assert!(work.header().state.pend());
+        let item = work.hold();
+        // SAFETY: `pend` succeeded just now.
+        unsafe { Queued::new(item, Job { ticket: MaybeTicket::none(), site: Location::caller() }) }
+    }
+
+    #[test]
+    fn a_cancelled_instance_ends_no_flush_that_waits_for_the_running_one() {
+        let work = Work::new(|| ());
+        let mut first = pend(&work).start().expect("nobody runs it");
+        std::thread::scope(|scope| {
+            let waiting = |n| {
+                while work.aside().flushers.len() != n {
+                    std::thread::yield_now();
+                }
+            };
+            let mut flushes = vec![scope.spawn(|| work.flush())];
+            waiting(1);
+            let second = pend(&work);
+            flushes.push(scope.spawn(|| work.flush()));
+            waiting(2);
+            drop(second);
+            assert_eq!(work.aside().flushers.len(), 2, "the first instance still runs");
+            first.run(&Publication::new(), None);
+            assert!(flushes.into_iter().all(|flush| flush.join().unwrap()));
+        });
+        assert!(!work.flush(), "nothing is left to wait for");
+    }
+}

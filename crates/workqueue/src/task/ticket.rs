@@ -1,0 +1,381 @@
+//! What an instance in flight holds of its queue: a word. And what it asks of it: [`Schedule`], as in tokio.
+//!
+//! The queues lie above: an item knows of its queue what stands in a [`Home`].
+
+use std::mem::{self, ManuallyDrop};
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use corewise_sync::atomic::Ordering;
+use corewise_sync::hint;
+
+use crate::task::claim::Place;
+use crate::task::header::Queued;
+use crate::task::vtable::Lent;
+use word::Word;
+
+/// How many colours: enough that flushes from many threads don't queue up behind one another, and as
+/// many as fit on the lines. Fewer under loom, which has a limit on atomics, and under shuttle, so
+/// that they run out.
+pub(crate) const COLOURS: usize = if hint::IN_MODEL { 3 } else { 14 };
+
+/// How many stripes a ticket can tell apart. Homes are aligned to it.
+pub(crate) const STRIPES: usize = 128;
+
+/// How many bits of a home's address may be set. A ticket has others in the rest.
+pub(crate) const ADDRESS_BITS: u32 = 48;
+
+/// Who schedules instances: a queue, on one of its pools.
+pub(crate) trait Schedule: Sync {
+    /// The queue's name, for reports.
+    fn queue_name<'a>(&self, ticket: &'a Ticket) -> &'a str;
+
+    /// Takes an item that the caller has claimed out of the list in which it waits: of its pool or, where
+    /// its place says so, of those that are held back. `None` where it isn't there (yet, or any more).
+    fn take_out(&self, ticket: &Ticket, item: Lent<'_>, place: Place) -> Option<Queued>;
+
+    /// Counts what became of an instance.
+    ///
+    /// # Safety
+    /// The home is one of these, and an instance that was counted there isn't over.
+    unsafe fn note(&self, at: Spot, what: Event);
+
+    /// Leave: so many instances are over. `counted`: it is one, and gives up its place in the limiter
+    /// first. The pwq, its pools and the queue may be gone then.
+    ///
+    /// # Safety
+    /// As [`note`](Schedule::note), so many instances; nobody uses their places again.
+    unsafe fn leave(&self, at: Spot, many: u64, counted: bool);
+}
+
+/// What becomes of instances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// It won't be run.
+    Cancelled,
+    /// It was never queued: the queue didn't take it.
+    Withdrawn,
+    /// It runs away from its home pod.
+    Overflowed,
+    /// It has run for so long, which its queue wants to know.
+    Took(Duration),
+    /// So many were queued without having been counted in, since they took the place of others.
+    Again(u64),
+}
+
+/// The head of what a queue has on a pool: all that its items' instances, and the pool's workers, read of
+/// it.
+pub(crate) struct Home {
+    /// I: number of the queue in its worker pools, never used again; not 0.
+    pub(crate) queue: u64,
+    /// I: whether its items aren't counted for the cores that they compute on.
+    pub(crate) cpu_intensive: bool,
+    /// I: whether it is counted how long its items run.
+    pub(crate) timed: bool,
+    /// I: what it is the head of knows.
+    pub(crate) schedule: &'static dyn Schedule,
+}
+
+/// A place in the counts of a queue: stripe and colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Spot {
+    /// By a pointer to all of what it is the head of.
+    pub(crate) home: NonNull<Home>,
+    pub(crate) stripe: u32,
+    pub(crate) colour: u8,
+}
+
+/// The colours that a flush waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Awaited {
+    /// A bit each.
+    pub(crate) mask: u32,
+    /// Any of them is enough.
+    pub(crate) any: bool,
+}
+
+impl Awaited {
+    pub(crate) fn has(self, colour: u8) -> bool {
+        self.mask & (1 << colour) != 0
+    }
+
+    pub(crate) fn colours(self) -> impl Iterator<Item = u8> {
+        (0..COLOURS as u8).filter(move |colour| self.has(*colour))
+    }
+}
+
+/// Counts one instance in its queue, from queueing until dropped: the place where it was queued, and whether
+/// it has one in the limiter. Once it is dropped, the pwq, its pools and the queue may be gone.
+pub(crate) struct Ticket(Word);
+
+// SAFETY: what it names is shared.
+unsafe impl Send for Ticket {}
+// SAFETY: as above.
+unsafe impl Sync for Ticket {}
+
+impl Ticket {
+    /// For the instance of a queuer, who has Entered.
+    ///
+    /// # Safety
+    /// The place is this instance's until the ticket is dropped, and until then the home is there: aligned
+    /// to [`STRIPES`], the head of what its schedule and [`Pwq::of`](crate::pwq::Pwq::of) take it for.
+    #[inline]
+    pub(crate) unsafe fn new(at: Spot) -> Ticket {
+        Ticket(Word::new(at))
+    }
+
+    /// Where it was queued.
+    #[inline]
+    pub(crate) fn home(&self) -> &Home {
+        // SAFETY: it is there for as long as the ticket.
+        unsafe { self.0.home().as_ref() }
+    }
+
+    /// Its place in the counts.
+    #[inline]
+    pub(crate) fn spot(&self) -> Spot {
+        Spot { home: self.0.home(), stripe: self.0.stripe(), colour: self.0.colour() }
+    }
+
+    /// The stripe of its pool that it lies in: that of the CPU that queued it.
+    #[inline]
+    pub(crate) fn stripe(&self) -> u32 {
+        self.0.stripe()
+    }
+
+    /// What flushes know it by.
+    pub(crate) fn colour(&self) -> u8 {
+        self.0.colour()
+    }
+
+    /// It has a place in the limiter now, to be given back. Before it is pushed, by who lets it
+    /// through.
+    pub(crate) fn count(&self) {
+        self.0.count();
+    }
+
+    /// Whether it has a place in the limiter.
+    #[inline]
+    pub(crate) fn is_counted(&self) -> bool {
+        self.0.counted()
+    }
+
+    /// Counts what becomes of it.
+    pub(crate) fn note(&self, what: Event) {
+        // SAFETY: its instance isn't over.
+        unsafe { self.home().schedule.note(self.spot(), what) };
+    }
+}
+
+impl Drop for Ticket {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the place is the ticket's, which ends.
+        unsafe { self.home().schedule.leave(self.spot(), 1, self.is_counted()) };
+    }
+}
+
+/// A ticket or none, in as much memory.
+pub(crate) struct MaybeTicket(ManuallyDrop<Ticket>);
+
+impl MaybeTicket {
+    /// For an instance that no queue counts.
+    pub(crate) fn none() -> MaybeTicket {
+        MaybeTicket(ManuallyDrop::new(Ticket(Word::none())))
+    }
+
+    #[inline]
+    fn is_none(&self) -> bool {
+        self.0.0.is_none()
+    }
+
+    /// The ticket.
+    #[inline]
+    pub(crate) fn as_ref(&self) -> Option<&Ticket> {
+        (!self.is_none()).then_some(&*self.0)
+    }
+
+    /// Takes the ticket out.
+    pub(crate) fn take(&mut self) -> MaybeTicket {
+        self.replace(MaybeTicket::none())
+    }
+
+    /// Puts another one there; the one that was.
+    pub(crate) fn replace(&mut self, other: MaybeTicket) -> MaybeTicket {
+        mem::replace(self, other)
+    }
+}
+
+impl From<Ticket> for MaybeTicket {
+    #[inline]
+    fn from(ticket: Ticket) -> MaybeTicket {
+        MaybeTicket(ManuallyDrop::new(ticket))
+    }
+}
+
+impl Drop for MaybeTicket {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_none() {
+            // SAFETY: it isn't used again.
+            unsafe { ManuallyDrop::drop(&mut self.0) }
+        }
+    }
+}
+
+/// Home, stripe, colour and whether counted: all in one word. The stripe is in the lowest bits, which
+/// a home's alignment leaves free, the others in the highest, which no address in user space has.
+#[cfg(all(target_pointer_width = "64", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod word {
+    use std::ptr;
+
+    use corewise_sync::atomic::aside::AtomicPtr;
+
+    use super::*;
+
+    const COLOUR: u32 = ADDRESS_BITS;
+    const COUNTED: usize = 1 << 63;
+    const HOME: usize = (1 << ADDRESS_BITS) - STRIPES;
+
+    const _: () = assert!(COLOURS << COLOUR <= COUNTED);
+    const _: () = assert!(size_of::<MaybeTicket>() == 8 || hint::IN_MODEL);
+
+    pub(super) struct Word(
+        /// A: null without a ticket. Changed by `count` alone, before the instance is pushed; read at
+        /// its end. The push orders them, so Relaxed; atomic only because the claimant of a held
+        /// instance may look at the ticket meanwhile.
+        AtomicPtr<Home>,
+    );
+
+    impl Word {
+        #[inline]
+        pub(super) fn new(Spot { home, stripe, colour }: Spot) -> Word {
+            let marks = stripe as usize | (colour as usize) << COLOUR;
+            Word(AtomicPtr::new(home.as_ptr().map_addr(|address| address | marks)))
+        }
+
+        pub(super) fn none() -> Word {
+            Word(AtomicPtr::new(ptr::null_mut()))
+        }
+
+        #[inline]
+        fn load(&self) -> *mut Home {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        #[inline]
+        pub(super) fn is_none(&self) -> bool {
+            self.load().is_null()
+        }
+
+        /// There is a ticket.
+        #[inline]
+        pub(super) fn home(&self) -> NonNull<Home> {
+            let home = self.load().map_addr(|address| address & HOME);
+            debug_assert!(!home.is_null(), "there is a ticket");
+            // SAFETY: it is that of `new`.
+            unsafe { NonNull::new_unchecked(home) }
+        }
+
+        #[inline]
+        pub(super) fn stripe(&self) -> u32 {
+            (self.load().addr() % STRIPES) as u32
+        }
+
+        #[inline]
+        pub(super) fn colour(&self) -> u8 {
+            ((self.load().addr() & !COUNTED) >> COLOUR) as u8
+        }
+
+        #[inline]
+        pub(super) fn counted(&self) -> bool {
+            self.load().addr() & COUNTED != 0
+        }
+
+        pub(super) fn count(&self) {
+            self.0.store(self.load().map_addr(|address| address | COUNTED), Ordering::Relaxed);
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[repr(align(128))]
+        struct Aligned;
+
+        const _: () = assert!(align_of::<Aligned>() == STRIPES);
+
+        #[test]
+        fn a_word_says_what_it_was_made_of() {
+            let home = NonNull::<Aligned>::dangling().cast::<Home>();
+            for (stripe, colour) in [(0, 0), (STRIPES as u32 - 1, 0), (5, COLOURS as u8 - 1)] {
+                let word = Word::new(Spot { home, stripe, colour });
+                for counted in [false, true] {
+                    assert!(!word.is_none());
+                    assert_eq!(
+                        (word.home(), word.stripe(), word.colour(), word.counted()),
+                        (home, stripe, colour, counted)
+                    );
+                    word.count();
+                }
+            }
+            assert!(Word::none().is_none());
+        }
+    }
+}
+
+/// The same in pieces: where addresses may have other bits.
+#[cfg(not(all(
+    target_pointer_width = "64",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+)))]
+mod word {
+    use corewise_sync::atomic::AtomicBool;
+
+    use super::*;
+
+    pub(super) struct Word {
+        place: Option<Spot>,
+        /// A: as of the word above.
+        counted: AtomicBool,
+    }
+
+    impl Word {
+        pub(super) fn new(place: Spot) -> Word {
+            Word { place: Some(place), counted: AtomicBool::new(false) }
+        }
+
+        pub(super) fn none() -> Word {
+            Word { place: None, counted: AtomicBool::new(false) }
+        }
+
+        pub(super) fn is_none(&self) -> bool {
+            self.place.is_none()
+        }
+
+        fn place(&self) -> Spot {
+            self.place.expect("there is a ticket")
+        }
+
+        pub(super) fn home(&self) -> NonNull<Home> {
+            self.place().home
+        }
+
+        pub(super) fn stripe(&self) -> u32 {
+            self.place().stripe
+        }
+
+        pub(super) fn colour(&self) -> u8 {
+            self.place().colour
+        }
+
+        pub(super) fn counted(&self) -> bool {
+            self.counted.load(Ordering::Relaxed)
+        }
+
+        pub(super) fn count(&self) {
+            self.counted.store(true, Ordering::Relaxed);
+        }
+    }
+}
