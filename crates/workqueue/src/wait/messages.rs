@@ -1,5 +1,6 @@
 //! Waits inside an item that can't end, or that defeat a rescuer: reported before they begin.
 
+use std::fmt;
 use std::panic::Location;
 use std::ptr;
 
@@ -31,23 +32,17 @@ pub(crate) fn for_queue(queue: &QueueCore, what: &'static str) {
             return;
         };
         if Pwq::of(ticket).shared.rescuer.is_some() && queue.rescuer.is_none() {
-            without_rescuer(own_item, what, location, queue);
+            // The kernel's `check_flush_dependency`.
+            warn(
+                own_item,
+                format_args!(
+                    "of a queue with a rescuer waits for queue '{}', which has none: {what} at \
+                     {location}; where no thread can be made it waits for ever",
+                    queue.name
+                ),
+            );
         }
     });
-}
-
-/// The kernel's `check_flush_dependency`.
-#[cold]
-fn without_rescuer(running: &Running, what: &str, location: &Location<'_>, queue: &QueueCore) {
-    tracing::warn!(
-        target: "corewise_workqueue",
-        queue = running.job.queue_name(),
-        function = running.name(),
-        site = %running.job.site,
-        "a work item of a queue with a rescuer waits for queue '{}', which has none: {what} at \
-         {location}; where no thread can be made it waits for ever",
-        queue.name
-    );
 }
 
 /// Somebody is about to wait for this pending instance, which a worker has to run: as above. What is to
@@ -71,22 +66,14 @@ pub(crate) struct UnsafeWait {
 }
 
 impl UnsafeWait {
-    #[cold]
     pub(crate) fn report(self) {
-        let UnsafeWait { queue, of } = self;
-        running::current(|running| {
-            let Some(running) = running else { return };
-            tracing::warn!(
-                target: "corewise_workqueue",
-                queue = running.job.queue_name(),
-                function = running.name(),
-                site = %running.job.site,
-                "a work item of a queue with a rescuer waits for an item of queue '{queue}', which \
-                 has none: {} queued at {}; where no thread can be made it waits for ever",
-                (of.name)(),
-                of.site,
-            );
-        });
+        let UnsafeWait { queue, of: Label { name, site, .. } } = self;
+        let function = name();
+        let said = format_args!(
+            "of a queue with a rescuer waits for an item of queue '{queue}', which has none: \
+             {function} queued at {site}; where no thread can be made it waits for ever"
+        );
+        running::current(|running| running.into_iter().for_each(|running| warn(running, said)));
     }
 }
 
@@ -173,10 +160,7 @@ pub(crate) fn in_vain(item: Lent<'_>) -> ! {
         }
         None => format!("waits for {name}, which runs and waits for this one"),
     };
-    running::current(|running| match running {
-        Some(running) => never_ends(running, "a wait", location, &complaint),
-        None => panic!("an item {complaint}: a wait at {location}"),
-    })
+    given_up("a wait", location, &complaint)
 }
 
 /// The current item flushes a queue, which can't come to its end: as [`in_vain`].
@@ -193,47 +177,48 @@ pub(crate) fn flush_in_vain(queue: &QueueCore, location: &Location<'_>) -> ! {
          for them or they may not run here: flush outside of items, nest waits less deep, or raise \
          max_workers"
     );
+    given_up("a flush", location, &complaint)
+}
+
+#[cold]
+fn given_up(what: &str, location: &Location<'_>, complaint: &str) -> ! {
     running::current(|running| match running {
-        Some(running) => never_ends(running, "a flush", location, &complaint),
-        None => panic!("an item {complaint}: a flush at {location}"),
+        Some(running) => never_ends(running, what, location, complaint),
+        None => panic!("an item {complaint}: {what} at {location}"),
     })
 }
 
 /// Reports a wait that can't end, and ends it by a panic, which is the waiting item's.
 #[cold]
 fn never_ends(running: &Running, what: &str, location: &Location<'_>, complaint: &str) -> ! {
+    let said = format!("{complaint}: {what} at {location}; this would never end");
+    quietly(|| error(running, format_args!("{said}")));
     let (queue, function, site) = (running.job.queue_name(), running.name(), running.job.site);
-    quietly(|| {
-        tracing::error!(
-            target: "corewise_workqueue",
-            queue,
-            function,
-            site = %site,
-            "a work item {complaint}: {what} at {location}; this would never end"
-        );
-    });
-    panic!(
-        "work item {function} of queue '{queue}', queued at {site}, {complaint}: {what} at \
-         {location}; this would never end"
-    );
+    panic!("work item {function} of queue '{queue}', queued at {site}, {said}");
 }
 
 /// A future is polled inside an item that is no future, and its closure can't start before that
 /// item is over.
 #[cold]
 pub(crate) fn polled_inside(instance: Label) {
-    running::current(|running| {
-        let Some(running) = running else { return };
-        tracing::error!(
-            target: "corewise_workqueue",
-            queue = running.job.queue_name(),
-            function = running.name(),
-            site = %running.job.site,
-            "a work item polls the JoinHandle of {}, queued at {}, which its queue's limit or order \
-             holds back until that item is over: if it blocks on the future it never ends; join the \
-             handle, or await it in spawn_future",
-            (instance.name)(),
-            instance.site,
-        );
-    });
+    let Label { name, site, .. } = instance;
+    let function = name();
+    let said = format_args!(
+        "polls the JoinHandle of {function}, queued at {site}, which its queue's limit or order \
+         holds back until that item is over: if it blocks on the future it never ends; join the \
+         handle, or await it in spawn_future"
+    );
+    running::current(|running| running.into_iter().for_each(|running| error(running, said)));
+}
+
+#[cold]
+fn warn(running: &Running, said: fmt::Arguments<'_>) {
+    let (queue, function, site) = (running.job.queue_name(), running.name(), running.job.site);
+    tracing::warn!(target: "corewise_workqueue", queue, function, %site, "a work item {said}");
+}
+
+#[cold]
+fn error(running: &Running, said: fmt::Arguments<'_>) {
+    let (queue, function, site) = (running.job.queue_name(), running.name(), running.job.site);
+    tracing::error!(target: "corewise_workqueue", queue, function, %site, "a work item {said}");
 }

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use corewise_sync::{Completion, Parker, context};
 
+use crate::pool::group::Group;
 use crate::pwq::Pwq;
 use crate::pwq::queue_core::QueueCore;
 use crate::task::running::{self, Running};
@@ -30,12 +31,21 @@ use crate::wait::take_back::{
 
 /// How long a waiter sleeps before others see it wait.
 const LIST_AFTER: Duration = Duration::from_millis(10);
-/// How long a waiter sleeps then before it looks around for the first time; then twice as long each time,
-/// up to the most. Not where its item is held back: others may come to wait for that limit again and again.
+/// How long a waiter has slept when it looks around for the first time, and how long it sleeps in between at most.
+/// It sleeps twice as long each time. Where its item is held back it looks each time, since others may come to
+/// wait for that limit again and again.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 const LOOK_AT_LEAST: Duration = Duration::from_secs(64);
 /// A timer may fire so much late.
 const LATE: Duration = Duration::from_millis(1);
+
+/// What an item waits for.
+#[derive(Clone, Copy)]
+pub(crate) enum Target<'a> {
+    Item(Lent<'a>, Role),
+    /// A flush that was called there.
+    Queue(&'a Arc<QueueCore>, &'a Location<'a>),
+}
 
 /// Whether an item runs on the calling thread.
 pub(crate) fn is_here() -> bool {
@@ -48,54 +58,7 @@ pub(crate) fn is_here() -> bool {
 /// As [`take_back`]; and where it is found that the wait can't end.
 #[track_caller]
 pub(crate) fn wait(item: Lent<'_>, over: &Completion, role: Role) {
-    // In an atomic section nothing may be run: that wait is reported as it is.
-    if !is_here() || context::in_atomic_section() {
-        return over.wait();
-    }
-    if over.spin() {
-        return;
-    }
-    let look_after = look_after();
-    let mut patience = look_after.unwrap_or(LOOK_AFTER).min(LIST_AFTER);
-    let parker = Parker::new();
-    let mut long = Long::default();
-    loop {
-        // Until it is anywhere nobody can be told of it.
-        let soon = item.is_on_its_way().then(|| {
-            let timer = item.fires_in();
-            timer.unwrap_or_default().saturating_add(LATE)
-        });
-        let limit = soon.map_or(patience, |soon| soon.min(patience));
-        let unknown = soon.is_some();
-        let slept = || sleep(item, over, role, &parker, (limit, unknown), &long);
-        match context::blocking("a wait for a work item", slept) {
-            Slept::Over => return,
-            Slept::Called => {
-                if !take_back(item, role) {
-                    take_back_in_need(item, role);
-                }
-                continue;
-            }
-            Slept::Long { .. } if limit < patience => {}
-            Slept::Long { helps } => {
-                let Some(look_after) = look_after else { continue };
-                long.looks = long.listed.is_some() || item.is_held();
-                let soonest = if item.is_held() { patience } else { look_after };
-                patience = (patience * 2).clamp(soonest, LOOK_AT_LEAST);
-                long.listed.get_or_insert_with(|| {
-                    let does = (helps, role == Role::Part);
-                    long_waits().add(item, over, does, parker.unparker())
-                });
-            }
-            Slept::InVain => {
-                long = Long::default();
-                if !lend(item) {
-                    messages::in_vain(item);
-                }
-            }
-        }
-        take_back(item, role);
-    }
+    Target::Item(item, role).wait(over);
 }
 
 /// Waits for the event of a flush of the queue. Where no worker can come for what it waits for, the caller
@@ -107,40 +70,118 @@ pub(crate) fn wait(item: Lent<'_>, over: &Completion, role: Role) {
 /// # Panics
 /// Where it is found that the wait can't end. `location` is told as its place.
 pub(crate) fn wait_for_queue(queue: &Arc<QueueCore>, over: &Completion, location: &Location<'_>) {
-    if !is_here() || context::in_atomic_section() {
-        return over.wait();
+    Target::Queue(queue, location).wait(over);
+}
+
+impl<'a> Target<'a> {
+    #[track_caller]
+    fn wait(self, over: &'a Completion) {
+        // In an atomic section nothing may be run: that wait is reported as it is.
+        if !is_here() || context::in_atomic_section() {
+            return over.wait();
+        }
+        if over.spin() {
+            return;
+        }
+        let (look_after, parker) = (look_after(), Parker::new());
+        let begins_with = match self {
+            Target::Item(..) => look_after.unwrap_or(LIST_AFTER).min(LIST_AFTER),
+            // Nobody calls it.
+            Target::Queue(..) => LATE,
+        };
+        let mut long = Long::new(begins_with);
+        loop {
+            let limit = self.arrives_in().map_or(long.patience, |soon| soon.min(long.patience));
+            let slept = || self.sleep(over, &parker, limit, &long);
+            match context::blocking("a wait for work", slept) {
+                Slept::Over => return,
+                Slept::Called => {
+                    if let Target::Queue(..) = self {
+                        // Who is on the list sleeps.
+                        long = Long::new(begins_with);
+                    }
+                    self.help(over);
+                    continue;
+                }
+                Slept::Long if limit < long.patience => {}
+                Slept::Long => {
+                    let list = || long_waits().add(self, over, parker.unparker());
+                    let held = matches!(self, Target::Item(item, _) if item.is_held());
+                    long.lasted(held, look_after, list);
+                }
+                Slept::InVain => {
+                    long = Long::new(begins_with);
+                    self.is_given_up(over);
+                }
+            }
+            if let Target::Item(item, role) = self {
+                take_back(item, role);
+            }
+        }
     }
-    if over.spin() {
-        return;
+
+    /// Until it is anywhere nobody can be told of it.
+    fn arrives_in(self) -> Option<Duration> {
+        match self {
+            Target::Item(item, _) if item.is_on_its_way() => {
+                Some(item.fires_in().unwrap_or_default().saturating_add(LATE))
+            }
+            _ => None,
+        }
     }
-    let look_after = look_after();
-    let mut patience = LATE;
-    let parker = Parker::new();
-    let mut long = Long::default();
-    loop {
-        let slept = || sleep_beside(queue, over, &parker, patience, &long);
-        match context::blocking("a wait for a workqueue", slept) {
-            Slept::Over => return,
-            Slept::Called => {
-                // Who is on the list sleeps.
-                long = Long::default();
+
+    /// No worker can come for what it waits for.
+    #[track_caller]
+    fn help(self, over: &Completion) {
+        match self {
+            Target::Item(item, role) => {
+                if !take_back(item, role) {
+                    take_back_in_need(item, role);
+                }
+            }
+            Target::Queue(queue, _) => {
                 run_awaited(queue, over);
-                patience = LATE;
             }
-            Slept::Long { .. } => {
-                patience = (patience * 2).min(LOOK_AT_LEAST);
-                let Some(look_after) = look_after else { continue };
-                long.looks = patience > look_after;
-                if long.listed.is_none() && (long.looks || patience > LIST_AFTER) {
-                    let waker = parker.unparker();
-                    long.listed = Some(long_waits().add_flush(queue, over, waker));
-                }
+        }
+    }
+
+    /// What it waits for can't end.
+    #[track_caller]
+    fn is_given_up(self, over: &Completion) {
+        match self {
+            Target::Item(item, _) if !lend(item) => messages::in_vain(item),
+            Target::Queue(queue, location) if !run_awaited(queue, over) => {
+                messages::flush_in_vain(queue, location);
             }
-            Slept::InVain => {
-                long = Long::default();
-                if !run_awaited(queue, over) {
-                    messages::flush_in_vain(queue, location);
-                }
+            _ => {}
+        }
+    }
+
+    /// The caller's pool takes it for blocked meanwhile.
+    fn sleep(self, over: &Completion, parker: &Parker, limit: Duration, long: &Long<'_>) -> Slept {
+        match self {
+            Target::Item(item, role) => {
+                // Nobody knows yet where it would be run.
+                let unknown = item.is_on_its_way();
+                let home = in_need(item, role);
+                // Want.
+                let wanted =
+                    home.as_ref().map(|(group, pool)| group.want(*pool, item, parker.unparker()));
+                long.begins(if unknown { None } else { Some(home.as_slice()) });
+                long.park(over, parker, limit, |woken| {
+                    let Some(wanted) = &wanted else { return false };
+                    let called = wanted.is_called_for();
+                    if woken && !called {
+                        wanted.declines();
+                    }
+                    called
+                })
+            }
+            Target::Queue(queue, _) => {
+                // Once, so that what the others are told is what it does: it depends on how deep this is.
+                let homes = homes(queue);
+                long.begins(Some(&homes));
+                long.park(over, parker, limit, |_| is_called_for(queue, &homes, over))
             }
         }
     }
@@ -156,22 +197,13 @@ fn look_after() -> Option<Duration> {
     Some(stall.map_or(LOOK_AFTER, |stall| stall.min(LOOK_AFTER)))
 }
 
-/// A wait that lasts for long.
-#[derive(Default)]
+/// A wait that may last for long.
 struct Long<'a> {
+    /// How long it sleeps next.
+    patience: Duration,
     listed: Option<Listed<'a>>,
     /// It looks around before it sleeps.
     looks: bool,
-}
-
-impl Long<'_> {
-    fn look(&self) {
-        self.listed.iter().filter(|_| self.looks).for_each(Listed::look);
-    }
-
-    fn ends(&self) -> bool {
-        self.listed.as_ref().is_some_and(Listed::ends)
-    }
 }
 
 /// Why a sleeper woke.
@@ -181,80 +213,66 @@ enum Slept {
     /// It had better run that.
     Called,
     /// It has slept for as long as it wanted.
-    Long {
-        /// It would have run what it waited for.
-        helps: bool,
-    },
+    Long,
     /// What it waits for can't end.
     InVain,
 }
 
-/// The caller's pool takes it for blocked meanwhile. `unknown`: what it waits for is on its way, so that
-/// nobody knows yet whether it would run that.
-fn sleep(
-    item: Lent<'_>,
-    over: &Completion,
-    role: Role,
-    parker: &Parker,
-    (limit, unknown): (Duration, bool),
-    long: &Long<'_>,
-) -> Slept {
-    let waker = parker.waker();
-    let mut cx = Context::from_waker(&waker);
-    let home = in_need(item, role);
-    // Want.
-    let wanted = home.as_ref().map(|(group, pool)| group.want(*pool, item, parker.unparker()));
-    let helps = wanted.is_some() || unknown;
-    long.listed.iter().for_each(|listed| listed.helps(helps));
-    long.look();
-    loop {
-        if over.poll_complete(&mut cx) == Poll::Ready(()) {
-            return Slept::Over;
-        }
-        if wanted.as_ref().is_some_and(|wanted| wanted.is_called_for()) {
-            return Slept::Called;
-        }
-        if long.ends() {
-            return Slept::InVain;
-        }
-        if !parker.park_timeout(limit) {
-            return Slept::Long { helps };
-        }
-        if let Some(wanted) = &wanted
-            && !over.is_complete()
-            && !wanted.is_called_for()
-        {
-            wanted.declines();
+impl<'a> Long<'a> {
+    fn new(patience: Duration) -> Self {
+        Long { patience, listed: None, looks: false }
+    }
+
+    /// It has slept for so long; `looks`: also sooner than others do.
+    fn lasted(
+        &mut self,
+        looks: bool,
+        look_after: Option<Duration>,
+        list: impl FnOnce() -> Listed<'a>,
+    ) {
+        self.patience = (self.patience * 2).min(LOOK_AT_LEAST);
+        let Some(look_after) = look_after else { return };
+        self.looks = looks || self.patience > look_after;
+        if self.looks || self.patience > LIST_AFTER {
+            self.listed.get_or_insert_with(list);
         }
     }
-}
 
-/// The same of one who flushes a queue.
-fn sleep_beside(
-    queue: &QueueCore,
-    over: &Completion,
-    parker: &Parker,
-    limit: Duration,
-    long: &Long<'_>,
-) -> Slept {
-    let waker = parker.waker();
-    let mut cx = Context::from_waker(&waker);
-    // Once, so that what the others are told is what it does: it depends on how deep this is.
-    let homes = homes(queue);
-    long.listed.iter().for_each(|listed| listed.helps_in(&homes));
-    long.look();
-    loop {
-        if over.poll_complete(&mut cx) == Poll::Ready(()) {
-            return Slept::Over;
+    /// It is about to sleep, and would run what it waits for in these pools; `None`: in any, for all that is
+    /// known.
+    fn begins(&self, helps: Option<&[(Arc<Group>, usize)]>) {
+        let Some(listed) = &self.listed else { return };
+        listed.helps(helps);
+        if self.looks {
+            listed.look();
         }
-        if is_called_for(queue, &homes, over) {
-            return Slept::Called;
-        }
-        if long.ends() {
-            return Slept::InVain;
-        }
-        if !parker.park_timeout(limit) {
-            return Slept::Long { helps: false };
+    }
+
+    /// Sleeps. `called`: whether it had better run what it waits for; it is told whether somebody woke it.
+    fn park(
+        &self,
+        over: &Completion,
+        parker: &Parker,
+        limit: Duration,
+        called: impl Fn(bool) -> bool,
+    ) -> Slept {
+        let waker = parker.waker();
+        let mut cx = Context::from_waker(&waker);
+        let mut woken = false;
+        loop {
+            if over.poll_complete(&mut cx) == Poll::Ready(()) {
+                return Slept::Over;
+            }
+            if called(woken) {
+                return Slept::Called;
+            }
+            if self.listed.as_ref().is_some_and(Listed::ends) {
+                return Slept::InVain;
+            }
+            if !parker.park_timeout(limit) {
+                return Slept::Long;
+            }
+            woken = true;
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use corewise_sync::thread::ThreadId;
 
 use super::graph::{Colour, Fact, Graph, PoolKey, Rule};
-use super::{Target, Wait};
+use super::{Wait, WaitsFor};
 use crate::pool::current_worker;
 use crate::pool::group::Group;
 use crate::pwq::Pwq;
@@ -81,9 +81,10 @@ impl<'a> Look<'a> {
                 graph.after(*fact, Fact::Wait(*id));
             }
         }
-        let helps = |(id, wait): (&u64, &Wait)| match wait.target {
-            Target::Item { item, helps: true, .. } => Some((Helped::Item(item), *id)),
-            _ => None,
+        let helps = |(id, wait): (&u64, &Wait)| match (&wait.waits_for, &wait.helps) {
+            (WaitsFor::Queue(_), _) => None,
+            (_, Some(pools)) if pools.is_empty() => None,
+            (WaitsFor::Item { item, .. }, _) => Some((Helped::Item(*item), *id)),
         };
         let helped = waits.iter().filter_map(helps).collect();
         Look { waits, graph, innermost, helped, helpers: Vec::new() }
@@ -97,16 +98,20 @@ impl<'a> Look<'a> {
             return;
         }
         let end = Fact::Wait(id);
-        match &wait.target {
-            // SAFETY: as above.
-            Target::Item { item, .. } => self.needs_of_item(end, unsafe { Lent::new(*item) }, kept),
-            Target::Queue { queue, helps } => {
+        match &wait.waits_for {
+            WaitsFor::Item { item, .. } => {
+                // SAFETY: as above.
+                let item = unsafe { Lent::new(*item) };
+                self.needs_of_item(end, item, kept);
+            }
+            WaitsFor::Queue(queue) => {
                 let Some(awaited) = queue.colours.awaited_by(over) else { return };
                 for colour in awaited.colours() {
                     let colour = (NonNull::from(&**queue), colour);
                     self.graph.after(end, Fact::Colour(colour));
                     if !awaited.any {
-                        let helped = helps.iter().map(|pool| (Helped::Lying(colour, *pool), id));
+                        let pools = wait.helps.iter().flatten();
+                        let helped = pools.map(|pool| (Helped::Lying(colour, *pool), id));
                         self.helped.extend(helped);
                     }
                 }
@@ -246,7 +251,7 @@ impl<'a> Look<'a> {
     fn may_end(&self, id: u64) -> bool {
         let wait = &self.waits[&id];
         let runs = |fact: &Fact| matches!(fact, Fact::Item(_));
-        let stays = matches!(wait.target, Target::Item { stays: true, .. })
+        let stays = matches!(wait.waits_for, WaitsFor::Item { stays: true, .. })
             && self.graph.kept_by(Fact::Wait(id)).iter().any(runs);
         self.innermost.get(&wait.thread) == Some(&id) && !stays
     }
@@ -308,7 +313,8 @@ mod tests {
     /// An item on a thread of its own that waits for another one.
     fn wait(waits_for: usize, own: usize) -> Wait {
         Wait {
-            target: Target::Item { item: item(waits_for), helps: false, stays: false },
+            waits_for: WaitsFor::Item { item: item(waits_for), stays: false },
+            helps: Some(Vec::new()),
             over: NonNull::dangling(),
             thread: thread::spawn(|| thread::current().id()).join().expect("it ends"),
             keeps: vec![Fact::Item(item(own))],
@@ -322,7 +328,9 @@ mod tests {
         let waits = (1..).zip(waits).collect();
         let mut look = Look::at(&waits);
         for (id, wait) in &waits {
-            let Target::Item { item, .. } = wait.target else { unreachable!("they are items'") };
+            let WaitsFor::Item { item, .. } = wait.waits_for else {
+                unreachable!("they are items'")
+            };
             look.graph.after(Fact::Wait(*id), Fact::Item(item));
         }
         look.graph.run();
@@ -333,8 +341,8 @@ mod tests {
     fn a_scope_is_not_given_up_while_its_part_runs_whoever_looks() {
         for own in 1..=3 {
             // The first one is the scope, the second one its part.
-            let target = Target::Item { item: item(2), helps: false, stays: true };
-            let scope = Wait { target, ..wait(2, 1) };
+            let waits_for = WaitsFor::Item { item: item(2), stays: true };
+            let scope = Wait { waits_for, ..wait(2, 1) };
             let given_up = given_up([scope, wait(3, 2), wait(1, 3)], own);
             assert!(matches!(given_up, Some(2 | 3)), "{given_up:?}, where {own} looks");
         }

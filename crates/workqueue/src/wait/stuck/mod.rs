@@ -8,7 +8,7 @@
 mod graph;
 mod look;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::{Arc, LazyLock};
@@ -23,6 +23,8 @@ use crate::pwq::queue_core::QueueCore;
 use crate::task::header::Header;
 use crate::task::running;
 use crate::task::vtable::Lent;
+use crate::wait::Target;
+use crate::wait::take_back::Role;
 use graph::{Fact, PoolKey};
 use look::{Kept, Look};
 
@@ -52,7 +54,9 @@ struct Turn {
 
 /// One that waits. What it points to is there for as long as it is on the list.
 struct Wait {
-    target: Target,
+    waits_for: WaitsFor,
+    /// The pools in which it would run that, if no worker can come for it; `None`: in any, for all that is known.
+    helps: Option<Vec<PoolKey>>,
     /// Its event.
     over: NonNull<Completion>,
     thread: ThreadId,
@@ -64,21 +68,11 @@ struct Wait {
     ends: bool,
 }
 
-/// What one waits for.
-enum Target {
-    Item {
-        item: NonNull<Header>,
-        /// It would run that, if it lay in its pool.
-        helps: bool,
-        /// It must not be given up while that runs.
-        stays: bool,
-    },
+enum WaitsFor {
+    /// `stays`: it must not be given up while that runs.
+    Item { item: NonNull<Header>, stays: bool },
     /// What was queued there.
-    Queue {
-        queue: Arc<QueueCore>,
-        /// The pools whose items it would run, if no worker can come for them.
-        helps: HashSet<PoolKey>,
-    },
+    Queue(Arc<QueueCore>),
 }
 
 // SAFETY: headers and events are shared, and what is kept is only compared.
@@ -100,34 +94,19 @@ pub(crate) fn long_waits() -> &'static LongWaits {
 }
 
 impl LongWaits {
-    /// The calling item has waited for `item` for long. `helps`: it would run it, if no worker can come.
+    /// The calling item has waited for that for long, and would run it wherever it was.
     pub(crate) fn add<'a>(
         &'static self,
-        item: Lent<'a>,
-        over: &'a Completion,
-        (helps, stays): (bool, bool),
-        unparker: Unparker,
-    ) -> Listed<'a> {
-        self.list(Target::Item { item: item.pointer(), helps, stays }, over, unparker)
-    }
-
-    /// The calling item has flushed `queue` for long.
-    pub(crate) fn add_flush<'a>(
-        &'static self,
-        queue: &Arc<QueueCore>,
+        target: Target<'a>,
         over: &'a Completion,
         unparker: Unparker,
     ) -> Listed<'a> {
-        let helps = HashSet::new();
-        self.list(Target::Queue { queue: Arc::clone(queue), helps }, over, unparker)
-    }
-
-    fn list<'a>(
-        &'static self,
-        target: Target,
-        over: &'a Completion,
-        unparker: Unparker,
-    ) -> Listed<'a> {
+        let (waits_for, helps) = match target {
+            Target::Item(item, role) => {
+                (WaitsFor::Item { item: item.pointer(), stays: role == Role::Part }, None)
+            }
+            Target::Queue(queue, _) => (WaitsFor::Queue(Arc::clone(queue)), Some(Vec::new())),
+        };
         let mut keeps = Vec::from_iter(current_worker::pool().map(Fact::Worker));
         running::any_here(|running| {
             keeps.extend(running.known().map(Fact::Item));
@@ -141,7 +120,8 @@ impl LongWaits {
             false
         });
         let wait = Wait {
-            target,
+            waits_for,
+            helps,
             over: NonNull::from(over),
             thread: thread::current().id(),
             keeps,
@@ -210,23 +190,13 @@ impl Listed<'_> {
         self.waits.ask(self.id);
     }
 
-    /// The pools whose items it would run for its flush, if no worker can come for them.
-    pub(crate) fn helps_in(&self, pools: &[(Arc<Group>, usize)]) {
+    /// The pools in which it would run what it waits for, if no worker can come for that; `None`: in any, for all
+    /// that is known.
+    pub(crate) fn helps(&self, pools: Option<&[(Arc<Group>, usize)]>) {
+        let key = |(group, pool): &(Arc<Group>, usize)| (current_worker::key(group), *pool);
+        let helps = pools.map(|pools| pools.iter().map(key).collect());
         let mut list = self.waits.list.lock();
-        let own = list.waits.get_mut(&self.id).map(|own| &mut own.target);
-        if let Some(Target::Queue { helps, .. }) = own {
-            *helps =
-                pools.iter().map(|(group, pool)| (current_worker::key(group), *pool)).collect();
-        }
-    }
-
-    /// Whether it would run the item that it waits for, as it is now.
-    pub(crate) fn helps(&self, now: bool) {
-        let mut list = self.waits.list.lock();
-        let own = list.waits.get_mut(&self.id).map(|own| &mut own.target);
-        if let Some(Target::Item { helps, .. }) = own {
-            *helps = now;
-        }
+        list.waits.entry(self.id).and_modify(|own| own.helps = helps);
     }
 }
 
