@@ -380,45 +380,24 @@ impl Pending {
     }
 }
 
-macro_rules! careless {
-    ($(#[$doc:meta])* $name:ident, $($wrong:ident)?) => {
-        $(#[$doc])*
-        pub struct $name;
+/// Does one thing wrong.
+pub struct Careless<const WRONG: u8>;
 
-        impl Care for $name {
-            const OVER_FIRST: bool = careless!(@ OVER_FIRST $($wrong)?);
-            const LOOKS: bool = careless!(@ LOOKS $($wrong)?);
-            const VALIDATES: bool = careless!(@ VALIDATES $($wrong)?);
-            const ORDERED: bool = careless!(@ ORDERED $($wrong)?);
-        }
-    };
-    (@ OVER_FIRST OVER_FIRST) => { false };
-    (@ LOOKS LOOKS) => { false };
-    (@ VALIDATES VALIDATES) => { false };
-    (@ ORDERED ORDERED) => { false };
-    (@ $what:ident $wrong:ident) => { true };
+/// Doesn't look who watches.
+pub type LooksNowhere = Careless<0>;
+/// Reads the counts in the wrong order.
+pub type CameFirst = Careless<1>;
+/// Doesn't read the entry again.
+pub type TrustsTheEntry = Careless<2>;
+/// Reads the entry again in no order with the count before.
+pub type ReadsAgainInNoOrder = Careless<3>;
+
+impl<const WRONG: u8> Care for Careless<WRONG> {
+    const LOOKS: bool = WRONG != 0;
+    const OVER_FIRST: bool = WRONG != 1;
+    const VALIDATES: bool = WRONG != 2;
+    const ORDERED: bool = WRONG != 3;
 }
-
-careless!(
-    /// Doesn't look who watches.
-    LooksNowhere,
-    LOOKS
-);
-careless!(
-    /// Reads the counts in the wrong order.
-    CameFirst,
-    OVER_FIRST
-);
-careless!(
-    /// Doesn't read the entry again.
-    TrustsTheEntry,
-    VALIDATES
-);
-careless!(
-    /// Reads the entry again in no order with the count before.
-    ReadsAgainInNoOrder,
-    ORDERED
-);
 
 /// The colours of a queue.
 pub struct FlushModel<C: Care> {

@@ -1,6 +1,7 @@
 //! Sets up [`WorkerPools`].
 
 use std::io;
+use std::mem;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use corewise_sync::Mutex;
 use corewise_sync::atomic::AtomicU64;
 use corewise_topology::{DEFAULT_SHARD_SIZE, Machine, Subscription};
 
-use super::{Inner, Queues, WorkerPools};
+use super::{Inner, WorkerPools};
 use crate::pool::idle::Idle;
 use crate::pool::inherit;
 use crate::pool::spawn::{Spawner, WorkerThread};
@@ -32,19 +33,19 @@ pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Sets up [`WorkerPools`]; see the constants of this module for the defaults.
 #[derive(Debug)]
 pub struct PoolsBuilder {
-    machine: Machine,
+    pub(super) machine: Machine,
     shard_size: u32,
-    concurrency: Option<usize>,
-    max_workers: usize,
+    pub(super) concurrency: Option<usize>,
+    pub(super) max_workers: usize,
     max_threads: usize,
-    idle: Idle,
-    idle_timeout: Duration,
-    spawner: Spawner,
+    pub(super) idle: Idle,
+    pub(super) idle_timeout: Duration,
+    pub(super) spawner: Spawner,
     time: Settings,
     /// A test's own.
     keeper: Option<Arc<Timekeeper>>,
-    power_efficient: bool,
-    own_cpus: bool,
+    pub(super) power_efficient: bool,
+    pub(super) own_cpus: bool,
     follow: bool,
 }
 
@@ -200,25 +201,18 @@ impl PoolsBuilder {
         let inner = Arc::new_cyclic(|pools: &Weak<Inner>| {
             let follower = self.follow.then(|| follow_actively(&self.machine, pools)).flatten();
             self.time.reminder = follower.as_ref().and_then(Follower::reminder).cloned();
+            let time = mem::take(&mut self.time);
             Inner {
                 _following: follow_passively(&self.machine, pools),
                 follower,
-                machine: self.machine,
                 pods,
-                concurrency: self.concurrency,
-                max_workers: self.max_workers,
                 threads: Threads::new(self.max_threads),
-                idle: self.idle,
-                idle_timeout: self.idle_timeout,
-                spawner: self.spawner,
-                keeper: self.keeper.unwrap_or_else(|| Timekeeper::new(self.time)),
+                keeper: self.keeper.take().unwrap_or_else(|| Timekeeper::new(time)),
                 groups: Mutex::new(Groups::default()),
                 hazards: Arc::default(),
-                power_efficient: self.power_efficient,
-                own_cpus: self.own_cpus,
                 niceness: inherit::niceness(),
                 last_queue: AtomicU64::new(0),
-                queues: Mutex::new(Queues::default()),
+                asked: self,
             }
         });
         WorkerPools { inner }

@@ -52,7 +52,6 @@ impl WorkerPools {
             }
             dump.queues.push(queue);
         }
-        dump.queues.sort_by_key(|queue| queue.id);
         dump
     }
 }

@@ -7,22 +7,20 @@ mod shutdown;
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 
+use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::hazard::Hazards;
-use corewise_sync::{CleanAt, Mutex};
 use corewise_topology::{AffinityScope, CpuSet, Machine, Masks, Pods, Subscription, Topology};
 
 use crate::attributes::{Class, PoolKey};
 use crate::error::BuildError;
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup};
-use crate::pool::idle::Idle;
 use crate::pool::pins::Pinning;
-use crate::pool::spawn::Spawner;
 use crate::pool::thread_limit::Threads;
+use crate::pools::builder::PoolsBuilder;
 use crate::pools::groups::{Closed, Groups, Lease};
 use crate::report::PoolReport;
 use crate::timekeeper::Timekeeper;
@@ -47,27 +45,19 @@ impl std::panic::UnwindSafe for WorkerPools {}
 impl std::panic::RefUnwindSafe for WorkerPools {}
 
 struct Inner {
-    machine: Machine,
+    /// I: how they were set up.
+    asked: PoolsBuilder,
     pods: Pods,
-    concurrency: Option<usize>,
-    max_workers: usize,
     threads: Arc<Threads>,
-    idle: Idle,
-    idle_timeout: Duration,
-    spawner: Spawner,
     keeper: Arc<Timekeeper>,
     /// L: is the lock; guards the groups made so far, and whether they are closed.
     groups: Mutex<Groups>,
     /// I: who is in the middle of a push.
     hazards: Arc<Hazards>,
-    power_efficient: bool,
-    own_cpus: bool,
     /// I: that of the thread that made the pools.
     niceness: i32,
     /// A: number of the queue made last; only its uniqueness matters, so Relaxed.
     last_queue: AtomicU64,
-    /// L: is the lock; guards the list of the queues. Not taken together with that of `groups`.
-    queues: Mutex<Queues>,
     /// I: has the pools follow the machine.
     _following: Subscription,
     /// I: drives a live machine, where that was asked for.
@@ -86,32 +76,16 @@ pub(crate) fn nodes(topology: &Topology) -> usize {
     topology.nodes().iter().map(|node| node.node as usize + 1).max().unwrap_or(0)
 }
 
-/// The queues that there are.
-#[derive(Default)]
-struct Queues {
-    /// By number. Those that are gone are taken out now and then.
-    all: Vec<Weak<dyn Registered>>,
-    clean_at: CleanAt,
-    frozen: bool,
-    closed: bool,
-}
-
-impl Queues {
-    fn alive(&self) -> Vec<Arc<dyn Registered>> {
-        self.all.iter().filter_map(Weak::upgrade).collect()
-    }
-}
-
 impl WorkerPools {
     /// The machine they are for.
     pub fn machine(&self) -> &Machine {
-        &self.inner.machine
+        &self.inner.asked.machine
     }
 
     /// How many threads one pool may have, where the others have none: see
     /// [`PoolsBuilder::max_workers`](crate::PoolsBuilder::max_workers) and [`PoolsBuilder::max_threads`](crate::PoolsBuilder::max_threads).
     pub fn max_workers(&self) -> usize {
-        self.inner.max_workers.min(self.inner.threads.most())
+        self.inner.asked.max_workers.min(self.inner.threads.most())
     }
 
     /// The machine's pods, as these pools are cut.
@@ -152,7 +126,7 @@ impl WorkerPools {
     fn set_frozen(&self, frozen: bool) {
         // Under the lock, so that a freeze and a thaw at once leave all queues the same.
         let freezable: Vec<_> = {
-            let mut queues = self.inner.queues.lock();
+            let mut queues = self.inner.keeper.queues.lock();
             queues.frozen = frozen;
             let all = queues.alive().into_iter().filter(|queue| queue.is_freezable());
             all.inspect(|queue| queue.set_frozen(frozen)).collect()
@@ -162,11 +136,8 @@ impl WorkerPools {
 
     /// Makes a queue known.
     pub(crate) fn register(&self, queue: Arc<dyn Registered>) {
-        let mut queues = self.inner.queues.lock();
-        let Queues { all, clean_at, .. } = &mut *queues;
-        clean_at.before_one_more(all, Vec::len, |all| all.retain(|one| one.strong_count() > 0));
-        all.push(Arc::downgrade(&queue));
-        self.inner.keeper.know(&queue);
+        let mut queues = self.inner.keeper.queues.lock();
+        queues.add(&queue);
         if queues.frozen && queue.is_freezable() {
             queue.set_frozen(true);
         }
@@ -179,7 +150,7 @@ impl WorkerPools {
 
     /// The queues that there are, by number.
     pub(crate) fn queues(&self) -> Vec<Arc<dyn Registered>> {
-        self.inner.queues.lock().alive()
+        self.inner.keeper.queues.lock().alive()
     }
 
     /// A rescuer for a queue, and a timekeeper that calls it.
@@ -197,12 +168,12 @@ impl WorkerPools {
     }
 
     pub(crate) fn is_power_efficient(&self) -> bool {
-        self.inner.power_efficient
+        self.inner.asked.power_efficient
     }
 
     /// The CPUs that a queue which asked for `cpus` may use now.
     pub(crate) fn usable_cpus(&self, cpus: Option<&CpuSet>) -> UsableCpus {
-        let machine = &self.inner.machine;
+        let machine = &self.inner.asked.machine;
         let usable = match cpus {
             Some(cpus) => cpus.intersection(&machine.online()),
             None => machine.housekeeping(),
@@ -255,7 +226,7 @@ impl WorkerPools {
         self.inner.keeper.look_after(&group);
         // What the machine became meanwhile. From here on the group is among those that are told, by
         // `Inner::follow`.
-        group.follow(&self.inner.machine.masks());
+        group.follow(&self.inner.asked.machine.masks());
         Ok(lease)
     }
 
@@ -266,27 +237,27 @@ impl WorkerPools {
             return Err(BuildError::NoCpus {
                 queue: name.into(),
                 asked: key.cpus.as_ref().map_or_else(String::new, CpuSet::to_string),
-                possible: self.inner.machine.topology().allowed().to_string(),
+                possible: self.inner.asked.machine.topology().allowed().to_string(),
             });
         }
         let setup = Setup {
             scope: key.scope,
             soft: !key.strict,
-            concurrency: self.inner.concurrency,
-            pinning: match self.inner.machine.is_synthetic() {
+            concurrency: self.inner.asked.concurrency,
+            pinning: match self.inner.asked.machine.is_synthetic() {
                 true => Pinning::Nowhere,
-                false if self.inner.own_cpus => Pinning::Cpu,
+                false if self.inner.asked.own_cpus => Pinning::Cpu,
                 false => Pinning::Pod,
             },
-            idle: self.inner.idle,
-            idle_timeout: self.inner.idle_timeout,
-            spawner: self.inner.spawner.clone(),
+            idle: self.inner.asked.idle,
+            idle_timeout: self.inner.asked.idle_timeout,
+            spawner: self.inner.asked.spawner.clone(),
             threads: Arc::clone(&self.inner.threads),
             keeper: Arc::clone(&self.inner.keeper),
             niceness: self.inner.niceness,
         };
         let group = Arc::new(Group::new(setup, specs).of_key(key));
-        group.follow(&self.inner.machine.masks());
+        group.follow(&self.inner.asked.machine.masks());
         Ok(group)
     }
 }
@@ -297,7 +268,7 @@ impl Inner {
         for group in self.groups() {
             group.follow(masks);
         }
-        let queues = self.queues.lock().alive();
+        let queues = self.keeper.queues.lock().alive();
         for queue in queues {
             queue.divide_again();
             queue.settle();
@@ -310,7 +281,7 @@ impl Inner {
 
     /// A pool for each pod that has any of the CPUs, online or not.
     fn specs(&self, key: &PoolKey) -> Vec<PoolSpec> {
-        let max = if key.class == Class::BottomHalf { 1 } else { self.max_workers };
+        let max = if key.class == Class::BottomHalf { 1 } else { self.asked.max_workers };
         let mut specs: Vec<PoolSpec> = self
             .pods
             .scope(key.scope)
@@ -346,7 +317,7 @@ impl Inner {
     fn close(&self) -> Vec<Arc<Group>> {
         // Frozen queues too: what they hold back runs, as everything that is queued.
         let queues = {
-            let mut queues = self.queues.lock();
+            let mut queues = self.keeper.queues.lock();
             queues.closed = true;
             queues.alive()
         };

@@ -206,10 +206,7 @@ impl WorkerPools {
         threads: Vec<String>,
     ) -> Unfinished {
         let queues = self.queues();
-        let name = |id| {
-            let queue = queues.iter().find(|queue| queue.id() == id);
-            queue.map_or_else(String::new, |queue| queue.name().to_owned())
-        };
+        let name = |id| self.inner.keeper.name_of(id);
         let own = Tid::current().number();
         let (mut running, mut here) = (Vec::new(), 0);
         for (at, group) in groups.iter().enumerate() {

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_topology::{Machine, Watch, pin_current_thread};
 use rustix::event::{self, EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
@@ -16,32 +17,37 @@ use crate::pool::service_thread::{Beside, Limit};
 
 /// The thread `cw-follow`, and how it is stopped.
 pub(crate) struct Follower {
-    /// I: readable once the thread has to end.
-    stop: OwnedFd,
-    /// I: what has the thread look, where not all is announced.
-    reminder: Option<Reminder>,
+    /// I: wakes the thread.
+    bell: Arc<Bell>,
+    /// I: the kernel announces all that may change.
+    all_told: bool,
     thread: Beside,
 }
 
-/// Has a follower's thread look at the machine, soon.
-#[derive(Clone)]
-pub(crate) struct Reminder(Arc<OwnedFd>);
+/// Has a follower's thread look at the machine, or end.
+pub(crate) struct Bell {
+    /// I: readable where somebody has rung.
+    rung: OwnedFd,
+    /// A: the thread has to end. Release before the ring, Acquire after it.
+    over: AtomicBool,
+}
 
-impl Reminder {
-    pub(crate) fn new() -> io::Result<Reminder> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Reminder(Arc::new(event::eventfd(0, flags)?)))
+impl Bell {
+    pub(super) fn new() -> io::Result<Arc<Bell>> {
+        let rung = event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(Bell { rung, over: AtomicBool::new(false) }))
     }
 
-    /// Doesn't wait.
-    pub(crate) fn remind(&self) {
+    /// It is to look soon. Doesn't wait.
+    pub(crate) fn ring(&self) {
         // It fails only where the counter is full: then it is readable already.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.rung, &1_u64.to_ne_bytes());
     }
 
-    /// Whether somebody has reminded since the last call.
-    pub(crate) fn take(&self) -> bool {
-        rustix::io::read(&self.0, &mut [0; 8]).is_ok()
+    /// Whether somebody has rung since the last call, and why.
+    pub(super) fn answer(&self) -> Option<Why> {
+        rustix::io::read(&self.rung, &mut [0; 8]).ok()?;
+        Some(if self.over.load(Ordering::Acquire) { Why::Over } else { Why::Reminded })
     }
 }
 
@@ -49,39 +55,30 @@ impl Follower {
     /// Starts it. `looked` is called on it each time that the machine may have changed and, as far as
     /// this process is concerned, has not.
     pub(crate) fn start(machine: &Machine, looked: impl Fn() + Send + 'static) -> io::Result<Self> {
-        let watch = Watch::new().map_err(io::Error::other)?;
+        let mut watch = Watch::new().map_err(io::Error::other)?;
         for missing in watch.unwatched() {
             tracing::info!(
                 "{missing}; what it changes is followed with the next change of another kind, or when \
                  work has to wait"
             );
         }
-        let reminder = if watch.unwatched().is_empty() { None } else { Some(Reminder::new()?) };
-        Self::with(machine, watch, reminder, looked)
-    }
-
-    fn with(
-        machine: &Machine,
-        watch: Watch,
-        reminder: Option<Reminder>,
-        looked: impl Fn() + Send + 'static,
-    ) -> io::Result<Self> {
-        let stop = event::eventfd(0, EventfdFlags::CLOEXEC)?;
-        let (machine, stopped, reminded) = (machine.clone(), stop.try_clone()?, reminder.clone());
-        let run = move || run(&machine, watch, (&stopped, reminded.as_ref()), looked);
+        let all_told = watch.unwatched().is_empty();
+        let bell = Bell::new()?;
+        let (machine, rung) = (machine.clone(), Arc::clone(&bell));
+        let run = move || run(&machine, &mut watch, &rung, looked);
         let thread = Beside::spawn("cw-follow".into(), run)?;
-        Ok(Follower { stop, reminder, thread })
+        Ok(Follower { bell, all_told, thread })
     }
 
     /// What has it look, where not all is announced.
-    pub(crate) fn reminder(&self) -> Option<&Reminder> {
-        self.reminder.as_ref()
+    pub(crate) fn reminder(&self) -> Option<&Arc<Bell>> {
+        (!self.all_told).then_some(&self.bell)
     }
 
     /// The thread ends with what it is at. Doesn't wait.
     pub(crate) fn stop(&self) {
-        // It fails only where the counter is full: then it is readable already.
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        self.bell.over.store(true, Ordering::Release);
+        self.bell.ring();
     }
 
     /// Stops it and waits for its end, unless it is the caller; its name where the time is up first. May
@@ -100,7 +97,7 @@ impl Drop for Follower {
 
 /// Why the thread wakes up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Why {
+pub(super) enum Why {
     /// It has just begun, or the kernel says that the machine may have changed.
     Told,
     /// It was reminded.
@@ -109,12 +106,7 @@ enum Why {
     Over,
 }
 
-fn run(
-    machine: &Machine,
-    mut watch: Watch,
-    (stop, reminder): (&OwnedFd, Option<&Reminder>),
-    looked: impl Fn(),
-) {
+fn run(machine: &Machine, watch: &mut Watch, bell: &Bell, looked: impl Fn()) {
     // Whoever started it may have been pinned; this thread is the one whose mask says what the
     // process may use (see `Machine::refresh`). Where it can't be, the others' masks say it.
     let _ = pin_current_thread(machine.topology().allowed());
@@ -131,7 +123,7 @@ fn run(
             // As often as work waits.
             (Err(error), _) => tracing::debug!(%error, "the machine's state can't be read"),
         }
-        why = match wait(&mut watch, stop, reminder) {
+        why = match wait(watch, bell) {
             Ok(Why::Over) => return,
             Ok(why) => why,
             Err(error) => {
@@ -143,24 +135,22 @@ fn run(
 }
 
 /// Sleeps, without limit, until there is something to look at, or it is time to end.
-fn wait(watch: &mut Watch, stop: &OwnedFd, reminder: Option<&Reminder>) -> io::Result<Why> {
-    // Without one the same is asked for twice.
-    let third = reminder.map_or(stop, |reminder| &*reminder.0);
+fn wait(watch: &mut Watch, bell: &Bell) -> io::Result<Why> {
     loop {
-        let ready = |fd| PollFd::new(fd, PollFlags::IN);
-        let mut ready = [PollFd::new(watch, PollFlags::IN), ready(stop), ready(third)];
+        let mut ready = [PollFd::new(watch, PollFlags::IN), PollFd::new(&bell.rung, PollFlags::IN)];
         match event::poll(&mut ready, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        if !ready[1].revents().is_empty() {
+        let rung = bell.answer();
+        if rung == Some(Why::Over) {
             return Ok(Why::Over);
         }
         if watch.take().map_err(io::Error::other)? {
             return Ok(Why::Told);
         }
-        if reminder.is_some_and(Reminder::take) {
-            return Ok(Why::Reminded);
+        if let Some(why) = rung {
+            return Ok(why);
         }
     }
 }
@@ -184,13 +174,10 @@ mod tests {
         let machine = Machine::new(Topology::from_sysfs(tree.path()).expect("a saved tree"));
         let (tell, told) = std::sync::mpsc::channel();
         let _listening = machine.on_change(move |change| drop(tell.send(change.clone())));
-        let watch = Watch::new().expect("something to wait on");
-        let reminder = Reminder::new().expect("a descriptor");
-        let looked = || ();
-        let follower = Follower::with(&machine, watch, Some(reminder), looked).expect("a thread");
+        let follower = Follower::start(&machine, || ()).expect("a thread");
         for online in ["0", "0-1", "1"] {
             write("online", online);
-            follower.reminder().expect("it has one").remind();
+            follower.bell.ring();
             while told.recv().expect("it lives").after.online.to_string() != online {}
         }
         follower.end(Limit { until: None, joins: true }).expect("it ends");

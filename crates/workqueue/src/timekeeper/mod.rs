@@ -20,25 +20,24 @@ mod stepped_delayed;
 mod stepped_rescue;
 mod watch;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[cfg(test)]
 use corewise_sync::atomic::AtomicU64;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::heap::Heap;
-use corewise_sync::{CleanAt, Mutex, MutexGuard, hint, time};
+use corewise_sync::{Mutex, MutexGuard, hint, time};
 
 use crate::error::{quietly, shielded};
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pool::inherit;
 use crate::pool::service_thread::{Beside, Limit};
-use crate::timekeeper::follow::Reminder;
-use crate::timekeeper::registered::Registered;
+use crate::timekeeper::follow::Bell;
+use crate::timekeeper::registered::{Queues, Registered};
 use crate::timekeeper::rescuer::Rescuer;
 use crate::timekeeper::stall::StallReport;
 use alarm::Alarm;
@@ -58,8 +57,8 @@ pub(crate) struct Settings {
     pub(crate) stall_after: Duration,
     pub(crate) cpu_intensive_after: Duration,
     pub(crate) on_stall: Option<Arc<OnStall>>,
-    /// Is reminded each second in which work has to wait: what the machine allows may have changed.
-    pub(crate) reminder: Option<Reminder>,
+    /// Is rung each second in which work has to wait: what the machine allows may have changed.
+    pub(crate) reminder: Option<Arc<Bell>>,
 }
 
 type OnStall = dyn Fn(&StallReport) + Send + Sync;
@@ -113,6 +112,8 @@ pub(crate) struct Timekeeper {
     settings: Settings,
     /// A: whether any queue has, or had, a rescuer.
     calls: AtomicBool,
+    /// L: is the lock; guards the list of the queues. Not taken together with others.
+    pub(crate) queues: Mutex<Queues>,
     /// L: is the lock; guards what is remembered between looks at the pools.
     watch: Mutex<Watch>,
     /// I: that of the thread that made the pools.
@@ -131,9 +132,6 @@ struct State {
     /// When the system refused a thread, if it did.
     refused: Option<Duration>,
     timers: Heap<Delayed>,
-    /// For their names in reports, and their counters.
-    queues: BTreeMap<u64, Weak<dyn Registered>>,
-    clean_at: CleanAt,
 }
 
 impl fmt::Debug for Timekeeper {
@@ -186,8 +184,6 @@ impl Timekeeper {
             closed: false,
             refused: None,
             timers: Heap::default(),
-            queues: BTreeMap::new(),
-            clean_at: CleanAt::new(),
         };
         Arc::new(Timekeeper {
             alarm: Alarm::new(),
@@ -196,6 +192,7 @@ impl Timekeeper {
             settings,
             calls: AtomicBool::new(false),
             niceness: inherit::niceness(),
+            queues: Mutex::default(),
             watch: Mutex::new(Watch::new(ThreadTimes::default())),
             state: Mutex::new(state),
         })
@@ -206,22 +203,13 @@ impl Timekeeper {
         self.watch.lock().add(group);
     }
 
-    /// From here on this queue is known by its number.
-    pub(crate) fn know(&self, queue: &Arc<dyn Registered>) {
-        let mut state = self.state.lock();
-        let State { queues, clean_at, .. } = &mut *state;
-        let clean = |all: &mut BTreeMap<_, Weak<dyn Registered>>| {
-            all.retain(|_, one| one.strong_count() > 0)
-        };
-        clean_at.before_one_more(queues, BTreeMap::len, clean);
-        queues.insert(queue.id(), Arc::downgrade(queue));
+    fn queue(&self, id: u64) -> Option<Arc<dyn Registered>> {
+        self.queues.lock().get(id)
     }
 
-    fn queue(&self, id: u64) -> Option<Arc<dyn Registered>> {
-        // No other is upgraded: it could be the last handle, which must not be dropped under the
-        // lock.
-        let state = self.state.lock();
-        state.queues.get(&id)?.upgrade()
+    /// The name of the queue with this number; empty where it is gone.
+    pub(crate) fn name_of(&self, queue: u64) -> String {
+        self.queue(queue).map_or_else(String::new, |queue| queue.name().to_owned())
     }
 
     /// After how long what doesn't get on is reported, if ever.
@@ -370,7 +358,7 @@ impl Timekeeper {
                 queues.for_each(|queue| Rescuer::call(&queue, &group, pool));
             }
             Found::Stalled { group, pool, since } => {
-                let report = StallReport::of(&group, pool, since, |id| self.queue(id));
+                let report = StallReport::of(&group, pool, since, |id| self.name_of(id));
                 tracing::error!("a worker pool is stalled: {report}");
                 if let Some(callback) = &self.settings.on_stall {
                     shielded("the callback for stalls", || callback(&report));

@@ -1,5 +1,10 @@
 //! A queue, as its pools and their timekeeper know it: they lie below, and know nothing else of queues.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use corewise_sync::CleanAt;
+
 use super::rescuer::Rescuer;
 use crate::pool::excuse::Excuse;
 use crate::report::QueueDump;
@@ -38,4 +43,34 @@ pub(crate) trait Registered: Send + Sync {
     fn cancel_waiting(&self);
     /// What is told of it. `pool` numbers its pools: by what stands for the group, and the place in there.
     fn dump(&self, pool: &dyn Fn(usize, usize) -> Option<usize>) -> QueueDump;
+}
+
+/// The queues of some worker pools.
+#[derive(Default)]
+pub(crate) struct Queues {
+    /// By number. Those that are gone are taken out now and then.
+    all: BTreeMap<u64, Weak<dyn Registered>>,
+    clean_at: CleanAt,
+    pub(crate) frozen: bool,
+    pub(crate) closed: bool,
+}
+
+impl Queues {
+    pub(crate) fn add(&mut self, queue: &Arc<dyn Registered>) {
+        let clean = |all: &mut BTreeMap<_, Weak<dyn Registered>>| {
+            all.retain(|_, one| one.strong_count() > 0)
+        };
+        self.clean_at.before_one_more(&mut self.all, BTreeMap::len, clean);
+        self.all.insert(queue.id(), Arc::downgrade(queue));
+    }
+
+    /// By number. What is returned may be the last handle: it is not to be dropped under the lock.
+    pub(crate) fn get(&self, id: u64) -> Option<Arc<dyn Registered>> {
+        self.all.get(&id)?.upgrade()
+    }
+
+    /// Those that there are, in the order of their numbers; as [`Queues::get`].
+    pub(crate) fn alive(&self) -> Vec<Arc<dyn Registered>> {
+        self.all.values().filter_map(Weak::upgrade).collect()
+    }
 }

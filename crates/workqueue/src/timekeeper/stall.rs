@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::panic::Location;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::pool::excuse::Excuse;
@@ -10,7 +9,6 @@ use crate::pool::group::Group;
 use crate::pool::worker::Worker;
 use crate::report::PoolReport;
 use crate::task::publication::Label;
-use crate::timekeeper::registered::Registered;
 
 /// How many of the items that wait a report names.
 const WAITING: usize = 8;
@@ -104,17 +102,16 @@ impl StallReport {
         group: &Group,
         pool: usize,
         stalled_for: Duration,
-        queue: impl Fn(u64) -> Option<Arc<dyn Registered>>,
+        name: impl Fn(u64) -> String,
     ) -> StallReport {
-        let name = |id| queue(id).map_or_else(String::new, |queue| queue.name().to_owned());
         StallReport {
             stalled_for,
             pool: group.report(pool),
             running: (group.running(pool).iter())
-                .map(|(worker, shown)| ItemReport::of(worker, shown.label, name))
+                .map(|(worker, shown)| ItemReport::of(worker, shown.label, &name))
                 .collect(),
             waiting: (group.waiting_items(pool, WAITING).into_iter())
-                .map(|label| ItemReport::waiting(label, name))
+                .map(|label| ItemReport::waiting(label, &name))
                 .collect(),
         }
     }

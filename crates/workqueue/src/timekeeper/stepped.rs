@@ -17,7 +17,7 @@ use crate::pool::spawn::Spawner;
 use crate::pool::worker::Worker;
 use crate::task::header::{Job, Queued};
 use crate::task::ticket::MaybeTicket;
-use crate::timekeeper::follow::Reminder;
+use crate::timekeeper::follow::Bell;
 use crate::timekeeper::stall::{Doing, StallReport};
 
 const MS: Duration = Duration::from_millis(1);
@@ -337,18 +337,18 @@ fn stepped_creation_failure_is_followed_by_a_retry_after_1_s() {
 
 #[test]
 fn stepped_while_work_waits_somebody_is_reminded_to_look_at_the_machine_each_second() {
-    let reminder = Reminder::new().expect("a descriptor");
+    let reminder = Bell::new().expect("a descriptor");
     let settings = Settings { reminder: Some(reminder.clone()), ..Settings::default() };
     let bench = Bench::new(settings);
     let first = bench.group.enlist(0);
     bench.run(&first, move |bench| {
         bench.pass(10 * MS, 10 * MS);
-        assert!(!reminder.take(), "nothing waits");
+        assert!(reminder.answer().is_none(), "nothing waits");
         bench.push(|| ());
         let mut times = 0;
         for _ in 0..250 {
             bench.pass(10 * MS, 10 * MS);
-            times += u32::from(reminder.take());
+            times += u32::from(reminder.answer().is_some());
         }
         assert_eq!(times, 3);
     });

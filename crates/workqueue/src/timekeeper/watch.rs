@@ -16,7 +16,6 @@ use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pool::worker::Worker;
 use crate::task::publication::Shown;
-use crate::timekeeper::follow::Reminder;
 
 /// The files of how many threads stay open at rest, at most.
 const KEPT_OPEN: usize = 64;
@@ -32,8 +31,6 @@ pub(super) struct Watch {
     remind: Duration,
     /// The last look found nothing.
     quiet: bool,
-    /// A worker was found, since the alarm was raised, that blocks without saying so.
-    blockers: bool,
     hogs: Hogs,
     times: ThreadTimes,
 }
@@ -66,7 +63,7 @@ impl Watch {
     pub(super) fn new(times: ThreadTimes) -> Watch {
         let (groups, hogs) = (Vec::new(), Hogs::default());
         let (next, pace, remind) = (Duration::ZERO, Pace::NEW, Duration::ZERO);
-        Watch { groups, next, pace, remind, quiet: false, blockers: false, hogs, times }
+        Watch { groups, next, pace, remind, quiet: false, hogs, times }
     }
 
     pub(super) fn add(&mut self, group: &Arc<Group>) {
@@ -120,19 +117,16 @@ impl Watch {
         }
         if any && now >= self.remind {
             self.remind = now + REMIND_EVERY;
-            settings.reminder.iter().for_each(Reminder::remind);
+            settings.reminder.iter().for_each(|follower| follower.ring());
         }
         // A storm of pushes meets a saturated pool at every other item: the alarm isn't lowered at
         // the first quiet look, or each of them would raise it again.
         let over = !any && self.quiet;
         self.quiet = !any && !over;
-        self.blockers |= met == Met::Blocker;
         if over {
             self.pace.rest(now);
-            // Where there were blockers there will soon be more, and to open the files takes longer
-            // than a look.
-            let more = std::mem::take(&mut self.blockers);
-            if !more || self.times.open.len() > KEPT_OPEN {
+            // To open them takes longer than a look.
+            if self.times.open.len() > KEPT_OPEN {
                 self.times.open.clear();
             }
         }
