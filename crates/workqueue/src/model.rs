@@ -22,6 +22,7 @@ use crate::attributes::At;
 use crate::attributes::QueueKind;
 use crate::handle::work::Work;
 use crate::pool::PoolSpec;
+use crate::pool::alarm::Alarm;
 use crate::pool::group::{Group, Setup, Step};
 use crate::pool::policy::Home;
 use crate::pool::worker::Worker;
@@ -42,7 +43,6 @@ use crate::task::header::{Job, Queued};
 use crate::task::publication::Publication;
 use crate::task::ticket::{Event, Home as QueueHome, MaybeTicket, Schedule, Spot, Ticket};
 use crate::task::vtable::Lent;
-use crate::timekeeper::alarm::Alarm;
 use crate::wait::take_back::{Role, take_back_if};
 
 pub use futures::{FutureModel, WaitingModel};

@@ -34,7 +34,7 @@ impl Setup {
             idle_timeout: Duration::ZERO,
             spawner: Spawner::default(),
             threads: Threads::new(usize::MAX),
-            keeper: Timekeeper::by_hand(Settings::default()),
+            keeper: Timekeeper::by_hand(Settings::default()).of_pools(),
             niceness: inherit::niceness(),
         }
     }

@@ -22,13 +22,13 @@ use super::worker::{self, Worker};
 use super::{Action, Inner, Pool, PoolSpec, PoolStats};
 use crate::attributes::{Class, PoolKey};
 use crate::error::quietly;
+use crate::pool::alarm::Keeper;
 use crate::pool::idle::Idle;
 use crate::pool::policy;
 use crate::pool::spawn::Spawner;
 use crate::pool::thread_limit::Threads;
 use crate::task::header::Queued;
 use crate::task::running::Running;
-use crate::timekeeper::Timekeeper;
 
 /// What one step of a worker did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(crate) struct Setup {
     pub(crate) idle_timeout: Duration,
     pub(crate) spawner: Spawner,
     pub(crate) threads: Arc<Threads>,
-    pub(crate) keeper: Arc<Timekeeper>,
+    pub(crate) keeper: Keeper,
     /// What a niceness of 0 stands for: that of who made the pools.
     pub(crate) niceness: i32,
 }
@@ -90,7 +90,7 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     /// I: how many threads there are in all pools.
     threads: Arc<Threads>,
     /// I: looks after pools that have more work than they can take.
-    pub(crate) keeper: Arc<Timekeeper>,
+    pub(crate) keeper: Keeper,
     /// A: a bit a pool: its word says `wake`. Set and cleared under that pool's lock; lets a push
     /// on a saturated pod find out with one load that all others are saturated too.
     wakeable: Box<[CachePadded<AtomicU64>]>,

@@ -7,6 +7,7 @@
 //! Lock order: one pool's lock at a time; nothing is called back while it is held. `Group::follow`
 //! takes each pool's under its own.
 
+pub(crate) mod alarm;
 mod choice;
 pub(crate) mod current_worker;
 pub(crate) mod ending;

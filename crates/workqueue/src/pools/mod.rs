@@ -253,7 +253,7 @@ impl WorkerPools {
             idle_timeout: self.inner.asked.idle_timeout,
             spawner: self.inner.asked.spawner.clone(),
             threads: Arc::clone(&self.inner.threads),
-            keeper: Arc::clone(&self.inner.keeper),
+            keeper: self.inner.keeper.of_pools(),
             niceness: self.inner.niceness,
         };
         let group = Arc::new(Group::new(setup, specs).of_key(key));

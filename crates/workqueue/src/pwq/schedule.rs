@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::atomic::Ordering;
 
 use crate::pwq::Pwq;
 use crate::pwq::counts::Careful;
@@ -46,15 +46,16 @@ impl Schedule for OfPwq {
         let slot = unsafe { slot(at) };
         // SAFETY: as above.
         let pwq = || unsafe { slot.pwq() };
-        let more = |counter: &AtomicU64, by| {
-            counter.fetch_add(by, Ordering::Relaxed);
-        };
         match what {
-            Event::Cancelled => more(&pwq().counters.cancelled, 1),
-            Event::Overflowed => more(&pwq().counters.overflowed, 1),
+            Event::Cancelled => {
+                pwq().counters.cancelled.fetch_add(1, Ordering::Relaxed);
+            }
+            Event::Overflowed => {
+                pwq().counters.overflowed.fetch_add(1, Ordering::Relaxed);
+            }
             Event::Took(took) => {
-                let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-                more(&pwq().counters.run_ns, nanoseconds);
+                let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+                pwq().counters.run_ns.fetch_add(took, Ordering::Relaxed);
             }
             Event::Withdrawn => slot.tally.undo(at.stripe),
             Event::Again(many) => slot.tally.queued_again(at.stripe, many),

@@ -14,6 +14,7 @@ use corewise_sync::heap::Handle;
 use super::Timekeeper;
 use crate::attributes::At;
 use crate::error::shielded;
+use crate::pool::alarm::Keeps;
 use crate::task::claim::{Claimed, Place};
 use crate::task::header::Queued;
 use crate::task::vtable::Lent;

@@ -4,7 +4,6 @@
 //! Lock order: `watch`, then a pool's lock; `state` is taken last. Users' code is called under none,
 //! and a subscriber of `tracing` is the user's.
 
-pub(crate) mod alarm;
 pub(crate) mod delayed;
 pub(crate) mod follow;
 mod hogs;
@@ -32,6 +31,7 @@ use corewise_sync::heap::Heap;
 use corewise_sync::{Mutex, MutexGuard, hint, time};
 
 use crate::error::{quietly, shielded};
+use crate::pool::alarm::{Alarm, Keeper, Keeps};
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pool::inherit;
@@ -40,7 +40,6 @@ use crate::timekeeper::follow::Bell;
 use crate::timekeeper::registered::{Queues, Registered};
 use crate::timekeeper::rescuer::Rescuer;
 use crate::timekeeper::stall::StallReport;
-use alarm::Alarm;
 use delayed::Delayed;
 use policy::RETRY_AFTER;
 use watch::{Found, ThreadTimes, Watch};
@@ -104,7 +103,7 @@ impl Clock {
 
 /// The timekeeper of some worker pools.
 pub(crate) struct Timekeeper {
-    alarm: Alarm,
+    alarm: Arc<Alarm>,
     /// I: real, or driven by hand.
     clock: Clock,
     /// I: no thread is made: somebody does by hand what it would.
@@ -186,7 +185,7 @@ impl Timekeeper {
             timers: Heap::default(),
         };
         Arc::new(Timekeeper {
-            alarm: Alarm::new(),
+            alarm: Arc::new(Alarm::new()),
             clock,
             by_hand,
             settings,
@@ -217,34 +216,9 @@ impl Timekeeper {
         Some(self.settings.stall_after).filter(|after| !after.is_zero())
     }
 
-    /// The time since the pools were made.
-    pub(crate) fn now(&self) -> Duration {
-        self.clock.now()
-    }
-
-    /// Whether the system may be asked for a thread again, that refused one at this moment.
-    pub(crate) fn may_retry(&self, refused: Duration) -> bool {
-        self.now().saturating_sub(refused) >= RETRY_AFTER
-    }
-
-    /// Ask (see `README.md`): some pool has work that it can't take. The caller has put a full
-    /// fence before.
-    #[inline]
-    pub(crate) fn ask(self: &Arc<Self>) {
-        if self.alarm.raise() {
-            self.wake();
-        }
-    }
-
-    /// Wakes the thread, or makes it.
-    #[cold]
-    fn wake(self: &Arc<Self>) {
-        if self.staffed(|_| true).is_some() {
-            self.alarm.ring();
-        } else {
-            // Whoever asks next tries again.
-            self.alarm.lower(|| false);
-        }
+    /// As pools know it.
+    pub(crate) fn of_pools(self: &Arc<Self>) -> Keeper {
+        Keeper { alarm: Arc::clone(&self.alarm), keeper: Arc::clone(self) as _ }
     }
 
     /// The state, where it is as is `wanted` and the thread is there, which is made if nobody has. That it can't be is
@@ -367,11 +341,6 @@ impl Timekeeper {
         }
     }
 
-    /// Whether any queue has a rescuer.
-    pub(crate) fn has_rescuers(&self) -> bool {
-        self.calls.load(Ordering::Relaxed)
-    }
-
     /// There is a rescuer to be called.
     ///
     /// # Errors
@@ -384,13 +353,6 @@ impl Timekeeper {
             return Ok(());
         }
         Err(io::Error::other("no thread for the timekeeper, which would call the rescuer"))
-    }
-
-    /// Some pools are gone: the thread ends with the last, once all was closed.
-    pub(crate) fn group_gone(&self) {
-        if self.state.lock().closed {
-            self.alarm.ring();
-        }
     }
 
     /// No more timers; the thread ends once the pools are gone.
@@ -411,6 +373,36 @@ impl Timekeeper {
         match thread {
             Some(thread) if !thread.wait(limit) => Err(thread.name().into()),
             _ => Ok(()),
+        }
+    }
+}
+
+impl Keeps for Timekeeper {
+    #[cold]
+    fn wake(self: Arc<Self>) {
+        if self.staffed(|_| true).is_some() {
+            self.alarm.ring();
+        } else {
+            // Whoever asks next tries again.
+            self.alarm.lower(|| false);
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn may_retry(&self, refused: Duration) -> bool {
+        self.now().saturating_sub(refused) >= RETRY_AFTER
+    }
+
+    fn has_rescuers(&self) -> bool {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    fn group_gone(&self) {
+        if self.state.lock().closed {
+            self.alarm.ring();
         }
     }
 }

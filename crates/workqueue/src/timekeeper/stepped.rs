@@ -53,7 +53,7 @@ impl Bench {
         };
         let keeper = Timekeeper::with_times(settings, Box::new(times));
         let setup = Setup::by_hand(AffinityScope::Cpu);
-        let setup = Setup { keeper: Arc::clone(&keeper), spawner, ..setup };
+        let setup = Setup { keeper: keeper.of_pools(), spawner, ..setup };
         let mut specs = PoolSpec::by_hand(1, cpus);
         specs[0].max = max;
         let group = Arc::new(Group::new(setup, specs));

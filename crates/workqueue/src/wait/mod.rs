@@ -189,11 +189,10 @@ impl<'a> Target<'a> {
 
 /// After how long a wait of the current item looks around; `None` where no pools know of that.
 fn look_after() -> Option<Duration> {
-    let keeper = running::current(|running| {
+    let stall = running::current(|running| {
         let ticket = running.and_then(Running::ticket)?;
-        Some(Arc::clone(&Pwq::of(ticket).group.keeper))
-    });
-    let stall = keeper?.stall_after();
+        Some(Pwq::of(ticket).shared.pools.keeper().stall_after())
+    })?;
     Some(stall.map_or(LOOK_AFTER, |stall| stall.min(LOOK_AFTER)))
 }
 

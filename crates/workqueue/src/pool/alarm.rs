@@ -1,12 +1,52 @@
-//! What wakes the timekeeper, and how it goes to sleep without missing anybody. Read `README.md`
-//! beside this file: the steps named here are argued there.
+//! What pools know of their timekeeper, which lies above: what wakes it, and how it goes to sleep without missing
+//! anybody. Read `../timekeeper/README.md`: the steps named here are argued there.
 
 use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::Parker;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence};
+
+/// Who looks after pools that have more work than they can take.
+pub(crate) trait Keeps: Send + Sync {
+    /// The alarm was raised: wakes the thread, or makes it.
+    fn wake(self: Arc<Self>);
+    /// The time since the pools were made.
+    fn now(&self) -> Duration;
+    /// Whether the system may be asked for a thread again, that refused one at this moment.
+    fn may_retry(&self, refused: Duration) -> bool;
+    /// Whether any queue has a rescuer.
+    fn has_rescuers(&self) -> bool;
+    /// Some pools are gone: the thread ends with the last, once all was closed.
+    fn group_gone(&self);
+}
+
+/// The keeper of some pools, which a push on a saturated one asks by one load.
+pub(crate) struct Keeper {
+    pub(crate) alarm: Arc<Alarm>,
+    pub(crate) keeper: Arc<dyn Keeps>,
+}
+
+impl Keeper {
+    /// Ask: some pool has work that it can't take. The caller has put a full fence before.
+    #[inline]
+    pub(crate) fn ask(&self) {
+        if self.alarm.raise() {
+            Arc::clone(&self.keeper).wake();
+        }
+    }
+}
+
+impl Deref for Keeper {
+    type Target = dyn Keeps;
+
+    fn deref(&self) -> &(dyn Keeps + 'static) {
+        &*self.keeper
+    }
+}
 
 /// Whether pools are looked at, and the parking spot of the thread that does.
 #[derive(Debug)]
