@@ -201,26 +201,19 @@ impl WorkerPools {
         }
         // With no lock held: a spawn handler is the user's.
         let group = self.new_group(name, &key)?;
-        let started = group.start();
+        let started = group.start().map_err(|error| {
+            let reason = error.to_string();
+            BuildError::Threads { queue: name.into(), reason }
+        });
         let mut groups = self.inner.groups.lock();
-        let lease = match started {
-            Err(error) => {
+        let leased = started.and_then(|()| groups.lease(&key).map_err(shut_down));
+        let lease = match leased.transpose() {
+            None => groups.insert(key, &group),
+            // It is refused, or somebody else was faster.
+            Some(leased) => {
                 groups.retire(&group);
-                let reason = error.to_string();
-                return Err(BuildError::Threads { queue: name.into(), reason });
+                return leased;
             }
-            Ok(()) => match groups.lease(&key) {
-                Ok(None) => groups.insert(key, &group),
-                // Somebody else was faster.
-                Ok(Some(lease)) => {
-                    groups.retire(&group);
-                    return Ok(lease);
-                }
-                Err(closed) => {
-                    groups.retire(&group);
-                    return Err(shut_down(closed));
-                }
-            },
         };
         drop(groups);
         self.inner.keeper.look_after(&group);

@@ -315,17 +315,13 @@ impl Timekeeper {
                 let Some(hits) = hits else { return };
                 let name = queue.as_ref().map_or("", |queue| queue.name());
                 let (function, site) = ((shown.label.name)(), shown.label.site);
-                if why == Excuse::Asleep {
-                    tracing::warn!(
-                        queue = name, function, %site, hits,
-                        "a work item blocks without saying so: wrap what blocks in block_in_place"
-                    );
-                } else {
-                    tracing::warn!(
-                        queue = name, function, %site, hits,
-                        "a work item computes for long: its queue should be cpu_intensive"
-                    );
-                }
+                let said = match why {
+                    Excuse::Asleep => {
+                        "blocks without saying so: wrap what blocks in block_in_place"
+                    }
+                    _ => "computes for long: its queue should be cpu_intensive",
+                };
+                tracing::warn!(queue = name, function, %site, hits, "a work item {said}");
             }
             Found::Mayday { group, pool } => {
                 let queues = group.waiting_queues(pool).into_iter().filter_map(|id| self.queue(id));

@@ -2,6 +2,7 @@
 //! which workers keep their core from others, who needs rescue, what is stalled.
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -31,8 +32,7 @@ pub(super) struct Watch {
     remind: Duration,
     /// The last look found nothing.
     quiet: bool,
-    hogs: Hogs,
-    times: ThreadTimes,
+    looker: Looker,
 }
 
 struct Watched {
@@ -61,9 +61,10 @@ pub(super) enum Found {
 
 impl Watch {
     pub(super) fn new(times: ThreadTimes) -> Watch {
-        let (groups, hogs) = (Vec::new(), Hogs::default());
         let (next, pace, remind) = (Duration::ZERO, Pace::NEW, Duration::ZERO);
-        Watch { groups, next, pace, remind, quiet: false, hogs, times }
+        let (hogs, found, met) = (Hogs::default(), Vec::new(), Met::Nobody);
+        let looker = Looker { hogs, times, found, met };
+        Watch { groups: Vec::new(), next, pace, remind, quiet: false, looker }
     }
 
     pub(super) fn add(&mut self, group: &Arc<Group>) {
@@ -89,32 +90,23 @@ impl Watch {
         now: Duration,
         settings: &Settings,
     ) -> (Vec<Found>, Option<Duration>) {
-        let mut found = Vec::new();
         if now < self.next {
-            return (found, Some(self.next));
+            return (Vec::new(), Some(self.next));
         }
         let most = tick(settings);
         self.pace.begin(now, most);
-        let (mut any, mut met) = (false, Met::Nobody);
+        let mut any = false;
         for watched in &mut self.groups {
             let Some(group) = watched.group.upgrade() else { continue };
-            for index in 0..group.pools.len() {
-                let stuck = watched.pools.remove(&index);
-                let mut looker = Looker {
-                    now,
-                    settings,
-                    group: &group,
-                    hogs: &mut self.hogs,
-                    times: &mut self.times,
-                    found: &mut found,
-                    met: &mut met,
-                };
-                if let Some(stuck) = looker.look(index, stuck) {
-                    watched.pools.insert(index, stuck);
+            for pool in 0..group.pools.len() {
+                let stuck = watched.pools.remove(&pool);
+                if let Some(stuck) = self.looker.look((now, settings), &group, pool, stuck) {
+                    watched.pools.insert(pool, stuck);
                     any = true;
                 }
             }
         }
+        let (found, met) = (mem::take(&mut self.looker.found), mem::take(&mut self.looker.met));
         if any && now >= self.remind {
             self.remind = now + REMIND_EVERY;
             settings.reminder.iter().for_each(|follower| follower.ring());
@@ -126,8 +118,8 @@ impl Watch {
         if over {
             self.pace.rest(now);
             // To open them takes longer than a look.
-            if self.times.open.len() > KEPT_OPEN {
-                self.times.open.clear();
+            if self.looker.times.open.len() > KEPT_OPEN {
+                self.looker.times.open.clear();
             }
         }
         self.next = now + self.pace.after(met, most);
@@ -143,30 +135,33 @@ fn tick(settings: &Settings) -> Duration {
     }
 }
 
-/// One look at the pools of a group.
-struct Looker<'a> {
-    now: Duration,
-    settings: &'a Settings,
-    group: &'a Arc<Group>,
-    hogs: &'a mut Hogs,
-    times: &'a mut ThreadTimes,
-    found: &'a mut Vec<Found>,
-    met: &'a mut Met,
+/// Who looks, what it knows, and what it has found in the look that it is at.
+struct Looker {
+    hogs: Hogs,
+    times: ThreadTimes,
+    found: Vec<Found>,
+    met: Met,
 }
 
-impl Looker<'_> {
+impl Looker {
     /// Looks at one pool; what to remember of it where it is stuck.
-    fn look(&mut self, pool: usize, before: Option<Stuck>) -> Option<Stuck> {
-        let look = self.group.look(pool)?;
-        *self.met = Met::Busy.max(*self.met);
-        let Settings { cpu_intensive_after, stall_after, .. } = *self.settings;
-        let cpus = self.group.pools[pool].spec.cpus.len();
+    fn look(
+        &mut self,
+        (now, settings): (Duration, &Settings),
+        group: &Arc<Group>,
+        pool: usize,
+        before: Option<Stuck>,
+    ) -> Option<Stuck> {
+        let look = group.look(pool)?;
+        self.met = self.met.max(Met::Busy);
+        let Settings { cpu_intensive_after, stall_after, .. } = *settings;
+        let cpus = group.pools[pool].spec.cpus.len();
         let cpu_intensive_after = policy::intensive_after(cpu_intensive_after, look.base < cpus);
-        let items = self.group.pools[pool].ran().0;
+        let items = group.pools[pool].ran().0;
         let Stuck { mut progress, mut ended, workers: mut seen } =
             before.unwrap_or_else(|| Stuck {
-                progress: Progress::first(self.now, look.taken),
-                ended: Still::first(self.now, items),
+                progress: Progress::first(now, look.taken),
+                ended: Still::first(now, items),
                 workers: HashMap::new(),
             });
 
@@ -175,7 +170,7 @@ impl Looker<'_> {
         let mut computing = 0;
         for (worker, shown) in look.at_work {
             let thread = self.times.read(&worker);
-            let sample = Sample { at: self.now, instance: shown.instance, thread };
+            let sample = Sample { at: now, instance: shown.instance, thread };
             let (seen, verdict) = match seen.remove(&worker.id) {
                 None => (Seen::first(sample), Verdict::Fine),
                 Some(mut seen) => {
@@ -184,30 +179,31 @@ impl Looker<'_> {
                 }
             };
             if thread.is_some_and(|thread| thread.asleep) && !cpu_intensive_after.is_zero() {
-                *self.met = Met::Sleeper.max(*self.met);
+                self.met = self.met.max(Met::Sleeper);
             } else {
                 computing += 1;
             }
             workers.insert(worker.id, seen);
             match verdict {
                 Verdict::Fine => {}
-                Verdict::CpuIntensive => self.catch(&worker, shown, Excuse::Intensive),
+                Verdict::CpuIntensive => self.catch(group, &worker, shown, Excuse::Intensive),
                 Verdict::Blocks(time) => sleepers.push((time, worker, shown)),
             }
         }
-        let nothing_ended = ended.look(self.now, items);
-        self.let_others_start(sleepers, nothing_ended, &look.found_asleep, (computing, look.base));
+        let nothing_ended = ended.look(now, items);
+        let asleep = &look.found_asleep;
+        self.let_others_start(group, sleepers, nothing_ended, asleep, (computing, look.base));
 
-        if look.refused.is_some_and(|when| self.now.saturating_sub(when) >= RETRY_AFTER) {
-            self.group.retry(pool);
+        if look.refused.is_some_and(|when| now.saturating_sub(when) >= RETRY_AFTER) {
+            group.retry(pool);
         }
-        let calls = progress.look(self.now, look.taken, look.helpless, stall_after);
+        let calls = progress.look(now, look.taken, look.helpless, stall_after);
         let Calls { mayday, stalled } = calls;
         if mayday {
-            self.found.push(Found::Mayday { group: Arc::clone(self.group), pool });
+            self.found.push(Found::Mayday { group: Arc::clone(group), pool });
         }
         if let Some(since) = stalled {
-            self.found.push(Found::Stalled { group: Arc::clone(self.group), pool, since });
+            self.found.push(Found::Stalled { group: Arc::clone(group), pool, since });
         }
         Some(Stuck { progress, ended, workers })
     }
@@ -216,6 +212,7 @@ impl Looker<'_> {
     /// a thread, beside those that were `found_asleep` earlier, and so many that compute.
     fn let_others_start(
         &mut self,
+        group: &Arc<Group>,
         mut sleepers: Vec<(Duration, Arc<Worker>, Shown)>,
         nothing_ended: Duration,
         found_asleep: &[Arc<Worker>],
@@ -236,18 +233,18 @@ impl Looker<'_> {
         sleepers.sort_by_key(|(slept, ..)| std::cmp::Reverse(*slept));
         for (more, (slept, worker, shown)) in sleepers.into_iter().enumerate() {
             if replaces(slept, more, computing) {
-                self.catch(&worker, shown, Excuse::Asleep);
+                self.catch(group, &worker, shown, Excuse::Asleep);
             }
         }
     }
 
     /// A worker was found out: other work may start.
-    fn catch(&mut self, worker: &Arc<Worker>, shown: Shown, why: Excuse) {
-        if !self.group.excuse(worker, shown.instance, why) {
+    fn catch(&mut self, group: &Arc<Group>, worker: &Arc<Worker>, shown: Shown, why: Excuse) {
+        if !group.excuse(worker, shown.instance, why) {
             return;
         }
         if why == Excuse::Asleep {
-            *self.met = Met::Blocker;
+            self.met = Met::Blocker;
         }
         let hits = self.hogs.caught((shown.label.name)(), shown.label.site, why);
         self.found.push(Found::Caught { shown, why, hits });
