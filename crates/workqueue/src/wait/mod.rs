@@ -237,8 +237,7 @@ impl<'a> Long<'a> {
         }
     }
 
-    /// It is about to sleep, and would run what it waits for in these pools; `None`: in any, for all that is
-    /// known.
+    /// It is about to sleep, and would run what it waits for in these pools; `None`: that isn't known.
     fn begins(&self, helps: Option<&[(Arc<Group>, usize)]>) {
         let Some(listed) = &self.listed else { return };
         listed.helps(helps);

@@ -82,9 +82,10 @@ impl<'a> Look<'a> {
             }
         }
         let helps = |(id, wait): (&u64, &Wait)| match (&wait.waits_for, &wait.helps) {
-            (WaitsFor::Queue(_), _) => None,
-            (_, Some(pools)) if pools.is_empty() => None,
-            (WaitsFor::Item { item, .. }, _) => Some((Helped::Item(*item), *id)),
+            (WaitsFor::Item { item, .. }, Some(pools)) if !pools.is_empty() => {
+                Some((Helped::Item(*item), *id))
+            }
+            _ => None,
         };
         let helped = waits.iter().filter_map(helps).collect();
         Look { waits, graph, innermost, helped, helpers: Vec::new() }
@@ -97,6 +98,7 @@ impl<'a> Look<'a> {
             // It is to wake up, whatever has become of the item since.
             return;
         }
+        let Some(helps) = &wait.helps else { return };
         let end = Fact::Wait(id);
         match &wait.waits_for {
             WaitsFor::Item { item, .. } => {
@@ -110,8 +112,7 @@ impl<'a> Look<'a> {
                     let colour = (NonNull::from(&**queue), colour);
                     self.graph.after(end, Fact::Colour(colour));
                     if !awaited.any {
-                        let pools = wait.helps.iter().flatten();
-                        let helped = pools.map(|pool| (Helped::Lying(colour, *pool), id));
+                        let helped = helps.iter().map(|pool| (Helped::Lying(colour, *pool), id));
                         self.helped.extend(helped);
                     }
                 }

@@ -55,7 +55,7 @@ struct Turn {
 /// One that waits. What it points to is there for as long as it is on the list.
 struct Wait {
     waits_for: WaitsFor,
-    /// The pools in which it would run that, if no worker can come for it; `None`: in any, for all that is known.
+    /// The pools in which it would run that, if no worker can come for it; `None`: that isn't known yet, and it goes on.
     helps: Option<Vec<PoolKey>>,
     /// Its event.
     over: NonNull<Completion>,
@@ -94,18 +94,18 @@ pub(crate) fn long_waits() -> &'static LongWaits {
 }
 
 impl LongWaits {
-    /// The calling item has waited for that for long, and would run it wherever it was.
+    /// The calling item has waited for that for long. It [says](Listed::helps) yet what it would do about it.
     pub(crate) fn add<'a>(
         &'static self,
         target: Target<'a>,
         over: &'a Completion,
         unparker: Unparker,
     ) -> Listed<'a> {
-        let (waits_for, helps) = match target {
+        let waits_for = match target {
             Target::Item(item, role) => {
-                (WaitsFor::Item { item: item.pointer(), stays: role == Role::Part }, None)
+                WaitsFor::Item { item: item.pointer(), stays: role == Role::Part }
             }
-            Target::Queue(queue, _) => (WaitsFor::Queue(Arc::clone(queue)), Some(Vec::new())),
+            Target::Queue(queue, _) => WaitsFor::Queue(Arc::clone(queue)),
         };
         let mut keeps = Vec::from_iter(current_worker::pool().map(Fact::Worker));
         running::any_here(|running| {
@@ -121,7 +121,7 @@ impl LongWaits {
         });
         let wait = Wait {
             waits_for,
-            helps,
+            helps: None,
             over: NonNull::from(over),
             thread: thread::current().id(),
             keeps,
@@ -190,8 +190,7 @@ impl Listed<'_> {
         self.waits.ask(self.id);
     }
 
-    /// The pools in which it would run what it waits for, if no worker can come for that; `None`: in any, for all
-    /// that is known.
+    /// The pools in which it would run what it waits for, if no worker can come for that; `None`: that isn't known.
     pub(crate) fn helps(&self, pools: Option<&[(Arc<Group>, usize)]>) {
         let key = |(group, pool): &(Arc<Group>, usize)| (current_worker::key(group), *pool);
         let helps = pools.map(|pools| pools.iter().map(key).collect());
