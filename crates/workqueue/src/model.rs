@@ -26,6 +26,7 @@ use crate::pool::alarm::Alarm;
 use crate::pool::group::{Group, Setup, Step};
 use crate::pool::policy::Home;
 use crate::pool::worker::Worker;
+use crate::pool::worker_thread;
 use crate::pools::WorkerPools;
 use crate::pools::groups::Lease;
 use crate::pwq::counts::Tally;
@@ -129,7 +130,7 @@ impl<F: FencePolicy> PoolModel<F> {
 impl<F: FencePolicy> ModelWorker<F> {
     /// As `work_until` the pool is closed, with the pool told of waits inside items.
     pub fn work_and_tell(&self) {
-        let _observed = self.worker.observe(&self.group);
+        let _observed = worker_thread::observe(&self.worker, &self.group);
         self.work_until(|| false);
     }
 

@@ -5,10 +5,8 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use corewise_sync::fence::FencePolicy;
 use corewise_sync::per_thread;
 
-use super::group::Group;
 use super::worker::Worker;
 use crate::task::deferred::DeferredEnds;
 use crate::task::publication::Publication;
@@ -29,7 +27,7 @@ impl Current {
 }
 
 /// The calling thread is this worker's until the guard is dropped.
-pub(super) fn enter<'a, F: FencePolicy>(worker: &'a Worker, group: &Arc<Group<F>>) -> Guard<'a> {
+pub(super) fn enter<'a, G>(worker: &'a Worker, group: &Arc<G>) -> Guard<'a> {
     let here = Current { worker, group: Arc::as_ptr(group).cast() };
     HERE.with(|cell| cell.set(here));
     Guard(PhantomData)
@@ -51,7 +49,7 @@ fn current() -> Current {
 }
 
 /// Whether the calling thread is a worker of this pool.
-pub(crate) fn is_of<F: FencePolicy>(group: &Arc<Group<F>>, pool: usize) -> bool {
+pub(crate) fn is_of<G>(group: &Arc<G>, pool: usize) -> bool {
     let Current { worker, group: own } = current();
     // SAFETY: where it isn't null, the guard further up this stack borrows the worker.
     let worker = unsafe { worker.as_ref() };
@@ -59,7 +57,7 @@ pub(crate) fn is_of<F: FencePolicy>(group: &Arc<Group<F>>, pool: usize) -> bool 
 }
 
 /// What stands for a group of pools, to be compared.
-pub(crate) fn key<F: FencePolicy>(group: &Arc<Group<F>>) -> NonNull<()> {
+pub(crate) fn key<G>(group: &Arc<G>) -> NonNull<()> {
     NonNull::from(&**group).cast()
 }
 

@@ -67,6 +67,14 @@ impl Worker {
         self.is_excused(Excuse::Region) || self.is_excused(Excuse::Asleep)
     }
 
+    /// Under the pool's lock: for how long its blocking region has lasted, if it is in one and that is
+    /// known.
+    pub(super) fn blocks_for(&self) -> Option<Duration> {
+        let since = self.blocked.load(Ordering::Relaxed);
+        (self.is_excused(Excuse::Region) && since != 0)
+            .then(|| Duration::from_nanos(self.age().saturating_sub(since)))
+    }
+
     /// Under the pool's lock: changes its excuses, and the counts with them.
     fn set_excuses(&self, counts: &mut Counts, change: impl FnOnce(u32) -> u32) {
         let old = self.excuses.load(Ordering::Relaxed);

@@ -18,7 +18,8 @@ use corewise_topology::{AffinityScope, CpuSet};
 
 use super::pins::Pinning;
 use super::word::Reading;
-use super::worker::{self, Worker};
+use super::worker::Worker;
+use super::worker_thread;
 use super::{Action, Inner, Pool, PoolSpec, PoolStats};
 use crate::attributes::{Class, PoolKey};
 use crate::error::quietly;
@@ -589,7 +590,7 @@ impl<F: FencePolicy> Group<F> {
             // It may take long, and meanwhile the rescuers are there.
             self.keeper.ask();
         }
-        match worker::start(self, worker) {
+        match worker_thread::start(self, worker) {
             Ok(handle) => {
                 PoolStats::count(&pool.stats.threads_made, 1);
                 let mut inner = pool.inner.lock();
@@ -667,7 +668,7 @@ impl<F: FencePolicy> Group<F> {
                 worker
             };
             let id = worker.id;
-            let made = worker::start(self, worker);
+            let made = worker_thread::start(self, worker);
             let mut inner = pool.inner.lock();
             match made {
                 Ok(handle) => {

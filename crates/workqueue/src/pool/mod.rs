@@ -38,6 +38,7 @@ pub(crate) mod thread_limit;
 pub(crate) mod wants;
 pub(crate) mod word;
 pub(crate) mod worker;
+pub(crate) mod worker_thread;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,9 @@
 //! What a pool is at and has done, for those who look on.
 
 use corewise_sync::atomic::Ordering;
+use corewise_sync::fence::FencePolicy;
 
+use super::Pool;
 use super::group::Group;
 use crate::report::PoolReport;
 
@@ -35,5 +37,15 @@ impl Group {
             threads_made: stats.threads_made.load(Ordering::Relaxed),
             caught: stats.caught.load(Ordering::Relaxed),
         }
+    }
+}
+
+impl<F: FencePolicy> Pool<F> {
+    /// Items that its workers have run, and of those the ones taken over from a saturated pod.
+    pub(crate) fn ran(&self) -> (u64, u64) {
+        // Under the lock: a worker is counted in one place or the other.
+        let inner = self.inner.lock();
+        let of_workers = inner.workers.values().map(|member| member.worker.ran.read());
+        of_workers.fold(self.stats.former.read(), |sum, ran| (sum.0 + ran.0, sum.1 + ran.1))
     }
 }

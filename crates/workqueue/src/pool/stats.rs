@@ -2,17 +2,15 @@
 //! pool has the sums of those that have left.
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
-use corewise_sync::fence::FencePolicy;
 use corewise_sync::sys;
 
-use super::Pool;
 use super::worker::Worker;
 
 /// What happened in a pool so far, but for what its workers count.
 #[derive(Debug, Default)]
 pub(crate) struct PoolStats {
     /// What its former workers counted.
-    former: Ran,
+    pub(super) former: Ran,
     /// A: statistics: parked workers woken.
     pub(crate) wakeups: AtomicU64,
     /// A: statistics: items that were found to keep a core from others.
@@ -73,15 +71,5 @@ impl PoolStats {
         {
             Self::count(&self.former_cpu_ns, u64::try_from(spent.as_nanos()).unwrap_or(0));
         }
-    }
-}
-
-impl<F: FencePolicy> Pool<F> {
-    /// Items that its workers have run, and of those the ones taken over from a saturated pod.
-    pub(crate) fn ran(&self) -> (u64, u64) {
-        // Under the lock: a worker is counted in one place or the other.
-        let inner = self.inner.lock();
-        let of_workers = inner.workers.values().map(|member| member.worker.ran.read());
-        of_workers.fold(self.stats.former.read(), |sum, ran| (sum.0 + ran.0, sum.1 + ran.1))
     }
 }

@@ -14,7 +14,8 @@ use super::ending::Waited;
 use super::group::{Group, Setup, Step};
 use super::pins::Pinning;
 use super::stepped::{Log, group, park, push};
-use super::worker::{Alive, Worker};
+use super::worker::Worker;
+use super::worker_thread::Alive;
 use crate::pool::spawn::Spawner;
 
 /// As where a panic unwinds through the worker's body.

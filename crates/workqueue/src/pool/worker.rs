@@ -1,26 +1,14 @@
-//! A worker: its parking spot, and the loop of its thread.
+//! A worker: its parking spot, and what it knows of its own work.
 
-use std::io;
 use std::mem;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, aside};
-use corewise_sync::context::{self, BlockingObserver, ObserverGuard};
-use corewise_sync::fence::FencePolicy;
-use corewise_sync::sys::{Tid, current_cpu};
-use corewise_sync::{CachePadded, Parker, hint, thread, time};
-use corewise_topology::AffinityScope;
+use corewise_sync::{CachePadded, Parker, hint, time};
 
-use super::current_worker;
-use super::excuse::Excuse;
-use super::group::{Group, Step};
-use super::idler::Idler;
 use super::pins::OwnCpu;
 use super::stats::Ran;
-use crate::error::shielded;
-use crate::pool::inherit;
 use crate::pool::policy::{self, Counts, Manners};
 use crate::task::deferred::DeferredEnds;
 use crate::task::publication::Publication;
@@ -42,7 +30,7 @@ pub(crate) struct Worker {
     pub(crate) shown: CachePadded<Publication>,
     /// A: the kernel's number of its thread; 0 before that has started, and for one that is driven
     /// by hand.
-    tid: AtomicU32,
+    pub(super) tid: AtomicU32,
     /// L: the pool's lock: what it is excused for, see [`Excuse`](super::excuse::Excuse); atomic
     /// only because a worker is shared.
     pub(super) excuses: AtomicU32,
@@ -59,7 +47,7 @@ pub(crate) struct Worker {
     woken: AtomicBool,
     /// O: it is the pool's searcher. Set by the worker when it takes `woken`; atomic only because
     /// a worker is shared.
-    searching: AtomicBool,
+    pub(super) searching: AtomicBool,
     /// O: how often it has looked at another stripe; as `searching`.
     looks: aside::AtomicU32,
     /// O: once it has run so many items its turn at a stripe may be over; 0: ask before each. As
@@ -88,7 +76,7 @@ pub(crate) struct Worker {
     /// A: when its blocking region began, in nanoseconds since `born`; 0 outside of one, and until it is
     /// noted. Written by the worker; others read it under the pool's lock where `excuses` says that it is
     /// in one: Relaxed.
-    blocked: AtomicU64,
+    pub(super) blocked: AtomicU64,
     /// What it has run and not counted out: nothing, while it is idle or runs anything else.
     pub(crate) carry: DeferredEnds,
     /// O: what came of letting it gather there, as bits of a [`Manners`]; as `searching`.
@@ -205,7 +193,7 @@ impl Worker {
     }
 
     /// Nanoseconds since it was made.
-    fn age(&self) -> u64 {
+    pub(super) fn age(&self) -> u64 {
         let since = time::now().saturating_duration_since(self.born);
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
     }
@@ -221,14 +209,6 @@ impl Worker {
         // Before the excuse ends: whoever sees it never takes this time for that of the next region.
         self.blocked.store(0, Ordering::Relaxed);
         Duration::from_nanos(self.age().saturating_sub(since))
-    }
-
-    /// Under the pool's lock: for how long its blocking region has lasted, if it is in one and that is
-    /// known.
-    pub(super) fn blocks_for(&self) -> Option<Duration> {
-        let since = self.blocked.load(Ordering::Relaxed);
-        (self.is_excused(Excuse::Region) && since != 0)
-            .then(|| Duration::from_nanos(self.age().saturating_sub(since)))
     }
 
     /// Items that it has run one after the other. Asked by the worker itself, as all below.
@@ -384,33 +364,6 @@ impl Worker {
             }
         }
     }
-
-    /// Tells the pool when the calling thread, which is this worker's, blocks.
-    pub(crate) fn observe<F: FencePolicy>(
-        self: &Arc<Self>,
-        group: &Arc<Group<F>>,
-    ) -> ObserverGuard {
-        context::observe(Rc::new(Blocks { group: Arc::clone(group), worker: Arc::clone(self) }))
-    }
-
-    /// The loop of a worker's thread, until it leaves the pool.
-    pub(crate) fn work<F: FencePolicy>(self: &Arc<Self>, group: &Arc<Group<F>>) {
-        let mut idler = Idler::new(group.idle);
-        loop {
-            while group.works(self) {}
-            group.pools[self.pool].pins.come_back(&self.own_cpu);
-            let mut step = idler.rest(self, group);
-            while let Step::Park { surplus } = step {
-                if idler.wait(self, group, surplus.then_some(group.idle_timeout)) {
-                    break;
-                }
-                step = group.idle_timed_out(self);
-            }
-            if step == Step::Exit {
-                return;
-            }
-        }
-    }
 }
 
 /// Changes manners that are kept as bits, and that the calling worker alone changes.
@@ -419,106 +372,4 @@ fn change<R>(bits: &AtomicU32, change: impl FnOnce(&mut Manners) -> R) -> R {
     let result = change(&mut manners);
     bits.store(manners.to_bits(), Ordering::Relaxed);
     result
-}
-
-/// Tells the pool when its worker blocks.
-struct Blocks<F: FencePolicy> {
-    group: Arc<Group<F>>,
-    worker: Arc<Worker>,
-}
-
-impl<F: FencePolicy> BlockingObserver for Blocks<F> {
-    fn begin(&self) {
-        self.group.begin_blocking(&self.worker);
-    }
-
-    fn end(&self) {
-        self.group.end_blocking(&self.worker);
-    }
-
-    fn begin_long(&self) {
-        self.group.begin_long(&self.worker);
-    }
-
-    fn end_long(&self) {
-        self.group.end_long(&self.worker);
-    }
-}
-
-/// Starts the thread of a worker that the pool has counted, as the pool's searcher.
-pub(super) fn start<F: FencePolicy>(
-    group: &Arc<Group<F>>,
-    worker: Arc<Worker>,
-) -> io::Result<Option<thread::JoinHandle<()>>> {
-    let (pool, id) = (worker.pool, worker.id);
-    worker.searching.store(true, Ordering::Relaxed);
-    let (group, its) = (Arc::clone(group), Arc::clone(group));
-    // The kernel cuts names at 15 bytes.
-    let high = if group.nice < 0 { "H" } else { "" };
-    let cpu = current_cpu();
-    let name = format!("cw-{}{}:{id}{high}", short(group.scope), group.pools[pool].spec.pod);
-    let run = move || {
-        worker.tid.store(Tid::current().number(), Ordering::Relaxed);
-        its.pools[pool].inner.lock().arrived(id);
-        let alive = Alive { worker: &worker, group: &its };
-        // Work leaves a saturated pod by being taken over, not by its thread moving, so workers of
-        // soft queues are pinned too.
-        let _pinned = its.pools[pool].pins.arrive(&worker.own_cpu, cpu);
-        set_nice(&its);
-        let _placed = its.pools[pool].placement().enter();
-        let _observed = worker.observe(&its);
-        let _here = current_worker::enter(&worker, &its);
-        worker.work(&its);
-        mem::forget(alive);
-    };
-    let lost = Arc::clone(&group);
-    group.spawner.spawn(name, run, move || {
-        lost.not_made(pool, id, &io::Error::other("the spawn handler's thread didn't run it"));
-    })
-}
-
-/// Dropped where a panic ends a worker's thread, which is none of its items': forgotten where the
-/// worker has left its pool.
-pub(super) struct Alive<'a, F: FencePolicy> {
-    pub(super) worker: &'a Arc<Worker>,
-    pub(super) group: &'a Arc<Group<F>>,
-}
-
-impl<F: FencePolicy> Drop for Alive<'_, F> {
-    fn drop(&mut self) {
-        // In a model the panic is a finding, and the scheduler may be gone.
-        if !hint::IN_MODEL {
-            shielded("taking a dead worker out of its pool", || {
-                self.worker.carry.stops();
-                self.group.died(self.worker);
-            });
-        }
-    }
-}
-
-fn short(scope: AffinityScope) -> &'static str {
-    match scope {
-        AffinityScope::Cpu => "cpu",
-        AffinityScope::Smt => "smt",
-        AffinityScope::Cache => "llc",
-        AffinityScope::CacheShard => "shard",
-        AffinityScope::Numa => "numa",
-        AffinityScope::System => "sys",
-    }
-}
-
-/// Gives the calling worker the niceness of its pools: also where that is the usual one, since it may
-/// have been made by a worker of another.
-fn set_nice<F: FencePolicy>(group: &Group<F>) {
-    let nice = group.thread_nice;
-    if let Err(error) = inherit::set_niceness(nice)
-        && !group.nice_refused.swap(true, Ordering::Relaxed)
-    {
-        tracing::info!(
-            nice,
-            %error,
-            "the workers of a queue can't have its niceness, and run with that of whoever made \
-             them: grant CAP_SYS_NICE or raise RLIMIT_NICE"
-        );
-    }
 }

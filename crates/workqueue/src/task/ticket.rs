@@ -118,7 +118,7 @@ impl Ticket {
     ///
     /// # Safety
     /// The place is this instance's until the ticket is dropped, and until then the home is there: aligned
-    /// to [`STRIPES`], the head of what its schedule and [`Pwq::of`](crate::pwq::Pwq::of) take it for.
+    /// to [`STRIPES`], the head of what its schedule, and whoever else knows such tickets, take it for.
     #[inline]
     pub(crate) unsafe fn new(at: Spot) -> Ticket {
         Ticket(Word::new(at))

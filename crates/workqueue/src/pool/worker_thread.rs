@@ -1,0 +1,149 @@
+//! The thread of a worker: how it starts, its loop, and what becomes of its worker where a panic ends it.
+
+use std::io;
+use std::mem;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use corewise_sync::atomic::Ordering;
+use corewise_sync::context::{self, BlockingObserver, ObserverGuard};
+use corewise_sync::fence::FencePolicy;
+use corewise_sync::sys::{Tid, current_cpu};
+use corewise_sync::{hint, thread};
+use corewise_topology::AffinityScope;
+
+use super::current_worker;
+use super::group::{Group, Step};
+use super::idler::Idler;
+use super::worker::Worker;
+use crate::error::shielded;
+use crate::pool::inherit;
+
+/// Tells the pool when the calling thread, which is this worker's, blocks.
+pub(crate) fn observe<F: FencePolicy>(
+    worker: &Arc<Worker>,
+    group: &Arc<Group<F>>,
+) -> ObserverGuard {
+    context::observe(Rc::new(Blocks { group: Arc::clone(group), worker: Arc::clone(worker) }))
+}
+
+/// The loop of a worker's thread, until it leaves the pool.
+fn work<F: FencePolicy>(worker: &Arc<Worker>, group: &Arc<Group<F>>) {
+    let mut idler = Idler::new(group.idle);
+    loop {
+        while group.works(worker) {}
+        group.pools[worker.pool].pins.come_back(&worker.own_cpu);
+        let mut step = idler.rest(worker, group);
+        while let Step::Park { surplus } = step {
+            if idler.wait(worker, group, surplus.then_some(group.idle_timeout)) {
+                break;
+            }
+            step = group.idle_timed_out(worker);
+        }
+        if step == Step::Exit {
+            return;
+        }
+    }
+}
+
+/// Tells the pool when its worker blocks.
+struct Blocks<F: FencePolicy> {
+    group: Arc<Group<F>>,
+    worker: Arc<Worker>,
+}
+
+impl<F: FencePolicy> BlockingObserver for Blocks<F> {
+    fn begin(&self) {
+        self.group.begin_blocking(&self.worker);
+    }
+
+    fn end(&self) {
+        self.group.end_blocking(&self.worker);
+    }
+
+    fn begin_long(&self) {
+        self.group.begin_long(&self.worker);
+    }
+
+    fn end_long(&self) {
+        self.group.end_long(&self.worker);
+    }
+}
+
+/// Starts the thread of a worker that the pool has counted, as the pool's searcher.
+pub(super) fn start<F: FencePolicy>(
+    group: &Arc<Group<F>>,
+    worker: Arc<Worker>,
+) -> io::Result<Option<thread::JoinHandle<()>>> {
+    let (pool, id) = (worker.pool, worker.id);
+    worker.searching.store(true, Ordering::Relaxed);
+    let (group, its) = (Arc::clone(group), Arc::clone(group));
+    // The kernel cuts names at 15 bytes.
+    let high = if group.nice < 0 { "H" } else { "" };
+    let cpu = current_cpu();
+    let name = format!("cw-{}{}:{id}{high}", short(group.scope), group.pools[pool].spec.pod);
+    let run = move || {
+        worker.tid.store(Tid::current().number(), Ordering::Relaxed);
+        its.pools[pool].inner.lock().arrived(id);
+        let alive = Alive { worker: &worker, group: &its };
+        // Work leaves a saturated pod by being taken over, not by its thread moving, so workers of
+        // soft queues are pinned too.
+        let _pinned = its.pools[pool].pins.arrive(&worker.own_cpu, cpu);
+        set_nice(&its);
+        let _placed = its.pools[pool].placement().enter();
+        let _observed = observe(&worker, &its);
+        let _here = current_worker::enter(&worker, &its);
+        work(&worker, &its);
+        mem::forget(alive);
+    };
+    let lost = Arc::clone(&group);
+    group.spawner.spawn(name, run, move || {
+        lost.not_made(pool, id, &io::Error::other("the spawn handler's thread didn't run it"));
+    })
+}
+
+/// Dropped where a panic ends a worker's thread, which is none of its items': forgotten where the
+/// worker has left its pool.
+pub(super) struct Alive<'a, F: FencePolicy> {
+    pub(super) worker: &'a Arc<Worker>,
+    pub(super) group: &'a Arc<Group<F>>,
+}
+
+impl<F: FencePolicy> Drop for Alive<'_, F> {
+    fn drop(&mut self) {
+        // In a model the panic is a finding, and the scheduler may be gone.
+        if !hint::IN_MODEL {
+            shielded("taking a dead worker out of its pool", || {
+                self.worker.carry.stops();
+                self.group.died(self.worker);
+            });
+        }
+    }
+}
+
+fn short(scope: AffinityScope) -> &'static str {
+    match scope {
+        AffinityScope::Cpu => "cpu",
+        AffinityScope::Smt => "smt",
+        AffinityScope::Cache => "llc",
+        AffinityScope::CacheShard => "shard",
+        AffinityScope::Numa => "numa",
+        AffinityScope::System => "sys",
+    }
+}
+
+/// Gives the calling worker the niceness of its pools: also where that is the usual one, since it may
+/// have been made by a worker of another.
+fn set_nice<F: FencePolicy>(group: &Group<F>) {
+    let nice = group.thread_nice;
+    if let Err(error) = inherit::set_niceness(nice)
+        && !group.nice_refused.swap(true, Ordering::Relaxed)
+    {
+        tracing::info!(
+            nice,
+            %error,
+            "the workers of a queue can't have its niceness, and run with that of whoever made \
+             them: grant CAP_SYS_NICE or raise RLIMIT_NICE"
+        );
+    }
+}
