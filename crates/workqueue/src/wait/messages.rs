@@ -27,54 +27,37 @@ pub(crate) fn for_queue(queue: &QueueCore, what: &'static str) {
         }
         false
     });
-    running::current(|running| {
-        let Some((own_item, ticket)) = running.and_then(|own| Some((own, own.ticket()?))) else {
-            return;
-        };
-        if Pwq::of(ticket).shared.rescuer.is_some() && queue.rescuer.is_none() {
-            // The kernel's `check_flush_dependency`.
-            warn(
-                own_item,
-                format_args!(
-                    "of a queue with a rescuer waits for queue '{}', which has none: {what} at \
-                     {location}; where no thread can be made it waits for ever",
-                    queue.name
-                ),
-            );
-        }
-    });
-}
-
-/// Somebody is about to wait for this pending instance, which a worker has to run: as above. What is to
-/// be reported, when nobody looks at the instance any more.
-pub(crate) fn for_instance(instance: &Job, table: &Table) -> Option<UnsafeWait> {
-    let queue = &Pwq::of(instance.ticket.as_ref()?).shared;
-    if queue.rescuer.is_some() {
-        return None;
-    }
-    running::current(|running| {
-        let own = running.and_then(Running::ticket)?;
-        Pwq::of(own).shared.rescuer.as_ref()?;
-        Some(UnsafeWait { queue: queue.name.clone(), of: instance.label(table) })
-    })
-}
-
-/// The current item, of a queue with a rescuer, is about to wait for an item of one without.
-pub(crate) struct UnsafeWait {
-    queue: String,
-    of: Label,
-}
-
-impl UnsafeWait {
-    pub(crate) fn report(self) {
-        let UnsafeWait { queue, of: Label { name, site, .. } } = self;
-        let function = name();
-        let said = format_args!(
-            "of a queue with a rescuer waits for an item of queue '{queue}', which has none: \
-             {function} queued at {site}; where no thread can be made it waits for ever"
+    if defeats_rescuer(queue) {
+        without_rescuer(
+            format_args!("queue '{}'", queue.name),
+            format_args!("{what} at {location}"),
         );
-        running::current(|running| running.into_iter().for_each(|running| warn(running, said)));
     }
+}
+
+/// Somebody is about to wait for this pending instance, which a worker has to run: what is to be
+/// [reported](without_rescuer), when nobody looks at the instance any more. Its queue, and what it is.
+pub(crate) fn for_instance(instance: &Job, table: &Table) -> Option<(String, Label)> {
+    let queue = &Pwq::of(instance.ticket.as_ref()?).shared;
+    defeats_rescuer(queue).then(|| (queue.name.clone(), instance.label(table)))
+}
+
+/// The kernel's `check_flush_dependency`: whether the current item's queue has a rescuer, and this one has none.
+fn defeats_rescuer(queue: &QueueCore) -> bool {
+    queue.rescuer.is_none()
+        && running::current(|running| {
+            let own = running.and_then(Running::ticket);
+            own.is_some_and(|own| Pwq::of(own).shared.rescuer.is_some())
+        })
+}
+
+#[cold]
+pub(crate) fn without_rescuer(waits_for: fmt::Arguments<'_>, how: fmt::Arguments<'_>) {
+    let said = format_args!(
+        "of a queue with a rescuer waits for {waits_for}, which has none: {how}; where no thread can be \
+         made it waits for ever"
+    );
+    running::current(|running| running.into_iter().for_each(|running| warn(running, said)));
 }
 
 /// Somebody is about to wait for an item.

@@ -136,8 +136,9 @@ fn listed(item: Lent<'_>) -> bool {
         }
         allowed
     });
-    if let Some(wait) = unsafe_wait {
-        wait.report();
+    if let Some((queue, of)) = unsafe_wait {
+        let how = format_args!("{} queued at {}", (of.name)(), of.site);
+        messages::without_rescuer(format_args!("an item of queue '{queue}'"), how);
     }
     ran
 }
