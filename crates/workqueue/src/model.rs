@@ -31,7 +31,7 @@ use crate::pools::WorkerPools;
 use crate::pools::groups::Lease;
 use crate::pwq::counts::Tally;
 pub use crate::pwq::counts::{Care, Careful};
-use crate::pwq::enter::{Entered, leave};
+use crate::pwq::enter::leave;
 use crate::pwq::flush::Colours;
 use crate::pwq::limit::CountedBy;
 use crate::pwq::queue_core::{QueueCore, Traits};
@@ -570,21 +570,21 @@ impl<C: Care> PwqModel<C> {
     }
 
     /// Pick, Enter and Validate.
-    fn enters(&self) -> Entered<'_, ModelPwq<C>> {
+    fn enters(&self) -> ModelTicket<C> {
         let colours = &self.queue.colours;
         loop {
             let picked = colours.pick(&self.entry).expect("there is a pwq");
-            if let Some(entered) = colours.enter(picked) {
-                return entered;
+            if let Some(spot) = colours.enter(picked) {
+                return ModelTicket(spot, PhantomData);
             }
         }
     }
 
     /// Queues an instance.
     pub fn queue(&self) -> ModelTicket<C> {
-        let entered = self.enters();
-        assert!(ptr::eq(&*entered.pwq().queue, &*self.queue));
-        ModelTicket::new(entered)
+        let ticket = self.enters();
+        assert!(ptr::eq(&*ticket.pwq().queue, &*self.queue));
+        ticket
     }
 
     /// Queues an instance from inside one that this worker runs, by Reuse if that can be. True where
@@ -595,9 +595,9 @@ impl<C: Care> PwqModel<C> {
         if !carrier.0.reuse(picked.spot()) {
             return (self.queue(), false);
         }
-        let entered = picked.reused();
-        assert!(ptr::eq(&*entered.pwq().queue, &*self.queue));
-        (ModelTicket::new(entered), true)
+        let ticket = ModelTicket(picked.spot(), PhantomData);
+        assert!(ptr::eq(&*ticket.pwq().queue, &*self.queue));
+        (ticket, true)
     }
 
     /// Whether nothing is in flight: what who closes the limiter's gate looks at after.
@@ -614,12 +614,10 @@ impl<C: Care> PwqModel<C> {
     /// Queues an instance by `push`, after which the pools are looked at. `protected`: as they
     /// have to be.
     pub fn push(&self, protected: bool, push: impl FnOnce(ModelTicket<C>)) {
-        let entered = self.enters();
-        let pwq = entered.pwq();
+        let ticket = self.enters();
         // SAFETY: as in product code: the copy isn't dropped, and protected during the push.
-        let pools = ManuallyDrop::new(unsafe { ptr::read(&raw const pwq.pools) });
+        let pools = ManuallyDrop::new(unsafe { ptr::read(&raw const ticket.pwq().pools) });
         let cell = Arc::clone(&pools.0);
-        let ticket = ModelTicket::new(entered);
         let push = |_: &Arc<ModelPools>| {
             push(ticket);
             // SAFETY: this is what the model is to show.
@@ -651,8 +649,9 @@ pub struct ModelTicket<C: Care>(Spot, PhantomData<C>);
 unsafe impl<C: Care> Send for ModelTicket<C> {}
 
 impl<C: Care> ModelTicket<C> {
-    fn new(entered: Entered<'_, ModelPwq<C>>) -> Self {
-        ModelTicket(entered.keep(), PhantomData)
+    fn pwq(&self) -> &ModelPwq<C> {
+        // SAFETY: it is in flight.
+        unsafe { self.0.home.cast::<PwqSlot<ModelPwq<C>>>().as_ref().pwq() }
     }
 
     /// What it is counted as.
@@ -662,9 +661,7 @@ impl<C: Care> ModelTicket<C> {
 
     /// It is over.
     pub fn end(self) {
-        // SAFETY: it is in flight.
-        let pwq = unsafe { self.0.home.cast::<PwqSlot<ModelPwq<C>>>().as_ref().pwq() };
-        assert_eq!(pwq.queue.ended[1].load(Ordering::Relaxed), 0, "the queue is there");
+        assert_eq!(self.pwq().queue.ended[1].load(Ordering::Relaxed), 0, "the queue is there");
         // SAFETY: the place is this ticket's, which ends.
         unsafe { leave::<C, ModelPwq<C>, ModelQueue<C>>(self.0, 1, |pwq| Arc::clone(&pwq.queue)) };
     }

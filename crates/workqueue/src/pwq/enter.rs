@@ -2,7 +2,6 @@
 //!
 //! Read `README.md` beside this file first: the comments here use its names for the steps and states.
 
-use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -46,28 +45,30 @@ impl<C: Care, L: InSlot> Colours<C, L> {
         let colour = self.colour();
         // SAFETY: entries name slots of these colours, which are freed with them.
         let came = unsafe { slot.as_ref() }.tally.came(stripe, colour);
-        Some(Picked { entry, came, at: Entered { place, colour, slots: PhantomData } })
+        Some(Picked { entry, place, colour, came })
     }
 
-    /// Enter and Validate; `None` where the entry is another one meanwhile.
+    /// Enter and Validate: the caller's place in the counts, to be given back by [`leave`]. `None` where the entry
+    /// is another one meanwhile.
     #[inline]
-    pub(crate) fn enter<'a>(&'a self, picked: Picked<'a, L>) -> Option<Entered<'a, L>> {
+    #[must_use]
+    pub(crate) fn enter(&self, picked: Picked<'_, L>) -> Option<Spot> {
         // Enter.
         picked.came.enter();
         order::<C>();
         // Validate.
         let again = picked.entry.place.load(Ordering::SeqCst);
-        if again != picked.at.place && C::VALIDATES {
-            self.retract(picked.at);
+        if again != picked.place && C::VALIDATES {
+            self.retract(picked.spot());
             return None;
         }
-        Some(picked.at)
+        Some(picked.spot())
     }
 
     /// Retract.
     #[cold]
-    pub(crate) fn retract(&self, entered: Entered<'_, L>) {
-        let (slot, (stripe, colour)) = (entered.slot(), (entered.stripe(), entered.colour));
+    fn retract(&self, Spot { home, stripe, colour }: Spot) {
+        let slot = home.cast::<PwqSlot<L>>();
         // SAFETY: slots of these colours are freed with them.
         let tally = &unsafe { slot.as_ref() }.tally;
         tally.undo(stripe);
@@ -142,64 +143,20 @@ impl<L: InSlot> Members<L> {
 /// What a queuer has Picked: nothing of it is to be trusted before it has Entered and Validated.
 pub(crate) struct Picked<'a, L> {
     entry: &'a Entry<L>,
+    /// As it was in the entry.
+    place: *mut PwqSlot<L>,
+    colour: u8,
     came: CameIn<'a>,
-    /// Where it is once it has Validated.
-    at: Entered<'a, L>,
 }
 
-impl<'a, L> Picked<'a, L> {
+impl<L> Picked<'_, L> {
     /// Where it would Enter.
     #[inline]
     pub(crate) fn spot(&self) -> Spot {
-        self.at.spot()
-    }
-
-    /// The caller has a place in these counts in some other way.
-    #[inline]
-    pub(crate) fn reused(self) -> Entered<'a, L> {
-        self.at
-    }
-}
-
-/// A queuer that has Validated. It has a place in the counts for its instance, which is a ticket's once
-/// that was [kept](Entered::keep); else it has to [Retract](Colours::retract). Two words, so that it is
-/// handed on in registers.
-#[must_use]
-pub(crate) struct Entered<'a, L> {
-    /// As in the entry.
-    place: *mut PwqSlot<L>,
-    colour: u8,
-    /// They are there for as long as the handle that was queued by.
-    slots: PhantomData<&'a PwqSlot<L>>,
-}
-
-impl<L> Entered<'_, L> {
-    #[inline]
-    pub(crate) fn pwq(&self) -> &L {
-        // SAFETY: it has Validated, and its place isn't kept: nobody else is given one.
-        unsafe { self.slot().as_ref().pwq() }
-    }
-
-    #[inline]
-    pub(crate) fn stripe(&self) -> u32 {
-        Entry::parts(self.place).1
-    }
-
-    /// Hands over its place in the counts, to be given back by [`leave`].
-    #[inline]
-    pub(crate) fn keep(self) -> Spot {
-        self.spot()
-    }
-
-    #[inline]
-    pub(super) fn spot(&self) -> Spot {
-        Spot { home: self.slot().cast(), stripe: self.stripe(), colour: self.colour }
-    }
-
-    #[inline]
-    fn slot(&self) -> NonNull<PwqSlot<L>> {
+        let (slot, stripe) = Entry::parts(self.place);
         // SAFETY: the entry was split before.
-        unsafe { NonNull::new_unchecked(Entry::parts(self.place).0) }
+        let home = unsafe { NonNull::new_unchecked(slot) }.cast();
+        Spot { home, stripe, colour: self.colour }
     }
 }
 
@@ -207,7 +164,7 @@ impl<L> Entered<'_, L> {
 /// needed after.
 ///
 /// # Safety
-/// So many such places of an `L`'s were [kept](Entered::keep), and aren't used again.
+/// So many such places of an `L`'s were [Entered](Colours::enter), or taken over, and aren't used again.
 #[inline]
 pub(crate) unsafe fn leave<C: Care, L: InSlot, S: AsRef<Colours<C, L>> + ?Sized>(
     Spot { home, stripe, colour }: Spot,

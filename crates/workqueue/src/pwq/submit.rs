@@ -6,14 +6,11 @@ use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use corewise_sync::fence::FullFence;
 use corewise_sync::hazard::Hazard;
 use corewise_sync::list::List;
 
-use crate::pool::Pool;
-use crate::pool::group::Group;
 use crate::pwq::Pwq;
-use crate::pwq::limit_slot::{Admission, Gate, Hold, Slot};
+use crate::pwq::limit_slot::{Admission, Gate, Hold};
 use crate::pwq::queue_core::QueueCore;
 use crate::task::claim::{Claimed, Place};
 use crate::task::header::Queued;
@@ -31,47 +28,23 @@ pub(crate) enum Queueing {
     Refused,
 }
 
-/// The way of a queuer that has Entered a pwq, with what it may touch also when its instance is over:
-/// the pwq may be gone then. Plain pointers, which stay in registers.
-pub(super) struct Way {
-    /// The queue's, which the caller has a handle of.
-    slot: NonNull<Slot<Queued>>,
-    /// An `Arc`'s, not counted: the instance keeps it, and then the hazard pointer.
-    group: *const Group,
-    /// One of the group's.
-    at: NonNull<Pool<FullFence>>,
-    /// Its number.
-    pool: usize,
-    stripe: u32,
-}
-
-impl Way {
-    /// Of an instance that is counted there, and wasn't pushed yet.
-    #[inline(always)]
-    pub(super) fn of(pwq: &Pwq, stripe: u32) -> Way {
-        let (slot, group) = (NonNull::from(&*pwq.slot), Arc::as_ptr(&pwq.group));
-        Way { slot, group, at: NonNull::from(&*pwq.at), pool: pwq.pool, stripe }
-    }
-
-    /// ReadGate.
-    #[inline(always)]
-    pub(super) fn gate(&self) -> Gate {
-        // SAFETY: it is the queue's, see `slot`.
-        unsafe { self.slot.as_ref() }.gate()
-    }
-
-    /// Protect and Push.
-    #[inline(always)]
-    pub(super) fn push(self, hazard: Hazard, queued: Queued) {
-        // SAFETY: the copy isn't dropped. The instance that was Entered keeps the pwq, and that the
-        // group, until the push, during which it is protected.
-        let group = ManuallyDrop::new(unsafe { Arc::from_raw(self.group) });
-        hazard.protect(&group, |group| {
-            // SAFETY: it is the group's.
-            let at = unsafe { self.at.as_ref() };
-            group.push_to(at, self.pool, self.stripe, queued);
-        });
-    }
+/// Protect and Push, of an instance that was Entered just now.
+#[inline(always)]
+pub(super) fn push_new(hazard: Hazard, queued: Queued) {
+    // Plain pointers: it may be over before the push is, and the pwq gone.
+    let (group, at, pool, stripe) = {
+        let ticket = queued.ticket().expect("it was Entered");
+        let pwq = Pwq::of(ticket);
+        (Arc::as_ptr(&pwq.group), NonNull::from(&*pwq.at), pwq.pool, ticket.stripe())
+    };
+    // SAFETY: the copy isn't dropped. The instance keeps the pwq, and that the group, until the push, during
+    // which it is protected.
+    let group = ManuallyDrop::new(unsafe { Arc::from_raw(group) });
+    hazard.protect(&group, |group| {
+        // SAFETY: it is the group's.
+        let at = unsafe { at.as_ref() };
+        group.push_to(at, pool, stripe, queued);
+    });
 }
 
 /// Pushes an instance that was held back: it has a place now.
@@ -153,18 +126,19 @@ impl QueueCore {
     #[cold]
     #[inline(never)]
     pub(super) fn admit(&self, gate: Gate, queued: Queued) {
-        let ticket = queued.ticket().expect("it was Entered");
-        let pwq = Pwq::of(ticket);
-        let (way, line) = (Way::of(pwq, ticket.stripe()), pwq.line());
-        // SAFETY: it is the queue's.
-        match unsafe { way.slot.as_ref() }.admit(gate) {
-            Admission::Free => way.push(self.hazard(), queued),
+        let (slot, line) = {
+            let pwq = Pwq::of(queued.ticket().expect("it was Entered"));
+            (NonNull::from(&*pwq.slot), pwq.line())
+        };
+        // SAFETY: it is the queue's, which the caller has a handle of.
+        let slot = unsafe { slot.as_ref() };
+        match slot.admit(gate) {
+            Admission::Free => push_new(self.hazard(), queued),
             Admission::Counted => {
                 queued.count();
-                way.push(self.hazard(), queued);
+                push_new(self.hazard(), queued);
             }
-            // SAFETY: as above.
-            Admission::Wait => unsafe { way.slot.as_ref() }.hold(line, queued, &mut push),
+            Admission::Wait => slot.hold(line, queued, &mut push),
         }
     }
 

@@ -21,22 +21,11 @@ use crate::pwq::enter;
 use crate::pwq::limit_slot::{Gate, Slot};
 use crate::pwq::queue_core::QueueCore;
 use crate::pwq::slot::Entry;
-use crate::pwq::submit::{Queueing, Way};
+use crate::pwq::submit::{Queueing, push_new};
 use crate::task::claim::Claimed;
 use crate::task::header::{Header, Job, Queued};
 use crate::task::ticket::Ticket;
 use crate::task::vtable::ItemRef;
-
-/// A queuer, on a pwq of the queue.
-pub(crate) type Entered<'a> = enter::Entered<'a, Pwq>;
-
-/// For the instance of a queuer.
-#[inline(always)]
-fn ticket(entered: Entered<'_>) -> Ticket {
-    // SAFETY: its place is handed over. The home is that of a slot of pwqs, which is there for as long as the
-    // instance isn't over.
-    unsafe { Ticket::new(entered.keep()) }
-}
 
 /// What a queuer has Picked.
 pub(crate) type Picked<'a> = enter::Picked<'a, Pwq>;
@@ -144,27 +133,29 @@ impl PwqTable {
 
     /// Enters a pwq for work that is asked to run at `place`, and was picked for so.
     #[inline(always)]
-    pub(crate) fn enter<'a>(&'a self, place: At, picked: Option<Picked<'a>>) -> Entered<'a> {
+    pub(crate) fn enter(&self, place: At, picked: Option<Picked<'_>>) -> Ticket {
         match picked.and_then(|picked| self.enter_picked(picked)) {
-            Some(entered) if self.is_for(place, &entered) => entered,
+            Some(ticket) if self.is_for(place, &ticket) => ticket,
             near => self.enter_slowly(place, near),
         }
     }
 
     #[inline(always)]
-    fn enter_picked<'a>(&'a self, picked: Picked<'a>) -> Option<Entered<'a>> {
-        let colours = &self.shared.colours;
-        match current_worker::with_carry(|carry| carry.reuse(picked.spot())) {
-            Some(true) => Some(picked.reused()),
-            _ => colours.enter(picked),
-        }
+    fn enter_picked(&self, picked: Picked<'_>) -> Option<Ticket> {
+        let spot = match current_worker::with_carry(|carry| carry.reuse(picked.spot())) {
+            Some(true) => picked.spot(),
+            _ => self.shared.colours.enter(picked)?,
+        };
+        // SAFETY: the place is the instance's. The home is that of a slot of pwqs, which is there for as long as
+        // the instance isn't over.
+        Some(unsafe { Ticket::new(spot) })
     }
 
     /// Not where none of the pod's CPUs is for this work: it queues from isolated ones, or the pod has no
     /// share of a CPU quota.
     #[inline]
-    fn is_for(&self, place: At, entered: &Entered<'_>) -> bool {
-        let pwq = entered.pwq();
+    fn is_for(&self, place: At, ticket: &Ticket) -> bool {
+        let pwq = Pwq::of(ticket);
         self.bound
             || match place {
                 At::Cpu(_) => true,
@@ -176,34 +167,34 @@ impl PwqTable {
     /// Where it isn't as it nearly always is. `near`: what was entered is not for this work.
     #[cold]
     #[inline(never)]
-    fn enter_slowly<'a>(&'a self, place: At, near: Option<Entered<'a>>) -> Entered<'a> {
+    fn enter_slowly(&self, place: At, near: Option<Ticket>) -> Ticket {
         match near.or_else(|| self.enter_near(place)) {
-            Some(entered) if self.is_for(place, &entered) => entered,
+            Some(ticket) if self.is_for(place, &ticket) => ticket,
             near => {
-                near.into_iter().for_each(|entered| self.shared.colours.retract(entered));
+                near.into_iter().for_each(Ticket::withdraw);
                 self.enter_by_plan(place)
             }
         }
     }
 
-    fn enter_near(&self, place: At) -> Option<Entered<'_>> {
+    fn enter_near(&self, place: At) -> Option<Ticket> {
         loop {
             // Again where the entry was another one meanwhile.
-            if let Some(entered) = self.shared.colours.enter(self.pick(place)?) {
-                return Some(entered);
+            if let Some(ticket) = self.enter_picked(self.pick(place)?) {
+                return Some(ticket);
             }
         }
     }
 
-    fn enter_by_plan(&self, place: At) -> Entered<'_> {
+    fn enter_by_plan(&self, place: At) -> Ticket {
         loop {
             let plan = self.plan.load();
             let pool = match place {
                 At::Node(node) => plan.of_node(node, self.bound),
                 _ => plan.any(),
             };
-            if let Some(entered) = self.enter_near(At::Cpu(plan.cpus[pool])) {
-                return entered;
+            if let Some(ticket) = self.enter_near(At::Cpu(plan.cpus[pool])) {
+                return ticket;
             }
             // An old plan, and an entry that is another one's meanwhile.
             corewise_sync::thread::yield_now();
@@ -235,14 +226,13 @@ impl PwqTable {
             return Queueing::Pending;
         }
         // Enter.
-        let entered = self.enter(place, picked);
-        let way = Way::of(entered.pwq(), entered.stripe());
+        let ticket = self.enter(place, picked);
         // ReadGate.
-        let gate = way.gate();
+        let gate = Pwq::of(&ticket).slot.gate();
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
-        let queued = unsafe { Queued::new(item(), Job { ticket: ticket(entered).into(), site }) };
+        let queued = unsafe { Queued::new(item(), Job { ticket: ticket.into(), site }) };
         if gate.open() {
-            way.push(hazard, queued);
+            push_new(hazard, queued);
             return Queueing::Queued;
         }
         self.shared().pass(gate, queued, accepted)
@@ -262,13 +252,12 @@ impl PwqTable {
         }
         // Enter and ReadGate, as in `queue`.
         let (picked, hazard) = (self.pick(place), self.shared().hazard());
-        let entered = self.enter(place, picked);
-        let way = Way::of(entered.pwq(), entered.stripe());
-        let gate = way.gate();
+        let ticket = self.enter(place, picked);
+        let gate = Pwq::of(&ticket).slot.gate();
         // SAFETY: the item is pending, and new.
-        let queued = unsafe { Queued::new(item, Job { ticket: ticket(entered).into(), site }) };
+        let queued = unsafe { Queued::new(item, Job { ticket: ticket.into(), site }) };
         if gate.open() {
-            way.push(hazard, queued);
+            push_new(hazard, queued);
         } else if self.shared().refuses(gate, false) {
             return Err(queued.take_new());
         } else {
@@ -285,13 +274,12 @@ impl PwqTable {
             return false;
         }
         // Enter and ReadGate, as for a new one.
-        let entered = self.enter(place, self.pick(place));
-        let way = Way::of(entered.pwq(), entered.stripe());
-        let gate = way.gate();
-        let old = claimed.with_job(|job| job.ticket.replace(ticket(entered).into()));
+        let ticket = self.enter(place, self.pick(place));
+        let gate = Pwq::of(&ticket).slot.gate();
+        let old = claimed.with_job(|job| job.ticket.replace(ticket.into()));
         let queued = claimed.release();
         let queueing = if gate.open() {
-            way.push(self.shared().hazard(), queued);
+            push_new(self.shared().hazard(), queued);
             Queueing::Queued
         } else {
             self.shared().pass(gate, queued, false)

@@ -160,6 +160,11 @@ impl Ticket {
         self.0.counted()
     }
 
+    /// The instance was never queued: the queue didn't take it, or it has to be counted elsewhere.
+    pub(crate) fn withdraw(self) {
+        self.note(Event::Withdrawn);
+    }
+
     /// Counts what becomes of it.
     pub(crate) fn note(&self, what: Event) {
         // SAFETY: its instance isn't over.

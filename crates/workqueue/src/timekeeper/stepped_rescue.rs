@@ -12,6 +12,7 @@ use super::{Settings, Timekeeper};
 use crate::attributes::At;
 use crate::handle::join::JoinHandle;
 use crate::pools::WorkerPools;
+use crate::pwq::Pwq;
 use crate::queue::Workqueue;
 use crate::queue::builder::QueueBuilder;
 use crate::task::publication::Publication;
@@ -63,9 +64,9 @@ impl Stuck {
     /// What the timekeeper would call the queue's rescuer with.
     fn call(&self, queue: &Workqueue) -> Call {
         let (table, place) = (queue.table(), At::Here);
-        let entered = table.enter(place, table.pick(place));
-        let (group, pool) = (Arc::clone(&entered.pwq().group), entered.pwq().pool);
-        queue.shared().colours.retract(entered);
+        let ticket = table.enter(place, table.pick(place));
+        let (group, pool) = (Arc::clone(&Pwq::of(&ticket).group), Pwq::of(&ticket).pool);
+        ticket.withdraw();
         Call { queue: Arc::clone(queue.shared()) as _, group, pool }
     }
 
