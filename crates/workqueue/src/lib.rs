@@ -29,6 +29,9 @@
 //! [`flush`](Workqueue::flush) waits for lets that go on. If the item is queued while it runs, it runs once more after, and
 //! never beside itself. Until it has started it can be cancelled, put off, or run by the thread that waits for it.
 //!
+//! In the sources that is the way `PwqTable`, `Pwq`, `Ticket`, `Queued`, `Stripe`, `Worker`, `Running`, `DeferredEnds`; the
+//! folders are rooms, and imports go one way.
+//!
 //! # At rest
 //!
 //! Workers park on a futex without a timeout: an idle machine stays idle. Only a worker that its

@@ -35,7 +35,7 @@ use crate::pools::groups::Lease;
 use crate::pwq::arc_field::ArcField;
 use crate::pwq::carried::Deferred;
 use crate::pwq::limit_slot::Slot;
-use crate::pwq::queue_core::QueueCore;
+use crate::pwq::queue_core::{QueueCore, Traits};
 use crate::pwq::schedule::OfPwq;
 use crate::pwq::slot::{InSlot, PwqSlot};
 use crate::pwq::stats::Counters;
@@ -155,7 +155,7 @@ impl Drop for Pwq {
 
 impl InSlot for Pwq {
     fn home(&self) -> Home {
-        let QueueCore { id, cpu_intensive, timed, .. } = *self.shared;
+        let QueueCore { id, traits: Traits { cpu_intensive, timed, .. }, .. } = *self.shared;
         Home { queue: id, cpu_intensive, timed, schedule: &OfPwq }
     }
 

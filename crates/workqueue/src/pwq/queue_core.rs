@@ -34,18 +34,7 @@ pub(crate) struct QueueCore {
     pub(crate) id: u64,
     /// I: the name for reports.
     pub(crate) name: String,
-    /// I: what it is.
-    pub(crate) kind: QueueKind,
-    /// I: whether a freeze of the pools holds its work back.
-    pub(crate) freezable: bool,
-    /// I: whether its items aren't counted for the cores that they compute on.
-    pub(crate) cpu_intensive: bool,
-    /// I: whether it is counted how long its items run.
-    pub(crate) timed: bool,
-    /// I: whether it is the queue below another one, which takes work also while it is drained.
-    pub(crate) is_below: bool,
-    /// I: who runs its work where no worker can.
-    pub(crate) rescuer: Option<Rescuer>,
+    pub(crate) traits: Traits,
     pub(crate) colours: Colours<Careful, Pwq>,
     /// Which instances may be active, and which are held back.
     pub(crate) limiter: Limiter<Queued>,
@@ -71,11 +60,17 @@ pub(crate) struct Limit {
 
 /// What a queue is, for good.
 pub(crate) struct Traits {
+    /// I: what it is.
     pub(crate) kind: QueueKind,
+    /// I: whether a freeze of the pools holds its work back.
     pub(crate) freezable: bool,
+    /// I: whether its items aren't counted for the cores that they compute on.
     pub(crate) cpu_intensive: bool,
+    /// I: whether it is counted how long its items run.
     pub(crate) timed: bool,
+    /// I: whether it is the queue below another one, which takes work also while it is drained.
     pub(crate) is_below: bool,
+    /// I: who runs its work where no worker can.
     pub(crate) rescuer: Option<Rescuer>,
 }
 
@@ -84,18 +79,13 @@ impl QueueCore {
     pub(crate) fn new(
         name: String,
         pools: &WorkerPools,
-        Traits { kind, freezable, cpu_intensive, timed, is_below, rescuer }: Traits,
+        traits: Traits,
         (counted_by, places): (CountedBy, usize),
     ) -> Arc<QueueCore> {
         Arc::new(QueueCore {
             id: pools.next_queue(),
             name,
-            kind,
-            freezable,
-            cpu_intensive,
-            timed,
-            is_below,
-            rescuer,
+            traits,
             colours: Colours::new(),
             limiter: Limiter::new(counted_by, places),
             limit: Mutex::new(Limit { max_active: UNLIMITED, cpus: None }),
@@ -200,11 +190,11 @@ impl Registered for QueueCore {
     }
 
     fn rescuer(&self) -> Option<&Rescuer> {
-        self.rescuer.as_ref()
+        self.traits.rescuer.as_ref()
     }
 
     fn is_freezable(&self) -> bool {
-        self.freezable
+        self.traits.freezable
     }
 
     fn in_flight(&self) -> u64 {

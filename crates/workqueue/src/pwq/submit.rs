@@ -153,7 +153,7 @@ impl QueueCore {
         if gate.closed() {
             return true;
         }
-        let refuses = gate.draining() && !accepted && !self.is_below && !self.runs_here();
+        let refuses = gate.draining() && !accepted && !self.traits.is_below && !self.runs_here();
         if refuses {
             tracing::warn!(
                 queue = self.name,

@@ -82,7 +82,7 @@ impl PwqTable {
             slot: ArcField::of(shared, |shared| shared.limiter.slot(0)),
             entries: plan.by_cpu.iter().map(|_| Entry::new()).collect(),
             plan: Swap::new(Arc::clone(&plan)),
-            bound: shared.kind.per_cpu(),
+            bound: shared.traits.kind.per_cpu(),
         };
         pwqs.follow(&plan);
         pwqs

@@ -83,17 +83,17 @@ impl QueueBuilder {
 
     /// The queue below one with these attributes: see [`Workqueue::below`].
     pub(crate) fn below(above: &QueueCore, attributes: Attributes) -> Self {
-        let per_cpu = above.kind.per_cpu();
+        let per_cpu = above.traits.kind.per_cpu();
         let Attributes { scope, strict, cpus, nice, .. } = attributes;
         QueueBuilder {
-            kind: if per_cpu { above.kind } else { QueueKind::Unbound },
+            kind: if per_cpu { above.traits.kind } else { QueueKind::Unbound },
             scope: Some(scope),
             strict,
             cpus,
             nice,
-            cpu_intensive: above.cpu_intensive,
-            rescuer: above.rescuer.is_some(),
-            timed: above.timed,
+            cpu_intensive: above.traits.cpu_intensive,
+            rescuer: above.traits.rescuer.is_some(),
+            timed: above.traits.timed,
             is_below: true,
             ..QueueBuilder::new(format!("{}/below", above.name))
         }

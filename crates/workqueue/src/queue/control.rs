@@ -49,7 +49,7 @@ impl Workqueue {
 
     /// What the queue is.
     pub fn kind(&self) -> QueueKind {
-        self.shared().kind
+        self.shared().traits.kind
     }
 
     /// Its attributes now: change what you like in them, and give them to
@@ -72,17 +72,17 @@ impl Workqueue {
     /// as it was.
     pub fn set_attributes(&self, attributes: &Attributes) -> Result<(), BuildError> {
         let shared = self.shared();
-        if shared.kind.per_cpu() {
-            let (queue, kind) = (shared.name.clone(), shared.kind.name());
+        if shared.traits.kind.per_cpu() {
+            let (queue, kind) = (shared.name.clone(), shared.traits.kind.name());
             return Err(BuildError::Fixed { queue, kind });
         }
         self.takes_max_active(attributes.max_active)?;
         // Prepare: with no lock held, since it may come to a spawn handler, which is the user's.
-        let key = PoolKey::of(shared.kind, attributes);
+        let key = PoolKey::of(shared.traits.kind, attributes);
         let lease = shared.pools.lease(&shared.name, key.clone())?;
         // Commit: from here on nothing fails.
         let mut current = self.control().attributes.lock();
-        if key != PoolKey::of(shared.kind, &current) {
+        if key != PoolKey::of(shared.traits.kind, &current) {
             // A queuer that has Entered an old pwq queues on the old pools, which that pwq keeps open.
             self.table().replace(&shared.pools, &lease);
         }

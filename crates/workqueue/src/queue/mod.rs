@@ -263,7 +263,7 @@ impl fmt::Debug for Workqueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Workqueue")
             .field("name", &self.inner.shared.name)
-            .field("kind", &self.inner.shared.kind)
+            .field("kind", &self.inner.shared.traits.kind)
             .field("attributes", &self.inner.control.attributes)
             .field("stats", &self.stats())
             .finish()

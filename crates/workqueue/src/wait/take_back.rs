@@ -159,7 +159,7 @@ fn in_place(item: Lent<'_>, role: Role) -> bool {
     let found = item.look(|job| {
         let pwq = job.ticket.as_ref().map(Pwq::of).filter(|pwq| has_place_here(&pwq.slot))?;
         let here = of_pwq(waiter, pwq).allowed_in_place();
-        let ordered = pwq.shared.kind == QueueKind::Ordered;
+        let ordered = pwq.shared.traits.kind == QueueKind::Ordered;
         let queue = || Arc::clone(&pwq.shared);
         Some((here, ordered.then(|| (queue(), job.label(item.table)))))
     });
@@ -185,7 +185,7 @@ pub(crate) fn lend(item: Lent<'_>) -> bool {
         Some(Arc::clone(&Pwq::of(ticket).shared))
     });
     let Some(queue) = shared.flatten() else { return false };
-    if queue.kind == QueueKind::Ordered && queue.before(item) > 0 {
+    if queue.traits.kind == QueueKind::Ordered && queue.before(item) > 0 {
         return false;
     }
     item.claim().map(submit::let_through).is_some()
