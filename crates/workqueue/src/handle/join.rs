@@ -19,7 +19,7 @@ use crate::task::running::Spawner;
 use crate::task::vtable::{Item, ItemRef, Lent, Runs, Table, free, release_count};
 use crate::wait;
 use crate::wait::messages;
-use crate::wait::take_back::{Role, polled, take_back};
+use crate::wait::take_back::{Role, take_back};
 
 /// Waits for a spawned closure's value. Dropping it lets the closure run on, unobserved; its value is
 /// then dropped on the worker, or here where the closure is over. A panic of the value's destructor is
@@ -124,9 +124,6 @@ impl<T> Future for JoinHandle<T> {
     /// # Panics
     /// Where it is polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if !self.is_finished() {
-            polled(self.lent());
-        }
         self.task().done().poll_complete(cx).map(|()| self.task().take().expect(TAKEN))
     }
 }

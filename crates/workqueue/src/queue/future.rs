@@ -82,7 +82,7 @@ impl Workqueue {
     {
         let site = Location::caller();
         let task = Arc::new_cyclic(|me| FutureTask {
-            header: Header::new(Table::polled::<FutureTask<F>, F>()),
+            header: Header::new(Table::counted::<FutureTask<F>, F>()),
             state: FutureState::new(),
             future: UnsafeCell::new(Some(future)),
             seat: UnsafeCell::new(None),

@@ -101,8 +101,6 @@ pub(crate) struct Table {
     pub(crate) once: bool,
     /// Its run uses it up.
     pub(crate) alone: bool,
-    /// Its run polls a future, and doesn't wait for what isn't ready.
-    pub(crate) polls: bool,
 }
 
 /// What tables are made of.
@@ -124,7 +122,6 @@ impl<I: Item, C> Tables<I, C> {
             fires_in: nothing,
             once: false,
             alone: false,
-            polls: false,
         }
     }
 }
@@ -133,7 +130,6 @@ impl<I: Runs, C> Tables<I, C> {
     const KEPT: Table = Self::kept(run::<I>);
     const ONCE: Table = Table { once: true, ..Self::KEPT };
     const COUNTED: Table = Table { release: release_count::<I>, kept: false, ..Self::KEPT };
-    const POLLED: Table = Table { polls: true, ..Self::COUNTED };
 }
 
 impl<I: Reusable, C> Tables<I, C> {
@@ -146,14 +142,9 @@ impl<I: Alone, C> Tables<I, C> {
 }
 
 impl Table {
-    /// Of items that live in an `Arc`, whose function is a `C`.
+    /// Of items that live in an `Arc`, whose function or future is a `C`.
     pub(crate) fn counted<I: Runs, C>() -> &'static Table {
         &Tables::<I, C>::COUNTED
-    }
-
-    /// Of items that live in an `Arc`, and poll a future, which is a `C`.
-    pub(crate) fn polled<I: Runs, C>() -> &'static Table {
-        &Tables::<I, C>::POLLED
     }
 
     /// Of items that live in a `Box`, are kept by their state word, and can be queued again and again.

@@ -57,7 +57,11 @@ pub(crate) fn without_rescuer(waits_for: fmt::Arguments<'_>, how: fmt::Arguments
         "of a queue with a rescuer waits for {waits_for}, which has none: {how}; where no thread can be \
          made it waits for ever"
     );
-    running::current(|running| running.into_iter().for_each(|running| warn(running, said)));
+    running::current(|running| {
+        let Some(running) = running else { return };
+        let (queue, function, site) = (running.job.queue_name(), running.name(), running.job.site);
+        tracing::warn!(target: "corewise_workqueue", queue, function, %site, "a work item {said}");
+    });
 }
 
 /// Somebody is about to wait for an item.
@@ -175,33 +179,9 @@ fn given_up(what: &str, location: &Location<'_>, complaint: &str) -> ! {
 #[cold]
 fn never_ends(running: &Running, what: &str, location: &Location<'_>, complaint: &str) -> ! {
     let said = format!("{complaint}: {what} at {location}; this would never end");
-    quietly(|| error(running, format_args!("{said}")));
     let (queue, function, site) = (running.job.queue_name(), running.name(), running.job.site);
+    quietly(|| {
+        tracing::error!(target: "corewise_workqueue", queue, function, %site, "a work item {said}");
+    });
     panic!("work item {function} of queue '{queue}', queued at {site}, {said}");
-}
-
-/// A future is polled inside an item that is no future, and its closure can't start before that
-/// item is over.
-#[cold]
-pub(crate) fn polled_inside(instance: Label) {
-    let Label { name, site, .. } = instance;
-    let function = name();
-    let said = format_args!(
-        "polls the JoinHandle of {function}, queued at {site}, which its queue's limit or order \
-         holds back until that item is over: if it blocks on the future it never ends; join the \
-         handle, or await it in spawn_future"
-    );
-    running::current(|running| running.into_iter().for_each(|running| error(running, said)));
-}
-
-#[cold]
-fn warn(running: &Running, said: fmt::Arguments<'_>) {
-    let (queue, function, site) = (running.job.queue_name(), running.name(), running.job.site);
-    tracing::warn!(target: "corewise_workqueue", queue, function, %site, "a work item {said}");
-}
-
-#[cold]
-fn error(running: &Running, said: fmt::Arguments<'_>) {
-    let (queue, function, site) = (running.job.queue_name(), running.name(), running.job.site);
-    tracing::error!(target: "corewise_workqueue", queue, function, %site, "a work item {said}");
 }

@@ -197,21 +197,6 @@ fn has_place_here(slot: &Slot<Queued>) -> bool {
     running::any_here(|running| running.ticket().is_some_and(same))
 }
 
-/// A handle is polled as a future: says so where that is bound to hang, if it is blocked on.
-pub(crate) fn polled(item: Lent<'_>) {
-    let blocks = running::current(|running| running.is_some_and(|running| !running.table.polls));
-    if !blocks || !item.is_held() {
-        return;
-    }
-    let stuck = item.look(|job| {
-        let pwq = job.ticket.as_ref().map(Pwq::of)?;
-        has_place_here(&pwq.slot).then(|| job.label(item.table))
-    });
-    if let Some(label) = stuck.flatten() {
-        messages::polled_inside(label);
-    }
-}
-
 /// What is known without the item.
 fn waiter() -> TakeBack {
     let depth = DEPTH.with(Cell::get);
