@@ -298,9 +298,7 @@ impl Claimed {
             (last, ended)
         };
         flushers::wake(ended);
-        if let Some(hold) = table.hold(item, last) {
-            hold.release();
-        }
+        table.give_up(item, last);
         // Last: after a flush of the queue the instance is over in every respect.
         drop(ticket);
     }

@@ -25,7 +25,7 @@ use crate::task::header::{Header, Job};
 use crate::task::publication::{Label, Publication};
 use crate::task::state::{Finished, Snapshot};
 use crate::task::ticket::{Event, Ticket};
-use crate::task::vtable::{ItemRef, Reference, Table, log_panic};
+use crate::task::vtable::{ItemRef, Table, log_panic};
 
 per_thread! {
     static CURRENT: Cell<*const Running> = Cell::new(ptr::null());
@@ -125,21 +125,20 @@ impl Running {
     #[inline(always)]
     pub(crate) fn run(&mut self, shown: &Publication, carry: Option<&DeferredEnds>) -> u64 {
         self.run_only(shown);
-        let mut hold = None;
+        // One that is alone is used up.
+        let mut last = false;
         if !self.table.alone {
             // Finish, as it nearly always is: nobody waits or looks, and nothing was handed over.
-            let Some(last) = self.item.header().state.finish_quickly() else {
+            let Some(is_last) = self.item.header().state.finish_quickly() else {
                 // What was handed over may be of another queue.
                 carry.inspect(|carry| carry.stops());
                 return self.finish_slowly(shown);
             };
-            // SAFETY: the instance is over, and doesn't touch the item again.
-            hold = self.table.hold(unsafe { self.take_hold() }, last);
+            last = is_last;
         }
         shown.ends();
-        if let Some(hold) = hold {
-            hold.release();
-        }
+        // SAFETY: the instance is over, and doesn't touch the item again.
+        self.table.give_up(unsafe { self.take_hold() }, last);
         // Last: after a flush of the queue the instance is over in every respect.
         let ticket = self.job.ticket.take();
         if let Some(carry) = carry {
@@ -233,11 +232,8 @@ impl Running {
             shown.ends();
         }
         let next = again.then(|| Claimed(item.pointer()));
-        let hold = table.hold(item, last);
         let then = then(next);
-        if let Some(hold) = hold {
-            hold.release();
-        }
+        table.give_up(item, last);
         // Last: after a flush of the queue the instance is over in every respect.
         drop(job.ticket);
         then
@@ -312,7 +308,7 @@ impl Drop for Unused<'_> {
         if table.alone {
             // SAFETY: it wasn't used up, and isn't touched any more.
             let item = unsafe { ItemRef::kept(item.pointer()) };
-            table.hold(item, true).into_iter().for_each(Reference::release);
+            table.give_up(item, true);
         }
     }
 }

@@ -112,14 +112,17 @@ impl<I: Item, C> Tables<I, C> {
         Table {
             name: std::any::type_name::<C>,
             run,
-            cancelled: cancelled::<I>,
-            panicked: panicked::<I>,
-            spawner: spawner::<I>,
+            // SAFETY: as of the table's functions.
+            cancelled: |item| unsafe { of::<I>(item) }.cancelled(),
+            // SAFETY: as above.
+            panicked: |item, payload| unsafe { of::<I>(item) }.panicked(payload),
+            // SAFETY: as above.
+            spawner: |item| unsafe { of::<I>(item) }.spawner().map(NonNull::from),
             release: free::<I>,
             kept: true,
             aside: 0,
-            unshelve: nothing,
-            fires_in: nothing,
+            unshelve: |_| None,
+            fires_in: |_| None,
             once: false,
             alone: false,
         }
@@ -127,18 +130,28 @@ impl<I: Item, C> Tables<I, C> {
 }
 
 impl<I: Runs, C> Tables<I, C> {
-    const KEPT: Table = Self::kept(run::<I>);
+    // SAFETY: as of the table's functions.
+    const KEPT: Table = Self::kept(|item| unsafe { of::<I>(item) }.run());
     const ONCE: Table = Table { once: true, ..Self::KEPT };
     const COUNTED: Table = Table { release: release_count::<I>, kept: false, ..Self::KEPT };
 }
 
 impl<I: Reusable, C> Tables<I, C> {
-    const REUSABLE: Table =
-        Table { aside: I::ASIDE, unshelve: unshelve::<I>, fires_in: fires_in::<I>, ..Self::KEPT };
+    const REUSABLE: Table = Table {
+        aside: I::ASIDE,
+        // SAFETY: as of the table's functions.
+        unshelve: |item| unsafe { of::<I>(item) }.unshelve(),
+        // SAFETY: as above.
+        fires_in: |item| unsafe { of::<I>(item) }.fires_in(),
+        ..Self::KEPT
+    };
 }
 
 impl<I: Alone, C> Tables<I, C> {
-    const ALONE: Table = Table { alone: true, ..Self::kept(use_up::<I>) };
+    // SAFETY: the item was leaked from a `Box`, and is the caller's, who gives it up.
+    const USE_UP: unsafe fn(NonNull<Header>) =
+        |item| unsafe { Box::from_raw(item.cast::<I>().as_ptr()) }.run();
+    const ALONE: Table = Table { alone: true, ..Self::kept(Self::USE_UP) };
 }
 
 impl Table {
@@ -168,11 +181,21 @@ impl Table {
         !self.kept
     }
 
-    /// What is left to give up of an item whose instance is over. `last`: no instance is left, and
-    /// nobody has the item.
+    /// Gives up what is left of an item whose instance is over: nothing, where it isn't the `last` one, or
+    /// somebody has the item. The user's destructors may run then.
     #[inline]
-    pub(crate) fn hold(&self, item: ItemRef, last: bool) -> Option<Reference> {
-        (last || !self.kept).then_some(Reference { item: item.0, release: self.release })
+    pub(crate) fn give_up(&self, item: ItemRef, last: bool) {
+        if last || !self.kept {
+            self.let_go(item);
+        }
+    }
+
+    /// A panic in there is no business of the caller's. Called by few runs: an item that is used up needs it
+    /// not, and most reusable ones outlast theirs.
+    #[inline(never)]
+    fn let_go(&self, item: ItemRef) {
+        // SAFETY: the item is of this table, still held, and given up once.
+        shielded("dropping a work item's function", || unsafe { (self.release)(item.0) });
     }
 }
 
@@ -180,72 +203,15 @@ impl Table {
 ///
 /// # Safety
 /// The header is the one of a live `I`, and the pointer was made from one to the whole item.
-unsafe fn item<'a, I: Item>(header: NonNull<Header>) -> &'a I {
+unsafe fn of<'a, I: Item>(header: NonNull<Header>) -> &'a I {
     // SAFETY: as the caller says; the header is the item's first field.
     unsafe { header.cast::<I>().as_ref() }
-}
-
-/// # Safety
-/// As [`item`].
-unsafe fn run<I: Runs>(header: NonNull<Header>) {
-    // SAFETY: as the caller says.
-    unsafe { item::<I>(header) }.run();
-}
-
-/// # Safety
-/// As [`free`].
-unsafe fn use_up<I: Alone>(header: NonNull<Header>) {
-    // SAFETY: the item was leaked from a `Box`, and is the caller's, who gives it up.
-    unsafe { Box::from_raw(header.cast::<I>().as_ptr()) }.run();
-}
-
-/// # Safety
-/// As [`item`].
-unsafe fn cancelled<I: Item>(header: NonNull<Header>) {
-    // SAFETY: as the caller says.
-    unsafe { item::<I>(header) }.cancelled();
-}
-
-/// # Safety
-/// As [`item`].
-unsafe fn panicked<I: Item>(header: NonNull<Header>, payload: Box<dyn Any + Send>) {
-    // SAFETY: as the caller says.
-    unsafe { item::<I>(header) }.panicked(payload);
-}
-
-/// # Safety
-/// As [`item`].
-unsafe fn spawner<I: Item>(header: NonNull<Header>) -> Option<NonNull<Span>> {
-    // SAFETY: as the caller says.
-    unsafe { item::<I>(header) }.spawner().map(NonNull::from)
-}
-
-/// Of an item that has no timer.
-///
-/// # Safety
-/// As [`item`].
-unsafe fn nothing<T>(_: NonNull<Header>) -> Option<T> {
-    None
-}
-
-/// # Safety
-/// As [`item`].
-unsafe fn unshelve<I: Reusable>(header: NonNull<Header>) -> Option<Queued> {
-    // SAFETY: as the caller says.
-    unsafe { item::<I>(header) }.unshelve()
-}
-
-/// # Safety
-/// As [`item`].
-unsafe fn fires_in<I: Reusable>(header: NonNull<Header>) -> Option<Duration> {
-    // SAFETY: as the caller says.
-    unsafe { item::<I>(header) }.fires_in()
 }
 
 /// Gives up a count of the `Arc` that the item lives in.
 ///
 /// # Safety
-/// As [`item`], of an `I` that lives in an `Arc`; the caller has a count of it, and gives it up.
+/// As [`of`], of an `I` that lives in an `Arc`; the caller has a count of it, and gives it up.
 pub(crate) unsafe fn release_count<I>(header: NonNull<Header>) {
     // SAFETY: the hold is a count of the `Arc` that `ItemRef::counted` was given.
     drop(unsafe { Arc::from_raw(header.cast::<I>().as_ptr()) });
@@ -254,7 +220,7 @@ pub(crate) unsafe fn release_count<I>(header: NonNull<Header>) {
 /// Frees an item that lives in a `Box`.
 ///
 /// # Safety
-/// As [`item`], of an `I` that was leaked from a `Box`; nobody else has it.
+/// As [`of`], of an `I` that was leaked from a `Box`; nobody else has it.
 pub(crate) unsafe fn free<I>(header: NonNull<Header>) {
     // SAFETY: the item was leaked from a `Box`, and nobody has it any more, or ever will.
     drop(unsafe { Box::from_raw(header.cast::<I>().as_ptr()) });
@@ -323,25 +289,8 @@ impl Deref for Lent<'_> {
     }
 }
 
-/// What is left to give up of an item. The user's destructors may run then.
-pub(crate) struct Reference {
-    item: NonNull<Header>,
-    release: unsafe fn(NonNull<Header>),
-}
-
-impl Reference {
-    /// Gives it up. A panic in there is no business of the caller's. Called by few runs: an item that is
-    /// used up needs none, and most reusable ones outlast theirs.
-    #[inline(never)]
-    pub(crate) fn release(self) {
-        // SAFETY: `Table::hold` has made it of an item that is still held, with its own table's
-        // function; it is given up once.
-        shielded("dropping a work item's function", || unsafe { (self.release)(self.item) });
-    }
-}
-
 /// The pool's pointer to an item, of whatever type: the hold of one instance on it, which is given up
-/// by [`Table::hold`] only: forgetting it leaks.
+/// by [`Table::give_up`] only: forgetting it leaks.
 pub(crate) struct ItemRef(NonNull<Header>);
 
 // SAFETY: it stands for an `Arc` or a `Box` of an item, and items are `Send + Sync`.
