@@ -3,6 +3,7 @@
 //!
 //! Read `README.md` beside this file first: the comments here use its names for the steps and states.
 
+use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 
 use corewise_sync::atomic::{AtomicPtr, Ordering};
@@ -31,7 +32,8 @@ pub(crate) struct PwqSlot<L> {
     pwq: UnsafeCell<Option<L>>,
 }
 
-const _: () = assert!(align_of::<PwqSlot<()>>() == STRIPES);
+// A ticket names a slot by its home.
+const _: () = assert!(align_of::<PwqSlot<()>>() == STRIPES && offset_of!(PwqSlot<()>, home) == 0);
 
 // SAFETY: the pwq is written while nobody reads it (`README.md`), and shared: `L: Send + Sync`.
 unsafe impl<L: Send + Sync> Send for PwqSlot<L> {}
