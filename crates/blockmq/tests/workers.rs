@@ -17,7 +17,7 @@ use corewise_blockmq::{
     Queue, Request, Started, TimedOut, TimerReturn, Whole,
 };
 use corewise_sync::{Completion, Mutex};
-use corewise_workqueue::{QueueBuilder, QueueKind, Work, Workqueue};
+use corewise_workqueue::{QueueBuilder, QueueError, QueueKind, Work, Workqueue};
 
 use common::mirrors::{LEG, Legs, REGION, SIZE, Up, until_alike};
 use common::{Held, Rig, STALL, block, submit};
@@ -93,7 +93,7 @@ fn during_drain(wq: &Workqueue, inside: impl FnOnce()) {
     begun.wait();
     thread::scope(|scope| {
         scope.spawn(|| wq.drain());
-        while wq.queue(&Work::new(|| ())) {
+        while wq.queue(&Work::new(|| ())) != Err(QueueError::Draining) {
             thread::yield_now();
         }
         // Also where it panics.

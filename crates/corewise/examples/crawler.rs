@@ -98,7 +98,10 @@ impl Crawler {
         };
         let delay = turn.saturating_duration_since(Instant::now()).max(after);
         let crawler = Arc::clone(self);
-        self.queue.queue_delayed(&Work::new(move || crawler.run(page)), delay);
+        let visit = Work::new(move || crawler.run(page));
+        self.queue
+            .queue_delayed(&visit, delay)
+            .expect("the crawl isn't over, and the queue is open");
     }
 
     fn run(self: &Arc<Self>, page: usize) {

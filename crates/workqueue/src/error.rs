@@ -80,6 +80,79 @@ impl fmt::Display for BuildError {
 
 impl std::error::Error for BuildError {}
 
+/// The item is pending: a run follows that sees what was written before the call, unless it is cancelled before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Queued {
+    /// By this call.
+    Now,
+    /// It was before: any number of calls become one run.
+    AlreadyPending,
+}
+
+/// Why a queue didn't take something: it is as if nobody had tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QueueError {
+    /// The item is disabled: see [`Work::disable`](crate::Work::disable).
+    Disabled,
+    /// The queue is being [drained](crate::Workqueue::drain), and this doesn't come from one of its own items. Later it
+    /// takes it again.
+    Draining,
+    /// The queue was [destroyed](crate::Workqueue::destroy), or its pools were
+    /// [shut down](crate::WorkerPools::shutdown). It takes nothing any more.
+    Closed,
+    /// It is for later, and the system gave no thread for the timers.
+    NoThread,
+}
+
+impl fmt::Display for QueueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            QueueError::Disabled => {
+                "the work item was not queued: it is disabled; enable it as often as it was \
+                 disabled, and queue it again"
+            }
+            QueueError::Draining => {
+                "not queued: the queue is being drained, and takes only what its own items queue; \
+                 try again after the drain"
+            }
+            QueueError::Closed => {
+                "not queued: the queue was destroyed, or its worker pools were shut down; use \
+                 another queue"
+            }
+            QueueError::NoThread => {
+                "not queued for later: the system gave no thread for the timers; raise the limit of \
+                 processes (ulimit -u, or the cgroup's pids.max)"
+            }
+        })
+    }
+}
+
+impl std::error::Error for QueueError {}
+
+/// A closure that a queue didn't take, and why: see [`Workqueue::execute`](crate::Workqueue::execute).
+#[non_exhaustive]
+pub struct Refused<C> {
+    /// The closure, as it was.
+    pub closure: C,
+    /// Why.
+    pub error: QueueError,
+}
+
+impl<C> fmt::Debug for Refused<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refused").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<C> fmt::Display for Refused<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<C> std::error::Error for Refused<C> {}
+
 /// What a closure or future panicked with. Whoever owns it may have the payload; others only see the
 /// message.
 pub struct PanicPayload(Box<dyn Any + Send>);

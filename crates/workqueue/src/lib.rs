@@ -39,8 +39,8 @@
 //!
 //! # What is promised
 //!
-//! * After each queueing that returned true, the item runs at least once, unless a shutdown at the
-//!   same time cancels it; never on two workers at once.
+//! * After each queueing that returned `Ok`, the item runs at least once, unless it is cancelled, or a shutdown at
+//!   the same time cancels it; never on two workers at once.
 //! * Items that are queued from one CPU, on one queue and one pod, start in the order in which they
 //!   were queued; with more than one worker they may overtake each other after that. (A thread that
 //!   moves to another CPU in between has queued from two, and what names a CPU or a node lies with what
@@ -67,7 +67,7 @@ mod timekeeper;
 mod wait;
 
 pub use attributes::{At, Attributes, QueueKind};
-pub use error::{BuildError, JoinError, PanicPayload};
+pub use error::{BuildError, JoinError, PanicPayload, QueueError, Queued, Refused};
 pub use handle::join::JoinHandle;
 pub use handle::work::Work;
 pub use pool::idle::Idle;

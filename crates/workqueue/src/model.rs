@@ -20,6 +20,7 @@ use corewise_topology::{AffinityScope, CpuSet, Machine};
 
 use crate::attributes::At;
 use crate::attributes::QueueKind;
+use crate::error;
 use crate::handle::work::Work;
 use crate::pool::PoolSpec;
 use crate::pool::alarm::Alarm;
@@ -36,7 +37,7 @@ use crate::pwq::flush::Colours;
 use crate::pwq::limit::CountedBy;
 use crate::pwq::queue_core::{QueueCore, Traits};
 use crate::pwq::slot::{Entry, InSlot, PwqSlot};
-use crate::pwq::submit::{self, Queueing, push};
+use crate::pwq::submit::{self, push};
 use crate::pwq::table::{Plan, PwqTable};
 use crate::task::claim::Place;
 use crate::task::deferred::DeferredEnds;
@@ -302,8 +303,7 @@ impl QueueModel {
         let item = || work.hold();
         let header = work.header();
         let (place, site) = (At::Cpu(pool as u32), Location::caller());
-        let queueing = self.table.queue(place, header, item, site, false);
-        queueing == Queueing::Queued
+        self.table.queue(place, header, item, site, false) == Ok(error::Queued::Now)
     }
 
     /// A broken queueing: the slot is filled also while somebody looks at the instance before.
@@ -354,7 +354,7 @@ pub fn flush_or_run(work: &Work, wanted: bool) -> bool {
 }
 
 fn pend(work: &Work) -> Option<Queued> {
-    if !work.header().state.pend() {
+    if work.header().state.pend() != Ok(error::Queued::Now) {
         return None;
     }
     let item = work.hold();

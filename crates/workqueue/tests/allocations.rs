@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use corewise_topology::Machine;
-use corewise_workqueue::{QueueBuilder, QueueKind, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue};
 
 /// Counts the allocations of the test's thread and of the workers, while that is wanted. Not those of
 /// the timekeeper, which allocates when it looks at a pool that has more work than it can take.
@@ -59,7 +59,7 @@ fn again_and_again(queue: &Workqueue) -> usize {
     let works: Vec<_> = (0..4).map(|_| Work::new(|| ())).collect();
     allocations(|| {
         for _ in 0..ROUNDS {
-            works.iter().for_each(|work| assert!(queue.queue(work)));
+            works.iter().for_each(|work| assert_eq!(queue.queue(work), Ok(Queued::Now)));
             // The statistics may.
             COUNTED.set(false);
             while queue.stats().completed != queue.stats().queued {

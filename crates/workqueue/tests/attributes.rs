@@ -7,7 +7,9 @@ use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::Placement;
 use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, CpuSet, Machine};
-use corewise_workqueue::{At, Attributes, BuildError, QueueKind, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{
+    At, Attributes, BuildError, QueueKind, Queued, Work, WorkerPools, Workqueue,
+};
 
 fn pools(description: &str) -> WorkerPools {
     WorkerPools::new(&Machine::synthetic(description).expect("a valid description"))
@@ -88,7 +90,7 @@ fn changes_while_work_flows_lose_nothing_and_double_nothing() {
                     drop(queue.spawn_at(At::Cpu(cpu), move || {
                         ran.fetch_add(1, Ordering::Relaxed);
                     }));
-                    assert!(queue.queue_at(At::Cpu(cpu), &own));
+                    assert_eq!(queue.queue_at(At::Cpu(cpu), &own), Ok(Queued::Now));
                     own.flush();
                 }
                 left.fetch_sub(1, Ordering::SeqCst);
@@ -281,11 +283,11 @@ fn an_item_that_queues_itself_goes_on_across_a_change() {
         if !stopped.load(Ordering::SeqCst)
             && let Some(work) = &*own.lock()
         {
-            assert!(again.queue(work), "it isn't pending while it runs");
+            assert_eq!(again.queue(work), Ok(Queued::Now), "it isn't pending while it runs");
         }
     });
     *slot.lock() = Some(work.clone());
-    queue.queue(&work);
+    queue.queue(&work).unwrap();
     for scope in AffinityScope::ALL {
         let before = runs.load(Ordering::SeqCst);
         queue.set_attributes(&with(&queue, |a| a.scope = scope)).unwrap();

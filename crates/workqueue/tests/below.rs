@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use corewise_sync::Completion;
 use corewise_topology::{AffinityScope, CpuSet, Machine};
-use corewise_workqueue::{QueueBuilder, QueueKind, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{
+    QueueBuilder, QueueError, QueueKind, Queued, Work, WorkerPools, Workqueue,
+};
 
 #[path = "support/spin.rs"]
 mod spin;
@@ -46,16 +48,17 @@ fn what_the_items_of_a_drained_queue_wait_for_goes_on_below() {
     begun.wait();
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| upper.drain());
-        spin_until(|| !upper.queue(&Work::new(|| ())));
+        spin_until(|| upper.queue(&Work::new(|| ())) == Err(QueueError::Draining));
         // From outside, as a device's interrupt would come.
         assert!(below.execute(move || done.complete()).is_ok());
         drain.join().unwrap();
     });
     upper.destroy();
-    assert!(!upper.queue(&Work::new(|| ())));
+    assert_eq!(upper.queue(&Work::new(|| ())), Err(QueueError::Closed));
     assert_eq!(below.spawn(|| 7).join().unwrap(), 7);
     pools.shutdown();
-    assert!(!below.queue(&Work::new(|| ())) && !upper.below().queue(&Work::new(|| ())));
+    assert_eq!(below.queue(&Work::new(|| ())), Err(QueueError::Closed));
+    assert_eq!(upper.below().queue(&Work::new(|| ())), Err(QueueError::Closed));
 }
 
 #[test]
@@ -87,7 +90,7 @@ fn the_queue_below_takes_work_while_it_is_drained_itself() {
         let drain = scope.spawn(|| below.drain());
         // Each of a thousand, whether the drain has begun or not; the last one lets it end.
         for _ in 0..1000 {
-            assert!(below.queue(&Work::new(|| ())));
+            assert_eq!(below.queue(&Work::new(|| ())), Ok(Queued::Now));
             std::thread::yield_now();
         }
         gate.complete();
@@ -145,7 +148,7 @@ fn whoever_asks_is_told_of_the_end_once_and_no_queueing_that_begins_then_is_acce
         let on_end = |panics: bool| {
             let (told, queue) = (Arc::clone(&told), queue.clone());
             queue.clone().on_end(move || {
-                assert!(!queue.queue(&Work::new(|| ())), "it has ended");
+                assert_eq!(queue.queue(&Work::new(|| ())), Err(QueueError::Closed));
                 told.fetch_add(1, Ordering::SeqCst);
                 assert!(!panics, "on purpose");
             })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex};
 use corewise_topology::Machine;
-use corewise_workqueue::{JoinError, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{JoinError, Queued, Work, WorkerPools, Workqueue};
 
 fn machine(cpus: u32) -> Machine {
     Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1")).expect("a valid description")
@@ -31,7 +31,7 @@ fn a_shutdown_cancels_what_has_no_worker_and_gets_none() {
         .build();
     let queue = Workqueue::builder("alone").build(&pools).expect("it was promised a worker");
     let (task, work) = (queue.spawn(|| ()), Work::new(|| ()));
-    assert!(queue.queue(&work));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     let workers = std::mem::take(&mut *kept.lock());
     *to_end.lock() = Some(pools);
     drop(workers);
@@ -73,7 +73,7 @@ fn what_is_let_through_after_shutdown_has_returned_is_cancelled() {
     let held = Work::new(move || {
         counts.fetch_add(1, Ordering::SeqCst);
     });
-    assert!(limited.queue(&held));
+    assert_eq!(limited.queue(&held), Ok(Queued::Now));
     assert_eq!((limited.active(), limited.held()), (1, 1));
     std::thread::scope(|scope| {
         let cancel = scope.spawn(|| active.abort());

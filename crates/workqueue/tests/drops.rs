@@ -8,7 +8,7 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::context::{self, AtomicSection};
 use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{QueueBuilder, QueueKind, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue};
 
 fn pools(cpus: u32) -> WorkerPools {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
@@ -61,7 +61,8 @@ fn no_handle_waits_when_it_is_dropped() {
     };
     let (pending, held) = (Work::new(counts()), Work::new(counts()));
     let (spawned, future) = (limited.spawn(counts()), limited.spawn_future(async {}));
-    assert!(limited.queue(&pending) && limited.queue(&held));
+    assert_eq!(limited.queue(&pending), Ok(Queued::Now));
+    assert_eq!(limited.queue(&held), Ok(Queued::Now));
     pools.freeze();
     let asleep = frozen.spawn(counts());
     let (over, ended) = mpsc::channel();
@@ -217,7 +218,7 @@ fn handles_may_be_dropped_while_a_shutdown_is_under_way() {
         let pools = pools(2);
         let queue = queue(&pools);
         let work = Work::new(|| ());
-        queue.queue(&work);
+        queue.queue(&work).unwrap();
         let (spawned, future) = (queue.spawn(|| 1), queue.spawn_future(async { 2 }));
         std::thread::scope(|threads| {
             let down = pools.clone();
@@ -244,7 +245,10 @@ fn a_destructor_that_panics_keeps_no_other_timer_from_being_cancelled() {
         let work = Work::new(move || {
             let _bomb = &bomb;
         });
-        assert!(queue.queue_delayed(&work, std::time::Duration::from_secs(3600)));
+        assert_eq!(
+            queue.queue_delayed(&work, std::time::Duration::from_secs(3600)),
+            Ok(Queued::Now)
+        );
     }
     drop(over);
     pools.shutdown();

@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{At, Dump, QueueKind, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{At, Dump, QueueKind, Queued, Work, WorkerPools, Workqueue};
 
 fn two_nodes() -> WorkerPools {
     WorkerPools::new(&Machine::synthetic("numa:2 l3:1 core:12 pu:1").unwrap())
@@ -239,7 +239,7 @@ fn started_cancelled_and_run_time_are_counted_where_the_queue_is_timed() {
     });
     starts.recv().unwrap();
     let work = Work::new(|| ());
-    assert!(timed.queue(&work));
+    assert_eq!(timed.queue(&work), Ok(Queued::Now));
     let waiting = other.spawn(|| ());
     let dump = pools.dump();
     let numbers = |dump: &Dump, index: usize| {
@@ -268,7 +268,7 @@ fn delayed_items_and_the_rescuer_of_a_queue_are_shown() {
     let queue = Workqueue::builder("careful").rescuer().build(&pools).unwrap();
     let plain = Workqueue::builder("plain").build(&pools).unwrap();
     let work = Work::new(|| ());
-    assert!(queue.queue_delayed(&work, Duration::from_secs(3600)));
+    assert_eq!(queue.queue_delayed(&work, Duration::from_secs(3600)), Ok(Queued::Now));
     let dump = pools.dump();
     let shown = |index: usize| {
         let queue = &dump.queues[index];

@@ -9,7 +9,7 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex, context};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{At, QueueBuilder, QueueKind, WorkerPools, Workqueue};
+use corewise_workqueue::{At, QueueBuilder, QueueError, QueueKind, WorkerPools, Workqueue};
 
 fn pools(cpus: u32) -> WorkerPools {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
@@ -107,8 +107,10 @@ fn a_queue_that_takes_nothing_gives_the_closure_back() {
         let kept = String::from("kept");
         let (tell, told) = mpsc::channel();
         let closure = move || tell.send(kept).expect("the test listens");
-        let returned = queue.execute(closure).expect_err("it isn't taken");
-        returned();
+        let refused = queue.execute(closure).expect_err("it isn't taken");
+        assert_eq!(refused.error, QueueError::Closed);
+        assert!(refused.to_string().contains("shut down"), "{refused}");
+        (refused.closure)();
         assert_eq!(told.recv().unwrap(), "kept");
     };
     back(&gone);
@@ -139,9 +141,13 @@ fn a_drain_gives_back_what_comes_from_outside_and_takes_what_its_own_items_hand_
     std::thread::scope(|scope| {
         scope.spawn(|| queue.drain());
         // It has begun once something is refused.
-        while queue.execute(|| ()).is_ok() {
-            std::thread::yield_now();
-        }
+        let refused = loop {
+            match queue.execute(|| ()) {
+                Ok(()) => std::thread::yield_now(),
+                Err(refused) => break refused.error,
+            }
+        };
+        assert_eq!(refused, QueueError::Draining);
         go.complete();
     });
     assert_eq!(ran.load(Ordering::SeqCst), 1);

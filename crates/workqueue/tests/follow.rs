@@ -9,7 +9,9 @@ use std::sync::Arc;
 use corewise_sync::context::Placement;
 use corewise_sync::{Completion, Countdown};
 use corewise_topology::{AffinityScope, CpuSet, Machine, current_cpu, pin_current_thread};
-use corewise_workqueue::{At, PoolReport, QueueBuilder, QueueKind, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{
+    At, PoolReport, QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue,
+};
 
 fn set(list: &str) -> CpuSet {
     list.parse().unwrap()
@@ -243,7 +245,7 @@ fn unbound_work_without_a_cpu_is_local_if_that_is_allowed_and_else_goes_round_ro
     assert!(pod == first || pod == second, "pod {pod}");
     let (tell, told) = std::sync::mpsc::channel();
     let work = Work::new(move || tell.send(own_pod().unwrap()).unwrap());
-    assert!(queue.queue_delayed(&work, std::time::Duration::from_millis(1)));
+    assert_eq!(queue.queue_delayed(&work, std::time::Duration::from_millis(1)), Ok(Queued::Now));
     let pod = told.recv().unwrap();
     assert!(pod == first || pod == second, "pod {pod}");
 }
@@ -268,7 +270,7 @@ fn max_active_is_divided_anew_among_the_nodes_that_have_cpus() {
         })
         .collect();
     for work in &works {
-        assert!(queue.queue_at(At::Cpu(0), work));
+        assert_eq!(queue.queue_at(At::Cpu(0), work), Ok(Queued::Now));
     }
     // Half of the maximum is node 0's: as many run, and wait.
     half.wait();

@@ -9,7 +9,7 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{
-    At, JoinError, QueueBuilder, QueueKind, Work, WorkerPools, Workqueue, block_in_place,
+    At, JoinError, QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue, block_in_place,
 };
 
 fn pools(cpus: u32) -> WorkerPools {
@@ -75,7 +75,7 @@ fn an_item_flushes_what_it_has_queued_on_its_own_limited_queue() {
         let (work, runs) = counting();
         let flushed = work.clone();
         inside(&queue, move |queue| {
-            assert!(queue.queue_at(At::Cpu(0), &flushed));
+            assert_eq!(queue.queue_at(At::Cpu(0), &flushed), Ok(Queued::Now));
             flushed.flush()
         })
         .unwrap();
@@ -238,7 +238,7 @@ fn a_wait_for_oneself_ends_with_a_panic() {
             }
         })
     });
-    assert!(queue.queue(work));
+    assert_eq!(queue.queue(work), Ok(Queued::Now));
     work.flush();
     assert_eq!(said.lock().len(), 3);
     assert!(said.lock().iter().all(|message| message.contains("waits for itself")));
@@ -257,7 +257,7 @@ fn an_item_that_a_freeze_lets_end_may_wait_for_what_that_holds_back() {
     let value = inside(&queue, move |queue| {
         freezing.freeze();
         let (work, runs) = counting();
-        assert!(queue.queue(&work));
+        assert_eq!(queue.queue(&work), Ok(Queued::Now));
         work.flush();
         queue.spawn(|| 3).join().unwrap() + runs.load(Ordering::SeqCst)
     });
@@ -272,9 +272,15 @@ fn an_item_waits_for_a_delayed_one_of_its_own_limited_queue() {
         let (work, runs) = counting();
         let delayed = work.clone();
         inside(&queue, move |queue| {
-            assert!(queue.queue_delayed_at(At::Cpu(0), &delayed, Duration::from_millis(5)));
+            assert_eq!(
+                queue.queue_delayed_at(At::Cpu(0), &delayed, Duration::from_millis(5)),
+                Ok(Queued::Now)
+            );
             assert!(delayed.flush());
-            assert!(queue.queue_delayed_at(At::Cpu(0), &delayed, Duration::from_secs(3600)));
+            assert_eq!(
+                queue.queue_delayed_at(At::Cpu(0), &delayed, Duration::from_secs(3600)),
+                Ok(Queued::Now)
+            );
             assert!(delayed.flush_delayed());
         })
         .unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{Work, WorkerPools, Workqueue};
+use corewise_workqueue::{QueueError, Queued, Work, WorkerPools, Workqueue};
 
 #[path = "support/spin.rs"]
 mod spin;
@@ -59,11 +59,11 @@ fn stepped() -> (Work, mpsc::Receiver<()>, mpsc::Sender<()>) {
 fn pending_is_refused_and_cleared_just_before_the_function_runs() {
     let (_pools, queue) = queue(2);
     let (work, at_start, go_on) = stepped();
-    assert!(queue.queue(&work));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     at_start.recv().unwrap();
     assert!(!work.is_pending() && work.is_running());
-    assert!(queue.queue(&work), "while it runs it can be queued");
-    assert!(!queue.queue(&work), "once");
+    assert_eq!(queue.queue(&work), Ok(Queued::Now), "while it runs it can be queued");
+    assert_eq!(queue.queue(&work), Ok(Queued::AlreadyPending), "once");
     go_on.send(()).unwrap();
     at_start.recv().unwrap();
     go_on.send(()).unwrap();
@@ -84,9 +84,9 @@ fn writes_before_a_refused_queueing_are_seen_by_the_run() {
         })
     };
     for round in 1..=2_000 {
-        queue.queue(&work);
+        queue.queue(&work).unwrap();
         written.store(round, Ordering::Relaxed);
-        queue.queue(&work);
+        queue.queue(&work).unwrap();
         work.flush();
         assert_eq!(seen.load(Ordering::Relaxed), round);
     }
@@ -105,7 +105,7 @@ fn an_item_may_be_freed_from_inside_its_own_function() {
         })
     };
     let gate = occupy(&queue);
-    assert!(queue.queue(&work));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     *own.lock() = Some(work);
     gate.complete();
     queue.flush();
@@ -122,12 +122,12 @@ fn flush_work_waits_for_the_last_queued_instance_only() {
         let (own, stop, queue) = (Arc::clone(&own), Arc::clone(&stop), queue.clone());
         Work::new(move || {
             if !stop.load(Ordering::SeqCst) {
-                queue.queue(own.lock().as_ref().unwrap());
+                queue.queue(own.lock().as_ref().unwrap()).unwrap();
             }
         })
     };
     *own.lock() = Some(work.clone());
-    assert!(queue.queue(&work));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     // It is always queued again: a flush that waited for later instances too would never end.
     for _ in 0..100 {
         work.flush();
@@ -147,7 +147,7 @@ fn cancel_work_takes_it_out_of_the_queue_and_says_whether_it_was_pending() {
     let (work, ran) = counting();
     let (after, ran_after) = counting();
     for item in [&before, &work, &after] {
-        assert!(queue.queue(item));
+        assert_eq!(queue.queue(item), Ok(Queued::Now));
     }
     assert!(work.cancel());
     assert!(!work.cancel(), "it isn't pending any more");
@@ -156,7 +156,7 @@ fn cancel_work_takes_it_out_of_the_queue_and_says_whether_it_was_pending() {
     queue.flush();
     let runs = [&ran_before, &ran, &ran_after].map(|runs| runs.load(Ordering::SeqCst));
     assert_eq!(runs, [1, 0, 1], "its neighbours in the list are untouched");
-    assert!(queue.queue(&work), "and it can be queued again");
+    assert_eq!(queue.queue(&work), Ok(Queued::Now), "and it can be queued again");
     work.flush();
     assert_eq!(ran.load(Ordering::SeqCst), 1);
     queue.flush();
@@ -168,10 +168,10 @@ fn cancel_work_takes_it_out_of_the_queue_and_says_whether_it_was_pending() {
 fn cancel_work_of_a_running_item_leaves_it_running() {
     let (_pools, queue) = queue(2);
     let (work, at_start, go_on) = stepped();
-    assert!(queue.queue(&work));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     at_start.recv().unwrap();
     assert!(!work.cancel(), "nothing is pending");
-    assert!(queue.queue(&work));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     assert!(work.cancel(), "the second instance was, in a list or handed over");
     assert!(work.is_running());
     go_on.send(()).unwrap();
@@ -184,7 +184,7 @@ fn a_flush_that_waits_for_a_cancelled_instance_ends() {
     let (_pools, queue) = queue(1);
     let gate = occupy(&queue);
     let (work, ran) = counting();
-    assert!(queue.queue(&work));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     std::thread::scope(|scope| {
         let both = [(); 2].map(|()| scope.spawn(|| work.flush()));
         assert!(work.cancel());
@@ -204,13 +204,13 @@ fn cancel_work_sync_works_against_an_item_that_queues_itself() {
         let (own, runs, queue) = (Arc::clone(&own), Arc::clone(&runs), queue.clone());
         Work::new(move || {
             runs.fetch_add(1, Ordering::SeqCst);
-            queue.queue(own.lock().as_ref().unwrap());
+            let _ = queue.queue(own.lock().as_ref().unwrap());
         })
     };
     *own.lock() = Some(work.clone());
     for _ in 0..200 {
         let before = runs.load(Ordering::SeqCst);
-        assert!(queue.queue(&work));
+        assert_eq!(queue.queue(&work), Ok(Queued::Now));
         spin_until(|| runs.load(Ordering::SeqCst) > before);
         work.cancel_sync();
         assert!(!work.is_pending() && !work.is_running() && !work.is_disabled());
@@ -225,7 +225,7 @@ fn cancel_work_sync_works_against_an_item_that_queues_itself() {
 fn cancel_work_sync_waits_for_the_running_instance() {
     let (_pools, queue) = queue(2);
     let (work, at_start, go_on) = stepped();
-    assert!(queue.queue(&work));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     at_start.recv().unwrap();
     std::thread::scope(|scope| {
         let cancel = scope.spawn(|| {
@@ -233,11 +233,11 @@ fn cancel_work_sync_waits_for_the_running_instance() {
             (was_pending, work.is_running())
         });
         spin_until(|| work.is_disabled());
-        assert!(!queue.queue(&work), "meanwhile it is refused");
+        assert_eq!(queue.queue(&work), Err(QueueError::Disabled), "meanwhile it is refused");
         go_on.send(()).unwrap();
         assert_eq!(cancel.join().unwrap(), (false, false));
     });
-    assert!(queue.queue(&work), "afterwards it isn't");
+    assert_eq!(queue.queue(&work), Ok(Queued::Now), "afterwards it isn't");
     at_start.recv().unwrap();
     go_on.send(()).unwrap();
     work.flush();
@@ -248,19 +248,19 @@ fn disable_is_counted_and_enable_is_true_at_zero_and_makes_nothing_up() {
     let (_pools, queue) = queue(1);
     let gate = occupy(&queue);
     let (work, ran) = counting();
-    assert!(queue.queue(&work));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     assert!(work.disable(), "what is pending is dropped");
     assert!(!work.disable(), "and there was nothing more");
     assert!(work.is_disabled());
-    assert!(!queue.queue(&work), "refused, and no trace is left:");
+    assert_eq!(queue.queue(&work), Err(QueueError::Disabled), "refused, and no trace is left:");
     assert!(!work.is_pending() && queue.stats().queued == 2);
     assert!(!work.enable());
-    assert!(!queue.queue(&work));
+    assert_eq!(queue.queue(&work), Err(QueueError::Disabled));
     assert!(work.enable());
     gate.complete();
     queue.flush();
     assert_eq!(ran.load(Ordering::SeqCst), 0, "enabling queues nothing");
-    assert!(queue.queue(&work));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     work.flush();
     assert_eq!(ran.load(Ordering::SeqCst), 1);
 }
@@ -269,7 +269,7 @@ fn disable_is_counted_and_enable_is_true_at_zero_and_makes_nothing_up() {
 fn disable_sync_waits_for_the_running_instance_and_the_item_stays_disabled() {
     let (_pools, queue) = queue(2);
     let (work, at_start, go_on) = stepped();
-    assert!(queue.queue(&work));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     at_start.recv().unwrap();
     std::thread::scope(|scope| {
         let disable = scope.spawn(|| work.disable_sync());
@@ -277,8 +277,10 @@ fn disable_sync_waits_for_the_running_instance_and_the_item_stays_disabled() {
         go_on.send(()).unwrap();
         assert!(!disable.join().unwrap());
     });
-    assert!(!work.is_running() && !queue.queue(&work));
-    assert!(work.enable() && queue.queue(&work));
+    assert!(!work.is_running());
+    assert_eq!(queue.queue(&work), Err(QueueError::Disabled));
+    assert!(work.enable());
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     at_start.recv().unwrap();
     go_on.send(()).unwrap();
     work.flush();
@@ -294,7 +296,10 @@ fn storms_of_queueing_cancelling_and_disabling_end_with_every_instance_over() {
         for _ in 0..2 {
             scope.spawn(|| {
                 for _ in 0..5_000 {
-                    accepted.fetch_add(usize::from(queue.queue(&work)), Ordering::SeqCst);
+                    accepted.fetch_add(
+                        usize::from(queue.queue(&work) == Ok(Queued::Now)),
+                        Ordering::SeqCst,
+                    );
                 }
             });
         }
@@ -329,9 +334,9 @@ fn a_queue_that_refuses_a_mod_delayed_leaves_the_item_where_it_is_pending() {
         counted.fetch_add(1, Ordering::SeqCst);
     });
     let hour = Duration::from_secs(3600);
-    assert!(home.queue_delayed(&work, hour));
+    assert_eq!(home.queue_delayed(&work, hour), Ok(Queued::Now));
     for delay in [Duration::ZERO, hour] {
-        assert!(!destroyed.mod_delayed(&work, delay));
+        assert_eq!(destroyed.mod_delayed(&work, delay), Err(QueueError::Closed));
         assert!(work.is_pending(), "its timer runs");
     }
     // One that is drained takes a timer, but nothing at once.
@@ -341,10 +346,10 @@ fn a_queue_that_refuses_a_mod_delayed_leaves_the_item_where_it_is_pending() {
     std::thread::scope(|scope| {
         scope.spawn(|| draining.drain());
         let probe = Work::new(|| ());
-        while draining.queue(&probe) {
+        while draining.queue(&probe).is_ok() {
             probe.cancel();
         }
-        assert!(!draining.mod_delayed(&work, Duration::ZERO));
+        assert_eq!(draining.mod_delayed(&work, Duration::ZERO), Err(QueueError::Draining));
         gate.complete();
     });
     assert!(work.is_pending());
@@ -354,5 +359,6 @@ fn a_queue_that_refuses_a_mod_delayed_leaves_the_item_where_it_is_pending() {
     home.flush();
     assert_eq!((home.stats().completed, home.stats().cancelled), (1, 0));
     pools.shutdown();
-    assert!(!home.mod_delayed(&work, hour) && !work.is_pending());
+    assert_eq!(home.mod_delayed(&work, hour), Err(QueueError::Closed));
+    assert!(!work.is_pending());
 }

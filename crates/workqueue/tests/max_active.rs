@@ -5,7 +5,9 @@ use std::sync::Arc;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::{Completion, Countdown, Mutex};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{At, BuildError, QueueBuilder, QueueKind, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{
+    At, BuildError, QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue,
+};
 
 /// A queue on a machine; its workers are not pinned, so two cores are enough.
 fn queue(description: &str, set: impl FnOnce(QueueBuilder) -> QueueBuilder) -> Workqueue {
@@ -199,11 +201,11 @@ fn an_item_that_queues_itself_gives_others_their_turn() {
         if !stopped.load(Ordering::SeqCst)
             && let Some(work) = &*own.lock()
         {
-            again.queue(work);
+            again.queue(work).unwrap();
         }
     });
     *slot.lock() = Some(work.clone());
-    queue.queue(&work);
+    queue.queue(&work).unwrap();
     for n in 0..100 {
         assert_eq!(queue.spawn(move || n).join().unwrap(), n);
     }
@@ -301,7 +303,7 @@ fn cancelling_an_inactive_item_stalls_nobody() {
         (Arc::clone(&runs), works.collect())
     };
     for (cpu, work) in (0..).zip(&works) {
-        assert!(queue.queue_at(At::Cpu(cpu * 8 % 32), work));
+        assert_eq!(queue.queue_at(At::Cpu(cpu * 8 % 32), work), Ok(Queued::Now));
     }
     for work in works.iter().step_by(2) {
         assert!(work.cancel(), "it was held back");
@@ -333,7 +335,7 @@ fn cancelling_and_letting_through_at_once_lose_no_place() {
             scope.spawn(move || {
                 for n in 0..rounds {
                     let work = &works[(n + thread) % works.len()];
-                    if queue.queue_at(At::Cpu((n % 16) as u32), work) {
+                    if queue.queue_at(At::Cpu((n % 16) as u32), work) == Ok(Queued::Now) {
                         queued.fetch_add(1, Ordering::SeqCst);
                     }
                     if n % 3 == thread && works[n % works.len()].cancel() {

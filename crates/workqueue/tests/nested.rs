@@ -7,7 +7,7 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{
-    At, JoinHandle, QueueBuilder, Work, WorkerPools, Workqueue, block_in_place,
+    At, JoinHandle, QueueBuilder, Queued, Work, WorkerPools, Workqueue, block_in_place,
 };
 
 /// Pools of at most so many workers each.
@@ -44,7 +44,7 @@ fn by_flush(queue: &Workqueue, left: u32) -> u32 {
     let depth = Arc::<AtomicUsize>::default();
     let (own, says) = (queue.clone(), Arc::clone(&depth));
     let work = Work::new(move || says.store(by_flush(&own, left - 1) as usize, Ordering::SeqCst));
-    assert!(queue.queue(&work));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     work.flush();
     depth.load(Ordering::SeqCst) as u32 + 1
 }
@@ -75,7 +75,7 @@ fn by_delay(queue: &Workqueue, left: u32) -> u32 {
     let depth = Arc::<AtomicUsize>::default();
     let (own, says) = (queue.clone(), Arc::clone(&depth));
     let work = Work::new(move || says.store(by_delay(&own, left - 1) as usize, Ordering::SeqCst));
-    assert!(queue.queue_delayed(&work, Duration::from_micros(100)));
+    assert_eq!(queue.queue_delayed(&work, Duration::from_micros(100)), Ok(Queued::Now));
     work.flush();
     depth.load(Ordering::SeqCst) as u32 + 1
 }

@@ -7,7 +7,7 @@ use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::{self, AtomicSection, Placement};
 use corewise_topology::{AffinityScope, CpuSet, Machine, current_cpu, pin_current_thread};
-use corewise_workqueue::{At, JoinHandle, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{At, JoinHandle, QueueError, Queued, Work, WorkerPools, Workqueue};
 
 #[path = "support/spin.rs"]
 mod spin;
@@ -98,7 +98,7 @@ fn affn_strict_also_a_worker_that_looks_for_work_leaves_that_of_other_pods() {
     let waiting: Vec<_> = (0..4).map(|_| queue.spawn_at(At::Cpu(0), pod)).collect();
     // The other pod's worker runs what is its own, looks for more, and goes idle.
     for _ in 0..4 {
-        queue.queue_at(At::Cpu(1), &Work::new(|| ()));
+        queue.queue_at(At::Cpu(1), &Work::new(|| ())).unwrap();
         spin_until(|| {
             let other = &pools.report()[1];
             other.ran > 0 && other.idle == other.workers
@@ -121,14 +121,14 @@ fn queueing_mod_delayed_cancel_disable_and_enable_are_for_any_context() {
     let before = context::violations();
     {
         let _section = AtomicSection::enter("the test");
-        queue.queue(&work);
-        queue.mod_delayed(&work, hour);
+        queue.queue(&work).unwrap();
+        queue.mod_delayed(&work, hour).unwrap();
         assert!(work.cancel());
-        assert!(queue.queue_delayed(&work, hour));
+        assert_eq!(queue.queue_delayed(&work, hour), Ok(Queued::Now));
         assert!(work.disable());
-        assert!(!queue.queue(&work));
+        assert_eq!(queue.queue(&work), Err(QueueError::Disabled));
         assert!(work.enable());
-        queue.queue(&work);
+        queue.queue(&work).unwrap();
     }
     assert_eq!(context::violations(), before);
 }

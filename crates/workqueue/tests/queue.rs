@@ -7,7 +7,9 @@ use corewise_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use corewise_sync::context::{self, Placement};
 use corewise_sync::{Completion, Countdown, Mutex};
 use corewise_topology::{AffinityScope, CpuSet, Machine};
-use corewise_workqueue::{At, BuildError, JoinError, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{
+    At, BuildError, JoinError, QueueError, Queued, Work, WorkerPools, Workqueue,
+};
 
 #[path = "support/spin.rs"]
 mod spin;
@@ -54,8 +56,8 @@ fn a_pending_item_is_queued_once_and_says_so() {
     let work = Work::new(move || {
         counted.fetch_add(1, Ordering::Relaxed);
     });
-    assert!(queue.queue(&work));
-    assert!(!queue.queue(&work));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
+    assert_eq!(queue.queue(&work), Ok(Queued::AlreadyPending));
     assert!(work.is_pending());
     gate.complete();
     work.flush();
@@ -73,9 +75,13 @@ fn an_item_queued_during_its_own_run_runs_again() {
         inside.send(()).unwrap();
         gate.lock().recv().unwrap();
     });
-    assert!(queue.queue(&work));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     at_start.recv().unwrap();
-    assert!(queue.queue(&work), "pending is cleared before the function starts");
+    assert_eq!(
+        queue.queue(&work),
+        Ok(Queued::Now),
+        "pending is cleared before the function starts"
+    );
     go_on.send(()).unwrap();
     at_start.recv().unwrap();
     go_on.send(()).unwrap();
@@ -108,7 +114,9 @@ fn an_item_never_runs_on_two_workers_whichever_queues_it_is_on() {
             .map(|(n, queue)| {
                 let work = &work;
                 scope.spawn(move || {
-                    (0..5_000).filter(|_| queue.queue_at(At::Cpu(n as u32), work)).count()
+                    (0..5_000)
+                        .filter(|_| queue.queue_at(At::Cpu(n as u32), work) == Ok(Queued::Now))
+                        .count()
                 })
             })
             .collect();
@@ -149,7 +157,7 @@ fn spawn_yields_the_value_or_the_panic_and_the_worker_goes_on() {
         other => panic!("expected the panic, got {other:?}"),
     }
     let work = Work::new(|| panic!("also on purpose"));
-    queue.queue(&work);
+    queue.queue(&work).unwrap();
     work.flush();
     assert_eq!(queue.spawn(|| 1).join().unwrap(), 1);
     let made: u64 = pools.report().iter().map(|p| p.threads_made).sum();
@@ -404,7 +412,7 @@ fn shutdown_runs_what_is_queued_and_refuses_what_comes_later() {
     for (n, handle) in queued.into_iter().enumerate() {
         assert_eq!(handle.join().unwrap(), n);
     }
-    assert!(!queue.queue(&Work::new(|| ())));
+    assert_eq!(queue.queue(&Work::new(|| ())), Err(QueueError::Closed));
     assert!(matches!(queue.spawn(|| ()).join(), Err(JoinError::Cancelled)));
     assert!(matches!(
         Workqueue::builder("late").build(&pools),
@@ -459,7 +467,7 @@ fn an_item_may_drop_its_own_last_handle() {
         says.complete();
     });
     *slot.lock() = Some(work.clone());
-    queue.queue(&work);
+    queue.queue(&work).unwrap();
     drop(work);
     ran.wait();
     queue.flush();
@@ -480,7 +488,7 @@ fn a_panic_in_a_destructor_kills_no_worker() {
     let work = Work::new(move || {
         let _ = &bomb;
     });
-    queue.queue(&work);
+    queue.queue(&work).unwrap();
     drop(work);
     gate.complete();
     queue.flush();
@@ -498,7 +506,7 @@ fn a_panic_whose_payload_panics_when_dropped_kills_no_worker() {
     }
     let (pools, queue) = queue(1);
     let work = Work::new(|| std::panic::panic_any(Bomb));
-    queue.queue(&work);
+    queue.queue(&work).unwrap();
     // Its handle is gone, so that the worker drops the payload, with the task.
     drop(queue.spawn(|| std::panic::panic_any(Bomb)));
     queue.flush();

@@ -8,7 +8,8 @@ use corewise_sync::context::{self, Placement};
 use corewise_sync::{Completion, Countdown, Mutex};
 use corewise_topology::{AffinityScope, CpuSet, Machine};
 use corewise_workqueue::{
-    At, BuildError, JoinError, QueueBuilder, QueueKind, Work, WorkerPools, Workqueue,
+    At, BuildError, JoinError, QueueBuilder, QueueError, QueueKind, Queued, Work, WorkerPools,
+    Workqueue,
 };
 
 #[path = "support/spin.rs"]
@@ -47,7 +48,7 @@ fn pod() -> Option<u32> {
 /// Waits until a drain has begun: until the queue refuses what comes from outside.
 fn await_drain(queue: &Workqueue) {
     // Each is a new one, so that it can't be refused for being pending.
-    spin_until(|| !queue.queue(&Work::new(|| ())));
+    spin_until(|| queue.queue(&Work::new(|| ())) == Err(QueueError::Draining));
 }
 
 // Bound.
@@ -280,7 +281,7 @@ fn a_freeze_keeps_what_is_pending_and_drains_what_runs() {
     pools.freeze();
     assert!(queue.is_frozen() && pools.is_freezing(), "one item still runs");
     let work = Work::new(|| ());
-    assert!(queue.queue(&work));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     let spawned: Vec<_> = (0..32).map(|cpu| queue.spawn_at(At::Cpu(cpu), move || cpu)).collect();
     gate.complete();
     spin_until(|| !pools.is_freezing());
@@ -362,7 +363,7 @@ fn a_drain_accepts_only_what_the_queues_own_items_queue() {
         // Refused as soon as the drain has begun.
         await_drain(&queue);
         let work = Work::new(|| ());
-        assert!(!queue.queue(&work));
+        assert_eq!(queue.queue(&work), Err(QueueError::Draining));
         assert!(matches!(queue.spawn(|| ()).join(), Err(JoinError::Cancelled)));
         assert!(!work.is_pending() && !work.flush(), "it leaves no trace");
         gate.complete();
@@ -383,7 +384,10 @@ fn an_item_of_another_queue_is_no_chained_work() {
         await_drain(&drained);
         let work = Work::new(|| ());
         let inner = drained.clone();
-        assert!(!other.spawn(move || inner.queue(&work)).join().unwrap());
+        assert_eq!(
+            other.spawn(move || inner.queue(&work)).join().unwrap(),
+            Err(QueueError::Draining)
+        );
         gate.complete();
         drain.join().unwrap();
     });
@@ -457,7 +461,7 @@ fn a_destroyed_queue_has_run_what_it_had_and_accepts_nothing() {
     }
     queue.destroy();
     assert_eq!(ran.load(Ordering::SeqCst), 32);
-    assert!(!queue.queue(&Work::new(|| ())));
+    assert_eq!(queue.queue(&Work::new(|| ())), Err(QueueError::Closed));
     assert!(matches!(queue.spawn(|| ()).join(), Err(JoinError::Cancelled)));
     let other = Workqueue::builder("stays").build(&pools).unwrap();
     other.spawn(|| ()).join().expect("the pools and their other queues go on");

@@ -209,7 +209,7 @@ fn an_item_that_runs_during_a_shutdown_finishes_its_scope() {
     started.wait();
     std::thread::scope(|threads| {
         let down = threads.spawn(|| pools.shutdown());
-        while queue.queue(&corewise_workqueue::Work::new(|| ())) {
+        while queue.queue(&corewise_workqueue::Work::new(|| ())).is_ok() {
             std::thread::yield_now();
         }
         gate.complete();

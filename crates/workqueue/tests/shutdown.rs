@@ -7,7 +7,9 @@ use std::time::Duration;
 use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{At, Doing, QueueKind, StallReport, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{
+    At, Doing, QueueError, QueueKind, StallReport, Work, WorkerPools, Workqueue,
+};
 
 fn pools(cpus: u32) -> WorkerPools {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
@@ -70,7 +72,7 @@ fn each_of_two_shutdowns_at_once_waits_for_the_workers() {
                 ran.load(Ordering::SeqCst)
             })
         });
-        while queue.queue(&Work::new(|| ())) {
+        while queue.queue(&Work::new(|| ())).is_ok() {
             std::thread::yield_now();
         }
         // Closed. Gives a shutdown that doesn't wait every chance to be seen.
@@ -178,7 +180,7 @@ fn shutdown_timeout_names_what_is_left_and_goes_on_when_it_has_returned() {
         assert_eq!(item.doing, doing);
     }
     assert!(left.to_string().contains("queued on 'untold' at"), "{left}");
-    assert!(!untold.queue(&Work::new(|| ())), "the pools stay closed");
+    assert_eq!(untold.queue(&Work::new(|| ())), Err(QueueError::Closed), "the pools stay closed");
 
     gate.complete();
     opens.complete();

@@ -10,7 +10,7 @@ use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{
-    At, JoinError, JoinHandle, PoolsBuilder, QueueKind, Work, WorkerPools, Workqueue,
+    At, JoinError, JoinHandle, PoolsBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue,
 };
 
 fn pools(cpus: u32, max_workers: usize) -> PoolsBuilder {
@@ -87,7 +87,7 @@ fn a_wait_for_a_place_that_lies_in_the_full_pool_ends() {
             |queue| queue.scope(|s| drop(s.spawn(|| ()))),
             |queue| {
                 let work = Work::new(|| ());
-                assert!(queue.queue(&work));
+                assert_eq!(queue.queue(&work), Ok(Queued::Now));
                 work.flush();
             },
         ];
@@ -250,7 +250,9 @@ fn a_circle_of_flushes_is_found() {
             })
         });
     }
-    works.iter().for_each(|work| assert!(queue.queue(work.get().expect("just made"))));
+    works
+        .iter()
+        .for_each(|work| assert_eq!(queue.queue(work.get().expect("just made")), Ok(Queued::Now)));
     queue.flush();
     assert_eq!(panics.load(Ordering::SeqCst), 1);
 }
@@ -319,7 +321,7 @@ fn who_waits_for_what_may_still_happen_is_left_alone() {
     let counts = Arc::clone(&looked);
     let item = queue.spawn(move || {
         let timer = Work::new(|| ());
-        assert!(own.queue_delayed(&timer, Duration::from_millis(200)));
+        assert_eq!(own.queue_delayed(&timer, Duration::from_millis(200)), Ok(Queued::Now));
         let inner = own.spawn(move || {
             waits.wait();
             counts.fetch_add(1, Ordering::SeqCst);

@@ -9,7 +9,7 @@ use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::AtomicSection;
 use corewise_topology::Machine;
-use corewise_workqueue::{Work, WorkerPools, Workqueue};
+use corewise_workqueue::{Queued, Work, WorkerPools, Workqueue};
 use tracing::span::Id;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
@@ -93,7 +93,8 @@ fn a_subscriber_that_panics_on_a_worker_takes_no_item_and_no_worker_with_it() {
         Work::new(|| panic!("also on purpose")),
         Work::new(|| std::mem::forget(AtomicSection::enter("left behind"))),
     );
-    assert!(queue.queue(&panics) && queue.queue(&leaves));
+    assert_eq!(queue.queue(&panics), Ok(Queued::Now));
+    assert_eq!(queue.queue(&leaves), Ok(Queued::Now));
     queue.flush();
     assert!(events.load(Ordering::SeqCst) >= 3, "both are reported");
     assert_eq!(queue.spawn(|| 2).join().expect("it ran"), 2);
@@ -163,7 +164,7 @@ fn a_subscriber_that_panics_where_a_timer_s_item_is_refused_doesn_t_get_at_who_f
     let waits = Arc::clone(&gate);
     drop(drained.spawn(move || waits.wait()));
     let (events, refused) = (Arc::new(AtomicUsize::new(0)), Work::new(|| ()));
-    assert!(drained.queue_delayed(&refused, Duration::from_secs(3600)));
+    assert_eq!(drained.queue_delayed(&refused, Duration::from_secs(3600)), Ok(Queued::Now));
     std::thread::scope(|scope| {
         scope.spawn(|| drained.drain());
         while drained.execute(|| ()).is_ok() {

@@ -8,7 +8,9 @@ use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::{self, AtomicSection, Placement};
 use corewise_sync::{Completion, Countdown, Mutex};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{JoinError, QueueBuilder, Work, WorkerPools, Workqueue, block_in_place};
+use corewise_workqueue::{
+    JoinError, QueueBuilder, Queued, Work, WorkerPools, Workqueue, block_in_place,
+};
 
 #[path = "support/spin.rs"]
 mod spin;
@@ -61,7 +63,7 @@ fn a_worker_that_flushes_a_queued_item_runs_it() {
         let ran_on = Arc::new(Mutex::new(None));
         let says = Arc::clone(&ran_on);
         let work = Work::new(move || *says.lock() = Some(thread::current().id()));
-        assert!(queue.queue(&work));
+        assert_eq!(queue.queue(&work), Ok(Queued::Now));
         assert!(work.flush(), "there was something to wait for");
         assert!(!work.is_pending() && !work.is_running());
         let ran_on = *ran_on.lock();
@@ -108,12 +110,12 @@ fn an_item_that_queues_itself_is_run_once_by_who_flushes_it() {
             let (own, queue, runs) = (Arc::clone(&own), queue.clone(), Arc::clone(&counted));
             Work::new(move || {
                 if runs.fetch_add(1, Ordering::SeqCst) == 0 {
-                    queue.queue(own.lock().as_ref().unwrap());
+                    queue.queue(own.lock().as_ref().unwrap()).unwrap();
                 }
             })
         };
         *own.lock() = Some(work.clone());
-        assert!(queue.queue(&work));
+        assert_eq!(queue.queue(&work), Ok(Queued::Now));
         work.flush();
         own.lock().take();
         counted.load(Ordering::SeqCst)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{PoolsBuilder, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{PoolsBuilder, Queued, Work, WorkerPools, Workqueue};
 
 /// Pools of a machine with one CPU; the workers are not pinned.
 fn one_cpu() -> PoolsBuilder {
@@ -106,9 +106,13 @@ fn delayed_items_run_by_themselves_when_their_time_has_come() {
         Work::new(move || tell.send(n).expect("it listens"))
     };
     let (late, early, never) = (item(2), item(1), item(0));
-    assert!(queue.queue_delayed(&never, Duration::from_secs(3600)));
-    assert!(queue.queue_delayed(&late, Duration::from_millis(40)));
-    assert!(queue.queue_delayed(&early, Duration::from_millis(1)), "it wakes the thread anew");
+    assert_eq!(queue.queue_delayed(&never, Duration::from_secs(3600)), Ok(Queued::Now));
+    assert_eq!(queue.queue_delayed(&late, Duration::from_millis(40)), Ok(Queued::Now));
+    assert_eq!(
+        queue.queue_delayed(&early, Duration::from_millis(1)),
+        Ok(Queued::Now),
+        "it wakes the thread anew"
+    );
     let mut ran = [(); 2].map(|()| told.recv().expect("it runs"));
     ran.sort();
     assert_eq!(ran, [1, 2]);
@@ -135,10 +139,10 @@ fn a_destructor_may_cancel_what_is_cancelled_together_with_its_item() {
     let around = || {
         let guard = CancelsOnDrop(middle.clone());
         // The timer has the only handle.
-        assert!(queue.queue_delayed(&Work::new(move || _ = &guard), later));
+        queue.queue_delayed(&Work::new(move || _ = &guard), later).unwrap();
     };
     around();
-    assert!(queue.queue_delayed(&middle, later));
+    assert_eq!(queue.queue_delayed(&middle, later), Ok(Queued::Now));
     around();
     queue.destroy();
     assert!(!middle.is_pending());
@@ -149,7 +153,7 @@ fn an_item_that_was_delayed_keeps_nothing_of_its_pools() {
     let (tell, told) = mpsc::channel::<()>();
     let pools = one_cpu().on_stall(move |_| drop(tell.clone())).build();
     let (queue, work) = (queue(&pools), Work::new(|| ()));
-    assert!(queue.queue_delayed(&work, Duration::from_micros(1)));
+    assert_eq!(queue.queue_delayed(&work, Duration::from_micros(1)), Ok(Queued::Now));
     work.flush();
     drop((queue, pools));
     assert!(told.recv().is_err(), "the callback is dropped with the pools");

@@ -86,7 +86,7 @@ fn queue(name: &str) -> (WorkerPools, Workqueue) {
 fn a_run_has_a_span_with_queue_function_and_site() {
     let (_pools, queue) = queue("spans");
     let line = line!() + 1;
-    queue.queue(&Work::new(|| tracing::info!(queue = "spans", "inside")));
+    queue.queue(&Work::new(|| tracing::info!(queue = "spans", "inside"))).unwrap();
     queue.flush();
     let seen = seen(&queue);
     let (run, event) = (&seen[0], &seen[1]);
@@ -153,7 +153,7 @@ fn a_wait_of_an_item_for_itself_is_reported_with_both_places() {
             itself.flush();
         })
     });
-    queue.queue(work);
+    queue.queue(work).unwrap();
     let report = reported("waits for itself: Work::flush at ");
     assert!(report.field("message").contains("tests/traces.rs"), "{report:?}");
     let same = queue.clone();
@@ -220,11 +220,13 @@ fn a_panic_is_no_reason_to_keep_what_the_item_held() {
     let (_pools, queue) = queue("panics");
     let panicked = Arc::new(Completion::new());
     let says = Arc::clone(&panicked);
-    queue.queue(&Work::new(move || {
-        std::mem::forget(AtomicSection::enter("never left"));
-        says.complete();
-        panic!("on purpose");
-    }));
+    queue
+        .queue(&Work::new(move || {
+            std::mem::forget(AtomicSection::enter("never left"));
+            says.complete();
+            panic!("on purpose");
+        }))
+        .unwrap();
     panicked.wait();
     assert!(!queue.spawn(in_atomic_section).join().unwrap());
 }

@@ -133,7 +133,7 @@ fn a_poll_that_is_queued_at_the_shutdown_takes_place() {
     event.complete();
     let closed = queue.clone();
     let shutdown = thread::spawn(move || pools.shutdown());
-    while closed.queue(&corewise_workqueue::Work::new(|| ())) {
+    while closed.queue(&corewise_workqueue::Work::new(|| ())).is_ok() {
         std::thread::yield_now();
     }
     gate.complete();

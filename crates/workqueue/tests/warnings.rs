@@ -8,7 +8,7 @@ use std::time::Duration;
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_topology::Machine;
-use corewise_workqueue::{Work, WorkerPools, Workqueue};
+use corewise_workqueue::{QueueError, Work, WorkerPools, Workqueue};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
@@ -67,11 +67,11 @@ fn a_drain_warns_after_10_rounds_and_after_each_100() {
         if !stopped.load(Ordering::SeqCst)
             && let Some(work) = &*own.lock()
         {
-            again.queue(work);
+            again.queue(work).unwrap();
         }
     });
     *slot.lock() = Some(work.clone());
-    queue.queue(&work);
+    queue.queue(&work).unwrap();
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| queue.drain());
         while said("endless").len() < 3 {
@@ -100,7 +100,7 @@ fn what_is_queued_from_outside_during_a_drain_is_warned_about() {
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| queue.drain());
         // Each is a new one, so that it can't be refused for being pending.
-        while queue.queue(&Work::new(|| ())) {
+        while queue.queue(&Work::new(|| ())) != Err(QueueError::Draining) {
             std::thread::yield_now();
         }
         go_on.store(true, Ordering::SeqCst);

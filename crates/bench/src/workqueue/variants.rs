@@ -2,7 +2,7 @@
 
 use corewise_sync::Unparker;
 use corewise_topology::{AffinityScope, CpuSet, Machine};
-use corewise_workqueue::{Idle, Work, WorkerPools, Workqueue, block_in_place};
+use corewise_workqueue::{Idle, Queued, Work, WorkerPools, Workqueue, block_in_place};
 
 use crate::error::BenchError;
 use crate::names::Place;
@@ -80,8 +80,8 @@ impl Signal for Handle {
     }
 
     fn queue(&self, item: &Work) {
-        let accepted = self.queue.queue(item);
-        assert!(accepted, "the item has run, so it isn't pending, and the pools are open");
+        let queued = self.queue.queue(item);
+        assert_eq!(queued, Ok(Queued::Now), "the item has run, and the pools are open");
     }
 }
 
@@ -95,8 +95,7 @@ impl Spawn for Handle {
     const HAS_HINT: bool = true;
 
     fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
-        let taken = self.queue.execute(closure).is_ok();
-        assert!(taken, "the pools are open until the last handle is gone");
+        self.queue.execute(closure).expect("the pools are open until the last handle is gone");
     }
 
     fn blocking(f: impl FnOnce()) {
@@ -112,6 +111,6 @@ impl Reuse for Handle {
     }
 
     fn requeue(&self, item: &Work) -> bool {
-        self.queue.queue(item)
+        self.queue.queue(item) == Ok(Queued::Now)
     }
 }

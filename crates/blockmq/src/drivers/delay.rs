@@ -181,9 +181,8 @@ impl Line {
             pass_on(&*self.below, first.rq, offset);
         }
         if let Some(next) = next {
-            // False where a push has queued it meanwhile: then it looks again at once. Or where there are no
-            // workers any more.
-            self.queue.queue_delayed(&self.work, next);
+            // A push may have queued it meanwhile: then it looks again at once.
+            let _ = self.queue.queue_delayed(&self.work, next);
             self.unless_alone();
         }
     }
@@ -245,7 +244,7 @@ impl Driver for Delay {
             let due = Stamp::precise().plus(delay);
             if line.fresh.push(Box::new(Waiting { link: Link::new(), due, n, rq })) {
                 // Whatever its timer says: this one may come first.
-                line.queue.mod_delayed(&line.work, Duration::ZERO);
+                let _ = line.queue.mod_delayed(&line.work, Duration::ZERO);
                 line.unless_alone();
             }
         }

@@ -90,9 +90,8 @@ impl Hctx {
     pub(crate) fn run_async(&self, core: &Core) {
         match &self.background {
             Background::Workers { wq, work, .. } => {
-                // Queue: false means that it is queued already, and will run after this moment; or that there are no
-                // workers any more.
-                wq.queue_at(self.place_for_run(core), work);
+                // Queue: it may be queued already, and then runs after this moment; or there are no workers any more.
+                let _ = wq.queue_at(self.place_for_run(core), work);
                 self.unless_alone(core);
             }
             Background::ByHand { wanted } => wanted.store(true, Ordering::Release),
@@ -125,7 +124,7 @@ impl Hctx {
     fn run_after(&self, core: &Core, delay: Duration) {
         match &self.background {
             Background::Workers { wq, later, .. } => {
-                wq.mod_delayed(later, delay);
+                let _ = wq.mod_delayed(later, delay);
                 self.unless_alone(core);
             }
             Background::ByHand { wanted } => wanted.store(true, Ordering::Release),
@@ -138,7 +137,7 @@ impl Hctx {
     pub(crate) fn run_later(&self, core: &Core, delay: Duration) {
         match &self.background {
             Background::Workers { wq, later, .. } => {
-                wq.queue_delayed(later, delay);
+                let _ = wq.queue_delayed(later, delay);
                 self.unless_alone(core);
             }
             Background::ByHand { wanted } => wanted.store(true, Ordering::Release),

@@ -175,10 +175,10 @@ impl Timeouts {
     #[cold]
     fn set_timer(&self, delay: Duration) {
         if let Some((wq, work)) = &self.timer
-            && !wq.queue_delayed(work, delay.max(TICK))
+            && let Err(error) = wq.queue_delayed(work, delay.max(TICK))
         {
-            // The pools are shut down: nothing is run any more, late or not.
-            tracing::debug!("no timer for block requests");
+            // Nothing is run any more, late or not.
+            tracing::debug!(%error, "no timer for block requests");
         }
     }
 }

@@ -308,7 +308,7 @@ impl Registry {
         if let Some(left) = left
             && !self.deferral_timer.is_pending()
         {
-            self.placer.queue().queue_delayed(&self.deferral_timer, left);
+            let _ = self.placer.queue().queue_delayed(&self.deferral_timer, left);
         }
     }
 
@@ -339,7 +339,7 @@ impl Registry {
         if state.looks_at.is_none_or(|looks_at| at < looks_at) {
             state.looks_at = Some(at);
             // Under the lock, so that the timer is that of the latest such step.
-            self.placer.queue().mod_delayed(&self.deadline_timer, after);
+            let _ = self.placer.queue().mod_delayed(&self.deadline_timer, after);
         }
     }
 

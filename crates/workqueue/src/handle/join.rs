@@ -26,7 +26,6 @@ use crate::wait::take_back::{Role, take_back};
 /// logged, and goes no further.
 ///
 /// It is a future too, and can be awaited in any runtime.
-#[must_use = "the value, or the panic, is in here; drop it on purpose to let the task run on alone"]
 pub struct JoinHandle<T> {
     /// By a pointer to the whole task.
     task: NonNull<dyn Outcome<T>>,

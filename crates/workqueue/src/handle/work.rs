@@ -29,12 +29,12 @@ use crate::wait::take_back::{Role, take_back};
 ///
 /// ```
 /// use corewise_topology::Machine;
-/// use corewise_workqueue::{Work, WorkerPools, Workqueue};
+/// use corewise_workqueue::{Queued, Work, WorkerPools, Workqueue};
 ///
 /// let pools = WorkerPools::new(&Machine::live()?);
 /// let queue = Workqueue::builder("flush").build(&pools)?;
 /// let work = Work::new(|| println!("flushed"));
-/// assert!(queue.queue(&work));
+/// queue.queue(&work)?;
 /// work.flush();
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -205,7 +205,7 @@ impl Work {
     }
 
     /// Takes the pending instance back, and has every later queueing refused, until the item has been
-    /// enabled as often as it was disabled. An attempt to queue it meanwhile returns false and
+    /// enabled as often as it was disabled. An attempt to queue it meanwhile returns [`QueueError::Disabled`](crate::QueueError::Disabled) and
     /// leaves no trace. True where an instance was pending. Any context, as [`Work::cancel`].
     ///
     /// The depth goes to 65 535; beyond that it isn't counted, which is logged.

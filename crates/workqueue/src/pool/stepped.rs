@@ -31,7 +31,7 @@ pub(super) fn push(group: &Arc<Group<FullFence>>, pool: usize, log: &Log, n: u32
 fn push_on(group: &Arc<Group<FullFence>>, pool: usize, stripe: u32, log: &Log, n: u32) {
     let log = Arc::clone(log);
     let work = Work::new(move || log.lock().push(n));
-    assert!(work.header().state.pend());
+    assert!(work.header().state.pend().is_ok());
     let item = work.hold();
     // SAFETY: `pend` succeeded just now.
     let queued =

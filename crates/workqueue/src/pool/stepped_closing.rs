@@ -6,6 +6,7 @@ use corewise_sync::Completion;
 use corewise_topology::{AffinityScope, Machine};
 
 use crate::attributes::At;
+use crate::error::Queued;
 use crate::timekeeper::{Settings, Timekeeper};
 use crate::{Work, WorkerPools, Workqueue};
 
@@ -29,7 +30,8 @@ fn what_was_held_back_can_be_cancelled_also_in_closed_pools_whose_workers_are_bu
     });
     started.wait();
     let (active, held) = (Work::new(|| ()), Work::new(|| ()));
-    assert!(limited.queue_at(At::Cpu(0), &active) && limited.queue_at(At::Cpu(0), &held));
+    assert_eq!(limited.queue_at(At::Cpu(0), &active), Ok(Queued::Now));
+    assert_eq!(limited.queue_at(At::Cpu(0), &held), Ok(Queued::Now));
     assert_eq!((limited.active(), limited.held()), (1, 1));
     let shutdown = {
         let pools = pools.clone();

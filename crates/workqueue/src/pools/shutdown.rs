@@ -79,7 +79,7 @@ impl WorkerPools {
     /// for one whose item is in here too, nor for the threads beside the pools (the timekeeper's, the
     /// rescuers', `cw-follow`), which end by themselves then. Several threads may call it at once, and each of them
     /// waits; the threads are then joined by one of them. Later queueing is refused: `queue`
-    /// returns false, and a spawned closure ends as cancelled; so do spawned futures that wait to be
+    /// returns [`QueueError::Closed`](crate::QueueError::Closed), and a spawned closure ends as cancelled; so do spawned futures that wait to be
     /// woken, which are dropped by the calling thread. So does what was held back and is let
     /// through only afterwards, by a thread that isn't done with cancelling the item before it:
     /// nothing runs once this has returned, unless a work item called it. May block.

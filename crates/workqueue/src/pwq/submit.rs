@@ -9,24 +9,13 @@ use std::sync::Arc;
 use corewise_sync::hazard::Hazard;
 use corewise_sync::list::List;
 
+use crate::error::QueueError;
 use crate::pwq::Pwq;
 use crate::pwq::limit_slot::{Admission, Gate, Hold};
 use crate::pwq::queue_core::QueueCore;
 use crate::task::claim::{Claimed, Place};
 use crate::task::header::Queued;
 use crate::task::running::{self, Running};
-
-/// What became of an attempt to queue something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub(crate) enum Queueing {
-    /// It is queued.
-    Queued,
-    /// It was pending already, or is disabled.
-    Pending,
-    /// The queue doesn't take it: it is drained, or closed.
-    Refused,
-}
 
 /// Protect and Push, of an instance that was Entered just now.
 #[inline(always)]
@@ -114,12 +103,18 @@ impl QueueCore {
     /// Past a gate that isn't open. The queue is this one.
     #[cold]
     #[inline(never)]
-    pub(super) fn pass(&self, gate: Gate, queued: Queued, accepted: bool) -> Queueing {
-        if self.refuses(gate, accepted) {
-            return if queued.refuse() { Queueing::Refused } else { Queueing::Queued };
-        }
-        self.admit(gate, queued);
-        Queueing::Queued
+    pub(super) fn pass(
+        &self,
+        gate: Gate,
+        queued: Queued,
+        accepted: bool,
+    ) -> Result<(), QueueError> {
+        let Err(error) = self.check(gate, accepted) else {
+            self.admit(gate, queued);
+            return Ok(());
+        };
+        // Where somebody has claimed it meanwhile it was queued, and is theirs.
+        if queued.refuse() { Err(error) } else { Ok(()) }
     }
 
     /// To the pool, or to those that are held back.
@@ -142,25 +137,25 @@ impl QueueCore {
         }
     }
 
-    /// Whether the queue doesn't take it, as it stands.
+    /// Whether the queue takes it, as it stands.
     #[inline]
-    pub(super) fn refuses(&self, gate: Gate, accepted: bool) -> bool {
-        !gate.open() && self.refuses_now(gate, accepted)
+    pub(super) fn check(&self, gate: Gate, accepted: bool) -> Result<(), QueueError> {
+        if gate.open() { Ok(()) } else { self.check_closely(gate, accepted) }
     }
 
     #[cold]
-    fn refuses_now(&self, gate: Gate, accepted: bool) -> bool {
+    fn check_closely(&self, gate: Gate, accepted: bool) -> Result<(), QueueError> {
         if gate.closed() {
-            return true;
+            return Err(QueueError::Closed);
         }
-        let refuses = gate.draining() && !accepted && !self.traits.is_below && !self.runs_here();
-        if refuses {
-            tracing::warn!(
-                queue = self.name,
-                "queued while the queue is drained, not by one of its own items: dropped"
-            );
+        if !gate.draining() || accepted || self.traits.is_below || self.runs_here() {
+            return Ok(());
         }
-        refuses
+        tracing::warn!(
+            queue = self.name,
+            "queued while the queue is drained, not by one of its own items: dropped"
+        );
+        Err(QueueError::Draining)
     }
 
     /// Whether the calling thread runs an item of this queue: what it queues is chained work.

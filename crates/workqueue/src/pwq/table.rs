@@ -12,6 +12,7 @@ use corewise_sync::sys::current_cpu;
 use corewise_sync::{CachePadded, Swap};
 
 use crate::attributes::At;
+use crate::error::{self, QueueError};
 use crate::pool::current_worker;
 use crate::pools::groups::Lease;
 use crate::pools::{WorkerPools, nodes};
@@ -21,7 +22,7 @@ use crate::pwq::enter;
 use crate::pwq::limit_slot::{Gate, Slot};
 use crate::pwq::queue_core::QueueCore;
 use crate::pwq::slot::Entry;
-use crate::pwq::submit::{Queueing, push_new};
+use crate::pwq::submit::push_new;
 use crate::task::claim::Claimed;
 use crate::task::header::{Header, Job, Queued};
 use crate::task::ticket::Ticket;
@@ -216,14 +217,13 @@ impl PwqTable {
         item: impl FnOnce() -> ItemRef,
         site: &'static Location<'static>,
         accepted: bool,
-    ) -> Queueing {
-        if self.refuses_at_once(accepted) {
-            return Queueing::Refused;
-        }
+    ) -> Result<error::Queued, QueueError> {
+        self.check_at_once(accepted)?;
         // Pick.
         let (picked, hazard) = (self.pick(place), self.shared().hazard());
-        if !header.state.pend() {
-            return Queueing::Pending;
+        let pended = header.state.pend()?;
+        if pended == error::Queued::AlreadyPending {
+            return Ok(pended);
         }
         // Enter.
         let ticket = self.enter(place, picked);
@@ -233,9 +233,10 @@ impl PwqTable {
         let queued = unsafe { Queued::new(item(), Job { ticket: ticket.into(), site }) };
         if gate.open() {
             push_new(hazard, queued);
-            return Queueing::Queued;
+        } else {
+            self.shared().pass(gate, queued, accepted)?;
         }
-        self.shared().pass(gate, queued, accepted)
+        Ok(pended)
     }
 
     /// Queues an item that was made pending, just now, and that nobody else knows of. Gives it back where
@@ -246,9 +247,9 @@ impl PwqTable {
         place: At,
         item: ItemRef,
         site: &'static Location<'static>,
-    ) -> Result<(), ItemRef> {
-        if self.refuses_at_once(false) {
-            return Err(item);
+    ) -> Result<(), (ItemRef, QueueError)> {
+        if let Err(error) = self.check_at_once(false) {
+            return Err((item, error));
         }
         // Enter and ReadGate, as in `queue`.
         let (picked, hazard) = (self.pick(place), self.shared().hazard());
@@ -258,8 +259,8 @@ impl PwqTable {
         let queued = unsafe { Queued::new(item, Job { ticket: ticket.into(), site }) };
         if gate.open() {
             push_new(hazard, queued);
-        } else if self.shared().refuses(gate, false) {
-            return Err(queued.take_new());
+        } else if let Err(error) = self.shared().check(gate, false) {
+            return Err((queued.take_new(), error));
         } else {
             self.shared().admit(gate, queued);
         }
@@ -267,27 +268,27 @@ impl PwqTable {
     }
 
     /// Puts a claimed instance here, wherever it was: the same instance, counted here from now on.
-    /// Where the queue doesn't take it, it is cancelled; then false.
-    pub(crate) fn place(&self, place: At, mut claimed: Claimed) -> bool {
-        if self.refuses_at_once(false) {
+    /// Where the queue doesn't take it, it is cancelled.
+    pub(crate) fn place(&self, place: At, mut claimed: Claimed) -> Result<(), QueueError> {
+        if let Err(error) = self.check_at_once(false) {
             claimed.cancel();
-            return false;
+            return Err(error);
         }
         // Enter and ReadGate, as for a new one.
         let ticket = self.enter(place, self.pick(place));
         let gate = Pwq::of(&ticket).slot.gate();
         let old = claimed.with_job(|job| job.ticket.replace(ticket.into()));
         let queued = claimed.release();
-        let queueing = if gate.open() {
+        let placed = if gate.open() {
             push_new(self.shared().hazard(), queued);
-            Queueing::Queued
+            Ok(())
         } else {
             self.shared().pass(gate, queued, false)
         };
         // After it lies somewhere: this may let others through, and who claims it would wait. Also
         // itself, where it waits for its own old place.
         drop(old);
-        queueing == Queueing::Queued
+        placed
     }
 
     /// Whether the queue takes nothing any more. All slots of the limiter are closed at once, and when
@@ -296,11 +297,11 @@ impl PwqTable {
         self.glance().closed()
     }
 
-    /// Whether the queue doesn't take it: asked before anything is changed. All slots are closed, or
-    /// drained, at once.
+    /// Whether the queue takes it: asked before anything is changed. All slots are closed, or drained, at
+    /// once.
     #[inline]
-    pub(crate) fn refuses_at_once(&self, accepted: bool) -> bool {
-        self.shared().refuses(self.glance(), accepted)
+    pub(crate) fn check_at_once(&self, accepted: bool) -> Result<(), QueueError> {
+        self.shared().check(self.glance(), accepted)
     }
 }
 

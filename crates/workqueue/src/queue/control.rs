@@ -153,7 +153,7 @@ impl Workqueue {
         Draining(self)
     }
 
-    /// Drains the queue, and accepts nothing from then on: `queue` returns false, a spawned closure
+    /// Drains the queue, and accepts nothing from then on: `queue` returns [`QueueError::Closed`](crate::QueueError::Closed), a spawned closure
     /// is cancelled. The other handles remain, of a queue that is no more. Dropping the last handle
     /// without it leaves queued work to run.
     ///

@@ -4,6 +4,7 @@ use std::panic::Location;
 use std::time::Duration;
 
 use crate::attributes::At;
+use crate::error::{self, QueueError};
 use crate::handle::work::Work;
 use crate::queue::Workqueue;
 use crate::task::claim::Claimed;
@@ -13,9 +14,8 @@ use crate::timekeeper::delayed::Delayed;
 
 impl Workqueue {
     /// Queues an item after `delay`, on the pod of the CPU that this is called on now. A delay of
-    /// zero: at once, as [`Workqueue::queue`], with no timer. False where the item is pending
-    /// already (queued, or its timer runs) or disabled, the queue was destroyed or the pools were
-    /// shut down, or the first timer of all finds no thread for it (which is logged).
+    /// zero: at once, as [`Workqueue::queue`], with no timer. An item that is pending already (queued, or its timer runs)
+    /// stays as it is.
     ///
     /// From here on it is pending: it can't be queued a second time, [`Work::flush`] waits for it,
     /// and [`Work::cancel`] takes it back. A flush of the queue doesn't wait for it before its time
@@ -24,95 +24,147 @@ impl Workqueue {
     /// keeps the queue and the pools. In all cases those who wait for it are told.
     ///
     /// Any context. It takes one lock that all timers of the pools share, in O(log n) of their number.
+    ///
+    /// # Errors
+    /// [`QueueError::Disabled`], [`QueueError::Closed`]; [`QueueError::Draining`] with a delay of zero;
+    /// [`QueueError::NoThread`] for the first timer of all, which is logged too.
     #[track_caller]
-    pub fn queue_delayed(&self, work: &Work, delay: Duration) -> bool {
+    pub fn queue_delayed(&self, work: &Work, delay: Duration) -> Result<error::Queued, QueueError> {
         self.queue_delayed_at(At::Here, work, delay)
     }
 
     /// As [`Workqueue::queue_delayed`], at a place of the caller's choice.
+    ///
+    /// # Errors
+    /// As [`Workqueue::queue_delayed`].
     #[track_caller]
-    pub fn queue_delayed_at(&self, at: At, work: &Work, delay: Duration) -> bool {
+    pub fn queue_delayed_at(
+        &self,
+        at: At,
+        work: &Work,
+        delay: Duration,
+    ) -> Result<error::Queued, QueueError> {
         if delay.is_zero() {
             return self.queue_at(at, work);
         }
-        if self.is_closed() || !work.header().state.pend() {
-            return false;
+        self.check_open()?;
+        let pended = work.header().state.pend()?;
+        if pended == error::Queued::AlreadyPending {
+            return Ok(pended);
         }
         let (item, site) = (work.hold(), Location::caller());
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
         let queued = unsafe { Queued::new(item, Job { ticket: MaybeTicket::none(), site }) };
         match self.arm(at, work, delay, queued) {
-            Ok(()) => true,
-            // Where somebody has claimed it meanwhile, it was queued, and is theirs.
-            Err(queued) => !queued.refuse(),
+            Ok(()) => Ok(pended),
+            // Where somebody has claimed it meanwhile it was queued, and is theirs.
+            Err((queued, error)) => {
+                if queued.refuse() {
+                    Err(error)
+                } else {
+                    Ok(pended)
+                }
+            }
         }
     }
 
     /// Has an item run after `delay`, on this queue, whatever it is at: where its timer runs it is
     /// set anew, where it is queued, also elsewhere, it is taken out. A delay of zero: it is queued
-    /// at once. True where it was pending; that instance then goes on as this one, and who flushes it
-    /// waits for this one. False where it was idle, and also where it could not be queued, for the
-    /// reasons that [`Workqueue::queue_delayed`] has: an instance that is pending elsewhere then stays
-    /// as it is. With a delay of zero a queue that is being drained refuses it too.
+    /// at once. `AlreadyPending`: that instance goes on as this one, and who flushes it waits for this one. `Now`: it
+    /// was idle.
     ///
     /// Any context. It waits for no work, only, yielding, for others' short steps with the same item.
+    ///
+    /// # Errors
+    /// As [`Workqueue::queue_delayed`]. An instance that is pending elsewhere then stays as it is; but where this queue
+    /// refuses it at that very moment it is cancelled.
     #[track_caller]
-    pub fn mod_delayed(&self, work: &Work, delay: Duration) -> bool {
+    pub fn mod_delayed(&self, work: &Work, delay: Duration) -> Result<error::Queued, QueueError> {
         self.mod_delayed_at(At::Here, work, delay)
     }
 
     /// As [`Workqueue::mod_delayed`], at a place of the caller's choice.
+    ///
+    /// # Errors
+    /// As [`Workqueue::mod_delayed`].
     #[track_caller]
-    pub fn mod_delayed_at(&self, at: At, work: &Work, delay: Duration) -> bool {
+    pub fn mod_delayed_at(
+        &self,
+        at: At,
+        work: &Work,
+        delay: Duration,
+    ) -> Result<error::Queued, QueueError> {
         let site = Location::caller();
         // What is pending elsewhere stays there where this queue won't have it.
-        if self.refuses(delay) {
-            return false;
-        }
+        self.check_later(delay)?;
         loop {
             if let Some(mut claimed) = work.lent().claim() {
                 claimed.with_job(|job| job.site = site);
-                self.replace(at, work, delay, claimed);
-                return true;
+                let replaced = self.replace(at, work, delay, claimed);
+                return replaced.map(|()| error::Queued::AlreadyPending);
             }
-            if self.queue_delayed_at(at, work, delay) || !work.is_pending() {
-                return false;
+            match self.queue_delayed_at(at, work, delay) {
+                // Somebody else has queued it between the two: that is what is to be modified.
+                Ok(error::Queued::AlreadyPending) => {}
+                queued => return queued,
             }
-            // Somebody else has queued it between the two: that is what is to be modified.
         }
     }
 
-    /// Whether it takes nothing that comes after a while.
-    fn refuses(&self, delay: Duration) -> bool {
+    /// Whether it takes what comes after a while.
+    fn check_later(&self, delay: Duration) -> Result<(), QueueError> {
         if delay.is_zero() {
-            return self.table().refuses_at_once(false);
+            return self.table().check_at_once(false);
         }
-        self.is_closed() || !self.shared().pools.keeper().takes_timers()
+        self.check_open()?;
+        let takes = self.shared().pools.keeper().takes_timers();
+        if takes { Ok(()) } else { Err(self.no_timer()) }
+    }
+
+    fn check_open(&self) -> Result<(), QueueError> {
+        if self.is_closed() { Err(QueueError::Closed) } else { Ok(()) }
+    }
+
+    /// Why no timer can be set. The pools close their queues before the timers.
+    fn no_timer(&self) -> QueueError {
+        self.check_open().err().unwrap_or(QueueError::NoThread)
     }
 
     /// Puts a claimed instance into this queue, after a while. Where that was closed just now, it is
     /// cancelled, as all that was there.
-    fn replace(&self, at: At, work: &Work, delay: Duration, mut claimed: Claimed) {
+    fn replace(
+        &self,
+        at: At,
+        work: &Work,
+        delay: Duration,
+        mut claimed: Claimed,
+    ) -> Result<(), QueueError> {
         if delay.is_zero() {
-            self.place(at, claimed);
-        } else if self.is_closed() {
-            claimed.cancel();
-        } else {
-            let ticket = claimed.with_job(|job| job.ticket.take());
-            let queued = claimed.release();
-            if let Err(queued) = self.arm(at, work, delay, queued) {
-                // Cancelled, unless somebody has claimed it.
-                drop(queued);
-            }
-            // After it lies somewhere: this may let others through, and who claims it would wait.
-            drop(ticket);
+            return self.table().place(at, claimed);
         }
+        if let Err(error) = self.check_open() {
+            claimed.cancel();
+            return Err(error);
+        }
+        let ticket = claimed.with_job(|job| job.ticket.take());
+        // What isn't armed is cancelled here, unless somebody has claimed it.
+        let armed = self.arm(at, work, delay, claimed.release()).map_err(|(_, error)| error);
+        // After it lies somewhere: this may let others through, and who claims it would wait.
+        drop(ticket);
+        armed
     }
 
-    fn arm(&self, at: At, work: &Work, delay: Duration, queued: Queued) -> Result<(), Queued> {
+    fn arm(
+        &self,
+        at: At,
+        work: &Work,
+        delay: Duration,
+        queued: Queued,
+    ) -> Result<(), (Queued, QueueError)> {
         let delayed = Delayed { queued, to: self.destination(), at: at.settled() };
         let set = |armed| *work.timer().lock() = Some(armed);
         let keeper = self.shared().pools.keeper();
-        keeper.arm(delay, work.lent(), delayed, set).map_err(|delayed| delayed.queued)
+        let armed = keeper.arm(delay, work.lent(), delayed, set);
+        armed.map_err(|delayed| (delayed.queued, self.no_timer()))
     }
 }

@@ -10,6 +10,7 @@ use corewise_sync::hint;
 use tracing::Span;
 
 use crate::attributes::At;
+use crate::error::Refused;
 use crate::queue::Workqueue;
 use crate::task::header::Header;
 use crate::task::running::Spawner;
@@ -24,23 +25,22 @@ impl Workqueue {
     /// inside items. Any context, as [`Workqueue::queue`].
     ///
     /// # Errors
-    /// The closure, where the queue doesn't take it: it is being drained, it was destroyed, or the
-    /// pools were shut down. Where that happens after the call, while the closure waits for a worker,
-    /// it is dropped without having run, by whoever ends the queue.
+    /// The closure comes back, with [`QueueError::Draining`](crate::QueueError::Draining) or
+    /// [`QueueError::Closed`](crate::QueueError::Closed). Where the queue ends after the call, while the closure waits for a
+    /// worker, it is dropped without having run, by whoever ends the queue.
     ///
     /// ```
     /// # use corewise_topology::Machine;
     /// # use corewise_workqueue::{WorkerPools, Workqueue};
     /// # let pools = WorkerPools::new(&Machine::live()?);
     /// let queue = Workqueue::builder("log").build(&pools)?;
-    /// let taken = queue.execute(|| println!("written in a while"));
-    /// assert!(taken.is_ok());
+    /// queue.execute(|| println!("written in a while"))?;
     /// queue.flush();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[track_caller]
     #[inline]
-    pub fn execute<C: FnOnce() + Send + 'static>(&self, closure: C) -> Result<(), C> {
+    pub fn execute<C: FnOnce() + Send + 'static>(&self, closure: C) -> Result<(), Refused<C>> {
         self.execute_at(At::Here, closure)
     }
 
@@ -50,7 +50,10 @@ impl Workqueue {
     /// As [`Workqueue::execute`].
     #[track_caller]
     #[inline]
-    pub fn execute_at<C: FnOnce() + Send + 'static>(&self, at: At, closure: C) -> Result<(), C> {
+    pub fn execute_at<C>(&self, at: At, closure: C) -> Result<(), Refused<C>>
+    where
+        C: FnOnce() + Send + 'static,
+    {
         // Before the closure is moved: a subscriber that panics in there leaves that to be dropped as
         // ever.
         let spawner = Spawner::current();
@@ -61,9 +64,9 @@ impl Workqueue {
         let once = NonNull::from(Box::leak(once));
         // SAFETY: it was made pending, and is handed over.
         let item = unsafe { ItemRef::kept(once.cast()) };
-        self.submit_new(at, item, Location::caller()).map_err(|_| {
+        self.submit_new(at, item, Location::caller()).map_err(|(_, error)| {
             // SAFETY: it came back, so that nobody else has it; it was leaked above.
-            unsafe { Box::from_raw(once.as_ptr()) }.take()
+            Refused { closure: unsafe { Box::from_raw(once.as_ptr()) }.take(), error }
         })
     }
 }

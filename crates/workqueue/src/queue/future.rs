@@ -20,7 +20,6 @@ use crate::attributes::At;
 use crate::error::{JoinError, shielded};
 use crate::handle::join::{JoinHandle, Outcome};
 use crate::pwq::Pwq;
-use crate::pwq::submit::Queueing;
 use crate::pwq::waiting::{Seat, Waits, stop_in_turn};
 use crate::queue::Workqueue;
 use crate::queue::future_state::{FutureState, Paused};
@@ -138,9 +137,9 @@ where
             return;
         }
         let item = || ItemRef::counted(Arc::clone(self));
-        let queueing = self.queue.try_submit(self.place, &self.header, &item, self.site, accepted);
+        let queued = self.queue.submit_with(self.place, &self.header, &item, self.site, accepted);
         // Pending already: that poll sees what this wake-up is about.
-        if queueing == Queueing::Refused {
+        if queued.is_err() {
             stop_in_turn(Arc::clone(self) as Arc<dyn Waits>);
         }
     }

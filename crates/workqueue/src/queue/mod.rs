@@ -16,10 +16,10 @@ use std::sync::Arc;
 
 use crate::attributes::At;
 use crate::attributes::Attributes;
+use crate::error::{QueueError, Queued};
 use crate::handle::join::{JoinHandle, Task};
 use crate::handle::work::Work;
 use crate::pwq::queue_core::QueueCore;
-use crate::pwq::submit::Queueing;
 use crate::pwq::table::PwqTable;
 use crate::queue::builder::QueueBuilder;
 use crate::queue::control::Control;
@@ -69,7 +69,8 @@ impl Destination for Inner {
     }
 
     fn take(&self, at: At, claimed: Claimed) {
-        self.table.place(at, claimed);
+        // Where it isn't taken it is cancelled, and those who wait for it are told.
+        let _ = self.table.place(at, claimed);
     }
 }
 
@@ -110,11 +111,9 @@ impl Workqueue {
         &self.inner.shared.name
     }
 
-    /// Queues an item on the pod of the CPU that this is called on. False where it was pending
-    /// already or is disabled, or where the queue doesn't take it: it is being drained, it was
-    /// destroyed, or the pools were shut down. Where `max_active` is reached the item is queued all
-    /// the same, and held back. What was written before the call, also before one that
-    /// returned false because the item was pending, is seen by the run that follows.
+    /// Queues an item on the pod of the CPU that this is called on. `Ok`: it is pending, by this call or already, and
+    /// the run that follows sees what was written before the call. Where `max_active` is reached the item is queued all
+    /// the same, and held back.
     ///
     /// Any context. It waits for no work. It is lock-free where the pod's workers are busy, or one
     /// of them looks for work already; where one has to be woken it holds the pool's lock for some
@@ -122,16 +121,40 @@ impl Workqueue {
     /// worker left to wake, as after the system refused a thread, it makes one. Where items are held
     /// back it takes the lock of their list.
     ///
-    /// A call at the same time as a shutdown may return true and have the item cancelled: those who
+    /// A call at the same time as a shutdown may return `Ok` and have the item cancelled: those who
     /// flush it are told, and it can be queued elsewhere.
+    ///
+    /// # Errors
+    /// No run follows from this call: [`QueueError::Disabled`], [`QueueError::Draining`], [`QueueError::Closed`].
+    ///
+    /// ```
+    /// # use corewise_topology::Machine;
+    /// # use corewise_workqueue::{WorkerPools, Workqueue};
+    /// use corewise_workqueue::{QueueError, Queued, Work};
+    /// # let pools = WorkerPools::new(&Machine::live()?);
+    /// let queue = Workqueue::builder("triggers").build(&pools)?;
+    /// let work = Work::new(|| println!("at least once"));
+    /// queue.queue(&work)?;
+    /// match queue.queue(&work) {
+    ///     Ok(Queued::Now) => println!("it has started before"),
+    ///     Ok(Queued::AlreadyPending) => println!("the two calls become one run"),
+    ///     Err(error) => println!("{error}"),
+    /// }
+    /// queue.destroy();
+    /// assert_eq!(queue.queue(&work), Err(QueueError::Closed));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
-    pub fn queue(&self, work: &Work) -> bool {
+    pub fn queue(&self, work: &Work) -> Result<Queued, QueueError> {
         self.submit(At::Here, work, Location::caller())
     }
 
     /// As [`Workqueue::queue`], at a place of the caller's choice.
+    ///
+    /// # Errors
+    /// As [`Workqueue::queue`].
     #[track_caller]
-    pub fn queue_at(&self, at: At, work: &Work) -> bool {
+    pub fn queue_at(&self, at: At, work: &Work) -> Result<Queued, QueueError> {
         self.submit(at, work, Location::caller())
     }
 
@@ -154,7 +177,7 @@ impl Workqueue {
         T: Send + 'static,
     {
         let (item, handle) = Task::make(closure);
-        if let Err(item) = self.submit_new(at, item, Location::caller()) {
+        if let Err((item, _)) = self.submit_new(at, item, Location::caller()) {
             // Nobody else has it.
             item.cancelled();
             item.header().state.give_up();
@@ -191,7 +214,7 @@ impl Workqueue {
         place: At,
         item: ItemRef,
         site: &'static Location<'static>,
-    ) -> Result<(), ItemRef> {
+    ) -> Result<(), (ItemRef, QueueError)> {
         match place {
             At::Here => self.submit_new_here(item, site),
             _ => self.submit_new_at(place, item, site),
@@ -202,7 +225,7 @@ impl Workqueue {
         &self,
         item: ItemRef,
         site: &'static Location<'static>,
-    ) -> Result<(), ItemRef> {
+    ) -> Result<(), (ItemRef, QueueError)> {
         self.inner.table.queue_new(At::Here, item, site)
     }
 
@@ -211,46 +234,31 @@ impl Workqueue {
         place: At,
         item: ItemRef,
         site: &'static Location<'static>,
-    ) -> Result<(), ItemRef> {
+    ) -> Result<(), (ItemRef, QueueError)> {
         self.inner.table.queue_new(place, item, site)
     }
 
     #[inline(always)]
-    fn submit(&self, place: At, work: &Work, site: &'static Location<'static>) -> bool {
-        let table = &self.inner.table;
-        table.queue(place, work.header(), || work.hold(), site, false) == Queueing::Queued
+    fn submit(
+        &self,
+        place: At,
+        work: &Work,
+        site: &'static Location<'static>,
+    ) -> Result<Queued, QueueError> {
+        self.inner.table.queue(place, work.header(), || work.hold(), site, false)
     }
 
-    /// Queues the item that `item` gives, whose header is `header`. Compiled once, whatever the item.
+    /// Queues the item that `item` gives, whose header is `header`. Compiled once, whatever the item. `accepted`: it
+    /// is part of what was accepted before, which a drain waits for.
     pub(crate) fn submit_with(
         &self,
         place: At,
         header: &Header,
         item: &dyn Fn() -> ItemRef,
         site: &'static Location<'static>,
-    ) -> bool {
-        self.try_submit(place, header, item, site, false) == Queueing::Queued
-    }
-
-    /// As `submit_with`, and says why not. `accepted`: it is part of what was accepted before, which
-    /// a drain waits for.
-    pub(crate) fn try_submit(
-        &self,
-        place: At,
-        header: &Header,
-        item: &dyn Fn() -> ItemRef,
-        site: &'static Location<'static>,
         accepted: bool,
-    ) -> Queueing {
+    ) -> Result<Queued, QueueError> {
         self.inner.table.queue(place, header, item, site, accepted)
-    }
-}
-
-impl Workqueue {
-    /// Puts a claimed instance into the queue, as the same instance. False where that is refused: it
-    /// is cancelled then.
-    pub(crate) fn place(&self, place: At, claimed: Claimed) -> bool {
-        self.inner.table.place(place, claimed)
     }
 
     /// Whether it takes nothing any more.

@@ -152,7 +152,8 @@ impl<'scope> Scope<'scope, '_> {
         // SAFETY: as above.
         let hold = || unsafe { ItemRef::counted_for_a_while(Arc::clone(&task)) };
         let site = Location::caller();
-        if !open || !self.shared.queue.submit_with(at, task.header(), &hold, site) {
+        let queue = &self.shared.queue;
+        if !open || queue.submit_with(at, task.header(), &hold, site, false).is_err() {
             // Fresh, so it wasn't pending: the queue is closed.
             task.cancelled();
         }

@@ -417,7 +417,7 @@ mod tests {
     }
 
     fn pend(work: &Work) -> Queued {
-        assert!(work.header().state.pend());
+        assert!(work.header().state.pend().is_ok());
         let item = work.hold();
         // SAFETY: `pend` succeeded just now.
         unsafe { Queued::new(item, Job { ticket: MaybeTicket::none(), site: Location::caller() }) }

@@ -22,6 +22,8 @@ use std::fmt;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::thread;
 
+use crate::error::{QueueError, Queued};
+
 const PENDING: u64 = 1;
 const RUNNING: u64 = 1 << 1;
 const AGAIN: u64 = 1 << 2;
@@ -150,12 +152,11 @@ impl WorkState {
         Snapshot(self.word.load(Ordering::Acquire))
     }
 
-    /// Makes it pending: true where it wasn't, so that the caller now owns the job slot, at which nobody
-    /// looks any more, and has to queue it. Also the call that returns false is a read-modify-write: what its caller wrote
-    /// before is seen by the instance that was pending already (its `start` acquires this
-    /// release). A disabled item refuses, and nothing is changed.
+    /// Makes it pending. `Now`: the caller owns the job slot, at which nobody looks any more, and has to queue it.
+    /// `AlreadyPending` is a read-modify-write too: what the caller wrote before is seen by the instance that was pending
+    /// (its `start` acquires this release). A disabled item refuses, and nothing is changed.
     #[inline(always)]
-    pub(crate) fn pend(&self) -> bool {
+    pub(crate) fn pend(&self) -> Result<Queued, QueueError> {
         // As it nearly always is.
         let now = self.word.load(Ordering::Relaxed);
         if now & (PENDING | DEPTH) == 0 {
@@ -165,28 +166,28 @@ impl WorkState {
                     // At the instance before, which runs: the slot is still read.
                     self.outwait_lookers_at_length();
                 }
-                return true;
+                return Ok(Queued::Now);
             }
         }
         self.pend_slowly()
     }
 
     #[inline(never)]
-    fn pend_slowly(&self) -> bool {
+    fn pend_slowly(&self) -> Result<Queued, QueueError> {
         let mut now = self.word.load(Ordering::Relaxed);
         loop {
             if now & PENDING == 0 && now & DEPTH != 0 {
-                return false;
+                return Err(QueueError::Disabled);
             }
             let next = if now & PENDING != 0 { now } else { now.wrapping_add(SEQ_ONE) | PENDING };
             match self.word.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) if now & PENDING != 0 => return false,
+                Ok(_) if now & PENDING != 0 => return Ok(Queued::AlreadyPending),
                 Ok(_) => {
                     if now & LOOKERS != 0 {
                         // At the instance before, which runs: the slot is still read.
                         self.outwait_lookers_at_length();
                     }
-                    return true;
+                    return Ok(Queued::Now);
                 }
                 Err(seen) => now = seen,
             }
@@ -413,6 +414,10 @@ impl fmt::Debug for WorkState {
 mod tests {
     use super::*;
 
+    fn pend(state: &WorkState) -> bool {
+        state.pend() == Ok(Queued::Now)
+    }
+
     fn finish(state: &WorkState, stays: bool) -> Finished {
         state.finish(state.snapshot(), stays).expect("nobody else is there")
     }
@@ -420,17 +425,17 @@ mod tests {
     #[test]
     fn a_pending_item_is_not_queued_again() {
         let state = WorkState::new();
-        assert!(state.pend());
-        assert!(!state.pend());
+        assert!(pend(&state));
+        assert!(!pend(&state));
         assert_eq!(state.snapshot().seq(), 1);
     }
 
     #[test]
     fn pending_is_clear_while_it_runs_so_that_it_can_be_queued_again() {
         let state = WorkState::new();
-        assert!(state.pend());
+        assert!(pend(&state));
         assert!(state.start(state.snapshot()));
-        assert!(state.pend(), "a running item is not pending");
+        assert!(pend(&state), "a running item is not pending");
         assert!(state.hand_over(state.snapshot()));
         assert!(finish(&state, true).again);
         state.restart();
@@ -441,13 +446,13 @@ mod tests {
     #[test]
     fn a_claimed_instance_is_left_to_its_claimant() {
         let state = WorkState::new();
-        assert!(state.pend() && state.start(state.snapshot()));
-        assert!(state.pend() && state.hand_over(state.snapshot()));
+        assert!(pend(&state) && state.start(state.snapshot()));
+        assert!(pend(&state) && state.hand_over(state.snapshot()));
         assert!(state.claim(state.snapshot()));
         assert!(!finish(&state, true).again, "the worker lets it go");
-        assert!(!state.pend(), "it is still pending");
+        assert!(!pend(&state), "it is still pending");
         assert!(state.run_claimed());
-        assert!(state.pend() && state.claim(state.snapshot()));
+        assert!(pend(&state) && state.claim(state.snapshot()));
         assert!(!state.run_claimed(), "it runs already: handed over");
         assert!(finish(&state, false).again, "who doesn't stay gets the claim");
         let now = state.snapshot();
@@ -459,12 +464,12 @@ mod tests {
     #[test]
     fn it_is_freed_once_by_whoever_comes_last() {
         let state = WorkState::new();
-        assert!(state.pend() && state.start(state.snapshot()));
+        assert!(pend(&state) && state.start(state.snapshot()));
         assert!(!finish(&state, true).last, "there is a handle");
         assert!(state.orphan(), "nothing is left of it");
         let state = WorkState::new();
-        assert!(state.pend() && state.start(state.snapshot()));
-        assert!(state.pend() && !state.orphan());
+        assert!(pend(&state) && state.start(state.snapshot()));
+        assert!(pend(&state) && !state.orphan());
         assert!(!finish(&state, true).last, "it is pending");
         assert!(state.claim(state.snapshot()));
         assert_eq!(state.cancel(state.snapshot()), Some(true));
@@ -476,21 +481,21 @@ mod tests {
     #[test]
     fn who_looks_may_take_it_unless_it_has_started() {
         let state = WorkState::new();
-        assert!(state.pend() && state.peek(state.snapshot()) && state.peek(state.snapshot()));
+        assert!(pend(&state) && state.peek(state.snapshot()) && state.peek(state.snapshot()));
         assert!(state.claim_looked_at());
         assert!(!state.claim_looked_at(), "it is claimed by the other");
         state.outwait_lookers();
         state.unclaim();
         assert!(state.peek(state.snapshot()) && state.start(state.snapshot()));
         assert!(!state.claim_looked_at(), "the one looked at runs");
-        assert!(state.pend(), "and nobody looks any more");
+        assert!(pend(&state), "and nobody looks any more");
         assert!(!finish(&state, true).again);
     }
 
     #[test]
     fn whoever_comes_to_wait_moves_the_word() {
         let state = WorkState::new();
-        assert!(state.pend() && state.start(state.snapshot()));
+        assert!(pend(&state) && state.start(state.snapshot()));
         state.announce_flusher();
         let seen = state.flushers_seen();
         state.announce_flusher();
@@ -504,10 +509,10 @@ mod tests {
         let state = WorkState::new();
         assert!(state.disable().is_some() && state.disable().is_some());
         let before = state.snapshot();
-        assert!(!state.pend());
+        assert!(!pend(&state));
         assert!(state.snapshot() == before);
         assert_eq!((state.enable(), state.enable(), state.enable()), (Some(1), Some(0), None));
-        assert!(state.pend());
+        assert!(pend(&state));
         assert_eq!(state.snapshot().seq(), 1, "disabling isn't counted among the instances");
         for _ in 0..u16::MAX {
             assert!(state.disable().is_some());

@@ -63,7 +63,7 @@ impl Bench {
 
     fn push(&self, function: impl Fn() + Send + Sync + 'static) {
         let work = Work::new(function);
-        assert!(work.header().state.pend());
+        assert!(work.header().state.pend().is_ok());
         let item = work.hold();
         // SAFETY: `pend` succeeded just now.
         let queued = unsafe {

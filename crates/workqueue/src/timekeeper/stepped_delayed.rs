@@ -10,6 +10,7 @@ use corewise_topology::{AffinityScope, Machine};
 
 use super::{Settings, Timekeeper};
 use crate::attributes::{At, QueueKind};
+use crate::error::{QueueError, Queued};
 use crate::handle::work::Work;
 use crate::pools::WorkerPools;
 use crate::queue::Workqueue;
@@ -66,15 +67,16 @@ fn held(queue: &Workqueue, cpu: u32) -> Arc<Completion> {
 fn delayed_an_item_is_queued_when_its_time_has_come_and_not_before() {
     let (queue, keeper) = queue();
     let (work, runs) = counting();
-    assert!(queue.queue_delayed(&work, SEC));
-    assert!(!queue.queue_delayed(&work, SEC) && !queue.queue(&work), "it is pending");
+    assert_eq!(queue.queue_delayed(&work, SEC), Ok(Queued::Now));
+    assert_eq!(queue.queue_delayed(&work, SEC), Ok(Queued::AlreadyPending), "it is pending");
+    assert_eq!(queue.queue(&work), Ok(Queued::AlreadyPending), "it is pending");
     assert!(keeper.advance(SEC - Duration::from_nanos(1)));
     queue.flush();
     assert!(work.is_pending() && ran(&runs) == 0, "a flush of the queue doesn't wait for it");
     assert!(!keeper.advance(Duration::from_nanos(1)), "no timer is left");
     work.flush();
     assert_eq!(ran(&runs), 1);
-    assert!(queue.queue_delayed(&work, SEC), "and it can be queued again");
+    assert_eq!(queue.queue_delayed(&work, SEC), Ok(Queued::Now), "and it can be queued again");
     work.cancel();
 }
 
@@ -82,7 +84,7 @@ fn delayed_an_item_is_queued_when_its_time_has_come_and_not_before() {
 fn delayed_zero_is_an_immediate_queue_without_a_timer() {
     let (queue, keeper) = queue();
     let (work, runs) = counting();
-    assert!(queue.queue_delayed(&work, Duration::ZERO));
+    assert_eq!(queue.queue_delayed(&work, Duration::ZERO), Ok(Queued::Now));
     work.flush();
     assert_eq!(ran(&runs), 1);
     assert!(!keeper.advance(Duration::ZERO));
@@ -98,7 +100,7 @@ fn delayed_timers_fire_on_the_remembered_cpu() {
             let pod = Placement::current().and_then(|placed| placed.pod);
             says.store(pod.expect("a worker is placed"), Ordering::Relaxed);
         });
-        assert!(queue.queue_delayed_at(At::Cpu(cpu), &work, SEC));
+        assert_eq!(queue.queue_delayed_at(At::Cpu(cpu), &work, SEC), Ok(Queued::Now));
         keeper.advance(SEC);
         work.flush();
         assert_eq!(pod.load(Ordering::Relaxed), cpu);
@@ -109,18 +111,19 @@ fn delayed_timers_fire_on_the_remembered_cpu() {
 fn delayed_an_item_is_flushed_cancelled_and_disabled_as_any_other() {
     let (queue, keeper) = queue();
     let (work, runs) = counting();
-    assert!(queue.queue_delayed(&work, SEC));
+    assert_eq!(queue.queue_delayed(&work, SEC), Ok(Queued::Now));
     assert!(work.cancel());
     assert!(!work.is_pending() && !work.cancel());
     assert!(!keeper.advance(SEC), "its timer is gone");
-    assert!(queue.queue_delayed(&work, SEC));
+    assert_eq!(queue.queue_delayed(&work, SEC), Ok(Queued::Now));
     let flush = {
         let work = work.clone();
         std::thread::spawn(move || work.flush())
     };
     work.disable_sync();
     flush.join().expect("no panic");
-    assert!(!queue.queue_delayed(&work, SEC) && !queue.mod_delayed(&work, SEC));
+    assert_eq!(queue.queue_delayed(&work, SEC), Err(QueueError::Disabled));
+    assert_eq!(queue.mod_delayed(&work, SEC), Err(QueueError::Disabled));
     assert!(work.enable());
     assert!(!keeper.advance(SEC));
     queue.flush();
@@ -128,14 +131,31 @@ fn delayed_an_item_is_flushed_cancelled_and_disabled_as_any_other() {
 }
 
 #[test]
-fn mod_delayed_arms_an_idle_item_and_says_false() {
+fn without_a_timer_an_open_queue_refuses_a_delay_and_leaves_all_as_it_was() {
+    let (queue, keeper) = queue();
+    let ((idle, never), (pending, runs)) = (counting(), counting());
+    let go = held(&queue, 0);
+    assert_eq!(queue.queue_at(At::Cpu(0), &pending), Ok(Queued::Now));
+    // As where the system gives it no thread: there is no timer, and the queue takes work.
+    keeper.close();
+    assert_eq!(queue.queue_delayed(&idle, SEC), Err(QueueError::NoThread));
+    assert_eq!(queue.mod_delayed(&idle, SEC), Err(QueueError::NoThread));
+    assert_eq!(queue.mod_delayed(&pending, SEC), Err(QueueError::NoThread));
+    assert!(!idle.is_pending() && pending.is_pending());
+    go.complete();
+    queue.flush();
+    assert_eq!((ran(&never), ran(&runs)), (0, 1));
+}
+
+#[test]
+fn mod_delayed_arms_an_idle_item_and_says_so() {
     let (queue, keeper) = queue();
     let (work, runs) = counting();
-    assert!(!queue.mod_delayed(&work, SEC));
+    assert_eq!(queue.mod_delayed(&work, SEC), Ok(Queued::Now));
     keeper.advance(SEC);
     work.flush();
     assert_eq!(ran(&runs), 1);
-    assert!(!queue.mod_delayed(&work, Duration::ZERO), "zero is now");
+    assert_eq!(queue.mod_delayed(&work, Duration::ZERO), Ok(Queued::Now), "zero is now");
     work.flush();
     assert_eq!(ran(&runs), 2);
 }
@@ -144,11 +164,11 @@ fn mod_delayed_arms_an_idle_item_and_says_false() {
 fn mod_delayed_steals_an_item_from_its_timer() {
     let (queue, keeper) = queue();
     let (work, runs) = counting();
-    assert!(queue.queue_delayed(&work, SEC));
-    assert!(queue.mod_delayed(&work, 3 * SEC));
+    assert_eq!(queue.queue_delayed(&work, SEC), Ok(Queued::Now));
+    assert_eq!(queue.mod_delayed(&work, 3 * SEC), Ok(Queued::AlreadyPending));
     keeper.advance(2 * SEC);
     assert!(work.is_pending(), "later than it was to be");
-    assert!(queue.mod_delayed(&work, Duration::ZERO));
+    assert_eq!(queue.mod_delayed(&work, Duration::ZERO), Ok(Queued::AlreadyPending));
     work.flush();
     assert_eq!(ran(&runs), 1);
     assert!(!keeper.advance(9 * SEC));
@@ -161,8 +181,8 @@ fn mod_delayed_steals_an_item_from_the_list() {
     let (queue, keeper) = queue();
     let go = held(&queue, 0);
     let (work, runs) = counting();
-    assert!(queue.queue_at(At::Cpu(0), &work));
-    assert!(queue.mod_delayed_at(At::Cpu(0), &work, SEC));
+    assert_eq!(queue.queue_at(At::Cpu(0), &work), Ok(Queued::Now));
+    assert_eq!(queue.mod_delayed_at(At::Cpu(0), &work, SEC), Ok(Queued::AlreadyPending));
     go.complete();
     queue.flush();
     assert!(work.is_pending() && ran(&runs) == 0);
@@ -179,8 +199,8 @@ fn mod_delayed_steals_an_item_that_is_held_back() {
     let other = builder().build(&pools).expect("a queue");
     let go = held(&ordered, 0);
     let (work, runs) = counting();
-    assert!(ordered.queue(&work));
-    assert!(other.mod_delayed(&work, SEC), "to another queue, too");
+    assert_eq!(ordered.queue(&work), Ok(Queued::Now));
+    assert_eq!(other.mod_delayed(&work, SEC), Ok(Queued::AlreadyPending), "to another queue, too");
     keeper.advance(SEC);
     work.flush();
     assert_eq!(ran(&runs), 1, "while the first queue is still busy");
@@ -200,12 +220,12 @@ fn mod_delayed_steals_an_instance_that_was_handed_over() {
         says.complete();
         waits.wait();
     });
-    assert!(queue.queue_at(At::Cpu(0), &work));
+    assert_eq!(queue.queue_at(At::Cpu(0), &work), Ok(Queued::Now));
     begun.wait();
     // Its own pod's next worker pops it, finds it running, and hands it over.
-    assert!(queue.queue_at(At::Cpu(1), &work));
+    assert_eq!(queue.queue_at(At::Cpu(1), &work), Ok(Queued::Now));
     queue.spawn_at(At::Cpu(1), || ()).join().expect("no panic");
-    assert!(queue.mod_delayed(&work, SEC));
+    assert_eq!(queue.mod_delayed(&work, SEC), Ok(Queued::AlreadyPending));
     go.complete();
     queue.flush();
     assert!(work.is_pending() && ran(&runs) == 1);
@@ -219,12 +239,12 @@ fn flush_delayed_work_fires_the_timer_now() {
     let (queue, keeper) = queue();
     let (work, runs) = counting();
     assert!(!work.flush_delayed(), "nothing to wait for");
-    assert!(queue.queue_delayed(&work, SEC));
+    assert_eq!(queue.queue_delayed(&work, SEC), Ok(Queued::Now));
     // It may be over before the flush looks: then there is nothing to wait for.
     work.flush_delayed();
     assert_eq!(ran(&runs), 1);
     assert!(!keeper.advance(SEC), "the timer is gone");
-    assert!(queue.queue(&work));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     work.flush_delayed();
     assert_eq!(ran(&runs), 2, "where no timer runs it is a flush");
 }
@@ -235,7 +255,8 @@ fn delayed_items_of_a_queue_that_is_destroyed_are_cancelled_and_their_waiters_to
     let (queue, other) = (builder().build(&pools), builder().build(&pools));
     let (queue, other) = (queue.expect("a queue"), other.expect("a queue"));
     let ((work, runs), (kept, kept_runs)) = (counting(), counting());
-    assert!(queue.queue_delayed(&work, SEC) && other.queue_delayed(&kept, SEC));
+    assert_eq!(queue.queue_delayed(&work, SEC), Ok(Queued::Now));
+    assert_eq!(other.queue_delayed(&kept, SEC), Ok(Queued::Now));
     let flush = {
         let work = work.clone();
         std::thread::spawn(move || work.flush())
@@ -243,7 +264,11 @@ fn delayed_items_of_a_queue_that_is_destroyed_are_cancelled_and_their_waiters_to
     queue.destroy();
     flush.join().expect("no panic");
     assert!(!work.is_pending());
-    assert!(!queue.queue_delayed(&work, SEC), "it takes nothing any more");
+    assert_eq!(
+        queue.queue_delayed(&work, SEC),
+        Err(QueueError::Closed),
+        "it takes nothing any more"
+    );
     keeper.advance(SEC);
     kept.flush();
     assert_eq!((ran(&runs), ran(&kept_runs)), (0, 1));
@@ -254,7 +279,7 @@ fn delayed_items_of_pools_that_are_shut_down_are_cancelled_and_their_waiters_tol
     let (pools, _keeper) = pools();
     let queue = builder().build(&pools).expect("a queue");
     let (work, runs) = counting();
-    assert!(queue.queue_delayed(&work, SEC));
+    assert_eq!(queue.queue_delayed(&work, SEC), Ok(Queued::Now));
     let flush = {
         let work = work.clone();
         std::thread::spawn(move || work.flush())
@@ -262,14 +287,15 @@ fn delayed_items_of_pools_that_are_shut_down_are_cancelled_and_their_waiters_tol
     pools.shutdown();
     flush.join().expect("no panic");
     assert!(!work.is_pending() && ran(&runs) == 0);
-    assert!(!queue.queue_delayed(&work, SEC) && !queue.mod_delayed(&work, SEC));
+    assert_eq!(queue.queue_delayed(&work, SEC), Err(QueueError::Closed));
+    assert_eq!(queue.mod_delayed(&work, SEC), Err(QueueError::Closed));
 }
 
 #[test]
 fn delayed_a_timer_keeps_its_queue_until_it_has_fired() {
     let (queue, keeper) = queue();
     let (work, runs) = counting();
-    assert!(queue.queue_delayed(&work, SEC));
+    assert_eq!(queue.queue_delayed(&work, SEC), Ok(Queued::Now));
     drop(queue);
     keeper.advance(SEC);
     work.flush();

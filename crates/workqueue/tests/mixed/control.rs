@@ -3,7 +3,7 @@
 
 use corewise_sync::thread;
 use corewise_topology::{AffinityScope, CpuSet, Machine};
-use corewise_workqueue::{BuildError, QueueBuilder, QueueKind, WorkerPools};
+use corewise_workqueue::{BuildError, QueueBuilder, QueueError, QueueKind, WorkerPools};
 
 use super::ledger::{Gauge, Ledger, Span};
 use super::{Chance, Item, Line};
@@ -125,8 +125,12 @@ impl Line {
     pub(crate) fn destroy(&self, ledger: &Ledger) {
         self.queue.destroy();
         for Item { work, entry } in &self.items {
-            let queued = entry.queue(|| self.queue.queue(work));
-            ledger.check(!queued, || "a destroyed queue accepted an item".into());
+            entry.queue(|| {
+                let queued = self.queue.queue(work);
+                ledger
+                    .check(queued == Err(QueueError::Closed), || format!("destroyed: {queued:?}"));
+                queued.is_ok()
+            });
         }
         let stats = self.queue.stats();
         ledger.check(stats.queued == stats.completed, || format!("destroyed with {stats:?}"));

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use corewise_sync::thread;
 use corewise_topology::Machine;
-use corewise_workqueue::{At, QueueKind, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{At, QueueKind, Queued, Work, WorkerPools, Workqueue};
 use ledger::{Entry, Gauge, Ledger, Order, Span};
 use tasks::Tasks;
 
@@ -160,17 +160,18 @@ impl World {
         let item = &line.items[chance.below(line.items.len() as u64) as usize];
         match chance.below(25) {
             0..3 => {
-                item.entry.queue(|| line.queue.queue(&item.work));
+                item.entry.queue(|| line.queue.queue(&item.work) == Ok(Queued::Now));
             }
             3 => {
                 let cpu = chance.below(self.size.0 + 1) as u32;
-                item.entry.queue(|| line.queue.queue_at(At::Cpu(cpu), &item.work));
+                item.entry
+                    .queue(|| line.queue.queue_at(At::Cpu(cpu), &item.work) == Ok(Queued::Now));
             }
             4 => {
-                self.nomad.entry.queue(|| line.queue.queue(&self.nomad.work));
+                self.nomad.entry.queue(|| line.queue.queue(&self.nomad.work) == Ok(Queued::Now));
             }
             5 | 6 => {
-                let queue = || line.queue.queue(&item.work);
+                let queue = || line.queue.queue(&item.work) == Ok(Queued::Now);
                 item.entry.queue_and_flush(queue, || item.work.flush(), "Work::flush");
             }
             7 => self.flush(line),
@@ -192,7 +193,7 @@ impl World {
             18 => {
                 let (Item { work, entry }, waits) = (item, chance.one_in(2));
                 let disable = || if waits { work.disable_sync() } else { work.disable() };
-                let queue = || line.queue.queue(work);
+                let queue = || line.queue.queue(work) == Ok(Queued::Now);
                 entry.while_disabled(waits, disable, queue, || {
                     work.enable();
                 });
@@ -218,15 +219,17 @@ impl World {
         let may = self.drains && !delay.is_zero();
         match chance.below(5) {
             0 => {
-                entry.delay(may, || line.queue.queue_delayed(work, delay));
+                entry.delay(may, || line.queue.queue_delayed(work, delay) == Ok(Queued::Now));
             }
             1 => {
-                entry.delay(may, || line.queue.queue_delayed(work, delay));
+                entry.delay(may, || line.queue.queue_delayed(work, delay) == Ok(Queued::Now));
                 entry.flush(|| work.flush_delayed(), "Work::flush_delayed");
             }
-            2 | 3 => entry.modify(self.drains, || line.queue.mod_delayed(work, delay)),
+            2 | 3 => entry.modify(self.drains, || {
+                line.queue.mod_delayed(work, delay) == Ok(Queued::AlreadyPending)
+            }),
             _ => {
-                entry.queue(|| line.queue.queue(work));
+                entry.queue(|| line.queue.queue(work) == Ok(Queued::Now));
             }
         }
     }
@@ -290,7 +293,7 @@ fn item(entry: Arc<Entry>, queue: &Workqueue, selves: &mut Vec<Myself>) -> Item 
             }
             let me = inside.lock().unwrap_or_else(PoisonError::into_inner).clone();
             if let Some((queue, me)) = me {
-                me.entry.queue_self(|| queue.queue(&me.work));
+                me.entry.queue_self(|| queue.queue(&me.work) == Ok(Queued::Now));
                 if run % 2 == 1 {
                     me.entry.withdraw(|| me.work.cancel());
                 }

@@ -138,7 +138,7 @@ impl Tasks {
                         inner.ended.fetch_add(1, SeqCst);
                     };
                     // Given back where the pools are shut down.
-                    queue.execute(end).unwrap_or_else(|end| end());
+                    queue.execute(end).unwrap_or_else(|refused| (refused.closure)());
                 } else {
                     its.ended.fetch_add(1, SeqCst);
                 }

@@ -57,9 +57,7 @@ impl Plain {
             let result = context::blocking("file I/O", || work(&store, rq.rq_mut()));
             rq.complete(result);
         };
-        if let Err(refused) = self.wq.execute(job) {
-            drop(refused);
-        }
+        drop(self.wq.execute(job));
     }
 }
 

@@ -196,14 +196,14 @@ impl Keeper {
 
     /// Has the keeper make a round, which begins after this call. Never blocks; any context.
     pub(super) fn kick(&self) {
-        // False: it is queued already, and takes what was put in before this call. Or there are no workers any
+        // It may be queued already, and takes what was put in before this call. Or there are no workers any
         // more: whoever has put something in asks for that.
         let _ = self.queue.queue(&self.work);
     }
 
     /// Has the resync make a step. Never blocks; any context.
     pub(super) fn kick_resync(&self) {
-        // False: it is queued already, or its timer runs: then it holds no region and is due by itself.
+        // It may be queued already, or its timer runs: then it holds no region and is due by itself.
         let _ = self.queue.queue(&self.resync);
     }
 
