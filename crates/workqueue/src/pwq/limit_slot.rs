@@ -101,9 +101,8 @@ struct Inner<T: Hold> {
     /// Somebody pushes what was held: the only one who does, so that the order is kept.
     moving: bool,
     limit: usize,
-    frozen: bool,
-    draining: bool,
-    closed: bool,
+    /// Of the gate's bits those that are set from outside.
+    marks: u32,
 }
 
 impl<T: Hold, F: FencePolicy> Slot<T, F> {
@@ -114,9 +113,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
             moves: 0,
             moving: false,
             limit,
-            frozen: false,
-            draining: false,
-            closed: false,
+            marks: 0,
         };
         Slot {
             gate: AtomicU32::new(inner.gate()),
@@ -215,18 +212,18 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
 
     /// Lets nothing through from now on, or lets it through again: then `settle` has to follow.
     pub(crate) fn set_frozen(&self, frozen: bool) {
-        self.change(|inner| inner.frozen = frozen);
+        self.mark(FROZEN, frozen);
     }
 
     /// Whether only chained work is accepted.
     pub(crate) fn set_draining(&self, draining: bool) {
-        self.change(|inner| inner.draining = draining);
+        self.mark(DRAINING, draining);
     }
 
     /// Accepts nothing from now on; what is held back goes on to be let through, whether it is frozen
     /// or not: `settle` has to follow.
     pub(crate) fn close(&self) {
-        self.change(|inner| inner.closed = true);
+        self.mark(CLOSED, true);
     }
 
     /// Lets those through that may go. A step of its own, since `push` may come to user code (a
@@ -249,6 +246,12 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         (inner.held.values().map(T::len).sum(), inner.moves)
     }
 
+    fn mark(&self, mark: u32, set: bool) {
+        self.change(|inner| {
+            inner.marks = if set { inner.marks | mark } else { inner.marks & !mark }
+        });
+    }
+
     fn change(&self, edit: impl FnOnce(&mut Inner<T>)) {
         let mut inner = self.inner.lock();
         edit(&mut inner);
@@ -257,9 +260,9 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
 
     /// Mirrors what the lock guards. SeqCst: see `gate`; the fence that follows is for loom.
     fn publish(&self, inner: &Inner<T>) {
-        let max = if inner.stopped() { 0 } else { inner.limit };
-        self.max.store(max, Ordering::Relaxed);
         let gate = inner.gate();
+        let max = if Gate(gate).frozen() { 0 } else { inner.limit };
+        self.max.store(max, Ordering::Relaxed);
         if self.gate.load(Ordering::Relaxed) != gate {
             self.gate.store(gate, Ordering::SeqCst);
         }
@@ -316,26 +319,13 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
 }
 
 impl<T: Hold> Inner<T> {
-    /// Nothing is let through. A closed queue can't be frozen: it only has its end before it.
-    fn stopped(&self) -> bool {
-        self.frozen && !self.closed
-    }
-
     fn gate(&self) -> u32 {
-        let mut gate = 0;
-        let bits = [
-            (self.limit != UNLIMITED, LIMITED),
-            (self.moving || !self.ring.is_empty(), HELD),
-            (self.stopped(), FROZEN),
-            (self.draining, DRAINING),
-            (self.closed, CLOSED),
-        ];
-        for (set, bit) in bits {
-            if set {
-                gate |= bit;
-            }
-        }
-        gate
+        // A closed queue can't be frozen: it only has its end before it.
+        let closed = self.marks & CLOSED != 0;
+        let marks = if closed { self.marks & !FROZEN } else { self.marks };
+        let held = self.moving || !self.ring.is_empty();
+        let limited = self.limit != UNLIMITED;
+        marks | (LIMITED * u32::from(limited)) | (HELD * u32::from(held))
     }
 
     fn append(&mut self, pwq: usize, item: T) {
