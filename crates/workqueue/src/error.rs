@@ -108,21 +108,11 @@ pub enum QueueError {
 impl fmt::Display for QueueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            QueueError::Disabled => {
-                "the work item was not queued: it is disabled; enable it as often as it was \
-                 disabled, and queue it again"
-            }
-            QueueError::Draining => {
-                "not queued: the queue is being drained, and takes only what its own items queue; \
-                 try again after the drain"
-            }
-            QueueError::Closed => {
-                "not queued: the queue was destroyed, or its worker pools were shut down; use \
-                 another queue"
-            }
+            QueueError::Disabled => "not queued: the item is disabled: enable it first",
+            QueueError::Draining => "not queued: the queue is being drained: try again later",
+            QueueError::Closed => "not queued: the queue was destroyed or shut down: use another",
             QueueError::NoThread => {
-                "not queued for later: the system gave no thread for the timers; raise the limit of \
-                 processes (ulimit -u, or the cgroup's pids.max)"
+                "not queued: the timers got no thread: raise the limit of processes"
             }
         })
     }

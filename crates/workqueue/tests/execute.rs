@@ -109,7 +109,7 @@ fn a_queue_that_takes_nothing_gives_the_closure_back() {
         let closure = move || tell.send(kept).expect("the test listens");
         let refused = queue.execute(closure).expect_err("it isn't taken");
         assert_eq!(refused.error, QueueError::Closed);
-        assert!(refused.to_string().contains("shut down"), "{refused}");
+        assert!(refused.to_string().contains("destroyed"), "{refused}");
         (refused.closure)();
         assert_eq!(told.recv().unwrap(), "kept");
     };

@@ -4,11 +4,11 @@ use std::panic::Location;
 use std::time::Duration;
 
 use crate::attributes::At;
-use crate::error::{self, QueueError};
+use crate::error::{QueueError, Queued};
 use crate::handle::work::Work;
 use crate::queue::Workqueue;
 use crate::task::claim::Claimed;
-use crate::task::header::{Job, Queued};
+use crate::task::header::{self, Job};
 use crate::task::ticket::MaybeTicket;
 use crate::timekeeper::delayed::Delayed;
 
@@ -29,7 +29,7 @@ impl Workqueue {
     /// [`QueueError::Disabled`], [`QueueError::Closed`]; [`QueueError::Draining`] with a delay of zero;
     /// [`QueueError::NoThread`] for the first timer of all, which is logged too.
     #[track_caller]
-    pub fn queue_delayed(&self, work: &Work, delay: Duration) -> Result<error::Queued, QueueError> {
+    pub fn queue_delayed(&self, work: &Work, delay: Duration) -> Result<Queued, QueueError> {
         self.queue_delayed_at(At::Here, work, delay)
     }
 
@@ -43,29 +43,22 @@ impl Workqueue {
         at: At,
         work: &Work,
         delay: Duration,
-    ) -> Result<error::Queued, QueueError> {
+    ) -> Result<Queued, QueueError> {
         if delay.is_zero() {
             return self.queue_at(at, work);
         }
         self.check_open()?;
         let pended = work.header().state.pend()?;
-        if pended == error::Queued::AlreadyPending {
+        if pended == Queued::AlreadyPending {
             return Ok(pended);
         }
         let (item, site) = (work.hold(), Location::caller());
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
-        let queued = unsafe { Queued::new(item, Job { ticket: MaybeTicket::none(), site }) };
-        match self.arm(at, work, delay, queued) {
-            Ok(()) => Ok(pended),
-            // Where somebody has claimed it meanwhile it was queued, and is theirs.
-            Err((queued, error)) => {
-                if queued.refuse() {
-                    Err(error)
-                } else {
-                    Ok(pended)
-                }
-            }
-        }
+        let queued =
+            unsafe { header::Queued::new(item, Job { ticket: MaybeTicket::none(), site }) };
+        // Where somebody has claimed it meanwhile it was queued, and is theirs.
+        let refused = self.arm(at, work, delay, queued).is_err_and(header::Queued::refuse);
+        if refused { Err(self.no_timer()) } else { Ok(pended) }
     }
 
     /// Has an item run after `delay`, on this queue, whatever it is at: where its timer runs it is
@@ -77,9 +70,9 @@ impl Workqueue {
     ///
     /// # Errors
     /// As [`Workqueue::queue_delayed`]. An instance that is pending elsewhere then stays as it is; but where this queue
-    /// refuses it at that very moment it is cancelled.
+    /// ends, or the timers do, at that very moment it is cancelled.
     #[track_caller]
-    pub fn mod_delayed(&self, work: &Work, delay: Duration) -> Result<error::Queued, QueueError> {
+    pub fn mod_delayed(&self, work: &Work, delay: Duration) -> Result<Queued, QueueError> {
         self.mod_delayed_at(At::Here, work, delay)
     }
 
@@ -93,19 +86,19 @@ impl Workqueue {
         at: At,
         work: &Work,
         delay: Duration,
-    ) -> Result<error::Queued, QueueError> {
+    ) -> Result<Queued, QueueError> {
         let site = Location::caller();
         // What is pending elsewhere stays there where this queue won't have it.
         self.check_later(delay)?;
         loop {
             if let Some(mut claimed) = work.lent().claim() {
                 claimed.with_job(|job| job.site = site);
-                let replaced = self.replace(at, work, delay, claimed);
-                return replaced.map(|()| error::Queued::AlreadyPending);
+                self.replace(at, work, delay, claimed)?;
+                return Ok(Queued::AlreadyPending);
             }
             match self.queue_delayed_at(at, work, delay) {
                 // Somebody else has queued it between the two: that is what is to be modified.
-                Ok(error::Queued::AlreadyPending) => {}
+                Ok(Queued::AlreadyPending) => {}
                 queued => return queued,
             }
         }
@@ -114,15 +107,16 @@ impl Workqueue {
     /// Whether it takes what comes after a while.
     fn check_later(&self, delay: Duration) -> Result<(), QueueError> {
         if delay.is_zero() {
-            return self.table().check_at_once(false);
+            self.table().check_at_once(false)
+        } else if self.shared().pools.keeper().takes_timers() {
+            self.check_open()
+        } else {
+            Err(self.no_timer())
         }
-        self.check_open()?;
-        let takes = self.shared().pools.keeper().takes_timers();
-        if takes { Ok(()) } else { Err(self.no_timer()) }
     }
 
     fn check_open(&self) -> Result<(), QueueError> {
-        if self.is_closed() { Err(QueueError::Closed) } else { Ok(()) }
+        if self.table().is_closed() { Err(QueueError::Closed) } else { Ok(()) }
     }
 
     /// Why no timer can be set. The pools close their queues before the timers.
@@ -142,16 +136,12 @@ impl Workqueue {
         if delay.is_zero() {
             return self.table().place(at, claimed);
         }
-        if let Err(error) = self.check_open() {
-            claimed.cancel();
-            return Err(error);
-        }
         let ticket = claimed.with_job(|job| job.ticket.take());
         // What isn't armed is cancelled here, unless somebody has claimed it.
-        let armed = self.arm(at, work, delay, claimed.release()).map_err(|(_, error)| error);
+        let armed = self.arm(at, work, delay, claimed.release()).map_err(drop);
         // After it lies somewhere: this may let others through, and who claims it would wait.
         drop(ticket);
-        armed
+        armed.map_err(|()| self.no_timer())
     }
 
     fn arm(
@@ -159,12 +149,11 @@ impl Workqueue {
         at: At,
         work: &Work,
         delay: Duration,
-        queued: Queued,
-    ) -> Result<(), (Queued, QueueError)> {
+        queued: header::Queued,
+    ) -> Result<(), header::Queued> {
         let delayed = Delayed { queued, to: self.destination(), at: at.settled() };
         let set = |armed| *work.timer().lock() = Some(armed);
         let keeper = self.shared().pools.keeper();
-        let armed = keeper.arm(delay, work.lent(), delayed, set);
-        armed.map_err(|delayed| (delayed.queued, self.no_timer()))
+        keeper.arm(delay, work.lent(), delayed, set).map_err(|delayed| delayed.queued)
     }
 }

@@ -3,7 +3,6 @@
 //! Nobody but the pool knows such an item: it can't be claimed, flushed or queued again, so it is
 //! pending from its making to its end, and its state word is never changed. Its run uses it up.
 
-use std::panic::Location;
 use std::ptr::NonNull;
 
 use corewise_sync::hint;
@@ -64,7 +63,7 @@ impl Workqueue {
         let once = NonNull::from(Box::leak(once));
         // SAFETY: it was made pending, and is handed over.
         let item = unsafe { ItemRef::kept(once.cast()) };
-        self.submit_new(at, item, Location::caller()).map_err(|(_, error)| {
+        self.submit_new(at, item).map_err(|(_, error)| {
             // SAFETY: it came back, so that nobody else has it; it was leaked above.
             Refused { closure: unsafe { Box::from_raw(once.as_ptr()) }.take(), error }
         })

@@ -146,7 +146,7 @@ impl Workqueue {
     /// ```
     #[track_caller]
     pub fn queue(&self, work: &Work) -> Result<Queued, QueueError> {
-        self.submit(At::Here, work, Location::caller())
+        self.inner.table.queue(At::Here, work.header(), || work.hold(), Location::caller(), false)
     }
 
     /// As [`Workqueue::queue`], at a place of the caller's choice.
@@ -155,7 +155,7 @@ impl Workqueue {
     /// As [`Workqueue::queue`].
     #[track_caller]
     pub fn queue_at(&self, at: At, work: &Work) -> Result<Queued, QueueError> {
-        self.submit(at, work, Location::caller())
+        self.inner.table.queue(at, work.header(), || work.hold(), Location::caller(), false)
     }
 
     /// Runs a closure on the queue: as [`Workqueue::queue`], with one allocation. After
@@ -177,7 +177,7 @@ impl Workqueue {
         T: Send + 'static,
     {
         let (item, handle) = Task::make(closure);
-        if let Err((item, _)) = self.submit_new(at, item, Location::caller()) {
+        if let Err((item, _)) = self.submit_new(at, item) {
             // Nobody else has it.
             item.cancelled();
             item.header().state.give_up();
@@ -208,44 +208,23 @@ impl Workqueue {
 
     /// Queues an item that was just made. Gives it back where the queue doesn't take it. What it calls
     /// isn't generic, and so compiled once, here, whoever calls.
+    #[track_caller]
     #[inline(always)]
-    pub(crate) fn submit_new(
-        &self,
-        place: At,
-        item: ItemRef,
-        site: &'static Location<'static>,
-    ) -> Result<(), (ItemRef, QueueError)> {
-        match place {
-            At::Here => self.submit_new_here(item, site),
-            _ => self.submit_new_at(place, item, site),
+    pub(crate) fn submit_new(&self, at: At, item: ItemRef) -> Result<(), (ItemRef, QueueError)> {
+        match at {
+            At::Here => self.submit_new_here(item),
+            at => self.submit_new_at(at, item),
         }
     }
 
-    fn submit_new_here(
-        &self,
-        item: ItemRef,
-        site: &'static Location<'static>,
-    ) -> Result<(), (ItemRef, QueueError)> {
-        self.inner.table.queue_new(At::Here, item, site)
+    #[track_caller]
+    fn submit_new_here(&self, item: ItemRef) -> Result<(), (ItemRef, QueueError)> {
+        self.inner.table.queue_new(At::Here, item, Location::caller())
     }
 
-    fn submit_new_at(
-        &self,
-        place: At,
-        item: ItemRef,
-        site: &'static Location<'static>,
-    ) -> Result<(), (ItemRef, QueueError)> {
-        self.inner.table.queue_new(place, item, site)
-    }
-
-    #[inline(always)]
-    fn submit(
-        &self,
-        place: At,
-        work: &Work,
-        site: &'static Location<'static>,
-    ) -> Result<Queued, QueueError> {
-        self.inner.table.queue(place, work.header(), || work.hold(), site, false)
+    #[track_caller]
+    fn submit_new_at(&self, at: At, item: ItemRef) -> Result<(), (ItemRef, QueueError)> {
+        self.inner.table.queue_new(at, item, Location::caller())
     }
 
     /// Queues the item that `item` gives, whose header is `header`. Compiled once, whatever the item. `accepted`: it
@@ -259,11 +238,6 @@ impl Workqueue {
         accepted: bool,
     ) -> Result<Queued, QueueError> {
         self.inner.table.queue(place, header, item, site, accepted)
-    }
-
-    /// Whether it takes nothing any more.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.inner.table.is_closed()
     }
 }
 

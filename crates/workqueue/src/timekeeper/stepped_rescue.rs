@@ -215,7 +215,7 @@ fn rescuer_and_worker_may_both_shut_the_pools_down() {
     for _ in 0..3 {
         stuck.keeper.advance(10 * MS);
     }
-    while !queue.is_closed() {
+    while !queue.table().is_closed() {
         std::thread::yield_now();
     }
     stuck.go.complete();
