@@ -128,12 +128,6 @@ impl Spawner {
     }
 }
 
-impl fmt::Debug for Spawner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Spawner(handler)" } else { "Spawner(std)" })
-    }
-}
-
 pub(crate) fn spawn(
     name: String,
     body: impl FnOnce() + Send + 'static,

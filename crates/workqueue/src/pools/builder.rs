@@ -1,5 +1,6 @@
 //! Sets up [`WorkerPools`].
 
+use std::fmt;
 use std::io;
 use std::mem;
 use std::sync::{Arc, Weak};
@@ -31,7 +32,6 @@ pub const DEFAULT_MAX_THREADS: usize = 512;
 pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sets up [`WorkerPools`]; see the constants of this module for the defaults.
-#[derive(Debug)]
 pub struct PoolsBuilder {
     pub(super) machine: Machine,
     shard_size: u32,
@@ -216,6 +216,12 @@ impl PoolsBuilder {
             }
         });
         WorkerPools { inner }
+    }
+}
+
+impl fmt::Debug for PoolsBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolsBuilder").field("machine", &self.machine).finish_non_exhaustive()
     }
 }
 

@@ -19,7 +19,6 @@ mod stepped_delayed;
 mod stepped_rescue;
 mod watch;
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -73,17 +72,7 @@ impl Default for Settings {
     }
 }
 
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("stall_after", &self.stall_after)
-            .field("cpu_intensive_after", &self.cpu_intensive_after)
-            .finish_non_exhaustive()
-    }
-}
-
 /// What the time is: since the pools were made.
-#[derive(Debug)]
 enum Clock {
     Real(Instant),
     /// A: driven by hand, in nanoseconds.
@@ -131,12 +120,6 @@ struct State {
     /// When the system refused a thread, if it did.
     refused: Option<Duration>,
     timers: Heap<Delayed>,
-}
-
-impl fmt::Debug for Timekeeper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timekeeper").field("settings", &self.settings).finish_non_exhaustive()
-    }
 }
 
 impl Timekeeper {
