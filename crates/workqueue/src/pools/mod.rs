@@ -125,22 +125,21 @@ impl WorkerPools {
 
     fn set_frozen(&self, frozen: bool) {
         // Under the lock, so that a freeze and a thaw at once leave all queues the same.
-        let freezable: Vec<_> = {
+        let queues = {
             let mut queues = self.inner.keeper.queues.lock();
             queues.frozen = frozen;
-            let all = queues.alive().into_iter().filter(|queue| queue.is_freezable());
-            all.inspect(|queue| queue.set_frozen(frozen)).collect()
+            let all = queues.alive();
+            all.iter().for_each(|queue| queue.set_frozen(frozen));
+            all
         };
-        freezable.iter().for_each(|queue| queue.settle());
+        queues.iter().for_each(|queue| queue.settle());
     }
 
     /// Makes a queue known.
     pub(crate) fn register(&self, queue: Arc<dyn Registered>) {
         let mut queues = self.inner.keeper.queues.lock();
         queues.add(&queue);
-        if queues.frozen && queue.is_freezable() {
-            queue.set_frozen(true);
-        }
+        queue.set_frozen(queues.frozen);
         if queues.closed {
             // It got its pools just before the shutdown, which doesn't see it.
             queue.close();

@@ -193,10 +193,6 @@ impl Registered for QueueCore {
         self.traits.rescuer.as_ref()
     }
 
-    fn is_freezable(&self) -> bool {
-        self.traits.freezable
-    }
-
     fn in_flight(&self) -> u64 {
         self.stats().in_flight()
     }
@@ -239,6 +235,7 @@ impl Registered for QueueCore {
     }
 
     fn set_frozen(&self, frozen: bool) {
+        let frozen = frozen && self.traits.freezable;
         self.limiter.slots().for_each(|slot| slot.set_frozen(frozen));
     }
 

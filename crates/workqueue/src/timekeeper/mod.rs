@@ -110,6 +110,7 @@ pub(crate) struct Timekeeper {
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
     /// Once somebody needed it.
     thread: Option<Arc<Beside>>,
@@ -160,13 +161,6 @@ impl Timekeeper {
     }
 
     fn with(settings: Settings, clock: Clock, by_hand: bool) -> Arc<Timekeeper> {
-        let state = State {
-            thread: None,
-            over: false,
-            closed: false,
-            refused: None,
-            timers: Heap::default(),
-        };
         Arc::new(Timekeeper {
             alarm: Arc::new(Alarm::new()),
             clock,
@@ -176,7 +170,7 @@ impl Timekeeper {
             niceness: inherit::niceness(),
             queues: Mutex::default(),
             watch: Mutex::new(Watch::new(ThreadTimes::default())),
-            state: Mutex::new(state),
+            state: Mutex::default(),
         })
     }
 

@@ -23,9 +23,7 @@ pub(crate) trait Registered: Send + Sync {
     fn mayday(&self);
     /// Its rescuer has run an instance.
     fn rescued(&self);
-    /// Whether a freeze of the pools holds its work back.
-    fn is_freezable(&self) -> bool;
-    /// Holds everything back that isn't active, or lets it go: then `settle` has to follow.
+    /// Holds everything back that isn't active, if it is freezable, or lets it go: then `settle` has to follow.
     fn set_frozen(&self, frozen: bool);
     /// Whether it is frozen now.
     fn is_frozen(&self) -> bool;
