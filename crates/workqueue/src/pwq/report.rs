@@ -44,7 +44,7 @@ pub(crate) fn of(queue: &QueueCore, id: &dyn Fn(usize, usize) -> Option<usize>) 
     let mut pods = Vec::new();
     let carried = Deferred::of(queue);
     queue.colours.each(|slot, pwq| {
-        // The newest links come last: theirs are the attributes that hold.
+        // The newest pwqs come last: theirs are the attributes that hold.
         (dump.scope, dump.strict, dump.nice) = (pwq.group.scope, !pwq.group.soft, pwq.group.nice);
         pods.push((pwq.pool, pwq.group.pools[pwq.pool].spec.pod));
         if let Some(pool) = id(Arc::as_ptr(&pwq.group).addr(), pwq.pool) {

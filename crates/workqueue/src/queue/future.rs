@@ -160,7 +160,7 @@ where
             if seat.is_some() {
                 return;
             }
-            // It is polled for this link: most often always the same.
+            // It is polled on this pwq: most often always the same.
             let pod = running::current(|job| {
                 job.and_then(Running::ticket).map(|ticket| Pwq::of(ticket).pool)
             });
