@@ -6,9 +6,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_sync::Parker;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence};
+use corewise_sync::{CachePadded, Parker};
 
 /// Who looks after pools that have more work than they can take.
 pub(crate) trait Keeps: Send + Sync {
@@ -26,7 +26,8 @@ pub(crate) trait Keeps: Send + Sync {
 
 /// The keeper of some pools, which a push on a saturated one asks by one load.
 pub(crate) struct Keeper {
-    pub(crate) alarm: Arc<Alarm>,
+    /// On a line of its own: pushes on saturated pools read it.
+    pub(crate) alarm: Arc<CachePadded<Alarm>>,
     pub(crate) keeper: Arc<dyn Keeps>,
 }
 

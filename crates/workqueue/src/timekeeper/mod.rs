@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use corewise_sync::atomic::AtomicU64;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::heap::Heap;
-use corewise_sync::{Mutex, MutexGuard, hint, time};
+use corewise_sync::{CachePadded, Mutex, MutexGuard, hint, time};
 
 use crate::error::{quietly, shielded};
 use crate::pool::alarm::{Alarm, Keeper, Keeps};
@@ -92,7 +92,7 @@ impl Clock {
 
 /// The timekeeper of some worker pools.
 pub(crate) struct Timekeeper {
-    alarm: Arc<Alarm>,
+    alarm: Arc<CachePadded<Alarm>>,
     /// I: real, or driven by hand.
     clock: Clock,
     /// I: no thread is made: somebody does by hand what it would.
@@ -162,7 +162,7 @@ impl Timekeeper {
 
     fn with(settings: Settings, clock: Clock, by_hand: bool) -> Arc<Timekeeper> {
         Arc::new(Timekeeper {
-            alarm: Arc::new(Alarm::new()),
+            alarm: Arc::new(CachePadded::new(Alarm::new())),
             clock,
             by_hand,
             settings,
