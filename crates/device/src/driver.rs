@@ -396,7 +396,7 @@ impl std::error::Error for ShutdownError {}
 /// it is dropped, which is user code too.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
-        let message = panics::message(&*payload).unwrap_or("something that is no text").to_string();
+        let message = panics::message(&*payload).to_string();
         panics::discard(payload);
         message
     })

@@ -1,9 +1,8 @@
 //! What can go wrong with a call: refused before it was accepted, or failed after.
 
-use std::any::Any;
 use std::fmt;
 
-use corewise_sync::{Mutex, panics};
+use corewise_sync::panics::PanicPayload;
 
 /// Why a CPU gets no call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -175,38 +174,6 @@ impl<F> fmt::Display for RunError<F> {
 }
 
 impl<F> std::error::Error for RunError<F> {}
-
-/// What a function panicked with.
-#[derive(Debug)]
-pub struct PanicPayload {
-    /// Boxed, so that an answer is hardly larger than its value.
-    panic: Box<Panic>,
-}
-
-#[derive(Debug)]
-struct Panic {
-    message: String,
-    /// L: is the lock; guards the payload, which may be sent but not shared.
-    payload: Mutex<Box<dyn Any + Send>>,
-}
-
-impl PanicPayload {
-    pub(crate) fn new(payload: Box<dyn Any + Send>) -> Self {
-        let message =
-            panics::message(&*payload).unwrap_or("(a payload that is not text)").to_owned();
-        PanicPayload { panic: Box::new(Panic { message, payload: Mutex::new(payload) }) }
-    }
-
-    /// The panic's message, where it was text.
-    pub fn message(&self) -> &str {
-        &self.panic.message
-    }
-
-    /// The payload, for [`std::panic::resume_unwind`].
-    pub fn into_inner(self) -> Box<dyn Any + Send> {
-        self.panic.payload.into_inner()
-    }
-}
 
 /// A CPU's call target couldn't be started.
 #[derive(Debug)]

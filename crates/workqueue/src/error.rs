@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 
-use corewise_sync::panics;
+use corewise_sync::panics::{self, PanicPayload};
 
 /// A workqueue could not be built, or its attributes not be changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,33 +143,6 @@ impl<C> fmt::Display for Refused<C> {
 
 impl<C> std::error::Error for Refused<C> {}
 
-/// What a closure or future panicked with. Whoever owns it may have the payload; others only see the
-/// message.
-pub struct PanicPayload(Box<dyn Any + Send>);
-
-// SAFETY: through a shared reference only the message is reached, and only where the payload is a
-// `&'static str` or a `String`, which are both `Sync`.
-unsafe impl Sync for PanicPayload {}
-
-impl PanicPayload {
-    /// The panic's message; where the payload is no text, a sentence that says so.
-    pub fn message(&self) -> &str {
-        panic_message(self.0.as_ref())
-    }
-
-    /// The payload, as `std::panic::catch_unwind` gives it. Dropping it runs the destructor of what
-    /// it panicked with, on the thread that does.
-    pub fn into_inner(self) -> Box<dyn Any + Send> {
-        self.0
-    }
-}
-
-impl fmt::Debug for PanicPayload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.message().fmt(f)
-    }
-}
-
 /// A spawned closure gave no value.
 #[derive(Debug)]
 pub enum JoinError {
@@ -182,7 +155,7 @@ pub enum JoinError {
 
 impl JoinError {
     pub(crate) fn panicked(payload: Box<dyn Any + Send>) -> JoinError {
-        JoinError::Panicked(PanicPayload(payload))
+        JoinError::Panicked(PanicPayload::new(payload))
     }
 
     /// Where it panicked, the panic's message.
@@ -225,7 +198,7 @@ pub(crate) fn shielded(what: &str, body: impl FnOnce()) {
 
 #[cold]
 fn report(what: &str, payload: Box<dyn Any + Send>) {
-    quietly(|| tracing::error!(message = panic_message(payload.as_ref()), "{what} panicked"));
+    quietly(|| tracing::error!(message = panics::message(&*payload), "{what} panicked"));
     panics::discard(payload);
 }
 
@@ -235,11 +208,6 @@ pub(crate) fn quietly(log: impl FnOnce()) {
     if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(log)) {
         panics::discard(payload);
     }
-}
-
-/// The message of a panic payload: what `panic!` was given, or that it wasn't text.
-pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
-    panics::message(payload).unwrap_or("a payload that is not text")
 }
 
 impl fmt::Display for JoinError {

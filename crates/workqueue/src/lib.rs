@@ -67,7 +67,8 @@ mod timekeeper;
 mod wait;
 
 pub use attributes::{At, Attributes, QueueKind};
-pub use error::{BuildError, JoinError, PanicPayload, QueueError, Queued, Refused};
+pub use corewise_sync::panics::PanicPayload;
+pub use error::{BuildError, JoinError, QueueError, Queued, Refused};
 pub use handle::join::JoinHandle;
 pub use handle::work::Work;
 pub use pool::idle::Idle;

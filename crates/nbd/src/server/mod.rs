@@ -265,7 +265,7 @@ impl Inner {
             tell(|| {
                 tracing::error!(
                     client = connection.id,
-                    panic = panics::message(&*panic).unwrap_or("(not a text)"),
+                    panic = panics::message(&*panic),
                     "serving a client panicked: its connection is closed"
                 );
             });

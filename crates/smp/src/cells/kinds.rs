@@ -8,10 +8,11 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
-use corewise_sync::{Signal, panics};
+use corewise_sync::Signal;
+use corewise_sync::panics::{self, PanicPayload};
 
 use super::cell::Cell;
-use crate::error::{CallFailed, PanicPayload};
+use crate::error::CallFailed;
 
 /// Whether somebody waits for the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,11 +9,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use corewise_sync::Completion;
 use corewise_sync::cell::UnsafeCell;
-use corewise_sync::{Completion, panics};
+use corewise_sync::panics::{self, PanicPayload};
 use tracing::Span;
 
-use crate::error::{JoinError, PanicPayload, shielded};
+use crate::error::{JoinError, shielded};
 use crate::task::header::Header;
 use crate::task::running::Spawner;
 use crate::task::vtable::{Item, ItemRef, Lent, Runs, Table, free, release_count};

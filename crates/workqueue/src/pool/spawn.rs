@@ -106,7 +106,7 @@ impl Spawner {
         let said = std::panic::catch_unwind(asked).unwrap_or_else(|payload| {
             let error = io::Error::other(format!(
                 "the spawn handler panicked: {}",
-                crate::error::panic_message(payload.as_ref())
+                corewise_sync::panics::message(&*payload)
             ));
             corewise_sync::panics::discard(payload);
             Err(error)

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::atomic::AtomicUsize;
+use corewise_sync::panics;
 
 use tracing::Span;
 
-use crate::error::{panic_message, shielded};
+use crate::error::shielded;
 use crate::task::flushers::Flushers;
 use crate::task::header::{Header, Queued};
 
@@ -77,7 +78,7 @@ pub(crate) trait Alone: Item {
 
 /// Says that a run panicked, where there is nobody else to tell.
 pub(crate) fn log_panic(item: &str, payload: Box<dyn Any + Send>) {
-    tracing::error!(item, message = panic_message(payload.as_ref()), "a work item panicked");
+    tracing::error!(item, message = panics::message(&*payload), "a work item panicked");
 }
 
 /// The functions of one type of items. Each gets the header of a live item of that type, by a pointer
