@@ -1,6 +1,6 @@
 //! What joins one queue with one pool: the kernel's `pool_workqueue`.
 //!
-//! An instance that is queued holds a [`Ticket`](crate::task::ticket::Ticket): its pwq, and the colour that
+//! An instance that is queued holds a [`Ticket`]: its pwq, and the colour that
 //! it is counted as.
 //! Everything that queueing writes (the pwq's reference count, the tally) lies on lines that only
 //! this queue on this pod uses: no line is shared by all CPUs.
