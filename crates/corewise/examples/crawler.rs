@@ -4,7 +4,7 @@
 //! `cargo run --release -p corewise --example crawler`
 //!
 //! `max_active` is the limit: an item that waits on its socket counts, so no semaphore is needed. A
-//! delayed item is the pause, and the second attempt: nobody sleeps. `block_in_place` is around the
+//! delayed item is the pause, and the second attempt: nobody sleeps. `blocking` is around the
 //! socket, so that the CPU does other work.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use corewise::prelude::*;
 use corewise::sync::{Completion, Mutex};
-use corewise::workqueue::block_in_place;
+use corewise::workqueue::blocking;
 
 const PAGES: usize = 60;
 const AT_ONCE: usize = 3;
@@ -57,7 +57,7 @@ fn serve(listener: &TcpListener, most: &AtomicUsize) {
 /// One request; `None` where the server is busy.
 fn fetch(server: SocketAddr, page: usize) -> io::Result<Option<Vec<usize>>> {
     let mut text = String::new();
-    block_in_place(|| {
+    blocking("a request", || {
         let mut stream = TcpStream::connect(server)?;
         writeln!(stream, "GET /page/{page}")?;
         stream.read_to_string(&mut text)

@@ -11,7 +11,7 @@ use crate::priority::Priority;
 use crate::smp::Smp;
 use crate::spin::Spin;
 use crate::target::CallTarget;
-use crate::watch::{OnStall, StallReport};
+use crate::watch::{CallStall, OnStall};
 
 /// What call targets are made with; [`Smp::builder`] begins one.
 ///
@@ -121,7 +121,7 @@ impl SmpBuilder {
     /// What is called with the report of each wait that takes long, beside the log. It runs on the
     /// thread that waits, before it waits on; where a future waits, on the watching thread. A panic of
     /// it is ignored. It is dropped by whoever lets go of the handle and its calls last.
-    pub fn on_stall(mut self, callback: impl Fn(&StallReport) + Send + Sync + 'static) -> Self {
+    pub fn on_stall(mut self, callback: impl Fn(&CallStall) + Send + Sync + 'static) -> Self {
         self.settings.on_stall = Some(Arc::new(callback));
         self
     }

@@ -15,7 +15,7 @@ use crate::smp::Smp;
 use crate::stats::CallStats;
 use crate::target::Target;
 use crate::target_state::Snapshot;
-use crate::watch::{Progress, StallReport};
+use crate::watch::{CallStall, Progress};
 
 /// So many calls are written out.
 const LINES: usize = 64;
@@ -29,7 +29,7 @@ pub struct Dump {
     /// Calls that have been sent and haven't begun or ended, the oldest first.
     pub outstanding: Vec<OutstandingCall>,
     /// The last reports of waits that took long, the oldest first; sixteen at the most.
-    pub stalls: Vec<StallReport>,
+    pub stalls: Vec<CallStall>,
 }
 
 /// One CPU's call target.

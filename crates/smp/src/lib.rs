@@ -97,4 +97,4 @@ pub use spin::Spin;
 pub use stats::CallStats;
 pub use target::{CallTarget, Step};
 
-pub use watch::{Missing, Progress, StallReport, ThreadState, Waiter};
+pub use watch::{CallStall, Missing, Progress, ThreadState, Waiter};

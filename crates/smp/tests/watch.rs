@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use corewise_smp::{CallTarget, CpuState, Progress, Smp, StallReport, Step, ThreadState, Waiter};
+use corewise_smp::{CallStall, CallTarget, CpuState, Progress, Smp, Step, ThreadState, Waiter};
 use corewise_topology::Machine;
 
 const LIMIT: Duration = Duration::from_millis(1);
@@ -19,7 +19,7 @@ fn machine(cores: u32) -> Machine {
     Machine::synthetic(&format!("core:{cores} pu:1")).expect("a valid description")
 }
 
-fn stepped(cores: u32) -> (Smp, Vec<CallTarget>, Receiver<StallReport>) {
+fn stepped(cores: u32) -> (Smp, Vec<CallTarget>, Receiver<CallStall>) {
     let (told, reports) = mpsc::channel();
     let builder = Smp::builder(&machine(cores)).watchdog(Some(LIMIT));
     // The receiver may be gone by the last report.
@@ -28,7 +28,7 @@ fn stepped(cores: u32) -> (Smp, Vec<CallTarget>, Receiver<StallReport>) {
 }
 
 /// The next report of which `what` is true.
-fn next(reports: &Receiver<StallReport>, what: impl Fn(&StallReport) -> bool) -> StallReport {
+fn next(reports: &Receiver<CallStall>, what: impl Fn(&CallStall) -> bool) -> CallStall {
     loop {
         let report = reports.recv().expect("the handle is still there");
         if what(&report) {
@@ -37,7 +37,7 @@ fn next(reports: &Receiver<StallReport>, what: impl Fn(&StallReport) -> bool) ->
     }
 }
 
-fn all(report: &StallReport, progress: Progress) -> bool {
+fn all(report: &CallStall, progress: Progress) -> bool {
     !report.missing.is_empty() && report.missing.iter().all(|missing| missing.progress == progress)
 }
 
@@ -214,7 +214,7 @@ fn of_a_target_with_a_thread_the_kernel_s_word_is_given() {
     let call = smp.call(1, move || wait.recv().is_ok()).expect("online");
     let waiter = thread::spawn(move || call.wait());
     // It sleeps in the handler, which is what a handler shouldn't.
-    let asleep = |report: &StallReport| report.missing[0].thread == Some(ThreadState::Asleep);
+    let asleep = |report: &CallStall| report.missing[0].thread == Some(ThreadState::Asleep);
     let report = next(&reports, |report| all(report, Progress::Running) && asleep(report));
     assert!(report.to_string().contains("its thread sleeps"), "{report}");
     go.send(()).expect("the handler waits for it");
@@ -225,7 +225,7 @@ fn of_a_target_with_a_thread_the_kernel_s_word_is_given() {
 fn a_callback_that_panics_hurts_nobody() {
     let (told, reports) = mpsc::channel();
     let builder = Smp::builder(&machine(1)).watchdog(Some(LIMIT));
-    let on_stall = move |_: &StallReport| {
+    let on_stall = move |_: &CallStall| {
         let _ = told.send(());
         panic!("on purpose, in the callback");
     };
@@ -244,7 +244,7 @@ fn a_callback_may_have_the_last_handle() {
     let last = std::sync::Arc::new(std::sync::Mutex::new(None::<Smp>));
     let its = std::sync::Arc::clone(&last);
     let builder = Smp::builder(&machine(1)).watchdog(Some(LIMIT));
-    let on_stall = move |report: &StallReport| {
+    let on_stall = move |report: &CallStall| {
         let smp = its.lock().expect("nobody panics with it").take();
         let _ = told.send((report.waiter, smp.is_some()));
         drop(smp);

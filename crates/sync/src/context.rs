@@ -172,10 +172,11 @@ impl Drop for ObserverGuard {
     }
 }
 
-/// Runs `f`, which is expected to block, on this thread. On a worker the pool is told before, so
-/// that it can start other work, and told after; regions nest and only the outermost tells.
-/// Elsewhere it just runs `f`. Inside an atomic section this is a violation, as with
-/// [`might_block`].
+/// Runs `f`, which is expected to block, on this thread: files, sockets, a `Mutex` that is held for long, a call
+/// into another library. On a worker the pool is told before, so that it can start other work, and told after;
+/// regions nest and only the outermost tells. Elsewhere it just runs `f`. The waits of Corewise do it by themselves.
+/// Nothing moves to another thread (as it does in tokio's `block_in_place`), so thread-locals and the placement stay.
+/// Inside an atomic section this is a violation of the name `what`, as with [`might_block`], and runs `f` all the same.
 #[track_caller]
 pub fn blocking<R>(what: &'static str, f: impl FnOnce() -> R) -> R {
     might_block(what);

@@ -67,6 +67,7 @@ mod timekeeper;
 mod wait;
 
 pub use attributes::{At, Attributes, QueueKind};
+pub use corewise_sync::context::blocking;
 pub use corewise_sync::panics::PanicPayload;
 pub use error::{BuildError, JoinError, QueueError, Queued, Refused};
 pub use handle::join::JoinHandle;
@@ -87,4 +88,3 @@ pub use report::{
 };
 pub use timekeeper::stall::{Doing, ItemReport, StallReport};
 pub use timekeeper::{DEFAULT_CPU_INTENSIVE_AFTER, DEFAULT_STALL_AFTER};
-pub use wait::block::block_in_place;

@@ -1,11 +1,11 @@
-//! Saying that an item blocks: `block_in_place`, on workers and elsewhere.
+//! Saying that an item blocks: `blocking`, on workers and elsewhere.
 
 use std::sync::Arc;
 
 use corewise_sync::Completion;
 use corewise_sync::context::{self, AtomicSection, Placement};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{WorkerPools, Workqueue, block_in_place};
+use corewise_workqueue::{WorkerPools, Workqueue, blocking};
 
 fn queue() -> (WorkerPools, Workqueue) {
     let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("a valid description");
@@ -22,17 +22,17 @@ fn wait_unknown(event: &Completion) {
 }
 
 #[test]
-fn block_in_place_lets_other_work_run_on_the_only_core_and_stays_on_its_thread() {
+fn blocking_lets_other_work_run_on_the_only_core_and_stays_on_its_thread() {
     let (pools, queue) = queue();
     let (ran, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let blocks = {
         let (ran, started) = (Arc::clone(&ran), Arc::clone(&started));
         queue.spawn(move || {
             let before = (std::thread::current().id(), Placement::current());
-            let inside = block_in_place(|| {
+            let inside = blocking("the test", || {
                 started.complete();
                 // Nested: only the outermost tells the pool.
-                block_in_place(|| wait_unknown(&ran));
+                blocking("the test", || wait_unknown(&ran));
                 std::thread::current().id()
             });
             (before, inside) == ((inside, Placement::current()), inside)
@@ -46,12 +46,12 @@ fn block_in_place_lets_other_work_run_on_the_only_core_and_stays_on_its_thread()
 }
 
 #[test]
-fn block_in_place_works_off_workers_and_passes_a_panic_on() {
-    assert_eq!(block_in_place(|| 7), 7);
-    let panicked = std::panic::catch_unwind(|| block_in_place(|| panic!("on purpose")));
+fn blocking_works_off_workers_and_passes_a_panic_on() {
+    assert_eq!(blocking("the test", || 7), 7);
+    let panicked = std::panic::catch_unwind(|| blocking("the test", || panic!("on purpose")));
     assert!(panicked.is_err());
     let before = context::violations();
     let _section = AtomicSection::enter("test");
-    assert_eq!(block_in_place(|| 8), 8, "reported, and run all the same");
+    assert_eq!(blocking("the test", || 8), 8, "reported, and run all the same");
     assert_eq!(context::violations(), before + 1);
 }

@@ -9,7 +9,7 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{
-    At, JoinError, QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue, block_in_place,
+    At, JoinError, QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue, blocking,
 };
 
 fn pools(cpus: u32) -> WorkerPools {
@@ -108,7 +108,7 @@ fn an_item_that_may_not_run_what_it_waits_for_lends_it_its_place() {
         let deep = inside(&queue, move |queue| {
             let here = thread::current().id();
             let other = queue.spawn_at(At::Cpu(0), move || thread::current().id() != here);
-            block_in_place(|| other.join().unwrap())
+            blocking("the test", || other.join().unwrap())
         });
         assert!(deep.unwrap(), "another worker ran it");
         // Deeper than items are nested on one stack.
@@ -142,7 +142,7 @@ fn while_a_place_is_lent_nobody_else_gets_one() {
                 };
                 body();
                 let inner = own.spawn(body.clone());
-                block_in_place(|| inner.join().unwrap());
+                blocking("the test", || inner.join().unwrap());
                 body();
             })
         })

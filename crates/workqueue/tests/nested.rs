@@ -7,7 +7,7 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{
-    At, JoinHandle, QueueBuilder, Queued, Work, WorkerPools, Workqueue, block_in_place,
+    At, JoinHandle, QueueBuilder, Queued, Work, WorkerPools, Workqueue, blocking,
 };
 
 /// Pools of at most so many workers each.
@@ -55,7 +55,7 @@ fn by_told_block(queue: &Workqueue, left: u32) -> u32 {
     }
     let own = queue.clone();
     let inner = queue.spawn(move || by_told_block(&own, left - 1));
-    block_in_place(|| inner.join().expect("no panic")) + 1
+    blocking("the test", || inner.join().expect("no panic")) + 1
 }
 
 /// Each is for the pod of the next CPU.

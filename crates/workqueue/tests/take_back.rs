@@ -8,9 +8,7 @@ use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::{self, AtomicSection, Placement};
 use corewise_sync::{Completion, Countdown, Mutex};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{
-    JoinError, QueueBuilder, Queued, Work, WorkerPools, Workqueue, block_in_place,
-};
+use corewise_workqueue::{JoinError, QueueBuilder, Queued, Work, WorkerPools, Workqueue, blocking};
 
 #[path = "support/spin.rs"]
 mod spin;
@@ -165,7 +163,7 @@ fn who_must_not_block_or_says_that_it_does_runs_nothing() {
         let atomic = inner.join().unwrap();
         drop(section);
         let inner = queue.spawn(other(here));
-        (atomic, block_in_place(|| inner.join().unwrap()))
+        (atomic, blocking("the test", || inner.join().unwrap()))
     });
     assert!(atomic && blocking, "another worker did");
     assert_eq!(queue.stats().taken_back, 0);

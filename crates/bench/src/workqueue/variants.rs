@@ -2,7 +2,7 @@
 
 use corewise_sync::Unparker;
 use corewise_topology::{AffinityScope, CpuSet, Machine};
-use corewise_workqueue::{Idle, Queued, Work, WorkerPools, Workqueue, block_in_place};
+use corewise_workqueue::{Idle, Queued, Work, WorkerPools, Workqueue, blocking};
 
 use crate::error::BenchError;
 use crate::names::Place;
@@ -99,7 +99,7 @@ impl Spawn for Handle {
     }
 
     fn blocking(f: impl FnOnce()) {
-        block_in_place(f);
+        blocking("the hint", f);
     }
 }
 

@@ -8,7 +8,7 @@ use corewise_sync::sys::{RunState, Tid, run_state};
 use corewise_sync::time::Stamp;
 
 use super::Watch;
-use super::stall::{Missing, Progress, StallReport, ThreadState, Waiter};
+use super::stall::{CallStall, Missing, Progress, ThreadState, Waiter};
 use crate::cells::{Cell, Outstanding, Phase, Pools};
 use crate::dump::{CpuState, RunningCall};
 use crate::policy;
@@ -40,7 +40,7 @@ impl Lookout {
         &mut self,
         watch: &Watch,
         pools: &Pools,
-    ) -> (Vec<StallReport>, Option<Duration>) {
+    ) -> (Vec<CallStall>, Option<Duration>) {
         let now = Stamp::precise();
         let (mut reports, mut next) = (Vec::new(), None);
         pools.for_each(|cell| {
@@ -88,7 +88,7 @@ pub(super) fn report_on(
     cell: &Cell,
     waiter: Waiter,
     waited: Duration,
-) -> Option<StallReport> {
+) -> Option<CallStall> {
     let call = cell.diagnosis.read()?;
     let mut missing = Vec::new();
     if call.phase == Phase::Head {
@@ -98,7 +98,7 @@ pub(super) fn report_on(
         missing.extend(missing_on(watch, cell, &call));
     }
     // Whatever it was that was read: it was still this call.
-    (cell.diagnosis.life() == call.life).then_some(StallReport {
+    (cell.diagnosis.life() == call.life).then_some(CallStall {
         waited,
         waiter,
         function: call.name,

@@ -11,7 +11,7 @@ use crate::cells::Cell;
 use crate::policy;
 use crate::spin::{self, Spin};
 
-pub use stall::{Missing, Progress, StallReport, ThreadState, Waiter};
+pub use stall::{CallStall, Missing, Progress, ThreadState, Waiter};
 pub(crate) use watching::{OnStall, Watch};
 
 /// Waits for a call, as [`Signal::wait`](corewise_sync::Signal::wait) does, and reports where that takes
@@ -77,14 +77,14 @@ mod watching {
 
     use super::alert::Alert;
     use super::look::{self, Lookout, any_awaited, report_on};
-    use super::stall::{Progress, StallReport, Waiter};
+    use super::stall::{CallStall, Progress, Waiter};
     use crate::cells::{Cell, Outstanding, Pools};
     use crate::policy;
     use crate::priority::{self, Priority};
     use crate::target::Target;
 
     /// What is called with each report.
-    pub(crate) type OnStall = dyn Fn(&StallReport) + Send + Sync;
+    pub(crate) type OnStall = dyn Fn(&CallStall) + Send + Sync;
 
     /// So many of the last reports are kept for the dump.
     const KEPT: usize = 16;
@@ -107,7 +107,7 @@ mod watching {
         /// L: is the lock; guards the thread's start and end.
         thread: Mutex<Thread>,
         /// L: is the lock; guards the last reports.
-        kept: Mutex<VecDeque<StallReport>>,
+        kept: Mutex<VecDeque<CallStall>>,
     }
 
     /// The thread that watches futures' waits.
@@ -156,7 +156,7 @@ mod watching {
         }
 
         /// The last reports, the oldest first.
-        pub(crate) fn reports(&self) -> Vec<StallReport> {
+        pub(crate) fn reports(&self) -> Vec<CallStall> {
             self.kept.lock().iter().cloned().collect()
         }
 
@@ -260,7 +260,7 @@ mod watching {
         }
 
         /// Logs a report, keeps it, and calls back.
-        fn tell(&self, report: StallReport) {
+        fn tell(&self, report: CallStall) {
             {
                 let mut kept = self.kept.lock();
                 if kept.len() == KEPT {

@@ -9,7 +9,7 @@ use crate::dump::{CpuState, RunningCall};
 /// A wait for a call that has taken long. [`Display`](fmt::Display) writes it as some lines of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct StallReport {
+pub struct CallStall {
     /// For how long: a thread since it began to wait, a future since the call was sent.
     pub waited: Duration,
     /// Who waits.
@@ -74,7 +74,7 @@ pub enum ThreadState {
     Stopped,
 }
 
-impl StallReport {
+impl CallStall {
     /// The CPUs that haven't answered yet, by how far the call has come.
     pub fn missing_cpus(&self, progress: Progress) -> impl Iterator<Item = u32> {
         self.missing.iter().filter(move |m| m.progress == progress).map(|m| m.cpu)
@@ -107,9 +107,9 @@ impl fmt::Display for Missing {
     }
 }
 
-impl fmt::Display for StallReport {
+impl fmt::Display for CallStall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let StallReport { waited, waiter, function, site, source, missing } = self;
+        let CallStall { waited, waiter, function, site, source, missing } = self;
         let who = match waiter {
             Waiter::Thread => "a thread",
             Waiter::Future => "a future",
@@ -138,7 +138,7 @@ mod tests {
             running,
             thread: Some(ThreadState::Ready),
         };
-        let report = StallReport {
+        let report = CallStall {
             waited: Duration::from_secs(5),
             waiter: Waiter::Thread,
             function: "slow",

@@ -41,7 +41,7 @@ impl Workqueue {
     /// * [`Workqueue::flush`] waits for a poll that is queued, not for the future's end: a future
     ///   that waits for something isn't queued.
     /// * A poll that blocks holds up its worker as any item does: wrap it in
-    ///   [`block_in_place`](crate::block_in_place).
+    ///   [`blocking`](crate::blocking).
     /// * A future that waits when the pools are [shut down](crate::WorkerPools::shutdown), or the
     ///   queue [destroyed](Workqueue::destroy), is cancelled then: it is dropped, and the handle says
     ///   [`JoinError::Cancelled`]. Where a poll of it is queued at that moment, that one still takes

@@ -293,9 +293,7 @@ impl Timekeeper {
                 let name = queue.as_ref().map_or("", |queue| queue.name());
                 let (function, site) = ((shown.label.name)(), shown.label.site);
                 let said = match why {
-                    Excuse::Asleep => {
-                        "blocks without saying so: wrap what blocks in block_in_place"
-                    }
+                    Excuse::Asleep => "blocks without saying so: wrap what blocks in `blocking`",
                     _ => "computes for long: its queue should be cpu_intensive",
                 };
                 tracing::warn!(queue = name, function, %site, hits, "a work item {said}");

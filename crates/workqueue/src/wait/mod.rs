@@ -6,7 +6,6 @@
 //! (Want, Call). What nobody tells it, such as an item that moves to another queue meanwhile, it sees
 //! now and then; and where its wait can't end, that too (`stuck/mod.rs`).
 
-pub(crate) mod block;
 pub(crate) mod messages;
 mod stack;
 pub(crate) mod stuck;
