@@ -283,3 +283,32 @@ fn a_scope_inside_the_one_active_item_of_its_queue_goes_on() {
         assert_eq!(queue.spawn(|| 5).join().unwrap(), 5);
     }
 }
+
+#[test]
+fn a_join_gives_both_values_and_a_panic_of_either_ends_it_when_both_are_over() {
+    let (_pools, queue) = queue(2);
+    let (mut left, mut right) = (vec![3, 1, 2], vec![6, 5, 4]);
+    let sizes = queue.join(
+        || {
+            left.sort_unstable();
+            left.len()
+        },
+        || right.sort_unstable(),
+    );
+    assert_eq!((sizes, left, right), ((3, ()), vec![1, 2, 3], vec![4, 5, 6]));
+    for (a, b) in [(true, false), (false, true), (true, true)] {
+        let over = AtomicUsize::new(0);
+        let half = |panics: bool, name: &'static str| {
+            over.fetch_add(1, Ordering::SeqCst);
+            if panics {
+                panic!("{name}");
+            }
+        };
+        let joined =
+            catch_unwind(AssertUnwindSafe(|| queue.join(|| half(a, "a"), || half(b, "b"))));
+        let payload = joined.expect_err("one panics");
+        let said = payload.downcast_ref::<String>().unwrap();
+        assert!(a && said == "a" || b && said == "b", "{said}");
+        assert_eq!(over.load(Ordering::SeqCst), 2);
+    }
+}

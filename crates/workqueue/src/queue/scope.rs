@@ -113,6 +113,38 @@ impl Workqueue {
             }
         }
     }
+
+    /// Runs `a` on the calling thread, and `b` on a worker or, where none has started it by then, on the calling
+    /// thread after `a`. Both may borrow, and both are over when it returns. `rayon::join`, by a
+    /// [`scope`](Workqueue::scope), under whose rules it waits.
+    ///
+    /// # Panics
+    /// With the panic of `a` or of `b`; where both panic, with one of them.
+    ///
+    /// ```
+    /// # use corewise_topology::Machine;
+    /// # use corewise_workqueue::{WorkerPools, Workqueue};
+    /// fn sum(queue: &Workqueue, numbers: &[u64]) -> u64 {
+    ///     if numbers.len() <= 100 {
+    ///         return numbers.iter().sum();
+    ///     }
+    ///     let (left, right) = numbers.split_at(numbers.len() / 2);
+    ///     let (left, right) = queue.join(|| sum(queue, left), || sum(queue, right));
+    ///     left + right
+    /// }
+    /// # let pools = WorkerPools::new(&Machine::live()?);
+    /// let queue = Workqueue::builder("sums").build(&pools)?;
+    /// assert_eq!(sum(&queue, &Vec::from_iter(1..=1000)), 500_500);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn join<A, B: Send>(&self, a: impl FnOnce() -> A, b: impl FnOnce() -> B + Send) -> (A, B) {
+        let site = Location::caller();
+        self.scope(|s| {
+            let b = s.spawn_from(site, At::Here, b);
+            (a(), b.join().unwrap_or_else(|error| error.resume()))
+        })
+    }
 }
 
 impl<'scope> Scope<'scope, '_> {
@@ -134,6 +166,19 @@ impl<'scope> Scope<'scope, '_> {
         C: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
+        self.spawn_from(Location::caller(), at, closure)
+    }
+
+    fn spawn_from<T, C>(
+        &'scope self,
+        site: &'static Location<'static>,
+        at: At,
+        closure: C,
+    ) -> ScopedJoinHandle<'scope, T>
+    where
+        C: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
         let task = Arc::new(ScopedTask {
             header: Header::new(Table::counted::<ScopedTask<C, T>, C>()),
             slot: Mutex::new(Slot {
@@ -151,7 +196,6 @@ impl<'scope> Scope<'scope, '_> {
         let open = self.shared.remember(item);
         // SAFETY: as above.
         let hold = || unsafe { ItemRef::counted_for_a_while(Arc::clone(&task)) };
-        let site = Location::caller();
         let queue = &self.shared.queue;
         if !open || queue.submit_with(at, task.header(), &hold, site, false).is_err() {
             // Fresh, so it wasn't pending: the queue is closed.
