@@ -362,3 +362,27 @@ fn a_queue_that_refuses_a_mod_delayed_leaves_the_item_where_it_is_pending() {
     assert_eq!(home.mod_delayed(&work, hour), Err(QueueError::Closed));
     assert!(!work.is_pending());
 }
+
+#[test]
+fn an_item_finds_itself_and_queues_itself_until_its_last_handle_is_gone() {
+    let (_pools, queue) = queue(2);
+    assert!(Work::current().is_none(), "nothing runs here");
+    assert!(queue.spawn(|| Work::current().is_none()).join().unwrap(), "no work item");
+    let runs = Arc::new(AtomicUsize::new(0));
+    let (again, counted) = (queue.clone(), Arc::clone(&runs));
+    let work = Work::new(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        if let Some(own) = Work::current() {
+            assert!(own.is_running());
+            let _ = again.queue(&own);
+        }
+    });
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
+    spin_until(|| runs.load(Ordering::SeqCst) > 100);
+    drop(work);
+    // It may have a handle of its own at this moment, and then runs once more.
+    queue.drain();
+    let over = runs.load(Ordering::SeqCst);
+    queue.flush();
+    assert_eq!((runs.load(Ordering::SeqCst), queue.active()), (over, 0));
+}

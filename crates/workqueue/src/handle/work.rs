@@ -11,6 +11,7 @@ use corewise_sync::{Mutex, hint};
 use crate::task::claim::{Claimed, Place};
 use crate::task::flushers::Flushers;
 use crate::task::header::{Header, Queued};
+use crate::task::running;
 use crate::task::vtable::{Aside, Item, ItemRef, Lent, Reusable, Runs, Table};
 use crate::timekeeper::delayed::Armed;
 use crate::wait;
@@ -103,6 +104,39 @@ impl Work {
         let beside = Beside { aside, timer: Mutex::new(None) };
         let header = Header::new(Table::reusable::<Whole<C>, C>());
         Work { item: NonNull::from(Box::leak(Box::new(Whole { header, function, beside }))).cast() }
+    }
+
+    /// The item whose function calls this: an item that queues itself needs no handle of its own, and so ends when
+    /// the last handle elsewhere is gone. `None` where that has happened, in whatever else runs on a queue, and off
+    /// its workers.
+    ///
+    /// ```
+    /// # use corewise_topology::Machine;
+    /// # use corewise_workqueue::{WorkerPools, Workqueue};
+    /// use std::time::Duration;
+    /// use corewise_workqueue::Work;
+    /// # let pools = WorkerPools::new(&Machine::live()?);
+    /// let queue = Workqueue::builder("ticks").build(&pools)?;
+    /// let on = queue.clone();
+    /// let ticker = Work::new(move || {
+    ///     println!("tick");
+    ///     // An error: somebody disables it, or ends the queue.
+    ///     let _ = Work::current().map(|ticker| on.queue_delayed(&ticker, Duration::from_secs(1)));
+    /// });
+    /// queue.queue(&ticker)?;
+    /// ticker.cancel_sync();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn current() -> Option<Work> {
+        running::current(|running| {
+            let item = running?.known()?;
+            // SAFETY: the instance that runs has a hold, by a pointer to all of the item.
+            let handles = &unsafe { Lent::new(item) }.aside()?.handles;
+            // Relaxed, as in `clone`; but where the last is gone there will be no other.
+            let more = |handles: usize| (handles > 0).then(|| handles + 1);
+            handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+            Some(Work { item })
+        })
     }
 
     /// Orphan.
