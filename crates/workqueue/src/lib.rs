@@ -29,7 +29,7 @@
 //! [`flush`](Workqueue::flush) waits for lets that go on. If the item is queued while it runs, it runs once more after, and
 //! never beside itself. Until it has started it can be cancelled, put off, or run by the thread that waits for it.
 //!
-//! In the sources that is the way `PwqTable`, `Pwq`, `Ticket`, `Queued`, `Stripe`, `Worker`, `Running`, `DeferredEnds`; the
+//! In the sources that is the way `PwqTable`, `Pwq`, `Ticket`, `Queued`, `CpuList`, `Worker`, `Running`, `DeferredEnds`; the
 //! folders are rooms, and imports go one way.
 //!
 //! # At rest
@@ -41,10 +41,12 @@
 //!
 //! * After each queueing that returned `Ok`, the item runs at least once, unless it is cancelled, or a shutdown at
 //!   the same time cancels it; never on two workers at once.
-//! * Items that are queued from one CPU, on one queue and one pod, start in the order in which they
-//!   were queued; with more than one worker they may overtake each other after that. (A thread that
-//!   moves to another CPU in between has queued from two, and what names a CPU or a node lies with what
-//!   is queued from there.) An ordered queue orders what comes from all CPUs.
+//! * An ordered queue starts its items in the order in which they were queued, from all CPUs. Items that are queued from one
+//!   CPU on a queue that is bound to one start in that order too; and what waits behind a limit is let through so. (A thread that
+//!   moves to another CPU in between has queued from two.)
+//! * Else items that are queued from one CPU, on one queue and one pod, are handed out in the order in which they were queued, up
+//!   to 32 at a time to a worker while they are short: those of two workers overtake each other. Where a worker loses its
+//!   CPU between two of them, the rest is run by another one as soon as that has nothing else to do.
 //! * A panic in an item is caught: the worker, the pool and the queue go on.
 //!
 //! The protocols and their proofs: `src/pool/README.md`, `src/task/state.md`, `src/pwq/README.md`,
@@ -54,7 +56,7 @@
 mod attributes;
 mod error;
 mod handle;
-#[cfg(any(test, loom))]
+#[cfg(any(test, loom, shuttle))]
 #[doc(hidden)]
 pub mod model;
 mod pool;

@@ -53,13 +53,13 @@ pub use limiter::{SlotModel, Token};
 /// Pools whose workers are driven by the model's threads.
 pub struct PoolModel<F: FencePolicy> {
     group: Arc<Group<F>>,
-    /// Its workers drain the inboxes wrongly.
-    late: bool,
+    /// What is pushed goes to the overflow.
+    spills: bool,
 }
 
 impl<F: FencePolicy> Clone for PoolModel<F> {
     fn clone(&self) -> Self {
-        PoolModel { group: Arc::clone(&self.group), late: self.late }
+        PoolModel { group: Arc::clone(&self.group), ..*self }
     }
 }
 
@@ -67,7 +67,6 @@ impl<F: FencePolicy> Clone for PoolModel<F> {
 pub struct ModelWorker<F: FencePolicy> {
     group: Arc<Group<F>>,
     worker: Arc<Worker>,
-    late: bool,
 }
 
 impl<F: FencePolicy> PoolModel<F> {
@@ -75,19 +74,18 @@ impl<F: FencePolicy> PoolModel<F> {
     pub fn new(pools: usize, cpus: u32) -> Self {
         let specs = PoolSpec::by_hand(pools, cpus);
         let group = Group::new(Setup::by_hand(AffinityScope::System), specs);
-        PoolModel { group: Arc::new(group), late: false }
+        PoolModel { group: Arc::new(group), spills: false }
     }
 
     /// One more worker of a pool. Enlist as many as the pool has CPUs, or it would make threads.
     pub fn enlist(&self, pool: usize) -> ModelWorker<F> {
         let worker = self.group.enlist(pool);
-        ModelWorker { group: Arc::clone(&self.group), worker, late: self.late }
+        ModelWorker { group: Arc::clone(&self.group), worker }
     }
 
-    /// As [`PoolModel::new`], but who empties an inbox says only after that that the list has
-    /// something: for models that have to fail.
-    pub fn draining_late(pools: usize, cpus: u32) -> Self {
-        PoolModel { late: true, ..PoolModel::new(pools, cpus) }
+    /// As [`PoolModel::new`], but whoever pushes finds the rings full.
+    pub fn spilling(pools: usize, cpus: u32) -> Self {
+        PoolModel { spills: true, ..PoolModel::new(pools, cpus) }
     }
 
     /// Queues an item on a pool; false where it was pending.
@@ -99,7 +97,12 @@ impl<F: FencePolicy> PoolModel<F> {
     pub fn push_from(&self, cpu: u32, pool: usize, work: &Work) -> bool {
         match pend(work) {
             Some(queued) => {
-                self.group.push(pool, self.group.pools[pool].stripe_of(cpu), queued);
+                let list = self.group.pools[pool].stripe_of(cpu);
+                if self.spills {
+                    self.group.push_spilled(pool, list, queued);
+                } else {
+                    self.group.push(pool, list, queued);
+                }
                 true
             }
             None => false,
@@ -153,9 +156,6 @@ impl<F: FencePolicy> ModelWorker<F> {
     }
 
     fn one_step(&self) -> Step {
-        if self.late {
-            self.group.drain_late();
-        }
         self.group.step(&self.worker)
     }
 
@@ -196,11 +196,14 @@ impl<F: FencePolicy> ModelWorker<F> {
         self.worker.ran.read() > before
     }
 
-    /// A broken step: takes an item under the lock, and starts it after.
-    pub fn step_unlocked(&self) {
-        if let Some(mut running) = self.group.start_unlocked(self.worker.pool) {
-            running.run(&self.worker.shown, None);
-        }
+    /// From here on it is known to run one tiny item after the other, alone, and keeps up.
+    pub fn takes_a_stream(&self) {
+        self.group.takes_a_stream(&self.worker);
+    }
+
+    /// From here on it reserves so many items at once, where there are as many.
+    pub fn takes_at_once(&self, many: u64) {
+        self.worker.takes_at_once(many);
     }
 
     /// Steps, and parks where the pool says so, until `done`.
@@ -220,7 +223,9 @@ impl<F: FencePolicy> ModelWorker<F> {
                 continue;
             }
             let searches = self.group.begin_search(&self.worker);
-            if searches && self.group.pools[self.worker.pool].has_waiting() {
+            let pool = &self.group.pools[self.worker.pool];
+            if searches && pool.has_waiting() {
+                pool.outwait();
                 continue;
             }
             match self.group.go_idle(&self.worker) {
@@ -328,6 +333,11 @@ impl QueueModel {
     pub fn is_empty(&self, pool: usize) -> bool {
         self.pools.group.pools[pool].sizes().3 == 0
     }
+}
+
+/// A broken cancel: it doesn't wait for a taker that has the item in hand.
+pub fn cancel_hastily(work: &Work) -> bool {
+    work.lent().cancel_hastily()
 }
 
 /// A broken claim: it doesn't look whether the queuer has got so far.

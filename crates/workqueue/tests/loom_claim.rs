@@ -9,7 +9,7 @@ use corewise_sync::atomic::Ordering;
 use corewise_sync::model::must_fail;
 use corewise_sync::thread;
 use corewise_workqueue::Work;
-use corewise_workqueue::model::{ModelWorker, QueueModel, claim_hastily, take_and_put_back};
+use corewise_workqueue::model::{QueueModel, cancel_hastily, claim_hastily, take_and_put_back};
 
 #[path = "support/bounded.rs"]
 mod bounded;
@@ -18,8 +18,6 @@ mod counting;
 
 use bounded::bounded;
 use counting::counting;
-
-type Worker = ModelWorker<corewise_sync::fence::FullFence>;
 
 /// Which outcomes the executions of a model had: all that there are have to be among them.
 #[derive(Clone, Default)]
@@ -34,7 +32,7 @@ impl Outcomes {
     }
 }
 
-fn claim_against_start(step: fn(&Worker)) {
+fn claim_against_start(cancel: fn(&Work) -> bool) {
     let outcomes = Outcomes::default();
     let seen = outcomes.clone();
     bounded(3).check(move || {
@@ -44,9 +42,9 @@ fn claim_against_start(step: fn(&Worker)) {
         assert!(queue.queue(0, &work));
         let canceller = {
             let work = work.clone();
-            thread::spawn(move || work.cancel())
+            thread::spawn(move || cancel(&work))
         };
-        step(&worker);
+        worker.step();
         let cancelled = canceller.join().unwrap();
         let ran = runs.load(Ordering::Relaxed);
         assert_eq!(ran + usize::from(cancelled), 1, "run or cancelled, once");
@@ -59,13 +57,13 @@ fn claim_against_start(step: fn(&Worker)) {
 
 #[test]
 fn loom_claim_against_start_one_of_them_gets_the_instance() {
-    claim_against_start(Worker::step);
+    claim_against_start(Work::cancel);
 }
 
 #[test]
-fn loom_claim_against_a_start_outside_the_lock_fails() {
-    let said = must_fail("loom_claim_against_a_start_outside_the_lock_fails", || {
-        claim_against_start(Worker::step_unlocked);
+fn loom_claim_that_does_not_wait_for_the_taker_fails() {
+    let said = must_fail("loom_claim_that_does_not_wait_for_the_taker_fails", || {
+        claim_against_start(cancel_hastily);
     });
     assert!(said.is_empty() || said.contains("run or cancelled, once"), "{said}");
 }

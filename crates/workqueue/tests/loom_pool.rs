@@ -25,9 +25,9 @@ fn counting(count: &Arc<AtomicUsize>) -> Work {
 }
 
 /// One worker; two pushes, each of which may meet it awake, going to sleep, or asleep.
-fn push_against_park<F: FencePolicy>() {
-    bounded(3).check(|| {
-        let pools = PoolModel::<F>::new(1, 1);
+fn push_against_park<F: FencePolicy>(new: fn() -> PoolModel<F>) {
+    bounded(2).check(move || {
+        let pools = new();
         let count = Arc::new(AtomicUsize::new(0));
         let worker = pools.enlist(0);
         let done = Arc::clone(&count);
@@ -101,58 +101,128 @@ fn loom_pool_who_sleeps_as_the_searcher_is_not_woken() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-/// Two workers that search before they sleep, of one pool or of two; the first item waits for the
-/// second.
-fn search_while_the_first_waits(new: fn() -> PoolModel<FullFence>, pools: [usize; 2]) {
-    bounded(bounded::once_or_twice()).check(move || {
-        let model = new();
-        let second_ran = Arc::new(Completion::new());
-        let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
-        let first = Work::new(move || waits.wait());
-        let second = Work::new(move || rings.complete());
-        let threads = pools.map(|pool| {
-            let worker = model.enlist(pool);
-            let over = Arc::clone(&second_ran);
-            thread::spawn(move || worker.search_until(|| over.is_complete()))
-        });
-        model.push(0, &first);
-        model.push(0, &second);
-        second_ran.wait();
-        for pool in pools {
-            model.push(pool, &Work::new(|| ()));
-        }
-        for thread in threads {
-            thread.join().unwrap();
-        }
-    });
-}
-
-#[test]
-fn loom_pool_a_search_that_found_something_wakes_the_next_worker() {
-    search_while_the_first_waits(|| PoolModel::new(1, 2), [0, 0]);
-}
-
-#[test]
-fn loom_pool_a_search_that_ends_looks_at_saturated_pods() {
-    search_while_the_first_waits(|| PoolModel::new(2, 1), [0, 1]);
-}
-
 #[test]
 fn loom_pool_no_push_is_left_to_a_sleeping_worker() {
-    push_against_park::<FullFence>();
+    push_against_park(|| PoolModel::<FullFence>::new(1, 1));
+}
+
+#[test]
+fn loom_pool_no_push_that_finds_the_ring_full_is_left_to_a_sleeping_worker() {
+    push_against_park(|| PoolModel::<FullFence>::spilling(1, 1));
 }
 
 #[test]
 fn loom_pool_without_the_fences_a_push_is_lost() {
-    let said =
-        must_fail("loom_pool_without_the_fences_a_push_is_lost", push_against_park::<NoFence>);
+    let said = must_fail("loom_pool_without_the_fences_a_push_is_lost", || {
+        push_against_park(|| PoolModel::<NoFence>::new(1, 1));
+    });
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
+}
+
+#[test]
+fn loom_pool_without_the_fences_a_push_that_finds_the_ring_full_is_lost() {
+    let name = "loom_pool_without_the_fences_a_push_that_finds_the_ring_full_is_lost";
+    let said = must_fail(name, || push_against_park(|| PoolModel::<NoFence>::spilling(1, 1)));
+    assert!(said.is_empty() || said.contains("deadlock"), "{said}");
+}
+
+/// A worker is idle. Another is known to run one tiny item after the other, so that a push leaves what it brings to
+/// that one, which may be about to park.
+fn push_against_the_park_of_a_taker<F: FencePolicy>() {
+    bounded(2).check(|| {
+        let pools = PoolModel::<F>::new(1, 2);
+        let count = Arc::new(AtomicUsize::new(0));
+        let [idle, taker] = [pools.enlist(0), pools.enlist(0)];
+        idle.step();
+        taker.takes_a_stream();
+        let done = Arc::clone(&count);
+        let thread = thread::spawn(move || taker.work_until(|| done.load(Ordering::Relaxed) == 1));
+        assert!(pools.push(0, &counting(&count)));
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_pool_what_is_left_to_a_taker_is_taken_before_that_parks() {
+    push_against_the_park_of_a_taker::<FullFence>();
+}
+
+#[test]
+fn loom_pool_without_the_fences_what_is_left_to_a_taker_is_lost() {
+    let name = "loom_pool_without_the_fences_what_is_left_to_a_taker_is_lost";
+    let said = must_fail(name, push_against_the_park_of_a_taker::<NoFence>);
+    assert!(said.is_empty() || said.contains("deadlock"), "{said}");
+}
+
+/// A worker reserves two items and blocks in the first, until the second has run; the core that it leaves is for
+/// another one, which parks meanwhile, or is about to.
+fn a_batch_is_left_at_a_block(told: bool) {
+    bounded(2).check(move || {
+        let model = PoolModel::<FullFence>::new(1, 2);
+        model.follow(1, &[1]);
+        let second_ran = Arc::new(Completion::new());
+        let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
+        let takes = Arc::new(model.enlist(0));
+        takes.takes_at_once(2);
+        let (blocks, enlists) = (Arc::clone(&takes), model.clone());
+        let first = Work::new(move || {
+            // Only now, so that it isn't this one that takes the first item.
+            let (other, over) = (enlists.enlist(0), Arc::clone(&waits));
+            let thread = thread::spawn(move || other.work_until(|| over.is_complete()));
+            if told {
+                blocks.blocks();
+            }
+            waits.wait();
+            thread.join().unwrap();
+        });
+        let second = Work::new(move || rings.complete());
+        model.push(0, &first);
+        model.push(0, &second);
+        takes.step();
+        assert!(second_ran.is_complete());
+    });
+}
+
+#[test]
+fn loom_pool_what_who_blocks_has_reserved_is_run_by_another() {
+    a_batch_is_left_at_a_block(true);
+}
+
+#[test]
+fn loom_pool_what_is_reserved_is_left_where_nobody_says_that_it_blocks() {
+    let name = "loom_pool_what_is_reserved_is_left_where_nobody_says_that_it_blocks";
+    let said = must_fail(name, || a_batch_is_left_at_a_block(false));
+    assert!(said.is_empty() || said.contains("deadlock"), "{said}");
+}
+
+/// A worker reserves two items; the first ends only when the second has run, and nobody says that it blocks. With a
+/// core for another worker that one takes the second, also where it was about to park.
+#[test]
+fn loom_pool_no_worker_parks_beside_what_another_has_reserved() {
+    bounded(2).check(|| {
+        let model = PoolModel::<FullFence>::new(1, 2);
+        let second_ran = Arc::new(Completion::new());
+        let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
+        let [takes, other] = [model.enlist(0), model.enlist(0)];
+        takes.takes_at_once(2);
+        let first = Work::new(move || waits.wait());
+        let second = Work::new(move || rings.complete());
+        // Four are shared by two.
+        let ran = Arc::new(AtomicUsize::new(0));
+        for work in [&first, &second, &counting(&ran), &counting(&ran)] {
+            model.push(0, work);
+        }
+        let over = Arc::clone(&second_ran);
+        let thread = thread::spawn(move || other.work_until(|| over.is_complete()));
+        takes.step();
+        thread.join().unwrap();
+    });
 }
 
 /// A worker of a pool with two stripes, one CPU of which can be used. Two pushes from different CPUs at
 /// once: it has to see both before it parks.
 fn push_on_either_stripe_against_park<F: FencePolicy>() {
-    bounded(2).check(|| {
+    bounded(bounded::once_or_twice()).check(|| {
         let pools = PoolModel::<F>::new(1, 2);
         pools.follow(1, &[1]);
         let count = Arc::new(AtomicUsize::new(0));
@@ -211,7 +281,7 @@ fn loom_pool_a_push_that_meets_the_closing_is_run_or_cancelled() {
 /// One core, two workers. The first item waits for the second, inside a blocking region: the other
 /// worker has to be woken, by the push or by the region.
 fn blocking_against_push<F: FencePolicy>() {
-    bounded(2).check(|| {
+    bounded(bounded::once_or_twice()).check(|| {
         let pools = PoolModel::<F>::new(1, 1);
         let second_ran = Arc::new(Completion::new());
         let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
@@ -251,7 +321,7 @@ fn loom_pool_without_the_fences_a_blocking_region_leaves_work_behind() {
 /// it all, is left to neither.
 #[test]
 fn loom_pool_who_blocks_hands_on_what_a_searcher_is_coming_for() {
-    bounded(2).check(|| {
+    bounded(bounded::once_or_twice()).check(|| {
         let pools = PoolModel::<FullFence>::new(1, 2);
         let second_ran = Arc::new(Completion::new());
         let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
@@ -280,7 +350,7 @@ fn loom_pool_who_blocks_hands_on_what_a_searcher_is_coming_for() {
 
 #[test]
 fn loom_pool_a_worker_whose_time_runs_out_takes_no_wake_up_along() {
-    bounded(2).check(|| {
+    bounded(bounded::once_or_twice()).check(|| {
         let pools = PoolModel::<FullFence>::new(1, 1);
         let count = Arc::new(AtomicUsize::new(0));
         let threads = [(); 2].map(|()| {
@@ -301,80 +371,24 @@ fn loom_pool_a_worker_whose_time_runs_out_takes_no_wake_up_along() {
     });
 }
 
-/// Two items on pool 0, of which the first ends only when the second has run; the workers of the
-/// pools given have to see to it. Passes where both run and everybody can leave.
-fn the_second_is_run_while_the_first_waits<F: FencePolicy>(
-    new: fn() -> PoolModel<F>,
-    from: [u32; 2],
-    workers: [usize; 2],
-    preemptions: usize,
-) {
-    bounded(preemptions).check(move || {
-        let model = new();
+/// Two items in an overflow, of which the first ends only when the second has run: of two workers one takes the first, while
+/// the other is about to park.
+#[test]
+fn loom_pool_what_an_overflow_has_is_run_while_the_first_waits() {
+    bounded(2).check(|| {
+        let model = PoolModel::<FullFence>::spilling(1, 2);
         let second_ran = Arc::new(Completion::new());
         let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
-        let first = Work::new(move || waits.wait());
-        let second = Work::new(move || rings.complete());
-        let threads = workers.map(|pool| {
-            let worker = model.enlist(pool);
-            let over = Arc::clone(&second_ran);
-            thread::spawn(move || worker.work_until(|| over.is_complete()))
-        });
-        model.push_from(from[0], 0, &first);
-        model.push_from(from[1], 0, &second);
-        second_ran.wait();
-        // Whoever is still parked is woken by these, and leaves.
-        for pool in workers {
-            model.push(pool, &Work::new(|| ()));
-        }
-        for thread in threads {
-            thread.join().unwrap();
-        }
+        let [one, other] = [model.enlist(0), model.enlist(0)];
+        let over = Arc::clone(&second_ran);
+        let thread = thread::spawn(move || one.work_until(|| over.is_complete()));
+        model.push(0, &Work::new(move || waits.wait()));
+        model.push(0, &Work::new(move || rings.complete()));
+        other.work_until(|| second_ran.is_complete());
+        // It is woken by this, if it is still parked.
+        model.push(0, &Work::new(|| ()));
+        thread.join().unwrap();
     });
-}
-
-/// Also where the second push finds the searcher overdue, and names the other worker: two search then, either of which
-/// may be late, and the second item is left to neither.
-#[test]
-fn loom_pool_the_searcher_or_a_push_that_finds_it_overdue_wakes_the_next_one() {
-    the_second_is_run_while_the_first_waits::<FullFence>(
-        || PoolModel::new(1, 2),
-        [0, 0],
-        [0, 0],
-        bounded::once_or_twice(),
-    );
-}
-
-#[test]
-fn loom_pool_the_searcher_wakes_the_next_one_for_another_stripe() {
-    the_second_is_run_while_the_first_waits::<FullFence>(
-        || PoolModel::new(1, 2),
-        [0, 1],
-        [0, 0],
-        1,
-    );
-}
-
-/// One worker empties the inbox while the other is about to park: where the list says too late that it
-/// has something, that one parks, and the first waits inside its item.
-#[test]
-fn loom_pool_who_says_too_late_what_it_drained_leaves_work_behind() {
-    let said = must_fail("loom_pool_who_says_too_late_what_it_drained_leaves_work_behind", || {
-        let late = || PoolModel::draining_late(1, 2);
-        the_second_is_run_while_the_first_waits::<FullFence>(late, [0, 0], [0, 0], 2);
-    });
-    assert!(said.is_empty() || said.contains("deadlock"), "{said}");
-}
-
-#[test]
-fn loom_pool_work_of_a_saturated_pod_is_taken_over() {
-    // Pod 0 has one worker, which waits inside the first item: pod 1 has to help.
-    the_second_is_run_while_the_first_waits::<FullFence>(
-        || PoolModel::new(2, 1),
-        [0, 0],
-        [0, 1],
-        bounded::once_or_twice(),
-    );
 }
 
 /// One push on a pod whose only worker is busy for good: the other pod's worker, going to sleep or

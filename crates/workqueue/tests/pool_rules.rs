@@ -132,3 +132,22 @@ fn queueing_mod_delayed_cancel_disable_and_enable_are_for_any_context() {
     }
     assert_eq!(context::violations(), before);
 }
+
+/// Nobody is told that it blocks. Where the two are of one batch, another worker has to take the second out of that.
+#[test]
+fn an_item_that_waits_untold_for_the_next_one_of_a_stream_gets_that_run() {
+    let pools = WorkerPools::new(&Machine::synthetic("core:2 pu:1").expect("valid"));
+    let queue = Workqueue::builder("test").build(&pools).expect("a queue");
+    for _ in 0..20 {
+        // Tiny ones before, so that workers take many at once.
+        for _ in 0..10_000 {
+            assert!(queue.execute(|| ()).is_ok());
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        let waits = move || told.recv().expect("the next one tells");
+        assert!(queue.execute(waits).is_ok());
+        assert!(queue.execute(move || tell.send(()).expect("it waits")).is_ok());
+        queue.flush();
+    }
+    pools.shutdown();
+}

@@ -18,7 +18,7 @@ use std::ptr::{self, NonNull};
 
 use crossbeam_utils::CachePadded;
 
-use crate::atomic::{AtomicPtr, AtomicU64, Ordering};
+use crate::atomic::{AtomicPtr, AtomicU64, Ordering, aside};
 use crate::fence::FencePolicy;
 use crate::{hint, spin};
 
@@ -55,8 +55,8 @@ struct Takers {
     /// A: positions that were reserved so far. Never beyond the tail's.
     head: AtomicU64,
     /// A: all cells of positions below it are empty for good. A value that was written here once stays true, so it is
-    /// written by plain stores, and may go back.
-    low: AtomicU64,
+    /// written by plain stores, and may go back. So no order of its reads and writes is wrong, and models don't try them.
+    low: aside::AtomicU64,
 }
 
 impl<T, F: FencePolicy> Ring<T, F> {
@@ -78,7 +78,10 @@ impl<T, F: FencePolicy> Ring<T, F> {
         let first = if hint::IN_MODEL { 0 } else { cells.as_ptr().align_offset(LINE) };
         Ring {
             tail: CachePadded::new(AtomicU64::new(0)),
-            takers: CachePadded::new(Takers { head: AtomicU64::new(0), low: AtomicU64::new(0) }),
+            takers: CachePadded::new(Takers {
+                head: AtomicU64::new(0),
+                low: aside::AtomicU64::new(0),
+            }),
             // An allocator that can't say where a line begins costs speed alone.
             first: if first < CELLS { first } else { 0 },
             cells,

@@ -6,26 +6,17 @@ use corewise_sync::Unparker;
 use corewise_sync::fence::FencePolicy;
 
 use crate::pool::group::Group;
-use crate::task::header::Header;
-use crate::task::running::Running;
+use crate::pwq::Pwq;
+use crate::task::claim::{Claimed, Place};
+use crate::task::header::{Header, Queued};
 use crate::task::vtable::Lent;
 
 impl<F: FencePolicy> Group<F> {
-    /// A Drain that says that the list has something after it has emptied the inbox.
-    pub(super) fn drain_late(&self) {
-        for stripe in self.pools.iter().flat_map(|pool| pool.stripes.iter()) {
-            let mut stripe = stripe.lock();
-            if stripe.has_pushed() {
-                stripe.empties_inbox();
-                stripe.says_listed();
-            }
-        }
-    }
-
-    /// Takes an item under the lock, and starts it after.
-    pub(super) fn start_unlocked(&self, index: usize) -> Option<Running> {
-        let queued = self.pools[index].stripes.at(0).lock().pop()?;
-        queued.start()
+    /// A push that finds the ring full.
+    pub(super) fn push_spilled(self: &Arc<Self>, index: usize, list: u32, queued: Queued) {
+        let pool = &self.pools[index];
+        let reading = pool.lists.at(list).spill(queued, &pool.word);
+        self.has_pushed(index, list, reading);
     }
 
     /// A Want that comes onto the list, and settles nothing.
@@ -50,6 +41,25 @@ impl Header {
 }
 
 impl Lent<'_> {
+    /// A cancel that takes the item for found although another has it in hand.
+    pub(super) fn cancel_hastily(self) -> bool {
+        let now = self.state.snapshot();
+        let placed = matches!(self.place(now.seq()), Place::Ring(_));
+        if !now.pending() || now.claimed() || !placed || !self.state.claim(now) {
+            return false;
+        }
+        if let Place::Ring(cell) = self.place(now.seq()) {
+            // SAFETY: the claim keeps others from the slot.
+            if let Some(ticket) = unsafe { self.job() }.ticket.as_ref() {
+                let pwq = Pwq::of(ticket);
+                let list = pwq.group.pools[pwq.pool].lists.at(ticket.stripe());
+                list.ring.take_this(cell, self.pointer());
+            }
+        }
+        drop(Claimed(self.pointer()));
+        true
+    }
+
     /// A [`Lent::try_claim`] that doesn't look whether the queuer has filled the slot yet. Touches the slot as a
     /// claimant does, and gives it back.
     pub(super) fn claim_hastily(self) {

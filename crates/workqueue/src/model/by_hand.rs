@@ -4,11 +4,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewise_sync::CachePadded;
 use corewise_sync::fence::FencePolicy;
 use corewise_topology::{AffinityScope, CpuSet};
 
 use crate::model::OfModel;
 use crate::pool::PoolSpec;
+use crate::pool::alarm::{Alarm, Keeper, Keeps};
 use crate::pool::group::{Group, Setup, Step};
 use crate::pool::idle::Idle;
 use crate::pool::inherit;
@@ -20,7 +22,6 @@ use crate::pwq::counts::{Care, Careful, Tally};
 use crate::pwq::flush::Colours;
 use crate::pwq::slot::{InSlot, PwqSlot};
 use crate::task::ticket::Home;
-use crate::timekeeper::{Settings, Timekeeper};
 
 impl Setup {
     /// Soft, with workers and a timekeeper that are driven by hand.
@@ -34,18 +35,34 @@ impl Setup {
             idle_timeout: Duration::ZERO,
             spawner: Spawner::default(),
             threads: Threads::new(usize::MAX),
-            keeper: Timekeeper::by_hand(Settings::default()).of_pools(),
+            keeper: Keeper {
+                alarm: Arc::new(CachePadded::new(Alarm::new())),
+                keeper: Arc::new(Nobody),
+            },
             niceness: inherit::niceness(),
         }
     }
 }
 
-/// Where the clock stands still and nobody makes a thread for it.
-#[cfg(not(test))]
-impl Timekeeper {
-    fn by_hand(settings: Settings) -> Arc<Timekeeper> {
-        Timekeeper::new(settings)
+/// Nobody looks after the pools, and time stands still.
+struct Nobody;
+
+impl Keeps for Nobody {
+    fn wake(self: Arc<Self>) {}
+
+    fn now(&self) -> Duration {
+        Duration::ZERO
     }
+
+    fn may_retry(&self, _refused: Duration) -> bool {
+        false
+    }
+
+    fn has_rescuers(&self) -> bool {
+        false
+    }
+
+    fn group_gone(&self) {}
 }
 
 impl PoolSpec {
@@ -62,10 +79,25 @@ impl PoolSpec {
     }
 }
 
+impl Worker {
+    /// It may reserve so many items at once from the beginning.
+    pub(crate) fn takes_at_once(&self, most: u64) {
+        self.batch.with(|batch| batch.most = most);
+    }
+}
+
 impl<F: FencePolicy> Group<F> {
     /// A worker without a thread of its own.
     pub(crate) fn enlist(self: &Arc<Self>, index: usize) -> Arc<Worker> {
         self.hire(index, &mut self.pools[index].inner.lock())
+    }
+
+    /// It runs one tiny item after the other, and that is enough.
+    pub(crate) fn takes_a_stream(&self, me: &Worker) {
+        let mut inner = self.pools[me.pool].inner.lock();
+        me.counts_as_taker(&mut inner.counts, true);
+        inner.counts.enough = inner.counts.takers;
+        self.publish(me.pool, &inner);
     }
 
     /// One bounded step of a worker: take something and run it, or go idle.

@@ -146,6 +146,7 @@ impl<F: FencePolicy> Group<F> {
                 inner.refused = Some(self.keeper.now());
             }
             me.is_excused_no_more(&mut inner.counts);
+            me.counts_as_taker(&mut inner.counts, false);
             inner.counts.total -= 1;
             pool.stats.worker_leaves(me);
             if inner.closing {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use corewise_sync::atomic::Ordering;
 use corewise_sync::fence::FencePolicy;
 
+use super::batch::Batch;
 use super::group::Group;
 use super::worker::Worker;
 use super::{Action, Inner, PoolStats};
@@ -113,7 +114,8 @@ impl Worker {
 impl Inner {
     /// Whether items wait, and no worker is on its way to them.
     fn is_stuck<F: FencePolicy>(&self, pool: &super::Pool<F>) -> bool {
-        pool.has_waiting() && (self.counts().saturated() || self.making > 0)
+        let counts = self.counts();
+        pool.has_waiting() && (counts.saturated() || counts.has_enough() || self.making > 0)
     }
 }
 
@@ -129,8 +131,10 @@ impl<F: FencePolicy> Group<F> {
     /// A worker is about to block: its core is free for another.
     pub(crate) fn begin_blocking(self: &Arc<Self>, me: &Worker) {
         let pool = &self.pools[me.pool];
+        me.batch.with(Batch::forgets);
         let action = {
             let mut inner = pool.inner.lock();
+            me.counts_as_taker(&mut inner.counts, false);
             me.set_excuses(&mut inner.counts, |bits| bits | Excuse::Region as u32);
             match self.settle(me.pool, &mut inner, true) {
                 // Hand on.
@@ -165,6 +169,7 @@ impl<F: FencePolicy> Group<F> {
     pub(crate) fn begin_long(self: &Arc<Self>, me: &Worker) {
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
+            me.counts_as_taker(&mut inner.counts, false);
             me.set_excuses(&mut inner.counts, |bits| bits | Excuse::Long as u32);
             self.settle(me.pool, &mut inner, true)
         };
@@ -195,7 +200,8 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// A look at a pool that has work and no worker for it now; `None` where that isn't so.
-    pub(crate) fn look(&self, index: usize) -> Option<Look> {
+    pub(crate) fn look(self: &Arc<Self>, index: usize) -> Option<Look> {
+        self.look_at_takers(index);
         let pool = &self.pools[index];
         let inner = pool.inner.lock();
         if !inner.is_stuck(pool) {
@@ -209,13 +215,34 @@ impl<F: FencePolicy> Group<F> {
         let found_asleep =
             |worker: &Worker| worker.excuses.load(Ordering::Relaxed) == Excuse::Asleep as u32;
         Some(Look {
-            taken: pool.stripes.taken(),
+            taken: pool.lists.taken(),
             helpless: inner.is_helpless(),
             refused: inner.refused,
             at_work: workers().filter_map(at_work).collect(),
             found_asleep: workers().filter(|worker| found_asleep(worker)).map(Arc::clone).collect(),
             base: inner.counts.base,
         })
+    }
+
+    /// Those that are at the same item as at the last look don't run one tiny item after the other any more.
+    fn look_at_takers(self: &Arc<Self>, index: usize) {
+        let pool = &self.pools[index];
+        let action = {
+            let mut guard = pool.inner.lock();
+            let inner = &mut *guard;
+            if !inner.counts.has_enough() {
+                return;
+            }
+            for member in inner.workers.values() {
+                let worker = &member.worker;
+                let shown = worker.is_taker().then(|| worker.shown.read()).flatten();
+                if shown.is_some_and(|shown| worker.is_still_at(shown.instance)) {
+                    worker.counts_as_taker(&mut inner.counts, false);
+                }
+            }
+            self.settle(index, inner, false)
+        };
+        self.perform(index, action);
     }
 
     /// For how long each worker of a pool has blocked that is in a blocking region, by number.

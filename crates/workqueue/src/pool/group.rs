@@ -16,6 +16,7 @@ use corewise_sync::sys::current_cpu;
 use corewise_sync::{CachePadded, Mutex, thread};
 use corewise_topology::{AffinityScope, CpuSet};
 
+use super::batch::{self, Batch, Stream};
 use super::pins::Pinning;
 use super::word::Reading;
 use super::worker::Worker;
@@ -150,8 +151,8 @@ impl<F: FencePolicy> Group<F> {
 
     /// Queues on a pool, on the stripe of the CPU that it is queued from: see [`Pool::stripe_of`].
     /// Lock-free unless somebody has to be woken.
-    pub(crate) fn push(self: &Arc<Self>, index: usize, stripe: u32, queued: Queued) {
-        self.push_to(&self.pools[index], index, stripe, queued);
+    pub(crate) fn push(self: &Arc<Self>, index: usize, list: u32, queued: Queued) {
+        self.push_to(&self.pools[index], index, list, queued);
     }
 
     /// As [`Group::push`], for who knows the pool, which is the group's with this number.
@@ -160,34 +161,33 @@ impl<F: FencePolicy> Group<F> {
         self: &Arc<Self>,
         pool: &Pool<F>,
         index: usize,
-        stripe: u32,
+        list: u32,
         queued: Queued,
     ) {
-        // Push. A SeqCst read-modify-write.
-        let first = pool.stripes.at(stripe).push(queued);
-        // Pairs with the one in `publish`: either Check below reads what a worker published before
-        // it went idle, or that worker's Recheck reads our push.
-        F::implied();
-        // Check.
-        let reading = pool.reading();
+        let reading = pool.append(list, queued);
+        self.has_pushed(index, list, reading);
+    }
+
+    /// After a push onto this list, whose Check has found this.
+    #[inline(always)]
+    pub(crate) fn has_pushed(self: &Arc<Self>, index: usize, list: u32, reading: Reading) {
         if reading.concerns_pusher() {
-            self.see_to(index, reading, first);
+            self.see_to(index, list, reading);
         }
     }
 
-    /// What Check has found: something was left in a pool, with a full fence between. `first`: nothing lay before it
-    /// where it was left.
+    /// What Check has found: something was left in a pool, with a full fence between.
     #[inline(never)]
-    fn see_to(self: &Arc<Self>, index: usize, reading: Reading, first: bool) {
+    fn see_to(self: &Arc<Self>, index: usize, list: u32, reading: Reading) {
         if reading.wake() || reading.closed() || reading.wanted() {
             self.push_slow(index);
         } else if reading.searching() {
             // The searcher comes for the first one. Counted is only what finds that it hasn't come yet: one item at a
             // time writes no line for that.
-            if !first {
+            if self.pools[index].lists.at(list).several_wait() {
                 self.leave_to_searcher(index);
             }
-        } else if reading.saturated() {
+        } else if reading.saturated() || reading.enough() {
             self.no_room(index);
         }
     }
@@ -210,15 +210,15 @@ impl<F: FencePolicy> Group<F> {
 
     /// Queues what was accepted long ago and held back until now: a closed pool whose workers have
     /// left gets another one for it, until it is sealed: then it is cancelled.
-    pub(crate) fn push_held(self: &Arc<Self>, index: usize, stripe: u32, queued: Queued) {
+    pub(crate) fn push_held(self: &Arc<Self>, index: usize, list: u32, queued: Queued) {
         if !self.pools[index].reading().closed() {
-            return self.push(index, stripe, queued);
+            return self.push(index, list, queued);
         }
         let pool = &self.pools[index];
         let action = {
             let mut inner = pool.inner.lock();
             // Under the lock, so that nobody refuses it in between.
-            pool.stripes.at(stripe).push(queued);
+            let _ = pool.append(list, queued);
             if inner.counts.total == 0 && !self.is_sealed() {
                 self.recruit(index, &mut inner)
             } else {
@@ -233,6 +233,9 @@ impl<F: FencePolicy> Group<F> {
     #[inline]
     fn no_room(self: &Arc<Self>, index: usize) {
         self.keeper.ask();
+        if !self.pools[index].reading().saturated() {
+            return;
+        }
         // Where every pod is saturated, which is where this is asked most often, one load a 64 pods
         // says so.
         // SeqCst: pairs with `publish`.
@@ -291,7 +294,7 @@ impl<F: FencePolicy> Group<F> {
             self.carries_out(me, running, taken_over);
             return true;
         }
-        if me.pauses() {
+        if me.batch.with(|batch| batch.looks_again(pool.reading().takers())) || me.pauses() {
             thread::yield_now();
             return true;
         }
@@ -317,7 +320,12 @@ impl<F: FencePolicy> Group<F> {
         let (may, action) = {
             let mut inner = self.pools[me.pool].inner.lock();
             me.item_is_over(&mut inner.counts);
-            (inner.counts.may_take(), self.settle(me.pool, &mut inner, false))
+            let surplus = inner.counts.has_too_many() && me.is_taker();
+            if surplus {
+                me.counts_as_taker(&mut inner.counts, false);
+            }
+            let may = inner.counts.may_take() && !surplus;
+            (may, self.settle(me.pool, &mut inner, false))
         };
         self.pools[me.pool].pins.come_back(&me.own_cpu);
         self.perform(me.pool, action);
@@ -329,7 +337,8 @@ impl<F: FencePolicy> Group<F> {
     #[inline(always)]
     fn took(self: &Arc<Self>, me: &Worker, running: &Running) {
         let (searched, intensive) = (me.is_searching(), running.is_cpu_intensive());
-        if searched || intensive || self.pools[me.pool].reading().concerns_taker() {
+        let tells = me.batch.with(|batch| batch.tells);
+        if searched || intensive || tells || self.pools[me.pool].reading().concerns_taker() {
             self.took_slowly(me, intensive);
         }
     }
@@ -340,6 +349,9 @@ impl<F: FencePolicy> Group<F> {
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
             me.stop_searching(&mut inner.counts);
+            if let Some(each) = me.batch.with(|batch| batch.tells.then(|| batch.tell())) {
+                self.learns(me, &mut inner, each);
+            }
             me.begins(&mut inner.counts, intensive);
             // The timekeeper asks again too, but only where work waits, and if there is one.
             if inner.refused.is_some_and(|when| self.keeper.may_retry(when)) {
@@ -350,17 +362,38 @@ impl<F: FencePolicy> Group<F> {
         self.perform(me.pool, action);
     }
 
+    /// A worker runs one tiny item after the other, as it says, or not any more.
+    fn learns(&self, me: &Worker, inner: &mut Inner, stream: Option<Stream>) {
+        let Inner { counts, least, in_use: (in_use, told), .. } = inner;
+        if counts.base <= batch::ALWAYS {
+            return;
+        }
+        me.counts_as_taker(counts, stream.is_some());
+        let Some(Stream { each, waiting }) = stream else { return };
+        *least = batch::least(*least, each);
+        let now = if *told == 0 { self.pools[me.pool].lists.in_use() } else { *in_use };
+        *in_use = now.max(1);
+        *told = (*told + 1) % batch::COUNT;
+        let most = batch::most_takers(*in_use, *least).min(counts.base);
+        let one_more = batch::piles_up(waiting) && counts.takers < most;
+        counts.enough = counts.enough.max(counts.takers + usize::from(one_more)).min(most);
+    }
+
     /// Takes and starts an item of another pod, where that one is saturated.
     fn rob_others(&self, me: &Worker) -> Option<Running> {
         if !self.soft {
             return None;
         }
         self.pools[me.pool].spec.near.iter().find_map(|&other| {
-            let stripes = &self.pools[other].stripes;
-            let first = me.id as usize % stripes.len();
-            self.needs_help(other)
-                .then(|| stripes.start_next(first, stripes.len(), |_| ()))
-                .flatten()
+            if !self.needs_help(other) {
+                return None;
+            }
+            let pool = &self.pools[other];
+            let running = pool.start_for(me);
+            if running.is_none() {
+                pool.outwait();
+            }
+            running
         })
     }
 
@@ -380,8 +413,10 @@ impl<F: FencePolicy> Group<F> {
     pub(crate) fn begin_search(&self, me: &Worker) -> bool {
         let mut inner = self.pools[me.pool].inner.lock();
         me.item_is_over(&mut inner.counts);
-        if inner.closing || inner.counts.searching && !me.is_searching() || !inner.counts.may_take()
-        {
+        let counts = &inner.counts;
+        let others = counts.searching && !me.is_searching();
+        let others_do = counts.has_enough() && !(counts.takers == 1 && me.is_taker());
+        if inner.closing || others || !counts.may_take() || others_do {
             return false;
         }
         if me.begin_searching(&mut inner.counts) {
@@ -400,10 +435,22 @@ impl<F: FencePolicy> Group<F> {
     /// Nothing to take: onto the idle list, or out.
     pub(crate) fn go_idle(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
         let pool = &self.pools[me.pool];
+        me.batch.with(Batch::rests);
         let mut inner = pool.inner.lock();
         // The timekeeper may just have excused it, for an item that was over.
         me.item_is_over(&mut inner.counts);
-        if inner.counts.may_take() && pool.has_waiting() {
+        if me.is_taker() {
+            // It found nothing, so the others keep up.
+            me.counts_as_taker(&mut inner.counts, false);
+            inner.counts.enough = inner.counts.takers;
+            if inner.counts.takers == 0 {
+                inner.least = u64::MAX;
+            }
+        }
+        if inner.counts.may_take() && !inner.counts.has_enough() && pool.has_waiting() {
+            drop(inner);
+            // What is just being appended soon is to be had.
+            pool.outwait();
             return Step::Again;
         }
         me.stop_searching(&mut inner.counts);
@@ -421,6 +468,8 @@ impl<F: FencePolicy> Group<F> {
             Action::Wake(woken, _) => {
                 debug_assert!(Arc::ptr_eq(&woken, me));
                 me.take_wake();
+                drop(inner);
+                pool.outwait();
                 Step::Again
             }
             action @ (Action::NoRoom | Action::Call(_)) => {
@@ -455,7 +504,7 @@ impl<F: FencePolicy> Group<F> {
     /// Publish: the counts; true where a worker may be woken for others now and might not before. A change is a SeqCst
     /// read-modify-write, and so a full fence before the SeqCst loads that follow; no change needs
     /// none (`README.md`).
-    pub(super) fn publish(&self, index: usize, inner: &Inner) -> (Reading, bool) {
+    pub(crate) fn publish(&self, index: usize, inner: &Inner) -> (Reading, bool) {
         let reading = inner.reading();
         let old = self.pools[index].word.publish(reading);
         if old != reading {
@@ -502,8 +551,12 @@ impl<F: FencePolicy> Group<F> {
         {
             return self.recruit(index, inner);
         }
-        if !pending || !reading.saturated() {
+        if !pending || !reading.saturated() && !reading.enough() {
             return Action::None;
+        }
+        if !inner.wants.is_empty() {
+            // Where what is pending is just being appended, it doesn't say yet where it lies.
+            pool.outwait();
         }
         inner.call().map_or(Action::NoRoom, Action::Call)
     }
@@ -515,7 +568,7 @@ impl<F: FencePolicy> Group<F> {
             self.pools[index].left_to_searcher.begin();
         }
         let here = current_cpu();
-        let action = match inner.choose(here, &self.pools[index].stripes) {
+        let action = match inner.choose(here, &self.pools[index].lists) {
             Some((worker, moves_to)) => {
                 inner.counts.idle -= 1;
                 worker.wake_up(here);
@@ -561,6 +614,8 @@ impl<F: FencePolicy> Group<F> {
             }
             let action = {
                 let mut inner = pool.inner.lock();
+                // There they may be busy with tiny items.
+                inner.counts.enough = 0;
                 if !inner.counts().wake_on_push() {
                     continue;
                 }

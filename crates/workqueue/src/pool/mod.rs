@@ -8,7 +8,9 @@
 //! takes each pool's under its own.
 
 pub(crate) mod alarm;
+pub(crate) mod batch;
 mod choice;
+pub(crate) mod cpu_list;
 pub(crate) mod current_worker;
 pub(crate) mod ending;
 pub(crate) mod excuse;
@@ -28,12 +30,14 @@ mod stats;
 #[cfg(test)]
 mod stepped;
 #[cfg(test)]
+mod stepped_batches;
+#[cfg(test)]
 mod stepped_closing;
 #[cfg(test)]
 mod stepped_dying;
 #[cfg(test)]
 mod stepped_follow;
-mod stripe;
+mod take;
 pub(crate) mod thread_limit;
 pub(crate) mod wants;
 pub(crate) mod word;
@@ -46,16 +50,15 @@ use std::time::Duration;
 
 use corewise_sync::context::Placement;
 use corewise_sync::fence::FencePolicy;
-use corewise_sync::sys::current_cpu;
 use corewise_sync::{CachePadded, Condvar, Mutex, Unparker, thread};
 use corewise_topology::CpuSet;
 
 use crate::pool::policy::Counts;
-use crate::task::running::Running;
+use crate::task::header::Queued;
 use choice::Candidate;
+use cpu_list::{CpuList, CpuLists};
 use pins::{Pinning, Pins};
 pub(crate) use stats::PoolStats;
-use stripe::Stripes;
 use wants::Wants;
 use word::{Left, Reading, Rest, Word};
 use worker::Worker;
@@ -80,9 +83,9 @@ pub(crate) struct Pool<F: FencePolicy> {
     /// I: where it is.
     pub(crate) spec: PoolSpec,
     /// What was pushed and not taken.
-    pub(crate) stripes: Stripes<F>,
+    pub(crate) lists: CpuLists<F>,
     /// A: mirror of `inner` for pushes and for workers that take.
-    word: CachePadded<Word>,
+    pub(crate) word: CachePadded<Word>,
     /// What pushes have left to the searcher: on a line that they write while there is one.
     left_to_searcher: CachePadded<Left>,
     /// L: is the lock; guards the idle workers and the counts. Locks of stripes are taken under it,
@@ -99,13 +102,18 @@ pub(crate) struct Pool<F: FencePolicy> {
 pub(super) struct Inner {
     /// Last in, first out: the worker that parked last has the warmest caches.
     idle: Vec<Arc<Worker>>,
-    counts: Counts,
+    pub(crate) counts: Counts,
     /// How long blocking regions have been lately.
     regions: regions::Regions,
     /// When a thread couldn't be made; not tried again for a while.
     refused: Option<Duration>,
     /// Threads that are being made.
     making: usize,
+    /// How long a tiny item takes, in nanoseconds, where workers don't hinder each other.
+    least: u64,
+    /// From how many lists something was taken lately, and how often workers have told of tiny items since that was
+    /// counted.
+    in_use: (usize, u32),
     closing: bool,
     next_worker: u32,
     /// By number.
@@ -143,7 +151,7 @@ impl<F: FencePolicy> Pool<F> {
         let base = spec.cpus.len().max(1);
         let counts = Counts { base, max: spec.max.max(base), ..Counts::default() };
         Pool {
-            stripes: Stripes::new(&spec.cpus),
+            lists: CpuLists::new(&spec.cpus),
             left_to_searcher: CachePadded::default(),
             word: CachePadded::new(Word::new(Reading::of(&counts, Rest::default()))),
             inner: CachePadded::new(Mutex::new(Inner {
@@ -152,6 +160,8 @@ impl<F: FencePolicy> Pool<F> {
                 regions: regions::Regions::NEW,
                 refused: None,
                 making: 0,
+                least: u64::MAX,
+                in_use: (0, 0),
                 closing: false,
                 next_worker: 0,
                 workers: BTreeMap::new(),
@@ -181,93 +191,13 @@ impl<F: FencePolicy> Pool<F> {
     /// The stripe of what is queued from this CPU, which needn't be one of its own.
     #[inline]
     pub(crate) fn stripe_of(&self, cpu: u32) -> u32 {
-        self.stripes.of(cpu)
+        self.lists.of(cpu)
     }
 
-    /// The stripe of the CPU that `me` is on.
-    #[inline]
-    fn home_of(&self, me: &Worker) -> usize {
-        let stripes = self.stripes.len();
-        if stripes == 1 {
-            return 0;
-        }
-        current_cpu().map_or(me.id as usize % stripes, |cpu| self.stripes.of(cpu) as usize)
-    }
-
-    /// Takes and starts an item of the stripe of the CPU that `me` is on, whose lines are here; in turn
-    /// with those of stripes that were left alone, so that none starves.
+    /// Queues an item on this list: Begin, Check, Fill and Publish. What Check has read.
     #[inline(always)]
-    fn start_at_home(&self, me: &Worker) -> Option<Running> {
-        let home = self.home_of(me);
-        if me.looks_around()
-            && let Some(running) = self.start_by_turns(me, home)
-        {
-            return Some(running);
-        }
-        self.stripes.start_at(home)
-    }
-
-    /// Takes and starts an item of another stripe, if it is the turn of that: nobody had taken anything from
-    /// it since the last look at it.
-    #[cold]
-    fn start_by_turns(&self, me: &Worker, home: usize) -> Option<Running> {
-        let stripes = self.stripes.len();
-        if !me.turn_is_over() {
-            let Some(turn) = me.turn() else {
-                me.looks_later();
-                return None;
-            };
-            let running = self.stripes.start_at(turn);
-            if running.is_none() {
-                me.gives_turn(None);
-            }
-            return running;
-        }
-        me.gives_turn(None);
-        let look = me.begins_turn();
-        if stripes == 1 {
-            return None;
-        }
-        // Each other one twice in a row: to remember, and to compare.
-        let other = (home + 1 + (look / 2) as usize % (stripes - 1)) % stripes;
-        let taken = self.stripes.iter().nth(other)?.taken();
-        let running = (me.saw(taken) == taken && look % 2 == 1)
-            .then(|| self.stripes.start_at(other))
-            .flatten();
-        if running.is_some() {
-            me.gives_turn(Some(other));
-        }
-        running
-    }
-
-    /// Takes and starts an item of any stripe; of any other, where there was none at home.
-    #[cold]
-    fn start_anywhere(&self, me: &Worker, home_too: bool) -> Option<Running> {
-        let stripes = self.stripes.len();
-        if stripes > 1 && self.stripes.any_may_wait() && me.makes_way() {
-            // Who queues here may wait for this CPU, and what is queued elsewhere is for the workers there:
-            // each CPU for itself nobody waits for another one's lines.
-            me.carry.stops();
-            thread::yield_now();
-            let running = self.stripes.start_at(self.home_of(me));
-            me.made_way(running.is_some());
-            if running.is_some() {
-                return running;
-            }
-        }
-        me.has_looked();
-        let (home, real) = (self.home_of(me), self.pins.are_real());
-        let after = usize::from(!home_too);
-        let mut gathered = None;
-        let running = self.stripes.start_next(home + after, stripes - after, |at| {
-            if at != home && real && me.lets_gather() {
-                gathered = Some(at);
-            }
-        });
-        if let Some(at) = gathered {
-            me.has_gathered(self.stripes.may_wait_at(at));
-        }
-        running
+    fn append(&self, list: u32, queued: Queued) -> Reading {
+        self.lists.at(list).append(queued, &self.word)
     }
 
     /// What is published (a moment ago).
@@ -284,7 +214,12 @@ impl<F: FencePolicy> Pool<F> {
     /// Whether anything waits to be taken (a moment ago).
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
-        self.stripes.any_waits()
+        self.lists.any_waits()
+    }
+
+    /// Waits until nobody is about to append, or to refill a ring (a moment ago).
+    pub(super) fn outwait(&self) {
+        self.lists.iter().for_each(CpuList::outwait);
     }
 
     /// Its workers, in no order.
@@ -300,7 +235,7 @@ impl<F: FencePolicy> Pool<F> {
 
     /// Threads, idle threads, blocked threads, and items not taken.
     pub(crate) fn sizes(&self) -> (usize, usize, usize, usize) {
-        let waiting = self.stripes.iter().map(|stripe| stripe.lock().len()).sum();
+        let waiting = self.lists.iter().map(CpuList::waiting).sum();
         let inner = self.inner.lock();
         let c = &inner.counts;
         (c.total, c.idle, c.blocked, waiting)
@@ -313,7 +248,7 @@ impl Inner {
     fn choose<F: FencePolicy>(
         &mut self,
         here: Option<u32>,
-        stripes: &Stripes<F>,
+        lists: &CpuLists<F>,
     ) -> Option<(Arc<Worker>, Option<u32>)> {
         if self.idle.last().is_some_and(|worker| current_worker::is(worker)) {
             // It has gone onto the list just now.
@@ -321,14 +256,14 @@ impl Inner {
         }
         // What was queued for another CPU is for who has that one, unless something waits here too.
         let there = here.and_then(|cpu| {
-            let stripe = stripes.waiting_near(cpu)?;
-            (stripe != stripes.of(cpu)).then_some(stripe)
+            let stripe = lists.waiting_near(cpu)?;
+            (stripe != lists.of(cpu)).then_some(stripe)
         });
         let candidate = |at: usize| {
             let worker = &self.idle[at];
             let own = worker.own_cpu.get();
             let at_home = own.is_some_and(|own| match there {
-                Some(stripe) => stripes.of(own) == stripe,
+                Some(stripe) => lists.of(own) == stripe,
                 None => here == Some(own),
             });
             Candidate { awake: worker.is_awake(), at_home, roams: own.is_none() }

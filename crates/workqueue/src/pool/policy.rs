@@ -102,6 +102,10 @@ pub(crate) struct Counts {
     pub(crate) base: usize,
     /// How many threads there may be.
     pub(crate) max: usize,
+    /// Active workers that are known to run one tiny item after the other.
+    pub(crate) takers: usize,
+    /// How many of these keep up with who queues; more would only be in each other's way. 0: not known.
+    pub(crate) enough: usize,
 }
 
 impl Counts {
@@ -113,13 +117,29 @@ impl Counts {
     /// Whether a push should wake (or make) a worker of this pool. Asked by every push, through the
     /// published word.
     pub(crate) fn wake_on_push(&self) -> bool {
+        !self.has_enough() && self.may_wake()
+    }
+
+    /// Whether a worker could be woken (or made).
+    fn may_wake(&self) -> bool {
         !self.searching && self.has_core() && (self.idle > 0 || self.total < self.max)
+    }
+
+    /// Whether the workers that take from a stream of tiny items keep up with it, so that what waits is left to
+    /// them. Until they say otherwise, or are found to be at something long.
+    pub(crate) fn has_enough(&self) -> bool {
+        self.enough > 0 && self.takers >= self.enough
+    }
+
+    /// Whether there are more of these than keep up: they are in each other's way.
+    pub(crate) fn has_too_many(&self) -> bool {
+        self.enough > 0 && self.takers > self.enough
     }
 
     /// Whether the pod can't take more work now, so that it may overflow to another. A searching
     /// worker is an answer that is on its way: not saturated.
     pub(crate) fn saturated(&self) -> bool {
-        !self.searching && !self.wake_on_push()
+        !self.searching && !self.may_wake()
     }
 
     /// Whether a core is free, and no worker can come for it: who waits for an item of this pool had better
@@ -565,7 +585,7 @@ mod tests {
     }
 
     fn counts(total: usize, idle: usize, blocked: usize) -> Counts {
-        Counts { total, idle, blocked, intensive: 0, searching: false, base: 2, max: 4 }
+        Counts { total, idle, blocked, base: 2, max: 4, ..Counts::default() }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::worker_thread::Alive;
 use crate::pool::spawn::Spawner;
 
 /// As where a panic unwinds through the worker's body.
-fn die(group: &Arc<Group<FullFence>>, worker: &Arc<Worker>) {
+pub(super) fn die(group: &Arc<Group<FullFence>>, worker: &Arc<Worker>) {
     let died = catch_unwind(AssertUnwindSafe(|| {
         let _alive = Alive { worker, group };
         panic!("on purpose");

@@ -25,6 +25,10 @@ const WANTED: u32 = 1 << 6;
 const ASIDE: u32 = 1 << 7;
 /// A searcher is under way: a push that finds something before it counts what it leaves to that one.
 const SEARCHING: u32 = 1 << 8;
+/// What waits is left to the workers that run tiny items: a push asks the timekeeper to look after them.
+const ENOUGH: u32 = 1 << 9;
+/// From here on: among how many workers what waits is shared.
+const SHARE: u32 = 16;
 
 /// A decoded reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,15 +39,19 @@ impl Reading {
         let bits = [
             (counts.wake_on_push(), WAKE),
             (counts.saturated(), SATURATED),
-            (!counts.may_take(), CROWDED),
+            (!counts.may_take() || counts.has_too_many(), CROWDED),
             (counts.searching, SEARCHING),
+            (counts.has_enough(), ENOUGH),
             (rest.closed, CLOSED),
             (rest.away, AWAY),
             (rest.aside, ASIDE),
             (rest.refused, REFUSED),
             (rest.wanted && counts.is_short(), WANTED),
         ];
-        Reading(bits.into_iter().fold(0, |all, (set, bit)| if set { all | bit } else { all }))
+        let workers = if counts.has_enough() { counts.takers } else { counts.base };
+        let workers = u32::try_from(workers).unwrap_or(u32::MAX).min(u32::from(u16::MAX));
+        let bits = bits.into_iter().filter_map(|(set, bit)| set.then_some(bit));
+        Reading(bits.fold(workers << SHARE, |all, bit| all | bit))
     }
 
     pub(crate) fn wake(self) -> bool {
@@ -51,6 +59,10 @@ impl Reading {
     }
     pub(crate) fn saturated(self) -> bool {
         self.0 & SATURATED != 0
+    }
+    /// What waits is left to the workers that are at it.
+    pub(crate) fn enough(self) -> bool {
+        self.0 & ENOUGH != 0
     }
     pub(crate) fn crowded(self) -> bool {
         self.0 & CROWDED != 0
@@ -67,17 +79,25 @@ impl Reading {
     pub(crate) fn searching(self) -> bool {
         self.0 & SEARCHING != 0
     }
+    /// How many workers run one tiny item after the other, where that is enough; else 0.
+    pub(super) fn takers(self) -> u64 {
+        if self.enough() { self.workers() } else { 0 }
+    }
+    /// Among how many workers what waits is shared.
+    pub(super) fn workers(self) -> u64 {
+        u64::from(self.0 >> SHARE)
+    }
     pub(crate) fn aside(self) -> bool {
         self.0 & ASIDE != 0
     }
     /// A worker of it may be woken for the work of another pod.
     pub(crate) fn may_help(self) -> bool {
-        self.wake() && !self.aside()
+        (self.wake() || self.enough() && !self.saturated()) && !self.aside()
     }
     /// Whoever has pushed has to see to something.
     #[inline]
     pub(crate) fn concerns_pusher(self) -> bool {
-        self.0 & (WAKE | CLOSED | SATURATED | SEARCHING) != 0
+        self.0 & (WAKE | CLOSED | SATURATED | SEARCHING | ENOUGH) != 0
     }
     /// A worker that has taken an item has to see to something: another worker is to be named or
     /// made, or the system to be asked for a thread again.

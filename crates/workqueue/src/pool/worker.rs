@@ -7,15 +7,12 @@ use std::time::{Duration, Instant};
 use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, aside};
 use corewise_sync::{CachePadded, Parker, hint, time};
 
+use super::batch::OwnBatch;
 use super::pins::OwnCpu;
 use super::stats::Ran;
 use crate::pool::policy::{self, Counts, Manners};
 use crate::task::deferred::DeferredEnds;
 use crate::task::publication::Publication;
-
-/// How long what is pushed on another CPU may gather before it is taken there once more, in
-/// nanoseconds: some pushes.
-const GATHER: u64 = 1_000;
 
 /// A worker of a pool.
 pub(crate) struct Worker {
@@ -69,19 +66,21 @@ pub(crate) struct Worker {
     yields: AtomicU32,
     /// O: what came of making way for who queues on its CPU, as bits of a [`Manners`]; as `searching`.
     manners: AtomicU32,
-    /// I: since when `emptied` and `blocked` count.
+    /// I: since when `blocked` counts.
     born: Instant,
-    /// O: when it emptied the inbox of another CPU last, in nanoseconds; as `searching`.
-    emptied: AtomicU64,
     /// A: when its blocking region began, in nanoseconds since `born`; 0 outside of one, and until it is
     /// noted. Written by the worker; others read it under the pool's lock where `excuses` says that it is
     /// in one: Relaxed.
     pub(super) blocked: AtomicU64,
     /// What it has run and not counted out: nothing, while it is idle or runs anything else.
     pub(crate) carry: DeferredEnds,
-    /// O: what came of letting it gather there, as bits of a [`Manners`]; as `searching`.
-    gathers: AtomicU32,
     pub(crate) ran: Ran,
+    /// What it has reserved.
+    pub(crate) batch: OwnBatch,
+    /// L: the pool's lock: it is counted among the takers. Atomic only because a worker is shared.
+    taker: AtomicBool,
+    /// L: the pool's lock: the instance that it was at when the timekeeper looked last.
+    seen: AtomicU64,
 }
 
 impl Worker {
@@ -110,12 +109,33 @@ impl Worker {
             yields: AtomicU32::new(0),
             manners: AtomicU32::new(Manners::NEW.to_bits()),
             born: time::now(),
-            emptied: AtomicU64::new(0),
             blocked: AtomicU64::new(0),
             carry: DeferredEnds::new(),
-            gathers: AtomicU32::new(Manners::NEW.to_bits()),
             ran: Ran::default(),
+            batch: OwnBatch::new(),
+            taker: AtomicBool::new(false),
+            seen: AtomicU64::new(0),
         }
+    }
+
+    /// Under the pool's lock: whether it is counted among the takers.
+    pub(super) fn is_taker(&self) -> bool {
+        self.taker.load(Ordering::Relaxed)
+    }
+
+    /// Under the pool's lock: it runs one tiny item after the other, or doesn't any more.
+    pub(crate) fn counts_as_taker(&self, counts: &mut Counts, takes: bool) {
+        if self.taker.swap(takes, Ordering::Relaxed) != takes {
+            counts.takers = counts.takers + usize::from(takes) - usize::from(!takes);
+        }
+        if counts.takers == 0 {
+            counts.enough = 0;
+        }
+    }
+
+    /// Under the pool's lock: whether it was at the same instance the last time.
+    pub(super) fn is_still_at(&self, instance: u64) -> bool {
+        self.seen.swap(instance, Ordering::Relaxed) == instance
     }
 
     /// The kernel's number of its thread, once that has started.
@@ -151,34 +171,6 @@ impl Worker {
     #[inline]
     pub(super) fn is_searching(&self) -> bool {
         self.searching.load(Ordering::Relaxed)
-    }
-
-    /// It is about to empty the inbox of another CPU: not more often than each [`GATHER`]. Somebody may
-    /// be pushing there one after the other, and both would wait for the inbox' line each time. Or he
-    /// waits for the one item that there is: ever more seldom, where that was so. Whether it has waited.
-    /// Called by the worker itself.
-    pub(super) fn lets_gather(&self) -> bool {
-        change(&self.gathers, Manners::is_time) && self.gathers_there()
-    }
-
-    /// It has let something gather and taken the first of it: whether there was more.
-    pub(super) fn has_gathered(&self, more: bool) {
-        change(&self.gathers, |manners| manners.learn(more));
-    }
-
-    fn gathers_there(&self) -> bool {
-        let after = self.emptied.load(Ordering::Relaxed) + GATHER;
-        let began = self.age();
-        let mut at = began;
-        for _ in 0..64 {
-            if at >= after {
-                break;
-            }
-            hint::spin_loop();
-            at = self.age();
-        }
-        self.emptied.store(at, Ordering::Relaxed);
-        at != began
     }
 
     /// How long ago it was woken for work. Asked by the worker itself, once.

@@ -36,8 +36,7 @@ impl Schedule for OfPwq {
         let pwq = Pwq::of(ticket);
         match place {
             Place::Held => pwq.release(item),
-            // The inbox is emptied too: nobody else may look at it for long.
-            _ => pwq.group.unlist(pwq.pool, ticket.stripe(), item),
+            _ => pwq.group.unlist(pwq.pool, ticket.stripe(), item, place),
         }
     }
 

@@ -21,33 +21,60 @@ use crate::task::vtable::{ItemRef, Lent};
 /// Where a pending instance lies. Changed only by who holds it, or under the lock of the container
 /// that it goes into or comes out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u64)]
 pub(crate) enum Place {
-    /// In no container: its queuer is about to fill it in, or its popper has left it to its claimant.
-    Nowhere = 0,
+    /// In no container: its queuer is about to fill it in, or its taker has left it to its claimant.
+    Nowhere,
     /// On its way from one hand or container to another.
-    Moving = 1,
-    /// In the inbox of its pwq's pool, or about to be.
-    Pushed = 5,
-    /// In the list of its pwq's pool.
-    Listed = 2,
+    Moving,
+    /// In this cell of the ring that its ticket names, or about to be, or just taken.
+    Ring(u32),
+    /// In the inbox of the overflow there, or about to be.
+    Pushed,
+    /// In the list of the overflow there.
+    Listed,
     /// Held back by its queue's limiter.
-    Held = 3,
+    Held,
     /// Its timer runs; [`Lent::unshelve`] knows where.
-    Timer = 4,
+    Timer,
 }
 
 impl Place {
+    /// How many bits it takes.
+    pub(crate) const BITS: u32 = 36;
+    /// The lowest of them say which; the others a ring's cell.
+    const KIND: u32 = 3;
+
     /// The lowest bits of the place's word.
+    #[inline]
+    pub(crate) fn bits(self) -> u64 {
+        match self {
+            Place::Nowhere => 0,
+            Place::Moving => 1,
+            Place::Listed => 2,
+            Place::Held => 3,
+            Place::Timer => 4,
+            Place::Pushed => 5,
+            Place::Ring(cell) => 6 | u64::from(cell) << Self::KIND,
+        }
+    }
+
+    /// Of the lowest bits of the place's word.
+    #[inline]
     pub(crate) fn from_bits(word: u64) -> Place {
-        match word & 7 {
+        match word & ((1 << Self::KIND) - 1) {
             0 => Place::Nowhere,
             1 => Place::Moving,
             2 => Place::Listed,
             3 => Place::Held,
             4 => Place::Timer,
-            _ => Place::Pushed,
+            5 => Place::Pushed,
+            _ => Place::Ring((word >> Self::KIND) as u32),
         }
+    }
+
+    /// Whether it is in the lists of its link's pool.
+    pub(crate) fn is_in_pool(self) -> bool {
+        matches!(self, Place::Ring(_) | Place::Pushed | Place::Listed)
     }
 }
 
@@ -65,17 +92,16 @@ impl Header {
     /// Whether the pending instance lies in a pool, for anybody to take it (a moment ago).
     pub(crate) fn may_be_taken_back(&self) -> bool {
         let now = self.state.snapshot();
-        now.pending()
-            && !now.running()
-            && !now.claimed()
-            && matches!(self.place(now.seq()), Place::Pushed | Place::Listed)
+        now.pending() && !now.running() && !now.claimed() && self.place(now.seq()).is_in_pool()
     }
 
     /// Whether the pending instance is in somebody's hands, or a timer has it (a moment ago).
     pub(crate) fn is_on_its_way(&self) -> bool {
         let now = self.state.snapshot();
-        let placed =
-            || matches!(self.place(now.seq()), Place::Pushed | Place::Listed | Place::Held);
+        let placed = || {
+            let place = self.place(now.seq());
+            place.is_in_pool() || place == Place::Held
+        };
         now.pending() && !now.running() && (now.claimed() || !placed())
     }
 
@@ -120,7 +146,10 @@ impl Lent<'_> {
     /// Shows the pending instance to `see`, where it lies in its pool or is held back. What `see` may do:
     /// see [`Lent::claim_if`].
     pub(crate) fn look<R>(self, see: impl FnOnce(&Job) -> R) -> Option<R> {
-        let placed = |seq| matches!(self.place(seq), Place::Pushed | Place::Listed | Place::Held);
+        let placed = |seq| {
+            let place = self.place(seq);
+            place.is_in_pool() || place == Place::Held
+        };
         let seq = self.peek(placed)?;
         // SAFETY: as in `claim_if`.
         let seen = placed(seq).then(|| see(unsafe { self.job() }));
@@ -147,7 +176,7 @@ impl Lent<'_> {
     /// would rather run it than wait. While `wanted` looks at it the instance may start, but not end. It
     /// is brief, takes no lock and calls no code of the user's: who ends the instance waits for it.
     pub(crate) fn claim_if(self, wanted: impl FnOnce(&Job) -> bool) -> Option<Claimed> {
-        let in_pool = |seq| matches!(self.place(seq), Place::Pushed | Place::Listed);
+        let in_pool = |seq| self.place(seq).is_in_pool();
         let seq = self.peek(in_pool)?;
         // It may have been put elsewhere before Peek, but not after. SAFETY: it was placed, so the slot
         // is filled, and nobody writes it while we look.
@@ -166,12 +195,12 @@ impl Lent<'_> {
         let claimed = Claimed(self.pointer());
         // Handed over: its popper has taken it out, and it lies in the slot alone.
         while !was.again() {
-            // Find. The place is read anew, and what it says is checked under the container's lock.
+            // Find. The place is read anew, and what it says is checked by who takes the item from there.
             let place = self.place(was.seq());
             let found = match place {
                 Place::Nowhere => break,
                 Place::Moving => None,
-                Place::Pushed | Place::Listed | Place::Held => {
+                Place::Ring(_) | Place::Pushed | Place::Listed | Place::Held => {
                     let ticket = claimed.job().ticket.as_ref();
                     ticket.and_then(|ticket| ticket.home().schedule.take_out(ticket, self, place))
                 }

@@ -44,9 +44,6 @@ impl Job {
     }
 }
 
-/// How many bits of the place's word are a [`Place`].
-const PLACE_BITS: u32 = 3;
-
 /// The part of an item that the pool knows. In this order: what each instance touches lies together.
 #[repr(C)]
 pub(crate) struct Header {
@@ -112,7 +109,7 @@ impl Header {
     #[inline]
     pub(crate) fn place(&self, seq: Seq) -> Place {
         let word = self.place.load(Ordering::Acquire);
-        if word >> PLACE_BITS == seq { Place::from_bits(word) } else { Place::Nowhere }
+        if word >> Place::BITS == seq { Place::from_bits(word) } else { Place::Nowhere }
     }
 
     /// The pending instance goes into a container, or comes out of it: under its lock, or before
@@ -125,7 +122,7 @@ impl Header {
             return;
         }
         let seq = now.seq();
-        self.place.store(seq << PLACE_BITS | place as u64, Ordering::Release);
+        self.place.store(seq << Place::BITS | place.bits(), Ordering::Release);
     }
 
     /// The bits of the job slot. They are the job's only where the slot counts as empty from then

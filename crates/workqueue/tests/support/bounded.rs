@@ -11,6 +11,8 @@
 pub(crate) fn bounded(preemptions: usize) -> loom::model::Builder {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
+    // A group has many steps from its first thread to its drop.
+    model.max_branches = 4_000;
     model
 }
 

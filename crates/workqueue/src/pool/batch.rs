@@ -1,0 +1,227 @@
+//! What a worker has reserved and not taken: its batch; and how many items it may reserve at once.
+
+use std::time::{Duration, Instant};
+
+use corewise_sync::cell::UnsafeCell;
+use corewise_sync::ring::Reserved;
+use corewise_sync::time;
+
+/// The most items of a batch.
+const MOST: u64 = 32;
+/// An item of a batch waits for so long, at most, if those before it are as long as the last ones were.
+const BATCH_TAKES: Duration = Duration::from_micros(5);
+/// The clock is read once in so many items, at most.
+const SAMPLE: u64 = 16;
+
+/// Once in so many times that a worker says so it is counted how many lists are in use.
+pub(super) const COUNT: u32 = 16;
+/// Items that take so many nanoseconds at most are tiny, once so many samples in a row have said so.
+const TINY: u64 = 2_000;
+const PROOF: u32 = 4;
+/// A worker that runs one tiny item after the other says how long they take once in so many looks at the clock.
+const TELL: u32 = 32;
+/// So often a worker that ran one tiny item after the other looks, and yields, before it goes idle: some 20 us.
+const DRY: u32 = 16;
+/// So few workers are never too many: where each has its own CPU's list, one that stops costs more than two that are in
+/// each other's way at times.
+pub(super) const ALWAYS: usize = 2;
+/// One CPU queues no faster than an item in so many nanoseconds.
+const QUEUED_IN: u64 = 100;
+
+/// How many workers can be of use for what is queued on so many lists, where an item takes one of them so long.
+pub(crate) fn most_takers(lists: usize, each: u64) -> usize {
+    lists.max(1).saturating_mul(usize::try_from(each.div_ceil(QUEUED_IN)).unwrap_or(usize::MAX))
+}
+
+/// Whether those that take from a list don't keep up, where so many items wait in it.
+pub(crate) fn piles_up(waiting: u64) -> bool {
+    waiting >= 8 * MOST
+}
+
+/// How long a tiny item takes by itself, where that was taken for `least`, and one took so long just now. Workers that
+/// are in each other's way make items longer, so it sinks at once and rises slowly.
+pub(crate) fn least(least: u64, each: u64) -> u64 {
+    each.min(least.saturating_add(each.saturating_sub(least) / 256))
+}
+
+/// How many of `waiting` items a worker reserves that may take `most` at once, where so many workers share them.
+pub(crate) fn share(waiting: u64, workers: u64, most: u64) -> u64 {
+    (waiting / workers.max(1)).clamp(1, most.clamp(1, MOST))
+}
+
+/// How many may be reserved at once, after so many items took so long, where it was `most`.
+pub(crate) fn next_most(most: u64, items: u64, took: Duration) -> u64 {
+    let each = (took.as_nanos() as u64 / items.max(1)).max(1);
+    (BATCH_TAKES.as_nanos() as u64 / each).clamp(1, (most * 2).min(MOST))
+}
+
+/// What a worker says that runs one tiny item after the other.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stream {
+    /// How long an item takes, in nanoseconds.
+    pub(super) each: u64,
+    /// How many waited in the list that it took from last.
+    pub(super) waiting: u64,
+}
+
+/// The batch of a worker.
+pub(crate) struct Batch {
+    /// The list that it is of.
+    pub(super) list: usize,
+    pub(super) of: Reserved,
+    /// How many may be reserved at once.
+    pub(crate) most: u64,
+    /// Items that were reserved since the clock was read.
+    items: u64,
+    /// When that was; `None`: it has done something else since.
+    read: Option<Instant>,
+    /// Those that weren't learnt from, and how long they took.
+    before: (u64, Duration),
+    /// How many items waited when they were reserved.
+    waiting: u64,
+    /// How long each of the last ones took, in nanoseconds.
+    each: u64,
+    /// How often in a row that was little.
+    tiny: u32,
+    /// How often that was learnt since it was told.
+    untold: u32,
+    /// It has told the pool that it runs one tiny item after the other.
+    told: bool,
+    /// It is to be told.
+    pub(super) tells: bool,
+    /// How often it has found nothing since it took something.
+    dry: u32,
+}
+
+impl Batch {
+    fn new() -> Batch {
+        Batch {
+            list: 0,
+            of: Reserved::default(),
+            most: 1,
+            items: 0,
+            read: None,
+            before: (0, Duration::ZERO),
+            waiting: 0,
+            each: 0,
+            tiny: 0,
+            untold: 0,
+            told: false,
+            tells: false,
+            dry: 0,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn most(&self) -> u64 {
+        self.most
+    }
+
+    /// Another batch begins.
+    #[inline(always)]
+    pub(super) fn begins(&mut self, list: usize, of: Reserved, waiting: u64) {
+        if self.read.is_none() {
+            self.read = Some(time::now());
+        }
+        self.items += of.len() as u64;
+        (self.list, self.of, self.waiting, self.dry) = (list, of, waiting, 0);
+    }
+
+    /// The worker is about to reserve something: learns from what it has run since it did that last.
+    #[inline(always)]
+    pub(super) fn learns(&mut self) {
+        if self.items >= SAMPLE {
+            self.reads_clock();
+        }
+    }
+
+    /// The row of items is over: the worker looks elsewhere.
+    pub(super) fn pauses(&mut self) {
+        if self.items > 0 {
+            self.reads_clock();
+        }
+        self.read = None;
+    }
+
+    #[inline(never)]
+    fn reads_clock(&mut self) {
+        let now = time::now();
+        let Some(before) = self.read.replace(now) else { return };
+        let (items, took) = self.before;
+        let (items, took) = (items + self.items, took + now.saturating_duration_since(before));
+        self.items = 0;
+        self.before = (items, took);
+        if items < SAMPLE {
+            return;
+        }
+        self.before = (0, Duration::ZERO);
+        self.most = next_most(self.most, items, took);
+        self.each = (took.as_nanos() as u64 / items).max(1);
+        self.untold += 1;
+        self.tiny = if self.each <= TINY { self.tiny.saturating_add(1) } else { 0 };
+        let proven = self.is_proven();
+        if self.told != proven || proven && self.untold >= TELL {
+            (self.tells, self.untold) = (true, 0);
+        }
+    }
+
+    fn is_proven(&self) -> bool {
+        self.tiny >= PROOF
+    }
+
+    /// What the pool is to know, if it runs one tiny item after the other.
+    pub(super) fn tell(&mut self) -> Option<Stream> {
+        self.tells = false;
+        self.told = self.is_proven();
+        self.told.then_some(Stream { each: self.each, waiting: self.waiting })
+    }
+
+    /// It has found nothing, once more: whether it looks again before it goes idle, since it ran one tiny item after the
+    /// other and the next one may come any moment.
+    pub(super) fn looks_again(&mut self, takers: u64) -> bool {
+        self.dry += 1;
+        // Where others are at it too, they may be enough. The only one searches, as any worker.
+        self.told && takers > 1 && self.dry <= DRY / 4
+    }
+
+    /// Whether it leaves what others have reserved to them for a moment.
+    pub(super) fn waits_for_others(&self) -> bool {
+        self.told && self.dry < DRY / 8
+    }
+
+    /// The worker does something else. What it has reserved is left to whoever comes.
+    pub(super) fn rests(&mut self) {
+        self.of = Reserved::default();
+        (self.items, self.read, self.dry) = (0, None, 0);
+        // What it knows it tells when it takes something.
+        (self.told, self.tells) = (false, self.is_proven());
+    }
+
+    /// Its items are long, or not known.
+    pub(super) fn forgets(&mut self) {
+        (self.most, self.items, self.read, self.tiny) = (1, 0, None, 0);
+        (self.before, self.told, self.tells) = ((0, Duration::ZERO), false, false);
+    }
+}
+
+/// The batch in a worker that is shared.
+pub(crate) struct OwnBatch(
+    /// O: of the worker's thread.
+    UnsafeCell<Batch>,
+);
+
+// SAFETY: only its worker's thread touches it, see `with`.
+unsafe impl Sync for OwnBatch {}
+
+impl OwnBatch {
+    pub(super) fn new() -> OwnBatch {
+        OwnBatch(UnsafeCell::new(Batch::new()))
+    }
+
+    /// Called by the worker itself, and not inside of itself.
+    #[inline(always)]
+    pub(crate) fn with<R>(&self, with: impl FnOnce(&mut Batch) -> R) -> R {
+        // SAFETY: the worker alone calls this, with what doesn't come back here.
+        self.0.with_mut(|batch| with(unsafe { &mut *batch }))
+    }
+}

@@ -1,0 +1,433 @@
+//! The work that waits in a pool: one list a CPU, each a ring of pointers with an overflow.
+//!
+//! `README.md` has the steps (Begin, Check, Fill, Publish, Spill; Reserve, Take, Sweep, Refill) and why nobody
+//! overlooks what waits.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_sync::fence::FencePolicy;
+use corewise_sync::inbox::{Inbox, Node};
+use corewise_sync::list::List;
+use corewise_sync::ring::{Look, Ring};
+use corewise_sync::{CachePadded, SpinLock, SpinLockGuard, hint};
+use corewise_topology::CpuSet;
+
+use super::word::{Reading, Word};
+use crate::task::claim::Place;
+use crate::task::header::{Header, Queued};
+use crate::task::running::Running;
+
+/// The most lists of a pool. Who is about to park looks at each.
+const MOST: usize = 16;
+
+/// How many items the ring of a list has room for; where the pool has one CPU; and in a model.
+const CELLS: usize = 16384;
+const FEW_CELLS: usize = 64;
+const MODEL_CELLS: usize = 2;
+
+/// The lists of one pool.
+pub(crate) struct CpuLists<F: FencePolicy> {
+    /// I: at least one.
+    lists: Box<[CpuList<F>]>,
+    /// I: by CPU, the list of what is queued there. CPUs beyond it: their number, wrapped.
+    by_cpu: Box<[u8]>,
+}
+
+/// A part of what waits in a pool: what was queued from one of its CPUs.
+pub(crate) struct CpuList<F: FencePolicy> {
+    /// What was queued while there was room.
+    pub(crate) ring: Ring<Header, F>,
+    /// A: what was queued else, and isn't in the list yet.
+    inbox: CachePadded<Inbox<Queued>>,
+    more: CachePadded<More>,
+    fence: PhantomData<F>,
+}
+
+struct More {
+    /// L: is the lock; guards the list, oldest first. The pool's lock may be held when it is taken. Who
+    /// holds it calls no code of the user's.
+    list: SpinLock<List<Queued>>,
+    /// A: whether the list has something; written under its lock, and set before the inbox is emptied
+    /// into it.
+    listed: AtomicBool,
+    /// A: items started from the list; written under its lock.
+    started: AtomicU64,
+    /// L: the pool's lock: how many items were taken when that was looked at last.
+    seen: AtomicU64,
+}
+
+/// An overflow whose lock is held.
+pub(crate) struct Held<'a, F: FencePolicy> {
+    of: &'a CpuList<F>,
+    list: SpinLockGuard<'a, List<Queued>>,
+}
+
+impl<F: FencePolicy> CpuLists<F> {
+    /// For a pool of these CPUs.
+    pub(super) fn new(cpus: &CpuSet) -> CpuLists<F> {
+        let many = cpus.len().clamp(1, MOST);
+        let mut by_cpu = vec![0; cpus.last().map_or(0, |last| last as usize + 1)];
+        for (cpu, list) in by_cpu.iter_mut().enumerate() {
+            *list = (cpu % many) as u8;
+        }
+        for (position, cpu) in cpus.iter().enumerate() {
+            by_cpu[cpu as usize] = (position % many) as u8;
+        }
+        let cells = match many {
+            _ if hint::IN_MODEL => MODEL_CELLS,
+            1 => FEW_CELLS,
+            _ => CELLS,
+        };
+        let list = |_| CpuList {
+            ring: Ring::new(cells),
+            inbox: CachePadded::new(Inbox::new()),
+            more: CachePadded::new(More {
+                list: SpinLock::new(List::new()),
+                listed: AtomicBool::new(false),
+                started: AtomicU64::new(0),
+                seen: AtomicU64::new(0),
+            }),
+            fence: PhantomData,
+        };
+        CpuLists { lists: (0..many).map(list).collect(), by_cpu: by_cpu.into() }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.lists.len()
+    }
+
+    /// The list of what is queued from this CPU, which needn't be one of the pool's.
+    #[inline]
+    pub(super) fn of(&self, cpu: u32) -> u32 {
+        match self.by_cpu.get(cpu as usize) {
+            Some(&list) => u32::from(list),
+            None => cpu % self.lists.len() as u32,
+        }
+    }
+
+    /// The list with this number, of what a push said.
+    #[inline]
+    pub(crate) fn at(&self, list: u32) -> &CpuList<F> {
+        let list = list as usize;
+        // What `of` gave is in range.
+        let list = if list < self.lists.len() { list } else { list % self.lists.len() };
+        &self.lists[list]
+    }
+
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, CpuList<F>> {
+        self.lists.iter()
+    }
+
+    /// Whether anything waits in any of them that isn't started (a moment ago).
+    pub(super) fn any_waits(&self) -> bool {
+        self.lists.iter().any(CpuList::waits)
+    }
+
+    /// As `any_waits`, as a hint, and without what others have reserved.
+    pub(super) fn any_may_wait(&self) -> bool {
+        self.lists.iter().any(CpuList::may_wait)
+    }
+
+    /// From how many of them something was taken since the last call. Under the pool's lock.
+    pub(super) fn in_use(&self) -> usize {
+        let moves = |list: &&CpuList<F>| {
+            let taken = list.taken();
+            list.more.seen.swap(taken, Ordering::Relaxed) != taken
+        };
+        self.lists.iter().filter(moves).count()
+    }
+
+    /// The list in which something waits, as a hint: the one of this CPU, if something does there.
+    pub(super) fn waiting_near(&self, cpu: u32) -> Option<u32> {
+        let own = self.of(cpu);
+        let waits = |at: &u32| self.lists[*at as usize].may_wait();
+        Some(own).filter(waits).or_else(|| (0..self.lists.len() as u32).find(waits))
+    }
+
+    /// Items taken so far, by anybody. Those that are taken after others had reserved them count twice.
+    pub(super) fn taken(&self) -> u64 {
+        self.lists.iter().map(CpuList::taken).sum()
+    }
+}
+
+impl<F: FencePolicy> CpuList<F> {
+    /// Queues an item: Begin, Check, Fill and Publish; or Spill. What Check has read.
+    #[inline(always)]
+    pub(super) fn append(&self, queued: Queued, word: &Word) -> Reading {
+        // In this order: what leaves the inbox is listed before, and what leaves that is in the ring.
+        if self.inbox.is_empty()
+            && !self.more.listed.load(Ordering::Acquire)
+            && let Some(begun) = self.ring.begin()
+        {
+            // Pairs with the one in `publish`: either Check reads what a worker published before it went
+            // idle, or that worker's Recheck sees that somebody has begun.
+            F::implied();
+            let reading = word.read();
+            queued.set_place(Place::Ring(begun.cell()));
+            begun.fill(queued.into_raw());
+            return reading;
+        }
+        self.spill(queued, word)
+    }
+
+    #[inline(never)]
+    pub(crate) fn spill(&self, queued: Queued, word: &Word) -> Reading {
+        queued.set_place(Place::Pushed);
+        // A SeqCst read-modify-write.
+        self.inbox.push(queued);
+        F::implied();
+        word.read()
+    }
+
+    /// Whether anything waits in it that isn't started (a moment ago). In the order in which an item moves on:
+    /// what leaves the inbox is listed before, and what leaves the list is in the ring before.
+    pub(super) fn waits(&self) -> bool {
+        // SeqCst: see `settle`.
+        !self.inbox.is_empty()
+            || self.more.listed.load(Ordering::SeqCst)
+            || self.ring.waits()
+            || self.ring.left().is_some()
+    }
+
+    /// Waits until nobody is about to append, or to refill the ring (a moment ago): for who would sleep where there is
+    /// nothing to take.
+    pub(super) fn outwait(&self) {
+        self.ring.outwait();
+        if self.overflows() {
+            drop(self.lock());
+        }
+    }
+
+    /// Whether anything waits to be reserved, as a hint.
+    #[inline]
+    pub(super) fn may_wait(&self) -> bool {
+        !self.ring.is_empty() || self.overflows()
+    }
+
+    /// Whether more than one item waits to be reserved, as a hint.
+    pub(super) fn several_wait(&self) -> bool {
+        self.ring.len() > 1 || self.overflows()
+    }
+
+    /// Whether the overflow has something, as a hint.
+    #[inline]
+    pub(super) fn overflows(&self) -> bool {
+        self.more.listed.load(Ordering::Relaxed) || !self.inbox.is_empty()
+    }
+
+    /// Items taken so far, by anybody.
+    pub(super) fn taken(&self) -> u64 {
+        self.ring.reserved().wrapping_add(self.more.started.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> Held<'_, F> {
+        Held { of: self, list: self.more.list.lock() }
+    }
+
+    /// Takes and starts the oldest item, for who does that once in a while.
+    pub(super) fn start_one(&self) -> Option<Running> {
+        while !self.ring.is_empty() {
+            let taken = self.ring.reserve(|_| 1).ok().and_then(|mut of| self.ring.take(of.next()?));
+            // SAFETY: it was put into the ring by `append`, and is out.
+            let queued = taken.map(|item| unsafe { Queued::from_raw(item) });
+            if let Some(running) = queued.and_then(Queued::start) {
+                return Some(running);
+            }
+        }
+        if self.overflows() { self.refill() } else { None }
+    }
+
+    /// Refill: where the ring is empty, takes and starts the oldest item of the overflow, and moves more of
+    /// it into the ring. Where another does so it is left to that one.
+    #[cold]
+    pub(super) fn refill(&self) -> Option<Running> {
+        let list = self.more.list.try_lock()?;
+        let mut held = Held { of: self, list };
+        if !self.ring.is_empty() {
+            return None;
+        }
+        let running = held.start_next();
+        held.refill();
+        running
+    }
+
+    /// Takes out the oldest item that `wanted` says yes to, of so many, and starts it.
+    pub(super) fn start_first(
+        &self,
+        most: usize,
+        mut wanted: impl FnMut(&Header) -> bool,
+    ) -> Option<Running> {
+        let mut seen = 0;
+        let mut see = |item: NonNull<Header>| {
+            seen += 1;
+            match () {
+                () if seen > most => Look::Stop,
+                // SAFETY: nobody takes the item meanwhile, and so nobody frees it.
+                () if wanted(unsafe { item.as_ref() }) => Look::Take,
+                () => Look::Next,
+            }
+        };
+        while let Some(found) = self.ring.look(&mut see) {
+            // SAFETY: it was put into the ring by `append`, and is out.
+            let queued = unsafe { Queued::from_raw(found) };
+            // One that runs elsewhere, or is claimed, is somebody else's from here on: the next one.
+            if let Some(running) = queued.start() {
+                return Some(running);
+            }
+        }
+        let mut held = self.lock();
+        held.drain();
+        loop {
+            let found = {
+                let mut near = held.list.iter().take(most.saturating_sub(seen));
+                NonNull::from(near.find(|item| wanted(item))?)
+            };
+            // SAFETY: it was found in the list, whose lock is held.
+            let queued = unsafe { held.remove(found) };
+            if let Some(running) = queued.start() {
+                return Some(running);
+            }
+        }
+    }
+
+    /// Shows the items, oldest first, until it says false.
+    pub(super) fn see(&self, mut see: impl FnMut(&Header) -> bool) {
+        let mut more = true;
+        self.ring.look(|item| {
+            // SAFETY: as in `start_first`.
+            more = see(unsafe { item.as_ref() });
+            if more { Look::Next } else { Look::Stop }
+        });
+        if more {
+            let mut held = self.lock();
+            held.drain();
+            let _ = held.list.iter().all(see);
+        }
+    }
+
+    /// How many items wait.
+    pub(super) fn waiting(&self) -> usize {
+        let mut held = self.lock();
+        held.drain();
+        let mut waiting = held.list.len();
+        self.ring.look(|_| {
+            waiting += 1;
+            Look::Next
+        });
+        waiting
+    }
+
+    /// Takes any item out, for who does `with` it what ends or starts it; the order doesn't matter.
+    pub(super) fn take_any<R>(&self, with: impl FnOnce(Queued) -> R) -> Option<R> {
+        self.outwait();
+        loop {
+            let Ok(reserved) = self.ring.reserve(|_| 1) else { continue };
+            let none = reserved.len() == 0;
+            let taken = match none {
+                true => self.ring.sweep(),
+                false => reserved.filter_map(|at| self.ring.take(at)).next(),
+            };
+            if let Some(item) = taken {
+                // SAFETY: it was put into the ring by `append`, and is out.
+                return Some(with(unsafe { Queued::from_raw(item) }));
+            }
+            if none {
+                break;
+            }
+        }
+        let mut held = self.lock();
+        held.pop().map(with)
+    }
+}
+
+impl<F: FencePolicy> Drop for CpuList<F> {
+    fn drop(&mut self) {
+        while self.take_any(drop).is_some() {}
+    }
+}
+
+impl<F: FencePolicy> Held<'_, F> {
+    /// Drain: moves what was spilled to the end of the list.
+    #[inline]
+    pub(super) fn drain(&mut self) {
+        if !self.of.inbox.is_empty() {
+            // Before the inbox is emptied: who finds it empty then reads this. Nobody else empties it
+            // meanwhile, so it becomes true.
+            self.of.more.listed.store(true, Ordering::Relaxed);
+            self.list.append(&self.of.inbox, |item| item.set_place(Place::Listed));
+        }
+    }
+
+    /// Takes the oldest item out.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<Queued> {
+        if self.list.is_empty() {
+            // The list alone is older than all of the inbox.
+            self.drain();
+        }
+        let queued = self.list.pop_front()?;
+        self.one_less();
+        Some(queued)
+    }
+
+    /// Takes the oldest item and starts it. Under the lock, as in the kernel: until it has
+    /// started an item lies in the list, and afterwards it is neither there nor pending. An item that
+    /// runs elsewhere is left to the worker that runs it, a claimed one to its claimant, and the next
+    /// one is tried.
+    fn start_next(&mut self) -> Option<Running> {
+        while let Some(queued) = self.pop() {
+            let started = &self.of.more.started;
+            started.store(started.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            if let Some(running) = queued.start() {
+                return Some(running);
+            }
+        }
+        None
+    }
+
+    /// Moves the oldest items into the ring, up to the half of that.
+    fn refill(&mut self) {
+        self.drain();
+        let mut begun = self.of.ring.begin();
+        for _ in 0..self.of.ring.capacity() / 2 {
+            let Some(queued) = begun.as_ref().and_then(|_| self.list.pop_front()) else { break };
+            begun = begun.and_then(|begun| {
+                queued.set_place(Place::Ring(begun.cell()));
+                begun.put(queued.into_raw())
+            });
+        }
+        drop(begun);
+        // After what has left the list is in the ring.
+        self.one_less();
+    }
+
+    /// Takes an item out of the list.
+    ///
+    /// # Safety
+    /// It is in the list.
+    pub(super) unsafe fn remove(&mut self, item: NonNull<Header>) -> Queued {
+        // In a model that has to fail it may have left: that is found without undefined behaviour.
+        if hint::EVERY_SCHEDULE {
+            let listed = self.list.iter().any(|listed| NonNull::from(listed) == item);
+            assert!(listed, "run or cancelled, once: it isn't in the list any more");
+        }
+        // SAFETY: as the caller says.
+        let queued = unsafe { self.list.remove(item) };
+        self.one_less();
+        queued
+    }
+
+    /// An item has left the list.
+    #[inline]
+    fn one_less(&self) {
+        if self.list.is_empty() && self.of.more.listed.load(Ordering::Relaxed) {
+            // Release pairs with the Acquire in `append`: what has left the list for the ring is before what
+            // is appended from now on. And with that of `waits`.
+            self.of.more.listed.store(false, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Batches that are left before their end, and workers that what waits is left to.
+
+use std::sync::Arc;
+
+use corewise_sync::fence::FullFence;
+
+use super::excuse::Excuse;
+use super::group::{Group, Step};
+use super::stepped::{Log, group, park, push};
+use super::stepped_dying::die;
+use super::worker::Worker;
+
+/// Two workers, of which the first has run the first item of a batch of `many`.
+fn in_a_batch(many: u32) -> (Arc<Group<FullFence>>, Log, [Arc<Worker>; 2]) {
+    let (group, log) = (group(1, 2), Log::default());
+    let workers = [group.enlist(0), group.enlist(0)];
+    park(&group, &workers[1]);
+    workers[0].takes_at_once(u64::from(many));
+    // Two share them.
+    for n in 0..2 * many {
+        push(&group, 0, &log, n);
+    }
+    assert!(workers[1].take_wake());
+    assert_eq!(group.step(&workers[0]), Step::Again);
+    assert_eq!(*log.lock(), [0]);
+    (group, log, workers)
+}
+
+/// The second worker runs all that is left, and nothing twice.
+fn the_other_runs_the_rest(
+    group: &Arc<Group<FullFence>>,
+    log: &Log,
+    other: &Arc<Worker>,
+    many: u32,
+) {
+    for _ in 1..many {
+        assert_eq!(group.step(other), Step::Again);
+    }
+    park(group, other);
+    let mut ran = log.lock().clone();
+    ran.sort_unstable();
+    assert_eq!(ran, (0..many).collect::<Vec<_>>());
+}
+
+#[test]
+fn stepped_what_a_worker_has_reserved_is_run_by_another_once_it_blocks() {
+    let (group, log, [takes, other]) = in_a_batch(4);
+    group.begin_blocking(&takes);
+    the_other_runs_the_rest(&group, &log, &other, 8);
+}
+
+#[test]
+fn stepped_what_a_worker_has_reserved_is_run_by_another_once_it_is_excused() {
+    let (group, log, [takes, other]) = in_a_batch(4);
+    let label = crate::task::publication::Label {
+        name: std::any::type_name::<u8>,
+        site: std::panic::Location::caller(),
+        queue: 0,
+    };
+    takes.shown.starts(label);
+    let instance = takes.shown.read().expect("it runs").instance;
+    assert!(group.excuse(&takes, instance, Excuse::Asleep));
+    the_other_runs_the_rest(&group, &log, &other, 8);
+    assert!(!group.works(&takes), "nothing is left");
+}
+
+#[test]
+fn stepped_what_a_worker_has_reserved_is_run_by_another_once_it_dies() {
+    let (group, log, [takes, other]) = in_a_batch(4);
+    // Else the pool would make a thread in its place.
+    let spare = group.enlist(0);
+    park(&group, &spare);
+    die(&group, &takes);
+    the_other_runs_the_rest(&group, &log, &other, 8);
+}
+
+#[test]
+fn stepped_what_a_worker_has_reserved_is_run_by_another_once_it_is_one_too_many() {
+    let (group, log, [takes, other]) = in_a_batch(4);
+    // One that blocked comes back: three hold a core, where there are two.
+    let back = group.enlist(0);
+    assert!(matches!(group.step(&takes), Step::Park { .. }));
+    drop(back);
+    the_other_runs_the_rest(&group, &log, &other, 8);
+}
+
+#[test]
+fn stepped_what_a_worker_of_a_saturated_pod_has_reserved_is_run_by_a_helper_that_goes_idle_then() {
+    let (group, log) = (group(2, 2), Log::default());
+    let [takes, _busy] = [group.enlist(0), group.enlist(0)];
+    let [helper, idle] = [group.enlist(1), group.enlist(1)];
+    park(&group, &idle);
+    takes.takes_at_once(4);
+    for n in 0..8 {
+        push(&group, 0, &log, n);
+    }
+    assert_eq!(group.step(&takes), Step::Again);
+    the_other_runs_the_rest(&group, &log, &helper, 8);
+}
+
+#[test]
+fn stepped_what_waits_is_left_to_those_that_take_until_one_is_long_at_an_item() {
+    let (group, log) = (group(1, 2), Log::default());
+    let [takes, idle] = [group.enlist(0), group.enlist(0)];
+    park(&group, &idle);
+    group.takes_a_stream(&takes);
+    push(&group, 0, &log, 0);
+    assert!(!idle.take_wake(), "it is left to the one that takes");
+    assert!(group.is_stuck(0), "the timekeeper looks after it");
+    let label = crate::task::publication::Label {
+        name: std::any::type_name::<u8>,
+        site: std::panic::Location::caller(),
+        queue: 0,
+    };
+    takes.shown.starts(label);
+    assert!(group.look(0).is_some() && !idle.take_wake(), "it may have begun just now");
+    assert!(group.look(0).is_none() && idle.take_wake(), "it is at the same item still");
+    assert_eq!(group.step(&idle), Step::Again);
+    assert_eq!(*log.lock(), [0]);
+}
+
+#[test]
+fn stepped_who_takes_and_blocks_leaves_what_waits_to_another() {
+    let (group, log) = (group(1, 2), Log::default());
+    let [takes, idle] = [group.enlist(0), group.enlist(0)];
+    park(&group, &idle);
+    group.takes_a_stream(&takes);
+    push(&group, 0, &log, 0);
+    assert!(!idle.take_wake());
+    group.begin_blocking(&takes);
+    assert!(idle.take_wake());
+    assert_eq!(group.step(&idle), Step::Again);
+    assert_eq!(*log.lock(), [0]);
+}
