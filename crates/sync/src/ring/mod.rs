@@ -354,6 +354,12 @@ impl<T, F: FencePolicy> Begun<'_, T, F> {
         (self.next as usize & self.ring.mask) as u32
     }
 
+    /// Whether the item that was appended before is gone, as a hint: it reads the cell beside.
+    #[inline]
+    pub fn is_first(&self) -> bool {
+        self.ring.cell(self.next.wrapping_sub(1)).load(Ordering::Relaxed).is_null()
+    }
+
     /// Fill and Publish: appends this item.
     #[inline]
     pub fn fill(mut self, item: NonNull<T>) {

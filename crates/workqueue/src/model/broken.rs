@@ -16,7 +16,7 @@ impl<F: FencePolicy> Group<F> {
     pub(super) fn push_spilled(self: &Arc<Self>, index: usize, list: u32, queued: Queued) {
         let pool = &self.pools[index];
         let reading = pool.lists.at(list).spill(queued, &pool.word);
-        self.has_pushed(index, list, reading);
+        self.has_pushed(index, reading);
     }
 
     /// A Want that comes onto the list, and settles nothing.

@@ -165,7 +165,7 @@ impl<F: FencePolicy> CpuList<F> {
             // Pairs with the one in `publish`: either Check reads what a worker published before it went
             // idle, or that worker's Recheck sees that somebody has begun.
             F::implied();
-            let reading = word.read();
+            let reading = word.read().after_push(|| begun.is_first());
             queued.set_place(Place::Ring(begun.cell()));
             begun.fill(queued.into_raw());
             return reading;
@@ -177,9 +177,9 @@ impl<F: FencePolicy> CpuList<F> {
     pub(crate) fn spill(&self, queued: Queued, word: &Word) -> Reading {
         queued.set_place(Place::Pushed);
         // A SeqCst read-modify-write.
-        self.inbox.push(queued);
+        let first = self.inbox.push(queued);
         F::implied();
-        word.read()
+        word.read().after_push(|| first)
     }
 
     /// Whether anything waits in it that isn't started (a moment ago). In the order in which an item moves on:
@@ -205,11 +205,6 @@ impl<F: FencePolicy> CpuList<F> {
     #[inline]
     pub(super) fn may_wait(&self) -> bool {
         !self.ring.is_empty() || self.overflows()
-    }
-
-    /// Whether more than one item waits to be reserved, as a hint.
-    pub(super) fn several_wait(&self) -> bool {
-        self.ring.len() > 1 || self.overflows()
     }
 
     /// Whether the overflow has something, as a hint.

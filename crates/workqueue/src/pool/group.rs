@@ -165,28 +165,24 @@ impl<F: FencePolicy> Group<F> {
         queued: Queued,
     ) {
         let reading = pool.append(list, queued);
-        self.has_pushed(index, list, reading);
+        self.has_pushed(index, reading);
     }
 
-    /// After a push onto this list, whose Check has found this.
+    /// After a push, whose Check has found this.
     #[inline(always)]
-    pub(crate) fn has_pushed(self: &Arc<Self>, index: usize, list: u32, reading: Reading) {
+    pub(crate) fn has_pushed(self: &Arc<Self>, index: usize, reading: Reading) {
         if reading.concerns_pusher() {
-            self.see_to(index, list, reading);
+            self.see_to(index, reading);
         }
     }
 
     /// What Check has found: something was left in a pool, with a full fence between.
     #[inline(never)]
-    fn see_to(self: &Arc<Self>, index: usize, list: u32, reading: Reading) {
+    fn see_to(self: &Arc<Self>, index: usize, reading: Reading) {
         if reading.wake() || reading.closed() || reading.wanted() {
             self.push_slow(index);
         } else if reading.searching() {
-            // The searcher comes for the first one. Counted is only what finds that it hasn't come yet: one item at a
-            // time writes no line for that.
-            if self.pools[index].lists.at(list).several_wait() {
-                self.leave_to_searcher(index);
-            }
+            self.leave_to_searcher(index);
         } else if reading.saturated() || reading.enough() {
             self.no_room(index);
         }

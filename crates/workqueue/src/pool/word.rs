@@ -54,6 +54,13 @@ impl Reading {
         Reading(bits.fold(workers << SHARE, |all, bit| all | bit))
     }
 
+    /// For a push, before which nothing lay there if it is the `first`. The searcher comes for that one. Counted is only
+    /// what finds that it hasn't come yet: one item at a time writes no line for that.
+    #[inline]
+    pub(super) fn after_push(self, first: impl FnOnce() -> bool) -> Reading {
+        if self.searching() && first() { Reading(self.0 & !SEARCHING) } else { self }
+    }
+
     pub(crate) fn wake(self) -> bool {
         self.0 & WAKE != 0
     }
