@@ -28,7 +28,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
         // Relaxed: below any value that was ever written here nothing lies.
         let from = self.not_gone_round(self.takers.low.load(Ordering::Relaxed));
         // Acquire pairs with Publish: the cells below are filled.
-        let to = self.tail.load(Ordering::Acquire) >> 1;
+        let to = self.appenders.tail.load(Ordering::Acquire) >> 1;
         for at in from..to {
             let Some(held) = self.hold(at) else { continue };
             match see(held.item) {

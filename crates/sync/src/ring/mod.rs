@@ -38,8 +38,8 @@ const CELLS: usize = LINE / size_of::<*mut ()>();
 /// Every method may be called in any context and by any thread; none blocks, but for what [`Ring::outwait`] and
 /// [`Ring::take`] say.
 pub struct Ring<T, F> {
-    /// A: the position that the next item gets, times two, and `BUSY`. On a line that appenders write.
-    tail: CachePadded<AtomicU64>,
+    /// On a line that appenders write.
+    appenders: CachePadded<Appenders>,
     /// On a line that appenders don't touch.
     takers: CachePadded<Takers>,
     /// A: null, an item, or an item and `HELD`.
@@ -49,6 +49,14 @@ pub struct Ring<T, F> {
     /// I: the number of cells that positions go round, less one.
     mask: usize,
     fence: PhantomData<F>,
+}
+
+struct Appenders {
+    /// A: the position that the next item gets, times two, and `BUSY`.
+    tail: AtomicU64,
+    /// A: positions below it are less than a lap before the head, as it was seen last. Any value that was written once stays
+    /// true, so models don't try its orders.
+    limit: aside::AtomicU64,
 }
 
 struct Takers {
@@ -77,7 +85,10 @@ impl<T, F: FencePolicy> Ring<T, F> {
         };
         let first = if hint::IN_MODEL { 0 } else { cells.as_ptr().align_offset(LINE) };
         Ring {
-            tail: CachePadded::new(AtomicU64::new(0)),
+            appenders: CachePadded::new(Appenders {
+                tail: AtomicU64::new(0),
+                limit: aside::AtomicU64::new(capacity as u64),
+            }),
             takers: CachePadded::new(Takers {
                 head: AtomicU64::new(0),
                 low: aside::AtomicU64::new(0),
@@ -110,14 +121,14 @@ impl<T, F: FencePolicy> Ring<T, F> {
     pub fn begin(&self) -> Option<Begun<'_, T, F>> {
         // Acquire pairs with Publish: the look at the cell sees what earlier appenders filled it with, and this appender's
         // Publish says for them too what they have filled.
-        let tail = self.tail.load(Ordering::Acquire);
+        let tail = self.appenders.tail.load(Ordering::Acquire);
         let next = tail >> 1;
-        if tail & BUSY != 0 || !self.cell(next).load(Ordering::Relaxed).is_null() {
+        if tail & BUSY != 0 || !self.has_room(next) {
             return None;
         }
         // SeqCst pairs with the sleeper's read-modify-write of its own word.
         let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
-        self.tail.compare_exchange(tail, tail | BUSY, success, failure).ok()?;
+        self.appenders.tail.compare_exchange(tail, tail | BUSY, success, failure).ok()?;
         F::implied(); // pairs with the fence of who goes to sleep
         Some(Begun { ring: self, next, own_thread: PhantomData })
     }
@@ -132,7 +143,23 @@ impl<T, F: FencePolicy> Ring<T, F> {
         // The head never passes the tail: where they are equal all was reserved that had been appended until then. An
         // appender that comes later sees that the caller sleeps.
         let head = self.takers.head.load(Ordering::SeqCst);
-        self.tail.load(Ordering::SeqCst) != head << 1
+        self.appenders.tail.load(Ordering::SeqCst) != head << 1
+    }
+
+    /// Whether this position's cell is empty, and was reserved in the lap before: where it is a hole that nobody has reserved,
+    /// the item would come before older ones.
+    #[inline]
+    fn has_room(&self, at: u64) -> bool {
+        let limit = &self.appenders.limit;
+        if at >= limit.load(Ordering::Relaxed) {
+            // Once a lap, where takers keep up. An old head only means fewer.
+            let now = self.takers.head.load(Ordering::Relaxed) + self.capacity() as u64;
+            limit.store(now, Ordering::Relaxed);
+            if at >= now {
+                return false;
+            }
+        }
+        self.cell(at).load(Ordering::Relaxed).is_null()
     }
 
     /// Waits until no append is under way (a moment ago). It spins, yields, then sleeps for 50 us each time, as
@@ -141,7 +168,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
     pub fn outwait(&self) {
         let mut tries = 0;
         // Acquire pairs with Publish.
-        while self.tail.load(Ordering::Acquire) & BUSY != 0 {
+        while self.appenders.tail.load(Ordering::Acquire) & BUSY != 0 {
             spin::outwait(tries);
             tries = tries.saturating_add(1);
         }
@@ -151,7 +178,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
     #[inline]
     pub fn len(&self) -> u64 {
         let head = self.takers.head.load(Ordering::Relaxed);
-        (self.tail.load(Ordering::Relaxed) >> 1).saturating_sub(head)
+        (self.appenders.tail.load(Ordering::Relaxed) >> 1).saturating_sub(head)
     }
 
     /// Whether [`len`](Ring::len) is 0: a hint, nobody may park on it.
@@ -177,7 +204,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
         // In this order, though none is needed: an old tail only means fewer.
         let first = self.takers.head.load(Ordering::Relaxed);
         // Acquire pairs with Publish: the cells below are filled.
-        let there = (self.tail.load(Ordering::Acquire) >> 1).saturating_sub(first);
+        let there = (self.appenders.tail.load(Ordering::Acquire) >> 1).saturating_sub(first);
         if there == 0 {
             return Ok(Reserved::default());
         }
@@ -226,7 +253,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
     pub fn newest(&self) -> Option<NonNull<T>> {
         let head = self.takers.head.load(Ordering::Relaxed);
         // Acquire pairs with Publish.
-        let tail = self.tail.load(Ordering::Acquire) >> 1;
+        let tail = self.appenders.tail.load(Ordering::Acquire) >> 1;
         let near = head < tail && tail - head < self.capacity() as u64 / 2;
         if near { self.take(tail - 1) } else { None }
     }
@@ -300,7 +327,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
     #[inline]
     fn not_gone_round(&self, from: u64) -> u64 {
         // An old one only means more positions.
-        let tail = self.tail.load(Ordering::Relaxed) >> 1;
+        let tail = self.appenders.tail.load(Ordering::Relaxed) >> 1;
         from.max(tail.saturating_sub(self.capacity() as u64))
     }
 
@@ -325,7 +352,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
     #[inline]
     fn publish(&self, next: u64) {
         // Release pairs with the Acquire of Reserve, and of the next Begin.
-        self.tail.store(next << 1, Ordering::Release);
+        self.appenders.tail.store(next << 1, Ordering::Release);
     }
 }
 
@@ -373,8 +400,7 @@ impl<T, F: FencePolicy> Begun<'_, T, F> {
     pub fn put(mut self, item: NonNull<T>) -> Option<Self> {
         self.ring.fill(self.next, item);
         self.next += 1;
-        let full = !self.ring.cell(self.next).load(Ordering::Relaxed).is_null();
-        if full { None } else { Some(self) }
+        if self.ring.has_room(self.next) { Some(self) } else { None }
     }
 }
 

@@ -55,6 +55,18 @@ fn items_are_taken_in_the_order_in_which_they_were_appended_and_a_full_ring_says
 }
 
 #[test]
+fn a_hole_that_nobody_has_reserved_lets_no_item_pass_the_older_ones() {
+    let (ring, items) = (Plain::new(4), Items::new(5));
+    (0..4).for_each(|number| assert!(append(&ring, items.at(number))));
+    assert!(ring.take_this(0, items.at(0)), "the oldest is taken by name");
+    assert!(!append(&ring, items.at(4)), "it would be the first one");
+    let batch = ring.reserve(|_| 2).expect("nobody else is here");
+    let taken: Vec<_> = batch.filter_map(|at| ring.take(at)).collect();
+    assert_eq!(taken, [items.at(1)]);
+    assert!(append(&ring, items.at(4)));
+}
+
+#[test]
 fn while_an_append_is_under_way_others_are_turned_away_and_a_worker_is_told_to_stay_awake() {
     let (ring, items) = (Plain::new(4), Items::new(1));
     let begun = ring.begin().expect("nobody else is here");
@@ -193,7 +205,8 @@ struct Model {
 impl Model {
     fn append(&mut self, item: usize) -> bool {
         let round = self.cells.len().checked_sub(self.capacity);
-        let full = round.is_some_and(|before| self.cells[before].is_some());
+        // It was reserved, and is empty.
+        let full = round.is_some_and(|before| before >= self.head || self.cells[before].is_some());
         if !full {
             self.cells.push(Some(item));
         }

@@ -444,6 +444,8 @@ impl<F: FencePolicy> Group<F> {
             }
         }
         if inner.counts.may_take() && !inner.counts.has_enough() && pool.has_waiting() {
+            // Fewer take than the word says: who blocks in what it takes now has to be seen to.
+            self.publish(me.pool, &inner);
             drop(inner);
             // What is just being appended soon is to be had.
             pool.outwait();
@@ -613,6 +615,7 @@ impl<F: FencePolicy> Group<F> {
                 // There they may be busy with tiny items.
                 inner.counts.enough = 0;
                 if !inner.counts().wake_on_push() {
+                    self.publish(other, &inner);
                     continue;
                 }
                 self.recruit(other, &mut inner)

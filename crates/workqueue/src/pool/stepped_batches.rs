@@ -120,6 +120,23 @@ fn stepped_what_waits_is_left_to_those_that_take_until_one_is_long_at_an_item() 
 }
 
 #[test]
+fn stepped_what_is_left_to_a_taker_that_found_nothing_is_seen_to_where_it_blocks_in_the_next_item()
+{
+    let (group, log) = (group(1, 2), Log::default());
+    let [takes, idle] = [group.enlist(0), group.enlist(0)];
+    park(&group, &idle);
+    group.takes_a_stream(&takes);
+    push(&group, 0, &log, 0);
+    // It has looked before that came, and is no taker from now on.
+    assert_eq!(group.go_idle(&takes), Step::Again);
+    push(&group, 0, &log, 1);
+    assert!(idle.take_wake(), "who pushes sees that nobody takes a stream");
+    assert_eq!(group.step(&takes), Step::Again);
+    assert_eq!(group.step(&idle), Step::Again);
+    assert_eq!(log.lock().len(), 2);
+}
+
+#[test]
 fn stepped_who_takes_and_blocks_leaves_what_waits_to_another() {
     let (group, log) = (group(1, 2), Log::default());
     let [takes, idle] = [group.enlist(0), group.enlist(0)];
