@@ -373,32 +373,6 @@ fn a_drain_accepts_only_what_the_queues_own_items_queue() {
     queue.spawn(|| ()).join().expect("after the drain it accepts everything again");
 }
 
-/// Also where what was queued first is cancelled, and more comes than there was room for.
-#[test]
-fn a_bound_queue_starts_its_items_in_order_whatever_is_cancelled_and_queued_meanwhile() {
-    let pools = pools(FOUR_CPUS);
-    let queue = Workqueue::builder("bound").kind(QueueKind::Bound).build(&pools).unwrap();
-    let gate = Arc::new(Completion::new());
-    let waits = Arc::clone(&gate);
-    queue.spawn_at(At::Cpu(0), move || waits.wait());
-    let log = Arc::new(Mutex::new(Vec::new()));
-    let works: Vec<_> = (0..200)
-        .map(|n| {
-            let log = Arc::clone(&log);
-            Work::new(move || log.lock().push(n))
-        })
-        .collect();
-    for (n, work) in works.iter().enumerate() {
-        assert_eq!(queue.queue_at(At::Cpu(0), work), Ok(Queued::Now));
-        if n >= 60 && n % 2 == 0 {
-            assert!(works[(n - 60) / 2].cancel());
-        }
-    }
-    gate.complete();
-    queue.flush();
-    assert_eq!(*log.lock(), (70..200).collect::<Vec<_>>());
-}
-
 #[test]
 fn an_item_of_another_queue_is_no_chained_work() {
     let pools = pools(FOUR_CPUS);
