@@ -10,7 +10,8 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence, NoFence};
 use corewise_sync::model::must_fail;
 use corewise_sync::thread;
-use corewise_workqueue::{Work, model::PoolModel};
+use corewise_workqueue::Work;
+use corewise_workqueue::model::{ModelWorker, PoolModel};
 
 #[path = "support/bounded.rs"]
 mod bounded;
@@ -24,18 +25,23 @@ fn counting(count: &Arc<AtomicUsize>) -> Work {
     })
 }
 
+/// Pushes on pool 0, each of which may meet this worker awake, going to sleep, or asleep: it runs them all.
+fn pushes_meet<F: FencePolicy>(pools: &PoolModel<F>, worker: ModelWorker<F>, pushes: usize) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let done = Arc::clone(&count);
+    let thread =
+        thread::spawn(move || worker.work_until(|| done.load(Ordering::Relaxed) == pushes));
+    for _ in 0..pushes {
+        assert!(pools.push(0, &counting(&count)));
+    }
+    thread.join().unwrap();
+}
+
 /// One worker; two pushes, each of which may meet it awake, going to sleep, or asleep.
 fn push_against_park<F: FencePolicy>(new: fn() -> PoolModel<F>) {
     bounded(2).check(move || {
         let pools = new();
-        let count = Arc::new(AtomicUsize::new(0));
-        let worker = pools.enlist(0);
-        let done = Arc::clone(&count);
-        let thread = thread::spawn(move || worker.work_until(|| done.load(Ordering::Relaxed) == 2));
-        for _ in 0..2 {
-            assert!(pools.push(0, &counting(&count)));
-        }
-        thread.join().unwrap();
+        pushes_meet(&pools, pools.enlist(0), 2);
     });
 }
 
@@ -131,14 +137,10 @@ fn loom_pool_without_the_fences_a_push_that_finds_the_ring_full_is_lost() {
 fn push_against_the_park_of_a_taker<F: FencePolicy>() {
     bounded(2).check(|| {
         let pools = PoolModel::<F>::new(1, 2);
-        let count = Arc::new(AtomicUsize::new(0));
         let [idle, taker] = [pools.enlist(0), pools.enlist(0)];
         idle.step();
         taker.takes_a_stream();
-        let done = Arc::clone(&count);
-        let thread = thread::spawn(move || taker.work_until(|| done.load(Ordering::Relaxed) == 1));
-        assert!(pools.push(0, &counting(&count)));
-        thread.join().unwrap();
+        pushes_meet(&pools, taker, 1);
     });
 }
 
@@ -397,12 +399,7 @@ fn push_against_another_pods_park<F: FencePolicy>() {
     bounded(3).check(|| {
         let pools = PoolModel::<F>::new(2, 1);
         let _busy = pools.enlist(0);
-        let count = Arc::new(AtomicUsize::new(0));
-        let worker = pools.enlist(1);
-        let done = Arc::clone(&count);
-        let thread = thread::spawn(move || worker.work_until(|| done.load(Ordering::Relaxed) == 1));
-        assert!(pools.push(0, &counting(&count)));
-        thread.join().unwrap();
+        pushes_meet(&pools, pools.enlist(1), 1);
     });
 }
 

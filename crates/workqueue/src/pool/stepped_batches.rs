@@ -1,5 +1,6 @@
 //! Batches that are left before their end, and workers that what waits is left to.
 
+use std::panic::Location;
 use std::sync::Arc;
 
 use corewise_sync::fence::FullFence;
@@ -9,6 +10,7 @@ use super::group::{Group, Step};
 use super::stepped::{Log, group, park, push};
 use super::stepped_dying::die;
 use super::worker::Worker;
+use crate::task::publication::Label;
 
 /// Two workers, of which the first has run the first item of a batch of `many`.
 fn in_a_batch(many: u32) -> (Arc<Group<FullFence>>, Log, [Arc<Worker>; 2]) {
@@ -24,6 +26,12 @@ fn in_a_batch(many: u32) -> (Arc<Group<FullFence>>, Log, [Arc<Worker>; 2]) {
     assert_eq!(group.step(&workers[0]), Step::Again);
     assert_eq!(*log.lock(), [0]);
     (group, log, workers)
+}
+
+/// It is at an item, for all that others see.
+fn shows_an_item(worker: &Worker) {
+    let name = std::any::type_name::<u8>;
+    worker.shown.starts(Label { name, site: Location::caller(), queue: 0 });
 }
 
 /// The second worker runs all that is left, and nothing twice.
@@ -52,12 +60,7 @@ fn stepped_what_a_worker_has_reserved_is_run_by_another_once_it_blocks() {
 #[test]
 fn stepped_what_a_worker_has_reserved_is_run_by_another_once_it_is_excused() {
     let (group, log, [takes, other]) = in_a_batch(4);
-    let label = crate::task::publication::Label {
-        name: std::any::type_name::<u8>,
-        site: std::panic::Location::caller(),
-        queue: 0,
-    };
-    takes.shown.starts(label);
+    shows_an_item(&takes);
     let instance = takes.shown.read().expect("it runs").instance;
     assert!(group.excuse(&takes, instance, Excuse::Asleep));
     the_other_runs_the_rest(&group, &log, &other, 8);
@@ -107,12 +110,7 @@ fn stepped_what_waits_is_left_to_those_that_take_until_one_is_long_at_an_item() 
     push(&group, 0, &log, 0);
     assert!(!idle.take_wake(), "it is left to the one that takes");
     assert!(group.is_stuck(0), "the timekeeper looks after it");
-    let label = crate::task::publication::Label {
-        name: std::any::type_name::<u8>,
-        site: std::panic::Location::caller(),
-        queue: 0,
-    };
-    takes.shown.starts(label);
+    shows_an_item(&takes);
     assert!(group.look(0).is_some() && !idle.take_wake(), "it may have begun just now");
     assert!(group.look(0).is_none() && idle.take_wake(), "it is at the same item still");
     assert_eq!(group.step(&idle), Step::Again);
