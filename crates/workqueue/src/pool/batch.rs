@@ -20,8 +20,10 @@ const TINY: u64 = 2_000;
 const PROOF: u32 = 4;
 /// A worker that runs one tiny item after the other says how long they take once in so many looks at the clock.
 const TELL: u32 = 32;
-/// So often a worker that ran one tiny item after the other looks, and yields, before it goes idle: some 20 us.
-const DRY: u32 = 16;
+/// So often one of several workers that run tiny items looks again, and yields, before it goes idle.
+const LOOKS_AGAIN: u32 = 4;
+/// Before so many looks in vain it leaves alone what others have reserved.
+const LEAVES: u32 = 2;
 /// So few workers are never too many: where each has its own CPU's list, one that stops costs more than two that are in
 /// each other's way at times.
 pub(super) const ALWAYS: usize = 2;
@@ -55,7 +57,7 @@ pub(crate) fn next_most(most: u64, items: u64, took: Duration) -> u64 {
     (BATCH_TAKES.as_nanos() as u64 / each).clamp(1, (most * 2).min(MOST))
 }
 
-/// What a worker says that runs one tiny item after the other.
+/// A worker that runs one tiny item after the other says this.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stream {
     /// How long an item takes, in nanoseconds.
@@ -110,11 +112,6 @@ impl Batch {
             tells: false,
             dry: 0,
         }
-    }
-
-    #[inline(always)]
-    pub(super) fn most(&self) -> u64 {
-        self.most
     }
 
     /// Another batch begins.
@@ -181,19 +178,19 @@ impl Batch {
     pub(super) fn looks_again(&mut self, takers: u64) -> bool {
         self.dry += 1;
         // Where others are at it too, they may be enough. The only one searches, as any worker.
-        self.told && takers > 1 && self.dry <= DRY / 4
+        self.told && takers > 1 && self.dry <= LOOKS_AGAIN
     }
 
     /// Whether it leaves what others have reserved to them for a moment.
     pub(super) fn waits_for_others(&self) -> bool {
-        self.told && self.dry < DRY / 8
+        self.told && self.dry < LEAVES
     }
 
-    /// The worker does something else. What it has reserved is left to whoever comes.
+    /// The worker does something else, and leaves what it has reserved to the others.
     pub(super) fn rests(&mut self) {
         self.of = Reserved::default();
         (self.items, self.read, self.dry) = (0, None, 0);
-        // What it knows it tells when it takes something.
+        // It tells what it knows when it takes something.
         (self.told, self.tells) = (false, self.is_proven());
     }
 

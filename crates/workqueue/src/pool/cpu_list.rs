@@ -19,7 +19,7 @@ use crate::task::claim::Place;
 use crate::task::header::{Header, Queued};
 use crate::task::running::Running;
 
-/// The most lists of a pool. Who is about to park looks at each.
+/// The most lists of a pool. A worker that is about to park looks at each.
 const MOST: usize = 16;
 
 /// How many items the ring of a list has room for; where the pool has one CPU; and in a model.
@@ -223,12 +223,23 @@ impl<F: FencePolicy> CpuList<F> {
         Held { of: self, list: self.more.list.lock() }
     }
 
+    /// Take: what lies at this position, which the caller has reserved.
+    #[inline(always)]
+    pub(super) fn take(&self, at: u64) -> Option<Queued> {
+        // SAFETY: it was put into the ring by `append`, and is out.
+        self.ring.take(at).map(|item| unsafe { Queued::from_raw(item) })
+    }
+
+    /// Sweep: takes what another worker has reserved, and hasn't taken yet.
+    pub(super) fn sweep(&self) -> Option<Queued> {
+        // SAFETY: as in `take`.
+        self.ring.sweep().map(|item| unsafe { Queued::from_raw(item) })
+    }
+
     /// Takes and starts the oldest item, for who does that once in a while.
     pub(super) fn start_one(&self) -> Option<Running> {
         while !self.ring.is_empty() {
-            let taken = self.ring.reserve(|_| 1).ok().and_then(|mut of| self.ring.take(of.next()?));
-            // SAFETY: it was put into the ring by `append`, and is out.
-            let queued = taken.map(|item| unsafe { Queued::from_raw(item) });
+            let queued = self.ring.reserve(|_| 1).ok().and_then(|mut of| self.take(of.next()?));
             if let Some(running) = queued.and_then(Queued::start) {
                 return Some(running);
             }
@@ -267,7 +278,7 @@ impl<F: FencePolicy> CpuList<F> {
             }
         };
         while let Some(found) = self.ring.look(&mut see) {
-            // SAFETY: it was put into the ring by `append`, and is out.
+            // SAFETY: as in `take`.
             let queued = unsafe { Queued::from_raw(found) };
             // One that runs elsewhere, or is claimed, is somebody else's from here on: the next one.
             if let Some(running) = queued.start() {
@@ -323,12 +334,11 @@ impl<F: FencePolicy> CpuList<F> {
             let Ok(reserved) = self.ring.reserve(|_| 1) else { continue };
             let none = reserved.len() == 0;
             let taken = match none {
-                true => self.ring.sweep(),
-                false => reserved.filter_map(|at| self.ring.take(at)).next(),
+                true => self.sweep(),
+                false => reserved.filter_map(|at| self.take(at)).next(),
             };
-            if let Some(item) = taken {
-                // SAFETY: it was put into the ring by `append`, and is out.
-                return Some(with(unsafe { Queued::from_raw(item) }));
+            if let Some(queued) = taken {
+                return Some(with(queued));
             }
             if none {
                 break;
@@ -350,7 +360,7 @@ impl<F: FencePolicy> Held<'_, F> {
     #[inline]
     pub(super) fn drain(&mut self) {
         if !self.of.inbox.is_empty() {
-            // Before the inbox is emptied: who finds it empty then reads this. Nobody else empties it
+            // Before the inbox is emptied: a thread that finds it empty then reads this. Nobody else empties it
             // meanwhile, so it becomes true.
             self.of.more.listed.store(true, Ordering::Relaxed);
             self.list.append(&self.of.inbox, |item| item.set_place(Place::Listed));

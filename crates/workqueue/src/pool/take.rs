@@ -3,7 +3,6 @@
 //! `README.md` has the steps (Reserve, Take, Sweep, Refill) and the rules (order, turns).
 
 use corewise_sync::fence::FencePolicy;
-use corewise_sync::inbox::Node;
 use corewise_sync::ring::Lost;
 use corewise_sync::sys::current_cpu;
 use corewise_sync::thread;
@@ -46,25 +45,18 @@ impl<F: FencePolicy> Pool<F> {
     #[inline(always)]
     fn start_of_batch(&self, me: &Worker) -> Option<Running> {
         me.batch.with(|batch| {
-            let mut at = batch.of.next()?;
-            let ring = &self.lists.at(batch.list as u32).ring;
-            loop {
-                let taken = ring.take(at);
-                let next = if batch.of.len() == 0 {
-                    ring.over(&batch.of);
-                    None
-                } else {
-                    Some(())
-                };
-                // SAFETY: it was put into the ring by `append`, and is out.
-                let queued = taken.map(|item| unsafe { Queued::from_raw(item) });
+            while let Some(at) = batch.of.next() {
+                let list = self.lists.at(batch.list as u32);
+                let queued = list.take(at);
+                if batch.of.len() == 0 {
+                    list.ring.over(&batch.of);
+                }
                 // One that runs elsewhere is left to the worker that runs it, a claimed one to its claimant.
                 if let Some(running) = queued.and_then(Queued::start) {
                     return Some(running);
                 }
-                next?;
-                at = batch.of.next()?;
             }
+            None
         })
     }
 
@@ -76,7 +68,7 @@ impl<F: FencePolicy> Pool<F> {
             let reserved = me.batch.with(|batch| {
                 batch.learns();
                 // Of a pool of one CPU one at a time, so that they start in order.
-                let most = if self.lists.len() == 1 { 1 } else { batch.most() };
+                let most = if self.lists.len() == 1 { 1 } else { batch.most };
                 let mut waits = 0;
                 let reserved = list.ring.reserve(|waiting| {
                     waits = waiting;
@@ -124,7 +116,7 @@ impl<F: FencePolicy> Pool<F> {
         }
         // Each other one twice in a row: to remember, and to compare.
         let other = (home + 1 + (look / 2) as usize % (lists - 1)) % lists;
-        let taken = self.lists.iter().nth(other)?.taken();
+        let taken = self.lists.at(other as u32).taken();
         let running =
             (me.saw(taken) == taken && look % 2 == 1).then(|| self.start_at(me, other)).flatten();
         if running.is_some() {
@@ -143,7 +135,7 @@ impl<F: FencePolicy> Pool<F> {
         }
         let lists = self.lists.len();
         if lists > 1 && self.lists.any_may_wait() && me.makes_way() {
-            // Who queues here may wait for this CPU, and what is queued elsewhere is for the workers there:
+            // The queuer here may wait for this CPU, and items that are queued elsewhere are for the workers there:
             // each CPU for itself nobody waits for another one's lines.
             me.carry.stops();
             thread::yield_now();
@@ -172,13 +164,12 @@ impl<F: FencePolicy> Pool<F> {
     #[cold]
     fn start_left(&self) -> Option<Running> {
         self.lists.iter().find_map(|list| {
-            loop {
-                let item = list.ring.sweep()?;
-                // SAFETY: it was put into the ring by `append`, and is out.
-                if let Some(running) = unsafe { Queued::from_raw(item) }.start() {
+            while let Some(queued) = list.sweep() {
+                if let Some(running) = queued.start() {
                     return Some(running);
                 }
             }
+            None
         })
     }
 
@@ -188,7 +179,7 @@ impl<F: FencePolicy> Pool<F> {
         let first = me.id as usize % lists;
         let one =
             (first..first + lists).find_map(|at| self.lists.at((at % lists) as u32).start_one());
-        // What is reserved and not taken waits as well: a helper that left it would be called again and again.
+        // An item that is reserved and not taken waits as well: a helper that left it would be called again and again.
         one.or_else(|| self.start_left())
     }
 }
