@@ -53,7 +53,7 @@ pub use limiter::{SlotModel, Token};
 /// Pools whose workers are driven by the model's threads.
 pub struct PoolModel<F: FencePolicy> {
     group: Arc<Group<F>>,
-    /// What is pushed goes to the overflow.
+    /// Pushes go to the overflow.
     spills: bool,
 }
 
@@ -97,7 +97,7 @@ impl<F: FencePolicy> PoolModel<F> {
     pub fn push_from(&self, cpu: u32, pool: usize, work: &Work) -> bool {
         match pend(work) {
             Some(queued) => {
-                let list = self.group.pools[pool].stripe_of(cpu);
+                let list = self.group.pools[pool].list_of(cpu);
                 if self.spills {
                     self.group.push_spilled(pool, list, queued);
                 } else {

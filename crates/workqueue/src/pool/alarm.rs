@@ -10,7 +10,7 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::{CachePadded, Parker};
 
-/// Who looks after pools that have more work than they can take.
+/// The keeper of pools that have more work than they can take.
 pub(crate) trait Keeps: Send + Sync {
     /// The alarm was raised: wakes the thread, or makes it.
     fn wake(self: Arc<Self>);

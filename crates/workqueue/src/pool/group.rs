@@ -149,7 +149,7 @@ impl<F: FencePolicy> Group<F> {
         self
     }
 
-    /// Queues on a pool, on the stripe of the CPU that it is queued from: see [`Pool::stripe_of`].
+    /// Queues on a pool, on the list of the CPU that it is queued from: see [`Pool::list_of`].
     /// Lock-free unless somebody has to be woken.
     pub(crate) fn push(self: &Arc<Self>, index: usize, list: u32, queued: Queued) {
         self.push_to(&self.pools[index], index, list, queued);
@@ -444,10 +444,10 @@ impl<F: FencePolicy> Group<F> {
             }
         }
         if inner.counts.may_take() && !inner.counts.has_enough() && pool.has_waiting() {
-            // Fewer take than the word says: who blocks in what it takes now has to be seen to.
+            // Fewer take than the word says: if this one blocks in its next item that has to be seen to.
             self.publish(me.pool, &inner);
             drop(inner);
-            // What is just being appended soon is to be had.
+            // An item that is just being appended soon is to be had.
             pool.outwait();
             return Step::Again;
         }

@@ -88,7 +88,7 @@ pub(crate) struct Pool<F: FencePolicy> {
     pub(crate) word: CachePadded<Word>,
     /// What pushes have left to the searcher: on a line that they write while there is one.
     left_to_searcher: CachePadded<Left>,
-    /// L: is the lock; guards the idle workers and the counts. Locks of stripes are taken under it,
+    /// L: is the lock; guards the idle workers and the counts. Locks of lists are taken under it,
     /// never the other way round.
     pub(crate) inner: CachePadded<Mutex<Inner>>,
     /// L: waited on with `inner`: once it is closed, told of each worker that leaves.
@@ -188,9 +188,9 @@ impl<F: FencePolicy> Pool<F> {
         Placement { node: self.spec.node, pod: Some(self.spec.pod) }
     }
 
-    /// The stripe of what is queued from this CPU, which needn't be one of its own.
+    /// The list of what is queued from this CPU, which needn't be one of its own.
     #[inline]
-    pub(crate) fn stripe_of(&self, cpu: u32) -> u32 {
+    pub(crate) fn list_of(&self, cpu: u32) -> u32 {
         self.lists.of(cpu)
     }
 
@@ -244,7 +244,7 @@ impl<F: FencePolicy> Pool<F> {
 
 impl Inner {
     /// Takes an idle worker off the list, and says which CPU it gets first, if any. It is woken from
-    /// `here`, for what waits in one of the stripes.
+    /// `here`, for what waits in one of the lists.
     fn choose<F: FencePolicy>(
         &mut self,
         here: Option<u32>,
@@ -256,14 +256,14 @@ impl Inner {
         }
         // What was queued for another CPU is for who has that one, unless something waits here too.
         let there = here.and_then(|cpu| {
-            let stripe = lists.waiting_near(cpu)?;
-            (stripe != lists.of(cpu)).then_some(stripe)
+            let list = lists.waiting_near(cpu)?;
+            (list != lists.of(cpu)).then_some(list)
         });
         let candidate = |at: usize| {
             let worker = &self.idle[at];
             let own = worker.own_cpu.get();
             let at_home = own.is_some_and(|own| match there {
-                Some(stripe) => lists.of(own) == stripe,
+                Some(list) => lists.of(own) == list,
                 None => here == Some(own),
             });
             Candidate { awake: worker.is_awake(), at_home, roams: own.is_none() }

@@ -22,7 +22,7 @@ fn is_awaited(item: &Header, queue: u64, awaited: Awaited) -> bool {
     ticket.is_some_and(|ticket| ticket.home().queue == queue && awaited.has(ticket.colour()))
 }
 
-/// How many items of a stripe are looked through for one that a flush waits for.
+/// How many items of a list are looked through for one that a flush waits for.
 const NEAR: usize = 64;
 
 impl<F: FencePolicy> Group<F> {
@@ -46,13 +46,13 @@ impl<F: FencePolicy> Group<F> {
         let mut overflow = list.lock();
         overflow.drain();
         // SAFETY: an item is made `Listed` under the lock of the list of its link's pool that its
-        // ticket names. Who pops it starts it, hands it over, puts it into the ring or says `Nowhere`, under the
+        // ticket names. Its popper starts it, hands it over, puts it into the ring or says `Nowhere`, under the
         // same lock. It is claimed and wasn't handed over, so a `Listed` one is in the list.
         (item.place(item.state.snapshot().seq()) == Place::Listed)
             .then(|| unsafe { overflow.remove(item.pointer()) })
     }
 
-    /// Takes and starts the oldest item of a queue (of one of the stripes), for who runs it without
+    /// Takes and starts the oldest item of a queue (of one of the lists), for who runs it without
     /// being a worker of the pool: a rescuer.
     pub(crate) fn take_for(&self, index: usize, queue: u64) -> Option<Running> {
         let is_its = |item: &Header| {
@@ -94,7 +94,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Takes and starts an item that a flush of the queue waits for, for who flushes it. Only the oldest of
-    /// each stripe are looked at, so that all of them take no longer than there are items.
+    /// each list are looked at, so that all of them take no longer than there are items.
     pub(crate) fn take_awaited(
         &self,
         index: usize,

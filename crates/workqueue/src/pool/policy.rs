@@ -292,7 +292,7 @@ pub(crate) fn shares(limit: Option<usize>, pods: &[usize]) -> Vec<usize> {
     share.collect()
 }
 
-/// A worker serves the stripe of its CPU for so many items or, where these are long, for so long; then it
+/// A worker serves the list of its CPU for so many items or, where these are long, for so long; then it
 /// looks whether another one is left alone. The line that it reads for that is written with each item there.
 pub(crate) const TURN_ITEMS: u64 = 64;
 pub(crate) const TURN: Duration = Duration::from_millis(1);

@@ -45,16 +45,16 @@ pub(crate) struct Worker {
     /// O: it is the pool's searcher. Set by the worker when it takes `woken`; atomic only because
     /// a worker is shared.
     pub(super) searching: AtomicBool,
-    /// O: how often it has looked at another stripe; as `searching`.
+    /// O: how often it has looked at another list; as `searching`.
     looks: aside::AtomicU32,
-    /// O: once it has run so many items its turn at a stripe may be over; 0: ask before each. As
+    /// O: once it has run so many items its turn at a list may be over; 0: ask before each. As
     /// `searching`.
     look_at: aside::AtomicU64,
     /// O: items that it had run when that turn began; as `searching`.
     turn_items: aside::AtomicU64,
     /// O: when it began, in nanoseconds since `born`; as `searching`.
     turn_began: aside::AtomicU64,
-    /// O: the stripe whose turn it is, and one; 0: that of its CPU. As `searching`.
+    /// O: the list whose turn it is, and one; 0: that of its CPU. As `searching`.
     turn: aside::AtomicU32,
     /// O: what it saw then; as `searching`.
     saw: aside::AtomicU64,
@@ -240,13 +240,13 @@ impl Worker {
         change(&self.manners, |manners| manners.learn(well));
     }
 
-    /// It is about to take something: whether its turn at the stripe of its CPU may be over.
+    /// It is about to take something: whether its turn at the list of its CPU may be over.
     #[inline]
     pub(super) fn looks_around(&self) -> bool {
         self.ran.items() >= self.look_at.load(Ordering::Relaxed)
     }
 
-    /// It looks around in all stripes.
+    /// It looks around in all lists.
     pub(super) fn has_looked(&self) {
         // Where items are long the time counts.
         if self.look_at.load(Ordering::Relaxed) != 0 {
@@ -254,7 +254,7 @@ impl Worker {
         }
     }
 
-    /// Whether its turn at a stripe is over.
+    /// Whether its turn at a list is over.
     pub(super) fn turn_is_over(&self) -> bool {
         let items = self.ran.items() - self.turn_items.load(Ordering::Relaxed);
         let took = self.age() - self.turn_began.load(Ordering::Relaxed);
@@ -270,12 +270,12 @@ impl Worker {
         self.look_at.store(next, Ordering::Relaxed);
     }
 
-    /// The stripe whose turn it is, if that isn't the one of its CPU.
+    /// The list whose turn it is, if that isn't the one of its CPU.
     pub(super) fn turn(&self) -> Option<usize> {
         (self.turn.load(Ordering::Relaxed) as usize).checked_sub(1)
     }
 
-    /// The turn of another stripe begins, or that of the one of its CPU. How often one has begun before.
+    /// The turn of another list begins, or that of the one of its CPU. How often one has begun before.
     pub(super) fn begins_turn(&self) -> u32 {
         let (items, now) = (self.ran.items(), self.age());
         let ran = items - self.turn_items.load(Ordering::Relaxed);
@@ -289,9 +289,9 @@ impl Worker {
         looks
     }
 
-    /// It is that of this stripe, or of the one of its CPU.
-    pub(super) fn gives_turn(&self, stripe: Option<usize>) {
-        let turn = stripe.map_or(0, |stripe| stripe as u32 + 1);
+    /// It is that of this list, or of the one of its CPU.
+    pub(super) fn gives_turn(&self, list: Option<usize>) {
+        let turn = list.map_or(0, |list| list as u32 + 1);
         self.turn.store(turn, Ordering::Relaxed);
         if turn != 0 {
             self.look_at.store(0, Ordering::Relaxed);

@@ -104,7 +104,7 @@ impl PwqTable {
         // Publish.
         for ((cpu, entry), pool) in self.entries.iter().enumerate().zip(&plan.by_cpu) {
             entry.publish(
-                pool.map(|pool| (slots[pool], plan.lease.group.pools[pool].stripe_of(cpu as u32))),
+                pool.map(|pool| (slots[pool], plan.lease.group.pools[pool].list_of(cpu as u32))),
             );
         }
         // Retire.

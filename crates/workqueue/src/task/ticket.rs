@@ -25,7 +25,7 @@ pub(crate) const STRIPES: usize = 128;
 /// How many bits of a home's address may be set. A ticket has others in the rest.
 pub(crate) const ADDRESS_BITS: u32 = 48;
 
-/// Who schedules instances: a queue, on one of its pools.
+/// The scheduler of instances: a queue, on one of its pools.
 pub(crate) trait Schedule: Sync {
     /// The queue's name, for reports.
     fn queue_name<'a>(&self, ticket: &'a Ticket) -> &'a str;

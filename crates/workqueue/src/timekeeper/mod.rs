@@ -354,7 +354,7 @@ impl Keeps for Timekeeper {
         if self.staffed(|_| true).is_some() {
             self.alarm.ring();
         } else {
-            // Whoever asks next tries again.
+            // The next one that asks tries again.
             self.alarm.lower(|| false);
         }
     }

@@ -135,7 +135,7 @@ fn tick(settings: &Settings) -> Duration {
     }
 }
 
-/// Who looks, what it knows, and what it has found in the look that it is at.
+/// The looker, its knowledge, and its findings of the look that it is at.
 struct Looker {
     hogs: Hogs,
     times: ThreadTimes,

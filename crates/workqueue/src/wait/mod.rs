@@ -96,7 +96,7 @@ impl<'a> Target<'a> {
                 Slept::Over => return,
                 Slept::Called => {
                     if let Target::Queue(..) = self {
-                        // Who is on the list sleeps.
+                        // A thread that is on the list sleeps.
                         long = Long::new(begins_with);
                     }
                     self.help(over);

@@ -1,4 +1,4 @@
-//! Who of those on the list is stuck: read from the items, limits and pools, and what follows from that.
+//! Which of those on the list are stuck: read from the items, limits and pools, and what follows from that.
 //!
 //! Each pool and each line of what is held back is seen once, and only pools are looked through for which no
 //! worker can come.
