@@ -145,6 +145,7 @@ impl<C> std::error::Error for Refused<C> {}
 
 /// A spawned closure gave no value.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum JoinError {
     /// It panicked; this is what it panicked with.
     Panicked(PanicPayload),

@@ -32,6 +32,7 @@ pub const DEFAULT_MAX_THREADS: usize = 512;
 pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sets up [`WorkerPools`]; see the constants of this module for the defaults.
+#[must_use = "`build` makes the pools"]
 pub struct PoolsBuilder {
     pub(super) machine: Machine,
     shard_size: u32,

@@ -86,7 +86,7 @@ impl Tasks {
             Ok(()) => ended == 1,
             // A future may have got to its end, and been aborted before its poll returned.
             Err(JoinError::Cancelled) => self.may_be_cancelled(fate),
-            Err(JoinError::Panicked(_)) => false,
+            Err(_) => false,
         };
         self.ledger.check(right, || format!("a task that ended {ended} times said {said:?}"));
     }
