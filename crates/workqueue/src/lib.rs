@@ -58,6 +58,7 @@ mod error;
 mod handle;
 #[cfg(any(test, loom, shuttle))]
 #[doc(hidden)]
+#[path = "../tests/model/mod.rs"]
 pub mod model;
 mod pool;
 mod pools;

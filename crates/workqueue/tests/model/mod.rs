@@ -108,9 +108,7 @@ impl<F: FencePolicy> PoolModel<F> {
             None => false,
         }
     }
-}
 
-impl<F: FencePolicy> PoolModel<F> {
     /// The machine has come to this epoch: so many CPUs of each pod can be used.
     pub fn follow(&self, epoch: u64, cpus: &[u32]) {
         self.group.follow_to(epoch, None, |spec| Home {
@@ -136,23 +134,6 @@ impl<F: FencePolicy> ModelWorker<F> {
     pub fn work_and_tell(&self) {
         let _observed = worker_thread::observe(&self.worker, &self.group);
         self.work_until(|| false);
-    }
-
-    /// As `work_until` the pool is closed, but each time that it would park its time runs out at
-    /// once, so that it leaves where it may.
-    pub fn work_impatiently(&self) {
-        loop {
-            match self.one_step() {
-                Step::Again => {}
-                Step::Park { .. } => match self.group.idle_timed_out(&self.worker) {
-                    Step::Exit => return,
-                    _ => {
-                        self.worker.park(None);
-                    }
-                },
-                Step::Exit => return,
-            }
-        }
     }
 
     fn one_step(&self) -> Step {
@@ -208,57 +189,67 @@ impl<F: FencePolicy> ModelWorker<F> {
 
     /// Steps, and parks where the pool says so, until `done`.
     pub fn work_until(&self, done: impl Fn() -> bool) {
-        self.work(done, false);
+        self.work(done, || self.one_step(), || self.parks());
     }
 
     /// The same, but looks for the token once before it parks, as one does that spins.
     pub fn spin_until(&self, done: impl Fn() -> bool) {
-        self.work(done, true);
+        let parks = || if self.worker.try_park() { Step::Again } else { self.parks() };
+        self.work(done, || self.one_step(), parks);
     }
 
     /// The same, but searches before it goes idle: it looks whether there is work once.
     pub fn search_until(&self, done: impl Fn() -> bool) {
-        while !done() {
+        let step = || {
             if self.group.works(&self.worker) {
-                continue;
+                return Step::Again;
             }
             let searches = self.group.begin_search(&self.worker);
             let pool = &self.group.pools[self.worker.pool];
             if searches && pool.has_waiting() {
                 pool.outwait();
-                continue;
+                return Step::Again;
             }
-            match self.group.go_idle(&self.worker) {
-                Step::Again => {}
-                Step::Park { .. } => {
-                    self.worker.park(None);
-                }
-                Step::Exit => return,
-            }
-        }
+            self.group.go_idle(&self.worker)
+        };
+        self.work(done, step, || self.parks());
     }
 
     /// A broken one: it sleeps as the searcher.
     pub fn search_asleep(&self, done: impl Fn() -> bool) {
+        let step = || {
+            let sleeps = !self.group.works(&self.worker) && self.group.begin_search(&self.worker);
+            if sleeps { self.parks() } else { Step::Again }
+        };
+        self.work(done, step, || self.parks());
+    }
+
+    /// As `work_until` the pool is closed, but each time that it would park its time runs out at
+    /// once, so that it leaves where it may.
+    pub fn work_impatiently(&self) {
+        let times_out = || match self.group.idle_timed_out(&self.worker) {
+            Step::Exit => Step::Exit,
+            _ => self.parks(),
+        };
+        self.work(|| false, || self.one_step(), times_out);
+    }
+
+    /// Until `done`, or until it has to leave. `parks` is what it does instead of a step where it is to park.
+    fn work(&self, done: impl Fn() -> bool, step: impl Fn() -> Step, parks: impl Fn() -> Step) {
         while !done() {
-            if !self.group.works(&self.worker) && self.group.begin_search(&self.worker) {
-                self.worker.park(None);
+            let took = match step() {
+                Step::Park { .. } => parks(),
+                took => took,
+            };
+            if matches!(took, Step::Exit) {
+                return;
             }
         }
     }
 
-    fn work(&self, done: impl Fn() -> bool, spins: bool) {
-        while !done() {
-            match self.one_step() {
-                Step::Again => {}
-                Step::Park { .. } => {
-                    if !(spins && self.worker.try_park()) {
-                        self.worker.park(None);
-                    }
-                }
-                Step::Exit => return,
-            }
-        }
+    fn parks(&self) -> Step {
+        self.worker.park(None);
+        Step::Again
     }
 }
 
