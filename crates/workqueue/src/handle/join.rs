@@ -11,16 +11,15 @@ use std::task::{Context, Poll};
 
 use corewise_sync::Completion;
 use corewise_sync::cell::UnsafeCell;
-use corewise_sync::panics::{self, PanicPayload};
+use corewise_sync::panics;
 use tracing::Span;
 
 use crate::error::{JoinError, shielded};
 use crate::task::header::Header;
 use crate::task::running::Spawner;
-use crate::task::vtable::{Item, ItemRef, Lent, Runs, Table, free, release_count};
-use crate::wait;
-use crate::wait::messages;
+use crate::task::vtable::{Item, ItemRef, Lent, Runs, TableOf, free, release_count};
 use crate::wait::take_back::{Role, take_back};
+use crate::wait::{self, messages};
 
 /// Waits for a spawned closure's value. Dropping it lets the closure run on, unobserved; its value is
 /// then dropped on the worker, or here where the closure is over. A panic of the value's destructor is
@@ -146,33 +145,10 @@ pub(crate) trait Outcome<T>: Item {
     fn abort(&self) {}
 }
 
-/// Flat, so that it is small.
 enum Stage<C, T> {
     Closure(C),
-    Value(T),
-    Panicked(PanicPayload),
-    Cancelled,
+    Value(Result<T, JoinError>),
     Gone,
-}
-
-impl<C, T> Stage<C, T> {
-    fn over(value: Result<T, JoinError>) -> Self {
-        match value {
-            Ok(value) => Stage::Value(value),
-            Err(JoinError::Panicked(payload)) => Stage::Panicked(payload),
-            Err(JoinError::Cancelled) => Stage::Cancelled,
-        }
-    }
-
-    /// The value, where it is there.
-    fn value(self) -> Option<Result<T, JoinError>> {
-        match self {
-            Stage::Value(value) => Some(Ok(value)),
-            Stage::Panicked(payload) => Some(Err(JoinError::Panicked(payload))),
-            Stage::Cancelled => Some(Err(JoinError::Cancelled)),
-            Stage::Closure(_) | Stage::Gone => None,
-        }
-    }
 }
 
 /// What a run touches first lies together.
@@ -190,18 +166,14 @@ pub(crate) struct Task<C, T> {
 // release: so `C: Send` and `T: Send` are enough. The other fields are `Sync`.
 unsafe impl<C: Send, T: Send> Sync for Task<C, T> {}
 
-impl<C, T> Task<C, T>
-where
-    C: FnOnce() -> T + Send + 'static,
-    T: Send + 'static,
-{
+impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Task<C, T> {
     /// The task, which is pending, and the handle that waits for it. One allocation.
     #[inline]
     pub(crate) fn make(closure: C) -> (ItemRef, JoinHandle<T>) {
         let spawner = Spawner::current();
         // Memory first: see `Workqueue::execute`.
         let room = Box::new_uninit();
-        let header = Header::pending(Table::once::<Self, C>());
+        let header = Header::new(&TableOf::<Self, C>::ONCE);
         let stage = UnsafeCell::new(Stage::Closure(closure));
         let task = Box::write(room, Task { header, done: Completion::new(), spawner, stage });
         let task = NonNull::from(Box::leak(task));
@@ -232,7 +204,7 @@ where
     /// By who runs or cancels the task.
     fn end(&self, value: Result<T, JoinError>) {
         // SAFETY: the item runs, or was claimed, and isn't done: the stage is the caller's.
-        drop(unsafe { self.replace(Stage::over(value)) });
+        drop(unsafe { self.replace(Stage::Value(value)) });
         // Without a handle nobody waits, or ever will.
         if !self.header.state.snapshot().is_orphan() {
             self.done.complete();
@@ -240,11 +212,7 @@ where
     }
 }
 
-impl<C, T> Runs for Task<C, T>
-where
-    C: FnOnce() -> T + Send + 'static,
-    T: Send + 'static,
-{
+impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Runs for Task<C, T> {
     fn run(&self) {
         // SAFETY: who has started the item runs it, and it isn't done: the stage is the caller's.
         if let Stage::Closure(closure) = unsafe { self.replace(Stage::Gone) } {
@@ -257,11 +225,7 @@ where
 }
 
 // SAFETY: `repr(C)`; the header comes first, and is made in `make` only.
-unsafe impl<C, T> Item for Task<C, T>
-where
-    C: FnOnce() -> T + Send + 'static,
-    T: Send + 'static,
-{
+unsafe impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Item for Task<C, T> {
     fn cancelled(&self) {
         // The closure is dropped before the handle is woken; a destructor's panic is the task's.
         // SAFETY: as in `run`, for who has claimed the item.
@@ -288,18 +252,17 @@ where
     }
 }
 
-impl<C, T> Outcome<T> for Task<C, T>
-where
-    C: FnOnce() -> T + Send + 'static,
-    T: Send + 'static,
-{
+impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Outcome<T> for Task<C, T> {
     fn done(&self) -> &Completion {
         &self.done
     }
 
     fn take(&self) -> Option<Result<T, JoinError>> {
         // SAFETY: the handle takes the value when it has seen that the task is done.
-        unsafe { self.replace(Stage::Gone) }.value()
+        match unsafe { self.replace(Stage::Gone) } {
+            Stage::Value(value) => Some(value),
+            Stage::Closure(_) | Stage::Gone => None,
+        }
     }
 }
 

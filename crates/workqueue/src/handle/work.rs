@@ -12,11 +12,10 @@ use crate::task::claim::{Claimed, Place};
 use crate::task::flushers::Flushers;
 use crate::task::header::{Header, Queued};
 use crate::task::running;
-use crate::task::vtable::{Aside, Item, ItemRef, Lent, Reusable, Runs, Table};
+use crate::task::vtable::{Aside, Item, ItemRef, Lent, Reusable, Runs, TableOf};
 use crate::timekeeper::delayed::Armed;
-use crate::wait;
-use crate::wait::messages;
 use crate::wait::take_back::{Role, take_back};
+use crate::wait::{self, messages};
 
 /// A function that can be queued again and again without allocating: the kernel's `work_struct`.
 ///
@@ -102,7 +101,7 @@ impl Work {
     pub fn new<C: Fn() + Send + Sync + 'static>(function: C) -> Work {
         let aside = Aside { handles: AtomicUsize::new(1), flushers: Flushers::default() };
         let beside = Beside { aside, timer: Mutex::new(None) };
-        let header = Header::new(Table::reusable::<Whole<C>, C>());
+        let header = Header::new(&TableOf::<Whole<C>, C>::REUSABLE);
         Work { item: NonNull::from(Box::leak(Box::new(Whole { header, function, beside }))).cast() }
     }
 
@@ -206,9 +205,7 @@ impl Work {
         // SAFETY: the caller has made it pending, and queues it.
         unsafe { ItemRef::kept(self.item) }
     }
-}
 
-impl Work {
     /// Takes the pending instance back: it won't run, and those who flush it are told. True where
     /// there was one. An instance that runs goes on: see [`Work::cancel_sync`].
     ///
@@ -288,15 +285,7 @@ impl Work {
         }
         counted
     }
-}
 
-impl fmt::Debug for Work {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Work").field(&self.header().state).finish()
-    }
-}
-
-impl Work {
     /// As [`Work::flush`], without a try to run it.
     #[track_caller]
     pub(crate) fn flush_only(&self, role: Role) -> bool {
@@ -305,22 +294,24 @@ impl Work {
         over.into_iter().for_each(|over| wait::wait(self.lent(), &over, role));
         waits
     }
-}
 
-impl Work {
     /// Where its timer runs, has it fire now; then [`flush`](Work::flush)es it: true if there
     /// was an instance to wait for. May block.
     #[track_caller]
     pub fn flush_delayed(&self) -> bool {
         let header = self.header();
         let now = header.state.snapshot();
-        let mut armed = None;
-        if now.pending() && header.place(now.seq()) == Place::Timer {
-            armed = self.timer().lock().take();
-        }
-        let armed = armed.map(|armed| armed.fire()).is_some();
+        let set = now.pending() && header.place(now.seq()) == Place::Timer;
+        let armed = if set { self.timer().lock().take() } else { None };
+        let armed = armed.map(Armed::fire).is_some();
         // It may have run before the flush looked: it was waited for all the same.
         self.flush() || armed
+    }
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Work").field(&self.header().state.snapshot()).finish()
     }
 }
 

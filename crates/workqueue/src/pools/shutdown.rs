@@ -135,7 +135,7 @@ impl WorkerPools {
         joins: bool,
     ) -> Result<(), Unfinished> {
         let groups = self.inner.close();
-        self.inner.keeper.cancel_all();
+        self.inner.keeper.cancel_if(|_| true);
         let asked = time::now();
         let until = timeout.and_then(|timeout| asked.checked_add(timeout));
         let before = if until.is_some() { running(&groups) } else { Before::new() };

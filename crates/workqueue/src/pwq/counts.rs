@@ -42,7 +42,6 @@ impl Care for Careful {
 }
 
 /// The counts of one pwq.
-#[derive(Debug)]
 pub(crate) struct Tally {
     stripes: Box<[Stripe]>,
     /// A: statistics: instances ever queued here on pwqs that are gone. Written under the lock of the
@@ -50,13 +49,13 @@ pub(crate) struct Tally {
     before: AtomicU64,
 }
 
-#[derive(Debug)]
 struct Stripe {
     came: CachePadded<Came>,
-    over: CachePadded<Over>,
+    /// A: instances counted in here that are over, by colour, and the marks, which change under the
+    /// lock of the queue's colours.
+    over: CachePadded<[AtomicU64; COLOURS]>,
 }
 
-#[derive(Debug)]
 struct Came {
     /// A: of those that came, those that Retracted.
     undone: AtomicU64,
@@ -66,34 +65,14 @@ struct Came {
     by_colour: [AtomicU64; COLOURS],
 }
 
-#[derive(Debug)]
-struct Over {
-    /// A: instances counted in here that are over, by colour, and the marks, which change under the
-    /// lock of the queue's colours.
-    by_colour: [AtomicU64; COLOURS],
-}
-
-/// What a flush found of one pair of counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// All that came are over.
-    Drained,
-    /// Not all are, and it is watched from now on.
-    Watched,
-    /// As it was before.
-    WatchedBefore,
-}
-
 impl Tally {
     /// With so many stripes; at least one.
     pub(crate) fn new(stripes: usize) -> Tally {
-        let stripe = || Stripe {
-            came: CachePadded::new(Came {
-                undone: AtomicU64::new(0),
-                again: AtomicU64::new(0),
-                by_colour: std::array::from_fn(|_| AtomicU64::new(0)),
-            }),
-            over: CachePadded::new(Over { by_colour: std::array::from_fn(|_| AtomicU64::new(0)) }),
+        let by_colour = || std::array::from_fn(|_| AtomicU64::new(0));
+        let stripe = || {
+            let (undone, again) = (AtomicU64::new(0), AtomicU64::new(0));
+            let came = CachePadded::new(Came { undone, again, by_colour: by_colour() });
+            Stripe { came, over: CachePadded::new(by_colour()) }
         };
         let stripes = (0..stripes.max(1)).map(|_| stripe()).collect();
         Tally { stripes, before: AtomicU64::new(0) }
@@ -131,13 +110,13 @@ impl Tally {
     pub(crate) fn pair(&self, stripe: u32, colour: u8) -> Pair<'_> {
         let stripe = self.stripe(stripe);
         let colour = colour as usize;
-        Pair { came: &stripe.came.by_colour[colour], over: &stripe.over.by_colour[colour] }
+        Pair { came: &stripe.came.by_colour[colour], over: &stripe.over[colour] }
     }
 
     /// Under the lock of the colours: from now on who ends the last instance looks for that.
     pub(crate) fn retire(&self) {
         for stripe in &self.stripes {
-            for over in &stripe.over.by_colour {
+            for over in stripe.over.iter() {
                 over.fetch_or(RETIRED, Ordering::AcqRel);
             }
         }
@@ -150,7 +129,7 @@ impl Tally {
             self.before.store(self.queued(), Ordering::Relaxed);
         }
         for stripe in &self.stripes {
-            for over in &stripe.over.by_colour {
+            for over in stripe.over.iter() {
                 over.fetch_and(!RETIRED, Ordering::Relaxed);
             }
         }
@@ -158,7 +137,7 @@ impl Tally {
 
     /// Whether it was retired, and not collected since. Under the lock.
     pub(crate) fn is_retired(&self) -> bool {
-        self.stripes[0].over.by_colour[0].load(Ordering::Relaxed) & RETIRED != 0
+        self.stripes[0].over[0].load(Ordering::Relaxed) & RETIRED != 0
     }
 
     /// Whether all that came is over. Of a retired pwq's it stays so, but for queuers that Retract.
@@ -167,12 +146,10 @@ impl Tally {
     }
 
     /// Count, and Announce where something is in flight: under the lock of the colours, for each pair
-    /// of counts.
-    pub(crate) fn watch<C: Care>(&self, mut found: impl FnMut(usize, Found)) {
+    /// of counts. Calls `watched` with the colour of each that wasn't watched before.
+    pub(crate) fn watch<C: Care>(&self, mut watched: impl FnMut(usize)) {
         for stripe in &self.stripes {
-            for colour in 0..COLOURS {
-                found(colour, stripe.watch::<C>(colour));
-            }
+            (0..COLOURS).filter(|colour| stripe.watch::<C>(*colour)).for_each(&mut watched);
         }
     }
 
@@ -224,7 +201,7 @@ impl Tally {
 
 impl Stripe {
     fn over(&self) -> u64 {
-        self.over.by_colour.iter().map(|over| over.load(Ordering::Acquire) / ONE).sum()
+        self.over.iter().map(|over| over.load(Ordering::Acquire) / ONE).sum()
     }
 
     fn came(&self) -> u64 {
@@ -240,26 +217,27 @@ impl Stripe {
         over == came
     }
 
-    fn watch<C: Care>(&self, colour: usize) -> Found {
-        let (came, over) = (&self.came.by_colour[colour], &self.over.by_colour[colour]);
+    /// Whether it is watched from now on, and wasn't before.
+    fn watch<C: Care>(&self, colour: usize) -> bool {
+        let (came, over) = (&self.came.by_colour[colour], &self.over[colour]);
         let early = if C::OVER_FIRST { None } else { Some(came.load(Ordering::SeqCst)) };
         // Count. Those that are over first: each of them is among those that came, which are read
         // after. SeqCst: see `enter`.
         let now = over.load(Ordering::Acquire);
         if now / ONE == early.unwrap_or_else(|| came.load(Ordering::SeqCst)) {
-            return Found::Drained;
+            return false;
         }
         if now & WATCHED != 0 {
-            return Found::WatchedBefore;
+            return false;
         }
         // Announce. Who leaves after this sees it.
         let now = over.fetch_or(WATCHED, Ordering::AcqRel);
         // Count again: those that left before that.
         if now / ONE == came.load(Ordering::SeqCst) {
             over.fetch_and(!WATCHED, Ordering::Relaxed);
-            return Found::Drained;
+            return false;
         }
-        Found::Watched
+        true
     }
 }
 
@@ -290,21 +268,17 @@ impl Pair<'_> {
     /// colours.
     #[inline]
     pub(crate) fn leave<C: Care>(self, many: u64) -> bool {
-        let mut now = self.over.load(Ordering::Relaxed);
-        loop {
+        let left = self.over.fetch_update(Ordering::Release, Ordering::Relaxed, |now| {
             // Look: in the same word as Leave, so that no fence is needed.
             if C::LOOKS && now & (WATCHED | RETIRED) != 0 && self.is_last(many) {
-                return false;
+                return None;
             }
             // Leave. Release: who sees the instance over sees it counted in, and what it did. Each is
             // a read-modify-write, so they all are seen by who sees the last. The last access:
             // whoever sees this may take the memory.
-            let next = now + many * ONE;
-            match self.over.compare_exchange_weak(now, next, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(seen) => now = seen,
-            }
-        }
+            Some(now + many * ONE)
+        });
+        left.is_ok()
     }
 
     /// Whether the caller's instances are the last in flight of their colour. Once all others are over,

@@ -9,8 +9,9 @@ use corewise_sync::atomic::Ordering;
 use corewise_sync::fence::{FencePolicy, FullFence};
 
 use crate::pwq::counts::{CameIn, Care, Pair};
-use crate::pwq::flush::{Colours, Members, complete_all};
+use crate::pwq::flush::{Colours, Members};
 use crate::pwq::slot::{Entry, InSlot, Owned, PwqSlot};
+use crate::task::flushers;
 use crate::task::ticket::Spot;
 
 /// The accesses around it are SeqCst, which loom takes for weaker ones.
@@ -95,7 +96,8 @@ impl<C: Care, L: InSlot> Colours<C, L> {
                 if drained { members.flushes.drained(colour as usize) } else { Vec::new() };
             (drained, members.collect_if_quiet(slot))
         };
-        complete_all(drained);
+        // Outside the lock: a woken waiter may want it at once.
+        flushers::wake(drained);
         drop(gone);
     }
 

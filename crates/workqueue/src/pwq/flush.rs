@@ -34,22 +34,14 @@ use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::{Completion, Mutex};
 
-use crate::pwq::counts::{Care, Found};
+use crate::pwq::counts::Care;
 use crate::pwq::slot::{InSlot, Owned, PwqSlot};
 use crate::task::ticket::{Awaited, COLOURS};
 
-impl Waiter {
-    fn awaited(&self) -> Awaited {
-        Awaited { mask: self.mask, any: self.any }
-    }
-}
-
 #[derive(Debug)]
 struct Waiter {
-    /// Colours still to drain, a bit each.
-    mask: u32,
-    /// Satisfied as soon as any of them has drained: waits for a free colour, not for work.
-    any: bool,
+    /// What has to drain yet. Where any of them is enough it waits for a free colour, not for work.
+    left: Awaited,
     event: Arc<Completion>,
 }
 
@@ -120,20 +112,17 @@ impl<C: Care, L: InSlot> Colours<C, L> {
                     return;
                 }
                 let current = self.current.load(Ordering::Relaxed);
-                let event = Arc::<Completion>::default();
-                let waiter = match Self::free_colour(busy, current) {
+                let free = |colour: &u32| busy & (1 << colour) == 0 && *colour != current;
+                let left = match (0..COLOURS as u32).find(free) {
                     Some(next) => {
                         self.current.store(next, Ordering::Relaxed);
-                        Waiter { mask: busy, any: false, event: Arc::clone(&event) }
+                        Awaited { mask: busy, any: false }
                     }
-                    None => {
-                        let mask = busy & !(1 << current);
-                        Waiter { mask, any: true, event: Arc::clone(&event) }
-                    }
+                    None => Awaited { mask: busy & !(1 << current), any: true },
                 };
-                let last = !waiter.any;
-                members.flushes.waiters.push(waiter);
-                (event, last)
+                let event = Arc::<Completion>::default();
+                members.flushes.waiters.push(Waiter { left, event: Arc::clone(&event) });
+                (event, !left.any)
             };
             wait(&event);
             if last {
@@ -146,12 +135,7 @@ impl<C: Care, L: InSlot> Colours<C, L> {
     pub(crate) fn awaited_by(&self, event: &Completion) -> Option<Awaited> {
         let members = self.members.lock();
         let mut waiters = members.flushes.waiters.iter();
-        let own = waiters.find(|waiter| ptr::eq(&*waiter.event, event))?;
-        Some(own.awaited())
-    }
-
-    fn free_colour(busy: u32, current: u32) -> Option<u32> {
-        (0..COLOURS as u32).find(|colour| busy & (1 << colour) == 0 && *colour != current)
+        waiters.find(|waiter| ptr::eq(&*waiter.event, event)).map(|own| own.left)
     }
 }
 
@@ -172,11 +156,7 @@ impl<L: InSlot> Members<L> {
         FullFence::implied();
         let watched = &mut self.flushes.watched;
         for owned in &self.slots {
-            owned.slot().tally.watch::<C>(|colour, found| {
-                if found == Found::Watched {
-                    watched[colour] += 1;
-                }
-            });
+            owned.slot().tally.watch::<C>(|colour| watched[colour] += 1);
         }
         let busy = watched.iter().enumerate().filter(|(_, pairs)| **pairs > 0);
         busy.fold(0, |busy, (colour, _)| busy | 1 << colour)
@@ -193,22 +173,16 @@ impl Flushes {
             return ended;
         }
         self.waiters.retain_mut(|waiter| {
-            let left = waiter.mask & !(1 << colour);
-            let over = left == 0 || (waiter.any && left != waiter.mask);
-            waiter.mask = left;
+            let was = waiter.left.mask;
+            let mask = was & !(1 << colour);
+            let over = mask == 0 || (waiter.left.any && mask != was);
+            waiter.left.mask = mask;
             if over {
                 ended.push(Arc::clone(&waiter.event));
             }
             !over
         });
         ended
-    }
-}
-
-/// Outside the lock: a woken waiter may want it at once.
-pub(crate) fn complete_all(events: Vec<Arc<Completion>>) {
-    for event in events {
-        event.complete();
     }
 }
 
@@ -300,7 +274,7 @@ mod tests {
             }
         }
         assert!(
-            colours.members.lock().flushes.waiters.iter().any(|w| w.any),
+            colours.members.lock().flushes.waiters.iter().any(|w| w.left.any),
             "some wait for a free colour"
         );
         for colour in tickets {

@@ -305,16 +305,8 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
     /// Takes a place. Acquire pairs with the Release of `put`.
     fn try_get(&self) -> bool {
         let max = self.max.load(Ordering::Relaxed);
-        let mut now = self.active.load(Ordering::Relaxed);
-        while now < max {
-            let next = now + 1;
-            match self.active.compare_exchange_weak(now, next, Ordering::Acquire, Ordering::Relaxed)
-            {
-                Ok(_) => return true,
-                Err(seen) => now = seen,
-            }
-        }
-        false
+        let next = |now| (now < max).then_some(now + 1);
+        self.active.fetch_update(Ordering::Acquire, Ordering::Relaxed, next).is_ok()
     }
 }
 

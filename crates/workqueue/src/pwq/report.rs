@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use corewise_topology::AffinityScope;
-
 use crate::attributes::QueueKind;
 use crate::pwq::carried::Deferred;
 use crate::pwq::limit::CountedBy;
 use crate::pwq::limit_policy::UNLIMITED;
 use crate::pwq::queue_core::QueueCore;
-use crate::report::{LinkDump, QueueDump, QueueStats, SlotDump, SlotPlace};
+use crate::report::{LinkDump, QueueDump, SlotDump, SlotPlace};
 use crate::timekeeper::registered::Registered;
 
 /// See [`Registered::dump`].
@@ -22,21 +20,13 @@ pub(crate) fn of(queue: &QueueCore, id: &dyn Fn(usize, usize) -> Option<usize>) 
         id: queue.id,
         name: queue.name.clone(),
         kind: queue.traits.kind,
-        scope: AffinityScope::default(),
-        strict: false,
         cpus,
-        nice: 0,
         max_active: limit(max_active),
         freezable: queue.traits.freezable,
         frozen: queue.is_frozen(),
-        stats: QueueStats::default(),
-        in_flight: 0,
-        running: 0,
-        delayed: 0,
         timed: queue.traits.timed,
         rescuer: queue.traits.rescuer.is_some(),
-        slots: Vec::new(),
-        links: Vec::new(),
+        ..QueueDump::default()
     };
     if dump.kind == QueueKind::Ordered {
         dump.max_active = Some(1);

@@ -4,6 +4,7 @@
 //! A queuer that names a CPU, or no place at all, reads the CPU's entry. One that names a node, or is on a CPU that has no pwq,
 //! finds by the plan a CPU that has one.
 
+use std::mem;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -277,7 +278,7 @@ impl PwqTable {
         // Enter and ReadGate, as for a new one.
         let ticket = self.enter(place, self.pick(place));
         let gate = Pwq::of(&ticket).slot.gate();
-        let old = claimed.with_job(|job| job.ticket.replace(ticket.into()));
+        let old = claimed.with_job(|job| mem::replace(&mut job.ticket, ticket.into()));
         let queued = claimed.release();
         let placed = if gate.open() {
             push_new(self.shared().hazard(), queued);

@@ -14,12 +14,8 @@ use crate::error::shielded;
 
 /// Who waits, by the pod of its poll, so that pods don't meet here.
 pub(crate) struct Waiting<T> {
-    shards: Box<[CachePadded<Shard<T>>]>,
-}
-
-struct Shard<T> {
-    /// L: is the lock; guards the seats. Nothing is dropped under it.
-    seats: Mutex<Seats<T>>,
+    /// L: each is the lock that guards its seats. Nothing is dropped under it.
+    shards: Box<[CachePadded<Mutex<Seats<T>>>]>,
 }
 
 struct Seats<T> {
@@ -40,7 +36,7 @@ impl<T> Waiting<T> {
     pub(crate) fn new(shards: usize) -> Self {
         let shard = || {
             let seats = Seats { taken: Vec::new(), free: Vec::new(), closed: false };
-            CachePadded::new(Shard { seats: Mutex::new(seats) })
+            CachePadded::new(Mutex::new(seats))
         };
         Waiting { shards: (0..shards.max(1)).map(|_| shard()).collect() }
     }
@@ -49,7 +45,7 @@ impl<T> Waiting<T> {
     /// closed: nobody will tell who asked.
     pub(crate) fn sit(&self, pod: usize, who: T) -> Result<Seat, T> {
         let shard = pod % self.shards.len();
-        let mut seats = self.shards[shard].seats.lock();
+        let mut seats = self.shards[shard].lock();
         if seats.closed {
             return Err(who);
         }
@@ -68,7 +64,7 @@ impl<T> Waiting<T> {
 
     /// Gives a seat back; what sat there, where the list wasn't closed meanwhile.
     pub(crate) fn leave(&self, Seat { shard, index }: Seat) -> Option<T> {
-        let mut seats = self.shards[shard].seats.lock();
+        let mut seats = self.shards[shard].lock();
         if seats.closed {
             return None;
         }
@@ -91,7 +87,7 @@ impl<T> Waiting<T> {
     pub(crate) fn close(&self) -> impl Iterator<Item = T> + use<'_, T> {
         self.shards.iter().flat_map(|shard| {
             let taken = {
-                let mut seats = shard.seats.lock();
+                let mut seats = shard.lock();
                 seats.closed = true;
                 seats.free = Vec::new();
                 std::mem::take(&mut seats.taken)

@@ -1,13 +1,13 @@
 //! Sets up a [`Workqueue`].
 
+use std::io;
 use std::sync::Arc;
 
 use corewise_topology::{AffinityScope, CpuSet};
 
 use crate::attributes::{Attributes, HIGH_PRIORITY, PoolKey, QueueKind};
 use crate::error::BuildError;
-use crate::pools::WorkerPools;
-use crate::pools::nodes;
+use crate::pools::{WorkerPools, nodes};
 use crate::pwq::limit::CountedBy;
 use crate::pwq::queue_core::{QueueCore, Traits};
 use crate::pwq::table::PwqTable;
@@ -36,11 +36,9 @@ use crate::queue::Workqueue;
 pub struct QueueBuilder {
     name: String,
     kind: QueueKind,
-    scope: Option<AffinityScope>,
-    strict: bool,
-    cpus: Option<CpuSet>,
-    nice: i32,
-    max_active: usize,
+    attributes: Attributes,
+    /// The scope was asked for.
+    scoped: bool,
     freezable: bool,
     power_efficient: bool,
     cpu_intensive: bool,
@@ -54,11 +52,8 @@ impl QueueBuilder {
         QueueBuilder {
             name,
             kind: QueueKind::Unbound,
-            scope: None,
-            strict: false,
-            cpus: None,
-            nice: 0,
-            max_active: 0,
+            attributes: Attributes::default(),
+            scoped: false,
             freezable: false,
             power_efficient: false,
             cpu_intensive: false,
@@ -83,17 +78,13 @@ impl QueueBuilder {
 
     /// The queue below one with these attributes: see [`Workqueue::below`].
     pub(crate) fn below(above: &QueueCore, attributes: Attributes) -> Self {
-        let per_cpu = above.traits.kind.per_cpu();
-        let Attributes { scope, strict, cpus, nice, .. } = attributes;
+        let Traits { kind, cpu_intensive, timed, ref rescuer, .. } = above.traits;
         QueueBuilder {
-            kind: if per_cpu { above.traits.kind } else { QueueKind::Unbound },
-            scope: Some(scope),
-            strict,
-            cpus,
-            nice,
-            cpu_intensive: above.traits.cpu_intensive,
-            rescuer: above.traits.rescuer.is_some(),
-            timed: above.traits.timed,
+            kind: if kind.per_cpu() { kind } else { QueueKind::Unbound },
+            attributes: Attributes { max_active: 0, ..attributes },
+            cpu_intensive,
+            rescuer: rescuer.is_some(),
+            timed,
             is_below: true,
             ..QueueBuilder::new(format!("{}/below", above.name))
         }
@@ -101,28 +92,28 @@ impl QueueBuilder {
 
     /// What a pod is for this queue. Default: [`AffinityScope::CacheShard`].
     pub fn scope(mut self, scope: AffinityScope) -> Self {
-        self.scope = Some(scope);
+        (self.attributes.scope, self.scoped) = (scope, true);
         self
     }
 
     /// Strict: work never leaves the pod it was queued on. Default: soft, it may be taken over by
     /// an idle pod while its own is saturated.
     pub fn strict(mut self, strict: bool) -> Self {
-        self.strict = strict;
+        self.attributes.strict = strict;
         self
     }
 
     /// The CPUs that its workers may use; those that are offline count once they come. Default: the
     /// machine's housekeeping CPUs (online, allowed and not isolated), also as they change.
     pub fn cpus(mut self, cpus: CpuSet) -> Self {
-        self.cpus = Some(cpus);
+        self.attributes.cpus = Some(cpus);
         self
     }
 
     /// The niceness of its workers' threads: see [`Attributes::nice`]. Queues of another niceness
     /// have other pools. Default: 0.
     pub fn nice(mut self, nice: i32) -> Self {
-        self.nice = nice;
+        self.attributes.nice = nice;
         self
     }
 
@@ -141,7 +132,7 @@ impl QueueBuilder {
     /// limit. The kernel's rule (`WQ_UNBOUND` and `max_active`); but its default is 1024, since its
     /// pools have no limit of their own.
     pub fn max_active(mut self, max_active: usize) -> Self {
-        self.max_active = max_active;
+        self.attributes.max_active = max_active;
         self
     }
 
@@ -204,32 +195,24 @@ impl QueueBuilder {
     /// thread, [`BuildError::ShutDown`] after [`WorkerPools::shutdown`].
     pub fn build(self, pools: &WorkerPools) -> Result<Workqueue, BuildError> {
         let kind = self.checked_kind(pools)?;
-        let mut attributes = Attributes {
-            scope: self.scope.unwrap_or_default(),
-            strict: self.strict,
-            cpus: self.cpus,
-            nice: self.nice,
-            max_active: self.max_active,
-        };
+        let Self { name, mut attributes, freezable, cpu_intensive, timed, is_below, .. } = self;
         if kind.per_cpu() {
-            attributes.scope = AffinityScope::Cpu;
-            attributes.strict = true;
+            (attributes.scope, attributes.strict) = (AffinityScope::Cpu, true);
         }
-        let lease = pools.lease(&self.name, PoolKey::of(kind, &attributes))?;
+        let lease = pools.lease(&name, PoolKey::of(kind, &attributes))?;
         let counted_by = match kind {
             QueueKind::Unbound => (CountedBy::Node, nodes(pools.machine().topology())),
             QueueKind::Ordered => (CountedBy::Queue, 1),
             QueueKind::Bound | QueueKind::BottomHalf => (CountedBy::Pool, lease.group.pools.len()),
         };
-        let rescuer = match self.rescuer.then(|| pools.rescuer(&self.name)).transpose() {
-            Ok(rescuer) => rescuer,
-            Err(error) => {
-                return Err(BuildError::Threads { queue: self.name, reason: error.to_string() });
-            }
+        let rescuer = self.rescuer.then(|| pools.rescuer(&name)).transpose();
+        let no_thread = |error: io::Error| BuildError::Threads {
+            queue: name.clone(),
+            reason: error.to_string(),
         };
-        let Self { freezable, cpu_intensive, timed, is_below, .. } = self;
+        let rescuer = rescuer.map_err(no_thread)?;
         let traits = Traits { kind, freezable, cpu_intensive, timed, is_below, rescuer };
-        let shared = QueueCore::new(self.name, pools, traits, counted_by);
+        let shared = QueueCore::new(name, pools, traits, counted_by);
         shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
         let table = PwqTable::new(&shared, pools, &lease);
         pools.register(Arc::clone(&shared) as _);
@@ -240,19 +223,20 @@ impl QueueBuilder {
     /// What it is to be, where that takes the other options.
     fn checked_kind(&self, pools: &WorkerPools) -> Result<QueueKind, BuildError> {
         let saves = self.power_efficient && self.kind == QueueKind::Bound;
-        let pods = self.scope.is_some_and(|scope| scope != AffinityScope::Cpu) && !saves;
+        let Attributes { scope, ref cpus, nice, max_active, .. } = self.attributes;
+        let pods = self.scoped && scope != AffinityScope::Cpu && !saves;
         let (bottom_half, lowest) = (self.kind == QueueKind::BottomHalf, self.is_below);
         let conflicts = [
             (self.kind.per_cpu() && pods, "scope", self.kind.name()),
-            (self.max_active > self.kind.most_active(), "max_active", self.kind.name()),
-            (bottom_half && ![0, HIGH_PRIORITY].contains(&self.nice), "nice", self.kind.name()),
+            (max_active > self.kind.most_active(), "max_active", self.kind.name()),
+            (bottom_half && ![0, HIGH_PRIORITY].contains(&nice), "nice", self.kind.name()),
             (bottom_half && self.freezable, "freezable", self.kind.name()),
             (bottom_half && self.power_efficient, "power_efficient", self.kind.name()),
-            (bottom_half && self.cpus.is_some(), "cpus", self.kind.name()),
+            (bottom_half && cpus.is_some(), "cpus", self.kind.name()),
             (bottom_half && self.cpu_intensive, "cpu_intensive", self.kind.name()),
             (bottom_half && self.rescuer, "rescuer", self.kind.name()),
             (lowest && self.kind == QueueKind::Ordered, "lowest", self.kind.name()),
-            (lowest && self.max_active != 0, "lowest", "max_active"),
+            (lowest && max_active != 0, "lowest", "max_active"),
             (lowest && self.freezable, "lowest", "freezable"),
         ];
         if let Some((_, asked, with)) = conflicts.into_iter().find(|(conflict, ..)| *conflict) {

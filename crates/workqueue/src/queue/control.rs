@@ -4,39 +4,23 @@
 use std::mem;
 use std::panic::Location;
 
-use corewise_sync::{Mutex, MutexGuard};
+use corewise_sync::Mutex;
 
 use crate::attributes::{Attributes, PoolKey, QueueKind};
 use crate::error::BuildError;
 use crate::queue::Workqueue;
 use crate::timekeeper::registered::Registered;
-use crate::wait;
-use crate::wait::messages;
+use crate::wait::{Target, messages};
 
 /// The state that changes of a queue have to agree on.
-#[derive(Debug)]
-pub(crate) struct Control {
+#[derive(Debug, Default)]
+pub(super) struct Control {
     /// L: is the lock, held while a change of attributes is committed; guards what they are now.
-    pub(crate) attributes: Mutex<Attributes>,
+    pub(super) attributes: Mutex<Attributes>,
     /// L: is the lock; guards how many drains are under way.
-    drains: Mutex<usize>,
+    pub(super) drains: Mutex<usize>,
     /// L: is the lock; guards the queue below, once there is one. Taken before that of `attributes`.
-    below: Mutex<Option<Workqueue>>,
-}
-
-impl Control {
-    /// The lock of the queue below.
-    pub(crate) fn below(&self) -> MutexGuard<'_, Option<Workqueue>> {
-        self.below.lock()
-    }
-
-    pub(crate) fn new(attributes: Attributes) -> Self {
-        Control {
-            attributes: Mutex::new(attributes),
-            drains: Mutex::new(0),
-            below: Mutex::new(None),
-        }
-    }
+    pub(super) below: Mutex<Option<Workqueue>>,
 }
 
 impl Workqueue {
@@ -44,7 +28,7 @@ impl Workqueue {
     #[track_caller]
     pub(super) fn flush_all(&self) {
         let (shared, location) = (self.shared(), Location::caller());
-        shared.colours.flush_by(|event| wait::wait_for_queue(shared, event, location));
+        shared.colours.flush_by(|event| Target::Queue(shared, location).wait(event));
     }
 
     /// What the queue is.
@@ -55,7 +39,7 @@ impl Workqueue {
     /// Its attributes now: change what you like in them, and give them to
     /// [`Workqueue::set_attributes`]. Takes a short lock.
     pub fn attributes(&self) -> Attributes {
-        self.control().attributes.lock().clone()
+        self.inner.control.attributes.lock().clone()
     }
 
     /// Changes the attributes while work flows, all of them or, where that fails, none. What is
@@ -81,7 +65,7 @@ impl Workqueue {
         let key = PoolKey::of(shared.traits.kind, attributes);
         let lease = shared.pools.lease(&shared.name, key.clone())?;
         // Commit: from here on nothing fails.
-        let mut current = self.control().attributes.lock();
+        let mut current = self.inner.control.attributes.lock();
         if key != PoolKey::of(shared.traits.kind, &current) {
             // A queuer that has Entered an old pwq queues on the old pools, which that pwq keeps open.
             self.table().replace(&shared.pools, &lease);
@@ -109,7 +93,7 @@ impl Workqueue {
     pub fn set_max_active(&self, max_active: usize) -> Result<(), BuildError> {
         let shared = self.shared();
         self.takes_max_active(max_active)?;
-        let mut current = self.control().attributes.lock();
+        let mut current = self.inner.control.attributes.lock();
         current.max_active = max_active;
         shared.set_max_active(max_active, current.cpus.as_ref());
         drop(current);
@@ -147,7 +131,7 @@ impl Workqueue {
 
     /// Only what its own items queue is accepted until what this gives is dropped.
     fn begin_drain(&self) -> Draining<'_> {
-        let mut drains = self.control().drains.lock();
+        let mut drains = self.inner.control.drains.lock();
         *drains += 1;
         self.shared().limiter.slots().for_each(|slot| slot.set_draining(true));
         Draining(self)
@@ -223,7 +207,7 @@ struct Draining<'a>(&'a Workqueue);
 
 impl Drop for Draining<'_> {
     fn drop(&mut self) {
-        let mut drains = self.0.control().drains.lock();
+        let mut drains = self.0.inner.control.drains.lock();
         *drains -= 1;
         if *drains == 0 {
             self.0.shared().limiter.slots().for_each(|slot| slot.set_draining(false));

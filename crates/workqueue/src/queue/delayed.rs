@@ -1,6 +1,7 @@
 //! Queueing an item some time later.
 
 use std::panic::Location;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::attributes::At;
@@ -151,7 +152,7 @@ impl Workqueue {
         delay: Duration,
         queued: header::Queued,
     ) -> Result<(), header::Queued> {
-        let delayed = Delayed { queued, to: self.destination(), at: at.settled() };
+        let delayed = Delayed { queued, to: Arc::clone(&self.inner) as _, at: at.settled() };
         let set = |armed| *work.timer().lock() = Some(armed);
         let keeper = self.shared().pools.keeper();
         keeper.arm(delay, work.lent(), delayed, set).map_err(|delayed| delayed.queued)

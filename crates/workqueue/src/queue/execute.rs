@@ -13,7 +13,7 @@ use crate::error::Refused;
 use crate::queue::Workqueue;
 use crate::task::header::Header;
 use crate::task::running::Spawner;
-use crate::task::vtable::{Alone, Item, ItemRef, Table};
+use crate::task::vtable::{Alone, Item, ItemRef, TableOf};
 
 impl Workqueue {
     /// Runs a closure on the queue, once, and forgets it: as [`Workqueue::spawn`], for less, where
@@ -58,7 +58,7 @@ impl Workqueue {
         let spawner = Spawner::current();
         // Memory first, so that the item is made where it lies: a copy would wait for its own stores.
         let room = Box::new_uninit();
-        let header = Header::alone(Table::alone::<Once<C>, C>());
+        let header = Header::new(&TableOf::<Once<C>, C>::ALONE);
         let once = Box::write(room, Once { header, closure, spawner });
         let once = NonNull::from(Box::leak(once));
         // SAFETY: it was made pending, and is handed over.

@@ -25,7 +25,7 @@ use crate::queue::Workqueue;
 use crate::queue::future_state::{FutureState, Paused};
 use crate::task::header::Header;
 use crate::task::running::{self, Running, Spawner};
-use crate::task::vtable::{Item, ItemRef, Runs, Table};
+use crate::task::vtable::{Item, ItemRef, Runs, TableOf};
 
 impl Workqueue {
     /// Polls a future on the queue until it is ready; the handle yields its value. One allocation.
@@ -81,7 +81,7 @@ impl Workqueue {
     {
         let site = Location::caller();
         let task = Arc::new_cyclic(|me| FutureTask {
-            header: Header::new(Table::counted::<FutureTask<F>, F>()),
+            header: Header::new(&TableOf::<FutureTask<F>, F>::COUNTED),
             state: FutureState::new(),
             future: UnsafeCell::new(Some(future)),
             seat: UnsafeCell::new(None),
@@ -97,6 +97,11 @@ impl Workqueue {
         JoinHandle::counted(task)
     }
 }
+
+/// A future that can be spawned.
+trait Spawned: Future<Output: Send + 'static> + Send + 'static {}
+
+impl<F: Future<Output: Send + 'static> + Send + 'static> Spawned for F {}
 
 /// A future, and the item that polls it.
 #[repr(C)]
@@ -126,11 +131,7 @@ struct FutureTask<F: Future> {
 // lock, so `F::Output: Send` is enough. The other fields are `Sync`.
 unsafe impl<F: Future + Send> Sync for FutureTask<F> where F::Output: Send {}
 
-impl<F> FutureTask<F>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
+impl<F: Spawned> FutureTask<F> {
     /// Queues a poll. `accepted`: the future was before, so that a drain lets it come to its end.
     fn queue(self: &Arc<Self>, accepted: bool) {
         if self.state.is_over() {
@@ -141,13 +142,6 @@ where
         // Pending already: that poll sees what this wake-up is about.
         if queued.is_err() {
             stop_in_turn(Arc::clone(self) as Arc<dyn Waits>);
-        }
-    }
-
-    /// Ends it, now or after the poll that is under way.
-    fn stop(&self) {
-        if self.state.stop() {
-            self.end(Err(JoinError::Cancelled));
         }
     }
 
@@ -181,46 +175,40 @@ where
 
     /// Drops the future and gives the value to the handle; by the future's owner.
     fn end(&self, value: Result<F::Output, JoinError>) {
-        self.leave();
-        shielded("dropping a spawned future", || {
-            // SAFETY: the caller owns the future. It is dropped in place.
-            self.future.with_mut(|slot| unsafe { *slot = None });
-        });
+        self.let_go();
         *self.value.lock() = Some(value);
         self.done.complete();
     }
 }
 
 impl<F: Future> FutureTask<F> {
-    /// By the future's owner: it doesn't wait any more.
-    fn leave(&self) {
+    /// By the future's owner: it doesn't wait any more, and is dropped. A destructor's panic ends here.
+    fn let_go(&self) {
         // SAFETY: the caller owns the future.
         let seat = self.seat.with_mut(|seat| unsafe { (*seat).take() });
         if let Some(seat) = seat {
             drop(self.queue.shared().waiting.leave(seat));
         }
+        shielded("dropping a spawned future", || {
+            // SAFETY: as above. It is dropped in place.
+            self.future.with_mut(|slot| unsafe { *slot = None });
+        });
     }
 }
 
-impl<F> Waits for FutureTask<F>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
+impl<F: Spawned> Waits for FutureTask<F> {
     fn shut(&self) -> bool {
         self.state.close() && self.is_left()
     }
 
     fn stop(&self) {
-        FutureTask::stop(self);
+        if self.state.stop() {
+            self.end(Err(JoinError::Cancelled));
+        }
     }
 }
 
-impl<F> Runs for FutureTask<F>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
+impl<F: Spawned> Runs for FutureTask<F> {
     fn run(&self) {
         // Somebody holds the task while it runs, so it can be upgraded.
         let Some(me) = self.me.upgrade() else { return };
@@ -267,11 +255,7 @@ where
 }
 
 // SAFETY: `repr(C)`; the header comes first, and is made in `spawn_future_at` only.
-unsafe impl<F> Item for FutureTask<F>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
+unsafe impl<F: Spawned> Item for FutureTask<F> {
     fn cancelled(&self) {
         self.stop();
     }
@@ -290,11 +274,7 @@ where
     }
 }
 
-impl<F> Wake for FutureTask<F>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
+impl<F: Spawned> Wake for FutureTask<F> {
     fn wake(self: Arc<Self>) {
         self.queue(true);
     }
@@ -306,21 +286,12 @@ where
 
 impl<F: Future> Drop for FutureTask<F> {
     fn drop(&mut self) {
-        self.leave();
-        // Nobody can wake it any more, and nobody waits for it. The last waker may be dropped
-        // anywhere: a destructor's panic ends here.
-        shielded("dropping a spawned future", || {
-            // SAFETY: nobody else has the task. The future is dropped in place.
-            self.future.with_mut(|slot| unsafe { *slot = None });
-        });
+        // Nobody can wake it any more, and nobody waits for it. The last waker may be dropped anywhere.
+        self.let_go();
     }
 }
 
-impl<F> Outcome<F::Output> for FutureTask<F>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
+impl<F: Spawned> Outcome<F::Output> for FutureTask<F> {
     fn done(&self) -> &Completion {
         &self.done
     }

@@ -2,7 +2,7 @@
 
 mod below;
 pub(crate) mod builder;
-pub(crate) mod control;
+mod control;
 mod delayed;
 pub(crate) mod end;
 mod execute;
@@ -14,8 +14,9 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-use crate::attributes::At;
-use crate::attributes::Attributes;
+use corewise_sync::Mutex;
+
+use crate::attributes::{At, Attributes};
 use crate::error::{QueueError, Queued};
 use crate::handle::join::{JoinHandle, Task};
 use crate::handle::work::Work;
@@ -85,21 +86,12 @@ impl Workqueue {
         attributes: Attributes,
         table: PwqTable,
     ) -> Workqueue {
-        let control = Control::new(attributes);
+        let control = Control { attributes: Mutex::new(attributes), ..Control::default() };
         Workqueue { inner: Arc::new(Inner { shared, control, table }) }
     }
 
     pub(crate) fn shared(&self) -> &Arc<QueueCore> {
         &self.inner.shared
-    }
-
-    pub(crate) fn control(&self) -> &Control {
-        &self.inner.control
-    }
-
-    /// The queue, for a timer.
-    fn destination(&self) -> Arc<dyn Destination> {
-        Arc::clone(&self.inner) as _
     }
 
     pub(crate) fn table(&self) -> &PwqTable {

@@ -25,7 +25,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
-use corewise_sync::{Completion, Mutex, panics, thread};
+use corewise_sync::{CleanAt, Completion, Mutex, panics, thread};
 use tracing::Span;
 
 use crate::attributes::At;
@@ -33,10 +33,9 @@ use crate::error::{JoinError, shielded};
 use crate::queue::Workqueue;
 use crate::task::header::Header;
 use crate::task::running::Spawner;
-use crate::task::vtable::{Item, ItemRef, Lent, Runs, Table};
-use crate::wait;
-use crate::wait::messages;
+use crate::task::vtable::{Item, ItemRef, Lent, Runs, TableOf};
 use crate::wait::take_back::{Role, take_back};
+use crate::wait::{self, messages};
 
 /// Where closures are spawned that may borrow; see [`Workqueue::scope`].
 pub struct Scope<'scope, 'env: 'scope> {
@@ -101,16 +100,11 @@ impl Workqueue {
         // Nothing in these two unwinds.
         scope.shared.take_back();
         scope.shared.wait();
-        match result {
-            Ok(value) => match scope.shared.panic.lock().take() {
-                None => value,
-                Some(payload) => panic::resume_unwind(payload),
-            },
-            Err(payload) => {
-                scope.shared.panicked(payload);
-                let first = scope.shared.panic.lock().take();
-                panic::resume_unwind(first.expect("one was left there just now"))
-            }
+        let value = result.map_err(|payload| scope.shared.panicked(payload));
+        let first = scope.shared.panic.lock().take();
+        match (value, first) {
+            (Ok(value), None) => value,
+            (_, first) => panic::resume_unwind(first.expect("the body's, if no other")),
         }
     }
 
@@ -180,7 +174,7 @@ impl<'scope> Scope<'scope, '_> {
         T: Send + 'scope,
     {
         let task = Arc::new(ScopedTask {
-            header: Header::new(Table::counted::<ScopedTask<C, T>, C>()),
+            header: Header::new(&TableOf::<ScopedTask<C, T>, C>::COUNTED),
             slot: Mutex::new(Slot {
                 stage: Stage::Waiting(closure, self.shared.member()),
                 detached: false,
@@ -254,10 +248,11 @@ struct Shared {
     spawned: Mutex<Spawned>,
 }
 
+#[derive(Default)]
 struct Spawned {
     tasks: Vec<Arc<dyn ScopedItem>>,
-    /// Look for tasks that are over when there are this many.
-    prune_at: usize,
+    /// Of those that are over.
+    clean_at: CleanAt,
     /// The scope has waited, and runs what the queue has returned. Nothing is queued any more.
     closed: bool,
 }
@@ -281,7 +276,7 @@ impl Shared {
             left: AtomicUsize::new(1),
             none_left: Completion::new(),
             panic: Mutex::new(None),
-            spawned: Mutex::new(Spawned { tasks: Vec::new(), prune_at: 64, closed: false }),
+            spawned: Mutex::default(),
         }
     }
 
@@ -294,33 +289,37 @@ impl Shared {
 
     /// Notes a task down before it is queued; false where nothing may be queued any more.
     fn remember(&self, task: Arc<dyn ScopedItem>) -> bool {
-        let over: Vec<_>;
+        // Dropped after the lock.
+        let mut over = Vec::new();
         let mut spawned = self.spawned.lock();
-        if spawned.tasks.len() >= spawned.prune_at {
-            over = spawned.tasks.extract_if(.., |task| task.is_over()).collect();
-            spawned.prune_at = (2 * spawned.tasks.len()).max(64);
-        } else {
-            over = Vec::new();
-        }
-        spawned.tasks.push(task);
-        let open = !spawned.closed;
-        drop(spawned);
-        drop(over);
-        open
+        let Spawned { tasks, clean_at, closed } = &mut *spawned;
+        clean_at.before_one_more(tasks, Vec::len, |tasks| {
+            over.extend(tasks.extract_if(.., |task| task.is_over()));
+        });
+        tasks.push(task);
+        !*closed
+    }
+
+    /// The newest of those that are known. Nothing is locked while it is dealt with.
+    fn newest(&self) -> Option<Arc<dyn ScopedItem>> {
+        self.spawned.lock().tasks.pop()
+    }
+
+    /// Whether `body` returned: where it panics that is the scope's.
+    fn catches(&self, body: impl FnOnce()) -> bool {
+        let caught = panic::catch_unwind(AssertUnwindSafe(body));
+        caught.map_err(|payload| self.panicked(payload)).is_ok()
     }
 
     /// Runs what hasn't started yet, as far as it may run here, newest first: workers take the oldest.
     /// Never unwinds.
     fn take_back(&self) {
         let mut others = Vec::new();
-        loop {
-            // By itself: the guard is not to be held while the task runs.
-            let Some(task) = self.spawned.lock().tasks.pop() else { break };
+        while let Some(task) = self.newest() {
             if !task.is_over() {
-                let ran = panic::catch_unwind(AssertUnwindSafe(|| {
+                self.catches(|| {
                     take_back(lent(&task), Role::Part);
-                }));
-                ran.unwrap_or_else(|payload| self.panicked(payload));
+                });
             }
             if !task.is_over() {
                 others.push(task);
@@ -333,14 +332,8 @@ impl Shared {
     /// Never unwinds.
     fn wait_inside(&self) {
         let mut over = Vec::new();
-        loop {
-            // By itself: the guard is not to be held while the task runs.
-            let Some(task) = self.spawned.lock().tasks.pop() else { break };
-            let waited = panic::catch_unwind(AssertUnwindSafe(|| {
-                wait::wait(lent(&task), task.done(), Role::Part);
-            }));
-            if let Err(payload) = waited {
-                self.panicked(payload);
+        while let Some(task) = self.newest() {
+            if !self.catches(|| wait::wait(lent(&task), task.done(), Role::Part)) {
                 match lent(&task).claim() {
                     Some(claimed) => claimed.cancel(),
                     // It has begun meanwhile, and borrows from here: it is waited for again, and seen to be.
@@ -366,24 +359,14 @@ impl Shared {
         while !self.none_left.is_complete() {
             // The wait reports to a `tracing` subscriber where it is made in an atomic section, and
             // that may panic.
-            let waited = panic::catch_unwind(AssertUnwindSafe(|| self.none_left.wait()));
-            if let Err(payload) = waited {
-                self.panicked(payload);
+            if !self.catches(|| self.none_left.wait()) {
                 thread::yield_now();
             }
         }
         self.spawned.lock().closed = true;
-        loop {
-            // By itself: the guard is not to be held while the task runs.
-            let task = self.spawned.lock().tasks.pop();
-            match task {
-                // A subscriber may panic here too, and the other tasks must not be left behind.
-                Some(task) => {
-                    let ran = panic::catch_unwind(AssertUnwindSafe(|| task.run_returned(self)));
-                    ran.unwrap_or_else(|payload| self.panicked(payload));
-                }
-                None => return,
-            }
+        while let Some(task) = self.newest() {
+            // A subscriber may panic here too, and the other tasks must not be left behind.
+            self.catches(|| task.run_returned(self));
         }
     }
 
@@ -449,11 +432,7 @@ struct ScopedTask<C, T> {
     spawner: Spawner,
 }
 
-impl<C, T> ScopedTask<C, T>
-where
-    C: FnOnce() -> T + Send,
-    T: Send,
-{
+impl<C: FnOnce() -> T + Send, T: Send> ScopedTask<C, T> {
     /// Takes the closure where `which` accepts the stage.
     fn take_closure(&self, which: fn(&Stage<C, T>) -> bool) -> Stage<C, T> {
         let stage = &mut self.slot.lock().stage;
@@ -488,11 +467,7 @@ fn unseen<T>(value: Result<T, JoinError>, shared: &Shared) {
     }
 }
 
-impl<C, T> Runs for ScopedTask<C, T>
-where
-    C: FnOnce() -> T + Send,
-    T: Send,
-{
+impl<C: FnOnce() -> T + Send, T: Send> Runs for ScopedTask<C, T> {
     fn run(&self) {
         let waiting = |stage: &Stage<C, T>| matches!(stage, Stage::Waiting(..));
         if let Stage::Waiting(closure, member) = self.take_closure(waiting) {
@@ -504,11 +479,7 @@ where
 }
 
 // SAFETY: `repr(C)`; the header comes first, and is made in `spawn_at` only.
-unsafe impl<C, T> Item for ScopedTask<C, T>
-where
-    C: FnOnce() -> T + Send,
-    T: Send,
-{
+unsafe impl<C: FnOnce() -> T + Send, T: Send> Item for ScopedTask<C, T> {
     fn cancelled(&self) {
         let member = {
             let mut slot = self.slot.lock();
@@ -539,11 +510,7 @@ where
     }
 }
 
-impl<C, T> ScopedItem for ScopedTask<C, T>
-where
-    C: FnOnce() -> T + Send,
-    T: Send,
-{
+impl<C: FnOnce() -> T + Send, T: Send> ScopedItem for ScopedTask<C, T> {
     fn is_over(&self) -> bool {
         // Not where it runs: the scope waits for it, and is seen to.
         self.done.is_complete() && !matches!(self.slot.lock().stage, Stage::Returned(_))
@@ -572,11 +539,7 @@ where
     }
 }
 
-impl<C, T> Outcome<T> for ScopedTask<C, T>
-where
-    C: FnOnce() -> T + Send,
-    T: Send,
-{
+impl<C: FnOnce() -> T + Send, T: Send> Outcome<T> for ScopedTask<C, T> {
     fn is_finished(&self) -> bool {
         matches!(self.slot.lock().stage, Stage::Value(_) | Stage::Gone)
     }

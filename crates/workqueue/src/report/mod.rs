@@ -144,7 +144,7 @@ pub struct PoolDump {
 }
 
 /// One queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct QueueDump {
     /// Its number in its worker pools: 1 for the first one ever made, and never used again.

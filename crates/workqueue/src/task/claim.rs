@@ -76,6 +76,11 @@ impl Place {
     pub(crate) fn is_in_pool(self) -> bool {
         matches!(self, Place::Ring(_) | Place::Pushed | Place::Listed)
     }
+
+    /// Whether it waits there, or is held back.
+    fn is_lasting(self) -> bool {
+        self.is_in_pool() || self == Place::Held
+    }
 }
 
 /// Why there is nothing to claim.
@@ -98,11 +103,8 @@ impl Header {
     /// Whether the pending instance is in somebody's hands, or a timer has it (a moment ago).
     pub(crate) fn is_on_its_way(&self) -> bool {
         let now = self.state.snapshot();
-        let placed = || {
-            let place = self.place(now.seq());
-            place.is_in_pool() || place == Place::Held
-        };
-        now.pending() && !now.running() && (now.claimed() || !placed())
+        let placed = self.place(now.seq()).is_lasting();
+        now.pending() && !now.running() && (now.claimed() || !placed)
     }
 
     /// Whether the pending instance is held back (a moment ago).
@@ -146,10 +148,7 @@ impl Lent<'_> {
     /// Shows the pending instance to `see`, where it lies in its pool or is held back. What `see` may do:
     /// see [`Lent::claim_if`].
     pub(crate) fn look<R>(self, see: impl FnOnce(&Job) -> R) -> Option<R> {
-        let placed = |seq| {
-            let place = self.place(seq);
-            place.is_in_pool() || place == Place::Held
-        };
+        let placed = |seq| self.place(seq).is_lasting();
         let seq = self.peek(placed)?;
         // SAFETY: as in `claim_if`.
         let seen = placed(seq).then(|| see(unsafe { self.job() }));
@@ -296,9 +295,7 @@ impl Claimed {
         queued.header().state.unclaim();
         queued
     }
-}
 
-impl Claimed {
     /// Ends the instance; `told`: so that it counts as cancelled, else as never queued.
     fn end(self, told: bool) {
         // SAFETY: the slot is filled and ours; it counts as empty from the steps below on.

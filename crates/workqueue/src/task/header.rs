@@ -69,27 +69,15 @@ pub(crate) struct Header {
 unsafe impl Sync for Header {}
 
 impl Header {
-    /// The header of an item that is what the table says.
+    /// The header of an item that is what the table says: where that is queued once it is pending from the
+    /// beginning.
     #[inline]
     pub(crate) fn new(table: &'static Table) -> Self {
-        Header::with(table, WorkState::new())
-    }
-
-    /// The header of an item that is queued once, by who makes it: nobody else ever has it. It is
-    /// pending from the beginning.
-    #[inline]
-    pub(crate) fn alone(table: &'static Table) -> Self {
-        Header::with(table, WorkState::alone())
-    }
-
-    /// The header of an item that is queued once, by who makes it. It is pending from the beginning.
-    #[inline]
-    pub(crate) fn pending(table: &'static Table) -> Self {
-        Header::with(table, WorkState::pending())
-    }
-
-    #[inline]
-    fn with(table: &'static Table, state: WorkState) -> Self {
+        let state = match table {
+            Table { alone: true, .. } => WorkState::alone(),
+            Table { once: true, .. } => WorkState::pending(),
+            _ => WorkState::new(),
+        };
         Header {
             table,
             state,
@@ -153,18 +141,6 @@ impl Header {
         // SAFETY: as the caller says.
         self.job.with_mut(|slot| change(unsafe { (*slot).assume_init_mut() }))
     }
-
-    /// Fills the job slot.
-    ///
-    /// # Safety
-    /// The caller holds `PENDING`, and has told nobody yet.
-    #[inline]
-    unsafe fn put_job(&self, job: Job) {
-        // SAFETY: until the place says something the queuer is the only one who touches the slot.
-        self.job.with_mut(|slot| unsafe {
-            (*slot).write(job);
-        });
-    }
 }
 
 /// A queued item, by a pointer to the whole item: the hold of the instance on it. Dropping it cancels
@@ -183,9 +159,12 @@ impl Queued {
     #[inline]
     pub(crate) unsafe fn new(item: ItemRef, job: Job) -> Queued {
         let header = item.into_pointer();
-        // Fill. SAFETY: the caller holds `PENDING`; the header lives inside the item, which this
-        // handle now keeps alive.
-        unsafe { header.as_ref().put_job(job) };
+        // Fill. SAFETY: the header lives inside the item, which this handle now keeps alive.
+        let slot = &unsafe { header.as_ref() }.job;
+        // SAFETY: the caller holds `PENDING`: until the place says something nobody else touches the slot.
+        slot.with_mut(|slot| unsafe {
+            (*slot).write(job);
+        });
         Queued(header)
     }
 

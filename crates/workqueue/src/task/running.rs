@@ -23,7 +23,7 @@ use crate::task::deferred::DeferredEnds;
 use crate::task::flushers;
 use crate::task::header::{Header, Job};
 use crate::task::publication::{Label, Publication};
-use crate::task::state::{Finished, Snapshot};
+use crate::task::state::{Finished, Snapshot, WorkState};
 use crate::task::ticket::{Event, Ticket};
 use crate::task::vtable::{ItemRef, Table, log_panic};
 
@@ -238,9 +238,7 @@ impl Running {
         drop(job.ticket);
         then
     }
-}
 
-impl Running {
     /// Calls the user's function, once. An error is what it panicked with. What it left behind is reported,
     /// and the thread's standing restored.
     #[inline(always)]
@@ -362,39 +360,34 @@ pub(crate) fn any_here(mut wanted: impl FnMut(&Running) -> bool) -> bool {
 impl ItemRef {
     /// Finish: the running instance is over. Also who is to be told of that.
     pub(crate) fn finish(&self, stays: bool) -> (Finished, Vec<Arc<Completion>>) {
-        let state = &self.header().state;
-        let mut ended = Vec::new();
-        loop {
-            state.outwait_lookers();
-            let mut now = state.snapshot();
-            if now.has_flushers() {
-                now = self.collect(true, &mut ended);
-            }
-            if let Some(finished) = state.finish(now, stays) {
-                return (finished, ended);
-            }
-        }
-    }
-
-    /// Collect, where the word says that somebody waits.
-    fn collect(&self, outlasts: bool, ended: &mut Vec<Arc<Completion>>) -> Snapshot {
-        let aside = self.lent().aside().expect("who waits has found it");
-        aside.flushers.collect(&self.header().state, outlasts, ended)
+        self.end(true, |state, now| state.finish(now, stays))
     }
 
     /// Cancel: the claimed instance is over. Whether nobody has the item any more, and who is to be
     /// told. Where an earlier instance runs it is that one's end which tells.
     pub(crate) fn cancel(&self) -> (bool, Vec<Arc<Completion>>) {
+        self.end(false, WorkState::cancel)
+    }
+
+    /// `end` is tried with the word as it is once nobody looks and those who waited are collected. `ran`: it is
+    /// the running instance that ends.
+    fn end<R>(
+        &self,
+        ran: bool,
+        end: impl Fn(&WorkState, Snapshot) -> Option<R>,
+    ) -> (R, Vec<Arc<Completion>>) {
         let state = &self.header().state;
         let mut ended = Vec::new();
         loop {
             state.outwait_lookers();
             let mut now = state.snapshot();
-            if now.has_flushers() && !now.running() {
-                now = self.collect(false, &mut ended);
+            if now.has_flushers() && (ran || !now.running()) {
+                // Collect.
+                let aside = self.lent().aside().expect("who waits has found it");
+                now = aside.flushers.collect(state, ran, &mut ended);
             }
-            if let Some(last) = state.cancel(now) {
-                return (last, ended);
+            if let Some(end) = end(state, now) {
+                return (end, ended);
             }
         }
     }

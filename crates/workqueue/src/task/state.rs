@@ -162,11 +162,7 @@ impl WorkState {
         if now & (PENDING | DEPTH) == 0 {
             let next = now.wrapping_add(SEQ_ONE | PENDING);
             if self.word.compare_exchange(now, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                if now & LOOKERS != 0 {
-                    // At the instance before, which runs: the slot is still read.
-                    self.outwait_lookers_at_length();
-                }
-                return Ok(Queued::Now);
+                return Ok(self.pended(now));
             }
         }
         self.pend_slowly()
@@ -174,24 +170,28 @@ impl WorkState {
 
     #[inline(never)]
     fn pend_slowly(&self) -> Result<Queued, QueueError> {
-        let mut now = self.word.load(Ordering::Relaxed);
-        loop {
-            if now & PENDING == 0 && now & DEPTH != 0 {
-                return Err(QueueError::Disabled);
-            }
-            let next = if now & PENDING != 0 { now } else { now.wrapping_add(SEQ_ONE) | PENDING };
-            match self.word.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) if now & PENDING != 0 => return Ok(Queued::AlreadyPending),
-                Ok(_) => {
-                    if now & LOOKERS != 0 {
-                        // At the instance before, which runs: the slot is still read.
-                        self.outwait_lookers_at_length();
-                    }
-                    return Ok(Queued::Now);
-                }
-                Err(seen) => now = seen,
-            }
+        let was = self.update(|now| match now {
+            _ if now & PENDING != 0 => Some(now),
+            _ if now & DEPTH != 0 => None,
+            _ => Some(now.wrapping_add(SEQ_ONE) | PENDING),
+        });
+        let was = was.ok_or(QueueError::Disabled)?;
+        Ok(if was & PENDING != 0 { Queued::AlreadyPending } else { self.pended(was) })
+    }
+
+    /// The caller has made it pending; what it was.
+    #[inline]
+    fn pended(&self, was: u64) -> Queued {
+        if was & LOOKERS != 0 {
+            // At the instance before, which runs: the slot is still read.
+            self.outwait_lookers_at_length();
         }
+        Queued::Now
+    }
+
+    /// What it was; `None` where it stays that, since there is no `next`.
+    fn update(&self, next: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
+        self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).ok()
     }
 
     /// From pending to running, given a snapshot that is neither running nor claimed. The caller has
@@ -267,20 +267,14 @@ impl WorkState {
     /// The claimant runs the instance itself (it has copied the job). False where another instance
     /// runs: it is left to that one's worker, with the job slot filled.
     pub(crate) fn run_claimed(&self) -> bool {
-        let mut now = self.word.load(Ordering::Relaxed);
-        loop {
+        let was = self.update(|now| {
             debug_assert!(now & (PENDING | CLAIMED) == PENDING | CLAIMED);
-            let runs = now & RUNNING != 0;
-            let next = if runs {
-                (now & !CLAIMED) | AGAIN
-            } else {
-                (now & !(PENDING | CLAIMED | AGAIN)) | RUNNING
-            };
-            match self.word.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return !runs,
-                Err(seen) => now = seen,
-            }
-        }
+            Some(match now & RUNNING {
+                0 => now & !(PENDING | CLAIMED | AGAIN) | RUNNING,
+                _ => now & !CLAIMED | AGAIN,
+            })
+        });
+        was.is_some_and(|was| was & RUNNING == 0)
     }
 
     /// The claimant gives the instance back: it is about to put it into a container.
@@ -331,16 +325,12 @@ impl WorkState {
     /// The caller, which looks, takes the instance instead. False where it looks at what is another's by
     /// now; it looks no more then either.
     pub(crate) fn claim_looked_at(&self) -> bool {
-        let mut now = self.word.load(Ordering::Relaxed);
-        while now & (PENDING | RUNNING | CLAIMED) == PENDING {
-            let next = (now - LOOKER) | CLAIMED;
-            match self.word.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(seen) => now = seen,
-            }
+        let waits = |now| now & (PENDING | RUNNING | CLAIMED) == PENDING;
+        let claimed = self.update(|now| waits(now).then(|| (now - LOOKER) | CLAIMED)).is_some();
+        if !claimed {
+            self.look_away();
         }
-        self.look_away();
-        false
+        claimed
     }
 
     /// Waits, yielding, until nobody looks. None begins to while the instance is claimed, runs, or isn't
@@ -362,28 +352,13 @@ impl WorkState {
 
     /// Disables queueing once more; `None` where that has been done 65 535 times. What it was.
     pub(crate) fn disable(&self) -> Option<Snapshot> {
-        let mut now = self.word.load(Ordering::Relaxed);
-        while now & DEPTH != DEPTH {
-            let next = now + DEPTH_ONE;
-            match self.word.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Some(Snapshot(now)),
-                Err(seen) => now = seen,
-            }
-        }
-        None
+        self.update(|now| (now & DEPTH != DEPTH).then(|| now + DEPTH_ONE)).map(Snapshot)
     }
 
     /// Takes one `disable` back; how many are left. `None` where there was none.
     pub(crate) fn enable(&self) -> Option<u16> {
-        let mut now = self.word.load(Ordering::Relaxed);
-        while now & DEPTH != 0 {
-            let next = now - DEPTH_ONE;
-            match self.word.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Some(Snapshot(next).depth()),
-                Err(seen) => now = seen,
-            }
-        }
-        None
+        let was = self.update(|now| (now & DEPTH != 0).then(|| now - DEPTH_ONE))?;
+        Some(Snapshot(was).depth() - 1)
     }
 
     /// Under the flushers' lock: announces one who waits for the latest instance.
@@ -401,12 +376,6 @@ impl WorkState {
     pub(crate) fn clear_flushers(&self) -> Snapshot {
         let bits = FLUSHERS | FRESH;
         Snapshot(self.word.fetch_and(!bits, Ordering::AcqRel) & !bits)
-    }
-}
-
-impl fmt::Debug for WorkState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.snapshot().fmt(f)
     }
 }
 

@@ -128,24 +128,24 @@ impl Ticket {
     #[inline]
     pub(crate) fn home(&self) -> &Home {
         // SAFETY: it is there for as long as the ticket.
-        unsafe { self.0.home().as_ref() }
+        unsafe { self.0.spot().home.as_ref() }
     }
 
     /// Its place in the counts.
     #[inline]
     pub(crate) fn spot(&self) -> Spot {
-        Spot { home: self.0.home(), stripe: self.0.stripe(), colour: self.0.colour() }
+        self.0.spot()
     }
 
     /// The stripe of its pool that it lies in: that of the CPU that queued it.
     #[inline]
     pub(crate) fn stripe(&self) -> u32 {
-        self.0.stripe()
+        self.0.spot().stripe
     }
 
     /// What flushes know it by.
     pub(crate) fn colour(&self) -> u8 {
-        self.0.colour()
+        self.0.spot().colour
     }
 
     /// It has a place in the limiter now, to be given back. Before it is pushed, by who lets it
@@ -202,12 +202,7 @@ impl MaybeTicket {
 
     /// Takes the ticket out.
     pub(crate) fn take(&mut self) -> MaybeTicket {
-        self.replace(MaybeTicket::none())
-    }
-
-    /// Puts another one there; the one that was.
-    pub(crate) fn replace(&mut self, other: MaybeTicket) -> MaybeTicket {
-        mem::replace(self, other)
+        mem::replace(self, MaybeTicket::none())
     }
 }
 
@@ -275,21 +270,14 @@ mod word {
 
         /// There is a ticket.
         #[inline]
-        pub(super) fn home(&self) -> NonNull<Home> {
-            let home = self.load().map_addr(|address| address & HOME);
+        pub(super) fn spot(&self) -> Spot {
+            let word = self.load();
+            let home = word.map_addr(|address| address & HOME);
             debug_assert!(!home.is_null(), "there is a ticket");
             // SAFETY: it is that of `new`.
-            unsafe { NonNull::new_unchecked(home) }
-        }
-
-        #[inline]
-        pub(super) fn stripe(&self) -> u32 {
-            (self.load().addr() % STRIPES) as u32
-        }
-
-        #[inline]
-        pub(super) fn colour(&self) -> u8 {
-            ((self.load().addr() & !COUNTED) >> COLOUR) as u8
+            let home = unsafe { NonNull::new_unchecked(home) };
+            let colour = ((word.addr() & !COUNTED) >> COLOUR) as u8;
+            Spot { home, stripe: (word.addr() % STRIPES) as u32, colour }
         }
 
         #[inline]
@@ -315,13 +303,11 @@ mod word {
         fn a_word_says_what_it_was_made_of() {
             let home = NonNull::<Aligned>::dangling().cast::<Home>();
             for (stripe, colour) in [(0, 0), (STRIPES as u32 - 1, 0), (5, COLOURS as u8 - 1)] {
-                let word = Word::new(Spot { home, stripe, colour });
+                let spot = Spot { home, stripe, colour };
+                let word = Word::new(spot);
                 for counted in [false, true] {
                     assert!(!word.is_none());
-                    assert_eq!(
-                        (word.home(), word.stripe(), word.colour(), word.counted()),
-                        (home, stripe, colour, counted)
-                    );
+                    assert_eq!((word.spot(), word.counted()), (spot, counted));
                     word.count();
                 }
             }
@@ -359,20 +345,8 @@ mod word {
             self.place.is_none()
         }
 
-        fn place(&self) -> Spot {
+        pub(super) fn spot(&self) -> Spot {
             self.place.expect("there is a ticket")
-        }
-
-        pub(super) fn home(&self) -> NonNull<Home> {
-            self.place().home
-        }
-
-        pub(super) fn stripe(&self) -> u32 {
-            self.place().stripe
-        }
-
-        pub(super) fn colour(&self) -> u8 {
-            self.place().colour
         }
 
         pub(super) fn counted(&self) -> bool {

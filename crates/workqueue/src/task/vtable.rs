@@ -104,10 +104,10 @@ pub(crate) struct Table {
     pub(crate) alone: bool,
 }
 
-/// What tables are made of.
-struct Tables<I, C>(PhantomData<(I, C)>);
+/// The tables of items that are an `I`, and whose function or future is a `C`.
+pub(crate) struct TableOf<I, C>(PhantomData<(I, C)>);
 
-impl<I: Item, C> Tables<I, C> {
+impl<I: Item, C> TableOf<I, C> {
     /// Of items that live in a `Box`, and are kept by their state word.
     const fn kept(run: unsafe fn(NonNull<Header>)) -> Table {
         Table {
@@ -130,15 +130,20 @@ impl<I: Item, C> Tables<I, C> {
     }
 }
 
-impl<I: Runs, C> Tables<I, C> {
+impl<I: Runs, C> TableOf<I, C> {
     // SAFETY: as of the table's functions.
     const KEPT: Table = Self::kept(|item| unsafe { of::<I>(item) }.run());
-    const ONCE: Table = Table { once: true, ..Self::KEPT };
-    const COUNTED: Table = Table { release: release_count::<I>, kept: false, ..Self::KEPT };
+    /// Of items that live in a `Box`, are kept by their state word, and are queued once, by who makes
+    /// them.
+    pub(crate) const ONCE: Table = Table { once: true, ..Self::KEPT };
+    /// Of items that live in an `Arc`.
+    pub(crate) const COUNTED: Table =
+        Table { release: release_count::<I>, kept: false, ..Self::KEPT };
 }
 
-impl<I: Reusable, C> Tables<I, C> {
-    const REUSABLE: Table = Table {
+impl<I: Reusable, C> TableOf<I, C> {
+    /// Of items that live in a `Box`, are kept by their state word, and can be queued again and again.
+    pub(crate) const REUSABLE: Table = Table {
         aside: I::ASIDE,
         // SAFETY: as of the table's functions.
         unshelve: |item| unsafe { of::<I>(item) }.unshelve(),
@@ -148,35 +153,15 @@ impl<I: Reusable, C> Tables<I, C> {
     };
 }
 
-impl<I: Alone, C> Tables<I, C> {
+impl<I: Alone, C> TableOf<I, C> {
     // SAFETY: the item was leaked from a `Box`, and is the caller's, who gives it up.
     const USE_UP: unsafe fn(NonNull<Header>) =
         |item| unsafe { Box::from_raw(item.cast::<I>().as_ptr()) }.run();
-    const ALONE: Table = Table { alone: true, ..Self::kept(Self::USE_UP) };
+    /// Of items that live in a `Box`, are queued once, by who makes them, and are used up by that run.
+    pub(crate) const ALONE: Table = Table { alone: true, ..Self::kept(Self::USE_UP) };
 }
 
 impl Table {
-    /// Of items that live in an `Arc`, whose function or future is a `C`.
-    pub(crate) fn counted<I: Runs, C>() -> &'static Table {
-        &Tables::<I, C>::COUNTED
-    }
-
-    /// Of items that live in a `Box`, are kept by their state word, and can be queued again and again.
-    pub(crate) fn reusable<I: Reusable, C>() -> &'static Table {
-        &Tables::<I, C>::REUSABLE
-    }
-
-    /// Of items that live in a `Box`, are kept by their state word, and are queued once, by who makes
-    /// them.
-    pub(crate) fn once<I: Runs, C>() -> &'static Table {
-        &Tables::<I, C>::ONCE
-    }
-
-    /// Of items that live in a `Box`, are queued once, by who makes them, and are used up by that run.
-    pub(crate) fn alone<I: Alone, C>() -> &'static Table {
-        &Tables::<I, C>::ALONE
-    }
-
     /// Its items live in an `Arc`.
     pub(crate) fn is_counted(&self) -> bool {
         !self.kept
@@ -300,7 +285,7 @@ unsafe impl Send for ItemRef {}
 unsafe impl Sync for ItemRef {}
 
 impl ItemRef {
-    /// An item whose header has the table of [`Table::counted`].
+    /// An item whose header has the table of [`TableOf::COUNTED`].
     #[inline]
     pub(crate) fn counted<I: Item + 'static>(item: Arc<I>) -> ItemRef {
         // SAFETY: it may be kept for ever.

@@ -160,12 +160,8 @@ impl Timekeeper {
         self.cancel_if(|delayed| delayed.to.id() == queue);
     }
 
-    /// Cancels all delayed items.
-    pub(crate) fn cancel_all(&self) {
-        self.cancel_if(|_| true);
-    }
-
-    fn cancel_if(&self, which: impl Fn(&Delayed) -> bool) {
+    /// Cancels those delayed items.
+    pub(crate) fn cancel_if(&self, which: impl Fn(&Delayed) -> bool) {
         let handles = self.state.lock().timers.handles(which);
         let next = |handle| self.state.lock().timers.remove(handle).map(Delayed::popped);
         // One by one: to cancel one tells who waits, and runs the user's destructors, which may want to

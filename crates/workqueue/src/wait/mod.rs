@@ -42,7 +42,9 @@ const LATE: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy)]
 pub(crate) enum Target<'a> {
     Item(Lent<'a>, Role),
-    /// A flush that was called there.
+    /// A flush that was called there. Where no worker can come for what it waits for, the caller runs that, as a
+    /// rescuer would, as far as there is a stack. Nobody calls it for that: it looks when it begins to block, since
+    /// it may be the last one who does, and later each time that it has waited for as long again.
     Queue(&'a Arc<QueueCore>, &'a Location<'a>),
 }
 
@@ -51,30 +53,19 @@ pub(crate) fn is_here() -> bool {
     running::any_here(|_| true)
 }
 
-/// Waits for the event that the end of the item's instance completes. May block.
-///
-/// # Panics
-/// As [`take_back`]; and where it is found that the wait can't end.
+/// Waits for the event that the end of the item's instance completes: see [`Target::wait`].
 #[track_caller]
 pub(crate) fn wait(item: Lent<'_>, over: &Completion, role: Role) {
     Target::Item(item, role).wait(over);
 }
 
-/// Waits for the event of a flush of the queue. Where no worker can come for what it waits for, the caller
-/// runs that, as a rescuer would, as far as there is a stack. May block.
-///
-/// Nobody calls it for that: it looks when it begins to block, since it may be the last one who does, and
-/// later each time that it has waited for as long again.
-///
-/// # Panics
-/// Where it is found that the wait can't end. `location` is told as its place.
-pub(crate) fn wait_for_queue(queue: &Arc<QueueCore>, over: &Completion, location: &Location<'_>) {
-    Target::Queue(queue, location).wait(over);
-}
-
 impl<'a> Target<'a> {
+    /// Waits for the event. May block.
+    ///
+    /// # Panics
+    /// As [`take_back`]; and where it is found that the wait can't end: a flush at its location.
     #[track_caller]
-    fn wait(self, over: &'a Completion) {
+    pub(crate) fn wait(self, over: &'a Completion) {
         // In an atomic section nothing may be run: that wait is reported as it is.
         if !is_here() || context::in_atomic_section() {
             return over.wait();

@@ -28,8 +28,7 @@ use crate::task::header::{Job, Queued};
 use crate::task::running::{self, Running};
 use crate::task::ticket::Ticket;
 use crate::task::vtable::Lent;
-use crate::wait::messages;
-use crate::wait::stack;
+use crate::wait::{messages, stack};
 
 per_thread! {
     /// How many items that were taken back run on this thread's stack.
