@@ -290,9 +290,7 @@ impl Work {
     #[track_caller]
     pub(crate) fn flush_only(&self, role: Role) -> bool {
         let over = self.aside().flushers.join(&self.header().state);
-        let waits = over.is_some();
-        over.into_iter().for_each(|over| wait::wait(self.lent(), &over, role));
-        waits
+        over.map(|over| wait::wait(self.lent(), &over, role)).is_some()
     }
 
     /// Where its timer runs, has it fire now; then [`flush`](Work::flush)es it: true if there
@@ -311,7 +309,11 @@ impl Work {
 
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Work").field(&self.header().state.snapshot()).finish()
+        f.debug_struct("Work")
+            .field("pending", &self.is_pending())
+            .field("running", &self.is_running())
+            .field("disabled", &self.is_disabled())
+            .finish_non_exhaustive()
     }
 }
 

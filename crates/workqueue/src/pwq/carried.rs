@@ -58,12 +58,8 @@ impl Deferred {
     /// those over were counted before, and those that came are after.
     pub(crate) fn in_flight(&self, slot: &PwqSlot<Pwq>) -> u64 {
         let most = slot.tally.in_flight();
-        match self.0.get(&ptr::from_ref(slot).addr()) {
-            Some(OfSlot { over, carried, .. }) => {
-                most.min(slot.tally.ever_came().saturating_sub(over + carried))
-            }
-            None => most,
-        }
+        let Some(of_slot) = self.0.get(&ptr::from_ref(slot).addr()) else { return most };
+        most.min(slot.tally.ever_came().saturating_sub(of_slot.over + of_slot.carried))
     }
 
     /// Instances queued here so far, by `counted`, which is what the slot knows of.

@@ -25,7 +25,7 @@ pub(crate) enum CountedBy {
 /// The slots of a queue. They are the queue's for its whole life, whatever its attributes.
 pub(crate) struct Limiter<T: Hold, F: FencePolicy = FullFence> {
     /// I: what they stand for.
-    counted_by: CountedBy,
+    pub(crate) counted_by: CountedBy,
     /// I: the slots; what changes in them, they guard.
     slots: Box<[CachePadded<Slot<T, F>>]>,
 }
@@ -42,11 +42,6 @@ impl<T: Hold, F: FencePolicy> Limiter<T, F> {
             counted_by,
             slots: (0..slots).map(|_| CachePadded::new(Slot::new(limit))).collect(),
         }
-    }
-
-    /// What the slots stand for.
-    pub(crate) fn counted_by(&self) -> CountedBy {
-        self.counted_by
     }
 
     /// The slot of a pool, by its index and its node.

@@ -112,19 +112,6 @@ impl Pwq {
         self.shared.limiter.line_of(ptr::from_ref(self) as usize)
     }
 
-    /// Whether no CPU of its pod can be used (a moment ago).
-    #[inline]
-    pub(crate) fn away(&self) -> bool {
-        self.at.reading().away()
-    }
-
-    /// Whether its pod is for no work that may run anywhere (a moment ago).
-    #[inline]
-    pub(crate) fn away_or_aside(&self) -> bool {
-        let reading = self.at.reading();
-        reading.away() || reading.aside()
-    }
-
     /// The colours of what the limiter holds back here.
     pub(crate) fn colours_held(&self) -> HashSet<u8> {
         // SAFETY: each is in the list, whose lock is held: its slot is filled, and a claimant writes it

@@ -35,6 +35,8 @@ pub(crate) struct QueueCore {
     /// I: the name for reports.
     pub(crate) name: String,
     pub(crate) traits: Traits,
+    /// I: who runs its work where no worker can.
+    pub(crate) rescuer: Option<Rescuer>,
     pub(crate) colours: Colours<Careful, Pwq>,
     /// Which instances may be active, and which are held back.
     pub(crate) limiter: Limiter<Queued>,
@@ -59,6 +61,7 @@ pub(crate) struct Limit {
 }
 
 /// What a queue is, for good.
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Traits {
     /// I: what it is.
     pub(crate) kind: QueueKind,
@@ -70,8 +73,6 @@ pub(crate) struct Traits {
     pub(crate) timed: bool,
     /// I: whether it is the queue below another one, which takes work also while it is drained.
     pub(crate) is_below: bool,
-    /// I: who runs its work where no worker can.
-    pub(crate) rescuer: Option<Rescuer>,
 }
 
 impl QueueCore {
@@ -80,12 +81,14 @@ impl QueueCore {
         name: String,
         pools: &WorkerPools,
         traits: Traits,
+        rescuer: Option<Rescuer>,
         (counted_by, places): (CountedBy, usize),
     ) -> Arc<QueueCore> {
         Arc::new(QueueCore {
             id: pools.next_queue(),
             name,
             traits,
+            rescuer,
             colours: Colours::new(),
             limiter: Limiter::new(counted_by, places),
             limit: Mutex::new(Limit { max_active: UNLIMITED, cpus: None }),
@@ -190,7 +193,7 @@ impl Registered for QueueCore {
     }
 
     fn rescuer(&self) -> Option<&Rescuer> {
-        self.traits.rescuer.as_ref()
+        self.rescuer.as_ref()
     }
 
     fn in_flight(&self) -> u64 {

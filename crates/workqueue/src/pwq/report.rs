@@ -25,7 +25,7 @@ pub(crate) fn of(queue: &QueueCore, id: &dyn Fn(usize, usize) -> Option<usize>) 
         freezable: queue.traits.freezable,
         frozen: queue.is_frozen(),
         timed: queue.traits.timed,
-        rescuer: queue.traits.rescuer.is_some(),
+        rescuer: queue.rescuer.is_some(),
         ..QueueDump::default()
     };
     if dump.kind == QueueKind::Ordered {
@@ -58,7 +58,7 @@ fn slots(queue: &QueueCore, pods: &[(usize, u32)]) -> Vec<SlotDump> {
     let last = queue.limiter.slots().count().saturating_sub(1);
     let slots = queue.limiter.slots().enumerate().filter_map(|(index, slot)| {
         let (active, max, held) = slot.sizes();
-        let place = match queue.limiter.counted_by() {
+        let place = match queue.limiter.counted_by {
             CountedBy::Queue => SlotPlace::Queue,
             CountedBy::Node if index == last => SlotPlace::NoNode,
             CountedBy::Node => SlotPlace::Node(u32::try_from(index).ok()?),

@@ -58,15 +58,11 @@ pub(crate) fn let_through(claimed: Claimed) {
 
 /// Back into the list of the pool that it was queued on.
 pub(crate) fn requeue(claimed: Claimed) {
-    let home = claimed.job().ticket.as_ref().map(|ticket| {
-        let pwq = Pwq::of(ticket);
-        (Arc::clone(&pwq.group), pwq.pool, ticket.stripe())
-    });
     let queued = claimed.release();
-    match home {
-        Some((group, pool, stripe)) => group.push(pool, stripe, queued),
-        // Only in models of a pool alone.
-        None => drop(queued),
+    // None only in models of a pool alone.
+    if let Some(ticket) = queued.ticket() {
+        let (pwq, stripe) = (Pwq::of(ticket), ticket.stripe());
+        Arc::clone(&pwq.group).push(pwq.pool, stripe, queued);
     }
 }
 

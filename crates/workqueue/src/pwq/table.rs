@@ -9,18 +9,19 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::fence::FullFence;
 use corewise_sync::sys::current_cpu;
 use corewise_sync::{CachePadded, Swap};
 
 use crate::attributes::At;
 use crate::error::{self, QueueError};
-use crate::pool::current_worker;
+use crate::pool::{Pool, current_worker};
 use crate::pools::groups::Lease;
 use crate::pools::{WorkerPools, nodes};
 use crate::pwq::Pwq;
 use crate::pwq::arc_field::ArcField;
 use crate::pwq::enter;
-use crate::pwq::limit_slot::{Gate, Slot};
+use crate::pwq::limit_slot::Slot;
 use crate::pwq::queue_core::QueueCore;
 use crate::pwq::slot::Entry;
 use crate::pwq::submit::push_new;
@@ -68,16 +69,8 @@ pub(crate) struct NodePools {
 }
 
 impl PwqTable {
-    /// Joins a queue with the pools of a lease.
-    pub(crate) fn new(
-        shared: &Arc<QueueCore>,
-        pools: &WorkerPools,
-        lease: &Arc<Lease>,
-    ) -> PwqTable {
-        Self::of_plan(shared, Plan::new(pools, lease))
-    }
-
-    pub(crate) fn of_plan(shared: &Arc<QueueCore>, plan: Plan) -> PwqTable {
+    /// Joins a queue with the pools of a plan.
+    pub(crate) fn new(shared: &Arc<QueueCore>, plan: Plan) -> PwqTable {
         let plan = Arc::new(plan);
         let pwqs = PwqTable {
             shared: Arc::clone(shared),
@@ -90,9 +83,9 @@ impl PwqTable {
         pwqs
     }
 
-    /// Joins the queue with the pools of another lease, instead of those that it had. One at a time.
-    pub(crate) fn replace(&self, pools: &WorkerPools, lease: &Arc<Lease>) {
-        let plan = Arc::new(Plan::new(pools, lease));
+    /// Joins the queue with the pools of another plan, instead of those that it had. One at a time.
+    pub(crate) fn replace(&self, plan: Plan) {
+        let plan = Arc::new(plan);
         self.follow(&plan);
         self.plan.store(plan);
     }
@@ -110,12 +103,6 @@ impl PwqTable {
         }
         // Retire.
         self.shared.colours.retire_all_but(&slots);
-    }
-
-    /// What stands in the way of all that is queued: a hint.
-    #[inline]
-    pub(crate) fn glance(&self) -> Gate {
-        self.slot.glance()
     }
 
     pub(crate) fn shared(&self) -> &Arc<QueueCore> {
@@ -161,8 +148,8 @@ impl PwqTable {
         self.bound
             || match place {
                 At::Cpu(_) => true,
-                At::Node(_) => !pwq.away(),
-                At::Here | At::Near(_) => !pwq.away_or_aside(),
+                At::Node(_) => !pwq.at.reading().away(),
+                At::Here | At::Near(_) => takes_any_work(&pwq.at),
             }
     }
 
@@ -295,14 +282,14 @@ impl PwqTable {
     /// Whether the queue takes nothing any more. All slots of the limiter are closed at once, and when
     /// the pools are, before them.
     pub(crate) fn is_closed(&self) -> bool {
-        self.glance().closed()
+        self.slot.glance().closed()
     }
 
     /// Whether the queue takes it: asked before anything is changed. All slots are closed, or drained, at
     /// once.
     #[inline]
     pub(crate) fn check_at_once(&self, accepted: bool) -> Result<(), QueueError> {
-        self.shared().check(self.glance(), accepted)
+        self.shared().check(self.slot.glance(), accepted)
     }
 }
 
@@ -313,7 +300,8 @@ impl Drop for PwqTable {
 }
 
 impl Plan {
-    fn new(pools: &WorkerPools, lease: &Arc<Lease>) -> Plan {
+    /// Of the pools of a lease.
+    pub(crate) fn new(pools: &WorkerPools, lease: &Arc<Lease>) -> Plan {
         let topology = pools.machine().topology();
         let group = &lease.group;
         let mut by_cpu = vec![None; topology.cpu_set().last().map_or(0, |last| last as usize + 1)];
@@ -351,13 +339,13 @@ impl Plan {
         };
         match &on_node.pools[..] {
             [] => self.here(bound),
-            [only] if !self.away(*only) => *only,
+            [only] if !self.pool(*only).reading().away() => *only,
             several => {
                 let here = self.here(bound);
                 if several.contains(&here) {
                     return here;
                 }
-                let has_cpus = |pool| !self.away(pool);
+                let has_cpus = |pool| !self.pool(pool).reading().away();
                 let found = self.in_turn(&on_node.next, several.len(), |n| several[n], has_cpus);
                 found.unwrap_or(here)
             }
@@ -366,7 +354,7 @@ impl Plan {
 
     fn here(&self, bound: bool) -> usize {
         let own = current_cpu().and_then(|cpu| self.by_cpu.get(cpu as usize).copied().flatten());
-        let own = own.filter(|&pool| bound || !self.away_or_aside(pool));
+        let own = own.filter(|&pool| bound || takes_any_work(self.pool(pool)));
         own.unwrap_or_else(|| self.any())
     }
 
@@ -374,7 +362,7 @@ impl Plan {
     /// kernel's `wq_select_unbound_cpu`.
     fn any(&self) -> usize {
         let (rotor, pools) = (&self.rotor, self.cpus.len());
-        let found = self.in_turn(rotor, pools, |n| n, |pool| !self.away_or_aside(pool));
+        let found = self.in_turn(rotor, pools, |n| n, |pool| takes_any_work(self.pool(pool)));
         found.unwrap_or_else(|| rotor.load(Ordering::Relaxed) % pools)
     }
 
@@ -389,14 +377,14 @@ impl Plan {
         (0..n).map(|_| pool(rotor.fetch_add(1, Ordering::Relaxed) % n)).find(|&pool| will_do(pool))
     }
 
-    /// Whether no CPU of a pool's pod can be used, or it has no share of what may run (a moment ago).
-    fn away_or_aside(&self, pool: usize) -> bool {
-        let reading = self.lease.group.pools[pool].reading();
-        reading.away() || reading.aside()
+    fn pool(&self, pool: usize) -> &Pool<FullFence> {
+        &self.lease.group.pools[pool]
     }
+}
 
-    /// Whether no CPU of a pool's pod can be used (a moment ago).
-    fn away(&self, pool: usize) -> bool {
-        self.lease.group.pools[pool].reading().away()
-    }
+/// Whether a CPU of the pool's pod can be used, and it has a share of what may run (a moment ago).
+#[inline]
+fn takes_any_work(pool: &Pool<FullFence>) -> bool {
+    let reading = pool.reading();
+    !reading.away() && !reading.aside()
 }

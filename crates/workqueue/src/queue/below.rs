@@ -46,7 +46,7 @@ impl Workqueue {
         let (shared, pools) = (self.shared(), &self.shared().pools);
         let builder = QueueBuilder::below(shared, self.attributes());
         builder.clone().build(pools).or_else(|error| match error {
-            BuildError::Threads { .. } if shared.traits.rescuer.is_some() => {
+            BuildError::Threads { .. } if shared.rescuer.is_some() => {
                 tracing::warn!(queue = shared.name, %error, "the queue below does without a rescuer");
                 builder.without_rescuer().build(pools)
             }

@@ -10,7 +10,7 @@ use crate::error::BuildError;
 use crate::pools::{WorkerPools, nodes};
 use crate::pwq::limit::CountedBy;
 use crate::pwq::queue_core::{QueueCore, Traits};
-use crate::pwq::table::PwqTable;
+use crate::pwq::table::{Plan, PwqTable};
 use crate::queue::Workqueue;
 
 /// Sets up a [`Workqueue`].
@@ -35,31 +35,23 @@ use crate::queue::Workqueue;
 #[must_use = "`build` makes the queue"]
 pub struct QueueBuilder {
     name: String,
-    kind: QueueKind,
+    traits: Traits,
     attributes: Attributes,
     /// The scope was asked for.
     scoped: bool,
-    freezable: bool,
     power_efficient: bool,
-    cpu_intensive: bool,
     rescuer: bool,
-    timed: bool,
-    is_below: bool,
 }
 
 impl QueueBuilder {
     pub(crate) fn new(name: String) -> Self {
         QueueBuilder {
             name,
-            kind: QueueKind::Unbound,
+            traits: Traits::default(),
             attributes: Attributes::default(),
             scoped: false,
-            freezable: false,
             power_efficient: false,
-            cpu_intensive: false,
             rescuer: false,
-            timed: false,
-            is_below: false,
         }
     }
 
@@ -68,7 +60,7 @@ impl QueueBuilder {
     /// [`max_active`](Self::max_active), [`QueueKind::Ordered`] or [`freezable`](Self::freezable), which
     /// would hold up what is waited for. Default: no.
     pub fn lowest(mut self) -> Self {
-        self.is_below = true;
+        self.traits.is_below = true;
         self
     }
 
@@ -78,14 +70,12 @@ impl QueueBuilder {
 
     /// The queue below one with these attributes: see [`Workqueue::below`].
     pub(crate) fn below(above: &QueueCore, attributes: Attributes) -> Self {
-        let Traits { kind, cpu_intensive, timed, ref rescuer, .. } = above.traits;
+        let per_cpu = above.traits.kind.per_cpu();
+        let kind = if per_cpu { above.traits.kind } else { QueueKind::Unbound };
         QueueBuilder {
-            kind: if kind.per_cpu() { kind } else { QueueKind::Unbound },
+            traits: Traits { kind, freezable: false, is_below: true, ..above.traits },
             attributes: Attributes { max_active: 0, ..attributes },
-            cpu_intensive,
-            rescuer: rescuer.is_some(),
-            timed,
-            is_below: true,
+            rescuer: above.rescuer.is_some(),
             ..QueueBuilder::new(format!("{}/below", above.name))
         }
     }
@@ -138,13 +128,13 @@ impl QueueBuilder {
 
     /// What the queue is. Default: [`QueueKind::Unbound`].
     pub fn kind(mut self, kind: QueueKind) -> Self {
-        self.kind = kind;
+        self.traits.kind = kind;
         self
     }
 
     /// Whether [`WorkerPools::freeze`] holds its work back. Default: no.
     pub fn freezable(mut self) -> Self {
-        self.freezable = true;
+        self.traits.freezable = true;
         self
     }
 
@@ -163,7 +153,7 @@ impl QueueBuilder {
     /// out to compute for long are found, see
     /// [`PoolsBuilder::cpu_intensive_after`](crate::PoolsBuilder::cpu_intensive_after).
     pub fn cpu_intensive(mut self) -> Self {
-        self.cpu_intensive = true;
+        self.traits.cpu_intensive = true;
         self
     }
 
@@ -172,7 +162,7 @@ impl QueueBuilder {
     ///
     /// [`QueueStats::run_time`]: crate::QueueStats::run_time
     pub fn timed(mut self, timed: bool) -> Self {
-        self.timed = timed;
+        self.traits.timed = timed;
         self
     }
 
@@ -195,7 +185,7 @@ impl QueueBuilder {
     /// thread, [`BuildError::ShutDown`] after [`WorkerPools::shutdown`].
     pub fn build(self, pools: &WorkerPools) -> Result<Workqueue, BuildError> {
         let kind = self.checked_kind(pools)?;
-        let Self { name, mut attributes, freezable, cpu_intensive, timed, is_below, .. } = self;
+        let Self { name, traits, mut attributes, .. } = self;
         if kind.per_cpu() {
             (attributes.scope, attributes.strict) = (AffinityScope::Cpu, true);
         }
@@ -211,10 +201,10 @@ impl QueueBuilder {
             reason: error.to_string(),
         };
         let rescuer = rescuer.map_err(no_thread)?;
-        let traits = Traits { kind, freezable, cpu_intensive, timed, is_below, rescuer };
-        let shared = QueueCore::new(name, pools, traits, counted_by);
+        let traits = Traits { kind, ..traits };
+        let shared = QueueCore::new(name, pools, traits, rescuer, counted_by);
         shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
-        let table = PwqTable::new(&shared, pools, &lease);
+        let table = PwqTable::new(&shared, Plan::new(pools, &lease));
         pools.register(Arc::clone(&shared) as _);
         shared.warn_of_cut(attributes.max_active);
         Ok(Workqueue::new(shared, attributes, table))
@@ -222,26 +212,27 @@ impl QueueBuilder {
 
     /// What it is to be, where that takes the other options.
     fn checked_kind(&self, pools: &WorkerPools) -> Result<QueueKind, BuildError> {
-        let saves = self.power_efficient && self.kind == QueueKind::Bound;
+        let Traits { kind, freezable, cpu_intensive, is_below: lowest, .. } = self.traits;
+        let saves = self.power_efficient && kind == QueueKind::Bound;
         let Attributes { scope, ref cpus, nice, max_active, .. } = self.attributes;
         let pods = self.scoped && scope != AffinityScope::Cpu && !saves;
-        let (bottom_half, lowest) = (self.kind == QueueKind::BottomHalf, self.is_below);
+        let bottom_half = kind == QueueKind::BottomHalf;
         let conflicts = [
-            (self.kind.per_cpu() && pods, "scope", self.kind.name()),
-            (max_active > self.kind.most_active(), "max_active", self.kind.name()),
-            (bottom_half && ![0, HIGH_PRIORITY].contains(&nice), "nice", self.kind.name()),
-            (bottom_half && self.freezable, "freezable", self.kind.name()),
-            (bottom_half && self.power_efficient, "power_efficient", self.kind.name()),
-            (bottom_half && cpus.is_some(), "cpus", self.kind.name()),
-            (bottom_half && self.cpu_intensive, "cpu_intensive", self.kind.name()),
-            (bottom_half && self.rescuer, "rescuer", self.kind.name()),
-            (lowest && self.kind == QueueKind::Ordered, "lowest", self.kind.name()),
+            (kind.per_cpu() && pods, "scope", kind.name()),
+            (max_active > kind.most_active(), "max_active", kind.name()),
+            (bottom_half && ![0, HIGH_PRIORITY].contains(&nice), "nice", kind.name()),
+            (bottom_half && freezable, "freezable", kind.name()),
+            (bottom_half && self.power_efficient, "power_efficient", kind.name()),
+            (bottom_half && cpus.is_some(), "cpus", kind.name()),
+            (bottom_half && cpu_intensive, "cpu_intensive", kind.name()),
+            (bottom_half && self.rescuer, "rescuer", kind.name()),
+            (lowest && kind == QueueKind::Ordered, "lowest", kind.name()),
             (lowest && max_active != 0, "lowest", "max_active"),
-            (lowest && self.freezable, "lowest", "freezable"),
+            (lowest && freezable, "lowest", "freezable"),
         ];
         if let Some((_, asked, with)) = conflicts.into_iter().find(|(conflict, ..)| *conflict) {
             return Err(BuildError::Conflict { queue: self.name.clone(), asked, with });
         }
-        Ok(if saves && pools.is_power_efficient() { QueueKind::Unbound } else { self.kind })
+        Ok(if saves && pools.is_power_efficient() { QueueKind::Unbound } else { kind })
     }
 }

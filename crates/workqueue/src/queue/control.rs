@@ -8,6 +8,7 @@ use corewise_sync::Mutex;
 
 use crate::attributes::{Attributes, PoolKey, QueueKind};
 use crate::error::BuildError;
+use crate::pwq::table::Plan;
 use crate::queue::Workqueue;
 use crate::timekeeper::registered::Registered;
 use crate::wait::{Target, messages};
@@ -68,7 +69,7 @@ impl Workqueue {
         let mut current = self.inner.control.attributes.lock();
         if key != PoolKey::of(shared.traits.kind, &current) {
             // A queuer that has Entered an old pwq queues on the old pools, which that pwq keeps open.
-            self.table().replace(&shared.pools, &lease);
+            self.table().replace(Plan::new(&shared.pools, &lease));
         }
         shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
         *current = attributes.clone();

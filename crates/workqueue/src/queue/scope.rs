@@ -20,6 +20,7 @@
 use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem;
 use std::panic::{self, AssertUnwindSafe, Location};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -186,7 +187,7 @@ impl<'scope> Scope<'scope, '_> {
         // SAFETY: only the lifetime changes. `task` holds a member of the scope until its closure is
         // over, and the scope waits for its members: until then all of `'scope` is alive. After that
         // whoever has the item finds nothing of `'scope` in it: see the module's text.
-        let item: Arc<dyn ScopedItem> = unsafe { std::mem::transmute(item) };
+        let item: Arc<dyn ScopedItem> = unsafe { mem::transmute(item) };
         let open = self.shared.remember(item);
         // SAFETY: as above.
         let hold = || unsafe { ItemRef::counted_for_a_while(Arc::clone(&task)) };
@@ -417,6 +418,12 @@ enum Stage<C, T> {
     Gone,
 }
 
+impl<C, T> Stage<C, T> {
+    fn is_returned(&self) -> bool {
+        matches!(self, Stage::Returned(_))
+    }
+}
+
 struct Slot<C, T> {
     stage: Stage<C, T>,
     /// The handle was dropped.
@@ -433,10 +440,14 @@ struct ScopedTask<C, T> {
 }
 
 impl<C: FnOnce() -> T + Send, T: Send> ScopedTask<C, T> {
-    /// Takes the closure where `which` accepts the stage.
-    fn take_closure(&self, which: fn(&Stage<C, T>) -> bool) -> Stage<C, T> {
+    /// Where the stage is `wanted`: what it was, with `next` in its place.
+    fn take_stage(
+        &self,
+        wanted: fn(&Stage<C, T>) -> bool,
+        next: Stage<C, T>,
+    ) -> Option<Stage<C, T>> {
         let stage = &mut self.slot.lock().stage;
-        if which(stage) { std::mem::replace(stage, Stage::Running) } else { Stage::Gone }
+        wanted(stage).then(|| mem::replace(stage, next))
     }
 
     /// Calls the closure, and leaves its value to the handle.
@@ -469,8 +480,8 @@ fn unseen<T>(value: Result<T, JoinError>, shared: &Shared) {
 
 impl<C: FnOnce() -> T + Send, T: Send> Runs for ScopedTask<C, T> {
     fn run(&self) {
-        let waiting = |stage: &Stage<C, T>| matches!(stage, Stage::Waiting(..));
-        if let Stage::Waiting(closure, member) = self.take_closure(waiting) {
+        let waiting = self.take_stage(|stage| matches!(stage, Stage::Waiting(..)), Stage::Running);
+        if let Some(Stage::Waiting(closure, member)) = waiting {
             self.call(closure, &member.0);
             // Last, and in a frame that was given nothing of `'scope`: from here on it may be over.
             drop(member);
@@ -483,7 +494,7 @@ unsafe impl<C: FnOnce() -> T + Send, T: Send> Item for ScopedTask<C, T> {
     fn cancelled(&self) {
         let member = {
             let mut slot = self.slot.lock();
-            match std::mem::replace(&mut slot.stage, Stage::Gone) {
+            match mem::replace(&mut slot.stage, Stage::Gone) {
                 Stage::Waiting(closure, member) => {
                     slot.stage = Stage::Returned(closure);
                     member
@@ -513,12 +524,12 @@ unsafe impl<C: FnOnce() -> T + Send, T: Send> Item for ScopedTask<C, T> {
 impl<C: FnOnce() -> T + Send, T: Send> ScopedItem for ScopedTask<C, T> {
     fn is_over(&self) -> bool {
         // Not where it runs: the scope waits for it, and is seen to.
-        self.done.is_complete() && !matches!(self.slot.lock().stage, Stage::Returned(_))
+        self.done.is_complete() && !self.slot.lock().stage.is_returned()
     }
 
     fn run_returned(&self, shared: &Shared) {
-        let returned = |stage: &Stage<C, T>| matches!(stage, Stage::Returned(_));
-        if let Stage::Returned(closure) = self.take_closure(returned) {
+        if let Some(Stage::Returned(closure)) = self.take_stage(Stage::is_returned, Stage::Running)
+        {
             self.call(closure, shared);
         }
     }
@@ -528,13 +539,7 @@ impl<C: FnOnce() -> T + Send, T: Send> ScopedItem for ScopedTask<C, T> {
     }
 
     fn give_up(&self) {
-        let closure = {
-            let stage = &mut self.slot.lock().stage;
-            match stage {
-                Stage::Returned(_) => std::mem::replace(stage, Stage::Gone),
-                _ => return,
-            }
-        };
+        let closure = self.take_stage(Stage::is_returned, Stage::Gone);
         shielded("dropping a scoped closure that can't run", || drop(closure));
     }
 }
@@ -545,13 +550,9 @@ impl<C: FnOnce() -> T + Send, T: Send> Outcome<T> for ScopedTask<C, T> {
     }
 
     fn take(&self) -> Option<Result<T, JoinError>> {
-        let mut slot = self.slot.lock();
-        match std::mem::replace(&mut slot.stage, Stage::Gone) {
-            Stage::Value(value) => Some(value),
-            other => {
-                slot.stage = other;
-                None
-            }
+        match self.take_stage(|stage| matches!(stage, Stage::Value(_)), Stage::Gone) {
+            Some(Stage::Value(value)) => Some(value),
+            _ => None,
         }
     }
 

@@ -83,16 +83,6 @@ impl Place {
     }
 }
 
-/// Why there is nothing to claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// Nothing is pending.
-    NotPending,
-    /// Somebody is in the middle of a short step with it: a queuer between Pend and Push, or another
-    /// claimant. Try again: the kernel's `-EAGAIN`.
-    Busy,
-}
-
 impl Header {
     /// Whether the pending instance lies in a pool, for anybody to take it (a moment ago).
     pub(crate) fn may_be_taken_back(&self) -> bool {
@@ -119,28 +109,19 @@ impl Lent<'_> {
     /// yielding, for others' short steps. Takes short locks.
     pub(crate) fn claim(self) -> Option<Claimed> {
         loop {
-            match self.try_claim() {
-                Ok(claimed) => return Some(claimed),
-                Err(Refused::NotPending) => return None,
-                Err(Refused::Busy) => thread::yield_now(),
-            }
-        }
-    }
-
-    /// As [`Lent::claim`], but doesn't wait for who is about to queue, start or claim it.
-    pub(crate) fn try_claim(self) -> Result<Claimed, Refused> {
-        loop {
             // Look.
             let now = self.state.snapshot();
             if !now.pending() {
-                return Err(Refused::NotPending);
+                return None;
             }
-            if now.claimed() || !now.again() && self.place(now.seq()) == Place::Nowhere {
-                return Err(Refused::Busy);
-            }
-            // Claim.
-            if self.state.claim(now) {
-                return Ok(self.detach(now));
+            // Somebody is in the middle of a short step with it: a queuer between Pend and Push, or another
+            // claimant. The kernel's `-EAGAIN`.
+            let busy = now.claimed() || !now.again() && self.place(now.seq()) == Place::Nowhere;
+            if busy {
+                thread::yield_now();
+            } else if self.state.claim(now) {
+                // Claim.
+                return Some(self.detach(now));
             }
         }
     }

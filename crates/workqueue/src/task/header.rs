@@ -158,7 +158,7 @@ impl Queued {
     /// one that is pending, and gives it up here.
     #[inline]
     pub(crate) unsafe fn new(item: ItemRef, job: Job) -> Queued {
-        let header = item.into_pointer();
+        let header = item.pointer();
         // Fill. SAFETY: the header lives inside the item, which this handle now keeps alive.
         let slot = &unsafe { header.as_ref() }.job;
         // SAFETY: the caller holds `PENDING`: until the place says something nobody else touches the slot.

@@ -17,8 +17,6 @@
 //! | 24..36 | lookers | how many read the job slot at the moment | `peek` | `look_away`, `claim_looked_at` |
 //! | 36.. | sequence | number of the instance queued last | `pend` | never: it wraps |
 
-use std::fmt;
-
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::thread;
 
@@ -44,7 +42,7 @@ const SEQ_ONE: u64 = 1 << SEQ_SHIFT;
 pub(crate) type Seq = u64;
 
 /// A decoded reading of the word.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Snapshot(u64);
 
 impl Snapshot {
@@ -97,21 +95,6 @@ impl Snapshot {
     #[inline]
     pub(crate) fn seq(self) -> Seq {
         self.0 >> SEQ_SHIFT
-    }
-}
-
-impl fmt::Debug for Snapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorkState")
-            .field("pending", &self.pending())
-            .field("running", &self.running())
-            .field("again", &self.again())
-            .field("claimed", &self.claimed())
-            .field("disabled", &self.depth())
-            .field("flushers", &self.has_flushers())
-            .field("lookers", &((self.0 & LOOKERS) / LOOKER))
-            .field("seq", &self.seq())
-            .finish()
     }
 }
 

@@ -303,7 +303,7 @@ impl ItemRef {
         ItemRef(unsafe { NonNull::new_unchecked(Arc::into_raw(item).cast_mut()) }.cast())
     }
 
-    /// The item of an instance that was given up with [`ItemRef::into_pointer`], or that its state word
+    /// The item of an instance that was given up by its [pointer](ItemRef::pointer), or that its state word
     /// keeps.
     ///
     /// # Safety
@@ -317,12 +317,6 @@ impl ItemRef {
     /// The header, by a pointer to the whole item.
     #[inline]
     pub(crate) fn pointer(&self) -> NonNull<Header> {
-        self.0
-    }
-
-    /// Gives the hold up to whoever gets the pointer.
-    #[inline]
-    pub(crate) fn into_pointer(self) -> NonNull<Header> {
         self.0
     }
 

@@ -11,7 +11,7 @@ use corewise_sync::sys::{CpuTime, Reading, Tid};
 use super::Settings;
 use super::hogs::Hogs;
 use super::policy::{
-    self, Calls, Met, Pace, Progress, REMIND_EVERY, RETRY_AFTER, Sample, Seen, Still, TICK, Verdict,
+    self, Met, Pace, Progress, REMIND_EVERY, RETRY_AFTER, Sample, Seen, Still, TICK, Verdict,
 };
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
@@ -198,11 +198,10 @@ impl Looker {
             group.retry(pool);
         }
         let calls = progress.look(now, look.taken, look.helpless, stall_after);
-        let Calls { mayday, stalled } = calls;
-        if mayday {
+        if calls.mayday {
             self.found.push(Found::Mayday { group: Arc::clone(group), pool });
         }
-        if let Some(since) = stalled {
+        if let Some(since) = calls.stalled {
             self.found.push(Found::Stalled { group: Arc::clone(group), pool, since });
         }
         Some(Stuck { progress, ended, workers })

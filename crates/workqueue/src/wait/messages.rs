@@ -44,10 +44,10 @@ pub(crate) fn for_instance(instance: &Job, table: &Table) -> Option<(String, Lab
 
 /// The kernel's `check_flush_dependency`: whether the current item's queue has a rescuer, and this one has none.
 fn defeats_rescuer(queue: &QueueCore) -> bool {
-    queue.traits.rescuer.is_none()
+    queue.rescuer.is_none()
         && running::current(|running| {
             let own = running.and_then(Running::ticket);
-            own.is_some_and(|own| Pwq::of(own).shared.traits.rescuer.is_some())
+            own.is_some_and(|own| Pwq::of(own).shared.rescuer.is_some())
         })
 }
 

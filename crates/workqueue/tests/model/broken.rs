@@ -60,7 +60,7 @@ impl Lent<'_> {
         true
     }
 
-    /// A [`Lent::try_claim`] that doesn't look whether the queuer has filled the slot yet. Touches the slot as a
+    /// A [`Lent::claim`] that doesn't look whether the queuer has filled the slot yet. Touches the slot as a
     /// claimant does, and gives it back.
     pub(super) fn claim_hastily(self) {
         let now = self.state.snapshot();

@@ -19,7 +19,6 @@ use corewise_sync::hazard::Hazards;
 use corewise_topology::{AffinityScope, CpuSet, Machine};
 
 use crate::attributes::At;
-use crate::attributes::QueueKind;
 use crate::error;
 use crate::handle::work::Work;
 use crate::pool::PoolSpec;
@@ -269,14 +268,8 @@ impl QueueModel {
         let shared = QueueCore::new(
             "model".into(),
             &WorkerPools::new(&machine),
-            Traits {
-                is_below: false,
-                kind: QueueKind::Unbound,
-                freezable: false,
-                cpu_intensive: false,
-                timed: false,
-                rescuer: None,
-            },
+            Traits::default(),
+            None,
             places,
         );
         let lease = Arc::new(Lease { group: Arc::clone(&model.group) });
@@ -285,7 +278,7 @@ impl QueueModel {
         let by_cpu = cpus.clone().map(Some).collect();
         let cpus = cpus.map(|pool| pool as u32).collect();
         let plan = Plan::of(&lease, cpus, by_cpu, Box::default());
-        let table = Arc::new(PwqTable::of_plan(&shared, plan));
+        let table = Arc::new(PwqTable::new(&shared, plan));
         QueueModel { pools: model, table }
     }
 

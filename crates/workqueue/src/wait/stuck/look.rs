@@ -134,7 +134,7 @@ impl<'a> Look<'a> {
             if item.is_held() {
                 Some(Next::Place(NonNull::from(&*pwq.slot), Arc::clone(&pwq.shared)))
             } else {
-                let needs = pwq.shared.traits.rescuer.is_none();
+                let needs = pwq.shared.rescuer.is_none();
                 needs.then(|| Next::Worker(Arc::clone(&pwq.group), pwq.pool))
             }
         });
@@ -175,7 +175,7 @@ impl<'a> Look<'a> {
                     self.needs_place(Fact::Colour((NonNull::from(&**queue), colour)), &pwq.slot);
                 }
             }
-            if queue.traits.rescuer.is_none() {
+            if queue.rescuer.is_none() {
                 kept.add_pool(Arc::clone(&pwq.group), pwq.pool);
             }
         });
@@ -205,7 +205,7 @@ impl<'a> Look<'a> {
         group.see_waiting(key.1, |item, ticket, near| {
             let pwq = Pwq::of(ticket);
             let queue = NonNull::from(&*pwq.shared);
-            let goes_on = pwq.shared.traits.rescuer.is_some()
+            let goes_on = pwq.shared.rescuer.is_some()
                 || self.helped.contains_key(&Helped::Item(NonNull::from(item)));
             if goes_on || !queues.contains_key(&queue) {
                 return;
