@@ -334,22 +334,13 @@ impl Plan {
     }
 
     fn of_node(&self, node: u32, bound: bool) -> usize {
-        let Some(on_node) = self.by_node.get(node as usize) else {
-            return self.here(bound);
-        };
-        match &on_node.pools[..] {
-            [] => self.here(bound),
-            [only] if !self.pool(*only).reading().away() => *only,
-            several => {
-                let here = self.here(bound);
-                if several.contains(&here) {
-                    return here;
-                }
-                let has_cpus = |pool| !self.pool(pool).reading().away();
-                let found = self.in_turn(&on_node.next, several.len(), |n| several[n], has_cpus);
-                found.unwrap_or(here)
-            }
+        let here = self.here(bound);
+        let Some(NodePools { pools, next }) = self.by_node.get(node as usize) else { return here };
+        if pools.contains(&here) {
+            return here;
         }
+        let has_cpus = |pool| !self.pool(pool).reading().away();
+        self.in_turn(next, pools.len(), |n| pools[n], has_cpus).unwrap_or(here)
     }
 
     fn here(&self, bound: bool) -> usize {
