@@ -42,7 +42,8 @@ impl<C: Care, L: InSlot> Colours<C, L> {
     pub(crate) fn pick<'a>(&'a self, entry: &'a Entry<L>) -> Option<Picked<'a, L>> {
         // Acquire: the slot is seen whole.
         let place = entry.place.load(Ordering::Acquire);
-        let (slot, stripe) = Entry::split(place)?;
+        let (slot, stripe) = Entry::parts(place);
+        let slot = NonNull::new(slot)?;
         let colour = self.colour();
         // SAFETY: entries name slots of these colours, which are freed with them.
         let came = unsafe { slot.as_ref() }.tally.came(stripe, colour);
@@ -116,11 +117,6 @@ impl<C: Care, L: InSlot> Colours<C, L> {
         };
         drop(gone);
     }
-
-    /// The last handle is gone: nobody queues any more.
-    pub(crate) fn close(&self) {
-        self.retire_all_but(&[]);
-    }
 }
 
 impl<L: InSlot> Members<L> {
@@ -156,7 +152,7 @@ impl<L> Picked<'_, L> {
     #[inline]
     pub(crate) fn spot(&self) -> Spot {
         let (slot, stripe) = Entry::parts(self.place);
-        // SAFETY: the entry was split before.
+        // SAFETY: `pick` looked.
         let home = unsafe { NonNull::new_unchecked(slot) }.cast();
         Spot { home, stripe, colour: self.colour }
     }

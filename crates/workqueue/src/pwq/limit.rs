@@ -70,13 +70,8 @@ impl<T: Hold, F: FencePolicy> Limiter<T, F> {
         self.slots.iter().map(|slot| &**slot)
     }
 
-    /// Lets those through, everywhere, that may go.
-    pub(crate) fn settle(&self, push: &mut dyn FnMut(T)) {
-        self.slots().for_each(|slot| slot.settle(push));
-    }
-
     /// Divides a maximum ([`UNLIMITED`]: there is none) among the slots. Ordered queues keep theirs.
-    /// [`Limiter::settle`] has to follow.
+    /// [`Slot::settle`] has to follow.
     pub(crate) fn set_max_active(&self, max_active: usize, cpus: &UsableCpus) {
         let last = self.slots.len() - 1;
         for (index, slot) in self.slots.iter().enumerate() {

@@ -277,7 +277,7 @@ impl Registered for QueueCore {
     }
 
     fn settle(&self) {
-        self.limiter.settle(&mut push);
+        self.limiter.slots().for_each(|slot| slot.settle(&mut push));
     }
 }
 

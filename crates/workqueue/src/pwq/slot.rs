@@ -125,12 +125,7 @@ impl<L> Entry<L> {
         self.place.store(place, Ordering::SeqCst);
     }
 
-    #[inline]
-    pub(super) fn split(place: *mut PwqSlot<L>) -> Option<(NonNull<PwqSlot<L>>, u32)> {
-        let (slot, stripe) = Self::parts(place);
-        Some((NonNull::new(slot)?, stripe))
-    }
-
+    /// The slot, and the stripe; null without a pwq.
     #[inline]
     pub(super) fn parts(place: *mut PwqSlot<L>) -> (*mut PwqSlot<L>, u32) {
         // Slots are aligned to the number of stripes.

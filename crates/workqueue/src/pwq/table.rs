@@ -295,7 +295,8 @@ impl PwqTable {
 
 impl Drop for PwqTable {
     fn drop(&mut self) {
-        self.shared.colours.close();
+        // The last handle is gone: nobody queues any more.
+        self.shared.colours.retire_all_but(&[]);
     }
 }
 

@@ -226,7 +226,7 @@ impl<T> ScopedJoinHandle<'_, T> {
 
     /// Whether it is over, so that [`ScopedJoinHandle::join`] won't block.
     pub fn is_finished(&self) -> bool {
-        self.task.is_finished()
+        self.task.is_over()
     }
 }
 
@@ -401,7 +401,6 @@ trait ScopedItem: Item {
 
 /// The handle's view of a task.
 trait Outcome<T>: ScopedItem {
-    fn is_finished(&self) -> bool;
     /// The value, once.
     fn take(&self) -> Option<Result<T, JoinError>>;
     /// The handle is gone: nobody takes the value.
@@ -545,10 +544,6 @@ impl<C: FnOnce() -> T + Send, T: Send> ScopedItem for ScopedTask<C, T> {
 }
 
 impl<C: FnOnce() -> T + Send, T: Send> Outcome<T> for ScopedTask<C, T> {
-    fn is_finished(&self) -> bool {
-        matches!(self.slot.lock().stage, Stage::Value(_) | Stage::Gone)
-    }
-
     fn take(&self) -> Option<Result<T, JoinError>> {
         match self.take_stage(|stage| matches!(stage, Stage::Value(_)), Stage::Gone) {
             Some(Stage::Value(value)) => Some(value),

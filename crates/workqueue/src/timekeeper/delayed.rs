@@ -101,7 +101,7 @@ impl Popped {
 impl Timekeeper {
     /// Whether a timer could be set now: not where the pools are closed, or no thread can be made.
     pub(crate) fn takes_timers(self: &Arc<Self>) -> bool {
-        self.staffed(|state| !state.closed).is_some()
+        self.staffed(true).is_some()
     }
 
     /// Sets a timer. Gives the instance back where the pools are closed, or no thread can be made.
@@ -116,7 +116,7 @@ impl Timekeeper {
         // Set.
         let to = Arc::clone(&delayed.to);
         let first = {
-            let Some(mut state) = self.staffed(|state| !state.closed) else {
+            let Some(mut state) = self.staffed(true) else {
                 return Err(Box::new(delayed));
             };
             let deadline = self.now().saturating_add(after);

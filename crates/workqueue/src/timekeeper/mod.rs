@@ -198,14 +198,11 @@ impl Timekeeper {
         Keeper { alarm: Arc::clone(&self.alarm), keeper: Arc::clone(self) as _ }
     }
 
-    /// The state, where it is as is `wanted` and the thread is there, which is made if nobody has. That it can't be is
-    /// logged, with no lock held.
-    fn staffed(
-        self: &Arc<Self>,
-        wanted: impl FnOnce(&State) -> bool,
-    ) -> Option<MutexGuard<'_, State>> {
+    /// The state, where the thread is there, which is made if nobody has; `for_timers`: and where the pools aren't
+    /// closed, which ends those. That it can't be made is logged, with no lock held.
+    fn staffed(self: &Arc<Self>, for_timers: bool) -> Option<MutexGuard<'_, State>> {
         let mut state = self.state.lock();
-        if state.over || !wanted(&state) {
+        if state.over || for_timers && state.closed {
             return None;
         }
         if self.by_hand || state.thread.is_some() {
@@ -320,7 +317,7 @@ impl Timekeeper {
         // Relaxed: a pool that misses it makes a thread now, and is looked at once that has failed.
         self.calls.store(true, Ordering::Relaxed);
         let closed = self.state.lock().closed;
-        if closed || self.staffed(|_| true).is_some() {
+        if closed || self.staffed(false).is_some() {
             return Ok(());
         }
         Err(io::Error::other("no thread for the timekeeper, which would call the rescuer"))
@@ -351,7 +348,7 @@ impl Timekeeper {
 impl Keeps for Timekeeper {
     #[cold]
     fn wake(self: Arc<Self>) {
-        if self.staffed(|_| true).is_some() {
+        if self.staffed(false).is_some() {
             self.alarm.ring();
         } else {
             // The next one that asks tries again.

@@ -632,7 +632,7 @@ impl<C: Care> PwqModel<C> {
 
 impl<C: Care> Drop for PwqModel<C> {
     fn drop(&mut self) {
-        self.queue.colours.close();
+        self.queue.colours.retire_all_but(&[]);
     }
 }
 
