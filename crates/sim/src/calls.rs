@@ -140,9 +140,9 @@ pub fn touch(address: usize, bytes: usize, kind: Access) {
 }
 
 /// Asks for a line that is needed soon.
-pub fn prefetch(address: usize) {
+pub fn prefetch(address: usize, kind: Access) {
     turn();
-    engine(|sim| sim.prefetch(address));
+    engine(|sim| sim.prefetch(address, kind));
 }
 
 /// A full fence.

@@ -207,22 +207,18 @@ impl Lines {
         Outcome { until, seen: arrives + extra, from }
     }
 
-    /// Asks for a line without waiting for it.
-    pub(crate) fn prefetch(
-        &mut self,
-        machine: &Machine,
-        costs: &Costs,
-        cpu: usize,
-        line: usize,
-        now: f64,
-    ) {
-        if self.lines.get(&line).is_some_and(|entry| entry.holders.has(cpu)) {
+    /// Asks for a line without waiting for it: to read it, or to have it alone.
+    pub(crate) fn prefetch(&mut self, machine: &Machine, costs: &Costs, asked: Asked) {
+        let here = |entry: &Line| match asked.kind {
+            Access::Load => entry.holders.has(asked.cpu),
+            _ => entry.modified && usize::from(entry.writer) == asked.cpu,
+        };
+        if self.lines.get(&asked.line).is_some_and(here) {
             return;
         }
-        let asked = Asked { cpu, line, kind: Access::Load, place: 1, now, issued: now };
         let outcome = self.access(machine, costs, asked);
-        if let Some(entry) = self.lines.get_mut(&line) {
-            entry.coming = Some((cpu as u16, outcome.until));
+        if let Some(entry) = self.lines.get_mut(&asked.line) {
+            entry.coming = Some((asked.cpu as u16, outcome.seen));
         }
     }
 }

@@ -291,6 +291,26 @@ fn loom_ring_what_is_left_is_found() {
 }
 
 #[test]
+fn loom_ring_an_adopted_batch_is_taken_by_its_taker_or_by_the_one_who_adopts_it() {
+    every_order(BOUND, || {
+        let model = Model::<NoFence>::new(2, 3);
+        assert!(model.append(0) && model.append(1));
+        let takes: fn(&Model<NoFence>) = |model| _ = model.take_batch(2);
+        at_once(&model, &[takes], |model| {
+            if let Some(mut batch) = model.ring.adopt(2) {
+                batch
+                    .by_ref()
+                    .filter_map(|at| model.ring.take(at))
+                    .for_each(|item| _ = model.took(item));
+                model.ring.over(&batch);
+            }
+            // Into a cell of that batch.
+            model.append(2);
+        });
+    });
+}
+
+#[test]
 fn loom_ring_batches_that_are_over_hide_no_other_batch() {
     every_order(BOUND - 1, || {
         let model = Model::<NoFence>::new(2, 2);

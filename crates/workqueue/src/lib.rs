@@ -46,7 +46,8 @@
 //!   moves to another CPU in between has queued from two.)
 //! * Else items that are queued from one CPU, on one queue and one pod, are handed out in the order in which they were queued, up
 //!   to 32 at a time to a worker while they are short: those of two workers overtake each other. Where a worker loses its
-//!   CPU between two of them, the rest is run by another one as soon as that has nothing else to do.
+//!   CPU between two of them, another one takes the rest over: at once if it has nothing else to do, else after 128 items or two
+//!   milliseconds for each CPU of the pool, at most.
 //! * A panic in an item is caught: the worker, the pool and the queue go on.
 //!
 //! The protocols and their proofs: `src/pool/README.md`, `src/task/state.md`, `src/pwq/README.md`,

@@ -297,9 +297,10 @@ impl Sim {
         }
     }
 
-    pub(crate) fn prefetch(&mut self, address: usize) {
+    pub(crate) fn prefetch(&mut self, address: usize, kind: Access) {
         let (here, now) = (self.here(), self.now());
-        self.lines.prefetch(&self.machine, &self.costs, here, address >> 6, now);
+        let asked = Asked { cpu: here, line: address >> 6, kind, place: 1, now, issued: now };
+        self.lines.prefetch(&self.machine, &self.costs, asked);
         self.spend(self.costs.hit);
     }
 

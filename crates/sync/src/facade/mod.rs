@@ -13,7 +13,7 @@
 //! * `thread`: `Builder`, `JoinHandle`, `Thread`, `ThreadId`, `current`, `spawn`, `yield_now`, `sleep`; but in loom
 //!   also `scope` with `Scope` and `ScopedJoinHandle`;
 //! * the macros `per_thread!`, and `constructor!` (a `const fn`, where its constructors are);
-//! * `spin_loop`, `computed`, `prefetch`, `reads`, `writes`, and the constants `IN_MODEL`, `EVERY_SCHEDULE` (explained
+//! * `spin_loop`, `computed`, `prefetch`, `prefetch_to_write`, `reads`, `writes`, and the constants `IN_MODEL`, `EVERY_SCHEDULE` (explained
 //!   below) and `SEQ_CST_IS_WEAK`;
 //! * `Witness`, which is told of accesses to what is atomic without need; it counts where orders are checked;
 //! * `clock`: `now`, `precise`, `coarse`;
@@ -76,6 +76,10 @@ pub mod hint {
 
     /// Asks for the two cache lines from an address on, which are needed soon. The address may be any.
     pub use super::backend::prefetch;
+
+    /// Asks for the cache line of an address, which is soon written: it needn't be asked for twice, to read it and then to
+    /// have it alone. The address may be any.
+    pub use super::backend::prefetch_to_write;
 
     /// Tells the simulated machine that plain data is read here which another CPU may have written. Nothing
     /// elsewhere. Cells and atomics say so by themselves, and new memory counts as written by who allocated it.

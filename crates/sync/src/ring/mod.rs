@@ -123,6 +123,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
         // Publish says for them too what they have filled.
         let tail = self.appenders.tail.load(Ordering::Acquire);
         let next = tail >> 1;
+        hint::prefetch_to_write(self.cell(next));
         if tail & BUSY != 0 || !self.has_room(next) {
             return None;
         }
@@ -187,6 +188,14 @@ impl<T, F: FencePolicy> Ring<T, F> {
         self.len() == 0
     }
 
+    /// Whether the oldest position that nobody has reserved is filled, as a hint: for a thread that looks again and again until
+    /// something comes. It leaves the appenders' tail alone, and may overlook what lies behind a hole.
+    #[inline]
+    pub fn has_next(&self) -> bool {
+        let head = self.takers.head.load(Ordering::Relaxed);
+        !self.cell(head).load(Ordering::Relaxed).is_null()
+    }
+
     /// How many positions were reserved so far. Where it stands still nobody has come by.
     #[inline]
     pub fn reserved(&self) -> u64 {
@@ -213,11 +222,18 @@ impl<T, F: FencePolicy> Ring<T, F> {
         let end = first + if most < line { most } else { most - (first + most) % line };
         // Release pairs with the Acquire of who looks for leftovers: cells below the head are filled for it too.
         let (success, failure) = (Ordering::Release, Ordering::Relaxed);
+        // It is emptied soon.
+        hint::prefetch_to_write(self.cell(first));
         if self.takers.head.compare_exchange(first, end, success, failure).is_err() {
             return Err(Lost);
         }
         if !hint::IN_MODEL {
-            (first..end).for_each(|at| hint::prefetch(self.cell(at).load(Ordering::Relaxed)));
+            for at in first..end {
+                let item = self.cell(at).load(Ordering::Relaxed);
+                hint::prefetch_to_write(item);
+                // What it calls may lie on the next line.
+                hint::prefetch(item.wrapping_byte_add(LINE));
+            }
         }
         Ok(Reserved { first, next: first, end })
     }
@@ -304,6 +320,15 @@ impl<T, F: FencePolicy> Ring<T, F> {
         let left = among.clone().find(is_full);
         self.is_empty_below(left.unwrap_or(among.end));
         left
+    }
+
+    /// Adopt: up to so many positions from that of the oldest leftover on, as if the caller had reserved them. Their taker may
+    /// still be at it: each item is taken by one of them.
+    pub fn adopt(&self, most: u64) -> Option<Reserved> {
+        let first = self.left()?;
+        // Acquire as in `leftovers`.
+        let head = self.takers.head.load(Ordering::Acquire);
+        Some(Reserved { first, next: first, end: head.min(first + most) })
     }
 
     /// Remembers that all cells of positions below this one are empty for good.

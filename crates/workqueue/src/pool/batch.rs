@@ -7,7 +7,7 @@ use corewise_sync::ring::Reserved;
 use corewise_sync::time;
 
 /// The most items of a batch.
-const MOST: u64 = 32;
+pub(super) const MOST: u64 = 32;
 /// An item of a batch waits for so long, at most, if those before it are as long as the last ones were.
 const BATCH_TAKES: Duration = Duration::from_micros(5);
 /// The clock is read once in so many items, at most.
@@ -122,6 +122,11 @@ impl Batch {
         }
         self.items += of.len() as u64;
         (self.list, self.of, self.waiting, self.dry) = (list, of, waiting, 0);
+    }
+
+    /// What another worker has reserved and left is its batch.
+    pub(super) fn adopts(&mut self, list: usize, of: Reserved) {
+        (self.list, self.of) = (list, of);
     }
 
     /// The worker is about to reserve something: learns from what it has run since it did that last.

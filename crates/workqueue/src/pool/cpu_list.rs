@@ -131,6 +131,11 @@ impl<F: FencePolicy> CpuLists<F> {
         self.lists.iter().any(CpuList::may_wait)
     }
 
+    /// Whether something has come to any of them, as a hint for a searcher.
+    pub(super) fn any_has_next(&self) -> bool {
+        self.lists.iter().any(CpuList::has_next)
+    }
+
     /// From how many of them something was taken since the last call. Under the pool's lock.
     pub(super) fn in_use(&self) -> usize {
         let moves = |list: &&CpuList<F>| {
@@ -205,6 +210,11 @@ impl<F: FencePolicy> CpuList<F> {
     #[inline]
     pub(super) fn may_wait(&self) -> bool {
         !self.ring.is_empty() || self.overflows()
+    }
+
+    /// Whether something has come, as a hint for a searcher: see [`Ring::has_next`].
+    pub(super) fn has_next(&self) -> bool {
+        self.ring.has_next() || self.overflows()
     }
 
     /// Whether the overflow has something, as a hint.

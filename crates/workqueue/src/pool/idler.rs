@@ -116,9 +116,9 @@ impl Idler {
         self.ran_until(began);
         if self.quick && group.begin_search(worker) {
             let pool = &group.pools[worker.pool];
-            // An append that is under way isn't worth a look yet, and what another has reserved is seldom left.
+            // What another has reserved is seldom left.
             let calls = || pool.has_waiting() || group.calls_searcher(worker.pool);
-            if self.spin(began, budget, || pool.lists.any_may_wait(), calls) {
+            if self.spin(began, budget, || pool.lists.any_has_next(), calls) {
                 self.habit.learn(IdleEnd::Spun);
                 self.found = self.found.wrapping_add(1);
                 self.since = self.found.is_multiple_of(SAMPLE).then(time::now);

@@ -28,7 +28,7 @@ pub(super) fn push(group: &Arc<Group<FullFence>>, pool: usize, log: &Log, n: u32
     push_on(group, pool, 0, log, n);
 }
 
-fn push_on(group: &Arc<Group<FullFence>>, pool: usize, stripe: u32, log: &Log, n: u32) {
+pub(super) fn push_on(group: &Arc<Group<FullFence>>, pool: usize, stripe: u32, log: &Log, n: u32) {
     let log = Arc::clone(log);
     let work = Work::new(move || log.lock().push(n));
     assert!(work.header().state.pend().is_ok());

@@ -4,10 +4,12 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use corewise_sync::fence::FullFence;
+use corewise_sync::sys::current_cpu;
+use corewise_topology::{CpuSet, pin_current_thread};
 
 use super::excuse::Excuse;
 use super::group::{Group, Step};
-use super::stepped::{Log, group, park, push};
+use super::stepped::{Log, group, park, push, push_on};
 use super::stepped_dying::die;
 use super::worker::Worker;
 use crate::task::publication::Label;
@@ -85,6 +87,36 @@ fn stepped_what_a_worker_has_reserved_is_run_by_another_once_it_is_one_too_many(
     assert!(matches!(group.step(&takes), Step::Park { .. }));
     drop(back);
     the_other_runs_the_rest(&group, &log, &other, 8);
+}
+
+/// Its own items are as many as it likes: that of the other one is passed by no more than the promise says.
+#[test]
+fn stepped_what_a_worker_has_reserved_is_passed_by_two_turns_a_list_at_most_where_it_loses_its_cpu()
+{
+    let (group, log) = (group(1, 2), Log::default());
+    let [takes, other] = [group.enlist(0), group.enlist(0)];
+    takes.takes_at_once(8);
+    for list in 0..2 {
+        for n in 0..16 {
+            push_on(&group, 0, list, &log, 100 * list + n);
+        }
+    }
+    // It is on one of the two, takes the first of eight, and loses its CPU.
+    assert_eq!(group.step(&takes), Step::Again);
+    let first = log.lock()[0];
+    let left = first + 1..first + 8;
+    // The other one stays where it is, and there is always more for it there.
+    let cpu = current_cpu().expect("tests run on some CPU");
+    pin_current_thread(&CpuSet::from_iter([cpu])).unwrap();
+    for _ in 0..1000 {
+        for list in 0..2 {
+            push_on(&group, 0, list, &log, 1000);
+        }
+        assert_eq!(group.step(&other), Step::Again);
+    }
+    let log = log.lock();
+    let last = left.map(|n| log.iter().position(|ran| *ran == n).expect("it ran")).max();
+    assert!(last.is_some_and(|last| last <= 2 * 2 * 64 + 64), "after {last:?}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use corewise_sync::sys::current_cpu;
 use corewise_sync::thread;
 
 use super::Pool;
-use super::batch::{Batch, share};
+use super::batch::{self, Batch, share};
 use super::worker::Worker;
 use crate::task::header::Queued;
 use crate::task::running::Running;
@@ -94,7 +94,7 @@ impl<F: FencePolicy> Pool<F> {
     }
 
     /// Takes and starts an item of another list, if it is the turn of that: nobody had taken anything from
-    /// it since the last look at it.
+    /// it since the last look at it. And of what another worker has reserved and not come to since then.
     #[cold]
     fn start_by_turns(&self, me: &Worker, home: usize) -> Option<Running> {
         let lists = self.lists.len();
@@ -114,15 +114,27 @@ impl<F: FencePolicy> Pool<F> {
         if lists == 1 {
             return None;
         }
-        // Each other one twice in a row: to remember, and to compare.
-        let other = (home + 1 + (look / 2) as usize % (lists - 1)) % lists;
-        let taken = self.lists.at(other as u32).taken();
-        let running =
-            (me.saw(taken) == taken && look % 2 == 1).then(|| self.start_at(me, other)).flatten();
-        if running.is_some() {
-            me.gives_turn(Some(other));
+        // Each one twice in a row, its own as well: to remember, and to compare.
+        let at = (home + 1 + (look / 2) as usize % lists) % lists;
+        let list = self.lists.at(at as u32);
+        let seen = if at == home { list.ring.left().unwrap_or(u64::MAX) } else { list.taken() };
+        if me.saw(seen) != seen || look % 2 == 0 {
+            return None;
+        }
+        let other = if at == home { None } else { self.start_at(me, at) };
+        let running = other.or_else(|| self.start_adopted(me, at));
+        if running.is_some() && at != home {
+            me.gives_turn(Some(at));
         }
         running
+    }
+
+    /// Adopt: takes over what is left of a batch whose worker may have lost its CPU.
+    #[cold]
+    fn start_adopted(&self, me: &Worker, at: usize) -> Option<Running> {
+        let of = self.lists.at(at as u32).ring.adopt(batch::MOST)?;
+        me.batch.with(|batch| batch.adopts(at, of));
+        self.start_of_batch(me)
     }
 
     /// Takes and starts an item of any list; of any other, where there was none at home.

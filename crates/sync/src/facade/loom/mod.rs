@@ -13,7 +13,9 @@ pub use ::loom::hint::spin_loop;
 pub(crate) use ::loom::sync as lock;
 pub use ::loom::thread_local as per_thread;
 pub(crate) use model::{FutexWord, ParkerToken, pair};
-pub use model::{SpinLock, SpinLockGuard, Swap, computed, prefetch, reads, writes};
+pub use model::{
+    SpinLock, SpinLockGuard, Swap, computed, prefetch, prefetch_to_write, reads, writes,
+};
 pub(crate) use std::sync::atomic as aside;
 pub(crate) use witness::Witness;
 

@@ -18,6 +18,9 @@ pub use untold::{computed, reads, writes};
 /// See [`hint::prefetch`](crate::hint::prefetch): nothing in a model.
 pub fn prefetch<T>(_shared: *const T) {}
 
+/// As [`prefetch`].
+pub fn prefetch_to_write<T>(_shared: *const T) {}
+
 /// In a model: the mutex.
 pub type SpinLock<T> = crate::Mutex<T>;
 /// In a model: the mutex' guard.

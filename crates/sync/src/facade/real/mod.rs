@@ -21,7 +21,7 @@ mod word;
 
 pub use crate::real_per_thread as per_thread;
 pub use cell::UnsafeCell;
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_to_write};
 pub use std::hint::spin_loop;
 pub(crate) use std::sync as lock;
 pub(crate) use std::sync::atomic;

@@ -16,3 +16,16 @@ pub fn prefetch<T>(shared: *const T) {
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = shared;
 }
+
+/// See [`hint::prefetch_to_write`](crate::hint::prefetch_to_write).
+#[inline(always)]
+pub fn prefetch_to_write<T>(shared: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: as above; a processor that doesn't know this one does nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(shared.cast::<i8>()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = shared;
+}

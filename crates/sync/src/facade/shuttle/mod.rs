@@ -18,7 +18,9 @@ pub(crate) use ::shuttle::thread;
 pub use ::shuttle::thread_local as per_thread;
 pub use cell::UnsafeCell;
 pub(crate) use model::{FutexWord, ParkerToken, pair};
-pub use model::{SpinLock, SpinLockGuard, Swap, computed, prefetch, reads, writes};
+pub use model::{
+    SpinLock, SpinLockGuard, Swap, computed, prefetch, prefetch_to_write, reads, writes,
+};
 pub(crate) use usual::{EVERY_SCHEDULE, SEQ_CST_IS_WEAK, Witness, constructor, weakened};
 
 /// See [`hint::IN_MODEL`](crate::hint::IN_MODEL).

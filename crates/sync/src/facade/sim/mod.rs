@@ -16,7 +16,7 @@ pub use cell::UnsafeCell;
 pub use corewise_sim::sim_thread_local as per_thread;
 pub use corewise_sim::spin_loop;
 pub(crate) use corewise_sim::thread;
-pub use touch::{prefetch, reads, writes};
+pub use touch::{prefetch, prefetch_to_write, reads, writes};
 pub(crate) use usual::{EVERY_SCHEDULE, SEQ_CST_IS_WEAK, Witness, constructor, weakened};
 pub(crate) use word::{FutexWord, ParkerToken, pair};
 pub use word::{SpinLock, SpinLockGuard, Swap};

@@ -16,6 +16,11 @@ pub fn writes<T: ?Sized>(shared: &T) {
 
 /// See [`hint::prefetch`](crate::hint::prefetch).
 pub fn prefetch<T>(shared: *const T) {
-    corewise_sim::prefetch(shared.addr());
-    corewise_sim::prefetch(shared.addr() + 64);
+    corewise_sim::prefetch(shared.addr(), Access::Load);
+    corewise_sim::prefetch(shared.addr() + 64, Access::Load);
+}
+
+/// See [`hint::prefetch_to_write`](crate::hint::prefetch_to_write).
+pub fn prefetch_to_write<T>(shared: *const T) {
+    corewise_sim::prefetch(shared.addr(), Access::Store);
 }
