@@ -315,7 +315,9 @@ mod tests {
         let mut world = setup();
         cost(&mut world, 15, 500, Access::Store, 0.0);
         let (machine, costs, lines) = &mut world;
-        lines.prefetch(machine, costs, 0, 500, 1000.0);
+        let asked =
+            Asked { cpu: 0, line: 500, kind: Access::Load, place: 1, now: 1000.0, issued: 1000.0 };
+        lines.prefetch(machine, costs, asked);
         let soon = cost(&mut world, 0, 500, Access::Load, 1050.0).0;
         let late = cost(&mut world, 0, 500, Access::Load, 2000.0).0;
         assert!(soon > 30.0 && soon < 60.0 && late < 2.0, "{soon} {late}");

@@ -118,7 +118,7 @@ impl<F: FencePolicy> Pool<F> {
         let at = (home + 1 + (look / 2) as usize % lists) % lists;
         let list = self.lists.at(at as u32);
         let seen = if at == home { list.ring.left().unwrap_or(u64::MAX) } else { list.taken() };
-        if me.saw(seen) != seen || look % 2 == 0 {
+        if me.saw(seen) != seen || look.is_multiple_of(2) {
             return None;
         }
         let other = if at == home { None } else { self.start_at(me, at) };
