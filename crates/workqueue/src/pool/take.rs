@@ -163,9 +163,11 @@ impl<F: FencePolicy> Pool<F> {
         if home_too && let Some(running) = self.start_at(me, home) {
             return Some(running);
         }
-        // Round the others, each time from the next one on, so that all that have something are served.
+        // Round the others: on with the last one where there is a batch for it, whose lines are here; else from the next one on, so
+        // that all that have something are served.
         let last = me.batch.with(|batch| batch.list);
-        let mut others = (last + 1..=last + lists).map(|at| at % lists).filter(|at| *at != home);
+        let first = last + usize::from(self.lists.at(last as u32).ring.len() < batch::MOST);
+        let mut others = (first..first + lists).map(|at| at % lists).filter(|at| *at != home);
         others.find_map(|at| self.start_at(me, at)).or_else(|| {
             let waits = me.batch.with(|batch| batch.waits_for_others());
             if waits { None } else { self.start_left() }
