@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use corewise_sync::thread;
+use corewise_workqueue::{QueueError, Queued};
 
 /// What went wrong so far, and a clock that orders events.
 #[derive(Default)]
@@ -178,13 +179,15 @@ impl Entry {
         self.queue(attempt)
     }
 
-    /// One attempt to move its pending instance, or to queue it where it has none.
-    pub(crate) fn modify(&self, may: bool, attempt: impl FnOnce() -> bool) {
+    /// One attempt to move its pending instance, or to queue it where it has none. Where it is refused, the instance that
+    /// it had may have vanished.
+    pub(crate) fn modify(&self, may: bool, attempt: impl FnOnce() -> Result<Queued, QueueError>) {
         let calm = self.calm();
         // Said before, since what it does to the instance is seen at once.
         self.unsure.fetch_add(1, SeqCst);
-        let (was_pending, ..) = self.outside.during(|| self.attempt(attempt));
-        self.accepted.fetch_add(u64::from(!was_pending), SeqCst);
+        let was_idle = || attempt() == Ok(Queued::Now);
+        let (accepted, ..) = self.outside.during(|| self.attempt(was_idle));
+        self.accepted.fetch_add(u64::from(accepted), SeqCst);
         if !may && calm.is_some() && self.calm() == calm {
             self.unsure.fetch_sub(1, SeqCst);
         }

@@ -225,9 +225,7 @@ impl World {
                 entry.delay(may, || line.queue.queue_delayed(work, delay) == Ok(Queued::Now));
                 entry.flush(|| work.flush_delayed(), "Work::flush_delayed");
             }
-            2 | 3 => entry.modify(self.drains, || {
-                line.queue.mod_delayed(work, delay) == Ok(Queued::AlreadyPending)
-            }),
+            2 | 3 => entry.modify(self.drains, || line.queue.mod_delayed(work, delay)),
             _ => {
                 entry.queue(|| line.queue.queue(work) == Ok(Queued::Now));
             }
