@@ -81,6 +81,10 @@ impl Worker {
         let old = self.excuses.load(Ordering::Relaxed);
         let new = change(old);
         self.excuses.store(new, Ordering::Relaxed);
+        if new != 0 {
+            // What waits isn't to be left to it.
+            self.counts_as_taker(counts, false);
+        }
         for (bits, by) in [(old, -1), (new, 1)] {
             let count = match bits {
                 0 => continue,
@@ -134,7 +138,6 @@ impl<F: FencePolicy> Group<F> {
         me.batch.with(Batch::forgets);
         let action = {
             let mut inner = pool.inner.lock();
-            me.counts_as_taker(&mut inner.counts, false);
             me.set_excuses(&mut inner.counts, |bits| bits | Excuse::Region as u32);
             match self.settle(me.pool, &mut inner, true) {
                 // Hand on.
@@ -169,7 +172,6 @@ impl<F: FencePolicy> Group<F> {
     pub(crate) fn begin_long(self: &Arc<Self>, me: &Worker) {
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
-            me.counts_as_taker(&mut inner.counts, false);
             me.set_excuses(&mut inner.counts, |bits| bits | Excuse::Long as u32);
             self.settle(me.pool, &mut inner, true)
         };
@@ -271,6 +273,7 @@ impl<F: FencePolicy> Group<F> {
         why: Excuse,
     ) -> bool {
         let pool = &self.pools[worker.pool];
+        let caught;
         let action = {
             let mut inner = pool.inner.lock();
             let at_it = worker.shown.read().is_some_and(|shown| shown.instance == instance);
@@ -288,15 +291,16 @@ impl<F: FencePolicy> Group<F> {
             // The worker looks at its excuses when an item is over, without the lock: it may have done
             // so just before. What this misses is excused until the worker's next look.
             F::full();
-            if worker.shown.read().is_none_or(|shown| shown.instance != instance) {
+            caught = worker.shown.read().is_some_and(|shown| shown.instance == instance);
+            if caught {
+                PoolStats::count(&pool.stats.caught, 1);
+            } else {
                 worker.set_excuses(&mut inner.counts, |bits| bits & !(why as u32));
-                return false;
             }
-            PoolStats::count(&pool.stats.caught, 1);
             self.settle(worker.pool, &mut inner, false)
         };
         self.perform(worker.pool, action);
-        true
+        caught
     }
 
     /// Asks the system for a thread again, if it refused one and work waits.

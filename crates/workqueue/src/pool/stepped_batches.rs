@@ -179,3 +179,21 @@ fn stepped_who_takes_and_blocks_leaves_what_waits_to_another() {
     assert_eq!(group.step(&idle), Step::Again);
     assert_eq!(*log.lock(), [0]);
 }
+
+#[test]
+fn stepped_what_waits_is_left_to_those_that_take_until_one_is_excused() {
+    for why in [Excuse::Asleep, Excuse::Intensive] {
+        let (group, log) = (group(1, 2), Log::default());
+        let [takes, idle] = [group.enlist(0), group.enlist(0)];
+        park(&group, &idle);
+        group.takes_a_stream(&takes);
+        push(&group, 0, &log, 0);
+        assert!(!idle.take_wake(), "it is left to the one that takes");
+        shows_an_item(&takes);
+        let instance = takes.shown.read().expect("it runs").instance;
+        assert!(group.excuse(&takes, instance, why));
+        assert!(idle.take_wake(), "{why:?}");
+        assert_eq!(group.step(&idle), Step::Again);
+        assert_eq!(*log.lock(), [0]);
+    }
+}
