@@ -16,6 +16,8 @@ pub use crate::facade::backend::{SpinLock, SpinLockGuard};
 const LOOKS: u32 = 64;
 /// How often it looks, and then yields, before it first sleeps.
 const YIELDED: u32 = LOOKS + 16;
+/// So many calls of [`outwait`], one after the other, end with the first sleep.
+pub const TRIES: u32 = if hint::IN_MODEL { 1 } else { YIELDED + 1 };
 /// How long it sleeps from then on, each time.
 const SLEEP: Duration = Duration::from_micros(50);
 
@@ -146,7 +148,7 @@ impl<T: fmt::Debug> fmt::Debug for SpinGuard<'_, T> {
 /// at first, then yields, since the other may have the same CPU, and then sleeps for 50 us each time,
 /// since it may have a lower priority too. In a model it yields.
 #[cold]
-pub(crate) fn outwait(tries: u32) {
+pub fn outwait(tries: u32) {
     match tries {
         _ if hint::IN_MODEL => thread::yield_now(),
         ..LOOKS => hint::spin_loop(),

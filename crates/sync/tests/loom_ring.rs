@@ -297,7 +297,7 @@ fn loom_ring_an_adopted_batch_is_taken_by_its_taker_or_by_the_one_who_adopts_it(
         assert!(model.append(0) && model.append(1));
         let takes: fn(&Model<NoFence>) = |model| _ = model.take_batch(2);
         at_once(&model, &[takes], |model| {
-            if let Some(mut batch) = model.ring.adopt(2) {
+            if let Some(mut batch) = model.ring.adopt() {
                 batch
                     .by_ref()
                     .filter_map(|at| model.ring.take(at))

@@ -163,13 +163,19 @@ impl<T, F: FencePolicy> Ring<T, F> {
         self.cell(at).load(Ordering::Relaxed).is_null()
     }
 
+    /// Whether an append is under way (a moment ago).
+    #[inline]
+    pub fn is_busy(&self) -> bool {
+        // Acquire pairs with Publish.
+        self.appenders.tail.load(Ordering::Acquire) & BUSY != 0
+    }
+
     /// Waits until no append is under way (a moment ago). It spins, yields, then sleeps for 50 us each time, as
     /// [`Spin`](spin::Spin) does: an appender has three stores to go, but may have been preempted.
     #[inline]
     pub fn outwait(&self) {
         let mut tries = 0;
-        // Acquire pairs with Publish.
-        while self.appenders.tail.load(Ordering::Acquire) & BUSY != 0 {
+        while self.is_busy() {
             spin::outwait(tries);
             tries = tries.saturating_add(1);
         }
@@ -322,13 +328,12 @@ impl<T, F: FencePolicy> Ring<T, F> {
         left
     }
 
-    /// Adopt: up to so many positions from that of the oldest leftover on, as if the caller had reserved them. Their taker may
-    /// still be at it: each item is taken by one of them.
-    pub fn adopt(&self, most: u64) -> Option<Reserved> {
+    /// Adopt: all positions from that of the oldest leftover on which others have reserved, as if the caller had reserved them.
+    /// Their takers may still be at it: each item is taken by one of them.
+    pub fn adopt(&self) -> Option<Reserved> {
         let first = self.left()?;
         // Acquire as in `leftovers`.
-        let head = self.takers.head.load(Ordering::Acquire);
-        Some(Reserved { first, next: first, end: head.min(first + most) })
+        Some(Reserved { first, next: first, end: self.takers.head.load(Ordering::Acquire) })
     }
 
     /// Remembers that all cells of positions below this one are empty for good.

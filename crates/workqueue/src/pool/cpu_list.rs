@@ -197,8 +197,17 @@ impl<F: FencePolicy> CpuList<F> {
             || self.ring.left().is_some()
     }
 
-    /// Waits until nobody is about to append, or to refill the ring (a moment ago): for who would sleep where there is
-    /// nothing to take.
+    /// Whether there is something to take (a moment ago): not where a thread is in the middle of an append or a refill.
+    pub(super) fn is_to_be_had(&self) -> bool {
+        !self.ring.is_empty() || self.overflows() && self.more.list.try_lock().is_some()
+    }
+
+    /// Whether something is on its way in (a moment ago).
+    pub(super) fn is_busy(&self) -> bool {
+        self.ring.is_busy() || self.overflows()
+    }
+
+    /// Waits until nobody is about to append, or to refill the ring (a moment ago).
     pub(super) fn outwait(&self) {
         self.ring.outwait();
         if self.overflows() {

@@ -226,7 +226,7 @@ impl<F: FencePolicy> Group<F> {
         })
     }
 
-    /// Those that are at the same item as at the last look don't run one tiny item after the other any more.
+    /// Those that have run nothing since the last look don't run one tiny item after the other any more, or have lost their CPU.
     fn look_at_takers(self: &Arc<Self>, index: usize) {
         let pool = &self.pools[index];
         let action = {
@@ -237,8 +237,7 @@ impl<F: FencePolicy> Group<F> {
             }
             for member in inner.workers.values() {
                 let worker = &member.worker;
-                let shown = worker.is_taker().then(|| worker.shown.read()).flatten();
-                if shown.is_some_and(|shown| worker.is_still_at(shown.instance)) {
+                if worker.is_taker() && worker.has_run_nothing() {
                     worker.counts_as_taker(&mut inner.counts, false);
                 }
             }

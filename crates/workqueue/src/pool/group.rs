@@ -387,7 +387,7 @@ impl<F: FencePolicy> Group<F> {
             let pool = &self.pools[other];
             let running = pool.start_for(me);
             if running.is_none() {
-                pool.outwait();
+                pool.outwait_a_while();
             }
             running
         })
@@ -447,8 +447,7 @@ impl<F: FencePolicy> Group<F> {
             // Fewer take than the word says: if this one blocks in its next item that has to be seen to.
             self.publish(me.pool, &inner);
             drop(inner);
-            // An item that is just being appended soon is to be had.
-            pool.outwait();
+            pool.outwait_a_while();
             return Step::Again;
         }
         me.stop_searching(&mut inner.counts);
@@ -459,6 +458,10 @@ impl<F: FencePolicy> Group<F> {
         }
         inner.idle.push(Arc::clone(me));
         inner.counts.idle += 1;
+        if inner.counts.searching {
+            // The one that searches may be kept from its CPU, and now there is another to call.
+            pool.left_to_searcher.begin();
+        }
         // Publish and Recheck.
         match self.settle(me.pool, &mut inner, false) {
             // Last in, first out: it is me. Work came between, here or in another pod; I am the
@@ -467,7 +470,7 @@ impl<F: FencePolicy> Group<F> {
                 debug_assert!(Arc::ptr_eq(&woken, me));
                 me.take_wake();
                 drop(inner);
-                pool.outwait();
+                pool.outwait_a_while();
                 Step::Again
             }
             action @ (Action::NoRoom | Action::Call(_)) => {

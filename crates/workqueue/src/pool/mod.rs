@@ -50,7 +50,7 @@ use std::time::Duration;
 
 use corewise_sync::context::Placement;
 use corewise_sync::fence::FencePolicy;
-use corewise_sync::{CachePadded, Condvar, Mutex, Unparker, thread};
+use corewise_sync::{CachePadded, Condvar, Mutex, Unparker, spin, thread};
 use corewise_topology::CpuSet;
 
 use crate::pool::policy::Counts;
@@ -215,6 +215,20 @@ impl<F: FencePolicy> Pool<F> {
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         self.lists.any_waits()
+    }
+
+    /// For a worker that found nothing though something waits: an append or a refill is under way. Waits until that is over
+    /// or anything is to be had, or for some 50 us: the thread that is at it may have lost its CPU, and nobody else's items
+    /// wait for that.
+    pub(super) fn outwait_a_while(&self) {
+        for tries in 0..spin::TRIES {
+            if self.lists.iter().any(CpuList::is_to_be_had)
+                || !self.lists.iter().any(CpuList::is_busy)
+            {
+                return;
+            }
+            spin::outwait(tries);
+        }
     }
 
     /// Waits until nobody is about to append, or to refill a ring (a moment ago).

@@ -89,34 +89,46 @@ fn stepped_what_a_worker_has_reserved_is_run_by_another_once_it_is_one_too_many(
     the_other_runs_the_rest(&group, &log, &other, 8);
 }
 
-/// Its own items are as many as it likes: that of the other one is passed by no more than the promise says.
-#[test]
-fn stepped_what_a_worker_has_reserved_is_passed_by_two_turns_a_list_at_most_where_it_loses_its_cpu()
-{
+/// A worker takes the first of eight of a list and loses its CPU. The other one stays where it is, and there is always more for it
+/// in these lists: after how many items the last of the eight has run.
+fn passed_by(lists: &[u32], of: u32) -> usize {
     let (group, log) = (group(1, 2), Log::default());
     let [takes, other] = [group.enlist(0), group.enlist(0)];
     takes.takes_at_once(8);
-    for list in 0..2 {
-        for n in 0..16 {
-            push_on(&group, 0, list, &log, 100 * list + n);
-        }
+    other.takes_at_once(8);
+    for n in 0..16 {
+        push_on(&group, 0, of, &log, n);
     }
-    // It is on one of the two, takes the first of eight, and loses its CPU.
     assert_eq!(group.step(&takes), Step::Again);
-    let first = log.lock()[0];
-    let left = first + 1..first + 8;
-    // The other one stays where it is, and there is always more for it there.
-    let cpu = current_cpu().expect("tests run on some CPU");
-    pin_current_thread(&CpuSet::from_iter([cpu])).unwrap();
+    assert_eq!(*log.lock(), [0]);
     for _ in 0..1000 {
-        for list in 0..2 {
-            push_on(&group, 0, list, &log, 1000);
+        for list in lists {
+            push_on(&group, 0, *list, &log, 1000);
         }
         assert_eq!(group.step(&other), Step::Again);
     }
     let log = log.lock();
-    let last = left.map(|n| log.iter().position(|ran| *ran == n).expect("it ran")).max();
-    assert!(last.is_some_and(|last| last <= 2 * 2 * 64 + 64), "after {last:?}");
+    let ran = |n| log.iter().position(|ran| *ran == n).expect("it ran");
+    (1..8).map(ran).max().expect("seven")
+}
+
+#[test]
+fn stepped_what_a_worker_has_reserved_is_passed_by_four_turns_a_list_at_most_where_it_loses_its_cpu()
+ {
+    let cpu = current_cpu().expect("tests run on some CPU");
+    pin_current_thread(&CpuSet::from_iter([cpu])).unwrap();
+    let own = group(1, 2).pools[0].list_of(cpu);
+    let other = 1 - own;
+    for (lists, of) in
+        [(vec![own], own), (vec![other], other), (vec![own, other], own), (vec![own, other], other)]
+    {
+        // A batch more, since a turn ends with one.
+        let passed = passed_by(&lists, of);
+        assert!(
+            passed <= 2 * 4 * (64 + 32),
+            "{passed}, where {lists:?} are served, and it is of {of}"
+        );
+    }
 }
 
 #[test]
@@ -195,5 +207,59 @@ fn stepped_what_waits_is_left_to_those_that_take_until_one_is_excused() {
         assert!(idle.take_wake(), "{why:?}");
         assert_eq!(group.step(&idle), Step::Again);
         assert_eq!(*log.lock(), [0]);
+    }
+}
+
+#[test]
+fn stepped_what_waits_is_left_to_those_that_take_until_one_is_between_two_items_for_long() {
+    let (group, log) = (group(1, 2), Log::default());
+    let [takes, idle] = [group.enlist(0), group.enlist(0)];
+    park(&group, &idle);
+    group.takes_a_stream(&takes);
+    push(&group, 0, &log, 0);
+    // It shows none.
+    assert!(group.look(0).is_some() && !idle.take_wake(), "it may be about to begin one");
+    assert!(group.look(0).is_none() && idle.take_wake(), "it has run nothing since");
+}
+
+#[test]
+fn stepped_a_worker_that_goes_idle_is_called_where_the_one_that_searches_is_kept_from_its_cpu() {
+    let (group, log) = (group(1, 2), Log::default());
+    let [late, works] = [group.enlist(0), group.enlist(0)];
+    park(&group, &late);
+    // It is named, and doesn't come; the other one is busy until more have come than are counted.
+    for n in 0..20 {
+        push(&group, 0, &log, n);
+    }
+    while group.step(&works) == Step::Again {}
+    assert_eq!(log.lock().len(), 20);
+    push(&group, 0, &log, 20);
+    push(&group, 0, &log, 21);
+    push(&group, 0, &log, 22);
+    assert!(works.take_wake());
+    assert_eq!(group.step(&works), Step::Again);
+}
+
+#[test]
+fn stepped_nothing_else_waits_for_an_append_whose_thread_has_lost_its_cpu() {
+    for (busy, list) in [(0, 0), (1, 0), (0, 1)] {
+        let (group, log) = (group(1, 2), Log::default());
+        let worker = group.enlist(0);
+        let pool = &group.pools[0];
+        let begun = pool.lists.at(busy).ring.begin();
+        for n in 0..3 {
+            push_on(&group, 0, list, &log, n);
+        }
+        for _ in 0..3 {
+            while log.lock().is_empty() {
+                assert_eq!(group.step(&worker), Step::Again);
+            }
+            assert_eq!(log.lock().len(), 1);
+            log.lock().clear();
+        }
+        // There is nothing else: it looks again and again.
+        assert_eq!(group.step(&worker), Step::Again);
+        drop(begun);
+        park(&group, &worker);
     }
 }

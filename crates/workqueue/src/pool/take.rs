@@ -117,13 +117,19 @@ impl<F: FencePolicy> Pool<F> {
         // Each one twice in a row, its own as well: to remember, and to compare.
         let at = (home + 1 + (look / 2) as usize % lists) % lists;
         let list = self.lists.at(at as u32);
-        let seen = if at == home { list.ring.left().unwrap_or(u64::MAX) } else { list.taken() };
-        if me.saw(seen) != seen || look.is_multiple_of(2) {
+        let left = list.ring.left();
+        let [is_left_alone, is_left] = me.saw([list.taken(), left.unwrap_or(u64::MAX)]);
+        if look.is_multiple_of(2) {
             return None;
         }
-        let other = if at == home { None } else { self.start_at(me, at) };
-        let running = other.or_else(|| self.start_adopted(me, at));
-        if running.is_some() && at != home {
+        if is_left
+            && left.is_some()
+            && let Some(running) = self.start_adopted(me, at)
+        {
+            return Some(running);
+        }
+        let running = (is_left_alone && at != home).then(|| self.start_at(me, at)).flatten();
+        if running.is_some() {
             me.gives_turn(Some(at));
         }
         running
@@ -132,7 +138,7 @@ impl<F: FencePolicy> Pool<F> {
     /// Adopt: takes over what is left of a batch whose worker may have lost its CPU.
     #[cold]
     fn start_adopted(&self, me: &Worker, at: usize) -> Option<Running> {
-        let of = self.lists.at(at as u32).ring.adopt(batch::MOST)?;
+        let of = self.lists.at(at as u32).ring.adopt()?;
         me.batch.with(|batch| batch.adopts(at, of));
         self.start_of_batch(me)
     }
@@ -140,8 +146,7 @@ impl<F: FencePolicy> Pool<F> {
     /// Takes and starts an item of any list; of any other, where there was none at home.
     #[cold]
     pub(super) fn start_anywhere(&self, me: &Worker, home_too: bool) -> Option<Running> {
-        // Where it was kept from going on with it.
-        let running = self.start_of_batch(me);
+        let running = if home_too { self.start_at_home(me) } else { None };
         if running.is_some() {
             return running;
         }
@@ -157,12 +162,8 @@ impl<F: FencePolicy> Pool<F> {
                 return running;
             }
         }
-        me.has_looked();
         me.batch.with(Batch::pauses);
         let home = self.home_of(me);
-        if home_too && let Some(running) = self.start_at(me, home) {
-            return Some(running);
-        }
         // Round the others: on with the last one where there is a batch for it, whose lines are here; else from the next one on, so
         // that all that have something are served.
         let last = me.batch.with(|batch| batch.list);

@@ -56,8 +56,8 @@ pub(crate) struct Worker {
     turn_began: aside::AtomicU64,
     /// O: the list whose turn it is, and one; 0: that of its CPU. As `searching`.
     turn: aside::AtomicU32,
-    /// O: what it saw then; as `searching`.
-    saw: aside::AtomicU64,
+    /// O: what it saw there; as `searching`.
+    saw: [aside::AtomicU64; 2],
     /// O: items that it had run when it last was out of work for so long that it went idle; as `searching`.
     rose: AtomicU64,
     /// O: items that it had run when it yielded last; as `searching`.
@@ -79,7 +79,7 @@ pub(crate) struct Worker {
     pub(crate) batch: OwnBatch,
     /// L: the pool's lock: it is counted among the takers. Atomic only because a worker is shared.
     taker: AtomicBool,
-    /// L: the pool's lock: the instance that it was at when the timekeeper looked last.
+    /// L: the pool's lock: how many items it had run when the timekeeper looked last.
     seen: AtomicU64,
 }
 
@@ -103,7 +103,7 @@ impl Worker {
             turn_items: aside::AtomicU64::new(0),
             turn_began: aside::AtomicU64::new(0),
             turn: aside::AtomicU32::new(0),
-            saw: aside::AtomicU64::new(0),
+            saw: [aside::AtomicU64::new(0), aside::AtomicU64::new(0)],
             rose: AtomicU64::new(0),
             yielded: AtomicU64::new(0),
             yields: AtomicU32::new(0),
@@ -114,7 +114,7 @@ impl Worker {
             ran: Ran::default(),
             batch: OwnBatch::new(),
             taker: AtomicBool::new(false),
-            seen: AtomicU64::new(0),
+            seen: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -133,9 +133,10 @@ impl Worker {
         }
     }
 
-    /// Under the pool's lock: whether it was at the same instance the last time.
-    pub(super) fn is_still_at(&self, instance: u64) -> bool {
-        self.seen.swap(instance, Ordering::Relaxed) == instance
+    /// Under the pool's lock: whether it has run no item since this was asked the last time.
+    pub(super) fn has_run_nothing(&self) -> bool {
+        let (ran, _) = self.ran.read();
+        self.seen.swap(ran, Ordering::Relaxed) == ran
     }
 
     /// The kernel's number of its thread, once that has started.
@@ -246,14 +247,6 @@ impl Worker {
         self.ran.items() >= self.look_at.load(Ordering::Relaxed)
     }
 
-    /// It looks around in all lists.
-    pub(super) fn has_looked(&self) {
-        // Where items are long the time counts.
-        if self.look_at.load(Ordering::Relaxed) != 0 {
-            self.look_at.store(self.ran.items() + policy::LOOK_ITEMS, Ordering::Relaxed);
-        }
-    }
-
     /// Whether its turn at a list is over.
     pub(super) fn turn_is_over(&self) -> bool {
         let items = self.ran.items() - self.turn_items.load(Ordering::Relaxed);
@@ -298,11 +291,13 @@ impl Worker {
         }
     }
 
-    /// It sees this now: what it saw before.
-    pub(super) fn saw(&self, now: u64) -> u64 {
-        let before = self.saw.load(Ordering::Relaxed);
-        self.saw.store(now, Ordering::Relaxed);
-        before
+    /// It sees these now: which of them it saw the last time.
+    pub(super) fn saw(&self, now: [u64; 2]) -> [bool; 2] {
+        std::array::from_fn(|at| {
+            let before = self.saw[at].load(Ordering::Relaxed);
+            self.saw[at].store(now[at], Ordering::Relaxed);
+            before == now[at]
+        })
     }
 
     /// Under the pool's lock, where nobody else is: it is the searcher. Whether there was none before.
