@@ -42,12 +42,12 @@
 //! * After each queueing that returned `Ok`, the item runs at least once, unless it is cancelled, or a shutdown at
 //!   the same time cancels it; never on two workers at once.
 //! * An ordered queue starts its items in the order in which they were queued, from all CPUs. Items that are queued from one
-//!   CPU on a queue that is bound to one start in that order too; and what waits behind a limit is let through so. (A thread that
-//!   moves to another CPU in between has queued from two.)
+//!   CPU on a queue that is bound to one start in that order too, and what waits behind a limit is let through so; but for an
+//!   item that a waiter takes back and runs itself. (A thread that moves to another CPU in between has queued from two.)
 //! * Else items that are queued from one CPU, on one queue and one pod, are handed out in the order in which they were queued, up
 //!   to 32 at a time to a worker while they are short: those of two workers overtake each other. Where a worker loses its
-//!   CPU between two of them, another one takes the rest over: at once if it has nothing else to do, else after 128 items or two
-//!   milliseconds for each CPU of the pool, at most.
+//!   CPU between two of them, another one takes the rest over: at once if it has nothing else to do, else after 400 items or four
+//!   milliseconds for each CPU of the pool, at most. The one item that a worker has in hand it starts itself.
 //! * A panic in an item is caught: the worker, the pool and the queue go on.
 //!
 //! The protocols and their proofs: `src/pool/README.md`, `src/task/state.md`, `src/pwq/README.md`,
