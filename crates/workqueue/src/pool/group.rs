@@ -385,11 +385,10 @@ impl<F: FencePolicy> Group<F> {
                 return None;
             }
             let pool = &self.pools[other];
-            let running = pool.start_for(me);
-            if running.is_none() {
+            pool.start_for(me).or_else(|| {
                 pool.outwait_a_while();
-            }
-            running
+                None
+            })
         })
     }
 
@@ -489,16 +488,14 @@ impl<F: FencePolicy> Group<F> {
     /// The idle time of a surplus worker ran out: out of the pool, unless it was woken meanwhile.
     pub(crate) fn idle_timed_out(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
         let mut inner = self.pools[me.pool].inner.lock();
-        let position = inner.idle.iter().position(|w| Arc::ptr_eq(w, me));
-        match position {
+        match inner.idle.iter().position(|w| Arc::ptr_eq(w, me)) {
             Some(position) if inner.counts.surplus() => {
                 inner.idle.remove(position);
                 inner.counts.idle -= 1;
                 self.leave(me, inner)
             }
-            Some(_) => Step::Park { surplus: false },
-            // Somebody took it off the list, and has left or will leave the token.
-            None => Step::Park { surplus: false },
+            // Or somebody took it off the list, and has left or will leave the token.
+            _ => Step::Park { surplus: false },
         }
     }
 
