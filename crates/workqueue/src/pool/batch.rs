@@ -20,10 +20,6 @@ const TINY: u64 = 2_000;
 const PROOF: u32 = 4;
 /// A worker that runs one tiny item after the other says how long they take once in so many looks at the clock.
 const TELL: u32 = 32;
-/// So often one of several workers that run tiny items looks again, and yields, before it goes idle.
-const LOOKS_AGAIN: u32 = 4;
-/// Before so many looks in vain it leaves alone what others have reserved.
-const LEAVES: u32 = 2;
 /// So few workers are never too many: where each has its own CPU's list, one that stops costs more than two that are in
 /// each other's way at times.
 pub(super) const ALWAYS: usize = 2;
@@ -91,8 +87,6 @@ pub(crate) struct Batch {
     told: bool,
     /// It is to be told.
     pub(super) tells: bool,
-    /// How often it has found nothing since it took something.
-    dry: u32,
 }
 
 impl Batch {
@@ -110,7 +104,6 @@ impl Batch {
             untold: 0,
             told: false,
             tells: false,
-            dry: 0,
         }
     }
 
@@ -121,7 +114,7 @@ impl Batch {
             self.read = Some(time::now());
         }
         self.items += of.len() as u64;
-        (self.list, self.of, self.waiting, self.dry) = (list, of, waiting, 0);
+        (self.list, self.of, self.waiting) = (list, of, waiting);
     }
 
     /// What another worker has reserved and left is its batch.
@@ -178,23 +171,10 @@ impl Batch {
         self.told.then_some(Stream { each: self.each, waiting: self.waiting })
     }
 
-    /// It has found nothing, once more: whether it looks again before it goes idle, since it ran one tiny item after the
-    /// other and the next one may come any moment.
-    pub(super) fn looks_again(&mut self, takers: u64) -> bool {
-        self.dry += 1;
-        // Where others are at it too, they may be enough. The only one searches, as any worker.
-        self.told && takers > 1 && self.dry <= LOOKS_AGAIN
-    }
-
-    /// Whether it leaves what others have reserved to them for a moment.
-    pub(super) fn waits_for_others(&self) -> bool {
-        self.told && self.dry < LEAVES
-    }
-
     /// The worker does something else, and leaves what it has reserved to the others.
     pub(super) fn rests(&mut self) {
         self.of = Reserved::default();
-        (self.items, self.read, self.dry) = (0, None, 0);
+        (self.items, self.read) = (0, None);
         // It tells what it knows when it takes something.
         (self.told, self.tells) = (false, self.is_proven());
     }

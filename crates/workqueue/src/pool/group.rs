@@ -290,7 +290,7 @@ impl<F: FencePolicy> Group<F> {
             self.carries_out(me, running, taken_over);
             return true;
         }
-        if me.batch.with(|batch| batch.looks_again(pool.reading().takers())) || me.pauses() {
+        if me.pauses() {
             thread::yield_now();
             return true;
         }

@@ -86,10 +86,6 @@ impl Reading {
     pub(crate) fn searching(self) -> bool {
         self.0 & SEARCHING != 0
     }
-    /// How many workers run one tiny item after the other, where that is enough; else 0.
-    pub(super) fn takers(self) -> u64 {
-        if self.enough() { self.workers() } else { 0 }
-    }
     /// Among how many workers what waits is shared.
     pub(super) fn workers(self) -> u64 {
         u64::from(self.0 >> SHARE)
