@@ -318,38 +318,6 @@ fn loom_pool_without_the_fences_a_blocking_region_leaves_work_behind() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-/// Two cores, three workers. Whoever runs the first item waits in it for the second, and wakes a worker
-/// for that although a searcher may be on its way: two search then. What is pushed meanwhile, which ends
-/// it all, is left to neither.
-#[test]
-fn loom_pool_who_blocks_hands_on_what_a_searcher_is_coming_for() {
-    bounded(bounded::once_or_twice()).check(|| {
-        let pools = PoolModel::<FullFence>::new(1, 2);
-        let second_ran = Arc::new(Completion::new());
-        let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
-        let closes = pools.clone();
-        let last = Work::new(move || closes.close());
-        let pushes = pools.clone();
-        let first = Work::new(move || {
-            waits.wait();
-            pushes.push(0, &last);
-        });
-        let second = Work::new(move || rings.complete());
-        let me = pools.enlist(0);
-        let threads = [(); 2].map(|()| {
-            let worker = pools.enlist(0);
-            thread::spawn(move || worker.work_and_tell())
-        });
-        pools.push(0, &first);
-        pools.push(0, &second);
-        me.work_and_tell();
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        assert!(pools.is_deserted(0));
-    });
-}
-
 #[test]
 fn loom_pool_a_worker_whose_time_runs_out_takes_no_wake_up_along() {
     bounded(bounded::once_or_twice()).check(|| {

@@ -12,7 +12,7 @@ use corewise_sync::fence::FencePolicy;
 use super::batch::Batch;
 use super::group::Group;
 use super::worker::Worker;
-use super::{Action, Inner, PoolStats};
+use super::{Inner, PoolStats};
 use crate::pool::policy::Counts;
 use crate::task::publication::Shown;
 
@@ -134,20 +134,11 @@ impl Inner {
 impl<F: FencePolicy> Group<F> {
     /// A worker is about to block: its core is free for another.
     pub(crate) fn begin_blocking(self: &Arc<Self>, me: &Worker) {
-        let pool = &self.pools[me.pool];
         me.batch.with(Batch::forgets);
         let action = {
-            let mut inner = pool.inner.lock();
+            let mut inner = self.pools[me.pool].inner.lock();
             me.set_excuses(&mut inner.counts, |bits| bits | Excuse::Region as u32);
-            match self.settle(me.pool, &mut inner, true) {
-                // Hand on.
-                Action::None
-                    if inner.counts.hands_on() && inner.regions.hand_on() && pool.has_waiting() =>
-                {
-                    self.recruit(me.pool, &mut inner)
-                }
-                action => action,
-            }
+            self.settle(me.pool, &mut inner, true)
         };
         self.perform(me.pool, action);
         me.blocks();
@@ -156,10 +147,9 @@ impl<F: FencePolicy> Group<F> {
     /// It goes on. If its replacement is busy there is one active worker too many for a while:
     /// whoever ends its item first goes idle (`Counts::may_take`).
     pub(crate) fn end_blocking(self: &Arc<Self>, me: &Worker) {
-        let took = me.has_blocked();
+        me.has_blocked();
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
-            inner.regions.learn(took);
             me.set_excuses(&mut inner.counts, |bits| bits & !(Excuse::Region as u32));
             self.settle(me.pool, &mut inner, false)
         };

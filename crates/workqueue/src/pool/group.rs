@@ -196,7 +196,7 @@ impl<F: FencePolicy> Group<F> {
         }
         let action = {
             let mut inner = pool.inner.lock();
-            match inner.counts.hands_on() && pool.has_waiting() {
+            match inner.counts.may_hurry() && pool.has_waiting() {
                 true => self.recruit(index, &mut inner),
                 false => Action::None,
             }

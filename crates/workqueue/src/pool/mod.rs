@@ -22,7 +22,6 @@ pub(crate) mod inherit;
 mod pick;
 pub(crate) mod pins;
 pub(crate) mod policy;
-mod regions;
 pub(crate) mod report;
 pub(crate) mod service_thread;
 pub(crate) mod spawn;
@@ -103,8 +102,6 @@ pub(super) struct Inner {
     /// Last in, first out: the worker that parked last has the warmest caches.
     idle: Vec<Arc<Worker>>,
     pub(crate) counts: Counts,
-    /// How long blocking regions have been lately.
-    regions: regions::Regions,
     /// When a thread couldn't be made; not tried again for a while.
     refused: Option<Duration>,
     /// Threads that are being made.
@@ -157,7 +154,6 @@ impl<F: FencePolicy> Pool<F> {
             inner: CachePadded::new(Mutex::new(Inner {
                 idle: Vec::new(),
                 counts,
-                regions: regions::Regions::NEW,
                 refused: None,
                 making: 0,
                 least: u64::MAX,

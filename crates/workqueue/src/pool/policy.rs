@@ -95,8 +95,8 @@ pub(crate) struct Counts {
     pub(crate) blocked: usize,
     /// Runs an item that isn't counted: of a CPU-intensive queue, or caught by the timekeeper.
     pub(crate) intensive: usize,
-    /// A worker was woken (or made) for work and hasn't taken any yet. At most one at a time (two
-    /// where a blocker has handed on): it wakes the next one itself if there is more.
+    /// A worker was woken (or made) for work and hasn't taken any yet. At most one at a time (more
+    /// where it is overdue): it wakes the next one itself if there is more.
     pub(crate) searching: bool,
     /// How many workers may hold a core at once: the CPUs of the pod.
     pub(crate) base: usize,
@@ -166,10 +166,9 @@ impl Counts {
         self.idle == 0 && !self.searching && self.has_core() && self.total < self.max
     }
 
-    /// Whether another searcher may be named for the work that waits, although one is on its way: that one may come
-    /// from a CPU that has yet to wake up, or wait there behind another thread. A worker that is about to block does
-    /// it, since its CPU is free now, and a push that finds the searcher [overdue](is_overdue).
-    pub(crate) fn hands_on(&self) -> bool {
+    /// Whether another searcher may be named for the work that waits, although one is on its way, and
+    /// [overdue](is_overdue): it may come from a CPU that has yet to wake up, or wait there behind another thread.
+    pub(crate) fn may_hurry(&self) -> bool {
         self.searching && self.idle > 0 && self.has_core()
     }
 
@@ -706,12 +705,12 @@ mod tests {
     }
 
     #[test]
-    fn who_blocks_hands_on_what_a_searcher_is_yet_to_come_for() {
+    fn an_overdue_searcher_gets_another_beside_it_where_one_is_idle_and_has_a_core() {
         let searching = |total, idle| Counts { searching: true, ..counts(total, idle, 1) };
-        assert!(searching(3, 1).hands_on());
-        assert!(!searching(2, 0).hands_on(), "there is nobody");
-        assert!(!searching(4, 1).hands_on(), "the other core is taken too");
-        assert!(!counts(3, 1, 1).hands_on(), "nobody searches: as everywhere");
+        assert!(searching(3, 1).may_hurry());
+        assert!(!searching(2, 0).may_hurry(), "there is nobody");
+        assert!(!searching(4, 1).may_hurry(), "the other core is taken too");
+        assert!(!counts(3, 1, 1).may_hurry(), "nobody searches: as everywhere");
     }
 
     #[test]

@@ -196,12 +196,9 @@ impl Worker {
         self.blocked.store(self.age().max(1), Ordering::Relaxed);
     }
 
-    /// How long its blocking region has been, at its end.
-    pub(super) fn has_blocked(&self) -> Duration {
-        let since = self.blocked.load(Ordering::Relaxed);
-        // Before the excuse ends: whoever sees it never takes this time for that of the next region.
+    /// Its blocking region is about to end. Before the excuse does: nobody takes this time for that of the next region.
+    pub(super) fn has_blocked(&self) {
         self.blocked.store(0, Ordering::Relaxed);
-        Duration::from_nanos(self.age().saturating_sub(since))
     }
 
     /// Items that it has run one after the other. Asked by the worker itself, as all below.
