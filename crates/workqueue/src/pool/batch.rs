@@ -47,10 +47,9 @@ pub(crate) fn share(waiting: u64, workers: u64, most: u64) -> u64 {
     (waiting / workers.max(1)).clamp(1, most.clamp(1, MOST))
 }
 
-/// How many may be reserved at once, after so many items took so long, where it was `most`.
-pub(crate) fn next_most(most: u64, items: u64, took: Duration) -> u64 {
-    let each = (took.as_nanos() as u64 / items.max(1)).max(1);
-    (BATCH_TAKES.as_nanos() as u64 / each).clamp(1, (most * 2).min(MOST))
+/// How many items may be reserved at once of which each takes so many nanoseconds.
+pub(crate) fn most_at_once(each: u64) -> u64 {
+    (BATCH_TAKES.as_nanos() as u64 / each).clamp(1, MOST)
 }
 
 /// A worker that runs one tiny item after the other says this.
@@ -150,8 +149,8 @@ impl Batch {
             return;
         }
         self.before = (0, Duration::ZERO);
-        self.most = next_most(self.most, items, took);
         self.each = (took.as_nanos() as u64 / items).max(1);
+        self.most = most_at_once(self.each);
         self.untold += 1;
         self.tiny = if self.each <= TINY { self.tiny.saturating_add(1) } else { 0 };
         let proven = self.is_proven();
