@@ -13,7 +13,8 @@ const BATCH_TAKES: Duration = Duration::from_micros(5);
 /// The clock is read once in so many items, at most.
 const SAMPLE: u64 = 16;
 
-/// Once in so many times that a worker says so it is counted how many lists are in use.
+/// Once in so many times that a worker says so it is counted how many lists are in use. (Each time, on 16 simulated CPUs: fan takes 1.5
+/// [1.3..1.9] of the time, a storm of one producer makes 0.90 [0.85..0.94]; ab2d844.)
 pub(super) const COUNT: u32 = 16;
 /// Items that take so many nanoseconds at most are tiny, once so many samples in a row have said so.
 const TINY: u64 = 2_000;
@@ -26,7 +27,8 @@ pub(super) const ALWAYS: usize = 2;
 /// One CPU queues no faster than an item in so many nanoseconds.
 const QUEUED_IN: u64 = 100;
 
-/// How many workers can be of use for what is queued on so many lists, where an item takes one of them so long.
+/// How many workers can be of use for what is queued on so many lists, where an item takes one of them so long. (Without such a
+/// limit, on 16 simulated CPUs: inside makes 0.21 for 7 times the CPU time, a storm of one producer 0.37 for 25 times; ab2d844.)
 pub(crate) fn most_takers(lists: usize, each: u64) -> usize {
     lists.max(1).saturating_mul(usize::try_from(each.div_ceil(QUEUED_IN)).unwrap_or(usize::MAX))
 }
@@ -37,12 +39,14 @@ pub(crate) fn piles_up(waiting: u64) -> bool {
 }
 
 /// How long a tiny item takes by itself, where that was taken for `least`, and one took so long just now. Workers that
-/// are in each other's way make items longer, so it sinks at once and rises slowly.
+/// are in each other's way make items longer, so it sinks at once and rises slowly. (Where it rises at once, on 16 simulated
+/// CPUs: inside makes 0.68 [0.38..1.00], a storm of one producer takes 2.2 of the CPU time; ab2d844.)
 pub(crate) fn least(least: u64, each: u64) -> u64 {
     each.min(least.saturating_add(each.saturating_sub(least) / 256))
 }
 
-/// How many of `waiting` items a worker reserves that may take `most` at once, where so many workers share them.
+/// How many of `waiting` items a worker reserves that may take `most` at once, where so many workers share them. (Where none
+/// does, on 72 simulated CPUs: a storm of one producer makes 0.80 [0.73..0.84], though one of four makes more on 16; ab2d844.)
 pub(crate) fn share(waiting: u64, workers: u64, most: u64) -> u64 {
     (waiting / workers.max(1)).clamp(1, most.clamp(1, MOST))
 }

@@ -264,7 +264,8 @@ impl Inner {
             // It has gone onto the list just now.
             return self.idle.pop().map(|worker| (worker, None));
         }
-        // What was queued for another CPU is for who has that one, unless something waits here too.
+        // What was queued for another CPU is for who has that one, unless something waits here too. (Without it, on 16 simulated CPUs:
+        // a storm of two producers makes 0.89 [0.77..1.01], one of four 0.88 [0.84..0.92]; ab2d844.)
         let there = here.and_then(|cpu| {
             let list = lists.waiting_near(cpu)?;
             (list != lists.of(cpu)).then_some(list)
