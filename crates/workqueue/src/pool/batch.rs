@@ -21,6 +21,9 @@ const TINY: u64 = 2_000;
 const PROOF: u32 = 4;
 /// A worker that runs one tiny item after the other says how long they take once in so many looks at the clock.
 const TELL: u32 = 32;
+/// Before so many looks in vain a worker that runs tiny items leaves alone what others have reserved. (Without it, on 16 simulated CPUs:
+/// a storm of 16 producers that count apart makes 0.92 [0.62..1.05], an item takes 3.9 lines for 2.4; c607082.)
+const LEAVES: u32 = 2;
 /// So few workers are never too many: where each has its own CPU's list, one that stops costs more than two that are in
 /// each other's way at times.
 pub(super) const ALWAYS: usize = 2;
@@ -90,6 +93,8 @@ pub(crate) struct Batch {
     told: bool,
     /// It is to be told.
     pub(super) tells: bool,
+    /// How often it has found nothing since it took something.
+    dry: u32,
 }
 
 impl Batch {
@@ -107,6 +112,7 @@ impl Batch {
             untold: 0,
             told: false,
             tells: false,
+            dry: 0,
         }
     }
 
@@ -117,7 +123,7 @@ impl Batch {
             self.read = Some(time::now());
         }
         self.items += of.len() as u64;
-        (self.list, self.of, self.waiting) = (list, of, waiting);
+        (self.list, self.of, self.waiting, self.dry) = (list, of, waiting, 0);
     }
 
     /// What another worker has reserved and left is its batch.
@@ -174,10 +180,16 @@ impl Batch {
         self.told.then_some(Stream { each: self.each, waiting: self.waiting })
     }
 
+    /// It has found nothing that nobody has reserved, once more: whether it leaves what others have to them for a moment.
+    pub(super) fn waits_for_others(&mut self) -> bool {
+        self.dry = self.dry.saturating_add(1);
+        self.told && self.dry <= LEAVES
+    }
+
     /// The worker does something else, and leaves what it has reserved to the others.
     pub(super) fn rests(&mut self) {
         self.of = Reserved::default();
-        (self.items, self.read) = (0, None);
+        (self.items, self.read, self.dry) = (0, None, 0);
         // It tells what it knows when it takes something.
         (self.told, self.tells) = (false, self.is_proven());
     }

@@ -169,7 +169,10 @@ impl<F: FencePolicy> Pool<F> {
         let last = me.batch.with(|batch| batch.list);
         let first = last + usize::from(self.lists.at(last as u32).ring.len() < batch::MOST);
         let mut others = (first..first + lists).map(|at| at % lists).filter(|at| *at != home);
-        others.find_map(|at| self.start_at(me, at)).or_else(|| self.start_left())
+        others.find_map(|at| self.start_at(me, at)).or_else(|| {
+            let waits = me.batch.with(Batch::waits_for_others);
+            if waits { None } else { self.start_left() }
+        })
     }
 
     /// Sweep: takes and starts an item that another worker has reserved, and hasn't taken yet.
