@@ -100,6 +100,8 @@ struct Inner<T: Hold> {
     moves: u64,
     /// Somebody pushes what was held: the only one who does, so that the order is kept.
     moving: bool,
+    /// How often the limit or the marks were set.
+    changes: u64,
     limit: usize,
     /// Of the gate's bits those that are set from outside.
     marks: u32,
@@ -112,6 +114,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
             ring: VecDeque::new(),
             moves: 0,
             moving: false,
+            changes: 0,
             limit,
             marks: 0,
         };
@@ -240,6 +243,16 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         (self.active.load(Ordering::Relaxed), inner.limit, held)
     }
 
+    /// How many are counted as active, where all of them have to go on before one that is held back can; `None`: one
+    /// may go at once, whoever lets it through, or a freeze holds them all back. And how often the limit or the marks
+    /// were set.
+    pub(crate) fn in_the_way(&self) -> (Option<usize>, u64) {
+        let inner = self.inner.lock();
+        let active = self.active.load(Ordering::Relaxed);
+        let free = active < inner.limit || Gate(inner.gate()).frozen();
+        ((!free).then_some(active), inner.changes)
+    }
+
     /// How many are held back, and how often that has changed.
     pub(crate) fn held(&self) -> (usize, u64) {
         let inner = self.inner.lock();
@@ -255,6 +268,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
     fn change(&self, edit: impl FnOnce(&mut Inner<T>)) {
         let mut inner = self.inner.lock();
         edit(&mut inner);
+        inner.changes += 1;
         self.publish(&inner);
     }
 

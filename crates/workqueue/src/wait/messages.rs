@@ -11,6 +11,7 @@ use crate::task::header::{Header, Job};
 use crate::task::publication::Label;
 use crate::task::running::{self, Running};
 use crate::task::vtable::{Lent, Table};
+use crate::wait::stuck::Needs;
 use crate::wait::take_back::is_placed;
 
 /// Somebody is about to wait for everything in a queue: `what` is the call.
@@ -105,13 +106,14 @@ pub(crate) fn for_order(item: Lent<'_>, queue: &QueueCore, of: Label) {
     });
 }
 
-/// The current item waits for one that can't come to its end: all who could help wait as well.
+/// The current item waits for one that can't come to its end, since this can't come about: all who could help wait as
+/// well. Returns where it has come about meanwhile.
 ///
 /// # Panics
-/// Always.
+/// Else.
 #[cold]
 #[track_caller]
-pub(crate) fn in_vain(item: Lent<'_>) -> ! {
+pub(crate) fn in_vain(item: Lent<'_>, needs: Needs) {
     let location = Location::caller();
     let seen = item.look(|job| {
         let ticket = job.ticket.as_ref();
@@ -120,13 +122,13 @@ pub(crate) fn in_vain(item: Lent<'_>) -> ! {
         (job.site, job.queue_name().to_owned(), most, placed, item.is_held())
     });
     let name = item.name();
-    let complaint = match seen {
-        Some((site, queue, .., true)) => format!(
+    let complaint = match (seen, needs) {
+        (Some((site, queue, .., true)), Needs::Place | Needs::Turn) => format!(
             "waits for {name}, queued on '{queue}' at {site}, which the queue's limit or order holds \
              back for items that wait for this one: wait outside of the queue's items, or raise its \
              max_active"
         ),
-        Some((site, queue, most, placed, false)) => {
+        (Some((site, queue, most, placed, false)), Needs::Worker) => {
             let (cause, remedy) = match placed {
                 true => (
                     "what is left of this stack is too little to run it here",
@@ -145,7 +147,10 @@ pub(crate) fn in_vain(item: Lent<'_>) -> ! {
                  (PoolsBuilder::max_workers); and {cause}: nest waits less deep, {remedy}"
             )
         }
-        None => format!("waits for {name}, which runs and waits for this one"),
+        (None, Needs::End) if item.state.snapshot().running() => {
+            format!("waits for {name}, which runs and waits for this one")
+        }
+        _ => return,
     };
     given_up("a wait", location, &complaint)
 }

@@ -23,16 +23,16 @@ use crate::pwq::Pwq;
 use crate::pwq::queue_core::QueueCore;
 use crate::task::running::{self, Running};
 use crate::task::vtable::Lent;
-use crate::wait::stuck::{Listed, long_waits};
+use crate::wait::stuck::{Listed, Needs, PoolKey, long_waits};
 use crate::wait::take_back::{
-    Role, homes, in_need, is_called_for, lend, run_awaited, take_back, take_back_in_need,
+    Role, home, homes, in_need, is_called_for, lend, run_awaited, take_back, take_back_in_need,
 };
 
 /// How long a waiter sleeps before others see it wait.
 const LIST_AFTER: Duration = Duration::from_millis(10);
 /// How long a waiter has slept when it looks around for the first time, and how long it sleeps in between at most.
-/// It sleeps twice as long each time. Where its item is held back it looks each time, since others may come to
-/// wait for that limit again and again.
+/// It sleeps twice as long each time. Where its item is held back it looks each time, and sleeps no longer than this, since
+/// others may come to wait for that limit again and again.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 const LOOK_AT_LEAST: Duration = Duration::from_secs(64);
 /// A timer may fire so much late.
@@ -99,10 +99,11 @@ impl<'a> Target<'a> {
                     let held = matches!(self, Target::Item(item, _) if item.is_held());
                     long.lasted(held, look_after, list);
                 }
-                Slept::InVain => {
-                    long = Long::new(begins_with);
-                    self.is_given_up(over);
-                }
+                Slept::InVain => match long.needs() {
+                    Some(needs) => self.is_given_up(over, needs, || long = Long::new(begins_with)),
+                    // It looks again soon.
+                    None => long.patience = begins_with,
+                },
             }
             if let Target::Item(item, role) = self {
                 take_back(item, role);
@@ -135,15 +136,26 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// What it waits for can't end.
+    /// It needs that, which couldn't come about a moment ago. Until it has `left` the list nobody else of its circle is
+    /// given up.
     #[track_caller]
-    fn is_given_up(self, over: &Completion) {
+    fn is_given_up(self, over: &Completion, needs: Needs, left: impl FnOnce()) {
         match self {
-            Target::Item(item, _) if !lend(item) => messages::in_vain(item),
-            Target::Queue(queue, location) if !run_awaited(queue, over) => {
-                messages::flush_in_vain(queue, location);
+            Target::Item(item, _) if needs == Needs::Place => {
+                // Where somebody else has let it through meanwhile the wait goes on as well.
+                lend(item);
+                left();
             }
-            _ => {}
+            Target::Item(item, _) => {
+                left();
+                messages::in_vain(item, needs);
+            }
+            Target::Queue(queue, location) => {
+                left();
+                if !run_awaited(queue, over) && !over.is_complete() {
+                    messages::flush_in_vain(queue, location);
+                }
+            }
         }
     }
 
@@ -153,11 +165,12 @@ impl<'a> Target<'a> {
             Target::Item(item, role) => {
                 // Nobody knows yet where it would be run.
                 let unknown = item.is_on_its_way();
+                let lies = if long.listed.is_some() { home(item) } else { None };
                 let home = in_need(item, role);
                 // Want.
                 let wanted =
                     home.as_ref().map(|(group, pool)| group.want(*pool, item, parker.unparker()));
-                long.begins(if unknown { None } else { Some(home.as_slice()) });
+                long.begins(if unknown { None } else { Some(home.as_slice()) }, lies);
                 long.park(over, parker, limit, |woken| {
                     let Some(wanted) = &wanted else { return false };
                     let called = wanted.is_called_for();
@@ -170,7 +183,7 @@ impl<'a> Target<'a> {
             Target::Queue(queue, _) => {
                 // Once, so that what the others are told is what it does: it depends on how deep this is.
                 let homes = homes(queue);
-                long.begins(Some(&homes));
+                long.begins(Some(&homes), None);
                 long.park(over, parker, limit, |_| is_called_for(queue, &homes, over))
             }
         }
@@ -191,6 +204,8 @@ struct Long<'a> {
     /// How long it sleeps next.
     patience: Duration,
     listed: Option<Listed<'a>>,
+    /// What it waits for was held back.
+    held: bool,
     /// It looks around before it sleeps.
     looks: bool,
 }
@@ -203,37 +218,46 @@ enum Slept {
     Called,
     /// It has slept for as long as it wanted.
     Long,
-    /// What it waits for can't end.
+    /// It was found that what it waits for can't end.
     InVain,
 }
 
 impl<'a> Long<'a> {
     fn new(patience: Duration) -> Self {
-        Long { patience, listed: None, looks: false }
+        Long { patience, listed: None, held: false, looks: false }
     }
 
-    /// It has slept for so long; `looks`: also sooner than others do.
+    /// It has slept for so long; `held`: what it waits for is held back.
     fn lasted(
         &mut self,
-        looks: bool,
+        held: bool,
         look_after: Option<Duration>,
         list: impl FnOnce() -> Listed<'a>,
     ) {
-        self.patience = (self.patience * 2).min(LOOK_AT_LEAST);
+        self.patience = (self.patience * 2).min(if held { LOOK_AFTER } else { LOOK_AT_LEAST });
+        self.held = held;
         let Some(look_after) = look_after else { return };
-        self.looks = looks || self.patience > look_after;
-        if self.looks || self.patience > LIST_AFTER {
-            self.listed.get_or_insert_with(list);
+        self.looks = held || self.patience > look_after;
+        if self.listed.is_none() && (self.looks || self.patience > LIST_AFTER) {
+            let listed = list();
+            self.looks |= listed.may_keep_a_place();
+            self.listed = Some(listed);
         }
     }
 
-    /// It is about to sleep, and would run what it waits for in these pools; `None`: that isn't known.
-    fn begins(&self, helps: Option<&[(Arc<Group>, usize)]>) {
+    /// It is about to sleep, and would run what it waits for in these pools; `None`: that isn't known. `home`: where its
+    /// item was.
+    fn begins(&self, helps: Option<&[(Arc<Group>, usize)]>, home: Option<PoolKey>) {
         let Some(listed) = &self.listed else { return };
-        listed.helps(helps);
+        listed.helps(helps, home, self.held);
         if self.looks {
             listed.look();
         }
+    }
+
+    /// What it needs, if it is to be given up.
+    fn needs(&self) -> Option<Needs> {
+        self.listed.as_ref()?.needs()
     }
 
     /// Sleeps. `called`: whether it had better run what it waits for; it is told whether somebody woke it.

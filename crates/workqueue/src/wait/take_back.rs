@@ -28,6 +28,7 @@ use crate::task::header::{Job, Queued};
 use crate::task::running::{self, Running};
 use crate::task::ticket::Ticket;
 use crate::task::vtable::Lent;
+use crate::wait::stuck::PoolKey;
 use crate::wait::{messages, stack};
 
 per_thread! {
@@ -68,6 +69,12 @@ pub(crate) fn in_need(item: Lent<'_>, role: Role) -> Option<(Arc<Group>, usize)>
         Some((Arc::clone(&pwq.group), pwq.pool))
     });
     home.flatten()
+}
+
+/// The pool that the pending instance is for.
+pub(crate) fn home(item: Lent<'_>) -> Option<PoolKey> {
+    let pool = |pwq: &Pwq| (current_worker::key(&pwq.group), pwq.pool);
+    item.look(|job| job.ticket.as_ref().map(Pwq::of).map(pool)).flatten()
 }
 
 /// Whether the caller is where an instance may run for which no worker can come.

@@ -3,7 +3,7 @@
 //! Each fact counts those that keep it, and once enough of them have come about so does it. In time that grows
 //! with the facts and with what keeps them: each comes about once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ptr::NonNull;
 
 use crate::pwq::limit_slot::Slot;
@@ -11,12 +11,12 @@ use crate::pwq::queue_core::QueueCore;
 use crate::task::header::{Header, Queued};
 
 /// What stands for a group of pools, and the pool's place in it.
-pub(super) type PoolKey = (NonNull<()>, usize);
+pub(crate) type PoolKey = (NonNull<()>, usize);
 /// The instances of a queue that have a colour.
 pub(super) type Colour = (NonNull<QueueCore>, u8);
 
 /// What may come about. The pointers are only compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Fact {
     /// The wait with this number ends.
     Wait(u64),
@@ -37,8 +37,12 @@ pub(super) enum Fact {
 pub(super) enum Rule {
     All,
     Any,
-    /// One of these, of which there are so many, kept or not.
-    OneOf(usize),
+    /// One of these, of which there are so many, kept or not. `changes`: how often somebody outside has changed what
+    /// that follows from.
+    OneOf {
+        all: usize,
+        changes: u64,
+    },
     /// None of them.
     Free,
 }
@@ -57,6 +61,11 @@ struct Node {
     /// So many have to come about yet.
     missing: usize,
 }
+
+/// Facts that don't come about because of each other, and of nothing else: two that are equal were read from the same
+/// state, which lasted from the one reading to the other.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Circle(BTreeMap<Fact, (Option<Rule>, Vec<Fact>)>);
 
 impl Graph {
     /// `before` keeps `fact`.
@@ -82,7 +91,7 @@ impl Graph {
             node.missing = match node.rule.unwrap_or(Rule::All) {
                 Rule::All => kept_by,
                 Rule::Any => kept_by.min(1),
-                Rule::OneOf(all) => (kept_by + 1).saturating_sub(all),
+                Rule::OneOf { all, .. } => (kept_by + 1).saturating_sub(all).min(kept_by),
                 Rule::Free => 0,
             };
             if node.missing == 0 {
@@ -105,7 +114,59 @@ impl Graph {
         self.nodes.get(&fact).is_some_and(|node| node.missing > 0)
     }
 
+    /// Those of the facts that can't come about which need nothing but each other: of what `from` needs, if that
+    /// can't, else of all.
+    pub(super) fn circle(&self, from: Fact) -> Circle {
+        let mut region = BTreeSet::new();
+        if self.is_stuck(from) {
+            self.reach(from, &mut region, |node| &node.kept_by);
+        } else {
+            region.extend(self.nodes.keys().copied().filter(|fact| self.is_stuck(*fact)));
+        }
+        // No search from an earlier one has come to the last one from which a search began. So all that need it need each
+        // other.
+        let (mut seen, mut last) = (BTreeSet::new(), None);
+        for fact in region.iter().copied() {
+            if !seen.contains(&fact) {
+                last = Some(fact);
+                self.reach(fact, &mut seen, |node| &node.keeps);
+            }
+        }
+        let mut circle = BTreeSet::new();
+        last.into_iter().for_each(|last| self.reach(last, &mut circle, |node| &node.kept_by));
+        let of_it = |fact: Fact| {
+            let node = &self.nodes[&fact];
+            let mut kept_by: Vec<_> =
+                node.kept_by.iter().copied().filter(|by| circle.contains(by)).collect();
+            kept_by.sort_unstable();
+            (fact, (node.rule, kept_by))
+        };
+        Circle(circle.iter().copied().map(of_it).collect())
+    }
+
+    /// Adds those that can't come about to `seen` which are reached from this one.
+    fn reach(
+        &self,
+        from: Fact,
+        seen: &mut BTreeSet<Fact>,
+        next: impl for<'n> Fn(&'n Node) -> &'n [Fact],
+    ) {
+        let mut found = vec![from];
+        while let Some(fact) = found.pop() {
+            if seen.insert(fact) {
+                let next = next(&self.nodes[&fact]).iter().copied();
+                found.extend(next.filter(|fact| self.is_stuck(*fact)));
+            }
+        }
+    }
+
     pub(super) fn kept_by(&self, fact: Fact) -> &[Fact] {
         self.nodes.get(&fact).map_or(&[], |node| &node.kept_by)
+    }
+}
+
+impl Circle {
+    pub(super) fn has(&self, fact: Fact) -> bool {
+        self.0.contains_key(&fact)
     }
 }

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use corewise_sync::thread::ThreadId;
 
-use super::graph::{Colour, Fact, Graph, PoolKey, Rule};
-use super::{Wait, WaitsFor};
+use super::graph::{Circle, Colour, Fact, Graph, PoolKey, Rule};
+use super::{Needs, Wait, WaitsFor};
+use crate::attributes::QueueKind;
 use crate::pool::current_worker;
 use crate::pool::group::Group;
 use crate::pwq::Pwq;
@@ -49,6 +50,8 @@ pub(super) struct Look<'a> {
     graph: Graph,
     /// The last wait on each stack: that one sleeps.
     innermost: HashMap<ThreadId, u64>,
+    /// What those need that wait for an item, as far as it may never come about.
+    needs: HashMap<u64, Needs>,
     /// Whose wait does.
     helped: HashMap<Helped, u64>,
     /// Who can run something for a flush now.
@@ -88,7 +91,8 @@ impl<'a> Look<'a> {
             _ => None,
         };
         let helped = waits.iter().filter_map(helps).collect();
-        Look { waits, graph, innermost, helped, helpers: Vec::new() }
+        let needs = HashMap::new();
+        Look { waits, graph, innermost, needs, helped, helpers: Vec::new() }
     }
 
     fn needs_of_wait(&mut self, id: u64, wait: &Wait, kept: &mut Kept) {
@@ -104,7 +108,9 @@ impl<'a> Look<'a> {
             WaitsFor::Item { item, .. } => {
                 // SAFETY: as above.
                 let item = unsafe { Lent::new(*item) };
-                self.needs_of_item(end, item, kept);
+                if let Some(needs) = self.needs_of_item(end, item, wait.home, kept) {
+                    self.needs.insert(id, needs);
+                }
             }
             WaitsFor::Queue(queue) => {
                 let Some(awaited) = queue.colours.awaited_by(over) else { return };
@@ -124,14 +130,25 @@ impl<'a> Look<'a> {
         }
     }
 
-    fn needs_of_item(&mut self, end: Fact, item: Lent<'_>, kept: &mut Kept) {
+    /// `home`: where the item was when its waiter said what it would run.
+    fn needs_of_item(
+        &mut self,
+        end: Fact,
+        item: Lent<'_>,
+        home: Option<PoolKey>,
+        kept: &mut Kept,
+    ) -> Option<Needs> {
         let pointer = item.pointer();
         if item.state.snapshot().running() {
-            return self.graph.after(end, Fact::Item(pointer));
+            self.graph.after(end, Fact::Item(pointer));
+            return Some(Needs::End);
         }
         let next = item.look(|job| {
             let pwq = Pwq::of(job.ticket.as_ref()?);
-            if item.is_held() {
+            if home != Some((current_worker::key(&pwq.group), pwq.pool)) {
+                // It was put elsewhere, where its waiter may run it.
+                None
+            } else if item.is_held() {
                 Some(Next::Place(NonNull::from(&*pwq.slot), Arc::clone(&pwq.shared)))
             } else {
                 let needs = pwq.shared.rescuer.is_none();
@@ -142,24 +159,27 @@ impl<'a> Look<'a> {
             Some(Next::Place(slot, queue)) => {
                 // SAFETY: it is a part of the queue.
                 self.needs_place(end, unsafe { slot.as_ref() });
+                let next = queue.traits.kind != QueueKind::Ordered || queue.before(item) == 0;
                 kept.add_queue(queue);
+                Some(if next { Needs::Place } else { Needs::Turn })
             }
             Some(Next::Worker(group, pool)) => {
                 let pool = kept.add_pool(group, pool);
                 if !self.helped.contains_key(&Helped::Item(pointer)) {
                     self.graph.after(end, Fact::Taken(pool));
                 }
+                Some(Needs::Worker)
             }
-            None => {}
+            None => None,
         }
     }
 
     fn needs_place(&mut self, fact: Fact, slot: &Slot<Queued>) {
         let place = Fact::Place(NonNull::from(slot));
         self.graph.after(fact, place);
-        self.graph.rule(place, || match slot.gate().frozen() {
-            true => Rule::Free,
-            false => Rule::OneOf(slot.sizes().0),
+        self.graph.rule(place, || match slot.in_the_way() {
+            (Some(all), changes) => Rule::OneOf { all, changes },
+            (None, _) => Rule::Free,
         });
     }
 
@@ -193,7 +213,10 @@ impl<'a> Look<'a> {
         for pool in others {
             let worker = Fact::Worker((key.0, pool));
             self.graph.after(taken, worker);
-            let rule = || group.all_it_has(pool).map_or(Rule::Free, Rule::OneOf);
+            let rule = || {
+                let all = group.all_it_has(pool);
+                all.map_or(Rule::Free, |all| Rule::OneOf { all, changes: 0 })
+            };
             self.graph.rule(worker, rule);
         }
         self.graph.rule(taken, || Rule::Any);
@@ -257,31 +280,25 @@ impl<'a> Look<'a> {
         self.innermost.get(&wait.thread) == Some(&id) && !stays
     }
 
-    /// Who is stuck, and given up: one that nobody of the others could help, else one of a circle;
-    /// `own` sooner than others.
-    pub(super) fn to_give_up(&self, own: u64) -> Option<u64> {
-        let stuck: Vec<u64> = self.waits.keys().copied().filter(|id| self.is_stuck(*id)).collect();
-        if stuck.iter().any(|id| self.waits[id].ends) {
+    /// Of those who are stuck some that wait for nobody but each other: those that this one waits for, if it is stuck.
+    pub(super) fn circle(&self, own: u64) -> Circle {
+        self.graph.circle(Fact::Wait(own))
+    }
+
+    /// Who of a circle is given up, and what it needs: sooner one that may be let through than one that has to panic,
+    /// sooner one that nobody of the others runs anything for, and `own` sooner than others.
+    pub(super) fn to_give_up(&self, circle: &Circle, own: u64) -> Option<(u64, Needs)> {
+        let of_it = self.waits.keys().copied().filter(|id| circle.has(Fact::Wait(*id)));
+        let of_it: Vec<u64> = of_it.collect();
+        if of_it.iter().any(|id| self.waits[id].ends) {
             // It is about to.
             return None;
         }
-        let own = stuck.contains(&own).then_some(own);
-        let alone = |id: &u64| self.may_end(*id) && self.runner(*id).is_none();
-        if let Some(found) = own.into_iter().chain(stuck.iter().copied()).find(alone) {
-            return Some(found);
-        }
-        // From one to the next, for so long that all that remains is a circle; then once around.
-        let mut at = own.or(stuck.first().copied())?;
-        for _ in &stuck {
-            at = self.runner(at)?;
-        }
-        for _ in &stuck {
-            if self.may_end(at) {
-                return Some(at);
-            }
-            at = self.runner(at)?;
-        }
-        None
+        let needs = |id: u64| self.needs.get(&id).copied().unwrap_or(Needs::Colours);
+        let order =
+            |id: &u64| (needs(*id) != Needs::Place, self.runner(*id).is_some(), *id != own, *id);
+        let found = of_it.into_iter().filter(|id| self.may_end(*id)).min_by_key(order);
+        found.map(|id| (id, needs(id)))
     }
 }
 
@@ -316,6 +333,8 @@ mod tests {
         Wait {
             waits_for: WaitsFor::Item { item: item(waits_for), stays: false },
             helps: Some(Vec::new()),
+            home: None,
+            held: false,
             over: NonNull::dangling(),
             thread: thread::spawn(|| thread::current().id()).join().expect("it ends"),
             keeps: vec![Fact::Item(item(own))],
@@ -335,7 +354,7 @@ mod tests {
             look.graph.after(Fact::Wait(*id), Fact::Item(item));
         }
         look.graph.run();
-        look.to_give_up(own)
+        look.to_give_up(&look.circle(own), own).map(|(id, _)| id)
     }
 
     #[test]
@@ -362,5 +381,55 @@ mod tests {
     fn who_waits_for_what_runs_elsewhere_is_not_stuck_nor_is_who_waits_for_that_one() {
         assert_eq!(given_up([wait(9, 1), wait(1, 2)], 2), None);
         assert_eq!(given_up([wait(9, 1), wait(1, 2), wait(4, 3), wait(3, 4)], 2), Some(3));
+    }
+
+    #[test]
+    fn who_needs_a_place_of_those_in_a_circle_is_not_given_up_before_one_of_these() {
+        let slot = Slot::<Queued>::new(1);
+        slot.lend();
+        let waits = BTreeMap::from([(1, wait(2, 9)), (2, wait(3, 2)), (3, wait(2, 3))]);
+        for own in 1..=3 {
+            let mut look = Look::at(&waits);
+            look.needs_place(Fact::Wait(1), &slot);
+            look.graph.after(Fact::Place(NonNull::from(&slot)), Fact::Wait(2));
+            look.graph.after(Fact::Wait(2), Fact::Item(item(3)));
+            look.graph.after(Fact::Wait(3), Fact::Item(item(2)));
+            look.graph.run();
+            assert!(look.is_stuck(1), "it is, until that circle has ended");
+            let given_up = look.to_give_up(&look.circle(own), own);
+            let given_up = given_up.map(|(id, _)| id);
+            assert!(matches!(given_up, Some(2 | 3)), "{given_up:?}, where {own} looks");
+        }
+    }
+
+    #[test]
+    fn a_circle_that_is_read_again_is_the_same_where_nobody_has_changed_a_limit_meanwhile() {
+        let slot = Slot::<Queued>::new(1);
+        slot.lend();
+        let waits = BTreeMap::from([(1, wait(2, 1))]);
+        let read = || {
+            let mut look = Look::at(&waits);
+            look.needs_place(Fact::Wait(1), &slot);
+            look.graph.after(Fact::Place(NonNull::from(&slot)), Fact::Wait(1));
+            look.graph.run();
+            (look.is_stuck(1), look.circle(1))
+        };
+        let before = read();
+        assert!(before.0 && before == read());
+        slot.set_limit(2);
+        assert!(!read().0, "the item is about to be let through");
+        slot.set_limit(1);
+        let after = read();
+        assert!(after.0 && after != before, "it could have gone on between the two");
+    }
+
+    #[test]
+    fn a_place_that_was_given_back_and_that_nobody_has_taken_yet_keeps_nobody() {
+        let slot = Slot::<Queued>::new(1);
+        let waits = BTreeMap::from([(1, wait(2, 1))]);
+        let mut look = Look::at(&waits);
+        look.needs_place(Fact::Wait(1), &slot);
+        look.graph.run();
+        assert!(!look.is_stuck(1));
     }
 }

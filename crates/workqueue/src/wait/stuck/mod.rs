@@ -7,6 +7,8 @@
 
 mod graph;
 mod look;
+#[cfg(all(test, not(miri)))]
+mod stepped;
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -25,7 +27,9 @@ use crate::task::running;
 use crate::task::vtable::Lent;
 use crate::wait::Target;
 use crate::wait::take_back::Role;
-use graph::{Fact, PoolKey};
+pub(crate) use graph::PoolKey;
+
+use graph::Fact;
 use look::{Kept, Look};
 
 /// The waits that have lasted for long.
@@ -42,6 +46,8 @@ struct List {
     /// By their numbers, which grow.
     waits: BTreeMap<u64, Wait>,
     last: u64,
+    /// How many of them wait for what is held back.
+    held: usize,
 }
 
 #[derive(Default)]
@@ -57,6 +63,10 @@ struct Wait {
     waits_for: WaitsFor,
     /// The pools in which it would run that, if no worker can come for it; `None`: that isn't known yet, and it goes on.
     helps: Option<Vec<PoolKey>>,
+    /// Where the item was then.
+    home: Option<PoolKey>,
+    /// It waits for what was held back then.
+    held: bool,
     /// Its event.
     over: NonNull<Completion>,
     thread: ThreadId,
@@ -64,8 +74,23 @@ struct Wait {
     /// has, and its worker.
     keeps: Vec<Fact>,
     unparker: Unparker,
-    /// It was given up.
+    /// It was given up, and is about to see whether that [holds](Listed::needs).
     ends: bool,
+}
+
+/// What a wait needs that can't come about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// A place for its item, which is the next one to be let through.
+    Place,
+    /// A place for those that are before its item, on an ordered queue.
+    Turn,
+    /// A worker for its item.
+    Worker,
+    /// The end of its item, which runs.
+    End,
+    /// What a flush waits for.
+    Colours,
 }
 
 enum WaitsFor {
@@ -122,6 +147,8 @@ impl LongWaits {
         let wait = Wait {
             waits_for,
             helps: None,
+            home: None,
+            held: false,
             over: NonNull::from(over),
             thread: thread::current().id(),
             keeps,
@@ -164,24 +191,58 @@ impl LongWaits {
             let mut list = self.list.lock();
             let (given_up, helpers) = {
                 let look = Look::new(&list.waits, &mut kept);
-                (look.to_give_up(own), look.helpers)
+                (look.to_give_up(&look.circle(own), own), look.helpers)
             };
-            let helpers = helpers.into_iter().filter_map(|id| list.waits.get(&id));
-            let mut woken: Vec<_> = helpers.map(|wait| wait.unparker.clone()).collect();
-            woken.extend(given_up.and_then(|id| list.waits.get_mut(&id)).map(|wait| {
-                wait.ends = true;
-                wait.unparker.clone()
-            }));
-            woken
+            list.wake(&helpers, given_up.map(|(id, _)| id))
         };
         woken.into_iter().for_each(|unparker| unparker.unpark());
+    }
+
+    /// Looks for one that was given up: what it needs, if it still is the one to be given up. Else the other one is,
+    /// if there is any.
+    ///
+    /// Looks twice: what has changed between two readings may make a circle of what never was one.
+    fn needs(&self, own: u64) -> Option<Needs> {
+        let mut kept = [Kept::default(), Kept::default()];
+        let (needs, woken) = {
+            let mut list = self.lock();
+            list.waits.get_mut(&own)?.ends = false;
+            let [before, after] = &mut kept;
+            let circle = Look::new(&list.waits, before).circle(own);
+            let look = Look::new(&list.waits, after);
+            let found = look.to_give_up(&circle, own).filter(|_| circle == look.circle(own));
+            let helpers = look.helpers;
+            let woken = list.wake(&helpers, found.map(|(id, _)| id));
+            (found.filter(|(id, _)| *id == own).map(|(_, needs)| needs), woken)
+        };
+        woken.into_iter().for_each(|unparker| unparker.unpark());
+        needs
+    }
+}
+
+impl List {
+    /// Whom to wake: who can run something, and who is given up.
+    fn wake(&mut self, helpers: &[u64], given_up: Option<u64>) -> Vec<Unparker> {
+        let helpers = helpers.iter().filter_map(|id| self.waits.get(id));
+        let mut woken: Vec<_> = helpers.map(|wait| wait.unparker.clone()).collect();
+        woken.extend(given_up.and_then(|id| self.waits.get_mut(&id)).map(|wait| {
+            wait.ends = true;
+            wait.unparker.clone()
+        }));
+        woken
     }
 }
 
 impl Listed<'_> {
-    /// Whether the caller was given up: its wait can't end.
+    /// Whether the caller was given up.
     pub(crate) fn ends(&self) -> bool {
         self.waits.list.lock().waits.get(&self.id).is_some_and(|wait| wait.ends)
+    }
+
+    /// What the caller needs, who was given up, if it still is the one who has to be: a moment ago that couldn't come
+    /// about. Nobody else of its circle is given up before it is off the list. `None`: it goes on waiting.
+    pub(crate) fn needs(&self) -> Option<Needs> {
+        self.waits.needs(self.id)
     }
 
     /// Sees to it that somebody looks who is stuck: the caller, or who is at it now. One of those who are
@@ -191,17 +252,36 @@ impl Listed<'_> {
     }
 
     /// The pools in which it would run what it waits for, if no worker can come for that; `None`: that isn't known.
-    pub(crate) fn helps(&self, pools: Option<&[(Arc<Group>, usize)]>) {
+    /// `home`: where the item that it waits for was, before it saw that; `held`: whether that was held back.
+    pub(crate) fn helps(
+        &self,
+        pools: Option<&[(Arc<Group>, usize)]>,
+        home: Option<PoolKey>,
+        held: bool,
+    ) {
         let key = |(group, pool): &(Arc<Group>, usize)| (current_worker::key(group), *pool);
         let helps = pools.map(|pools| pools.iter().map(key).collect());
         let mut list = self.waits.list.lock();
-        list.waits.entry(self.id).and_modify(|own| own.helps = helps);
+        let Some(own) = list.waits.get_mut(&self.id) else { return };
+        let was_held = std::mem::replace(&mut own.held, held);
+        (own.helps, own.home) = (helps, home);
+        list.held = list.held + usize::from(held) - usize::from(was_held);
+    }
+
+    /// Whether somebody may wait for a place that the caller has, or that of somebody who waits for the caller.
+    pub(crate) fn may_keep_a_place(&self) -> bool {
+        self.waits.list.lock().held > 0
     }
 }
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        let own = self.waits.lock().waits.remove(&self.id);
+        let own = {
+            let mut list = self.waits.lock();
+            let own = list.waits.remove(&self.id);
+            list.held -= own.iter().filter(|own| own.held).count();
+            own
+        };
         if own.is_some_and(|own| own.ends) {
             // Nobody else was given up meanwhile, whoever asked.
             self.waits.ask(self.id);
