@@ -195,7 +195,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
     }
 
     /// Whether the oldest position that nobody has reserved is filled, as a hint: for a thread that looks again and again until
-    /// something comes. It leaves the appenders' tail alone, and may overlook what lies behind a hole.
+    /// something comes. It leaves the appenders' tail alone, and may overlook what lies behind a hole that isn't the oldest.
     #[inline]
     pub fn has_next(&self) -> bool {
         let head = self.takers.head.load(Ordering::Relaxed);
@@ -269,34 +269,43 @@ impl<T, F: FencePolicy> Ring<T, F> {
         }
     }
 
-    /// Takes the item that was appended last, while nobody has reserved it and fewer than half of the cells' number wait:
-    /// so an item is passed by no more than that. Leaves a hole.
-    #[inline]
-    pub fn newest(&self) -> Option<NonNull<T>> {
-        let head = self.takers.head.load(Ordering::Relaxed);
-        // Acquire pairs with Publish.
-        let tail = self.appenders.tail.load(Ordering::Acquire) >> 1;
-        let near = head < tail && tail - head < self.capacity() as u64 / 2;
-        if near { self.take(tail - 1) } else { None }
-    }
-
     /// Find: takes this very item out of this cell, whose number [`Begun::cell`] told. False: it isn't there, since another
     /// has taken it, or its appender hasn't filled the cell yet. Waits as [`take`](Ring::take) does.
     ///
     /// The caller sees to it that the item can't be appended anew meanwhile, which would be another instance.
     pub fn take_this(&self, cell: u32, item: NonNull<T>) -> bool {
-        let cell = self.cell(u64::from(cell));
+        let cell_number = u64::from(cell);
+        let cell = self.cell(cell_number);
         let held = item.as_ptr().map_addr(|address| address | HELD);
         let mut tries = 0;
         loop {
             // Acquire as in `take`.
             let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
             match cell.compare_exchange(item.as_ptr(), ptr::null_mut(), success, failure) {
-                Ok(_) => return true,
+                Ok(_) => {
+                    self.skips_hole(cell_number);
+                    return true;
+                }
                 Err(there) if there == held => spin::outwait(tries),
                 Err(_) => return false,
             }
             tries = tries.saturating_add(1);
+        }
+    }
+
+    /// Reserves the oldest position, if it is the hole in this cell: so [`has_next`](Ring::has_next) sees what lies behind.
+    fn skips_hole(&self, cell: u64) {
+        let head = self.takers.head.load(Ordering::Relaxed);
+        // Acquire pairs with Publish: the position had its item.
+        let there = head < self.appenders.tail.load(Ordering::Acquire) >> 1;
+        // Until the head is beyond it nobody fills the cell again.
+        if there
+            && head & self.mask as u64 == cell
+            && self.cell(head).load(Ordering::Relaxed).is_null()
+        {
+            // Release as in Reserve. Where it fails another has reserved it.
+            let (success, failure) = (Ordering::Release, Ordering::Relaxed);
+            let _ = self.takers.head.compare_exchange(head, head + 1, success, failure);
         }
     }
 

@@ -58,7 +58,7 @@ fn items_are_taken_in_the_order_in_which_they_were_appended_and_a_full_ring_says
 fn a_hole_that_nobody_has_reserved_lets_no_item_pass_the_older_ones() {
     let (ring, items) = (Plain::new(4), Items::new(5));
     (0..4).for_each(|number| assert!(append(&ring, items.at(number))));
-    assert!(ring.take_this(0, items.at(0)), "the oldest is taken by name");
+    assert_eq!(ring.look(|_| Look::Take), Some(items.at(0)), "the oldest is taken at a look");
     assert!(!append(&ring, items.at(4)), "it would be the first one");
     let batch = ring.reserve(|_| 2).expect("nobody else is here");
     let taken: Vec<_> = batch.filter_map(|at| ring.take(at)).collect();
@@ -128,20 +128,6 @@ fn a_batch_that_is_over_leaves_nothing_to_look_for() {
     ring.over(&Reserved::default());
     ring.over(&first);
     assert_eq!(ring.takers.low.load(Relaxed), 4);
-}
-
-#[test]
-fn the_newest_is_taken_while_few_wait() {
-    let (ring, items) = (Plain::new(8), Items::new(8));
-    (0..3).for_each(|number| assert!(append(&ring, items.at(number))));
-    assert_eq!(ring.newest(), Some(items.at(2)));
-    assert_eq!(ring.newest(), None, "the last one's cell is a hole");
-    assert!(append(&ring, items.at(3)));
-    assert_eq!(ring.newest(), None, "half of the cells' number has been passed");
-    assert_eq!(ring.reserve(|_| 4).map(|batch| batch.len()), Ok(4));
-    assert!(append(&ring, items.at(4)));
-    assert_eq!(ring.reserve(|_| 1).map(|batch| batch.len()), Ok(1));
-    assert_eq!(ring.newest(), None, "another has reserved it");
 }
 
 #[test]
@@ -298,21 +284,17 @@ fn any_sequence_of_operations_does_what_a_plain_queue_would() {
                     let cell = at.unwrap_or_else(|| chance.below(capacity)) % capacity;
                     let took = ring.take_this(cell as u32, items.at(item));
                     let there = at.and_then(|at| model.cells[at].take());
+                    // The oldest position is skipped.
+                    model.head += usize::from(at == Some(model.head));
                     Some((took.then_some(items.at(item)), there))
                 }
-                _ if chance.below(2) == 0 => {
+                _ => {
                     let wanted = chance.below(items.0.len());
                     let is_wanted = |item| items.number(item) == wanted;
                     let took =
                         ring.look(|item| if is_wanted(item) { Look::Take } else { Look::Next });
                     let at = model.cells.iter().position(|there| *there == Some(wanted));
                     Some((took, at.and_then(|at| model.cells[at].take())))
-                }
-                _ => {
-                    let waiting = model.cells.len() - model.head;
-                    let near = waiting > 0 && waiting < capacity / 2;
-                    let newest = model.cells.last_mut().filter(|_| near);
-                    Some((ring.newest(), newest.and_then(Option::take)))
                 }
             };
             if let Some((took, expected)) = took {
@@ -379,4 +361,32 @@ fn nothing_is_lost_or_doubled_between_many_appenders_takers_and_sweepers() {
     });
     assert!(taken.iter().all(|times| times.load(Relaxed) == 1));
     assert!(!ring.waits() && ring.sweep().is_none());
+}
+
+#[test]
+fn a_hole_at_the_head_hides_nothing_from_a_searcher() {
+    let (ring, items) = (Plain::new(4), Items::new(3));
+    for _ in 0..3 {
+        (0..3).for_each(|number| assert!(append(&ring, items.at(number))));
+        let first = (ring.reserved() & 3) as u32;
+        assert!(ring.take_this((first + 1) & 3, items.at(1)), "one in the middle");
+        assert!(ring.has_next());
+        assert!(ring.take_this(first, items.at(0)), "the oldest one");
+        assert_eq!(ring.reserved() & 3, u64::from((first + 1) & 3));
+        assert!(ring.take_this((first + 2) & 3, items.at(2)), "behind a hole");
+        assert!(!ring.has_next());
+        // What is left of these is a hole that a taker finds.
+        while ring.waits() {
+            let reserved = ring.reserve(|_| 1).expect("nobody else is here");
+            assert!(reserved.map(|at| ring.take(at)).all(|item| item.is_none()));
+        }
+        assert!(
+            append(&ring, items.at(0)) && ring.take_this((ring.reserved() & 3) as u32, items.at(0))
+        );
+        assert!(!ring.waits(), "nobody has to skip it");
+        assert!(append(&ring, items.at(0)) && ring.has_next());
+        assert!(
+            ring.reserve(|_| 1).expect("nobody else is here").all(|at| ring.take(at).is_some())
+        );
+    }
 }

@@ -119,10 +119,13 @@ impl Batch {
     /// Another batch begins.
     #[inline(always)]
     pub(super) fn begins(&mut self, list: usize, of: Reserved, waiting: u64) {
-        if self.read.is_none() {
+        // One item at a time says nothing of a row of them, and two looks at the clock are a tenth of a ping-pong.
+        if self.read.is_none() && waiting > 1 {
             self.read = Some(time::now());
         }
-        self.items += of.len() as u64;
+        if self.read.is_some() {
+            self.items += of.len() as u64;
+        }
         (self.list, self.of, self.waiting, self.dry) = (list, of, waiting, 0);
     }
 
