@@ -73,7 +73,7 @@ fn shuttle_pool_the_searcher_or_a_push_that_finds_it_overdue_wakes_the_next_one(
 }
 
 #[test]
-fn shuttle_pool_the_searcher_wakes_the_next_one_for_another_stripe() {
+fn shuttle_pool_the_searcher_wakes_the_next_one_for_another_list() {
     the_second_is_run_while_the_first_waits(|| PoolModel::new(1, 2), [0, 1], [0, 0], sleeps);
 }
 

@@ -265,7 +265,7 @@ impl<F: FencePolicy> Group<F> {
         let caught;
         let action = {
             let mut inner = pool.inner.lock();
-            let at_it = worker.shown.read().is_some_and(|shown| shown.instance == instance);
+            let at_it = || worker.shown.read().is_some_and(|shown| shown.instance == instance);
             let excused = worker.excuses.load(Ordering::Relaxed) != 0;
             // Its core is free where it sleeps, also if a worker is on its way to another: what that one
             // takes may sleep as well.
@@ -273,14 +273,14 @@ impl<F: FencePolicy> Group<F> {
                 Excuse::Asleep => pool.has_waiting(),
                 _ => inner.is_stuck(pool),
             };
-            if !at_it || excused || !waits {
+            if !at_it() || excused || !waits {
                 return false;
             }
             worker.set_excuses(&mut inner.counts, |bits| bits | why as u32);
             // The worker looks at its excuses when an item is over, without the lock: it may have done
             // so just before. What this misses is excused until the worker's next look.
             F::full();
-            caught = worker.shown.read().is_some_and(|shown| shown.instance == instance);
+            caught = at_it();
             if caught {
                 PoolStats::count(&pool.stats.caught, 1);
             } else {

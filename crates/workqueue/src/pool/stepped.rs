@@ -28,7 +28,7 @@ pub(super) fn push(group: &Arc<Group<FullFence>>, pool: usize, log: &Log, n: u32
     push_on(group, pool, 0, log, n);
 }
 
-pub(super) fn push_on(group: &Arc<Group<FullFence>>, pool: usize, stripe: u32, log: &Log, n: u32) {
+pub(super) fn push_on(group: &Arc<Group<FullFence>>, pool: usize, list: u32, log: &Log, n: u32) {
     let log = Arc::clone(log);
     let work = Work::new(move || log.lock().push(n));
     assert!(work.header().state.pend().is_ok());
@@ -36,7 +36,7 @@ pub(super) fn push_on(group: &Arc<Group<FullFence>>, pool: usize, stripe: u32, l
     // SAFETY: `pend` succeeded just now.
     let queued =
         unsafe { Queued::new(item, Job { ticket: MaybeTicket::none(), site: Location::caller() }) };
-    group.push(pool, stripe, queued);
+    group.push(pool, list, queued);
 }
 
 pub(super) fn park(group: &Arc<Group<FullFence>>, worker: &Arc<Worker>) {

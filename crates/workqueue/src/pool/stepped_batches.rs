@@ -145,14 +145,20 @@ fn stepped_what_a_worker_of_a_saturated_pod_has_reserved_is_run_by_a_helper_that
     the_other_runs_the_rest(&group, &log, &helper, 8);
 }
 
-#[test]
-fn stepped_what_waits_is_left_to_those_that_take_until_one_is_long_at_an_item() {
+/// A worker takes a stream alone and keeps up, another one is idle, and an item has come.
+fn left_to_a_taker() -> (Arc<Group<FullFence>>, Log, [Arc<Worker>; 2]) {
     let (group, log) = (group(1, 2), Log::default());
     let [takes, idle] = [group.enlist(0), group.enlist(0)];
     park(&group, &idle);
     group.takes_a_stream(&takes);
     push(&group, 0, &log, 0);
     assert!(!idle.take_wake(), "it is left to the one that takes");
+    (group, log, [takes, idle])
+}
+
+#[test]
+fn stepped_what_waits_is_left_to_those_that_take_until_one_is_long_at_an_item() {
+    let (group, log, [takes, idle]) = left_to_a_taker();
     assert!(group.is_stuck(0), "the timekeeper looks after it");
     shows_an_item(&takes);
     assert!(group.look(0).is_some() && !idle.take_wake(), "it may have begun just now");
@@ -164,15 +170,11 @@ fn stepped_what_waits_is_left_to_those_that_take_until_one_is_long_at_an_item() 
 #[test]
 fn stepped_what_is_left_to_a_taker_that_found_nothing_is_seen_to_where_it_blocks_in_the_next_item()
 {
-    let (group, log) = (group(1, 2), Log::default());
-    let [takes, idle] = [group.enlist(0), group.enlist(0)];
-    park(&group, &idle);
-    group.takes_a_stream(&takes);
-    push(&group, 0, &log, 0);
+    let (group, log, [takes, idle]) = left_to_a_taker();
     // It has looked before that came, and is no taker from now on.
     assert_eq!(group.go_idle(&takes), Step::Again);
     push(&group, 0, &log, 1);
-    assert!(idle.take_wake(), "who pushes sees that nobody takes a stream");
+    assert!(idle.take_wake(), "the push sees that nobody takes a stream");
     assert_eq!(group.step(&takes), Step::Again);
     assert_eq!(group.step(&idle), Step::Again);
     assert_eq!(log.lock().len(), 2);
@@ -180,12 +182,7 @@ fn stepped_what_is_left_to_a_taker_that_found_nothing_is_seen_to_where_it_blocks
 
 #[test]
 fn stepped_who_takes_and_blocks_leaves_what_waits_to_another() {
-    let (group, log) = (group(1, 2), Log::default());
-    let [takes, idle] = [group.enlist(0), group.enlist(0)];
-    park(&group, &idle);
-    group.takes_a_stream(&takes);
-    push(&group, 0, &log, 0);
-    assert!(!idle.take_wake());
+    let (group, log, [takes, idle]) = left_to_a_taker();
     group.begin_blocking(&takes);
     assert!(idle.take_wake());
     assert_eq!(group.step(&idle), Step::Again);
@@ -195,12 +192,7 @@ fn stepped_who_takes_and_blocks_leaves_what_waits_to_another() {
 #[test]
 fn stepped_what_waits_is_left_to_those_that_take_until_one_is_excused() {
     for why in [Excuse::Asleep, Excuse::Intensive] {
-        let (group, log) = (group(1, 2), Log::default());
-        let [takes, idle] = [group.enlist(0), group.enlist(0)];
-        park(&group, &idle);
-        group.takes_a_stream(&takes);
-        push(&group, 0, &log, 0);
-        assert!(!idle.take_wake(), "it is left to the one that takes");
+        let (group, log, [takes, idle]) = left_to_a_taker();
         shows_an_item(&takes);
         let instance = takes.shown.read().expect("it runs").instance;
         assert!(group.excuse(&takes, instance, why));
@@ -212,11 +204,7 @@ fn stepped_what_waits_is_left_to_those_that_take_until_one_is_excused() {
 
 #[test]
 fn stepped_what_waits_is_left_to_those_that_take_until_one_is_between_two_items_for_long() {
-    let (group, log) = (group(1, 2), Log::default());
-    let [takes, idle] = [group.enlist(0), group.enlist(0)];
-    park(&group, &idle);
-    group.takes_a_stream(&takes);
-    push(&group, 0, &log, 0);
+    let (group, _log, [_takes, idle]) = left_to_a_taker();
     // It shows none.
     assert!(group.look(0).is_some() && !idle.take_wake(), "it may be about to begin one");
     assert!(group.look(0).is_none() && idle.take_wake(), "it has run nothing since");

@@ -285,7 +285,7 @@ impl<'a> Look<'a> {
         self.graph.circle(Fact::Wait(own))
     }
 
-    /// Who of a circle is given up, and what it needs: sooner one that may be let through than one that has to panic,
+    /// The wait of a circle that is given up, and what it needs: sooner one that may be let through than one that has to panic,
     /// sooner one that nobody of the others runs anything for, and `own` sooner than others.
     pub(super) fn to_give_up(&self, circle: &Circle, own: u64) -> Option<(u64, Needs)> {
         let of_it = self.waits.keys().copied().filter(|id| circle.has(Fact::Wait(*id)));
