@@ -83,18 +83,11 @@ impl fmt::Display for QueueKind {
     }
 }
 
-/// What pools are for: queues with the same share them, others don't interact.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Class {
-    Unbound,
-    Bound,
-    BottomHalf,
-}
-
-/// What makes queues share pools.
+/// What makes queues share pools: others don't interact.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PoolKey {
-    pub(crate) class: Class,
+    /// What the pools are for. Ordered queues use those of unbound ones.
+    pub(crate) kind: QueueKind,
     pub(crate) scope: AffinityScope,
     pub(crate) strict: bool,
     pub(crate) cpus: Option<CpuSet>,
@@ -104,13 +97,8 @@ pub(crate) struct PoolKey {
 impl PoolKey {
     /// The pools that a queue of this kind with these attributes uses.
     pub(crate) fn of(kind: QueueKind, attributes: &Attributes) -> PoolKey {
-        let class = match kind {
-            QueueKind::Unbound | QueueKind::Ordered => Class::Unbound,
-            QueueKind::Bound => Class::Bound,
-            QueueKind::BottomHalf => Class::BottomHalf,
-        };
         PoolKey {
-            class,
+            kind: if kind.per_cpu() { kind } else { QueueKind::Unbound },
             scope: attributes.scope,
             strict: attributes.strict,
             cpus: attributes.cpus.clone(),
@@ -150,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_priorities_and_cpus_have_pools_of_their_own_and_max_active_does_not() {
+    fn kinds_priorities_and_cpus_have_pools_of_their_own_and_max_active_does_not() {
         let plain = Attributes::default();
         let key = |attributes: &Attributes| PoolKey::of(QueueKind::Unbound, attributes);
         let other = |edit: fn(&mut Attributes)| {

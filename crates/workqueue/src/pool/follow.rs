@@ -13,7 +13,7 @@ use super::group::Group;
 use super::pins::Refused;
 use super::worker::Worker;
 use super::{Action, PoolSpec};
-use crate::attributes::Class;
+use crate::attributes::QueueKind;
 use crate::pool::policy::{self, Home, Wants};
 
 impl<F: FencePolicy> Group<F> {
@@ -23,10 +23,10 @@ impl<F: FencePolicy> Group<F> {
     ///
     /// May start threads, and waits for a moment where running threads are moved.
     pub(crate) fn follow(self: &Arc<Self>, masks: &Masks) {
-        let wants = match (self.class, &self.cpus) {
-            (Class::Bound | Class::BottomHalf, _) => Wants::Own,
-            (Class::Unbound, Some(cpus)) => Wants::These(cpus),
-            (Class::Unbound, None) => Wants::Housekeeping,
+        let wants = match (self.kind, &self.cpus) {
+            (QueueKind::Bound | QueueKind::BottomHalf, _) => Wants::Own,
+            (_, Some(cpus)) => Wants::These(cpus),
+            (_, None) => Wants::Housekeeping,
         };
         let limit = self.concurrency.or(masks.cpu_quota.map(CpuQuota::whole_cpus));
         self.follow_to(masks.epoch, limit, |spec| policy::home(&spec.cpus, wants, masks));

@@ -22,7 +22,7 @@ use super::word::Reading;
 use super::worker::Worker;
 use super::worker_thread;
 use super::{Action, Inner, Pool, PoolSpec, PoolStats};
-use crate::attributes::{Class, PoolKey};
+use crate::attributes::{PoolKey, QueueKind};
 use crate::error::quietly;
 use crate::pool::alarm::Keeper;
 use crate::pool::idle::Idle;
@@ -71,7 +71,7 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     /// I: the scope that the pods come from.
     pub(crate) scope: AffinityScope,
     /// I: what kind of queues they are for.
-    pub(crate) class: Class,
+    pub(crate) kind: QueueKind,
     /// I: the CPUs that the queues asked for; `None`: those for general work.
     pub(super) cpus: Option<CpuSet>,
     /// I: how many workers may hold a core at once, in all pools together; `None`: what the machine's CPU
@@ -119,7 +119,7 @@ impl<F: FencePolicy> Group<F> {
             pools: specs.into_iter().map(|spec| Pool::new(spec, pinning)).collect(),
             soft,
             scope,
-            class: Class::Unbound,
+            kind: QueueKind::Unbound,
             cpus: None,
             concurrency,
             nice: 0,
@@ -142,7 +142,7 @@ impl<F: FencePolicy> Group<F> {
 
     /// The same pools for queues of this key.
     pub(crate) fn of_key(mut self, key: &PoolKey) -> Self {
-        (self.class, self.nice, self.cpus) = (key.class, key.nice, key.cpus.clone());
+        (self.kind, self.nice, self.cpus) = (key.kind, key.nice, key.cpus.clone());
         if key.nice != 0 {
             self.thread_nice = key.nice;
         }
@@ -744,7 +744,7 @@ impl<F: FencePolicy> Group<F> {
     /// Runs an instance. The thread has the pod's placement token.
     #[inline(always)]
     fn run(&self, me: &Worker, running: &mut Running) -> u64 {
-        let bottom_half = self.class == Class::BottomHalf;
+        let bottom_half = self.kind == QueueKind::BottomHalf;
         let _section = bottom_half.then(|| AtomicSection::enter("bottom-half work item"));
         running.run(&me.shown, Some(&me.carry))
     }

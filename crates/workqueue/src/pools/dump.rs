@@ -10,7 +10,6 @@ use corewise_sync::sys::{CpuTime, Tid};
 use corewise_topology::AffinityScope;
 
 use super::WorkerPools;
-use crate::attributes::{Class, QueueKind};
 use crate::pool::group::Group;
 use crate::pool::worker::Worker;
 use crate::report::{Dump, PoolDump, PoolReport, RunningDump, ScopeDump};
@@ -68,7 +67,7 @@ impl Dump {
             // The leftover of the key, the CPUs asked for, is told apart by nothing that has an
             // order; the pools' own CPUs do.
             let cpus = pool.cpus.first();
-            (group.class, group.nice, pool.scope, pool.strict, cpus, pool.pod, *index)
+            (group.kind as u8, group.nice, pool.scope, pool.strict, cpus, pool.pod, *index)
         });
         let mut ids = PoolIds::new();
         for (id, (group, index, state)) in all.into_iter().enumerate() {
@@ -80,12 +79,8 @@ impl Dump {
                 cpu_time += time_of(&worker);
                 self.running.extend(RunningDump::new(id, &worker));
             }
-            let kind = match group.class {
-                Class::Unbound => QueueKind::Unbound,
-                Class::Bound => QueueKind::Bound,
-                Class::BottomHalf => QueueKind::BottomHalf,
-            };
-            self.pools.push(PoolDump { id, kind, nice: group.nice, links: 0, state, cpu_time });
+            let Group { kind, nice, .. } = **group;
+            self.pools.push(PoolDump { id, kind, nice, links: 0, state, cpu_time });
         }
         self.running.sort_by_key(|running| (running.pool, running.worker));
         ids

@@ -14,7 +14,7 @@ use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::hazard::Hazards;
 use corewise_topology::{AffinityScope, CpuSet, Machine, Masks, Pods, Subscription, Topology};
 
-use crate::attributes::{Class, PoolKey};
+use crate::attributes::{PoolKey, QueueKind};
 use crate::error::BuildError;
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup};
@@ -273,7 +273,7 @@ impl Inner {
 
     /// A pool for each pod that has any of the CPUs, online or not.
     fn specs(&self, key: &PoolKey) -> Vec<PoolSpec> {
-        let max = if key.class == Class::BottomHalf { 1 } else { self.asked.max_workers };
+        let max = if key.kind == QueueKind::BottomHalf { 1 } else { self.asked.max_workers };
         let mut specs: Vec<PoolSpec> = self
             .pods
             .scope(key.scope)

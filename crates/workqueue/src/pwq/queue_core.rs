@@ -6,9 +6,9 @@ use std::sync::{Arc, Weak};
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{Ordering, fence};
 use corewise_sync::hazard::Hazards;
-use corewise_topology::{AffinityScope, CpuSet};
+use corewise_topology::AffinityScope;
 
-use crate::attributes::QueueKind;
+use crate::attributes::{Attributes, QueueKind};
 use crate::error::shielded;
 use crate::pool::excuse::Excuse;
 use crate::pools::WorkerPools;
@@ -40,8 +40,8 @@ pub(crate) struct QueueCore {
     pub(crate) colours: Colours<Careful, Pwq>,
     /// Which instances may be active, and which are held back.
     pub(crate) limiter: Limiter<Queued>,
-    /// L: is the lock, held while the limiter is told; guards what it was told to divide.
-    pub(crate) limit: Mutex<Limit>,
+    /// L: is the lock, held while a change is committed and the limiter is told; guards what they are now.
+    pub(crate) attributes: Mutex<Attributes>,
     /// The futures that wait to be woken.
     pub(crate) waiting: Waiting<Weak<dyn Waits>>,
     /// What pwqs that are gone had counted.
@@ -50,14 +50,6 @@ pub(crate) struct QueueCore {
     pub(crate) hazards: Arc<Hazards>,
     /// Keeps the pools open for as long as anything is queued, or can be.
     pub(crate) pools: WorkerPools,
-}
-
-/// How many instances of a queue may be active, and which CPUs they are divided by.
-pub(crate) struct Limit {
-    /// [`UNLIMITED`] where there is none.
-    pub(crate) max_active: usize,
-    /// As in the attributes.
-    pub(crate) cpus: Option<CpuSet>,
 }
 
 /// What a queue is, for good.
@@ -76,11 +68,13 @@ pub(crate) struct Traits {
 }
 
 impl QueueCore {
-    /// A queue with a new number. `counted_by`, `places`: see [`Limiter::new`].
+    /// A queue with a new number. `counted_by`, `places`: see [`Limiter::new`]. Its maximum is still to be
+    /// [divided](QueueCore::divide).
     pub(crate) fn new(
         name: String,
         pools: &WorkerPools,
         traits: Traits,
+        attributes: Attributes,
         rescuer: Option<Rescuer>,
         (counted_by, places): (CountedBy, usize),
     ) -> Arc<QueueCore> {
@@ -91,7 +85,7 @@ impl QueueCore {
             rescuer,
             colours: Colours::new(),
             limiter: Limiter::new(counted_by, places),
-            limit: Mutex::new(Limit { max_active: UNLIMITED, cpus: None }),
+            attributes: Mutex::new(attributes),
             waiting: Waiting::new(pools.pods().scope(AffinityScope::CacheShard).len()),
             former: Counters::default(),
             hazards: Arc::clone(pools.hazards()),
@@ -147,12 +141,16 @@ impl QueueCore {
         before.0 == 0 && before == after
     }
 
-    /// Divides the maximum among the slots, by the CPUs of `cpus` that can be used now. `settle` has
-    /// to follow, and [`QueueCore::warn_of_cut`] once the caller's locks are released.
-    pub(crate) fn set_max_active(&self, max_active: usize, cpus: Option<&CpuSet>) {
-        let mut limit = self.limit.lock();
-        *limit = Limit { max_active: effective(max_active), cpus: cpus.cloned() };
-        self.divide(&limit);
+    /// Divides the maximum among the slots, by its CPUs that can be used now: under the lock of the
+    /// attributes, so that the last word stands. `settle` has to follow, and [`QueueCore::warn_of_cut`] once
+    /// that is released.
+    pub(crate) fn divide(&self, attributes: &Attributes) {
+        let max_active = effective(attributes.max_active);
+        let usable = match max_active {
+            UNLIMITED => Default::default(),
+            _ => self.pools.usable_cpus(attributes.cpus.as_ref()),
+        };
+        self.limiter.set_max_active(max_active, &usable);
     }
 
     /// Says so where a maximum is more than there can be. With no lock held: a subscriber is the
@@ -165,16 +163,6 @@ impl QueueCore {
                 "max_active is more than {MAX_ACTIVE_LIMIT}: cut to that"
             );
         }
-    }
-
-    /// Under the lock of `limit`, so that the last word stands.
-    fn divide(&self, limit: &Limit) {
-        let Limit { max_active, cpus } = limit;
-        let usable = match *max_active {
-            UNLIMITED => Default::default(),
-            _ => self.pools.usable_cpus(cpus.as_ref()),
-        };
-        self.limiter.set_max_active(*max_active, &usable);
     }
 
     /// Instances that are held back (a moment ago).
@@ -266,9 +254,9 @@ impl Registered for QueueCore {
     }
 
     fn divide_again(&self) {
-        let limit = self.limit.lock();
-        if limit.max_active != UNLIMITED {
-            self.divide(&limit);
+        let attributes = self.attributes.lock();
+        if attributes.max_active != 0 {
+            self.divide(&attributes);
         }
     }
 

@@ -2,26 +2,27 @@
 
 use std::sync::Arc;
 
-use crate::attributes::QueueKind;
+use crate::attributes::{PoolKey, QueueKind};
 use crate::pwq::carried::Deferred;
 use crate::pwq::limit::CountedBy;
-use crate::pwq::limit_policy::UNLIMITED;
+use crate::pwq::limit_policy::{UNLIMITED, effective};
 use crate::pwq::queue_core::QueueCore;
 use crate::report::{LinkDump, QueueDump, SlotDump, SlotPlace};
 use crate::timekeeper::registered::Registered;
 
 /// See [`Registered::dump`].
 pub(crate) fn of(queue: &QueueCore, id: &dyn Fn(usize, usize) -> Option<usize>) -> QueueDump {
-    let (max_active, cpus) = {
-        let limit = queue.limit.lock();
-        (limit.max_active, limit.cpus.clone())
-    };
+    let attributes = queue.attributes.lock().clone();
+    let PoolKey { scope, strict, cpus, nice, .. } = PoolKey::of(queue.traits.kind, &attributes);
     let mut dump = QueueDump {
         id: queue.id,
         name: queue.name.clone(),
         kind: queue.traits.kind,
+        scope,
+        strict,
         cpus,
-        max_active: limit(max_active),
+        nice,
+        max_active: limit(effective(attributes.max_active)),
         freezable: queue.traits.freezable,
         frozen: queue.is_frozen(),
         timed: queue.traits.timed,
@@ -34,8 +35,6 @@ pub(crate) fn of(queue: &QueueCore, id: &dyn Fn(usize, usize) -> Option<usize>) 
     let mut pods = Vec::new();
     let carried = Deferred::of(queue);
     queue.colours.each(|slot, pwq| {
-        // The newest pwqs come last: theirs are the attributes that hold.
-        (dump.scope, dump.strict, dump.nice) = (pwq.group.scope, !pwq.group.soft, pwq.group.nice);
         pods.push((pwq.pool, pwq.group.pools[pwq.pool].spec.pod));
         if let Some(pool) = id(Arc::as_ptr(&pwq.group).addr(), pwq.pool) {
             let stats = pwq.stats(slot, &carried);

@@ -202,12 +202,12 @@ impl QueueBuilder {
         };
         let rescuer = rescuer.map_err(no_thread)?;
         let traits = Traits { kind, ..traits };
-        let shared = QueueCore::new(name, pools, traits, rescuer, counted_by);
-        shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
+        let shared = QueueCore::new(name, pools, traits, attributes.clone(), rescuer, counted_by);
+        shared.divide(&attributes);
         let table = PwqTable::new(&shared, Plan::new(pools, &lease));
         pools.register(Arc::clone(&shared) as _);
         shared.warn_of_cut(attributes.max_active);
-        Ok(Workqueue::new(shared, attributes, table))
+        Ok(Workqueue::new(shared, table))
     }
 
     /// What it is to be, where that takes the other options.

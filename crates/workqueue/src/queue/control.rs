@@ -16,11 +16,9 @@ use crate::wait::{Target, messages};
 /// The state that changes of a queue have to agree on.
 #[derive(Debug, Default)]
 pub(super) struct Control {
-    /// L: is the lock, held while a change of attributes is committed; guards what they are now.
-    pub(super) attributes: Mutex<Attributes>,
     /// L: is the lock; guards how many drains are under way.
     pub(super) drains: Mutex<usize>,
-    /// L: is the lock; guards the queue below, once there is one. Taken before that of `attributes`.
+    /// L: is the lock; guards the queue below, once there is one. Taken before that of the attributes.
     pub(super) below: Mutex<Option<Workqueue>>,
 }
 
@@ -40,7 +38,7 @@ impl Workqueue {
     /// Its attributes now: change what you like in them, and give them to
     /// [`Workqueue::set_attributes`]. Takes a short lock.
     pub fn attributes(&self) -> Attributes {
-        self.inner.control.attributes.lock().clone()
+        self.shared().attributes.lock().clone()
     }
 
     /// Changes the attributes while work flows, all of them or, where that fails, none. What is
@@ -66,13 +64,13 @@ impl Workqueue {
         let key = PoolKey::of(shared.traits.kind, attributes);
         let lease = shared.pools.lease(&shared.name, key.clone())?;
         // Commit: from here on nothing fails.
-        let mut current = self.inner.control.attributes.lock();
+        let mut current = shared.attributes.lock();
         if key != PoolKey::of(shared.traits.kind, &current) {
             // A queuer that has Entered an old pwq queues on the old pools, which that pwq keeps open.
             self.table().replace(Plan::new(&shared.pools, &lease));
         }
-        shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
         *current = attributes.clone();
+        shared.divide(&current);
         drop(current);
         drop(lease);
         shared.settle();
@@ -94,9 +92,9 @@ impl Workqueue {
     pub fn set_max_active(&self, max_active: usize) -> Result<(), BuildError> {
         let shared = self.shared();
         self.takes_max_active(max_active)?;
-        let mut current = self.inner.control.attributes.lock();
+        let mut current = shared.attributes.lock();
         current.max_active = max_active;
-        shared.set_max_active(max_active, current.cpus.as_ref());
+        shared.divide(&current);
         drop(current);
         shared.settle();
         shared.warn_of_cut(max_active);

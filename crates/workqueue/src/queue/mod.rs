@@ -14,9 +14,7 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-use corewise_sync::Mutex;
-
-use crate::attributes::{At, Attributes};
+use crate::attributes::At;
 use crate::error::{QueueError, Queued};
 use crate::handle::join::{JoinHandle, Task};
 use crate::handle::work::Work;
@@ -81,13 +79,8 @@ impl Workqueue {
         QueueBuilder::new(name.into())
     }
 
-    pub(crate) fn new(
-        shared: Arc<QueueCore>,
-        attributes: Attributes,
-        table: PwqTable,
-    ) -> Workqueue {
-        let control = Control { attributes: Mutex::new(attributes), ..Control::default() };
-        Workqueue { inner: Arc::new(Inner { shared, control, table }) }
+    pub(crate) fn new(shared: Arc<QueueCore>, table: PwqTable) -> Workqueue {
+        Workqueue { inner: Arc::new(Inner { shared, control: Control::default(), table }) }
     }
 
     pub(crate) fn shared(&self) -> &Arc<QueueCore> {
@@ -238,7 +231,7 @@ impl fmt::Debug for Workqueue {
         f.debug_struct("Workqueue")
             .field("name", &self.inner.shared.name)
             .field("kind", &self.inner.shared.traits.kind)
-            .field("attributes", &self.inner.control.attributes)
+            .field("attributes", &self.inner.shared.attributes)
             .field("stats", &self.stats())
             .finish()
     }

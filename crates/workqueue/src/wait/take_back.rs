@@ -16,7 +16,7 @@ use corewise_sync::atomic::Ordering;
 use corewise_sync::sys::current_cpu;
 use corewise_sync::{Completion, context, per_thread};
 
-use crate::attributes::{Class, QueueKind};
+use crate::attributes::QueueKind;
 use crate::pool::current_worker;
 use crate::pool::group::Group;
 use crate::pool::policy::TakeBack;
@@ -245,7 +245,7 @@ fn of_pwq(waiter: TakeBack, pwq: &Pwq) -> TakeBack {
         own_pool: current_worker::is_of(group, pool),
         near: current_cpu().is_some_and(|cpu| group.pools[pool].has_cpu(cpu)),
         only_own: !group.soft || group.nice != 0,
-        bottom_half: group.class == Class::BottomHalf,
+        bottom_half: group.kind == QueueKind::BottomHalf,
         ..waiter
     }
 }

@@ -18,7 +18,7 @@ use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::hazard::Hazards;
 use corewise_topology::{AffinityScope, CpuSet, Machine};
 
-use crate::attributes::At;
+use crate::attributes::{At, Attributes};
 use crate::error;
 use crate::handle::work::Work;
 use crate::pool::PoolSpec;
@@ -269,6 +269,7 @@ impl QueueModel {
             "model".into(),
             &WorkerPools::new(&machine),
             Traits::default(),
+            Attributes::default(),
             None,
             places,
         );
