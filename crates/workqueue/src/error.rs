@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::io;
 use std::panic::{self, AssertUnwindSafe};
 
 use corewise_sync::panics::{self, PanicPayload};
@@ -47,6 +48,12 @@ pub enum BuildError {
         /// What kind it is of.
         kind: &'static str,
     },
+}
+
+impl BuildError {
+    pub(crate) fn threads(queue: &str, error: &io::Error) -> BuildError {
+        BuildError::Threads { queue: queue.into(), reason: error.to_string() }
+    }
 }
 
 impl fmt::Display for BuildError {

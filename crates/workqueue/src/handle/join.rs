@@ -17,7 +17,7 @@ use tracing::Span;
 use crate::error::{JoinError, shielded};
 use crate::task::header::Header;
 use crate::task::running::Spawner;
-use crate::task::vtable::{Item, ItemRef, Lent, Runs, TableOf, free, release_count};
+use crate::task::vtable::{Item, ItemRef, Lent, Runs, TableOf};
 use crate::wait::take_back::{Role, take_back};
 use crate::wait::{self, messages};
 
@@ -29,8 +29,6 @@ use crate::wait::{self, messages};
 pub struct JoinHandle<T> {
     /// By a pointer to the whole task.
     task: NonNull<dyn Outcome<T>>,
-    /// Gives the task up.
-    release: unsafe fn(NonNull<Header>),
 }
 
 // As for `Workqueue`.
@@ -47,7 +45,7 @@ impl<T> JoinHandle<T> {
     pub(crate) fn counted<O: Outcome<T> + 'static>(task: Arc<O>) -> Self {
         // SAFETY: `Arc::into_raw` never returns null.
         let task = unsafe { NonNull::new_unchecked(Arc::into_raw(task).cast_mut()) };
-        JoinHandle { task, release: release_count::<O> }
+        JoinHandle { task }
     }
 
     #[inline]
@@ -111,9 +109,13 @@ impl<T> JoinHandle<T> {
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
         // The value, where nobody took it, is dropped with the task: in the middle of a panic, maybe.
-        // SAFETY: the function is the one of the task's type, and called once.
-        let release = || unsafe { (self.release)(self.task.cast()) };
-        shielded("dropping a value that nobody took", release);
+        let (table, state) = (self.lent().table, &self.lent().state);
+        if table.is_counted() || state.orphan() {
+            // SAFETY: the table is the task's. The handle has a count of it, and gives that up; or no instance is
+            // left, nobody has the task any more, and none will get it.
+            let release = || unsafe { (table.release)(self.task.cast()) };
+            shielded("dropping a value that nobody took", release);
+        }
     }
 }
 
@@ -179,19 +181,7 @@ impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Task<C, T> {
         let task = NonNull::from(Box::leak(task));
         // SAFETY: it was made pending, and is handed over.
         let item = unsafe { ItemRef::kept(task.cast()) };
-        (item, JoinHandle { task, release: Self::handle_is_gone })
-    }
-
-    /// Orphan: there is one handle.
-    ///
-    /// # Safety
-    /// It is the header of such a task, by a pointer to all of it, and its handle is given up.
-    unsafe fn handle_is_gone(task: NonNull<Header>) {
-        // SAFETY: the handle has kept the task until now.
-        if unsafe { task.as_ref() }.state.orphan() {
-            // SAFETY: there is no handle and no instance, nor will there be.
-            unsafe { free::<Self>(task) };
-        }
+        (item, JoinHandle { task })
     }
 
     /// # Safety

@@ -2,7 +2,6 @@
 //! another may start. Either they said so (a blocking region, a CPU-intensive queue), or the
 //! timekeeper caught them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use crate::pool::policy::Counts;
 use crate::task::publication::Shown;
 
 /// Why a worker is excused; a bit each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Excuse {
     /// It is inside a blocking region.
     Region = 1,
@@ -236,11 +235,10 @@ impl<F: FencePolicy> Group<F> {
         self.perform(index, action);
     }
 
-    /// For how long each worker of a pool has blocked that is in a blocking region, by number.
-    pub(crate) fn blocked_for(&self, index: usize) -> BTreeMap<u32, Duration> {
-        let inner = self.pools[index].inner.lock();
-        let workers = inner.workers.values().map(|member| &member.worker);
-        workers.filter_map(|worker| Some((worker.id, worker.blocks_for()?))).collect()
+    /// For how long a worker's blocking region has lasted, if it is in one and that is known.
+    pub(crate) fn blocked_for(&self, worker: &Worker) -> Option<Duration> {
+        let _inner = self.pools[worker.pool].inner.lock();
+        worker.blocks_for()
     }
 
     /// The workers of a pool that run something (a moment ago), and what.

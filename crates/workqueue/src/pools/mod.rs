@@ -200,10 +200,7 @@ impl WorkerPools {
         }
         // With no lock held: a spawn handler is the user's.
         let group = self.new_group(name, &key)?;
-        let started = group.start().map_err(|error| {
-            let reason = error.to_string();
-            BuildError::Threads { queue: name.into(), reason }
-        });
+        let started = group.start().map_err(|error| BuildError::threads(name, &error));
         let mut groups = self.inner.groups.lock();
         let leased = started.and_then(|()| groups.lease(&key).map_err(shut_down));
         let lease = match leased.transpose() {

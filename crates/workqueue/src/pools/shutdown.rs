@@ -13,6 +13,8 @@ use crate::error::quietly;
 use crate::pool::ending::Waited;
 use crate::pool::group::Group;
 use crate::pool::service_thread::Limit;
+use crate::pool::worker::Worker;
+use crate::task::publication::Shown;
 use crate::task::running;
 use crate::timekeeper::rescuer::Rescuer;
 use crate::timekeeper::stall::ItemReport;
@@ -70,8 +72,11 @@ impl fmt::Display for Unfinished {
 
 impl std::error::Error for Unfinished {}
 
-/// What ran when a shutdown was asked for: pool, worker, and which instance.
-type Before = HashMap<(usize, usize, u32), u64>;
+/// A worker: of which group, of which of its pools, and its number.
+type Key = (usize, usize, u32);
+
+/// Which instances ran when a shutdown was asked for.
+type Before = HashMap<Key, u64>;
 
 impl WorkerPools {
     /// Takes no more work, lets the workers run what is queued, and waits until all have left and
@@ -138,7 +143,10 @@ impl WorkerPools {
         self.inner.keeper.cancel_if(|_| true);
         let asked = time::now();
         let until = timeout.and_then(|timeout| asked.checked_add(timeout));
-        let before = if until.is_some() { running(&groups) } else { Before::new() };
+        let before: Before = match until {
+            Some(_) => running(&groups).map(|(key, _, shown)| (key, shown.instance)).collect(),
+            None => Before::new(),
+        };
         let limit = Limit { until, joins };
         let ended = context::blocking("WorkerPools::shutdown", || self.end_all(&groups, limit));
         ended.map_err(|threads| {
@@ -209,23 +217,17 @@ impl WorkerPools {
         let name = |id| self.inner.keeper.name_of(id);
         let own = Tid::current().number();
         let (mut running, mut here) = (Vec::new(), 0);
-        for (at, group) in groups.iter().enumerate() {
-            for pool in 0..group.pools.len() {
-                let blocked_for = group.blocked_for(pool);
-                for (worker, shown) in group.running(pool) {
-                    if worker.tid() == Some(own) {
-                        here = 1;
-                        continue;
-                    }
-                    let same = before.get(&(at, pool, worker.id)) == Some(&shown.instance);
-                    let seen = if same { seen } else { Duration::ZERO };
-                    let blocked = blocked_for.get(&worker.id).copied().unwrap_or_default();
-                    running.push(StillRunning {
-                        item: ItemReport::of(&worker, shown.label, name),
-                        for_at_least: seen.max(blocked),
-                    });
-                }
+        for (key, worker, shown) in self::running(groups) {
+            if worker.tid() == Some(own) {
+                here = 1;
+                continue;
             }
+            let same = before.get(&key) == Some(&shown.instance);
+            let seen = if same { seen } else { Duration::ZERO };
+            running.push(StillRunning {
+                item: ItemReport::of(&worker, shown.label, name),
+                for_at_least: seen.max(groups[key.0].blocked_for(&worker).unwrap_or_default()),
+            });
         }
         running.sort_by_key(|item| std::cmp::Reverse(item.for_at_least));
         let open: u64 = queues.iter().map(|queue| queue.in_flight()).sum();
@@ -236,16 +238,13 @@ impl WorkerPools {
 }
 
 /// What runs.
-fn running(groups: &[Arc<Group>]) -> Before {
-    let mut before = Before::new();
-    for (at, group) in groups.iter().enumerate() {
-        for pool in 0..group.pools.len() {
-            for (worker, shown) in group.running(pool) {
-                before.insert((at, pool, worker.id), shown.instance);
-            }
-        }
-    }
-    before
+fn running(groups: &[Arc<Group>]) -> impl Iterator<Item = (Key, Arc<Worker>, Shown)> {
+    let pools = groups.iter().enumerate().flat_map(|(at, group)| {
+        (0..group.pools.len()).map(move |pool| (at, pool, group.running(pool)))
+    });
+    pools.flat_map(|(at, pool, running)| {
+        running.into_iter().map(move |(worker, shown)| ((at, pool, worker.id), worker, shown))
+    })
 }
 
 /// A rescuer that hasn't ended.

@@ -10,7 +10,6 @@ use corewise_topology::AffinityScope;
 
 use crate::attributes::{Attributes, QueueKind};
 use crate::error::shielded;
-use crate::pool::excuse::Excuse;
 use crate::pools::WorkerPools;
 use crate::pwq::Pwq;
 use crate::pwq::carried::Deferred;
@@ -19,9 +18,9 @@ use crate::pwq::flush::Colours;
 use crate::pwq::limit::{CountedBy, Limiter};
 use crate::pwq::limit_policy::{MAX_ACTIVE_LIMIT, UNLIMITED, effective};
 use crate::pwq::report;
-use crate::pwq::stats::Counters;
 use crate::pwq::submit::push;
 use crate::pwq::waiting::{Waiting, Waits, stop_in_turn};
+use crate::report::counters::Counters;
 use crate::report::{QueueDump, QueueStats};
 use crate::task::header::Queued;
 use crate::task::vtable::Lent;
@@ -205,20 +204,8 @@ impl Registered for QueueCore {
         report::of(self, pool)
     }
 
-    fn caught(&self, why: Excuse) {
-        let counter = match why {
-            Excuse::Asleep => &self.former.blocked_untold,
-            _ => &self.former.cpu_intensive,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn mayday(&self) {
-        self.former.maydays.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn rescued(&self) {
-        self.former.rescued.fetch_add(1, Ordering::Relaxed);
+    fn counters(&self) -> &Counters {
+        &self.former
     }
 
     fn is_frozen(&self) -> bool {

@@ -1,6 +1,5 @@
 //! Sets up a [`Workqueue`].
 
-use std::io;
 use std::sync::Arc;
 
 use corewise_topology::{AffinityScope, CpuSet};
@@ -196,18 +195,14 @@ impl QueueBuilder {
             QueueKind::Bound | QueueKind::BottomHalf => (CountedBy::Pool, lease.group.pools.len()),
         };
         let rescuer = self.rescuer.then(|| pools.rescuer(&name)).transpose();
-        let no_thread = |error: io::Error| BuildError::Threads {
-            queue: name.clone(),
-            reason: error.to_string(),
-        };
-        let rescuer = rescuer.map_err(no_thread)?;
+        let rescuer = rescuer.map_err(|error| BuildError::threads(&name, &error))?;
         let traits = Traits { kind, ..traits };
         let shared = QueueCore::new(name, pools, traits, attributes.clone(), rescuer, counted_by);
         shared.divide(&attributes);
         let table = PwqTable::new(&shared, Plan::new(pools, &lease));
         pools.register(Arc::clone(&shared) as _);
         shared.warn_of_cut(attributes.max_active);
-        Ok(Workqueue::new(shared, table))
+        Ok(Workqueue::new(table))
     }
 
     /// What it is to be, where that takes the other options.

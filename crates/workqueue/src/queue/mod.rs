@@ -45,7 +45,6 @@ impl std::panic::UnwindSafe for Workqueue {}
 impl std::panic::RefUnwindSafe for Workqueue {}
 
 struct Inner {
-    shared: Arc<QueueCore>,
     control: Control,
     /// The table that it queues on now.
     table: PwqTable,
@@ -53,14 +52,14 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.shared.set_frozen(false);
-        self.shared.settle();
+        self.table.shared().set_frozen(false);
+        self.table.shared().settle();
     }
 }
 
 impl Destination for Inner {
     fn id(&self) -> u64 {
-        self.shared.id
+        self.table.shared().id
     }
 
     fn is_closed(&self) -> bool {
@@ -79,12 +78,12 @@ impl Workqueue {
         QueueBuilder::new(name.into())
     }
 
-    pub(crate) fn new(shared: Arc<QueueCore>, table: PwqTable) -> Workqueue {
-        Workqueue { inner: Arc::new(Inner { shared, control: Control::default(), table }) }
+    pub(crate) fn new(table: PwqTable) -> Workqueue {
+        Workqueue { inner: Arc::new(Inner { control: Control::default(), table }) }
     }
 
     pub(crate) fn shared(&self) -> &Arc<QueueCore> {
-        &self.inner.shared
+        self.inner.table.shared()
     }
 
     pub(crate) fn table(&self) -> &PwqTable {
@@ -93,7 +92,7 @@ impl Workqueue {
 
     /// The queue's name.
     pub fn name(&self) -> &str {
-        &self.inner.shared.name
+        &self.shared().name
     }
 
     /// Queues an item on the pod of the CPU that this is called on. `Ok`: it is pending, by this call or already, and
@@ -182,13 +181,13 @@ impl Workqueue {
     /// waits for that item, or no worker can come for it and this stack can't hold it.
     #[track_caller]
     pub fn flush(&self) {
-        messages::for_queue(&self.inner.shared, "Workqueue::flush");
+        messages::for_queue(self.shared(), "Workqueue::flush");
         self.flush_all();
     }
 
     /// What the queue has done so far.
     pub fn stats(&self) -> QueueStats {
-        self.inner.shared.stats()
+        self.shared().stats()
     }
 
     /// Queues an item that was just made. Gives it back where the queue doesn't take it. What it calls
@@ -229,9 +228,9 @@ impl Workqueue {
 impl fmt::Debug for Workqueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Workqueue")
-            .field("name", &self.inner.shared.name)
-            .field("kind", &self.inner.shared.traits.kind)
-            .field("attributes", &self.inner.shared.attributes)
+            .field("name", &self.shared().name)
+            .field("kind", &self.kind())
+            .field("attributes", &self.shared().attributes)
             .field("stats", &self.stats())
             .finish()
     }

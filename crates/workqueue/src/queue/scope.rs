@@ -93,7 +93,13 @@ impl Workqueue {
         &self,
         body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
     ) -> R {
-        let shared = Arc::new(Shared::new(self.clone()));
+        let shared = Arc::new(Shared {
+            queue: self.clone(),
+            left: AtomicUsize::new(1),
+            none_left: Completion::new(),
+            panic: Mutex::new(None),
+            spawned: Mutex::default(),
+        });
         let member = Member(Arc::clone(&shared));
         let scope = Scope { shared, scope: PhantomData, env: PhantomData };
         let result = panic::catch_unwind(AssertUnwindSafe(|| body(&scope)));
@@ -271,16 +277,6 @@ impl Drop for Member {
 }
 
 impl Shared {
-    fn new(queue: Workqueue) -> Self {
-        Shared {
-            queue,
-            left: AtomicUsize::new(1),
-            none_left: Completion::new(),
-            panic: Mutex::new(None),
-            spawned: Mutex::default(),
-        }
-    }
-
     /// Counts one more in. The caller is, or runs inside, a member itself.
     fn member(self: &Arc<Self>) -> Member {
         // Relaxed: the count can't be 0 here, and what follows is released by the member's drop.
@@ -452,35 +448,37 @@ impl<C: FnOnce() -> T + Send, T: Send> ScopedTask<C, T> {
     /// Calls the closure, and leaves its value to the handle.
     fn call(&self, closure: C, shared: &Shared) {
         let value = panic::catch_unwind(AssertUnwindSafe(closure)).map_err(JoinError::panicked);
-        let unwanted = {
+        let detached = {
             let mut slot = self.slot.lock();
-            if slot.detached {
-                slot.stage = Stage::Gone;
-                Some(value)
-            } else {
-                slot.stage = Stage::Value(value);
-                None
-            }
+            slot.stage = Stage::Value(value);
+            slot.detached
         };
         self.done.complete();
-        if let Some(value) = unwanted {
-            unseen(value, shared);
+        if detached {
+            self.drop_value(shared);
         }
     }
-}
 
-/// Drops a value that nobody takes; a panic goes to the scope.
-fn unseen<T>(value: Result<T, JoinError>, shared: &Shared) {
-    match value {
-        Err(JoinError::Panicked(payload)) => shared.panicked(payload.into_inner()),
-        value => shielded("dropping a scoped closure's value", || drop(value)),
+    /// Drops the value, if it is there: nobody takes it. A panic goes to the scope.
+    fn drop_value(&self, shared: &Shared) {
+        match self.take() {
+            Some(Err(JoinError::Panicked(payload))) => shared.panicked(payload.into_inner()),
+            value => shielded("dropping a scoped closure's value", || drop(value)),
+        }
+    }
+
+    /// The closure, if nobody has started it, for who runs it or returns it.
+    fn take_waiting(&self) -> Option<(C, Member)> {
+        match self.take_stage(|stage| matches!(stage, Stage::Waiting(..)), Stage::Running)? {
+            Stage::Waiting(closure, member) => Some((closure, member)),
+            _ => None,
+        }
     }
 }
 
 impl<C: FnOnce() -> T + Send, T: Send> Runs for ScopedTask<C, T> {
     fn run(&self) {
-        let waiting = self.take_stage(|stage| matches!(stage, Stage::Waiting(..)), Stage::Running);
-        if let Some(Stage::Waiting(closure, member)) = waiting {
+        if let Some((closure, member)) = self.take_waiting() {
             self.call(closure, &member.0);
             // Last, and in a frame that was given nothing of `'scope`: from here on it may be over.
             drop(member);
@@ -491,19 +489,8 @@ impl<C: FnOnce() -> T + Send, T: Send> Runs for ScopedTask<C, T> {
 // SAFETY: `repr(C)`; the header comes first, and is made in `spawn_at` only.
 unsafe impl<C: FnOnce() -> T + Send, T: Send> Item for ScopedTask<C, T> {
     fn cancelled(&self) {
-        let member = {
-            let mut slot = self.slot.lock();
-            match mem::replace(&mut slot.stage, Stage::Gone) {
-                Stage::Waiting(closure, member) => {
-                    slot.stage = Stage::Returned(closure);
-                    member
-                }
-                other => {
-                    slot.stage = other;
-                    return;
-                }
-            }
-        };
+        let Some((closure, member)) = self.take_waiting() else { return };
+        self.slot.lock().stage = Stage::Returned(closure);
         // Who joins it runs it.
         self.done.complete();
         drop(member);
@@ -552,13 +539,8 @@ impl<C: FnOnce() -> T + Send, T: Send> Outcome<T> for ScopedTask<C, T> {
     }
 
     fn detach(&self, shared: &Shared) {
-        let value = {
-            self.slot.lock().detached = true;
-            self.take()
-        };
-        if let Some(value) = value {
-            unseen(value, shared);
-        }
+        self.slot.lock().detached = true;
+        self.drop_value(shared);
     }
 }
 

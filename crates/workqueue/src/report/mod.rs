@@ -4,6 +4,8 @@
 //! list, for as long as it takes to copy a few numbers; each figure is true of its own moment, and
 //! those of one dump lie close together. In the spirit of the kernel's `wq_dump.py`.
 
+pub(crate) mod counters;
+
 use std::time::Duration;
 
 use corewise_topology::{AffinityScope, CpuQuota, CpuSet, Pod};

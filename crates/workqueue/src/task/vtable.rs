@@ -198,7 +198,7 @@ unsafe fn of<'a, I: Item>(header: NonNull<Header>) -> &'a I {
 ///
 /// # Safety
 /// As [`of`], of an `I` that lives in an `Arc`; the caller has a count of it, and gives it up.
-pub(crate) unsafe fn release_count<I>(header: NonNull<Header>) {
+unsafe fn release_count<I>(header: NonNull<Header>) {
     // SAFETY: the hold is a count of the `Arc` that `ItemRef::counted` was given.
     drop(unsafe { Arc::from_raw(header.cast::<I>().as_ptr()) });
 }
@@ -207,7 +207,7 @@ pub(crate) unsafe fn release_count<I>(header: NonNull<Header>) {
 ///
 /// # Safety
 /// As [`of`], of an `I` that was leaked from a `Box`; nobody else has it.
-pub(crate) unsafe fn free<I>(header: NonNull<Header>) {
+unsafe fn free<I>(header: NonNull<Header>) {
     // SAFETY: the item was leaked from a `Box`, and nobody has it any more, or ever will.
     drop(unsafe { Box::from_raw(header.cast::<I>().as_ptr()) });
 }

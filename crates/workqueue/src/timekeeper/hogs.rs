@@ -1,5 +1,7 @@
 //! The functions that were caught keeping a core from others, and how often.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::panic::Location;
 
 use super::policy::worth_a_report;
@@ -15,7 +17,7 @@ type Function = (&'static str, &'static Location<'static>, Excuse);
 /// How often each function was caught.
 #[derive(Debug, Default)]
 pub(crate) struct Hogs {
-    hits: Vec<(Function, u64)>,
+    hits: HashMap<Function, u64>,
 }
 
 impl Hogs {
@@ -26,17 +28,11 @@ impl Hogs {
         site: &'static Location<'static>,
         why: Excuse,
     ) -> Option<u64> {
-        let function = (name, site, why);
-        let known = self.hits.iter().position(|(known, _)| *known == function);
-        let place = match known {
-            Some(place) => place,
-            None if self.hits.len() < FUNCTIONS => {
-                self.hits.push((function, 0));
-                self.hits.len() - 1
-            }
-            None => return None,
+        let full = self.hits.len() == FUNCTIONS;
+        let hits = match self.hits.entry((name, site, why)) {
+            Entry::Vacant(_) if full => return None,
+            entry => entry.or_default(),
         };
-        let hits = &mut self.hits[place].1;
         *hits += 1;
         worth_a_report(*hits).then_some(*hits)
     }

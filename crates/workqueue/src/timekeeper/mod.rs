@@ -283,8 +283,12 @@ impl Timekeeper {
         match found {
             Found::Caught { shown, why, hits } => {
                 let queue = self.queue(shown.label.queue);
-                if let Some(queue) = &queue {
-                    queue.caught(why);
+                if let Some(counters) = queue.as_ref().map(|queue| queue.counters()) {
+                    let counter = match why {
+                        Excuse::Asleep => &counters.blocked_untold,
+                        _ => &counters.cpu_intensive,
+                    };
+                    counter.fetch_add(1, Ordering::Relaxed);
                 }
                 let Some(hits) = hits else { return };
                 let name = queue.as_ref().map_or("", |queue| queue.name());

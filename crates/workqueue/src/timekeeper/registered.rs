@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 use corewise_sync::CleanAt;
 
 use super::rescuer::Rescuer;
-use crate::pool::excuse::Excuse;
 use crate::report::QueueDump;
+use crate::report::counters::Counters;
 
 /// What is asked of a queue from below.
 pub(crate) trait Registered: Send + Sync {
@@ -17,12 +17,8 @@ pub(crate) trait Registered: Send + Sync {
     fn name(&self) -> &str;
     /// Who runs its work where no worker can.
     fn rescuer(&self) -> Option<&Rescuer>;
-    /// The timekeeper found an instance that keeps a core from others.
-    fn caught(&self, why: Excuse);
-    /// Its rescuer was called.
-    fn mayday(&self);
-    /// Its rescuer has run an instance.
-    fn rescued(&self);
+    /// Where the timekeeper and the rescuer count.
+    fn counters(&self) -> &Counters;
     /// Holds everything back that isn't active, if it is freezable, or lets it go: then `settle` has to follow.
     fn set_frozen(&self, frozen: bool);
     /// Whether it is frozen now.

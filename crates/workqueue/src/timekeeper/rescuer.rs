@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+use corewise_sync::atomic::Ordering;
 use corewise_sync::{Mutex, Parker};
 
 use crate::pool::group::Group;
@@ -77,7 +78,7 @@ impl Rescuer {
             let (queue, group) = (Arc::clone(queue), Arc::clone(group));
             calls.waiting.push_back(Call { queue, group, pool });
         }
-        queue.mayday();
+        queue.counters().maydays.fetch_add(1, Ordering::Relaxed);
         desk.parker.unparker().unpark();
     }
 
@@ -144,7 +145,7 @@ impl Call {
             };
             let _placed = self.group.pools[self.pool].placement().enter();
             let ran = running.run(shown, None);
-            (0..ran).for_each(|_| self.queue.rescued());
+            self.queue.counters().rescued.fetch_add(ran, Ordering::Relaxed);
         }
         self.group.is_helpless(self.pool)
     }

@@ -99,11 +99,7 @@ impl Watch {
         for watched in &mut self.groups {
             let Some(group) = watched.group.upgrade() else { continue };
             for pool in 0..group.pools.len() {
-                let stuck = watched.pools.remove(&pool);
-                if let Some(stuck) = self.looker.look((now, settings), &group, pool, stuck) {
-                    watched.pools.insert(pool, stuck);
-                    any = true;
-                }
+                any |= self.looker.look((now, settings), &group, pool, &mut watched.pools);
             }
         }
         let (found, met) = (mem::take(&mut self.looker.found), mem::take(&mut self.looker.met));
@@ -144,40 +140,37 @@ struct Looker {
 }
 
 impl Looker {
-    /// Looks at one pool; what to remember of it where it is stuck.
+    /// Looks at one pool, and remembers what it saw where that is stuck: whether it is.
     fn look(
         &mut self,
         (now, settings): (Duration, &Settings),
         group: &Arc<Group>,
         pool: usize,
-        before: Option<Stuck>,
-    ) -> Option<Stuck> {
-        let look = group.look(pool)?;
+        stuck: &mut HashMap<usize, Stuck>,
+    ) -> bool {
+        let Some(look) = group.look(pool) else {
+            stuck.remove(&pool);
+            return false;
+        };
         self.met = self.met.max(Met::Busy);
         let Settings { cpu_intensive_after, stall_after, .. } = *settings;
         let cpus = group.pools[pool].spec.cpus.len();
         let cpu_intensive_after = policy::intensive_after(cpu_intensive_after, look.base < cpus);
         let items = group.pools[pool].ran().0;
-        let Stuck { mut progress, mut ended, workers: mut seen } =
-            before.unwrap_or_else(|| Stuck {
-                progress: Progress::first(now, look.taken),
-                ended: Still::first(now, items),
-                workers: HashMap::new(),
-            });
+        let Stuck { progress, ended, workers } = stuck.entry(pool).or_insert_with(|| Stuck {
+            progress: Progress::first(now, look.taken),
+            ended: Still::first(now, items),
+            workers: HashMap::new(),
+        });
 
-        let mut workers = HashMap::new();
+        let mut before = mem::take(workers);
         let mut sleepers = Vec::new();
         let mut computing = 0;
         for (worker, shown) in look.at_work {
             let thread = self.times.read(&worker);
             let sample = Sample { at: now, instance: shown.instance, thread };
-            let (seen, verdict) = match seen.remove(&worker.id) {
-                None => (Seen::first(sample), Verdict::Fine),
-                Some(mut seen) => {
-                    let verdict = seen.look(sample, cpu_intensive_after);
-                    (seen, verdict)
-                }
-            };
+            let mut seen = before.remove(&worker.id).unwrap_or_else(|| Seen::first(sample));
+            let verdict = seen.look(sample, cpu_intensive_after);
             if thread.is_some_and(|thread| thread.asleep) && !cpu_intensive_after.is_zero() {
                 self.met = self.met.max(Met::Sleeper);
             } else {
@@ -204,7 +197,7 @@ impl Looker {
         if let Some(since) = calls.stalled {
             self.found.push(Found::Stalled { group: Arc::clone(group), pool, since });
         }
-        Some(Stuck { progress, ended, workers })
+        true
     }
 
     /// These workers sleep untold, for so long each: others may start in their place where that is worth

@@ -1,4 +1,4 @@
-//! What a queue counts.
+//! What is counted of a queue while it works.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use corewise_sync::atomic::{AtomicU64, Ordering};
 
 use crate::report::QueueStats;
 
-/// Counters of a pwq.
+/// Counters of a pwq, or of all those that are gone.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// A: statistics: instances queued here that ran in another pod.
