@@ -6,7 +6,6 @@
 //! this queue on this pod uses: no line is shared by all CPUs.
 
 mod arc_field;
-pub(crate) mod carried;
 pub(crate) mod counts;
 pub(crate) mod enter;
 pub(crate) mod flush;
@@ -32,9 +31,10 @@ use crate::pool::Pool;
 use crate::pool::group::Group;
 use crate::pools::groups::Lease;
 use crate::pwq::arc_field::ArcField;
-use crate::pwq::carried::Deferred;
+use crate::pwq::counts::Tally;
 use crate::pwq::limit_slot::Slot;
 use crate::pwq::queue_core::{QueueCore, Traits};
+use crate::pwq::report::Deferred;
 use crate::pwq::schedule::OfPwq;
 use crate::pwq::slot::{InSlot, PwqSlot};
 use crate::report::QueueStats;
@@ -98,10 +98,8 @@ impl Pwq {
 
     /// What was counted here, and on its slot since it has that.
     pub(crate) fn stats(&self, slot: &PwqSlot<Pwq>, carried: &Deferred) -> QueueStats {
-        // In this order: see `QueueCore::stats`.
-        let in_flight = carried.in_flight(slot);
         let mut stats = QueueStats::default();
-        stats.add(carried.queued(slot, slot.tally.queued_on_pwq()), in_flight);
+        carried.add_to(&mut stats, slot, Tally::queued_on_pwq);
         self.counters.add_to(&mut stats);
         stats
     }

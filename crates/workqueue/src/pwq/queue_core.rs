@@ -12,12 +12,11 @@ use crate::attributes::{Attributes, QueueKind};
 use crate::error::shielded;
 use crate::pools::WorkerPools;
 use crate::pwq::Pwq;
-use crate::pwq::carried::Deferred;
-use crate::pwq::counts::Careful;
+use crate::pwq::counts::{Careful, Tally};
 use crate::pwq::flush::Colours;
 use crate::pwq::limit::{CountedBy, Limiter};
 use crate::pwq::limit_policy::{MAX_ACTIVE_LIMIT, UNLIMITED, effective};
-use crate::pwq::report;
+use crate::pwq::report::{self, Deferred};
 use crate::pwq::submit::push;
 use crate::pwq::waiting::{Waiting, Waits, stop_in_turn};
 use crate::report::counters::Counters;
@@ -110,9 +109,7 @@ impl QueueCore {
         // All under one lock: what a pwq has counted goes to `former` when it is collected.
         let members = self.colours.members.lock();
         for (slot, pwq) in members.all() {
-            // In this order: what is in flight then is among those that were queued.
-            let in_flight = carried.in_flight(slot);
-            stats.add(carried.queued(slot, slot.tally.queued()), in_flight);
+            carried.add_to(&mut stats, slot, Tally::queued);
             pwq.into_iter().for_each(|pwq| pwq.counters.add_to(&mut stats));
         }
         self.former.add_to(&mut stats);
@@ -162,11 +159,6 @@ impl QueueCore {
                 "max_active is more than {MAX_ACTIVE_LIMIT}: cut to that"
             );
         }
-    }
-
-    /// Instances that are held back (a moment ago).
-    pub(crate) fn held(&self) -> u64 {
-        self.limiter.slots().map(|slot| slot.sizes().2 as u64).sum()
     }
 }
 

@@ -23,7 +23,7 @@ impl Workqueue {
         if self.shared().traits.is_below {
             return self.clone();
         }
-        if let Some(below) = &*self.inner.control.below.lock() {
+        if let Some(below) = &*self.inner.below.lock() {
             return below.clone();
         }
         // With no lock held: making a queue may come to the user's spawn handler.
@@ -36,7 +36,7 @@ impl Workqueue {
                 return self.clone();
             }
         };
-        let below = self.inner.control.below.lock().get_or_insert(made).clone();
+        let below = self.inner.below.lock().get_or_insert(made).clone();
         // They may have changed while it was made.
         self.tell_below();
         below
@@ -56,7 +56,7 @@ impl Workqueue {
 
     /// Has the queue below get the attributes, if there is one.
     pub(crate) fn tell_below(&self) {
-        let below = self.inner.control.below.lock();
+        let below = self.inner.below.lock();
         if let Some(below) = &*below {
             // Read under the lock, so that the last one to come here tells the latest.
             let attributes = Attributes { max_active: 0, ..self.attributes() };

@@ -4,23 +4,12 @@
 use std::mem;
 use std::panic::Location;
 
-use corewise_sync::Mutex;
-
 use crate::attributes::{Attributes, PoolKey, QueueKind};
 use crate::error::BuildError;
 use crate::pwq::table::Plan;
 use crate::queue::Workqueue;
 use crate::timekeeper::registered::Registered;
 use crate::wait::{Target, messages};
-
-/// The state that changes of a queue have to agree on.
-#[derive(Debug, Default)]
-pub(super) struct Control {
-    /// L: is the lock; guards how many drains are under way.
-    pub(super) drains: Mutex<usize>,
-    /// L: is the lock; guards the queue below, once there is one. Taken before that of the attributes.
-    pub(super) below: Mutex<Option<Workqueue>>,
-}
 
 impl Workqueue {
     /// Waits for all that was queued before the call. May block.
@@ -130,7 +119,7 @@ impl Workqueue {
 
     /// Only what its own items queue is accepted until what this gives is dropped.
     fn begin_drain(&self) -> Draining<'_> {
-        let mut drains = self.inner.control.drains.lock();
+        let mut drains = self.inner.drains.lock();
         *drains += 1;
         self.shared().limiter.slots().for_each(|slot| slot.set_draining(true));
         Draining(self)
@@ -172,7 +161,7 @@ impl Workqueue {
     /// Instances that are held back (a moment ago): by `max_active`, by the order of an ordered
     /// queue, or by a freeze.
     pub fn held(&self) -> u64 {
-        self.shared().held()
+        self.shared().limiter.slots().map(|slot| slot.sizes().2 as u64).sum()
     }
 
     /// Whether [`WorkerPools::freeze`](crate::WorkerPools::freeze) holds its work back now.
@@ -206,7 +195,7 @@ struct Draining<'a>(&'a Workqueue);
 
 impl Drop for Draining<'_> {
     fn drop(&mut self) {
-        let mut drains = self.0.inner.control.drains.lock();
+        let mut drains = self.0.inner.drains.lock();
         *drains -= 1;
         if *drains == 0 {
             self.0.shared().limiter.slots().for_each(|slot| slot.set_draining(false));

@@ -14,6 +14,8 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
+use corewise_sync::Mutex;
+
 use crate::attributes::At;
 use crate::error::{QueueError, Queued};
 use crate::handle::join::{JoinHandle, Task};
@@ -21,7 +23,6 @@ use crate::handle::work::Work;
 use crate::pwq::queue_core::QueueCore;
 use crate::pwq::table::PwqTable;
 use crate::queue::builder::QueueBuilder;
-use crate::queue::control::Control;
 use crate::report::QueueStats;
 use crate::task::claim::Claimed;
 use crate::task::header::Header;
@@ -45,9 +46,12 @@ impl std::panic::UnwindSafe for Workqueue {}
 impl std::panic::RefUnwindSafe for Workqueue {}
 
 struct Inner {
-    control: Control,
     /// The table that it queues on now.
     table: PwqTable,
+    /// L: is the lock; guards how many drains are under way.
+    drains: Mutex<usize>,
+    /// L: is the lock; guards the queue below, once there is one. Taken before that of the attributes.
+    below: Mutex<Option<Workqueue>>,
 }
 
 impl Drop for Inner {
@@ -79,7 +83,9 @@ impl Workqueue {
     }
 
     pub(crate) fn new(table: PwqTable) -> Workqueue {
-        Workqueue { inner: Arc::new(Inner { control: Control::default(), table }) }
+        Workqueue {
+            inner: Arc::new(Inner { table, drains: Mutex::default(), below: Mutex::default() }),
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<QueueCore> {

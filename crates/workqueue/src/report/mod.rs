@@ -45,12 +45,6 @@ impl QueueStats {
     pub(crate) fn in_flight(&self) -> u64 {
         self.queued - self.completed
     }
-
-    /// Adds instances that were queued, of which so many aren't over.
-    pub(crate) fn add(&mut self, queued: u64, in_flight: u64) {
-        self.queued += queued;
-        self.completed += queued.saturating_sub(in_flight);
-    }
 }
 
 /// The state of one pool.
