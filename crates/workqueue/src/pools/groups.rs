@@ -6,6 +6,7 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Weak};
 
 use crate::attributes::PoolKey;
+use crate::error::BuildError;
 use crate::pool::group::Group;
 
 /// The pools that there are.
@@ -24,15 +25,15 @@ pub(crate) struct Lease {
     pub(crate) group: Arc<Group>,
 }
 
-/// No pools are to be had any more.
-#[derive(Debug)]
-pub(crate) struct Closed;
-
 impl Groups {
-    /// The pools with these attributes, if there are any; `Closed` where none are to be had.
-    pub(crate) fn lease(&mut self, key: &PoolKey) -> Result<Option<Arc<Lease>>, Closed> {
+    /// The pools with these attributes, if there are any, for a queue of that name.
+    pub(crate) fn lease(
+        &mut self,
+        queue: &str,
+        key: &PoolKey,
+    ) -> Result<Option<Arc<Lease>>, BuildError> {
         if self.closed {
-            return Err(Closed);
+            return Err(BuildError::ShutDown { queue: queue.into() });
         }
         let found = self.by_key.get_mut(key).map(|(group, lease)| {
             lease.upgrade().unwrap_or_else(|| {

@@ -21,7 +21,7 @@ use crate::pool::group::{Group, Setup};
 use crate::pool::pins::Pinning;
 use crate::pool::thread_limit::Threads;
 use crate::pools::builder::PoolsBuilder;
-use crate::pools::groups::{Closed, Groups, Lease};
+use crate::pools::groups::{Groups, Lease};
 use crate::report::PoolReport;
 use crate::timekeeper::Timekeeper;
 use crate::timekeeper::follow::Follower;
@@ -194,15 +194,14 @@ impl WorkerPools {
     /// The pools for these attributes: those that are there, or new ones with a first worker each.
     /// They stay for as long as somebody has the lease.
     pub(crate) fn lease(&self, name: &str, key: PoolKey) -> Result<Arc<Lease>, BuildError> {
-        let shut_down = |_: Closed| BuildError::ShutDown { queue: name.into() };
-        if let Some(lease) = self.inner.groups.lock().lease(&key).map_err(shut_down)? {
+        if let Some(lease) = self.inner.groups.lock().lease(name, &key)? {
             return Ok(lease);
         }
         // With no lock held: a spawn handler is the user's.
         let group = self.new_group(name, &key)?;
         let started = group.start().map_err(|error| BuildError::threads(name, &error));
         let mut groups = self.inner.groups.lock();
-        let leased = started.and_then(|()| groups.lease(&key).map_err(shut_down));
+        let leased = started.and_then(|()| groups.lease(name, &key));
         let lease = match leased.transpose() {
             None => groups.insert(key, &group),
             // It is refused, or somebody else was faster.
@@ -289,18 +288,13 @@ impl Inner {
                 })
             })
             .collect();
-        let places: Vec<_> = specs.iter().map(|spec| self.place(spec)).collect();
+        let llc = |cpu| self.pods.pod_of(AffinityScope::Cache, cpu);
+        let place = |spec: &PoolSpec| (spec.node, spec.cpus.first().and_then(llc));
+        let places: Vec<_> = specs.iter().map(place).collect();
         for (index, spec) in specs.iter_mut().enumerate() {
             spec.near = nearest(&places, index);
         }
         specs
-    }
-
-    /// Node and last-level cache of a pod.
-    fn place(&self, spec: &PoolSpec) -> (Option<u32>, Option<u32>) {
-        let first = spec.cpus.first();
-        let llc = first.and_then(|cpu| self.pods.pod_of(AffinityScope::Cache, cpu));
-        (spec.node, llc)
     }
 
     fn close(&self) -> Vec<Arc<Group>> {

@@ -44,11 +44,12 @@ impl Workqueue {
 
     fn make_below(&self) -> Result<Workqueue, BuildError> {
         let (shared, pools) = (self.shared(), &self.shared().pools);
-        let builder = QueueBuilder::below(shared, self.attributes());
+        let mut builder = QueueBuilder::below(shared, self.attributes());
         builder.clone().build(pools).or_else(|error| match error {
             BuildError::Threads { .. } if shared.rescuer.is_some() => {
                 tracing::warn!(queue = shared.name, %error, "the queue below does without a rescuer");
-                builder.without_rescuer().build(pools)
+                builder.rescuer = false;
+                builder.build(pools)
             }
             error => Err(error),
         })

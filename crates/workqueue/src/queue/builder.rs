@@ -39,7 +39,7 @@ pub struct QueueBuilder {
     /// The scope was asked for.
     scoped: bool,
     power_efficient: bool,
-    rescuer: bool,
+    pub(super) rescuer: bool,
 }
 
 impl QueueBuilder {
@@ -61,10 +61,6 @@ impl QueueBuilder {
     pub fn lowest(mut self) -> Self {
         self.traits.is_below = true;
         self
-    }
-
-    pub(crate) fn without_rescuer(self) -> Self {
-        QueueBuilder { rescuer: false, ..self }
     }
 
     /// The queue below one with these attributes: see [`Workqueue::below`].

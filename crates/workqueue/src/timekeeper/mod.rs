@@ -6,7 +6,6 @@
 
 pub(crate) mod delayed;
 pub(crate) mod follow;
-mod hogs;
 mod policy;
 pub(crate) mod registered;
 pub(crate) mod rescuer;

@@ -183,53 +183,32 @@ impl LongWaits {
         }
     }
 
-    /// Looks once. `own`: who is given up sooner than others.
-    fn look(&self, own: u64) {
-        // Before the lock, so that it is dropped after: with the last handles of queues and pools.
-        let mut kept = Kept::default();
-        let woken = {
-            let mut list = self.list.lock();
-            let (given_up, helpers) = {
-                let look = Look::new(&list.waits, &mut kept);
-                (look.to_give_up(&look.circle(own), own), look.helpers)
-            };
-            list.wake(&helpers, given_up.map(|(id, _)| id))
-        };
-        woken.into_iter().for_each(|unparker| unparker.unpark());
-    }
-
-    /// Looks for one that was given up: what it needs, if it still is the one to be given up. Else the other one is,
-    /// if there is any.
+    /// Looks who is stuck. One of those who are is woken, to be given up: `own` sooner than others, which so learns what
+    /// it needs. Who can run something is woken too.
     ///
     /// Looks twice: what has changed between two readings may make a circle of what never was one.
-    fn needs(&self, own: u64) -> Option<Needs> {
+    fn look(&self, own: u64) -> Option<Needs> {
+        // Before the lock, so that they are dropped after: with the last handles of queues and pools.
         let mut kept = [Kept::default(), Kept::default()];
-        let (needs, woken) = {
+        let (found, woken) = {
             let mut list = self.lock();
-            list.waits.get_mut(&own)?.ends = false;
+            if let Some(wait) = list.waits.get_mut(&own) {
+                wait.ends = false;
+            }
             let [before, after] = &mut kept;
             let circle = Look::new(&list.waits, before).circle(own);
             let look = Look::new(&list.waits, after);
             let found = look.to_give_up(&circle, own).filter(|_| circle == look.circle(own));
-            let helpers = look.helpers;
-            let woken = list.wake(&helpers, found.map(|(id, _)| id));
-            (found.filter(|(id, _)| *id == own).map(|(_, needs)| needs), woken)
+            let helpers = look.helpers.iter().filter_map(|id| list.waits.get(id));
+            let mut woken: Vec<_> = helpers.map(|wait| wait.unparker.clone()).collect();
+            if let Some(wait) = found.and_then(|(id, _)| list.waits.get_mut(&id)) {
+                wait.ends = true;
+                woken.push(wait.unparker.clone());
+            }
+            (found, woken)
         };
         woken.into_iter().for_each(|unparker| unparker.unpark());
-        needs
-    }
-}
-
-impl List {
-    /// Whom to wake: who can run something, and who is given up.
-    fn wake(&mut self, helpers: &[u64], given_up: Option<u64>) -> Vec<Unparker> {
-        let helpers = helpers.iter().filter_map(|id| self.waits.get(id));
-        let mut woken: Vec<_> = helpers.map(|wait| wait.unparker.clone()).collect();
-        woken.extend(given_up.and_then(|id| self.waits.get_mut(&id)).map(|wait| {
-            wait.ends = true;
-            wait.unparker.clone()
-        }));
-        woken
+        found.filter(|(id, _)| *id == own).map(|(_, needs)| needs)
     }
 }
 
@@ -242,7 +221,7 @@ impl Listed<'_> {
     /// What the caller needs, who was given up, if it still is the one who has to be: a moment ago that couldn't come
     /// about. Nobody else of its circle is given up before it is off the list. `None`: it goes on waiting.
     pub(crate) fn needs(&self) -> Option<Needs> {
-        self.waits.needs(self.id)
+        self.waits.look(self.id)
     }
 
     /// Sees to it that somebody looks who is stuck: the caller, or who is at it now. One of those who are
