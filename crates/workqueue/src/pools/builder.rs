@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use corewise_sync::Mutex;
 use corewise_sync::atomic::AtomicU64;
-use corewise_topology::{DEFAULT_SHARD_SIZE, Machine, Subscription};
+use corewise_topology::{Change, DEFAULT_SHARD_SIZE, Machine};
 
 use super::{Inner, WorkerPools};
 use crate::pool::idle::Idle;
@@ -200,11 +200,16 @@ impl PoolsBuilder {
     pub fn build(mut self) -> WorkerPools {
         let pods = self.machine.pods(self.shard_size);
         let inner = Arc::new_cyclic(|pools: &Weak<Inner>| {
-            let follower = self.follow.then(|| follow_actively(&self.machine, pools)).flatten();
+            let follower = self.follow.then(|| follower(&self.machine, pools)).flatten();
             self.time.reminder = follower.as_ref().and_then(Follower::reminder).cloned();
             let time = mem::take(&mut self.time);
+            // On the thread that changes the machine.
+            let pools = Weak::clone(pools);
+            let follow = move |change: &Change| {
+                pools.upgrade().into_iter().for_each(|pools| pools.follow(&change.after));
+            };
             Inner {
-                _following: follow_passively(&self.machine, pools),
+                _following: self.machine.on_change(follow),
                 follower,
                 pods,
                 threads: Threads::new(self.max_threads),
@@ -226,18 +231,8 @@ impl fmt::Debug for PoolsBuilder {
     }
 }
 
-/// The pools do what the machine's changes ask for, on the thread that changes it.
-fn follow_passively(machine: &Machine, pools: &Weak<Inner>) -> Subscription {
-    let pools = Weak::clone(pools);
-    machine.on_change(move |change| {
-        if let Some(pools) = pools.upgrade() {
-            pools.follow(&change.after);
-        }
-    })
-}
-
 /// A thread that has the machine look at itself.
-fn follow_actively(machine: &Machine, pools: &Weak<Inner>) -> Option<Follower> {
+fn follower(machine: &Machine, pools: &Weak<Inner>) -> Option<Follower> {
     if machine.is_synthetic() {
         return None;
     }

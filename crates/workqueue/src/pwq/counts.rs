@@ -92,19 +92,13 @@ impl Tally {
         &self.stripes[if stripe < stripes { stripe } else { stripe % stripes }]
     }
 
-    /// The count that an instance is to Enter.
-    #[inline]
-    pub(crate) fn came(&self, stripe: u32, colour: u8) -> CameIn<'_> {
-        CameIn(&self.stripe(stripe).came.by_colour[colour as usize])
-    }
-
     /// What came here will Leave, and never was queued.
     pub(crate) fn undo(&self, stripe: u32) {
         // Release: see `queued`.
         self.stripe(stripe).came.undone.fetch_add(1, Ordering::Release);
     }
 
-    /// What Leave needs of a stripe. It is all that it touches: the tally may be gone once it has
+    /// What Enter and Leave need of a stripe. It is all that Leave touches: the tally may be gone once it has
     /// left.
     #[inline]
     pub(crate) fn pair(&self, stripe: u32, colour: u8) -> Pair<'_> {
@@ -241,21 +235,7 @@ impl Stripe {
     }
 }
 
-/// The count of those of one colour that came on one stripe, for Enter.
-#[derive(Clone, Copy)]
-pub(crate) struct CameIn<'a>(&'a AtomicU64);
-
-impl CameIn<'_> {
-    /// Counts an instance in.
-    #[inline]
-    pub(crate) fn enter(self) {
-        // Enter (`limit.md`). SeqCst: pairs with who closes the limiter's gate and then looks
-        // at the counts.
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-/// The counts of one colour on one stripe, for Leave.
+/// The counts of one colour on one stripe, for Enter and Leave.
 #[derive(Clone, Copy)]
 pub(crate) struct Pair<'a> {
     came: &'a AtomicU64,
@@ -263,6 +243,14 @@ pub(crate) struct Pair<'a> {
 }
 
 impl Pair<'_> {
+    /// Counts an instance in.
+    #[inline]
+    pub(crate) fn enter(self) {
+        // Enter (`limit.md`). SeqCst: pairs with who closes the limiter's gate and then looks
+        // at the counts.
+        self.came.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// Counts so many instances out; true where they are. Else somebody watches, and these would be the
     /// last: they are in flight still, and [`Pair::leave_watched`] has to follow, under the lock of the
     /// colours.

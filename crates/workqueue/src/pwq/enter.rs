@@ -8,7 +8,7 @@ use std::sync::Arc;
 use corewise_sync::atomic::Ordering;
 use corewise_sync::fence::{FencePolicy, FullFence};
 
-use crate::pwq::counts::{CameIn, Care, Pair};
+use crate::pwq::counts::{Care, Pair};
 use crate::pwq::flush::{Colours, Members};
 use crate::pwq::slot::{Entry, InSlot, Owned, PwqSlot};
 use crate::task::flushers;
@@ -46,8 +46,8 @@ impl<C: Care, L: InSlot> Colours<C, L> {
         let slot = NonNull::new(slot)?;
         let colour = self.colour();
         // SAFETY: entries name slots of these colours, which are freed with them.
-        let came = unsafe { slot.as_ref() }.tally.came(stripe, colour);
-        Some(Picked { entry, place, colour, came })
+        let pair = unsafe { slot.as_ref() }.tally.pair(stripe, colour);
+        Some(Picked { entry, place, colour, pair })
     }
 
     /// Enter and Validate: the caller's place in the counts, to be given back by [`leave`]. `None` where the entry
@@ -56,7 +56,7 @@ impl<C: Care, L: InSlot> Colours<C, L> {
     #[must_use]
     pub(crate) fn enter(&self, picked: Picked<'_, L>) -> Option<Spot> {
         // Enter.
-        picked.came.enter();
+        picked.pair.enter();
         order::<C>();
         // Validate.
         let again = picked.entry.place.load(Ordering::SeqCst);
@@ -144,7 +144,7 @@ pub(crate) struct Picked<'a, L> {
     /// As it was in the entry.
     place: *mut PwqSlot<L>,
     colour: u8,
-    came: CameIn<'a>,
+    pair: Pair<'a>,
 }
 
 impl<L> Picked<'_, L> {

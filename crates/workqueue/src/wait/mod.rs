@@ -99,7 +99,7 @@ impl<'a> Target<'a> {
                     let held = matches!(self, Target::Item(item, _) if item.is_held());
                     long.lasted(held, look_after, list);
                 }
-                Slept::InVain => match long.needs() {
+                Slept::InVain => match long.listed.as_ref().and_then(Listed::needs) {
                     Some(needs) => self.is_given_up(over, needs, || long = Long::new(begins_with)),
                     // It looks again soon.
                     None => long.patience = begins_with,
@@ -253,11 +253,6 @@ impl<'a> Long<'a> {
         if self.looks {
             listed.look();
         }
-    }
-
-    /// What it needs, if it is to be given up.
-    fn needs(&self) -> Option<Needs> {
-        self.listed.as_ref()?.needs()
     }
 
     /// Sleeps. `called`: whether it had better run what it waits for; it is told whether somebody woke it.

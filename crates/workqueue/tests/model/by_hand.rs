@@ -110,7 +110,7 @@ impl<C: Care, L: InSlot> Colours<C, L> {
     /// Counts an instance in; its colour.
     pub(crate) fn count(&self, tally: &Tally, stripe: u32) -> u8 {
         let colour = self.colour();
-        tally.came(stripe, colour).enter();
+        tally.pair(stripe, colour).enter();
         colour
     }
 

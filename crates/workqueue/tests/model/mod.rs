@@ -427,7 +427,7 @@ impl<C: Care> FlushModel<C> {
 
     /// As a queuer does that read the colour long ago.
     pub fn enter_late(&self, pod: usize, stripe: u32, colour: u8) {
-        self.tally(pod).came(stripe, colour).enter();
+        self.tally(pod).pair(stripe, colour).enter();
     }
 
     /// Counts it out.
