@@ -227,7 +227,7 @@ mod stepped {
         queue(&slot, 0, 0, &mut out);
         queue(&slot, 1, 1, &mut out);
         queue(&slot, 2, 2, &mut out);
-        slot.with_held(1, |list| assert_eq!(list.pop_front(), Some(1)));
+        assert_eq!(slot.take_held(1, VecDeque::pop_front), Some(1));
         put(&slot, &mut out);
         assert_eq!(out, [0, 2]);
         put(&slot, &mut out);

@@ -2,7 +2,7 @@
 //!
 //! Read `limit.md` beside this file first: the comments here use its names for the steps.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 
 use corewise_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -91,10 +91,8 @@ pub(crate) struct Slot<T: Hold, F: FencePolicy = FullFence> {
 }
 
 struct Inner<T: Hold> {
-    /// By pwq; none of them is empty.
-    held: HashMap<usize, T::List>,
-    /// The pwqs that have something here, whose turn it is first.
-    ring: VecDeque<usize>,
+    /// What is held, by pwq; that comes first whose turn it is, and none is empty.
+    held: VecDeque<(usize, T::List)>,
     /// How often an instance came to be held, or ceased to be: two equal readings mean that the
     /// same ones were held all the while.
     moves: u64,
@@ -109,15 +107,8 @@ struct Inner<T: Hold> {
 
 impl<T: Hold, F: FencePolicy> Slot<T, F> {
     pub(crate) fn new(limit: usize) -> Self {
-        let inner = Inner {
-            held: HashMap::new(),
-            ring: VecDeque::new(),
-            moves: 0,
-            moving: false,
-            changes: 0,
-            limit,
-            marks: 0,
-        };
+        let inner =
+            Inner { held: VecDeque::new(), moves: 0, moving: false, changes: 0, limit, marks: 0 };
         Slot {
             gate: AtomicU32::new(inner.gate()),
             active: AtomicUsize::new(0),
@@ -189,22 +180,22 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
 
     /// Shows `see` a pwq's held instances, under the lock; `None` where there are none.
     pub(crate) fn see_held<R>(&self, pwq: usize, see: impl FnOnce(&T::List) -> R) -> Option<R> {
-        self.inner.lock().held.get(&pwq).map(see)
+        let inner = self.inner.lock();
+        inner.held.iter().find(|(of, _)| *of == pwq).map(|(_, list)| see(list))
     }
 
-    /// Calls `f` with a pwq's held instances, under the lock: for who has claimed one of them.
-    pub(crate) fn with_held<R>(&self, pwq: usize, f: impl FnOnce(&mut T::List) -> R) -> R {
+    /// Has `take` take one of a pwq's held instances, if any are there, under the lock: for who has claimed it.
+    pub(crate) fn take_held(
+        &self,
+        pwq: usize,
+        take: impl FnOnce(&mut T::List) -> Option<T>,
+    ) -> Option<T> {
         let mut inner = self.inner.lock();
-        let mut list = inner.held.remove(&pwq).unwrap_or_default();
-        let result = f(&mut list);
+        let taken = take(&mut inner.held.iter_mut().find(|(of, _)| *of == pwq)?.1);
         inner.moves += 1;
-        if T::len(&list) == 0 {
-            inner.ring.retain(|other| *other != pwq);
-        } else {
-            inner.held.insert(pwq, list);
-        }
+        inner.held.retain(|(_, list)| T::len(list) > 0);
         self.publish(&inner);
-        result
+        taken
     }
 
     /// Changes the maximum. What is active beyond a lower one goes on; where it rises, `settle` has
@@ -239,8 +230,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
     /// are held back (a moment ago).
     pub(crate) fn sizes(&self) -> (usize, usize, usize) {
         let inner = self.inner.lock();
-        let held = inner.held.values().map(T::len).sum();
-        (self.active.load(Ordering::Relaxed), inner.limit, held)
+        (self.active.load(Ordering::Relaxed), inner.limit, inner.many())
     }
 
     /// How many are counted as active, where all of them have to go on before one that is held back can; `None`: one
@@ -256,7 +246,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
     /// How many are held back, and how often that has changed.
     pub(crate) fn held(&self) -> (usize, u64) {
         let inner = self.inner.lock();
-        (inner.held.values().map(T::len).sum(), inner.moves)
+        (inner.many(), inner.moves)
     }
 
     fn mark(&self, mark: u32, set: bool) {
@@ -304,7 +294,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
 
     /// The next one that may go, with a place taken for it.
     fn next(&self, inner: &mut Inner<T>) -> Option<T> {
-        if inner.ring.is_empty() || !self.try_get() {
+        if inner.held.is_empty() || !self.try_get() {
             return None;
         }
         let next = inner.next();
@@ -329,31 +319,32 @@ impl<T: Hold> Inner<T> {
         // A closed queue can't be frozen: it only has its end before it.
         let closed = self.marks & CLOSED != 0;
         let marks = if closed { self.marks & !FROZEN } else { self.marks };
-        let held = self.moving || !self.ring.is_empty();
+        let held = self.moving || !self.held.is_empty();
         let limited = self.limit != UNLIMITED;
         marks | (LIMITED * u32::from(limited)) | (HELD * u32::from(held))
     }
 
     fn append(&mut self, pwq: usize, item: T) {
-        let list = self.held.entry(pwq).or_default();
-        if T::len(list) == 0 {
-            self.ring.push_back(pwq);
-        }
-        item.append(list);
+        let at = self.held.iter().position(|(of, _)| *of == pwq).unwrap_or_else(|| {
+            self.held.push_back((pwq, T::List::default()));
+            self.held.len() - 1
+        });
+        item.append(&mut self.held[at].1);
         self.moves += 1;
+    }
+
+    fn many(&self) -> usize {
+        self.held.iter().map(|(_, list)| T::len(list)).sum()
     }
 
     /// The oldest of the pwq whose turn it is.
     fn next(&mut self) -> Option<T> {
         self.moves += 1;
-        while let Some(pwq) = self.ring.pop_front() {
-            let Some(list) = self.held.get_mut(&pwq) else { continue };
-            let item = T::take(list);
-            if T::len(list) == 0 {
-                self.held.remove(&pwq);
-            } else {
+        while let Some((pwq, mut list)) = self.held.pop_front() {
+            let item = T::take(&mut list);
+            if T::len(&list) > 0 {
                 // Round robin: the other pwqs first.
-                self.ring.push_back(pwq);
+                self.held.push_back((pwq, list));
             }
             if item.is_some() {
                 return item;

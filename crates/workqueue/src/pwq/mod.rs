@@ -121,7 +121,7 @@ impl Pwq {
     /// Takes an item that the caller has claimed out of the list of those that the limiter holds
     /// back; `None` where it has left that.
     pub(crate) fn release(&self, item: Lent<'_>) -> Option<Queued> {
-        self.slot.with_held(self.line(), |held| {
+        self.slot.take_held(self.line(), |held| {
             let here = item.place(item.state.snapshot().seq()) == Place::Held;
             // SAFETY: an item is made `Held` under the slot's lock, in the list of its pwq's line,
             // and who takes it out of that says otherwise under the same lock.

@@ -68,10 +68,11 @@ impl<F: FencePolicy> SlotModel<F> {
 
     /// Takes out one that is held back, if it still is.
     pub fn cancel(&self, pwq: usize, token: u32) -> bool {
-        self.slot.with_held(pwq, |list| {
+        let taken = self.slot.take_held(pwq, |list| {
             let position = list.iter().position(|t| t.0 == token);
-            position.is_some_and(|position| list.remove(position).is_some())
-        })
+            list.remove(position?)
+        });
+        taken.is_some()
     }
 
     /// What was let through, in order.
