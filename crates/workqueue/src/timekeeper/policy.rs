@@ -235,47 +235,34 @@ pub(crate) struct Progress {
     reported: Option<Duration>,
 }
 
-/// What a pool with work waiting calls for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Calls {
-    /// Call the rescuers of the queues whose items wait.
-    pub(crate) mayday: bool,
-    /// Report a stall, of so long.
-    pub(crate) stalled: Option<Duration>,
-}
-
 impl Progress {
     pub(crate) fn first(now: Duration, taken: u64) -> Progress {
         Progress { untaken: Still::first(now, taken), called: None, reported: None }
     }
 
     /// The next look, at a pool with work waiting. `helpless`: it has no worker for it and can't
-    /// make one. `stall`: zero finds no stall.
+    /// make one. `stall`: zero finds no stall. Whether to call the rescuers of the queues whose items
+    /// wait, and the stall to report: of so long.
     pub(crate) fn look(
         &mut self,
         now: Duration,
         taken: u64,
         helpless: bool,
         stall: Duration,
-    ) -> Calls {
+    ) -> (bool, Option<Duration>) {
         let still = self.untaken.look(now, taken);
-        let mut calls = Calls::default();
-        if !helpless {
-            self.called = None;
-        } else if match self.called {
+        let due = match self.called {
             None => still >= MAYDAY_AFTER,
             Some(last) => now.saturating_sub(last) >= MAYDAY_EVERY,
-        } {
-            self.called = Some(now);
-            calls.mayday = true;
-        }
-        let due =
-            now.saturating_sub(self.untaken.since.max(self.reported.unwrap_or_default())) >= stall;
-        if !stall.is_zero() && due {
+        };
+        let mayday = helpless && due;
+        self.called = if mayday { Some(now) } else { self.called.filter(|_| helpless) };
+        let since = self.untaken.since.max(self.reported.unwrap_or_default());
+        let stalled = !stall.is_zero() && now.saturating_sub(since) >= stall;
+        if stalled {
             self.reported = Some(now);
-            calls.stalled = Some(still);
         }
-        calls
+        (mayday, stalled.then_some(still))
     }
 }
 
@@ -465,7 +452,7 @@ mod tests {
     #[test]
     fn mayday_comes_after_10_ms_without_a_worker_and_then_each_100_ms() {
         let mut pool = Progress::first(ms(0), 7);
-        let mut mayday = |at| pool.look(ms(at), 7, true, ms(0)).mayday;
+        let mut mayday = |at| pool.look(ms(at), 7, true, ms(0)).0;
         let called: Vec<u64> = (0..=25).map(|n| 10 * n).filter(|at| mayday(*at)).collect();
         assert_eq!(called, [10, 110, 210]);
     }
@@ -473,16 +460,16 @@ mod tests {
     #[test]
     fn mayday_is_over_once_the_pool_has_a_worker() {
         let mut pool = Progress::first(ms(0), 7);
-        assert!(pool.look(ms(10), 7, true, ms(0)).mayday);
-        assert!(!pool.look(ms(20), 8, false, ms(0)).mayday);
-        assert!(!pool.look(ms(25), 8, true, ms(0)).mayday);
-        assert!(pool.look(ms(30), 8, true, ms(0)).mayday, "it begins anew");
+        assert!(pool.look(ms(10), 7, true, ms(0)).0);
+        assert!(!pool.look(ms(20), 8, false, ms(0)).0);
+        assert!(!pool.look(ms(25), 8, true, ms(0)).0);
+        assert!(pool.look(ms(30), 8, true, ms(0)).0, "it begins anew");
     }
 
     #[test]
     fn watchdog_a_pool_without_progress_is_reported_once_per_stall_time() {
         let mut pool = Progress::first(ms(0), 7);
-        let mut stalled = |at, taken| pool.look(ms(at), taken, false, ms(100)).stalled;
+        let mut stalled = |at, taken| pool.look(ms(at), taken, false, ms(100)).1;
         assert_eq!(stalled(90, 7), None);
         assert_eq!(stalled(100, 7), Some(ms(100)));
         assert_eq!(stalled(110, 7), None);
@@ -495,7 +482,7 @@ mod tests {
     #[test]
     fn watchdog_zero_is_off() {
         let mut pool = Progress::first(ms(0), 7);
-        assert_eq!(pool.look(Duration::MAX, 7, false, ms(0)).stalled, None);
+        assert_eq!(pool.look(Duration::MAX, 7, false, ms(0)).1, None);
     }
 
     #[test]

@@ -192,11 +192,11 @@ impl Looker {
         if look.refused.is_some_and(|when| now.saturating_sub(when) >= RETRY_AFTER) {
             group.retry(pool);
         }
-        let calls = progress.look(now, look.taken, look.helpless, stall_after);
-        if calls.mayday {
+        let (mayday, stalled) = progress.look(now, look.taken, look.helpless, stall_after);
+        if mayday {
             self.found.push(Found::Mayday { group: Arc::clone(group), pool });
         }
-        if let Some(since) = calls.stalled {
+        if let Some(since) = stalled {
             self.found.push(Found::Stalled { group: Arc::clone(group), pool, since });
         }
         true

@@ -46,8 +46,6 @@ struct List {
     /// By their numbers, which grow.
     waits: BTreeMap<u64, Wait>,
     last: u64,
-    /// How many of them wait for what is held back.
-    held: usize,
 }
 
 #[derive(Default)]
@@ -242,25 +240,18 @@ impl Listed<'_> {
         let helps = pools.map(|pools| pools.iter().map(key).collect());
         let mut list = self.waits.list.lock();
         let Some(own) = list.waits.get_mut(&self.id) else { return };
-        let was_held = std::mem::replace(&mut own.held, held);
-        (own.helps, own.home) = (helps, home);
-        list.held = list.held + usize::from(held) - usize::from(was_held);
+        (own.helps, own.home, own.held) = (helps, home, held);
     }
 
     /// Whether somebody may wait for a place that the caller has, or that of somebody who waits for the caller.
     pub(crate) fn may_keep_a_place(&self) -> bool {
-        self.waits.list.lock().held > 0
+        self.waits.list.lock().waits.values().any(|wait| wait.held)
     }
 }
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        let own = {
-            let mut list = self.waits.lock();
-            let own = list.waits.remove(&self.id);
-            list.held -= own.iter().filter(|own| own.held).count();
-            own
-        };
+        let own = self.waits.lock().waits.remove(&self.id);
         if own.is_some_and(|own| own.ends) {
             // Nobody else was given up meanwhile, whoever asked.
             self.waits.ask(self.id);
