@@ -51,25 +51,21 @@ impl Beside {
         Ok(Beside { name, over, id: handle.thread().id(), handle: Mutex::new(Some(handle)) })
     }
 
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Waits for its end, unless it is the calling thread; false where the time is up first. May block.
-    pub(crate) fn wait(&self, limit: Limit) -> bool {
+    /// Waits for its end, unless it is the calling thread; its name where the time is up first. May block.
+    pub(crate) fn wait(&self, limit: Limit) -> Result<(), String> {
         if thread::current().id() == self.id {
-            return true;
+            return Ok(());
         }
         if let Some(until) = limit.until
             && !self.over.wait_timeout(until.saturating_duration_since(time::now()))
         {
-            return false;
+            return Err(self.name.clone());
         }
         let handle = if limit.joins { self.handle.lock().take() } else { None };
         if let Some(handle) = handle {
             // It catches panics; if it died of its own, that is logged there.
             let _ = handle.join();
         }
-        true
+        Ok(())
     }
 }

@@ -180,11 +180,7 @@ impl WorkerPools {
         let by_item = own.is_some() || running::current(|job| job.is_some());
         if !by_item {
             // Their last items may let held ones through, which are run.
-            let late = rescuers().filter(|rescuer| !rescuer.end(limit)).map(of_rescuer);
-            let late: Vec<String> = late.collect();
-            if !late.is_empty() {
-                return Err(late);
-            }
+            late(rescuers().map(|rescuer| rescuer.end(limit)))?;
             // Seal, and look again: what had just got a worker ends before this returns.
             groups.iter().for_each(|group| group.seal());
             wait()?;
@@ -201,8 +197,7 @@ impl WorkerPools {
             return Ok(());
         }
         let ends = [self.inner.keeper.end(limit), follower.map_or(Ok(()), |f| f.end(limit))];
-        let late: Vec<String> = ends.into_iter().filter_map(Result::err).collect();
-        if late.is_empty() { Ok(()) } else { Err(late) }
+        late(ends.into_iter())
     }
 
     /// What is left after so long, in all and since what runs was looked at.
@@ -247,14 +242,10 @@ fn running(groups: &[Arc<Group>]) -> impl Iterator<Item = (Key, Arc<Worker>, Sho
     })
 }
 
-/// A rescuer that hasn't ended.
-fn of_rescuer(rescuer: &Rescuer) -> String {
-    match rescuer.runs() {
-        Some(label) => {
-            format!("{}, which runs {}, queued at {}", rescuer.name(), (label.name)(), label.site)
-        }
-        None => rescuer.name().into(),
-    }
+/// The threads that haven't ended in time, if there are any.
+fn late(ends: impl Iterator<Item = Result<(), String>>) -> Result<(), Vec<String>> {
+    let late: Vec<String> = ends.filter_map(Result::err).collect();
+    if late.is_empty() { Ok(()) } else { Err(late) }
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ impl Follower {
     /// block, as long as a listener of the machine takes that is called on it.
     pub(crate) fn end(&self, limit: Limit) -> Result<(), String> {
         self.stop();
-        if self.thread.wait(limit) { Ok(()) } else { Err(self.thread.name().into()) }
+        self.thread.wait(limit)
     }
 }
 

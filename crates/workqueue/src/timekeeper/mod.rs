@@ -341,10 +341,7 @@ impl Timekeeper {
             state.thread.clone()
         };
         self.alarm.ring();
-        match thread {
-            Some(thread) if !thread.wait(limit) => Err(thread.name().into()),
-            _ => Ok(()),
-        }
+        thread.map_or(Ok(()), |thread| thread.wait(limit))
     }
 }
 

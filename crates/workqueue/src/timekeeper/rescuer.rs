@@ -83,15 +83,15 @@ impl Rescuer {
     }
 
     /// Ends the thread once it has done what it was called for, and waits for it, unless it is the
-    /// calling one; false where the time is up first. May block.
-    pub(crate) fn end(&self, limit: Limit) -> bool {
+    /// calling one; its name, and what it runs, where the time is up first. May block.
+    pub(crate) fn end(&self, limit: Limit) -> Result<(), String> {
         self.stop();
-        self.thread.wait(limit)
-    }
-
-    /// Its thread's name.
-    pub(crate) fn name(&self) -> &str {
-        self.thread.name()
+        self.thread.wait(limit).map_err(|name| match self.runs() {
+            Some(label) => {
+                format!("{name}, which runs {}, queued at {}", (label.name)(), label.site)
+            }
+            None => name,
+        })
     }
 
     /// What it runs (a moment ago).
