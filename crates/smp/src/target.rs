@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::context::AtomicSection;
+use corewise_sync::context::{AtomicSection, Site};
 use corewise_sync::sys::current_cpu;
 use corewise_sync::thread::{self, ThreadId};
 use corewise_sync::{CachePadded, Completion, Mutex, Parker, Unparker};
@@ -175,7 +175,8 @@ impl Target {
     /// the function, its captures when they are dropped, or a waker that was told.
     pub(crate) fn run_one(&self, message: Message) {
         let label = message.label();
-        let _section = AtomicSection::enter((label.name)());
+        let _section =
+            AtomicSection::enter_for(Site { what: (label.name)(), location: label.site });
         let timing = self.stats.begin(label, message.queued());
         match catch_unwind(AssertUnwindSafe(|| message.run())) {
             Ok(Ended::Returned) => {}

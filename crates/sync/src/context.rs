@@ -82,7 +82,12 @@ impl AtomicSection {
     /// Enters a section; `what` and the caller's location name it in reports.
     #[track_caller]
     pub fn enter(what: &'static str) -> AtomicSection {
-        let site = Site { what, location: Location::caller() };
+        AtomicSection::enter_for(Site { what, location: Location::caller() })
+    }
+
+    /// As [`enter`](AtomicSection::enter), for a loop that runs what others gave it: `site` names one of these, and where it
+    /// was given.
+    pub fn enter_for(site: Site) -> AtomicSection {
         AtomicSection { outer: SECTION.with(|s| s.replace(Some(site))), not_send: PhantomData }
     }
 }
@@ -183,8 +188,8 @@ pub fn blocking<R>(what: &'static str, f: impl FnOnce() -> R) -> R {
     blocking_reported(f)
 }
 
-/// As [`blocking`], for a caller that has said `might_block` already: one wait is one violation.
-pub(crate) fn blocking_reported<R>(f: impl FnOnce() -> R) -> R {
+/// As [`blocking`], for a caller that has said [`might_block`] already: one wait is one violation.
+pub fn blocking_reported<R>(f: impl FnOnce() -> R) -> R {
     let _region = Region::enter();
     f()
 }

@@ -183,6 +183,50 @@ fn a_wait_for_what_may_only_run_elsewhere_is_not_blamed_on_the_stack() {
     pools.shutdown();
 }
 
+/// A bottom-half item must not wait, and is told so with the places of both. Its wait is found nevertheless, and the plain
+/// items' of the same circle: its CPU has one worker, and this runs nothing beside.
+#[test]
+fn a_bottom_half_item_that_waits_for_one_of_its_own_cpu_is_found() {
+    let pools = pools(1, 8).build();
+    let below = Workqueue::builder("below").kind(QueueKind::BottomHalf).build(&pools).unwrap();
+    let plain = queue(&pools);
+    let waits: [fn(&Workqueue, &Workqueue); 5] = [
+        |below, _| drop(below.spawn_at(At::Cpu(0), || 1).join()),
+        |below, _| {
+            let work = Work::new(|| ());
+            below.queue_at(At::Cpu(0), &work).expect("the pools are open");
+            work.flush();
+        },
+        |below, _| below.scope(|s| drop(s.spawn_at(At::Cpu(0), || ()))),
+        |below, plain| {
+            let below = below.clone();
+            let inner =
+                plain.spawn(move || below.spawn_at(At::Cpu(0), || 1).join().map_err(|_| ()));
+            let _ = inner.join().expect("the item that it waits for was let go").expect("given up");
+        },
+        |below, plain| {
+            let below = below.clone();
+            plain.execute(move || drop(below.spawn_at(At::Cpu(0), || 1).join())).expect("open");
+            plain.flush();
+        },
+    ];
+    for (way, wait) in waits.into_iter().enumerate() {
+        let (own, other) = (below.clone(), plain.clone());
+        let site = std::panic::Location::caller();
+        let item = below.spawn_at(At::Cpu(0), move || {
+            let waited = catch_unwind(AssertUnwindSafe(|| wait(&own, &other)));
+            let told = corewise_sync::context::take_violation().map(|told| told.section.location);
+            (waited.is_err(), told)
+        });
+        let (given_up, told) = item.join().expect("what it panics with is caught");
+        assert_eq!(told.map(|at| at.file()), Some(site.file()), "way {way}: where it was queued");
+        let other = catch_unwind(AssertUnwindSafe(|| plain.flush()));
+        assert!(other.is_ok() && (given_up || way > 2), "way {way}: {given_up}");
+        assert_eq!(below.spawn_at(At::Cpu(0), || 7).join().ok(), Some(7));
+    }
+    pools.shutdown();
+}
+
 #[test]
 fn items_that_wait_in_a_circle_are_found() {
     let pools = pools(1, 8).build();
@@ -246,7 +290,11 @@ fn a_circle_of_flushes_is_found() {
                 both.wait();
                 let other = all[1 - own].get().expect("both were made");
                 let flushed = catch_unwind(AssertUnwindSafe(|| other.flush()));
-                panics.fetch_add(usize::from(flushed.is_err()), Ordering::SeqCst);
+                let message =
+                    flushed.err().map(|payload| payload.downcast::<String>().expect("text"));
+                let named = |message: &String| message.contains(&format!("a wait at {}", file!()));
+                assert!(message.as_deref().is_none_or(named), "the caller's place: {message:?}");
+                panics.fetch_add(usize::from(message.is_some()), Ordering::SeqCst);
             })
         });
     }

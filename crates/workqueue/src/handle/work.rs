@@ -289,8 +289,9 @@ impl Work {
     /// As [`Work::flush`], without a try to run it.
     #[track_caller]
     pub(crate) fn flush_only(&self, role: Role) -> bool {
-        let over = self.aside().flushers.join(&self.header().state);
-        over.map(|over| wait::wait(self.lent(), &over, role)).is_some()
+        let Some(over) = self.aside().flushers.join(&self.header().state) else { return false };
+        wait::wait(self.lent(), &over, role);
+        true
     }
 
     /// Where its timer runs, has it fire now; then [`flush`](Work::flush)es it: true if there

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use corewise_sync::context::AtomicSection;
+use corewise_sync::context::{AtomicSection, Site};
 use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::sys::current_cpu;
 use corewise_sync::{CachePadded, Mutex, thread};
@@ -745,7 +745,8 @@ impl<F: FencePolicy> Group<F> {
     #[inline(always)]
     fn run(&self, me: &Worker, running: &mut Running) -> u64 {
         let bottom_half = self.kind == QueueKind::BottomHalf;
-        let _section = bottom_half.then(|| AtomicSection::enter("bottom-half work item"));
+        let site = || Site { what: running.name(), location: running.job.site };
+        let _section = bottom_half.then(|| AtomicSection::enter_for(site()));
         running.run(&me.shown, Some(&me.carry))
     }
 

@@ -66,10 +66,10 @@ impl<'a> Target<'a> {
     /// As [`take_back`]; and where it is found that the wait can't end: a flush at its location.
     #[track_caller]
     pub(crate) fn wait(self, over: &'a Completion) {
-        // In an atomic section nothing may be run: that wait is reported as it is.
-        if !is_here() || context::in_atomic_section() {
+        if !is_here() {
             return over.wait();
         }
+        context::might_block("a wait for work");
         if over.spin() {
             return;
         }
@@ -83,7 +83,7 @@ impl<'a> Target<'a> {
         loop {
             let limit = self.arrives_in().map_or(long.patience, |soon| soon.min(long.patience));
             let slept = || self.sleep(over, &parker, limit, &long);
-            match context::blocking("a wait for work", slept) {
+            match context::blocking_reported(slept) {
                 Slept::Over => return,
                 Slept::Called => {
                     if let Target::Queue(..) = self {
