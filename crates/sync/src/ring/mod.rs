@@ -31,6 +31,8 @@ const HELD: usize = 1;
 /// Bytes of a cache line, and cells in one.
 const LINE: usize = 64;
 const CELLS: usize = LINE / size_of::<*mut ()>();
+/// Where `low` stays behind for a lap, appenders look at it once in so many positions.
+const LOOKS: u64 = 64;
 
 /// The ring. It holds plain pointers and touches nothing that they point to: the taker of one owns what its appender
 /// owned, and sees what the appender had written. Dropping it drops nothing.
@@ -57,14 +59,17 @@ struct Appenders {
     /// A: positions below it are less than a lap before the head, as it was seen last. Any value that was written once stays
     /// true, so models don't try its orders.
     limit: aside::AtomicU64,
+    /// A: positions below it are less than a lap before `low`, as that was seen last: their cells are empty, and who reads it sees
+    /// that: Release and Acquire.
+    sure: AtomicU64,
 }
 
 struct Takers {
     /// A: positions that were reserved so far. Never beyond the tail's.
     head: AtomicU64,
     /// A: all cells of positions below it are empty for good. A value that was written here once stays true, so it is
-    /// written by plain stores, and may go back. So no order of its reads and writes is wrong, and models don't try them.
-    low: aside::AtomicU64,
+    /// written by plain stores, and may go back. Release and Acquire towards Begin, which fills a cell on its word.
+    low: AtomicU64,
 }
 
 impl<T, F: FencePolicy> Ring<T, F> {
@@ -88,11 +93,9 @@ impl<T, F: FencePolicy> Ring<T, F> {
             appenders: CachePadded::new(Appenders {
                 tail: AtomicU64::new(0),
                 limit: aside::AtomicU64::new(capacity as u64),
+                sure: AtomicU64::new(capacity as u64),
             }),
-            takers: CachePadded::new(Takers {
-                head: AtomicU64::new(0),
-                low: aside::AtomicU64::new(0),
-            }),
+            takers: CachePadded::new(Takers { head: AtomicU64::new(0), low: AtomicU64::new(0) }),
             // An allocator that can't say where a line begins costs speed alone.
             first: if first < CELLS { first } else { 0 },
             cells,
@@ -119,11 +122,12 @@ impl<T, F: FencePolicy> Ring<T, F> {
     /// Between this and the end of what it returns there is no user code, no system call and no wait.
     #[inline]
     pub fn begin(&self) -> Option<Begun<'_, T, F>> {
+        // Takers read it. It comes for the exchange meanwhile.
+        hint::prefetch_to_write(&raw const self.appenders.tail);
         // Acquire pairs with Publish: the look at the cell sees what earlier appenders filled it with, and this appender's
         // Publish says for them too what they have filled.
         let tail = self.appenders.tail.load(Ordering::Acquire);
         let next = tail >> 1;
-        hint::prefetch_to_write(self.cell(next));
         if tail & BUSY != 0 || !self.has_room(next) {
             return None;
         }
@@ -151,6 +155,10 @@ impl<T, F: FencePolicy> Ring<T, F> {
     /// the item would come before older ones.
     #[inline]
     fn has_room(&self, at: u64) -> bool {
+        // A worker that waits for the item looks at its cell again and again: a look from here would only move that line to and fro.
+        if self.is_surely_empty(at) {
+            return true;
+        }
         let limit = &self.appenders.limit;
         if at >= limit.load(Ordering::Relaxed) {
             // Once a lap, where takers keep up. An old head only means fewer.
@@ -161,6 +169,22 @@ impl<T, F: FencePolicy> Ring<T, F> {
             }
         }
         self.cell(at).load(Ordering::Relaxed).is_null()
+    }
+
+    /// Whether this position's cell is empty for sure, without a look at it.
+    #[inline]
+    fn is_surely_empty(&self, at: u64) -> bool {
+        let sure = &self.appenders.sure;
+        if at < sure.load(Ordering::Acquire) {
+            return true;
+        }
+        if at & self.mask as u64 & (LOOKS - 1) != 0 {
+            return false;
+        }
+        // Once a lap, where low keeps up. Below it each cell was emptied, and low is never beyond the head.
+        let now = self.takers.low.load(Ordering::Acquire) + self.capacity() as u64;
+        sure.store(now, Ordering::Release);
+        at < now
     }
 
     /// Whether an append is under way (a moment ago).
@@ -349,7 +373,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
     #[inline]
     fn is_empty_below(&self, to: u64) {
         if self.takers.low.load(Ordering::Relaxed) < to {
-            self.takers.low.store(to, Ordering::Relaxed);
+            self.takers.low.store(to, Ordering::Release);
         }
     }
 
@@ -376,7 +400,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
     pub fn over(&self, of: &Reserved) {
         let low = &self.takers.low;
         if of.first < of.next && low.load(Ordering::Relaxed) == of.first {
-            low.store(of.next, Ordering::Relaxed);
+            low.store(of.next, Ordering::Release);
         }
     }
 
