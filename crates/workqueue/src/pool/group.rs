@@ -259,11 +259,25 @@ impl<F: FencePolicy> Group<F> {
         let shut = reading.crowded() || me.has_item_excuses();
         // Of its own CPU: so it touches neither the pool's lock nor a line that others write, unless
         // something changes.
-        if !shut && let Some(running) = &mut pool.start_at_home(me) {
-            self.carries_out(me, running, false);
-            return true;
+        if !shut {
+            // By itself, so that the instance is run where it was written: a copy waits for its own stores.
+            if let Some(running) = &mut pool.start_of_batch(me) {
+                self.carries_out(me, running, false);
+                return true;
+            }
+            if self.begins_batch(me) {
+                return true;
+            }
         }
         self.looks_further(me, shut, reading.aside())
+    }
+
+    /// As [`works`](Group::works), where the batch of `me` is used up.
+    #[inline(never)]
+    fn begins_batch(self: &Arc<Self>, me: &Arc<Worker>) -> bool {
+        let Some(running) = &mut self.pools[me.pool].start_batch(me) else { return false };
+        self.carries_out(me, running, false);
+        true
     }
 
     /// The rest of a step: at the gate that is `shut`, or where there was nothing of the own CPU. One of a

@@ -26,12 +26,14 @@ impl<F: FencePolicy> Pool<F> {
 
     /// Takes and starts the next item of the batch of `me`, or else one of the list of the CPU that it is on, whose lines
     /// are here; in turn with those of lists that were left alone, so that none starves.
-    #[inline(always)]
     pub(super) fn start_at_home(&self, me: &Worker) -> Option<Running> {
         let running = self.start_of_batch(me);
-        if running.is_some() {
-            return running;
-        }
+        if running.is_some() { running } else { self.start_batch(me) }
+    }
+
+    /// As [`start_at_home`](Pool::start_at_home), where the batch of `me` is used up.
+    #[inline(always)]
+    pub(super) fn start_batch(&self, me: &Worker) -> Option<Running> {
         let home = self.home_of(me);
         if me.looks_around()
             && let Some(running) = self.start_by_turns(me, home)
@@ -43,7 +45,7 @@ impl<F: FencePolicy> Pool<F> {
 
     /// Take: the next item of what `me` has reserved.
     #[inline(always)]
-    fn start_of_batch(&self, me: &Worker) -> Option<Running> {
+    pub(super) fn start_of_batch(&self, me: &Worker) -> Option<Running> {
         me.batch.with(|batch| {
             while let Some(at) = batch.of.next() {
                 let list = self.lists.at(batch.list as u32);
