@@ -16,6 +16,7 @@ pub(crate) mod ending;
 pub(crate) mod excuse;
 mod follow;
 pub(crate) mod group;
+mod hire;
 pub(crate) mod idle;
 mod idler;
 pub(crate) mod inherit;

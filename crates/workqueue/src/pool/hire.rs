@@ -1,0 +1,135 @@
+//! A worker that is counted gets a thread, or is uncounted: then the pool goes on with those that it has.
+
+use std::sync::Arc;
+
+use corewise_sync::fence::FencePolicy;
+
+use super::group::Group;
+use super::worker::Worker;
+use super::{Action, Inner, PoolStats, worker_thread};
+use crate::error::quietly;
+
+impl<F: FencePolicy> Group<F> {
+    /// Starts the thread of a worker that is counted already, as the searcher.
+    pub(super) fn make_worker(self: &Arc<Self>, index: usize) {
+        let pool = &self.pools[index];
+        let (worker, seated) = {
+            let mut inner = pool.inner.lock();
+            inner.making += 1;
+            let worker = inner.enroll(index);
+            let seated = inner.seat(worker.id, &self.threads);
+            (worker, seated)
+        };
+        let id = worker.id;
+        if !seated {
+            pool.inner.lock().making -= 1;
+            return self.no_seat(index, id);
+        }
+        if self.keeper.has_rescuers() {
+            // It may take long, and meanwhile the rescuers are there.
+            self.keeper.ask();
+        }
+        match worker_thread::start(self, worker) {
+            Ok(handle) => {
+                PoolStats::count(&pool.stats.threads_made, 1);
+                let mut inner = pool.inner.lock();
+                inner.making -= 1;
+                inner.made(id, handle);
+            }
+            Err(error) => {
+                pool.inner.lock().making -= 1;
+                self.not_made(index, id, &error);
+            }
+        }
+    }
+
+    /// There are enough threads: none for a worker that was counted as the searcher.
+    #[cold]
+    fn no_seat(self: &Arc<Self>, index: usize, id: u32) {
+        if self.threads.is_to_be_told() {
+            quietly(|| {
+                tracing::warn!(
+                    pod = self.pools[index].spec.pod,
+                    threads = self.threads.most(),
+                    "the worker pools have as many threads as they may: work waits until an item that \
+                     blocks is over; wait in futures instead, or raise PoolsBuilder::max_threads"
+                );
+            });
+        }
+        self.without(index, id);
+    }
+
+    /// There is no thread for a worker that was counted as the searcher.
+    pub(super) fn not_made(self: &Arc<Self>, index: usize, id: u32, error: &std::io::Error) {
+        let pool = &self.pools[index];
+        // Who makes a worker may have started an item, or let one through, and has to go on.
+        quietly(|| {
+            tracing::warn!(
+                pod = pool.spec.pod,
+                %error,
+                "no worker thread could be made; the workers there are go on"
+            );
+        });
+        self.without(index, id);
+    }
+
+    /// The pool goes on without a worker that was counted as the searcher, and asks again after a while.
+    fn without(self: &Arc<Self>, index: usize, id: u32) {
+        let pool = &self.pools[index];
+        let mut inner = pool.inner.lock();
+        inner.workers.remove(&id);
+        inner.counts.total -= 1;
+        inner.counts.searching = false;
+        inner.refused = Some(self.keeper.now());
+        if inner.closing {
+            pool.left.notify_all();
+        }
+        let action = self.settle(index, &mut inner, false);
+        drop(inner);
+        match action {
+            Action::Make => unreachable!("a thread was refused just now"),
+            other => self.perform(index, other),
+        }
+    }
+
+    /// Makes the first worker of each pool, so that from here on there is always one.
+    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<()> {
+        for (index, pool) in self.pools.iter().enumerate() {
+            let worker = {
+                let mut inner = pool.inner.lock();
+                if inner.counts.total > 0 {
+                    continue;
+                }
+                inner.counts.searching = true;
+                let worker = self.hire(index, &mut inner);
+                let seated = inner.seat(worker.id, &self.threads);
+                debug_assert!(seated, "each pool may have its first one");
+                worker
+            };
+            let id = worker.id;
+            let made = worker_thread::start(self, worker);
+            let mut inner = pool.inner.lock();
+            match made {
+                Ok(handle) => {
+                    PoolStats::count(&pool.stats.threads_made, 1);
+                    inner.made(id, handle);
+                }
+                Err(error) => {
+                    inner.workers.remove(&id);
+                    inner.counts.total = 0;
+                    inner.counts.searching = false;
+                    self.publish(index, &inner);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One more worker, whose thread the caller sees to.
+    pub(crate) fn hire(&self, index: usize, inner: &mut Inner) -> Arc<Worker> {
+        inner.counts.total += 1;
+        self.publish(index, inner);
+        inner.enroll(index)
+    }
+}
