@@ -216,7 +216,12 @@ fn a_bottom_half_item_that_waits_for_one_of_its_own_cpu_is_found() {
         let item = below.spawn_at(At::Cpu(0), move || {
             let waited = catch_unwind(AssertUnwindSafe(|| wait(&own, &other)));
             let told = corewise_sync::context::take_violation().map(|told| told.section.location);
-            (waited.is_err(), told)
+            let message = waited.err().and_then(|payload| payload.downcast::<String>().ok());
+            if let Some(message) = &message {
+                assert!(message.contains("the one bottom-half worker of its CPU"), "{message}");
+                assert!(!message.contains("max_workers"), "that wouldn't help: {message}");
+            }
+            (message.is_some(), told)
         });
         let (given_up, told) = item.join().expect("what it panics with is caught");
         assert_eq!(told.map(|at| at.file()), Some(site.file()), "way {way}: where it was queued");
