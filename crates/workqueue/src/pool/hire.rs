@@ -62,7 +62,7 @@ impl<F: FencePolicy> Group<F> {
     /// There is no thread for a worker that was counted as the searcher.
     pub(super) fn not_made(self: &Arc<Self>, index: usize, id: u32, error: &std::io::Error) {
         let pool = &self.pools[index];
-        // Who makes a worker may have started an item, or let one through, and has to go on.
+        // The thread that makes a worker may have started an item, or let one through, and has to go on.
         quietly(|| {
             tracing::warn!(
                 pod = pool.spec.pod,

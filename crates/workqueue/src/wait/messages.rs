@@ -116,14 +116,13 @@ pub(crate) fn for_order(item: Lent<'_>, queue: &QueueCore, of: Label) {
 #[track_caller]
 pub(crate) fn in_vain(item: Lent<'_>, needs: Needs) {
     let location = Location::caller();
-    let mut bottom_half = false;
     let seen = item.look(|job| {
         let ticket = job.ticket.as_ref();
         let shared = ticket.map(|ticket| &Pwq::of(ticket).shared);
-        bottom_half = shared.is_some_and(|shared| shared.traits.kind == QueueKind::BottomHalf);
+        let kind = shared.map(|shared| shared.traits.kind);
         let most = shared.map_or(0, |shared| shared.pools.max_workers());
         let placed = ticket.is_none_or(is_placed);
-        (job.site, job.queue_name().to_owned(), most, placed, item.is_held())
+        (job.site, job.queue_name().to_owned(), kind, most, placed, item.is_held())
     });
     let name = item.name();
     let complaint = match (seen, needs) {
@@ -132,11 +131,11 @@ pub(crate) fn in_vain(item: Lent<'_>, needs: Needs) {
              back for items that wait for this one: wait outside of the queue's items, or raise its \
              max_active"
         ),
-        (Some((site, queue, .., false)), Needs::Worker) if bottom_half => format!(
+        (Some((site, queue, Some(QueueKind::BottomHalf), .., false)), Needs::Worker) => format!(
             "waits for {name}, queued on '{queue}' at {site}, which the one bottom-half worker of its CPU runs, and \
              that waits as well: wait in no item of a bottom-half queue, nor for one that it may wait for"
         ),
-        (Some((site, queue, most, placed, false)), Needs::Worker) => {
+        (Some((site, queue, _, most, placed, false)), Needs::Worker) => {
             let (cause, remedy) = match placed {
                 true => (
                     "what is left of this stack is too little to run it here",

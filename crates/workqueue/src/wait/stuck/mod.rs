@@ -182,7 +182,7 @@ impl LongWaits {
     }
 
     /// Looks who is stuck. One of those who are is woken, to be given up: `own` sooner than others, which so learns what
-    /// it needs. Who can run something is woken too.
+    /// it needs. Waiters that can run something are woken too.
     ///
     /// Looks twice: what has changed between two readings may make a circle of what never was one.
     fn look(&self, own: u64) -> Option<Needs> {
