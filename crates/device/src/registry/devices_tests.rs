@@ -234,6 +234,31 @@ fn removing_takes_the_children_along_and_consumers_wait_for_the_name() {
 }
 
 #[test]
+fn a_shutdown_takes_what_is_bound_in_the_order_of_the_graph_and_looks_at_no_slot() {
+    let mut s = added(&[("bus", &[]), ("old", &[])]);
+    s.probe("bus");
+    s.probe("old");
+    s.walk("old", true);
+    s.walk("bus", false);
+    s.add(decl("new", &[]), vec![candidate("d", false)]);
+    s.add(decl("newer", &["bus"]), vec![candidate("d", false)]);
+    s.walk("new", true);
+    s.add(decl("newest", &[]), vec![candidate("d", false)]);
+    s.probe("newest");
+    let graph = s.devices.graph();
+    let names: Vec<&str> = graph.ids().map(|id| graph.name(id)).collect();
+    assert_eq!(names, ["bus", "newer", "newest"], "newest is in the slot of new");
+    let up = |bound: Vec<Option<Arc<dyn Bound>>>| bound.iter().map(Option::is_some).collect();
+    let expected = vec![false, false, true];
+    assert_eq!(up(s.devices.bound_objects()), expected);
+    // Whoever sorted the slots now would find another order.
+    let last = s.devices.slots.len() as u64;
+    (last..).zip(s.devices.slots.iter_mut().rev()).for_each(|(n, slot)| slot.registration = n);
+    let taken: Vec<bool> = up(s.devices.take_bound());
+    assert_eq!(taken, expected);
+}
+
+#[test]
 fn a_walk_waits_for_a_probe_in_progress_and_what_that_brings_up_is_used_by_nobody() {
     let mut s = added(&[("disk", &[])]);
     s.begin("disk");

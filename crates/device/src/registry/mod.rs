@@ -91,11 +91,18 @@ pub(crate) struct Devices {
     /// Nothing is probed any more.
     closed: bool,
     /// The graph of all devices, until something changes.
-    graph: Option<Arc<Graph>>,
+    graph: Option<Ordered>,
     /// Grows with each change of the graph or of what is bound.
     changes: u64,
     /// The bound objects were handed to a shutdown: nothing is up any more.
     taken: bool,
+}
+
+/// The graph of all devices, and which slot each of its devices has.
+struct Ordered {
+    graph: Arc<Graph>,
+    /// Not kept where slots are in registration order, and none is free.
+    slots: Option<Vec<u32>>,
 }
 
 /// One device.
@@ -366,9 +373,16 @@ impl Devices {
 
     /// The graph of all devices as they are now. Kept until something changes.
     pub(crate) fn graph(&mut self) -> Arc<Graph> {
-        if let Some(graph) = &self.graph {
-            return graph.clone();
-        }
+        self.ordered().graph.clone()
+    }
+
+    fn ordered(&mut self) -> &Ordered {
+        let kept = self.graph.take();
+        let ordered = kept.unwrap_or_else(|| self.in_order_of_a_graph());
+        self.graph.insert(ordered)
+    }
+
+    fn in_order_of_a_graph(&self) -> Ordered {
         let all = self.in_registration_order();
         let mut ids = vec![DeviceId::new(0); self.slots.len()];
         for (place, &index) in all.iter().enumerate() {
@@ -384,19 +398,15 @@ impl Devices {
         let decls = all.iter().filter_map(|&i| self.slot(i).decl.clone()).collect();
         let nodes = all.iter().map(|&i| self.slot(i).node).collect();
         let graph = Arc::new(Graph::of_existing(decls, nodes, all.iter().map(needs).collect()));
-        self.graph = Some(graph.clone());
-        graph
+        let as_slots = self.in_order && self.free.is_empty();
+        Ordered { graph, slots: (!as_slots).then_some(all) }
     }
 
     /// Takes everything that is up, by device of [`Devices::graph`]. From then on nothing is up.
     pub(crate) fn take_bound(&mut self) -> Vec<Option<Arc<dyn Bound>>> {
         (self.taken, self.changes) = (true, self.changes + 1);
-        let mut bound = std::mem::take(&mut self.bound);
-        if self.in_order && self.free.is_empty() {
-            return bound;
-        }
-        let all = self.in_registration_order();
-        all.into_iter().map(|i| bound[i as usize].take()).collect()
+        let bound = std::mem::take(&mut self.bound);
+        self.by_device(bound)
     }
 
     /// Grows with each change of [`Devices::graph`] or of what is bound.
@@ -405,11 +415,16 @@ impl Devices {
     }
 
     /// The bound objects as they are, by device of [`Devices::graph`].
-    pub(crate) fn bound_objects(&self) -> Vec<Option<Arc<dyn Bound>>> {
-        if self.in_order && self.free.is_empty() {
-            return self.bound.clone();
+    pub(crate) fn bound_objects(&mut self) -> Vec<Option<Arc<dyn Bound>>> {
+        let bound = self.bound.clone();
+        self.by_device(bound)
+    }
+
+    /// What is by slot. Looks at no slot: there are many, and a shutdown waits.
+    fn by_device(&mut self, mut bound: Vec<Option<Arc<dyn Bound>>>) -> Vec<Option<Arc<dyn Bound>>> {
+        match &self.ordered().slots {
+            None => bound,
+            Some(slots) => slots.iter().map(|&i| bound[i as usize].take()).collect(),
         }
-        let all = self.in_registration_order();
-        all.into_iter().map(|i| self.bound[i as usize].clone()).collect()
     }
 }

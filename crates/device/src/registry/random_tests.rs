@@ -54,6 +54,23 @@ fn check(devices: &Devices, walks: usize) {
     }
 }
 
+/// What is bound is given by device of the graph, whatever came and went since that was made.
+fn check_order(devices: &mut Devices) {
+    let (graph, bound) = (devices.graph(), devices.bound_objects());
+    assert_eq!((graph.len(), bound.len()), (devices.len(), devices.len()));
+    let place = |id: DeviceId| devices.find(graph.name(id)).unwrap().index as usize;
+    let places: Vec<usize> = graph.ids().map(place).collect();
+    assert!(places.iter().is_sorted_by_key(|&i| devices.slots[i].registration));
+    for (place, object) in places.into_iter().zip(&bound) {
+        let pointer = |object: &Option<Arc<dyn Bound>>| object.as_ref().map(Arc::as_ptr);
+        assert!(
+            pointer(&devices.bound[place]) == pointer(object),
+            "{}",
+            devices.slots[place].name()
+        );
+    }
+}
+
 /// Everybody who is being probed.
 fn probing(devices: &Devices) -> Vec<String> {
     let its = devices.slots.iter().filter(|s| matches!(s.phase, Phase::Probing(_)));
@@ -177,6 +194,9 @@ fn stepped_random_devices_come_and_go_and_all_counts_stay_right() {
                 }
             }
             check(&s.devices, walks.len());
+            if rng.below(4) == 0 {
+                check_order(&mut s.devices);
+            }
         }
         // Now everybody gets to an end.
         for _ in 0..20_000 {
@@ -286,6 +306,7 @@ fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
                 }
             }
         }
+        check_order(&mut s.devices);
         let finished = s.finish();
         assert_eq!(finished.devices.len(), n);
         assert_eq!(finished.records.len(), n);
