@@ -48,7 +48,7 @@ pub enum Way {
 
 /// The fence of the frequent side: between its publish and its check, where the other side has
 /// [`heavy`]. A compiler barrier and one load that is always cached; a full fence where the system
-/// doesn't have `membarrier`, and until somebody has called [`prepare`] or [`heavy`]. Two light sides
+/// doesn't have `membarrier`, and until the process is registered for it ([`prepare_soon`]). Two light sides
 /// are **not** ordered against each other. Never blocks; any context.
 ///
 /// ```
@@ -86,7 +86,8 @@ pub fn light() {
 ///
 /// It costs the caller a system call, 1 to 10 microseconds (more on large machines), and disturbs each
 /// CPU that runs a thread of this process at that moment with one interrupt; CPUs that run something
-/// else aren't touched. The first call of a process registers with the kernel, as [`prepare`] does.
+/// else aren't touched. Until the process is registered with the kernel it is a full fence of the caller's, as every
+/// light side's is then; the first call has a thread register it, as [`prepare_soon`] does, and doesn't wait for it.
 pub fn heavy() {
     imp::heavy();
 }
@@ -119,4 +120,10 @@ pub fn way() -> Option<Way> {
 #[doc(hidden)]
 pub fn refuse_membarrier() {
     imp::refuse();
+}
+
+/// For tests: a registration that nobody has asked for yet takes until this is called with `false`.
+#[doc(hidden)]
+pub fn hold_registration(held: bool) {
+    imp::hold(held);
 }

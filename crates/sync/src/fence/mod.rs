@@ -15,11 +15,14 @@
 //! under `--cfg loom` only) and prove that the model then fails.
 
 mod asymmetric;
+#[doc(hidden)]
+pub mod way_state;
 
 #[allow(unused_imports, unreachable_pub, reason = "only loom has any")]
 pub use crate::facade::backend::weakened::*;
 pub use asymmetric::{
-    Asymmetric, AsymmetricPolicy, Way, heavy, light, prepare, prepare_soon, refuse_membarrier, way,
+    Asymmetric, AsymmetricPolicy, Way, heavy, hold_registration, light, prepare, prepare_soon,
+    refuse_membarrier, way,
 };
 
 use crate::atomic::{self, Ordering};

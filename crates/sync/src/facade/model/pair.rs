@@ -22,3 +22,5 @@ pub(crate) fn way() -> Option<Way> {
 }
 
 pub(crate) fn refuse() {}
+
+pub(crate) fn hold(_held: bool) {}

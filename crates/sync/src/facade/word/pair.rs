@@ -3,30 +3,21 @@
 
 use std::time::Duration;
 
-use crate::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence, fence};
+use crate::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 use crate::facade::backend::system::barrier as call;
 use crate::fence::Way;
+use crate::fence::way_state::{Known, WayState};
 use crate::{Parker, thread, time};
-
-/// Nobody has asked yet: the light side is a full fence, so that whatever comes of it is right.
-const UNKNOWN: u8 = 0;
-/// Registered: the light side is a compiler barrier.
-const MEMBARRIER: u8 = 1;
-/// Registered once, and refused since; some light sides may not know yet.
-const SETTLING: u8 = 2;
-/// Both sides are full fences. Final.
-const FULL_FENCES: u8 = 3;
 
 // Process-wide, since the registration is: it is the kernel's state of this address space, which
 // is remembered here. Nobody's behaviour depends on who set it.
-/// UNKNOWN → MEMBARRIER → SETTLING → FULL_FENCES, or UNKNOWN → FULL_FENCES. Relaxed: a light side that
-/// reads an old UNKNOWN is stronger than needed, one that reads an old MEMBARRIER is what SETTLING
-/// waits for.
-static WAY: AtomicU8 = AtomicU8::new(UNKNOWN);
-/// Somebody has started the thread that registers.
+static WAY: WayState = WayState::new();
+/// A: somebody has started the thread that registers.
 static ASKED: AtomicBool = AtomicBool::new(false);
-/// The tests' switch. Read by the rare side only.
+/// A: the tests' switch. Read by the rare side only.
 static REFUSED: AtomicBool = AtomicBool::new(false);
+/// A: the tests' switch: as if the kernel took its time to register. Release in the test, Acquire in who registers.
+static HELD: AtomicBool = AtomicBool::new(false);
 
 /// How long a light side that read MEMBARRIER may have its stores still unseen: store buffers drain
 /// within microseconds, and whoever is preempted meanwhile has had a full fence.
@@ -35,7 +26,7 @@ const SETTLE: Duration = Duration::from_millis(10);
 #[inline]
 pub(crate) fn light() {
     // LightFence.
-    if WAY.load(Ordering::Relaxed) == MEMBARRIER {
+    if WAY.is_membarrier() {
         compiler_fence(Ordering::SeqCst);
     } else {
         fence(Ordering::SeqCst);
@@ -46,6 +37,12 @@ pub(crate) fn heavy() {
     // HeavyFence. The kernel's is one for the caller too, but it returns early where it has no
     // other thread to tell; this one is also the compiler's.
     fence(Ordering::SeqCst);
+    if WAY.known() == Known::Nothing {
+        prepare_soon();
+        if WAY.is_still_unknown() {
+            return;
+        }
+    }
     match settled() {
         Way::FullFences => {}
         Way::Membarrier => {
@@ -62,26 +59,27 @@ pub(crate) fn prepare() -> Way {
 }
 
 pub(crate) fn prepare_soon() {
-    if WAY.load(Ordering::Relaxed) != UNKNOWN || ASKED.swap(true, Ordering::Relaxed) {
+    if WAY.known() != Known::Nothing || ASKED.swap(true, Ordering::Relaxed) {
         return;
     }
     if !call::WAITS {
         settled();
         return;
     }
-    // Nobody joins it: it does one system call. Where there is no thread to be had, that is left to the
-    // first heavy side.
+    // Nobody joins it: it does one system call.
     let thread = thread::Builder::new().name("cw-fence".to_owned());
     if let Err(error) = thread.spawn(settled) {
+        // Both sides stay full fences, until somebody asks who gets a thread.
+        ASKED.store(false, Ordering::Relaxed);
         tracing::debug!(%error, "no thread to register for membarrier");
     }
 }
 
 pub(crate) fn way() -> Option<Way> {
-    match WAY.load(Ordering::Relaxed) {
-        UNKNOWN => None,
-        MEMBARRIER => Some(Way::Membarrier),
-        _ => Some(Way::FullFences),
+    match WAY.known() {
+        Known::Nothing => None,
+        Known::Membarrier => Some(Way::Membarrier),
+        Known::Settling | Known::FullFences => Some(Way::FullFences),
     }
 }
 
@@ -89,13 +87,17 @@ pub(crate) fn refuse() {
     REFUSED.store(true, Ordering::Relaxed);
 }
 
+pub(crate) fn hold(held: bool) {
+    HELD.store(held, Ordering::Release);
+}
+
 /// The way, decided if it wasn't; not in between.
 fn settled() -> Way {
-    match WAY.load(Ordering::Relaxed) {
-        MEMBARRIER => Way::Membarrier,
-        FULL_FENCES => Way::FullFences,
-        UNKNOWN => decide(),
-        _ => {
+    match WAY.known() {
+        Known::Membarrier => Way::Membarrier,
+        Known::FullFences => Way::FullFences,
+        Known::Nothing => decide(),
+        Known::Settling => {
             settle();
             Way::FullFences
         }
@@ -104,10 +106,9 @@ fn settled() -> Way {
 
 #[cold]
 fn decide() -> Way {
-    let way = if register() { MEMBARRIER } else { FULL_FENCES };
-    // Two may get here: the kernel gives both the same answer, and the first counts.
-    let _ = WAY.compare_exchange(UNKNOWN, way, Ordering::Relaxed, Ordering::Relaxed);
-    if way == FULL_FENCES {
+    let registered = register();
+    WAY.decide(registered);
+    if !registered {
         tracing::info!("no membarrier: both sides of asymmetric fences are full fences");
     }
     settled()
@@ -117,18 +118,20 @@ fn decide() -> Way {
 /// full fences; those that weren't are waited for, by time, as there is nothing else left.
 #[cold]
 fn settle() {
-    let (from, to) = (MEMBARRIER, SETTLING);
-    if WAY.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+    if WAY.lose() {
         tracing::warn!("membarrier is refused now, and wasn't before: asymmetric fences cost more");
     }
     let (parker, begun) = (Parker::new(), time::now());
     while let Some(left) = SETTLE.checked_sub(time::now().duration_since(begun)) {
         parker.park_timeout(left);
     }
-    WAY.store(FULL_FENCES, Ordering::SeqCst);
+    WAY.settle();
 }
 
 fn register() -> bool {
+    while HELD.load(Ordering::Acquire) {
+        thread::yield_now();
+    }
     !REFUSED.load(Ordering::Relaxed) && call::register()
 }
 
