@@ -72,6 +72,7 @@ mod policy;
 mod priority;
 mod run;
 mod running;
+mod sleepers;
 mod slot;
 mod smp;
 mod spin;

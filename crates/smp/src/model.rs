@@ -60,7 +60,9 @@ impl Smp {
         let target = self.shared.target(cpu)?;
         let site = Location::caller();
         let (message, waiting) = cells::call(&self.shared.pools, 0, site, cpu, f);
-        target.wake(target.state().push_unguarded(message).ok()?);
+        if target.state().push_unguarded(message).ok()? == Wake::Owner {
+            target.wake_again();
+        }
         Some(Call::sent(cpu, waiting))
     }
 }

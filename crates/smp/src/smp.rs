@@ -386,12 +386,16 @@ impl Smp {
                             here = Some((target, sending.share(pools, cpu)));
                         })
                     }
-                    Delivery::Queue => {
-                        target.deliver(sending.share(pools, cpu)).map_err(|(reason, share)| {
+                    Delivery::Queue => match target.push(sending.share(pools, cpu)) {
+                        Ok(sleeper) => {
+                            sleeper.into_iter().for_each(|sleeper| sending.wakes(cpu, sleeper));
+                            Ok(())
+                        }
+                        Err((reason, share)) => {
                             sending.take_back(share);
-                            reason
-                        })
-                    }
+                            Err(reason)
+                        }
+                    },
                 },
             };
             if let Err(reason) = found {
@@ -399,6 +403,7 @@ impl Smp {
             }
         }
         if let Some((target, share)) = here {
+            sending.wake_all();
             run_here(target, share);
         }
         ManyCall::new(sending.finish(), skipped)
@@ -422,12 +427,16 @@ impl Smp {
             let found = match self.shared.target(cpu).ok_or(SkipReason::NotOnline).and_then(open) {
                 Err(reason) => Err(reason),
                 Ok(_) if !wanted(cpu) => continue,
-                Ok(target) => {
-                    target.deliver(casting.share(pools, cpu)).map_err(|(reason, share)| {
+                Ok(target) => match target.push(casting.share(pools, cpu)) {
+                    Ok(sleeper) => {
+                        sleeper.into_iter().for_each(|sleeper| casting.wakes(cpu, sleeper));
+                        Ok(())
+                    }
+                    Err((reason, share)) => {
                         casting.take_back(share);
-                        reason
-                    })
-                }
+                        Err(reason)
+                    }
+                },
             };
             match found {
                 Ok(()) => {

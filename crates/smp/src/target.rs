@@ -13,13 +13,14 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::{AtomicSection, Site};
 use corewise_sync::sys::current_cpu;
 use corewise_sync::thread::{self, ThreadId};
-use corewise_sync::{CachePadded, Completion, Mutex, Parker, Unparker};
+use corewise_sync::{CachePadded, Completion, Mutex, Parker};
 use corewise_topology::{CpuSet, current_affinity, pin_current_thread};
 
 use crate::cells::{Class, Ended, Message, Queue, quietly};
 use crate::error::SkipReason;
 use crate::policy;
 use crate::priority::Priority;
+use crate::sleepers::Sleeper;
 use crate::spin::Spinner;
 use crate::stats::Stats;
 use crate::synchronize::{Handlers, OneByOne};
@@ -32,8 +33,8 @@ pub(crate) struct Target {
     pub(crate) cpu: u32,
     /// On a cache line of its own: every call writes it.
     state: CachePadded<TargetState>,
-    /// I: wakes the owner side.
-    unparker: Unparker,
+    /// Wakes the owner side.
+    sleeper: Sleeper,
     /// L: is the lock; guards who is running this target's handlers just now. Taken by callers
     /// only where they are inside an atomic section, so never on the common path.
     runner: Mutex<Option<ThreadId>>,
@@ -64,7 +65,7 @@ impl Target {
         let target = Arc::new(Target {
             cpu,
             state: CachePadded::new(TargetState::new()),
-            unparker: parker.unparker(),
+            sleeper: Sleeper::new(parker.unparker()),
             runner: Mutex::new(None),
             leaving: Mutex::new(None),
             lost: AtomicBool::new(false),
@@ -92,7 +93,7 @@ impl Target {
     /// Wakes the target, though nothing is new: whoever was to do so may have been preempted before it did, and
     /// nobody who pushes meanwhile knows.
     pub(crate) fn wake_again(&self) {
-        self.unparker.unpark_anyway();
+        self.sleeper.wake_anyway();
     }
 
     pub(crate) fn state(&self) -> &TargetState {
@@ -103,16 +104,22 @@ impl Target {
     /// reason. Never blocks, never spins.
     #[inline]
     pub(crate) fn deliver(&self, message: Message) -> Result<(), (SkipReason, Message)> {
-        self.wake(self.state.push(message)?);
+        if let Some(sleeper) = self.push(message)? {
+            sleeper.wake();
+        }
         Ok(())
     }
 
+    /// Step Push alone: the caller wakes the sleeper, or lets another do that.
     #[inline]
-    pub(crate) fn wake(&self, wake: Wake) {
-        if wake == Wake::Owner {
-            self.stats.woke();
-            self.unparker.unpark();
-        }
+    pub(crate) fn push(&self, message: Message) -> Result<Option<&Sleeper>, (SkipReason, Message)> {
+        Ok(match self.state.push(message)? {
+            Wake::Owner => {
+                self.stats.woke();
+                Some(&self.sleeper)
+            }
+            Wake::Nobody => None,
+        })
     }
 
     /// Fails messages, which dropping them does. A panic (of captures that are dropped, of a waker
@@ -161,7 +168,7 @@ impl Target {
         // Also where it was offline: a loop that waits to be opened has to see that it never will
         // be.
         if wake == Wake::Owner {
-            self.unparker.unpark();
+            self.sleeper.wake();
         }
         event
     }

@@ -10,7 +10,7 @@ use std::mem::{MaybeUninit, align_of, size_of};
 use std::panic::Location;
 use std::ptr::{self, NonNull};
 
-use corewise_sync::atomic::aside::AtomicPtr;
+use corewise_sync::atomic::aside::{self, AtomicPtr};
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::{Signal, hint};
@@ -19,6 +19,7 @@ use super::diagnosis::Diagnosis;
 use super::diagnosis::{Outstanding, Phase};
 use super::kinds::Kind;
 use super::pool::Pool;
+use crate::sleepers::Sleepers;
 use crate::spin::Patience;
 use crate::watch::Watch;
 use std::sync::Arc;
@@ -31,20 +32,21 @@ const ROOM: usize = 80;
 #[repr(C, align(16))]
 struct Storage(MaybeUninit<[u8; ROOM]>);
 
-/// See the head of the file. Three cache lines: what the caller and the target both touch for a small call
-/// is on the first.
+/// See the head of the file. Three cache lines: of a call to one CPU, the first holds the function and the answer where
+/// they are small. Of the head of a call to many the first two are read by all CPUs, and the third is where they count off.
 #[repr(C, align(64))]
 pub(crate) struct Cell {
     /// P: whoever has the message: the next in a target's queue.
     next: UnsafeCell<*mut Cell>,
-    /// P: written by the caller before the message is sent, then read by both sides.
-    kind: UnsafeCell<&'static Kind>,
+    /// Of a head: the targets of its shares that are still to be woken.
+    pub(super) sleepers: Sleepers,
     pub(super) signal: Signal,
-    /// A: in a call to many: how many shares are still to come (in the head), or whether this one is.
-    pub(super) left: AtomicU32,
+    /// A: 1 where the share has ended, for those who look from outside. Relaxed: it orders nothing.
+    ended: aside::AtomicU32,
     /// P: the caller's until the message is sent; the message's until it completes; then of who comes last.
     storage: UnsafeCell<Storage>,
-    /// A: of a share, the head of its call; else null. Written as `kind`, and read by who looks from outside.
+    /// A: of a share, the head of its call; else null. Written before the message is sent, and read by who looks
+    /// from outside.
     head: AtomicPtr<Cell>,
     /// P: the caller's while it sends, then as `storage`: of a head, the last share; of a share, the one
     /// before it.
@@ -53,8 +55,8 @@ pub(crate) struct Cell {
     pool: Option<NonNull<Pool>>,
     /// I: its number there.
     index: u32,
-    /// A: the link of the free list, while it is in it.
-    next_free: AtomicU32,
+    /// A: of a head: how many shares are still to come. In the free list: its link.
+    left: AtomicU32,
     pub(crate) diagnosis: Diagnosis,
 }
 
@@ -69,15 +71,15 @@ impl Cell {
     pub(super) fn new(pool: Option<NonNull<Pool>>, index: u32) -> Cell {
         Cell {
             next: UnsafeCell::new(ptr::null_mut()),
-            kind: UnsafeCell::new(&Kind::NONE),
+            sleepers: Sleepers::new(),
             signal: Signal::new(),
-            left: AtomicU32::new(0),
+            ended: aside::AtomicU32::new(0),
             storage: UnsafeCell::new(Storage(MaybeUninit::uninit())),
             head: AtomicPtr::new(ptr::null_mut()),
             chain: UnsafeCell::new(ptr::null_mut()),
             pool,
             index,
-            next_free: AtomicU32::new(0),
+            left: AtomicU32::new(0),
             diagnosis: Diagnosis::new(),
         }
     }
@@ -103,11 +105,11 @@ impl Cell {
 
     pub(super) fn next_free(&self) -> u32 {
         // Relaxed: the head of the free list orders.
-        self.next_free.load(Ordering::Relaxed)
+        self.left.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_next_free(&self, next: u32) {
-        self.next_free.store(next, Ordering::Relaxed);
+        self.left.store(next, Ordering::Relaxed);
     }
 
     /// Makes it a call of this kind to this CPU.
@@ -121,23 +123,17 @@ impl Cell {
         source: u32,
         cpu: u32,
         site: &'static Location<'static>,
-        left: u32,
     ) {
         self.diagnosis.begin(kind, source, cpu, site);
-        // SAFETY: nobody else reaches it.
-        unsafe {
-            self.kind.with_mut(|p| *p = kind);
-        }
         // Relaxed: the push orders.
-        self.left.store(left, Ordering::Relaxed);
         self.head.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
     /// # Safety
     /// The cell was prepared, which comes before.
     pub(super) unsafe fn kind(&self) -> &'static Kind {
-        // SAFETY: not written again before it is put back.
-        self.kind.with(|p| unsafe { *p })
+        // SAFETY: the caller promises it.
+        unsafe { self.diagnosis.kind() }
     }
 
     /// The CPU that is called.
@@ -168,10 +164,40 @@ impl Cell {
         unsafe { NonNull::new_unchecked(head) }
     }
 
+    /// Makes it a share of this head's call.
+    ///
     /// # Safety
     /// The caller has not sent the cell.
     pub(super) unsafe fn set_head(&self, head: NonNull<Cell>) {
+        self.ended.store(0, Ordering::Relaxed);
         self.head.store(head.as_ptr(), Ordering::Relaxed);
+    }
+
+    /// Of a share: says so to those who look from outside.
+    #[inline]
+    pub(super) fn has_ended(&self) {
+        self.ended.store(1, Ordering::Relaxed);
+    }
+
+    /// Of a head: so many are to be counted off. Relaxed: the push of each share orders.
+    ///
+    /// # Safety
+    /// No share of it was sent.
+    pub(super) unsafe fn expects(&self, left: u32) {
+        self.left.store(left, Ordering::Relaxed);
+        self.sleepers.reset();
+    }
+
+    /// Of a head: how many are still to be counted off.
+    pub(super) fn left(&self) -> u32 {
+        self.left.load(Ordering::Acquire)
+    }
+
+    /// Of a head: counts so many off; true where these were the last ones.
+    #[inline]
+    pub(super) fn counts_off(&self, n: u32) -> bool {
+        // AcqRel: releases what the share did, its answer among it, and the last one acquires all of that.
+        self.left.fetch_sub(n, Ordering::AcqRel) == n
     }
 
     /// # Safety
@@ -280,9 +306,10 @@ impl Cell {
         (self.is_open() && self.diagnosis.life() == call.life).then_some(call)
     }
 
-    /// Whether it hasn't ended: the signal says so of a whole call, and `left` of a share.
+    /// Whether it hasn't ended: the signal says so of a whole call.
     fn is_open(&self) -> bool {
-        !self.signal.is_complete() && self.left.load(Ordering::Acquire) != 0
+        let share = !self.head.load(Ordering::Relaxed).is_null();
+        !self.signal.is_complete() && !(share && self.ended.load(Ordering::Relaxed) != 0)
     }
 
     /// Calls `see` for each share of this call to many that is under way.

@@ -107,6 +107,16 @@ impl Diagnosis {
         self.of.load(Ordering::Relaxed) & CPU
     }
 
+    /// What it is.
+    ///
+    /// # Safety
+    /// The caller has a side of the call, after `begin`.
+    #[inline]
+    pub(super) unsafe fn kind(&self) -> &'static Kind {
+        // SAFETY: `begin` stored it, made of a reference that lives for ever.
+        unsafe { &*self.kind.load(Ordering::Relaxed) }
+    }
+
     /// Where it was called, and on which CPU, for who has a side of the call.
     #[inline]
     pub(super) fn origin(&self) -> (&'static Location<'static>, Option<u32>) {

@@ -58,15 +58,6 @@ pub(super) enum Role {
 }
 
 impl Kind {
-    /// Of a cell that was never filled.
-    pub(super) const NONE: Kind = Kind {
-        class: Class::Plain,
-        role: Role::Message,
-        name: || "(none)",
-        run: |_| Ended::Returned,
-        fail: |_| (),
-    };
-
     pub(super) fn is_head(&self) -> bool {
         self.role == Role::Head
     }

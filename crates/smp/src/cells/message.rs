@@ -114,7 +114,7 @@ where
     let cell = pools.get(source);
     // SAFETY: we have just had it, and its storage is empty; one message and one handle are made.
     unsafe {
-        cell.as_ref().prepare(One::<F, R>::KIND, source, cpu, site, 1);
+        cell.as_ref().prepare(One::<F, R>::KIND, source, cpu, site);
         cell.as_ref().fill(f);
         (Message::new(cell), Waiting { cell, of: PhantomData })
     }
@@ -141,7 +141,7 @@ pub(crate) fn forgotten<F: FnOnce() + Send>(
     let cell = pools.get(source);
     // SAFETY: we have just had it, and its storage is empty.
     unsafe {
-        cell.as_ref().prepare(Forgotten::<F>::KIND, source, cpu, site, 1);
+        cell.as_ref().prepare(Forgotten::<F>::KIND, source, cpu, site);
         cell.as_ref().fill(f);
         Message::new(cell)
     }

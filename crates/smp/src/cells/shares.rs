@@ -12,13 +12,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::{self, NonNull};
 
 use corewise_sync::Signal;
-use corewise_sync::atomic::Ordering;
 
 use super::Pools;
 use super::cell::Cell;
 use super::kinds::{Answer, Class, Ended, Kind, Role, answer_of, drop_quietly, dropped, panicked};
 use super::message::Message;
 use crate::error::CallFailed;
+use crate::sleepers::Sleeper;
 
 /// A call to many that somebody may wait for. What a share holds: its CPU, and the answer.
 pub(crate) struct Many<F, R>(PhantomData<(F, R)>);
@@ -46,6 +46,7 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Many<F, R> {
         unsafe {
             let (cell, cpu) = (this.as_ref(), this.as_ref().cpu());
             let head = cell.head();
+            head.as_ref().sleepers.help();
             let (answer, ended) =
                 head.as_ref().lend::<F, _>(|f| answer_of(cell, Self::SHARE, || f(cpu)));
             Self::end(this, answer);
@@ -70,8 +71,7 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Many<F, R> {
             let cell = this.as_ref();
             let (head, cpu) = (cell.head(), cell.cpu());
             cell.fill::<(u32, Answer<R>)>((cpu, answer));
-            // Only for who looks from outside.
-            cell.left.store(0, Ordering::Relaxed);
+            cell.has_ended();
             Self::count_off(head, 1);
         }
     }
@@ -81,10 +81,7 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Many<F, R> {
     unsafe fn count_off(head: NonNull<Cell>, n: u32) {
         // SAFETY: the head lives until the last is counted off, and if it is us until we have ended it.
         unsafe {
-            // AcqRel: releases this answer, and the last one acquires all answers.
-            if head.as_ref().left.fetch_sub(n, Ordering::AcqRel) == n
-                && !Signal::complete(&raw const head.as_ref().signal)
-            {
+            if head.as_ref().counts_off(n) && !Signal::complete(&raw const head.as_ref().signal) {
                 drop(Answers::<R>::take(head));
             }
         }
@@ -105,9 +102,44 @@ unsafe fn drop_head<F>(head: NonNull<Cell>) {
     drop(f);
 }
 
-/// The caller's side of a call to many while it is sent.
-pub(crate) struct Sending<F: Fn(u32) -> R + Send + Sync, R: Send> {
+/// The targets that the sender of a call to many finds asleep.
+struct Waking<'a> {
     head: NonNull<Cell>,
+    source: u32,
+    /// The caller's own CPU: its target would run in the middle of waking the others.
+    own: Option<&'a Sleeper>,
+}
+
+impl<'a> Waking<'a> {
+    /// # Safety
+    /// The head was prepared. The caller's count is in it until `all`.
+    unsafe fn new(head: NonNull<Cell>, source: u32) -> Self {
+        Waking { head, source, own: None }
+    }
+
+    fn wakes(&mut self, cpu: u32, sleeper: &'a Sleeper) {
+        if cpu == self.source {
+            self.own = Some(sleeper);
+        } else {
+            // SAFETY: we haven't counted off.
+            unsafe { self.head.as_ref() }.sleepers.wake_or_list(sleeper);
+        }
+    }
+
+    /// None is left asleep.
+    fn all(&mut self) {
+        // SAFETY: we haven't counted off; and see `Cell::sleepers`.
+        unsafe { self.head.as_ref().sleepers.wake_all() };
+        if let Some(own) = self.own.take() {
+            own.wake();
+        }
+    }
+}
+
+/// The caller's side of a call to many while it is sent.
+pub(crate) struct Sending<'a, F: Fn(u32) -> R + Send + Sync, R: Send> {
+    head: NonNull<Cell>,
+    waking: Waking<'a>,
     source: u32,
     site: &'static Location<'static>,
     /// Candidates that no share was sent for.
@@ -115,7 +147,7 @@ pub(crate) struct Sending<F: Fn(u32) -> R + Send + Sync, R: Send> {
     of: PhantomData<(F, R)>,
 }
 
-impl<F: Fn(u32) -> R + Send + Sync, R: Send> Sending<F, R> {
+impl<'a, F: Fn(u32) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
     /// A call to at most so many CPUs.
     pub(crate) fn new(
         pools: &Pools,
@@ -128,11 +160,25 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Sending<F, R> {
         // SAFETY: we have just had it, and its storage is empty.
         unsafe {
             let cell = head.as_ref();
-            cell.prepare(Many::<F, R>::HEAD, source, 0, site, candidates + 1);
+            cell.prepare(Many::<F, R>::HEAD, source, 0, site);
+            cell.expects(candidates + 1);
             cell.fill(f);
             cell.set_chain(ptr::null_mut());
         }
-        Sending { head, source, site, unused: candidates, of: PhantomData }
+        // SAFETY: prepared; `finish` and `drop` count us off after all were woken.
+        let waking = unsafe { Waking::new(head, source) };
+        Sending { head, waking, source, site, unused: candidates, of: PhantomData }
+    }
+
+    /// The push of this CPU's share found its target asleep.
+    #[inline]
+    pub(crate) fn wakes(&mut self, cpu: u32, sleeper: &'a Sleeper) {
+        self.waking.wakes(cpu, sleeper);
+    }
+
+    /// Wakes those that still sleep.
+    pub(crate) fn wake_all(&mut self) {
+        self.waking.all();
     }
 
     /// The share of one CPU. It is sent, or given to [`Sending::take_back`] before another is made.
@@ -143,7 +189,7 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Sending<F, R> {
         // SAFETY: we have just had it; and we send the call.
         unsafe {
             let cell = share.as_ref();
-            cell.prepare(Many::<F, R>::SHARE, self.source, cpu, self.site, 1);
+            cell.prepare(Many::<F, R>::SHARE, self.source, cpu, self.site);
             cell.set_head(self.head);
             cell.set_chain(self.head.as_ref().chain());
             self.head.as_ref().set_chain(share.as_ptr());
@@ -164,7 +210,8 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Sending<F, R> {
     }
 
     /// All are sent.
-    pub(crate) fn finish(self) -> Waiting<R> {
+    pub(crate) fn finish(mut self) -> Waiting<R> {
+        self.wake_all();
         let (head, unused) = (self.head, self.unused);
         mem::forget(self);
         // SAFETY: the count of the caller, and of those who got no share. The handle keeps the call.
@@ -173,9 +220,10 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Sending<F, R> {
     }
 }
 
-impl<F: Fn(u32) -> R + Send + Sync, R: Send> Drop for Sending<F, R> {
+impl<F: Fn(u32) -> R + Send + Sync, R: Send> Drop for Sending<'_, F, R> {
     /// Whoever sends it panics: what was sent runs, and nobody waits.
     fn drop(&mut self) {
+        self.wake_all();
         let waiting = Waiting::<R> { head: self.head, of: PhantomData };
         // SAFETY: as in `finish`.
         unsafe { Many::<F, R>::count_off(self.head, 1 + self.unused) };
@@ -203,7 +251,7 @@ impl<R> Waiting<R> {
 
     /// How many shares are still to come.
     pub(crate) fn left(&self) -> u32 {
-        self.cell().left.load(Ordering::Acquire)
+        self.cell().left()
     }
 
     /// The CPUs that were sent a share, the last one first.
@@ -362,6 +410,7 @@ impl<F: Fn(u32) + Send + Sync> Cast<F> {
         unsafe {
             let (cpu, head) = (this.as_ref().cpu(), this.as_ref().head());
             Cell::put_back(this);
+            head.as_ref().sleepers.help();
             let ran = catch_unwind(AssertUnwindSafe(|| head.as_ref().lend::<F, _>(|f| f(cpu))));
             let ended = match ran {
                 Ok(()) => Ended::Returned,
@@ -392,8 +441,7 @@ impl<F: Fn(u32) + Send + Sync> Cast<F> {
     unsafe fn count_off(head: NonNull<Cell>, n: u32) {
         // SAFETY: the head lives until the last is counted off, which is us if it is all.
         unsafe {
-            // AcqRel: the last one drops the function, after all have run it.
-            if head.as_ref().left.fetch_sub(n, Ordering::AcqRel) == n {
+            if head.as_ref().counts_off(n) {
                 drop_head::<F>(head);
             }
         }
@@ -401,15 +449,16 @@ impl<F: Fn(u32) + Send + Sync> Cast<F> {
 }
 
 /// The caller's side of a call to many, that nobody waits for, while it is sent. All that was sent runs.
-pub(crate) struct Casting<F: Fn(u32) + Send + Sync> {
+pub(crate) struct Casting<'a, F: Fn(u32) + Send + Sync> {
     head: NonNull<Cell>,
+    waking: Waking<'a>,
     source: u32,
     site: &'static Location<'static>,
     unused: u32,
     of: PhantomData<F>,
 }
 
-impl<F: Fn(u32) + Send + Sync> Casting<F> {
+impl<'a, F: Fn(u32) + Send + Sync> Casting<'a, F> {
     /// As [`Sending::new`].
     pub(crate) fn new(
         pools: &Pools,
@@ -422,10 +471,19 @@ impl<F: Fn(u32) + Send + Sync> Casting<F> {
         // SAFETY: we have just had it, and its storage is empty.
         unsafe {
             let cell = head.as_ref();
-            cell.prepare(Cast::<F>::HEAD, source, 0, site, candidates + 1);
+            cell.prepare(Cast::<F>::HEAD, source, 0, site);
+            cell.expects(candidates + 1);
             cell.fill(f);
         }
-        Casting { head, source, site, unused: candidates, of: PhantomData }
+        // SAFETY: prepared; `drop` counts us off after all were woken.
+        let waking = unsafe { Waking::new(head, source) };
+        Casting { head, waking, source, site, unused: candidates, of: PhantomData }
+    }
+
+    /// As [`Sending::wakes`].
+    #[inline]
+    pub(crate) fn wakes(&mut self, cpu: u32, sleeper: &'a Sleeper) {
+        self.waking.wakes(cpu, sleeper);
     }
 
     /// As [`Sending::share`].
@@ -436,7 +494,7 @@ impl<F: Fn(u32) + Send + Sync> Casting<F> {
         // SAFETY: we have just had it; and we send the call.
         unsafe {
             let cell = share.as_ref();
-            cell.prepare(Cast::<F>::SHARE, self.source, cpu, self.site, 1);
+            cell.prepare(Cast::<F>::SHARE, self.source, cpu, self.site);
             cell.set_head(self.head);
             Message::new(share)
         }
@@ -450,8 +508,9 @@ impl<F: Fn(u32) + Send + Sync> Casting<F> {
     }
 }
 
-impl<F: Fn(u32) + Send + Sync> Drop for Casting<F> {
+impl<F: Fn(u32) + Send + Sync> Drop for Casting<'_, F> {
     fn drop(&mut self) {
+        self.waking.all();
         // SAFETY: the count of the caller, and of those who got no share.
         unsafe { Cast::<F>::count_off(self.head, 1 + self.unused) };
     }
