@@ -8,6 +8,7 @@ use corewise_sync::atomic::Ordering;
 pub use crate::cells::free_list::FreeList;
 use crate::cells::{self, Message};
 use crate::error::SkipReason;
+pub use crate::sleepers::{Sleeper, Sleepers};
 use crate::target::Runner;
 use crate::target_state::{PARKED, TargetState, Wake};
 pub use crate::watch::alert::Alert;
@@ -32,6 +33,14 @@ impl TargetState {
                 Err(found) => now = found,
             }
         }
+    }
+}
+
+impl Sleepers {
+    /// [`Sleepers::wake_or_list`] of one that may be in another list, where there is help: wrong, for the model that has
+    /// to fail.
+    pub fn list_unclaimed(&self, sleeper: &Sleeper) {
+        self.list(self.top.load(Ordering::Relaxed), sleeper);
     }
 }
 

@@ -1,5 +1,7 @@
 //! The targets of a call to many that nobody has woken yet: the caller lists them, and it and the targets that have begun
-//! wake them. See `README.md`, race 5.
+//! wake them. `README.md`, race 5; `tests/loom_sleepers.rs`.
+
+#![allow(unreachable_pub, reason = "only the models reach it")]
 
 use std::mem::align_of;
 use std::ptr;
@@ -8,7 +10,7 @@ use corewise_sync::Unparker;
 use corewise_sync::atomic::{AtomicPtr, Ordering};
 
 /// One target's owner side, for those who wake it.
-pub(crate) struct Sleeper {
+pub struct Sleeper {
     /// I: wakes it.
     unparker: Unparker,
     /// A: `UNLISTED`, or while it is in a list, the one below it. Written by the caller that listed it, and by the thread
@@ -20,7 +22,8 @@ pub(crate) struct Sleeper {
 const UNLISTED: *mut Sleeper = ptr::without_provenance_mut(1);
 
 impl Sleeper {
-    pub(crate) fn new(unparker: Unparker) -> Sleeper {
+    /// The owner side that this unparker wakes.
+    pub fn new(unparker: Unparker) -> Sleeper {
         Sleeper { unparker, below: AtomicPtr::new(UNLISTED) }
     }
 
@@ -45,10 +48,10 @@ impl Sleeper {
 }
 
 /// See the head of the file.
-pub(crate) struct Sleepers {
+pub struct Sleepers {
     /// A: the sleeper that was listed last, and `WAKING` and `HELPED`. All zero as long as no target was found asleep: so
     /// calls to targets that are awake don't write it.
-    top: AtomicPtr<Sleeper>,
+    pub(crate) top: AtomicPtr<Sleeper>,
 }
 
 /// The caller has found one asleep, and woken it.
@@ -64,7 +67,9 @@ fn first_of(top: *mut Sleeper) -> *mut Sleeper {
 }
 
 impl Sleepers {
-    pub(crate) fn new() -> Sleepers {
+    /// None is listed.
+    #[allow(clippy::new_without_default, reason = "for the crate and its models alone")]
+    pub fn new() -> Sleepers {
         Sleepers { top: AtomicPtr::new(ptr::null_mut()) }
     }
 
@@ -76,9 +81,9 @@ impl Sleepers {
 
     /// Wakes a target that the caller's push found asleep; or lists it, if there is help. Only for the caller.
     #[inline]
-    pub(crate) fn wake_or_list(&self, sleeper: &Sleeper) {
+    pub fn wake_or_list(&self, sleeper: &Sleeper) {
         // Relaxed: a caller that learns late wakes one more by itself.
-        let mut top = self.top.load(Ordering::Relaxed);
+        let top = self.top.load(Ordering::Relaxed);
         if top.addr() == 0 {
             // Nobody else writes before that.
             self.top.store(ptr::without_provenance_mut(WAKING), Ordering::Relaxed);
@@ -86,6 +91,11 @@ impl Sleepers {
         if top.addr() & HELPED == 0 || !sleeper.is_claimed() {
             return sleeper.wake();
         }
+        self.list(top, sleeper);
+    }
+
+    /// Lists a sleeper that is the caller's to list.
+    pub(crate) fn list(&self, mut top: *mut Sleeper, sleeper: &Sleeper) {
         let with = ptr::from_ref(sleeper).cast_mut().map_addr(|sleeper| sleeper | FLAGS);
         loop {
             sleeper.below.store(first_of(top), Ordering::Relaxed);
@@ -102,7 +112,7 @@ impl Sleepers {
     /// # Safety
     /// As [`Sleepers::wake_all`].
     #[inline]
-    pub(crate) unsafe fn help(&self) {
+    pub unsafe fn help(&self) {
         let top = self.top.load(Ordering::Relaxed);
         if top.addr() == WAKING {
             let helped = top.map_addr(|top| top | HELPED);
@@ -118,7 +128,7 @@ impl Sleepers {
     /// # Safety
     /// The call isn't over, and its targets live as long as it isn't.
     #[inline]
-    pub(crate) unsafe fn wake_all(&self) {
+    pub unsafe fn wake_all(&self) {
         // Acquire pairs with the Release of `wake_or_list`.
         let mut top = self.top.load(Ordering::Acquire);
         // SAFETY: the caller promises that the listed targets live.
@@ -134,5 +144,67 @@ impl Sleepers {
                 Err(found) => top = found,
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use crate::{CallTarget, Smp, Step};
+    use corewise_topology::Machine;
+
+    /// Targets that have announced that they sleep, and take no token.
+    fn asleep(cpus: u32) -> (Smp, Vec<CallTarget>) {
+        let machine =
+            Machine::synthetic(&format!("core:{cpus} pu:1")).expect("a valid description");
+        let (smp, mut targets) = Smp::stepped(&machine);
+        for target in &mut targets {
+            assert_eq!(target.step(), Step::Idle);
+            let state = target.target.state();
+            assert!(state.announce_park(state.snapshot()));
+        }
+        (smp, targets)
+    }
+
+    fn woken(targets: &[CallTarget]) -> Vec<bool> {
+        targets.iter().map(|target| target.parker.try_park()).collect()
+    }
+
+    #[test]
+    fn rule_7_those_that_a_caller_lists_because_one_has_begun_are_woken_when_all_are_told() {
+        let (smp, mut targets) = asleep(5);
+        let mut first = targets.remove(0);
+        let call = smp.call_all_if(
+            |cpu| {
+                if cpu == 2 {
+                    assert_eq!(first.step(), Step::Ran(1), "it helps from now on");
+                }
+                true
+            },
+            |_| (),
+        );
+        assert_eq!(woken(&targets), [true; 4]);
+        drop(call);
+    }
+
+    #[test]
+    fn those_that_were_told_are_woken_where_the_condition_panics() {
+        let (smp, mut targets) = asleep(5);
+        let mut first = targets.remove(0);
+        let told = catch_unwind(AssertUnwindSafe(|| {
+            smp.call_all_if_nowait(
+                |cpu| {
+                    if cpu == 2 {
+                        assert_eq!(first.step(), Step::Ran(1), "it helps from now on");
+                    }
+                    assert_ne!(cpu, 4, "on purpose");
+                    true
+                },
+                |_| (),
+            )
+        }));
+        assert!(told.is_err());
+        assert_eq!(woken(&targets), [true, true, true, false]);
     }
 }

@@ -174,6 +174,38 @@ fn rule_3_a_burst_costs_one_wakeup_at_most_and_none_where_the_target_is_awake() 
     last.wait().unwrap();
 }
 
+/// Those that sleep are woken by the callers and by each other: `src/README.md`, race 5.
+#[test]
+fn rule_7_calls_to_many_from_many_callers_reach_each_sleeping_target_once_each() {
+    const CPUS: usize = 24;
+    const CALLS: usize = 60;
+    let (_machine, smp) = synthetic(CPUS as u32);
+    let ran: Arc<[AtomicUsize]> = (0..CPUS).map(|_| AtomicUsize::new(0)).collect();
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for call in 0..CALLS {
+                    let ran = Arc::clone(&ran);
+                    let count = move |cpu: u32| ran[cpu as usize].fetch_add(1, Ordering::Relaxed);
+                    if call % 3 == 2 {
+                        let reach = smp.call_all_nowait(move |cpu| {
+                            count(cpu);
+                        });
+                        assert_eq!(reach.reached.len(), CPUS);
+                    } else {
+                        assert_eq!(smp.call_all(count).wait().into_values().unwrap().len(), CPUS);
+                    }
+                }
+            });
+        }
+    });
+    // What nobody waited for runs after what was called before it.
+    smp.shutdown().wait();
+    for (cpu, ran) in ran.iter().enumerate() {
+        assert_eq!(ran.load(Ordering::Relaxed), 3 * CALLS, "CPU {cpu}");
+    }
+}
+
 #[test]
 fn rule_11_under_cpus_that_leave_and_join_every_accepted_call_runs_once_and_every_waiter_ends() {
     const ROUNDS: usize = 60;

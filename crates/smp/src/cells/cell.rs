@@ -306,10 +306,13 @@ impl Cell {
         (self.is_open() && self.diagnosis.life() == call.life).then_some(call)
     }
 
-    /// Whether it hasn't ended: the signal says so of a whole call.
+    /// Whether it hasn't ended: a share says so by itself, of a whole call the signal does.
     fn is_open(&self) -> bool {
-        let share = !self.head.load(Ordering::Relaxed).is_null();
-        !self.signal.is_complete() && !(share && self.ended.load(Ordering::Relaxed) != 0)
+        if self.head.load(Ordering::Relaxed).is_null() {
+            !self.signal.is_complete()
+        } else {
+            self.ended.load(Ordering::Relaxed) == 0
+        }
     }
 
     /// Calls `see` for each share of this call to many that is under way.
