@@ -276,6 +276,17 @@ pub fn set_policy(policy: Policy) -> bool {
     set.unwrap_or(false)
 }
 
+/// Whether this thread has no real-time priority. False outside of a simulation.
+pub fn is_ordinary() -> bool {
+    turn();
+    engine(|sim| {
+        let time = sim.costs.syscall;
+        sim.spend(time);
+        sim.current().is_some_and(|tid| sim.threads[tid.index()].policy == Policy::Normal)
+    })
+    .unwrap_or(false)
+}
+
 /// Whether threads may have real-time priorities.
 pub fn has_real_time() -> bool {
     engine(|sim| sim.machine.has_real_time()).unwrap_or(false)

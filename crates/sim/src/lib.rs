@@ -38,9 +38,10 @@ pub mod thread;
 
 pub use calls::{
     Timer, access, affinity, allocated, burn, coarse_now, cpus, current, current_cpu, description,
-    fence, freed, futex_wait, futex_wake, has_real_time, is_simulated, loaded, lock_waited, mark,
-    membarrier, moment, name_of, neighbour, now, prefetch, process_time, reading, run_delay,
-    set_affinity, set_policy, spin_loop, stack, tally, thread_time, threads, touch, wake_on_time,
+    fence, freed, futex_wait, futex_wake, has_real_time, is_ordinary, is_simulated, loaded,
+    lock_waited, mark, membarrier, moment, name_of, neighbour, now, prefetch, process_time,
+    reading, run_delay, set_affinity, set_policy, spin_loop, stack, tally, thread_time, threads,
+    touch, wake_on_time,
 };
 pub use costs::{AfterIdle, ByDistance, Costs};
 pub use lines::Access;

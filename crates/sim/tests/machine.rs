@@ -11,8 +11,8 @@ use std::time::Duration;
 use corewise_sim::thread::sleep as rest;
 use corewise_sim::{
     Access, Costs, Machine, Mask, Policy, access, burn, current, current_cpu, futex_wait,
-    futex_wake, membarrier, neighbour, now, process_time, run, set_affinity, set_policy,
-    sim_thread_local, spin_loop, thread, touch, wake_on_time,
+    futex_wake, is_ordinary, membarrier, neighbour, now, process_time, run, set_affinity,
+    set_policy, sim_thread_local, spin_loop, thread, touch, wake_on_time,
 };
 
 fn costs() -> Costs {
@@ -371,10 +371,13 @@ fn who_gives_its_priority_up_shares_its_cpu_with_those_that_wait() {
 
 #[test]
 fn a_real_time_priority_is_refused_where_the_machine_does_not_permit_it() {
-    let ask = || (set_policy(Policy::Fifo(1)), set_policy(Policy::Normal));
-    assert_eq!(run(Machine::flat(1), costs(), 1, ask).value, (false, true));
+    let ask = || {
+        let set = set_policy(Policy::Fifo(1));
+        (set, is_ordinary(), set_policy(Policy::Normal), is_ordinary())
+    };
+    assert_eq!(run(Machine::flat(1), costs(), 1, ask).value, (false, true, true, true));
     let permits = Machine::flat(1).with_real_time(true);
-    assert_eq!(run(permits, costs(), 1, ask).value, (true, true));
+    assert_eq!(run(permits, costs(), 1, ask).value, (true, false, true, true));
 }
 
 #[test]

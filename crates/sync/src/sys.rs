@@ -176,6 +176,12 @@ pub fn own_cpu_time() -> Option<Duration> {
     system::own_cpu_time()
 }
 
+/// Whether the calling thread gets no more of its CPU than others that want it: it is an ordinary one, and no more urgent than
+/// they usually are. False where the system doesn't say. Two system calls, of some hundred nanoseconds.
+pub fn shares_its_cpu() -> bool {
+    system::is_ordinary() && niceness() >= 0
+}
+
 /// A timer of the system: to set it wakes nobody, and is a system call of a few hundred nanoseconds. There is none in
 /// a model, whose checker can't see a thread wait for the system: it would hold up all the others.
 #[derive(Debug)]
@@ -257,6 +263,21 @@ impl CpuTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "no priorities")]
+    fn an_ordinary_thread_shares_its_cpu_and_one_that_was_made_urgent_does_not() {
+        let ask = |prefer: fn() -> io::Result<()>| {
+            std::thread::spawn(move || prefer().is_ok().then(shares_its_cpu))
+                .join()
+                .expect("no panic")
+        };
+        assert_eq!(ask(|| set_policy(Policy::Ordinary)), Some(niceness() >= 0));
+        assert_eq!(ask(|| set_niceness(19)), Some(true));
+        // Where the system permits them.
+        assert_ne!(ask(|| set_policy(Policy::Fifo(1))), Some(true));
+        assert_ne!(ask(|| set_niceness(-1)), Some(true));
+    }
 
     #[test]
     fn a_mask_holds_what_was_put_in_and_nothing_beyond_its_end() {

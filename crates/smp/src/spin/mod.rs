@@ -19,16 +19,19 @@ pub enum Spin {
     /// paid.
     ///
     /// A waiter that spins may be preempted, as it would be at any other work; one on a worker's thread, for whose
-    /// core its pool has other work, or on its target's own CPU, doesn't spin so long. A target may have a
-    /// high priority, and whatever has a lower one doesn't run on its CPU while it spins: so after 150 us it
-    /// sleeps again, and for as long it doesn't spin then. (It looks at the clock once in 16 calls that it spun
-    /// for: where their functions take long it is later by those.) On a synthetic machine targets never spin.
+    /// core its pool has other work, or on its target's own CPU, doesn't spin so long. On a synthetic machine targets
+    /// never spin.
+    ///
+    /// A target of an ordinary priority spins for as long as calls keep coming: the scheduler has others that want its CPU
+    /// share it. A target of a real-time priority ([`Priority::Fifo`](crate::Priority::Fifo)) or a niceness below 0 would keep
+    /// it from them: so after 150 us that one sleeps again, and for as long it doesn't spin then. (It looks at the clock
+    /// once in 16 calls that it spun for: where their functions take long it is later by those.)
     #[default]
     Habit,
 }
 
-use corewise_sync::hint;
 use corewise_sync::time::Stamp;
+use corewise_sync::{hint, sys};
 
 use policy::{SPIN, SpinHabit};
 
@@ -55,7 +58,7 @@ impl Spinner {
     /// Spins for as long as it pays, until there is something: whether there is.
     #[inline]
     pub(crate) fn spin(&mut self, there_is: impl Fn() -> bool) -> bool {
-        let Some(until) = self.habit.until() else { return false };
+        let Some(mut until) = self.habit.until() else { return false };
         let mut since = None;
         loop {
             for _ in 0..LOOKS {
@@ -67,8 +70,10 @@ impl Spinner {
             }
             let now = Stamp::precise();
             if now >= until {
-                self.habit.spent(now);
-                return false;
+                match self.habit.ends(now, sys::shares_its_cpu()) {
+                    Some(next) => until = next,
+                    None => return false,
+                }
             }
             if now.since(*since.get_or_insert(now)) >= SPIN {
                 self.habit.in_vain();
@@ -84,7 +89,7 @@ impl Spinner {
         if self.found.is_multiple_of(FINDS) {
             let now = Stamp::precise();
             if now >= until {
-                self.habit.spent(now);
+                self.habit.ends(now, sys::shares_its_cpu());
             }
         }
     }

@@ -71,9 +71,8 @@ const SHORT_SLEEP: Duration = Duration::from_micros(100);
 /// How many short sleeps in a row are reason enough to spin, at first and at most.
 const PROOF: u16 = 2;
 const MOST_PROOF: u16 = 256;
-/// How long a target stays awake without a sleep, and how long it then spins no more. Nothing of a lower
-/// priority runs on its CPU while it is awake, and it may have a high one: so half of the time at most, and
-/// never for long.
+/// How long a target stays awake without a sleep before it is asked whether others get its CPU meanwhile; and how
+/// long one from which they don't get it then doesn't spin: so half of the time at most, and never for long.
 const BURST: Duration = Duration::from_micros(150);
 const PAUSE: Duration = BURST;
 
@@ -82,12 +81,12 @@ pub(crate) fn targets_spin(spin: Spin, synthetic: bool, cpus: usize) -> bool {
     spin == Spin::Habit && !synthetic && cpus > 1
 }
 
-/// Whether a target spins before it sleeps: only while calls come in faster than it could be woken, and within
-/// its budget.
+/// Whether a target spins before it sleeps: only while calls come in faster than it could be woken, and within a budget
+/// where it keeps its CPU from others.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SpinHabit {
     proof: Proof,
-    /// Until when it spins, from the sleep before; `None`: not at all.
+    /// The end of its burst; `None`: it doesn't spin.
     until: Option<Stamp>,
     /// Before that it doesn't spin again.
     not_before: Stamp,
@@ -123,10 +122,16 @@ impl SpinHabit {
         self.until = None;
     }
 
-    /// Its time is over; the pause is as long as it was awake, should that have been longer.
-    pub(crate) fn spent(&mut self, now: Stamp) {
+    /// Its burst is over: the end of the next one, if that follows. Where it shares its CPU the scheduler sees to those
+    /// that want it. Else it makes a pause, as long as it was awake, should that have been longer.
+    pub(crate) fn ends(&mut self, now: Stamp, shares_its_cpu: bool) -> Option<Stamp> {
         let over = self.until.take().map_or(Duration::ZERO, |until| now.since(until));
-        self.not_before = now.plus(PAUSE + over);
+        if shares_its_cpu {
+            self.until = Some(now.plus(BURST));
+        } else {
+            self.not_before = now.plus(PAUSE + over);
+        }
+        self.until
     }
 }
 
@@ -134,51 +139,73 @@ impl SpinHabit {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_target_spins_after_short_sleeps_and_no_more_where_that_was_in_vain() {
-        let (mut habit, now) = (SpinHabit::new(), Stamp::from_nanos(1_000_000));
-        let short = SHORT_SLEEP / 2;
-        habit.woken(short, false, now);
-        assert!(habit.until().is_none(), "one may be chance");
-        habit.woken(short, false, now);
-        assert_eq!(habit.until(), Some(now.plus(BURST)));
-        habit.in_vain();
-        assert!(habit.until().is_none());
-        for _ in 0..3 {
-            habit.woken(short, false, now);
-            assert!(habit.until().is_none(), "it wants more of a proof now");
-        }
-        habit.woken(short, false, now);
-        assert!(habit.until().is_some());
-        habit.woken(SHORT_SLEEP * 2, false, now);
-        assert!(habit.until().is_none(), "a long sleep is no reason");
+    const MOMENT: Stamp = Stamp::from_nanos(1_000_000);
+
+    /// Whether it spins after a sleep of that length.
+    fn wake(habit: &mut SpinHabit, slept: Duration, now: Stamp) -> bool {
+        habit.woken(slept, false, now);
+        habit.until().is_some()
+    }
+
+    /// One that has begun to spin, and the end of its burst.
+    fn spinning() -> (SpinHabit, Stamp) {
+        let mut habit = SpinHabit::new();
+        wake(&mut habit, Duration::ZERO, MOMENT);
+        assert!(wake(&mut habit, Duration::ZERO, MOMENT));
+        habit.well();
+        (habit, MOMENT.plus(BURST))
     }
 
     #[test]
-    fn a_target_spins_for_a_burst_at_most_and_then_not_for_as_long() {
-        let (mut habit, now) = (SpinHabit::new(), Stamp::from_nanos(1_000_000));
-        let wake = |habit: &mut SpinHabit, now| {
-            habit.woken(Duration::ZERO, false, now);
-            habit.until()
-        };
-        wake(&mut habit, now);
-        let end = wake(&mut habit, now).expect("proved");
-        habit.well();
-        habit.spent(end);
+    fn a_target_spins_after_short_sleeps_and_no_more_where_that_was_in_vain() {
+        let mut habit = SpinHabit::new();
+        let short = SHORT_SLEEP / 2;
+        assert!(!wake(&mut habit, short, MOMENT), "one may be chance");
+        assert!(wake(&mut habit, short, MOMENT));
+        assert_eq!(habit.until(), Some(MOMENT.plus(BURST)));
+        habit.in_vain();
         assert!(habit.until().is_none());
-        assert!(wake(&mut habit, end.plus(PAUSE / 2)).is_none());
+        for _ in 0..3 {
+            assert!(!wake(&mut habit, short, MOMENT), "it wants more of a proof now");
+        }
+        assert!(wake(&mut habit, short, MOMENT));
+        assert!(!wake(&mut habit, SHORT_SLEEP * 2, MOMENT), "a long sleep is no reason");
+    }
+
+    #[test]
+    fn a_target_that_shares_its_cpu_spins_for_as_long_as_calls_come() {
+        let (mut habit, mut end) = spinning();
+        for _ in 0..1000 {
+            // Others had its CPU meanwhile, or a function took long.
+            let now = end.plus(PAUSE * 3);
+            assert_eq!(habit.ends(now, true), Some(now.plus(BURST)));
+            end = now.plus(BURST);
+        }
+        habit.in_vain();
+        assert!(habit.until().is_none(), "none comes any more");
+    }
+
+    #[test]
+    fn a_target_that_keeps_its_cpu_from_others_spins_for_a_burst_and_then_not_for_as_long() {
+        let (mut habit, end) = spinning();
+        assert_eq!(habit.ends(end, false), None);
+        assert!(!wake(&mut habit, Duration::ZERO, end.plus(PAUSE / 2)));
         let late = end.plus(PAUSE);
-        let end = wake(&mut habit, late).expect("the proof still holds").plus(BURST);
-        habit.spent(end);
-        assert!(wake(&mut habit, end.plus(PAUSE)).is_none(), "it was awake for twice as long");
-        assert!(wake(&mut habit, end.plus(PAUSE * 2)).is_some());
+        assert!(wake(&mut habit, Duration::ZERO, late), "the proof still holds");
+        let end = late.plus(BURST * 2);
+        assert_eq!(habit.ends(end, false), None);
+        assert!(
+            !wake(&mut habit, Duration::ZERO, end.plus(PAUSE)),
+            "it was awake for twice as long"
+        );
+        assert!(wake(&mut habit, Duration::ZERO, end.plus(PAUSE * 2)));
     }
 
     #[test]
     fn calls_from_the_own_cpu_are_no_reason_to_spin() {
-        let (mut habit, now) = (SpinHabit::new(), Stamp::from_nanos(1_000_000));
+        let mut habit = SpinHabit::new();
         for _ in 0..10 {
-            habit.woken(Duration::ZERO, true, now);
+            habit.woken(Duration::ZERO, true, MOMENT);
             assert!(habit.until().is_none());
         }
     }

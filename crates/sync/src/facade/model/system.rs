@@ -37,6 +37,10 @@ pub(crate) fn own_cpu_time() -> Option<Duration> {
     None
 }
 
+pub(crate) fn is_ordinary() -> bool {
+    true
+}
+
 pub(crate) fn niceness() -> i32 {
     0
 }

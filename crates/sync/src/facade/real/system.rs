@@ -139,6 +139,17 @@ pub(crate) fn own_cpu_time() -> Option<Duration> {
     Duration::try_from(spent).ok()
 }
 
+pub(crate) fn is_ordinary() -> bool {
+    if cfg!(miri) {
+        return false;
+    }
+    // The system call itself: musl's function always fails.
+    // SAFETY: 0 is the calling thread, and nothing is passed by address.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
+    let known = libc::c_int::try_from(policy).map(|policy| policy & !libc::SCHED_RESET_ON_FORK);
+    matches!(known, Ok(libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE))
+}
+
 /// On Linux each thread has a niceness of its own, and 0 stands for the calling one.
 pub(crate) fn niceness() -> i32 {
     if cfg!(miri) {

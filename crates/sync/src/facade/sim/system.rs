@@ -88,6 +88,10 @@ pub(crate) fn own_cpu_time() -> Option<Duration> {
     corewise_sim::is_simulated().then(|| Duration::from_nanos(corewise_sim::thread_time()))
 }
 
+pub(crate) fn is_ordinary() -> bool {
+    corewise_sim::is_ordinary()
+}
+
 pub(crate) fn niceness() -> i32 {
     0
 }
