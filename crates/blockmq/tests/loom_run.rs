@@ -7,6 +7,7 @@ use std::sync::Arc;
 use corewise_blockmq::protocol::{
     Claim, End, Grace, Pass, Ran, RunGate, RunState, Source, Unquiesced, run, run_claimed,
 };
+use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, NoHeavy, NoLight};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
@@ -27,33 +28,43 @@ struct Hctx<F: AsymmetricPolicy> {
     state: RunState<F>,
     grace: Grace,
     inbox: Inbox<Box<Item>>,
+    /// P: owned by the runner. Items that it has collected and not dispatched.
+    backlog: UnsafeCell<usize>,
+    /// A: as many, as the runner left them. Relaxed, as the product's.
+    left: AtomicUsize,
     /// P: owned by the runner, and by a quiescer after its grace period. Loom reports a race.
     dispatched: UnsafeCell<usize>,
 }
 
-// SAFETY: what the models check: `dispatched` is touched by one at a time.
+// SAFETY: what the models check: `backlog` and `dispatched` are touched by one at a time.
 unsafe impl<F: AsymmetricPolicy> Sync for Hctx<F> {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl<F: AsymmetricPolicy> Send for Hctx<F> {}
 
 impl<F: AsymmetricPolicy> Source for Hctx<F> {
     fn has_pending(&self) -> bool {
-        !self.inbox.is_empty()
+        self.left.load(Ordering::Relaxed) != 0 || !self.inbox.is_empty()
     }
 
     fn pass(&self, halted: &dyn Fn() -> bool) -> Pass {
         if halted() {
             return Pass::More;
         }
-        let n = self.inbox.take().count();
         // SAFETY: only the runner gets here; loom checks it.
+        let had = self.backlog.with_mut(|backlog| unsafe { std::mem::take(&mut *backlog) });
+        if had != 0 {
+            self.left.store(0, Ordering::Relaxed);
+        }
+        let n = had + self.inbox.take().count();
+        // SAFETY: as above.
         self.dispatched.with_mut(|count| unsafe { *count += n });
         Pass::Idle
     }
 }
 
-/// A runner that has brought an item along.
-struct Hand<'a, F: AsymmetricPolicy>(&'a Hctx<F>, Cell<bool>);
+/// A runner that has brought an item along. `1`: it has it in its hand; `2`: its driver completes that in the commit,
+/// where the completion submits another one, which gets into the hand.
+struct Hand<'a, F: AsymmetricPolicy>(&'a Hctx<F>, Cell<bool>, Cell<bool>);
 
 impl<F: AsymmetricPolicy> Source for Hand<'_, F> {
     fn has_pending(&self) -> bool {
@@ -65,7 +76,17 @@ impl<F: AsymmetricPolicy> Source for Hand<'_, F> {
             // SAFETY: only the runner gets here; loom checks it.
             self.0.dispatched.with_mut(|count| unsafe { *count += 1 });
         }
-        self.0.pass(halted)
+        let pass = self.0.pass(halted);
+        if self.2.take() {
+            // SAFETY: as above.
+            let left = self.0.backlog.with_mut(|backlog| unsafe {
+                *backlog += 1;
+                *backlog
+            });
+            self.0.left.store(left, Ordering::Relaxed);
+            return Pass::More;
+        }
+        pass
     }
 
     fn put_down(&self) -> bool {
@@ -87,6 +108,8 @@ impl<F: AsymmetricPolicy> Hctx<F> {
             state: RunState::new(),
             grace: Grace::new(),
             inbox: Inbox::new(),
+            backlog: UnsafeCell::new(0),
+            left: AtomicUsize::new(0),
             dispatched: UnsafeCell::new(0),
         })
     }
@@ -102,12 +125,30 @@ impl<F: AsymmetricPolicy> Hctx<F> {
 
     /// As `submit`, but claims before it publishes, which it then does only where it can't go on.
     fn issue(&self) {
-        if self.gate.is_open() && self.state.try_claim() {
-            let feed = Hand(self, Cell::new(true));
-            let _ = run_claimed(&self.gate, &self.state, &self.grace, &feed, 8);
-        } else {
+        if !self.issue_followed_by(false) {
             self.submit();
         }
+    }
+
+    /// As `issue`, and once more in the dispatch, by the runner itself.
+    fn issue_two(&self) {
+        if !self.issue_followed_by(true) {
+            self.submit();
+            self.submit();
+        }
+    }
+
+    fn issue_followed_by(&self, another: bool) -> bool {
+        let claimed = self.gate.is_open() && self.state.try_claim();
+        if claimed {
+            let feed = Hand(self, Cell::new(true), Cell::new(another));
+            let _ = run_claimed(&self.gate, &self.state, &self.grace, &feed, 8);
+            // Put down before its first pass, and run by another: then nothing followed.
+            if feed.2.take() {
+                self.submit();
+            }
+        }
+        claimed
     }
 
     fn unquiesce(&self) {
@@ -297,7 +338,7 @@ fn loom_a_wake_up_for_an_earlier_run_ends_no_grace_period() {
     });
 }
 
-fn quiesce_and_unquiesce_meet_a_submitter<F: AsymmetricPolicy>(submit: Submit<F>) {
+fn quiesce_and_unquiesce_meet_a_submitter<F: AsymmetricPolicy>(submit: Submit<F>, items: usize) {
     let hctx = Hctx::<F>::new();
     let submitter = {
         let hctx = Arc::clone(&hctx);
@@ -306,19 +347,40 @@ fn quiesce_and_unquiesce_meet_a_submitter<F: AsymmetricPolicy>(submit: Submit<F>
     hctx.gate.quiesce();
     hctx.unquiesce();
     submitter.join().unwrap();
-    assert_eq!(hctx.dispatched(), 1, "stranded");
+    assert_eq!(hctx.dispatched(), items, "stranded");
 }
 
 #[test]
 fn loom_a_quiesce_that_does_not_wait_strands_nothing_either() {
-    model(|| quiesce_and_unquiesce_meet_a_submitter::<Asymmetric>(Hctx::submit));
+    model(|| quiesce_and_unquiesce_meet_a_submitter::<Asymmetric>(Hctx::submit, 1));
 }
 
 #[test]
 fn loom_what_a_runner_brought_along_is_put_down_before_the_look_that_counts() {
-    model(|| quiesce_and_unquiesce_meet_a_submitter::<Asymmetric>(Hctx::issue));
-    must_fail("stranded", || quiesce_and_unquiesce_meet_a_submitter::<NoLight>(Hctx::issue));
-    must_fail("stranded", || quiesce_and_unquiesce_meet_a_submitter::<NoHeavy>(Hctx::issue));
+    model(|| quiesce_and_unquiesce_meet_a_submitter::<Asymmetric>(Hctx::issue, 1));
+    must_fail("stranded", || quiesce_and_unquiesce_meet_a_submitter::<NoLight>(Hctx::issue, 1));
+    must_fail("stranded", || quiesce_and_unquiesce_meet_a_submitter::<NoHeavy>(Hctx::issue, 1));
+}
+
+#[test]
+fn loom_what_a_runner_submits_in_its_own_dispatch_is_left_before_the_look_that_counts() {
+    model(|| quiesce_and_unquiesce_meet_a_submitter::<Asymmetric>(Hctx::issue_two, 2));
+    must_fail("stranded", || quiesce_and_unquiesce_meet_a_submitter::<NoLight>(Hctx::issue_two, 2));
+    must_fail("stranded", || quiesce_and_unquiesce_meet_a_submitter::<NoHeavy>(Hctx::issue_two, 2));
+}
+
+#[test]
+fn loom_what_a_runner_submits_in_its_own_dispatch_and_what_others_do_is_dispatched_once() {
+    model(|| {
+        let hctx = Hctx::<Asymmetric>::new();
+        let other = {
+            let hctx = Arc::clone(&hctx);
+            loom::thread::spawn(move || hctx.submit())
+        };
+        hctx.issue_two();
+        other.join().unwrap();
+        assert_eq!(hctx.dispatched(), 3);
+    });
 }
 
 #[test]

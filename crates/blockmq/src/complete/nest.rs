@@ -12,9 +12,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::mem::{self, ManuallyDrop};
+use std::ptr;
 
 use corewise_sync::per_thread;
 
+use crate::hctx::Hctx;
 use crate::policy::{NESTED_DISPATCHES, NESTED_ENDS};
 use crate::request::caught;
 
@@ -23,6 +25,8 @@ type End = Box<dyn FnOnce()>;
 per_thread! {
     /// O: how many ends the thread is in.
     static DEPTH: Cell<u32> = Cell::new(0);
+    /// O: the innermost pass that it is in. What it points to lies on the thread's stack.
+    static PASS: Cell<*const InPass> = Cell::new(ptr::null());
     /// O: how many dispatches it is in.
     static DISPATCHES: Cell<u32> = Cell::new(0);
     /// O: what was put off. Never dropped, so that it is there while other variables of the thread are; it
@@ -70,6 +74,42 @@ pub(crate) fn dispatch<R>(f: impl FnOnce() -> R) -> R {
     let _out = Out(before);
     DISPATCHES.with(|inside| inside.set(before + 1));
     f()
+}
+
+/// A pass that a thread is in.
+struct InPass {
+    /// Of which hardware queue. Only compared.
+    of: *const Hctx,
+    outer: *const InPass,
+}
+
+/// Makes a pass of `hctx`, whose runner the thread is.
+#[inline]
+pub(crate) fn pass<R>(hctx: &Hctx, f: impl FnOnce() -> R) -> R {
+    struct Out(*const InPass);
+    impl Drop for Out {
+        fn drop(&mut self) {
+            PASS.with(|pass| pass.set(self.0));
+        }
+    }
+    let this = InPass { of: hctx, outer: PASS.with(Cell::get) };
+    let _out = Out(this.outer);
+    PASS.with(|pass| pass.set(&this));
+    f()
+}
+
+/// Whether the thread is in a pass of `hctx`, whatever else it is in inside that.
+#[inline]
+pub(crate) fn is_in_pass_of(hctx: &Hctx) -> bool {
+    let mut at = PASS.with(Cell::get);
+    // SAFETY: each lies in a call of `pass` that this thread is in: it is taken out before that returns or unwinds.
+    while let Some(pass) = unsafe { at.as_ref() } {
+        if ptr::eq(pass.of, hctx) {
+            return true;
+        }
+        at = pass.outer;
+    }
+    false
 }
 
 /// One end that the thread is in.

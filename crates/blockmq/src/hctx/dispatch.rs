@@ -8,6 +8,7 @@ use corewise_sync::context::AtomicSection;
 
 use super::Hctx;
 use super::backlog::Backlog;
+use crate::complete::nest;
 use crate::driver::{Dispatch, Started};
 use crate::pending::Pending;
 use crate::policy::PASS_QUOTA;
@@ -73,15 +74,13 @@ impl Hctx {
 pub(super) struct Feed<'a> {
     core: &'a Core,
     hctx: &'a Hctx,
-    /// O: what the runner has brought along, which lies in no software queue.
-    hand: Cell<Option<Box<Pending>>>,
     /// O: it has made a pass.
     ran: Cell<bool>,
 }
 
 impl<'a> Feed<'a> {
-    pub(super) fn new(core: &'a Core, hctx: &'a Hctx, hand: Option<Box<Pending>>) -> Self {
-        Self { core, hctx, hand: Cell::new(hand), ran: Cell::new(false) }
+    pub(super) fn new(core: &'a Core, hctx: &'a Hctx) -> Self {
+        Self { core, hctx, ran: Cell::new(false) }
     }
 }
 
@@ -91,48 +90,92 @@ impl Source for Feed<'_> {
     }
 
     fn pass(&self, halted: &dyn Fn() -> bool) -> Pass {
-        let Feed { core, hctx, hand, ran } = self;
+        let Feed { core, hctx, ran } = self;
         let stats = &hctx.runner_stats;
         RunnerStats::add(if ran.replace(true) { &stats.reruns } else { &stats.runs }, 1);
+        let pass = nest::pass(hctx, || hctx.feed_driver(core, halted));
+        hctx.with_backlog(|backlog| {
+            if hctx.is_hand_empty(backlog) {
+                return pass;
+            }
+            // Submitted behind the last look, perhaps in the commit.
+            hctx.collect(core, backlog);
+            hctx.publish(backlog);
+            if pass == Pass::Idle { Pass::More } else { pass }
+        })
+    }
+
+    fn put_down(&self) -> bool {
+        let mut had = false;
+        // SAFETY: only the runner calls this.
+        while let Some(pending) = unsafe { self.hctx.hand.pop() } {
+            self.core.enqueue(pending);
+            had = true;
+        }
+        had
+    }
+}
+
+impl Hctx {
+    /// For the runner, outside of a pass.
+    #[inline]
+    fn with_backlog<R>(&self, f: impl FnOnce(&mut Backlog) -> R) -> R {
+        // SAFETY: only the holder of RUNNING calls this, and it alone touches the backlog until it
+        // ends. What is called by `f` may come back here, but then finds RUNNING set.
+        self.backlog.with_mut(|backlog| f(unsafe { &mut *backlog }))
+    }
+
+    /// Keep: takes a request of this hardware queue into the runner's hand where this thread is the runner, and in a pass;
+    /// else gives it back.
+    #[inline]
+    pub(crate) fn keep(&self, pending: Box<Pending>) -> Option<Box<Pending>> {
+        if !nest::is_in_pass_of(self) {
+            return Some(pending);
+        }
+        // SAFETY: passes are made by the runner, and this thread is in one.
+        unsafe { self.hand.push(pending) };
+        None
+    }
+
+    /// Who has the backlog is the runner.
+    fn is_hand_empty(&self, _: &Backlog) -> bool {
+        // SAFETY: the caller is the runner.
+        unsafe { self.hand.is_empty() }
+    }
+
+    /// Moves what lies in the software queues to the backlog, and what the runner holds behind it: what came before
+    /// goes before.
+    fn collect(&self, core: &Core, backlog: &mut Backlog) {
+        core.software.collect(&self.ctxs, backlog);
+        if !self.is_hand_empty(backlog) {
+            // SAFETY: who has the backlog is the runner.
+            backlog.extend(iter::from_fn(|| unsafe { self.hand.pop() }));
+        }
+        RunnerStats::add(&self.runner_stats.merged, backlog.take_merged());
+    }
+
+    /// A pass: starts what is pending and may go.
+    fn feed_driver(&self, core: &Core, halted: &dyn Fn() -> bool) -> Pass {
         let mut started = 0;
-        let pass = hctx.backlog.with_mut(|backlog| {
-            // SAFETY: only the holder of RUNNING calls this, and it alone touches the backlog until it
-            // ends. What is called below may come back here, but then finds RUNNING set.
-            let backlog = unsafe { &mut *backlog };
-            if let Some(pending) = hand.take() {
-                // What came before goes before.
-                hctx.collect(core, backlog);
-                backlog.extend(iter::once(pending));
+        let pass = self.with_backlog(|backlog| {
+            if !self.is_hand_empty(backlog) {
+                self.collect(core, backlog); // what the runner has brought along
             }
             let mut tags = TagBatch::default();
-            let pass = hctx.start_some(core, backlog, halted, &mut started, &mut tags);
+            let pass = self.start_some(core, backlog, halted, &mut started, &mut tags);
             // Not all were needed: the pass was halted, or the queue is dead.
-            hctx.return_tags(0, tags);
-            hctx.publish(backlog);
+            self.return_tags(0, tags);
+            self.publish(backlog);
             pass
         });
         if started != 0 {
             let _section =
                 (!core.may_block).then(|| AtomicSection::enter("commit of a block dispatch"));
-            if caught(|| core.driver.commit(hctx.index)).is_none() {
+            if caught(|| core.driver.commit(self.index)).is_none() {
                 tracing::error!(queue = %core.name, "the driver panicked in commit");
             }
         }
         pass
-    }
-
-    fn put_down(&self) -> bool {
-        let Some(pending) = self.hand.take() else { return false };
-        self.core.enqueue(pending);
-        true
-    }
-}
-
-impl Hctx {
-    /// Moves what lies in the software queues to the backlog.
-    fn collect(&self, core: &Core, backlog: &mut Backlog) {
-        core.software.collect(&self.ctxs, backlog);
-        RunnerStats::add(&self.runner_stats.merged, backlog.take_merged());
     }
 
     /// The driver couldn't take it: it goes back to the front, and the tags to whoever can use them.

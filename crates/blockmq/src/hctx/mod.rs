@@ -8,6 +8,7 @@
 pub(crate) mod alone;
 mod backlog;
 mod dispatch;
+mod hand;
 mod run;
 
 use std::sync::Weak;
@@ -28,6 +29,7 @@ use crate::stats::{HctxStats, RunnerStats, bump};
 use crate::tags::TagUser;
 use crate::timeout::TagSlot;
 pub(crate) use backlog::Backlog;
+use hand::Hand;
 use run::Background;
 
 /// One hardware queue. It lives as long as its queue's core, which is passed to whatever needs it.
@@ -44,6 +46,8 @@ pub(crate) struct Hctx {
     pub(crate) requeued: Inbox<Box<Pending>>,
     /// P: owned by the holder of RUNNING in `state`. Requests that were collected and not started.
     backlog: UnsafeCell<Backlog>,
+    /// What the runner holds beside the backlog.
+    hand: Hand,
     /// A: length of `backlog` as the runner left it; it may be too large while a runner works, never
     /// too small once one has ended or has armed the tags.
     left: AtomicUsize,
@@ -103,6 +107,7 @@ impl Hctx {
             tags,
             requeued: Inbox::new(),
             backlog: UnsafeCell::new(Backlog::new(scheduler)),
+            hand: Hand::new(),
             left: AtomicUsize::new(0),
             runner_stats: RunnerStats::default(),
             background,

@@ -68,12 +68,16 @@ impl Hctx {
 
     /// Has a request go to the driver that is inside and lies nowhere yet: by this thread, if nobody else runs the
     /// queue, and then it needn't be published and collected. Never blocks, any context. (The kernel's
-    /// `blk_mq_try_issue_directly`; there it passes the scheduler, and here it passes only the software queue.)
+    /// `blk_mq_try_issue_directly`; there it passes the scheduler, and here it passes only the software queue.) Where the
+    /// thread is in a pass of this very queue, that goes on with it.
     pub(crate) fn issue(&self, core: &Core, pending: Box<Pending>) {
+        let Some(pending) = self.keep(pending) else { return };
         let slot = pending.slot;
         let here = matches!(self.background, Background::Workers { .. }) && !core.may_block;
         if here && !nest::is_far_down() && core.gate.is_open() && self.state.try_claim() {
-            let feed = Feed::new(core, self, Some(pending));
+            // SAFETY: this thread is the runner now.
+            unsafe { self.hand.push(pending) };
+            let feed = Feed::new(core, self);
             let (state, grace) = (&self.state, &self.grace);
             let ran = nest::dispatch(|| {
                 runner::run_claimed(&core.gate, state, grace, &feed, BUDGET_VISITOR)
@@ -179,7 +183,7 @@ impl Hctx {
     }
 
     fn run_by(&self, core: &Core, published: bool, budget: u32, recheck: &impl Recheck) -> Ran {
-        let feed = Feed::new(core, self, None);
+        let feed = Feed::new(core, self);
         let (gate, state, grace) = (&core.gate, &self.state, &self.grace);
         let ran = nest::dispatch(|| {
             runner::run_by(gate, state, grace, &feed, published, budget, recheck)

@@ -376,10 +376,14 @@ impl Core {
         Way::Straight(pending)
     }
 
-    /// Puts a request that goes straight into its software queue; its hardware queue, which the caller then runs.
+    /// Puts a request that goes straight into its software queue, or into its runner's hand; its hardware queue, which
+    /// the caller then runs.
     pub(crate) fn enqueue(&self, pending: Box<Pending>) -> usize {
         let (slot, hctx) = (pending.slot, pending.hctx);
-        self.software.push(&self.hctx(hctx).ctxs, slot, pending);
+        let theirs = self.hctx(hctx);
+        if let Some(pending) = theirs.keep(pending) {
+            self.software.push(&theirs.ctxs, slot, pending);
+        }
         hctx
     }
 
