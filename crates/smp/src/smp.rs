@@ -386,16 +386,13 @@ impl Smp {
                             here = Some((target, sending.share(pools, cpu)));
                         })
                     }
-                    Delivery::Queue => match target.push(sending.share(pools, cpu)) {
-                        Ok(sleeper) => {
-                            sleeper.into_iter().for_each(|sleeper| sending.wakes(cpu, sleeper));
-                            Ok(())
-                        }
-                        Err((reason, share)) => {
+                    Delivery::Queue => target
+                        .push(sending.share(pools, cpu))
+                        .map(|asleep| sending.pushed(cpu, asleep))
+                        .map_err(|(reason, share)| {
                             sending.take_back(share);
-                            Err(reason)
-                        }
-                    },
+                            reason
+                        }),
                 },
             };
             if let Err(reason) = found {
@@ -427,16 +424,13 @@ impl Smp {
             let found = match self.shared.target(cpu).ok_or(SkipReason::NotOnline).and_then(open) {
                 Err(reason) => Err(reason),
                 Ok(_) if !wanted(cpu) => continue,
-                Ok(target) => match target.push(casting.share(pools, cpu)) {
-                    Ok(sleeper) => {
-                        sleeper.into_iter().for_each(|sleeper| casting.wakes(cpu, sleeper));
-                        Ok(())
-                    }
-                    Err((reason, share)) => {
+                Ok(target) => target
+                    .push(casting.share(pools, cpu))
+                    .map(|asleep| casting.pushed(cpu, asleep))
+                    .map_err(|(reason, share)| {
                         casting.take_back(share);
-                        Err(reason)
-                    }
-                },
+                        reason
+                    }),
             };
             match found {
                 Ok(()) => {

@@ -38,7 +38,8 @@ struct Storage(MaybeUninit<[u8; ROOM]>);
 pub(crate) struct Cell {
     /// P: whoever has the message: the next in a target's queue.
     next: UnsafeCell<*mut Cell>,
-    /// Of a head: the targets of its shares that are still to be woken.
+    /// Of a head: the targets of its shares that are still to be woken. They live as long as it: a cell that is out keeps
+    /// its pool, that the watch, and that all targets. (One without a pool is a model's, which keeps the handle.)
     pub(super) sleepers: Sleepers,
     pub(super) signal: Signal,
     /// A: 1 where the share has ended, for those who look from outside. Relaxed: it orders nothing.
@@ -175,7 +176,7 @@ impl Cell {
 
     /// Of a share: says so to those who look from outside.
     #[inline]
-    pub(super) fn has_ended(&self) {
+    pub(super) fn set_ended(&self) {
         self.ended.store(1, Ordering::Relaxed);
     }
 

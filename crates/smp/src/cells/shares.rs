@@ -6,7 +6,7 @@
 
 use std::any::type_name;
 use std::marker::PhantomData;
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 use std::panic::Location;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::{self, NonNull};
@@ -42,7 +42,8 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Many<F, R> {
     /// # Safety
     /// As [`Kind::run`].
     unsafe fn run(this: NonNull<Cell>) -> Ended {
-        // SAFETY: the message is ours until `end`, and the head lives until all shares have ended.
+        // SAFETY: the message is ours until `end`, and the head lives until all shares have ended, the targets
+        // that it lists with it (`Cell::sleepers`).
         unsafe {
             let (cell, cpu) = (this.as_ref(), this.as_ref().cpu());
             let head = cell.head();
@@ -71,7 +72,7 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Many<F, R> {
             let cell = this.as_ref();
             let (head, cpu) = (cell.head(), cell.cpu());
             cell.fill::<(u32, Answer<R>)>((cpu, answer));
-            cell.has_ended();
+            cell.set_ended();
             Self::count_off(head, 1);
         }
     }
@@ -102,48 +103,79 @@ unsafe fn drop_head<F>(head: NonNull<Cell>) {
     drop(f);
 }
 
-/// The targets that the sender of a call to many finds asleep.
-struct Waking<'a> {
+/// What the senders of both kinds of call to many have: the head, and what was sent of it.
+struct Sender<'a> {
     head: NonNull<Cell>,
     source: u32,
-    /// The caller's own CPU: its target would run in the middle of waking the others.
+    site: &'static Location<'static>,
+    /// Candidates that no share was sent for.
+    unused: u32,
+    /// The target of the caller's own CPU, if it sleeps: it would run in the middle of waking the others.
     own: Option<&'a Sleeper>,
 }
 
-impl<'a> Waking<'a> {
-    /// # Safety
-    /// The head was prepared. The caller's count is in it until `all`.
-    unsafe fn new(head: NonNull<Cell>, source: u32) -> Self {
-        Waking { head, source, own: None }
+impl<'a> Sender<'a> {
+    /// Of a call to at most so many CPUs. It is in the head's count until its user counts `uncounted` off.
+    fn new<F>(
+        pools: &Pools,
+        kind: &'static Kind,
+        source: u32,
+        site: &'static Location<'static>,
+        candidates: u32,
+        f: F,
+    ) -> Self {
+        let head = pools.get(source);
+        // SAFETY: we have just had it, and its storage is empty.
+        unsafe {
+            let cell = head.as_ref();
+            cell.prepare(kind, source, 0, site);
+            cell.expects(candidates + 1);
+            cell.fill(f);
+        }
+        Sender { head, source, site, unused: candidates, own: None }
     }
 
-    fn wakes(&mut self, cpu: u32, sleeper: &'a Sleeper) {
-        if cpu == self.source {
-            self.own = Some(sleeper);
-        } else {
+    /// A share of that kind for one CPU.
+    fn share(&mut self, pools: &Pools, kind: &'static Kind, cpu: u32) -> NonNull<Cell> {
+        debug_assert!(self.unused > 0, "more shares than candidates");
+        self.unused -= 1;
+        let share = pools.get(self.source);
+        // SAFETY: we have just had it.
+        unsafe {
+            share.as_ref().prepare(kind, self.source, cpu, self.site);
+            share.as_ref().set_head(self.head);
+        }
+        share
+    }
+
+    /// The push of this CPU's share found its target asleep, if it names one.
+    fn pushed(&mut self, cpu: u32, asleep: Option<&'a Sleeper>) {
+        match asleep {
+            Some(own) if cpu == self.source => self.own = Some(own),
             // SAFETY: we haven't counted off.
-            unsafe { self.head.as_ref() }.sleepers.wake_or_list(sleeper);
+            Some(other) => unsafe { self.head.as_ref() }.sleepers.wake_or_list(other),
+            None => {}
         }
     }
 
-    /// None is left asleep.
-    fn all(&mut self) {
-        // SAFETY: we haven't counted off; and see `Cell::sleepers`.
+    /// Wakes those that still sleep.
+    fn wake_all(&mut self) {
+        // SAFETY: we haven't counted off.
         unsafe { self.head.as_ref().sleepers.wake_all() };
         if let Some(own) = self.own.take() {
             own.wake();
         }
     }
+
+    /// The count of the caller, and of those who got no share.
+    fn uncounted(&self) -> u32 {
+        1 + self.unused
+    }
 }
 
 /// The caller's side of a call to many while it is sent.
 pub(crate) struct Sending<'a, F: Fn(u32) -> R + Send + Sync, R: Send> {
-    head: NonNull<Cell>,
-    waking: Waking<'a>,
-    source: u32,
-    site: &'static Location<'static>,
-    /// Candidates that no share was sent for.
-    unused: u32,
+    sender: Sender<'a>,
     of: PhantomData<(F, R)>,
 }
 
@@ -156,78 +188,67 @@ impl<'a, F: Fn(u32) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
         candidates: u32,
         f: F,
     ) -> Self {
-        let head = pools.get(source);
-        // SAFETY: we have just had it, and its storage is empty.
-        unsafe {
-            let cell = head.as_ref();
-            cell.prepare(Many::<F, R>::HEAD, source, 0, site);
-            cell.expects(candidates + 1);
-            cell.fill(f);
-            cell.set_chain(ptr::null_mut());
-        }
-        // SAFETY: prepared; `finish` and `drop` count us off after all were woken.
-        let waking = unsafe { Waking::new(head, source) };
-        Sending { head, waking, source, site, unused: candidates, of: PhantomData }
-    }
-
-    /// The push of this CPU's share found its target asleep.
-    #[inline]
-    pub(crate) fn wakes(&mut self, cpu: u32, sleeper: &'a Sleeper) {
-        self.waking.wakes(cpu, sleeper);
-    }
-
-    /// Wakes those that still sleep.
-    pub(crate) fn wake_all(&mut self) {
-        self.waking.all();
+        let sender = Sender::new(pools, Many::<F, R>::HEAD, source, site, candidates, f);
+        // SAFETY: we send the call.
+        unsafe { sender.head.as_ref().set_chain(ptr::null_mut()) };
+        Sending { sender, of: PhantomData }
     }
 
     /// The share of one CPU. It is sent, or given to [`Sending::take_back`] before another is made.
     pub(crate) fn share(&mut self, pools: &Pools, cpu: u32) -> Message {
-        debug_assert!(self.unused > 0, "more shares than candidates");
-        self.unused -= 1;
-        let share = pools.get(self.source);
+        let share = self.sender.share(pools, Many::<F, R>::SHARE, cpu);
         // SAFETY: we have just had it; and we send the call.
         unsafe {
-            let cell = share.as_ref();
-            cell.prepare(Many::<F, R>::SHARE, self.source, cpu, self.site);
-            cell.set_head(self.head);
-            cell.set_chain(self.head.as_ref().chain());
-            self.head.as_ref().set_chain(share.as_ptr());
+            let head = self.sender.head.as_ref();
+            share.as_ref().set_chain(head.chain());
+            head.set_chain(share.as_ptr());
             Message::new(share)
         }
+    }
+
+    /// The last share was accepted, and found this sleeper, if any: it is woken, at the latest by [`Sending::wake_all`].
+    #[inline]
+    pub(crate) fn pushed(&mut self, cpu: u32, asleep: Option<&'a Sleeper>) {
+        self.sender.pushed(cpu, asleep);
     }
 
     /// The last share wasn't accepted: it is no part of the call.
     pub(crate) fn take_back(&mut self, share: Message) {
         let share = share.into_cell();
-        self.unused += 1;
+        self.sender.unused += 1;
         // SAFETY: we send the call, the share is the last in the chain, and nobody else has it.
         unsafe {
-            debug_assert_eq!(self.head.as_ref().chain(), share.as_ptr());
-            self.head.as_ref().set_chain(share.as_ref().chain());
+            let head = self.sender.head.as_ref();
+            debug_assert_eq!(head.chain(), share.as_ptr());
+            head.set_chain(share.as_ref().chain());
             Cell::put_back(share);
         }
     }
 
+    /// Wakes those that still sleep.
+    pub(crate) fn wake_all(&mut self) {
+        self.sender.wake_all();
+    }
+
     /// All are sent.
-    pub(crate) fn finish(mut self) -> Waiting<R> {
+    pub(crate) fn finish(self) -> Waiting<R> {
+        ManuallyDrop::new(self).over()
+    }
+
+    /// Leaves the call to those that run it, and to the handle. Once.
+    fn over(&mut self) -> Waiting<R> {
         self.wake_all();
-        let (head, unused) = (self.head, self.unused);
-        mem::forget(self);
-        // SAFETY: the count of the caller, and of those who got no share. The handle keeps the call.
-        unsafe { Many::<F, R>::count_off(head, 1 + unused) };
+        let head = self.sender.head;
+        // SAFETY: counted once. The handle keeps the call.
+        unsafe { Many::<F, R>::count_off(head, self.sender.uncounted()) };
         Waiting { head, of: PhantomData }
     }
 }
 
 impl<F: Fn(u32) -> R + Send + Sync, R: Send> Drop for Sending<'_, F, R> {
-    /// Whoever sends it panics: what was sent runs, and nobody waits.
+    /// The sending thread panics: what was sent runs, and nobody waits.
     fn drop(&mut self) {
-        self.wake_all();
-        let waiting = Waiting::<R> { head: self.head, of: PhantomData };
-        // SAFETY: as in `finish`.
-        unsafe { Many::<F, R>::count_off(self.head, 1 + self.unused) };
-        drop(waiting);
+        drop(self.over());
     }
 }
 
@@ -406,7 +427,8 @@ impl<F: Fn(u32) + Send + Sync> Cast<F> {
     /// # Safety
     /// As [`Kind::run`].
     unsafe fn run(this: NonNull<Cell>) -> Ended {
-        // SAFETY: the message is ours; the head lives until we are counted off.
+        // SAFETY: the message is ours; the head lives until we are counted off, the targets that it lists with it
+        // (`Cell::sleepers`).
         unsafe {
             let (cpu, head) = (this.as_ref().cpu(), this.as_ref().head());
             Cell::put_back(this);
@@ -450,11 +472,7 @@ impl<F: Fn(u32) + Send + Sync> Cast<F> {
 
 /// The caller's side of a call to many, that nobody waits for, while it is sent. All that was sent runs.
 pub(crate) struct Casting<'a, F: Fn(u32) + Send + Sync> {
-    head: NonNull<Cell>,
-    waking: Waking<'a>,
-    source: u32,
-    site: &'static Location<'static>,
-    unused: u32,
+    sender: Sender<'a>,
     of: PhantomData<F>,
 }
 
@@ -467,42 +485,26 @@ impl<'a, F: Fn(u32) + Send + Sync> Casting<'a, F> {
         candidates: u32,
         f: F,
     ) -> Self {
-        let head = pools.get(source);
-        // SAFETY: we have just had it, and its storage is empty.
-        unsafe {
-            let cell = head.as_ref();
-            cell.prepare(Cast::<F>::HEAD, source, 0, site);
-            cell.expects(candidates + 1);
-            cell.fill(f);
-        }
-        // SAFETY: prepared; `drop` counts us off after all were woken.
-        let waking = unsafe { Waking::new(head, source) };
-        Casting { head, waking, source, site, unused: candidates, of: PhantomData }
-    }
-
-    /// As [`Sending::wakes`].
-    #[inline]
-    pub(crate) fn wakes(&mut self, cpu: u32, sleeper: &'a Sleeper) {
-        self.waking.wakes(cpu, sleeper);
+        let sender = Sender::new(pools, Cast::<F>::HEAD, source, site, candidates, f);
+        Casting { sender, of: PhantomData }
     }
 
     /// As [`Sending::share`].
     pub(crate) fn share(&mut self, pools: &Pools, cpu: u32) -> Message {
-        debug_assert!(self.unused > 0, "more shares than candidates");
-        self.unused -= 1;
-        let share = pools.get(self.source);
-        // SAFETY: we have just had it; and we send the call.
-        unsafe {
-            let cell = share.as_ref();
-            cell.prepare(Cast::<F>::SHARE, self.source, cpu, self.site);
-            cell.set_head(self.head);
-            Message::new(share)
-        }
+        let share = self.sender.share(pools, Cast::<F>::SHARE, cpu);
+        // SAFETY: filled: a share of a cast has its function in the head.
+        unsafe { Message::new(share) }
+    }
+
+    /// As [`Sending::pushed`]; the drop wakes the rest.
+    #[inline]
+    pub(crate) fn pushed(&mut self, cpu: u32, asleep: Option<&'a Sleeper>) {
+        self.sender.pushed(cpu, asleep);
     }
 
     /// As [`Sending::take_back`].
     pub(crate) fn take_back(&mut self, share: Message) {
-        self.unused += 1;
+        self.sender.unused += 1;
         // SAFETY: nobody else has it, and its storage is empty.
         unsafe { Cell::put_back(share.into_cell()) };
     }
@@ -510,8 +512,8 @@ impl<'a, F: Fn(u32) + Send + Sync> Casting<'a, F> {
 
 impl<F: Fn(u32) + Send + Sync> Drop for Casting<'_, F> {
     fn drop(&mut self) {
-        self.waking.all();
-        // SAFETY: the count of the caller, and of those who got no share.
-        unsafe { Cast::<F>::count_off(self.head, 1 + self.unused) };
+        self.sender.wake_all();
+        // SAFETY: counted once.
+        unsafe { Cast::<F>::count_off(self.sender.head, self.sender.uncounted()) };
     }
 }
