@@ -186,7 +186,7 @@ struct World {
     queue: Mutex<Weak<Queue>>,
     /// What was submitted on each CPU and not started yet, in order.
     waiting: Mutex<[Vec<u64>; 4]>,
-    /// Who has ended, by block.
+    /// How often the request of each block has ended.
     ended: Mutex<Vec<u32>>,
     /// What the driver keeps, and what it completes in the commit.
     held: Mutex<(Vec<Started>, Vec<Started>)>,

@@ -137,7 +137,7 @@ impl Hctx {
         None
     }
 
-    /// Who has the backlog is the runner.
+    /// The backlog shows that the caller is the runner.
     fn is_hand_empty(&self, _: &Backlog) -> bool {
         // SAFETY: the caller is the runner.
         unsafe { self.hand.is_empty() }
@@ -148,7 +148,7 @@ impl Hctx {
     fn collect(&self, core: &Core, backlog: &mut Backlog) {
         core.software.collect(&self.ctxs, backlog);
         if !self.is_hand_empty(backlog) {
-            // SAFETY: who has the backlog is the runner.
+            // SAFETY: the backlog is the runner's.
             backlog.extend(iter::from_fn(|| unsafe { self.hand.pop() }));
         }
         RunnerStats::add(&self.runner_stats.merged, backlog.take_merged());

@@ -251,7 +251,7 @@ fn a_shutdown_takes_what_is_bound_in_the_order_of_the_graph_and_looks_at_no_slot
     let up = |bound: Vec<Option<Arc<dyn Bound>>>| bound.iter().map(Option::is_some).collect();
     let expected = vec![false, false, true];
     assert_eq!(up(s.devices.bound_objects()), expected);
-    // Whoever sorted the slots now would find another order.
+    // A sort of the slots would give another order now.
     let last = s.devices.slots.len() as u64;
     (last..).zip(s.devices.slots.iter_mut().rev()).for_each(|(n, slot)| slot.registration = n);
     let taken: Vec<bool> = up(s.devices.take_bound());
