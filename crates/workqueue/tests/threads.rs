@@ -1,10 +1,10 @@
 //! How many threads the pools have: in all, and after a while.
 #![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use corewise_sync::Completion;
-use corewise_topology::{AffinityScope, Machine};
+use corewise_topology::{AffinityScope, CpuSet, Machine};
 use corewise_workqueue::{JoinHandle, PoolReport, WorkerPools, Workqueue};
 
 fn machine() -> Machine {
@@ -68,4 +68,30 @@ fn after_a_burst_of_blockers_the_workers_that_only_it_needed_leave_within_second
         queue.spawn(|| ()).join().unwrap();
         pool.workers <= 4
     });
+}
+
+#[test]
+fn a_worker_that_is_pinned_to_one_cpu_makes_the_next_one_where_all_cpus_of_the_pod_may_run_it() {
+    let machine = Machine::live().unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sees = Arc::clone(&seen);
+    let pools = WorkerPools::builder(&machine)
+        .spawn_handler(move |worker| {
+            let may_use: CpuSet =
+                corewise_sync::sys::affinity().expect("Linux tells").iter().collect();
+            sees.lock().unwrap().push(may_use);
+            std::thread::Builder::new().spawn(move || worker.run()).map(drop)
+        })
+        .build();
+    let queue = queue(&pools, AffinityScope::System);
+    let gate = Arc::new(Completion::new());
+    // Each that blocks has its worker make the next one.
+    let items = blockers(&queue, &gate, 4);
+    until(&pools, 0, |pool| pool.blocked >= 4);
+    gate.complete();
+    items.into_iter().for_each(|item| item.join().unwrap());
+    let pod = &pools.report()[0].cpus;
+    let seen = seen.lock().unwrap();
+    assert!(seen.len() > 1, "workers have made workers");
+    assert!(seen.iter().all(|may_use| pod.is_subset(may_use)), "{pod} among each of {seen:?}");
 }

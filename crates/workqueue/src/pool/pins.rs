@@ -186,6 +186,23 @@ impl Pins {
         }
     }
 
+    /// Lend: calls `f`, which makes a thread for `cpus`, while the calling thread may use these, too. A thread begins
+    /// where the one that makes it may be: below one that is pinned to a single CPU it would wait there until that one
+    /// sleeps.
+    pub(super) fn lend<R>(&self, own: &OwnCpu, cpus: &CpuSet, f: impl FnOnce() -> R) -> R {
+        let lent = self.are_real() && {
+            let inner = self.pins.lock();
+            let thread = inner.threads.iter().find(|thread| ptr::eq(&*thread.own, own));
+            thread.is_some_and(|thread| inner.widen(thread, cpus))
+        };
+        let made = f();
+        if lent {
+            // To what was set last: that may have changed meanwhile.
+            self.renew(own);
+        }
+        made
+    }
+
     /// Pins the calling thread to what it is to be pinned to now.
     #[cold]
     fn renew(&self, own: &OwnCpu) {
@@ -315,10 +332,19 @@ impl Inner {
 
     fn pin(&self, thread: &Thread) -> Option<Refused> {
         thread.own.left.store(false, Ordering::Relaxed);
-        let own = thread.own.get().map(|cpu| CpuSet::from_iter([cpu]));
-        let cpus = own.as_ref().unwrap_or(&self.cpus);
-        let error = pin_thread(thread.tid, cpus).err()?;
-        Some(Refused { cpus: cpus.clone(), error })
+        let cpus = self.cpus_of(thread);
+        let error = pin_thread(thread.tid, &cpus).err()?;
+        Some(Refused { cpus, error })
+    }
+
+    fn cpus_of(&self, thread: &Thread) -> CpuSet {
+        thread.own.get().map_or_else(|| self.cpus.clone(), |cpu| CpuSet::from_iter([cpu]))
+    }
+
+    /// Lets the thread use these CPUs, too; whether it couldn't before, and now can.
+    fn widen(&self, thread: &Thread, cpus: &CpuSet) -> bool {
+        let own = self.cpus_of(thread);
+        !cpus.is_subset(&own) && pin_thread(thread.tid, &own.union(cpus)).is_ok()
     }
 }
 
@@ -382,6 +408,23 @@ mod tests {
 
     fn own(own: &[Arc<OwnCpu>]) -> Vec<Option<u32>> {
         own.iter().map(|own| own.get()).collect()
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "it doesn't know the system call")]
+    fn a_thread_that_a_pinned_worker_makes_may_begin_on_all_its_cpus_and_the_worker_stays_pinned() {
+        fn may_use() -> Option<CpuSet> {
+            corewise_sync::sys::affinity().map(|mask| mask.iter().collect())
+        }
+        let before = may_use().expect("Linux tells");
+        let pins = Pins::new(before.clone(), Pinning::Cpu);
+        let own = Arc::new(OwnCpu::none());
+        let _arrived = pins.arrive(&own, current_cpu());
+        let alone = CpuSet::from_iter([own.get().expect("one is free")]);
+        assert_eq!(may_use(), Some(alone.clone()));
+        let made = pins.lend(&own, &before, || std::thread::spawn(may_use).join());
+        assert_eq!(made.expect("it doesn't panic"), Some(before));
+        assert_eq!(may_use(), Some(alone));
     }
 
     #[test]

@@ -97,8 +97,15 @@ pub(super) fn start<F: FencePolicy>(
         mem::forget(alive);
     };
     let lost = Arc::clone(&group);
-    group.spawner.spawn(name, run, move || {
+    let lost = move || {
         lost.not_made(pool, id, &io::Error::other("the spawn handler's thread didn't run it"));
+    };
+    let make = || group.spawner.spawn(name, run, lost);
+    current_worker::with_own(&group, |maker| match maker {
+        Some(maker) => {
+            group.pools[maker.pool].pins.lend(&maker.own_cpu, &group.pools[pool].pins.cpus(), make)
+        }
+        None => make(),
     })
 }
 
