@@ -5,10 +5,10 @@
 mod common;
 
 use std::sync::mpsc;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use common::{Held, Rig, STALL, block, watched};
-use corewise_blockmq::{BlockDevice, Plug, Queue};
+use corewise_blockmq::{BlockDevice, Dispatch, Driver, Geometry, Plug, Queue, Started};
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::context::AtomicSection;
 
@@ -136,4 +136,83 @@ fn who_waits_for_room_in_a_queue_that_goes_is_answered_once_the_driver_is_done()
     let ended = done.into_iter().map(|done| done.recv_timeout(STALL).unwrap().result);
     assert_eq!(ended.filter(Result::is_ok).count(), ROOM as usize);
     thread.join().unwrap();
+}
+
+/// May block, and submits ten requests to its own queue in the first commit, more than there is room for.
+#[derive(Default)]
+struct Feeds {
+    /// I: set before the first request.
+    queue: OnceLock<Weak<Queue>>,
+    /// I: freezes the queue before.
+    freezes: bool,
+    /// A: the first commit has begun.
+    began: AtomicU64,
+    /// I: set before the first request.
+    done: OnceLock<mpsc::Sender<()>>,
+}
+
+impl Driver for Feeds {
+    fn kind(&self) -> &'static str {
+        "feeds"
+    }
+    fn geometry(&self) -> Geometry {
+        Geometry::new(1 << 30)
+    }
+    fn may_block(&self) -> bool {
+        true
+    }
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        rq.complete(Ok(()));
+        Dispatch::Started
+    }
+    fn commit(&self, _hctx: usize) {
+        if self.began.fetch_add(1, Ordering::Relaxed) > 0 {
+            return;
+        }
+        let queue = self.queue.get().unwrap().upgrade().unwrap();
+        if self.freezes {
+            queue.start_freeze();
+        }
+        let done = self.done.get().unwrap();
+        for n in 0..5 {
+            let tell = || {
+                let done = done.clone();
+                move |_| done.send(()).unwrap()
+            };
+            queue.submit(block(n).on_complete(tell()));
+            queue.submit_batch(&mut std::iter::once(block(n).on_complete(tell())));
+        }
+        done.send(()).unwrap();
+    }
+}
+
+fn a_driver_feeds_its_own_queue(freezes: bool) {
+    let rig = rig();
+    let driver = Arc::new(Feeds { freezes, ..Feeds::default() });
+    let (tx, done) = mpsc::channel();
+    driver.done.set(tx).unwrap();
+    let queue = Queue::builder(&rig.machine, driver.clone()).nr_requests(ROOM).build(&rig.wq);
+    driver.queue.set(Arc::downgrade(&queue)).unwrap();
+    queue.submit(block(0));
+    let wait = || done.recv_timeout(STALL).expect("a runner waits for room that only it can make");
+    if freezes {
+        wait();
+        queue.freeze();
+        queue.unfreeze();
+        queue.unfreeze();
+        (0..10).for_each(|_| wait());
+    } else {
+        (0..11).for_each(|_| wait());
+    }
+    queue.drain();
+}
+
+#[test]
+fn a_driver_that_may_block_and_submits_to_its_own_full_queue_does_not_wait_for_room() {
+    a_driver_feeds_its_own_queue(false);
+}
+
+#[test]
+fn a_driver_that_may_block_and_submits_to_its_own_frozen_queue_does_not_wait_for_the_thaw() {
+    a_driver_feeds_its_own_queue(true);
 }

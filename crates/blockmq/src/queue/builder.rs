@@ -74,8 +74,8 @@ impl QueueBuilder {
 
     /// How many requests may be inside through each CPU, at least 1, before a thread that submits one more and may
     /// block waits until there is room; else 10 240. As many may wait outside while the queue is frozen. Requests that
-    /// are submitted in atomic sections, as by completion functions, count and don't wait. (The kernel's `nr_requests`,
-    /// in sysfs; there nobody gets more.)
+    /// are submitted in atomic sections, as by completion functions, or by the queue's own driver while it is called,
+    /// count and don't wait. (The kernel's `nr_requests`, in sysfs; there nobody gets more.)
     pub fn nr_requests(mut self, most: u32) -> Self {
         self.nr_requests = most;
         self

@@ -11,7 +11,7 @@ use corewise_workqueue::{EndNotice, Workqueue};
 
 use super::layout::Layout;
 use crate::cache::{Cache, Taken};
-use crate::complete::Placement;
+use crate::complete::{Placement, nest};
 use crate::ctx::SoftwareQueues;
 use crate::driver::Driver;
 use crate::end::End;
@@ -237,12 +237,17 @@ impl Core {
         }
     }
 
-    /// By hand nobody else makes room.
+    /// By hand nobody else makes room; and a runner may be the one that has to make it, after this pass.
     #[cold]
     fn wait_for_room(&self, slot: usize) {
-        if self.wq.is_some() && !context::in_atomic_section() {
+        if self.wq.is_some() && !context::in_atomic_section() && !self.is_in_a_pass() {
             context::blocking("a wait for room in a queue", || self.usage.wait_for_room(slot));
         }
+    }
+
+    /// Whether the thread is in a pass of one of the hardware queues. The driver may block, else that is an atomic section.
+    fn is_in_a_pass(&self) -> bool {
+        self.hctxs().any(nest::is_in_pass_of)
     }
 
     /// Checks a request, takes it in, and runs its hardware queue.
