@@ -24,7 +24,8 @@ pub enum Spin {
     ///
     /// A target of an ordinary priority spins for as long as calls keep coming: the scheduler has others that want its CPU
     /// share it. A target of a real-time priority ([`Priority::Fifo`](crate::Priority::Fifo)) or a niceness below 0 would keep
-    /// it from them: so after 150 us that one sleeps again, and for as long it doesn't spin then. (It looks at the clock
+    /// it from them: so after 150 us that one sleeps again, and for as long it doesn't spin then. Where calls follow each other
+    /// without a gap others get less than a tenth of its CPU all the same, since each sleep ends with a call. (It looks at the clock
     /// once in 16 calls that it spun for: where their functions take long it is later by those.)
     #[default]
     Habit,

@@ -72,7 +72,8 @@ const SHORT_SLEEP: Duration = Duration::from_micros(100);
 const PROOF: u16 = 2;
 const MOST_PROOF: u16 = 256;
 /// How long a target stays awake without a sleep before it is asked whether others get its CPU meanwhile; and how
-/// long one from which they don't get it then doesn't spin: so half of the time at most, and never for long.
+/// long one from which they don't get it then doesn't spin: so it spins half of the time at most. It is no share for the
+/// others: calls without a gap end each sleep at once.
 const BURST: Duration = Duration::from_micros(150);
 const PAUSE: Duration = BURST;
 
