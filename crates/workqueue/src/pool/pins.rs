@@ -190,6 +190,7 @@ impl Pins {
     /// where the one that makes it may be: below one that is pinned to a single CPU it would wait there until that one
     /// sleeps.
     pub(super) fn lend<R>(&self, own: &OwnCpu, cpus: &CpuSet, f: impl FnOnce() -> R) -> R {
+        self.come_back(own);
         let lent = self.are_real() && {
             let inner = self.pins.lock();
             let thread = inner.threads.iter().find(|thread| ptr::eq(&*thread.own, own));
@@ -423,8 +424,22 @@ mod tests {
         let alone = CpuSet::from_iter([own.get().expect("one is free")]);
         assert_eq!(may_use(), Some(alone.clone()));
         let made = pins.lend(&own, &before, || std::thread::spawn(may_use).join());
-        assert_eq!(made.expect("it doesn't panic"), Some(before));
-        assert_eq!(may_use(), Some(alone));
+        assert_eq!(made.expect("it doesn't panic"), Some(before.clone()));
+        assert_eq!(may_use(), Some(alone.clone()));
+        // Its CPU, and each other one, was given to others while it slept there.
+        let others: Vec<_> = before.iter().map(|_| Arc::new(OwnCpu::none())).collect();
+        {
+            let mut inner = pins.pins.lock();
+            let thread = |own: &Arc<OwnCpu>| Thread { tid: Tid::current(), own: Arc::clone(own) };
+            inner.threads.extend(others.iter().map(thread));
+            inner.hand_out();
+            let heir = others.iter().find(|other| other.get().is_none()).expect("one is without");
+            inner.hand_over(heir, alone.first().expect("it is one CPU"));
+        }
+        assert_eq!((own.get(), may_use()), (None, Some(alone)));
+        let made = pins.lend(&own, &before, || std::thread::spawn(may_use).join());
+        assert_eq!(made.expect("it doesn't panic"), Some(before.clone()));
+        assert_eq!(may_use(), Some(before), "it has come back");
     }
 
     #[test]
