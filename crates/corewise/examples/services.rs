@@ -166,7 +166,7 @@ async fn run(devices: Arc<DeviceManager>) -> Result<(), Box<dyn Error>> {
     for failed in up.not_bound() {
         println!("{} did not come up: {:?}", failed.name, failed.outcome);
     }
-    say("up", up.bound().count(), &up.timeline);
+    say("up", up.bound().count(), &up.timeline());
 
     let listener = devices.bound::<Service>("listener7").ok_or("there is no listener7")?;
     println!("{}", listener.inbox.ask().await.ok_or("listener7 has died")?);

@@ -108,7 +108,7 @@ impl DeviceManager {
             if state.drivers.find(&name).is_some() {
                 return Err(Error::DuplicateDriver(name));
             }
-            let driver = Arc::new(Registered { driver, name, probe_type });
+            let driver = Arc::new(Registered { driver, name: Arc::from(name), probe_type });
             state.drivers.add(driver.clone());
             let anew = self.registry.clock.now() + state.deferral_timeout;
             state.deferral_ends = state.deferral_ends.map(|_| anew);

@@ -77,9 +77,9 @@ fn a_completion_that_is_dropped_fails_the_probe_and_nobody_waits() {
     let decls = vec![decl("a", &[]), decl("b", &["a"])];
     let up = rig.manager.bring_up(decls, &BringUpOptions::new().keep_going(true)).unwrap();
     dropper.join().unwrap();
-    let ProbeOutcome::Failed(error) = &up.devices[0].outcome else { panic!("{up:?}") };
+    let ProbeOutcome::Failed(error) = &up.devices()[0].outcome else { panic!("{up:?}") };
     assert!(error.to_string().contains("dropped"), "{error}");
-    assert_eq!(up.devices[1].outcome, ProbeOutcome::Skipped { culprit: "a".into() });
+    assert_eq!(up.devices()[1].outcome, ProbeOutcome::Skipped { culprit: "a".into() });
 }
 
 /// Panics, after it has given its completion away.
@@ -102,7 +102,7 @@ fn a_panic_fails_the_probe_at_once_and_what_its_completion_says_later_changes_no
     let (give, given) = channel();
     rig.manager.register(Arc::new(Panics(Mutex::new(Some(give))))).unwrap();
     let up = rig.manager.bring_up(vec![decl("a", &[])], &BringUpOptions::new()).unwrap();
-    let ProbeOutcome::Failed(error) = &up.devices[0].outcome else { panic!("{up:?}") };
+    let ProbeOutcome::Failed(error) = &up.devices()[0].outcome else { panic!("{up:?}") };
     assert!(error.is_panic());
     given.recv().unwrap().finish(Ok(Arc::new(Connection)));
     assert!(rig.manager.bound::<Connection>("a").is_none());
@@ -119,7 +119,7 @@ fn a_driver_without_any_probe_fails_its_devices_and_says_what_to_implement() {
     let rig = Rig::new("core:1 pu:1");
     rig.manager.register(Arc::new(Empty)).unwrap();
     let up = rig.manager.bring_up(vec![decl("a", &[])], &BringUpOptions::new()).unwrap();
-    let ProbeOutcome::Failed(error) = &up.devices[0].outcome else { panic!("{up:?}") };
+    let ProbeOutcome::Failed(error) = &up.devices()[0].outcome else { panic!("{up:?}") };
     assert!(error.to_string().contains("Driver::start_probe"), "{error}");
 }
 
@@ -203,7 +203,7 @@ fn a_bring_up_that_takes_too_long_as_a_whole_names_what_runs_and_leaves_the_rest
     let options = BringUpOptions::new().timeout(Duration::from_millis(5)).on_hang(HangPolicy::Skip);
     let up = rig.manager.bring_up(decls, &options.keep_going(true)).unwrap();
     assert!(up.gave_up && up.overdue == ["a"], "{up:?}");
-    assert_eq!(up.devices[1].outcome, ProbeOutcome::Cancelled);
+    assert_eq!(up.devices()[1].outcome, ProbeOutcome::Cancelled);
     // The shutdown waits for nobody who was given up, and what comes after it is dropped.
     rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
     let late = Arc::new(Connection);

@@ -38,10 +38,11 @@ fn a_diamond_comes_up_in_dependency_order_and_consumers_get_their_suppliers() {
     for (device, need) in edges(&decls) {
         assert!(rig.log.place("probe ends", need) < rig.log.place("probe begins", device));
     }
-    assert_eq!(up.timeline.edges().len(), 4);
-    assert_eq!(up.timeline.edges_not_kept().count(), 0);
-    let end = up.timeline.find("end").unwrap();
-    let released_by = up.timeline.span(end).released_by.clone().unwrap();
+    let timeline = up.timeline();
+    assert_eq!(timeline.edges().len(), 4);
+    assert_eq!(timeline.edges_not_kept().count(), 0);
+    let end = timeline.find("end").unwrap();
+    let released_by = timeline.span(end).released_by.clone().unwrap();
     assert!(["a", "b"].contains(&released_by.as_str()));
     assert_eq!(rig.manager.bound::<Unit>("end").unwrap().name, "end");
 }
@@ -63,8 +64,9 @@ fn five_hundred_devices_in_a_random_graph_all_come_up_in_order() {
     for (device, need) in edges(&decls) {
         assert!(rig.log.place("probe ends", need) < rig.log.place("probe begins", device));
     }
-    assert_eq!(up.timeline.spans().len(), total);
-    assert_eq!(up.timeline.edges_not_kept().count(), 0);
+    let timeline = up.timeline();
+    assert_eq!(timeline.spans().len(), total);
+    assert_eq!(timeline.edges_not_kept().count(), 0);
     let mut counts = counts.lock().unwrap().clone();
     counts.sort_unstable();
     assert_eq!(counts, (1..=total).map(|n| (n, total)).collect::<Vec<_>>());
@@ -82,9 +84,10 @@ fn three_devices_of_one_node_probe_at_once_on_different_cpus_of_that_node() {
     let decls: Vec<DeviceDecl> =
         ["nvme0", "nvme1", "nvme2"].map(|n| decl(n, &[]).node(Some(1))).into();
     let up = rig.manager.bring_up(decls, &options()).unwrap();
-    let cpus: BTreeSet<Option<u32>> = up.timeline.spans().iter().map(|s| s.cpu).collect();
+    let timeline = up.timeline();
+    let cpus: BTreeSet<Option<u32>> = timeline.spans().iter().map(|s| s.cpu).collect();
     assert_eq!(cpus, BTreeSet::from([Some(4), Some(5), Some(6)]));
-    assert!(up.timeline.spans().iter().all(|s| s.node == Some(1)));
+    assert!(timeline.spans().iter().all(|s| s.node == Some(1)));
 }
 
 #[test]
@@ -124,7 +127,8 @@ fn a_failure_with_keep_going_skips_its_dependents_and_harms_nobody_else() {
     let bound: Vec<&str> = up.bound().map(|d| d.name.as_str()).collect();
     assert_eq!(bound, ["good", "other"]);
     assert_eq!((up.stopped_by.as_deref(), up.cancelled), (None, false));
-    let span = up.timeline.span(up.timeline.find("behind").unwrap());
+    let timeline = up.timeline();
+    let span = timeline.span(timeline.find("behind").unwrap());
     assert!(span.outcome.message().unwrap().contains("\"bad\""));
     let down = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
     assert_eq!(down.order().collect::<Vec<_>>(), ["other", "good"]);
@@ -184,7 +188,8 @@ fn synchronous_probes_run_in_order_inline_without_a_node_and_on_a_worker_near_th
     let me = std::thread::current().id();
     let inline: Vec<bool> = begins.iter().map(|(_, thread)| *thread == me).collect();
     assert_eq!(inline, [true, false, true, false]);
-    let cpu = |name| up.timeline.span(up.timeline.find(name).unwrap()).cpu;
+    let timeline = up.timeline();
+    let cpu = |name| timeline.span(timeline.find(name).unwrap()).cpu;
     assert_eq!((cpu("near"), cpu("near-too")), (Some(4), Some(5)));
 }
 
@@ -270,7 +275,7 @@ fn with_keep_going_faulty_declarations_are_reported_and_the_rest_comes_up() {
         ProbeOutcome::Skipped { culprit } => format!("needs {culprit}"),
         other => format!("{other:?}"),
     };
-    let outcomes: Vec<String> = up.devices.iter().map(|d| short(&d.outcome)).collect();
+    let outcomes: Vec<String> = up.devices().iter().map(|d| short(&d.outcome)).collect();
     assert_eq!(
         outcomes,
         [
@@ -302,7 +307,7 @@ fn a_later_bring_up_may_use_devices_of_an_earlier_one() {
     assert_eq!(outcome(&up, "volume"), ProbeOutcome::Bound);
     assert_eq!(outcome(&up, "other"), ProbeOutcome::Skipped { culprit: "dead".into() });
     assert!(matches!(
-        &up.devices[2].outcome,
+        &up.devices()[2].outcome,
         ProbeOutcome::Rejected(GraphError::DuplicateName { first: None, .. })
     ));
     let down = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();

@@ -378,7 +378,7 @@ fn rule_1_2_15_a_deferred_probe_is_tried_again_after_a_bind_and_its_cost_is_know
         rig.register(driver).unwrap();
         let up = rig.manager.bring_up(vec![decl("disk", &[])], &BringUpOptions::new()).unwrap();
         let deferred = ProbeOutcome::Deferred { reason: "no clock".into() };
-        assert_eq!(up.devices[0].outcome, deferred);
+        assert_eq!(up.devices()[0].outcome, deferred);
         assert_eq!(
             rig.manager.pending()[0].to_string(),
             "disk: deferred by its driver (no clock), tried 2 times"

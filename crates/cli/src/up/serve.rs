@@ -107,11 +107,12 @@ impl Server {
         complete &= up.is_complete() && lacking.is_empty();
         self.left_out.extend(not_up(&up, &lacking, &plan));
         let interrupted = self.stop.came();
+        let times = up.timeline();
         let nothing = up.bound().all(|device| lacking.contains_key(&device.name));
         if interrupted.is_some() || nothing || !(complete || self.keep_going) {
-            return self.give_up(running, &up.timeline, interrupted);
+            return self.give_up(running, &times, interrupted);
         }
-        self.report.bring_up(&up.timeline);
+        self.report.bring_up(&times);
         self.tell_notes(&running);
         self.cleanup.keep_files();
         if self.keep_going {
@@ -121,7 +122,7 @@ impl Server {
         let why = match self.accept(&running, listeners) {
             Ok(endpoints) => {
                 self.ready(&running, &endpoints, control.as_ref());
-                self.write_timelines(&[&up.timeline], &mut complete);
+                self.write_timelines(&[&times], &mut complete);
                 self.stop.wait(self.duration)
             }
             Err(error) => {
@@ -133,8 +134,8 @@ impl Server {
         self.report.stopping(&why);
         let Down { timeline: down, hangs, holds } = self.shut_down(&running, &mut complete);
         self.report.shutdown(&down);
-        running.known.keep(&[&up.timeline, &down]);
-        self.write_timelines(&[&up.timeline, &down], &mut complete);
+        running.known.keep(&[&times, &down]);
+        self.write_timelines(&[&times, &down], &mut complete);
         let took = down.makespan();
         match hangs {
             false => self.report.done(complete, &format!("all is down after {took}.")),
@@ -318,7 +319,7 @@ impl Server {
 
     /// One message for each device that failed by itself.
     fn tell_failures(&self, up: &BringUp, lacking: &BTreeMap<String, String>, plan: &Plan) {
-        for device in &up.devices {
+        for device in up.devices() {
             let message = match &device.outcome {
                 ProbeOutcome::Failed(error) => error.to_string(),
                 ProbeOutcome::Rejected(fault) => fault.to_string(),
@@ -480,7 +481,7 @@ fn not_up(up: &BringUp, lacking: &BTreeMap<String, String>, plan: &Plan) -> Vec<
     let is_out = |device: &&DeviceReport| {
         device.outcome != ProbeOutcome::Bound || lacking.contains_key(&device.name)
     };
-    let devices = up.devices.iter().filter(is_out).map(|device| {
+    let devices = up.devices().iter().filter(is_out).map(|device| {
         let subject = match plan.origin(&device.name) {
             Some((subject, _)) => subject.clone(),
             None => Subject::Device(Ok(device.name.clone())),

@@ -2,10 +2,11 @@
 
 use crate::driver::ProbeError;
 use crate::event::Observer;
-use crate::registry::{Finished, ProbeCost};
+use crate::registry::{Called, Finished, ProbeCost};
 use crate::{AsyncProbe, Cancel, DeviceId, GraphError, HangPolicy, record};
 use corewise_timeline::{Outcome, SpanKind, Timeline};
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How to bring devices up. The default: side by side, as far as they don't need each other; stop at the
@@ -162,14 +163,14 @@ impl ProbeOutcome {
     }
 }
 
-/// What a bring-up did: one outcome per declaration, and when everything happened.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
+/// What a bring-up did: one outcome per declaration, and when everything happened. What it says of single
+/// devices is put into words when it is first asked for, so that nobody waits for that who doesn't read it.
+#[derive(Clone)]
 pub struct BringUp {
-    /// In the order of the declarations.
-    pub devices: Vec<DeviceReport>,
-    /// A span for each device, an edge for each dependency.
-    pub timeline: Timeline,
+    /// I: shared by copies.
+    finished: Arc<Finished>,
+    /// A: made when it is first asked for.
+    devices: OnceLock<Vec<DeviceReport>>,
     /// The device whose failure stopped the rest (never with `keep_going`).
     pub stopped_by: Option<String>,
     /// True where the bring-up was cancelled.
@@ -197,43 +198,67 @@ pub struct DeviceReport {
 impl BringUp {
     pub(crate) fn new(finished: Finished, cancelled: bool) -> BringUp {
         let graph = &finished.graph;
-        let driver = |id: DeviceId| {
-            let called = finished.devices[id.index()].1.clone();
-            called.or_else(|| record::named_driver(graph, id))
-        };
-        let records = &finished.records;
-        let timeline = record::timeline("bring-up", SpanKind::Probe, graph, records, driver);
         let name = |place| graph.name(DeviceId(place)).to_string();
         let stopped_by = finished.stopped_by.map(name);
         let overdue = finished.overdue.iter().map(|&place| name(place)).collect();
         let gave_up = finished.gave_up;
-        let report = |(place, (outcome, driver, cost))| {
-            let decl = graph.decl(DeviceId(place));
-            let driver: Option<String> = driver;
-            let driver = driver.unwrap_or_else(|| decl.driver.clone());
-            DeviceReport { name: decl.name.clone(), driver, outcome, cost }
+        let (finished, devices) = (Arc::new(finished), OnceLock::new());
+        BringUp { finished, devices, stopped_by, cancelled, overdue, gave_up }
+    }
+
+    /// What became of each device, in the order of the declarations.
+    pub fn devices(&self) -> &[DeviceReport] {
+        self.devices.get_or_init(|| {
+            let graph = &self.finished.graph;
+            let report = |(id, (outcome, called)): (DeviceId, &(ProbeOutcome, Called))| {
+                let decl = graph.decl(id);
+                let driver = called.driver.as_deref().unwrap_or(&decl.driver).to_string();
+                let (name, outcome) = (decl.name.clone(), outcome.clone());
+                DeviceReport { name, driver, outcome, cost: called.cost() }
+            };
+            graph.ids().zip(&self.finished.devices).map(report).collect()
+        })
+    }
+
+    /// A span for each device, an edge for each dependency. Made when asked for.
+    pub fn timeline(&self) -> Timeline {
+        let Finished { graph, devices, records, .. } = &*self.finished;
+        let driver = |id: DeviceId| {
+            let called = devices[id.index()].1.driver.as_ref().map(ToString::to_string);
+            called.or_else(|| record::named_driver(graph, id))
         };
-        let devices = (0u32..).zip(finished.devices).map(report).collect();
-        BringUp { devices, timeline, stopped_by, cancelled, overdue, gave_up }
+        record::timeline("bring-up", SpanKind::Probe, graph, records, driver)
     }
 
     /// True where every device is up.
     pub fn is_complete(&self) -> bool {
-        self.devices.iter().all(|d| d.outcome == ProbeOutcome::Bound)
+        self.finished.devices.iter().all(|(outcome, _)| *outcome == ProbeOutcome::Bound)
     }
 
     /// The devices that are up.
     pub fn bound(&self) -> impl Iterator<Item = &DeviceReport> {
-        self.devices.iter().filter(|d| d.outcome == ProbeOutcome::Bound)
+        self.devices().iter().filter(|d| d.outcome == ProbeOutcome::Bound)
     }
 
     /// The devices that are not up, for whatever reason, in the order of the declarations.
     pub fn not_bound(&self) -> impl Iterator<Item = &DeviceReport> {
-        self.devices.iter().filter(|d| d.outcome != ProbeOutcome::Bound)
+        self.devices().iter().filter(|d| d.outcome != ProbeOutcome::Bound)
     }
 
     /// The device of that name.
     pub fn device(&self, name: &str) -> Option<&DeviceReport> {
-        self.devices.iter().find(|d| d.name == name)
+        self.devices().iter().find(|d| d.name == name)
+    }
+}
+
+impl fmt::Debug for BringUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BringUp")
+            .field("devices", &self.devices())
+            .field("stopped_by", &self.stopped_by)
+            .field("cancelled", &self.cancelled)
+            .field("overdue", &self.overdue)
+            .field("gave_up", &self.gave_up)
+            .finish_non_exhaustive()
     }
 }

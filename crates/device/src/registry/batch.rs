@@ -2,7 +2,7 @@
 //! ones, in order.
 
 use super::policy::{Stuck, stuck};
-use super::{Candidate, Devices, Due, Effects, Key, Phase, ProbeCost, Why};
+use super::{Called, Candidate, Devices, Due, Effects, Key, Phase, Why};
 use crate::probe::ProbeOutcome;
 use crate::record::Record;
 use crate::{Cancel, DeviceDecl, DeviceId, Graph, GraphError, HangPolicy, ProbeError};
@@ -80,8 +80,8 @@ pub(crate) enum CallerStep {
 /// What a finished bring-up leaves.
 pub(crate) struct Finished {
     pub graph: Arc<Graph>,
-    /// By device: what became of it, by which driver, at what cost.
-    pub devices: Vec<(ProbeOutcome, Option<String>, ProbeCost)>,
+    /// By device: what became of it, by which driver and at what cost.
+    pub devices: Vec<(ProbeOutcome, Called)>,
     pub records: Vec<Record>,
     pub stopped_by: Option<u32>,
     /// Who was past its deadline.
@@ -665,8 +665,7 @@ impl Devices {
         }
         let device = |(outcome, key): (Option<ProbeOutcome>, &Option<Key>)| {
             let outcome = outcome.expect("every device is settled when the caller is done");
-            let (driver, cost) = key.map(|key| self.driver_and_cost(key)).unwrap_or_default();
-            (outcome, driver, cost)
+            (outcome, key.map(|key| self.called(key)).unwrap_or_default())
         };
         let devices = batch.outcomes.into_iter().zip(&batch.keys).map(device).collect();
         Some(Finished {

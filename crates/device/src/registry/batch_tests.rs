@@ -196,7 +196,7 @@ fn stepped_what_is_deferred_is_tried_again_when_all_else_was_and_after_each_bind
     let deferred = ProbeOutcome::Deferred { reason: "on purpose".into() };
     assert_eq!(devices[0].0, deferred);
     assert_eq!(devices[2].0, ProbeOutcome::Skipped { culprit: "late".into() });
-    let cost = &devices[0].2;
+    let cost = devices[0].1.cost();
     assert_eq!((cost.attempts, cost.deferrals), (2, 2));
     assert!(cost.deferring == cost.total && !cost.total.is_zero());
 }

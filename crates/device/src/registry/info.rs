@@ -1,11 +1,12 @@
 //! What a device is like at one moment, as plain data.
 
-use super::{Devices, Link, Phase, Target, Why};
+use super::{Cost, Devices, Key, Last, Link, Phase, Target, Why};
 use crate::DeviceDecl;
 use crate::driver::ProbeError;
 use corewise_timeline::EdgeKind;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What a device is at.
@@ -127,6 +128,39 @@ pub struct ProbeCost {
     pub released_by: Option<String>,
 }
 
+/// Which driver was called for a device, and what that has cost. It becomes words when somebody asks for them:
+/// the caller of a bring-up waits until the last device's was taken down.
+#[derive(Clone, Default)]
+pub(crate) struct Called {
+    pub driver: Option<Arc<str>>,
+    cost: Cost,
+}
+
+impl Called {
+    pub(crate) fn cost(&self) -> ProbeCost {
+        self.cost.told()
+    }
+}
+
+impl Cost {
+    fn told(&self) -> ProbeCost {
+        let mut told = ProbeCost {
+            attempts: self.attempts,
+            deferrals: self.deferrals,
+            total: self.total,
+            deferring: self.deferring,
+            ..ProbeCost::default()
+        };
+        if let Some(last) = &self.last {
+            (told.cpu, told.worker) = (last.site.cpu, last.site.worker.to_string());
+            (told.queued, told.started) = (last.queued, last.started);
+            told.finished = last.finished;
+            told.released_by = last.released_by.as_ref().map(|decl| decl.name.clone());
+        }
+        told
+    }
+}
+
 impl Devices {
     /// Everything about every device, in registration order.
     pub(crate) fn infos(&self) -> Vec<DeviceInfo> {
@@ -164,7 +198,7 @@ impl Devices {
         let named = (!decl.driver.is_empty()).then(|| decl.driver.clone());
         Some(DeviceInfo {
             name: decl.name.clone(),
-            driver: slot.driver.as_ref().map(|d| d.name.clone()).or(named),
+            driver: slot.driver.as_ref().map(|d| d.name.to_string()).or(named),
             state: self.state_of(index),
             node: slot.node,
             parent: decl.parent.clone(),
@@ -172,7 +206,7 @@ impl Devices {
             sync_state_only: slot.sync_state_only.clone(),
             feeds: slot.feeds.iter().map(|&i| self.slot(i).name().to_string()).collect(),
             attributes: decl.attributes.clone(),
-            cost: self.cost_of(index),
+            cost: self.cost_of(index).told(),
         })
     }
 
@@ -185,34 +219,26 @@ impl Devices {
         Need { device, edge: link.kind, optional: link.optional, state }
     }
 
-    pub(super) fn driver_and_cost(&self, key: super::Key) -> (Option<String>, ProbeCost) {
-        match self.live(key) {
-            Some(slot) => (slot.driver.as_ref().map(|d| d.name.clone()), self.cost_of(key.index)),
-            None => Default::default(),
-        }
+    /// The driver that was called for a device, and what that has cost by now.
+    pub(super) fn called(&self, key: Key) -> Called {
+        let Some(slot) = self.live(key) else { return Called::default() };
+        let driver = slot.driver.as_ref().map(|driver| driver.name.clone());
+        Called { driver, cost: self.cost_of(key.index) }
     }
 
-    fn cost_of(&self, index: u32) -> ProbeCost {
+    fn cost_of(&self, index: u32) -> Cost {
         let slot = self.slot(index);
-        let cost = &slot.cost;
-        let mut info = ProbeCost {
-            attempts: cost.attempts,
-            deferrals: cost.deferrals,
-            total: cost.total,
-            deferring: cost.deferring,
-            ..ProbeCost::default()
-        };
-        let by = |key: super::Key| self.live(key).map(|s| s.name().to_string());
+        let mut cost = slot.cost.clone();
         if let Phase::Probing(probing) = &slot.phase {
-            (info.cpu, info.worker) = (probing.site.cpu, probing.site.worker.to_string());
-            (info.queued, info.started) = (slot.queued, probing.since);
-            info.released_by = slot.released_by.and_then(by);
-        } else if let Some(last) = &cost.last {
-            (info.cpu, info.worker) = (last.site.cpu, last.site.worker.to_string());
-            (info.queued, info.started) = (last.queued, last.started);
-            info.finished = last.finished;
-            info.released_by = last.released_by.as_ref().map(|decl| decl.name.clone());
+            let by = |key: Key| self.live(key).and_then(|slot| slot.decl.clone());
+            cost.last = Some(Last {
+                site: probing.site.clone(),
+                queued: slot.queued,
+                started: probing.since,
+                finished: None,
+                released_by: slot.released_by.and_then(by),
+            });
         }
-        info
+        cost
     }
 }

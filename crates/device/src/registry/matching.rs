@@ -9,7 +9,8 @@ use std::sync::Arc;
 /// A driver, and what it said about itself when it was registered.
 pub(crate) struct Registered {
     pub driver: Arc<dyn Driver>,
-    pub name: String,
+    /// Shared with the reports of bring-ups.
+    pub name: Arc<str>,
     pub probe_type: ProbeType,
 }
 
@@ -37,7 +38,7 @@ pub(crate) struct Drivers {
 
 impl Drivers {
     pub(crate) fn find(&self, name: &str) -> Option<&Arc<Registered>> {
-        self.list.iter().find(|d| d.name == name)
+        self.list.iter().find(|d| *d.name == *name)
     }
 
     /// Adds one.
@@ -50,14 +51,14 @@ impl Drivers {
     /// Takes one out.
     pub(crate) fn remove(&mut self, name: &str) -> Option<Arc<Registered>> {
         let mut list = (*self.list).clone();
-        let place = list.iter().position(|d| d.name == name)?;
+        let place = list.iter().position(|d| *d.name == *name)?;
         let driver = list.remove(place);
         *self = Drivers { list: Arc::new(list), version: self.version + 1 };
         Some(driver)
     }
 
     pub(crate) fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.list.iter().map(|d| d.name.clone()).collect();
+        let mut names: Vec<String> = self.list.iter().map(|d| d.name.to_string()).collect();
         names.sort_unstable();
         names
     }
@@ -76,10 +77,10 @@ impl Registered {
     /// Whether it may have the device. A driver that panics when asked may not.
     pub(crate) fn matches(&self, decl: &DeviceDecl) -> bool {
         if let Some(only) = &decl.driver_override {
-            return *only == self.name;
+            return **only == *self.name;
         }
         caught(|| self.driver.matches(decl)).unwrap_or_else(|message| {
-            tracing::error!(driver = self.name, message, "a driver's match function panicked");
+            tracing::error!(driver = &*self.name, message, "a driver's match function panicked");
             false
         })
     }

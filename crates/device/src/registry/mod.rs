@@ -22,6 +22,7 @@ mod stepped;
 pub(crate) use attach::{Linked, Unlinked};
 pub(crate) use batch::{Batch, BatchOptions, CallerStep, Finished, Named};
 pub(crate) use devices_state::{Begun, Next};
+pub(crate) use info::Called;
 pub use info::{DeviceInfo, DeviceState, Need, ProbeCost};
 pub(crate) use leave::{Leave, LeaveStep};
 pub(crate) use matching::{Candidate, Drivers, Registered};

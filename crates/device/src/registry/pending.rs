@@ -104,7 +104,7 @@ impl Devices {
                 Phase::Probing(probing) => PendingState::Probing {
                     elapsed: now.saturating_sub(probing.since),
                     overdue: probing.overdue,
-                    driver: slot.driver.as_ref().map(|d| d.name.clone()).unwrap_or_default(),
+                    driver: slot.driver.as_ref().map(|d| d.name.to_string()).unwrap_or_default(),
                 },
                 Phase::Ready => PendingState::Queued,
                 Phase::Deferred(reason) => {

@@ -20,7 +20,7 @@ impl Driver for ByHand {
 
 pub(super) fn driver(name: &'static str) -> Arc<Registered> {
     let driver = Arc::new(ByHand(name));
-    Arc::new(Registered { driver, name: name.into(), probe_type: ProbeType::Default })
+    Arc::new(Registered { driver, name: Arc::from(name), probe_type: ProbeType::Default })
 }
 
 pub(super) fn decl(name: &str, needs: &[&str]) -> DeviceDecl {
