@@ -59,6 +59,7 @@ impl DeviceManager {
             around: Around::default(),
             cancel: Cancel::new(),
             walks: 0,
+            sleepers: 0,
             deferral_timeout: DEFERRAL_TIMEOUT,
             deferral_ends: None,
             looks_at: None,

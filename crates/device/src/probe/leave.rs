@@ -54,7 +54,7 @@ impl Registry {
                         let mut state = self.state.lock();
                         // Looked at again under this lock: what ran may be over since.
                         if state.devices.leave_must_wait(&walk) {
-                            state = self.changed.wait(state);
+                            state = self.sleep(state);
                         }
                         drop(state);
                     });

@@ -54,6 +54,9 @@ pub(crate) struct State {
     pub cancel: Cancel,
     /// How many are unbinding devices.
     pub walks: usize,
+    /// How many wait for some device to change. Each probe's end is a change, and to wake nobody is a
+    /// system call, too.
+    pub sleepers: usize,
     /// How long after the first bring-up devices may wait for what is not declared or optional.
     pub deferral_timeout: Duration,
     /// When that is over; `None` before the first bring-up has ended, or a first device was added.
@@ -98,9 +101,17 @@ impl Registry {
         if state.devices.caller_is_wanted() {
             self.caller.notify_all();
         }
-        if std::mem::take(&mut fx.wake) {
+        if std::mem::take(&mut fx.wake) && state.sleepers > 0 {
             self.changed.notify_all();
         }
+    }
+
+    /// Sleeps until some device has changed, or for no reason.
+    pub(super) fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.sleepers += 1;
+        let mut state = self.changed.wait(state);
+        state.sleepers -= 1;
+        state
     }
 
     /// Does what a step asked for. Probes that its caller is to make itself are made here and now.
@@ -379,7 +390,7 @@ impl Registry {
         context::blocking(what, || {
             let mut state = self.state.lock();
             while !done(&mut state) {
-                state = self.changed.wait(state);
+                state = self.sleep(state);
             }
             state
         })
