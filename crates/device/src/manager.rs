@@ -68,6 +68,8 @@ impl DeviceManager {
             shutdown: None,
             left: Vec::new(),
         };
+        let mut state = state;
+        state.devices.limit_probers(placer.most_at_once());
         let registry = Arc::new_cyclic(|registry: &Weak<Registry>| {
             let (weak, its) = (registry.clone(), registry.clone());
             Registry {

@@ -48,6 +48,35 @@ fn a_diamond_comes_up_in_dependency_order_and_consumers_get_their_suppliers() {
 }
 
 #[test]
+fn devices_that_stand_in_line_for_a_thread_come_up_in_order_also_behind_failed_ones() {
+    // One pod: 256 threads.
+    let rig = Rig::new("core:2 pu:1").with(|d| {
+        d.probe(|cx| match cx.name().ends_with('7') {
+            true => Err(ProbeError::failed("on purpose")),
+            false => Ok(()),
+        })
+    });
+    let many = (0..1_500).map(|n| decl(&format!("d{n}"), &[]));
+    let behind = (0..100).map(|n| decl(&format!("e{n}"), &[&format!("d{}", 14 * n + 1)]));
+    let decls: Vec<DeviceDecl> = many.chain(behind).collect();
+    let up = rig.manager.bring_up(decls.clone(), &options().keep_going(true)).unwrap();
+    let failed = |name: &str| name.ends_with('7');
+    for (device, decl) in up.devices().iter().zip(&decls) {
+        let skipped = decl.suppliers.iter().any(|supplier| failed(supplier));
+        match &device.outcome {
+            ProbeOutcome::Failed(_) => assert!(failed(&device.name) && !skipped),
+            ProbeOutcome::Skipped { .. } => assert!(skipped),
+            outcome => assert!(*outcome == ProbeOutcome::Bound && !failed(&device.name)),
+        }
+    }
+    for (device, need) in edges(&decls) {
+        if !failed(device) && !failed(need) {
+            assert!(rig.log.place("probe ends", need) < rig.log.place("probe begins", device));
+        }
+    }
+}
+
+#[test]
 fn five_hundred_devices_in_a_random_graph_all_come_up_in_order() {
     let rig = Rig::new("numa:2 l3:2 core:8 pu:2").with(|d| d);
     let decls = random_graph(500, &mut Rng(7));

@@ -13,7 +13,7 @@ use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::context::{self, Placement};
 use corewise_sync::sys::current_cpu;
-use corewise_sync::time;
+use corewise_sync::{hint, time};
 use corewise_topology::{AffinityScope, Machine, Masks};
 use corewise_workqueue::{At, BuildError, WorkerPools, Workqueue};
 use pace::Pace;
@@ -106,17 +106,29 @@ impl Placer {
         }
     }
 
+    /// So many probes of a node can run at once at most: it has no more threads.
+    pub(crate) fn most_at_once(&self) -> usize {
+        if hint::IN_MODEL {
+            // Else nobody would stand in line there.
+            return 2;
+        }
+        let pods = self.pools.pods().scope(AffinityScope::CacheShard).len();
+        self.pools.max_workers().saturating_mul(pods)
+    }
+
     /// Calls a driver's probe, on this thread. If that is a worker, its pool is told that it may take long,
     /// so that others start meanwhile; but not where probes are so quick that it wouldn't pay, or so
-    /// many run at once that they would only wait for each other.
-    pub(crate) fn probing<R>(&self, probe: impl FnOnce() -> R) -> R {
+    /// many run at once that they would only wait for each other. Says whether the worker may go on with another
+    /// probe, too: not in the last case, where its pool says how many run.
+    pub(crate) fn probing<R>(&self, probe: impl FnOnce() -> R) -> (R, bool) {
         context::might_block("device probe");
         let (pacing, began) = (self.pace.begin(), time::now());
         let declares = pacing.declares();
         let result = if declares { context::long_running("device probe", probe) } else { probe() };
+        let goes_on = pacing.goes_on();
         drop(pacing);
         self.pace.note(time::now() - began, declares);
-        result
+        (result, goes_on)
     }
 
     /// Choose: the place, and the CPU whose turn it is.

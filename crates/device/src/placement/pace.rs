@@ -39,6 +39,8 @@ pub(super) struct Pace {
 pub(super) struct Pacing<'p> {
     /// A: the pace's.
     declared: Option<&'p AtomicUsize>,
+    /// It isn't since so many others are.
+    crowded: bool,
 }
 
 impl Pace {
@@ -54,11 +56,17 @@ impl Pace {
     /// A probe begins: says whether it tells its pool that it blocks.
     pub(super) fn begin(&self) -> Pacing<'_> {
         if self.are_quick() {
-            return Pacing { declared: None };
+            return Pacing { declared: None, crowded: false };
         }
         let others = self.declared.fetch_add(1, Ordering::Relaxed);
-        let pacing = Pacing { declared: Some(&self.declared) };
-        if policy::too_many_at_once(others, self.cpus) { Pacing { declared: None } } else { pacing }
+        let declared = Some(&self.declared);
+        let pacing = Pacing { declared, crowded: false };
+        if policy::too_many_at_once(others, self.cpus) {
+            // What it was counted as ends here.
+            drop(pacing);
+            return Pacing { declared: None, crowded: true };
+        }
+        pacing
     }
 
     fn are_quick(&self) -> bool {
@@ -82,6 +90,11 @@ impl Pace {
 }
 
 impl Pacing<'_> {
+    /// Whether its worker may go on with another probe without asking its pool.
+    pub(super) fn goes_on(&self) -> bool {
+        !self.crowded
+    }
+
     pub(super) fn declares(&self) -> bool {
         self.declared.is_some()
     }

@@ -2,6 +2,7 @@
 
 mod inside;
 mod leave;
+mod prober;
 mod report;
 mod run;
 

@@ -4,19 +4,15 @@
 //! lists of deferred devices, and nothing is called while it is held.
 
 use super::inside::{Around, Inside};
-use crate::done::{ProbeDone, ProbeResult};
-use crate::driver::{Bound, ProbeContext, ProbeError, caught};
+use super::prober::{Duty, GONE, Ticket};
+use crate::driver::{Bound, ProbeError, caught};
 use crate::event::{self, Event, Observer};
-use crate::handoff::Handoff;
 use crate::placement::Placer;
-use crate::record::{Clock, Site};
-use crate::registry::{
-    Begun, CallerStep, Devices, Drivers, Due, Effects, Finished, Key, Named, Next,
-};
+use crate::record::Clock;
+use crate::registry::{CallerStep, Devices, Drivers, Effects, Finished, Named};
 use crate::shutdown::{Outline, ShutdownState};
 use crate::watch::Watch;
 use crate::{AsyncProbe, Cancel, DeviceDecl};
-use corewise_sync::thread::current;
 use corewise_sync::{Condvar, Mutex, MutexGuard, context};
 use corewise_timeline::Outcome;
 use corewise_workqueue::Work;
@@ -117,7 +113,7 @@ impl Registry {
     /// Does what a step asked for. Probes that its caller is to make itself are made here and now.
     pub(crate) fn apply(self: &Arc<Self>, mut fx: Effects) {
         for (due, node) in std::mem::take(&mut fx.queue) {
-            let ticket = Ticket { registry: Some(self.clone()), due };
+            let ticket = Ticket::new(self, due, Duty::Line(node));
             self.placer.spawn(node, move |cpu| ticket.probe(cpu));
         }
         if let Some(number) = fx.late_worker {
@@ -190,7 +186,7 @@ impl Registry {
                 CallerStep::Wait if idle => {
                     let help = self.state.lock().devices.to_help_with();
                     if let Some(due) = help {
-                        Ticket { registry: Some(self.clone()), due }.probe(None);
+                        Ticket::new(self, due, Duty::One).probe(None);
                         continue;
                     }
                     context::blocking("device bring-up", || {
@@ -204,97 +200,6 @@ impl Registry {
                 CallerStep::Done => return self.state.lock().devices.finish_batch(),
             }
         }
-    }
-
-    /// Probes a synchronous device near its node, and waits for the driver to return.
-    pub(crate) fn probe_placed(self: &Arc<Self>, due: Due) {
-        let node = self.state.lock().devices.node(due.key);
-        let ticket = Ticket { registry: Some(self.clone()), due };
-        let around = Around::here();
-        self.placer.call(node, move |cpu| {
-            let _around = around.enter();
-            ticket.probe(cpu);
-        });
-    }
-
-    /// Probes one device, on this thread.
-    fn probe(self: &Arc<Self>, key: Key, placed: Option<u32>) {
-        loop {
-            let site = Site::here(self.placer.machine(), placed);
-            let me = current().id();
-            let (begun, observer, cancel, around) = self.step(|state, now, fx| {
-                let begun = state.devices.begin(key, &site, me, now, fx);
-                let batch = begun.as_ref().is_some_and(|begun| begun.in_batch);
-                let cancel = state.devices.batch_cancel().filter(|_| batch);
-                let cancel = cancel.unwrap_or_else(|| state.cancel.clone());
-                let around = if batch { state.around.clone() } else { Around::default() };
-                (begun, state.observer.clone(), cancel, around)
-            });
-            let Some(begun) = begun else { return };
-            let device = begun.decl.clone();
-            if begun.in_batch {
-                let device = device.name.as_str();
-                event::tell(observer.as_ref(), &Event::Started { device });
-            }
-            let call = Arc::new(Call { registry: self.clone(), key, handoff: Handoff::new() });
-            let around = around.enter();
-            let panicked = self.call_driver(begun, &cancel, &call).err();
-            drop(around);
-            let ended = match panicked {
-                None => call.handoff.returned().flatten(),
-                Some(message) => {
-                    let panicked = || (Err(ProbeError::panicked(message)), self.clock.now());
-                    Some(
-                        call.handoff
-                            .panicked()
-                            .flatten()
-                            .filter(|(r, _)| r.is_ok())
-                            .unwrap_or_else(panicked),
-                    )
-                }
-            };
-            let Some((result, at)) = ended else {
-                self.state.lock().devices.returned(key, me);
-                return;
-            };
-            if result.is_err() {
-                self.remove_children(key);
-            }
-            if self.end(key, &device.name, result, at, true) == Next::Done {
-                return;
-            }
-        }
-    }
-
-    /// Calls the driver. An error says with what it panicked. What the device needs is let go of
-    /// before this returns: the shutdown may drop it as soon as the device is settled, and in its own
-    /// order, so this thread must not be the one that holds it last.
-    fn call_driver(&self, begun: Begun, cancel: &Cancel, call: &Arc<Call>) -> Result<(), String> {
-        let Begun { decl, driver, node, needs, hopeless, .. } = begun;
-        let cx = ProbeContext::new(&decl, node, &needs, cancel).after_deferral_timeout(hopeless);
-        let its = call.clone();
-        let done = ProbeDone::new(move |result| its.finished(result));
-        let _inside = Inside::enter(self);
-        caught(|| self.placer.probing(|| driver.driver.start_probe(&cx, done)))
-    }
-
-    /// Takes in how a probe ended.
-    fn end(
-        self: &Arc<Self>,
-        key: Key,
-        device: &str,
-        result: ProbeResult,
-        at: Duration,
-        again: bool,
-    ) -> Next {
-        if let Err(error) = &result {
-            if error.is_deferral() || error.is_no_device() {
-                tracing::debug!(device, %error, "not probed");
-            } else {
-                tracing::warn!(device, %error, "probe failed");
-            }
-        }
-        self.step(|state, now, fx| state.devices.end(key, result, at, now, again, fx))
     }
 
     /// The late worker: probes, one after another, what nobody waits for.
@@ -402,92 +307,6 @@ impl crate::cancel::Listener for Registry {
         self.state.lock().devices.news();
         self.caller.notify_all();
         self.changed.notify_all();
-    }
-}
-
-/// One call of a driver, which may end before the driver returns or after. What ends before is taken
-/// in by the thread that called, when it is back: it still holds what the device needs.
-struct Call {
-    /// I: what the call belongs to.
-    registry: Arc<Registry>,
-    /// I: whom it is about.
-    key: Key,
-    /// I: has its own lock.
-    handoff: Handoff<(ProbeResult, Duration)>,
-}
-
-impl Call {
-    /// The driver says how the probe ended.
-    fn finished(&self, result: ProbeResult) {
-        let at = self.registry.clock.now();
-        let Some(Some((result, at))) = self.handoff.finish(Some((result, at))) else { return };
-        let Some(decl) = self.registry.state.lock().devices.decl(self.key) else { return };
-        let ending = Ending {
-            what: Some((result, at)),
-            registry: self.registry.clone(),
-            key: self.key,
-            decl,
-        };
-        if ending.has_children_to_remove() {
-            // Their callbacks may block, and this is whoever finishes the probe.
-            drop(self.registry.placer.queue().execute(move || ending.with_children()));
-        }
-    }
-}
-
-/// The end of a probe, which is taken in when this is dropped.
-struct Ending {
-    registry: Arc<Registry>,
-    key: Key,
-    decl: Arc<DeviceDecl>,
-    what: Option<(ProbeResult, Duration)>,
-}
-
-impl Ending {
-    fn has_children_to_remove(&self) -> bool {
-        let failed = self.what.as_ref().is_some_and(|(result, _)| result.is_err());
-        failed && self.registry.has_children(self.key)
-    }
-
-    /// Removes the children that the failed probe has registered, first.
-    fn with_children(self) {
-        self.registry.remove_children(self.key);
-    }
-}
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        if let Some((result, at)) = self.what.take() {
-            self.registry.end(self.key, &self.decl.name, result, at, false);
-        }
-    }
-}
-
-/// The duty to settle one device that was queued. It is done also where the pools drop the work
-/// without running it, so that nobody waits for a probe that can't come.
-struct Ticket {
-    registry: Option<Arc<Registry>>,
-    due: Due,
-}
-
-/// What is said of a device whose worker will never come.
-const GONE: &str = "its worker pools were shut down before it could be probed; \
-                    shut down devices before pools";
-
-impl Ticket {
-    fn probe(mut self, placed: Option<u32>) {
-        if let Some(registry) = self.registry.take() {
-            registry.probe(self.due.key, placed);
-        }
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if let Some(registry) = self.registry.take() {
-            let gone = ProbeError::failed(GONE);
-            registry.step(|state, now, fx| state.devices.lost(self.due, gone, now, fx));
-        }
     }
 }
 

@@ -128,7 +128,8 @@ impl Devices {
         self.slot_mut(index).times += 1;
         let (due, slot) = (self.due(index), self.slot(index));
         if slot.candidates[slot.turn].asynchronous {
-            fx.queue.push((due, slot.node));
+            let node = slot.node;
+            self.stand(node, due, fx);
             // Its synchronous driver may have gone since the bring-up began.
             if std::mem::take(&mut self.slot_mut(index).in_turn) {
                 self.news();

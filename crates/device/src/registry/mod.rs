@@ -10,6 +10,7 @@ mod batch;
 mod devices_state;
 mod info;
 mod leave;
+mod lines;
 mod links;
 mod matching;
 mod pending;
@@ -35,6 +36,7 @@ use crate::record::Site;
 use crate::{DeviceDecl, DeviceId, Graph};
 use corewise_sync::thread::ThreadId;
 use corewise_timeline::{EdgeKind, Outcome};
+use lines::Lines;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,6 +79,8 @@ pub(crate) struct Devices {
     active: usize,
     /// The bring-up in progress.
     batch: Option<Batch>,
+    /// Ready asynchronous devices that no item was queued for.
+    lines: Lines,
     /// Ready synchronous devices that nobody waits for: the one late worker probes them in turn.
     late: VecDeque<Due>,
     /// The late worker was asked for and has not left.
@@ -244,7 +248,7 @@ struct Last {
 /// What the caller of a step owes, all of it without the lock.
 #[derive(Default)]
 pub(crate) struct Effects {
-    /// Asynchronous probes to queue near their nodes.
+    /// Probers to queue near their nodes, and whom they probe first.
     pub queue: Vec<(Due, Option<u32>)>,
     /// Synchronous probes that the caller of the step has to do itself.
     pub mine: Vec<Due>,
@@ -295,6 +299,7 @@ impl Devices {
             registrations: 0,
             active: 0,
             batch: None,
+            lines: Lines::new(),
             late: VecDeque::new(),
             late_worker: false,
             late_number: 0,

@@ -1,0 +1,273 @@
+//! Who probes: takes a device, calls its driver, takes in how that ended, and goes on with the next in line.
+
+use super::inside::{Around, Inside};
+use super::run::{Registry, State};
+use crate::done::{ProbeDone, ProbeResult};
+use crate::driver::{ProbeContext, ProbeError, caught};
+use crate::event::{self, Event, Observer};
+use crate::handoff::Handoff;
+use crate::record::Site;
+use crate::registry::{Begun, Due, Effects, Key, Next};
+use crate::{Cancel, DeviceDecl};
+use corewise_sync::thread::{ThreadId, current};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What falls to whoever probes a device.
+#[derive(Clone, Copy)]
+pub(super) enum Duty {
+    /// That one.
+    One,
+    /// It is a prober: that one, and then those that stand in line at this node.
+    Line(Option<u32>),
+}
+
+/// A prober probes so many devices one after the other, and then has its pool queue another one behind what else
+/// waits there.
+const IN_A_ROW: u32 = 8;
+
+/// A probe to be made, and all that it needs of the state.
+struct Turn {
+    key: Key,
+    begun: Begun,
+    observer: Option<Observer>,
+    cancel: Cancel,
+    around: Around,
+}
+
+impl State {
+    /// Begins the device, or where that isn't to be probed any more, or is none, the next one in line.
+    fn turn(
+        &mut self,
+        mut key: Option<Key>,
+        duty: Duty,
+        site: &Site,
+        me: ThreadId,
+        now: Duration,
+        fx: &mut Effects,
+    ) -> Option<Turn> {
+        loop {
+            let key = match (key.take(), duty) {
+                (Some(key), _) => key,
+                (None, Duty::One) => return None,
+                (None, Duty::Line(node)) => self.devices.next_in_line(node)?.key,
+            };
+            let Some(begun) = self.devices.begin(key, site, me, now, fx) else { continue };
+            let batch = begun.in_batch;
+            let cancel = self.devices.batch_cancel().filter(|_| batch);
+            let cancel = cancel.unwrap_or_else(|| self.cancel.clone());
+            let around = if batch { self.around.clone() } else { Around::default() };
+            return Some(Turn { key, begun, observer: self.observer.clone(), cancel, around });
+        }
+    }
+
+    /// Who has probed a device goes, and leaves the line, if it was at one, to another worker.
+    fn leave(&mut self, duty: Duty, fx: &mut Effects) {
+        if let Duty::Line(node) = duty {
+            self.devices.hand_line_over(node, fx);
+        }
+    }
+}
+
+/// Says how a probe ended, where that is worth saying.
+fn log(device: &str, result: &ProbeResult) {
+    if let Err(error) = result {
+        if error.is_deferral() || error.is_no_device() {
+            tracing::debug!(device, %error, "not probed");
+        } else {
+            tracing::warn!(device, %error, "probe failed");
+        }
+    }
+}
+
+impl Registry {
+    /// Probes a synchronous device near its node, and waits for the driver to return.
+    pub(crate) fn probe_placed(self: &Arc<Self>, due: Due) {
+        let node = self.state.lock().devices.node(due.key);
+        let ticket = Ticket::new(self, due, Duty::One);
+        let around = Around::here();
+        self.placer.call(node, move |cpu| {
+            let _around = around.enter();
+            ticket.probe(cpu);
+        });
+    }
+
+    /// Probes a device on this thread, and whatever else falls to it. What the end of one releases, or owes, is done
+    /// before the next one begins; where it owes nothing both are one step.
+    fn probe(self: &Arc<Self>, first: Key, duty: Duty, placed: Option<u32>) {
+        let me = current().id();
+        let here = || Site::here(self.placer.machine(), placed);
+        let (mut site, mut probed) = (here(), 0);
+        let mut turn =
+            self.step(|state, now, fx| state.turn(Some(first), duty, &site, me, now, fx));
+        while let Some(Turn { key, begun, observer, cancel, around }) = turn {
+            let device = begun.decl.clone();
+            if begun.in_batch {
+                let device = device.name.as_str();
+                event::tell(observer.as_ref(), &Event::Started { device });
+            }
+            let call = Arc::new(Call { registry: self.clone(), key, handoff: Handoff::new() });
+            let around = around.enter();
+            let called = self.call_driver(begun, &cancel, &call);
+            drop(around);
+            probed += 1;
+            let goes_on = called.as_ref().is_ok_and(|goes_on| *goes_on) && probed < IN_A_ROW;
+            let ended = match called {
+                Ok(_) => call.handoff.returned().flatten(),
+                Err(message) => {
+                    let panicked = || (Err(ProbeError::panicked(message)), self.clock.now());
+                    let told = call.handoff.panicked().flatten().filter(|(r, _)| r.is_ok());
+                    Some(told.unwrap_or_else(panicked))
+                }
+            };
+            if let Some((result, _)) = &ended {
+                if result.is_err() {
+                    self.remove_children(key);
+                }
+                log(&device.name, result);
+            }
+            site = here();
+            let mut owes = None;
+            turn = self.step(|state, now, fx| {
+                let again = match ended {
+                    None => {
+                        state.devices.returned(key, me);
+                        false
+                    }
+                    Some((result, at)) => {
+                        state.devices.end(key, result, at, now, true, fx) == Next::Again
+                    }
+                };
+                let same = again.then_some(key);
+                if same.is_none() && !goes_on {
+                    state.leave(duty, fx);
+                } else if fx.is_empty() {
+                    return state.turn(same, duty, &site, me, now, fx);
+                } else {
+                    owes = Some(same);
+                }
+                None
+            });
+            if let Some(same) = owes {
+                turn = self.step(|state, now, fx| state.turn(same, duty, &site, me, now, fx));
+            }
+        }
+    }
+
+    /// Calls the driver. An error says with what it panicked. What the device needs is let go of
+    /// before this returns: the shutdown may drop it as soon as the device is settled, and in its own
+    /// order, so this thread must not be the one that holds it last.
+    /// `Ok` says whether its worker may go on with another probe.
+    fn call_driver(&self, begun: Begun, cancel: &Cancel, call: &Arc<Call>) -> Result<bool, String> {
+        let Begun { decl, driver, node, needs, hopeless, .. } = begun;
+        let cx = ProbeContext::new(&decl, node, &needs, cancel).after_deferral_timeout(hopeless);
+        let its = call.clone();
+        let done = ProbeDone::new(move |result| its.finished(result));
+        let _inside = Inside::enter(self);
+        let probe = || driver.driver.start_probe(&cx, done);
+        caught(|| self.placer.probing(probe)).map(|((), goes_on)| goes_on)
+    }
+
+    /// Takes in how a probe ended, elsewhere than where its driver was called.
+    fn end(self: &Arc<Self>, key: Key, device: &str, result: ProbeResult, at: Duration) {
+        log(device, &result);
+        self.step(|state, now, fx| state.devices.end(key, result, at, now, false, fx));
+    }
+}
+
+/// One call of a driver, which may end before the driver returns or after. What ends before is taken
+/// in by the thread that called, when it is back: it still holds what the device needs.
+struct Call {
+    /// I: what the call belongs to.
+    registry: Arc<Registry>,
+    /// I: whom it is about.
+    key: Key,
+    /// I: has its own lock.
+    handoff: Handoff<(ProbeResult, Duration)>,
+}
+
+impl Call {
+    /// The driver says how the probe ended.
+    fn finished(&self, result: ProbeResult) {
+        let at = self.registry.clock.now();
+        let Some(Some((result, at))) = self.handoff.finish(Some((result, at))) else { return };
+        let Some(decl) = self.registry.state.lock().devices.decl(self.key) else { return };
+        let ending = Ending {
+            what: Some((result, at)),
+            registry: self.registry.clone(),
+            key: self.key,
+            decl,
+        };
+        if ending.has_children_to_remove() {
+            // Their callbacks may block, and this is whoever finishes the probe.
+            drop(self.registry.placer.queue().execute(move || ending.with_children()));
+        }
+    }
+}
+
+/// The end of a probe, which is taken in when this is dropped.
+struct Ending {
+    registry: Arc<Registry>,
+    key: Key,
+    decl: Arc<DeviceDecl>,
+    what: Option<(ProbeResult, Duration)>,
+}
+
+impl Ending {
+    fn has_children_to_remove(&self) -> bool {
+        let failed = self.what.as_ref().is_some_and(|(result, _)| result.is_err());
+        failed && self.registry.has_children(self.key)
+    }
+
+    /// Removes the children that the failed probe has registered, first.
+    fn with_children(self) {
+        self.registry.remove_children(self.key);
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some((result, at)) = self.what.take() {
+            self.registry.end(self.key, &self.decl.name, result, at);
+        }
+    }
+}
+
+/// The duty to settle one device that was queued, and with a prober's those in its line. It is done also where the
+/// pools drop the work without running it, so that nobody waits for a probe that can't come.
+pub(super) struct Ticket {
+    registry: Option<Arc<Registry>>,
+    due: Due,
+    duty: Duty,
+}
+
+/// What is said of a device whose worker will never come.
+pub(super) const GONE: &str = "its worker pools were shut down before it could be probed; \
+                               shut down devices before pools";
+
+impl Ticket {
+    pub(super) fn new(registry: &Arc<Registry>, due: Due, duty: Duty) -> Ticket {
+        Ticket { registry: Some(registry.clone()), due, duty }
+    }
+
+    pub(super) fn probe(mut self, placed: Option<u32>) {
+        if let Some(registry) = self.registry.take() {
+            registry.probe(self.due.key, self.duty, placed);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(registry) = self.registry.take() {
+            registry.step(|state, now, fx| {
+                state.devices.lost(self.due, ProbeError::failed(GONE), now, fx);
+                if let Duty::Line(node) = self.duty {
+                    for due in state.devices.prober_is_lost(node) {
+                        state.devices.lost(due, ProbeError::failed(GONE), now, fx);
+                    }
+                }
+            });
+        }
+    }
+}
