@@ -111,11 +111,6 @@ impl<D, R: RecheckPolicy> Deferred<D, R> {
         self.trigger()
     }
 
-    /// Whether deferral has begun.
-    pub fn is_enabled(&self) -> bool {
-        self.lists.lock().enabled
-    }
-
     /// The next device to be probed again.
     pub fn next(&self) -> Option<D> {
         self.lists.lock().active.pop_front()

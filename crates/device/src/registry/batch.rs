@@ -401,7 +401,7 @@ impl Devices {
             let unsettled: Vec<u32> = self.unsettled().collect();
             let others = unsettled.iter().any(|&i| self.waits_for_others(i));
             let retrying = self.late_worker || self.deferred.is_active();
-            match stuck(others, retrying, self.deferred.is_enabled()) {
+            match stuck(others, retrying, self.deferring) {
                 Stuck::Wait => return CallerStep::Wait,
                 Stuck::BeginDeferral => self.begin_deferral(fx),
                 Stuck::Conclude if overdue && policy == HangPolicy::WaitOn => {
@@ -626,7 +626,7 @@ impl Devices {
 
     /// Deferral begins: what was deferred is tried again, now and after each bind.
     pub(crate) fn begin_deferral(&mut self, fx: &mut Effects) {
-        if self.deferred.is_enabled() {
+        if std::mem::replace(&mut self.deferring, true) {
             return;
         }
         let active = self.deferred.enable();

@@ -202,6 +202,21 @@ fn stepped_what_is_deferred_is_tried_again_when_all_else_was_and_after_each_bind
 }
 
 #[test]
+fn stepped_who_is_probed_while_deferral_begins_is_tried_again_for_what_was_bound_before() {
+    let mut s = Stepped::bring_up(vec![decl("a", &[]), decl("b", &[])], &[], true);
+    s.begin("a");
+    s.probe("b");
+    s.step(|devices, _, fx| devices.begin_deferral(fx));
+    s.defer("a");
+    assert!(s.late().is_none());
+    assert_eq!(s.queue, ["a"], "b may be what it looked for in vain");
+    s.begin("a");
+    s.defer("a");
+    assert!(s.late().is_none());
+    assert!(s.queue.is_empty(), "nothing was bound since");
+}
+
+#[test]
 fn stepped_a_synchronous_device_that_waits_for_a_deferred_one_holds_up_nobody_behind_it() {
     let decls = vec![decl("s1", &["d"]), decl("s2", &[]), decl("s3", &[]), decl("d", &[])];
     let mut s = Stepped::bring_up(decls, &["s1", "s2", "s3"], true);

@@ -395,8 +395,10 @@ impl Devices {
         }
         let outcome = ProbeOutcome::Bound;
         self.settle_at(index, outcome, at, now, fx);
-        let active = self.deferred.trigger();
-        self.want_late_worker(active, fx);
+        if self.deferring {
+            let active = self.deferred.trigger();
+            self.want_late_worker(active, fx);
+        }
     }
 
     /// Defer: the driver asked to be called again.

@@ -91,6 +91,8 @@ pub(crate) struct Devices {
     late_probing: Option<Due>,
     /// Whose drivers asked to be called later.
     deferred: Deferred<Key>,
+    /// Deferral has begun. Before that no bind is told to `deferred`: it has begun with one Bump of its own.
+    deferring: bool,
     /// The deferral timeout has passed: nobody waits for optional suppliers any more.
     hopeless: bool,
     /// Nothing is probed any more.
@@ -305,6 +307,7 @@ impl Devices {
             late_number: 0,
             late_probing: None,
             deferred: Deferred::new(),
+            deferring: false,
             hopeless: false,
             closed: false,
             graph: None,
