@@ -18,6 +18,8 @@ use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::{Arc, Weak};
 
+use crossbeam_utils::CachePadded;
+
 use crate::atomic::{AtomicBool, AtomicPtr, Ordering};
 use crate::{Mutex, per_thread};
 
@@ -30,11 +32,12 @@ pub struct Hazards {
 
 #[derive(Default)]
 struct Lists {
-    threads: Vec<Arc<Slot>>,
+    threads: Vec<Arc<CachePadded<Slot>>>,
     limbo: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
-/// The slot of a thread.
+/// The slot of a thread, on lines of its own: two that share one write to it with each item. (A storm of which the producer's
+/// and the taker's do, on 16 simulated CPUs: 5.3 M/s for 17; caa68eb.)
 struct Slot {
     /// A: what it protects, or null; written by its thread.
     what: AtomicPtr<()>,
@@ -46,14 +49,14 @@ struct Slot {
 #[derive(Clone, Copy)]
 struct Known {
     hazards: *const Hazards,
-    slot: *const Slot,
+    slot: *const CachePadded<Slot>,
 }
 
 const NOBODY: Known = Known { hazards: ptr::null(), slot: ptr::null() };
 
 /// A thread's slot, and whose lists it is on. The addresses of those aren't used again meanwhile.
 struct Own {
-    slot: Option<Arc<Slot>>,
+    slot: Option<Arc<CachePadded<Slot>>>,
     listed: Vec<Weak<Hazards>>,
 }
 
@@ -85,13 +88,13 @@ impl Hazards {
 
     /// The thread's slot, after a look whether it is on the list; null where the thread ends.
     #[cold]
-    fn find(self: &Arc<Self>) -> *const Slot {
+    fn find(self: &Arc<Self>) -> *const CachePadded<Slot> {
         let found = OWN.try_with(|own| {
             // No user's code is in here.
             let Own { slot, listed } = &mut *own.borrow_mut();
             let slot = slot.get_or_insert_with(|| {
                 let (what, over) = (AtomicPtr::new(ptr::null_mut()), AtomicBool::new(false));
-                Arc::new(Slot { what, over })
+                Arc::new(CachePadded::new(Slot { what, over }))
             });
             if listed.iter().all(|hazards| !ptr::eq(hazards.as_ptr(), Arc::as_ptr(self))) {
                 listed.retain(|hazards| hazards.strong_count() > 0);
@@ -135,7 +138,7 @@ impl fmt::Debug for Hazards {
 
 /// The hazard pointer of the thread that has this; null where the thread ends.
 #[derive(Clone, Copy, Debug)]
-pub struct Hazard(*const Slot);
+pub struct Hazard(*const CachePadded<Slot>);
 
 impl Hazard {
     /// Calls `hand_over`, during which `what` stays, also when it is retired. Something else has to keep it until
@@ -193,6 +196,16 @@ mod tests {
     fn own(hazards: &Arc<Hazards>) -> Hazard {
         // SAFETY: no test keeps it.
         unsafe { hazards.own() }
+    }
+
+    #[test]
+    fn each_thread_has_a_line_for_its_slot() {
+        let hazards = Arc::new(Hazards::default());
+        let slot = || own(&hazards).0.addr();
+        let on_a_thread = |_| std::thread::scope(|scope| scope.spawn(slot).join()).unwrap();
+        let slots: Vec<usize> = (0..64).map(on_a_thread).collect();
+        let line = align_of::<CachePadded<u8>>();
+        assert!(slots.iter().all(|slot| slot % line == 0), "{slots:x?}");
     }
 
     #[test]

@@ -95,6 +95,8 @@ pub(crate) struct Batch {
     pub(super) tells: bool,
     /// How often it has found nothing since it took something.
     dry: u32,
+    /// How often another taker was faster, since the last sample.
+    lost: u64,
 }
 
 impl Batch {
@@ -113,6 +115,7 @@ impl Batch {
             told: false,
             tells: false,
             dry: 0,
+            lost: 0,
         }
     }
 
@@ -142,6 +145,12 @@ impl Batch {
         }
     }
 
+    /// Another taker was faster.
+    #[cold]
+    pub(super) fn loses(&mut self) {
+        self.lost += 1;
+    }
+
     /// The row of items is over: the worker looks elsewhere.
     pub(super) fn pauses(&mut self) {
         if self.items > 0 {
@@ -165,7 +174,10 @@ impl Batch {
         self.each = (took.as_nanos() as u64 / items).max(1);
         self.most = most_at_once(self.each);
         self.untold += 1;
-        self.tiny = if self.each <= TINY { self.tiny.saturating_add(1) } else { 0 };
+        // Takers that are in each other's way make items look long.
+        let are_tiny = self.each <= TINY || self.lost >= items;
+        self.tiny = if are_tiny { self.tiny.saturating_add(1) } else { 0 };
+        self.lost = 0;
         let proven = self.is_proven();
         if self.told != proven || proven && self.untold >= TELL {
             (self.tells, self.untold) = (true, 0);
@@ -223,5 +235,31 @@ impl OwnBatch {
     pub(crate) fn with<R>(&self, with: impl FnOnce(&mut Batch) -> R) -> R {
         // SAFETY: the worker alone calls this, with what doesn't come back here.
         self.0.with_mut(|batch| with(unsafe { &mut *batch }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A batch whose worker has taken so many items one by one, each of which took `each`, and was overtaken so often with each.
+    fn ran(items: u64, each: Duration, lost: u64) -> Batch {
+        let mut batch = Batch::new();
+        for _ in 0..items {
+            batch.learns();
+            (0..lost).for_each(|_| batch.loses());
+            // The clock is set back by what the item takes.
+            batch.read = Some(batch.read.unwrap_or_else(time::now).checked_sub(each).unwrap());
+            batch.items += 1;
+        }
+        batch
+    }
+
+    #[test]
+    fn takers_in_each_others_way_run_tiny_items_however_long_they_look() {
+        let long = Duration::from_micros(50);
+        let proof = SAMPLE * u64::from(PROOF) + 1;
+        assert!(!ran(proof, long, 0).is_proven(), "the items are long");
+        assert!(ran(proof, long, 1).is_proven(), "each was taken after another try");
     }
 }

@@ -75,7 +75,8 @@ impl<F: FencePolicy> Pool<F> {
                 let reserved = list.ring.reserve(|waiting| {
                     waits = waiting;
                     share(waiting, self.reading().workers(), most)
-                })?;
+                });
+                let reserved = reserved.inspect_err(|Lost| batch.loses())?;
                 let some = waits > 0;
                 if some {
                     batch.begins(at, reserved, waits);
