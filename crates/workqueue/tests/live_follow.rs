@@ -28,7 +28,8 @@ fn masks(name: &str) -> Vec<CpuSet> {
         let line = status.lines().find_map(|line| line.strip_prefix(key));
         line.unwrap().trim().to_owned()
     };
-    let status = status.map(Result::unwrap).filter(|s| of(s, "Name:").starts_with(name));
+    // One that ends meanwhile is no thread any more.
+    let status = status.filter_map(Result::ok).filter(|s| of(s, "Name:").starts_with(name));
     status.map(|status| set(&of(&status, "Cpus_allowed_list:"))).collect()
 }
 
