@@ -347,12 +347,15 @@ fn a_later_bring_up_may_use_devices_of_an_earlier_one() {
 fn pools_that_are_gone_fail_every_device_and_nobody_waits() {
     let rig = Rig::new(TWO_NODES).with(|d| d);
     rig.pools.shutdown();
-    let decls = vec![decl("a", &[]), decl("b", &["a"]), decl("c", &[]).node(Some(1))];
+    let mut decls = vec![decl("a", &[]), decl("b", &["a"]), decl("c", &[]).node(Some(1))];
+    decls.extend(["d", "e"].map(|beside_a| decl(beside_a, &[])));
     let up = rig.manager.bring_up(decls, &options().keep_going(true)).unwrap();
     let ProbeOutcome::Failed(error) = outcome(&up, "a") else { panic!("{up:?}") };
     assert!(error.to_string().contains("shut down"), "{error}");
     assert_eq!(outcome(&up, "b"), ProbeOutcome::Skipped { culprit: "a".into() });
-    assert!(matches!(outcome(&up, "c"), ProbeOutcome::Failed(_)));
+    for other in ["c", "d", "e"] {
+        assert!(matches!(outcome(&up, other), ProbeOutcome::Failed(_)), "{up:?}");
+    }
 }
 
 #[test]

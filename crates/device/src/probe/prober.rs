@@ -239,6 +239,8 @@ pub(super) struct Ticket {
     registry: Option<Arc<Registry>>,
     due: Due,
     duty: Duty,
+    /// Those of the same line that it is to queue probers for, before anything else.
+    others: Vec<Due>,
 }
 
 /// What is said of a device whose worker will never come.
@@ -247,11 +249,19 @@ pub(super) const GONE: &str = "its worker pools were shut down before it could b
 
 impl Ticket {
     pub(super) fn new(registry: &Arc<Registry>, due: Due, duty: Duty) -> Ticket {
-        Ticket { registry: Some(registry.clone()), due, duty }
+        Ticket { registry: Some(registry.clone()), due, duty, others: Vec::new() }
+    }
+
+    pub(super) fn with(mut self, others: Vec<Due>) -> Ticket {
+        self.others = others;
+        self
     }
 
     pub(super) fn probe(mut self, placed: Option<u32>) {
         if let Some(registry) = self.registry.take() {
+            if let Duty::Line(node) = self.duty {
+                self.others.drain(..).for_each(|due| registry.queue_prober(node, due, Vec::new()));
+            }
             registry.probe(self.due.key, self.duty, placed);
         }
     }
@@ -260,6 +270,9 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if let Some(registry) = self.registry.take() {
+            for due in self.others.drain(..) {
+                drop(Ticket::new(&registry, due, self.duty));
+            }
             registry.step(|state, now, fx| {
                 state.devices.lost(self.due, ProbeError::failed(GONE), now, fx);
                 if let Duty::Line(node) = self.duty {

@@ -9,7 +9,7 @@ use crate::driver::{Bound, ProbeError, caught};
 use crate::event::{self, Event, Observer};
 use crate::placement::Placer;
 use crate::record::Clock;
-use crate::registry::{CallerStep, Devices, Drivers, Effects, Finished, Named};
+use crate::registry::{CallerStep, Devices, Drivers, Due, Effects, Finished, Named};
 use crate::shutdown::{Outline, ShutdownState};
 use crate::watch::Watch;
 use crate::{AsyncProbe, Cancel, DeviceDecl};
@@ -110,11 +110,21 @@ impl Registry {
         state
     }
 
+    /// Queues a prober, which queues those of `others` first. It may take the CPU of the thread that queues it for as long as its
+    /// probe computes: all that this thread is to queue at a node would be queued after that. (10 devices on 16 simulated CPUs:
+    /// 1.04 to 1.01 of the bound; ae5f631.)
+    pub(super) fn queue_prober(self: &Arc<Self>, node: Option<u32>, due: Due, others: Vec<Due>) {
+        let ticket = Ticket::new(self, due, Duty::Line(node)).with(others);
+        self.placer.spawn(node, move |cpu| ticket.probe(cpu));
+    }
+
     /// Does what a step asked for. Probes that its caller is to make itself are made here and now.
     pub(crate) fn apply(self: &Arc<Self>, mut fx: Effects) {
-        for (due, node) in std::mem::take(&mut fx.queue) {
-            let ticket = Ticket::new(self, due, Duty::Line(node));
-            self.placer.spawn(node, move |cpu| ticket.probe(cpu));
+        let mut queue = std::mem::take(&mut fx.queue);
+        while !queue.is_empty() {
+            let (due, node) = queue.remove(0);
+            let near = queue.extract_if(.., |(_, its)| *its == node);
+            self.queue_prober(node, due, near.map(|(due, _)| due).collect());
         }
         if let Some(number) = fx.late_worker {
             let ticket = LateTicket { registry: Some(self.clone()), number };
