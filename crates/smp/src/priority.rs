@@ -17,7 +17,9 @@ pub enum Priority {
     /// `SCHED_FIFO` at this priority: 1 to 99 (others are taken as the nearest). It runs ahead of
     /// everything ordinary on its CPU, for as long as a handler takes; the kernel keeps such threads
     /// from more than 95 % of a second together, unless it was told otherwise
-    /// (`/proc/sys/kernel/sched_rt_runtime_us`).
+    /// (`/proc/sys/kernel/sched_rt_runtime_us`). A target that [spins](crate::Spin::Habit) for longer than 150 us, since calls follow each
+    /// other without a gap, goes on as an ordinary thread until none comes any more: a call that comes while another
+    /// thread has the CPU then waits for that one's slice, some milliseconds.
     Fifo(u8),
     /// The ordinary scheduler, with this niceness: -20 (most urgent) to 19 (others are taken as the
     /// nearest).
@@ -101,7 +103,17 @@ pub(crate) fn apply(wanted: Priority) -> Priority {
     granted.unwrap_or(Priority::Plain)
 }
 
-fn set(priority: Priority) -> io::Result<()> {
+/// Whether the calling thread, which has this priority, could take it again after it gave it up.
+pub(crate) fn can_be_taken_again(granted: Priority) -> bool {
+    let may = match granted {
+        Priority::Fifo(n) => sys::limits().fifo >= u64::from(n),
+        Priority::Nice(n) => i64::try_from(sys::limits().nice).unwrap_or(40) >= i64::from(20 - n),
+        Priority::Plain => true,
+    };
+    may || sys::may_have_any_priority()
+}
+
+pub(crate) fn set(priority: Priority) -> io::Result<()> {
     match priority {
         Priority::Fifo(n) => sys::set_policy(Policy::Fifo(n)),
         Priority::Nice(n) => {

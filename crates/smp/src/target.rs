@@ -250,7 +250,8 @@ impl CallTarget {
     }
 
     /// This thread of ours runs it from now on; or none does.
-    pub(crate) fn set_seated(&self, seated: Option<Seated>) {
+    pub(crate) fn set_seated(&mut self, seated: Option<Seated>) {
+        self.spinner.runs_at(seated.map(|seat| seat.granted));
         *self.target.seated.lock() = seated;
     }
 
@@ -290,6 +291,7 @@ impl CallTarget {
         if self.spinner.spin(|| self.target.state.differs_from(self.seen)) {
             return;
         }
+        self.spinner.raises();
         if self.target.state.announce_park(self.seen) {
             self.spinner.sleeps();
             self.parker.park();

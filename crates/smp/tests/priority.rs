@@ -104,6 +104,46 @@ fn targets_run_as_the_kernel_s_interrupt_threads_where_that_is_asked_for_and_per
     }
 }
 
+/// Policy and priority of a thread of this process, and whether it sleeps.
+fn scheduled_is(thread: i32) -> (u32, u32, bool) {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).expect("it runs");
+    let (_, fields) = stat.rsplit_once(')').expect("a name in parentheses");
+    let field = |number: usize| fields.split_whitespace().nth(number - 3).expect("as in proc(5)");
+    let number = |n| field(n).parse().expect("a number");
+    (number(41), number(40), field(3) == "S")
+}
+
+#[test]
+fn a_target_that_is_called_without_a_gap_goes_on_as_an_ordinary_thread_and_sleeps_as_an_urgent_one()
+{
+    let machine = Machine::live().expect("Linux");
+    let online: Vec<u32> = machine.online().iter().collect();
+    let [here, there, ..] = online[..] else { return };
+    if !permitted(50) {
+        return;
+    }
+    let smp = Smp::builder(&machine).priority(Priority::OF_INTERRUPT_THREADS).build();
+    let smp = smp.expect("threads");
+    machine.pin_current_thread(&[here].into_iter().collect()).expect("it is online");
+    let call = |smp: &Smp| smp.call(there, || ()).expect("online").wait().expect("no panic");
+    let thread = smp.call(there, || rustix::thread::gettid().as_raw_nonzero().get());
+    let thread = thread.expect("online").wait().expect("no panic");
+    for round in 0..3 {
+        while scheduled_is(thread).0 != OTHER {
+            (0..1000).for_each(|_| call(&smp));
+        }
+        // No call comes any more.
+        let asleep = loop {
+            let (policy, priority, sleeps) = scheduled_is(thread);
+            if sleeps {
+                break (policy, priority);
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(asleep, (FIFO, 50), "round {round}");
+    }
+}
+
 #[test]
 fn what_a_handler_starts_inherits_no_raised_priority() {
     let machine = Machine::live().expect("Linux");

@@ -140,6 +140,11 @@ pub fn limits() -> Limits {
     system::limits()
 }
 
+/// Whether the calling thread may have any priority, whatever the [limits](limits): it has the capability `CAP_SYS_NICE`.
+pub fn may_have_any_priority() -> bool {
+    system::may_have_any_priority()
+}
+
 /// The niceness of the calling thread, -20 to 19; 0 where the system doesn't say.
 pub fn niceness() -> i32 {
     system::niceness()

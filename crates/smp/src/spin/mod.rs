@@ -24,8 +24,9 @@ pub enum Spin {
     ///
     /// A target of an ordinary priority spins for as long as calls keep coming: the scheduler has others that want its CPU
     /// share it. A target of a real-time priority ([`Priority::Fifo`](crate::Priority::Fifo)) or a niceness below 0 would keep
-    /// it from them: so after 150 us that one sleeps again, and for as long it doesn't spin then. Where calls follow each other
-    /// without a gap others get less than a tenth of its CPU all the same, since each sleep ends with a call. (It looks at the clock
+    /// it from them: so after 150 us that one goes on as an ordinary thread, and takes its priority back before it sleeps. Where it
+    /// couldn't take it back (the process has given up the right to it), or its thread is the program's, it sleeps after 150 us, and for
+    /// as long it doesn't spin then; others get less than a tenth of its CPU, since each sleep ends with a call. (It looks at the clock
     /// once in 16 calls that it spun for: where their functions take long it is later by those.)
     #[default]
     Habit,
@@ -34,6 +35,7 @@ pub enum Spin {
 use corewise_sync::time::Stamp;
 use corewise_sync::{hint, sys};
 
+use crate::priority::{self, Priority};
 use policy::{SPIN, SpinHabit};
 
 /// How often a target that spins looks before it reads the clock.
@@ -49,11 +51,22 @@ pub(crate) struct Spinner {
     asleep: Option<(Stamp, Stamp)>,
     /// Calls that came while it spun.
     found: u32,
+    /// The priority of its thread, if that is ours and this keeps its CPU from others.
+    urgent: Option<Priority>,
+    /// It has given that up for as long as it spins.
+    lowered: bool,
 }
 
 impl Spinner {
     pub(crate) fn new(spins: bool) -> Self {
-        Spinner { spins, habit: SpinHabit::new(), asleep: None, found: 0 }
+        Spinner {
+            spins,
+            habit: SpinHabit::new(),
+            asleep: None,
+            found: 0,
+            urgent: None,
+            lowered: false,
+        }
     }
 
     /// Spins for as long as it pays, until there is something: whether there is.
@@ -71,7 +84,7 @@ impl Spinner {
             }
             let now = Stamp::precise();
             if now >= until {
-                match self.habit.ends(now, sys::shares_its_cpu()) {
+                match self.ends(now) {
                     Some(next) => until = next,
                     None => return false,
                 }
@@ -83,6 +96,41 @@ impl Spinner {
         }
     }
 
+    /// A burst is over: the end of the next one, if that follows.
+    #[cold]
+    fn ends(&mut self, now: Stamp) -> Option<Stamp> {
+        let shares_its_cpu = sys::shares_its_cpu() || self.lowers();
+        self.habit.ends(now, shares_its_cpu)
+    }
+
+    /// Lower: it goes on as an ordinary thread, if it can be urgent again.
+    fn lowers(&mut self) -> bool {
+        let can = self.urgent.is_some_and(priority::can_be_taken_again);
+        self.lowered |= can && priority::set(Priority::Plain).is_ok();
+        can && self.lowered
+    }
+
+    /// Raise: it is about to sleep, and has to be woken at once.
+    #[inline]
+    pub(crate) fn raises(&mut self) {
+        if self.lowered {
+            self.raise();
+        }
+    }
+
+    #[cold]
+    fn raise(&mut self) {
+        self.lowered = false;
+        // Else somebody else has changed it meanwhile.
+        if let Some(urgent) = self.urgent
+            && sys::shares_its_cpu()
+            && let Err(error) = priority::set(urgent)
+        {
+            self.urgent = None;
+            tracing::warn!(priority = %urgent, %error, "a call target couldn't take its priority back, and stays an ordinary thread");
+        }
+    }
+
     #[inline]
     fn finds(&mut self, until: Stamp) {
         self.found = self.found.wrapping_add(1);
@@ -90,9 +138,14 @@ impl Spinner {
         if self.found.is_multiple_of(FINDS) {
             let now = Stamp::precise();
             if now >= until {
-                self.habit.ends(now, sys::shares_its_cpu());
+                self.ends(now);
             }
         }
+    }
+
+    /// Its thread is ours, and got this priority.
+    pub(crate) fn runs_at(&mut self, granted: Option<Priority>) {
+        self.urgent = granted;
     }
 
     pub(crate) fn sleeps(&mut self) {

@@ -71,9 +71,10 @@ const SHORT_SLEEP: Duration = Duration::from_micros(100);
 /// How many short sleeps in a row are reason enough to spin, at first and at most.
 const PROOF: u16 = 2;
 const MOST_PROOF: u16 = 256;
-/// How long a target stays awake without a sleep before it is asked whether others get its CPU meanwhile; and how
-/// long one from which they don't get it then doesn't spin: so it spins half of the time at most. It is no share for the
-/// others: calls without a gap end each sleep at once.
+/// How long a target stays awake without a sleep before it is asked whether others get its CPU meanwhile, and goes on as
+/// an ordinary thread; and how long one that can't then doesn't spin: so it spins half of the time at most. It is no share for
+/// the others: calls without a gap end each sleep at once. (Where all make that pause, on 16 simulated CPUs: hot calls at SCHED_FIFO
+/// take 7.35 us for 0.82 at p99, and 1.48 of the CPU time; 9686cbc.)
 const BURST: Duration = Duration::from_micros(150);
 const PAUSE: Duration = BURST;
 

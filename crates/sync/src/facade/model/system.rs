@@ -57,6 +57,10 @@ pub(crate) fn limits() -> Limits {
     Limits { fifo: 0, nice: 0 }
 }
 
+pub(crate) fn may_have_any_priority() -> bool {
+    false
+}
+
 pub(crate) fn wake_on_time() -> io::Result<()> {
     Ok(())
 }

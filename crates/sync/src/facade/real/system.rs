@@ -188,6 +188,14 @@ pub(crate) fn limits() -> Limits {
     Limits { fifo: limit(Resource::Rtprio), nice: limit(Resource::Nice) }
 }
 
+pub(crate) fn may_have_any_priority() -> bool {
+    if cfg!(miri) {
+        return false;
+    }
+    let have = rustix::thread::capabilities(None);
+    have.is_ok_and(|have| have.effective.contains(rustix::thread::CapabilitySet::SYS_NICE))
+}
+
 pub(crate) fn wake_on_time() -> io::Result<()> {
     if cfg!(miri) {
         return Ok(());

@@ -117,6 +117,10 @@ pub(crate) fn limits() -> Limits {
     Limits { fifo: if corewise_sim::has_real_time() { 99 } else { 0 }, nice: 0 }
 }
 
+pub(crate) fn may_have_any_priority() -> bool {
+    false
+}
+
 pub(crate) fn wake_on_time() -> io::Result<()> {
     corewise_sim::wake_on_time();
     Ok(())
