@@ -291,7 +291,10 @@ impl CallTarget {
         if self.spinner.spin(|| self.target.state.differs_from(self.seen)) {
             return;
         }
-        self.spinner.raises();
+        if !self.spinner.raises() {
+            let seat = self.target.seated();
+            self.set_seated(seat.map(|seat| Seated { granted: Priority::Plain, ..seat }));
+        }
         if self.target.state.announce_park(self.seen) {
             self.spinner.sleeps();
             self.parker.park();

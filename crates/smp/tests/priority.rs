@@ -144,6 +144,61 @@ fn a_target_that_is_called_without_a_gap_goes_on_as_an_ordinary_thread_and_sleep
     }
 }
 
+/// Urgent targets, and the CPU of one; the caller is pinned to another CPU. `None` where there is no other one, or no
+/// target is raised, or all would be by the limits alone.
+fn urgent_target() -> Option<(Smp, u32)> {
+    let machine = Machine::live().expect("Linux");
+    let online: Vec<u32> = machine.online().iter().collect();
+    let [here, there, ..] = online[..] else { return None };
+    let without = std::thread::spawn(|| {
+        renounce();
+        permitted(50)
+    });
+    if !permitted(50) || without.join().expect("no panic") {
+        return None;
+    }
+    let smp = Smp::builder(&machine).priority(Priority::OF_INTERRUPT_THREADS).build();
+    machine.pin_current_thread(&[here].into_iter().collect()).expect("it is online");
+    Some((smp.expect("threads"), there))
+}
+
+fn priority_in_dump(smp: &Smp, of: u32) -> Option<Priority> {
+    smp.dump().cpus.iter().find(|cpu| cpu.cpu == of).and_then(|cpu| cpu.priority)
+}
+
+#[test]
+fn a_target_that_could_not_take_its_priority_back_does_not_give_it_up() {
+    let Some((smp, there)) = urgent_target() else { return };
+    let call = |f: fn() -> u32| smp.call(there, f).expect("online").wait().expect("no panic");
+    call(|| {
+        renounce();
+        0
+    });
+    for _ in 0..20_000 {
+        assert_eq!(call(|| scheduled().0), FIFO);
+    }
+    assert_eq!(priority_in_dump(&smp, there), Some(Priority::Fifo(50)));
+}
+
+#[test]
+fn a_target_that_can_not_take_its_priority_back_says_so_and_goes_on_as_an_ordinary_thread() {
+    let Some((smp, there)) = urgent_target() else { return };
+    // The right to it is gone while it is an ordinary thread.
+    let renounces = || {
+        let ordinary = scheduled().0 == OTHER;
+        if ordinary {
+            renounce();
+        }
+        ordinary
+    };
+    while !smp.call(there, renounces).expect("online").wait().expect("no panic") {}
+    while priority_in_dump(&smp, there) != Some(Priority::Plain) {
+        std::thread::yield_now();
+    }
+    let after = smp.call(there, scheduled).expect("online").wait().expect("no panic");
+    assert_eq!(after.0, OTHER);
+}
+
 #[test]
 fn what_a_handler_starts_inherits_no_raised_priority() {
     let machine = Machine::live().expect("Linux");

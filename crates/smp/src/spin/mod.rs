@@ -110,25 +110,27 @@ impl Spinner {
         can && self.lowered
     }
 
-    /// Raise: it is about to sleep, and has to be woken at once.
+    /// Raise: it is about to sleep, and has to be woken at once. False: the system refuses, since it was given fewer rights
+    /// meanwhile; that is said.
     #[inline]
-    pub(crate) fn raises(&mut self) {
-        if self.lowered {
-            self.raise();
-        }
+    pub(crate) fn raises(&mut self) -> bool {
+        !self.lowered || self.raise()
     }
 
     #[cold]
-    fn raise(&mut self) {
+    fn raise(&mut self) -> bool {
         self.lowered = false;
         // Else somebody else has changed it meanwhile.
         if let Some(urgent) = self.urgent
             && sys::shares_its_cpu()
             && let Err(error) = priority::set(urgent)
         {
-            self.urgent = None;
-            tracing::warn!(priority = %urgent, %error, "a call target couldn't take its priority back, and stays an ordinary thread");
+            let what =
+                "a call target couldn't take its priority back, and stays an ordinary thread";
+            tracing::warn!(priority = %urgent, %error, "{what}");
+            return false;
         }
+        true
     }
 
     #[inline]
