@@ -140,7 +140,7 @@ pub fn limits() -> Limits {
     system::limits()
 }
 
-/// Whether the calling thread may have any priority, whatever the [limits](limits): it has the capability `CAP_SYS_NICE`.
+/// Whether the calling thread may have any priority, whatever the [limits]: it has the capability `CAP_SYS_NICE`.
 pub fn may_have_any_priority() -> bool {
     system::may_have_any_priority()
 }
