@@ -6,7 +6,9 @@ use std::sync::Arc;
 use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::{self, AtomicSection, Placement};
-use corewise_topology::{AffinityScope, CpuSet, Machine, current_cpu, pin_current_thread};
+use corewise_topology::{
+    AffinityScope, CpuSet, Machine, current_affinity, current_cpu, pin_current_thread,
+};
 use corewise_workqueue::{At, JoinHandle, QueueError, Queued, Work, WorkerPools, Workqueue};
 
 #[path = "support/spin.rs"]
@@ -150,4 +152,22 @@ fn an_item_that_waits_untold_for_the_next_one_of_a_stream_gets_that_run() {
         queue.flush();
     }
     pools.shutdown();
+}
+
+#[test]
+fn a_worker_that_has_the_callers_cpu_moves_to_the_one_that_the_item_is_for() {
+    let may_use = current_affinity().unwrap().unwrap();
+    let mut cpus = may_use.iter();
+    let (Some(here), Some(other)) = (cpus.next(), cpus.next()) else {
+        return eprintln!("skipped: there is one CPU");
+    };
+    let machine = Machine::live().unwrap();
+    pin_current_thread(&CpuSet::from_iter([here])).unwrap();
+    // Each pod's only worker is made here.
+    let pools = WorkerPools::new(&machine);
+    let queue = Workqueue::builder("test").build(&pools).unwrap();
+    spin_until(|| pools.report().iter().all(|pool| pool.idle == 1));
+    let (tell, told) = std::sync::mpsc::channel();
+    queue.execute_at(At::Cpu(other), move || tell.send(current_cpu()).unwrap()).unwrap();
+    assert_eq!(told.recv().unwrap(), Some(other));
 }

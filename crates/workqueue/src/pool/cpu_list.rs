@@ -152,6 +152,11 @@ impl<F: FencePolicy> CpuLists<F> {
         Some(own).filter(waits).or_else(|| (0..self.lists.len() as u32).find(waits))
     }
 
+    /// Whether something waits in the list of this CPU, as a hint.
+    pub(super) fn waits_for(&self, cpu: u32) -> bool {
+        self.at(self.of(cpu)).may_wait()
+    }
+
     /// Items taken so far, by anybody. Those that are taken after others had reserved them count twice.
     pub(super) fn taken(&self) -> u64 {
         self.lists.iter().map(CpuList::taken).sum()

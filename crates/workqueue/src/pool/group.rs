@@ -578,7 +578,7 @@ impl<F: FencePolicy> Group<F> {
             self.pools[index].left_to_searcher.begin();
         }
         let here = current_cpu();
-        let action = match inner.choose(here, &self.pools[index].lists) {
+        let action = match inner.choose(here, &self.pools[index].lists, &self.pools[index].pins) {
             Some((worker, moves_to)) => {
                 inner.counts.idle -= 1;
                 worker.wake_up(here);

@@ -50,6 +50,7 @@ use std::time::Duration;
 
 use corewise_sync::context::Placement;
 use corewise_sync::fence::FencePolicy;
+use corewise_sync::sys::current_cpu;
 use corewise_sync::{CachePadded, Condvar, Mutex, Unparker, spin, thread};
 use corewise_topology::CpuSet;
 
@@ -228,6 +229,15 @@ impl<F: FencePolicy> Pool<F> {
         }
     }
 
+    /// Which CPU a worker that is made now gets alone, if that is free: the caller's, where something waits, or nothing anywhere;
+    /// else one that something waits for. The caller goes on there.
+    fn cpu_of_a_new_worker(&self) -> Option<u32> {
+        let here = current_cpu()?;
+        let elsewhere =
+            self.lists.waiting_near(here).is_some_and(|list| list != self.lists.of(here));
+        if elsewhere { self.pins.free(|cpu| self.lists.waits_for(cpu)) } else { Some(here) }
+    }
+
     /// Waits until nobody is about to append, or to refill a ring (a moment ago).
     pub(super) fn outwait(&self) {
         self.lists.iter().for_each(CpuList::outwait);
@@ -260,6 +270,7 @@ impl Inner {
         &mut self,
         here: Option<u32>,
         lists: &CpuLists<F>,
+        pins: &Pins,
     ) -> Option<(Arc<Worker>, Option<u32>)> {
         if self.idle.last().is_some_and(|worker| current_worker::is(worker)) {
             // It has gone onto the list just now.
@@ -274,13 +285,15 @@ impl Inner {
         let candidate = |at: usize| {
             let worker = &self.idle[at];
             let own = worker.own_cpu.get();
+            let in_the_way = there.is_some() && own.is_some() && own == here;
             let at_home = own.is_some_and(|own| match there {
                 Some(list) => lists.of(own) == list,
                 None => here == Some(own),
             });
-            Candidate { awake: worker.is_awake(), at_home, roams: own.is_none() }
+            Candidate { awake: worker.is_awake(), at_home, roams: own.is_none(), in_the_way }
         };
-        let choice = choice::choose(self.idle.len(), candidate, here, |cpu| self.is_away(cpu))?;
+        let (away, free) = (|cpu| self.is_away(cpu), || pins.free(|cpu| lists.waits_for(cpu)));
+        let choice = choice::choose(self.idle.len(), candidate, here, away, free)?;
         Some((self.idle.remove(choice.position), choice.moves_to))
     }
 

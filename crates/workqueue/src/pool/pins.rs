@@ -178,6 +178,11 @@ impl Pins {
         refused.into_iter().for_each(|refused| quietly(|| refused.log()));
     }
 
+    /// A CPU of these that no thread has alone (a moment ago).
+    pub(super) fn free(&self, of_these: impl Fn(u32) -> bool) -> Option<u32> {
+        self.pins.lock().free().find(|&cpu| of_these(cpu))
+    }
+
     /// Come back: the calling thread, whose CPU was given away while it slept, may use all now.
     #[inline]
     pub(super) fn come_back(&self, own: &OwnCpu) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use corewise_sync::atomic::Ordering;
 use corewise_sync::context::{self, BlockingObserver, ObserverGuard};
 use corewise_sync::fence::FencePolicy;
-use corewise_sync::sys::{Tid, current_cpu};
+use corewise_sync::sys::Tid;
 use corewise_sync::{hint, thread};
 use corewise_topology::AffinityScope;
 
@@ -80,7 +80,7 @@ pub(super) fn start<F: FencePolicy>(
     let (group, its) = (Arc::clone(group), Arc::clone(group));
     // The kernel cuts names at 15 bytes.
     let high = if group.nice < 0 { "H" } else { "" };
-    let cpu = current_cpu();
+    let cpu = group.pools[pool].cpu_of_a_new_worker();
     let name = format!("cw-{}{}:{id}{high}", short(group.scope), group.pools[pool].spec.pod);
     let run = move || {
         worker.tid.store(Tid::current().number(), Ordering::Relaxed);
