@@ -11,7 +11,7 @@ use corewise_device::{
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_timeline::{Span, SpanKind, Timeline};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use support::{Rig, Rng, TestDriver, Unit, decl, edges, random_graph};
 
@@ -122,6 +122,40 @@ fn the_switch_and_a_limit_of_no_helpers_make_it_serial() {
         assert_eq!((down.mode, down.helpers), (ShutdownMode::Serial, 0));
         assert_eq!(down.order().collect::<Vec<_>>(), ["c", "b", "a"]);
     }
+}
+
+#[test]
+fn many_quick_callbacks_are_shared_with_a_helper_and_fail_there_as_in_the_caller() {
+    let me = std::thread::current().id();
+    let (helped, calls) = (Arc::new((Mutex::new(false), Condvar::new())), AtomicUsize::new(0));
+    let rig = Rig::new(MACHINE).with(|d| {
+        d.shutdown(move |_| {
+            let since = Instant::now();
+            while since.elapsed() < Duration::from_micros(20) {
+                std::hint::spin_loop();
+            }
+            let (helped, told) = &*helped;
+            if std::thread::current().id() != me {
+                let is_first = !std::mem::replace(&mut *helped.lock().unwrap(), true);
+                told.notify_all();
+                assert!(!is_first, "on a helper");
+            } else if calls.fetch_add(1, Ordering::Relaxed) == 200 {
+                // It was asked for long ago.
+                drop(told.wait_while(helped.lock().unwrap(), |helped| !*helped).unwrap());
+            }
+            Ok(())
+        })
+    });
+    let mut decls = vec![decl("bus", &[])];
+    decls.extend((0..600).map(|i| is_async(decl(&format!("nvme{i}"), &["bus"]))));
+    bring_up(&rig, &decls);
+    let down = rig.manager.shutdown(&options()).unwrap();
+    assert!(down.helpers > 0 && down.remaining.is_empty());
+    let said: Vec<&str> = down.failed.iter().map(|(_, said)| said.as_str()).collect();
+    assert_eq!(said, ["the callback panicked: on a helper"]);
+    assert_eq!(down.order().count(), 601);
+    assert_eq!(down.order().last(), Some("bus"));
+    assert_eq!(down.timeline().edges_not_kept().count(), 0);
 }
 
 #[test]

@@ -18,8 +18,9 @@ impl DeviceManager {
     ///
     /// From its beginning on no device can be added. A bring-up in progress is cancelled, and its
     /// running probes are waited for. Then the caller runs one callback after another, until one
-    /// takes longer than a millisecond: from then on it runs the synchronous ones and helps with
-    /// the asynchronous ones, and helpers on the worker pools join in. With fewer than two
+    /// takes longer than a millisecond, or until what is left, of quick ones too, is worth a helper:
+    /// from then on it runs the synchronous ones and helps with the asynchronous ones, and helpers on
+    /// the worker pools join in. With fewer than two
     /// asynchronous callbacks it is a plain loop in reverse order. Blocks until all
     /// is done, or was [aborted](ShutdownOptions::abort). Errors and panics of callbacks are
     /// reported, and stop nothing.

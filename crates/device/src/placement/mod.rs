@@ -35,11 +35,11 @@ pub(crate) struct Placer {
     pace: Pace,
 }
 
-/// Whose turn it is, per node, as of one epoch of the machine's masks.
+/// Whose turn it is, per node and of all nodes together, as of one epoch of the machine's masks.
 #[derive(Default)]
 struct Rotations {
     epoch: Option<u64>,
-    nodes: HashMap<u32, Rotation>,
+    nodes: HashMap<Option<u32>, Rotation>,
 }
 
 struct Rotation {
@@ -66,6 +66,19 @@ impl Placer {
     /// The queue itself, for work that belongs near no device.
     pub(crate) fn queue(&self) -> &Workqueue {
         &self.queue
+    }
+
+    /// Queues `f` for another CPU than the caller's, which goes on: each time for the next one. The worker
+    /// of the caller's own CPU would wait for that. Does not block. If the pools are shut down, `f` is dropped.
+    pub(crate) fn spawn_elsewhere(&self, f: impl FnOnce() + Send + 'static) {
+        let here = self.here();
+        let cpu = {
+            let mut rotations = self.rotations.lock();
+            let rotation = rotations.on(None, &self.pools);
+            rotation.turn().filter(|cpu| Some(*cpu) != here).or_else(|| rotation.turn())
+        };
+        let place = cpu.map_or(Place::Anywhere, |_| Place::Near);
+        self.queue_at((place, cpu), move |_| f());
     }
 
     /// Queues `f` near the node; anywhere, where the node is unknown or has no usable CPU. `f` gets
@@ -134,7 +147,7 @@ impl Placer {
     /// Choose: the place, and the CPU whose turn it is.
     fn choose(&self, path: Path, node: Option<u32>, must_not_wait: bool) -> Choice {
         let mut rotations = self.rotations.lock();
-        let rotation = node.map(|node| rotations.on(node, &self.pools));
+        let rotation = node.map(|node| rotations.on(Some(node), &self.pools));
         let usable = rotation.as_ref().map_or(&[][..], |r| &r.cpus);
         let asker = Asker {
             token: Placement::current(),
@@ -156,7 +169,7 @@ impl Placer {
 }
 
 impl Rotations {
-    fn on(&mut self, node: u32, pools: &WorkerPools) -> &mut Rotation {
+    fn on(&mut self, node: Option<u32>, pools: &WorkerPools) -> &mut Rotation {
         if self.epoch != Some(pools.machine().epoch()) || !self.nodes.contains_key(&node) {
             let masks = pools.machine().masks();
             if self.epoch != Some(masks.epoch) {
@@ -178,12 +191,15 @@ impl Rotation {
     }
 }
 
-/// The online CPUs of the node that are not isolated. Where every online CPU is isolated there is
+/// The online CPUs of the node, or of all, that are not isolated. Where every online CPU is isolated there is
 /// no housekeeping CPU, and none is a candidate.
-fn candidates(pools: &WorkerPools, masks: &Masks, node: u32) -> Vec<Candidate> {
+fn candidates(pools: &WorkerPools, masks: &Masks, node: Option<u32>) -> Vec<Candidate> {
     let topology = pools.machine().topology();
     let usable = masks.online.difference(&masks.isolated);
-    let near = topology.cpus().iter().filter(|c| c.node == Some(node) && usable.contains(c.cpu));
+    let near = topology
+        .cpus()
+        .iter()
+        .filter(|c| (node.is_none() || c.node == node) && usable.contains(c.cpu));
     let candidate = |cpu: u32, core| Candidate {
         cpu,
         core,

@@ -46,6 +46,20 @@ fn rule_10_cores_come_before_siblings_that_are_numbered_far_apart_on_two_nodes()
 }
 
 #[test]
+fn what_helps_the_caller_goes_to_each_shard_in_turn() {
+    let (pools, placer) = placer(&Machine::synthetic("numa:2 l3:1 core:2 pu:1").unwrap());
+    let (tell, told) = mpsc::channel();
+    for _ in 0..8 {
+        let tell = tell.clone();
+        placer.spawn_elsewhere(move || tell.send(token_node()).unwrap());
+    }
+    drop(tell);
+    let nodes: Vec<Option<u32>> = told.iter().collect();
+    assert_eq!(nodes.iter().filter(|node| **node == Some(1)).count(), 4, "{nodes:?}");
+    pools.shutdown();
+}
+
+#[test]
 fn rule_13_isolated_cpus_get_no_probe() {
     let isolated: CpuSet = "0-2".parse().unwrap();
     let topology = Topology::synthetic("numa:2 core:4 pu:1").unwrap().with_isolated(&isolated);

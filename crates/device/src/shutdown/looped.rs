@@ -3,7 +3,7 @@
 use super::counted::Counted;
 use super::plan::Kind;
 use super::policy::{self, Look, Pace};
-use super::state::{Ended, Running, Scratch, ShutdownState, State};
+use super::state::{Ended, Running, Scratch, ShutdownState, State, Took};
 use crate::DeviceId;
 use crate::counters::{Release, Settled};
 use crate::driver::Bound;
@@ -17,6 +17,9 @@ use std::time::Duration;
 /// How many objects the loop takes out of the lock at once. Their list is shorter than the 1024 bytes
 /// from which on glibc's allocator tidies up before it gives memory.
 pub(super) const BATCH: usize = 32;
+
+/// How many at first.
+const FIRST: usize = 4;
 
 impl ShutdownState {
     /// The loop is asked to begin. False where the counting has begun already.
@@ -33,7 +36,9 @@ impl ShutdownState {
         let st = self.state.lock();
         let calls = &self.outline.calls[place..];
         let object = |id: &DeviceId| st.bound.get(id.index())?.clone();
-        batch.extend(calls.iter().take(BATCH).rev().filter_map(object));
+        // Few at first: how long they take is looked at before the next ones.
+        let most = place.clamp(FIRST, BATCH);
+        batch.extend(calls.iter().take(most).rev().filter_map(object));
     }
 
     /// The loop ended the callback of that place. Gives the end back, where the counting has begun
@@ -134,19 +139,31 @@ impl ShutdownState {
     ///
     /// Linear in devices and links. The larger part, which needs no lock, is done before.
     pub(crate) fn count(&self, scratch: &mut Scratch) {
+        self.count_from(scratch, false);
+    }
+
+    /// As [`ShutdownState::count`], by the loop itself, between two callbacks. False where somebody
+    /// else did, and expects it to say how the next one ended; or where it is to go on.
+    pub(crate) fn count_between(&self, scratch: &mut Scratch) -> bool {
+        self.count_from(scratch, true)
+    }
+
+    /// `between`: the loop is in no callback.
+    fn count_from(&self, scratch: &mut Scratch, between: bool) -> bool {
         if self.is_counted() {
-            return;
+            return false;
         }
         let counted = Counted::new(&self.outline);
         let mut st = self.state.lock();
         let is_through = self.walk.over() == self.total();
         if is_through || self.stops(&st) || self.counted.set(counted).is_err() {
-            return;
+            return false;
         }
         let calls = &self.outline.calls;
-        let begun = st.loop_site.is_some();
+        let begun = st.loop_site.is_some() && !between;
         let over = self.walk.take();
         st.left = calls.len() - over;
+        st.took = self.loop_took(over);
         let mut is_over = vec![false; self.outline.kinds.len()];
         calls[..over].iter().for_each(|id| is_over[id.index()] = true);
         for &id in &calls[over..] {
@@ -174,6 +191,27 @@ impl ShutdownState {
         drop(st);
         // A loop that waits for an end goes on by counters.
         self.wake_caller();
+        true
+    }
+
+    /// How long the loop's callbacks took, the first one left out: it is counted from the beginning
+    /// of the shutdown on.
+    fn loop_took(&self, over: usize) -> Took {
+        let Some(last) = over.checked_sub(1).filter(|&last| last > 0) else {
+            return Took::default();
+        };
+        let span = self.loop_start(over).saturating_sub(self.loop_start(1));
+        Took { callbacks: last, in_all: span }
+    }
+
+    /// Whether helpers pay for what the loop has left from that place on.
+    pub(crate) fn helpers_pay(&self, place: usize) -> bool {
+        let outline = &self.outline;
+        let asyncs = outline.calls.len() - outline.sync;
+        let left = outline.asyncs_until.saturating_sub(place).min(asyncs);
+        let threads = self.cpus.min(outline.abreast);
+        let mean = self.loop_took(place).mean();
+        !self.is_counted() && policy::helpers_pay(left, mean, outline.kinds.len(), threads)
     }
 
     /// Settles a device that nothing depends on, or nothing any more, when the counting begins.

@@ -52,8 +52,13 @@ fn loop_randomly(s: &mut Stepped, rng: &mut Rng) -> String {
         return String::new();
     }
     assert!(s.state.loop_begins(&s.site, None));
+    let by_itself = rng.below(3) == 0;
     for (place, id) in calls.into_iter().enumerate() {
         let name = s.state.graph().name(id).to_string();
+        if place == before && by_itself {
+            assert!(s.state.count_between(&mut Scratch::default()));
+            return String::new();
+        }
         s.pass(Duration::from_micros(5));
         if place == before {
             s.state.count(&mut Scratch::default());
@@ -130,6 +135,63 @@ fn stepped_a_slow_loop_that_nobody_could_help_stays_a_loop() {
     assert_eq!(look(s, &mut pace), Look::Over, "no asynchronous device is left to begin");
     assert!(s.state.loop_ended(2, s.ended("a").unwrap()).is_ok());
     assert_eq!(look(s, &mut pace), Look::Over);
+}
+
+/// A loop on so many CPUs over as many devices that need the bus, in chains of `long`, which takes `each`
+/// for a callback and has ended four of them.
+fn looping(cpus: usize, devices: usize, long: usize, each: Duration) -> Stepped {
+    let names: Vec<String> = (0..devices).map(|n| format!("d{n}")).collect();
+    let needs: Vec<[&str; 1]> = (0..devices)
+        .map(|n| if n % long == 0 { ["bus"] } else { [names[n - 1].as_str()] })
+        .collect();
+    let mut all: Vec<(&str, Kind, &[&str])> = vec![("bus", Sync, &[])];
+    all.extend(names.iter().zip(&needs).map(|(name, needs)| (name.as_str(), Async, &needs[..])));
+    let mut s = uncounted(&all);
+    s.state.cpus = cpus;
+    s.state.state.lock().target = cpus;
+    assert!(s.state.loop_begins(&s.site, None));
+    for place in 0..4 {
+        assert!(!s.state.helpers_pay(0) && !s.state.helpers_pay(1), "nothing is known");
+        s.pass(each);
+        let name = s.state.graph().name(s.state.outline.calls[place]).to_string();
+        assert!(s.state.loop_ended(place, s.ended(&name).unwrap()).is_ok());
+    }
+    s
+}
+
+#[test]
+fn stepped_a_loop_of_quick_callbacks_counts_and_asks_for_helpers_where_what_is_left_pays() {
+    let each = Duration::from_micros(10);
+    let mut s = looping(8, 600, 1, each);
+    assert!(s.state.helpers_pay(4));
+    assert!(s.state.count_between(&mut s.scratch));
+    assert!(!s.state.count_between(&mut s.scratch), "once");
+    let first = s.caller("");
+    assert!(first.starts_with('d'), "{first}");
+    assert_eq!(s.asked, 7, "as many as there are CPUs, the caller's left out");
+    for _ in 0..7 {
+        assert_ne!(s.comes(), "leave");
+    }
+    assert_eq!(s.state.state.lock().running.len(), 8);
+}
+
+#[test]
+fn stepped_a_loop_goes_on_alone_where_little_is_left_or_nobody_could_run_it_meanwhile() {
+    let each = Duration::from_micros(10);
+    assert!(!looping(1, 600, 1, each).state.helpers_pay(4), "there is one CPU");
+    assert!(!looping(8, 600, 600, each).state.helpers_pay(4), "each needs the one before");
+    assert!(looping(8, 600, 300, each).state.helpers_pay(4), "two at once");
+    let s = looping(8, 600, 1, each);
+    assert!(!s.state.helpers_pay(590), "ten are left");
+    assert!(!looping(8, 600, 1, each / 50).state.helpers_pay(4), "they are over before one comes");
+}
+
+#[test]
+fn stepped_fewer_helpers_are_asked_for_than_there_are_cpus_where_less_is_left() {
+    let mut s = looping(64, 60, 1, Duration::from_micros(10));
+    assert!(s.state.helpers_pay(4) && s.state.count_between(&mut s.scratch));
+    let _ = s.caller("");
+    assert_eq!(s.asked, 5, "a tenth of a millisecond for each");
 }
 
 #[test]

@@ -42,6 +42,9 @@ pub(crate) struct Outline {
     pub asyncs_until: usize,
     /// How many are synchronous.
     pub sync: usize,
+    /// How many callbacks can run at once, on average, if all take as long: all of them over those of
+    /// the longest chain, rounded.
+    pub abreast: usize,
     /// Deadlines of their own.
     pub timeouts: BTreeMap<DeviceId, Duration>,
     /// How long it is said that a callback takes.
@@ -84,8 +87,12 @@ impl Outline {
         let is_async = |id: &DeviceId| kinds[id.index()] == Kind::Async;
         let asyncs_until = calls.iter().rposition(is_async).map_or(0, |last| last + 1);
         let mode = if serial { ShutdownMode::Serial } else { ShutdownMode::Parallel };
+        let each: Vec<u64> = kinds.iter().map(|kind| u64::from(kind.has_callback())).collect();
+        let chain = policy::paths(graph.order(), |id| graph.needs(id), &each).into_iter().max();
+        let chain = chain.and_then(|chain| usize::try_from(chain).ok()).unwrap_or(0).max(1);
+        let abreast = (calls.len() + chain / 2) / chain;
         let (timeouts, hints) = Default::default();
-        Outline { graph, kinds, mode, calls, asyncs_until, sync, timeouts, hints }
+        Outline { graph, kinds, mode, calls, asyncs_until, sync, abreast, timeouts, hints }
     }
 }
 

@@ -64,12 +64,11 @@ impl ShutdownRun {
 
     /// The caller's part: the loop, then what is left by counters.
     fn lead(self: &Arc<Self>) {
-        // All of the loop is one region: a pool whose worker this is need not hear of each callback.
-        if let Through::Counts(ended) = context::blocking("device shutdown", || self.walk()) {
-            self.by_counters(ended, 0);
-        } else {
-            self.state.lead_is_through();
-        }
+        // All of it is one region: a pool whose worker this is need not hear of each callback.
+        context::blocking("device shutdown", || match self.walk() {
+            Through::Counts(ended) => self.by_counters(ended, 0),
+            Through::Over => self.state.lead_is_through(),
+        });
     }
 
     /// Has a thread of its own do that. False where there is none to be had.
@@ -96,6 +95,11 @@ impl ShutdownRun {
         let (mut call, mut batch) = (self.new_call(DeviceId(0)), Vec::with_capacity(BATCH));
         for (place, &device) in calls.iter().enumerate() {
             if batch.is_empty() {
+                if self.state.helpers_pay(place)
+                    && self.state.count_between(&mut Scratch::default())
+                {
+                    return Through::Counts(None);
+                }
                 self.state.loop_takes(place, &mut batch);
             }
             let bound = batch.pop().filter(|_| !self.state.is_aborted());
@@ -111,7 +115,7 @@ impl ShutdownRun {
                         self.state.count(&mut Scratch::default());
                         return self.state.loop_detaches(device);
                     }
-                    context::blocking("device shutdown", || self.state.loop_waits())
+                    self.state.loop_waits()
                 })
             else {
                 if self.state.is_aborted() && !self.state.has_counted() {
@@ -146,7 +150,7 @@ impl ShutdownRun {
             match step {
                 CallerStep::Run(task) => ended = self.call_counted(task, &mut call, &mut site),
                 CallerStep::Wait(limit) => {
-                    waited = context::blocking("device shutdown", || self.state.caller_wait(limit));
+                    waited = self.state.caller_wait(limit);
                 }
                 CallerStep::Replaced => return,
                 CallerStep::Done | CallerStep::Aborted => {
@@ -157,8 +161,12 @@ impl ShutdownRun {
         }
     }
 
-    /// A helper's loop.
+    /// A helper's loop. All of it is one region: the pool need not hear of each callback.
     fn help(self: &Arc<Self>) {
+        context::long_running("device shutdown", || self.help_by_counters());
+    }
+
+    fn help_by_counters(self: &Arc<Self>) {
         self.state.helper_comes();
         let mut site = Site::here(self.placer.machine(), None);
         let mut scratch = Scratch::default();
@@ -193,7 +201,7 @@ impl ShutdownRun {
         }
         for _ in 0..owed.helpers {
             let ticket = Ticket(Some(self.clone()));
-            drop(self.placer.queue().spawn(move || ticket.help()));
+            self.placer.spawn_elsewhere(move || ticket.help());
         }
         if let Some(lead) = owed.deputy
             && !self.start(lead, |_| {})
@@ -219,7 +227,7 @@ impl ShutdownRun {
         site: &mut Site,
     ) -> Option<Ended> {
         let device = task.device;
-        let ended = context::blocking("device shutdown", || self.call(task, call, site));
+        let ended = self.call(task, call, site);
         if ended.is_none() {
             self.state.detached(device);
         }

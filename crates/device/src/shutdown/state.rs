@@ -107,7 +107,23 @@ pub(super) struct State {
     pub(super) cap: usize,
     target: usize,
     slow_seen: bool,
+    /// How long callbacks took.
+    pub(super) took: Took,
     pub(super) notes: Vec<Note>,
+}
+
+/// How long some callbacks took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Took {
+    pub(super) callbacks: usize,
+    pub(super) in_all: Duration,
+}
+
+impl Took {
+    /// On average. Zero where none is over.
+    pub(super) fn mean(&self) -> Duration {
+        self.in_all / u32::try_from(self.callbacks).unwrap_or(u32::MAX).max(1)
+    }
 }
 
 /// How long the longest chain behind a ready device is expected to take, then its rank.
@@ -254,6 +270,7 @@ impl ShutdownState {
             cap: plan.max_helpers,
             target: plan.cpus.max(2),
             slow_seen: false,
+            took: Took::default(),
             notes: Vec::new(),
         };
         ShutdownState {
@@ -531,6 +548,7 @@ impl ShutdownState {
             cap: st.cap,
             watched: st.watched || st.caller == CallerRests::Watching,
             slow_seen: st.slow_seen,
+            worth: policy::worth(st.left.saturating_sub(st.sync_left), st.took.mean()),
         };
         st.target = policy::raised_target(&load, self.cpus);
         load.target = st.target;
@@ -572,6 +590,8 @@ impl State {
         let running = self.running.swap_remove(index);
         let took = ended.at.saturating_sub(running.since);
         self.slow_seen |= took >= SLOW;
+        self.took.callbacks += 1;
+        self.took.in_all += took;
         self.overdue -= usize::from(running.overdue);
         if running.named {
             self.late_has_ended(ended.device, took);
