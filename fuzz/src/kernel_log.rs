@@ -14,7 +14,7 @@ pub fn kernel_log(data: &[u8]) {
     let whole = read(data, data.len().max(1)).finish_all();
     let pieces = read(data, 1 + usize::from(data.first().copied().unwrap_or(0)) % 13).finish_all();
     assert_eq!(whole, pieces, "another log in pieces");
-    // What is decoded has lines of its own.
+    // The decoded text has lines of its own.
     let decoded = |note: &String| note.contains("UTF-16") || note.contains("gzip");
     let lines = match whole.iter().flat_map(|log| &log.notes).any(decoded) {
         true => u64::MAX,

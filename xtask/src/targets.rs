@@ -9,7 +9,7 @@ use crate::run::Run;
 const TARGETS: &[(&str, &[&str])] = &[
     ("x86_64-unknown-linux-musl", &["corewise", "corewise-cli"]),
     ("aarch64-unknown-linux-gnu", &["corewise", "corewise-cli"]),
-    // What stands on the block layer is left out: the crate `io-uring` knows 64 bits only.
+    // Crates on the block layer are left out: the crate `io-uring` knows 64 bits only.
     ("i686-unknown-linux-gnu", &["corewise-timeline", "corewise-smp", "corewise-device"]),
 ];
 

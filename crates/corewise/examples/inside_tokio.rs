@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p corewise --example inside_tokio`
 //!
-//! A small service in tokio takes requests. What is short and waits stays there. What computes goes
+//! A small service in tokio takes requests. Short work and waits stay there. Computation goes
 //! to a workqueue, whose workers sit on the caches, so that tokio's own few threads stay free for
 //! I/O: a task that awaits a [`JoinHandle`] holds no thread at all.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
@@ -32,7 +32,7 @@ async fn serve(queue: Workqueue, mut requests: mpsc::Receiver<Request>) -> usize
         let computed = queue.spawn(move || count_primes(below));
         tokio::spawn(async move {
             if let Ok(count) = computed.await {
-                // Who asked may have gone.
+                // The asker may have gone.
                 let _ = reply.send(count);
             }
         });
@@ -81,7 +81,7 @@ async fn run(queue: Workqueue) -> Result<(), Box<dyn Error>> {
     }
     assert_eq!(counted.last(), Some(&(100_000, 9_592)));
 
-    // What is aborted says so; a panic would come back as a value, too.
+    // An aborted task says so; a panic would come back as a value, too.
     let endless = queue.spawn_future(std::future::pending::<()>());
     endless.abort();
     println!("an abort: {}", endless.await.expect_err("it was aborted"));

@@ -120,11 +120,11 @@ async fn serve(
             Message::Bye => users -= 1,
             Message::Ask(reply) => {
                 let of = needs.len();
-                // Who asked may have gone.
+                // The asker may have gone.
                 let _ = reply.send(format!("{name} is up, and stands on {of} others"));
             }
             Message::Stop(done) => {
-                // What is under way is drained.
+                // Jobs under way are drained.
                 wait(takes / 2).await;
                 for need in &needs {
                     let _ = need.0.send(Message::Bye);
@@ -138,7 +138,7 @@ async fn serve(
     }
 }
 
-/// Who there is, and who needs whom. Listeners come first: the order of the list doesn't matter.
+/// The services, and their needs. Listeners come first: the order of the list doesn't matter.
 fn web() -> Vec<DeviceDecl> {
     let service = |kind: &str, n: usize, takes: u64| {
         let takes = Duration::from_millis(takes);

@@ -19,7 +19,7 @@ use crate::load::{Budget, Load, Snapshot};
 pub(crate) struct Connection {
     /// Unique in its server, in the order of arrival.
     pub(crate) id: u64,
-    /// In blocking mode; who must not block says so with each call.
+    /// In blocking mode; a thread that must not block says so with each call.
     pub(crate) socket: OwnedFd,
     pub(crate) load: Load,
 }
@@ -125,7 +125,7 @@ impl Connection {
         let _ = shutdown(&self.socket, Shutdown::Read);
     }
 
-    /// Ends the connection now: wakes whoever reads, sends, or waits for room. What was owed at
+    /// Ends the connection now: wakes any thread that reads, sends, or waits for room. Replies owed at
     /// that moment.
     pub(crate) fn cut(&self) -> Snapshot {
         let was = self.load.cut();

@@ -3,7 +3,7 @@
 //! between two.
 //!
 //! The reader is the only one that adds and the only one that waits (for room, or for nothing being
-//! owed); whoever has sent replies subtracts. Both meet in the one word by read-modify-write, so no
+//! owed); the thread that has sent replies subtracts. Both meet in the one word by read-modify-write, so no
 //! fence is needed: either the reader's wait bit comes first, and the subtraction sees it and
 //! wakes; or the subtraction comes first, and the reader sees that there is room.
 //!
@@ -20,7 +20,7 @@ const COUNT: u64 = 0xffff << BYTES_BITS;
 const WAIT_ROOM: u64 = 1 << 56;
 /// The reader waits until nothing is owed. Set and cleared by the reader.
 const WAIT_ZERO: u64 = 1 << 57;
-/// New requests are refused. Set once by whoever drains; never cleared.
+/// New requests are refused. Set once by the thread that drains; never cleared.
 const DRAINING: u64 = 1 << 58;
 /// The connection is given up: replies are dropped. Set once; never cleared.
 const CUT: u64 = 1 << 59;
@@ -118,7 +118,7 @@ impl Load {
     }
 
     /// Waits until nothing is owed. Blocks. Reader only. A cut connection too waits for its device:
-    /// a request that runs holds buffers, and whoever shuts the device down must not be told
+    /// a request that runs holds buffers, and the shutdown of the device must not be told
     /// that nothing runs.
     pub fn wait_for_zero(&self, parker: &Parker) {
         self.wait(parker, WAIT_ZERO, |load| load.requests == 0);

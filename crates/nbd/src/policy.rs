@@ -1,5 +1,5 @@
 //! The decisions of the server as pure functions over plain numbers: what a request deserves, which
-//! flags an export gets, how many options are too many, who is evicted, how long to wait when file
+//! flags an export gets, how many options are too many, which client is evicted, how long to wait when file
 //! descriptors run out.
 
 use std::time::Duration;
@@ -163,8 +163,8 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
 /// What an export over such a device can do.
 ///
 /// `CAN_MULTI_CONN` is always set: a [`BlockDevice`](corewise_blockmq::BlockDevice) promises that
-/// whoever reads after a completed write sees it, and that a flush covers every write that
-/// completed before the flush was submitted, whoever submitted it. All connections of an export
+/// any client that reads after a completed write sees it, and that a flush covers every write that
+/// completed before the flush was submitted, by any client. All connections of an export
 /// share the one device and nothing is cached per connection. A reply leaves after its completion,
 /// so a write that a client saw answered (on any connection) completed before the flush that the
 /// client sends next (on any other) was submitted.

@@ -71,7 +71,7 @@ impl DeviceGraph {
         &self.edges
     }
 
-    /// Adds an edge. A device does not depend on itself: such an edge is passed over. What was
+    /// Adds an edge. A device does not depend on itself: such an edge is passed over. An edge that was
     /// added twice counts once.
     pub fn add(
         &mut self,

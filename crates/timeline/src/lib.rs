@@ -26,7 +26,7 @@
 //! # What it is not
 //!
 //! The crate is pure: it reads no clock, starts no thread, opens no file. Times are [`Duration`]s
-//! since the timeline's zero, given by whoever recorded them. Every function here may be called
+//! since the timeline's zero, given by their recorder. Every function here may be called
 //! from any context; none blocks.
 //!
 //! # Example

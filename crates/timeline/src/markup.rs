@@ -39,7 +39,7 @@ pub fn fit(text: &str, width: usize) -> String {
 }
 
 /// `text` without what would move a cursor, break a line or turn the direction of reading: names
-/// may come from whoever wrote them. Replaced by U+FFFD.
+/// may come from anybody. Replaced by U+FFFD.
 pub fn printable(text: &str) -> Cow<'_, str> {
     units::printable(text)
 }

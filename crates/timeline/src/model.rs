@@ -257,7 +257,7 @@ pub struct Span {
     /// The least and the most that it can have taken, where start and end don't tell it better: a
     /// kernel may print durations in whole ticks of its clock.
     pub took_between: Option<(Duration, Duration)>,
-    /// True when it ran beside whoever started it: an asynchronous probe or shutdown. False: it ran
+    /// True when it ran beside its starter: an asynchronous probe or shutdown. False: it ran
     /// in its turn, or nobody knows.
     pub asynchronous: bool,
     /// The span that ran this one inside itself, on its own thread: the probe that registered the
@@ -343,7 +343,7 @@ pub struct Unplaced {
     pub outcome: Outcome,
     /// The driver that was run for it. None: not known.
     pub driver: Option<String>,
-    /// True when it is known to have run beside whoever started it.
+    /// True when it is known to have run beside its starter.
     pub asynchronous: bool,
 }
 
@@ -363,7 +363,7 @@ impl Unplaced {
     }
 }
 
-/// How well a moment of a span is known. What Corewise recorded itself is measured; a log says less.
+/// How well a moment of a span is known. A moment that Corewise recorded is measured; a log says less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Certainty {

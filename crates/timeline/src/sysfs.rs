@@ -1,6 +1,6 @@
 //! The device graph of a sysfs tree, from the symbolic links in it.
 //!
-//! The crate opens no file: whoever walks `/sys/devices` says what lies there, link by link. A
+//! The crate opens no file: a walker of `/sys/devices` says what lies there, link by link. A
 //! tree need not be copied to be used elsewhere, a list of its links will do:
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! Changes of a machine's masks, and who is told of them.
+//! Changes of a machine's masks, and their listeners.
 //!
 //! Guard letters: `I:` immutable after construction; `L:` the field is a lock, and says what it
 //! guards. The protocol: `machine.md`, "How a change is told".
@@ -87,7 +87,7 @@ impl fmt::Debug for Subscription {
     }
 }
 
-/// Who is told of a machine's changes, and what is still to be told.
+/// The listeners of a machine's changes, and the changes still to be told.
 #[derive(Default)]
 pub(crate) struct Listeners {
     /// L: is the lock; guards the list, and whose turn it is to tell. Nothing is called under it.
@@ -146,14 +146,14 @@ impl Listeners {
                     (listener.call)(&change);
                     drop(listener);
                 }));
-                // The panic hook has reported it. What is left of it is a value of the user's, whose
+                // The panic hook has reported it. The rest of it is a value of the user's, whose
                 // destructor could panic as well.
                 called.unwrap_or_else(std::mem::forget);
             }
         }
     }
 
-    /// The next change and who is to be told; where there is none the turn ends, under the same
+    /// The next change and its listeners; where there is none the turn ends, under the same
     /// lock: what is added after is told by its adder.
     fn next(&self) -> Option<(Arc<Change>, BTreeMap<u64, Listener>)> {
         let mut told = self.lock();

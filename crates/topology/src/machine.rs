@@ -44,7 +44,7 @@ struct Inner {
     /// L: is the lock; guards the whole [`State`]. Held for reading while the closure of
     /// [`Machine::read`] runs, for writing only while the masks are computed.
     state: RwLock<State>,
-    /// Who is told of changes. Its lock is taken inside of `state`'s, never the other way round.
+    /// The listeners to changes. Its lock is taken inside of `state`'s, never the other way round.
     listeners: Arc<Listeners>,
     /// L: is the lock; held while a refresh reads and applies what the system says now, so that of
     /// two refreshes the later one's word stands. Taken before `state`'s.
@@ -59,7 +59,7 @@ struct State {
 /// What the masks are derived from.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Given {
-    /// CPUs that run, whoever may use them.
+    /// CPUs that run, may this process use them or not.
     pub(crate) running: CpuSet,
     /// CPUs that the process may use.
     pub(crate) allowed: CpuSet,
@@ -174,7 +174,7 @@ impl Machine {
     }
 
     /// Runs `f` with the current masks, on the calling thread. They don't change before `f`
-    /// returns: whoever changes them waits for all readers. So what `f` chooses and publishes
+    /// returns: a thread that changes them waits for all readers. So what `f` chooses and publishes
     /// by them is seen by the one that takes a CPU away afterwards.
     ///
     /// `f` must be short, must not block, and must not call back into this machine (it could wait
@@ -194,7 +194,7 @@ impl Machine {
     /// It is called on the thread that made the change, after the change and outside of all locks of
     /// the machine, so it may call the machine as it likes, may change it, and may subscribe and
     /// unsubscribe. Changes are told one at a time, in the order of their epochs, each to the
-    /// listeners in the order in which they subscribed. Who makes a change while another thread (or
+    /// listeners in the order in which they subscribed. A thread that makes a change while another one (or
     /// the same one, from a listener) is telling an earlier one leaves it to that one, and doesn't
     /// wait: its own call may return before the listeners know.
     ///

@@ -82,7 +82,7 @@ const NAMES: [(&str, Type); 9] = [
     ("module", Type::Plain(Kind::Group)),
 ];
 
-/// The most levels, and the most NUMA nodes attached to one object, as in hwloc: whoever walks the
+/// The most levels, and the most NUMA nodes attached to one object, as in hwloc: code that walks the
 /// tree goes as deep as it is.
 const MAX_LEVELS: usize = 128;
 

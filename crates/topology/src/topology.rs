@@ -154,7 +154,7 @@ impl Topology {
     ///
     /// # Errors
     /// When the file is unreadable, too long (64 MiB) or not such an export. The error names the
-    /// file and the place. Whatever it holds, reading it takes time and memory that its length
+    /// file and the place. For any content, reading it takes time and memory that its length
     /// bounds.
     pub fn from_xml(file: impl AsRef<Path>) -> Result<Topology, TopologyError> {
         xml::file(file.as_ref())

@@ -80,7 +80,7 @@ impl fmt::Display for Unwatched {
 const KERNEL_GROUP: u32 = 1;
 
 impl Watch {
-    /// Begins to watch. What can't be watched is left out; see [`Watch::unwatched`].
+    /// Begins to watch. A file that can't be watched is left out; see [`Watch::unwatched`].
     ///
     /// # Errors
     /// If the system gives no file descriptor to wait on.
@@ -134,7 +134,7 @@ impl Watch {
     }
 
     /// Takes note of all that happened so far, without waiting: true if it may have changed which
-    /// CPUs can be used. For whoever waits on [`Watch::as_fd`] together with other things: it is
+    /// CPUs can be used. For a thread that waits on [`Watch::as_fd`] together with other things: it is
     /// readable until this is called.
     ///
     /// # Errors
@@ -149,7 +149,7 @@ impl Watch {
             None => false,
         };
         if hotplug || written {
-            // The process may have come to another group. What is watched already stays so.
+            // The process may have come to another group. The files watched already stay so.
             let _ = self.watch_groups();
         }
         Ok(hotplug || written)

@@ -89,7 +89,7 @@ enum Frame {
     Beside,
 }
 
-/// The sets of the machine itself. What an export leaves out is `None`.
+/// The sets of the machine itself. A set that an export leaves out is `None`.
 #[derive(Debug)]
 struct MachineSets {
     cpus: Option<CpuSet>,

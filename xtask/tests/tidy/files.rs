@@ -137,7 +137,7 @@ fn walk(root: &Path, folder: &Path, paths: &mut Vec<String>) {
     }
 }
 
-/// Every text file of the project. What is not UTF-8 is no text; what was deleted but not yet
+/// Every text file of the project. A file that is not UTF-8 is no text; one that was deleted but not yet
 /// committed so is passed over.
 pub(crate) fn committed() -> Vec<SourceFile> {
     let root = root();

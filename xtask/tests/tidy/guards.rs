@@ -1,7 +1,7 @@
 //! The rule of guard letters: each field that several threads can reach says what guards it.
 //!
 //! `I:` immutable after construction, `A:` atomic, `L:` guarded by a lock or the lock itself, `O:`
-//! its owner thread only, `P:` whoever holds the named state bit. See CONTRIBUTING.md.
+//! its owner thread only, `P:` the holder of the named state bit. See CONTRIBUTING.md.
 
 use crate::files::SourceFile;
 use crate::lexer::words;
@@ -131,7 +131,7 @@ fn finish(
 ) {
     *doc = None;
     if let Some(mut field) = current.take() {
-        // What stands before the colon is attributes, visibility and name.
+        // The text before the colon is attributes, visibility and name.
         if !tuple && let Some((_, type_text)) = split_name(&field.type_text) {
             field.type_text = type_text;
         }

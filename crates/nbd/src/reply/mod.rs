@@ -2,8 +2,8 @@
 //! time sends.
 //!
 //! Completions arrive on any thread, inside an atomic section, and must not wait for each other or
-//! for the socket. So a reply goes into an [`Inbox`], and whoever holds the **flush right** takes
-//! everything out and sends it in one go. The right is one word ([`FlushRight`]); who doesn't get
+//! for the socket. So a reply goes into an [`Inbox`], and the holder of the **flush right** takes
+//! everything out and sends it in one go. The right is one word ([`FlushRight`]); a thread that doesn't get
 //! it leaves a note that the holder acts on before it lets go. Nobody ever waits for the right, so
 //! no small reply is stuck behind a lock that is held across a send.
 //!
@@ -22,7 +22,7 @@ use corewise_sync::inbox::{Batch, Inbox, Node};
 
 pub use right_state::{FlushRight, ReleaseChecked, ReleasePolicy};
 
-/// Where replies go: owned by whoever holds the flush right.
+/// Where replies go: owned by the holder of the flush right.
 pub trait Sink: Send {
     /// A reply, as the inbox carries it.
     type Reply: Node + Send;
@@ -157,7 +157,7 @@ impl<S: Sink, R: ReleasePolicy> ReplyPath<S, R> {
 
     /// Posts a reply. Never blocks; any context.
     pub fn post(&self, reply: S::Reply) -> Posted<'_, S, R> {
-        // Push. Only who finds the inbox empty has to see to the sending: between its push and its
+        // Push. Only the thread that finds the inbox empty has to see to the sending: between its push and its
         // Claim nobody can have taken the replies that were pushed behind it without taking
         // its own first.
         if self.inbox.push(reply) && self.right.claim() {

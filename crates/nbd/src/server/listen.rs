@@ -122,7 +122,7 @@ impl TryFrom<TcpListener> for Listener {
 
 impl Listener {
     /// Binds a Unix socket. A socket file that nobody answers on is a leftover, and replaced. The
-    /// file is removed when the listener is dropped. Doesn't wait for whoever may listen there.
+    /// file is removed when the listener is dropped. Doesn't wait for a server that may listen there.
     ///
     /// # Errors
     /// `SocketInUse`, `NotASocket`, `Listen`: nothing was changed then.
@@ -187,7 +187,7 @@ fn bind(path: &Path) -> Result<UnixListener, Error> {
 
 /// Binds a path where a socket is, if nobody answers there.
 ///
-/// Two servers that find the same dead socket must not remove each other's new one: whoever has the
+/// Two servers that find the same dead socket must not remove each other's new one: the server that has the
 /// folder's lock looks, removes and binds. One that finds no socket at all just binds, and of two
 /// that do, one is told that it is in use.
 fn take_over(path: &Path) -> Result<UnixListener, Error> {

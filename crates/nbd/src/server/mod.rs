@@ -138,7 +138,7 @@ impl Server {
     }
 
     /// Listens on a TCP address, as [`Listener::tcp`] says. Starts a thread. The protocol has no
-    /// authentication here: whoever can reach the address can read and write the exports, so
+    /// authentication here: any client that can reach the address can read and write the exports, so
     /// listen on loopback unless the network is trusted.
     ///
     /// # Errors
@@ -258,7 +258,7 @@ impl Inner {
             })
     }
 
-    /// The thread of a connection. Whatever happens in it stays in it.
+    /// The thread of a connection. A failure or panic in it stays in it.
     fn run(&self, connection: &Arc<Connection>, parker: &Parker) {
         let served = catch_unwind(AssertUnwindSafe(|| self.converse(connection, parker)));
         if let Err(panic) = served {

@@ -1,4 +1,4 @@
-//! The transmission phase of one connection: who reads, who replies, and how it ends.
+//! The transmission phase of one connection: its reader, its replies, and its end.
 //!
 //! * The **reader** (the connection's thread) receives large pieces, judges each request, and
 //!   submits a whole batch to the device; it never waits while it holds the flush right or
@@ -12,7 +12,7 @@
 //! reply has been sent or dropped, flushes the device where the server drains and this client has
 //! written, and closes the socket. So when a client sees the end of a drained connection, what it was
 //! answered is durable, unless that flush failed (which the log says: the protocol has no way to) or
-//! the deadline cut the connection. Who must know sends its own `FLUSH` and waits for the answer.
+//! the deadline cut the connection. A client that must know sends its own `FLUSH` and waits for the answer.
 
 mod reader;
 mod sink;

@@ -179,7 +179,7 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// The client's mistake: no news for who runs the server, unless it asks.
+    /// The client's mistake: no news for the operator, unless the log level asks for it.
     fn tell_refusal(&self, request: &Request, error: ReplyError) {
         let Session { connection, lines, .. } = &**self.session;
         if let Some(before) = lines.refusals.admit() {

@@ -1,5 +1,5 @@
 //! The sending end of a connection: replies in order, many in one call, and the rest of a half-sent
-//! one. Owned by whoever holds the flush right.
+//! one. Owned by the holder of the flush right.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

@@ -45,7 +45,7 @@ impl Nesting {
         let mut open: Vec<SpanId> = Vec::new();
         for id in order {
             let span = t.span(id);
-            // What has ended, or is another worker's, can contain nothing that starts later.
+            // A span that has ended, or is another worker's, can contain nothing that starts later.
             while open.last().is_some_and(|&top| !is_open(t.span(top), span)) {
                 open.pop();
             }
@@ -299,7 +299,7 @@ mod tests {
         let nesting = Nesting::of(&t);
         let parents: Vec<_> = t.iter().map(|(id, _)| nesting.parent(id).map(|p| p.0)).collect();
         assert_eq!(parents, [None, Some(0), None, None, Some(0), None]);
-        // What went on when the outer one was over isn't its time.
+        // A span that went on when the outer one was over isn't its time.
         assert_eq!(nesting.exclusive(SpanId(0)), ms(1));
     }
 

@@ -44,7 +44,7 @@ impl Order {
         Order { nodes, places }
     }
 
-    /// Whether the one comes before the other. What was said to, and doesn't, would close a circle.
+    /// Whether the one comes before the other. An order that was stated, and doesn't hold, would close a circle.
     pub(super) fn keeps(&self, before: usize, after: usize) -> bool {
         self.places[before] < self.places[after]
     }

@@ -51,7 +51,7 @@ pub(super) fn replay(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Vec<(u64, 
 
     let mut moved: Vec<u64> = vec![0; 2 * n];
     for node in graph.order(|node| (stamp(node), node)) {
-        // Who comes before it said when that was, and whose time passes in between.
+        // The one before it said when that was, and whose time passes in between.
         let ways = &graph.before[node];
         moved[node] = match ways.iter().map(|way| stamp(way.from)).max() {
             None => stamp(node),

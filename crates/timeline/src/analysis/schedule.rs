@@ -26,7 +26,7 @@ pub(super) fn schedule(tasks: &[Task], workers: Option<usize>) -> Vec<Placed> {
     let workers = workers.unwrap_or(usize::MAX).max(1);
     let mut placed = vec![Placed::default(); tasks.len()];
     let mut waits_for: Vec<usize> = tasks.iter().map(|task| task.waits_for).collect();
-    // By moment; at one moment ends come first, so that their workers are free for who is ready.
+    // By moment; at one moment ends come first, so that their workers are free for those that are ready.
     let mut events: BinaryHeap<Reverse<(u64, Event)>> = BinaryHeap::new();
     let mut ready: BinaryHeap<(u64, Reverse<usize>)> = BinaryHeap::new();
     let mut free: BinaryHeap<Reverse<usize>> = BinaryHeap::new();

@@ -37,7 +37,7 @@ pub(super) struct Task {
     pub(super) work: u64,
     /// Nanoseconds from the beginning before which it can't start whatever else there is.
     pub(super) release: u64,
-    /// Who waits for it.
+    /// Those that wait for it.
     pub(super) links: Vec<Link>,
     /// How many links lead to it.
     pub(super) waits_for: usize,
@@ -109,7 +109,7 @@ fn graph(t: &Timeline, taking: Taking, factor: impl Fn(SpanId) -> f64) -> Vec<Ta
         join(&mut tasks, edge.before.index(), edge.after.index(), When::End, 0);
     }
     for (parent, inside) in nesting.children(t).iter().enumerate() {
-        // What the parent had run by itself before each of them.
+        // The time that the parent had run by itself before each of them.
         let (mut own, mut cursor) = (Duration::ZERO, t.spans()[parent].start);
         for &child in inside {
             let span = t.span(child);

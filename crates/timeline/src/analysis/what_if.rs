@@ -38,7 +38,7 @@ impl WhatIf {
     }
 
     /// Each of `spans` takes `factor` times as long as it did, what ran inside it apart. Less than
-    /// 0 and what is no number count as 0. What is said last of a span counts.
+    /// 0 and what is no number count as 0. The last entry for a span counts.
     #[must_use]
     pub fn scaled(mut self, spans: impl IntoIterator<Item = SpanId>, factor: f64) -> WhatIf {
         let factor = if factor.is_finite() { factor.max(0.0) } else { 0.0 };
@@ -158,7 +158,7 @@ fn repeated(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Prediction {
         let waited = span.waited();
         span.start = Duration::from_nanos(start);
         span.end = Duration::from_nanos(end);
-        // What it waited for a worker isn't known to change.
+        // Its wait for a worker isn't known to change.
         span.queued = span.start.saturating_sub(waited);
         timeline.push(predicted(span));
     }

@@ -147,7 +147,7 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
         draft.span.may_be_nested = place.ambiguous;
         ambiguous += usize::from(place.ambiguous);
     }
-    // A printed duration can be too short: the clock is set while it runs. What an init call ran
+    // A printed duration can be too short: the clock is set while it runs. The time that an init call ran
     // tells.
     let mut least: HashMap<usize, Duration> = HashMap::new();
     for (draft, place) in drafts.iter().zip(&places) {

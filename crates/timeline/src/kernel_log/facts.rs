@@ -134,7 +134,7 @@ pub(crate) struct Facts {
     /// How often the clock went back before the shutdown.
     pub back: usize,
     pub first: Option<Stamp>,
-    /// How many stamps are of whoever received the line.
+    /// How many stamps are the receiver's.
     pub received: u64,
     /// Lines that were understood.
     understood: u64,

@@ -4,7 +4,7 @@
 //! It knows the lines that a kernel prints with `initcall_debug`, those that its driver core prints
 //! with dynamic debugging, and those of a few patches ([`Form`]), behind whatever the program that
 //! saved the log put before them ([`Prefix`]). Any excerpt will do: nothing has to begin at a
-//! boot, or end with one. What looks like one of the forms and is none is kept with the number of
+//! boot, or end with one. A line that looks like one of the forms and is none is kept with the number of
 //! its line ([`SuspiciousLine`]); nothing is dropped silently.
 //!
 //! ```

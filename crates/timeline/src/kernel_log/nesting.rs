@@ -259,7 +259,7 @@ fn within_probes(
             places[i].asynchronous = false;
             places[i].ambiguous = false;
         }
-        // What it lies within and is not inside of ran beside it.
+        // A span that it lies within and is not inside of ran beside it.
         let outer: Vec<usize> = chain(i, places).collect();
         for &a in &active {
             if calls[a] == calls[i] && holds(&items[a], item) && !outer.contains(&a) {

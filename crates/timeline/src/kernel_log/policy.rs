@@ -18,7 +18,7 @@ pub(crate) struct Rules {
     ticks_until: u64,
     /// What the durations of init calls are counted in.
     pub unit: Unit,
-    /// The stamps are of whoever received the lines, and nothing shows that they keep up with the
+    /// The stamps are the receiver's, and nothing shows that they keep up with the
     /// kernel.
     pub late: bool,
 }
@@ -269,7 +269,7 @@ fn longer_inside(calls: &[Initcall], probes: &[Probe]) -> u32 {
     if fits > beside { fits } else { 0 }
 }
 
-/// Whether the stamps of whoever received the lines keep up with the kernel, by its init calls: none
+/// Whether the receiver's stamps keep up with the kernel, by its init calls: none
 /// took much longer than the time between its two lines, and one of a millisecond shows that.
 fn keep_up(calls: &[Initcall]) -> bool {
     let mut shown = false;

@@ -13,7 +13,7 @@ pub(crate) struct Stamp {
     pub wall: bool,
     /// True when only the second is known.
     pub coarse: bool,
-    /// True when it is of the clock of whoever received the line, such as a journal: not before the
+    /// True when it is of the receiver's clock, such as a journal: not before the
     /// kernel wrote it, and maybe long after.
     pub received: bool,
     /// What it was cut off to, in nanoseconds: the digits of its fraction tell.

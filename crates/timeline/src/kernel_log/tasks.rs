@@ -1,4 +1,4 @@
-//! Who logged a line: what kernels and vendors put behind a stamp, and Android's `logcat`.
+//! The author of a line: what kernels and vendors put behind a stamp, and Android's `logcat`.
 
 use super::Prefix;
 use super::prefix::digits;

@@ -112,7 +112,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Whoever was in it has ended, and been waited for.
+        // Each process in it has ended, and been waited for.
         fs::remove_dir(&self.dir).unwrap();
     }
 }
