@@ -1,6 +1,6 @@
 //! Placement of probes, the whole way: declared, brought up on pools of a synthetic machine, and
 //! seen where they ran. The choice itself: `src/placement/`. Rules are those of
-//! `spec/mechanisms.md`, section 1.2.
+//! `docs/rules.md`, section 1.2.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod support;

@@ -1,4 +1,4 @@
-//! The rules of a work item's state, of waiting for it and of cancelling it (spec 4.3), one test
+//! The rules of a work item's state, of waiting for it and of cancelling it (rule 4.3), one test
 //! each, on real threads. Their races are model-checked in `loom_work.rs` and `loom_claim.rs`.
 
 use std::sync::{Arc, mpsc};

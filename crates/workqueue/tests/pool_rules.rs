@@ -1,4 +1,4 @@
-//! Rules of "Queueing" and of "Workers and pools" (spec 4.3) that show from outside, one test each.
+//! Rules of "Queueing" and of "Workers and pools" (rule 4.3) that show from outside, one test each.
 //! The pool's own transitions are stepped in `src/pool/stepped.rs`.
 
 use std::sync::Arc;

@@ -6,6 +6,7 @@ mod files;
 mod guards;
 mod lexer;
 mod rooms;
+mod rules;
 mod rust;
 mod text;
 mod whole;

@@ -1,4 +1,4 @@
-//! Deferred probing: who is to be probed again, and when (rule 1.2.15 of the specification).
+//! Deferred probing: who is to be probed again, and when (rule 1.2.15 of `docs/rules.md`).
 //!
 //! The protocol, its race and its proof stand in `README.md` beside this file; the steps named there
 //! (ReadTriggers, Park, Recheck, Bump, Splice) are the names used in the comments here.

@@ -1,5 +1,5 @@
 //! Where a probe runs, decided: pure functions over plain values, tested without threads. Rule
-//! numbers are those of `spec/mechanisms.md`.
+//! numbers are those of `docs/rules.md`.
 
 use corewise_sync::context::Placement;
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ pub(crate) fn place(path: Path, node: Option<u32>, usable: bool, asker: Asker) -
 /// (`waiting`, itself included) and a pool has at most so many threads.
 ///
 /// Tasks of node 0 that wait for node 1, and the other way round, hold a thread each: were all
-/// threads of both pools such, nobody would run what they wait for (spec 1.3). As long as fewer wait
+/// threads of both pools such, nobody would run what they wait for (rule 1.3). As long as fewer wait
 /// than a pool has threads, each pool has one that does not, and that one ends.
 pub(crate) fn too_many_wait(waiting: usize, threads: usize) -> bool {
     waiting >= threads
@@ -84,7 +84,7 @@ pub(crate) struct Candidate {
 
 /// The order in which the CPUs of a node are given out, round and round: pods in turn, so that no
 /// shard gets two probes before each has one; within a pod each core once before any SMT sibling
-/// (spec 1.5: the first CPU would always mean the first shard).
+/// (rule 1.5: the first CPU would always mean the first shard).
 pub(crate) fn rotation(candidates: &[Candidate]) -> Vec<u32> {
     // How many CPUs of the same core, and of the same pod and sibling rank, came before.
     let mut siblings: BTreeMap<u32, usize> = BTreeMap::new();
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_worker_whose_token_names_no_node_is_not_taken_for_placed() {
-        // A deferred-probe worker, say: that it is a worker proves nothing (spec 1.3).
+        // A deferred-probe worker, say: that it is a worker proves nothing (rule 1.3).
         assert_eq!(place(Path::Sync, Some(1), true, with_token(None, Some(3))), Place::Near);
         assert_eq!(place(Path::Sync, None, false, with_token(None, None)), Place::Inline);
     }

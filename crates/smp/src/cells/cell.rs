@@ -4,7 +4,7 @@
 //! It goes through: had from the pool; filled (kind, function); sent; run or failed, which turns the function
 //! into the answer; completed; the answer taken; put back. Who puts it back is decided by the signal's word:
 //! the side that comes last. A call that nobody waits for has no handle, and its cell is put back
-//! before the function runs (the kernel's rule for asynchronous calls, spec 2.2.2).
+//! before the function runs (the kernel's rule for asynchronous calls, rule 2.2.2).
 
 use std::mem::{MaybeUninit, align_of, size_of};
 use std::panic::Location;

@@ -2,7 +2,7 @@
 //!
 //! A pool's chunks are each as large as all before it, so that a cell is found by its index with a shift, and a
 //! pool of n cells was grown log n times. They are unmapped when the handle is gone and the last cell is
-//! back: never under a caller, a target or a waiter (spec 2.2.10).
+//! back: never under a caller, a target or a waiter (rule 2.2.10).
 
 use std::ptr::NonNull;
 use std::sync::Arc;
