@@ -62,7 +62,7 @@ pub struct DeviceDecl {
     /// How long a probe may take before the device is named as overdue, whatever the options of its
     /// bring-up say.
     pub probe_timeout: Option<Duration>,
-    /// Plain facts about the device, for whoever looks at it ([`DeviceInfo`](crate::DeviceInfo)).
+    /// Plain facts about the device, for anybody that looks at it ([`DeviceInfo`](crate::DeviceInfo)).
     pub attributes: BTreeMap<String, String>,
     /// What the driver is to know about this device (a path, a size): read with
     /// [`ProbeContext::config`](crate::ProbeContext::config).
@@ -234,7 +234,7 @@ impl fmt::Debug for DeviceDecl {
 pub enum ProbeType {
     /// As [`AsyncProbe`] says. In a [bring-up](crate::BringUpOptions#structfield.async_probe) that is
     /// asynchronous by default; for devices that are
-    /// [added](crate::DeviceManager::set_async_probe) one by one it is synchronous, so that who
+    /// [added](crate::DeviceManager::set_async_probe) one by one it is synchronous, so that the caller that
     /// adds one is told what became of it.
     #[default]
     Default,

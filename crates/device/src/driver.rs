@@ -298,13 +298,13 @@ pub(crate) enum ProbeErrorKind {
 
 impl ProbeError {
     /// The probe failed. Say what was asked, what was found, and what to do; the device's name is
-    /// added by whoever reports it. Fits `map_err(ProbeError::failed)`.
+    /// added by the reporter. Fits `map_err(ProbeError::failed)`.
     pub fn failed(message: impl fmt::Display) -> ProbeError {
         ProbeError { kind: ProbeErrorKind::Failed, message: message.to_string() }
     }
 
     /// There is no such device: the next driver that matches is asked. A failure like any other,
-    /// except that it is not logged as a warning: whoever asked may have been guessing.
+    /// except that it is not logged as a warning: the caller may have been guessing.
     pub fn no_device(message: impl fmt::Display) -> ProbeError {
         ProbeError { kind: ProbeErrorKind::NoDevice, message: message.to_string() }
     }

@@ -44,7 +44,7 @@ pub enum Event<'a> {
 /// Told about each [`Event`], for progress bars and logs.
 ///
 /// Called on whatever thread the event happens on, several at once, with no lock held. It should be
-/// quick: the thread has work to do. What waits for devices is refused there
+/// quick: the thread has work to do. A call that waits for devices is refused there
 /// ([`Error::InsideProbe`](crate::Error)). A panic in it is caught and logged.
 ///
 /// Its time counts into the deadline of the device whose start it is told, and in a shutdown, after an

@@ -18,7 +18,7 @@ const FORGET_AFTER: u32 = 20;
 /// long start first.
 ///
 /// For each it keeps a *decaying maximum*: a longer time counts at once, a shorter one takes a
-/// quarter of the difference away. Whoever is started too early costs nothing, whoever is started
+/// quarter of the difference away. A device that is started too early costs nothing, one that is started
 /// too late costs the whole of its length; so a device that was slow now and then is taken as slow,
 /// and one that has become quick is after some runs. A median would put those last that are slow
 /// every third time.
@@ -74,7 +74,7 @@ impl History {
         }
     }
 
-    /// Writes it into the folder, which is made if there is none. The file is replaced at once: whoever
+    /// Writes it into the folder, which is made if there is none. The file is replaced at once: a process that
     /// reads it sees the old one or the new one. Blocks on the disk.
     ///
     /// # Errors

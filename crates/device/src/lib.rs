@@ -3,7 +3,7 @@
 //! A program declares its devices ([`DeviceDecl`]): each has a driver, perhaps a parent, and
 //! suppliers that it needs. A [`DeviceManager`] brings them up in parallel, each as soon as what it
 //! needs is bound, near its NUMA node; and shuts them down in parallel too, in the order of their real
-//! dependencies alone, never slower than one by one. Who needs them one by one says so: a driver by its
+//! dependencies alone, never slower than one by one. A user that needs them one by one says so: a driver by its
 //! [`ProbeType`], a device by [`async_shutdown(false)`](DeviceDecl::async_shutdown()), and all of them by
 //! [`AsyncProbe::none`] and [`ShutdownOptions::asynchronous`]. Both leave a [`Timeline`](corewise_timeline::Timeline).
 //!
@@ -115,7 +115,7 @@
 //! # What is promised
 //!
 //! * A probe is called after all that its device needs is bound, and never twice at once; nobody waits
-//!   in a worker for another device. What cannot come up is skipped, says because of whom, and comes
+//!   in a worker for another device. A device that cannot come up is skipped, says because of which one, and comes
 //!   up when that does.
 //! * A shutdown callback is called at most once, after those of all children and consumers. A
 //!   device that never came up counts as done. Nothing can be added once a shutdown has begun.

@@ -165,7 +165,7 @@ impl DeviceManager {
     /// How long after the first bring-up (or the first device that was added, where there was none)
     /// devices wait for [optional suppliers](DeviceDecl::optional_suppliers), and drivers may
     /// [defer](crate::ProbeContext::defer): 10 s, as in Linux. A driver that is registered begins it
-    /// anew, as long as it is not over. When it is over, who still waits is logged, and see
+    /// anew, as long as it is not over. When it is over, a device that still waits is logged, and see
     /// [`DeviceManager::pending`]. To be set before.
     pub fn set_deferral_timeout(&self, timeout: Duration) {
         self.registry.state.lock().deferral_timeout = timeout;
@@ -182,7 +182,7 @@ impl DeviceManager {
     ///
     /// A device whose driver asks to be called again ([`ProbeError::defer`](crate::ProbeError)) is
     /// tried again when all others of the first bring-up have been tried, and from then on after
-    /// each bind. What is still deferred when nothing else can happen is reported so, and comes up
+    /// each bind. A device still deferred when nothing else can happen is reported so, and comes up
     /// by itself when it can.
     ///
     /// Without [`keep_going`](BringUpOptions::keep_going) the first failure stops the start of
@@ -297,7 +297,7 @@ impl DeviceManager {
         self.registry.state.lock().devices.infos()
     }
 
-    /// Who is being waited for: everything that is not up and may come up yet, and why. From any
+    /// The devices that are being waited for: everything that is not up and may come up yet, and why. From any
     /// thread and at any time, also during a bring-up. Does not block.
     pub fn pending(&self) -> Vec<Pending> {
         let now = self.registry.clock.now();

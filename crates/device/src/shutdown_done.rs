@@ -60,7 +60,7 @@ impl ShutdownDone {
         ShutdownDone(Some(To::Closure(Box::new(tell))))
     }
 
-    /// The device is shut down, or as far as it will get. What waited for it goes on.
+    /// The device is shut down, or as far as it will get. Devices that waited for it go on.
     ///
     /// From any thread. It does not block, but after the callback has returned it may call the
     /// shutdown's observer.

@@ -1,6 +1,6 @@
 //! Somebody who looks at the clock: a thread that sleeps on a timer, and is woken by it alone.
 //!
-//! Whoever runs a callback can't see that it takes long. The one who can has to be there before,
+//! The runner of a callback can't see that it takes long. A thread that can has to be there before,
 //! and must cost next to nothing where all goes quickly. So the thread is started beforehand and
 //! sleeps on a kernel timer (`timerfd`): to set the timer is a system call of a few hundred
 //! nanoseconds that wakes nobody; to start or wake a thread costs tens of microseconds.

@@ -128,7 +128,7 @@ fn a_probe_that_hangs_is_named_and_waited_for_by_default() {
     let rig = Rig::new("core:2 pu:1");
     let begins = later(&rig, ProbeType::PreferAsynchronous);
     let manager = rig.manager.clone();
-    // Whoever is told that it is overdue ends it.
+    // The observer that is told that it is overdue ends it.
     let held = Mutex::new(Some(begins));
     let seen = Arc::new(Mutex::new(Vec::new()));
     let its = seen.clone();

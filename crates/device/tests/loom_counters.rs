@@ -33,7 +33,7 @@ fn loom_two_suppliers_finishing_at_once_release_the_consumer_exactly_once() {
         for d in 0..3 {
             let _ = c.seed(d);
         }
-        // What a supplier leaves behind; the one that releases the consumer must see both.
+        // A supplier leaves this behind; the one that releases the consumer must see both.
         let bound = [Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
         let releases = Arc::new(AtomicUsize::new(0));
         let handles: Vec<_> = (0..2u32)

@@ -14,7 +14,7 @@ fn loom_exactly_one_side_concludes_and_it_has_the_result() {
             let done = Arc::new(AtomicUsize::new(0));
             let (theirs, their_work) = (call.clone(), done.clone());
             let finisher = thread::spawn(move || {
-                their_work.store(1, Ordering::Relaxed); // What the callback did.
+                their_work.store(1, Ordering::Relaxed); // The callback did this.
                 theirs.finish(result)
             });
             let of_caller = call.returned();

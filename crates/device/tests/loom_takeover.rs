@@ -16,7 +16,7 @@ fn loom_each_element_is_the_walkers_or_the_takers_and_never_both() {
         let (its, marks) = (walk.clone(), left.clone());
         let walker = thread::spawn(move || {
             for place in 0..LEN {
-                marks[place].store(1, Ordering::Relaxed); // What an element leaves behind.
+                marks[place].store(1, Ordering::Relaxed); // An element leaves this behind.
                 if !its.step(place, WalkNote { at: 10 + place as u64, mark: 0 }) {
                     return place; // Ended after the takeover.
                 }

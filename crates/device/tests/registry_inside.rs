@@ -1,4 +1,4 @@
-//! Whoever would wait for itself is refused at once: drivers, callbacks and observers, also through
+//! A thread that would wait for itself is refused at once: drivers, callbacks and observers, also through
 //! another manager.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 

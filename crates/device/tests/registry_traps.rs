@@ -43,7 +43,7 @@ fn sync_rig() -> Rig {
     Rig::new(MACHINE).with(|d| d.probe_type(ProbeType::ForceSynchronous))
 }
 
-/// Whoever is late is not waited for.
+/// A late device is not waited for.
 fn given_up() -> BringUpOptions {
     let options = BringUpOptions::new().keep_going(true);
     options.device_timeout(Duration::from_millis(20)).on_hang(HangPolicy::GiveUp)

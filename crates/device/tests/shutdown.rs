@@ -366,7 +366,7 @@ fn an_abort_returns_at_once_and_says_what_is_left_undone() {
     let timeline = down.timeline();
     let span = timeline.span(timeline.find("held").unwrap());
     assert_eq!(span.outcome.as_str(), "cancelled");
-    // What remains is not dropped under its callback, and can still be asked for.
+    // A remaining object is not dropped under its callback, and can still be asked for.
     assert_eq!(rig.log.of("drop"), ["s", "free"]);
     assert_eq!(rig.manager.remaining().len(), 2);
     release.send(()).unwrap();

@@ -69,7 +69,7 @@ fn soon(policy: HangPolicy) -> ShutdownOptions {
     ShutdownOptions::new().device_timeout(Some(Duration::from_secs(3600))).on_hang(policy)
 }
 
-/// Who hangs, who waits for it, and who does not; all asynchronous, or all synchronous.
+/// One hangs, one waits for it, and one does not; all asynchronous, or all synchronous.
 fn devices(asynchronous: bool) -> Vec<DeviceDecl> {
     let hangs = decl("hangs", &["bus"]).shutdown_timeout(SOON);
     let mut devices = vec![decl("bus", &[]), decl("free", &[]), hangs];

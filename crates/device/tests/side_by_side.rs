@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// Where several meet. Who has waited for a minute gives up, so that the test fails rather than hangs.
+/// Where several meet. A thread that has waited for a minute gives up, so that the test fails rather than hangs.
 struct Meeting {
     wanted: usize,
     /// How many have come, and whether one gave up.

@@ -34,7 +34,7 @@ pub enum Release {
 /// What the caller made of a device that was released, see [`Counters::finish`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// It is to be run; whoever runs it calls [`Counters::finish`] for it later.
+    /// It is to be run; its runner calls [`Counters::finish`] for it later.
     Queued,
     /// It is finished on the spot (there is nothing to call): those behind it are released too.
     Done,
@@ -63,7 +63,7 @@ impl Counters {
     }
 
     /// Seed: takes away the count that the starter holds on each device. Called once per device by
-    /// whoever starts the run, in any order, also while devices seeded before are finishing.
+    /// the thread that starts the run, in any order, also while devices seeded before are finishing.
     pub fn seed(&self, device: u32) -> Release {
         self.release(device)
     }

@@ -168,7 +168,7 @@ fn link(
 }
 
 /// Orders the devices so that each comes after all that it needs; among those that may come next
-/// the one registered first (Kahn's algorithm with a heap). What is left is on a cycle or behind
+/// the one registered first (Kahn's algorithm with a heap). A device left over is on a cycle or behind
 /// one: the cycles are found, reported and rejected one by one, until nothing is left.
 fn sort(
     all: &[Arc<DeviceDecl>],

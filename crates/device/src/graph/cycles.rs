@@ -28,7 +28,7 @@ pub(super) fn kahn(needs: &Needs) -> Result<Vec<DeviceId>, ()> {
 
 /// Breaks all cycles by registration order: among devices that need one another in a circle, those
 /// registered earlier don't need those registered later. Returns these groups, each in registration
-/// order. What is left is acyclic: within a group all goes one way, and groups form no cycle.
+/// order. The rest is acyclic: within a group all goes one way, and groups form no cycle.
 pub(super) fn broken(needs: &mut Needs) -> Vec<Vec<DeviceId>> {
     let group = groups(needs);
     let mut members: Vec<Vec<DeviceId>> = vec![Vec::new(); needs.len()];

@@ -35,7 +35,7 @@ impl From<DeviceId> for u32 {
     }
 }
 
-/// Who needs whom, built once from declarations and never changed.
+/// The needs of devices, built once from declarations and never changed.
 ///
 /// A device *needs* its parent and its suppliers: they are bound before it, and shut down after it.
 /// Links for sync-state only order nothing and are no edges. The edges form no cycle. Where
@@ -98,7 +98,7 @@ impl Graph {
         build::build(decls, surroundings)
     }
 
-    /// The graph of devices that exist, in registration order; cycles are broken. Whatever `needs`
+    /// The graph of devices that exist, in registration order; cycles are broken. Each link that `needs`
     /// says is taken as it is.
     pub(crate) fn of_existing(
         decls: Vec<Arc<DeviceDecl>>,
@@ -163,7 +163,7 @@ impl Graph {
         self.needs.of(id)
     }
 
-    /// Who needs the device: its children and consumers, each once.
+    /// Those that need the device: its children and consumers, each once.
     pub fn feeds(&self, id: DeviceId) -> &[DeviceId] {
         self.feeds.of(id)
     }

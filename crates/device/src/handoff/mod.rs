@@ -1,4 +1,4 @@
-//! Who concludes a callback that may be completed later: whoever called it, or whoever completes
+//! The conclusion of a callback that may be completed later: by its caller, or by the thread that completes
 //! it.
 //!
 //! The protocol, its race and its proof stand in `README.md` beside this file; the steps named
@@ -10,11 +10,11 @@ use std::fmt;
 
 /// The call has not returned, and there is no result.
 const CALLED: u8 = 0;
-/// It is finished, with nothing to tell; whoever called concludes when the call returns.
+/// It is finished, with nothing to tell; the caller concludes when the call returns.
 const FINISHED: u8 = 1;
 /// As [`FINISHED`], with a result.
 const TOLD: u8 = 2;
-/// The call has returned; whoever brings the result concludes.
+/// The call has returned; the thread that brings the result concludes.
 const RETURNED: u8 = 3;
 /// It is concluded, or nobody wants the result.
 const OVER: u8 = 4;
@@ -88,10 +88,10 @@ impl<T> Handoff<T> {
         }
     }
 
-    /// Makes it fit for the next call, by who has it to himself.
+    /// Makes it fit for the next call, by its only owner.
     pub fn reset(&mut self) {
         self.phase.store(CALLED, Ordering::Relaxed);
-        // What nobody wanted.
+        // A result that nobody wanted.
         drop(self.result.get_mut().take());
     }
 

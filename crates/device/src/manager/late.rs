@@ -150,8 +150,8 @@ impl DeviceManager {
 
     /// Takes a link away, whether it was declared or made by [`DeviceManager::link`]: from now on the
     /// consumer waits for that supplier no more, and neither goes before nor after it. If that was all
-    /// it waited for, it is probed: by another thread, this call waits for no probe. What its driver
-    /// has got from the supplier it keeps. Returns which kind of link it was; `None` where there was
+    /// it waited for, it is probed: by another thread, this call waits for no probe. Its driver keeps
+    /// anything that it has got from the supplier. Returns which kind of link it was; `None` where there was
     /// none, so a second call harms nobody. The supplier need not exist (any more).
     ///
     /// # Errors

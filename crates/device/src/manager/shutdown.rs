@@ -170,7 +170,7 @@ pub(super) fn drop_in_order(
     for id in remaining.iter().filter_map(|r| graph.find(&r.device)) {
         keep[id.index()] = true;
     }
-    // What a remaining device needs remains in use, whether or not it has a callback.
+    // A device that a remaining one needs remains in use, whether or not it has a callback.
     let known = bound.len();
     let mut order = graph.order().iter().copied().rev().filter(|id| id.index() < known);
     let mut at = None;

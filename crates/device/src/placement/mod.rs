@@ -29,7 +29,7 @@ pub(crate) struct Placer {
     /// L: is the lock; guards whose turn it is.
     rotations: Mutex<Rotations>,
     /// A: tasks on workers that wait for a probe on another node. Relaxed: only the number counts,
-    /// and who adds one sees a value that has it.
+    /// and a thread that adds one sees a value that has it.
     nested: AtomicUsize,
     /// I: how quick probes are; atomic itself.
     pace: Pace,

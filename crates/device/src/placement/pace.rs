@@ -1,4 +1,4 @@
-//! Whether a probe's worker tells its pool that it blocks. What a probe does nobody knows, so by
+//! Whether a probe's worker tells its pool that it blocks. Nobody knows the nature of a probe, so by
 //! default it does: others then start beside it at once. But that costs two switches between threads
 //! (some µs), and where probes are over in less, they are faster one after the other.
 //!
@@ -62,7 +62,7 @@ impl Pace {
         let declared = Some(&self.declared);
         let pacing = Pacing { declared, crowded: false };
         if policy::too_many_at_once(others, self.cpus) {
-            // What it was counted as ends here.
+            // Its count ends here.
             drop(pacing);
             return Pacing { declared: None, crowded: true };
         }

@@ -24,7 +24,7 @@ pub(crate) enum Place {
     Anywhere,
 }
 
-/// What is known of who asks.
+/// What is known of the asker.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asker {
     /// The placement token of the task that asks.

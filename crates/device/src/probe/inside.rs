@@ -1,4 +1,4 @@
-//! Who is inside user code of which manager: what would wait for itself there is refused.
+//! Threads inside user code, and of which manager: a call that would wait for itself there is refused.
 //!
 //! Guards: `O:` the owner thread only.
 
@@ -40,7 +40,7 @@ impl Inside {
         Inside { before: before.unwrap_or(0) }
     }
 
-    /// Whether this thread is inside user code that `registry` called, however far out. What would
+    /// Whether this thread is inside user code that `registry` called, however far out. A call that would
     /// wait for other devices there might wait for itself.
     pub(crate) fn is_in(registry: &Registry) -> bool {
         INSIDE.try_with(|inside| inside.borrow().contains(&address(registry))).unwrap_or(false)

@@ -1,4 +1,4 @@
-//! Who probes: takes a device, calls its driver, takes in how that ended, and goes on with the next in line.
+//! The prober: takes a device, calls its driver, takes in how that ended, and goes on with the next in line.
 
 use super::inside::{Around, Inside};
 use super::run::{Registry, State};
@@ -13,7 +13,7 @@ use corewise_sync::thread::{ThreadId, current};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What falls to whoever probes a device.
+/// What falls to the prober of a device.
 #[derive(Clone, Copy)]
 pub(super) enum Duty {
     /// That one.
@@ -61,7 +61,7 @@ impl State {
         }
     }
 
-    /// Who has probed a device goes, and leaves the line, if it was at one, to another worker.
+    /// A prober that is through with its device goes, and leaves the line, if it was at one, to another worker.
     fn leave(&mut self, duty: Duty, fx: &mut Effects) {
         if let Duty::Line(node) = duty {
             self.devices.hand_line_over(node, fx);
@@ -92,7 +92,7 @@ impl Registry {
         });
     }
 
-    /// Probes a device on this thread, and whatever else falls to it. What the end of one releases, or owes, is done
+    /// Probes a device on this thread, and any other that falls to it. Work that the end of one releases, or owes, is done
     /// before the next one begins; where it owes nothing both are one step.
     fn probe(self: &Arc<Self>, first: Key, duty: Duty, placed: Option<u32>) {
         let me = current().id();
@@ -154,7 +154,7 @@ impl Registry {
         }
     }
 
-    /// Calls the driver. An error says with what it panicked. What the device needs is let go of
+    /// Calls the driver. An error says with what it panicked. The device's needs are let go of
     /// before this returns: the shutdown may drop it as soon as the device is settled, and in its own
     /// order, so this thread must not be the one that holds it last.
     /// `Ok` says whether its worker may go on with another probe.
@@ -175,7 +175,7 @@ impl Registry {
     }
 }
 
-/// One call of a driver, which may end before the driver returns or after. What ends before is taken
+/// One call of a driver, which may end before the driver returns or after. An end before that is taken
 /// in by the thread that called, when it is back: it still holds what the device needs.
 struct Call {
     /// I: what the call belongs to.
@@ -199,7 +199,7 @@ impl Call {
             decl,
         };
         if ending.has_children_to_remove() {
-            // Their callbacks may block, and this is whoever finishes the probe.
+            // Their callbacks may block, and this is the thread that finishes the probe.
             drop(self.registry.placer.queue().execute(move || ending.with_children()));
         }
     }

@@ -163,8 +163,8 @@ impl ProbeOutcome {
     }
 }
 
-/// What a bring-up did: one outcome per declaration, and when everything happened. What it says of single
-/// devices is put into words when it is first asked for, so that nobody waits for that who doesn't read it.
+/// What a bring-up did: one outcome per declaration, and when everything happened. Its facts on single
+/// devices are put into words when it is first asked for, so that a caller that doesn't read it never waits for that.
 #[derive(Clone)]
 pub struct BringUp {
     /// I: shared by copies.

@@ -27,7 +27,7 @@ pub(crate) struct Registry {
     pub clock: Clock,
     /// L: is the lock; guards everything about devices and drivers.
     pub state: Mutex<State>,
-    /// L: with `state`; whoever waits for some device waits here.
+    /// L: with `state`; a thread that waits for some device waits here.
     pub changed: Condvar,
     /// L: with `state`; the caller of a bring-up waits here.
     pub caller: Condvar,
@@ -269,7 +269,7 @@ impl Registry {
         }
     }
 
-    /// Names whoever is past its deadline.
+    /// Names each device past its deadline.
     pub(crate) fn look(self: &Arc<Self>) {
         let (named, next, observer) = self.step(|state, now, fx| {
             state.looks_at = None;

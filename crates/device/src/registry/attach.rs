@@ -45,7 +45,7 @@ impl Devices {
         Graph::build_among(decls.to_vec(), &surroundings)
     }
 
-    /// What is wrong with one device that is to be added. What it needs need not exist.
+    /// What is wrong with one device that is to be added. Its needs need not exist.
     pub(crate) fn refuse(&self, decl: &Arc<DeviceDecl>) -> Vec<GraphError> {
         let (device, name) = (0, decl.name.clone());
         if name.is_empty() {

@@ -34,7 +34,7 @@ pub(crate) struct Batch {
     late: bool,
     /// What is not settled is left so, because of what is overdue.
     gave_up: bool,
-    /// Who was past its deadline, by place.
+    /// Those past their deadlines, by place.
     named: Vec<u32>,
     /// Outcomes and overdue probes that the observer was not told about yet.
     untold: usize,
@@ -84,7 +84,7 @@ pub(crate) struct Finished {
     pub devices: Vec<(ProbeOutcome, Called)>,
     pub records: Vec<Record>,
     pub stopped_by: Option<u32>,
-    /// Who was past its deadline.
+    /// Those past their deadlines.
     pub overdue: Vec<u32>,
     pub gave_up: bool,
 }
@@ -104,7 +104,7 @@ impl Devices {
         Some(self.batch.as_ref()?.options.cancel.clone())
     }
 
-    /// Adds the devices of a bring-up: those that are not rejected exist from now on. What needs
+    /// Adds the devices of a bring-up: those that are not rejected exist from now on. A device that needs
     /// nothing becomes ready, what can't come up is settled.
     pub(crate) fn begin_batch(
         &mut self,
@@ -204,7 +204,7 @@ impl Devices {
     }
 
     /// Blame: a device of a bring-up is settled; those in it that need it have one open need less.
-    /// Who has none left, and yet unmet ones, is skipped, and so on.
+    /// A device with none left, and yet unmet ones, is skipped, and so on.
     pub(super) fn blame(&mut self, index: u32, now: Duration, fx: &mut Effects) {
         let mut stack = vec![index];
         while let Some(index) = stack.pop() {
@@ -392,7 +392,7 @@ impl Devices {
             if batch.left == 0 {
                 return if batch.untold == 0 { CallerStep::Done } else { CallerStep::Wait };
             }
-            // Whoever is overdue is named before anything is done about it.
+            // An overdue device is named before anything is done about it.
             let unnamed = batch.overdue > 0 && batch.untold > 0;
             if batch.active > batch.overdue || unnamed || !fx.is_empty() {
                 return CallerStep::Wait;
@@ -527,7 +527,7 @@ impl Devices {
         }
     }
 
-    /// Overdue: marks whoever is past its deadline. Returns them, and when to look again. The observer
+    /// Overdue: marks each device past its deadline. Returns them, and when to look again. The observer
     /// is to be told about those of the bring-up.
     pub(crate) fn overdue(
         &mut self,

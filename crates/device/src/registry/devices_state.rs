@@ -28,7 +28,7 @@ pub(crate) struct Begun {
     pub in_batch: bool,
 }
 
-/// What whoever ended a probe does next.
+/// What the thread that ended a probe does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// The device is done with, or is somebody else's business.
@@ -286,7 +286,7 @@ impl Devices {
     }
 
     /// End: the probe was over at `at`, or will never be called (its worker is gone: an error).
-    /// `again` says that the caller can ask the next driver itself. What is released is released
+    /// `again` says that the caller can ask the next driver itself. Devices are released
     /// `now`: another probe may have ended after `at`, and have come first.
     pub(crate) fn end(
         &mut self,

@@ -105,7 +105,7 @@ fn a_driver_that_comes_during_a_probe_is_asked_before_the_device_is_given_up() {
     }
 }
 
-/// Who is asked for `x` from the probe in progress on, if nobody takes it.
+/// The drivers asked for `x` from the probe in progress on, if nobody takes it.
 fn asked_until_given_up(s: &mut Stepped) -> Vec<String> {
     let mut asked = Vec::new();
     while s.state("x") != "failed" {

@@ -80,7 +80,7 @@ pub struct DeviceInfo {
     pub needs: Vec<Need>,
     /// Suppliers that only want to know of it, by name: links for sync-state only.
     pub sync_state_only: Vec<String>,
-    /// Who needs it: children and consumers, by name.
+    /// Those that need it: children and consumers, by name.
     pub feeds: Vec<String>,
     /// Its declaration's plain facts.
     pub attributes: BTreeMap<String, String>,

@@ -1,8 +1,8 @@
 //! Unbinding and removing: those who need a device go first, in the order of a shutdown.
 //!
-//! Whoever unbinds a device walks over all that need it, marks them so that nothing new begins to use
+//! A thread that unbinds a device walks over all that need it, marks them so that nothing new begins to use
 //! them, and unbinds them from the outermost inwards. A walk trusts nothing that it saw under an earlier
-//! lock: a device is taken by who finds, under the same lock, that nobody uses it. It waits only for what
+//! lock: a device is taken by the walk that finds, under the same lock, that nobody uses it. It waits only for what
 //! runs (a probe, another one's callback), never for another walk: README.md has the argument.
 
 use super::{Devices, Effects, Instance, Key, Phase, Slot, Trash, Why};
@@ -20,7 +20,7 @@ pub(crate) struct Leave {
     stack: Vec<Frame>,
     /// How many frames of the stack are a device's, for those who have any.
     on_stack: HashMap<Key, u32>,
-    /// Who was visited, and may be up again when all is done.
+    /// Devices that were visited, and may be up again when all is done.
     passed: Vec<Key>,
 }
 
@@ -122,7 +122,7 @@ impl Devices {
             };
             let unbinds = slot.unbinds;
             if unbinds != device.unbinds {
-                // What it was put there for has gone, by this walk or another one. Perhaps it is up again.
+                // The reason for which it was put there has gone, by this walk or another one. Perhaps it is up again.
                 if !remove {
                     walk.pop();
                     walk.passed.push(key);
@@ -134,7 +134,7 @@ impl Devices {
             }
             let is_root = device == walk.root;
             self.mark(index, remove, is_root, fx);
-            // Outwards: whoever needs this one, the latest first.
+            // Outwards: those that need this one, the latest first.
             if let Some((feed, remove)) = self.next_outwards(walk) {
                 walk.push(self.instance(self.key(feed)), remove);
                 continue;
@@ -160,7 +160,7 @@ impl Devices {
             }
             walk.passed.push(key);
         }
-        // Who can do without what has left needn't wait for it.
+        // A device that can do without what has left needn't wait for it.
         for key in std::mem::take(&mut walk.passed) {
             let waits = |slot: &Slot| matches!(slot.phase, Phase::Waiting) && slot.unmet == 0;
             if self.live(key).is_some_and(waits) {
@@ -170,7 +170,7 @@ impl Devices {
         LeaveStep::Done
     }
 
-    /// Who has to go before the device on top of the stack, and whether it goes for good. `None`: all feeds were
+    /// The device that has to go before the one on top of the stack, and whether it goes for good. `None`: all feeds were
     /// looked at, and there is nobody.
     fn next_outwards(&self, walk: &mut Leave) -> Option<(u32, bool)> {
         let &Frame { device, remove, cursor } = walk.stack.last()?;
@@ -251,7 +251,7 @@ impl Devices {
                 self.withdraw(index);
             }
             Phase::Ready => {
-                // Whoever was to probe it finds that it isn't ready any more.
+                // Its prober finds that it isn't ready any more.
                 slot.leaving = true;
                 self.leave_turn(index);
                 self.recede(index, fx);

@@ -1,6 +1,6 @@
 //! Asynchronous devices that are ready, beyond those that somebody was queued for: they stand in line.
 //!
-//! A work item is queued for the first devices of a node, as many as could ever run at once. Who runs such an item is a
+//! A work item is queued for the first devices of a node, as many as could ever run at once. The worker that runs such an item is a
 //! *prober*: it probes the device that it was queued for, and then takes one after the other from the line.
 //! The first one queues the others, so that the thread that made them ready may lose its CPU to it meanwhile.
 //! So ten thousand devices cost no more items than threads, and take no more turns at the queue.

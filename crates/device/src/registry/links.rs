@@ -1,4 +1,4 @@
-//! Who needs whom: devices that come, go, and are linked while others live on. Each step costs what
+//! The links between devices: devices that come, go, and are linked while others live on. Each step costs what
 //! the device's own links cost.
 
 use super::{Devices, Effects, Link, Phase, Slot, Target, Trash};
@@ -137,7 +137,7 @@ impl Devices {
         fx.trash.extend(self.bound[index as usize].take().map(Trash::Object));
     }
 
-    /// Who is needed no longer has that consumer.
+    /// A supplier no longer has that consumer.
     pub(super) fn drop_feed(&mut self, needed: &Target, consumer: u32) {
         match needed {
             Target::Device(to) => {
@@ -158,8 +158,8 @@ impl Devices {
         }
     }
 
-    /// The cycles that new devices would close with devices that wait for them by name. What the new
-    /// ones do among themselves is the graph builder's business.
+    /// The cycles that new devices would close with devices that wait for them by name. Links
+    /// among the new ones are the graph builder's business.
     pub(crate) fn cycles_closed_by(&self, decls: &[Arc<DeviceDecl>]) -> Vec<GraphError> {
         let awaited = |(_, d): &(usize, &Arc<DeviceDecl>)| self.dangling.contains_key(&d.name);
         let suspects: Vec<_> = decls.iter().enumerate().filter(awaited).collect();

@@ -63,7 +63,7 @@ impl Drivers {
         names
     }
 
-    /// Who may have the device: synchronous drivers first, each kind in registration order. Asks the
+    /// The drivers that may have the device: synchronous ones first, each kind in registration order. Asks the
     /// drivers, so not under a lock.
     pub(crate) fn candidates(&self, decl: &DeviceDecl, asked: &AsyncProbe) -> Vec<Candidate> {
         let may = self.list.iter().filter(|driver| driver.matches(decl));

@@ -1,4 +1,4 @@
-//! The live registry: every device that exists, who needs whom, and what each one is at. No threads
+//! The live registry: every device that exists, its needs, and what each one is at. No threads
 //! and no clock here: tests step it by hand, `crate::probe` and `crate::manager` drive it.
 //!
 //! `README.md` beside this file has the states, the steps by name, and the argument why nobody waits
@@ -55,7 +55,7 @@ pub(crate) struct Instance {
     unbinds: u64,
 }
 
-/// A device that was made ready, and which time that was. Who was to probe it and never will must not
+/// A device that was made ready, and which time that was. A prober that never comes must not
 /// end a later time's probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Due {
@@ -70,7 +70,7 @@ pub(crate) struct Devices {
     bound: Vec<Option<Arc<dyn Bound>>>,
     free: Vec<u32>,
     by_name: HashMap<ByName, u32>,
-    /// Who needs a device that doesn't exist (any more, or yet), by its name.
+    /// Those that need a device that doesn't exist (any more, or yet), by its name.
     dangling: HashMap<String, Vec<u32>>,
     /// Slots are in registration order: none was used twice.
     in_order: bool,
@@ -124,7 +124,7 @@ struct Slot {
     needs: Vec<Link>,
     /// Suppliers that only want to know of it, by name, each once: nothing depends on them here.
     sync_state_only: Vec<String>,
-    /// Who needs this one, each once.
+    /// Those that need this one, each once.
     feeds: Vec<u32>,
     /// How many of its needs are not bound and hold it up.
     unmet: u32,
@@ -188,7 +188,7 @@ enum Phase {
 struct Probing {
     since: Duration,
     site: Site,
-    /// Who called the driver, until that returns.
+    /// The thread that called the driver, until that returns.
     caller: Option<ThreadId>,
     attempt: Attempt,
     /// It was named as overdue.
@@ -335,7 +335,7 @@ impl Devices {
         self.closed
     }
 
-    /// Nothing is added or probed from now on. What is ready is cancelled when its turn comes.
+    /// Nothing is added or probed from now on. A ready device is cancelled when its turn comes.
     pub(crate) fn close(&mut self) {
         self.closed = true;
     }

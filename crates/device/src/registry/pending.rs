@@ -1,4 +1,4 @@
-//! Who is waited for, and through which link.
+//! The devices that are waited for, and through which link.
 
 use super::{Devices, Link, Phase, Target};
 use corewise_timeline::EdgeKind;

@@ -90,7 +90,7 @@ fn end(s: &mut Stepped, name: &str, rng: &mut Rng, calm: bool) {
     }
 }
 
-/// One step of whoever probes what was handed out: the queue, whoever adds, the late worker.
+/// One step of a prober of what was handed out: the queue, the adder, the late worker.
 fn somebody(s: &mut Stepped, rng: &mut Rng, calm: bool) -> bool {
     let running = probing(&s.devices);
     let names: Vec<String> = s.queue.iter().chain(&s.mine).cloned().collect();

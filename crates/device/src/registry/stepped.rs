@@ -34,7 +34,7 @@ pub(super) struct Stepped {
     now: Duration,
     /// What was to be queued so far and was not taken by the test.
     pub(super) queue: Vec<String>,
-    /// What whoever made a step is to probe itself.
+    /// What the thread that made a step is to probe itself.
     pub(super) mine: Vec<String>,
     pub(super) late_worker_wanted: usize,
     finished: Vec<(String, &'static str)>,

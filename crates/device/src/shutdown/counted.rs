@@ -4,7 +4,7 @@ use super::plan::{Below, Outline};
 use crate::DeviceId;
 use crate::counters::Counters;
 
-/// Counters, and who is below whom.
+/// Counters, and the order of devices by their needs.
 pub(super) struct Counted {
     /// I: the counters are atomic themselves: unfinished children and consumers.
     pub(super) counters: Counters,

@@ -21,7 +21,7 @@ impl ShutdownState {
         }
     }
 
-    /// The device's callback has returned, and it will be over later, or is already: then whoever
+    /// The device's callback has returned, and it will be over later, or is already: then the thread that
     /// finished it has been here.
     pub(crate) fn detached(&self, device: DeviceId) {
         self.state.lock().detach(device);
@@ -44,7 +44,7 @@ impl ShutdownState {
     }
 
     /// What there is to report, and the bound objects. Callbacks that still run (after an abort)
-    /// are noted as cancelled now, while they go on. Called once, by who asked for the shutdown.
+    /// are noted as cancelled now, while they go on. Called once, by the caller of the shutdown.
     pub(crate) fn finish(&self, now: Duration) -> Finished {
         let mut st = self.state.lock();
         let mut notes = if st.left > 0 { st.notes.clone() } else { std::mem::take(&mut st.notes) };

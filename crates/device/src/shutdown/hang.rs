@@ -1,4 +1,4 @@
-//! What takes too long: who is named, who takes over, and what the policy does.
+//! Callbacks that take too long: their names, the takeover, and the policy.
 
 use super::options::HangPolicy;
 use super::policy::{self, Hang};
@@ -72,7 +72,7 @@ impl ShutdownState {
             return (None, false);
         }
         let mut next = shortest;
-        // What runs at that moment is named, and is not late for that: its time is not up.
+        // A callback that runs at that moment is named, and is not late for that: its time is not up.
         let all_named = run_is_late && !st.run_is_late;
         if all_named {
             st.run_is_late = true;
@@ -108,7 +108,7 @@ impl ShutdownState {
         (Some(next), false)
     }
 
-    /// Who looked at the deadlines owes what follows from it.
+    /// A thread that looked at the deadlines owes what follows from it.
     pub(crate) fn owes(&self, now: Duration, scratch: &mut Scratch) -> super::state::Owed {
         let mut st = self.state.lock();
         match self.is_counted() {
@@ -180,7 +180,7 @@ impl ShutdownState {
         }
     }
 
-    /// More news, for who has told what there was: so that observers hear of one thing after the
+    /// More news, for the thread that has told what there was: so that observers hear of one thing after the
     /// other, in the order in which they happened.
     pub(crate) fn more_news(&self) -> Vec<News> {
         let mut st = self.state.lock();

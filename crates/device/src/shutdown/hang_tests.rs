@@ -1,4 +1,4 @@
-//! Steps deadlines: who is named, who takes over, and what each policy does.
+//! Steps deadlines: the names, the takeover, and what each policy does.
 
 use super::*;
 use crate::shutdown::HangPolicy;

@@ -217,7 +217,7 @@ impl ShutdownState {
     /// Settles a device that nothing depends on, or nothing any more, when the counting begins.
     fn seeded(&self, st: &State, id: DeviceId, is_over: bool, scratch: &mut Scratch) {
         if st.running.iter().any(|r| r.device == id) {
-            return; // Whoever runs it will come to finish it.
+            return; // Its runner will come to finish it.
         }
         if is_over || self.settle(id, scratch) == Settled::Done {
             self.cascade(id, scratch);

@@ -29,7 +29,7 @@ impl Kind {
     }
 }
 
-/// Who is to be called, and in which order one by one. A snapshot: nothing that a device says later
+/// The devices to be called, and in which order one by one. A snapshot: nothing that a device says later
 /// changes it.
 pub(crate) struct Outline {
     pub graph: Arc<Graph>,
@@ -64,7 +64,7 @@ impl Outline {
         let in_circle: BTreeSet<DeviceId> = graph.cycles().iter().flatten().copied().collect();
         let kind = |id: DeviceId| {
             let Some(Some(bound)) = bound.get(id.index()) else { return Kind::Absent };
-            // Who panics when asked is called back: that is caught too, and reported.
+            // A device that panics when asked is called back: that is caught too, and reported.
             if !caught(|| bound.has_shutdown()).unwrap_or(true) {
                 return Kind::NoCallback;
             }

@@ -42,7 +42,7 @@ pub enum RemainingState {
     },
 }
 
-/// Who a device waits for, and through which edge.
+/// The devices that one waits for, and through which edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Behind {
@@ -103,7 +103,7 @@ pub(super) fn of(
         }
         let waits: Vec<DeviceId> =
             graph.feeds(id).iter().copied().filter(|f| open[f.index()]).collect();
-        // What has no callback is open as long as something that it waits for is.
+        // A device without a callback is open as long as something that it waits for is.
         let calls = open[id.index()];
         open[id.index()] |= !waits.is_empty();
         let through = |&f: &DeviceId| match running.get(&f) {

@@ -138,7 +138,7 @@ impl ShutdownReport {
         let graph = &self.outline.graph;
         let mut done = self.records();
         done.retain(|record| record.outcome != Outcome::Cancelled);
-        // What ended at the same instant had no callback, and the base order says which was first.
+        // Devices that ended at the same instant had no callback, and the base order says which was first.
         done.sort_by_key(|r| (r.end, std::cmp::Reverse(graph.rank(r.device))));
         done.into_iter().map(|r| graph.name(r.device))
     }

@@ -1,4 +1,4 @@
-//! The state of one shutdown: what is ready, who runs it, when a helper is asked for. No threads
+//! The state of one shutdown: what is ready, its runner, when a helper is asked for. No threads
 //! and no clock here: tests step it by hand, [`super::run`] drives it.
 //!
 //! `README.md` beside this file has the states and the argument why nobody waits for something that
@@ -44,7 +44,7 @@ pub(crate) struct ShutdownState {
     pub(super) counted: OnceLock<Counted>,
     /// L: is the lock; guards all that changes but the counters and the walk.
     pub(super) state: Mutex<State>,
-    /// L: with `state`; the caller waits here, and whoever waits for the end.
+    /// L: with `state`; the caller waits here, and a thread that waits for the end.
     pub(super) caller: Condvar,
     /// L: with `state`; the watching helper waits here.
     pub(super) watcher: Condvar,
@@ -148,7 +148,7 @@ pub(super) struct Running {
     pub(super) overdue: bool,
     /// The observer was told so, or that all of it is late.
     pub(super) named: bool,
-    /// It has ended, and whoever ran it releases what waited for it.
+    /// It has ended, and its runner releases what waited for it.
     pub(super) concluding: bool,
 }
 
@@ -208,7 +208,7 @@ pub(crate) enum HelperStep {
     Leave,
 }
 
-/// What whoever made a step owes to the others, without the lock.
+/// What the thread that made a step owes to the others, without the lock.
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct Owed {
@@ -305,7 +305,7 @@ impl ShutdownState {
         self.counted.get().expect("nothing is released or taken before the counting has begun")
     }
 
-    /// As `is_counted`, for who has not the lock: it may begin at any moment.
+    /// As `is_counted`, without the lock: it may begin at any moment.
     pub(crate) fn has_counted(&self) -> bool {
         self.is_counted()
     }
@@ -366,7 +366,7 @@ impl ShutdownState {
             st.caller = CallerRests::Asleep;
             CallerStep::Wait(None)
         } else {
-            // Whoever is to take these may not come: then the caller takes them after all.
+            // The helper that is to take these may not come: then the caller takes them after all.
             st.caller = CallerRests::Watching;
             CallerStep::Wait(Some(SLOW))
         }
@@ -393,7 +393,7 @@ impl ShutdownState {
         false
     }
 
-    /// Wakes the caller where a step said so, and who waits for the end.
+    /// Wakes the caller where a step said so, and a thread that waits for the end.
     pub(crate) fn wake_caller(&self) {
         self.caller.notify_all();
     }

@@ -11,7 +11,7 @@ const TAKEN: u64 = 1;
 /// How many low bits of a note are for what comes with the time.
 const MARK_BITS: u32 = 16;
 
-/// Where somebody is who walks a list, with a note of each element that he is through with. Knows
+/// The place of a walker in a list, with a note of each element that he is through with. Knows
 /// nothing of the list, so that it can be model-checked alone (`tests/loom_takeover.rs`).
 ///
 /// Without a takeover a step costs one store and one exchange on a word that nobody else writes. No
@@ -51,7 +51,7 @@ impl Walk {
 
     /// Step: the walker is through with the element of that place, and goes on to the next. Called
     /// by the walker alone, in order. False where the rest was taken over before: then neither this
-    /// element nor any after it counts as done by the walker, and whoever took over expects him to
+    /// element nor any after it counts as done by the walker, and the taker expects him to
     /// say how this one ended.
     #[must_use = "false: the element is not noted"]
     pub fn step(&self, place: usize, note: WalkNote) -> bool {

@@ -2,11 +2,11 @@
 //!
 //! * no callback begins while a consumer of the device is up, or is being brought up;
 //! * each object is shut down once, and before it is dropped;
-//! * when all is quiet, who is up has all that it needs, and who has all that it needs doesn't wait;
+//! * when all is quiet, a device that is up has all that it needs, and one that has all that it needs doesn't wait;
 //! * all of it ends.
 //!
-//! On real threads in `torture_comings.rs`, in shuttle's schedules in `shuttle_comings.rs`. What the rules are
-//! checked by are standard locks, which are no scheduling points.
+//! On real threads in `torture_comings.rs`, in shuttle's schedules in `shuttle_comings.rs`. The locks
+//! of the checks are standard ones, which are no scheduling points.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use corewise_device::{
