@@ -36,7 +36,7 @@ pub struct SmpBuilder {
 pub(crate) struct Settings {
     /// What the targets' threads are to have.
     pub(crate) priority: Priority,
-    /// Who may spin.
+    /// The threads that may spin.
     pub(crate) spin: Spin,
     /// Waits that take longer are reported.
     pub(crate) watchdog: Option<Duration>,
@@ -60,7 +60,7 @@ impl Smp {
         SmpBuilder { machine: machine.clone(), settings: Settings::new() }
     }
 
-    /// Call targets without threads: whoever holds the [`CallTarget`]s steps them, or runs each in
+    /// Call targets without threads: the holder of the [`CallTarget`]s steps them, or runs each in
     /// a thread that it owns. One per CPU of the topology, in CPU order; those of online CPUs
     /// accept calls at once. Nothing is pinned, and no priority is changed.
     pub fn stepped(machine: &Machine) -> (Smp, Vec<CallTarget>) {
@@ -92,14 +92,14 @@ impl SmpBuilder {
     ///
     /// Where the process may not have it, the threads get the nearest that it may: a lower one of
     /// the same kind, then a niceness, then none. That is said once for each handle (`tracing`, at
-    /// `info`), with how to permit it. What a handler starts (a thread, a process) doesn't inherit
+    /// `info`), with how to permit it. A thread or process that a handler starts doesn't inherit
     /// it.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.settings.priority = priority.in_range();
         self
     }
 
-    /// Who may spin for a moment before it sleeps: by default whoever has learned that it pays
+    /// Which threads may spin for a moment before they sleep: by default one that has learned that it pays
     /// ([`Spin::Habit`]).
     pub fn spin(mut self, spin: Spin) -> Self {
         self.settings.spin = spin;
@@ -120,7 +120,7 @@ impl SmpBuilder {
 
     /// What is called with the report of each wait that takes long, beside the log. It runs on the
     /// thread that waits, before it waits on; where a future waits, on the watching thread. A panic of
-    /// it is ignored. It is dropped by whoever lets go of the handle and its calls last.
+    /// it is ignored. It is dropped by the thread that lets go of the handle and its calls last.
     pub fn on_stall(mut self, callback: impl Fn(&CallStall) + Send + Sync + 'static) -> Self {
         self.settings.on_stall = Some(Arc::new(callback));
         self

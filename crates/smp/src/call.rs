@@ -18,7 +18,7 @@ use crate::watch;
 /// wake-up costs, then parks inside a [blocking region](corewise_sync::context::blocking), so on a
 /// worker the pool starts other work; as a future nothing is held at all.
 ///
-/// A value that nobody takes is dropped by whoever lets go of the call last: the caller, or the
+/// A value that nobody takes is dropped by the side that lets go of the call last: the caller, or the
 /// target inside its handler.
 #[must_use = "the call runs in any case, but its answer is lost unless it is waited for"]
 pub struct Call<R> {
@@ -59,7 +59,7 @@ impl<R> Call<R> {
         }
     }
 
-    /// Waits for the answer. What the function wrote is visible after.
+    /// Waits for the answer. Its writes are visible after.
     ///
     /// May block: inside an atomic section (a handler) that is reported, and two CPUs that wait for
     /// each other there never end. A call that a handler made to its own CPU has run already,
@@ -77,7 +77,7 @@ impl<R> Call<R> {
     #[track_caller]
     pub(crate) fn wait_over(&self) {
         if let State::Sent(waiting) = &self.state {
-            // SAFETY: the call's one handle, which is not shared with who else could wait.
+            // SAFETY: the call's one handle, which is not shared with another waiter.
             unsafe { watch::wait(waiting.cell(), current_cpu() == Some(self.cpu)) };
         }
     }

@@ -16,7 +16,7 @@ use crate::smp::{Shared, Smp};
 use crate::target_state::Opened;
 use crate::{builder::Settings, target::CallTarget, threads};
 
-/// Who runs the targets. Guarded by `Shared::control`.
+/// The threads of the targets. Guarded by `Shared::control`.
 pub(crate) struct Control {
     /// In the order of `Shared::targets`.
     seats: Vec<Seat>,
@@ -24,9 +24,9 @@ pub(crate) struct Control {
     epoch: u64,
 }
 
-/// Who runs one target.
+/// The thread of one target.
 enum Seat {
-    /// Whoever got the `CallTarget`.
+    /// The holder of the `CallTarget`.
     Stepped,
     /// Nobody: the CPU is offline.
     Vacant(CallTarget),
@@ -87,7 +87,7 @@ impl Leaving {
         self.events.iter().all(|event| event.is_complete())
     }
 
-    /// Waits until they have all left. What their last calls wrote is visible after. May block: as
+    /// Waits until they have all left. The writes of their last calls are visible after. May block: as
     /// [`Call::wait`](crate::Call::wait). A target that is stepped by hand has to be stepped
     /// elsewhere.
     #[track_caller]

@@ -115,7 +115,7 @@ pub enum CallFailed {
         /// What it panicked with.
         panic: PanicPayload,
     },
-    /// Whoever stepped this CPU's target is gone, and the function never ran. Can't happen where
+    /// The stepper of this CPU's target is gone, and the function never ran. Can't happen where
     /// Corewise runs the target's thread.
     NotOnline {
         /// The CPU that was asked for.

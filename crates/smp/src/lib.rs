@@ -2,7 +2,7 @@
 //!
 //! Each CPU of a [`Machine`](corewise_topology::Machine) has a *call target*: a pinned thread that
 //! is parked while there is nothing to do, and a queue. A call is a push onto that queue and, where
-//! the queue was empty, one wake-up. What the target core is doing otherwise doesn't matter.
+//! the queue was empty, one wake-up. The target core's other work doesn't matter.
 //!
 //! ```
 //! use corewise_smp::Smp;
@@ -35,8 +35,8 @@
 //! * What was written before the call is visible in the function; what the function wrote is
 //!   visible after the wait.
 //! * Functions run in an atomic section: they must be short, and one that blocks is reported with
-//!   both sites. One that panics hurts nobody but its caller, who is told.
-//! * **Who waits long is told why**: past five seconds ([`SmpBuilder::watchdog`]) a thread's or a future's
+//!   both sites. One that panics hurts nobody but its caller, which is told.
+//! * **A long wait is explained**: past five seconds ([`SmpBuilder::watchdog`]) a thread's or a future's
 //!   wait is reported with source, function and site, and of each CPU that hasn't answered whether its
 //!   target is on the call, before it, or never saw it. [`Smp::dump`] tells what each target runs and has
 //!   done at any moment, with histograms of delivery and of handlers.

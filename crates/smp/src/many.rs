@@ -153,7 +153,7 @@ impl<R> ManyCall<R> {
     }
 
     /// Waits until the function has ended on every CPU that was reached: at once where there is
-    /// none. What it wrote there is visible after. As [`Call::wait`](crate::Call::wait)
+    /// none. Its writes there are visible after. As [`Call::wait`](crate::Call::wait)
     /// otherwise.
     #[track_caller]
     pub fn wait(mut self) -> ManyAnswers<R> {
@@ -167,7 +167,7 @@ impl<R> ManyCall<R> {
         if let Some(waiting) = &self.waiting
             && !waiting.cell().signal().is_complete()
         {
-            // SAFETY: the call's one handle, which is not shared with who else could wait.
+            // SAFETY: the call's one handle, which is not shared with another waiter.
             unsafe { watch::wait(waiting.cell(), false) };
         }
     }

@@ -30,10 +30,10 @@ use corewise_topology::Machine;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # Who may touch a value
+/// # Access to a value
 /// Anybody: a thread may be moved to another CPU right after it asked where it is, and on a machine that is
 /// described and not real the CPUs are only names. So values are shared, and such that can be
-/// (`T: Sync`): atomics, mostly. What they save is not the locked instruction but the wait for a cache line
+/// (`T: Sync`): atomics, mostly. They save not the locked instruction but the wait for a cache line
 /// that another CPU has. Code that may touch a CPU's value alone is code that runs on its call target:
 /// [`Smp::call`](crate::Smp::call) runs one function at a time there.
 ///
@@ -82,7 +82,7 @@ impl<T> PerCpu<T> {
         (self.cpus[position] == cpu).then(|| &*self.values[position])
     }
 
-    /// As [`PerCpu::on`], for who has the variable for itself.
+    /// As [`PerCpu::on`], for the only owner of the variable.
     pub fn on_mut(&mut self, cpu: u32) -> Option<&mut T> {
         let position = *self.positions.get(cpu as usize)? as usize;
         (self.cpus[position] == cpu).then(|| &mut *self.values[position])

@@ -60,7 +60,7 @@ pub(crate) fn measured(took: Duration, weight: u32) -> u32 {
 /// A wait that takes longer than this is reported, where nobody says else: as the kernel's.
 pub(crate) const STALL_AFTER: Duration = Duration::from_secs(5);
 
-/// After how long a thread that waits looks for the first time whether its target sleeps: whoever was to wake it
+/// After how long a thread that waits looks for the first time whether its target sleeps: the thread that was to wake it
 /// may have been preempted before it did. So long that hardly any wait gets there.
 pub(crate) fn first_look(limit: Option<Duration>) -> Duration {
     const FIRST_LOOK: Duration = Duration::from_millis(10);

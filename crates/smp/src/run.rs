@@ -1,8 +1,8 @@
 //! Calls whose caller stays until they are over, and whose functions may borrow from it.
 //!
 //! The function stays on the caller's stack, as the kernel's descriptor of a call that is waited
-//! for. What travels is its address. So nothing leaves [`Smp::run`] or [`Smp::run_many`], by no
-//! way, before the last target is done with it: not by a panic of whoever is told that the thread
+//! for. Only its address travels. So nothing leaves [`Smp::run`] or [`Smp::run_many`], by no
+//! way, before the last target is done with it: not by a panic of a subscriber that is told that the thread
 //! blocks either ([`UntilOver`]).
 
 use corewise_sync::thread;
@@ -49,7 +49,7 @@ impl<C: Fn() -> bool> Drop for UntilOver<C> {
 
 impl Smp {
     /// Runs `f` on `cpu` and waits for its value. `f` may borrow from the caller; nothing of it is
-    /// copied or boxed. What it writes is visible after.
+    /// copied or boxed. Its writes are visible after.
     ///
     /// As [`Smp::call`] and [`Call::wait`](crate::Call::wait) otherwise: it may block, so it is
     /// reported where a handler does it (to another CPU than its own).

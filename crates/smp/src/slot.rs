@@ -22,8 +22,8 @@ impl<T> Slot<T> {
     /// Takes the value out; `None` where there is none (any more).
     ///
     /// # Safety
-    /// Nobody else touches the slot meanwhile: whoever touched it last happens before this, and
-    /// whoever touches it next happens after.
+    /// Nobody else touches the slot meanwhile: the last touch happens before this, and
+    /// the next one happens after.
     pub(crate) unsafe fn take(&self) -> Option<T> {
         // SAFETY: the caller has the slot to itself.
         self.value.with_mut(|slot| unsafe { (*slot).take() })

@@ -135,7 +135,7 @@ impl Smp {
     ///
     /// `f` runs on the target's thread, inside an atomic section: it must be short and must not
     /// block. Calls of one caller to one CPU run in the caller's order, within those waited for
-    /// and within those not. What the caller wrote before is visible in `f`. A caller that is
+    /// and within those not. The caller's earlier writes are visible in `f`. A caller that is
     /// that CPU's target (`f` of another call, calling its own CPU) runs `f` at once.
     ///
     /// Never blocks: any context. The CPU can't leave between the check that it is online and the push,
@@ -242,7 +242,7 @@ impl Smp {
     /// Only where the caller is that CPU's target is `f` run in place, after the other CPUs
     /// have been told.
     ///
-    /// Contexts and ordering are those of [`Smp::call`]. `f` is dropped by whoever lets go of the
+    /// Contexts and ordering are those of [`Smp::call`]. `f` is dropped by the side that lets go of the
     /// call last: the caller or one of the targets, inside its handler.
     #[track_caller]
     pub fn call_many<F, R>(&self, cpus: &CpuSet, f: F) -> ManyCall<R>
@@ -349,7 +349,7 @@ impl Smp {
         self.shared.target(cpu).map(|target| target.stats.snapshot(cpu))
     }
 
-    /// Accepts no more calls, for good. What was accepted still runs, then the CPUs leave, which
+    /// Accepts no more calls, for good. Calls accepted before still run, then the CPUs leave, which
     /// can be waited for. Doesn't block itself; any context.
     pub fn shutdown(&self) -> Leaving {
         let targets = self.shared.targets.iter();

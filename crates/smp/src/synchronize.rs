@@ -1,6 +1,6 @@
 //! Waiting until the handlers that run just now have ended, without disturbing the CPUs that run none.
 //!
-//! A handler is a reading section of the handle's epochs, opened by who runs its CPU's target: two plain stores.
+//! A handler is a reading section of the handle's epochs, opened by the thread that runs its CPU's target: two plain stores.
 //! (Models of calls do without: epochs have models of their own.)
 
 use corewise_sync::epoch::{Epochs, Reader, Section};
@@ -31,7 +31,7 @@ impl Handlers {
 }
 
 impl OneByOne {
-    /// Whoever steps the target is about to run a handler.
+    /// The stepper of the target is about to run a handler.
     #[inline]
     pub(crate) fn begin(&self) -> Begun<'_> {
         Begun { _section: (!hint::EVERY_SCHEDULE).then(|| self.reader.enter()) }
@@ -40,7 +40,7 @@ impl OneByOne {
 
 impl Smp {
     /// Returns when every function that was running on a call target when this was called has ended: each CPU
-    /// has passed a point at which it ran none. What those functions wrote is visible after; functions
+    /// has passed a point at which it ran none. The writes of those functions are visible after; functions
     /// that begin later see what the caller wrote before.
     ///
     /// So what no call will find any more, because the caller took it away before, can be dropped: none is

@@ -46,7 +46,7 @@ pub(crate) struct Target {
     pub(crate) lost: AtomicBool,
     pub(crate) stats: Stats,
     /// L: is the lock; guards which thread runs it. Taken where one starts or ends, and by
-    /// who looks from outside.
+    /// a thread that looks from outside.
     seated: Mutex<Option<Seated>>,
 }
 
@@ -90,7 +90,7 @@ impl Target {
         *self.seated.lock()
     }
 
-    /// Wakes the target, though nothing is new: whoever was to do so may have been preempted before it did, and
+    /// Wakes the target, though nothing is new: the thread that was to do so may have been preempted before it did, and
     /// nobody who pushes meanwhile knows.
     pub(crate) fn wake_again(&self) {
         self.sleeper.wake_anyway();
@@ -323,7 +323,7 @@ impl CallTarget {
             self.target.run_one(message);
             ran += 1;
         }
-        // What Take saw closing has got its last call by then.
+        // A target that Take saw closing has got its last call by then.
         if seen.is_closing() && self.plain.is_empty() {
             self.declare_dead();
             return Step::Left;
@@ -369,14 +369,14 @@ impl CallTarget {
         may && pin_current_thread(&CpuSet::from_iter([cpu])).is_ok() && current_cpu() == Some(cpu)
     }
 
-    /// The process has lost the CPU: Close, and says so, where that wasn't done already. What was accepted
+    /// The process has lost the CPU: Close, and says so, where that wasn't done already. An accepted call
     /// runs in this thread, as it would where the CPU leaves.
     #[cold]
     fn lose_cpu(&self) {
         if self.target.lost.swap(true, Ordering::Relaxed) {
             return;
         }
-        // The event is for who takes a CPU out and waits for that.
+        // The event is for a thread that takes a CPU out and waits for that.
         let _ = self.target.close(false);
         // A subscriber is user code: its panic mustn't end the target's thread.
         quietly(|| {

@@ -104,7 +104,7 @@ impl TargetState {
         (!now.is_online()).then(|| now.refusal())
     }
 
-    /// Push: adds a message if the target is online. Who clears `PARKED` with it has to wake. Lock-free.
+    /// Push: adds a message if the target is online. A pusher that clears `PARKED` with it has to wake. Lock-free.
     ///
     /// # Errors
     /// The target isn't online: why, and the message.
@@ -157,7 +157,7 @@ impl TargetState {
         }
     }
 
-    /// Whether the word is another than that one. For who spins: a look, and relaxed, for a take follows.
+    /// Whether the word is another than that one. For a spinning thread: a look, and relaxed, for a take follows.
     #[inline]
     pub(crate) fn differs_from(&self, seen: Snapshot) -> bool {
         self.word.load(Ordering::Relaxed) != seen.0
@@ -168,11 +168,11 @@ impl TargetState {
     pub(crate) fn announce_park(&self, seen: Snapshot) -> bool {
         debug_assert!(seen.newest().is_null(), "sleeps although there are calls");
         let next = seen.0.map_addr(|word| word | PARKED);
-        // Relaxed: it says nothing but itself; who clears it leaves a token, which orders.
+        // Relaxed: it says nothing but itself; the thread that clears it leaves a token, which orders.
         self.exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Open: from now on calls are accepted. The caller holds the control lock. Who sleeps goes on
+    /// Open: from now on calls are accepted. The caller holds the control lock. A sleeper goes on
     /// sleeping until the first call.
     pub(crate) fn go_online(&self) -> Opened {
         let mut now = self.snapshot();
@@ -240,7 +240,7 @@ impl TargetState {
         }
     }
 
-    /// Abandon: the owner of the target is gone. What was in is given back.
+    /// Abandon: the owner of the target is gone. The messages inside are given back.
     pub(crate) fn abandon(&self) -> Queue {
         let mut now = self.snapshot();
         loop {

@@ -37,7 +37,7 @@ fn rule_6_any_takes_the_own_cpu_then_the_nearest_by_cache_and_node_then_any() {
     assert_eq!(chosen(&smp, &mut cpus, 5, "0-3,6-7"), Some(6), "the same node");
     assert_eq!(chosen(&smp, &mut cpus, 5, "0-3"), Some(0), "any");
     assert_eq!(chosen(&smp, &mut cpus, 5, ""), None);
-    // What is offline isn't near.
+    // An offline CPU isn't near.
     drop(smp.cpu_offline(4));
     assert_eq!(cpus[4].step(), Step::Left);
     assert_eq!(chosen(&smp, &mut cpus, 5, "0-4,6-7"), Some(6));
@@ -85,7 +85,7 @@ fn rule_8_a_condition_is_asked_once_for_each_online_candidate_right_before_its_p
     assert_eq!(cpus[2].step(), Step::Left);
     let asked = RefCell::new(Vec::new());
     let wanted = |cpu: u32| {
-        // What was asked for before has been pushed by now, and this one hasn't.
+        // The call asked for before has been pushed by now, and this one hasn't.
         let pushed = cpus.iter_mut().filter_map(|c| (c.step() == Step::Ran(1)).then_some(c.cpu()));
         asked.borrow_mut().push((cpu, CpuSet::from_iter(pushed).to_string()));
         cpu != 3

@@ -25,7 +25,7 @@ fn loom_a_call_to_any_is_accepted_while_one_of_two_stays_and_runs_where_it_was()
         };
         let leaving = smp.cpu_offline(0);
         let mut left = 0;
-        // Whatever it accepted runs before it is dead.
+        // All that it accepted runs before it is dead.
         while targets[0].step() != Step::Left {
             left += 1;
             assert!(left < 3, "one call at most, and then it leaves");

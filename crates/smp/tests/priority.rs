@@ -241,7 +241,7 @@ fn a_refused_priority_is_said_once_for_each_handle_and_how_to_permit_it() {
                 smp.cpu_offline(1).wait();
                 smp.cpu_online(1).expect("the thread is refused again, and again it is no failure");
             }
-            // What is granted is no news.
+            // A granted priority is no news.
             drop(Smp::builder(&machine).priority(Priority::Plain).build().expect("threads"));
         });
         let heard = heard.0.lock().expect("nobody panics with it").clone();

@@ -189,7 +189,7 @@ fn what_a_target_took_but_did_not_run_fails_too_when_it_is_dropped() {
 #[test]
 fn who_follows_an_old_mask_and_is_late_follows_the_new_one_too() {
     let (machine, smp, mut cpus) = four_cpus();
-    // CPU 1 is still leaving, so that whoever brings it in waits.
+    // CPU 1 is still leaving, so that a thread that brings it in waits.
     let _leaving = smp.cpu_offline(1);
     machine.set_online(3, false).unwrap();
     let late = {

@@ -199,7 +199,7 @@ fn rule_7_calls_to_many_from_many_callers_reach_each_sleeping_target_once_each()
             });
         }
     });
-    // What nobody waited for runs after what was called before it.
+    // A call without a waiter runs after those called before it.
     smp.shutdown().wait();
     for (cpu, ran) in ran.iter().enumerate() {
         assert_eq!(ran.load(Ordering::Relaxed), 3 * CALLS, "CPU {cpu}");
@@ -310,7 +310,7 @@ fn the_last_handle_may_be_dropped_on_a_targets_own_thread() {
         done.send(()).unwrap();
     })
     .unwrap();
-    // Whichever of the two is last: on this thread the drop waits for the targets, on theirs it
+    // Either of the two may be last: on this thread the drop waits for the targets, on theirs it
     // doesn't.
     drop(smp);
     seen.recv().unwrap();

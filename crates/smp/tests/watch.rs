@@ -113,7 +113,7 @@ fn rule_14_it_is_reported_again_at_intervals_that_double() {
     }
     let _ = owners[0].step();
     waiter.join().expect("no panic").expect("no panic");
-    // What was told is told by the waiter's own thread, which has ended: no more come.
+    // The report is made by the waiter's own thread, which has ended: no more come.
     while reports.try_recv().is_ok() {}
     assert!(reports.try_recv().is_err());
 }

@@ -43,7 +43,7 @@ pub struct Completion {
     waiters: Mutex<Option<Box<Waiters>>>,
 }
 
-/// Who waits for an event. One allocation where it is one.
+/// The waiters for an event. One allocation where it is one.
 #[derive(Debug)]
 struct Waiters {
     first: Waker,
@@ -120,7 +120,7 @@ impl Completion {
         }
     }
 
-    /// Waits for about as long as a wake-up costs, without sleeping: true where it happened. For who is
+    /// Waits for about as long as a wake-up costs, without sleeping: true where it happened. For a thread that is
     /// about to wait in a way of his own.
     pub fn spin(&self) -> bool {
         for _ in 0..SPINS {

@@ -139,8 +139,8 @@ pub trait BlockingObserver {
     fn begin(&self);
     /// The thread goes on.
     fn end(&self);
-    /// The thread begins something long of which nobody knows whether it computes or sleeps. What
-    /// blocks inside is told as everywhere. By default as [`begin`](BlockingObserver::begin).
+    /// The thread begins something long of which nobody knows whether it computes or sleeps. A wait
+    /// inside is told as everywhere. By default as [`begin`](BlockingObserver::begin).
     fn begin_long(&self) {
         self.begin();
     }
@@ -252,7 +252,7 @@ struct Region {
 
 impl Region {
     fn enter() -> Region {
-        // What it does may put off more.
+        // Its work may put off more.
         while let Some(before) = BEFORE.with(Cell::take) {
             before();
         }
@@ -274,7 +274,7 @@ impl Drop for Region {
     }
 }
 
-/// Where the running task was placed. Whoever would place it again sees the token and runs inline.
+/// Where the running task was placed. Code that would place it again sees the token and runs inline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Placement {
     /// The NUMA node, where it is known.

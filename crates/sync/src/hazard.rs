@@ -110,13 +110,13 @@ impl Hazards {
         slot
     }
 
-    /// Drops `what` once nobody protects it: now, or with something that is retired later, on that thread. Whatever
+    /// Drops `what` once nobody protects it: now, or with something that is retired later, on that thread. A tie that
     /// kept it for its users is over, and the caller has seen that. Takes a short lock.
     pub fn retire(&self, what: Arc<dyn Any + Send + Sync>) {
         let free: Vec<_> = {
             let Lists { threads, limbo } = &mut *self.lists.lock();
             limbo.push(what);
-            // Look. Acquire pairs with the Release of who empties a slot, or fills it anew.
+            // Look. Acquire pairs with the Release of the thread that empties a slot, or fills it anew.
             let protected = |what: &Arc<dyn Any + Send + Sync>| {
                 let what: *const () = Arc::as_ptr(what).cast();
                 threads.iter().any(|slot| ptr::eq(slot.what.load(Ordering::Acquire), what))
@@ -187,7 +187,7 @@ impl Drop for Protected<'_> {
 mod tests {
     use super::*;
 
-    /// As who copies what an instance keeps.
+    /// As a thread that copies what an instance keeps.
     fn uncounted<T>(what: &Arc<T>) -> ManuallyDrop<Arc<T>> {
         // SAFETY: the copy isn't dropped.
         ManuallyDrop::new(unsafe { ptr::read(what) })

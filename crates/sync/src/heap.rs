@@ -151,7 +151,7 @@ impl<T> Heap<T> {
         let entry = self.slots[slot].entry.take().expect("a slot in the heap has an entry");
         self.free.push(slot);
         if place < last {
-            // What came from the end may belong further up or further down.
+            // The one from the end may belong further up or further down.
             self.rise(place);
             self.sink(place);
         }

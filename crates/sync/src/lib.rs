@@ -21,7 +21,7 @@
 //! | `A:` | atomic, touched by any thread; the ordering is argued where it is used |
 //! | `L:` | guarded by the lock that the comment names, or is that lock |
 //! | `O:` | touched by its owner thread only |
-//! | `P:` | owned by whoever holds the state bit that the comment names |
+//! | `P:` | owned by the holder of the state bit that the comment names |
 
 pub mod context;
 pub mod epoch;

@@ -1,7 +1,7 @@
 //! Panics of user code, where they are caught.
 //!
 //! Corewise calls functions that aren't its own in many places, and a panic in there ends where it is
-//! called. What it panicked with is the user's value too: it may panic once more when it is dropped,
+//! called. Its payload is the user's value too: it may panic once more when it is dropped,
 //! and that must not get out either.
 
 use std::any::Any;

@@ -1,8 +1,8 @@
 //! A one-token parking spot for one thread.
 //!
 //! [`Unparker::unpark`] leaves a token; [`Parker::park`] takes it, sleeping until there is one.
-//! What the unparker wrote before is visible to the parked thread after. It differs from
-//! `std::thread::park` in that nobody but who has it or one of its [`Unparker`]s can leave a token, and
+//! The unparker's earlier writes are visible to the parked thread after. It differs from
+//! `std::thread::park` in that only an owner of it or of one of its [`Unparker`]s can leave a token, and
 //! that it can be model-checked.
 
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl Unparker {
         self.inner.unpark();
     }
 
-    /// As [`Unparker::unpark`], also where a token is there already: for who suspects that whoever left it was
+    /// As [`Unparker::unpark`], also where a token is there already: for a thread that suspects that its leaver was
     /// preempted before it woke the thread. Costs a system call in any case.
     pub fn unpark_anyway(&self) {
         self.inner.unpark_anyway();
@@ -111,7 +111,7 @@ mod tests {
         assert!(!parker.try_park());
     }
 
-    /// Whoever leaves the token may be preempted before it wakes the thread.
+    /// The thread that leaves the token may be preempted before it wakes the thread.
     #[test]
     #[cfg(not(miri))] // it looks at the thread's state in /proc
     fn a_thread_that_sleeps_although_there_is_a_token_is_woken_anyway() {

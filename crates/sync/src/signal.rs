@@ -21,7 +21,7 @@
 //! ```
 //!
 //! The slot belongs to the completer while `TAKING` is set and to the waiter while neither `TAKING` nor
-//! `WAKER` is. Whoever of the two comes last, `complete` or `detach`, is told so by the word: it may
+//! `WAKER` is. The one of the two that comes last, `complete` or `detach`, is told so by the word: it may
 //! free what the event stands in. `tests/loom_signal.rs`. (The waker's part follows the `AtomicWaker` of
 //! the futures crate.)
 
@@ -76,7 +76,7 @@ impl Signal {
     /// [`Signal::complete`]), or has seen that it happened as its waiter.
     #[inline]
     pub unsafe fn reset(&self) {
-        // A `Finish` cleared the other bits, and took the waker out. Relaxed: whoever is given it next is
+        // A `Finish` cleared the other bits, and took the waker out. Relaxed: the next one that is given it is
         // given it by something that orders.
         self.state.word.store(0, Ordering::Relaxed);
     }

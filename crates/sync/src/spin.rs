@@ -23,9 +23,9 @@ const SLEEP: Duration = Duration::from_micros(50);
 
 /// A mutual-exclusion lock that spins.
 ///
-/// A [`Mutex`](crate::Mutex) has two locked operations, one to take it and one to give it back, since who gives
+/// A [`Mutex`](crate::Mutex) has two locked operations, one to take it and one to give it back, since the thread that gives
 /// it back has to learn whether somebody sleeps. Here nobody sleeps for long: giving it back is a plain
-/// store, and an uncontended section costs half. The price: who waits is woken by nobody. It spins, then
+/// store, and an uncontended section costs half. The price: a waiter is woken by nobody. It spins, then
 /// yields, then sleeps for 50 us at a time, so that a holder gets its CPU back even from a
 /// waiter with a higher priority. So it is for sections that are a few dozen instructions, nearly never contended, and
 /// call neither the user's code nor the system. There is no order among those who wait.
@@ -38,7 +38,7 @@ pub struct Spin<T> {
 
 // SAFETY: the lock moves the value between threads, and gives one at a time a reference to it.
 unsafe impl<T: Send> Send for Spin<T> {}
-// SAFETY: as above: `&Spin` only gives a reference to who holds the lock.
+// SAFETY: as above: `&Spin` only gives a reference to the holder of the lock.
 unsafe impl<T: Send> Sync for Spin<T> {}
 
 impl<T> Spin<T> {
@@ -69,7 +69,7 @@ impl<T> Spin<T> {
     #[inline]
     #[track_caller]
     fn take(&self) -> bool {
-        // Acquire pairs with the Release of who held it before.
+        // Acquire pairs with the Release of the last holder.
         let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
         self.locked.compare_exchange(false, true, success, failure).is_ok()
     }
@@ -132,7 +132,7 @@ impl<T> DerefMut for SpinGuard<'_, T> {
 impl<T> Drop for SpinGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // Release pairs with the Acquire of who takes it next.
+        // Release pairs with the Acquire of the next holder.
         self.lock.locked.store(false, Ordering::Release);
     }
 }

@@ -117,7 +117,7 @@ pub enum Policy {
     Ordinary,
 }
 
-/// Has the calling thread scheduled like this. What it starts (a thread, a process) doesn't inherit a raised
+/// Has the calling thread scheduled like this. A thread or process that it starts doesn't inherit a raised
 /// priority.
 ///
 /// # Errors

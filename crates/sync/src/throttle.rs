@@ -86,7 +86,7 @@ mod tests {
         assert!((0..1_000).all(|_| count.admit(at(9)).is_none()));
         assert_eq!(count.admit(at(10)), Some(1_000));
         assert!((0..20).all(|_| count.admit(at(11)).is_none()));
-        // Who was quiet for long has its burst again, and no more.
+        // A source that was quiet for long has its burst again, and no more.
         assert_eq!(count.admit(at(100_000)), Some(20));
         assert!((1..BURST).all(|_| count.admit(at(100_000)) == Some(0)));
         assert_eq!(count.admit(at(100_000)), None);

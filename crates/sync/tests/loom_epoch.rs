@@ -1,4 +1,4 @@
-//! Models of epochs: after a grace period nobody reads any more, and who waits is woken. Without either
+//! Models of epochs: after a grace period nobody reads any more, and a waiter is woken. Without either
 //! fence both go wrong. `src/epoch/README.md` names the steps.
 #![cfg(loom)]
 
@@ -18,7 +18,7 @@ fn model(f: impl Fn() + Send + Sync + 'static) {
     builder.check(f);
 }
 
-/// Something that is published, and who reads it.
+/// Something that is published, and its readers.
 struct Shared {
     published: AtomicBool,
     /// P: read inside a section that found it published; its owner's again after a grace period. Loom reports

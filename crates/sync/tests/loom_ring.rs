@@ -28,7 +28,7 @@ struct Model<F: FencePolicy> {
     items: Vec<Item>,
 }
 
-// SAFETY: an item's cell is accessed by whoever owns the item: its appender, then its taker. Loom checks just that.
+// SAFETY: an item's cell is accessed by the owner of the item: its appender, then its taker. Loom checks just that.
 unsafe impl<F: FencePolicy> Sync for Model<F> {}
 // SAFETY: as above.
 unsafe impl<F: FencePolicy> Send for Model<F> {}

@@ -1,4 +1,4 @@
-//! The event for one waiter under every interleaving: whoever waits is woken, what was written is seen, and one
+//! The event for one waiter under every interleaving: the waiter is woken, what was written is seen, and one
 //! of the two sides is told that it is the last.
 #![cfg(loom)]
 
@@ -10,7 +10,7 @@ use corewise_sync::{Parker, Signal, cell::UnsafeCell, model::must_fail, thread};
 
 struct Shared {
     signal: Signal,
-    /// Written before the event, read after it; and written again by who is the last.
+    /// Written before the event, read after it; and written again by the side that is the last.
     value: UnsafeCell<u32>,
 }
 // SAFETY: only the order that the signal gives keeps the accesses apart; that is what is modelled.

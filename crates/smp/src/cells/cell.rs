@@ -2,7 +2,7 @@
 //!
 //! A cell has two sides: its *message*, which travels to a target and ends there, and its *handle*, which waits.
 //! It goes through: had from the pool; filled (kind, function); sent; run or failed, which turns the function
-//! into the answer; completed; the answer taken; put back. Who puts it back is decided by the signal's word:
+//! into the answer; completed; the answer taken; put back. The signal's word decides which side puts it back:
 //! the side that comes last. A call that nobody waits for has no handle, and its cell is put back
 //! before the function runs (the kernel's rule for asynchronous calls, rule 2.2.2).
 
@@ -36,7 +36,7 @@ struct Storage(MaybeUninit<[u8; ROOM]>);
 /// they are small. Of the head of a call to many the first two are read by all CPUs, and the third is where they count off.
 #[repr(C, align(64))]
 pub(crate) struct Cell {
-    /// P: whoever has the message: the next in a target's queue.
+    /// P: the owner of the message: the next in a target's queue.
     next: UnsafeCell<*mut Cell>,
     /// Of a head: the targets of its shares that are still to be woken. They live as long as it: a cell that is out keeps
     /// its pool, that the watch, and that all targets. (One without a pool is a model's, which keeps the handle.)
@@ -44,9 +44,9 @@ pub(crate) struct Cell {
     pub(super) signal: Signal,
     /// A: 1 where the share has ended, for those who look from outside. Relaxed: it orders nothing.
     ended: aside::AtomicU32,
-    /// P: the caller's until the message is sent; the message's until it completes; then of who comes last.
+    /// P: the caller's until the message is sent; the message's until it completes; then of the side that comes last.
     storage: UnsafeCell<Storage>,
-    /// A: of a share, the head of its call; else null. Written before the message is sent, and read by who looks
+    /// A: of a share, the head of its call; else null. Written before the message is sent, and read by a thread that looks
     /// from outside.
     head: AtomicPtr<Cell>,
     /// P: the caller's while it sends, then as `storage`: of a head, the last share; of a share, the one
@@ -285,7 +285,7 @@ impl Cell {
     }
 }
 
-/// For who looks from outside: any thread, at any time, while the pools are there.
+/// For a look from outside: any thread, at any time, while the pools are there.
 impl Cell {
     /// The watch over the handle's calls; `None` of a cell without a pool.
     #[inline]

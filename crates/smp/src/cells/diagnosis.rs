@@ -2,7 +2,7 @@
 //!
 //! It decides nothing. The fields are relaxed atomics, so that a reader may come while the cell is put back
 //! and used for another call; a *life* around them tells that what was read belongs together (a
-//! sequence lock whose writer is whoever has the cell):
+//! sequence lock whose writer is the owner of the cell):
 //!
 //! ```text
 //! clear: life = even                                     read: a = life (Acquire), odd; read the fields
@@ -41,7 +41,7 @@ const _: () = assert!(corewise_topology::CpuSet::MAX_CPU <= CPU);
 pub(crate) struct Diagnosis {
     /// A: counts up when the cell is had and when it is put back: odd while it is out.
     life: AtomicU32,
-    /// A: the CPU that is called, the one that the caller was on, and `TAKEN` or `HEAD`. Written by whoever has
+    /// A: the CPU that is called, the one that the caller was on, and `TAKEN` or `HEAD`. Written by the side that has
     /// the message.
     of: AtomicU32,
     /// A: what kind of call, and so the function's name.
@@ -78,7 +78,7 @@ impl Diagnosis {
         }
     }
 
-    /// The cell is a call now. Only for who has just had it.
+    /// The cell is a call now. Only for the thread that has just got it.
     #[inline]
     pub(super) fn begin(
         &self,
@@ -101,7 +101,7 @@ impl Diagnosis {
         self.life.store(life.wrapping_add(1) | 1, Ordering::Release);
     }
 
-    /// The CPU that is called, for who has a side of the call.
+    /// The CPU that is called, for a side of the call.
     #[inline]
     pub(super) fn target(&self) -> u32 {
         self.of.load(Ordering::Relaxed) & CPU
@@ -117,7 +117,7 @@ impl Diagnosis {
         unsafe { &*self.kind.load(Ordering::Relaxed) }
     }
 
-    /// Where it was called, and on which CPU, for who has a side of the call.
+    /// Where it was called, and on which CPU, for a side of the call.
     #[inline]
     pub(super) fn origin(&self) -> (&'static Location<'static>, Option<u32>) {
         // SAFETY: `begin` stored it, made of a reference that lives for ever.

@@ -74,7 +74,7 @@ impl<const STEP: u32> FreeList<STEP> {
             }
             link(first);
             // Release pairs with the Acquire of `pop` and `close`. Acquire: who finds it closed comes after
-            // who closed it.
+            // the thread that closed it.
             match self.head.compare_exchange(
                 now,
                 pack(tag, index + 1),

@@ -121,7 +121,7 @@ impl<F: FnOnce() -> R + Send, R: Send> One<F, R> {
     /// Keeps the answer and completes.
     ///
     /// # Safety
-    /// The message is the caller's, who gives it up.
+    /// The message is the caller's, and given up.
     unsafe fn end(this: NonNull<Cell>, answer: Answer<R>) {
         // SAFETY: the message is ours until it is complete; the function has left the storage.
         unsafe {
@@ -186,7 +186,7 @@ impl<F: FnOnce() + Send> Forgotten<F> {
     }
 
     /// # Safety
-    /// The message is the caller's, who gives it up, and there is no handle.
+    /// The message is the caller's, and given up, and there is no handle.
     unsafe fn take(this: NonNull<Cell>) -> (u32, F) {
         // SAFETY: filled with the function, which is taken once; the cell is ours alone.
         unsafe {

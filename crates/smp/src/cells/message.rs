@@ -1,4 +1,4 @@
-//! The two sides of a call to one CPU: what travels, and who waits.
+//! The two sides of a call to one CPU: the message, and the waiter.
 
 use std::marker::PhantomData;
 use std::mem;
@@ -86,7 +86,7 @@ impl Drop for Message {
     }
 }
 
-/// The handle's side of a call to one CPU: whoever has it waits, or leaves by dropping it.
+/// The handle's side of a call to one CPU: its owner waits, or leaves by dropping it.
 pub(crate) struct Waiting<R> {
     cell: NonNull<Cell>,
     of: PhantomData<R>,
@@ -98,7 +98,7 @@ unsafe impl<R: Send> Send for Waiting<R> {}
 // SAFETY: as above.
 unsafe impl<R: Send> Sync for Waiting<R> {}
 
-/// A call that somebody may wait for: both its sides. Whoever drops the message without sending it
+/// A call that somebody may wait for: both its sides. A thread that drops the message without sending it
 /// fails the call.
 pub(crate) fn call<F, R>(
     pools: &Pools,

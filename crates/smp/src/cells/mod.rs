@@ -1,4 +1,4 @@
-//! The descriptors of calls: where they come from, what they hold, and who gives them back. See
+//! The descriptors of calls: where they come from, what they hold, and how they are given back. See
 //! `README.md` beside this file.
 
 mod cell;

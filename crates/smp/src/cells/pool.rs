@@ -85,7 +85,7 @@ impl Drop for Pools {
 
 /// One CPU's cells.
 pub(crate) struct Pool {
-    /// I: the watch over the handle's calls: here, since whoever has a cell reaches it.
+    /// I: the watch over the handle's calls: here, since each owner of a cell reaches it.
     watch: Arc<Watch>,
     /// What those who wait for its cells have learned.
     patience: CachePadded<Patience>,

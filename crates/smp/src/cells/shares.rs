@@ -1,6 +1,6 @@
 //! A call to many: a *head* with the function, and a *share* for each CPU, which holds that CPU's answer.
 //!
-//! The head counts the shares that are still to come, and one more for the caller while it sends. Who counts the last
+//! The head counts the shares that are still to come, and one more for the caller while it sends. The side that counts the last
 //! one off completes the head's signal, or, where the handle has left (or there never was one), takes the
 //! whole call apart. The shares are chained behind the head: no list has to be allocated.
 
@@ -20,7 +20,7 @@ use super::message::Message;
 use crate::error::CallFailed;
 use crate::sleepers::Sleeper;
 
-/// A call to many that somebody may wait for. What a share holds: its CPU, and the answer.
+/// A call to many that somebody may wait for. A share holds its CPU, and the answer.
 pub(crate) struct Many<F, R>(PhantomData<(F, R)>);
 
 impl<F: Fn(u32) -> R + Send + Sync, R: Send> Many<F, R> {
@@ -65,7 +65,7 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Many<F, R> {
     /// Keeps the answer, and counts the share off.
     ///
     /// # Safety
-    /// The message is the caller's, who gives it up.
+    /// The message is the caller's, and given up.
     unsafe fn end(this: NonNull<Cell>, answer: Answer<R>) {
         // SAFETY: the message is ours until it is counted off; a share's storage is empty before.
         unsafe {
@@ -252,7 +252,7 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Drop for Sending<'_, F, R> {
     }
 }
 
-/// The handle's side of a call to many: whoever has it waits, or leaves by dropping it.
+/// The handle's side of a call to many: its owner waits, or leaves by dropping it.
 pub(crate) struct Waiting<R> {
     head: NonNull<Cell>,
     of: PhantomData<R>,

@@ -6,10 +6,10 @@ mod waiter;
 
 pub(crate) use waiter::Patience;
 
-/// Who may spin for a moment before it sleeps. [`SmpBuilder::spin`](crate::SmpBuilder::spin)
+/// Which threads may spin for a moment before they sleep. [`SmpBuilder::spin`](crate::SmpBuilder::spin)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Spin {
-    /// Nobody: whoever has nothing to do sleeps at once, and each call costs two wake-ups.
+    /// None: a thread that has nothing to do sleeps at once, and each call costs two wake-ups.
     Never,
     /// A waiter looks for two to five microseconds before it sleeps. A target doesn't spin.
     Brief,

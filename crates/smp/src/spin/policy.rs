@@ -1,4 +1,4 @@
-//! Who spins before it sleeps, and for how long, as functions of plain values.
+//! Which threads spin before they sleep, and for how long, as functions of plain values.
 
 use std::time::Duration;
 

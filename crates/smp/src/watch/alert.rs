@@ -49,7 +49,7 @@ impl<F: FencePolicy> Alert<F> {
         if !any() {
             return true;
         }
-        // Who raised it meanwhile has left a token, which makes the next sleep short. That is all.
+        // A thread that raised it meanwhile has left a token, which makes the next sleep short. That is all.
         self.state.store(RAISED, Ordering::Relaxed);
         false
     }

@@ -60,7 +60,7 @@ impl Lookout {
                 let known = self.told.get_mut(&ptr::from_ref(cell).addr());
                 known.into_iter().for_each(|told| told.met = true);
             }
-            // Who begins to wait after this look is late no sooner than the limit from now.
+            // A thread that begins to wait after this look is late no sooner than the limit from now.
             let left = policy::next_report(self.limit, told).saturating_sub(waited);
             next = Some(next.unwrap_or(self.limit).min(left));
         });
@@ -97,7 +97,7 @@ pub(super) fn report_on(
     } else {
         missing.extend(missing_on(watch, cell, &call));
     }
-    // Whatever it was that was read: it was still this call.
+    // The reading, whole or not: it was still this call.
     (cell.diagnosis.life() == call.life).then_some(CallStall {
         waited,
         waiter,

@@ -160,7 +160,7 @@ mod watching {
             self.kept.lock().iter().cloned().collect()
         }
 
-        /// A thread has waited for so long: wakes whoever hasn't seen its call, and waits on; reports where it gets
+        /// A thread has waited for so long: wakes each target that hasn't seen its call, and waits on; reports where it gets
         /// longer than the limit says.
         ///
         /// # Safety
@@ -234,7 +234,7 @@ mod watching {
 
         /// The thread's body.
         fn run(&self, pools: &Pools, parker: &Parker) {
-            // Whoever polled first may be pinned, and may be urgent.
+            // The thread that polled first may be pinned, and may be urgent.
             priority::apply(Priority::Plain);
             if let Err(error) = pin_current_thread(&CpuSet::full(1024)) {
                 tracing::debug!(%error, "the watch keeps the CPUs of the thread that started it");

@@ -12,7 +12,7 @@ use crate::dump::{CpuState, RunningCall};
 pub struct CallStall {
     /// For how long: a thread since it began to wait, a future since the call was sent.
     pub waited: Duration,
-    /// Who waits.
+    /// The waiter.
     pub waiter: Waiter,
     /// The name of the function, as the compiler has it.
     pub function: &'static str,
@@ -24,7 +24,7 @@ pub struct CallStall {
     pub missing: Vec<Missing>,
 }
 
-/// Who waits for a call.
+/// The waiter for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Waiter {

@@ -1,7 +1,7 @@
 //! Epochs: readers that write to nobody's memory but their own, and a wait until all that were reading have
 //! stopped.
 //!
-//! A reader opens a *section*, and what it finds in there stays as it is until it closes it. Who wants to
+//! A reader opens a *section*, and what it finds in there stays as it is until it closes it. A thread that wants to
 //! take something away unpublishes it first (so that no later section finds it), then calls
 //! [`Epochs::synchronize`]: it returns when each section that had begun has ended. Nobody can look at the
 //! thing any more, and it can be dropped.
@@ -50,8 +50,8 @@ pub use read_mostly::{ReadGuard, ReadMostly};
 
 /// A set of readers and those who wait for them. Clone it freely: clones are the same set.
 ///
-/// Epochs know nothing of each other: who waits in one doesn't wait for the readers of another. What is
-/// changed together shares one. Each thread that reads takes a slot of 128 bytes at its first section, and gives
+/// Epochs know nothing of each other: a waiter of one doesn't wait for the readers of another. Things
+/// that are changed together share one. Each thread that reads takes a slot of 128 bytes at its first section, and gives
 /// it back when it ends; the memory is freed with the last clone and the last such thread.
 ///
 /// `A` is the pair of fences; product code uses [`Asymmetric`].
@@ -96,12 +96,12 @@ impl<A: AsymmetricPolicy> Epochs<A> {
         Section::enter(&self.slots, unsafe { &*slot })
     }
 
-    /// A place for who enters again and again and can keep it: saves the look for the thread's own.
+    /// A place for a thread that enters again and again and can keep it: saves the look for the thread's own.
     pub fn reader(&self) -> Reader<A> {
         Reader { epochs: self.clone(), slot: self.slots.take(), not_sync: PhantomData }
     }
 
-    /// Returns when every section that had begun before this call has ended. What those read was read
+    /// Returns when every section that had begun before this call has ended. Their reads come
     /// before; sections that begin later see what the caller wrote before. Sections that come and go
     /// meanwhile don't keep it.
     ///
@@ -191,7 +191,7 @@ impl<A: AsymmetricPolicy> fmt::Debug for Section<'_, A> {
     }
 }
 
-/// A reader's place that belongs to who holds it, not to a thread. One section at a time, which may nest; it
+/// A reader's place that belongs to its holder, not to a thread. One section at a time, which may nest; it
 /// may move to another thread while none is open.
 pub struct Reader<A: AsymmetricPolicy = Asymmetric> {
     epochs: Epochs<A>,

@@ -26,13 +26,13 @@ use crate::fence::{Asymmetric, AsymmetricPolicy};
 /// ```
 pub struct ReadMostly<T, A: AsymmetricPolicy = Asymmetric> {
     /// A: the value, in a box of its own. Swapped by writers with AcqRel: who reads the pointer reads what
-    /// was written before. An old box belongs to who swapped it out, after a grace period.
+    /// was written before. An old box belongs to the thread that swapped it out, after a grace period.
     value: AtomicPtr<T>,
     epochs: Epochs<A>,
     owns: PhantomData<Box<T>>,
 }
 
-// SAFETY: it hands out shared references (T: Sync), and moves values from writer to writer and to who drops
+// SAFETY: it hands out shared references (T: Sync), and moves values from writer to writer and to the thread that drops
 // it (T: Send).
 unsafe impl<T: Send + Sync, A: AsymmetricPolicy> Sync for ReadMostly<T, A> {}
 // SAFETY: as above.
@@ -71,7 +71,7 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
         ReadGuard { value: unsafe { &*value }, _section: section }
     }
 
-    /// Puts a new value in place, and gives the old one back when nobody reads it any more. Who reads after it
+    /// Puts a new value in place, and gives the old one back when nobody reads it any more. A reader after it
     /// returned reads the new one. May block, as [`Epochs::synchronize`].
     ///
     /// # Panics

@@ -1,4 +1,4 @@
-//! One reader's slot, and the grace period: who reads says so in a word of its own, and who waits looks at
+//! One reader's slot, and the grace period: a reader says so in a word of its own, and a waiter looks at
 //! all of them. `README.md` beside this file names the steps and argues them.
 
 use std::ptr;
@@ -26,7 +26,7 @@ const LOOKS: u32 = if hint::IN_MODEL { 0 } else { 256 };
 pub(super) struct Slot {
     /// A: the depth, and how many sections have ended. Stored by the thread that has the slot, and by it alone.
     word: AtomicU64,
-    /// A: how many grace periods watch for the end of the section, and `GUEST`. Written by them and by who
+    /// A: how many grace periods watch for the end of the section, and `GUEST`. Written by them and by the thread that
     /// lends the slot; the reader loads it at its end.
     watchers: AtomicU32,
     /// L: is the lock; guards nothing but the sleep of those who watch.
@@ -93,7 +93,7 @@ impl Slot {
         watchers & GUEST != 0
     }
 
-    /// Whether its thread is inside a section. For that thread, and for who knows that none has it.
+    /// Whether its thread is inside a section. For that thread, and for a caller that knows that none has it.
     pub(super) fn is_inside(&self) -> bool {
         self.word.load(Ordering::Relaxed) & DEPTH != 0
     }
@@ -122,7 +122,7 @@ impl Slot {
 /// aligned.
 #[repr(align(128))]
 pub(super) struct Slots {
-    /// L: is the lock; guards the lists. Taken by who gets or gives back a slot, and by grace periods.
+    /// L: is the lock; guards the lists. Taken by a thread that gets or gives back a slot, and by grace periods.
     lists: Mutex<Lists>,
 }
 

@@ -45,7 +45,7 @@ pub mod atomic {
     };
     pub use std::sync::atomic::{Ordering, compiler_fence};
 
-    /// The same, for what decides nothing: counters, marks for who looks from outside, experience, and words that
+    /// The same, for words that decide nothing: counters, marks for a look from outside, experience, and words that
     /// the accesses to others order. Where every schedule is looked at they are no part of it: they would multiply
     /// the schedules, and show nothing.
     pub mod aside {
@@ -82,7 +82,7 @@ pub mod hint {
     pub use super::backend::prefetch_to_write;
 
     /// Tells the simulated machine that plain data is read here which another CPU may have written. Nothing
-    /// elsewhere. Cells and atomics say so by themselves, and new memory counts as written by who allocated it.
+    /// elsewhere. Cells and atomics say so by themselves, and new memory counts as written by its allocator.
     pub use super::backend::reads;
 
     /// As [`reads`], for a write.

@@ -1,5 +1,5 @@
 //! The one word in which a process remembers what came of its registration: `README.md` beside this file has the
-//! ways, who changes them, and why a heavy side needn't wait for the first change.
+//! ways, their changes, and why a heavy side needn't wait for the first change.
 
 use crate::atomic::{AtomicU8, Ordering};
 use crate::facade::backend::constructor;
@@ -49,7 +49,7 @@ impl WayState {
     }
 
     /// What is known. Orders nothing: a full fence is right beside every way, and what changes once is looked
-    /// at again by whoever changes it.
+    /// at again by the thread that changes it.
     pub fn known(&self) -> Known {
         match self.word.load(Ordering::Relaxed) {
             UNKNOWN => Known::Nothing,

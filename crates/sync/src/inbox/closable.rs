@@ -36,7 +36,7 @@ impl<N: Node> ClosableInbox<N> {
     }
 
     /// Puts a node in; true where the inbox was empty. Lock-free; any context. Where it succeeds, the inbox
-    /// isn't touched behind the exchange that published the node: whoever takes the node may free both.
+    /// isn't touched behind the exchange that published the node: the thread that takes the node may free both.
     ///
     /// # Errors
     /// The node comes back where the inbox is closed.

@@ -59,7 +59,7 @@ struct Appenders {
     /// A: positions below it are less than a lap before the head, as it was seen last. Any value that was written once stays
     /// true, so models don't try its orders.
     limit: aside::AtomicU64,
-    /// A: positions below it are less than a lap before `low`, as that was seen last: their cells are empty, and who reads it sees
+    /// A: positions below it are less than a lap before `low`, as that was seen last: their cells are empty, and a reader sees
     /// that: Release and Acquire.
     sure: AtomicU64,
 }
@@ -134,7 +134,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
         // SeqCst pairs with the sleeper's read-modify-write of its own word.
         let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
         self.appenders.tail.compare_exchange(tail, tail | BUSY, success, failure).ok()?;
-        F::implied(); // pairs with the fence of who goes to sleep
+        F::implied(); // pairs with the fence of a worker that goes to sleep
         Some(Begun { ring: self, next, own_thread: PhantomData })
     }
 
@@ -250,7 +250,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
         let most = most(there).min(there);
         let line = CELLS as u64;
         let end = first + if most < line { most } else { most - (first + most) % line };
-        // Release pairs with the Acquire of who looks for leftovers: cells below the head are filled for it too.
+        // Release pairs with the Acquire of the look for leftovers: cells below the head are filled for it too.
         let (success, failure) = (Ordering::Release, Ordering::Relaxed);
         // It is emptied soon.
         hint::prefetch_to_write(self.cell(first));
@@ -261,7 +261,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
             for at in first..end {
                 let item = self.cell(at).load(Ordering::Relaxed);
                 hint::prefetch_to_write(item);
-                // What it calls may lie on the next line.
+                // The target of the call may lie on the next line.
                 hint::prefetch(item.wrapping_byte_add(LINE));
             }
         }
@@ -433,7 +433,7 @@ pub struct Begun<'a, T, F: FencePolicy> {
     ring: &'a Ring<T, F>,
     /// The position of the cell that is filled next. It is empty.
     pub(crate) next: u64,
-    /// It is ended by who began it.
+    /// It is ended by the thread that began it.
     own_thread: PhantomData<*mut ()>,
 }
 

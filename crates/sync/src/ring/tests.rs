@@ -273,7 +273,7 @@ fn any_sequence_of_operations_does_what_a_plain_queue_would() {
                     }
                 }
                 6 if !batches.is_empty() => {
-                    // Left to who sweeps.
+                    // Left to the sweeper.
                     batches.swap_remove(chance.below(batches.len()));
                     None
                 }
@@ -375,7 +375,7 @@ fn a_hole_at_the_head_hides_nothing_from_a_searcher() {
         assert_eq!(ring.reserved() & 3, u64::from((first + 1) & 3));
         assert!(ring.take_this((first + 2) & 3, items.at(2)), "behind a hole");
         assert!(!ring.has_next());
-        // What is left of these is a hole that a taker finds.
+        // A hole is left of these that a taker finds.
         while ring.waits() {
             let reserved = ring.reserve(|_| 1).expect("nobody else is here");
             assert!(reserved.map(|at| ring.take(at)).all(|item| item.is_none()));

@@ -48,7 +48,7 @@ const fn end_of(bucket: usize) -> u64 {
 /// assert_eq!((seen.count(), seen.longest()), (1, Some(Duration::from_micros(10))));
 /// ```
 pub struct Histogram {
-    /// A: written by whoever records. Relaxed: they order nothing.
+    /// A: written by the recorders. Relaxed: they order nothing.
     counts: [AtomicU64; BUCKETS],
     /// A: as above.
     longest: AtomicU64,

@@ -1,5 +1,5 @@
 //! A word on which a thread can sleep, with the system's part as a lock and a condition variable: to compare and
-//! to fall asleep is one step for who wakes, and nothing more is promised.
+//! to fall asleep is one step for the waker, and nothing more is promised.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Linux, as it is asked. What each function is for stands in `crate::sys`.
+//! Linux, as it is asked. The purpose of each function stands in `crate::sys`.
 
 use std::io;
 use std::time::Duration;

@@ -14,7 +14,7 @@ pub struct UnsafeCell<T> {
     inside: Cell<isize>,
 }
 
-// As with the standard cell, who shares it argues for its own `Sync`.
+// As with the standard cell, code that shares it argues for its own `Sync`.
 
 impl<T> UnsafeCell<T> {
     /// Wraps a value.

@@ -28,7 +28,7 @@ pub(crate) fn now() -> Instant {
     now
 }
 
-/// A schedule begins: its clock shows what every other's showed at first. (What rounds a time would else not do the
+/// A schedule begins: its clock shows what every other's showed at first. (Code that rounds a time would else not do the
 /// same again where the schedule is replayed.)
 pub(crate) fn begin() {
     NOW.set(None);

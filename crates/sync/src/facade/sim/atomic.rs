@@ -1,4 +1,4 @@
-//! Atomics that are charged for by whoever had their line last.
+//! Atomics that are charged for by the last owner of their line.
 
 use std::fmt;
 use std::panic::Location;

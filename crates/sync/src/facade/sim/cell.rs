@@ -9,7 +9,7 @@ const MOST: usize = 64;
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct UnsafeCell<T: ?Sized>(
-    /// P: as whoever holds the cell says.
+    /// P: as the holder of the cell says.
     std::cell::UnsafeCell<T>,
 );
 

@@ -1,4 +1,4 @@
-//! The simulated machine, as it is asked. What each function is for stands in `crate::sys`.
+//! The simulated machine, as it is asked. The purpose of each function stands in `crate::sys`.
 
 use std::io;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::atomic::AtomicU32;
 use crate::facade::backend::system::futex;
 
-/// The word. Whoever changes it so that a sleeper should look again calls [`FutexWord::wake`] after.
+/// The word. A thread that changes it so that a sleeper should look again calls [`FutexWord::wake`] after.
 #[derive(Debug)]
 pub(crate) struct FutexWord {
     /// A: whatever its owner says.
@@ -25,7 +25,7 @@ impl FutexWord {
         futex::wait(&self.word, expected, timeout);
     }
 
-    /// Wakes whoever sleeps on it. That the word may be gone or used for something else by now does
+    /// Wakes the sleepers on it. That the word may be gone or used for something else by now does
     /// no harm: then this wakes nobody, or somebody who looks again.
     #[inline]
     pub(crate) fn wake(&self) {

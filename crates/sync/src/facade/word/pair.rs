@@ -10,17 +10,17 @@ use crate::fence::way_state::{Known, WayState};
 use crate::{Parker, thread, time};
 
 // Process-wide, since the registration is: it is the kernel's state of this address space, which
-// is remembered here. Nobody's behaviour depends on who set it.
+// is remembered here. Nobody's behaviour depends on the thread that set it.
 static WAY: WayState = WayState::new();
 /// A: somebody has started the thread that registers.
 static ASKED: AtomicBool = AtomicBool::new(false);
 /// A: the tests' switch. Read by the rare side only.
 static REFUSED: AtomicBool = AtomicBool::new(false);
-/// A: the tests' switch: as if the kernel took its time to register. Release in the test, Acquire in who registers.
+/// A: the tests' switch: as if the kernel took its time to register. Release in the test, Acquire in the registering thread.
 static HELD: AtomicBool = AtomicBool::new(false);
 
 /// How long a light side that read MEMBARRIER may have its stores still unseen: store buffers drain
-/// within microseconds, and whoever is preempted meanwhile has had a full fence.
+/// within microseconds, and a thread that is preempted meanwhile has had a full fence.
 const SETTLE: Duration = Duration::from_millis(10);
 
 #[inline]

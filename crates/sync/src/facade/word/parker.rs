@@ -52,7 +52,7 @@ impl ParkerToken {
     }
 
     pub(crate) fn try_park(&self) -> bool {
-        // Who spins on it only reads the line until there is something. Relaxed: the exchange
+        // A spinning thread only reads the line until there is something. Relaxed: the exchange
         // orders.
         self.state.load(Ordering::Relaxed) == TOKEN
             && (self.state)

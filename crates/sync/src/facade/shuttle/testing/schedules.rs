@@ -49,7 +49,7 @@ pub fn random(schedules: Schedules, scenario: impl Fn() + Send + Sync + 'static)
     run(RandomScheduler::new(schedules.now()), FailurePersistence::None, scenario);
 }
 
-/// Three preemptions, at random places. What fails prints the schedule itself, and `COREWISE_SHUTTLE_SCHEDULE`
+/// Three preemptions, at random places. A failure prints the schedule itself, and `COREWISE_SHUTTLE_SCHEDULE`
 /// replays it.
 pub fn few_preemptions(schedules: Schedules, scenario: impl Fn() + Send + Sync + 'static) {
     match var("COREWISE_SHUTTLE_SCHEDULE") {
