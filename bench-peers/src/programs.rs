@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use corewise_bench::process::Program;
 
-/// Who runs a runtime's jobs.
+/// The program that runs a runtime's jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tool {
     /// This very program.

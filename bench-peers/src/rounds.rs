@@ -88,7 +88,7 @@ impl<J: Workload> Rounds<'_, J> {
         order.iter().map(run).collect()
     }
 
-    /// Who does nothing disturbs nobody: all rest at the same time.
+    /// An idle one disturbs nobody: all rest at the same time.
     fn at_once(&self, order: &[&Cell<J>]) -> Vec<Result<Line, RunError>> {
         thread::scope(|scope| {
             let threads: Vec<_> =

@@ -56,7 +56,7 @@ pub(crate) trait Workload: Job + PartialEq + Sync {
     /// The columns of the tables of a workload; rows are ordered by the first.
     fn columns(workload: &str) -> &'static [&'static str];
 
-    /// Who can take part, and what their idle workers do.
+    /// The peers that can take part, and what their idle workers do.
     fn runtimes() -> impl Iterator<Item = (&'static str, Idle)>;
 
     /// The headlines, the agreed ones last.

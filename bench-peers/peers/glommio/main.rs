@@ -2,7 +2,7 @@
 //!
 //! Best documented settings: an executor pinned to each CPU (`Placement::Fixed`), a `shared_channel`
 //! each way between the caller's and every called one's: glommio's way from shard to shard. The
-//! caller is a task, and so is who answers. `glommio` parks at once, its default; `glommio-spins` has
+//! caller is a task, and so is the answerer. `glommio` parks at once, its default; `glommio-spins` has
 //! `spin_before_park`, long enough for every gap.
 
 use std::collections::HashMap;

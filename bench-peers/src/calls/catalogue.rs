@@ -119,7 +119,7 @@ fn job(case: Case, name: &str, cpus: &CpuSet, quick: bool) -> Job {
 }
 
 /// All round trips, and the call to all: sizes between one and all tell nothing about peers, and
-/// who holds a core while it waits is compared with the old design, not with peers.
+/// a waiter that holds its core is compared with the old design, not with peers.
 fn cases(cpus: usize) -> Vec<Case> {
     let all = Case::Broadcast { cpus, synthetic: false };
     Pace::ALL.into_iter().map(Case::RoundTrip).chain([all]).collect()

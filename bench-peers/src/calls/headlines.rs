@@ -47,7 +47,7 @@ fn spins(peer: &str) -> bool {
     RUNTIMES.iter().any(|runtime| runtime.name == peer && runtime.idle == Idle::Spins)
 }
 
-/// Back to back everybody may spin for as long as it likes. With a pause between, who spins through
+/// Back to back everybody may spin for as long as it likes. With a pause between, a peer that spins through
 /// it keeps two CPUs for itself and is never woken: it is compared apart.
 fn as_ours(case: &str, peer: &str) -> bool {
     case == HOT || !spins(peer)

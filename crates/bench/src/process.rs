@@ -21,7 +21,7 @@ pub(crate) const NOT_SIMULATED: &str = "it waits for the system or the standard 
 
 /// What a program may be asked to run, in words that it understands.
 pub trait Job: Clone {
-    /// The name of its case, and who runs it.
+    /// The name of its case, and its runtime.
     fn asked(&self) -> (&dyn fmt::Display, &str);
 
     /// Every number that the program which runs it must know, and its key.
@@ -58,7 +58,7 @@ pub trait Job: Clone {
         words::write(case, runtime, self.numbers())
     }
 
-    /// Who runs it.
+    /// Its runtime.
     fn runtime(&self) -> &str {
         self.asked().1
     }
@@ -178,7 +178,7 @@ impl Program {
 fn read(from: Option<impl Read>) -> Vec<u8> {
     let mut all = Vec::new();
     if let Some(mut from) = from {
-        // What came before an error is all there is.
+        // The lines before an error are all there is.
         let _ = from.read_to_end(&mut all);
     }
     all

@@ -50,7 +50,7 @@ impl Start {
 
 /// Runs `body` on as many threads as there are `names`, each given its number. A body makes ready,
 /// calls [`Start::wait`], and does its work if that says so; one that can't get ready calls
-/// [`Start::abort`]. What the bodies returned, in their order, once all have ended.
+/// [`Start::abort`]. The values that the bodies returned, in their order, once all have ended.
 pub(crate) fn together<T: Send>(
     names: &[String],
     body: impl Fn(usize, &Start) -> Result<Option<T>, BenchError> + Sync,

@@ -1,6 +1,6 @@
 //! Medians, percentiles, and the ratio of two things that were measured in pairs.
 //!
-//! All functions take finite numbers. What they do with an empty slice each says.
+//! All functions take finite numbers. Each says what it does with an empty slice.
 
 use crate::rng::Rng;
 

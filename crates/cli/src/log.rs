@@ -22,7 +22,7 @@ pub(crate) fn start(level: Level, bars: Bars) {
         Level::Debug => LevelFilter::DEBUG,
         Level::Trace => LevelFilter::TRACE,
     };
-    // What `up` tells itself is not told twice: probes and shutdowns that fail, with the manifest's
+    // News that `up` tells itself is not told twice: probes and shutdowns that fail, with the manifest's
     // line, and clients that are cut at the end of a drain, with their export.
     let told = if level == LevelFilter::WARN { LevelFilter::ERROR } else { level };
     let targets = Targets::new()

@@ -14,7 +14,7 @@ use crate::dump::find;
 use crate::exit::Failure;
 use crate::screen::{TITLE, styled};
 
-/// Between two looks of who waits: the server answers questions and tells of nothing by itself, so who waits asks again,
+/// Between two looks of a waiting client: the server answers questions and tells of nothing by itself, so it asks again,
 /// as `dump --monitor` does.
 const PAUSE: Duration = Duration::from_millis(50);
 

@@ -18,7 +18,7 @@ const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const HELP: Style = AnsiColor::Cyan.on_default().bold();
 
-/// The progress bars on stderr, if any is there: whoever writes lines meanwhile writes them above.
+/// The progress bars on stderr, if any is there: code that writes lines meanwhile writes them above.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bars(MultiProgress);
 

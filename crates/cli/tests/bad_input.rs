@@ -187,7 +187,7 @@ fn keep_going_serves_the_rest_and_says_what_it_did_not() {
     for subject in ["device 'odd'", "device 'late'", "device 'm'", "export 'm'"] {
         assert!(subjects.contains(&subject), "{subject} in {subjects:?}\n{ran}");
     }
-    // What came up is the user's; what did not leaves nothing.
+    // A volume that came up is the user's; one that did not leaves nothing.
     assert_eq!(folder.list(), ["good.img", "up.toml"], "{ran}");
 }
 

@@ -138,7 +138,7 @@ fn a_second_signal_while_one_hangs_says_what_is_up_and_leaves_nothing_behind() {
     }
     server.signal(Signal::TERM);
     server.signal(Signal::INT);
-    // Whichever of the two is taken in first.
+    // Either of the two may be taken in first.
     let ran = server.wait().code(1);
     ran.complains(&[" while stopping: ended at once, not shut down: half, new, export:new"]);
     assert_eq!(folder.list(), ["dead.img", "up.toml"]);
@@ -157,7 +157,7 @@ fn what_the_libraries_tell_stands_above_the_progress_bar() {
     let ran = common::run(script).code(1);
     let shown = ran.stdout.contains("Bring-up [");
     assert!(shown, "no bar, so nothing is tested\n{ran}");
-    // What stays of a line once something in it was taken off the screen.
+    // The rest of a line once something in it was taken off the screen.
     let lines = ran.stdout.lines().map(|line| line.rsplit("\x1b[2K").next().unwrap_or(line));
     let told: Vec<&str> = lines.filter(|line| line.contains("is past its deadline")).collect();
     assert_eq!(told.len(), 1, "{ran}");

@@ -31,7 +31,7 @@ fn the_file_is_read_again_and_the_picture_shows_each_pair() {
 fn a_process_that_may_use_one_cpu_measures_that_one() {
     let folder = Folder::new();
     let last = Machine::live().unwrap().online().last().unwrap();
-    // What this thread starts inherits that.
+    // A child of this thread inherits that.
     pin_current_thread(&CpuSet::from_iter([last])).unwrap();
     let ran = folder.corewise(["bench", "machine", "--quick", "--json", "--svg", "one.svg"]).ok();
     let json: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();

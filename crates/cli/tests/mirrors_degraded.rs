@@ -80,7 +80,7 @@ fn a_part_that_had_everything_may_be_missing_only_where_the_manifest_says_so() {
     assert!(missing["why"].as_str().unwrap().contains("there is no such file"), "{missing}");
     let ran = server.stop().ok();
     ran.complains(&["warning: device 'm': its part 'b' is missing: cannot open"]);
-    // Now it is known. And whoever wants all of them gets nothing else.
+    // Now it is known. And a user that wants all of them gets nothing else.
     Server::start(&folder, &["known.toml"]).stop().ok();
     folder.write("never.toml", manifest(false, "degraded = \"never\""));
     let ran = folder.corewise(["up", "never.toml"]).code(1);

@@ -337,7 +337,7 @@ fn fio_verifies_over_four_connections_at_once() {
 #[test]
 fn what_one_connection_flushed_another_one_reads() {
     use common::client::{Client, FUA};
-    // What multi-conn promises: a flush or FUA on one connection counts for all.
+    // Multi-conn promises: a flush or FUA on one connection counts for all.
     let fixture = Fixture::new();
     for volume in VOLUMES {
         let socket = fixture.server.socket();

@@ -135,7 +135,7 @@ fn every_kind_of_file_is_written_and_the_json_is_read_again() {
     let slices = trace["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "X");
     assert_eq!(slices.count(), 2 * 103);
 
-    // What was written is what is read.
+    // The text written is the text read.
     let again = document(&folder, &["t.json"]);
     let first = document(&folder, &[log, "--phase", "shutdown"]);
     let timelines = |json: &Value| json["logs"][0]["timelines"].clone();

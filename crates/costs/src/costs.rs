@@ -99,7 +99,7 @@ impl fmt::Display for Distance {
     }
 }
 
-/// The machine, and how it was measured. What isn't known is an empty text or 0.
+/// The machine, and how it was measured. A fact not known is an empty text or 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Machine {

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! What a file must say: all of `[line]`, `[call]`, `[switch]`, `[scheduler]` and `[thread]`, since
-//! no number would be right on all machines. What may be left out: `[machine]`, `[noise]` and
+//! no number would be right on all machines. These may be left out: `[machine]`, `[noise]` and
 //! `[matrix]`, which describe where the figures come from; and any distance, wake-up, crowd or size
 //! of `[distance]`, `[[wake]]`, `[[contended]]` and `[[allocator]]`: a machine with one CPU has no
 //! distances. [`Costs::transfer`], [`Costs::wake`], [`Costs::contended`] and [`Costs::allocator`]

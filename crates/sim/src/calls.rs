@@ -464,7 +464,7 @@ pub(crate) fn spawn(name: Option<Arc<str>>, run: impl FnOnce() + 'static) -> Opt
 /// So long burns a thread of another program before it looks whether somebody else wants its CPU.
 const BURN: f64 = 500.0;
 
-/// Starts a thread of another program, which burns a CPU of these until the machine's end. What is told of the
+/// Starts a thread of another program, which burns a CPU of these until the machine's end. News told of the
 /// program's CPU time is without it.
 pub fn neighbour(cpus: Mask) {
     turn();

@@ -2,7 +2,7 @@
 //!
 //! Code that takes its atomics, locks, threads and clock from the facade runs here unchanged when it is built with
 //! `--cfg sim`. Its threads are coroutines on one OS thread; each runs on a virtual CPU with a clock of its own, and
-//! the one whose clock shows the least goes on. What it does costs what [`Costs`] says: each access to a cache line by
+//! the one whose clock shows the least goes on. Its steps cost what [`Costs`] says: each access to a cache line by
 //! the CPU that had the line last, each sleep and wake-up by how long its CPU was idle. The same seed gives the same run.
 //!
 //! ```

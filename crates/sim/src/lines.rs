@@ -173,7 +173,7 @@ impl Lines {
             let from = if from == Distance::Here { Distance::Cache } else { from };
             (from, costs.shared.of(from))
         };
-        // What is still being written isn't fetched ahead for good.
+        // A line still being written isn't fetched ahead for good.
         let ahead = self.streams[cpu].missed(place, line) && entry.written_at + 2.0 * latency < now;
         // Locked operations that meet at a line follow each other faster than it could travel to and fro: a core that
         // has it does several. Measured with two to sixteen cores: 22 to 25 ns for one.

@@ -12,7 +12,7 @@ use crate::task::Tid;
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// Bytes up to which new memory counts as written by who asked for it: of more, it is a buffer, and seldom written
+/// Bytes up to which new memory counts as written by its allocator: of more, it is a buffer, and seldom written
 /// at once.
 const WRITTEN: usize = 4096;
 /// Where the lines of the arenas' locks are: at no address of the program.

@@ -90,7 +90,7 @@ pub struct PairCount {
 pub struct Tally {
     /// By place in the code.
     pub sites: FxHashMap<Site, SiteCount>,
-    /// Transfers of lines that were written to, by who took them from whom.
+    /// Transfers of lines that were written to, by taker and giver.
     pub pairs: FxHashMap<Pair, PairCount>,
     /// Wake-ups by the distance between the CPUs of waker and woken.
     pub wakes: [u64; 5],

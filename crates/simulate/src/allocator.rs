@@ -127,7 +127,7 @@ impl Charged {
 // SAFETY: `with` gives the arena to one thread at a time.
 unsafe impl Sync for Charged {}
 // SAFETY: blocks are the system's, or parts of one of the system's that no two calls are given at once: as large as the
-// layout asks, at a multiple of its alignment. What is told to the simulator besides changes no memory of the caller.
+// layout asks, at a multiple of its alignment. The calls to the simulator besides change no memory of the caller.
 unsafe impl GlobalAlloc for Charged {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let mut block = ptr::null_mut();

@@ -30,7 +30,7 @@ impl Rayon {
                 return;
             };
             if let Err(error) = machine.pin_current_thread(&CpuSet::from_iter([cpu])) {
-                // What isn't where it is measured must not be measured.
+                // A thread that isn't where it is measured must not be measured.
                 panic!("a worker can't be pinned to CPU {cpu}: {error}");
             }
         };

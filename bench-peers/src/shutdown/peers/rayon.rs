@@ -1,4 +1,4 @@
-//! rayon: a scope, and for each device a counter of those that must be done before it; who counts
+//! rayon: a scope, and for each device a counter of those that must be done before it; the task that counts
 //! it down to zero spawns its callback.
 //!
 //! Callbacks block, and a worker of rayon's that blocks does nothing else. So it has 32 workers, as
@@ -17,7 +17,7 @@ use crate::shutdown::peers::previous;
 /// Its workers.
 const THREADS: usize = 32;
 
-/// The devices, and who waits for whom.
+/// The devices, and their waits for each other.
 struct Counted {
     pass: Arc<Pass>,
     devices: Vec<Device>,
@@ -26,7 +26,7 @@ struct Counted {
 struct Device {
     /// A: AcqRel; how many must be done before it.
     left: AtomicU32,
-    /// Who waits for it.
+    /// Those that wait for it.
     feeds: Vec<u32>,
 }
 

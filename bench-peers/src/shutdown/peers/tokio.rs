@@ -31,7 +31,7 @@ pub(crate) fn prepare(
         runtime
             .block_on(async {
                 let mut tasks = JoinSet::new();
-                // Who is waited for is spawned before: its channel goes with its own task only once
+                // A task that is waited for is spawned before: its channel goes with its own task only once
                 // all its waiters, which come later, have their receivers.
                 let mut waits: Vec<Vec<watch::Receiver<bool>>> = Vec::with_capacity(done.len());
                 for (device, before) in (0..).zip(&previous) {

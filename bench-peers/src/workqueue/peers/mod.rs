@@ -44,7 +44,7 @@ impl Pins {
         let pinned = Machine::live()
             .and_then(|machine| machine.pin_current_thread(&CpuSet::from_iter([cpu])));
         if let Err(error) = pinned {
-            // What isn't where it is measured must not be measured.
+            // A thread that isn't where it is measured must not be measured.
             panic!("a worker can't be pinned to CPU {cpu}: {error}");
         }
     }

@@ -52,7 +52,7 @@ fn tallies(questions: &[Question]) -> Vec<Tally> {
 }
 
 fn lead(layout: &Layout, questions: &[Question]) -> String {
-    // What others were compared with, if anything was.
+    // The reference of the comparison, if there was one.
     let mut with_others = questions.iter().filter(|question| !question.others.is_empty());
     let first = with_others.next().or(questions.first());
     let Some(reference) = first.and_then(|question| question.reference) else {

@@ -14,7 +14,7 @@ pub const DISK: &str = "COREWISE_BENCH_DISK";
 /// Bytes that are written at once.
 const PIECE: u64 = 1 << 20;
 
-/// A file, removed when it is dropped by who made it.
+/// A file, removed when its maker drops it.
 #[derive(Debug)]
 pub struct Disk {
     path: PathBuf,

@@ -89,7 +89,7 @@ fn repeat(
         let began = time::now();
         begin();
         held.push(between(began, time::now()));
-        // What the driver had is finished meanwhile.
+        // The driver's requests are finished meanwhile.
         gap();
         first.ask();
         let began = time::now();

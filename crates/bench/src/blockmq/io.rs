@@ -66,7 +66,7 @@ pub(super) fn run_on(
     let plan = Plan::new(job, load);
     bench.ready(&machine, Plan { length: plan.length / WARM, ..plan })?.pass()?;
     // The clock costs much where a request costs little: then it has a pass of its own. Where others are
-    // compared, who look at it all the time, it is looked at too.
+    // compared, and look at it all the time, it is looked at too.
     let timed = load.device == Device::File && !job.count;
     let ready = bench.ready(&machine, Plan { timed, ..plan })?;
     let mut done = Done::default();

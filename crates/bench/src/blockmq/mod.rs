@@ -63,7 +63,7 @@
 //! **`tags/SUBMITTERS/DEPTH`**: SUBMITTERS threads take `items` tags of DEPTH in all and give them back, each with
 //! four in hand, or as many as there are for each. Where there are fewer tags than threads, each keeps every fourth
 //! while others run. Runtimes: `corewise`, a set of tags; `mutex_list`, a list of free ones behind a mutex, on which
-//! who finds none sleeps. `latency_*`: of one take in 32.
+//! a thread that finds none sleeps. `latency_*`: of one take in 32.
 
 pub mod case;
 pub mod disk;

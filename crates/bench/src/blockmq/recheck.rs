@@ -12,7 +12,7 @@
 //! }
 //! ```
 //!
-//! is 6bda857bcbb86; the mended one has a fence where the lock was. What comes before and behind is the
+//! is 6bda857bcbb86; the mended one has a fence where the lock was. The code before and behind is the
 //! same code for all: [`Queue::run_by`] is compiled once for each.
 
 use corewise_blockmq::Queue;

@@ -74,7 +74,7 @@ fn measure<R: Run + Default>(
             begin(Plan { reads: reads as u64, ..plan }).wait()?;
             Ok(time::now() - began)
         };
-        // What is allocated once is allocated here.
+        // Memory that is allocated once is allocated here.
         pass(job.items)?;
         meter.pass(job.items, || pass(job.items))?;
         let mut line = job.line();

@@ -19,7 +19,7 @@ use crate::meter::sleep_exactly;
 
 /// The priority of completion threads: that of the kernel's interrupt threads.
 const COMPLETION: u8 = 50;
-/// The priority of who starts the reads: it isn't kept from it by their completions.
+/// The priority of the thread that starts the reads: it isn't kept from it by their completions.
 const STARTER: u8 = 60;
 /// Requests that one of them gets in a row: what the published driver does.
 const BATCH: usize = 16;
@@ -129,7 +129,7 @@ impl Drop for Starter {
 
 /// A task on each CPU that is more urgent than completion threads, until it is dropped: what preempts them.
 pub(crate) struct Urgent {
-    /// A: Relaxed; who doesn't see it yet does so a period later.
+    /// A: Relaxed; a thread that doesn't see it yet does so a period later.
     end: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }

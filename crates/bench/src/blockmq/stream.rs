@@ -39,7 +39,7 @@ pub struct Stream<R> {
     hctx_of: Box<[usize]>,
     /// A: the number of the next read; Relaxed, it carries nothing but itself.
     next: CachePadded<AtomicU64>,
-    /// A: runs of the hardware queue are timed; Relaxed, who doesn't see it yet does so soon.
+    /// A: runs of the hardware queue are timed; Relaxed, a thread that doesn't see it yet does so soon.
     timed: AtomicBool,
     /// Those in flight.
     ended: Countdown,

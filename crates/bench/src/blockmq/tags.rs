@@ -1,4 +1,4 @@
-//! Who takes tags and gives them back, as submitters grow: a [`TagSet`] against a free list behind a mutex.
+//! Submitters take tags and give them back, more and more of them: a [`TagSet`] against a free list behind a mutex.
 
 use std::collections::VecDeque;
 use std::time::Duration;

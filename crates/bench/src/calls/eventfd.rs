@@ -1,6 +1,6 @@
 //! The floor of a round trip: a thread that sleeps on an eventfd, and answers through another.
 //!
-//! Nothing that sleeps is woken faster. What spins is, at the price of its CPU.
+//! Nothing that sleeps is woken faster. A spinning thread is, at the price of its CPU.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

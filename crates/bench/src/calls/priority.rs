@@ -11,7 +11,7 @@ pub use crate::usage::RunDelay;
 /// every ordinary one, and before those of a lower level. Threads that it starts don't inherit it.
 ///
 /// # Errors
-/// The process may not. Root may, and who has `CAP_SYS_NICE` or a large enough `RLIMIT_RTPRIO`.
+/// The process may not. Root may, and a user with `CAP_SYS_NICE` or a large enough `RLIMIT_RTPRIO`.
 pub fn real_time(level: u8) -> io::Result<()> {
     sys::set_policy(Policy::Fifo(level))
 }

@@ -111,7 +111,7 @@ fn client_thread<C: Caller>(
 
 /// Ordinary work on a CPU, until it is over.
 fn burn(machine: &Machine, cpu: u32, over: &AtomicBool) {
-    // Where it can't be pinned, neither can whom it would disturb, who says so.
+    // Where it can't be pinned, neither can the one that it would disturb, which says so.
     let _ = machine.pin_current_thread(&CpuSet::from_iter([cpu]));
     while !over.load(Ordering::Relaxed) {
         hint::spin_loop();

@@ -74,7 +74,7 @@ fn rows(lab: &Lab<'_>, size: usize, wanted: impl Fn() -> bool) -> [Vec<f64>; 2] 
     [mallocs, frees]
 }
 
-/// The turn of who allocates, of who frees; the end.
+/// The turn of the allocating thread, of the freeing one; the end.
 const OURS: u32 = 0;
 const THEIRS: u32 = 1;
 const OVER: u32 = 2;

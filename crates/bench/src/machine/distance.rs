@@ -8,7 +8,7 @@ use corewise_topology::{CpuSet, Topology};
 /// Of more CPUs a sample is measured: all pairs of 64 are 2016.
 pub const MOST_CPUS: usize = 64;
 
-/// How far apart two CPUs are: the narrowest affinity scope that holds both. What isn't known of a
+/// How far apart two CPUs are: the narrowest affinity scope that holds both. A fact not known of a
 /// CPU it shares with nobody. CPUs that the topology doesn't have are as far apart as can be.
 pub fn distance(topology: &Topology, a: u32, b: u32) -> Distance {
     if a == b {
@@ -49,7 +49,7 @@ pub fn choose(topology: &Topology, cpus: &CpuSet, most: usize) -> Vec<u32> {
         firsts.retain(|cpu| !of_cache.contains(cpu));
         let room = of_each.saturating_sub(of_cache.len());
         of_cache.extend(spread(&firsts, room));
-        // What is left of a small cache's part are further siblings.
+        // The rest of a small cache's part are further siblings.
         let rest: Vec<u32> =
             cache.iter().map(|cpu| cpu.cpu).filter(|cpu| !of_cache.contains(cpu)).collect();
         let room = of_each.saturating_sub(of_cache.len());

@@ -130,7 +130,7 @@ impl<'m> Lab<'m> {
                 let _ = priority::ordinary();
                 let pinned = machine.pin_current_thread(&CpuSet::from_iter([cpu]));
                 let is_pinned = pinned.is_ok();
-                // Who started it waits for that.
+                // Its starter waits for that.
                 let _ = there.send(pinned);
                 is_pinned.then(body)
             });

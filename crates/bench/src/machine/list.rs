@@ -39,7 +39,7 @@ pub(super) struct Lists {
 #[derive(Debug)]
 #[repr(align(64))]
 struct Node {
-    /// A: the next one, or null at the end; who may write it the turn says.
+    /// A: the next one, or null at the end; the turn says which thread may write it.
     next: AtomicPtr<Node>,
     /// A: changed with it.
     value: AtomicU64,
@@ -98,7 +98,7 @@ impl List {
     }
 }
 
-/// The turn of who measures.
+/// The turn of the measuring thread.
 const OURS: u32 = 0;
 const WRITER: u32 = 1;
 const READER: u32 = 2;

@@ -82,7 +82,7 @@ pub(super) fn by_yield(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
     passing(lab, cpu, pass, wait)
 }
 
-/// Who passes the turn wakes the other one, and sleeps.
+/// The thread that passes the turn wakes the other one, and sleeps.
 pub(super) fn by_block(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
     fn pass(turn: &AtomicU32, whose: u32) {
         turn.store(whose, Ordering::Release);
@@ -103,7 +103,7 @@ pub(super) fn by_block(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
 
 /// Two threads compute on one CPU.
 pub(super) fn measure(lab: &Lab<'_>, cpu: u32) -> Result<Scheduler, BenchError> {
-    // Who ran last, and since when. Only one of the two runs at a time: on one CPU nothing is
+    // The thread that ran last, and since when. Only one of the two runs at a time: on one CPU nothing is
     // written at the same moment, but one may lose the CPU between two steps.
     let (last, since) = (AtomicU32::new(0), AtomicU64::new(0));
     let over = AtomicBool::new(false);

@@ -145,7 +145,7 @@ fn membarrier_beside(lab: &Lab<'_>, cpu: u32, others: &[u32]) -> Result<Figure, 
                     black_box(membarrier(PRIVATE_EXPEDITED));
                 }
                 let sample = lab.since(before) / f64::from(BARRIERS);
-                // Who runs counts on. On a busy machine somebody doesn't, and is let off.
+                // A running thread counts on. On a busy machine somebody doesn't, and is let off.
                 samples.push((sample, now().iter().zip(&seen).all(|(now, seen)| now > seen)));
             }
             samples
@@ -165,7 +165,7 @@ fn membarrier_beside(lab: &Lab<'_>, cpu: u32, others: &[u32]) -> Result<Figure, 
 
 /// A thread from its start until it has been joined.
 pub(super) fn spawn_join(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
-    // It stays on the CPU of who starts it: it inherits that.
+    // It stays on the CPU of its starter: it inherits that.
     let samples = lab.on(cpu, || {
         let end = Instant::now() + lab.budget(EACH);
         let mut samples = Vec::new();

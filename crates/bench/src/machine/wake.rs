@@ -18,7 +18,7 @@ use super::lab::{Apart, Lab, join, tail};
 const IDLE_US: [u64; 6] = [1, 5, 20, 200, 1_000, 5_000];
 /// And one beside a thread that computes.
 const BUSY_US: [u64; 2] = [20, 1_000];
-/// And one on the CPU of who wakes it.
+/// And one on the CPU of its waker.
 const SAME_US: [u64; 1] = [20];
 /// Pairs of a distance.
 const PAIRS: usize = 3;
@@ -75,7 +75,7 @@ pub(super) fn measure(lab: &Lab<'_>, cpu: u32, pairs: &Pairs) -> Result<Vec<Wake
 struct Bed {
     /// A: a number for each wake-up, [`OVER`] at the end; the futex.
     word: Apart<AtomicU32>,
-    /// A: when it ran last, by [`Lab::now`]; published with `Release`, for who woke it.
+    /// A: when it ran last, by [`Lab::now`]; published with `Release`, for its waker.
     ran: Apart<AtomicU64>,
 }
 
@@ -106,7 +106,7 @@ impl Bed {
 /// One kind of wake-up.
 #[derive(Debug, Clone, Copy)]
 struct Waking {
-    /// Who wakes, and who is woken.
+    /// The waker, and the sleeper.
     pair: (u32, u32),
     target: Target,
     slept: Duration,
@@ -119,7 +119,7 @@ impl Waking {
         let (from, to) = self.pair;
         thread::scope(|scope| {
             let sleeper = lab.start(scope, to, || bed.sleep(lab))?;
-            // Where both are one, who wakes computes.
+            // Where both are one, the waker computes.
             let burner = (self.target == Target::Busy && from != to).then(|| {
                 lab.start(scope, to, || {
                     while !over.0.load(Ordering::Relaxed) {
@@ -172,7 +172,7 @@ impl Waking {
                 }
                 now = bed.ran.0.load(Ordering::Acquire);
             }
-            // Who hadn't gone to sleep yet wasn't woken.
+            // A thread that hadn't gone to sleep yet wasn't woken.
             if woken {
                 calls.push(lab.without_clock(returned.saturating_sub(asked) as f64));
                 latencies.push(now.saturating_sub(asked) as f64);

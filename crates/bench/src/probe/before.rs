@@ -6,7 +6,7 @@
 //! `queue_work_node`: anywhere on the node, but still a second worker for each device.
 //!
 //! Both are built from the same queues as the new design, so that all that differs is the placement:
-//! pools are concurrency-managed, and a worker that waits lets another one run. Who waits doesn't
+//! pools are concurrency-managed, and a worker that waits lets another one run. A waiter doesn't
 //! take the item back and run it, as waits of Corewise would: the kernel's `flush_work` doesn't.
 
 use std::sync::Arc;
@@ -89,7 +89,7 @@ fn probe(probes: &Workqueue, second: Second, node: Option<u32>, device: Device) 
         Second::On(cpu) => probes.spawn_at(At::Cpu(cpu), move || device.probe()),
         Second::Near => probes.spawn_at(At::Node(node), move || device.probe()),
     };
-    // What it says has no meaning here: fake devices don't fail.
+    // Its result has no meaning here: fake devices don't fail.
     let _ = context::blocking("flush_work", || placed.join());
 }
 

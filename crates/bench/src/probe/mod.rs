@@ -46,7 +46,7 @@
 //! b + w = 34: [`device::PUBLISHED`]. Where waits are a little longer than burns, as here, two CPUs
 //! are enough for three devices, if nothing else disturbs.
 //!
-//! A wait is that of the device until its prober runs again. What a sleep takes beyond that on a
+//! A wait is that of the device until its prober runs again. The time that a sleep takes beyond that on a
 //! machine at rest is measured first, and each sleep is shorter by so much.
 
 pub mod before;

@@ -24,7 +24,7 @@ pub struct How {
 
 /// What brings devices up: a design under test.
 pub trait Devices {
-    /// Brings all of them up, and returns when the last one is: how long that took. What has to be
+    /// Brings all of them up, and returns when the last one is: how long that took. Work that has to be
     /// made before doesn't count.
     ///
     /// # Errors

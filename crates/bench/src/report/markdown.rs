@@ -212,7 +212,7 @@ impl<'t> Place<'t> {
     }
 }
 
-/// The best first, by the first column that tells two apart; who has nothing there comes last.
+/// The best first, by the first column that tells two apart; one that has nothing there comes last.
 fn sort(rows: &mut [(String, Vec<Option<&Record>>)]) {
     rows.sort_by(|(_, a), (_, b)| match (a[0], b[0]) {
         (Some(a), Some(b)) => match Better::of_unit(&a.unit) {

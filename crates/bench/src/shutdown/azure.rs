@@ -8,13 +8,13 @@
 //! line, which is how the thread measures that part; and the network device that began beside them
 //! takes as long as in the other log. The last one takes until the line of ACPI.
 //!
-//! **Who needs whom** the logs don't say; it is what the names tell. A PCI device of domain `c2b7`
+//! **The needs of devices**: the logs don't say them, the names tell them. A PCI device of domain `c2b7`
 //! is a child of the `hv_pci` device that has `c2b7` in its identifier, and that one, as all devices
 //! of Hyper-V's bus, a child of `VMBUS:00`; the network functions are children of their PCI device,
 //! the disks of the storage device, the keyboard's port of the keyboard, the alarm timer of its
 //! clock.
 //!
-//! **Who has opted in**: PCI and SCSI devices, as in the later versions of the design. The devices
+//! **Opted in**: PCI and SCSI devices, as in the later versions of the design. The devices
 //! without a line have no callback; nobody needs them, and they need nobody.
 
 use std::time::Duration;

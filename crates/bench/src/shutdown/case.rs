@@ -62,7 +62,7 @@ impl Log {
 pub enum Case {
     /// A made-up one.
     Graph {
-        /// Who needs whom.
+        /// The needs of devices.
         shape: Shape,
         /// How many there are.
         devices: usize,

@@ -4,7 +4,7 @@
 //! varied of it, a *run* is one case on one runtime in a process of its own, asked for in the words
 //! `key=value` of a [`job`] and answered with one [`mod@crate::line`].
 //!
-//! 1. [`web`]: devices, who needs whom, what their callbacks do; [`graphs`]: made-up webs;
+//! 1. [`web`]: devices, their needs, what their callbacks do; [`graphs`]: made-up webs;
 //!    [`azure`]: those of two published logs.
 //! 2. [`pass`]: one shutdown of a web, and whether it kept the order; [`run`]: one run.
 //! 3. [`serial`]: the plain loop, over the objects that Corewise's bring-up made; [`before`]: the old design; [`ours`]: Corewise.

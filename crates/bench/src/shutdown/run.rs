@@ -26,7 +26,7 @@ pub fn web(job: &Job) -> Web {
 
 /// Runs a case. For each pass `prepare` makes the devices and whatever shuts them down, threads
 /// included, and returns what does it. That is timed until it returns: by then all callbacks have
-/// ended, and the devices' objects are dropped. What it returns is dropped after that.
+/// ended, and the devices' objects are dropped. The value that it returns is dropped after that.
 ///
 /// # Errors
 /// Those of `prepare` and what it made; or the order wasn't kept.

@@ -33,7 +33,7 @@ pub fn is_quick(case: Case) -> bool {
     }
 }
 
-/// Who runs a case. The sum of what sleeps is no news, is the same whoever needs whom, and takes long:
+/// The runtimes of a case. The sum of what sleeps is no news, is the same for any graph, and takes long:
 /// with slow devices the plain loop is run on the smallest flat webs, and not in a quick call, where
 /// the old design too is run on two webs only.
 fn variants(case: Case, effort: Effort) -> &'static [&'static str] {

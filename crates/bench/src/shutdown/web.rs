@@ -1,4 +1,4 @@
-//! Devices, who needs whom, and what their callbacks do.
+//! Devices, their needs, and what their callbacks do.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -33,7 +33,7 @@ impl Work {
     }
 }
 
-/// Steps that each wait for the one before: the same work, whoever does it.
+/// Steps that each wait for the one before: the same work on any thread.
 fn burn(steps: u32) -> u64 {
     (0..steps).fold(0x9e37_79b9_7f4a_7c15_u64, |x, step| (x ^ u64::from(step)).rotate_left(7))
 }
@@ -87,7 +87,7 @@ impl Web {
         &self.devices
     }
 
-    /// Who needs this device: all of them are shut down before it.
+    /// Those that need this device: all of them are shut down before it.
     pub fn dependents(&self, device: u32) -> &[u32] {
         &self.dependents[device as usize]
     }

@@ -131,7 +131,7 @@ mod tests {
         assert!((2.12..2.28).contains(&all.as_secs_f64()), "{all:?}");
         let blocking = of.iter().filter(|planned| planned.blocks).count();
         assert!((1_980..=2_420).contains(&blocking), "{blocking}");
-        // What other languages have to come to: the first gap and kind for seed 1.
+        // Other languages have to come to this: the first gap and kind for seed 1.
         let mut rng = Rng::new(1);
         assert_eq!((rng.next(), rng.next()), (0x910a_2dec_8902_5cc1, 0xbeeb_8da1_658e_ec67));
     }

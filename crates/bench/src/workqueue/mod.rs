@@ -65,7 +65,7 @@
 //!
 //! **(b) `storm/reused`, `storm/boxed`**, each also `/striped`: `producers` threads queue
 //! `items / producers` each (the first ones take the rest). An item holds 16 bytes, a number and a
-//! pointer to a count; it takes one from the count. The last one wakes the waiter, who sleeps on a
+//! pointer to a count; it takes one from the count. The last one wakes the waiter, which sleeps on a
 //! futex. One count for all; `/striped`: one per producer on a cache line of its own, and the last
 //! of each counts in another. `reused`: each producer has a ring of `ring` items, made before the
 //! clock starts, and queues them in turn; a queueing that is refused because the item is still

@@ -20,7 +20,7 @@ use crate::workqueue::runtime::{Reuse, Signal, Spawn};
 use crate::workqueue::variants::Corewise;
 use crate::workqueue::{idle, inside, kernel_test, mix, pingpong, storm};
 
-/// Runs a job on a runtime that takes closures and signals. What it can't do is said in the line.
+/// Runs a job on a runtime that takes closures and signals. The line says what it can't do.
 ///
 /// # Errors
 /// The workload couldn't be run.

@@ -70,7 +70,7 @@ pub trait Reuse: Runtime {
     /// An item that runs `tiny` whenever it runs. Not timed.
     fn reusable(&self, tiny: Tiny) -> Self::Item;
 
-    /// Queues it; false where that one is queued already, which then doesn't count. What takes the
+    /// Queues it; false where that one is queued already, which then doesn't count. A runtime that takes the
     /// same item many times over always says true.
     fn requeue(&self, item: &Self::Item) -> bool;
 }

@@ -93,7 +93,7 @@ pub(crate) fn run(args: &args::Bench, bars: &Bars) -> Result<(), Failure> {
     let machine = Machine::live()
         .map_err(|error| Failure::new(format!("cannot read this machine: {error}")))?;
     let measured = measure(&machine, args, bars)?;
-    // First: whoever closes the pipe that reads the tables has their report.
+    // First: a user that closes the pipe of the tables has the report.
     if let Some(report) = &report {
         report.write(&machine, &measured)?;
     }

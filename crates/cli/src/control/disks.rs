@@ -67,7 +67,7 @@ impl Disks {
         self.up().iter().filter(|(_, mirror)| mirror.is_some()).map(Disk::new).collect()
     }
 
-    /// Has parts of a mirror tried again that are out: all, or this one. Who that is, or why nobody.
+    /// Has parts of a mirror tried again that are out: all, or this one. Their names, or why there is none.
     pub(crate) fn take_back(&self, disk: &str, part: Option<&str>) -> Result<Vec<String>, String> {
         let up = self.up();
         let Some((_, mirror)) = up.iter().find(|(queue, _)| queue.name() == disk) else {

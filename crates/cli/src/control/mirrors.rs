@@ -102,7 +102,7 @@ impl MirrorOf {
     }
 }
 
-/// Has parts of the mirror tried again that are out: all, or this one. Who that is, or why nobody.
+/// Has parts of the mirror tried again that are out: all, or this one. Their names, or why there is none.
 pub(super) fn take_back(
     disk: &str,
     mirror: &Mirror,

@@ -19,7 +19,7 @@ pub(crate) const VERSION: u32 = 1;
 /// The longest question, its newline included, in bytes.
 pub(crate) const LONGEST_QUESTION: usize = 4096;
 
-/// What a client asks. What it doesn't know of, a server ignores.
+/// What a client asks. A server ignores a field that it doesn't know.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Question {
     /// [`VERSION`].
@@ -40,7 +40,7 @@ pub(crate) struct Question {
     pub(crate) part: Option<String>,
 }
 
-/// Who answers. It stands at the beginning of each answer.
+/// The answering server. It stands at the beginning of each answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Who {

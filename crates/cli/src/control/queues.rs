@@ -324,7 +324,7 @@ fn list(f: &mut fmt::Formatter<'_>, name: &str, words: &[String], width: usize) 
     writeln!(f, "{}", line.trim_end())
 }
 
-/// Names come from whoever named a queue: nothing in them moves a cursor or breaks a line.
+/// Names come from the user of a queue: nothing in them moves a cursor or breaks a line.
 fn printable(text: &str) -> String {
     text.replace(|c: char| c.is_control() || matches!(c, '\u{2028}'..='\u{202e}'), "\u{fffd}")
 }

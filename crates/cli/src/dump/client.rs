@@ -85,7 +85,7 @@ impl Client {
     }
 }
 
-/// Who has answered.
+/// The server that has answered.
 pub(crate) fn who(answer: &Value) -> Who {
     serde_json::from_value(answer.clone()).unwrap_or_default()
 }

@@ -43,7 +43,7 @@ pub(crate) fn run(args: &args::Dump) -> Result<(), Failure> {
         for line in text.lines() {
             let line = client::printable(line);
             match line.chars().next() {
-                // What isn't indented is a title.
+                // A line that isn't indented is a title.
                 Some(first) if first != ' ' => writeln!(out, "{}", styled(TITLE, line))?,
                 _ => writeln!(out, "{line}")?,
             }

@@ -46,7 +46,7 @@ pub(super) fn run(
     }
 }
 
-/// The queues alone: pools and scopes are for whoever dumps once.
+/// The queues alone: pools and scopes are for a single dump.
 fn line(round: u64, mut answer: Value) -> String {
     if let Some(map) = answer.as_object_mut() {
         map.retain(|key, _| !matches!(key.as_str(), "scopes" | "pools" | "cpus" | "housekeeping"));

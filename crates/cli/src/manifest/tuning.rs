@@ -19,7 +19,7 @@ pub(crate) struct Tuning {
     pub(crate) rq_affinity: RqAffinity,
 }
 
-/// Who shares a hardware queue: CPUs of one pod, by the names of the topology's scopes.
+/// The CPUs that share a hardware queue: those of one pod, by the names of the topology's scopes.
 const SHARES: [(&str, HwQueues); 4] = [
     ("cpu", HwQueues::PerCpu),
     ("cache_shard", HwQueues::PerShard),

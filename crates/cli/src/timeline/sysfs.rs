@@ -32,7 +32,7 @@ pub(super) fn read(path: &Path) -> Result<DeviceGraph, Failure> {
     Ok(listing.graph())
 }
 
-/// Goes through a tree, and says how many links there are. What can't be read is passed over, as
+/// Goes through a tree, and says how many links there are. A file that can't be read is passed over, as
 /// some folders of sysfs can't.
 fn walk(root: &Path, listing: &mut Listing) -> std::io::Result<usize> {
     let mut found = 0;

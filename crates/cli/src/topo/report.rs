@@ -21,7 +21,7 @@ pub(super) struct Report {
     pub(super) scopes: Vec<(AffinityScope, Vec<Pod>)>,
 }
 
-/// One CPU. What is `null` is not known, as for a CPU that is offline.
+/// One CPU. A `null` is not known, as for a CPU that is offline.
 #[derive(Debug, Serialize)]
 pub(super) struct Cpu {
     pub(super) cpu: u32,

@@ -59,7 +59,7 @@ impl Cleanup {
 
     /// `path` is a folder that this run put something in, and others may, too.
     pub(crate) fn folder_if_empty(&self, path: &Path) {
-        // Before what is in it: the newest go first. Whoever puts something in tells of it later.
+        // Before what is in it: the newest go first. Code that puts something in tells of it later.
         self.held.lock().things.push(Thing::FolderIfEmpty(path.to_path_buf()));
     }
 
@@ -97,7 +97,7 @@ impl Cleanup {
         held.let_go();
     }
 
-    /// Removes all of it, the newest first. What can't be removed is returned with the reason.
+    /// Removes all of it, the newest first. A file that can't be removed is returned with the reason.
     pub(crate) fn run(&self) -> Vec<(PathBuf, io::Error)> {
         let things = std::mem::take(&mut self.held.lock().things);
         let mut failed = Vec::new();

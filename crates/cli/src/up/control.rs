@@ -3,7 +3,7 @@
 //! It is no part of the server's work and can't hold it up: it sleeps in `poll` until somebody asks,
 //! answers at most a hundred times a second, and waits for nothing that the server does. Clients
 //! can't hurt it: there are at most [`CLIENTS`] of them, a newcomer takes the place of the one that
-//! has been quiet for longest, a question has a longest length, and who doesn't take its answer
+//! has been quiet for longest, a question has a longest length, and a client that doesn't take its answer
 //! isn't read from. Only this user, and root, are let in.
 
 use std::fmt::Arguments;
@@ -64,7 +64,7 @@ pub(crate) fn bind_at(path: &Path, cleanup: &Cleanup) -> Result<Bound, String> {
         .and_then(|()| cleanup.socket(path))
         .map_err(|error| cannot(format_args!("{error}")))?;
     for folder in place::folders() {
-        // Who looks for us there doesn't find us if this fails, and can still say where we are.
+        // A client that looks for us there doesn't find us if this fails, and can still say where we are.
         let link = folder.join(place::name(std::process::id()));
         let made = in_folder(&folder, cleanup, || {
             remove_leftover(&link)?;
@@ -241,7 +241,7 @@ impl Serving {
             if ready.next() == Some(true) {
                 self.let_in();
             }
-            // Who came just now has not been waited for; it is asked next time.
+            // A client that came just now has not been waited for; it is asked next time.
             let (mut now, mut index) = (ready.collect::<Vec<_>>().into_iter(), 0);
             while index < self.clients.len() {
                 match self.attend(index, now.next().unwrap_or(false)) {
@@ -344,7 +344,7 @@ impl Serving {
             && self.next_answer <= Instant::now()
         {
             let question: Vec<u8> = client.input.drain(..end).collect();
-            // What follows one that was too long is no question.
+            // The rest of one that was too long is no question.
             client.ended |= question.last() != Some(&b'\n');
             client.heard = Instant::now();
             client.output = line(&self.about, &question);
@@ -465,7 +465,7 @@ fn dump(about: &About, question: &Question) -> Result<Answer, String> {
     if !question.queues.is_empty() {
         dump.retain_queues(|name| question.queues.iter().any(|pattern| matches(pattern, name)));
     }
-    // Who asks for some queues wants these.
+    // A client that asks for some queues wants these.
     let all = question.queues.is_empty();
     let devices = all.then(|| devices::all(&about.manager));
     let disks = all.then(|| about.disks.all());

@@ -31,7 +31,7 @@ impl Known {
         Arc::clone(&self.history)
     }
 
-    /// Keeps what a run did. Who can't keep it has done its work all the same: that is warned about.
+    /// Keeps what a run did. A run that can't keep it has done its work all the same: that is warned about.
     pub(crate) fn keep(&self, timelines: &[&Timeline]) {
         let Some(folder) = &self.folder else { return };
         let mut history = History::clone(&self.history);

@@ -6,6 +6,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// programs that call `select`, which nothing here does.
 pub(crate) fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
-    // Refused: then the limit stays as it is, and whoever can't open a file will say so.
+    // Refused: then the limit stays as it is, and code that can't open a file will say so.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

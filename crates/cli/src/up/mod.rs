@@ -40,7 +40,7 @@ pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
         Some(path) => Source::read(path)?,
         None => Source::built_in(),
     };
-    // Not before: whoever types a manifest on a terminal may want to stop that, and has nothing to
+    // Not before: a user that types a manifest on a terminal may want to stop that, and has nothing to
     // clean up. Not later: from here on there is.
     let cleanup = Arc::new(Cleanup::default());
     let stop = Stop::watch(Arc::clone(&cleanup), bars.clone())
@@ -155,7 +155,7 @@ impl<'c> Scratch<'c> {
         Scratch { cleanup, path: None }
     }
 
-    /// Readable for its owner alone: whoever can reach a socket in it may use it.
+    /// Readable for its owner alone: a process that can reach a socket in it may use it.
     fn folder(&mut self) -> Result<PathBuf, Failure> {
         if let Some(path) = &self.path {
             return Ok(path.clone());

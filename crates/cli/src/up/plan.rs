@@ -43,7 +43,7 @@ impl Plan {
     pub(crate) fn new(manifest: &Manifest) -> Plan {
         let mut plan = Plan { decls: Vec::new(), origins: BTreeMap::new() };
         for device in &manifest.devices {
-            // What fails when a file device comes up is its file; a partition, that there is none.
+            // A file device that fails to come up fails for its file; a partition, that there is none.
             let place = match &device.driver {
                 Driver::File(file) => file.path.place,
                 Driver::Partition { which, .. } => which.place,
@@ -68,7 +68,7 @@ impl Plan {
         plan
     }
 
-    /// Who in the manifest a device of the manager is, and where it says so.
+    /// The entry of the manifest that a device of the manager is, and where it says so.
     pub(crate) fn origin(&self, device: &str) -> Option<&(Subject, Place)> {
         self.origins.get(device)
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::screen::{self, Bars};
 
-/// Who looks at a bar that doesn't move wants to know why after that.
+/// A user that looks at a bar that doesn't move wants to know why after that.
 const PATIENCE: Duration = Duration::from_millis(700);
 
 /// A bar of devices.

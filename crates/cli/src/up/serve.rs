@@ -224,7 +224,7 @@ impl Server {
         if !self.control {
             return Ok(None);
         }
-        // Who was killed can't clean up.
+        // A killed process can't clean up.
         place::servers(&place::folders());
         let place = self.manifest.server.control.as_ref();
         let bound = match place {
@@ -283,7 +283,7 @@ impl Server {
         let manager = Arc::clone(&running.manager);
         let waiting = progress.waiting(move || {
             let pending = manager.pending();
-            // Who is being probed holds up the rest.
+            // The device being probed holds up the rest.
             let is_probed = |one: &&Pending| matches!(one.state, PendingState::Probing { .. });
             let first = pending.iter().find(is_probed).or(pending.first());
             first.map(|one| format!("waiting for {one}"))
@@ -294,7 +294,7 @@ impl Server {
         up.map_err(|error| Failure::new(error.to_string()))
     }
 
-    /// Of those that are missing, who is a failure: something that is built over it is not up.
+    /// Of those that are missing, which one is a failure: something that is built over it is not up.
     fn lacking(&self, missing: Vec<(String, String)>, up: &BringUp) -> BTreeMap<String, String> {
         let missing: BTreeMap<String, String> = missing.into_iter().collect();
         let is_up = |name: &str| {
@@ -428,7 +428,7 @@ impl Server {
             let took = duration(took);
             screen::error(format_args!("shutdown {said} after {took}, not shut down: {left}"));
         } else {
-            // Whoever has not chosen an export yet is on nobody's list.
+            // A client that has not chosen an export yet is on nobody's list.
             running.server.drain(Duration::ZERO);
             if !holds {
                 running.pools.shutdown();
@@ -456,7 +456,7 @@ impl Server {
             .history(running.known.history())
     }
 
-    /// Lets go of everything. What hangs keeps its thread and what that uses: then the end of the
+    /// Lets go of everything. A hanging part keeps its thread and what that uses: then the end of the
     /// process takes it all.
     fn leave(&self, running: Running, control: Option<Control>, holds: bool) {
         drop(control);

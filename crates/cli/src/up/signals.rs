@@ -36,7 +36,7 @@ pub(crate) fn watch(
     Ok(())
 }
 
-/// Whether whoever started us had this signal ignored.
+/// Whether our starter had this signal ignored.
 fn is_ignored(signal: c_int) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -124,7 +124,7 @@ pub(crate) fn waiting(left: &[Remaining]) -> String {
     sorted.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Who has been at it for longest, and who waits for it: what a progress bar has room for.
+/// The one that has been at it for longest, and those that wait for it: what a progress bar has room for.
 pub(crate) fn blocker(left: &[Remaining]) -> Option<String> {
     let running = left.iter().filter_map(|one| match one.state {
         RemainingState::Running { elapsed } => Some((elapsed, &one.device)),

@@ -21,14 +21,14 @@ impl Lease {
         let path = folder.write(name, "");
         let file = File::options().read(true).write(true).open(path).expect("it was just made");
         file.set_len(bytes).expect("a sparse file");
-        // Who has a lease is told by a signal that somebody waits. The usual one would end this process;
-        // this one is ignored by who has not asked for it.
+        // The owner of a lease is told by a signal that somebody waits. The usual one would end this process;
+        // this one is ignored by a process that has not asked for it.
         control(&file, F_SETSIG, libc::SIGURG);
         control(&file, libc::F_SETLEASE, libc::F_WRLCK);
         Lease { file }
     }
 
-    /// Whoever waits goes on.
+    /// The waiters go on.
     pub fn give_back(self) {
         control(&self.file, libc::F_SETLEASE, libc::F_UNLCK);
     }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{COREWISE, Folder, Ran};
 
-/// Nothing here takes long; whoever waits longer than this waits for ever.
+/// Nothing here takes long; a test that waits longer than this waits for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running server.

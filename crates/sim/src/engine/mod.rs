@@ -349,7 +349,7 @@ impl Sim {
     /// The thread that goes on now, after all that comes before it: `None` where none ever will.
     pub(crate) fn pick(&mut self) -> Option<Tid> {
         loop {
-            // What the one before it left to be done.
+            // The one before it left this to be done.
             if let Some(tid) = self.running.take() {
                 let at = self.threads[tid.index()].cpu;
                 let leaves = self.threads[tid.index()].state != State::Running

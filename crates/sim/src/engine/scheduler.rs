@@ -1,4 +1,4 @@
-//! The scheduler: which CPU a thread is put on, when it gives way, and who goes next. As Linux's, in the rough.
+//! The scheduler: which CPU a thread is put on, when it gives way, and which one goes next. As Linux's, in the rough.
 
 use super::{Event, Sim};
 use crate::costs::AfterIdle;

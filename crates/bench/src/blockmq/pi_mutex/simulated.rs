@@ -1,4 +1,4 @@
-//! The kernel's `rt_mutex`, as far as threads of one priority see it: a queue, a hand-over to the first in it, and a spin of who
+//! The kernel's `rt_mutex`, as far as threads of one priority see it: a queue, a hand-over to the first in it, and a spin of the thread that
 //! comes first while the owner runs. Nobody of another priority takes it in a workload, so none is inherited.
 
 use std::collections::VecDeque;
@@ -23,7 +23,7 @@ const CALL: Duration = Duration::from_nanos(300);
 pub struct PiMutex {
     /// A: `FREE`, `HELD` or `AWAITED`; but from `FREE` to `HELD` and back it is changed under `waiters`.
     word: AtomicU32,
-    /// A: whether the owner runs; Relaxed, who spins by it looks again.
+    /// A: whether the owner runs; Relaxed, a spinning thread looks again.
     owner_runs: AtomicBool,
     /// L: is the lock; guards who waits, the first first.
     waiters: SpinLock<VecDeque<Unparker>>,

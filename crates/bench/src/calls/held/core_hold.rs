@@ -13,15 +13,15 @@ use crate::meter::between;
 
 /// Above whom ticks, below who is called: interrupts get through, tasks don't.
 const HELD_LEVEL: u8 = 45;
-/// Of who ticks.
+/// Of the ticker.
 const TICKER_LEVEL: u8 = 40;
 
 /// One CPU's core, as those who want it see it.
 #[derive(Debug, Clone)]
 pub(super) enum Core {
-    /// Who has the highest priority has it.
+    /// The thread with the highest priority has it.
     Priority,
-    /// Who has the lock has it.
+    /// The owner of the lock has it.
     Lock(Arc<CoreLock>),
 }
 

@@ -6,7 +6,7 @@
 //!   for which it waits; again and again;
 //! * the *call target*, which has windows of 1 to 20 ms in which it takes no call: its handler of
 //!   another call sleeps, so that the core itself is free;
-//! * a *ticker*, urgent, that wants the core every four milliseconds for a moment. What it waited is the
+//! * a *ticker*, urgent, that wants the core every four milliseconds for a moment. Its wait is the
 //!   time in which it was ready and somebody else had the core.
 //!
 //! The longest wait of each interval of 20 ms counts, on each CPU. Longer ones would be filled by the
@@ -33,10 +33,10 @@ use crate::rng::Rng;
 use crate::start::{Start, together};
 use core_hold::{Core, Ticker};
 
-/// Who calls.
+/// The caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiter {
-    /// Nobody: it sleeps a little instead. What is left is what the machine itself makes an urgent
+    /// Nobody: it sleeps a little instead. The rest is what the machine itself makes an urgent
     /// task wait.
     Nobody,
     /// One that keeps its core from before it chooses whom to call until the last has answered, as
@@ -52,7 +52,7 @@ const WORK: Duration = Duration::from_micros(100);
 const WINDOW_US: (u64, u64) = (1_000, 20_000);
 /// The shortest and the longest pause between two windows.
 const PAUSE_US: (u64, u64) = (2_000, 12_000);
-/// Windows come on time whoever holds the CPU: they stand for hardware.
+/// Windows come on time, for any owner of the CPU: they stand for hardware.
 const WINDOW_LEVEL: u8 = 60;
 
 /// What one of the threads has found.
@@ -142,7 +142,7 @@ impl Place<'_> {
         let interval = Duration::from_millis(self.job.interval_ms.into());
         let mut interval_ends = time::now() + interval;
         while time::now() < until {
-            // What it is late by is the system's timer, which isn't what is asked here.
+            // Its lateness is the system timer's, which isn't what is asked here.
             thread::sleep(tick);
             longest = longest.max(ticker.waited().map_err(BenchError::Thread)?);
             if time::now() >= interval_ends {

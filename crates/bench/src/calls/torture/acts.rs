@@ -19,7 +19,7 @@ use super::mistake::Mistake;
 /// So many calls are sent at once.
 const BURST: usize = 32;
 
-/// A call to one CPU that was accepted, for who looks at its traces.
+/// A call to one CPU that was accepted, for a look at its traces.
 struct One {
     record: Arc<Record>,
     stamp: u64,

@@ -11,7 +11,7 @@
 //! for a random time, and writes the number into its CPU's word; the caller compares that after the
 //! wait. An old number shows an order that is missing.
 //!
-//! A wait that doesn't end is found by who watches: each caller says since when it waits. Threads that
+//! A wait that doesn't end is found by a watcher: each caller says since when it waits. Threads that
 //! are stuck are left behind.
 //!
 //! Each check has a deliberate mistake (`mistake.rs`) that the tests make, to see it fail.
@@ -73,7 +73,7 @@ impl Plan {
 pub fn run(plan: &Plan) -> Result<Report, BenchError> {
     let half = plan.duration / 2;
     let mut phases = vec![synthetic(plan, half)?];
-    // Whoever changes the live machine does it alone.
+    // A thread that changes the live machine does it alone.
     let _alone = plug::alone().map_err(BenchError::Thread)?;
     let live = Machine::live()?;
     let last = live.online().last().filter(|_| live.online().len() > 1);

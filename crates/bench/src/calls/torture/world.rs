@@ -27,7 +27,7 @@ pub(super) struct World {
     pub(super) counts: Counts,
     /// A: the callers and the one that plugs CPUs end soon.
     pub(super) stop: AtomicBool,
-    /// A: something is stuck: whoever can goes on.
+    /// A: something is stuck: each thread that can goes on.
     pub(super) give_up: AtomicBool,
     /// A: how many grace periods have begun. Relaxed: what orders it is what is tested.
     pub(super) graces: AtomicU64,
@@ -40,12 +40,12 @@ pub(super) struct Side {
     /// A: a handler is running. Relaxed: they all run on one thread, or the check fails.
     busy: AtomicBool,
     /// A: while a handler runs, twice the grace periods that it saw begin, and one; else 0. Release, for
-    /// who looks after one.
+    /// a later look.
     saw: AtomicU64,
     /// A: the CPU has left, and isn't back yet. Set after the leave was waited for, cleared before
     /// the CPU is brought in: release and acquire are those of the targets.
     pub(super) dead: AtomicBool,
-    /// A: how often it has left. Counted up by who plugs, when the leave is over.
+    /// A: how often it has left. Counted up by the plugger, when the leave is over.
     pub(super) left: AtomicU64,
     /// A: odd while the system has the CPU offline, or may have: its thread may be anywhere.
     pub(super) away: AtomicU64,
@@ -168,7 +168,7 @@ impl World {
         value
     }
 
-    /// Who has waited for longest just now: for how long, which caller, and for what.
+    /// The longest wait just now: for how long, which caller, and for what.
     pub(super) fn longest_wait(&self) -> Option<(Duration, usize, &'static str)> {
         let waits = self.callers.iter().enumerate().filter_map(|(caller, desk)| {
             let since = desk.since.load(Ordering::Acquire);

@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn names_are_escaped_and_the_picture_is_told_in_words() {
-        // Whoever names a folder may write markup into it; a quote ends no attribute.
+        // The author of a folder's name may write markup into it; a quote ends no attribute.
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("<script>&\"x\"\u{7}");
         for (file, text) in [("possible", "0"), ("present", "0"), ("online", "0"), ("isolated", "")]

@@ -20,7 +20,7 @@ pub(crate) struct Volume {
     parts: Vec<Arc<Volume>>,
     /// What it is made of; empty while it is missing.
     made: OnceLock<Made>,
-    /// L: is the lock, held while it is made, by who looks for it later.
+    /// L: is the lock, held while it is made, and by a later look for it.
     making: Mutex<()>,
     /// L: is the lock; guards why it is missing.
     pub(super) why: Mutex<String>,
@@ -130,7 +130,7 @@ impl Bound for Volume {
         if let Some(mirror) = &made.mirror {
             mirror.settle();
         }
-        // What is written to the others ends in parts of their own.
+        // A write to the others ends in parts of their own.
         if !matches!(self.device.driver, manifest::Driver::File(_)) {
             return Ok(());
         }
