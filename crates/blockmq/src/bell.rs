@@ -1,7 +1,7 @@
 //! The bell of a thread that serves an inbox: rung only where the thread may be asleep.
 //!
 //! A driver's thread takes requests out of an [`Inbox`](corewise_sync::inbox::Inbox), and sleeps in the
-//! kernel where there is nothing to do. Waking it costs a system call, so who puts something in asks
+//! kernel where there is nothing to do. Waking it costs a system call, so a thread that puts something in asks
 //! first whether that is needed. The pattern is *publish, fence, check*:
 //!
 //! ```text

@@ -7,12 +7,12 @@
 //! none: make a new one, at most so many
 //! ```
 //!
-//! What is at hand belongs to whoever holds `busy`, which is never waited for: who finds it held makes a box of
+//! Boxes at hand belong to the holder of `busy`, which is never waited for: a thread that finds it held makes a box of
 //! its own, for once. A completion on another CPU touches the submitter's home only, and the submitter touches
 //! that only once for all the boxes that came back meanwhile.
 //!
 //! A box keeps its queue alive, and the cache is part of the queue: a circle, which is cut when the queue is
-//! dropped. Homes are closed then, and a box that comes later is dropped by who brings it: there is no moment
+//! dropped. Homes are closed then, and a box that comes later is dropped by its bringer: there is no moment
 //! at which it could be put into a cache that nobody empties any more.
 //! (`loom_a_box_that_comes_back_while_the_cache_is_closed_is_not_left_there`)
 //!
@@ -26,7 +26,7 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::inbox::{Batch, ClosableInbox, Node};
 
-/// Boxes that are kept for one CPU. Who has more in flight allocates for those.
+/// Boxes that are kept for one CPU. A thread that has more in flight allocates for those.
 const KEPT: u32 = 512;
 
 /// What [`Cache::take`] found.
@@ -47,7 +47,7 @@ pub struct Cache<N: Node> {
 struct Slot<N: Node> {
     /// A: somebody takes. Acquire where it is set, Release where it is cleared.
     busy: AtomicBool,
-    /// P: owned by who set `busy`.
+    /// P: owned by the thread that set `busy`.
     hand: UnsafeCell<Hand<N>>,
     /// Those that came back: on a line that the taker rarely touches.
     home: CachePadded<ClosableInbox<N>>,
@@ -59,7 +59,7 @@ struct Hand<N> {
     made: u32,
 }
 
-// SAFETY: `hand` is touched by who set `busy` only; the nodes move between threads, so N: Send.
+// SAFETY: `hand` is touched by the thread that set `busy` only; the nodes move between threads, so N: Send.
 unsafe impl<N: Node + Send> Sync for Slot<N> {}
 
 impl<N: Node> Cache<N> {
@@ -103,7 +103,7 @@ impl<N: Node> Cache<N> {
         NonNull::from(&*self.slots[slot].home)
     }
 
-    /// Drops all boxes, and those that come back later are dropped by who brings them. Nobody takes any more.
+    /// Drops all boxes, and those that come back later are dropped by their bringer. Nobody takes any more.
     pub fn close(&self) {
         for slot in &self.slots {
             drop::<Batch<N>>(slot.home.close());

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A later pusher whose push found the inbox non-empty may run the queue before the first one has
-//! set the bit, and find nothing: its request rides with the first one's, who marks and then runs.
+//! set the bit, and find nothing: its request rides with the first one's, which marks and then runs.
 //!
 //! The inboxes belong to the queue, as the CPUs do, and each hardware queue's bitmap has a bit for every one of
 //! them: which CPU goes to which hardware queue may change (while the queue is frozen, so that all are empty)
@@ -54,7 +54,7 @@ impl<N: Node> SoftwareQueues<N> {
     /// Puts a request into queue `slot`, which is `map`'s hardware queue's. Lock-free.
     pub fn push(&self, map: &CtxMap, slot: usize, node: N) {
         if self.inboxes[slot].push(node) {
-            // Mark. Release: whoever takes the bit finds the node in the inbox.
+            // Mark. Release: the taker of the bit finds the node in the inbox.
             map.words[slot / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel);
         }
     }

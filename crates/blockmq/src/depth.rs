@@ -20,7 +20,7 @@ pub(crate) enum Lowered {
 /// How many closings are in force.
 #[derive(Debug)]
 pub(crate) struct Depth {
-    /// A: the number. Changes are AcqRel: whoever finds it open sees what was done while it was closed.
+    /// A: the number. Changes are AcqRel: a thread that finds it open sees what was done while it was closed.
     number: AtomicU32,
 }
 

@@ -14,8 +14,8 @@ use crate::request::{Buffer, Completed, Request};
 ///
 /// # What a device promises
 /// - Every request completes exactly once, on any thread, perhaps before `submit` returns.
-/// - Requests in flight at the same time are not ordered. Who needs order waits for the first.
-/// - Whoever reads after a write **completed** sees that write.
+/// - Requests in flight at the same time are not ordered. A caller that needs order waits for the first.
+/// - A read after a write **completed** sees that write.
 /// - After a flush has completed, every write that completed before the flush was submitted
 ///   survives a crash of this process and of the machine, as far as the layer below keeps its word.
 ///   A write with `fua` promises that for itself.
@@ -30,7 +30,7 @@ pub trait BlockDevice: Send + Sync {
     ///
     /// May be called in an atomic section, also from a completion function, and never blocks there. Elsewhere it may: a
     /// [`Queue`](crate::Queue) that has [thousands](crate::QueueBuilder::nr_requests) of the thread's CPU has it wait
-    /// for room, since who submits without waiting for anything would else fill the memory. So who keeps a queue
+    /// for room, since a submitter that waits for nothing would else fill the memory. So a thread that keeps a queue
     /// quiesced, stopped or frozen submits no more than that to it.
     fn submit(&self, rq: Request);
 

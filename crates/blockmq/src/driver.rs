@@ -173,7 +173,7 @@ impl Started {
     }
 
     /// Gives the request back, to be started once more: for a driver that had it and can't go on, as when a path to
-    /// the device is lost. It goes to the front of its hardware queue, and a worker runs that. What the driver
+    /// the device is lost. It goes to the front of its hardware queue, and a worker runs that. A request that the driver
     /// has put into a read so far stays put: see [`Request::filled`]. Any thread. (Linux: `blk_mq_requeue_request`.)
     pub fn requeue(mut self) {
         if let Some(pending) = self.pending.take() {

@@ -1,6 +1,6 @@
-//! Whether the workers are gone for good, and who then does what they would have done.
+//! Whether the workers are gone for good, and the thread that then does their work.
 //!
-//! A thread that has something for a worker publishes it, queues a work item, and asks here behind that. Who ends the pools says so
+//! A thread that has something for a worker publishes it, queues a work item, and asks here behind that. The thread that ends the pools says so
 //! here, and then looks at what was published. So it doesn't matter whether the item was accepted, refused, or
 //! accepted and cancelled:
 //!
@@ -41,7 +41,7 @@ impl<F: AsymmetricPolicy> End<F> {
         F::heavy(); // ComeFence, pairs with AskFence
     }
 
-    /// Ask, for who has just published something for a worker. True: nobody else may do it. Any context.
+    /// Ask, for a thread that has just published something for a worker. True: nobody else may do it. Any context.
     #[inline]
     #[must_use = "true obliges the caller to do what it has published"]
     pub fn has_come(&self) -> bool {

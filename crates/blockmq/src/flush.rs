@@ -1,5 +1,5 @@
 //! Flushes: one in the driver at a time for however many wait, and a change that has to be durable by itself
-//! where the driver can't do that: it is made, and then flushed. Who waits for which flush: `flusher.rs`.
+//! where the driver can't do that: it is made, and then flushed. Waits for flushes: `flusher.rs`.
 
 use std::sync::Arc;
 

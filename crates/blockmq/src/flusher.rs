@@ -1,6 +1,6 @@
 //! One flush for many: who flushes, and for whom.
 //!
-//! A flush makes durable what completed before it began. So who asks while one is under way waits for the next
+//! A flush makes durable what completed before it began. So an asker while one is under way waits for the next
 //! one, however many they are, and there is never more than one under way. The kernel keeps two lists under a
 //! lock (`blk-flush.c`); here it is an inbox and a word of two bits.
 //!

@@ -25,7 +25,7 @@ pub enum Unquiesced {
 
 /// A nested gate in front of dispatch. See the module's README for the protocol.
 ///
-/// `F` is the pair of fences: who dispatches has the light one, who closes and opens the heavy one.
+/// `F` is the pair of fences: the dispatching side has the light one, the closing and opening side the heavy one.
 pub struct RunGate<F: AsymmetricPolicy = Asymmetric> {
     /// A: how many quiesces are in force. Stores are ordered by the fences named where they are.
     depth: Depth,
@@ -50,7 +50,7 @@ impl<F: AsymmetricPolicy> RunGate<F> {
     pub fn quiesce(&self) -> u32 {
         // Close.
         let depth = self.depth.raise();
-        // CloseFence, pairs with SectionFence: either the runner sees the depth, or whoever waits
+        // CloseFence, pairs with SectionFence: either the runner sees the depth, or the thread that waits
         // for the grace period sees the runner.
         F::heavy();
         depth
@@ -67,7 +67,7 @@ impl<F: AsymmetricPolicy> RunGate<F> {
     /// Opens the gate by one level, if it is closed at all: check and decrement are one step, so
     /// two of them can't take the depth below zero.
     pub fn unquiesce(&self) -> Unquiesced {
-        // Open. Release: what the quiescer changed is seen by whoever runs again.
+        // Open. Release: what the quiescer changed is seen by the next runner.
         match self.depth.lower() {
             Lowered::Open => {
                 // OpenFence, pairs with RefuseFence: either the submitter sees the gate open, or the
@@ -104,7 +104,7 @@ impl<F: AsymmetricPolicy> RunGate<F> {
     /// behind the fence.
     ///
     /// The first look takes no lock and no fence, so the positive answer costs two loads; only a
-    /// "no" pays for the fence and a second look. `false` is final: whoever opens the gate later
+    /// "no" pays for the fence and a second look. `false` is final: the thread that opens the gate later
     /// sees the request.
     #[inline]
     pub fn must_run(&self, wants: impl Fn() -> bool) -> bool {

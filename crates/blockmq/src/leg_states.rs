@@ -35,7 +35,7 @@ impl LegStates {
     }
 
     fn state(&self) -> (u32, u32) {
-        // Acquire: pairs with the changes, so that who sees a leg dropped or taken back sees what was
+        // Acquire: pairs with the changes, so that a thread that sees a leg dropped or taken back sees what was
         // done before.
         split(self.state.load(Ordering::Acquire))
     }
@@ -112,7 +112,7 @@ impl LegStates {
         // Ordered by the change of `state` behind it.
         self.claimed.fetch_or(new, Ordering::Relaxed);
         // Not a load: this and a drop are two changes of one word, and the second one sees the first. Release pairs
-        // with the Acquire of a drop behind it, or of who sees that: then `is_behind` sees the claim.
+        // with the Acquire of a drop behind it, or of the thread that sees that: then `is_behind` sees the claim.
         let (_, rebuilding) = split(self.state.fetch_or(0, Ordering::AcqRel));
         rebuilding & new
     }

@@ -73,7 +73,7 @@
 //!
 //! A queue and its drivers use the queue [below](corewise_workqueue::Workqueue::below) the workqueue that they are given: so
 //! that workqueue may be drained, destroyed, frozen or full, also by items that wait for requests. Drain block queues
-//! before you shut their worker pools down. Where there are no workers any more, whoever submits or completes does what
+//! before you shut their worker pools down. Where there are no workers any more, the thread that submits or completes does what
 //! they would have done; what needs a thread that may block (a driver that [may](Driver::may_block), a file on
 //! threads, a mirror's record) completes with [`IoErrorKind::Gone`]; what a [`Delay`](drivers::Delay) holds goes on at
 //! once; and nobody looks for requests that are [late](QueueBuilder::timeout).
@@ -136,7 +136,7 @@ pub use tags::TagSet;
 pub use timeout::{TimedOut, TimerReturn};
 
 /// The protocol types of the queue, each small enough to be model-checked: for that purpose, and
-/// for whoever builds another queue. `src/README.md` argues them.
+/// for the builder of another queue. `src/README.md` argues them.
 pub mod protocol {
     pub use crate::bell::Bell;
     pub use crate::cache::{Cache, Taken};

@@ -139,7 +139,7 @@ impl Limits {
 }
 
 /// What a queue over a driver like this takes: it cuts requests to the driver's limits, and makes durable what
-/// the driver can't. What remains is a bound of what one request may have, as large as any driver's.
+/// the driver can't. A bound remains of what one request may have, as large as any driver's.
 pub(crate) fn outer(g: &Geometry) -> Geometry {
     let free = Geometry::new(g.size);
     Geometry {

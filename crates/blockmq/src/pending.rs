@@ -175,18 +175,18 @@ impl Pending {
         }
     }
 
-    /// Tells whoever waits how it ended, and counts it before.
+    /// Tells the waiter how it ended, and counts it before.
     fn answer(&mut self, result: Result<(), IoError>) {
         self.answer_at(result, None);
     }
 
-    /// As `answer`, for who has just read the clock.
+    /// As `answer`, with a clock that has just been read.
     pub(crate) fn answer_at(&mut self, result: Result<(), IoError>, now: Option<Stamp>) {
         self.count(result.is_ok(), now);
         hint::writes(&self.rq);
         let result = result.map_err(|error| self.log(error));
         self.rq_mut().finish(result);
-        // What it still owns goes now, not when the box is used again.
+        // Anything that it still owns goes now, not when the box is used again.
         self.rq = None;
     }
 

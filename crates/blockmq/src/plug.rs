@@ -28,7 +28,7 @@ per_thread! {
 ///
 /// Earlier where 32 requests are held back, after one of 128 KiB or more, and when the thread is about to block
 /// in a [`Completion`](corewise_sync::Completion) or in any other [blocking
-/// region](corewise_sync::context::blocking). Who waits in other ways calls [`Plug::flush`] before. Flushes are
+/// region](corewise_sync::context::blocking). A thread that waits in other ways calls [`Plug::flush`] before. Flushes are
 /// never held back, and what is held back isn't inside its queue yet: a queue that goes meanwhile completes it as
 /// gone. Plugs nest; the outermost one counts. Inside a blocking region a plug does nothing.
 ///
@@ -108,7 +108,7 @@ pub(crate) fn hold(core: &Arc<Core>, rq: Request) {
 /// since it has no room, and what makes room there may be among them. The hook that stands for them lets them go
 /// before that wait.
 pub(crate) fn let_go() {
-    // What is held back meanwhile is for the next time: ends that submit again would keep this going.
+    // Requests held back meanwhile are for the next time: ends that submit again would keep this going.
     let mut left = HELD.with(|held| held.borrow().len());
     while left > 0
         && let Some((core, mut here)) = next_queue()

@@ -6,7 +6,7 @@ use crate::error::{IoError, IoErrorKind};
 use crate::geometry::Geometry;
 use crate::request::{Flags, Op};
 
-/// Requests started in one pass, between two looks at who else wants to run.
+/// Requests started in one pass, between two looks at others that want to run.
 pub(crate) const PASS_QUOTA: u32 = 32;
 /// Passes that a thread makes which came by (to submit, or to complete): 256 requests at most,
 /// then a worker goes on. A submitter must not be kept for the others' sake for ever.

@@ -6,7 +6,7 @@
 //! | writers | a write that enters, until it exits | so many are in flight there |
 //! | DIRTY | the keeper, once that is durable on disk | the record says that the legs may differ here |
 //! | RECENT | a write that enters | the keeper leaves DIRTY alone for another round |
-//! | STALE | whoever finds that | the legs differ here, as far as is known: to be resynced |
+//! | STALE | the finder of that | the legs differ here, as far as is known: to be resynced |
 //! | LOCKED | the resync | nobody may enter; with no writers, the region is the resync's |
 
 use std::ops::Range;
@@ -138,11 +138,11 @@ impl Regions {
 
     /// The keeper has made it durable that the legs may differ in region `n`.
     pub fn mark(&self, n: usize) {
-        // RECENT: whoever it was made for hasn't entered yet.
+        // RECENT: the write that it was made for hasn't entered yet.
         self.words[n].fetch_or(DIRTY | RECENT, Ordering::Release);
     }
 
-    /// The legs differ in region `n`, or one can't be read there. The caller then runs the resync. Who
+    /// The legs differ in region `n`, or one can't be read there. The caller then runs the resync. A write that
     /// isn't inside the region may be overlooked by a resync that is: then the next one finds it.
     pub fn mark_stale(&self, n: usize) {
         if self.words[n].fetch_or(STALE, Ordering::AcqRel) & STALE == 0 {

@@ -1,8 +1,8 @@
-//! The state word of a hardware queue: who dispatches, and who has to look again.
+//! The state word of a hardware queue: its runner, and the need to look again.
 //!
 //! All changes are read-modify-writes of one word, so they have one order, and each sees the one
-//! before it. Whoever turns IDLE into RUNNING is the **runner**: it alone touches the dispatch list
-//! and calls the driver. Whoever comes meanwhile leaves RERUN behind and goes; the runner can't
+//! before it. The thread that turns IDLE into RUNNING is the **runner**: it alone touches the dispatch list
+//! and calls the driver. A thread that comes meanwhile leaves RERUN behind and goes; the runner can't
 //! end while RERUN is set. The steps have names in `README.md`.
 
 use std::fmt;
@@ -20,7 +20,7 @@ const RERUN: u64 = 1 << 1;
 const STOPPED: u64 = 1 << 2;
 /// Somebody waits for the runner to end. Set by `announce_waiter`, cleared by the runner's end.
 const WAITER: u64 = 1 << 3;
-/// The number of the run, above the bits: whoever becomes the runner adds one. It never wraps.
+/// The number of the run, above the bits: each new runner adds one. It never wraps.
 const RUN: u64 = 1 << 4;
 
 /// Which run it is, of all the runs of a hardware queue.
@@ -35,7 +35,7 @@ pub enum Claim {
     Runner,
     /// Somebody else is the runner and will look again after this moment: the caller may leave.
     Joined,
-    /// The queue is stopped; whoever starts it looks at what is pending.
+    /// The queue is stopped; its starter looks at what is pending.
     Stopped,
 }
 
@@ -100,7 +100,7 @@ impl<F: AsymmetricPolicy> RunState<F> {
     }
 
     /// Becomes the runner where there is none and the queue isn't stopped; else changes nothing, and may say so
-    /// for no reason. For who has published nothing yet, and does that where it gets a no.
+    /// for no reason. For a thread that has published nothing yet, and does that where it gets a no.
     #[inline]
     pub fn try_claim(&self) -> bool {
         let word = self.word.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The run protocol: how a hardware queue gets run by whoever comes, by one at a time, and by
+//! The run protocol: how a hardware queue gets run by any thread that comes, by one at a time, and by
 //! nobody while it is quiesced. Mechanism only: what there is to dispatch is the [`Source`]'s
 //! business.
 //!
@@ -29,11 +29,11 @@ pub trait Source {
     fn has_pending(&self) -> bool;
 
     /// Starts requests, a bounded number of them. Only the runner calls it. Looks at `halted`
-    /// between requests and leaves early where it says so. What it leaves is published for
+    /// between requests and leaves early where it says so. The requests that it leaves are published for
     /// [`Source::has_pending`] when it returns.
     fn pass(&self, halted: &dyn Fn() -> bool) -> Pass;
 
-    /// No pass can be made now. What the runner has brought along and not published ([`run_claimed`]) is published
+    /// No pass can be made now. Requests that the runner has brought along and not published ([`run_claimed`]) are published
     /// here; true where there was something.
     fn put_down(&self) -> bool {
         false
@@ -44,7 +44,7 @@ pub trait Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "`HandOver` and `Busy` oblige the caller to have the queue run by somebody else"]
 pub enum Ran {
-    /// Nothing to run, or the queue is quiesced or stopped; whoever opens it will look.
+    /// Nothing to run, or the queue is quiesced or stopped; its opener will look.
     Refused,
     /// Somebody else is running and looks again.
     Joined,
@@ -58,7 +58,7 @@ pub enum Ran {
         /// Passes made.
         passes: u32,
     },
-    /// The driver is busy and nobody will tell when it no longer is: as `HandOver`, but who asks
+    /// The driver is busy and nobody will tell when it no longer is: as `HandOver`, but the asker
     /// again and again has to pause between.
     Busy {
         /// Passes made.
@@ -103,7 +103,7 @@ pub fn run_by<F: AsymmetricPolicy, S: Source>(
     run_claimed(gate, state, grace, source, budget)
 }
 
-/// As [`run`], by who is the runner already. It may have brought something along that isn't published, which its
+/// As [`run`], by the runner itself. It may have brought something along that isn't published, which its
 /// first pass takes: `budget` is 1 at least.
 #[inline]
 pub fn run_claimed<F: AsymmetricPolicy, S: Source>(

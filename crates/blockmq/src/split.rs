@@ -3,8 +3,8 @@
 //! The request itself stays inside, counted in, and is the [`Whole`] of its parts; those are of the queue's own
 //! making and not counted, so that a freeze waits for all of them by waiting for the one. Not more than
 //! [`AHEAD`] parts are under way at a time, since a large discard may have millions: each that ends sends the
-//! next one. What the kernel's `bio_split` does in the submitter's thread, which may wait there for memory and
-//! tags, is done here by whoever completes: the submitter has gone on.
+//! next one. The work that the kernel's `bio_split` does in the submitter's thread, which may wait there for memory and
+//! tags, is done here by the completer: the submitter has gone on.
 
 use std::sync::Arc;
 

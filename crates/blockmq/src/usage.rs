@@ -18,14 +18,14 @@
 //! EnterFence, ExitFence and ParkFence are light ones, FreezeFence and ThawFence heavy ones.
 //!
 //! Peek keeps those who come to a frozen queue from disturbing the freezer, by a count that it sees and by the wake-up
-//! that their exit would be. It needs no fence: where it finds the queue open the second look decides, and who is
+//! that their exit would be. It needs no fence: where it finds the queue open the second look decides, and a thread that is
 //! turned away looks once more behind ParkFence in any case.
 //!
 //! # Room
 //!
-//! Who submits without waiting for anything would fill the memory: a queue takes so many requests through each CPU, and
+//! A submitter that waits for nothing would fill the memory: a queue takes so many requests through each CPU, and
 //! lets so many wait outside, and then a thread that may block waits for room. (In the kernel it waits for a request,
-//! of which there are `nr_requests`, and outside of a frozen queue until that is thawed.) Who may not block goes on, and
+//! of which there are `nr_requests`, and outside of a frozen queue until that is thawed.) A thread that may not block goes on, and
 //! is bounded by what it is called for.
 //!
 //! ```text
@@ -37,14 +37,14 @@
 //! ```
 //!
 //! The fence pair is that of the freeze. Enough room is a little more than for one ([`ROOM_BATCH`]), so that not every
-//! request wakes a sleeper. Who finds `full` set waits for as much: so sleepers aren't overtaken by whoever comes just
-//! when a request has ended, and who sleeps has seen the count above the mark by which it will come down.
+//! request wakes a sleeper. A thread that finds `full` set waits for as much: so sleepers aren't overtaken by one that comes just
+//! when a request has ended, and a sleeper has seen the count above the mark by which it will come down.
 //!
 //! # One for a queue
 //!
 //! There is one of these in a queue, not in a hardware queue: a request is counted in before it is known to
-//! which hardware queue it goes, so that the map of those can be changed while the queue is frozen. What the
-//! freezer did is seen by who enters after the thaw: Thaw is a Release, and the look at the depth an Acquire.
+//! which hardware queue it goes, so that the map of those can be changed while the queue is frozen. The
+//! freezer's work is seen by each that enters after the thaw: Thaw is a Release, and the look at the depth an Acquire.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -60,7 +60,7 @@ use crate::wait_queue::WaitQueue;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "`Thawed` obliges the caller to let in those who wait outside"]
 pub enum Unfrozen {
-    /// The last freeze is gone, and the heavy fence has been issued: let in who waits outside.
+    /// The last freeze is gone, and the heavy fence has been issued: let in the waiters outside.
     Thawed,
     /// Somebody else still freezes.
     Nested,
@@ -187,7 +187,7 @@ impl<F: AsymmetricPolicy> Usage<F> {
             };
             room.then_some(())
         });
-        // Who found it before being told tells the others.
+        // A waiter that found it before being told tells the others.
         self.tell_of_room();
     }
 
@@ -211,7 +211,7 @@ impl<F: AsymmetricPolicy> Usage<F> {
     pub fn unfreeze(&self) -> Unfrozen {
         match self.depth.lower() {
             Lowered::Open => {
-                F::heavy(); // ThawFence, pairs with the ParkFence of who waits outside
+                F::heavy(); // ThawFence, pairs with the ParkFence of the waiters outside
                 Unfrozen::Thawed
             }
             Lowered::Nested => Unfrozen::Nested,
@@ -219,7 +219,7 @@ impl<F: AsymmetricPolicy> Usage<F> {
         }
     }
 
-    /// Whether somebody freezes, behind the light fence: for who has just published that it waits
+    /// Whether somebody freezes, behind the light fence: for a thread that has just published that it waits
     /// outside (ParkFence).
     pub fn is_frozen_fenced(&self) -> bool {
         F::light();

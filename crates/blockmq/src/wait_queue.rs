@@ -7,7 +7,7 @@ use corewise_sync::{Condvar, Mutex, time};
 /// Threads that sleep until what they look for is there: the kernel's wait queue, with its `wait_event` and
 /// `wake_up_all`.
 ///
-/// They look under the lock, and who tells takes the lock after having made it so. So a look that finds nothing comes
+/// They look under the lock, and the teller takes the lock after having made it so. So a look that finds nothing comes
 /// before that, and the looker is asleep when it is told.
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueue {

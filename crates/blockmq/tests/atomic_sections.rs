@@ -58,7 +58,7 @@ fn a_completion_function_that_blocks_is_reported_with_both_sites() {
 #[test]
 fn rule_16_a_queue_that_registers_for_cpu_changes_in_an_atomic_section_is_reported_with_both_sites()
 {
-    // What the second published patch did: cpuhp registration, which sleeps, under a raw spinlock.
+    // The second published patch did this: cpuhp registration, which sleeps, under a raw spinlock.
     let machine = Machine::synthetic("l3:1 core:2 pu:1").unwrap();
     let section = AtomicSection::enter("raw spinlock");
     let queue = Queue::builder(&machine, Arc::new(Held::default())).build_by_hand();

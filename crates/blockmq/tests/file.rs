@@ -210,7 +210,7 @@ fn a_truncated_file_never_grows_by_what_is_written_and_no_flush_succeeds_from_th
             assert!(text.contains("4096 bytes, and had 16384: it was truncated"), "{text}");
         }
         assert_eq!(length(), 4096, "it grew");
-        // What is left is still there, and can be changed.
+        // The rest is still there, and can be changed.
         queue.write_at(512, vec![9; 512]).unwrap();
         assert_eq!(queue.read_at(0, 512).unwrap(), vec![7; 512]);
         assert!(queue.flush().unwrap_err().to_string().contains("truncated"));
@@ -289,7 +289,7 @@ fn a_ring_that_looks_before_it_sleeps_answers_as_any_other() {
         for n in 0..200 {
             let (at, byte) = (n % 64 * 4096, n as u8);
             queue.write_at(at, vec![byte; 4096]).unwrap();
-            // What comes while it looks is not left lying, though nobody rings.
+            // A request that comes while it looks is not left lying, though nobody rings.
             for rq in [Request::flush(), Request::read(at, 4096), Request::read(at, 512)] {
                 let tx = tx.clone();
                 queue.submit(rq.on_complete(move |done| tx.send(done.into_data()).unwrap()));
@@ -389,7 +389,7 @@ fn past_the_cache_every_memory_goes_in_pieces_and_sizes_of_any_kind() {
                 assert!(first.as_slice()[4..] == *front && second.as_slice() == back);
             }
         }
-        // What another program reads by way of the cache is the same.
+        // Another program reads the same by way of the cache.
         queue.write_at(0, vec![5; 512]).unwrap();
         assert_eq!(&fs::read(&path).unwrap()[..512], [5; 512]);
         queue.drain();
@@ -492,7 +492,7 @@ fn what_was_flushed_survives_a_killed_process_and_so_does_the_right_to_open_the_
     child.wait().unwrap();
     assert!(acknowledged, "the child died before it had acknowledged anything");
     let rig = Rig::live();
-    // What the child had in flight may hold the lock for a moment.
+    // The child's requests in flight may hold the lock for a moment.
     let queue = rig.queue(open(&rig, FileOptions::new(&path).lock_wait(STALL)).unwrap());
     assert!(queue.read_at(0, 64 << 10).unwrap().iter().all(|&b| b == 1));
     assert!(queue.read_at(64 << 10, 4096).unwrap().iter().all(|&b| b == 2));

@@ -35,7 +35,7 @@ fn requests_that_are_called_off_while_they_complete_end_once_and_no_other_does()
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                // Whatever is in the driver is two hours late.
+                // Each request in the driver is two hours late.
                 while !over.load(Ordering::Relaxed) {
                     queue.step_timeouts(Stamp::coarse().plus(2 * HOUR));
                 }

@@ -1,5 +1,5 @@
-//! Model of the end of the workers: what is published for one of them is done, by a worker, by who published it or by
-//! who ends the pools.
+//! Model of the end of the workers: what is published for one of them is done, by a worker, by its publisher or by
+//! the thread that ends the pools.
 #![cfg(loom)]
 
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use corewise_blockmq::protocol::Flusher;
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::inbox::{Batch, HasLink, Link};
 
-/// Who asks: what was written before.
+/// The asker: what was written before.
 struct Asker(Link, u32);
 
 // SAFETY: always the one field of `self`.

@@ -11,7 +11,7 @@ use corewise_sync::model::must_fail;
 struct Shared<F: AsymmetricPolicy> {
     activity: Activity<F>,
     tags: TagUser,
-    /// P: owned by who has a tag, and by who has waited until nobody has. Loom reports a race.
+    /// P: owned by the owner of a tag, and by a waiter once nobody has one. Loom reports a race.
     driver: UnsafeCell<u32>,
 }
 

@@ -21,7 +21,7 @@ unsafe impl HasLink for Item {
 #[test]
 fn loom_two_pushers_of_one_software_queue_lose_nothing() {
     loom::model(|| {
-        // The lock plays RUNNING: whoever pushes then collects.
+        // The lock plays RUNNING: the pusher then collects.
         struct Shared(CtxMap, SoftwareQueues<Box<Item>>, Mutex<VecDeque<Box<Item>>>);
         let shared =
             Arc::new(Shared(CtxMap::new(1), SoftwareQueues::new(1), Mutex::new(VecDeque::new())));

@@ -201,7 +201,7 @@ fn loom_rule_3_one_fence_in_the_run_is_enough_where_another_thread_inserted() {
     model(|| {
         let hctx = Hctx::<Asymmetric>::new();
         hctx.gate.quiesce();
-        // The hand-over from who inserts to who runs is ordered, as a work item's or a call's is.
+        // The hand-over from the inserter to the runner is ordered, as a work item's or a call's is.
         let handed = Arc::new(corewise_sync::atomic::AtomicBool::new(false));
         let inserter = {
             let (hctx, handed) = (Arc::clone(&hctx), Arc::clone(&handed));

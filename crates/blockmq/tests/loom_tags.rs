@@ -1,4 +1,4 @@
-//! Models of who waits for a tag: mark, look again, free. `src/tags/README.md` names the steps.
+//! Models of waits for a tag: mark, look again, free. `src/tags/README.md` names the steps.
 #![cfg(loom)]
 
 use std::sync::Arc;

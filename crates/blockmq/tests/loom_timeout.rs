@@ -16,7 +16,7 @@ const LATER: Stamp = Stamp::from_nanos(2_000);
 
 struct Tag {
     state: TagState<Box<u32>>,
-    /// P: owned by who has the tag: the driver's table. The handler reads it while it holds the tag, and the next
+    /// P: owned by the tag's owner: the driver's table. The handler reads it while it holds the tag, and the next
     /// owner of the tag writes it. Loom reports it where these meet.
     table: UnsafeCell<u32>,
     /// A: how often the request ended.

@@ -1,4 +1,4 @@
-//! Models of the freeze: enter, exit, and who waits outside; and of who waits for room. `src/usage.rs` names the steps.
+//! Models of the freeze: enter, exit, and the waiters outside; and of waits for room. `src/usage.rs` names the steps.
 #![cfg(loom)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +21,7 @@ unsafe impl HasLink for Item {
 
 struct Shared<F: AsymmetricPolicy> {
     usage: Usage<F>,
-    /// P: owned by who is inside, and by the freezer once it is empty. Loom reports a race.
+    /// P: owned by the thread inside, and by the freezer once it is empty. Loom reports a race.
     cell: UnsafeCell<u32>,
     outside: Inbox<Box<Item>>,
 }

@@ -1,4 +1,4 @@
-//! Mirrors without all of their legs: who may be missing, who may come back, and what is copied then.
+//! Mirrors without all of their legs: which may be missing, which may come back, and what is copied then.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
@@ -108,7 +108,7 @@ fn a_leg_that_had_everything_may_be_missing_only_where_that_is_said() {
     assert!(refused(Degraded::Never).contains("all parts have to be there"));
     let nobody = legs.open_with(vec![missing(), missing()], |_| {}).err().unwrap();
     assert!(nobody.contains("and so are all others"), "{nobody}");
-    // Who has everything can't be done without, whatever is said.
+    // A leg that has everything can't be done without, whatever is said.
     let error = without(&legs, 0, &empty(""), Degraded::Always).err();
     assert_eq!(error, None, "by its own record leg 1 has everything");
 }

@@ -238,7 +238,7 @@ impl Case {
         self.disks[n].lock().fault = Some(Fault { ops, until, times, done });
     }
 
-    /// Starts it as an operator does, who says that a part can be done without only where he knows it.
+    /// Starts it as an operator does, which says that a part can be done without only where he knows it.
     fn start(&mut self, life: &Life) -> Option<Up> {
         let record = self.record;
         // An old copy alone would be believed: it was a mirror once.
@@ -305,7 +305,7 @@ impl Case {
                     self.away.lock()[n] = false;
                     up.mirror.take_back(n);
                 }
-                // What can't be read or written takes for ever.
+                // A place that can't be read or written takes for ever.
                 14 if !failing => up.resynced(),
                 _ => self.check_claims(&up),
             }

@@ -116,7 +116,7 @@ fn a_write_goes_to_no_leg_before_its_bit_is_on_all_and_its_neighbours_need_none(
     assert!(seen[..2].iter().all(|&at| at >= SIZE) && seen[2..] == [0, 0], "{seen:?}");
     queue.write_at(1024, vec![1; 512]).unwrap();
     assert_eq!(std::mem::take(&mut *writes.lock()), [1024, 1024]);
-    // Who writes in order waits for the record at each eighth region only: at 1, and at 9.
+    // A client that writes in order waits for the record at each eighth region only: at 1, and at 9.
     for region in 1..16 {
         queue.write_at(region * REGION, vec![1; 512]).unwrap();
     }

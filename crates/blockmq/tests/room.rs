@@ -1,4 +1,4 @@
-//! A queue has room for so many requests; who submits more waits for room, if it may.
+//! A queue has room for so many requests; a submitter of more waits for room, if it may.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 

@@ -123,7 +123,7 @@ impl Driver for Disk {
     }
 }
 
-/// How often each request has ended, and who waits for all.
+/// How often each request has ended, and the waiter for all.
 struct Ended {
     times: Vec<AtomicU64>,
     all: Countdown,

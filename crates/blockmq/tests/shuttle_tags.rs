@@ -1,4 +1,4 @@
-//! Who waits for a tag, in random schedules: more threads and tags than a loom model has room for. A tag is had by one
+//! Waits for a tag, in random schedules: more threads and tags than a loom model has room for. A tag is had by one
 //! at a time, none is lost, and nobody sleeps for ever. `src/tags/README.md` argues it.
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
@@ -13,7 +13,7 @@ use corewise_sync::model::choose;
 use corewise_sync::model::schedules::{self, Schedules};
 use corewise_sync::{Completion, Mutex, thread};
 
-/// Who has which tag: a bit each.
+/// The owner of each tag: a bit each.
 #[derive(Default)]
 struct Had(AtomicU64);
 

@@ -394,7 +394,7 @@ fn a_mirror_without_workers_acknowledges_nothing_that_its_record_does_not_cover(
     assert_eq!(up.states(), [LegState::InSync, LegState::Out]);
     assert!(up.queue.read_at(2 * REGION, 4096).unwrap().iter().all(|&byte| byte == 5));
     up.close();
-    // What the record says now: both are in sync, and may differ there.
+    // The record says now: both are in sync, and may differ there.
     let again = Legs { rig: Rig::live(), disks: legs.disks.clone() };
     let up = again.open();
     until_alike(&up.mirror);

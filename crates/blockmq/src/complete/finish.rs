@@ -115,7 +115,7 @@ impl Pending {
         let core = Arc::clone(&self.core);
         let hctx = core.hctx(self.hctx);
         hctx.count_requeue();
-        // Whoever waits for the tag is served by the run below, as everybody.
+        // A waiter for the tag is served by the run below, as everybody.
         let (Freed::Quiet | Freed::Restart) = hctx.tags.free(self.slot, self.tag);
         hctx.activity.tag_freed();
         hctx.requeued.push(self); // Publish

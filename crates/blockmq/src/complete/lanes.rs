@@ -60,7 +60,7 @@ pub(super) struct Lane {
     llc: Option<u32>,
     smp: Smp,
     list: CachePadded<Inbox<Box<Pending>>>,
-    /// A: Relaxed counter, as both below: on the CPU's own line, which whoever counts here writes anyway.
+    /// A: Relaxed counter, as both below: on the CPU's own line, which a thread that counts here writes anyway.
     sent: AtomicU64,
     /// A: as `sent`.
     calls: AtomicU64,
@@ -143,7 +143,7 @@ impl Lane {
     pub(super) fn send(self: Arc<Self>, pending: Box<Pending>) {
         self.sent.fetch_add(1, Ordering::Relaxed);
         if !self.list.push(pending) {
-            // Whoever made it non-empty has called, or is about to.
+            // The thread that made it non-empty has called, or is about to.
             return;
         }
         self.calls.fetch_add(1, Ordering::Relaxed);

@@ -25,7 +25,7 @@ type End = Box<dyn FnOnce()>;
 per_thread! {
     /// O: how many ends the thread is in.
     static DEPTH: Cell<u32> = Cell::new(0);
-    /// O: the innermost pass that it is in. What it points to lies on the thread's stack.
+    /// O: the innermost pass that it is in. The pass lies on the thread's stack.
     static PASS: Cell<*const InPass> = Cell::new(ptr::null());
     /// O: how many dispatches it is in.
     static DISPATCHES: Cell<u32> = Cell::new(0);

@@ -37,7 +37,7 @@ pub(crate) enum End {
 /// `blk_mq_complete_request_remote`; but whether the other CPU is online is for it to say: it refuses the call.
 pub(crate) fn end_of(case: Case) -> End {
     let Case { affinity, polled, same_cpu, same_cache } = case;
-    // Who polls wants the answer itself.
+    // A poller wants the answer itself.
     if polled || same_cpu {
         return End::Here;
     }

@@ -1,4 +1,4 @@
-//! Numbers by chance that are the same in each run with the same seed, whoever asks first. Pure.
+//! Numbers by chance that are the same in each run with the same seed, in each order of askers. Pure.
 
 /// A number that depends on `seed` and `n` only, and looks like chance: splitmix64, by Sebastiano
 /// Vigna.

@@ -6,7 +6,7 @@
 //! once: so there is no lock that a submitter could meet. It takes the inbox, passes on what is due and sets
 //! its own timer for the next one. A push that comes while it runs queues it once more.
 //!
-//! Where the workers are gone for good there is no timer: what waits is passed on at once, by whoever comes
+//! Where the workers are gone for good there is no timer: what waits is passed on at once, by the next thread that comes
 //! (`../end.rs`).
 
 use std::cmp::Reverse;
@@ -243,7 +243,7 @@ impl Driver for Delay {
         } else {
             let due = Stamp::precise().plus(delay);
             if line.fresh.push(Box::new(Waiting { link: Link::new(), due, n, rq })) {
-                // Whatever its timer says: this one may come first.
+                // Its timer decides nothing: this one may come first.
                 let _ = line.queue.mod_delayed(&line.work, Duration::ZERO);
                 line.unless_alone();
             }

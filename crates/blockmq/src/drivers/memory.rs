@@ -6,7 +6,7 @@
 //!
 //! Several hardware queues may touch the same bytes at the same time, without a lock: all access is
 //! by relaxed atomic words of 8 bytes. So overlapping requests in flight may tear, at multiples of
-//! 8 bytes, as they may on any disk; nothing worse can happen. Who needs order waits for
+//! 8 bytes, as they may on any disk; nothing worse can happen. A caller that needs order waits for
 //! completion.
 
 use std::io;

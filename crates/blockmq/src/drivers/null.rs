@@ -35,7 +35,7 @@ type AtStart = Arc<dyn Fn(usize) + Send + Sync>;
 /// About what a step of [`Cost::Work`] takes, for a machine that doesn't find out by itself.
 const STEP: Duration = Duration::from_nanos(1);
 
-/// What a request costs whoever completes it.
+/// What a request costs its completer.
 #[derive(Clone, Copy, Debug)]
 enum Cost {
     None,
@@ -337,7 +337,7 @@ impl Vector {
                 Some((due, _)) => Some(due.since(now)),
                 None => None,
             };
-            // Who pushes while this is awake leaves a token, and then nothing is slept through.
+            // A thread that pushes while this is awake leaves a token, and then nothing is slept through.
             match next {
                 Some(next) => {
                     parker.park_timeout(next);

@@ -44,7 +44,7 @@ fn run_now(core: &Weak<Core>, index: usize) {
     }
 }
 
-/// Holds back the runs that this thread is asked for, until the guard is dropped: for who has a lock, which is
+/// Holds back the runs that this thread is asked for, until the guard is dropped: for a thread that has a lock, which is
 /// released before that.
 pub(crate) fn hold() -> HoldBack {
     HoldBack { outermost: HELD.try_with(|held| !held.replace(true)).unwrap_or(false) }

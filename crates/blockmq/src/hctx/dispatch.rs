@@ -34,7 +34,7 @@ impl Hctx {
             return tags;
         }
         RunnerStats::add(&self.runner_stats.tag_waits, 1);
-        // Leave, then Mark (or LineUp) and Retry: what is left has to be visible before, for who frees a tag and
+        // Leave, then Mark (or LineUp) and Retry: what is left has to be visible before, for the thread that frees a tag and
         // sees that somebody waits asks nobody else what is pending.
         self.publish(backlog);
         self.tags.wait(cpu, most)
@@ -49,7 +49,7 @@ impl Hctx {
     }
 
     /// At the end of a run: a tag that was waited for, and that this hardware queue can't use now, is for others.
-    /// Where something is pending and may go, whoever gave it the tag is about to run it.
+    /// Where something is pending and may go, the giver of the tag is about to run it.
     pub(super) fn decline_tag(&self, core: &Core) {
         if self.tags.has_grant()
             && (!core.gate.is_open() || self.state.is_stopped() || !self.has_pending())
@@ -121,7 +121,7 @@ impl Hctx {
     #[inline]
     fn with_backlog<R>(&self, f: impl FnOnce(&mut Backlog) -> R) -> R {
         // SAFETY: only the holder of RUNNING calls this, and it alone touches the backlog until it
-        // ends. What is called by `f` may come back here, but then finds RUNNING set.
+        // ends. A callee of `f` may come back here, but then finds RUNNING set.
         self.backlog.with_mut(|backlog| f(unsafe { &mut *backlog }))
     }
 
@@ -178,7 +178,7 @@ impl Hctx {
         pass
     }
 
-    /// The driver couldn't take it: it goes back to the front, and the tags to whoever can use them.
+    /// The driver couldn't take it: it goes back to the front, and the tags to others that can use them.
     fn give_back(&self, rq: Started, backlog: &mut Backlog, tags: &mut TagBatch) {
         RunnerStats::add(&self.runner_stats.busy, 1);
         RunnerStats::add(&self.runner_stats.dispatched, 1u64.wrapping_neg());
@@ -205,7 +205,7 @@ impl Hctx {
         let mut fresh = true;
         loop {
             if !self.requeued.is_empty() {
-                // What the driver gave back later goes before everything else.
+                // A request that the driver gave back later goes before everything else.
                 backlog.requeue(self.requeued.take());
             }
             // A scheduler sees what came meanwhile each time that there are tags for some more.
@@ -243,7 +243,7 @@ impl Hctx {
             pending.begin(self, tag);
             let rq = Started::new(pending);
             let driver = &core.driver;
-            // Counted before it can complete, so that who has drained the queue sees it counted.
+            // Counted before it can complete, so that a thread that has drained the queue sees it counted.
             RunnerStats::add(&self.runner_stats.dispatched, 1);
             match caught(|| driver.queue_request(self.index, rq)) {
                 Some(Dispatch::Started) => *started += 1,

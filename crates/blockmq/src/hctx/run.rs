@@ -1,4 +1,4 @@
-//! Who runs a hardware queue: a visitor, a worker, or a test by hand.
+//! The runners of a hardware queue: a visitor, a worker, or a test by hand.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl Hctx {
         recheck: &impl Recheck,
     ) {
         match &self.background {
-            // What may block runs where blocking is allowed, and what is far down where there is stack.
+            // A driver that may block runs where blocking is allowed, and a pass far down where there is stack.
             Background::Workers { .. } if core.may_block || nest::is_far_down() => {
                 self.run_async(core);
             }
@@ -123,7 +123,7 @@ impl Hctx {
         }
     }
 
-    /// Has the queue run by a worker after `delay`, for whoever has just tried to run it: a run that is to come
+    /// Has the queue run by a worker after `delay`, for a thread that has just tried to run it: a run that is to come
     /// already comes then instead. (The kernel's `blk_mq_delay_run_hw_queue`.)
     fn run_after(&self, core: &Core, delay: Duration) {
         match &self.background {
@@ -135,7 +135,7 @@ impl Hctx {
         }
     }
 
-    /// As [`Hctx::run_after`], for whoever asks this of many hardware queues: a run that is to come already comes
+    /// As [`Hctx::run_after`], for a thread that asks this of many hardware queues: a run that is to come already comes
     /// when it was to. Else who asks again and again, perhaps for another hardware queue's sake, would put this one's
     /// off for ever. (The kernel's `blk_mq_delay_run_hw_queues`.)
     pub(crate) fn run_later(&self, core: &Core, delay: Duration) {
@@ -154,7 +154,7 @@ impl Hctx {
         match ran {
             Ran::HandOver { .. } => self.run_async(core),
             // Nobody will tell us, so we have to ask again, though not with a core of our own.
-            // Whoever submits meanwhile asks too, and so does a completion.
+            // A submitter asks meanwhile too, and so does a completion.
             Ran::Busy { .. } => self.run_after(core, BUSY_PAUSE),
             Ran::Refused | Ran::Joined | Ran::Done { .. } => {}
         }

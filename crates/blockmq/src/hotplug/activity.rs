@@ -30,7 +30,7 @@ impl<F: AsymmetricPolicy> Activity<F> {
         Self { inactive: AtomicBool::new(false), done: WaitQueue::new(), fence: PhantomData }
     }
 
-    /// Its last CPU left. Never blocks; who needs to know that none of its requests is in the driver any more
+    /// Its last CPU left. Never blocks; a caller that needs to know that none of its requests is in the driver any more
     /// calls [`Activity::wait`].
     pub fn deactivate(&self) {
         self.inactive.store(true, Ordering::Release); // Leave
@@ -59,7 +59,7 @@ impl<F: AsymmetricPolicy> Activity<F> {
         self.is_inactive()
     }
 
-    /// For who has just freed a tag: tells those who wait, if there may be any.
+    /// For a thread that has just freed a tag: tells those who wait, if there may be any.
     #[inline]
     pub fn tag_freed(&self) {
         F::light(); // DoneFence, pairs with LeaveFence

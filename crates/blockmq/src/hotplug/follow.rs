@@ -52,7 +52,7 @@ impl Core {
                     if !hctx.activity.is_inactive() {
                         hctx.activity.deactivate();
                     }
-                    // What lies there goes to the heir, by whoever runs it.
+                    // The requests there go to the heir, by its runner.
                     hctx.run_async(self);
                 }
                 None => {
@@ -93,7 +93,7 @@ impl Hctx {
 
 impl Queue {
     /// Tells the queue which CPUs are online. A queue follows its [`Machine`](corewise_topology::Machine) by
-    /// itself; this is for who has no machine that changes.
+    /// itself; this is for a user without a machine that changes.
     ///
     /// A hardware queue that has lost its last CPU hands what waits in it on to the one that is nearest, and gives
     /// its driver nothing more until one of its CPUs comes back. Doesn't wait for what the driver has: that is

@@ -54,7 +54,7 @@ pub(crate) struct Core {
     pub(crate) cache: Cache<Box<Pending>>,
     /// Requests that came while the queue was frozen.
     pub(super) outside: Inbox<Box<Pending>>,
-    /// Hardware queues live as long as this, in use or not, so that whoever still runs one may do so.
+    /// Hardware queues live as long as this, in use or not, so that a runner of one may go on.
     hctxs: Box<[OnceLock<Box<Hctx>>]>,
     pub(crate) visitor_stats: PerSlot,
     pub(crate) iostats: IoStats,
@@ -331,7 +331,7 @@ impl Core {
             if self.usage.is_frozen_fenced() {
                 return None;
             }
-            // Thawed meanwhile, and the thaw may have missed us: let in whoever is outside.
+            // Thawed meanwhile, and the thaw may have missed us: let in those outside.
             let mut outside = self.take_outside();
             pending = outside.next()?;
             for other in outside {
@@ -396,7 +396,7 @@ impl Core {
         self.outside.take().inspect(|_| self.usage.unpark())
     }
 
-    /// Lets in who waits outside. The caller then runs all hardware queues.
+    /// Lets in the waiters outside. The caller then runs all hardware queues.
     pub(super) fn let_in(&self) {
         for pending in self.take_outside() {
             self.get_in(pending).and_then(|pending| self.push(pending));

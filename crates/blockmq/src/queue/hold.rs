@@ -142,7 +142,7 @@ impl Queue {
     /// The first half of [`Queue::freeze`]: lets nobody in, waits for nothing. Any context.
     pub fn start_freeze(&self) {
         self.core.usage.start_freeze();
-        // What is inside has to get out, so it is run once more.
+        // Requests inside have to get out, so it is run once more.
         self.run_all_async();
         if self.is_quiesced() && self.core.hctxs().any(|h| h.has_pending()) {
             tracing::warn!(
@@ -152,7 +152,7 @@ impl Queue {
         }
     }
 
-    /// Undoes one freeze; the last one lets in who waits outside and returns true. One too many
+    /// Undoes one freeze; the last one lets in the waiters outside and returns true. One too many
     /// changes nothing and is logged. Never blocks; any context.
     pub fn unfreeze(&self) -> bool {
         match self.core.usage.unfreeze() {

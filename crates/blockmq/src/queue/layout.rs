@@ -11,7 +11,7 @@ use crate::map::CpuMap;
 ///
 /// It is changed in place, and only while the queue is **frozen**: who enters after the thaw sees the change,
 /// since the thaw is a Release and entering an Acquire (`usage.rs`). So the loads and stores here are Relaxed.
-/// Who looks without being counted in (a worker that looks for a CPU, a look at the statistics) may see half
+/// A thread that looks without being counted in (a worker that looks for a CPU, a look at the statistics) may see half
 /// of a change, and uses what it saw only where any answer will do.
 pub(crate) struct Layout {
     pub(crate) map: CpuMap,
@@ -23,7 +23,7 @@ pub(crate) struct Layout {
     hw_queues: AtomicU32,
     /// A: whether the CPU of each slot is online. Changed at any time, under `changing`; Relaxed, it is advice.
     online: Box<[AtomicBool]>,
-    /// L: is the lock; guards the epoch of the machine's masks that were seen last. Whoever holds it, one at a time,
+    /// L: is the lock; guards the epoch of the machine's masks that were seen last. Its holder, one at a time,
     /// changes the layout, which CPUs are online, and the marks of hardware queues that follow from both. Held for
     /// short: no user code, no wait inside.
     pub(crate) changing: Mutex<u64>,

@@ -197,10 +197,10 @@ impl BlockDevice for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // What this thread holds back is answered here rather than when it unplugs.
+        // Requests that this thread holds back are answered here rather than when it unplugs.
         plug::let_go();
         self.core.kill();
-        // With nothing inside, whoever still holds the core is about to let it go: a thread that has just
+        // With nothing inside, a thread that still holds the core is about to let it go: a thread that has just
         // counted its request out, or a worker that found nothing to do. The caller itself may be one of them
         // where it is in a dispatch or in the end of a request.
         if self.inside() == 0 && !nest::is_inside() {

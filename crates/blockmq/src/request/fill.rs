@@ -53,7 +53,7 @@ impl Request {
         n - left
     }
 
-    /// Says that the next `n` bytes of a read have been filled, by whoever was given its
+    /// Says that the next `n` bytes of a read have been filled, by the thread that was given its
     /// [segments](Request::segments).
     ///
     /// # Safety
@@ -70,7 +70,7 @@ impl Request {
 }
 
 /// Gives a handle of somebody else's request what fills a read. It must not give the request itself to be
-/// changed: whoever could put another one in its place would take along those that were merged into it.
+/// changed: a stranger that could put another one in its place would take along those that were merged into it.
 macro_rules! fills {
     ($handle:ty) => {
         impl $handle {

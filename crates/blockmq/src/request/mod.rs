@@ -1,6 +1,6 @@
 //! Requests: what is asked of a block device, and the completion that answers it exactly once.
 //!
-//! A [`Request`] owns its buffers and its completion. Whoever holds it must finish it with
+//! A [`Request`] owns its buffers and its completion. Its holder must finish it with
 //! [`Request::complete`]; dropping it instead completes it with [`IoErrorKind::Gone`], so that
 //! nobody ever waits for something that can't come.
 
@@ -34,7 +34,7 @@ use inline_fn::InlineFn;
 use segments::{Seg, Table};
 use whole::Part;
 
-/// Calls a stranger's code: `None` where it panicked. What it panicked with is the stranger's too, and
+/// Calls a stranger's code: `None` where it panicked. Its payload is the stranger's too, and
 /// may panic once more when it is dropped.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(f)).map_err(panics::discard).ok()
@@ -131,7 +131,7 @@ impl Completed {
     }
 }
 
-/// Who is told how a request ended.
+/// The listener to a request's end.
 #[derive(Debug)]
 enum End {
     /// Nobody, or it has been told.

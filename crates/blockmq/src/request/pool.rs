@@ -30,7 +30,7 @@ pub(super) struct Region {
     taken: TagSet,
 }
 
-// SAFETY: it owns its memory, and each piece of it is reached only by who has its tag.
+// SAFETY: it owns its memory, and each piece of it is reached only by the owner of its tag.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -83,7 +83,7 @@ fn here() -> usize {
 }
 
 impl Region {
-    /// The memory of a buffer: that of who has its tag.
+    /// The memory of a buffer: that of its tag's owner.
     pub(super) fn place(&self, tag: u32) -> NonNull<u8> {
         // SAFETY: tags are below the number of buffers, so this lies inside.
         unsafe { self.base.add(tag as usize * self.stride) }

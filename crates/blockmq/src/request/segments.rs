@@ -16,7 +16,7 @@ pub(crate) struct Seg {
     pub(crate) len: usize,
 }
 
-// SAFETY: a number and an address. Who follows the address argues for itself.
+// SAFETY: a number and an address. Code that follows the address argues for itself.
 unsafe impl Send for Seg {}
 // SAFETY: as above.
 unsafe impl Sync for Seg {}
@@ -79,7 +79,7 @@ impl Table {
 
 /// One piece of memory of a request: raw, for a driver that hands it on to the kernel or to a device.
 ///
-/// The memory stays where it is until the request completes. Who writes through the address of a write's
+/// The memory stays where it is until the request completes. Code that writes through the address of a write's
 /// segment, or reads what a read hasn't filled yet, breaks Rust's rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {

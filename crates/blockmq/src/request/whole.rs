@@ -2,7 +2,7 @@
 //!
 //! The kernel splits a `bio` into clones that share its list of segments and complete their parent when
 //! the last of them is done; this is the same. Nothing is copied: a part is a window onto the memory of
-//! its whole. Whoever drops the last handle or part completes the whole; there is no count but that of the
+//! its whole. The thread that drops the last handle or part completes the whole; there is no count but that of the
 //! `Arc`.
 
 use std::fmt;
@@ -59,7 +59,7 @@ pub(crate) struct Inner {
     hole: AtomicU64,
 }
 
-/// The request that is done in parts, back in the hands of who decides its end: see [`Whole::with`].
+/// The request that is done in parts, back in the hands of the code that decides its end: see [`Whole::with`].
 /// Dropped, it completes as gone. Reach its fields through [`Request`]'s methods.
 #[derive(Debug)]
 pub struct Held(Holder);

@@ -2,7 +2,7 @@
 //!
 //! A scheduler is plain code that the runner of one hardware queue owns: it has no lock and knows no thread. The
 //! runner feeds it from the software queues, and asks it for a request when it has a tag for one, so that the
-//! scheduler decides as late as it can. What is on the dispatch list (a request that the driver gave back, a flush)
+//! scheduler decides as late as it can. A request on the dispatch list (one that the driver gave back, a flush)
 //! doesn't pass through it, and goes first (rule 18).
 //!
 //! `none` is no scheduler: requests go in the order in which their CPUs' software queues are emptied.

@@ -1,7 +1,7 @@
 //! Statistics of a disk: what was done, how much of it, and how long it took.
 //!
 //! A request is counted where it **ends**, on the line of the CPU that it ends on, before its completion function
-//! runs. So nobody writes a line that another CPU writes too, and whoever was told of an end finds it counted.
+//! runs. So nobody writes a line that another CPU writes too, and a caller that was told of an end finds it counted.
 //!
 //! Clocks are what costs: a precise one takes some 25 ns to read, and it takes three of them to know how long a
 //! request took and how much of that the driver had it. So all requests are counted, and of those that follow
@@ -50,7 +50,7 @@ pub struct OpStats {
     pub requests: u64,
     /// Those of them that failed.
     pub errors: u64,
-    /// Bytes of those that ended well. What a discard or a write-zeroes covers counts too.
+    /// Bytes of those that ended well. The range of a discard or a write-zeroes counts too.
     pub bytes: u64,
     /// From the submission to the end, before the completion function.
     pub latency: Latencies,

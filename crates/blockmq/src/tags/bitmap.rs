@@ -1,14 +1,14 @@
 //! The bitmap of tags: words of their own cache lines, and each CPU begins in another one.
 //!
 //! The kernel's `sbitmap`. A word holds 32 tags at most; the bits above are the two marks of the waiting
-//! protocols (`README.md`), so that who gives a tag back learns in the same step whether somebody waits.
+//! protocols (`README.md`), so that the thread that gives a tag back learns in the same step whether somebody waits.
 
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::policy;
 
-/// Somebody waits in line, so nobody else may take a tag of this word. Set and cleared by who serves the line.
+/// Somebody waits in line, so nobody else may take a tag of this word. Set and cleared by the line's server.
 pub(super) const WAITING: u64 = 1 << 63;
 /// The owner of the tags wants to be run at the next free. Set by the owner, taken by that free.
 pub(super) const RESTART: u64 = 1 << 62;
@@ -175,7 +175,7 @@ impl Bitmap {
         self.words.iter().map(|w| used(set(w))).sum()
     }
 
-    /// As [`Bitmap::set_mark`], but words that have the mark already aren't written. Who takes the mark has to
+    /// As [`Bitmap::set_mark`], but words that have the mark already aren't written. The thread that takes the mark has to
     /// tell the caller in a way that can't be missed: `README.md` says why that is enough.
     pub(super) fn renew_mark(&self, mark: u64) -> u32 {
         let renew = |w: &CachePadded<AtomicU64>| match w.load(Ordering::Relaxed) {

@@ -12,7 +12,7 @@ use super::policy::WAKE_BATCH;
 use super::waiter::TagWaiter;
 use crate::run_state::{Claim, End, RunState};
 
-/// Who waits. `MARKS` is false only in the model that shows what the mark is for.
+/// The waiters. `MARKS` is false only in the model that shows what the mark is for.
 pub(super) struct Line<const MARKS: bool> {
     /// Those who came since it was last served.
     arrivals: Inbox<Arc<TagWaiter>>,
@@ -68,7 +68,7 @@ impl<const MARKS: bool> Line<MARKS> {
         self.arrivals.push(waiter);
     }
 
-    /// A waiter has left: whoever serves next takes it out. The caller serves, so that a line of people who lose
+    /// A waiter has left: the next server takes it out. The caller serves, so that a line of people who lose
     /// patience doesn't grow without end.
     pub(super) fn note_left(&self) {
         self.left.store(true, Ordering::Release);
@@ -107,7 +107,7 @@ impl<const MARKS: bool> Line<MARKS> {
                 self.serve_some(unsafe { &mut *served }, tags, cpu, told);
             });
             if told.len == WAKE_BATCH {
-                // What is forgotten here, that somebody joined, is looked for again at once by the caller.
+                // The mark of one that joined, lost here, is looked for again at once by the caller.
                 let _nobody_waits_for_a_turn = self.turn.hand_over();
                 return Round::Batch;
             }

@@ -1,4 +1,4 @@
-//! Tags: which slots of a device are in use, and who waits for one.
+//! Tags: which slots of a device are in use, and the waiters for one.
 //!
 //! * `bitmap.rs`: the tags, spread over cache lines (the kernel's `sbitmap`).
 //! * `line.rs`, `waiter.rs`: who finds none stands in line, and is served in that order.
@@ -36,7 +36,7 @@ pub use waiter::TagWaiter;
 /// bounded number of.
 ///
 /// Taking and giving back is one atomic instruction each, on a cache line that the CPU mostly has to itself.
-/// Who finds none stands in line: those who wait get tags in the order in which they came, and while somebody
+/// A thread that finds none stands in line: the waiters get tags in the order in which they came, and while somebody
 /// waits nobody else gets one.
 ///
 /// `cpu` is a number of the caller's that spreads callers over the words; best that of the CPU it is on, and any
@@ -243,7 +243,7 @@ impl TagSet {
         }
     }
 
-    /// Whoever had no tag since the last call of this no longer counts as one who shares, until it takes one. Done
+    /// A user that had no tag since the last call of this no longer counts as one that shares, until it takes one. Done
     /// every 20 ms at most where somebody is kept to its share.
     pub fn sweep(&self) {
         let joined = self.0.users.joined.lock();

@@ -29,7 +29,7 @@ pub(super) fn home(cpu: usize, cpus: usize, words: usize) -> usize {
 }
 
 /// How many tags of a set of `depth` one of `users` active users may have (`hctx_may_queue`). At least four, so
-/// that with very many users the shares are more than there is, and who finds nothing waits in line.
+/// that with very many users the shares are more than there is, and a user that finds nothing waits in line.
 pub(super) fn share(depth: u32, users: u32) -> u32 {
     match users {
         0 | 1 => depth,

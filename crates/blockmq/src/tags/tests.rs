@@ -172,7 +172,7 @@ fn two_users_of_a_set_have_half_of_it_each_and_one_alone_has_all() {
         move || all.pop()
     })
     .collect();
-    // What the first gives back is the second's, until both have their half.
+    // Each tag that the first gives back is the second's, until both have their half.
     let mut seconds = 0;
     while a.in_use() > 8 {
         let _ = a.free(0, held.pop().unwrap());

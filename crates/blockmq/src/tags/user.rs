@@ -92,7 +92,7 @@ impl Share {
         );
     }
 
-    /// Tags of the share came back unused: the runner's own, who isn't waiting for itself.
+    /// Tags of the share came back unused: the runner's own, which isn't waiting for itself.
     fn uncount(&self, n: u32) {
         self.word.fetch_sub(u64::from(n), Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! Who waits in line for a tag: a thread, or a function that is called.
+//! A waiter in line for a tag: a thread, or a function that is called.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,13 +9,13 @@ use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::inbox::{HasLink, Link};
 use corewise_sync::{Parker, hint, panics, thread};
 
-/// Not in line. Set by the owner, who takes what was granted.
+/// Not in line. Set by the owner, which takes what was granted.
 const IDLE: u64 = 0;
-/// In line. Set by the owner, who then puts it there.
+/// In line. Set by the owner, which then puts it there.
 const IN_LINE: u64 = 1;
 /// Its owner has left: who serves the line drops it. Final.
 const GONE: u64 = 2;
-/// It got a tag, whose number is in the bits above `STATE`. Set by who serves the line.
+/// It got a tag, whose number is in the bits above `STATE`. Set by the line's server.
 const GRANTED: u64 = 3;
 const STATE: u64 = 3;
 const TAG_SHIFT: u32 = 2;
@@ -67,7 +67,7 @@ impl TagWaiter {
         if state & STATE != GRANTED {
             return None;
         }
-        // Acquire pairs with the Release of the grant. More than one may take: who is asked to and who looks.
+        // Acquire pairs with the Release of the grant. More than one may take: the one that is asked to and one that looks.
         self.state
             .compare_exchange(state, IDLE, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
@@ -75,7 +75,7 @@ impl TagWaiter {
     }
 
     /// As [`TagWaiter::take`], by a thread that is about to sleep: it lets others run for about as long as that would
-    /// cost, since who has tags may give them back at once.
+    /// cost, since their owners may give them back at once.
     pub(super) fn take_soon(&self) -> Option<u32> {
         for _ in 0..YIELDS {
             if let Some(tag) = self.take() {
@@ -117,7 +117,7 @@ impl TagWaiter {
     /// its owner may line up again.
     pub(super) fn grant(&self, tag: u32) -> bool {
         let granted = GRANTED | u64::from(tag) << TAG_SHIFT;
-        // Release: what the last user of the tag did is seen by who takes it.
+        // Release: what the last user of the tag did is seen by its taker.
         self.state.compare_exchange(IN_LINE, granted, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 

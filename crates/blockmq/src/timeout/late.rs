@@ -153,7 +153,7 @@ impl Timeouts {
     pub(crate) fn new(after: Duration, core: Weak<Core>, wq: Option<&Workqueue>) -> Self {
         let timer = wq.map(|wq| {
             let work = Work::new(move || {
-                // Who has the last request of a queue that was dropped keeps its core alive.
+                // The owner of the last request of a queue that was dropped keeps its core alive.
                 if let Some(core) = core.upgrade() {
                     core.timer_fires();
                 }
@@ -227,7 +227,7 @@ impl Core {
                 continue;
             }
             // Settle: who was late a moment ago was started before, but perhaps the driver is still about to take
-            // it. What is started from here on has a deadline behind `now`.
+            // it. A request started from here on has a deadline behind `now`.
             if others_run && hctx.state.is_running() {
                 context::blocking("block timeouts", || hctx.grace.wait(&hctx.state));
             }

@@ -1,4 +1,4 @@
-//! The state word of a tag: whether the driver has its request, by when it should be done with it, and who ends
+//! The state word of a tag: whether the driver has its request, by when it should be done with it, and which side ends
 //! the request where its completion and its timeout meet.
 //!
 //! `README.md` beside this file names the steps and argues them.
@@ -11,7 +11,7 @@ use corewise_sync::time::Stamp;
 
 /// The driver has the request.
 const IN_FLIGHT: u64 = 1;
-/// The timeout handler looks at it: whoever completes it now leaves it to the handler.
+/// The timeout handler looks at it: a completer now leaves it to the handler.
 const HELD: u64 = 2;
 /// It was completed meanwhile, and lies in `left`.
 const LEFT: u64 = 4;
@@ -123,7 +123,7 @@ impl<N> TagState<N> {
         }
     }
 
-    /// Release: lets go of what is held. What was completed meanwhile is given back, and the caller ends it.
+    /// Release: lets go of what is held. A request completed meanwhile is given back, and the caller ends it.
     #[must_use = "who gets the request back ends it"]
     pub fn release(&self, how: Release) -> Option<N> {
         let next = match how {
@@ -133,7 +133,7 @@ impl<N> TagState<N> {
         let was = self.word.load(Ordering::Acquire);
         debug_assert!(was & HELD != 0, "released without being held");
         if was & LEFT == 0 {
-            // Release: whoever finishes it from here on comes behind all that the handler did.
+            // Release: the side that finishes it from here on comes behind all that the handler did.
             let let_go =
                 self.word.compare_exchange(was, next, Ordering::Release, Ordering::Acquire);
             if let_go.is_ok() {

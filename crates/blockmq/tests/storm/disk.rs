@@ -56,11 +56,11 @@ pub struct Build {
 
 /// What is on the disk: one number for each block, which the whole block is full of.
 struct Block {
-    /// A: what a read gives; Relaxed, as all here: whoever asks again has been told of the end.
+    /// A: what a read gives; Relaxed, as all here: a caller that asks again has been told of the end.
     now: AtomicU64,
     /// A: what it was when the last flush came by.
     durable: AtomicU64,
-    /// A: the largest number that was ever written: numbers grow, so who brings a smaller one comes twice.
+    /// A: the largest number that was ever written: numbers grow, so a write with a smaller one comes twice.
     newest: AtomicU64,
 }
 

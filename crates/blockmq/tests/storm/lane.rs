@@ -22,12 +22,12 @@ pub struct Lane {
     pub tally: Arc<Tally>,
     /// Requests that it sends in all, about.
     pub requests: u64,
-    /// Who waits for all lanes.
+    /// The waiter for all lanes.
     pub left: Arc<Countdown>,
     pub state: State,
 }
 
-/// Where a lane stands. Whoever ends the last request of a round begins the next: so but for `open` and `ended` these
+/// Where a lane stands. The thread that ends the last request of a round begins the next: so but for `open` and `ended` these
 /// are one thread's at a time, handed on by `open`.
 #[derive(Default)]
 pub struct State {

@@ -3,9 +3,9 @@
 //! A write behind the end of a file makes it longer, and what lies between reads as zeroes: so the device would be
 //! whole again, and nobody would learn that its data is gone. There is no flag that forbids a write that. So the length
 //! is looked at before each change (a system call that only copies what the kernel has in memory), and behind each
-//! sync. What is sure then: a change that comes after the file was shortened, and doesn't lie in what is left, fails, and
+//! sync. This is sure then: a change that comes after the file was shortened, and doesn't lie in what is left, fails, and
 //! so does every flush from the first of them that finds it short; reads fail where the file has ended, and count as
-//! such a find, whatever length the file has by then. What isn't: a change that is under way at that very moment
+//! such a find, whatever length the file has by then. This isn't: a change that is under way at that very moment
 //! may make the file longer. A flush finds that out, unless the change ended where the device ends.
 
 use std::fs::File;

@@ -122,7 +122,7 @@ impl FileDriver {
         self.align
     }
 
-    /// Whether opening created the file, so that whoever gives up afterwards may remove it.
+    /// Whether opening created the file, so that a caller that gives up afterwards may remove it.
     pub fn created(&self) -> bool {
         self.created
     }

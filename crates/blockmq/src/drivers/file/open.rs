@@ -50,7 +50,7 @@ fn try_open(
     }
     let (mut file, new) = open_or_create(options)?;
     lock(&file, options)?;
-    // Not before it is locked: a file that somebody else has locked is his, whoever created it.
+    // Not before it is locked: a file that somebody else has locked is his, though we created it.
     *created = new;
     let kind = file.metadata().map_err(step("reading its attributes"))?.file_type();
     check_type(kind)?;

@@ -42,12 +42,12 @@ pub(super) struct Store {
 ///
 /// The kernel tells of a failed write-back once for each open file, takes the pages for clean, and
 /// lets the next `fdatasync` succeed although the bytes never reached the disk. So the failure is
-/// remembered here, and from then on no flush succeeds any more: whoever asks again must not be told
+/// remembered here, and from then on no flush succeeds any more: a caller that asks again must not be told
 /// that the data is safe.
 #[derive(Default)]
 struct Doubt {
     /// A: error number of the first sync that failed; 0 while none has. Set before that sync's
-    /// request completes, so whoever was told of the failure flushes in vain. Release and Acquire.
+    /// request completes, so a caller that was told of the failure flushes in vain. Release and Acquire.
     errno: AtomicU32,
 }
 
@@ -218,7 +218,7 @@ impl Store {
     }
 
     fn write_chunks(&self, rq: &Request, done: u64, flags: ReadWriteFlags) -> Result<(), IoError> {
-        // What is written twice is the same twice.
+        // A block written twice is the same twice.
         let done = self.start_of(done);
         let rest = || {
             rq.chunks().scan(done as usize, |skip, chunk| {
@@ -458,7 +458,7 @@ mod tests {
     fn a_durable_write_whose_sync_failed_leaves_no_flush_that_succeeds() {
         let store = store(None);
         store.sync().unwrap();
-        // What the kernel says where the bytes are written and the sync fails.
+        // The kernel's answer where the bytes are written and the sync fails.
         let error = IoError::from_errno(errno::EIO);
         let rq = Request::write(0, vec![1; 512]);
         assert_eq!(store.failed_fua(&rq, error.clone()), Err(error));

@@ -1,6 +1,6 @@
 //! Plain file I/O on workers: the way where io_uring is refused, and the way out where a ring's
 //! answer isn't a plain yes (short, interrupted, not supported): here the request is carried on until it has
-//! succeeded or failed for good. What the host's cache has needs no worker: it is read on the spot.
+//! succeeded or failed for good. A read that the host's cache has needs no worker: it is read on the spot.
 
 use std::sync::Arc;
 

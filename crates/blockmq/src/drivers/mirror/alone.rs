@@ -28,7 +28,7 @@ impl Keeper {
     /// Look: what waits for the record can't be recorded any more, and fails. Never blocks.
     #[cold]
     fn refuse_all(&self) {
-        // Taken: whoever has it asks when it has left it.
+        // Taken: its owner asks when it has left it.
         let line = self.state.try_lock().map(|mut state| std::mem::take(&mut state.line));
         let parked = line.into_iter().flatten().chain(self.waiting.take());
         parked.for_each(|parked| parked.rq.complete(Err(workers_gone())));

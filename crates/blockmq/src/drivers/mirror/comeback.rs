@@ -117,7 +117,7 @@ impl Inner {
         // legs have no copy of.
         let step = keeper.cursor.lock();
         self.legs.states.rebuild(joined);
-        // What was written while they were out has its bit: none is cleared meanwhile.
+        // Each write while they were out has its bit: none is cleared meanwhile.
         let dirty = state.dirty();
         dirty.iter().for_each(|&n| keeper.regions.mark_stale(n));
         drop(step);

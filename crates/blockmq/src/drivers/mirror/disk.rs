@@ -21,7 +21,7 @@ pub(super) struct Disk {
     /// Whether there are any. Else what is written is taken for written, and nothing is ever found.
     pub(super) is_kept: bool,
     /// A: for each leg the slot of its newest head, or `NO_HEAD`; the next one goes to the other one, which may come to
-    /// nothing. Relaxed: the keeper's, and before that of who opens the mirror.
+    /// nothing. Relaxed: the keeper's, and before that the opener's.
     slots: Box<[AtomicUsize]>,
 }
 

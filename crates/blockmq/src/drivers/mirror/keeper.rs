@@ -1,4 +1,4 @@
-//! Who keeps the record of a mirror: one work item, which never runs twice at once. It alone changes what
+//! The keeper of a mirror's record: one work item, which never runs twice at once. It alone changes what
 //! is on disk there, so nothing of that needs a lock that a request could meet. The kernel's is the
 //! thread `md_raid1` with the bitmap's daemon.
 
@@ -42,7 +42,7 @@ pub(super) struct Keeper {
     pub(super) waiting: Inbox<Box<Parked<Started>>>,
     /// Changes that have ended and may not be acknowledged yet.
     pub(super) unrecorded: Inbox<Box<Parked<Held>>>,
-    /// A: bits of `wish`; set with Release by who then kicks, taken with Acquire.
+    /// A: bits of `wish`; set with Release by the thread that then kicks, taken with Acquire.
     wishes: AtomicU32,
     /// A: legs that somebody wants back; as `wishes`, for the search.
     pub(super) asked: AtomicU32,
@@ -50,7 +50,7 @@ pub(super) struct Keeper {
     pub(super) wanted: AtomicU32,
     /// A: the end is near: the resync stops where it is. Relaxed: it looks between any two steps.
     pub(super) settling: AtomicBool,
-    /// L: is the lock; guards what only the work item touches, and who makes it before that.
+    /// L: is the lock; guards what only the work item touches, and its maker before that.
     pub(super) state: Mutex<State>,
     /// L: is the lock, held through a step of the resync: who takes a leg back takes it too, so that no
     /// step is in the middle of a copy that the leg is not part of.
@@ -197,7 +197,7 @@ impl Keeper {
     /// Has the keeper make a round, which begins after this call. Never blocks; any context.
     pub(super) fn kick(&self) {
         // It may be queued already, and takes what was put in before this call. Or there are no workers any
-        // more: whoever has put something in asks for that.
+        // more: a thread that has put something in asks for that.
         let _ = self.queue.queue(&self.work);
     }
 
@@ -474,7 +474,7 @@ impl Inner {
             return keeper.kick_resync();
         }
         let rebuilding = self.legs.states.rebuilding();
-        // What was copied has to be as durable as the record's word that it is there.
+        // The copy has to be as durable as the record's word that it is there.
         let flushed = disk::flush(&self.legs, self.legs.states.active());
         self.drop_failed(&flushed);
         for (n, error) in errors(flushed).filter(|(n, _)| rebuilding & 1 << n != 0) {
@@ -528,14 +528,14 @@ impl Inner {
             }
         }
         let old: Vec<usize> = dirty.into_iter().filter(|&n| age(n) == Age::Old).collect();
-        // After the look: a write that was seen to have ended there was seen to have dropped a leg. What is
+        // After the look: a write that was seen to have ended there was seen to have dropped a leg. A write that is
         // out needs the bits when it comes back. And each leg has to have a head that tells it from what it
         // was before.
         let is_whole = state.head.whole == state.head.events;
         if old.is_empty() || self.legs.out() != 0 || !is_whole || !keeper.has_record() {
             return;
         }
-        // What has been written is durable on all legs, or its bit stays.
+        // Each write is durable on all legs, or its bit stays.
         let flushed = disk::flush(&self.legs, self.legs.states.active());
         self.drop_failed(&flushed);
         if disk::masks(&flushed).1 != 0 || self.legs.out() != 0 {

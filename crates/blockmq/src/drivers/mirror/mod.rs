@@ -124,10 +124,10 @@ impl fmt::Debug for MirrorOptions {
     }
 }
 
-/// Who is told what happens to a mirror.
+/// The listener to what happens to a mirror.
 pub type MirrorObserver = dyn Fn(&MirrorEvent) + Send + Sync;
 
-/// Who finds the device of a leg, or says why there is none.
+/// The finder of a leg's device, which may say why there is none.
 pub type FindLeg = dyn Fn(usize) -> Result<Arc<dyn BlockDevice>, String> + Send + Sync;
 
 /// Something that happened to a mirror.

@@ -201,9 +201,9 @@ fn chance() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Whoever has no record must have nothing of value where it belongs.
+/// A disk without a record must have nothing of value where it belongs.
 pub(super) fn vacant(disk: &Disk, legs: &Legs, n: usize) -> Result<(), StackError> {
-    // What can't be read now fails when it is written.
+    // A place that can't be read now fails when it is written.
     if disk.is_vacant(legs, n).unwrap_or(true) {
         return Ok(());
     }
@@ -217,7 +217,7 @@ pub(super) fn vacant(disk: &Disk, legs: &Legs, n: usize) -> Result<(), StackErro
 /// A part of a mirror without a record is compared with the first one, and overwritten: it is part of no mirror that
 /// has one, of which it may be the only part that has everything, or one that lacks half of it.
 pub(super) fn unrecorded(name: &str, device: &dyn BlockDevice) -> Result<(), StackError> {
-    // What can't be read now is no record that anybody could go by.
+    // A place that can't be read now is no record that anybody could go by.
     let Ok(Some((start, head))) = disk::find_head(device) else { return Ok(()) };
     let bytes = device.geometry().size - start;
     Err(StackError::new(format!(

@@ -258,7 +258,7 @@ impl Assembled {
     }
 }
 
-/// Which legs may be missing when a mirror comes to life. Whatever this says, one that has everything has to be
+/// Which legs may be missing when a mirror comes to life. In any case one that has everything has to be
 /// there, and a mirror is made of all its legs. A leg that had everything, and is another disk now, or an older
 /// copy of itself, is as good as missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -284,7 +284,7 @@ pub(super) fn assemble(
     let unread = bits(&|f| f.is_none());
     let blank = bits(&|f| matches!(f, Some(None)));
     let heads = || found.iter().enumerate().filter_map(|(n, f)| Some((n, f.as_ref()?.as_ref()?)));
-    // The newest one; but who was being resynced has no word against who was in sync, and went on.
+    // The newest one; but a leg that was being resynced has no word against one that was in sync, and went on.
     let goes_on = |newest: &Head| {
         heads().all(|(n, head)| head.is_seen_by(newest) || head.in_sync & 1 << n == 0)
     };
@@ -522,7 +522,7 @@ mod tests {
         assert_eq!(head(1, 6, 0b01).follows(&newest), Follows::No, "it was being resynced");
         assert_eq!(forked(5, 7, head(1, 8, 0b11)).follows(&newest), Follows::Yes);
         assert_eq!(forked(5, 8, head(1, 5, 0b10)).follows(&newest), Follows::Apart);
-        // Each history is known as far as there is room for forks, and who is forgotten isn't believed.
+        // Each history is known as far as there is room for forks, and a forgotten one isn't believed.
         let mut often = newest;
         for fork in 1..FORKS as u64 {
             often.fork(100 + fork);

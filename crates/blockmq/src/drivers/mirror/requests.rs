@@ -162,7 +162,7 @@ impl Inner {
         if keeper.regions.exit(regions) || differ {
             keeper.kick_resync();
         }
-        // A leg that lacks this write must not look good to whoever reads the record after a crash.
+        // A leg that lacks this write must not look good to a reader of the record after a crash.
         if result.is_ok() && self.legs.states.is_behind() {
             keeper.hold(rq);
         } else {

@@ -67,7 +67,7 @@ impl Inner {
         if !alike {
             pause = pause.max(policy::AGAIN);
         }
-        // False: somebody has run us meanwhile, who knows of no pause; one step early is no harm.
+        // False: somebody has run us meanwhile, and knows of no pause; one step early is no harm.
         let _ = keeper.queue.queue_delayed(&keeper.resync, pause);
     }
 

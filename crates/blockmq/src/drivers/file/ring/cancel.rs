@@ -1,8 +1,8 @@
 //! Calling a request off: who finds that it is late asks the ring's thread, which alone may touch the ring.
 //!
 //! The tag of a late request is held until the driver has answered ([`Driver::timeout`](crate::Driver::timeout)), so
-//! whoever asks waits for the answer: what the kernel is told to stop is the request that was late, and never the
-//! tag's next one. What the kernel has stopped completes with `ECANCELED`, before or after that.
+//! the asker waits for the answer: what the kernel is told to stop is the request that was late, and never the
+//! tag's next one. A request that the kernel has stopped completes with `ECANCELED`, before or after that.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::Port;
 use crate::error::errno;
 use crate::timeout::{TimedOut, TimerReturn};
 
-/// One late request, on its way to the ring's thread. However it ends, whoever asked is told.
+/// One late request, on its way to the ring's thread. However it ends, the asker is told.
 pub(super) struct Ask {
     link: Link,
     pub(super) tag: u32,
@@ -36,7 +36,7 @@ unsafe impl HasLink for Ask {
 }
 
 impl Ask {
-    /// What the kernel has answered; whoever asked learns it when this is dropped.
+    /// What the kernel has answered; the asker learns it when this is dropped.
     pub(super) fn answered(&self, result: i32) {
         self.answer.errno.store(result.min(0).unsigned_abs(), Ordering::Relaxed);
     }

@@ -55,7 +55,7 @@ impl Buffers {
         if all.is_empty() {
             return;
         }
-        // SAFETY: a Piece is laid out as an iovec. The memory lives as long as the ring: whoever has both
+        // SAFETY: a Piece is laid out as an iovec. The memory lives as long as the ring: an owner of both
         // drops the ring first.
         let registered = unsafe {
             ring.register_buffers(std::slice::from_raw_parts(all.as_ptr().cast(), all.len()))

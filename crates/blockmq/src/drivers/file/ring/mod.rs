@@ -16,10 +16,10 @@
 //! polls. A ring at rest sleeps in the kernel.
 //!
 //! A request that is late ([`Driver::timeout`](crate::Driver::timeout)) is called off by the ring's thread too
-//! ([`cancel`]). What the kernel has not begun, or can interrupt, ends; what a disk has goes on.
+//! ([`cancel`]). A request that the kernel has not begun, or can interrupt, ends; one that a disk has goes on.
 //!
 //! There is no [`Driver::poll`](crate::Driver::poll): the kernel does what is left of a completion when the ring's
-//! thread asks for it, so nobody else would find anything. Who polls a ring for his own requests has to own it.
+//! thread asks for it, so nobody else would find anything. A thread that polls a ring for its own requests has to own it.
 //!
 //! A device may ask that the thread looks for completions for a while before it sleeps
 //! ([`busy_poll`](FileOptions::busy_poll)): the kernel says in the ring's flags when it has some to hand over

@@ -68,7 +68,7 @@ struct Slot {
     memory: Memory,
     /// It is late, and the kernel was told to stop it.
     off: bool,
-    /// Who has asked for that, until the kernel has answered.
+    /// The askers for that, until the kernel has answered.
     ask: Option<Box<Ask>>,
 }
 
@@ -205,7 +205,7 @@ impl Inner {
                     self.call_off(ask, submitter, sq);
                 }
             }
-            // Who looks before it sleeps has the kernel begin with all of them.
+            // A thread that looks before it sleeps has the kernel begin with all of them.
             if sq.len() >= if self.busy_poll.is_zero() { BURST } else { 1 } {
                 sq.sync();
                 // Where it is refused the call below tells.
@@ -213,7 +213,7 @@ impl Inner {
                 sq.sync();
             }
             if self.reap(cq) || self.look(submitter, sq, cq) {
-                // What the completions brought goes along in the same call.
+                // The requests that the completions brought go along in the same call.
                 continue;
             }
             if port.end.load(Ordering::Acquire) && self.in_flight == 0 {
@@ -229,7 +229,7 @@ impl Inner {
                 && let Err(error) = submitter.submit_and_wait(want)
                 && error.raw_os_error() != Some(errno::EINTR)
             {
-                // The kernel is short of memory, or wants completions taken first. What is queued stays
+                // The kernel is short of memory, or wants completions taken first. The queued ones stay
                 // there.
                 tracing::warn!(%error, "io_uring takes nothing now; trying again");
                 Parker::new().park_timeout(BUSY_PAUSE);
@@ -251,7 +251,7 @@ impl Inner {
         let end = Stamp::precise().plus(self.busy_poll);
         loop {
             if sq.taskrun() {
-                // Has the kernel hand them over. Where it refuses, who goes to sleep tells.
+                // Has the kernel hand them over. Where it refuses, the thread that goes to sleep tells.
                 return submitter.submit().is_ok();
             }
             cq.sync();
@@ -302,7 +302,7 @@ impl Inner {
     /// was meant, or it has completed.
     fn call_off(&mut self, ask: Box<Ask>, submitter: &Submitter<'_>, sq: &mut SubmissionQueue<'_>) {
         let tag = u64::from(ask.tag);
-        // Where the kernel doesn't have it, the ask is dropped: whoever asked learns that.
+        // Where the kernel doesn't have it, the ask is dropped: the asker learns that.
         let Some(slot) = self.slots.get_mut(ask.tag as usize) else { return };
         let entry = opcode::AsyncCancel::new(tag).build().user_data(OFF | tag);
         // SAFETY: the entry names no memory.

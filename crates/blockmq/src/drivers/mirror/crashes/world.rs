@@ -196,7 +196,7 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) enum Incident {
     None,
-    /// Before it. What is left of a write that was on its way is what a failed one leaves.
+    /// Before it. The rest of a write that was on its way is what a failed one leaves.
     Killed,
     /// A change comes before it that this leg fails.
     Client {
