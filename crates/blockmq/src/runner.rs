@@ -58,7 +58,7 @@ pub enum Ran {
         /// Passes made.
         passes: u32,
     },
-    /// The driver is busy and nobody will tell when it no longer is: as `HandOver`, but the asker
+    /// The driver is busy and nobody will tell when it no longer is: as `HandOver`, but a thread that asks
     /// again and again has to pause between.
     Busy {
         /// Passes made.

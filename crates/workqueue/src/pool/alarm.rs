@@ -86,7 +86,7 @@ impl<F: FencePolicy> Alarm<F> {
         // Lower. A swap where a store would do: loom doesn't know that a plain store comes after the
         // swap of a `raise` that saw the store before it.
         self.raised.swap(false, Ordering::Relaxed);
-        // Pairs with the fence of whoever raises: either that one reads `false`, and rings, or
+        // Pairs with the fence of the thread that raises: either that one reads `false`, and rings, or
         // what it left is found here.
         F::full();
         // Relook.

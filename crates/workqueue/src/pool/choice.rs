@@ -1,6 +1,6 @@
 //! Which idle worker is woken, as a pure function of what is known of them.
 
-/// An idle worker, as who wakes one sees it.
+/// An idle worker, as its waker sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Candidate {
     /// It spins, and takes quickly what comes.
@@ -32,7 +32,7 @@ pub(crate) struct Choice {
 ///
 /// Where the caller waits for the item, its CPU goes to that worker: to wake another CPU would take
 /// longer than most items, and the waiter's again after. Where the caller goes on, they share it for a
-/// while, as the scheduler wants. For the same reason whoever is woken moves in here where the owner is
+/// while, as the scheduler wants. For the same reason the woken worker moves in here where the owner is
 /// `away`: it sleeps in an item, and what is queued meanwhile would wait for other CPUs to wake up. One
 /// that has another CPU moves only if there is no other.
 ///
@@ -40,7 +40,7 @@ pub(crate) struct Choice {
 /// moves to one of these where that is nobody's: else the caller waits for it, and the other CPU for nothing.
 ///
 /// On 16 simulated CPUs (ab2d844), four of them burnt: without preference for a worker that spins, the p99 of mix/50 is 0.9 to 7.0
-/// times as long. None burnt: without one for who has the CPU alone, that of mix/50/hint is 6 to 14 times as long, for 4.3 of the CPU
+/// times as long. None burnt: without one for the owner of the CPU, that of mix/50/hint is 6 to 14 times as long, for 4.3 of the CPU
 /// time; without the move 1.0 to 6.7 times, for 4.3 of that.
 pub(crate) fn choose(
     idle: usize,

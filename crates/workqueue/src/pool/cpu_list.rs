@@ -46,7 +46,7 @@ pub(crate) struct CpuList<F: FencePolicy> {
 }
 
 struct More {
-    /// L: is the lock; guards the list, oldest first. The pool's lock may be held when it is taken. Who
+    /// L: is the lock; guards the list, oldest first. The pool's lock may be held when it is taken. A thread that
     /// holds it calls no code of the user's.
     list: SpinLock<List<Queued>>,
     /// A: whether the list has something; written under its lock, and set before the inbox is emptied
@@ -112,7 +112,7 @@ impl<F: FencePolicy> CpuLists<F> {
     #[inline]
     pub(crate) fn at(&self, list: u32) -> &CpuList<F> {
         let list = list as usize;
-        // What `of` gave is in range.
+        // The number from `of` is in range.
         let list = if list < self.lists.len() { list } else { list % self.lists.len() };
         &self.lists[list]
     }
@@ -164,7 +164,7 @@ impl<F: FencePolicy> CpuLists<F> {
 }
 
 impl<F: FencePolicy> CpuList<F> {
-    /// Queues an item: Begin, Check, Fill and Publish; or Spill. What Check has read.
+    /// Queues an item: Begin, Check, Fill and Publish; or Spill. Returns the word that Check has read.
     #[inline(always)]
     pub(super) fn append(&self, queued: Queued, word: &Word) -> Reading {
         // In this order: what leaves the inbox is listed before, and what leaves that is in the ring.
@@ -260,7 +260,7 @@ impl<F: FencePolicy> CpuList<F> {
         self.ring.sweep().map(|item| unsafe { Queued::from_raw(item) })
     }
 
-    /// Takes and starts the oldest item, for who does that once in a while.
+    /// Takes and starts the oldest item, for a caller that does that once in a while.
     pub(super) fn start_one(&self) -> Option<Running> {
         while !self.ring.is_empty() {
             let queued = self.ring.reserve(|_| 1).ok().and_then(|mut of| self.take(of.next()?));
@@ -351,7 +351,7 @@ impl<F: FencePolicy> CpuList<F> {
         waiting
     }
 
-    /// Takes any item out, for who does `with` it what ends or starts it; the order doesn't matter.
+    /// Takes any item out, for a caller that ends or starts it by `with`; the order doesn't matter.
     pub(super) fn take_any<R>(&self, with: impl FnOnce(Queued) -> R) -> Option<R> {
         self.outwait();
         loop {

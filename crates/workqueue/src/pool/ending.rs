@@ -16,7 +16,7 @@ use crate::error::quietly;
 use crate::pool::thread_limit::{Seat, Threads};
 
 /// What a pool knows of a worker and its thread. Either half of the latter may come first: the
-/// worker says who it is, and whoever made it brings the handle. One that is driven by hand has
+/// worker says who it is, and its maker brings the handle. One that is driven by hand has
 /// neither.
 pub(super) struct Member {
     pub(super) worker: Arc<Worker>,
@@ -116,7 +116,7 @@ impl<F: FencePolicy> Group<F> {
             self.publish(me.pool, &inner);
             return Step::Again;
         }
-        // Both under the lock: whoever adds up finds it in one place or the other.
+        // Both under the lock: a sum finds it in one place or the other.
         pool.stats.worker_leaves(me);
         let member = inner.workers.remove(&me.id);
         if inner.closing {
@@ -155,7 +155,7 @@ impl<F: FencePolicy> Group<F> {
             }
             let last = inner.counts.total == 0 && pool.has_waiting();
             if inner.closing && last && inner.refused.is_none() && !self.is_sealed() {
-                // What was accepted is run.
+                // Accepted items are run.
                 self.recruit(me.pool, &mut inner)
             } else {
                 self.settle(me.pool, &mut inner, false)
@@ -237,7 +237,7 @@ impl<F: FencePolicy> Group<F> {
 
     /// Seal: pools without workers get none any more, and cancel what comes. To be followed by
     /// [`wait_left`](Group::wait_left), which takes each pool's lock: a worker that was made before is
-    /// seen there, and whoever comes to the pool later sees the seal.
+    /// seen there, and a thread that comes to the pool later sees the seal.
     pub(crate) fn seal(&self) {
         self.sealed.store(true, Ordering::Relaxed);
     }

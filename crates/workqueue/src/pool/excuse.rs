@@ -81,7 +81,7 @@ impl Worker {
         let new = change(old);
         self.excuses.store(new, Ordering::Relaxed);
         if new != 0 {
-            // What waits isn't to be left to it.
+            // Waiting items aren't to be left to it.
             self.counts_as_taker(counts, false);
         }
         for (bits, by) in [(old, -1), (new, 1)] {
@@ -144,7 +144,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// It goes on. If its replacement is busy there is one active worker too many for a while:
-    /// whoever ends its item first goes idle (`Counts::may_take`).
+    /// the one that ends its item first goes idle (`Counts::may_take`).
     pub(crate) fn end_blocking(self: &Arc<Self>, me: &Worker) {
         me.has_blocked();
         let action = {
@@ -276,7 +276,7 @@ impl<F: FencePolicy> Group<F> {
             }
             worker.set_excuses(&mut inner.counts, |bits| bits | why as u32);
             // The worker looks at its excuses when an item is over, without the lock: it may have done
-            // so just before. What this misses is excused until the worker's next look.
+            // so just before. One that this misses is excused until the worker's next look.
             F::full();
             caught = at_it();
             if caught {

@@ -56,7 +56,7 @@ pub(crate) struct Setup {
     pub(crate) spawner: Spawner,
     pub(crate) threads: Arc<Threads>,
     pub(crate) keeper: Keeper,
-    /// What a niceness of 0 stands for: that of who made the pools.
+    /// What a niceness of 0 stands for: that of the pools' maker.
     pub(crate) niceness: i32,
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     /// A: a bit a pool: its word says `wake`. Set and cleared under that pool's lock; lets a push
     /// on a saturated pod find out with one load that all others are saturated too.
     wakeable: Box<[CachePadded<AtomicU64>]>,
-    /// A: whoever shut the pools down has seen all workers leave: none is made any more. Set with no
+    /// A: the thread that shut the pools down has seen all workers leave: none is made any more. Set with no
     /// lock, and then each pool is looked at under its own; read under that.
     pub(super) sealed: AtomicBool,
     /// L: is the lock; guards the machine's epoch that the pools have followed last, and is held
@@ -153,7 +153,7 @@ impl<F: FencePolicy> Group<F> {
         self.push_to(&self.pools[index], index, list, queued);
     }
 
-    /// As [`Group::push`], for who knows the pool, which is the group's with this number.
+    /// As [`Group::push`], for a caller that knows the pool, which is the group's with this number.
     #[inline(always)]
     pub(crate) fn push_to(
         self: &Arc<Self>,
@@ -462,7 +462,7 @@ impl<F: FencePolicy> Group<F> {
             return Step::Again;
         }
         me.stop_searching(&mut inner.counts);
-        // Nothing for me: either nothing is left, or the pod's cores are taken by others, who see
+        // Nothing for me: either nothing is left, or the pod's cores are taken by others, which see
         // to it.
         if inner.closing {
             return self.leave(me, inner);

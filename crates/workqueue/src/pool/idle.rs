@@ -15,7 +15,7 @@ pub enum Idle {
     /// It spins for 100 us at most, about what it costs two threads to wake each other, and only
     /// while that pays: after work has come to it twice within 100 us, each time from another CPU.
     /// Once it has spun in vain it wants more such proof, twice as much each time. It stops at once
-    /// where other threads want its CPU. What it costs: 100 us of CPU each time that a row of such
+    /// where other threads want its CPU. The cost: 100 us of CPU each time that a row of such
     /// hand-overs ends. At rest it costs nothing.
     ///
     /// Where work comes to it from its own CPU, within 100 us and again and again, it yields once

@@ -118,7 +118,7 @@ impl Idler {
         self.ran_until(began);
         if self.quick && group.begin_search(worker) {
             let pool = &group.pools[worker.pool];
-            // What another has reserved is seldom left.
+            // Items that another has reserved are seldom left.
             let calls = || pool.has_waiting() || group.calls_searcher(worker.pool);
             if self.spin(began, budget, || pool.lists.any_has_next(), calls) {
                 self.habit.learn(IdleEnd::Spun);
@@ -197,7 +197,7 @@ impl Idler {
 }
 
 impl Idler {
-    /// What it was given is done. To make way for who shares the CPU was well where that brought much work,
+    /// What it was given is done. To make way for the thread that shares the CPU was well where that brought much work,
     /// or it came soon.
     fn ran_until(&mut self, now: Instant) {
         let Some(since) = self.since.take() else { return };

@@ -192,7 +192,7 @@ impl<F: FencePolicy> Pool<F> {
         self.lists.of(cpu)
     }
 
-    /// Queues an item on this list: Begin, Check, Fill and Publish. What Check has read.
+    /// Queues an item on this list: Begin, Check, Fill and Publish. Returns the word that Check has read.
     #[inline(always)]
     fn append(&self, list: u32, queued: Queued) -> Reading {
         self.lists.at(list).append(queued, &self.word)
@@ -276,7 +276,7 @@ impl Inner {
             // It has gone onto the list just now.
             return self.idle.pop().map(|worker| (worker, None));
         }
-        // What was queued for another CPU is for who has that one, unless something waits here too. (Without it, on 16 simulated CPUs:
+        // An item queued for another CPU is for the owner of that one, unless something waits here too. (Without it, on 16 simulated CPUs:
         // a storm of two producers makes 0.89 [0.77..1.01], one of four 0.88 [0.84..0.92]; ab2d844.)
         let there = here.and_then(|cpu| {
             let list = lists.waiting_near(cpu)?;

@@ -52,7 +52,7 @@ impl<F: FencePolicy> Group<F> {
             .then(|| unsafe { overflow.remove(item.pointer()) })
     }
 
-    /// Takes and starts the oldest item of a queue (of one of the lists), for who runs it without
+    /// Takes and starts the oldest item of a queue (of one of the lists), for a thread that runs it without
     /// being a worker of the pool: a rescuer.
     pub(crate) fn take_for(&self, index: usize, queue: u64) -> Option<Running> {
         let is_its = |item: &Header| {
@@ -93,7 +93,7 @@ impl<F: FencePolicy> Group<F> {
         !awaited.any && self.is_short(index) && self.pools[index].lists.iter().any(found)
     }
 
-    /// Takes and starts an item that a flush of the queue waits for, for who flushes it. Only the oldest of
+    /// Takes and starts an item that a flush of the queue waits for, for the flusher. Only the oldest of
     /// each list are looked at, so that all of them take no longer than there are items.
     pub(crate) fn take_awaited(
         &self,
@@ -140,7 +140,7 @@ impl<F: FencePolicy> Group<F> {
     pub(super) fn refuse(&self, index: usize) {
         let pool = &self.pools[index];
         loop {
-            // Both locks: a saturated pod may give the pool a worker again, and whoever claims it is to
+            // Both locks: a saturated pod may give the pool a worker again, and a claimant is to
             // find it out of the list.
             let inner = pool.inner.lock();
             let claim_next = || pool.lists.iter().find_map(|list| list.take_any(Queued::claim));

@@ -29,7 +29,7 @@ pub(crate) enum Pinning {
 /// it up by Roam, see `README.md`.
 #[derive(Debug)]
 pub(super) struct OwnCpu {
-    /// A: the CPU's number, or `NO_CPU`. Set under the lock of `Pins`; a hint for who chooses a
+    /// A: the CPU's number, or `NO_CPU`. Set under the lock of `Pins`; a hint for the choice of a
     /// worker, so Relaxed.
     cpu: AtomicU32,
     /// A: it has been given to another worker, and the thread is pinned to it still. Set under the lock of
@@ -157,7 +157,7 @@ impl Pins {
     /// and on older kernels each thread of a cpuset that was written, a mask of its own choice, and
     /// doesn't take it back.
     ///
-    /// The threads that couldn't be, to be logged by the caller, who holds locks.
+    /// The threads that couldn't be, to be logged by the caller, which holds locks.
     pub(super) fn set(&self, cpus: CpuSet, away: bool) -> Vec<Refused> {
         let mut inner = self.pins.lock();
         inner.cpus = cpus;
@@ -166,7 +166,7 @@ impl Pins {
         inner.pin_all()
     }
 
-    /// Move: this thread has that CPU alone now. Who had it is asleep there, and wakes up there, where the
+    /// Move: this thread has that CPU alone now. Its last owner is asleep there, and wakes up there, where the
     /// timer is: to wake another CPU costs this one more. It comes back by itself. Nothing where the CPU isn't
     /// one of ours, or is nobody's alone.
     pub(super) fn move_in(&self, own: &Arc<OwnCpu>, cpu: u32) {
@@ -174,7 +174,7 @@ impl Pins {
             let mut inner = self.pins.lock();
             inner.hand_over(own, cpu).iter().filter_map(|thread| inner.pin(thread)).collect()
         };
-        // Who wakes a worker may have started an item, and has to go on.
+        // The waker of a worker may have started an item, and has to go on.
         refused.into_iter().for_each(|refused| quietly(|| refused.log()));
     }
 
@@ -486,7 +486,7 @@ mod tests {
         pins.roam();
         assert!(threads.iter().all(|own| own.roams() && own.get().is_none()));
         assert!(pins.pins.lock().hand_out().is_empty());
-        // Whatever CPU the test is on by now.
+        // The test may be on any CPU by now.
         corewise_topology::pin_current_thread(&CpuSet::from_iter([here])).expect("it is on it");
         pins.settle(mine);
         assert!(mine.is(here) && !mine.roams());

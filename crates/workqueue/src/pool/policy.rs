@@ -8,7 +8,7 @@ use corewise_topology::{CpuSet, Masks};
 use crate::pool::idle::Idle;
 
 /// How deep items that were taken back may be nested on one stack, while there are workers to be had.
-/// Whoever waits deeper blocks, and another worker starts with an empty stack.
+/// A deeper wait blocks, and another worker starts with an empty stack.
 const TAKE_BACK_DEPTH: u32 = 32;
 /// How much of a stack an item is to have at least that is taken back in need: where it is small, a
 /// quarter of it.
@@ -104,7 +104,7 @@ pub(crate) struct Counts {
     pub(crate) max: usize,
     /// Active workers that are known to run one tiny item after the other.
     pub(crate) takers: usize,
-    /// How many of these keep up with who queues; more would only be in each other's way. 0: not known.
+    /// How many of these keep up with the queuers; more would only be in each other's way. 0: not known.
     pub(crate) enough: usize,
 }
 
@@ -197,7 +197,7 @@ const LATE: Duration = Duration::from_millis(1);
 
 /// Whether the workers of a pool give up the CPUs that they have alone, of which one was late, of so many; so long after
 /// the last [stream](is_stream). Never with two CPUs, where it would wait on the other too, away from the lines that it
-/// knows. And not amid streams: who queues them on its CPU is who kept it from that. (Without it, on 16 simulated CPUs, four of
+/// knows. And not amid streams: the thread that queues them on its CPU kept it from there. (Without it, on 16 simulated CPUs, four of
 /// them burnt: a hot ping-pong takes 580 times as long, the kernel's test makes 0.01. Without own CPUs, on two CPUs: the p99 of
 /// mix/50/hint is 15 times as long, a storm of two producers makes 0.72; ab2d844.)
 pub(crate) fn roams(cpus: usize, streamed: Duration) -> bool {
@@ -312,7 +312,7 @@ pub(crate) fn turn_is_over(items: u64, took: Duration) -> bool {
 }
 
 /// How long a worker spins that has reason to: about what it costs to wake two halted CPUs, that of
-/// who waits for its item and, from there, its own.
+/// the waiter for its item and, from there, its own.
 const SPIN: Duration = Duration::from_micros(100);
 /// A sleep that was over so soon would have been no sleep for one who spins: the time until it was
 /// woken, and as much again until it ran.
@@ -382,7 +382,7 @@ impl Habit {
         }
     }
 
-    /// What the last idle time tells. Who was woken from its own CPU (`from_here`) could not have
+    /// What the last idle time tells. A worker woken from its own CPU (`from_here`) could not have
     /// spun there at that time.
     pub(crate) fn learn(&mut self, end: IdleEnd) {
         match end {
@@ -433,7 +433,7 @@ pub(crate) fn is_quick(run: Duration) -> bool {
 }
 
 /// Whether a worker that finds nothing yields its CPU and looks again before it goes idle: where it has
-/// run one item after the other, whoever queues them may be waiting for this very CPU. If the worker
+/// run one item after the other, the thread that queues them may be waiting for this very CPU. If the worker
 /// parked instead, the next push would wake it, and it would take the CPU from the queuer for each item. (Without it, on two quiet
 /// CPUs: the kernel's test makes 0.90 [0.81..1.02], inside 0.93 [0.79..1.02]; ab2d844.)
 pub(crate) fn yields_before_idle(streak: u64, yields: u32) -> bool {

@@ -27,7 +27,7 @@ struct Body {
     phase: Arc<Phase>,
 }
 
-/// How far a handler has got with a worker. Whoever finds that it won't run uncounts it, once.
+/// How far a handler has got with a worker. The finder that it won't run uncounts it, once.
 struct Phase {
     /// A: one of the constants below.
     now: AtomicU32,
@@ -64,7 +64,7 @@ impl WorkerThread {
 impl Drop for WorkerThread {
     fn drop(&mut self) {
         let Some(Body { lost, phase, .. }) = self.body.take() else { return };
-        // While the handler is at it, whoever asked it finds out when it returns.
+        // While the handler is at it, the asker finds out when it returns.
         if phase.now.swap(LOST, Ordering::AcqRel) == PROMISED {
             lost();
         }

@@ -1,4 +1,4 @@
-//! What happened in a pool so far. What workers count an item at a time each counts for itself; a
+//! What happened in a pool so far. Each worker counts for itself what is counted for each item; a
 //! pool has the sums of those that have left.
 
 use corewise_sync::atomic::{AtomicU64, Ordering};

@@ -100,7 +100,7 @@ fn stepped_what_is_left_alone_on_another_cpu_is_taken_although_there_is_enough_o
     for n in 0..600 {
         push_on(&group, 0, n % 2, &log, n % 2);
     }
-    // Whatever CPU it is on.
+    // It may be on any CPU.
     for _ in 0..200 {
         assert_eq!(group.step(&worker), Step::Again);
     }

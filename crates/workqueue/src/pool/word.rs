@@ -97,7 +97,7 @@ impl Reading {
     pub(crate) fn may_help(self) -> bool {
         (self.wake() || self.enough() && !self.saturated()) && !self.aside()
     }
-    /// Whoever has pushed has to see to something.
+    /// The pusher has to see to something.
     #[inline]
     pub(crate) fn concerns_pusher(self) -> bool {
         self.0 & (WAKE | CLOSED | SATURATED | SEARCHING | ENOUGH) != 0
@@ -138,7 +138,7 @@ impl Word {
         Reading(self.bits.load(Ordering::SeqCst))
     }
 
-    /// Publishes; the caller holds the pool's lock. What was published. A swap, for the sake of its
+    /// Publishes; the caller holds the pool's lock. Returns the word published before. A swap, for the sake of its
     /// order before later loads.
     pub(crate) fn publish(&self, reading: Reading) -> Reading {
         let old = Reading(self.bits.load(Ordering::Relaxed));

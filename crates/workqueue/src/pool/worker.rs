@@ -64,7 +64,7 @@ pub(crate) struct Worker {
     yielded: AtomicU64,
     /// O: how often it has yielded since it ran the last of them; as `searching`.
     yields: AtomicU32,
-    /// O: what came of making way for who queues on its CPU, as bits of a [`Manners`]; as `searching`.
+    /// O: what came of making way for the thread that queues on its CPU, as bits of a [`Manners`]; as `searching`.
     manners: AtomicU32,
     /// I: since when `blocked` counts.
     born: Instant,
@@ -144,7 +144,7 @@ impl Worker {
         Some(self.tid.load(Ordering::Relaxed)).filter(|tid| *tid != 0)
     }
 
-    /// Under the pool's lock, by whoever took it off the idle list.
+    /// Under the pool's lock, by the thread that took it off the idle list.
     pub(super) fn wake_up(&self, from: Option<u32>) {
         // A model's threads are on no CPU, and each atomic operation makes it longer.
         if let Some(cpu) = from {

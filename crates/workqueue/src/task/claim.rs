@@ -18,7 +18,7 @@ use crate::task::state::{Seq, Snapshot};
 use crate::task::ticket::Event;
 use crate::task::vtable::{ItemRef, Lent};
 
-/// Where a pending instance lies. Changed only by who holds it, or under the lock of the container
+/// Where a pending instance lies. Changed only by its holder, or under the lock of the container
 /// that it goes into or comes out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -126,7 +126,7 @@ impl Lent<'_> {
         }
     }
 
-    /// Shows the pending instance to `see`, where it lies in its pool or is held back. What `see` may do:
+    /// Shows the pending instance to `see`, where it lies in its pool or is held back. `see` may do this:
     /// see [`Lent::claim_if`].
     pub(crate) fn look<R>(self, see: impl FnOnce(&Job) -> R) -> Option<R> {
         let placed = |seq| self.place(seq).is_lasting();
@@ -175,7 +175,7 @@ impl Lent<'_> {
         let claimed = Claimed(self.pointer());
         // Handed over: its popper has taken it out, and it lies in the slot alone.
         while !was.again() {
-            // Find. The place is read anew, and what it says is checked by who takes the item from there.
+            // Find. The place is read anew, and what it says is checked by the thread that takes the item from there.
             let place = self.place(was.seq());
             let found = match place {
                 Place::Nowhere => break,
@@ -213,7 +213,7 @@ impl Claimed {
         unsafe { self.0.as_ref() }
     }
 
-    /// The hold of the instance, for who ends it or takes it out of the slot.
+    /// The hold of the instance, for the thread that ends it or takes it out of the slot.
     fn into_hold(self) -> ItemRef {
         let item = self.0;
         mem::forget(self);
@@ -239,7 +239,7 @@ impl Claimed {
         self.end(false);
     }
 
-    /// Ends the instance without running it: whoever waits for it is told.
+    /// Ends the instance without running it: its waiters are told.
     pub(crate) fn cancel(self) {
         drop(self);
     }

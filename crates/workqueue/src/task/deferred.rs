@@ -71,7 +71,7 @@ impl DeferredEnds {
         }
     }
 
-    /// Defer: an instance is over. What is carried already is of the same pair. True where that is
+    /// Defer: an instance is over. The instances carried already are of the same pair. True where that is
     /// enough: CountOut has to follow.
     ///
     /// # Safety

@@ -11,7 +11,7 @@ use crate::task::state::{Seq, Snapshot, WorkState};
 /// The waiters of one item.
 #[derive(Default)]
 pub(crate) struct Flushers {
-    /// L: is the lock; guards those who wait, each for the instance of its number. Never taken by who
+    /// L: is the lock; guards those who wait, each for the instance of its number. Never taken by a thread that
     /// has given up what keeps the item alive. In a box, since most items have none: so they are small.
     waiting: Mutex<Option<Box<Waiting>>>,
 }

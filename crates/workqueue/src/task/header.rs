@@ -2,7 +2,7 @@
 //!
 //! An item goes through several hands, each of which is a type: [`Queued`] (in a container: it owns
 //! the item, through the job slot of the item's own header), [`Running`] (taken by a worker), and
-//! [`Claimed`] (taken back out of its container). See `state.md` for who may take it from whom.
+//! [`Claimed`] (taken back out of its container). `state.md` says which of them is made from which.
 
 use std::mem::{self, MaybeUninit};
 use std::panic::Location;
@@ -63,7 +63,7 @@ pub(crate) struct Header {
 
 // SAFETY: `job` is written by a queuer between its `pend` and the push, and by a claimant that has
 // the item out of its container, both once nobody looks; it is read by a popper under the container's
-// lock while nobody has claimed it, by the claimant, and by who looks. The bits' transitions are acquire/release and the containers have
+// lock while nobody has claimed it, by the claimant, and by a look. The bits' transitions are acquire/release and the containers have
 // locks, so the accesses are ordered (`state.md`). A `Job` may move between threads: items are
 // `Send + Sync`, tickets are too.
 unsafe impl Sync for Header {}
@@ -200,7 +200,7 @@ impl Queued {
 
     /// What the instance carries along.
     fn job(&self) -> &Job {
-        // SAFETY: the slot is filled; who has claimed the item doesn't touch it before the holder of
+        // SAFETY: the slot is filled; the claimant of the item doesn't touch it before the holder of
         // this handle lets go of it, and nobody else may.
         unsafe { self.header().job() }
     }
@@ -212,7 +212,7 @@ impl Queued {
         unsafe { self.0.as_ref() }
     }
 
-    /// What it holds, for who has the instance, started or not, alone.
+    /// What it holds, for the owner of the instance, started or not, alone.
     #[inline]
     fn into_hold(self) -> ItemRef {
         // SAFETY: the handle stands for the hold, and is given up.
@@ -262,7 +262,7 @@ impl Queued {
         None
     }
 
-    /// Under the lock of the container that it was just popped from: claims it, for who pops it to
+    /// Under the lock of the container that it was just popped from: claims it, for a thread that pops it to
     /// end it. `None` where somebody else has.
     pub(crate) fn claim(self) -> Option<Claimed> {
         let header = self.0;

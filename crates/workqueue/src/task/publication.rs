@@ -56,7 +56,7 @@ impl Publication {
     pub(crate) fn starts(&self, label: Label) {
         let turn = self.turn.load(Ordering::Relaxed);
         self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
-        // Release: whoever reads one of the stores below, and then fences, sees the odd turn.
+        // Release: a thread that reads one of the stores below, and then fences, sees the odd turn.
         fence(Ordering::Release);
         self.site.store(ptr::from_ref(label.site).cast_mut(), Ordering::Relaxed);
         self.name.store(label.name as *mut (), Ordering::Relaxed);

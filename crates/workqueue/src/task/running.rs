@@ -130,7 +130,7 @@ impl Running {
         if !self.table.alone {
             // Finish, as it nearly always is: nobody waits or looks, and nothing was handed over.
             let Some(is_last) = self.item.header().state.finish_quickly() else {
-                // What was handed over may be of another queue.
+                // An instance handed over may be of another queue.
                 carry.inspect(|carry| carry.stops());
                 return self.finish_slowly(shown);
             };
@@ -239,7 +239,7 @@ impl Running {
         then
     }
 
-    /// Calls the user's function, once. An error is what it panicked with. What it left behind is reported,
+    /// Calls the user's function, once. An error is what it panicked with. Anything that it left behind is reported,
     /// and the thread's standing restored.
     #[inline(always)]
     fn call(&self) -> thread::Result<()> {
@@ -358,12 +358,12 @@ pub(crate) fn any_here(mut wanted: impl FnMut(&Running) -> bool) -> bool {
 }
 
 impl ItemRef {
-    /// Finish: the running instance is over. Also who is to be told of that.
+    /// Finish: the running instance is over. Also those that are to be told of that.
     pub(crate) fn finish(&self, stays: bool) -> (Finished, Vec<Arc<Completion>>) {
         self.end(true, |state, now| state.finish(now, stays))
     }
 
-    /// Cancel: the claimed instance is over. Whether nobody has the item any more, and who is to be
+    /// Cancel: the claimed instance is over. Whether nobody has the item any more, and those that are to be
     /// told. Where an earlier instance runs it is that one's end which tells.
     pub(crate) fn cancel(&self) -> (bool, Vec<Arc<Completion>>) {
         self.end(false, WorkState::cancel)

@@ -10,7 +10,7 @@
 //! | 2 | `AGAIN` | a second worker found it running and left it to the first; implies `PENDING` | `hand_over`, `run_claimed` | `finish`, `run_claimed`, `cancel`, `unclaim` |
 //! | 3 | `FLUSHERS` | somebody waits for an instance; set and cleared under the flushers' lock | `announce_flusher` | `clear_flushers` |
 //! | 4 | `CLAIMED` | the pending instance is its claimant's; implies `PENDING` | `claim`, `finish` | `run_claimed`, `cancel`, `unclaim` |
-//! | 5 | `ALONE` | whoever has the item has it alone: the word is never changed by who runs it | `alone` | never |
+//! | 5 | `ALONE` | the owner of the item has it alone: the word is never changed by its runner | `alone` | never |
 //! | 6 | `ORPHAN` | nobody has a handle any more, nor ever will | `orphan` | never |
 //! | 7 | `FRESH` | somebody waits who has come since the flushers were looked at; as `FLUSHERS` | `announce_flusher` | `flushers_seen`, `clear_flushers` |
 //! | 8..24 | disable depth | above 0 nothing is queued | `disable` | `enable` |
@@ -63,7 +63,7 @@ impl Snapshot {
     pub(crate) fn claimed(self) -> bool {
         self.0 & CLAIMED != 0
     }
-    /// It is pending for its whole life, and whoever holds it does so alone.
+    /// It is pending for its whole life, and its holder holds it alone.
     #[inline]
     pub(crate) fn alone(self) -> bool {
         self.0 & ALONE != 0
@@ -119,12 +119,12 @@ impl WorkState {
         WorkState { word: AtomicU64::new(0) }
     }
 
-    /// Of an item that is queued once, by who makes it, and that nobody else has.
+    /// Of an item that is queued once, by its maker, and that nobody else has.
     pub(crate) fn alone() -> Self {
         WorkState { word: AtomicU64::new(PENDING | ALONE | ORPHAN | SEQ_ONE) }
     }
 
-    /// Of an item that is queued by who makes it.
+    /// Of an item that is queued by its maker.
     #[inline]
     pub(crate) fn pending() -> Self {
         WorkState { word: AtomicU64::new(PENDING | SEQ_ONE) }
@@ -223,7 +223,7 @@ impl WorkState {
         if !again || !stays {
             next &= !RUNNING;
         }
-        // Release: what was done with the item comes before it is freed, whoever does that.
+        // Release: what was done with the item comes before it is freed, by any thread.
         self.change(from, next).then_some(Finished { again, last: Snapshot(next).gone() })
     }
 
@@ -333,7 +333,7 @@ impl WorkState {
         }
     }
 
-    /// Disables queueing once more; `None` where that has been done 65 535 times. What it was.
+    /// Disables queueing once more; `None` where that has been done 65 535 times. Returns the state before.
     pub(crate) fn disable(&self) -> Option<Snapshot> {
         self.update(|now| (now & DEPTH != DEPTH).then(|| now + DEPTH_ONE)).map(Snapshot)
     }
@@ -349,13 +349,13 @@ impl WorkState {
         Snapshot(self.word.fetch_or(FLUSHERS | FRESH, Ordering::AcqRel))
     }
 
-    /// Under the flushers' lock, by who looks through those who wait. What it is then: who comes later
+    /// Under the flushers' lock, by a thread that looks through the waiters. Returns the state then: a later one
     /// changes that.
     pub(crate) fn flushers_seen(&self) -> Snapshot {
         Snapshot(self.word.fetch_and(!FRESH, Ordering::AcqRel) & !FRESH)
     }
 
-    /// Under the flushers' lock, where nobody waits any more. What it is then.
+    /// Under the flushers' lock, where nobody waits any more. Returns the state then.
     pub(crate) fn clear_flushers(&self) -> Snapshot {
         let bits = FLUSHERS | FRESH;
         Snapshot(self.word.fetch_and(!bits, Ordering::AcqRel) & !bits)

@@ -114,11 +114,11 @@ unsafe impl Send for Ticket {}
 unsafe impl Sync for Ticket {}
 
 impl Ticket {
-    /// For the instance of a queuer, who has Entered.
+    /// For the instance of a queuer, which has Entered.
     ///
     /// # Safety
     /// The place is this instance's until the ticket is dropped, and until then the home is there: aligned
-    /// to [`STRIPES`], the head of what its schedule, and whoever else knows such tickets, take it for.
+    /// to [`STRIPES`], the head of what its schedule, and other code that knows such tickets, take it for.
     #[inline]
     pub(crate) unsafe fn new(at: Spot) -> Ticket {
         Ticket(Word::new(at))
@@ -148,7 +148,7 @@ impl Ticket {
         self.0.spot().colour
     }
 
-    /// It has a place in the limiter now, to be given back. Before it is pushed, by who lets it
+    /// It has a place in the limiter now, to be given back. Before it is pushed, by the thread that lets it
     /// through.
     pub(crate) fn count(&self) {
         self.0.count();

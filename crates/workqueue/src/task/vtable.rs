@@ -1,6 +1,6 @@
 //! What the pool knows of an item: a thin pointer to its header, which names a table of functions.
 //!
-//! An item is a struct whose first field is its [`Header`]. Whoever has a pointer to the one has a
+//! An item is a struct whose first field is its [`Header`]. A pointer to the one is a
 //! pointer to the other, and the table says what the other is.
 
 use std::any::Any;
@@ -66,7 +66,7 @@ pub(crate) struct Aside {
     /// A: how many handles there are. While it is queued or runs the item is kept by its state word, and
     /// no handle is counted for that.
     pub(crate) handles: AtomicUsize,
-    /// Who waits for it.
+    /// Its waiters.
     pub(crate) flushers: Flushers,
 }
 
@@ -133,7 +133,7 @@ impl<I: Item, C> TableOf<I, C> {
 impl<I: Runs, C> TableOf<I, C> {
     // SAFETY: as of the table's functions.
     const KEPT: Table = Self::kept(|item| unsafe { of::<I>(item) }.run());
-    /// Of items that live in a `Box`, are kept by their state word, and are queued once, by who makes
+    /// Of items that live in a `Box`, are kept by their state word, and are queued once, by a thread that makes
     /// them.
     pub(crate) const ONCE: Table = Table { once: true, ..Self::KEPT };
     /// Of items that live in an `Arc`.
@@ -154,10 +154,10 @@ impl<I: Reusable, C> TableOf<I, C> {
 }
 
 impl<I: Alone, C> TableOf<I, C> {
-    // SAFETY: the item was leaked from a `Box`, and is the caller's, who gives it up.
+    // SAFETY: the item was leaked from a `Box`, and is the caller's, which gives it up.
     const USE_UP: unsafe fn(NonNull<Header>) =
         |item| unsafe { Box::from_raw(item.cast::<I>().as_ptr()) }.run();
-    /// Of items that live in a `Box`, are queued once, by who makes them, and are used up by that run.
+    /// Of items that live in a `Box`, are queued once, by a thread that makes them, and are used up by that run.
     pub(crate) const ALONE: Table = Table { alone: true, ..Self::kept(Self::USE_UP) };
 }
 
@@ -295,7 +295,7 @@ impl ItemRef {
     /// As `counted`, for an item that may name what doesn't live for ever.
     ///
     /// # Safety
-    /// Whoever gets the hold, runs the item, or drops it, at whatever time, touches nothing then whose
+    /// A thread that gets the hold, runs the item, or drops it, at whatever time, touches nothing then whose
     /// life has ended.
     #[inline]
     pub(crate) unsafe fn counted_for_a_while<I: Item>(item: Arc<I>) -> ItemRef {
@@ -339,7 +339,7 @@ impl ItemRef {
     #[inline]
     pub(crate) unsafe fn run(&self, table: &Table) {
         // SAFETY: the item is alive, and of its table's type; the pointer is one to all of it, as it was
-        // leaked. Who runs one that is alone gives it up.
+        // leaked. The runner of one that is alone gives it up.
         unsafe { (table.run)(self.0) }
     }
 
