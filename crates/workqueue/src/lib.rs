@@ -1,8 +1,8 @@
 //! Workqueues whose worker pools follow the machine's caches: Linux's concurrency-managed
 //! workqueues, sharded below the last-level cache, in user space.
 //!
-//! Work is queued on the pod of the CPU that queues it, and a worker of that pod runs it. What a
-//! pod is, the queue's [`AffinityScope`](corewise_topology::AffinityScope) says: one CPU, the
+//! Work is queued on the pod of the CPU that queues it, and a worker of that pod runs it. A pod
+//! is, by the queue's [`AffinityScope`](corewise_topology::AffinityScope): one CPU, the
 //! siblings of a core, a last-level cache, a shard of one (the default), a node, or the whole
 //! machine. A soft queue's work is taken over by another pod while its own is saturated; a strict
 //! queue's never is.

@@ -1,4 +1,4 @@
-//! The queue below a queue, and who is told of a queue's end.
+//! The queue below a queue, and the listeners to a queue's end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

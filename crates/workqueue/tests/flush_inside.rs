@@ -189,7 +189,7 @@ fn an_item_may_flush_a_queue_of_the_same_number_of_other_pools() {
 #[test]
 fn a_flush_of_what_a_rescuer_will_run_is_left_alone_also_beside_one_of_what_nobody_can_run() {
     let (full, roomy) = (pools(1, 1).build(), pools(1, 8).build());
-    // Who flushes them can't run what lies there.
+    // Their flusher can't run what lies there.
     let strict = |builder: QueueBuilder| builder.strict(true).build(&full).expect("a queue");
     let (rescued, plain) = (strict(builder("rescued").rescuer()), strict(builder("plain")));
     let other = queue(&roomy, "other");

@@ -240,7 +240,7 @@ fn unbound_work_without_a_cpu_is_local_if_that_is_allowed_and_else_goes_round_ro
     let mut pods = pods();
     pods.sort_unstable();
     assert_eq!(pods, [first, first, second, second]);
-    // What is queued later from a remembered CPU, too.
+    // Items queued later from a remembered CPU, too.
     let pod = queue.spawn_future(async { own_pod() }).join().unwrap().unwrap();
     assert!(pod == first || pod == second, "pod {pod}");
     let (tell, told) = std::sync::mpsc::channel();

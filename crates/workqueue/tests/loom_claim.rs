@@ -132,7 +132,7 @@ fn claim_against_hand_over(take: fn(&Work) -> bool, cancels: bool) -> Outcomes {
         second.step();
         let first = runner.join().unwrap();
         let taken = taker.join().unwrap();
-        // What was put back, and what a worker found claimed, is still there.
+        // An item put back, and one that a worker found claimed, is still there.
         for worker in [&first, &second] {
             worker.step();
             worker.step();

@@ -1,4 +1,4 @@
-//! Who frees an item that its state word keeps: the last handle is dropped while an instance is
+//! The end of an item that its state word keeps: the last handle is dropped while an instance is
 //! queued, run or cancelled. It is freed once, after everybody's last access.
 #![cfg(loom)]
 
@@ -16,7 +16,7 @@ use bounded::bounded;
 
 /// Loom reports where its drop isn't ordered after its uses, and where it is never dropped.
 struct Witness {
-    /// P: read by who runs the item, written by who frees it.
+    /// P: read by the runner of the item, written by the thread that frees it.
     cell: UnsafeCell<u32>,
     /// Loom counts the references.
     _kept: loom::sync::Arc<()>,

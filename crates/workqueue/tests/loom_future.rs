@@ -1,4 +1,4 @@
-//! A spawned future has one owner: a worker that polls it, or who aborts it.
+//! A spawned future has one owner: a worker that polls it, or a thread that aborts it.
 #![cfg(loom)]
 
 use std::sync::Arc;

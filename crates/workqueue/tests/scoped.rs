@@ -1,4 +1,4 @@
-//! Scoped spawns on real threads: what they may borrow, and who waits for whom.
+//! Scoped spawns on real threads: what they may borrow, and their waits for each other.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

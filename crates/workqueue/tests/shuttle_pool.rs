@@ -1,5 +1,5 @@
-//! Pools with three threads, in random schedules: 4 000 a scenario, or 200 000 with `COREWISE_LONG`. What two threads do, and
-//! what the fences are for, is in `loom_pool.rs`.
+//! Pools with three threads, in random schedules: 4 000 a scenario, or 200 000 with `COREWISE_LONG`. The steps of two threads, and
+//! what the fences are for, are in `loom_pool.rs`.
 #![cfg(shuttle)]
 
 use std::sync::Arc;

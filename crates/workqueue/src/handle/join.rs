@@ -88,7 +88,7 @@ impl<T> JoinHandle<T> {
     }
 
     /// Cancels it: a closure that has not started is dropped and never runs; a future is dropped
-    /// before its next poll. What runs at the moment runs on: a closure to its end, a future to the
+    /// before its next poll. A run in progress goes on: a closure to its end, a future to the
     /// end of this poll. The handle then says [`JoinError::Cancelled`], unless it ended before.
     ///
     /// Any context. Where nothing of it runs, the closure or future is dropped by this call.
@@ -157,8 +157,8 @@ enum Stage<C, T> {
 #[repr(C)]
 pub(crate) struct Task<C, T> {
     header: Header,
-    /// P: belongs to who starts the item, or claims it to cancel it, until `done`; from then on to the
-    /// handle, or to who frees the task.
+    /// P: belongs to the thread that starts the item, or claims it to cancel it, until `done`; from then on to the
+    /// handle, or to the thread that frees the task.
     stage: UnsafeCell<Stage<C, T>>,
     done: Completion,
     spawner: Spawner,
@@ -191,7 +191,7 @@ impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Task<C, T> {
         self.stage.with_mut(|stage| std::mem::replace(unsafe { &mut *stage }, next))
     }
 
-    /// By who runs or cancels the task.
+    /// By the runner or canceller of the task.
     fn end(&self, value: Result<T, JoinError>) {
         // SAFETY: the item runs, or was claimed, and isn't done: the stage is the caller's.
         drop(unsafe { self.replace(Stage::Value(value)) });
@@ -218,7 +218,7 @@ impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Runs for Task<C, T> {
 unsafe impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Item for Task<C, T> {
     fn cancelled(&self) {
         // The closure is dropped before the handle is woken; a destructor's panic is the task's.
-        // SAFETY: as in `run`, for who has claimed the item.
+        // SAFETY: as in `run`, for the claimant of the item.
         let closure = unsafe { self.replace(Stage::Gone) };
         let dropped = panic::catch_unwind(AssertUnwindSafe(|| drop(closure)));
         self.end(Err(dropped.map_or_else(JoinError::panicked, |()| JoinError::Cancelled)));
@@ -231,7 +231,7 @@ unsafe impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Item for Task<
         }
         // Where a subscriber panicked before the run the closure is still there. It is dropped before
         // the handle is woken, and a destructor's panic keeps nobody waiting.
-        // SAFETY: as in `run`, for who has started the item.
+        // SAFETY: as in `run`, for the starter of the item.
         let closure = unsafe { self.replace(Stage::Gone) };
         shielded("dropping a closure that didn't run", || drop(closure));
         self.end(Err(JoinError::panicked(payload)));

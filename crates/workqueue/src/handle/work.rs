@@ -192,7 +192,7 @@ impl Work {
         take_back(self.lent(), Role::Waits) || self.flush_only(Role::Waits)
     }
 
-    /// The item, for who claims an instance of it.
+    /// The item, for a claimant of an instance of it.
     pub(crate) fn lent(&self) -> Lent<'_> {
         // SAFETY: a handle keeps the item; the pointer is one to all of it.
         unsafe { Lent::new(self.item) }
@@ -255,7 +255,7 @@ impl Work {
         was_pending
     }
 
-    /// Takes one [`Work::disable`] back: true where the item can be queued now. What was refused or
+    /// Takes one [`Work::disable`] back: true where the item can be queued now. A run that was refused or
     /// cancelled meanwhile isn't made up for. Any context.
     ///
     /// More often than it was disabled: that is logged, and changes nothing.

@@ -79,8 +79,8 @@ impl PoolsBuilder {
         self
     }
 
-    /// How many worker threads all pools may have together, those that block included. Whatever this
-    /// says, each pool may have eight more than may hold a core. At the limit, what waits for a thread
+    /// How many worker threads all pools may have together, those that block included. For any
+    /// number, each pool may have eight more than may hold a core. At the limit, what waits for a thread
     /// waits until an item that blocks is over; that is logged once, and asked for again each second.
     /// Default [`DEFAULT_MAX_THREADS`].
     pub fn max_threads(mut self, threads: usize) -> Self {
@@ -114,8 +114,8 @@ impl PoolsBuilder {
     /// woken by what is queued from there. Else the kernel moves each worker freely among the CPUs of
     /// its pod. Default: yes.
     ///
-    /// Where who queues then waits, on the same CPU, an item takes some 4 us and not the 50 us that it
-    /// takes to wake another CPU that has been halted and to be woken by it. What it costs: who goes
+    /// Where the queuer then waits, on the same CPU, an item takes some 4 us and not the 50 us that it
+    /// takes to wake another CPU that has been halted and to be woken by it. The cost: a queuer that goes
     /// on computing shares its CPU with the worker until the item is over, also where others are idle
     /// (the scheduler mostly lets the worker go first); and a real-time thread that never pauses keeps
     /// the worker of its CPU from running, with what it has been woken for. Isolate the CPUs of such

@@ -212,7 +212,7 @@ impl WorkerPools {
         };
         drop(groups);
         self.inner.keeper.look_after(&group);
-        // What the machine became meanwhile. From here on the group is among those that are told, by
+        // The machine may have changed meanwhile. From here on the group is among those that are told, by
         // `Inner::follow`.
         group.follow(&self.inner.asked.machine.masks());
         Ok(lease)

@@ -1,7 +1,7 @@
 //! What is counted of a queue's instances on one of its pwqs: how many came, and how many are over.
 //!
-//! In stripes, one a CPU of the pod, so that CPUs that queue at once write no line in common; and who
-//! ends an instance writes another line than who queues. Both counts only grow. The steps have the
+//! In stripes, one a CPU of the pod, so that CPUs that queue at once write no line in common; and the thread that
+//! ends an instance writes another line than the queuer. Both counts only grow. The steps have the
 //! names of `flush.rs`.
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ const ONE: u64 = 1 << 2;
 pub trait Care: Send + Sync + 'static {
     /// Whether Count reads those that are over before those that came.
     const OVER_FIRST: bool;
-    /// Whether Leave looks for who watches.
+    /// Whether Leave looks for watchers.
     const LOOKS: bool;
     /// Whether a queuer reads its entry again (`README.md`).
     const VALIDATES: bool;
@@ -107,7 +107,7 @@ impl Tally {
         Pair { came: &stripe.came.by_colour[colour], over: &stripe.over[colour] }
     }
 
-    /// Under the lock of the colours: from now on who ends the last instance looks for that.
+    /// Under the lock of the colours: from now on the ender of the last instance looks for that.
     pub(crate) fn retire(&self) {
         for stripe in &self.stripes {
             for over in stripe.over.iter() {
@@ -203,7 +203,7 @@ impl Stripe {
     }
 
     fn is_quiet(&self) -> bool {
-        // Acquire: whoever finds it quiet sees what those that are over did. They first: each is among
+        // Acquire: a thread that finds it quiet sees what those that are over did. They first: each is among
         // those that came. These SeqCst: see `README.md`.
         let over = self.over();
         let came = self.came.by_colour.iter().map(|came| came.load(Ordering::SeqCst));
@@ -224,7 +224,7 @@ impl Stripe {
         if now & WATCHED != 0 {
             return false;
         }
-        // Announce. Who leaves after this sees it.
+        // Announce. A thread that leaves after this sees it.
         let now = over.fetch_or(WATCHED, Ordering::AcqRel);
         // Count again: those that left before that.
         if now / ONE == came.load(Ordering::SeqCst) {
@@ -246,7 +246,7 @@ impl Pair<'_> {
     /// Counts an instance in.
     #[inline]
     pub(crate) fn enter(self) {
-        // Enter (`limit.md`). SeqCst: pairs with who closes the limiter's gate and then looks
+        // Enter (`limit.md`). SeqCst: pairs with the thread that closes the limiter's gate and then looks
         // at the counts.
         self.came.fetch_add(1, Ordering::SeqCst);
     }
@@ -262,8 +262,8 @@ impl Pair<'_> {
                 return None;
             }
             // Leave. Release: who sees the instance over sees it counted in, and what it did. Each is
-            // a read-modify-write, so they all are seen by who sees the last. The last access:
-            // whoever sees this may take the memory.
+            // a read-modify-write, so they all are seen by a thread that sees the last. The last access:
+            // a thread that sees this may take the memory.
             Some(now + many * ONE)
         });
         left.is_ok()

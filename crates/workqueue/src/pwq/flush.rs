@@ -10,7 +10,7 @@
 //! are over. It has drained where they are equal, those that are over read first: each of them is
 //! among those that came, which are read after, and so are all that were queued before the flush.
 //!
-//! The race is between the last instance of a pair and the flusher, who decides in one and the same
+//! The race is between the last instance of a pair and the flusher, which decides in one and the same
 //! word:
 //!
 //! ```text
@@ -20,7 +20,7 @@
 //! Count again
 //! ```
 //!
-//! Either Leave comes first, and is counted again, or it finds the word changed and looks again. Who
+//! Either Leave comes first, and is counted again, or it finds the word changed and looks again. A thread that
 //! would be the last of a watched pair leaves under the lock, and tells those who wait: it has a
 //! reference to the queue by then, which may be gone once it has left. All others touch nothing after
 //! Leave. `tests/loom_flush.rs`; without Look, or with a Count in the other
@@ -54,7 +54,7 @@ pub(crate) struct Colours<C: Care, L: InSlot> {
     care: PhantomData<C>,
 }
 
-/// The queue's slots (`README.md`), and who waits for what is queued there.
+/// The queue's slots (`README.md`), and the waiters for what is queued there.
 pub(crate) struct Members<L: InSlot> {
     /// Those with a pwq, oldest first, also of former attributes.
     pub(crate) slots: Vec<Owned<L>>,

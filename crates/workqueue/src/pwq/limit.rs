@@ -1,4 +1,4 @@
-//! How many instances of a queue are active at once, and who waits: `max_active`, ordered queues,
+//! How many instances of a queue are active at once, and which wait: `max_active`, ordered queues,
 //! freezing and draining.
 //!
 //! Read `limit.md` beside this file first.

@@ -118,7 +118,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         }
     }
 
-    /// What stands in the way. The caller has counted its instance in, in its pwq, before: whoever
+    /// What stands in the way. The caller has counted its instance in, in its pwq, before: the thread that
     /// changes the gate looks at those counts afterwards, and one of the two sees the other. Both
     /// accesses of both sides are `SeqCst`, so no fence is needed (but for loom, which takes
     /// `SeqCst` accesses for weaker ones).
@@ -174,7 +174,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
     /// Lend: a place beyond the maximum, to be [`put`](Slot::put) back, for an instance that the holder of
     /// another place waits for.
     pub(crate) fn lend(&self) {
-        // Relaxed: nobody gave this place up. Who looks for one meanwhile finds one less, as it has to.
+        // Relaxed: nobody gave this place up. A look for one meanwhile finds one less, as it has to.
         self.active.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -184,7 +184,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         inner.held.iter().find(|(of, _)| *of == pwq).map(|(_, list)| see(list))
     }
 
-    /// Has `take` take one of a pwq's held instances, if any are there, under the lock: for who has claimed it.
+    /// Has `take` take one of a pwq's held instances, if any are there, under the lock: for its claimant.
     pub(crate) fn take_held(
         &self,
         pwq: usize,
@@ -198,7 +198,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         taken
     }
 
-    /// Changes the maximum. What is active beyond a lower one goes on; where it rises, `settle` has
+    /// Changes the maximum. The instances active beyond a lower one go on; where it rises, `settle` has
     /// to follow.
     pub(crate) fn set_limit(&self, limit: usize) {
         self.change(|inner| inner.limit = limit);
@@ -234,7 +234,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
     }
 
     /// How many are counted as active, where all of them have to go on before one that is held back can; `None`: one
-    /// may go at once, whoever lets it through, or a freeze holds them all back. And how often the limit or the marks
+    /// may go at once, let through by any thread, or a freeze holds them all back. And how often the limit or the marks
     /// were set.
     pub(crate) fn in_the_way(&self) -> (Option<usize>, u64) {
         let inner = self.inner.lock();
@@ -273,7 +273,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
     }
 
     /// Lets those through that may go, in turn by pwq. One thread at a time pushes, outside of the
-    /// lock; who comes meanwhile leaves it to that one, which looks again under the lock.
+    /// lock; a thread that comes meanwhile leaves it to that one, which looks again under the lock.
     fn move_on<'a>(&'a self, mut inner: MutexGuard<'a, Inner<T>>, push: &mut dyn FnMut(T)) {
         if inner.moving {
             return;

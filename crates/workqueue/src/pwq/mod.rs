@@ -124,7 +124,7 @@ impl Pwq {
         self.slot.take_held(self.line(), |held| {
             let here = item.place(item.state.snapshot().seq()) == Place::Held;
             // SAFETY: an item is made `Held` under the slot's lock, in the list of its pwq's line,
-            // and who takes it out of that says otherwise under the same lock.
+            // and the thread that takes it out of that says otherwise under the same lock.
             here.then(|| unsafe { held.remove(item.pointer()) })
         })
     }

@@ -116,7 +116,7 @@ impl QueueCore {
         stats
     }
 
-    /// Instances queued and not over, and those ever queued. What workers carry counts as not over: that
+    /// Instances queued and not over, and those ever queued. Those that workers carry count as not over: that
     /// none is in flight is sure, and that some are may be true for a moment longer.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let members = self.colours.members.lock();

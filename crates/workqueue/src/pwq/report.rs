@@ -111,8 +111,8 @@ impl Deferred {
             let now = worker.carry.look();
             let Some(slot) = slots.get_mut(&now.home) else { continue };
             slot.more += now.again();
-            // What doesn't change between two rounds was there at one moment together: none of it is on its
-            // way from one worker to another, by Reuse. What does is taken for what is in flight.
+            // A number that doesn't change between two rounds was there at one moment together: none of it is on its
+            // way from one worker to another, by Reuse. One that does is taken for instances in flight.
             if now == first {
                 slot.carried += now.many();
             }
@@ -133,7 +133,7 @@ impl Deferred {
         // Not less than there were at one moment since this was made: those over were counted before, and those that
         // came are after.
         let in_flight = tally.in_flight().min(tally.ever_came().saturating_sub(over + carried));
-        // After that: what is in flight then is among those that were queued. What the slot was told meanwhile isn't
+        // After that: what is in flight then is among those that were queued. An end that the slot was told meanwhile isn't
         // counted twice.
         let queued = known(tally) + (again + more).saturating_sub(tally.again());
         stats.queued += queued;

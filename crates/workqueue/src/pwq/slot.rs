@@ -27,7 +27,7 @@ pub(crate) struct PwqSlot<L> {
     /// At the head, where a ticket's word points.
     pub(crate) home: Home,
     pub(crate) tally: Tally,
-    /// P: written under the lock of the colours while the slot is on no list; read by who has
+    /// P: written under the lock of the colours while the slot is on no list; read by a thread that has
     /// Validated, until the instance is over.
     pwq: UnsafeCell<Option<L>>,
 }
@@ -82,7 +82,7 @@ impl<L> Owned<L> {
     /// Fill.
     pub(super) fn fill(&self, pwq: L) {
         // SAFETY: it is spare: no entry has named it since it was collected, so nobody has Validated,
-        // and who hasn't reads no pwq.
+        // and one that hasn't reads no pwq.
         self.slot().pwq.with_mut(|place| unsafe { *place = Some(pwq) });
     }
 

@@ -46,7 +46,7 @@ pub(crate) struct PwqTable {
     bound: bool,
 }
 
-/// Which CPU's entry is for whom. It never changes: other attributes have another one. Who follows an
+/// Which CPU's entry is for whom. It never changes: other attributes have another one. A thread that follows an
 /// old one comes to an entry all the same.
 pub(crate) struct Plan {
     /// I: the pools.
@@ -273,7 +273,7 @@ impl PwqTable {
         } else {
             self.shared().pass(gate, queued, false)
         };
-        // After it lies somewhere: this may let others through, and who claims it would wait. Also
+        // After it lies somewhere: this may let others through, and a claimant would wait. Also
         // itself, where it waits for its own old place.
         drop(old);
         placed

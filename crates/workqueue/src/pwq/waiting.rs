@@ -1,8 +1,8 @@
-//! The futures of a queue that wait to be woken, and who else is to be told of its end (`on_end.rs`).
+//! The futures of a queue that wait to be woken, and the others that are to be told of its end (`on_end.rs`).
 //!
 //! A future takes a seat when a poll first returns `Pending`, and keeps it until it ends: one that is
-//! ready at once never comes here. The end closes the list and tells everybody on it; who comes for a
-//! seat later finds it closed, under the same lock, and ends by itself. What happens between a poll,
+//! ready at once never comes here. The end closes the list and tells everybody on it; a future that comes for a
+//! seat later finds it closed, under the same lock, and ends by itself. A race between a poll,
 //! a wake-up and the end is in `../queue/future_state.rs`.
 
 use std::cell::{Cell, RefCell};
@@ -12,7 +12,7 @@ use corewise_sync::{CachePadded, Mutex, per_thread};
 
 use crate::error::shielded;
 
-/// Who waits, by the pod of its poll, so that pods don't meet here.
+/// The waiters, by the pod of their poll, so that pods don't meet here.
 pub(crate) struct Waiting<T> {
     /// L: each is the lock that guards its seats. Nothing is dropped under it.
     shards: Box<[CachePadded<Mutex<Seats<T>>>]>,
@@ -41,8 +41,8 @@ impl<T> Waiting<T> {
         Waiting { shards: (0..shards.max(1)).map(|_| shard()).collect() }
     }
 
-    /// A seat near `pod`, in time that does not depend on how many wait; `who` where the list is
-    /// closed: nobody will tell who asked.
+    /// A seat near `pod`, in time that does not depend on how many wait; gives `who` back where the list is
+    /// closed: nobody will tell it.
     pub(crate) fn sit(&self, pod: usize, who: T) -> Result<Seat, T> {
         let shard = pod % self.shards.len();
         let mut seats = self.shards[shard].lock();

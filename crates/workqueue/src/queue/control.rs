@@ -30,9 +30,9 @@ impl Workqueue {
         self.shared().attributes.lock().clone()
     }
 
-    /// Changes the attributes while work flows, all of them or, where that fails, none. What is
-    /// queued from then on goes to the new pools; what was queued before runs where it is, under
-    /// the old ones. Nothing is lost and nothing runs twice; an ordered queue keeps its order.
+    /// Changes the attributes while work flows, all of them or, where that fails, none. Items
+    /// queued from then on go to the new pools; those queued before run where they are, under
+    /// the old attributes. Nothing is lost and nothing runs twice; an ordered queue keeps its order.
     ///
     /// Everything is prepared first: the pools, with a first worker for each pod where they are
     /// new. So it may block, though not on the queue's work: an item may call it.
@@ -148,7 +148,7 @@ impl Workqueue {
         shared.pools.keeper().cancel_of(shared.id);
         shared.settle();
         shared.cancel_waiting();
-        // What slipped in with a chain that ended at the last moment.
+        // Instances slipped in with a chain that ended at the last moment.
         self.drain_rounds();
     }
 

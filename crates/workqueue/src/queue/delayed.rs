@@ -64,7 +64,7 @@ impl Workqueue {
 
     /// Has an item run after `delay`, on this queue, whatever it is at: where its timer runs it is
     /// set anew, where it is queued, also elsewhere, it is taken out. A delay of zero: it is queued
-    /// at once. `AlreadyPending`: that instance goes on as this one, and who flushes it waits for this one. `Now`: it
+    /// at once. `AlreadyPending`: that instance goes on as this one, and a flusher of it waits for this one. `Now`: it
     /// was idle.
     ///
     /// Any context. It waits for no work, only, yielding, for others' short steps with the same item.
@@ -89,7 +89,7 @@ impl Workqueue {
         delay: Duration,
     ) -> Result<Queued, QueueError> {
         let site = Location::caller();
-        // What is pending elsewhere stays there where this queue won't have it.
+        // An instance pending elsewhere stays there where this queue won't have it.
         self.check_later(delay)?;
         loop {
             if let Some(mut claimed) = work.lent().claim() {
@@ -138,9 +138,9 @@ impl Workqueue {
             return self.table().place(at, claimed);
         }
         let ticket = claimed.with_job(|job| job.ticket.take());
-        // What isn't armed is cancelled here, unless somebody has claimed it.
+        // An instance that isn't armed is cancelled here, unless somebody has claimed it.
         let armed = self.arm(at, work, delay, claimed.release()).map_err(drop);
-        // After it lies somewhere: this may let others through, and who claims it would wait.
+        // After it lies somewhere: this may let others through, and a claimant would wait.
         drop(ticket);
         armed.map_err(|()| self.no_timer())
     }

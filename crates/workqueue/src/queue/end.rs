@@ -1,4 +1,4 @@
-//! Who is told of the end of a queue, beside its futures and timers.
+//! The listeners to the end of a queue, beside its futures and timers.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -31,7 +31,7 @@ impl<F: Fn() + Send + Sync> Waits for Told<F> {
 
 impl Workqueue {
     /// Has `told` called once the queue takes nothing any more: it was destroyed, or its pools were shut down.
-    /// Whoever begins to queue something from then on is refused. For who has promised to do something
+    /// A thread that begins to queue something from then on is refused. For one that has promised to do something
     /// on the queue, and then has to do without.
     ///
     /// It is called once, by the thread that ends the queue, or that drops the last handle of the pools, before that thread

@@ -26,7 +26,7 @@ impl Workqueue {
     /// # Errors
     /// The closure comes back, with [`QueueError::Draining`](crate::QueueError::Draining) or
     /// [`QueueError::Closed`](crate::QueueError::Closed). Where the queue ends after the call, while the closure waits for a
-    /// worker, it is dropped without having run, by whoever ends the queue.
+    /// worker, it is dropped without having run, by the thread that ends the queue.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -88,7 +88,7 @@ impl<C> Once<C> {
     }
 }
 
-// SAFETY: the closure is touched by who has all of the item, to run or drop it; `C: Send` is enough for
+// SAFETY: the closure is touched by the owner of all of the item, to run or drop it; `C: Send` is enough for
 // that. The other fields are `Sync`.
 unsafe impl<C: Send> Sync for Once<C> {}
 

@@ -31,7 +31,7 @@ impl Workqueue {
     /// Polls a future on the queue until it is ready; the handle yields its value. One allocation.
     ///
     /// Each poll is one work item: it runs on a worker thread, and counts as queued and as running
-    /// like any other. The future's home is the pod of the CPU that this is called on: whoever wakes
+    /// like any other. The future's home is the pod of the CPU that this is called on: any thread that wakes
     /// it, it is polled there (by a soft queue elsewhere while that pod is saturated), near what it
     /// touched before.
     ///
@@ -108,7 +108,7 @@ impl<F: Future<Output: Send + 'static> + Send + 'static> Spawned for F {}
 struct FutureTask<F: Future> {
     header: Header,
     state: FutureState,
-    /// P: belongs to who moved `state` out of `IDLE`, until he moves it back. Pinned: it is polled
+    /// P: belongs to the thread that moved `state` out of `IDLE`, until he moves it back. Pinned: it is polled
     /// and dropped where it lies, and never moved out.
     future: UnsafeCell<Option<F>>,
     /// P: as `future`: where the queue knows it as one that waits.

@@ -1,14 +1,14 @@
 //! Whose a spawned future is: nobody's, a worker's that polls it, or over.
 //!
 //! The item's own state word (`../task/state.rs`) keeps two polls apart. This one keeps a poll and an
-//! abort apart: whoever moves it out of `IDLE` owns the future, until he gives it back.
+//! abort apart: the thread that moves it out of `IDLE` owns the future, until he gives it back.
 //!
 //! | value | meaning | next |
 //! |---|---|---|
 //! | `IDLE` | it waits, queued or not | `begin`: `POLLING`; `stop`: `OVER` |
 //! | `POLLING` | a worker polls it and owns it | `pause`: `IDLE`; `finish`: `OVER`; `stop`: `STOPPING` |
 //! | `STOPPING` | as `POLLING`, and it is to end after this poll | `pause`, `finish`: `OVER` |
-//! | `OVER` | it is dropped, or about to be by who came here | none |
+//! | `OVER` | it is dropped, or about to be by the thread that came here | none |
 //!
 //! Beside `IDLE` and `POLLING` there is a bit `CLOSED`: the queue takes no wake-up any more. `close`
 //! sets it, once, and it stays. A poll that is queued already still takes place. So after the bit is
@@ -96,7 +96,7 @@ impl FutureState {
     }
 
     /// It is to end. True where the caller owns it now, and has to see to that; false where a
-    /// worker polls it, who will, or where it is over.
+    /// worker polls it, which will, or where it is over.
     pub(crate) fn stop(&self) -> bool {
         let was = self.change(|now| match now & !CLOSED {
             IDLE => Some(OVER),

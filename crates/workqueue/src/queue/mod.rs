@@ -41,7 +41,7 @@ pub struct Workqueue {
     inner: Arc<Inner>,
 }
 
-// What a panic interrupts in there is whole: no lock is held where users' code runs.
+// State that a panic interrupts in there is whole: no lock is held where users' code runs.
 impl std::panic::UnwindSafe for Workqueue {}
 impl std::panic::RefUnwindSafe for Workqueue {}
 
@@ -196,8 +196,8 @@ impl Workqueue {
         self.shared().stats()
     }
 
-    /// Queues an item that was just made. Gives it back where the queue doesn't take it. What it calls
-    /// isn't generic, and so compiled once, here, whoever calls.
+    /// Queues an item that was just made. Gives it back where the queue doesn't take it. The code that it
+    /// calls isn't generic, and so compiled once, here, for all callers.
     #[track_caller]
     #[inline(always)]
     pub(crate) fn submit_new(&self, at: At, item: ItemRef) -> Result<(), (ItemRef, QueueError)> {

@@ -192,7 +192,7 @@ impl<'scope> Scope<'scope, '_> {
         let item = Arc::clone(&task) as Arc<dyn ScopedItem + 'scope>;
         // SAFETY: only the lifetime changes. `task` holds a member of the scope until its closure is
         // over, and the scope waits for its members: until then all of `'scope` is alive. After that
-        // whoever has the item finds nothing of `'scope` in it: see the module's text.
+        // an owner of the item finds nothing of `'scope` in it: see the module's text.
         let item: Arc<dyn ScopedItem> = unsafe { mem::transmute(item) };
         let open = self.shared.remember(item);
         // SAFETY: as above.
@@ -377,7 +377,7 @@ impl Shared {
     }
 }
 
-/// The item, for who holds a count of it.
+/// The item, for the holder of a count of it.
 fn lent<I: Item + ?Sized>(task: &Arc<I>) -> Lent<'_> {
     // SAFETY: a count is a hold, and what `Arc::as_ptr` gives is what holds are made of.
     unsafe { Lent::new(NonNull::new_unchecked(Arc::as_ptr(task).cast_mut()).cast()) }
@@ -406,7 +406,7 @@ trait Outcome<T>: ScopedItem {
 enum Stage<C, T> {
     /// In the queue, or about to be.
     Waiting(C, Member),
-    /// The queue doesn't run it: the scope will, or who joins it.
+    /// The queue doesn't run it: the scope will, or its joiner.
     Returned(C),
     Running,
     Value(Result<T, JoinError>),
@@ -467,7 +467,7 @@ impl<C: FnOnce() -> T + Send, T: Send> ScopedTask<C, T> {
         }
     }
 
-    /// The closure, if nobody has started it, for who runs it or returns it.
+    /// The closure, if nobody has started it, for a thread that runs it or returns it.
     fn take_waiting(&self) -> Option<(C, Member)> {
         match self.take_stage(|stage| matches!(stage, Stage::Waiting(..)), Stage::Running)? {
             Stage::Waiting(closure, member) => Some((closure, member)),
@@ -491,7 +491,7 @@ unsafe impl<C: FnOnce() -> T + Send, T: Send> Item for ScopedTask<C, T> {
     fn cancelled(&self) {
         let Some((closure, member)) = self.take_waiting() else { return };
         self.slot.lock().stage = Stage::Returned(closure);
-        // Who joins it runs it.
+        // Its joiner runs it.
         self.done.complete();
         drop(member);
     }

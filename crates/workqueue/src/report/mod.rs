@@ -36,7 +36,7 @@ pub struct QueueStats {
     pub maydays: u64,
     /// Instances that were run by its rescuer.
     pub rescued: u64,
-    /// Instances that were run by who waited for them, instead of by a worker.
+    /// Instances that were run by their waiters, instead of by a worker.
     pub taken_back: u64,
 }
 
@@ -246,7 +246,7 @@ impl QueueDump {
     /// Instances ever started.
     pub fn started(&self) -> u64 {
         let stats = &self.stats;
-        // What runs was read a moment before the counters.
+        // The running items were read a moment before the counters.
         (stats.completed.saturating_sub(stats.cancelled) + self.running).min(stats.queued)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The heap is a container as the lists of pools are (`../task/state.md`): an instance is in it while
 //! its place says `Timer`, and goes in and out under the lock of `state`. Its claimant takes it out
-//! by the handle that the item keeps. Who pops it claims it under the lock, since it gets another
+//! by the handle that the item keeps. The popper claims it under the lock, since it gets another
 //! ticket; or lets go of it where somebody else has claimed it.
 
 use std::collections::HashMap;
@@ -131,7 +131,7 @@ impl Timekeeper {
             self.alarm.ring();
         }
         if to.is_closed() {
-            // Who closed it may have cancelled its timers before this one was set.
+            // Its closer may have cancelled its timers before this one was set.
             self.cancel_of(to.id());
         }
         Ok(())

@@ -1,5 +1,5 @@
 //! The thread that drives a live machine: it sleeps until the kernel says that CPUs came or went, and
-//! has the machine look. What the kernel doesn't announce here (in a container: what is written from
+//! has the machine look. A change that the kernel doesn't announce here (in a container: what is written from
 //! outside) it looks for when it is reminded to, while there is more work than the pools can take.
 //!
 //! What the pools do about it is in `pool/follow.rs`.
@@ -107,7 +107,7 @@ pub(super) enum Why {
 }
 
 fn run(machine: &Machine, watch: &mut Watch, bell: &Bell, looked: impl Fn()) {
-    // Whoever started it may have been pinned; this thread is the one whose mask says what the
+    // Its starter may have been pinned; this thread is the one whose mask says what the
     // process may use (see `Machine::refresh`). Where it can't be, the others' masks say it.
     let _ = pin_current_thread(machine.topology().allowed());
     let mut why = Why::Told;

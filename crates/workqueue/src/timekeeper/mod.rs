@@ -123,7 +123,7 @@ struct State {
 }
 
 impl Timekeeper {
-    /// Starts no thread: whoever needs it first does. (A model of every schedule has a model of its own for it.)
+    /// Starts no thread: the first that needs it does. (A model of every schedule has a model of its own for it.)
     pub(crate) fn new(settings: Settings) -> Arc<Timekeeper> {
         Self::with(settings, Clock::Real(time::now()), hint::EVERY_SCHEDULE)
     }
@@ -240,7 +240,7 @@ impl Timekeeper {
         loop {
             let now = self.clock.now();
             let mut next = None;
-            // What runs in there catches the panics of users' code; one of ours must not end it.
+            // The code in there catches the panics of users' code; one of ours must not end it.
             shielded("the timekeeper", || next = self.tick(now));
             if self.is_over() {
                 return;

@@ -85,7 +85,7 @@ impl Seen {
             // Nothing is known but that it is at it.
             _ => now.at.saturating_sub(self.since.0),
         };
-        // What it did before the first look isn't known, and what a running thread's clock shows
+        // Its time before the first look isn't known, and what a running thread's clock shows
         // may be a scheduler tick old.
         if computed >= threshold - threshold / 4 { Verdict::CpuIntensive } else { Verdict::Fine }
     }
@@ -110,7 +110,7 @@ const QUOTA_PERIOD: Duration = Duration::from_millis(100);
 /// nothing is gained by one more.
 ///
 /// Such sleeps wait for each other's ends: of a disk, say. Where `nothing_ended` in the pool for so long,
-/// they may wait for what can't start: then 100 ms of sleep are enough. And whoever has slept for a second
+/// they may wait for what can't start: then 100 ms of sleep are enough. And one that has slept for a second
 /// gets its replacement in any case.
 pub(crate) fn replaces(
     slept: Duration,

@@ -15,7 +15,7 @@ pub(crate) trait Registered: Send + Sync {
     fn id(&self) -> u64;
     /// The name for reports.
     fn name(&self) -> &str;
-    /// Who runs its work where no worker can.
+    /// The rescuer that runs its work where no worker can.
     fn rescuer(&self) -> Option<&Rescuer>;
     /// Where the timekeeper and the rescuer count.
     fn counters(&self) -> &Counters;
@@ -58,7 +58,7 @@ impl Queues {
         self.all.insert(queue.id(), Arc::downgrade(queue));
     }
 
-    /// By number. What is returned may be the last handle: it is not to be dropped under the lock.
+    /// By number. The handle returned may be the last one: it is not to be dropped under the lock.
     pub(crate) fn get(&self, id: u64) -> Option<Arc<dyn Registered>> {
         self.all.get(&id)?.upgrade()
     }

@@ -209,7 +209,7 @@ fn sleepers(time: Duration, wake_up: u32) -> u64 {
                 let Some(rest) = rest else { return };
                 *left.lock() = rest;
                 its.pass(MS / 10, Duration::ZERO);
-                // Whoever comes in place of one that sleeps sleeps as well.
+                // A worker that comes in place of one that sleeps sleeps as well.
                 if let Some(next) = workers.iter().find(|worker| worker.take_wake()) {
                     assert_eq!(its.group.step(next), Step::Again);
                 }

@@ -1,5 +1,5 @@
 //! A look at the pools that have more work than they can take, now and then while there are any:
-//! which workers keep their core from others, who needs rescue, what is stalled.
+//! which workers keep their core from others, which queues need rescue, what is stalled.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

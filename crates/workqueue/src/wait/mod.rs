@@ -3,7 +3,7 @@
 //! Elsewhere a wait is that of the event. An item has a worker, which others may need, and a place under
 //! the limit of its queue. So it sees to it that what it waits for can go on, before it sleeps and when
 //! it is woken for that: the rules are those of `take_back.rs`, and `../pool/README.md` says who wakes it
-//! (Want, Call). What nobody tells it, such as an item that moves to another queue meanwhile, it sees
+//! (Want, Call). A change that nobody tells it, such as an item that moves to another queue meanwhile, it sees
 //! now and then; and where its wait can't end, that too (`stuck/mod.rs`).
 
 pub(crate) mod messages;

@@ -4,7 +4,7 @@
 //! It saves two wake-ups, and it is what keeps a chain of items that wait for each other going with
 //! few threads. A waiter never runs anything but what it waits for: an unrelated item could wait for
 //! something further down on the same stack. The decision is [`TakeBack`]; the claim is that of
-//! `../task/state.md`, so that an item which is taken back runs once, whoever else wants it. Where it is
+//! `../task/state.md`, so that an item which is taken back runs once, though others want it. Where it is
 //! queued again while it runs here, that instance goes back to its pool: the waiter doesn't wait for
 //! it.
 
@@ -36,7 +36,7 @@ per_thread! {
     static DEPTH: Cell<u32> = Cell::new(0);
 }
 
-/// What an instance is to who waits for it.
+/// What an instance is to its waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Another item.
@@ -259,7 +259,7 @@ fn run(running: Running) {
     });
     current_worker::with_shown(|shown| {
         running.run_once(shown, |next| {
-            // What waits goes on.
+            // The waiting items go on.
             running::current(|waits| {
                 if let Some(running) = waits {
                     shown.starts(running.label());

@@ -1,7 +1,7 @@
 //! What must hold whatever the threads do, counted where it happens and compared at the end.
 //!
 //! The counters are the standard library's on purpose: a model checker is not to schedule around
-//! the checks. What goes wrong is noted, not asserted on the spot: a panic in an item is caught by
+//! the checks. A failure is noted, not asserted on the spot: a panic in an item is caught by
 //! its worker.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};

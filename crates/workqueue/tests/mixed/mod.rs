@@ -244,7 +244,7 @@ impl World {
     fn end<C: Chance>(&self, chance: &mut C) {
         // A flush of a queue doesn't wait for timers.
         self.late.work.flush_delayed();
-        // What runs may queue once more: an item itself, a future its next poll, or a task that it
+        // A running one may queue once more: an item itself, a future its next poll, or a task that it
         // waits for and that wakes it. Six in a row at the most.
         for _ in 0..6 {
             self.lines.iter().for_each(|line| line.queue.flush());

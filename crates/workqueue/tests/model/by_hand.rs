@@ -119,7 +119,7 @@ impl<C: Care, L: InSlot> Colours<C, L> {
         self.flush_by(|event| event.wait());
     }
 
-    /// Leave, for who keeps the colours anyway.
+    /// Leave, for a caller that keeps the colours anyway.
     pub(crate) fn leave(&self, slot: NonNull<PwqSlot<L>>, stripe: u32, colour: u8) {
         // SAFETY: the caller's instance is in flight.
         let pair = unsafe { slot.as_ref() }.tally.pair(stripe, colour);

@@ -1,4 +1,4 @@
-//! Doors into spawned futures: who touches one, and who cancels those that wait.
+//! Doors into spawned futures: a look at one, and a cancel of those that wait.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::queue::future_state::{FutureState, Paused};
 /// A spawned future without its pool: who may touch it.
 pub struct FutureModel {
     state: FutureState,
-    /// P: belongs to who moved `state` out of idle; loom reports two accesses at once.
+    /// P: belongs to the thread that moved `state` out of idle; loom reports two accesses at once.
     polls: UnsafeCell<u32>,
     /// A: how often it ended.
     ended: AtomicU32,

@@ -23,7 +23,7 @@ impl Hold for Token {
     }
 }
 
-/// A slot of the limiter, and the list that stands for the pool. What is let through is counted
+/// A slot of the limiter, and the list that stands for the pool. An instance let through is counted
 /// beside it, so that a model can check the maximum.
 pub struct SlotModel<F: FencePolicy> {
     slot: Slot<Token, F>,

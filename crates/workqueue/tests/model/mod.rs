@@ -82,7 +82,7 @@ impl<F: FencePolicy> PoolModel<F> {
         ModelWorker { group: Arc::clone(&self.group), worker }
     }
 
-    /// As [`PoolModel::new`], but whoever pushes finds the rings full.
+    /// As [`PoolModel::new`], but a pusher finds the rings full.
     pub fn spilling(pools: usize, cpus: u32) -> Self {
         PoolModel { spills: true, ..PoolModel::new(pools, cpus) }
     }
@@ -462,7 +462,7 @@ struct ModelPwq<C: Care> {
 
 /// Written when they are dropped, so that loom sees who touches them at that time or after.
 struct ModelPools(
-    /// P: written by who drops them.
+    /// P: written by the thread that drops them.
     Arc<UnsafeCell<bool>>,
 );
 

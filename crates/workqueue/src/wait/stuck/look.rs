@@ -54,7 +54,7 @@ pub(super) struct Look<'a> {
     needs: HashMap<u64, Needs>,
     /// Whose wait does.
     helped: HashMap<Helped, u64>,
-    /// Who can run something for a flush now.
+    /// The threads that can run something for a flush now.
     pub(super) helpers: Vec<u64>,
 }
 

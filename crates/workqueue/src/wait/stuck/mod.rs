@@ -56,7 +56,7 @@ struct Turn {
     asked: bool,
 }
 
-/// One that waits. What it points to is there for as long as it is on the list.
+/// One that waits. Its pointers are valid for as long as it is on the list.
 struct Wait {
     waits_for: WaitsFor,
     /// The pools in which it would run that, if no worker can come for it; `None`: that isn't known yet, and it goes on.
@@ -216,13 +216,13 @@ impl Listed<'_> {
         self.waits.list.lock().waits.get(&self.id).is_some_and(|wait| wait.ends)
     }
 
-    /// What the caller needs, who was given up, if it still is the one who has to be: a moment ago that couldn't come
+    /// What the caller needs, which was given up, if it still is the one who has to be: a moment ago that couldn't come
     /// about. Nobody else of its circle is given up before it is off the list. `None`: it goes on waiting.
     pub(crate) fn needs(&self) -> Option<Needs> {
         self.waits.look(self.id)
     }
 
-    /// Sees to it that somebody looks who is stuck: the caller, or who is at it now. One of those who are
+    /// Sees to it that somebody looks who is stuck: the caller, or the one that is at it now. One of those who are
     /// is woken then, to be given up: the caller maybe.
     pub(crate) fn look(&self) {
         self.waits.ask(self.id);
@@ -253,7 +253,7 @@ impl Drop for Listed<'_> {
     fn drop(&mut self) {
         let own = self.waits.lock().waits.remove(&self.id);
         if own.is_some_and(|own| own.ends) {
-            // Nobody else was given up meanwhile, whoever asked.
+            // Nobody else was given up meanwhile, for any asker.
             self.waits.ask(self.id);
         }
     }
