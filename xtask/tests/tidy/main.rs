@@ -8,6 +8,7 @@ mod lexer;
 mod rooms;
 mod rules;
 mod rust;
+mod sentences;
 mod text;
 mod whole;
 
