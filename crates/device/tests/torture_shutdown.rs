@@ -27,7 +27,7 @@ enum Callback {
     Panics,
     /// Ends on another thread.
     Later,
-    Sleeps,
+    Blocks,
     None,
 }
 
@@ -84,7 +84,7 @@ impl Web {
         let mix = rng.below(3);
         let callback = |rng: &mut Rng| match (mix, rng.below(200)) {
             (0, _) => Callback::Quick,
-            (_, 0) => Callback::Sleeps,
+            (_, 0) => Callback::Blocks,
             (1, 1..5) => Callback::Fails,
             (1, 5..9) => Callback::Panics,
             (_, 9..13) => Callback::Later,
@@ -115,7 +115,8 @@ impl Web {
         }
         let since = Instant::now();
         match self.callbacks[device] {
-            Callback::Sleeps => std::thread::sleep(Duration::from_millis(2)),
+            // Blocks, as a device that takes its time.
+            Callback::Blocks => _ = mpsc::channel::<()>().1.recv_timeout(Duration::from_millis(2)),
             _ => while since.elapsed() < self.burn {},
         }
     }
