@@ -1,4 +1,4 @@
-//! The futures of a queue that wait to be woken, and the others that are to be told of its end (`on_end.rs`).
+//! The futures of a queue that wait to be woken, and the others that are to be told of its end (`../queue/end.rs`).
 //!
 //! A future takes a seat when a poll first returns `Pending`, and keeps it until it ends: one that is
 //! ready at once never comes here. The end closes the list and tells everybody on it; a future that comes for a
