@@ -1,4 +1,4 @@
-//! Holds floors.toml: each crate imports only crates on floors below its own.
+//! Holds floors.toml: each crate imports only crates on floors below its own, and floors.toml lists those that it imports.
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 use serde::Deserialize;
@@ -109,6 +109,16 @@ fn findings(floors: &Floors, crates: &[String], imports: &[Import]) -> Vec<Strin
             _ => found.push(format!("{from} imports {to}, which floors.toml does not allow")),
         }
     }
+    for (name, entry) in floors.iter().filter(|(name, _)| crates.contains(name)) {
+        let imported = |to: &String| {
+            imports.iter().any(|i| i.from == *name && i.to == *to && !i.for_tests && !i.for_sim)
+        };
+        for to in entry.imports.iter().filter(|to| !imported(to)) {
+            found.push(format!(
+                "floors.toml lists {name} import {to}, which it doesn't: take it from the list"
+            ));
+        }
+    }
     found
 }
 
@@ -210,22 +220,35 @@ mod the_check_can_fail {
         assert_eq!(check(SMALL, CRATES, &imports), Vec::<String>::new());
     }
 
+    /// The one import that `SMALL` lists.
+    const LISTED: (&str, &str, bool) = ("middle", "ground", false);
+
     #[test]
     fn an_import_that_is_not_listed_is_found() {
-        let found = check(SMALL, CRATES, &[("middle", "side", false)]);
+        let found = check(SMALL, CRATES, &[LISTED, ("middle", "side", false)]);
         assert_eq!(found, ["middle imports side, which floors.toml does not allow"]);
     }
 
     #[test]
+    fn an_entry_that_only_tests_or_nobody_uses_is_found() {
+        for imports in [&[][..], &[("middle", "ground", true)]] {
+            let found = check(SMALL, CRATES, imports);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].contains("middle import ground, which it doesn't"), "{found:?}");
+        }
+    }
+
+    #[test]
     fn tests_must_not_import_from_above_and_nobody_imports_tools() {
-        let found = check(SMALL, CRATES, &[("ground", "middle", true), ("middle", "tool", true)]);
+        let found =
+            check(SMALL, CRATES, &[LISTED, ("ground", "middle", true), ("middle", "tool", true)]);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("from above") && found[1].contains("development only"));
     }
 
     #[test]
     fn an_unknown_crate_and_an_unused_entry_are_found() {
-        let found = check(SMALL, &["ground", "side", "middle", "new"], &[]);
+        let found = check(SMALL, &["ground", "side", "middle", "new"], &[LISTED]);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("new is not in floors.toml"));
         assert!(found[1].contains("tool, which is no crate"));
@@ -234,7 +257,8 @@ mod the_check_can_fail {
     #[test]
     fn an_entry_that_allows_an_equal_or_unknown_floor_is_found() {
         let toml = SMALL.replace("imports = [\"ground\"]", "imports = [\"middle\", \"attic\"]");
-        let found = check(&toml, CRATES, &[]);
+        let imports = [("middle", "middle", false), ("middle", "attic", false)];
+        let found = check(&toml, CRATES, &imports);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("not on a floor strictly below"));
         assert!(found[1].contains("attic, which it does not list"));
