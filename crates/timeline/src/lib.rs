@@ -18,7 +18,7 @@
 //!
 //! # Renderers
 //!
-//! [`text::render`] for a terminal, [`svg::render`] for a picture, [`html::render`] for a page to
+//! A timeline's `Display` and [`text::render`] for a terminal, [`svg::render`] for a picture, [`html::render`] for a page to
 //! zoom into, [`json::render`] for programs, [`perfetto::render`] for the tools that read Chrome's
 //! traces.
 //! [`markup`] is what other pictures share with them.
@@ -32,7 +32,7 @@
 //! # Example
 //!
 //! ```
-//! use corewise_timeline::{EdgeKind, Span, SpanKind, Timeline, text};
+//! use corewise_timeline::{EdgeKind, Span, SpanKind, Timeline};
 //! use std::time::Duration;
 //!
 //! let ms = Duration::from_millis;
@@ -49,7 +49,7 @@
 //! assert_eq!(t.makespan(), ms(50));
 //! assert_eq!(t.serial_sum(), ms(60));
 //! assert_eq!(t.critical_path().spans, [disk, volume]);
-//! print!("{}", text::render(&t, 100));
+//! println!("{t:100}");
 //! ```
 //!
 //! [`Duration`]: std::time::Duration

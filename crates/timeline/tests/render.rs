@@ -11,6 +11,13 @@ use std::time::Duration;
 const SIZES: [usize; 5] = [0, 1, 3, 40, 2000];
 
 #[test]
+fn a_timeline_is_displayed_as_it_is_rendered_at_the_width_that_is_asked_for() {
+    let t = bring_up(7, 4);
+    assert_eq!(format!("{t}\n"), text::render(&t, 80));
+    assert_eq!(format!("{t:120}\n"), text::render(&t, 120));
+}
+
+#[test]
 fn no_line_of_text_is_wider_than_asked() {
     for devices in SIZES {
         let t = bring_up(devices, 4);

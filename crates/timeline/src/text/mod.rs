@@ -12,6 +12,7 @@ use crate::model::{Outcome, Span, SpanId, SpanKind, Timeline};
 use crate::path::{CriticalPath, Summary};
 use crate::select::{Rest, Selection, is_urgent, needs_seeing, select};
 use crate::units::{duration, fit, printable, verb, wrap};
+use std::fmt;
 use std::time::Duration;
 
 pub use analysis::{analysis, comparison, prediction};
@@ -37,6 +38,14 @@ const WIDTHS: std::ops::RangeInclusive<usize> = 60..=500;
 /// below the heading.
 pub fn render(t: &Timeline, width: usize) -> String {
     render_rows(t, width, MAX_ROWS)
+}
+
+/// As [`render`] for a terminal of 80 columns, or of the width that is asked for (`{:120}`), and without the newline
+/// at the very end.
+impl fmt::Display for Timeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(render(self, f.width().unwrap_or(80)).trim_end_matches('\n'))
+    }
 }
 
 /// Like [`render`], with at most `rows` rows instead of 40.
