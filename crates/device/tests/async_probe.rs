@@ -140,7 +140,7 @@ fn a_probe_that_hangs_is_named_and_waited_for_by_default() {
             done.finish(Ok(Arc::new(Connection)));
         }
     });
-    let options = BringUpOptions::new().device_timeout(Duration::from_millis(2));
+    let options = BringUpOptions::new().device_timeout(Some(Duration::from_millis(2)));
     let up = rig.manager.bring_up(vec![decl("a", &[])], &options.observer(observer)).unwrap();
     assert!(up.is_complete() && !up.gave_up, "{up:?}");
     assert_eq!(up.overdue, ["a"]);
@@ -200,7 +200,8 @@ fn a_bring_up_that_takes_too_long_as_a_whole_names_what_runs_and_leaves_the_rest
     let rig = Rig::new("core:2 pu:1");
     let begins = later(&rig, ProbeType::PreferAsynchronous);
     let decls = vec![decl("a", &[]), decl("b", &["a"])];
-    let options = BringUpOptions::new().timeout(Duration::from_millis(5)).on_hang(HangPolicy::Skip);
+    let options =
+        BringUpOptions::new().timeout(Some(Duration::from_millis(5))).on_hang(HangPolicy::Skip);
     let up = rig.manager.bring_up(decls, &options.keep_going(true)).unwrap();
     assert!(up.gave_up && up.overdue == ["a"], "{up:?}");
     assert_eq!(up.devices()[1].outcome, ProbeOutcome::Cancelled);

@@ -46,7 +46,7 @@ fn sync_rig() -> Rig {
 /// A late device is not waited for.
 fn given_up() -> BringUpOptions {
     let options = BringUpOptions::new().keep_going(true);
-    options.device_timeout(Duration::from_millis(20)).on_hang(HangPolicy::GiveUp)
+    options.device_timeout(Some(Duration::from_millis(20))).on_hang(HangPolicy::GiveUp)
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_late_synchronous_probe_that_has_returned_holds_up_no_other_synchronous_one(
     let begins = later(&rig, "later", ProbeType::ForceSynchronous);
     let options = BringUpOptions::new()
         .keep_going(true)
-        .device_timeout(Duration::from_millis(20))
+        .device_timeout(Some(Duration::from_millis(20)))
         .on_hang(HangPolicy::Skip);
     let up = rig
         .manager

@@ -212,7 +212,8 @@ fn a_shutdown_waits_for_the_children_of_a_probe_that_was_given_up_and_fails() {
     rig.manager.register(Arc::new(Children(child.clone()))).unwrap();
     rig.manager.register(Arc::new(parent)).unwrap();
     let options = BringUpOptions::new().keep_going(true);
-    let options = options.device_timeout(Duration::from_millis(20)).on_hang(HangPolicy::GiveUp);
+    let options =
+        options.device_timeout(Some(Duration::from_millis(20))).on_hang(HangPolicy::GiveUp);
     let up = rig.manager.bring_up(vec![DeviceDecl::new("parent", "parent")], &options).unwrap();
     assert!(!up.is_complete());
     fail.send(()).unwrap();

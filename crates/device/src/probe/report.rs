@@ -85,20 +85,18 @@ impl BringUpOptions {
         self.observer = Some(observer);
         self
     }
-}
 
-impl BringUpOptions {
     /// Sets how long a probe may take before it is named.
     #[must_use]
-    pub fn device_timeout(mut self, timeout: Duration) -> BringUpOptions {
-        self.device_timeout = Some(timeout);
+    pub fn device_timeout(mut self, timeout: Option<Duration>) -> BringUpOptions {
+        self.device_timeout = timeout;
         self
     }
 
     /// Sets how long all may take.
     #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> BringUpOptions {
-        self.timeout = Some(timeout);
+    pub fn timeout(mut self, timeout: Option<Duration>) -> BringUpOptions {
+        self.timeout = timeout;
         self
     }
 
