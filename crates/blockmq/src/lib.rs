@@ -120,11 +120,11 @@ mod wait_queue;
 pub use complete::{Completer, CompleterStats, RqAffinity};
 pub use device::{BlockDevice, BlockDeviceExt};
 pub use driver::{Dispatch, Driver, Started};
-pub use error::{IoError, IoErrorKind};
+pub use error::{IoError, IoErrorKind, NotHeld, NowaitError, Refused};
 pub use geometry::Geometry;
 pub use map::HwQueues;
 pub use plug::Plug;
-pub use queue::{Queue, QueueBuilder};
+pub use queue::{Queue, QueueBuilder, Released};
 pub use request::{
     AlignedBuf, Buffer, BufferPool, Completed, Flags, Held, Op, PartDone, Payload, Request,
     Segment, Segments, Whole,

@@ -141,6 +141,6 @@ fn rule_12_a_driver_that_may_block_is_never_run_from_an_atomic_section() {
     assert!(!in_section.load(Ordering::SeqCst));
     // A quiesce waits for a dispatch that sleeps, too.
     queue.quiesce();
-    queue.unquiesce();
+    queue.unquiesce().unwrap();
     queue.drain();
 }

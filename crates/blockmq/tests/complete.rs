@@ -10,7 +10,7 @@ use common::{Held, Rig, STALL, block, submit, watched};
 use corewise_blockmq::drivers::Stripe;
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Completed, Completer, Dispatch, Driver, Geometry, IoErrorKind,
-    IoStats, Op, Queue, Request, RqAffinity, Started,
+    IoStats, Op, Queue, Released, Request, RqAffinity, Started,
 };
 use corewise_smp::{CallTarget, Smp, Step};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
@@ -290,7 +290,7 @@ fn rule_18_what_is_requeued_while_the_queue_is_quiesced_runs_after_the_unquiesce
     had.requeue();
     queue.step(0);
     assert_eq!(driver.held(), 0);
-    assert!(queue.unquiesce());
+    assert_eq!(queue.unquiesce(), Ok(Released::Open));
     queue.step(0);
     driver.finish_one(Ok(()));
     ended.try_recv().unwrap().result.unwrap();

@@ -85,10 +85,10 @@ fn storm(queue: &Queue, driver: &Noting, rounds: usize, midway: impl Fn()) {
             let calls = driver.calls.load(SeqCst);
             (0..round % 64).for_each(|_| std::hint::spin_loop());
             assert_eq!(driver.calls.load(SeqCst), calls, "a request got into a frozen queue");
-            queue.unfreeze();
+            queue.unfreeze().unwrap();
             queue.quiesce();
             assert_eq!(driver.inside.load(SeqCst), 0, "dispatched while quiesced");
-            queue.unquiesce();
+            queue.unquiesce().unwrap();
         }
         drop(ends);
         submitters.map(|submitter| submitter.join().unwrap()).iter().sum()

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak, mpsc};
 use common::{Held, Rig, Rng, STALL, block};
 use corewise_blockmq::drivers::{Memory, Partition};
 use corewise_blockmq::{
-    BlockDevice, Dispatch, Driver, Geometry, HctxStats, Queue, Request, Started,
+    BlockDevice, Dispatch, Driver, Geometry, HctxStats, Queue, Released, Request, Started,
 };
 use corewise_sync::Mutex;
 use corewise_topology::Machine;
@@ -142,7 +142,7 @@ fn stepped_what_the_runner_has_in_hand_when_its_queue_is_closed_waits_for_who_op
     });
     settle(&queue);
     assert_eq!(driver.order(), [0]);
-    assert!(queue.unquiesce());
+    assert_eq!(queue.unquiesce(), Ok(Released::Open));
     assert!(queue.step(0).is_some(), "who opens it has seen what is left");
     assert_eq!(driver.order(), [0, 1, 2]);
     queue.drain();
@@ -251,7 +251,7 @@ impl World {
     fn open(&self) {
         let (quiesces, stopped) = std::mem::take(&mut *self.closed.lock());
         for _ in 0..quiesces {
-            let _last = self.queue().unquiesce();
+            self.queue().unquiesce().unwrap();
         }
         (0..2).filter(|&hctx| stopped[hctx]).for_each(|hctx| self.queue().start(hctx));
     }

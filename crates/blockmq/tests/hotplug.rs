@@ -7,7 +7,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{Held, Rig, block, submit, watched};
-use corewise_blockmq::{BlockDevice, HwQueues, IoError, IoErrorKind, Queue};
+use corewise_blockmq::{BlockDevice, HwQueues, IoError, IoErrorKind, Queue, Released};
 use corewise_topology::{CpuSet, Machine};
 
 /// Four CPUs, two hardware queues: CPUs 0 and 1, and CPUs 2 and 3.
@@ -44,7 +44,7 @@ fn stepped_rule_14_a_hardware_queue_that_loses_its_last_cpu_drains_and_hands_the
     assert!(queue.is_active(1), "CPU 3 is still there");
     machine.set_online(3, false).unwrap();
     assert!(!queue.is_active(1));
-    queue.unquiesce();
+    queue.unquiesce().unwrap();
     settle(&queue);
     let through: Vec<_> = driver.requests.lock().iter().map(|rq| rq.hctx()).collect();
     assert_eq!(through, [1, 0, 0, 0], "what had waited went through the other hardware queue");
@@ -139,7 +139,7 @@ fn stepped_hardware_queues_are_made_anew_and_requests_that_waited_outside_find_t
     queue.start_freeze();
     queue.submit_on(3, block(1));
     assert_eq!(queue.update_hw_queues(HwQueues::PerCpu), 4);
-    assert!(queue.unfreeze());
+    assert_eq!(queue.unfreeze(), Ok(Released::Open));
     settle(&queue);
     assert_eq!(driver.requests.lock().front().unwrap().hctx(), 3);
     driver.finish_all();
@@ -196,7 +196,7 @@ fn stepped_a_merged_request_that_fails_strands_nobody_who_came_by_a_queue_withou
     queue.submit_on(2, theirs);
     machine.set_online(2, false).unwrap();
     machine.set_online(3, false).unwrap();
-    queue.unquiesce();
+    queue.unquiesce().unwrap();
     // The one without CPUs hands its request on before the other one looks.
     let _ran = queue.step(1);
     settle(&queue);

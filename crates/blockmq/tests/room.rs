@@ -8,7 +8,9 @@ use std::sync::mpsc;
 use std::sync::{Arc, OnceLock, Weak};
 
 use common::{Held, Rig, STALL, block, watched};
-use corewise_blockmq::{BlockDevice, Dispatch, Driver, Geometry, Plug, Queue, Started};
+use corewise_blockmq::{
+    BlockDevice, Dispatch, Driver, Geometry, NowaitError, Plug, Queue, Started,
+};
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::context::AtomicSection;
 
@@ -65,9 +67,18 @@ fn in_an_atomic_section_nobody_waits_for_room() {
         (0..10).for_each(|n| queue.submit(block(n)));
     }
     assert_eq!(queue.inside(), 10);
-    assert!(queue.submit_nowait(block(10)).is_err(), "it would have to wait");
+    let back = queue.submit_nowait(block(10)).unwrap_err();
+    assert_eq!(back.error, NowaitError::Full);
+    queue.start_freeze();
+    let back = queue.submit_nowait(*back.request).unwrap_err();
+    assert_eq!(
+        back.error,
+        NowaitError::Frozen,
+        "there is no room either, and more than that is missing"
+    );
+    queue.unfreeze().unwrap();
     driver.finish_all();
-    queue.submit_nowait(block(10)).unwrap();
+    queue.submit_nowait(*back.request).unwrap();
     driver.finish_all();
 }
 
@@ -90,7 +101,7 @@ fn outside_of_a_frozen_queue_there_is_room_for_as_many_and_then_who_comes_waits_
         until(|| sent.load(Ordering::Relaxed) == u64::from(ROOM));
         (0..1000).for_each(|_| std::thread::yield_now());
         assert_eq!(sent.load(Ordering::Relaxed), u64::from(ROOM));
-        queue.unfreeze();
+        queue.unfreeze().unwrap();
         for _ in 0..50 {
             done.recv_timeout(STALL).unwrap().result.unwrap();
         }
@@ -198,8 +209,8 @@ fn a_driver_feeds_its_own_queue(freezes: bool) {
     if freezes {
         wait();
         queue.freeze();
-        queue.unfreeze();
-        queue.unfreeze();
+        queue.unfreeze().unwrap();
+        queue.unfreeze().unwrap();
         (0..10).for_each(|_| wait());
     } else {
         (0..11).for_each(|_| wait());

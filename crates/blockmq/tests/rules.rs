@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Held, Rig, STALL, block, submit, watched};
-use corewise_blockmq::{BlockDevice, Dispatch, Queue, Ran};
+use corewise_blockmq::{BlockDevice, Dispatch, NowaitError, Queue, Ran, Released};
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_topology::Machine;
 
@@ -33,7 +33,7 @@ fn stepped_rule_6_a_dispatch_looks_at_the_gate_between_two_requests() {
     first.try_recv().unwrap().result.unwrap();
     assert!(second.try_recv().is_err(), "it was started behind the quiesce");
     driver.keep();
-    assert!(queue.unquiesce());
+    assert_eq!(queue.unquiesce(), Ok(Released::Open));
     let _ = queue.step(0).unwrap();
     assert_eq!(driver.order(), [2]);
     driver.finish_all();
@@ -50,7 +50,7 @@ fn stepped_rule_7_many_queues_are_quiesced_together_and_opened_one_by_one() {
         assert_eq!(queue.step(0), Some(Ran::Refused), "inserts go on, dispatch doesn't");
     }
     for (queue, driver) in queues.iter().zip(&drivers) {
-        assert!(queue.unquiesce());
+        assert_eq!(queue.unquiesce(), Ok(Released::Open));
         let _ = queue.step(0).unwrap();
         assert_eq!(driver.held(), 1);
         driver.finish_all();
@@ -64,7 +64,7 @@ fn stepped_rule_8_the_unquiescer_dispatches_nothing_itself() {
     queue.quiesce();
     queue.submit(block(1));
     let _ = queue.step(0);
-    assert!(queue.unquiesce());
+    assert_eq!(queue.unquiesce(), Ok(Released::Open));
     assert_eq!(driver.held(), 0, "it would recurse, or block in an atomic section");
     assert!(queue.step(0).is_some(), "it asks somebody else");
     driver.finish_all();
@@ -77,7 +77,7 @@ fn stepped_rule_11_a_freeze_runs_what_is_inside_once_more() {
     assert_eq!((queue.step(0), queue.step(1)), (None, None));
     queue.start_freeze();
     assert!(queue.step(0).is_some() && queue.step(1).is_some());
-    queue.unfreeze();
+    queue.unfreeze().unwrap();
 }
 
 #[test]
@@ -91,13 +91,13 @@ fn stepped_rule_11_start_to_freeze_then_unquiesce_then_wait_cannot_deadlock() {
     queue.start_freeze();
     let outside = submit(&*queue, block(2));
     assert!(!queue.freeze_timeout(Duration::ZERO), "quiesced, it can't become empty");
-    queue.unquiesce();
+    queue.unquiesce().unwrap();
     let _ = queue.step(0).unwrap();
     queue.freeze();
     inside.try_recv().unwrap().result.unwrap();
     assert!(outside.try_recv().is_err());
-    queue.unfreeze();
-    queue.unfreeze();
+    queue.unfreeze().unwrap();
+    queue.unfreeze().unwrap();
     let _ = queue.step(0).unwrap();
     outside.try_recv().unwrap().result.unwrap();
 }
@@ -109,10 +109,11 @@ fn stepped_a_request_that_must_not_wait_comes_back_from_a_frozen_queue() {
     queue.start_freeze();
     let (rq, done) = watched(block(1));
     let back = queue.submit_nowait(rq).unwrap_err();
+    assert_eq!(back.error, NowaitError::Frozen);
     assert!(done.try_recv().is_err(), "it is neither completed nor waiting outside");
-    queue.unfreeze();
+    queue.unfreeze().unwrap();
     assert_eq!(queue.inside(), 0);
-    queue.submit_nowait(*back).unwrap();
+    queue.submit_nowait(*back.request).unwrap();
     let _ = queue.step(0).unwrap();
     driver.finish_all();
     done.recv().unwrap().result.unwrap();

@@ -153,8 +153,8 @@ fn client(queue: &Queue, first: u64, ended: &Arc<Ended>) {
             0 => queue.submit(rq),
             1 => queue.submit_batch(&mut std::iter::once(rq)),
             2 => {
-                if let Err(rq) = queue.submit_nowait(rq) {
-                    queue.submit(*rq);
+                if let Err(refused) = queue.submit_nowait(rq) {
+                    queue.submit(*refused.request);
                 }
             }
             _ => queue.submit_on(choose(2) as u32, rq),
@@ -168,23 +168,23 @@ fn disturb(queue: &Queue, machine: &Machine) {
     match choose(11) {
         0 => {
             queue.quiesce();
-            queue.unquiesce();
+            queue.unquiesce().unwrap();
         }
         1 => {
             queue.quiesce_nowait();
             queue.run_all_async();
-            queue.unquiesce();
+            queue.unquiesce().unwrap();
         }
         2 => {
             queue.freeze();
-            queue.unfreeze();
+            queue.unfreeze().unwrap();
         }
         3 => {
             queue.quiesce_nowait();
             queue.start_freeze();
-            queue.unquiesce();
+            queue.unquiesce().unwrap();
             queue.drain();
-            queue.unfreeze();
+            queue.unfreeze().unwrap();
         }
         4 => {
             let _ = queue.update_hw_queues(HwQueues::Count(1 + choose(2) as usize));

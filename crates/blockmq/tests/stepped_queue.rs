@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::{Held, block, submit, watched};
 use corewise_blockmq::drivers::Memory;
 use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Dispatch, IoError, IoErrorKind, Queue, Ran, Request,
+    BlockDevice, BlockDeviceExt, Dispatch, IoError, IoErrorKind, Queue, Ran, Released, Request,
 };
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_topology::Machine;
@@ -40,7 +40,7 @@ fn stepped_what_comes_while_quiesced_waits_and_runs_after_the_unquiesce() {
     assert_eq!(driver.held(), 0, "a quiesced queue dispatches nothing");
     assert_eq!(queue.inside(), 1, "and yet takes requests in");
     assert_eq!(queue.step(0), None, "nobody asks again while it is quiesced");
-    assert!(queue.unquiesce());
+    assert_eq!(queue.unquiesce(), Ok(Released::Open));
     assert_eq!(queue.step(0), Some(Ran::Done { passes: 1 }));
     driver.finish_one(Ok(()));
     done.recv().unwrap().result.unwrap();
@@ -56,10 +56,10 @@ fn stepped_only_the_last_of_nested_unquiesces_runs_the_queue() {
     queue.quiesce();
     queue.submit(block(1));
     settle(&queue);
-    assert!(!queue.unquiesce());
+    assert_eq!(queue.unquiesce(), Ok(Released::StillHeld));
     settle(&queue);
     assert_eq!(driver.held(), 0);
-    assert!(queue.unquiesce());
+    assert_eq!(queue.unquiesce(), Ok(Released::Open));
     settle(&queue);
     assert_eq!(driver.held(), 1);
     driver.finish_all();
@@ -69,12 +69,13 @@ fn stepped_only_the_last_of_nested_unquiesces_runs_the_queue() {
 fn stepped_an_unquiesce_too_many_leaves_no_credit() {
     let driver = Held::default();
     let queue = by_hand(&driver, 8);
-    assert!(!queue.unquiesce());
+    let error = queue.unquiesce().unwrap_err().to_string();
+    assert!(error.starts_with("unquiesce of `held` without a quiesce"), "{error}");
     queue.quiesce();
     queue.submit(block(1));
     settle(&queue);
     assert_eq!(driver.held(), 0, "the underflow must not have paid for this quiesce");
-    queue.unquiesce();
+    queue.unquiesce().unwrap();
     settle(&queue);
     driver.finish_all();
 }
@@ -88,7 +89,7 @@ fn stepped_an_unquiesce_runs_every_hardware_queue_with_requests_and_no_other() {
     queue.submit_on(1, block(1));
     queue.submit_on(3, block(3));
     settle(&queue);
-    queue.unquiesce();
+    queue.unquiesce().unwrap();
     let wanted: Vec<_> = (0..4).map(|h| queue.step(h).is_some()).collect();
     assert_eq!(wanted, [false, true, false, true]);
     assert_eq!(driver.held(), 2);
@@ -105,7 +106,7 @@ fn stepped_a_quiesce_does_not_wait_for_what_the_driver_has() {
     assert!(done.try_recv().is_err(), "still in flight");
     driver.finish_one(Ok(()));
     done.recv().unwrap().result.unwrap();
-    queue.unquiesce();
+    queue.unquiesce().unwrap();
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn stepped_a_tag_freed_while_quiesced_is_used_after_the_unquiesce() {
     driver.finish_one(Ok(()));
     settle(&queue);
     assert_eq!(driver.held(), 0);
-    queue.unquiesce();
+    queue.unquiesce().unwrap();
     settle(&queue);
     assert_eq!(driver.held(), 1, "the restart that was refused must not be forgotten");
     driver.finish_all();
@@ -250,15 +251,23 @@ fn stepped_a_frozen_queue_keeps_new_requests_outside_until_the_last_thaw() {
     driver.finish_one(Ok(()));
     assert_eq!(queue.inside(), 0);
     queue.freeze();
-    queue.unfreeze();
-    assert!(!queue.unfreeze());
+    queue.unfreeze().unwrap();
+    assert_eq!(queue.unfreeze(), Ok(Released::StillHeld));
     settle(&queue);
     assert_eq!(driver.held(), 0);
-    assert!(queue.unfreeze());
+    assert_eq!(queue.unfreeze(), Ok(Released::Open));
     settle(&queue);
     driver.finish_one(Ok(()));
     late.recv().unwrap().result.unwrap();
-    assert!(!queue.unfreeze(), "one too many changes nothing");
+    let error = queue.unfreeze().unwrap_err().to_string();
+    assert!(error.starts_with("unfreeze of `held` without a freeze"), "{error}");
+    assert_eq!(queue.inside(), 0);
+    queue.freeze();
+    queue.submit(block(1));
+    assert_eq!(queue.inside(), 0, "one too many left no credit");
+    queue.unfreeze().unwrap();
+    settle(&queue);
+    driver.finish_all();
 }
 
 #[test]
@@ -333,7 +342,7 @@ fn stepped_a_panic_that_panics_when_it_is_dropped_stops_no_queue() {
     settle(&queue);
     driver.finish_one(Ok(()));
     queue.freeze(); // nobody is inside any more
-    queue.unfreeze();
+    queue.unfreeze().unwrap();
     let third = submit(&*queue, block(3));
     settle(&queue);
     driver.finish_one(Ok(()));
@@ -365,7 +374,7 @@ fn stepped_a_quiesce_without_waiting_is_allowed_inside_a_completion() {
     settle(&queue);
     driver.finish_one(Ok(()));
     assert!(queue.is_quiesced());
-    queue.unquiesce();
+    queue.unquiesce().unwrap();
 }
 
 #[test]

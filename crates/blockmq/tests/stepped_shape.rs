@@ -108,7 +108,7 @@ fn stepped_a_freeze_waits_for_every_part_though_only_the_whole_is_counted() {
     assert!(ok(&done), "parts that were to be sent yet got in though the queue is frozen");
     assert_eq!(s.queue.inside(), 0);
     assert!(outside.try_recv().is_err());
-    s.queue.unfreeze();
+    s.queue.unfreeze().unwrap();
     s.settle();
     s.finish_one(Ok(()));
     assert!(ok(&outside));

@@ -134,7 +134,7 @@ fn stepped_a_quiesced_queue_keeps_no_tag_that_others_wait_for() {
     drivers[0].finish_one(Ok(()));
     settle(&all);
     assert_eq!(drivers[2].held(), 1, "it was the quiesced one's turn");
-    queues[1].unquiesce();
+    queues[1].unquiesce().unwrap();
     settle(&all);
     assert_eq!(drivers[1].held(), 0);
     drivers[2].finish_one(Ok(()));

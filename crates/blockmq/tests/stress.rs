@@ -10,7 +10,9 @@ use std::sync::mpsc;
 
 use common::{Rig, Rng, STALL};
 use corewise_blockmq::drivers::{FileDriver, FileOptions, Memory};
-use corewise_blockmq::{BlockDeviceExt, Dispatch, Driver, Geometry, Queue, Request, Started};
+use corewise_blockmq::{
+    BlockDeviceExt, Dispatch, Driver, Geometry, Queue, Released, Request, Started,
+};
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::{Countdown, Mutex};
 
@@ -114,9 +116,9 @@ fn no_request_is_stranded_by_quiesce_and_unquiesce() {
         }
         if rng.below(4) == 0 {
             queue.quiesce();
-            queue.unquiesce();
+            queue.unquiesce().unwrap();
         }
-        queue.unquiesce();
+        queue.unquiesce().unwrap();
         for _ in 0..rng.below(64) {
             std::hint::spin_loop();
         }
@@ -156,9 +158,9 @@ fn no_request_is_stranded_by_freezes_and_a_frozen_queue_is_empty() {
         if rng.below(2) == 0 {
             // The order that cannot deadlock: start to freeze, unquiesce, wait.
             queue.quiesce_nowait();
-            queue.unquiesce();
+            queue.unquiesce().unwrap();
         }
-        queue.unfreeze();
+        queue.unfreeze().unwrap();
     });
     drop(queue);
     thread.join().unwrap();
@@ -171,10 +173,10 @@ fn a_memory_device_loses_nothing_under_quiesce_and_freeze() {
     storm(&queue, 2, 100_000, |queue, rng| {
         if rng.below(3) == 0 {
             queue.freeze();
-            queue.unfreeze();
+            queue.unfreeze().unwrap();
         } else {
             queue.quiesce();
-            queue.unquiesce();
+            queue.unquiesce().unwrap();
         }
     });
 }
@@ -188,10 +190,10 @@ fn a_file_device_loses_nothing_under_quiesce_and_freeze() {
     storm(&queue, 2, 2_000, |queue, rng| {
         if rng.below(3) == 0 {
             queue.freeze();
-            queue.unfreeze();
+            queue.unfreeze().unwrap();
         } else {
             queue.quiesce();
-            queue.unquiesce();
+            queue.unquiesce().unwrap();
         }
     });
 }
@@ -241,5 +243,5 @@ fn after_a_quiesce_no_dispatch_is_in_progress() {
         go.send(()).unwrap();
         quiescer.join().unwrap();
     });
-    assert!(queue.unquiesce());
+    assert_eq!(queue.unquiesce(), Ok(Released::Open));
 }

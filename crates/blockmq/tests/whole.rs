@@ -55,7 +55,7 @@ fn merged(n: u64, driver: impl Fn(Started) + Send + Sync + 'static) -> Vec<Compl
         let rq = Request::read_into(n * BLOCK as u64, BLOCK, poisoned(BLOCK));
         queue.submit_on(0, rq.on_complete(move |done| tx.send(done).unwrap()));
     }
-    queue.unquiesce();
+    queue.unquiesce().unwrap();
     while queue.step(0).is_some() {}
     let mut all: Vec<_> = (0..n).map(|_| rx.try_recv().unwrap()).collect();
     all.sort_by_key(|done| done.offset);

@@ -124,7 +124,7 @@ fn who_drains_the_workqueue_strands_no_request_and_no_healthy_device_is_gone_mea
                 (0..5).map(|n| submit(&**queue, Request::write(n * 512, vec![7; 512]))).collect();
             done.iter().for_each(|done| assert_eq!(kind_of(done), Ok(()), "{}", queue.name()));
         }
-        quiesced.unquiesce();
+        quiesced.unquiesce().unwrap();
         assert_eq!(kind_of(&waits), Ok(()));
     });
     // And no timer, or turn, was lost to it.
@@ -219,13 +219,13 @@ fn without_workers_requests_run_where_they_are_submitted_or_end_with_an_error_th
     let outside = submit(&*slow, block(1));
     rig.pools.shutdown();
     assert_eq!(kind_of(&waits), Ok(()), "there is no timer that could tell when");
-    memory.unquiesce();
+    memory.unquiesce().unwrap();
     assert_eq!(kind_of(&held), Ok(()));
     assert_eq!(delay.write_at(512, vec![7; 512]), Ok(()));
     let gone = file.write_at(0, vec![7; 512]).unwrap_err();
     assert_eq!(gone.kind(), IoErrorKind::Gone);
     assert!(gone.to_string().contains("the worker pools were shut down"), "{gone}");
-    slow.unfreeze();
+    slow.unfreeze().unwrap();
     assert_eq!(kind_of(&outside), Err(IoErrorKind::Gone));
     assert_eq!(kind_of(&submit(&*slow, block(1))), Err(IoErrorKind::Gone));
     assert_eq!(kind_of(&submit(&*busy, block(1))), Err(IoErrorKind::Gone), "nobody asks it again");

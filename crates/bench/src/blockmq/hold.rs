@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use corewise_blockmq::Queue;
+use corewise_blockmq::{Queue, Released};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Mutex, Parker, time};
 use corewise_topology::Machine;
@@ -37,7 +37,7 @@ pub fn one(job: &Job, hold: Hold, load: bool) -> Result<Line, BenchError> {
             Hold::Quiesce => queue.unquiesce(),
             Hold::Freeze => queue.unfreeze(),
         };
-        debug_assert!(is_open, "nobody else holds it");
+        debug_assert_eq!(is_open, Ok(Released::Open), "nobody else holds it");
     };
     repeat(job, &setup, load, begin, end)
 }
@@ -58,7 +58,7 @@ pub fn many(job: &Job, queues: u16) -> Result<Option<Line>, BenchError> {
     let all: Vec<&Queue> = std::iter::once(setup.queue()).chain(&others).map(Arc::as_ref).collect();
     let end = || {
         for queue in &all {
-            queue.unquiesce();
+            queue.unquiesce().expect("it was quiesced a moment ago");
         }
     };
     repeat(job, &setup, true, || quiesce(&all), end).map(Some)

@@ -5,8 +5,18 @@ use std::time::Duration;
 use corewise_sync::context;
 
 use super::Queue;
+use crate::error::NotHeld;
 use crate::gate::{RunGate, Unquiesced};
 use crate::usage::Unfrozen;
+
+/// What an [unquiesce](Queue::unquiesce) or an [unfreeze](Queue::unfreeze) did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// It undid the last one: requests go on.
+    Open,
+    /// Another one is still in force.
+    StillHeld,
+}
 
 impl Queue {
     /// Keeps requests from the driver until [`Queue::unquiesce`], nested; returns once no dispatch
@@ -60,23 +70,22 @@ impl Queue {
         }
     }
 
-    /// Undoes one quiesce. The last one lets workers run every hardware queue on which requests
-    /// arrived meanwhile, and returns true. One too many changes nothing and is logged. Never
-    /// blocks; any context.
-    pub fn unquiesce(&self) -> bool {
+    /// Undoes one quiesce. The last one [opens](Released::Open) the queue, and lets workers run every hardware queue on
+    /// which requests arrived meanwhile. Never blocks; any context.
+    ///
+    /// # Errors
+    /// One too many: nobody had quiesced it.
+    pub fn unquiesce(&self) -> Result<Released, NotHeld> {
         match self.core.gate.unquiesce() {
             Unquiesced::Opened => {
                 // Look: behind the gate's OpenFence.
                 for hctx in self.core.hctxs() {
                     hctx.run_if_pending(&self.core);
                 }
-                true
+                Ok(Released::Open)
             }
-            Unquiesced::Nested => false,
-            Unquiesced::Underflow => {
-                tracing::warn!(queue = %self.core.name, "unquiesce without a quiesce; ignored");
-                false
-            }
+            Unquiesced::Nested => Ok(Released::StillHeld),
+            Unquiesced::Underflow => Err(self.not_held("unquiesce", "quiesce")),
         }
     }
 
@@ -129,12 +138,13 @@ impl Queue {
     /// # Panics
     /// As [`Queue::freeze`].
     #[track_caller]
+    #[must_use = "true obliges the caller to unfreeze"]
     pub fn freeze_timeout(&self, timeout: Duration) -> bool {
         refuse_in_atomic_section("freeze_timeout", "start_freeze");
         self.start_freeze();
         let empty = context::blocking("freeze", || self.core.usage.wait_empty_timeout(timeout));
         if !empty {
-            self.unfreeze();
+            self.thaw();
         }
         empty
     }
@@ -152,21 +162,31 @@ impl Queue {
         }
     }
 
-    /// Undoes one freeze; the last one lets in the waiters outside and returns true. One too many
-    /// changes nothing and is logged. Never blocks; any context.
-    pub fn unfreeze(&self) -> bool {
+    /// Undoes one freeze. The last one [opens](Released::Open) the queue, and lets in the requests that wait outside.
+    /// Never blocks; any context.
+    ///
+    /// # Errors
+    /// One too many: nobody had frozen it.
+    pub fn unfreeze(&self) -> Result<Released, NotHeld> {
         match self.core.usage.unfreeze() {
             Unfrozen::Thawed => {
                 self.core.let_in();
                 self.run_all_async();
-                true
+                Ok(Released::Open)
             }
-            Unfrozen::Nested => false,
-            Unfrozen::Underflow => {
-                tracing::warn!(queue = %self.core.name, "unfreeze without a freeze; ignored");
-                false
-            }
+            Unfrozen::Nested => Ok(Released::StillHeld),
+            Unfrozen::Underflow => Err(self.not_held("unfreeze", "freeze")),
         }
+    }
+
+    /// Undoes the caller's own freeze.
+    pub(super) fn thaw(&self) {
+        // An error only where somebody else's unfreeze was one too many, and undid the caller's: they were told nothing.
+        let _released = self.unfreeze();
+    }
+
+    fn not_held(&self, asked: &'static str, missing: &'static str) -> NotHeld {
+        NotHeld { queue: self.core.name.clone(), asked, missing }
     }
 
     /// Waits until every request that was submitted before has completed; those submitted
@@ -178,7 +198,7 @@ impl Queue {
     pub fn drain(&self) {
         refuse_in_atomic_section("drain", "start_freeze");
         self.freeze();
-        self.unfreeze();
+        self.thaw();
     }
 
     /// As [`Queue::drain`], for at most `timeout`: true where everything has completed.
@@ -186,11 +206,12 @@ impl Queue {
     /// # Panics
     /// As [`Queue::freeze`].
     #[track_caller]
+    #[must_use = "false: there are requests still"]
     pub fn drain_timeout(&self, timeout: Duration) -> bool {
         refuse_in_atomic_section("drain_timeout", "start_freeze");
         let empty = self.freeze_timeout(timeout);
         if empty {
-            self.unfreeze();
+            self.thaw();
         }
         empty
     }

@@ -16,6 +16,7 @@ use corewise_topology::{Machine, Subscription};
 use crate::complete::nest;
 use crate::device::BlockDevice;
 use crate::driver::Driver;
+use crate::error::{NowaitError, Refused};
 use crate::gate::Recheck;
 use crate::geometry::Geometry;
 use crate::plug;
@@ -25,6 +26,7 @@ use crate::stats::{DiskStats, HctxStats};
 
 pub use builder::QueueBuilder;
 pub(crate) use core::Core;
+pub use hold::Released;
 pub(crate) use hold::refuse_in_atomic_section;
 
 /// A multi-queue block device: per-CPU software queues over the hardware queues of a [`Driver`].
@@ -105,11 +107,19 @@ impl Queue {
     /// waiting outside; and where it is full, instead of the caller's waiting for room. (The kernel's `REQ_NOWAIT`.)
     ///
     /// # Errors
-    /// The request, where somebody keeps the queue frozen, or it is [full](QueueBuilder::nr_requests).
-    pub fn submit_nowait(&self, rq: Request) -> Result<(), Box<Request>> {
+    /// The request, where somebody keeps the queue [frozen](NowaitError::Frozen), or it is [full](NowaitError::Full).
+    pub fn submit_nowait(&self, rq: Request) -> Result<(), Refused> {
         let (core, slot) = (&self.core, self.core.here());
-        if !core.usage.has_room(slot) || !core.usage.enter(slot) {
-            return Err(Box::new(rq));
+        let refused = |rq, error| Err(Refused { request: Box::new(rq), error });
+        // Before the room: outside of a frozen queue it may be full, too.
+        if core.usage.is_frozen() {
+            return refused(rq, NowaitError::Frozen);
+        }
+        if !core.usage.has_room(slot) {
+            return refused(rq, NowaitError::Full);
+        }
+        if !core.usage.enter(slot) {
+            return refused(rq, NowaitError::Frozen);
         }
         match core.accept(slot, rq) {
             Some(pending) => core.send(pending),

@@ -28,13 +28,9 @@ impl Queue {
         refuse_in_atomic_section("hold_still", "start_freeze");
         // Freeze first: while it waits, what is inside has to be dispatched.
         self.freeze();
-        let _unfreeze = Undo(|| {
-            self.unfreeze();
-        });
+        let _unfreeze = Undo(|| self.thaw());
         self.quiesce();
-        let _unquiesce = Undo(|| {
-            self.unquiesce();
-        });
+        let _unquiesce = Undo(|| drop(self.unquiesce()));
         f()
     }
 

@@ -91,8 +91,8 @@ impl Lane {
             }
             3 => {
                 for rq in requests {
-                    if let Err(rq) = queue.submit_nowait(rq) {
-                        queue.submit(*rq);
+                    if let Err(refused) = queue.submit_nowait(rq) {
+                        queue.submit(*refused.request);
                     }
                 }
             }

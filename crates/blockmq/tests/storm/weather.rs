@@ -17,32 +17,32 @@ pub fn disturb(disks: &[(Arc<Queue>, Arc<Platter>)], machine: &Machine, rng: &mu
         0 => {
             queue.quiesce();
             assert!(queue.is_quiesced());
-            queue.unquiesce();
+            queue.unquiesce().unwrap();
         }
         1 => {
             queue.quiesce_nowait();
             queue.quiesce_nowait();
-            queue.unquiesce();
+            queue.unquiesce().unwrap();
             queue.run_all_async();
-            queue.unquiesce();
+            queue.unquiesce().unwrap();
         }
         2 => {
             queue.freeze();
             assert_eq!(platter.had(), 0, "the driver of a frozen queue has requests");
-            queue.unfreeze();
+            queue.unfreeze().unwrap();
         }
         3 => {
             if queue.freeze_timeout(Duration::ZERO) {
-                queue.unfreeze();
+                queue.unfreeze().unwrap();
             }
         }
         4 => {
             // The order that cannot deadlock.
             queue.quiesce_nowait();
             queue.start_freeze();
-            queue.unquiesce();
+            queue.unquiesce().unwrap();
             queue.drain();
-            queue.unfreeze();
+            queue.unfreeze().unwrap();
         }
         5 => {
             let how = match rng.below(5) {
@@ -74,7 +74,7 @@ pub fn disturb(disks: &[(Arc<Queue>, Arc<Platter>)], machine: &Machine, rng: &mu
         10 => {
             let all: Vec<&Queue> = disks.iter().map(|(queue, _)| &**queue).collect();
             Queue::quiesce_all(&all);
-            all.iter().for_each(|queue| _ = queue.unquiesce());
+            all.iter().for_each(|queue| _ = queue.unquiesce().unwrap());
         }
         11 => queue.hold_still(|| {
             assert_eq!(queue.stats().iter().map(|s| s.in_flight).sum::<u64>(), 0);
