@@ -150,7 +150,7 @@ impl Hctx {
 
     pub(super) fn run_as_worker(&self, core: &Core) {
         let ran = self.run(core, false, BUDGET_WORKER);
-        self.count(core, self.some_slot(core), ran);
+        self.count(core, core.layout.some_slot_of(self.index), ran);
         match ran {
             Ran::HandOver { .. } => self.run_async(core),
             // Nobody will tell us, so we have to ask again, though not with a core of our own.
@@ -168,7 +168,7 @@ impl Hctx {
             return None;
         }
         let ran = self.run(core, false, 1);
-        self.account(core, self.some_slot(core), ran);
+        self.account(core, core.layout.some_slot_of(self.index), ran);
         Some(ran)
     }
 
@@ -194,11 +194,6 @@ impl Hctx {
         ran
     }
 
-    /// A slot in whose counters a run is counted that nobody's CPU asked for.
-    fn some_slot(&self, core: &Core) -> usize {
-        core.layout.slots_of(self.index).start
-    }
-
     fn account(&self, core: &Core, slot: usize, ran: Ran) {
         self.count(core, slot, ran);
         if let Ran::HandOver { .. } | Ran::Busy { .. } = ran {
@@ -221,7 +216,7 @@ impl Hctx {
     /// been issued by the caller.
     pub(crate) fn run_if_pending(&self, core: &Core) {
         if self.has_pending() {
-            bump(&core.visitor_stats.of(self.some_slot(core)).after_unquiesce);
+            bump(&core.visitor_stats.of(core.layout.some_slot_of(self.index)).after_unquiesce);
             self.run_async(core);
         }
     }

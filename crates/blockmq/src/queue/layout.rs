@@ -82,6 +82,12 @@ impl Layout {
         begin.min(end)..end
     }
 
+    /// A slot in whose counters a run is counted that nobody's CPU asked for: one of the hardware queue's own, or that
+    /// of the first CPU where it has none, or seems to.
+    pub(crate) fn some_slot_of(&self, hctx: usize) -> usize {
+        self.slots_of(hctx).next().unwrap_or(0)
+    }
+
     /// Whether the CPU of a slot is online.
     pub(crate) fn is_online(&self, slot: usize) -> bool {
         self.online[slot].load(Ordering::Relaxed)
@@ -95,5 +101,21 @@ impl Layout {
     /// The CPUs of a hardware queue.
     pub(crate) fn cpus_of(&self, hctx: usize) -> &[u32] {
         &self.map.cpus()[self.slots_of(hctx)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::CpuPlace;
+
+    #[test]
+    fn a_thread_that_sees_half_of_a_change_still_finds_a_slot_to_count_in() {
+        let place = |cpu| CpuPlace { node: 0, llc: 0, shard: 0, core: cpu, cpu };
+        let layout = Layout::new(CpuMap::new((0..2).map(place).collect()), &[0, 1]);
+        assert_eq!([0, 1, 2].map(|hctx| layout.some_slot_of(hctx)), [0, 1, 0]);
+        // `replace` makes one hardware queue of two, and hasn't said yet how many there are.
+        layout.first[1].store(2, Ordering::Relaxed);
+        assert_eq!([0, 1].map(|hctx| layout.some_slot_of(hctx)), [0, 0]);
     }
 }
