@@ -129,8 +129,8 @@ Benchmarks:
               queue and of many
 
 Every run is a process of its own. The runs of a round follow each other in random order, the first
-round doesn't count, and ratios are made of pairs of one round. docs/benchmarks.md says what each
-workload does. All workloads with all rounds take an hour, half of it for shutdown. Leave the
+round doesn't count, and ratios are made of pairs of one round. The pages of docs/results say
+what each workload does. All workloads with all rounds take an hour, half of it for shutdown. Leave the
 machine alone meanwhile. As root, calls and blockmq give their threads real-time priorities; else in
 calls a core is a lock that stands for it.
 
