@@ -99,11 +99,10 @@ const fn step(
     Step { name, what, check, needed_by_all: false }
 }
 
-/// Runs the tests that are built for a model checker: `--cfg CHECKER`, `tests/CHECKER_*.rs`.
+/// Runs the tests that are built for a model checker: `--cfg CHECKER`, `tests/CHECKER/main.rs`.
 fn models(run: &mut Run, checker: &str, adapt: fn(&mut Command)) -> Result<(), String> {
     let packages = workspace::packages_with_models(run.root(), checker)?;
-    let tests = format!("{checker}_*");
-    let mut args = vec!["test", "--locked", "--no-fail-fast", "--profile=model", "--test", &tests];
+    let mut args = vec!["test", "--locked", "--no-fail-fast", "--profile=model", "--test", checker];
     for package in &packages {
         args.extend(["-p", package]);
     }

@@ -30,20 +30,11 @@ pub(crate) fn target(root: &Path) -> PathBuf {
         .unwrap_or_else(|| root.join("target"))
 }
 
-/// The packages below `crates` that have a `tests/CHECKER_*.rs`, sorted.
+/// The packages below `crates` that have a `tests/CHECKER/main.rs`, sorted.
 pub(crate) fn packages_with_models(root: &Path, checker: &str) -> Result<Vec<String>, String> {
     let mut packages = Vec::new();
     for folder in entries(&root.join("crates"))? {
-        let tests = folder.join("tests");
-        if !tests.is_dir() {
-            continue;
-        }
-        let is_model = |path: &PathBuf| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name.strip_prefix(checker).is_some_and(|name| name.starts_with('_'))
-                && name.ends_with(".rs")
-        };
-        if entries(&tests)?.iter().any(is_model) {
+        if folder.join("tests").join(checker).join("main.rs").is_file() {
             packages.push(package_name(&folder.join("Cargo.toml"))?);
         }
     }

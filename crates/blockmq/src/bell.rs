@@ -14,7 +14,7 @@
 //! Without the fences both could read the old value: the request lies there, and the thread sleeps. The push
 //! and the store are `SeqCst`, and so are the two loads, so the language orders them and no instruction is
 //! needed for either fence. Of several pushers that find it asleep one takes the mark and rings.
-//! Checked by `tests/loom_bell.rs`, whose twin without fences loses the request.
+//! Checked by `tests/loom/bell.rs`, whose twin without fences loses the request.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -13,7 +13,7 @@
 //!
 //! Without the fences both could read the old value: the request lies there, and no worker comes any more. Requests
 //! are many, and pools end once, so the requester's fence is the light one. Both may do it: what they do
-//! is done by one at a time, and finds nothing the second time. Checked by `tests/loom_end.rs`.
+//! is done by one at a time, and finds nothing the second time. Checked by `tests/loom/end.rs`.
 
 use std::fmt;
 use std::marker::PhantomData;

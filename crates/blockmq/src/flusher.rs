@@ -14,7 +14,7 @@
 //! Wait comes before Join, and Join and End are read-modify-writes of one word, so they have one order and no
 //! fence is needed: a Join before the End makes that an Again, which finds the waiter; one behind it finds IDLE,
 //! and flushes itself. A waiter is taken only before a flush is submitted, so it is never told of one that began
-//! before it asked. (`tests/loom_flusher.rs`)
+//! before it asked. (`tests/loom/flusher.rs`)
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::inbox::{Batch, Inbox, Node};

@@ -63,7 +63,7 @@
 //! hardware queue that loses its last CPU finishes what its driver has, and hands the rest on.
 //!
 //! How that works without a lock, and why nothing is left behind, is argued in `src/README.md` and
-//! checked with loom in `tests/loom_*.rs`.
+//! checked with loom in `tests/loom/`.
 //!
 //! # What isn't promised
 //!

@@ -7,7 +7,7 @@
 //! fence is needed: either the reader's wait bit comes first, and the subtraction sees it and
 //! wakes; or the subtraction comes first, and the reader sees that there is room.
 //!
-//! Steps, races and proof: `load.md` beside this file. Model: `tests/loom_load.rs`.
+//! Steps, races and proof: `load.md` beside this file. Model: `tests/loom/load.rs`.
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Parker, Unparker};

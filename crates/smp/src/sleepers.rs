@@ -1,5 +1,5 @@
 //! The targets of a call to many that nobody has woken yet: the caller lists them, and it and the targets that have begun
-//! wake them. `README.md`, race 5; `tests/loom_sleepers.rs`.
+//! wake them. `README.md`, race 5; `tests/loom/sleepers.rs`.
 
 #![allow(unreachable_pub, reason = "only the models reach it")]
 

@@ -12,7 +12,7 @@
 //!
 //! Either Finish comes first, then Announce sees `DONE`; or Announce does, then Finish sees
 //! `WAITERS` and its Take waits for the lock under which the waker is pushed.
-//! `tests/loom_completion.rs`.
+//! `tests/loom/completion.rs`.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::task::{Context, Poll, Waker};

@@ -9,7 +9,7 @@
 //! has seen the end of that. So it sees what the user wrote before the hand-over, the slot too, or that the slot was
 //! emptied after: then the user is through.
 //!
-//! Models: `tests/loom_hazard.rs`.
+//! Models: `tests/loom/hazard.rs`.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

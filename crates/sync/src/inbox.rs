@@ -10,7 +10,7 @@
 //! * Take: one exchange with null (Acquire). Pushes are read-modify-writes of the head, so they
 //!   form one release sequence, and the take sees what every one of them wrote.
 //!
-//! Model: `tests/loom_inbox.rs`.
+//! Model: `tests/loom/inbox.rs`.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -22,7 +22,7 @@
 //!
 //! The slot belongs to the completer while `TAKING` is set and to the waiter while neither `TAKING` nor
 //! `WAKER` is. The one of the two that comes last, `complete` or `detach`, is told so by the word: it may
-//! free what the event stands in. `tests/loom_signal.rs`. (The waker's part follows the `AtomicWaker` of
+//! free what the event stands in. `tests/loom/signal.rs`. (The waker's part follows the `AtomicWaker` of
 //! the futures crate.)
 
 use std::fmt;

@@ -262,15 +262,13 @@ fn no_sleep_in_tests_can_fail() {
 
 /// A model that is built without its checker would be an ordinary test that proves little.
 fn models_only(file: &SourceFile) -> Vec<Finding> {
-    let name = file.path.rsplit('/').next().unwrap_or_default();
-    let is_test = file.path.contains("/tests/") && file.is_rust();
-    let checker = ["loom", "shuttle"].into_iter().find(|c| name.starts_with(&format!("{c}_")));
-    let Some(checker) = checker.filter(|_| is_test) else { return Vec::new() };
+    let root = |checker: &&str| file.path.ends_with(&format!("/tests/{checker}/main.rs"));
+    let Some(checker) = ["loom", "shuttle"].into_iter().find(root) else { return Vec::new() };
     let attribute = format!("#![cfg({checker})]");
     if file.lines.iter().any(|line| line.code.trim() == attribute) {
         return Vec::new();
     }
-    vec![file.finding(0, format!("a {checker} model is to have `{attribute}` near its top"))]
+    vec![file.finding(0, format!("{checker} models are to have `{attribute}` near the top"))]
 }
 
 #[test]
@@ -281,8 +279,9 @@ fn models_are_built_for_their_checker_only() {
 #[test]
 fn models_only_can_fail() {
     let found = |path, text| lines_found(models_only, path, text);
-    assert_eq!(found("crates/x/tests/loom_a.rs", "//! A.\n// #![cfg(loom)]\nfn f() {}\n"), [0]);
-    assert_eq!(found("crates/x/tests/shuttle_a.rs", "//! A.\n#![cfg(loom)]\n"), [0]);
-    assert!(found("crates/x/tests/loom_a.rs", "//! A.\n#![cfg(loom)]\n").is_empty());
+    let main = "crates/x/tests/loom/main.rs";
+    assert_eq!(found(main, "//! A.\n// #![cfg(loom)]\nfn f() {}\n"), [0]);
+    assert_eq!(found("crates/x/tests/shuttle/main.rs", "//! A.\n#![cfg(loom)]\n"), [0]);
+    assert!(found(main, "//! A.\n#![cfg(loom)]\n").is_empty());
     assert!(found("crates/x/tests/a.rs", "//! A.\n").is_empty());
 }

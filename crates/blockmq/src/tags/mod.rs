@@ -5,7 +5,7 @@
 //! * `user.rs`: a hardware queue with tags of its own, or with a fair share of a set that several have.
 //! * `policy.rs`: the numbers.
 //!
-//! `README.md` argues the protocols; `tests/loom_tags.rs` checks them.
+//! `README.md` argues the protocols; `tests/loom/tags.rs` checks them.
 
 mod bitmap;
 mod line;

@@ -8,7 +8,7 @@ use corewise_sync::atomic::{AtomicU32, Ordering};
 /// One counter of unfinished dependencies per device.
 ///
 /// Devices are plain indices here: the type knows nothing of graphs, so that it can be
-/// model-checked alone (`tests/loom_counters.rs`). No method blocks or allocates, except that
+/// model-checked alone (`tests/loom/counters.rs`). No method blocks or allocates, except that
 /// [`Counters::finish`] grows the caller's stack.
 #[derive(Debug)]
 pub struct Counters {

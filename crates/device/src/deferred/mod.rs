@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 /// The devices whose drivers asked to be called again later.
 ///
 /// Devices are opaque here, so that the type can be model-checked alone
-/// (`tests/loom_deferred.rs`). No method blocks for longer than its own short lock.
+/// (`tests/loom/deferred.rs`). No method blocks for longer than its own short lock.
 #[derive(Debug)]
 pub struct Deferred<D, R: RecheckPolicy = Recheck> {
     /// A: how often something was bound that a pending device may have waited for.

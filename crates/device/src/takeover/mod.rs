@@ -12,7 +12,7 @@ const TAKEN: u64 = 1;
 const MARK_BITS: u32 = 16;
 
 /// The place of a walker in a list, with a note of each element that he is through with. Knows
-/// nothing of the list, so that it can be model-checked alone (`tests/loom_takeover.rs`).
+/// nothing of the list, so that it can be model-checked alone (`tests/loom/takeover.rs`).
 ///
 /// Without a takeover a step costs one store and one exchange on a word that nobody else writes. No
 /// method blocks or allocates.

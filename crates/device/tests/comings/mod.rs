@@ -5,7 +5,7 @@
 //! * when all is quiet, a device that is up has all that it needs, and one that has all that it needs doesn't wait;
 //! * all of it ends.
 //!
-//! On real threads in `torture_comings.rs`, in shuttle's schedules in `shuttle_comings.rs`. The locks
+//! On real threads in `torture_comings.rs`, in shuttle's schedules in `tests/shuttle/random.rs`. The locks
 //! of the checks are standard ones, which are no scheduling points.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 

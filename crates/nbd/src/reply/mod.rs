@@ -7,7 +7,7 @@
 //! it leaves a note that the holder acts on before it lets go. Nobody ever waits for the right, so
 //! no small reply is stuck behind a lock that is held across a send.
 //!
-//! The protocol, its race and its proof are in `README.md` beside this file; `tests/loom_reply.rs`
+//! The protocol, its race and its proof are in `README.md` beside this file; `tests/loom/reply.rs`
 //! checks this very code.
 //!
 //! Guard letters are those of [`corewise_sync`].

@@ -6,7 +6,7 @@
 //! free one. A pop that sleeps through exactly 2^32 others would be fooled.
 //!
 //! Cells are never unmapped while the list is open, so a pop may read the link of a cell that somebody
-//! else has just taken; the exchange then fails. `tests/loom_free_list.rs`.
+//! else has just taken; the exchange then fails. `tests/loom/free_list.rs`.
 
 #![allow(unreachable_pub, reason = "only the models reach it")]
 

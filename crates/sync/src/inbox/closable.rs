@@ -4,7 +4,7 @@
 //! queue): such a circle ends only if nobody can push behind the last take. Closing is a value of the
 //! same word that pushes go to, so there is no moment between "it is open" and the push.
 //!
-//! Model: `tests/loom_inbox.rs`.
+//! Model: `tests/loom/inbox.rs`.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -7,7 +7,7 @@
 //! ([`Ring::take_this`]), by a look ([`Ring::look`]), or as a leftover ([`Ring::sweep`]). Nobody ever waits for a
 //! preempted appender or taker. `README.md` beside this file names the steps and argues them.
 //!
-//! Models: `tests/loom_ring.rs`.
+//! Models: `tests/loom/ring.rs`.
 
 mod look;
 

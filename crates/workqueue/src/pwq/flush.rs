@@ -23,7 +23,7 @@
 //! Either Leave comes first, and is counted again, or it finds the word changed and looks again. A thread that
 //! would be the last of a watched pair leaves under the lock, and tells those who wait: it has a
 //! reference to the queue by then, which may be gone once it has left. All others touch nothing after
-//! Leave. `tests/loom_flush.rs`; without Look, or with a Count in the other
+//! Leave. `tests/loom/flush.rs`; without Look, or with a Count in the other
 //! order, that model fails.
 
 use std::marker::PhantomData;

@@ -1,5 +1,5 @@
 //! The mixed scenario: threads that do to two queues and their items whatever can be done, in an
-//! order that chance decides, and the rules that hold all the same. `shuttle_mixed.rs` runs it in
+//! order that chance decides, and the rules that hold all the same. `tests/shuttle/random.rs` runs it in
 //! random schedules, `torture.rs` on the real machine.
 
 mod control;

@@ -1,4 +1,4 @@
-//! Doors into the limiter for `tests/loom_limiter.rs`.
+//! Doors into the limiter for `tests/loom/limiter.rs`.
 
 use corewise_sync::Mutex;
 use corewise_sync::fence::FencePolicy;

@@ -1,4 +1,4 @@
-//! Doors into the protocols for the models in `tests/loom_*.rs`: thin, and only there for them and for unit tests.
+//! Doors into the protocols for the models in `tests/loom/`: thin, and only there for them and for unit tests.
 
 mod broken;
 mod by_hand;

@@ -1,0 +1,7 @@
+//! Devices in thousands of random schedules.
+#![cfg(shuttle)]
+
+#[path = "../comings/mod.rs"]
+mod comings;
+
+mod random;

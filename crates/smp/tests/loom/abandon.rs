@@ -1,0 +1,28 @@
+//! Model: push, against the owner side being dropped (`src/README.md`, race 4).
+
+use corewise_smp::{CallFailed, Smp};
+use corewise_topology::Machine;
+use loom::thread;
+
+#[test]
+fn loom_every_waiter_ends_when_the_owner_is_dropped() {
+    let mut builder = loom::model::Builder::new();
+    // Three threads; see tests/loom/push_wake.rs.
+    builder.preemption_bound = Some(3);
+    builder.check(|| {
+        let machine = Machine::synthetic("core:1 pu:1").unwrap();
+        let (smp, mut targets) = Smp::stepped(&machine);
+        let target = targets.pop().unwrap();
+        let callers = [(); 2].map(|()| {
+            let smp = smp.clone();
+            thread::spawn(move || smp.call(0, || ()).ok())
+        });
+        drop(target);
+        for caller in callers {
+            // Refused, or accepted and failed: a waiter that never ended would deadlock the model.
+            if let Some(call) = caller.join().unwrap() {
+                assert!(matches!(call.wait(), Err(CallFailed::NotOnline { cpu: 0 })));
+            }
+        }
+    });
+}

@@ -1,0 +1,79 @@
+//! Hazard pointers under every interleaving: what a thread uses while its keeper ends isn't dropped before the thread
+//! is through.
+
+use std::mem::ManuallyDrop;
+use std::ptr;
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::cell::UnsafeCell;
+use corewise_sync::hazard::Hazards;
+use corewise_sync::{model::must_fail, thread};
+
+/// Written when it is dropped, so that loom sees who touches it at that time or after.
+struct Object(Arc<UnsafeCell<bool>>);
+
+// SAFETY: loom looks after the cell.
+unsafe impl Send for Object {}
+// SAFETY: as above.
+unsafe impl Sync for Object {}
+
+impl Object {
+    #[allow(clippy::arc_with_non_send_sync, reason = "it is what the model shares")]
+    fn new() -> Arc<Object> {
+        Arc::new(Object(Arc::new(UnsafeCell::new(false))))
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        // SAFETY: this is what the model is to show.
+        self.0.with_mut(|gone| unsafe { *gone = true });
+    }
+}
+
+/// A thread that uses two objects in turn, against the one that retires the first once its keeper is over. No other
+/// order helps it.
+fn used_in_turn(protected: bool) {
+    let hazards = Arc::<Hazards>::default();
+    let [first, second] = [(); 2].map(|()| Object::new());
+    let over = Arc::new(AtomicUsize::new(0));
+    // SAFETY: the copies aren't dropped, and protected where they are used.
+    let copies = [&first, &second].map(|object| ManuallyDrop::new(unsafe { ptr::read(object) }));
+    let user = {
+        let (hazards, over) = (Arc::clone(&hazards), Arc::clone(&over));
+        thread::spawn(move || {
+            for object in copies {
+                let cell = Arc::clone(&object.0);
+                let uses = |_: &Arc<Object>| {
+                    over.fetch_add(1, Ordering::Release);
+                    // SAFETY: this is what the model is to show.
+                    assert!(!cell.with(|gone| unsafe { *gone }), "the object is there");
+                };
+                if protected {
+                    // SAFETY: it isn't kept.
+                    unsafe { hazards.own() }.protect(&object, uses);
+                } else {
+                    uses(&object);
+                }
+            }
+        })
+    };
+    if over.load(Ordering::Acquire) > 0 {
+        hazards.retire(first);
+    }
+    user.join().expect("it ends");
+    drop(second);
+}
+
+/// A thread that retires something may find in the other's slot what that protects next: it has to learn from it that
+/// the first use is over.
+#[test]
+fn loom_hazard_what_is_protected_next_says_that_the_use_before_is_over() {
+    loom::model(|| used_in_turn(true));
+}
+
+#[test]
+fn loom_hazard_what_nobody_protects_is_gone_under_its_user() {
+    must_fail("loom_hazard_what_nobody_protects_is_gone_under_its_user", || used_in_turn(false));
+}

@@ -1,0 +1,11 @@
+//! The models of the primitives, in every interleaving: a file for each protocol.
+#![cfg(loom)]
+
+mod completion;
+mod epoch;
+mod fence;
+mod hazard;
+mod inbox;
+mod ring;
+mod signal;
+mod spin;
