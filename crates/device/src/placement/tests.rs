@@ -1,5 +1,5 @@
 //! Tests of the placer against synthetic machines; nothing here depends on real CPUs. Those of the
-//! whole way of a probe: `tests/placement.rs`.
+//! whole way of a probe: `tests/it/placement.rs`.
 
 use super::*;
 use corewise_topology::{CpuSet, Topology};

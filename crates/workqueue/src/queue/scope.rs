@@ -10,7 +10,7 @@
 //! is dropped) nor the value (taken by the handle, or dropped by whichever of worker and handle comes
 //! second; a handle that is forgotten keeps the task for ever, and nobody drops the value).
 //!
-//! `tests/scoped.rs` runs under Miri too, as far as that is quick enough:
+//! `tests/it/scoped.rs` runs under Miri too, as far as that is quick enough:
 //!
 //! ```text
 //! MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks" \

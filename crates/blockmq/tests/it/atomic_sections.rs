@@ -1,0 +1,144 @@
+//! What must not block and does is reported with both sites: where it blocks, and the section that it is in.
+#![cfg(all(not(loom), debug_assertions))]
+#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
+
+use std::sync::Arc;
+
+use crate::common::{Held, Rig, block};
+use corewise_blockmq::{BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, Queue, Started};
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::context::{self, AtomicSection};
+use corewise_sync::{Completion, Mutex};
+use corewise_topology::Machine;
+
+fn by_hand(driver: &Held) -> Arc<Queue> {
+    let machine = Machine::synthetic("l3:1 core:2 pu:1").unwrap();
+    Queue::builder(&machine, Arc::new(driver.clone())).build_by_hand()
+}
+
+#[test]
+fn a_dispatch_that_blocks_is_reported_with_both_sites() {
+    let driver = Held::default();
+    let queue = by_hand(&driver);
+    let there = Completion::new();
+    there.complete();
+    driver.instead(move |rq| {
+        there.wait();
+        rq.complete(Ok(()));
+        Dispatch::Started
+    });
+    queue.submit(block(1));
+    let before = context::violations();
+    queue.step(0);
+    assert_eq!(context::violations(), before + 1);
+    let violation = context::take_violation().unwrap();
+    assert!(violation.blocked.location.file().ends_with("atomic_sections.rs"), "{violation}");
+    assert_eq!(violation.blocked.what, "Completion::wait");
+    assert_eq!(violation.section.what, "dispatch of block requests");
+    assert!(violation.section.location.file().ends_with("dispatch.rs"), "{violation}");
+}
+
+#[test]
+fn a_completion_function_that_blocks_is_reported_with_both_sites() {
+    // The sleeping lock on the completion path: what cost three quarters of the throughput.
+    let driver = Held::default();
+    let queue = by_hand(&driver);
+    let there = Completion::new();
+    there.complete();
+    queue.submit(block(1).on_complete(move |_| there.wait()));
+    queue.step(0);
+    driver.finish_all();
+    let violation = context::take_violation().unwrap();
+    assert_eq!(violation.blocked.what, "Completion::wait");
+    assert_eq!(violation.section.what, "completion of a block request");
+}
+
+#[test]
+fn rule_16_a_queue_that_registers_for_cpu_changes_in_an_atomic_section_is_reported_with_both_sites()
+{
+    // The second published patch did this: cpuhp registration, which sleeps, under a raw spinlock.
+    let machine = Machine::synthetic("l3:1 core:2 pu:1").unwrap();
+    let section = AtomicSection::enter("raw spinlock");
+    let queue = Queue::builder(&machine, Arc::new(Held::default())).build_by_hand();
+    drop(section);
+    drop(queue);
+    let violation = context::take_violation().unwrap();
+    assert_eq!(violation.blocked.what, "QueueBuilder::build_by_hand");
+    assert!(violation.blocked.location.file().ends_with("atomic_sections.rs"), "{violation}");
+    assert_eq!(violation.section.what, "raw spinlock");
+}
+
+#[test]
+fn what_waits_for_requests_is_refused_in_an_atomic_section_and_leaves_nothing_behind() {
+    let queue = by_hand(&Held::default());
+    type Wait = fn(&Queue);
+    let waits: [(&str, Wait); 8] = [
+        ("quiesce", Queue::quiesce),
+        ("wait_quiesced", Queue::wait_quiesced),
+        ("quiesce_all", |queue| Queue::quiesce_all(&[queue])),
+        ("freeze", Queue::freeze),
+        ("drain", Queue::drain),
+        ("hold_still", |queue| queue.hold_still(|| ())),
+        ("update_hw_queues", |queue| {
+            queue.update_hw_queues(1);
+        }),
+        ("wait_drained", Queue::wait_drained),
+    ];
+    for (what, wait) in waits {
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _section = AtomicSection::enter("a dispatch");
+            wait(&queue);
+        }));
+        assert!(refused.is_err(), "{what} would have waited for itself");
+        let violation = context::take_violation().unwrap();
+        assert_eq!((violation.blocked.what, violation.section.what), (what, "a dispatch"));
+    }
+    assert!(!queue.is_quiesced());
+    queue.submit(block(1));
+    assert_eq!(queue.inside(), 1, "it is not frozen either");
+}
+
+/// A driver that may block, and does.
+struct Sleepy {
+    /// A: it was called inside of an atomic section.
+    in_section: Arc<AtomicBool>,
+    lock: Mutex<()>,
+}
+
+impl Driver for Sleepy {
+    fn kind(&self) -> &'static str {
+        "sleepy"
+    }
+    fn geometry(&self) -> Geometry {
+        Geometry::new(1 << 30)
+    }
+    fn may_block(&self) -> bool {
+        true
+    }
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        self.in_section.fetch_or(context::in_atomic_section(), Ordering::SeqCst);
+        context::blocking("a slow disk", || drop(self.lock.lock()));
+        rq.complete(Ok(()));
+        Dispatch::Started
+    }
+}
+
+#[test]
+fn rule_12_a_driver_that_may_block_is_never_run_from_an_atomic_section() {
+    let rig = Rig::live();
+    let in_section = Arc::new(AtomicBool::new(false));
+    let queue = rig.queue(Sleepy { in_section: in_section.clone(), lock: Mutex::new(()) });
+    let (tx, rx) = std::sync::mpsc::channel();
+    // Submitted by a completion function, which is an atomic section.
+    let again = Arc::clone(&queue);
+    queue.submit(block(1).on_complete(move |_| {
+        again.submit(block(2).on_complete(move |done| tx.send(done).unwrap()));
+    }));
+    rx.recv_timeout(crate::common::STALL).unwrap().result.unwrap();
+    queue.flush().unwrap();
+    assert!(!in_section.load(Ordering::SeqCst));
+    // A quiesce waits for a dispatch that sleeps, too.
+    queue.quiesce();
+    queue.unquiesce().unwrap();
+    queue.drain();
+}

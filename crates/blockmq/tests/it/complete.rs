@@ -1,0 +1,404 @@
+//! Where requests end, how they are looked for, and how they come back to the driver.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
+
+use std::sync::{Arc, mpsc};
+
+use crate::common::{Held, Rig, STALL, block, submit, watched};
+use corewise_blockmq::drivers::Stripe;
+use corewise_blockmq::{
+    BlockDevice, BlockDeviceExt, Completed, Completer, Dispatch, Driver, Geometry, IoErrorKind,
+    IoStats, Op, Queue, Released, Request, RqAffinity, Started,
+};
+use corewise_smp::{CallTarget, Smp, Step};
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_topology::{Machine, current_cpu, pin_current_thread};
+
+/// A machine with more CPUs than the real one, two to a cache, where the test's thread sits on one of them.
+struct Caches {
+    machine: Machine,
+    smp: Smp,
+    targets: Vec<CallTarget>,
+    /// Shares a cache with this thread's CPU.
+    near: u32,
+    /// Doesn't.
+    far: u32,
+}
+
+impl Caches {
+    fn new() -> Self {
+        let here = current_cpu().expect("Linux tells");
+        pin_current_thread(&std::iter::once(here).collect()).unwrap();
+        let caches = (here / 2 + 2).max(4);
+        let machine = Machine::synthetic(&format!("l3:{caches} core:2 pu:1")).unwrap();
+        let (smp, targets) = Smp::stepped(&machine);
+        Self { machine, smp, targets, near: here ^ 1, far: (here ^ 2) | 1 }
+    }
+
+    fn queue(&self, driver: &Held, affinity: RqAffinity) -> (Arc<Queue>, Completer) {
+        let completer = Completer::new(&self.smp);
+        let queue = Queue::builder(&self.machine, Arc::new(driver.clone()))
+            .complete_with(&completer, affinity)
+            .build_by_hand();
+        (queue, completer)
+    }
+
+    /// Submits requests from far away, which the driver completes here.
+    fn run_far(&self, queue: &Queue, driver: &Held, n: u64) -> Vec<mpsc::Receiver<Completed>> {
+        let submit = |n| {
+            let (rq, ended) = watched(block(n));
+            queue.submit_on(self.far, rq);
+            ended
+        };
+        let ended = (0..n).map(submit).collect();
+        queue.step(0);
+        driver.finish_all();
+        ended
+    }
+
+    fn step(&mut self, cpu: u32) {
+        let target = self.targets.iter_mut().find(|target| target.cpu() == cpu).unwrap();
+        while let Step::Ran(_) = target.step() {}
+    }
+}
+
+#[test]
+fn rule_17_requests_end_at_their_submitter_by_one_call_for_all_that_gathers() {
+    let mut caches = Caches::new();
+    let driver = Held::default();
+    let (queue, completer) = caches.queue(&driver, RqAffinity::Cache);
+    let far = caches.far;
+    let ended = caches.run_far(&queue, &driver, 5);
+    assert!(ended.iter().all(|end| end.try_recv().is_err()), "they end over there");
+    assert_eq!(queue.stats()[0].in_flight, 5, "and keep their tags until then");
+    let stats = completer.stats();
+    assert_eq!((stats.sent, stats.calls, stats.refused), (5, 1, 0));
+    caches.step(far);
+    assert!(ended.iter().all(|end| end.try_recv().unwrap().result.is_ok()));
+    assert_eq!(queue.inside(), 0);
+    // The list is empty again: the next one calls again.
+    let next = caches.run_far(&queue, &driver, 1);
+    assert_eq!(completer.stats().calls, 2);
+    caches.step(far);
+    next[0].try_recv().unwrap().result.unwrap();
+}
+
+#[test]
+fn rule_17_within_a_cache_a_request_ends_where_it_is_completed_unless_that_is_forced() {
+    let mut caches = Caches::new();
+    let near = caches.near;
+    for (affinity, sent) in
+        [(RqAffinity::Cache, 0), (RqAffinity::Cpu, 1), (RqAffinity::Anywhere, 0)]
+    {
+        let driver = Held::default();
+        let (queue, completer) = caches.queue(&driver, affinity);
+        let (rq, ended) = watched(block(1));
+        queue.submit_on(near, rq);
+        queue.step(0);
+        driver.finish_all();
+        assert_eq!(completer.stats().sent, sent, "{affinity:?}");
+        caches.step(near);
+        ended.try_recv().unwrap().result.unwrap();
+    }
+}
+
+#[test]
+fn rule_17_the_list_of_a_cpu_that_has_left_is_drained_by_who_is_refused() {
+    let mut caches = Caches::new();
+    let far = caches.far;
+    let driver = Held::default();
+    let (queue, completer) = caches.queue(&driver, RqAffinity::Cache);
+    let leaving = caches.smp.cpu_offline(far);
+    caches.step(far);
+    assert!(leaving.is_complete());
+    let ended = caches.run_far(&queue, &driver, 1);
+    ended[0].try_recv().unwrap().result.unwrap();
+    assert_eq!(completer.stats().refused, 1);
+}
+
+#[test]
+fn rule_17_the_list_of_a_cpu_that_died_with_the_call_is_drained_all_the_same() {
+    let mut caches = Caches::new();
+    let far = caches.far;
+    let driver = Held::default();
+    let (queue, _completer) = caches.queue(&driver, RqAffinity::Cache);
+    let ended = caches.run_far(&queue, &driver, 3);
+    caches.targets.retain(|target| target.cpu() != far);
+    assert!(ended.iter().all(|end| end.try_recv().unwrap().result.is_ok()));
+    assert_eq!(queue.inside(), 0);
+}
+
+/// Requests of all CPUs, completed by threads that stand for none of them, while CPUs leave and come back: each ends
+/// once.
+#[test]
+fn rule_17_requests_end_once_while_cpus_leave_and_come() {
+    const REQUESTS: u64 = 20_000;
+    const CPUS: u32 = 8;
+    let rig = Rig::synthetic("l3:4 core:2 pu:1");
+    let smp = Smp::new(&rig.machine).unwrap();
+    let completer = Completer::new(&smp);
+    let driver = Held::default();
+    let queue = Queue::builder(&rig.machine, Arc::new(driver.clone()))
+        .complete_with(&completer, RqAffinity::Cpu)
+        .build(&rig.wq);
+    let ended: Arc<Vec<AtomicUsize>> =
+        Arc::new((0..REQUESTS).map(|_| AtomicUsize::new(0)).collect());
+    let left = Arc::new(AtomicUsize::new(REQUESTS as usize));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while left.load(Ordering::Acquire) != 0 {
+                    let rq = driver.requests.lock().pop_front();
+                    match rq {
+                        Some(rq) => rq.complete(Ok(())),
+                        None => std::thread::yield_now(),
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            for cpu in (0..CPUS).cycle() {
+                if left.load(Ordering::Acquire) == 0 {
+                    return;
+                }
+                smp.cpu_offline(cpu).wait();
+                std::thread::yield_now();
+                smp.cpu_online(cpu).unwrap();
+            }
+        });
+        for n in 0..REQUESTS {
+            let (ended, left) = (Arc::clone(&ended), Arc::clone(&left));
+            let rq = block(n).on_complete(move |done| {
+                ended[(done.offset / 512) as usize].fetch_add(1, Ordering::Relaxed);
+                left.fetch_sub(1, Ordering::Release);
+            });
+            queue.submit_on(n as u32 % CPUS, rq);
+        }
+    });
+    assert!(queue.drain_timeout(STALL), "{queue:?}");
+    assert!(ended.iter().all(|n| n.load(Ordering::Relaxed) == 1));
+    let stats = completer.stats();
+    assert!(stats.sent > 0 && stats.calls <= stats.sent, "{stats:?}");
+}
+
+/// Completes what it holds only where somebody polls.
+struct OnlyPolled(Held);
+
+impl Driver for OnlyPolled {
+    fn kind(&self) -> &'static str {
+        "polled"
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
+        self.0.queue_request(hctx, rq)
+    }
+
+    fn poll(&self, _hctx: usize) -> Option<usize> {
+        let found = self.0.held();
+        self.0.finish_all();
+        Some(found)
+    }
+}
+
+#[test]
+fn what_a_poll_finds_ends_on_the_thread_that_polls() {
+    let caches = Caches::new();
+    let completer = Completer::new(&caches.smp);
+    let driver = Held::default();
+    let queue = Queue::builder(&caches.machine, Arc::new(OnlyPolled(driver.clone())))
+        .complete_with(&completer, RqAffinity::Cpu)
+        .build_by_hand();
+    let (rq, ended) = watched(block(1));
+    queue.submit_on(caches.far, rq);
+    queue.step(0);
+    assert_eq!(queue.poll(), Some(1));
+    ended.try_recv().unwrap().result.unwrap();
+    assert_eq!(queue.poll(), Some(0));
+    assert_eq!(completer.stats().sent, 0);
+}
+
+#[test]
+fn a_request_of_a_device_that_never_interrupts_is_found_by_polling() {
+    let rig = Rig::live();
+    let queue = rig.queue(OnlyPolled(Held::default()));
+    for n in 0..100 {
+        queue.execute_polled(block(n)).result.unwrap();
+    }
+}
+
+#[test]
+fn where_a_device_cannot_be_polled_who_polls_waits() {
+    let rig = Rig::live();
+    let driver = Held::default();
+    let queue = rig.queue(driver.clone());
+    assert_eq!(queue.poll(), None);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| queue.execute_polled(block(1)));
+        while driver.held() == 0 {
+            std::thread::yield_now();
+        }
+        driver.finish_all();
+        waiter.join().unwrap().result.unwrap();
+    });
+}
+
+fn by_hand(driver: &Held, depth: u32) -> Arc<Queue> {
+    let machine = Machine::synthetic("core:1 pu:1").unwrap();
+    Queue::builder(&machine, Arc::new(driver.clone()))
+        .depth(depth)
+        .iostats(IoStats::Timed)
+        .build_by_hand()
+}
+
+#[test]
+fn rule_18_what_the_driver_gives_back_later_goes_before_all_others_in_its_order() {
+    let driver = Held::default();
+    let queue = by_hand(&driver, 2);
+    let ended: Vec<_> = (0..4).map(|n| submit(&*queue, block(n))).collect();
+    queue.step(0);
+    assert_eq!(driver.order(), [0, 1], "there are two tags");
+    let mut had: Vec<_> = driver.requests.lock().drain(..).collect();
+    let second = had.pop().unwrap();
+    had.pop().unwrap().requeue();
+    second.requeue();
+    assert_eq!(queue.stats()[0].in_flight, 0, "their tags are free");
+    queue.step(0);
+    assert_eq!(driver.order(), [0, 1, 0, 1]);
+    driver.finish_all();
+    queue.step(0);
+    assert_eq!(driver.order(), [0, 1, 0, 1, 2, 3]);
+    driver.finish_all();
+    assert!(ended.iter().all(|end| end.try_recv().unwrap().result.is_ok()));
+    let stats = queue.stats()[0];
+    assert_eq!((stats.requeues, stats.completed, stats.dispatched), (2, 4, 6));
+}
+
+#[test]
+fn rule_18_what_is_requeued_while_the_queue_is_quiesced_runs_after_the_unquiesce() {
+    let driver = Held::default();
+    let queue = by_hand(&driver, 2);
+    let ended = submit(&*queue, block(1));
+    queue.step(0);
+    queue.quiesce();
+    let had = driver.requests.lock().pop_front().unwrap();
+    had.requeue();
+    queue.step(0);
+    assert_eq!(driver.held(), 0);
+    assert_eq!(queue.unquiesce(), Ok(Released::Open));
+    queue.step(0);
+    driver.finish_one(Ok(()));
+    ended.try_recv().unwrap().result.unwrap();
+}
+
+#[test]
+fn rule_18_what_is_requeued_to_a_queue_that_is_gone_ends_as_gone() {
+    let driver = Held::default();
+    let queue = by_hand(&driver, 2);
+    let ended = submit(&*queue, block(1));
+    queue.step(0);
+    drop(queue);
+    let had = driver.requests.lock().pop_front().unwrap();
+    had.requeue();
+    assert_eq!(ended.try_recv().unwrap().result.unwrap_err().kind(), IoErrorKind::Gone);
+}
+
+/// The kernel's BLK_STS_RESOURCE: nothing of this queue will end and tell, and yet the request comes again.
+#[test]
+fn rule_18_a_shortage_of_what_anybody_has_is_asked_about_again_without_any_completion() {
+    let rig = Rig::live();
+    let driver = Held::default();
+    let queue = rig.queue(driver.clone());
+    let first = submit(&*queue, block(1));
+    while driver.held() == 0 {
+        std::thread::yield_now();
+    }
+    let asked = Arc::new(AtomicUsize::new(0));
+    driver.instead({
+        let asked = Arc::clone(&asked);
+        move |rq| {
+            if asked.fetch_add(1, Ordering::Relaxed) < 3 {
+                return Dispatch::NoResource(rq);
+            }
+            rq.complete(Ok(()));
+            Dispatch::Started
+        }
+    });
+    // The first one stays in the driver all the time.
+    submit(&*queue, block(2)).recv_timeout(STALL).expect("it comes again").result.unwrap();
+    assert_eq!(asked.load(Ordering::Relaxed), 4);
+    driver.keep();
+    driver.finish_all();
+    first.recv_timeout(STALL).unwrap().result.unwrap();
+}
+
+#[test]
+fn a_disk_counts_what_ended_by_operation_and_how_long_it_took() {
+    let driver = Held::default();
+    let queue = by_hand(&driver, 8);
+    let ends = [
+        submit(&*queue, Request::write(0, vec![1; 1024])),
+        submit(&*queue, Request::write(4096, vec![1; 512])),
+        submit(&*queue, block(3)),
+        submit(&*queue, Request::flush()),
+    ];
+    queue.step(0);
+    assert_eq!(queue.disk_stats(), Default::default(), "nothing has ended");
+    driver.finish_one(Ok(()));
+    driver.finish_one(Err(corewise_blockmq::IoError::new(IoErrorKind::Io(5))));
+    driver.finish_all();
+    assert!(ends.iter().all(|end| end.try_recv().is_ok()));
+    let stats = queue.disk_stats();
+    assert_eq!((stats.writes.requests, stats.writes.errors, stats.writes.bytes), (2, 1, 1024));
+    assert_eq!((stats.discards.requests, stats.discards.bytes), (1, 512));
+    assert_eq!((stats.flushes.requests, stats.of(Op::Read).requests), (1, 0));
+    for (op, of_op) in stats.all() {
+        assert_eq!(of_op.latency.count(), of_op.requests, "{op}: each was timed");
+    }
+    assert_eq!(stats.in_driver.count(), 4);
+    assert!(
+        stats.in_driver.longest()
+            <= stats
+                .writes
+                .latency
+                .longest()
+                .max(stats.discards.latency.longest())
+                .max(stats.flushes.latency.longest())
+    );
+}
+
+#[test]
+fn who_is_told_of_an_end_finds_it_counted() {
+    let rig = Rig::live();
+    let driver = Held::default();
+    driver.at_once();
+    let queue = rig.queue(driver);
+    for n in 1..=50 {
+        queue.execute(block(n)).result.unwrap();
+        assert_eq!(queue.disk_stats().discards.requests, n);
+    }
+    assert!(
+        queue.disk_stats().discards.latency.count() >= 50,
+        "one that is timed stands for others"
+    );
+}
+
+#[test]
+fn who_polls_a_device_that_stands_on_others_polls_those() {
+    let rig = Rig::live();
+    let (a, b) = (Held::default(), Held::default());
+    let below: Vec<Arc<dyn BlockDevice>> = vec![rig.queue(OnlyPolled(a)), rig.queue(OnlyPolled(b))];
+    let stripe = rig.queue(Stripe::new(below, 4096).unwrap());
+    // One request on both children.
+    for n in 0..20 {
+        stripe.execute_polled(Request::discard(n * 8192, 8192)).result.unwrap();
+    }
+    assert_eq!(stripe.poll(), Some(0));
+    assert_eq!(
+        rig.queue(Stripe::new(vec![rig.queue(Held::default())], 4096).unwrap()).poll(),
+        None
+    );
+}

@@ -1,0 +1,514 @@
+//! Opening files: what is refused, what is created, what is kept; and requests of threads that end.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
+
+use std::fs;
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::common::{Rig, STALL};
+use bytes::{Bytes, BytesMut};
+use corewise_blockmq::drivers::{
+    Direct, FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
+};
+use corewise_blockmq::{
+    AlignedBuf, BlockDevice, BlockDeviceExt, BufferPool, IoErrorKind, Op, Request,
+};
+
+fn open(rig: &Rig, options: FileOptions) -> Result<FileDriver, OpenError> {
+    FileDriver::open(options, &rig.wq)
+}
+
+#[track_caller]
+fn refused(rig: &Rig, options: FileOptions) -> String {
+    match open(rig, options) {
+        Ok(_) => panic!("it was opened"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn what_cannot_be_opened_is_said_with_its_path_and_leaves_nothing_behind() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("missing");
+    let message = refused(&rig, FileOptions::new(&missing));
+    assert!(message.contains("missing") && message.contains("give a size"), "{message}");
+    assert!(refused(&rig, FileOptions::new(dir.path())).contains("neither a regular file"));
+    assert!(refused(&rig, FileOptions::new("/dev/null").size(4096)).contains("neither"));
+    let nowhere = dir.path().join("no/such/folder/disk");
+    assert!(refused(&rig, FileOptions::new(nowhere).size(4096)).contains("creating it"));
+    assert!(refused(&rig, FileOptions::new(&missing).size(1000)).contains("multiple"));
+    assert!(refused(&rig, FileOptions::new(&missing).size(0)).contains("not zero"));
+    assert!(
+        refused(&rig, FileOptions::new(&missing).size(4096).block_size(1000)).contains("power")
+    );
+    assert!(
+        refused(&rig, FileOptions::new(&missing).size(4096).read_only(true)).contains("no such")
+    );
+    // Created, and then too large for any file system: removed again.
+    assert!(
+        refused(&rig, FileOptions::new(&missing).size(i64::MAX as u64 & !511)).contains("size")
+    );
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_fifo_is_refused_without_waiting_for_its_other_end() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fifo");
+    mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    for read_only in [true, false] {
+        let message = refused(&rig, FileOptions::new(&path).read_only(read_only));
+        assert!(message.contains("neither a regular file"), "{message}");
+    }
+}
+
+#[test]
+fn an_existing_file_keeps_its_content_and_its_size() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    fs::write(&path, vec![7; 4096]).unwrap();
+    let driver = open(&rig, FileOptions::new(&path).size(4096)).unwrap();
+    assert!(!driver.created());
+    let queue = rig.queue(driver);
+    assert!(queue.read_at(0, 4096).unwrap().iter().all(|&b| b == 7));
+    queue.drain();
+    drop(queue);
+    let error = open(&rig, FileOptions::new(&path).size(8192)).err().unwrap();
+    assert!(matches!(error.kind(), OpenErrorKind::SizeDiffers { found: 4096, asked: 8192 }));
+    fs::write(&path, vec![7; 4097]).unwrap();
+    assert!(refused(&rig, FileOptions::new(&path)).contains("4097"));
+    assert_eq!(fs::read(&path).unwrap(), vec![7; 4097]);
+}
+
+#[test]
+fn a_created_file_is_sparse_and_outlives_the_driver() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    for round in 0..2 {
+        let driver = open(&rig, FileOptions::new(&path).size(1 << 30)).unwrap();
+        assert_eq!(driver.created(), round == 0);
+        let queue = rig.queue(driver);
+        if round == 0 {
+            queue.execute(Request::write(1 << 29, vec![5; 512]).fua()).result.unwrap();
+        } else {
+            assert!(queue.read_at(1 << 29, 512).unwrap().iter().all(|&b| b == 5));
+        }
+        queue.drain();
+    }
+    assert!(fs::metadata(&path).unwrap().blocks() * 512 < 1 << 20);
+}
+
+#[test]
+fn a_file_is_one_servers_at_a_time() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    let first = open(&rig, FileOptions::new(&path).size(4096)).unwrap();
+    let at_once = || FileOptions::new(&path).lock_wait(Duration::ZERO);
+    let error = open(&rig, at_once()).err().unwrap();
+    assert!(matches!(error.kind(), OpenErrorKind::InUse), "{error}");
+    assert!(path.exists(), "the loser must not remove the winner's file");
+    drop(first);
+    let readers: Vec<_> =
+        (0..2).map(|_| open(&rig, FileOptions::new(&path).read_only(true)).unwrap()).collect();
+    let error = open(&rig, at_once()).err().unwrap();
+    assert!(matches!(error.kind(), OpenErrorKind::InUse), "{error}");
+    drop(readers);
+    open(&rig, at_once()).unwrap();
+}
+
+#[test]
+fn a_read_only_device_refuses_changes() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    fs::write(&path, vec![7; 4096]).unwrap();
+    let queue = rig.queue(open(&rig, FileOptions::new(&path).read_only(true)).unwrap());
+    assert!(queue.geometry().read_only);
+    assert_eq!(queue.write_at(0, vec![1; 512]).unwrap_err().kind(), IoErrorKind::ReadOnly);
+    assert!(queue.read_at(0, 512).unwrap().iter().all(|&b| b == 7));
+    queue.flush().unwrap();
+}
+
+#[test]
+fn a_block_size_of_4096_is_kept_to() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let options = FileOptions::new(dir.path().join("disk")).size(1 << 20).block_size(4096);
+    let queue = rig.queue(open(&rig, options).unwrap());
+    assert_eq!(queue.read_at(512, 4096).unwrap_err().kind(), IoErrorKind::InvalidInput);
+    queue.write_at(4096, vec![1; 4096]).unwrap();
+}
+
+#[test]
+fn a_discard_gives_space_back() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    for io in [IoPath::Auto, IoPath::Threads] {
+        let queue = rig.queue(open(&rig, FileOptions::new(&path).size(4 << 20).io(io)).unwrap());
+        queue.write_at(0, vec![1; 4 << 20]).unwrap();
+        queue.flush().unwrap();
+        let full = fs::metadata(&path).unwrap().blocks();
+        queue.discard(0, 4 << 20).unwrap();
+        let empty = fs::metadata(&path).unwrap().blocks();
+        assert!(empty < full, "{io:?}: {empty} of {full} blocks are left");
+        assert_eq!(fs::metadata(&path).unwrap().len(), 4 << 20);
+        // Drained, then dropped: closed and unlocked for the next round.
+        queue.drain();
+    }
+}
+
+#[test]
+fn a_file_truncated_behind_our_back_gives_errors_not_zeroes() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    for (i, io) in [IoPath::Auto, IoPath::Threads].into_iter().enumerate() {
+        let path = dir.path().join(format!("disk{i}"));
+        let queue = rig.queue(open(&rig, FileOptions::new(&path).size(8192).io(io)).unwrap());
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        let error = queue.read_at(2048, 4096).unwrap_err();
+        assert_eq!(error.kind(), IoErrorKind::Io(5));
+        assert!(error.to_string().contains("truncated"), "{error}");
+        queue.read_at(0, 4096).unwrap();
+    }
+}
+
+#[test]
+fn a_truncated_file_never_grows_by_what_is_written_and_no_flush_succeeds_from_then_on() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    for (i, io) in [IoPath::Auto, IoPath::Threads].into_iter().enumerate() {
+        let path = dir.path().join(format!("disk{i}"));
+        let queue = rig.queue(open(&rig, FileOptions::new(&path).size(16384).io(io)).unwrap());
+        queue.write_at(0, vec![7; 16384]).unwrap();
+        queue.flush().unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let length = || fs::metadata(&path).unwrap().len();
+        file.set_len(4096).unwrap();
+        // Behind the end, across it, and with holes to be made.
+        for error in [
+            queue.write_at(8192, vec![8; 4096]).unwrap_err(),
+            queue.write_at(0, vec![8; 8192]).unwrap_err(),
+            queue.execute(Request::write(12288, vec![8; 4096]).fua()).result.unwrap_err(),
+            queue.write_zeroes(4096, 4096).unwrap_err(),
+            queue.discard(12288, 4096).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), IoErrorKind::Io(5), "{error}");
+            let text = error.to_string();
+            assert!(text.contains("4096 bytes, and had 16384: it was truncated"), "{text}");
+        }
+        assert_eq!(length(), 4096, "it grew");
+        // The rest is still there, and can be changed.
+        queue.write_at(512, vec![9; 512]).unwrap();
+        assert_eq!(queue.read_at(0, 512).unwrap(), vec![7; 512]);
+        assert!(queue.flush().unwrap_err().to_string().contains("truncated"));
+        // Its length comes back, the data doesn't.
+        file.set_len(16384).unwrap();
+        queue.write_at(8192, vec![8; 4096]).unwrap();
+        let error = queue.flush().unwrap_err().to_string();
+        assert!(error.contains("has its size again, and not what it held"), "{error}");
+    }
+}
+
+#[test]
+fn a_flush_finds_a_file_truncated_though_nothing_was_written_since() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    for (i, io) in [IoPath::Auto, IoPath::Threads].into_iter().enumerate() {
+        let path = dir.path().join(format!("disk{i}"));
+        let queue = rig.queue(open(&rig, FileOptions::new(&path).size(8192).io(io)).unwrap());
+        queue.write_at(0, vec![7; 8192]).unwrap();
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(512).unwrap();
+        assert!(queue.flush().unwrap_err().to_string().contains("truncated"));
+    }
+}
+
+#[test]
+fn requests_of_threads_that_end_at_once_still_complete() {
+    // A ring cancels what its submitting thread left to be done in its name; such requests have to
+    // be carried on. Flushes and cold writes are the ones that the kernel doesn't do on the
+    // spot.
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    let mut file = fs::File::create(&path).unwrap();
+    file.seek(SeekFrom::Start((16 << 20) - 1)).unwrap();
+    file.write_all(&[0]).unwrap();
+    drop(file);
+    let queue = rig.queue(open(&rig, FileOptions::new(&path)).unwrap());
+    let (tx, rx) = mpsc::channel();
+    const THREADS: u64 = 200;
+    for n in 0..THREADS {
+        let (queue, tx) = (queue.clone(), tx.clone());
+        std::thread::spawn(move || {
+            for rq in [
+                Request::write(n * 4096, vec![n as u8; 4096]),
+                Request::flush(),
+                Request::write((8 << 20) + n * 4096, vec![n as u8; 4096]).fua(),
+            ] {
+                let tx = tx.clone();
+                queue.submit(rq.on_complete(move |done| tx.send(done.result).unwrap()));
+            }
+        })
+        .join()
+        .unwrap();
+    }
+    for _ in 0..3 * THREADS {
+        rx.recv_timeout(STALL).unwrap().unwrap();
+    }
+    for n in 0..THREADS {
+        for base in [0, 8 << 20] {
+            let data = queue.read_at(base + n * 4096, 4096).unwrap();
+            assert!(data.iter().all(|&b| b == n as u8));
+        }
+    }
+}
+
+#[test]
+fn a_ring_that_looks_before_it_sleeps_answers_as_any_other() {
+    let rig = Rig::live();
+    let dir = on_disk();
+    let path = dir.path().join("disk");
+    // Shorter than any request takes, and longer.
+    for at_most in [Duration::from_nanos(1), Duration::from_secs(3600)] {
+        let options = FileOptions::new(&path).size(1 << 20).busy_poll(at_most);
+        let queue = rig.queue(open(&rig, options).unwrap());
+        let (tx, rx) = mpsc::channel();
+        for n in 0..200 {
+            let (at, byte) = (n % 64 * 4096, n as u8);
+            queue.write_at(at, vec![byte; 4096]).unwrap();
+            // A request that comes while it looks is not left lying, though nobody rings.
+            for rq in [Request::flush(), Request::read(at, 4096), Request::read(at, 512)] {
+                let tx = tx.clone();
+                queue.submit(rq.on_complete(move |done| tx.send(done.into_data()).unwrap()));
+            }
+            for _ in 0..3 {
+                let data = rx.recv_timeout(STALL).unwrap().unwrap();
+                assert!(data.iter().all(|&b| b == byte));
+            }
+        }
+        // With nothing in flight it sleeps, and ends when it is told to.
+        queue.drain();
+    }
+}
+
+#[test]
+fn which_way_the_io_goes_is_told() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let options = FileOptions::new(dir.path().join("disk")).size(4096);
+    let threads = open(&rig, options.clone().io(IoPath::Threads)).unwrap();
+    assert_eq!(threads.io_path_in_use(), PathInUse::Threads);
+    assert_eq!(threads.io_path_in_use().to_string(), "pread/pwrite");
+    drop(threads);
+    let auto = open(&rig, options.clone()).unwrap().io_path_in_use();
+    let forced = open(&rig, options.io(IoPath::Uring)).is_ok();
+    assert_eq!(auto == PathInUse::Uring, forced, "auto takes io_uring where it is to be had");
+}
+
+#[test]
+fn a_driver_dropped_by_its_last_request_on_its_own_thread_ends_in_peace() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    for _ in 0..50 {
+        let queue = rig.queue(open(&rig, FileOptions::new(&path).size(1 << 20)).unwrap());
+        let (tx, rx) = mpsc::channel();
+        queue.submit(Request::flush().on_complete(move |done| tx.send(done.op).unwrap()));
+        drop(queue);
+        assert_eq!(rx.recv_timeout(STALL).unwrap(), Op::Flush);
+        // The lock goes with the driver, wherever that is dropped.
+        open(&rig, FileOptions::new(&path).lock_wait(STALL)).unwrap();
+    }
+}
+
+/// A folder on a file system that goes past its cache, if there is one here: the tests' own target is on
+/// disk, where the folder for temporary files may be in memory.
+fn on_disk() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+#[test]
+fn past_the_cache_every_memory_goes_in_pieces_and_sizes_of_any_kind() {
+    let rig = Rig::live();
+    let dir = on_disk();
+    for io in [IoPath::Auto, IoPath::Threads] {
+        let path = dir.path().join(format!("{io:?}"));
+        let options = FileOptions::new(&path).size(4 << 20).io(io);
+        let driver = open(&rig, options.clone()).unwrap();
+        let Some(align) = driver.direct() else {
+            // Where nothing goes past the cache, asking for it fails, and that is all there is to see.
+            drop(driver);
+            let error = open(&rig, options.direct(Direct::Always)).err().unwrap();
+            assert!(matches!(error.kind(), OpenErrorKind::NotDirect { .. }), "{error}");
+            continue;
+        };
+        let queue = rig.queue(driver);
+        // Small and large (through registered memory, and through memory of its own), aligned and not.
+        for (n, len) in [512, 4096, 16 << 10, 20 << 10, 1 << 20].into_iter().enumerate() {
+            let bytes: Vec<u8> = (0..len).map(|i| (i / 3 + n) as u8).collect();
+            let mut aligned = AlignedBuf::new(len, align.memory.max(4096) as usize);
+            aligned.extend_from_slice(&bytes);
+            let mut shifted = AlignedBuf::new(len + 1, 4096);
+            shifted.extend_from_slice(&[0]);
+            shifted.extend_from_slice(&bytes);
+            let shifted = Bytes::from_owner(shifted).slice(1..);
+            let (front, back) = bytes.split_at(len / 3);
+            let pieces = vec![front.to_vec().into(), back.to_vec().into()];
+            for rq in [
+                Request::write(8192, aligned),
+                Request::write(8192, shifted).fua(),
+                Request::write_vectored(8192, pieces),
+            ] {
+                queue.write_zeroes(0, 4 << 20).unwrap();
+                queue.execute(rq).result.unwrap();
+                assert!(queue.read_at(8192, len).unwrap() == bytes, "{io:?} {len}");
+                let into = AlignedBuf::new(len, 4096);
+                let done = queue.execute(Request::read_into(8192, len, into));
+                done.result.unwrap();
+                assert!(done.payload.buffers()[0].as_slice() == bytes, "{io:?} {len}");
+                // Head in front, so nothing of it is aligned, and in two pieces.
+                let head = BytesMut::from(&b"head"[..]);
+                let two = [(head.into(), len / 3), (BytesMut::new().into(), len - len / 3)];
+                let done = queue.execute(Request::read_vectored(8192, two));
+                done.result.unwrap();
+                let [first, second] = done.payload.buffers() else { panic!("{:?}", done.payload) };
+                assert_eq!(&first.as_slice()[..4], b"head");
+                assert!(first.as_slice()[4..] == *front && second.as_slice() == back);
+            }
+        }
+        // Another program reads the same by way of the cache.
+        queue.write_at(0, vec![5; 512]).unwrap();
+        assert_eq!(&fs::read(&path).unwrap()[..512], [5; 512]);
+        queue.drain();
+    }
+}
+
+#[test]
+fn buffers_of_a_pool_that_the_device_knows_are_as_any_others() {
+    let rig = Rig::live();
+    let dir = on_disk();
+    let pool = BufferPool::new(4, 16 << 10, 4096);
+    for (n, direct) in [Direct::Auto, Direct::Never].into_iter().enumerate() {
+        let path = dir.path().join(format!("disk{n}"));
+        let options = FileOptions::new(path).size(1 << 20).direct(direct).buffers(&pool);
+        let queue = rig.queue(open(&rig, options).unwrap());
+        let mut buffer = pool.get().unwrap();
+        buffer.extend_from_slice(&[7; 8192]);
+        let done = queue.execute(Request::write(4096, buffer));
+        done.result.unwrap();
+        drop(done.payload);
+        let mut head = pool.get().unwrap();
+        head.extend_from_slice(&[1; 512]);
+        let done = queue.execute(Request::read_into(4096, 8192, head));
+        done.result.unwrap();
+        let bytes = done.payload.buffers()[0].as_slice();
+        assert!(bytes[..512] == [1; 512] && bytes[512..] == [7; 8192]);
+        queue.drain();
+    }
+    let all: Vec<_> = std::iter::from_fn(|| pool.get()).collect();
+    assert_eq!(all.len(), 4, "all came back");
+}
+
+#[test]
+fn never_past_the_cache_where_it_was_not_wanted() {
+    let rig = Rig::live();
+    let dir = on_disk();
+    let options = FileOptions::new(dir.path().join("disk")).size(4096).direct(Direct::Never);
+    assert_eq!(open(&rig, options).unwrap().direct(), None);
+}
+
+#[test]
+fn requests_in_flight_do_not_see_each_others_bounced_bytes() {
+    let rig = Rig::live();
+    let dir = on_disk();
+    let queue =
+        rig.queue(open(&rig, FileOptions::new(dir.path().join("disk")).size(8 << 20)).unwrap());
+    let (tell, told) = mpsc::channel();
+    let all = |make: &dyn Fn(u64) -> Request| {
+        for n in 0..1000 {
+            let tell = tell.clone();
+            queue.submit(make(n).on_complete(move |done| tell.send(done).unwrap()));
+        }
+        (0..1000).map(|_| told.recv_timeout(STALL).unwrap()).collect::<Vec<_>>()
+    };
+    let byte = |n: u64| (n % 251) as u8;
+    for done in all(&|n| Request::write(n * 4096, vec![byte(n); 4096])) {
+        done.result.unwrap();
+    }
+    for done in all(&|n| Request::read(n * 4096, 4096)) {
+        let n = done.offset / 4096;
+        assert!(done.into_data().unwrap().iter().all(|&b| b == byte(n)), "block {n}");
+    }
+    queue.drain();
+}
+
+/// The other half of the next test: a server that acknowledges, and then is killed.
+#[test]
+#[ignore = "runs in a child process of the next test"]
+fn child_that_writes_flushes_and_waits_to_be_killed() {
+    let path = std::env::var_os("COREWISE_TEST_DISK").unwrap();
+    let rig = Rig::live();
+    let queue = rig.queue(open(&rig, FileOptions::new(path).size(1 << 20)).unwrap());
+    queue.write_at(0, vec![1; 64 << 10]).unwrap();
+    queue.flush().unwrap();
+    queue.execute(Request::write(64 << 10, vec![2; 4096]).fua()).result.unwrap();
+    // More that is never acknowledged, so that the kill finds the device at work.
+    for n in 0..100 {
+        queue.submit(Request::write((128 << 10) + n * 4096, vec![3; 4096]));
+    }
+    println!("acknowledged");
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn what_was_flushed_survives_a_killed_process_and_so_does_the_right_to_open_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "--nocapture"])
+        .arg("file::child_that_writes_flushes_and_waits_to_be_killed")
+        .env("COREWISE_TEST_DISK", &path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let acknowledged = lines.map_while(Result::ok).any(|line| line.contains("acknowledged"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(acknowledged, "the child died before it had acknowledged anything");
+    let rig = Rig::live();
+    // The child's requests in flight may hold the lock for a moment.
+    let queue = rig.queue(open(&rig, FileOptions::new(&path).lock_wait(STALL)).unwrap());
+    assert!(queue.read_at(0, 64 << 10).unwrap().iter().all(|&b| b == 1));
+    assert!(queue.read_at(64 << 10, 4096).unwrap().iter().all(|&b| b == 2));
+}
+
+#[test]
+fn what_a_read_has_found_missing_is_not_forgotten_when_the_file_has_its_length_again() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    for (i, io) in [IoPath::Auto, IoPath::Threads].into_iter().enumerate() {
+        let path = dir.path().join(format!("disk{i}"));
+        let queue = rig.queue(open(&rig, FileOptions::new(&path).size(8192).io(io)).unwrap());
+        queue.write_at(0, vec![7; 8192]).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(512).unwrap();
+        assert!(queue.read_at(4096, 512).unwrap_err().to_string().contains("truncated"));
+        file.set_len(8192).unwrap();
+        let error = queue.flush().unwrap_err().to_string();
+        assert!(error.contains("truncated") && error.contains("has its size again"), "{error}");
+    }
+}

@@ -1,0 +1,339 @@
+//! What is submitted inside a queue's own dispatch: it stays in the runner's hand, and goes the way of everything else
+//! where the runner has to stop.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
+
+use std::sync::{Arc, Weak, mpsc};
+
+use crate::common::{Held, Rig, Rng, STALL, block};
+use corewise_blockmq::drivers::{Memory, Partition};
+use corewise_blockmq::{
+    BlockDevice, Dispatch, Driver, Geometry, HctxStats, Queue, Released, Request, Started,
+};
+use corewise_sync::Mutex;
+use corewise_topology::Machine;
+
+/// Fewer than a visitor starts before a worker goes on.
+const CHAIN: usize = 200;
+
+/// Each one's completion submits the next; the last one tells how the queue was run till then.
+fn chain(queue: Arc<Queue>, left: usize, over: mpsc::Sender<HctxStats>) {
+    let next = Arc::clone(&queue);
+    queue.submit(Request::read(0, 512).on_complete(move |done| {
+        done.result.unwrap();
+        if left > 1 {
+            chain(next, left - 1, over);
+        } else {
+            over.send(next.stats()[0]).unwrap();
+        }
+    }));
+}
+
+/// Runs a chain on a queue, and says how often somebody found it run by another, and how often it was run.
+fn joined_by_a_chain(queue: &Arc<Queue>) -> (u64, u64) {
+    let (over, told) = mpsc::channel();
+    chain(Arc::clone(queue), CHAIN, over);
+    let stats = told.recv_timeout(STALL).unwrap();
+    queue.drain();
+    (stats.joined, stats.runs)
+}
+
+#[test]
+fn what_a_completion_submits_inside_its_queues_dispatch_is_published_to_nobody() {
+    let rig = Rig::synthetic("core:1 pu:1");
+    let queue = rig.queue(Memory::new(4096).unwrap());
+    assert_eq!(joined_by_a_chain(&queue), (0, 1));
+}
+
+#[test]
+fn nor_where_the_dispatch_of_a_device_below_is_in_between() {
+    let rig = Rig::synthetic("core:1 pu:1");
+    let below: Arc<dyn BlockDevice> = rig.queue(Memory::new(4096).unwrap());
+    let queue = rig.queue(Partition::new(below, 0, 4096).unwrap());
+    assert_eq!(joined_by_a_chain(&queue), (0, 1));
+}
+
+/// A driver that completes what it was given when it is told that this was all.
+#[derive(Default)]
+struct InCommit(Mutex<Vec<Started>>);
+
+impl Driver for InCommit {
+    fn kind(&self) -> &'static str {
+        "in commit"
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry::new(4096)
+    }
+
+    fn merges(&self) -> bool {
+        false
+    }
+
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        self.0.lock().push(rq);
+        Dispatch::Started
+    }
+
+    fn commit(&self, _hctx: usize) {
+        let all = std::mem::take(&mut *self.0.lock());
+        all.into_iter().for_each(|mut rq| {
+            rq.put_zeroes(512);
+            rq.complete(Ok(()));
+        });
+    }
+}
+
+#[test]
+fn what_is_submitted_in_the_commit_goes_with_the_next_pass() {
+    let rig = Rig::synthetic("core:1 pu:1");
+    let queue = rig.queue(InCommit::default());
+    // A pass each: a visitor makes eight, and workers the rest.
+    assert_eq!(joined_by_a_chain(&queue).0, 0);
+}
+
+fn by_hand(driver: &Held) -> Arc<Queue> {
+    let machine = Machine::synthetic("l3:1 core:4 pu:1").unwrap();
+    Queue::builder(&machine, Arc::new(driver.clone())).depth(8).build_by_hand()
+}
+
+fn settle(queue: &Queue) {
+    while (0..queue.hw_queues()).any(|hctx| queue.step(hctx).is_some()) {}
+}
+
+/// Submits block 0, whose completion, in the dispatch, does as it is told. Others complete at once.
+fn inside_a_dispatch(driver: &Held, queue: &Arc<Queue>, f: impl FnOnce(&Queue) + Send + 'static) {
+    let order = Arc::clone(&driver.order);
+    driver.instead(move |rq| {
+        order.lock().push(rq.offset() / 512);
+        rq.complete(Ok(()));
+        Dispatch::Started
+    });
+    let theirs = Arc::downgrade(queue);
+    queue.submit(block(0).on_complete(move |_| f(&theirs.upgrade().unwrap())));
+    assert!(queue.step(0).is_some());
+}
+
+#[test]
+fn stepped_one_by_one_or_as_a_batch_they_go_in_the_order_of_their_submission() {
+    let driver = Held::default();
+    let queue = by_hand(&driver);
+    inside_a_dispatch(&driver, &queue, |queue| {
+        queue.submit(block(1));
+        queue.submit_batch(&mut (2..5).map(block));
+        queue.submit(block(5));
+        queue.submit_batch(&mut (6..8).map(block));
+    });
+    settle(&queue);
+    assert_eq!(driver.order(), (0..8).collect::<Vec<_>>());
+    queue.drain();
+}
+
+#[test]
+fn stepped_what_the_runner_has_in_hand_when_its_queue_is_closed_waits_for_who_opens_it() {
+    let driver = Held::default();
+    let queue = by_hand(&driver);
+    inside_a_dispatch(&driver, &queue, |queue| {
+        queue.submit(block(1));
+        queue.quiesce_nowait();
+        queue.submit(block(2));
+    });
+    settle(&queue);
+    assert_eq!(driver.order(), [0]);
+    assert_eq!(queue.unquiesce(), Ok(Released::Open));
+    assert!(queue.step(0).is_some(), "who opens it has seen what is left");
+    assert_eq!(driver.order(), [0, 1, 2]);
+    queue.drain();
+
+    driver.order.lock().clear();
+    inside_a_dispatch(&driver, &queue, |queue| {
+        queue.submit(block(1));
+        queue.stop(0);
+        queue.submit(block(2));
+    });
+    settle(&queue);
+    assert_eq!(driver.order(), [0]);
+    queue.start(0);
+    assert!(queue.step(0).is_some(), "and so has who starts it");
+    assert_eq!(driver.order(), [0, 1, 2]);
+    queue.drain();
+}
+
+#[test]
+fn stepped_what_the_runner_has_in_hand_when_the_driver_panics_goes_on() {
+    let driver = Held::default();
+    let queue = by_hand(&driver);
+    let order = Arc::clone(&driver.order);
+    driver.instead(move |rq| {
+        let block = rq.offset() / 512;
+        order.lock().push(block);
+        rq.complete(Ok(()));
+        assert!(block != 0, "a panic on purpose");
+        Dispatch::Started
+    });
+    let theirs = Arc::downgrade(&queue);
+    queue.submit(block(0).on_complete(move |_| theirs.upgrade().unwrap().submit(block(1))));
+    settle(&queue);
+    assert_eq!(driver.order(), [0, 1]);
+    queue.drain();
+}
+
+/// What a random run knows of itself.
+struct World {
+    rng: Mutex<Rng>,
+    queue: Mutex<Weak<Queue>>,
+    /// What was submitted on each CPU and not started yet, in order.
+    waiting: Mutex<[Vec<u64>; 4]>,
+    /// How often the request of each block has ended.
+    ended: Mutex<Vec<u32>>,
+    /// What the driver keeps, and what it completes in the commit.
+    held: Mutex<(Vec<Started>, Vec<Started>)>,
+    /// How many quiesces and stops are to be undone.
+    closed: Mutex<(u32, [bool; 2])>,
+}
+
+/// Requests of one random run.
+const MOST: usize = 400;
+
+impl World {
+    fn chance(&self, one_in: u64) -> bool {
+        self.rng.lock().below(one_in) == 0
+    }
+
+    fn queue(&self) -> Arc<Queue> {
+        self.queue.lock().upgrade().unwrap()
+    }
+
+    fn submit(self: &Arc<Self>) {
+        let cpu = self.rng.lock().below(4) as usize;
+        let id = {
+            let mut ended = self.ended.lock();
+            if ended.len() == MOST {
+                return;
+            }
+            ended.push(0);
+            ended.len() as u64 - 1
+        };
+        self.waiting.lock()[cpu].push(id);
+        let this = Arc::clone(self);
+        self.queue().submit_on(
+            cpu as u32,
+            block(id).on_complete(move |done| {
+                done.result.unwrap();
+                this.ended.lock()[id as usize] += 1;
+                this.act();
+            }),
+        );
+    }
+
+    /// What a completion function does: often, something to the queue that it is called from.
+    fn act(self: &Arc<Self>) {
+        let what = self.rng.lock().below(12);
+        match what {
+            0..=3 => self.submit(),
+            4..=6 => (0..what).for_each(|_| self.submit()),
+            7 => {
+                self.closed.lock().0 += 1;
+                self.queue().quiesce_nowait();
+            }
+            8 => {
+                let hctx = self.rng.lock().below(2) as usize;
+                self.closed.lock().1[hctx] = true;
+                self.queue().stop(hctx);
+            }
+            9 => self.open(),
+            _ => {}
+        }
+    }
+
+    fn open(&self) {
+        let (quiesces, stopped) = std::mem::take(&mut *self.closed.lock());
+        for _ in 0..quiesces {
+            self.queue().unquiesce().unwrap();
+        }
+        (0..2).filter(|&hctx| stopped[hctx]).for_each(|hctx| self.queue().start(hctx));
+    }
+}
+
+struct Moody(Arc<World>);
+
+impl Driver for Moody {
+    fn kind(&self) -> &'static str {
+        "moody"
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry::new(1 << 20)
+    }
+
+    fn hw_queues(&self) -> usize {
+        2
+    }
+
+    fn merges(&self) -> bool {
+        false
+    }
+
+    fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
+        let world = &self.0;
+        if world.chance(10) {
+            return Dispatch::Busy(rq);
+        }
+        let id = rq.offset() / 512;
+        {
+            let mut waiting = world.waiting.lock();
+            let theirs = waiting.iter_mut().find(|list| list.contains(&id)).unwrap();
+            assert_eq!(theirs.remove(0), id, "hardware queue {hctx}: the order of its CPU");
+        }
+        if world.chance(3) {
+            world.held.lock().0.push(rq);
+        } else if world.chance(3) {
+            world.held.lock().1.push(rq);
+        } else {
+            rq.complete(Ok(()));
+        }
+        Dispatch::Started
+    }
+
+    fn commit(&self, _hctx: usize) {
+        let all = std::mem::take(&mut self.0.held.lock().1);
+        all.into_iter().for_each(|rq| rq.complete(Ok(())));
+    }
+}
+
+#[test]
+fn stepped_at_random_each_request_ends_once_and_each_cpus_start_in_their_order() {
+    for seed in 0..if cfg!(miri) { 3 } else { 300 } {
+        let world = Arc::new(World {
+            rng: Mutex::new(Rng::new(seed)),
+            queue: Mutex::default(),
+            waiting: Mutex::default(),
+            ended: Mutex::default(),
+            held: Mutex::default(),
+            closed: Mutex::default(),
+        });
+        let machine = Machine::synthetic("l3:1 core:4 pu:1").unwrap();
+        let driver = Arc::new(Moody(Arc::clone(&world)));
+        let queue = Arc::new(Queue::builder(&machine, driver).depth(5).build_by_hand());
+        *world.queue.lock() = Arc::downgrade(&queue);
+        loop {
+            let what = world.rng.lock().below(8);
+            match what {
+                0 => world.submit(),
+                1 => world.open(),
+                2 | 3 => {
+                    let next = world.held.lock().0.pop();
+                    if let Some(rq) = next {
+                        rq.complete(Ok(()));
+                    }
+                }
+                _ => drop(queue.step(usize::from(what.is_multiple_of(2)))),
+            }
+            let over = world.ended.lock().len() == MOST;
+            if over && queue.inside() == 0 {
+                break;
+            }
+        }
+        assert!(world.ended.lock().iter().all(|&times| times == 1), "seed {seed}");
+    }
+}

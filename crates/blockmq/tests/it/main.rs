@@ -1,0 +1,33 @@
+//! The block layer and its drivers, as a user of the crate sees them.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod atomic_sections;
+mod complete;
+mod drivers;
+mod dropped;
+mod durability;
+mod file;
+mod file_timeouts;
+mod hand;
+mod hotplug;
+mod inject;
+mod mirror;
+mod mirror_degraded;
+mod mirror_model;
+mod mirror_record;
+mod nested;
+mod null;
+mod partition;
+mod plug;
+mod requests;
+mod room;
+mod rules;
+mod stepped_queue;
+mod stepped_sched;
+mod stepped_shape;
+mod stepped_tags;
+mod timeout;
+mod whole;
+mod workers;

@@ -1,0 +1,139 @@
+//! Plugs: what a thread holds back, and when it lets go.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
+
+use crate::common::{Held, Rig, STALL, block, submit};
+use std::sync::Arc;
+
+use corewise_blockmq::drivers::{Memory, Partition};
+use corewise_blockmq::{BlockDevice, BlockDeviceExt, IoErrorKind, Op, Plug, Queue, Request};
+use corewise_sync::{Completion, context};
+
+fn merging() -> Held {
+    Held { merges: true, ..Held::default() }
+}
+
+#[test]
+fn what_is_submitted_under_a_plug_reaches_the_driver_at_its_end_in_one_piece() {
+    let rig = Rig::live();
+    let (held, other) = (merging(), Held::default());
+    let (queue, second) = (rig.queue(held.clone()), rig.queue(other.clone()));
+    let plug = Plug::start();
+    let inner = Plug::start();
+    let done: Vec<_> = (0..10).map(|n| submit(&*queue, block(n))).collect();
+    let elsewhere = submit(&*second, block(0));
+    drop(inner);
+    assert_eq!((held.held(), other.held(), queue.inside()), (0, 0, 0));
+    drop(plug);
+    assert_eq!((held.held(), other.held()), (1, 1), "ten became one");
+    held.finish_all();
+    other.finish_all();
+    assert!(done.into_iter().chain([elsewhere]).all(|done| done.recv().unwrap().result.is_ok()));
+    let _at_once = submit(&*queue, block(0));
+    assert_eq!(held.held(), 1, "without a plug nothing is held back");
+    held.finish_all();
+}
+
+#[test]
+fn a_thread_that_blocks_under_its_plug_lets_go_first() {
+    let rig = Rig::live();
+    let queue = rig.queue(Memory::new(1 << 20).unwrap());
+    let _plug = Plug::start();
+    // The wait is for the very request that is held back.
+    queue.write_at(0, vec![7; 512]).unwrap();
+    assert_eq!(queue.read_at(0, 512).unwrap(), vec![7; 512]);
+    let done = submit(&*queue, Request::read(0, 512));
+    assert!(done.try_recv().is_err());
+    context::blocking("test", || assert!(done.recv_timeout(STALL).is_ok()));
+    // In a region nothing is held back: nobody would say when it blocks.
+    context::blocking("test", || assert!(submit(&*queue, block(1)).try_recv().is_ok()));
+}
+
+#[test]
+fn enough_is_enough() {
+    let rig = Rig::live();
+    let held = Held::default();
+    let queue = rig.queue(held.clone());
+    let plug = Plug::start();
+    let few: Vec<_> = (0..31).map(|n| submit(&*queue, block(n))).collect();
+    assert_eq!(held.held(), 0);
+    let last = submit(&*queue, block(31));
+    assert_eq!(held.held(), 32, "the 32nd lets all go");
+    let large = submit(&*queue, Request::write(0, vec![0; 128 << 10]));
+    assert_eq!(held.held(), 33, "and so does a large one");
+    let flush = submit(&*queue, Request::flush());
+    assert_eq!(held.requests.lock().back().unwrap().op(), Op::Flush);
+    let by_hand = submit(&*queue, block(40));
+    plug.flush();
+    held.finish_all();
+    let all = few.into_iter().chain([last, large, flush, by_hand]);
+    assert!(all.map(|done| done.recv().unwrap()).all(|done| done.result.is_ok()));
+}
+
+#[test]
+fn a_queue_that_goes_under_a_plug_is_not_waited_for_and_what_is_held_back_is_told() {
+    let rig = Rig::live();
+    let queue = rig.queue(Memory::new(1 << 20).unwrap());
+    let plug = Plug::start();
+    let here = submit(&*queue, block(0));
+    drop(queue);
+    let told = |done: std::sync::mpsc::Receiver<_>| -> corewise_blockmq::Completed {
+        done.recv_timeout(STALL).unwrap()
+    };
+    told(here).result.unwrap();
+    drop(plug);
+    // Held back by a thread that isn't the one that drops the queue.
+    let queue = rig.queue(Held::default());
+    let (tx, rx) = std::sync::mpsc::channel();
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let theirs = queue.clone();
+    let thread = std::thread::spawn(move || {
+        let _plug = Plug::start();
+        tx.send(submit(&*theirs, block(0))).unwrap();
+        drop(theirs);
+        gone.recv().unwrap();
+    });
+    let there = rx.recv().unwrap();
+    while std::sync::Arc::strong_count(&queue) > 1 {
+        std::thread::yield_now();
+    }
+    drop(queue);
+    go.send(()).unwrap();
+    assert_eq!(told(there).result.unwrap_err().kind(), IoErrorKind::Gone);
+    thread.join().unwrap();
+}
+
+#[test]
+fn what_is_held_back_while_a_thread_lets_go_is_let_go_too_before_it_blocks() {
+    let rig = Rig::live();
+    let low = rig.queue(Memory::new(1 << 20).unwrap());
+    let up = rig.queue(Partition::new(low.clone(), 0, 1 << 19).unwrap());
+    let _plug = Plug::start();
+    // The part that the partition sends on is held back in its turn.
+    up.write_at(0, vec![7; 512]).unwrap();
+    assert_eq!(up.read_at(0, 512).unwrap(), vec![7; 512]);
+    // And what an end submits.
+    let (done, next) = (Arc::new(Completion::new()), low.clone());
+    let over = Arc::clone(&done);
+    low.submit(Request::read(0, 512).on_complete(move |_| {
+        next.submit(Request::read(512, 512).on_complete(move |_| over.complete()));
+    }));
+    done.wait();
+}
+
+#[test]
+fn a_thread_that_waits_for_room_holds_back_nothing_that_would_make_room() {
+    let rig = Rig::live();
+    let low = rig.queue(Memory::new(1 << 20).unwrap());
+    let partition = Partition::new(low, 0, 1 << 19).unwrap();
+    let up = Queue::builder(&rig.machine, Arc::new(partition)).nr_requests(4).build(&rig.wq);
+    let plug = Plug::start();
+    let mut done = vec![submit(&*up, Request::read(0, 512))];
+    for n in 1..20 {
+        let (rq, told) = crate::common::watched(Request::read(n * 1024, 512));
+        up.submit_batch(&mut [rq].into_iter());
+        done.push(told);
+    }
+    drop(plug);
+    assert!(done.into_iter().all(|done| done.recv_timeout(STALL).unwrap().result.is_ok()));
+}

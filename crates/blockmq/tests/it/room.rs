@@ -1,0 +1,227 @@
+//! A queue has room for so many requests; a submitter of more waits for room, if it may.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
+
+use std::sync::mpsc;
+use std::sync::{Arc, OnceLock, Weak};
+
+use crate::common::{Held, Rig, STALL, block, watched};
+use corewise_blockmq::{
+    BlockDevice, Dispatch, Driver, Geometry, NowaitError, Plug, Queue, Started,
+};
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::context::AtomicSection;
+
+const ROOM: u32 = 4;
+
+/// One CPU, with room for four.
+fn small(rig: &Rig, driver: &Held) -> Arc<Queue> {
+    Queue::builder(&rig.machine, Arc::new(driver.clone())).nr_requests(ROOM).build(&rig.wq)
+}
+
+fn rig() -> Rig {
+    Rig::synthetic("l3:1 core:1 pu:1")
+}
+
+fn until(mut is: impl FnMut() -> bool) {
+    while !is() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_thread_that_submits_more_than_there_is_room_for_waits_until_there_is() {
+    let (rig, driver) = (rig(), Held::default());
+    let queue = small(&rig, &driver);
+    let (tx, done) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..50 {
+                let tx = tx.clone();
+                queue.submit(block(n).on_complete(move |done| tx.send(done).unwrap()));
+            }
+        });
+        until(|| queue.inside() == u64::from(ROOM));
+        let mut ended = 0;
+        while ended < 50 {
+            let inside = queue.inside();
+            assert!(inside <= u64::from(ROOM), "{inside} inside");
+            if driver.held() > 0 {
+                driver.finish_one(Ok(()));
+                done.recv_timeout(STALL).unwrap().result.unwrap();
+                ended += 1;
+            }
+            std::thread::yield_now();
+        }
+    });
+}
+
+#[test]
+fn in_an_atomic_section_nobody_waits_for_room() {
+    let (rig, driver) = (rig(), Held::default());
+    let queue = small(&rig, &driver);
+    {
+        let _section = AtomicSection::enter("test");
+        (0..10).for_each(|n| queue.submit(block(n)));
+    }
+    assert_eq!(queue.inside(), 10);
+    let back = queue.submit_nowait(block(10)).unwrap_err();
+    assert_eq!(back.error, NowaitError::Full);
+    queue.start_freeze();
+    let back = queue.submit_nowait(*back.request).unwrap_err();
+    assert_eq!(
+        back.error,
+        NowaitError::Frozen,
+        "there is no room either, and more than that is missing"
+    );
+    queue.unfreeze().unwrap();
+    driver.finish_all();
+    queue.submit_nowait(*back.request).unwrap();
+    driver.finish_all();
+}
+
+#[test]
+fn outside_of_a_frozen_queue_there_is_room_for_as_many_and_then_who_comes_waits_for_the_thaw() {
+    let (rig, driver) = (rig(), Held::default());
+    driver.at_once();
+    let queue = small(&rig, &driver);
+    let (tx, done) = mpsc::channel();
+    let sent = AtomicU64::new(0);
+    queue.freeze();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..50 {
+                let tx = tx.clone();
+                queue.submit(block(n).on_complete(move |done| tx.send(done).unwrap()));
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        until(|| sent.load(Ordering::Relaxed) == u64::from(ROOM));
+        (0..1000).for_each(|_| std::thread::yield_now());
+        assert_eq!(sent.load(Ordering::Relaxed), u64::from(ROOM));
+        queue.unfreeze().unwrap();
+        for _ in 0..50 {
+            done.recv_timeout(STALL).unwrap().result.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_batch_that_is_larger_than_the_room_makes_its_own() {
+    let (rig, driver) = (rig(), Held::default());
+    driver.at_once();
+    let queue = small(&rig, &driver);
+    let (tx, done) = mpsc::channel();
+    let other = Arc::clone(&queue);
+    let thread = std::thread::spawn(move || {
+        other.submit_batch(&mut (0..50).map(|n| {
+            let tx = tx.clone();
+            block(n).on_complete(move |done| tx.send(done).unwrap())
+        }));
+    });
+    for _ in 0..50 {
+        done.recv_timeout(STALL).unwrap().result.unwrap();
+    }
+    thread.join().unwrap();
+}
+
+#[test]
+fn who_waits_for_room_in_a_queue_that_goes_is_answered_once_the_driver_is_done() {
+    let (rig, driver) = (rig(), Held::default());
+    let queue = small(&rig, &driver);
+    let (requests, done): (Vec<_>, Vec<_>) = (0..20).map(|n| watched(block(n))).unzip();
+    let weak: Weak<Queue> = Arc::downgrade(&queue);
+    let thread = std::thread::spawn(move || {
+        let plug = Plug::start();
+        let queue = weak.upgrade().unwrap();
+        requests.into_iter().for_each(|rq| queue.submit(rq));
+        // From here on the plug alone holds them.
+        drop(queue);
+        drop(plug);
+    });
+    until(|| driver.held() == ROOM as usize);
+    drop(queue);
+    driver.finish_all();
+    let ended = done.into_iter().map(|done| done.recv_timeout(STALL).unwrap().result);
+    assert_eq!(ended.filter(Result::is_ok).count(), ROOM as usize);
+    thread.join().unwrap();
+}
+
+/// May block, and submits ten requests to its own queue in the first commit, more than there is room for.
+#[derive(Default)]
+struct Feeds {
+    /// I: set before the first request.
+    queue: OnceLock<Weak<Queue>>,
+    /// I: freezes the queue before.
+    freezes: bool,
+    /// A: the first commit has begun.
+    began: AtomicU64,
+    /// I: set before the first request.
+    done: OnceLock<mpsc::Sender<()>>,
+}
+
+impl Driver for Feeds {
+    fn kind(&self) -> &'static str {
+        "feeds"
+    }
+    fn geometry(&self) -> Geometry {
+        Geometry::new(1 << 30)
+    }
+    fn may_block(&self) -> bool {
+        true
+    }
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        rq.complete(Ok(()));
+        Dispatch::Started
+    }
+    fn commit(&self, _hctx: usize) {
+        if self.began.fetch_add(1, Ordering::Relaxed) > 0 {
+            return;
+        }
+        let queue = self.queue.get().unwrap().upgrade().unwrap();
+        if self.freezes {
+            queue.start_freeze();
+        }
+        let done = self.done.get().unwrap();
+        for n in 0..5 {
+            let tell = || {
+                let done = done.clone();
+                move |_| done.send(()).unwrap()
+            };
+            queue.submit(block(n).on_complete(tell()));
+            queue.submit_batch(&mut std::iter::once(block(n).on_complete(tell())));
+        }
+        done.send(()).unwrap();
+    }
+}
+
+fn a_driver_feeds_its_own_queue(freezes: bool) {
+    let rig = rig();
+    let driver = Arc::new(Feeds { freezes, ..Feeds::default() });
+    let (tx, done) = mpsc::channel();
+    driver.done.set(tx).unwrap();
+    let queue = Queue::builder(&rig.machine, driver.clone()).nr_requests(ROOM).build(&rig.wq);
+    driver.queue.set(Arc::downgrade(&queue)).unwrap();
+    queue.submit(block(0));
+    let wait = || done.recv_timeout(STALL).expect("a runner waits for room that only it can make");
+    if freezes {
+        wait();
+        queue.freeze();
+        queue.unfreeze().unwrap();
+        queue.unfreeze().unwrap();
+        (0..10).for_each(|_| wait());
+    } else {
+        (0..11).for_each(|_| wait());
+    }
+    queue.drain();
+}
+
+#[test]
+fn a_driver_that_may_block_and_submits_to_its_own_full_queue_does_not_wait_for_room() {
+    a_driver_feeds_its_own_queue(false);
+}
+
+#[test]
+fn a_driver_that_may_block_and_submits_to_its_own_frozen_queue_does_not_wait_for_the_thaw() {
+    a_driver_feeds_its_own_queue(true);
+}

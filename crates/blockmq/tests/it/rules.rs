@@ -1,0 +1,201 @@
+//! Rules of the block layer's mechanism that no other test is named after; the table in `src/README.md` has all.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::{Held, Rig, STALL, block, submit, watched};
+use corewise_blockmq::{BlockDevice, Dispatch, NowaitError, Queue, Ran, Released};
+use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_topology::Machine;
+
+fn by_hand(driver: &Held) -> Arc<Queue> {
+    let machine = Machine::synthetic("l3:1 core:4 pu:1").unwrap();
+    Queue::builder(&machine, Arc::new(driver.clone())).depth(8).build_by_hand()
+}
+
+#[test]
+fn stepped_rule_6_a_dispatch_looks_at_the_gate_between_two_requests() {
+    let driver = Held::default();
+    let queue = by_hand(&driver);
+    let inner = Arc::clone(&queue);
+    driver.instead(move |rq| {
+        inner.quiesce_nowait();
+        rq.complete(Ok(()));
+        Dispatch::Started
+    });
+    let first = submit(&*queue, block(1));
+    let second = submit(&*queue, block(2));
+    assert_eq!(queue.step(0), Some(Ran::Done { passes: 1 }));
+    first.try_recv().unwrap().result.unwrap();
+    assert!(second.try_recv().is_err(), "it was started behind the quiesce");
+    driver.keep();
+    assert_eq!(queue.unquiesce(), Ok(Released::Open));
+    let _ = queue.step(0).unwrap();
+    assert_eq!(driver.order(), [2]);
+    driver.finish_all();
+}
+
+#[test]
+fn stepped_rule_7_many_queues_are_quiesced_together_and_opened_one_by_one() {
+    let drivers = [Held::default(), Held::default(), Held::default()];
+    let queues: Vec<_> = drivers.iter().map(by_hand).collect();
+    let refs: Vec<&Queue> = queues.iter().map(|queue| &**queue).collect();
+    Queue::quiesce_all(&refs);
+    for (n, queue) in queues.iter().enumerate() {
+        queue.submit(block(n as u64));
+        assert_eq!(queue.step(0), Some(Ran::Refused), "inserts go on, dispatch doesn't");
+    }
+    for (queue, driver) in queues.iter().zip(&drivers) {
+        assert_eq!(queue.unquiesce(), Ok(Released::Open));
+        let _ = queue.step(0).unwrap();
+        assert_eq!(driver.held(), 1);
+        driver.finish_all();
+    }
+}
+
+#[test]
+fn stepped_rule_8_the_unquiescer_dispatches_nothing_itself() {
+    let driver = Held::default();
+    let queue = by_hand(&driver);
+    queue.quiesce();
+    queue.submit(block(1));
+    let _ = queue.step(0);
+    assert_eq!(queue.unquiesce(), Ok(Released::Open));
+    assert_eq!(driver.held(), 0, "it would recurse, or block in an atomic section");
+    assert!(queue.step(0).is_some(), "it asks somebody else");
+    driver.finish_all();
+}
+
+#[test]
+fn stepped_rule_11_a_freeze_runs_what_is_inside_once_more() {
+    let driver = Held::with_queues(2);
+    let queue = by_hand(&driver);
+    assert_eq!((queue.step(0), queue.step(1)), (None, None));
+    queue.start_freeze();
+    assert!(queue.step(0).is_some() && queue.step(1).is_some());
+    queue.unfreeze().unwrap();
+}
+
+#[test]
+fn stepped_rule_11_start_to_freeze_then_unquiesce_then_wait_cannot_deadlock() {
+    let driver = Held::default();
+    driver.at_once();
+    let queue = by_hand(&driver);
+    queue.quiesce();
+    let inside = submit(&*queue, block(1));
+    let _ = queue.step(0);
+    queue.start_freeze();
+    let outside = submit(&*queue, block(2));
+    assert!(!queue.freeze_timeout(Duration::ZERO), "quiesced, it can't become empty");
+    queue.unquiesce().unwrap();
+    let _ = queue.step(0).unwrap();
+    queue.freeze();
+    inside.try_recv().unwrap().result.unwrap();
+    assert!(outside.try_recv().is_err());
+    queue.unfreeze().unwrap();
+    queue.unfreeze().unwrap();
+    let _ = queue.step(0).unwrap();
+    outside.try_recv().unwrap().result.unwrap();
+}
+
+#[test]
+fn stepped_a_request_that_must_not_wait_comes_back_from_a_frozen_queue() {
+    let driver = Held::default();
+    let queue = by_hand(&driver);
+    queue.start_freeze();
+    let (rq, done) = watched(block(1));
+    let back = queue.submit_nowait(rq).unwrap_err();
+    assert_eq!(back.error, NowaitError::Frozen);
+    assert!(done.try_recv().is_err(), "it is neither completed nor waiting outside");
+    queue.unfreeze().unwrap();
+    assert_eq!(queue.inside(), 0);
+    queue.submit_nowait(*back.request).unwrap();
+    let _ = queue.step(0).unwrap();
+    driver.finish_all();
+    done.recv().unwrap().result.unwrap();
+    let refused = watched(block(1 << 40));
+    queue.submit_nowait(refused.0).unwrap();
+    assert!(refused.1.recv().unwrap().result.is_err(), "what is refused completes as ever");
+    assert_eq!(queue.inside(), 0);
+}
+
+#[test]
+fn rule_13_who_asks_for_a_run_later_and_later_does_not_put_it_off() {
+    let rig = Rig::live();
+    let driver = Held::default();
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&asked);
+    // Busy, with nothing in flight: asked again by the submitter's run, a worker's, and then by the timer.
+    driver.instead(move |rq| {
+        if count.fetch_add(1, Ordering::SeqCst) < 3 {
+            return Dispatch::Busy(rq);
+        }
+        rq.complete(Ok(()));
+        Dispatch::Started
+    });
+    let queue = rig.queue(driver);
+    let (rq, done) = watched(block(1));
+    queue.submit(rq);
+    // Each would put the run off by an hour.
+    let result = loop {
+        queue.run_all_later(Duration::from_secs(3600));
+        match done.try_recv() {
+            Ok(done) => break done,
+            Err(_) if asked.load(Ordering::SeqCst) > 3 => break done.recv_timeout(STALL).unwrap(),
+            Err(_) => std::thread::yield_now(),
+        }
+    };
+    result.result.unwrap();
+    queue.drain();
+}
+
+#[test]
+fn rule_18_what_waits_goes_before_what_its_submitter_could_start_at_once() {
+    let rig = Rig::live();
+    let driver = Held::default();
+    let queue = rig.queue(driver.clone());
+    let first = Arc::new(AtomicU32::new(0));
+    let tries = Arc::clone(&first);
+    driver.instead(move |rq| {
+        tries.fetch_add(1, Ordering::Relaxed);
+        Dispatch::Busy(rq)
+    });
+    let one = submit(&*queue, block(1));
+    assert_ne!(first.load(Ordering::Relaxed), 0, "the submitter is the runner");
+    driver.keep();
+    let two = submit(&*queue, block(2));
+    while driver.held() != 2 {
+        std::thread::yield_now();
+    }
+    assert_eq!(driver.order(), [1, 2]);
+    driver.finish_all();
+    for done in [one, two] {
+        done.recv_timeout(STALL).unwrap().result.unwrap();
+    }
+}
+
+#[test]
+fn what_was_submitted_runs_though_the_iterator_of_its_batch_panics() {
+    let rig = Rig::live();
+    let driver = Held::default();
+    let queue = rig.queue(driver.clone());
+    let (rq, first) = watched(block(1));
+    let (held_back, second) = watched(block(2));
+    let mut batch = [rq, held_back].into_iter().chain(std::iter::from_fn(|| panic!("on purpose")));
+    let panicked =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| queue.submit_batch(&mut batch)));
+    assert!(panicked.is_err());
+    while driver.held() != 1 {
+        std::thread::yield_now();
+    }
+    driver.finish_all();
+    first.recv_timeout(STALL).unwrap().result.unwrap();
+    // It had not been taken in yet.
+    assert_eq!(
+        second.recv_timeout(STALL).unwrap().result.unwrap_err().kind(),
+        corewise_blockmq::IoErrorKind::Gone
+    );
+    queue.drain();
+}

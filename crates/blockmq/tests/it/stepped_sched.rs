@@ -1,0 +1,187 @@
+//! The `deadline` scheduler in a queue, stepped by hand. Its order by itself is tested in `src/sched/tests.rs`.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
+
+use std::sync::Arc;
+
+use crate::common::{Held, Rng, block};
+use corewise_blockmq::{
+    BlockDevice, BlockDeviceExt, Deadline, Dispatch, IoScheduler, Queue, Request,
+};
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_topology::Machine;
+
+fn by_hand(driver: &Held, depth: u32, tuning: Deadline) -> Arc<Queue> {
+    let machine = Machine::synthetic("l3:1 core:4 pu:1").unwrap();
+    Queue::builder(&machine, Arc::new(driver.clone()))
+        .depth(depth)
+        .scheduler(IoScheduler::Deadline(tuning))
+        .build_by_hand()
+}
+
+fn settle(queue: &Queue) {
+    for _ in 0..1000 {
+        if queue.step(0).is_none() {
+            return;
+        }
+    }
+    panic!("somebody always wants a run: {queue:?}");
+}
+
+/// A read of block `n`.
+fn read(n: u64) -> Request {
+    Request::read(n * 512, 512)
+}
+
+#[test]
+fn stepped_deadline_decides_when_there_is_a_tag_and_not_before() {
+    let driver = Held::default();
+    let queue = by_hand(&driver, 1, Deadline { fifo_batch: 2, ..Deadline::default() });
+    queue.submit(block(500));
+    settle(&queue);
+    for n in [90, 30, 60] {
+        queue.submit_on(0, block(n));
+    }
+    settle(&queue);
+    assert_eq!(driver.order(), [500]);
+    // These come last, while all tags are in use, and are nearer all the same.
+    queue.submit(read(7));
+    queue.submit(read(3));
+    settle(&queue);
+    while driver.held() != 0 {
+        driver.finish_one(Err(corewise_blockmq::IoError::from_errno(5)));
+        settle(&queue);
+    }
+    assert_eq!(driver.order(), [500, 3, 7, 90, 30, 60]);
+    assert_eq!(queue.inside(), 0);
+}
+
+#[test]
+fn stepped_rule_18_the_dispatch_list_goes_before_the_scheduler_and_a_flush_passes_it() {
+    let driver = Held::default();
+    let queue = by_hand(&driver, 8, Deadline::default());
+    driver.instead(Dispatch::Busy);
+    queue.submit(block(50));
+    settle_busy(&queue);
+    driver.keep();
+    queue.submit(block(10));
+    queue.submit(Request::flush());
+    settle(&queue);
+    // The request given back, the flush (which has offset 0), then what the scheduler has.
+    assert_eq!(driver.order(), [50, 0, 10]);
+    driver.finish_all();
+}
+
+/// One step: a busy driver with nothing in flight asks for another for ever.
+fn settle_busy(queue: &Queue) {
+    assert!(queue.step(0).is_some());
+}
+
+#[test]
+fn stepped_deadline_merges_what_touches_however_far_apart_it_came() {
+    let driver = Held { merges: true, ..Held::default() };
+    let queue = by_hand(&driver, 1, Deadline::default());
+    queue.submit(block(500));
+    settle(&queue);
+    let far: Vec<_> = (0..20).map(|n| crate::common::submit(&*queue, block(600 + 2 * n))).collect();
+    settle(&queue);
+    // Each fills a gap, long after its neighbours came.
+    let gaps: Vec<_> =
+        (0..19).map(|n| crate::common::submit(&*queue, block(601 + 2 * n))).collect();
+    settle(&queue);
+    driver.finish_one(Ok(()));
+    settle(&queue);
+    assert_eq!(driver.order(), [500, 600], "one request of 39 blocks");
+    driver.finish_one(Ok(()));
+    for done in far.iter().chain(&gaps) {
+        done.try_recv().unwrap().result.unwrap();
+    }
+    assert_eq!((queue.inside(), queue.stats()[0].merged), (0, 38));
+}
+
+#[test]
+fn stepped_requests_of_a_scheduler_that_is_dropped_with_its_queue_complete_as_gone() {
+    let driver = Held::default();
+    let queue = by_hand(&driver, 1, Deadline::default());
+    let done: Vec<_> = (0..5).map(|n| crate::common::submit(&*queue, block(n))).collect();
+    settle(&queue);
+    drop(queue);
+    driver.finish_one(Ok(()));
+    let ends: Vec<_> = done.iter().map(|done| done.recv().unwrap().result.is_ok()).collect();
+    assert_eq!(ends, [true, false, false, false, false]);
+}
+
+#[test]
+fn a_queue_with_deadline_and_few_tags_keeps_every_byte() {
+    let rig = crate::common::Rig::live();
+    let memory = Arc::new(corewise_blockmq::drivers::Memory::new(1 << 20).unwrap());
+    let queue = Queue::builder(&rig.machine, memory)
+        .depth(2)
+        .scheduler(IoScheduler::Deadline(Deadline::default()))
+        .build(&rig.wq);
+    let threads: Vec<_> = (0..4_u64)
+        .map(|thread| {
+            let queue = Arc::clone(&queue);
+            std::thread::spawn(move || {
+                let mut rng = Rng::new(thread + 1);
+                for _ in 0..500 {
+                    // Each thread has a quarter of the device.
+                    let at = ((thread << 9) + rng.below(512)) * 512;
+                    let fill = rng.below(256) as u8;
+                    queue.write_at(at, vec![fill; 512]).unwrap();
+                    assert!(queue.read_at(at, 512).unwrap().iter().all(|&byte| byte == fill));
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    queue.flush().unwrap();
+    queue.drain();
+}
+
+#[test]
+fn a_scheduler_is_switched_while_requests_flow_and_none_is_lost() {
+    let rig = crate::common::Rig::live();
+    let memory = Arc::new(corewise_blockmq::drivers::Memory::new(1 << 20).unwrap());
+    let queue = Queue::builder(&rig.machine, memory).depth(2).build(&rig.wq);
+    assert_eq!(queue.scheduler(), IoScheduler::None);
+    let done = Arc::new(AtomicBool::new(false));
+    let threads: Vec<_> = (0..3_u64)
+        .map(|thread| {
+            let (queue, done) = (Arc::clone(&queue), Arc::clone(&done));
+            std::thread::spawn(move || {
+                let mut rng = Rng::new(thread + 1);
+                let mut n = 0;
+                while !done.load(Ordering::Relaxed) || n < 100 {
+                    let at = ((thread << 9) + rng.below(512)) * 512;
+                    let fill = rng.below(256) as u8;
+                    queue.write_at(at, vec![fill; 512]).unwrap();
+                    assert!(queue.read_at(at, 512).unwrap().iter().all(|&byte| byte == fill));
+                    n += 1;
+                }
+            })
+        })
+        .collect();
+    let deadline = IoScheduler::Deadline(Deadline::default());
+    let switchers: Vec<_> = (0..2)
+        .map(|_| {
+            let queue = Arc::clone(&queue);
+            std::thread::spawn(move || {
+                for n in 0..60 {
+                    queue.set_scheduler(if n % 2 == 0 { deadline } else { IoScheduler::None });
+                }
+            })
+        })
+        .collect();
+    for switcher in switchers {
+        switcher.join().unwrap();
+    }
+    assert_eq!(queue.scheduler(), IoScheduler::None);
+    done.store(true, Ordering::Relaxed);
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    queue.drain();
+}

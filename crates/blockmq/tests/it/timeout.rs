@@ -1,0 +1,277 @@
+//! Timeouts: a driver is told of what it has had for too long, and only of that.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
+
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use crate::common::{Held, Rig, STALL, block, submit, watched};
+use corewise_blockmq::{
+    BlockDevice, Dispatch, Driver, Geometry, IoError, IoErrorKind, Queue, Started, TimedOut,
+    TimerReturn,
+};
+use corewise_sync::Mutex;
+use corewise_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use corewise_sync::time::Stamp;
+use corewise_topology::Machine;
+
+const DEPTH: u32 = 8;
+const AFTER: Duration = Duration::from_secs(30);
+
+type Answer = Box<dyn Fn(&Table, &TimedOut<'_>) -> TimerReturn + Send + Sync>;
+
+/// A driver that keeps its requests by tag, as drivers do, and answers timeouts as it is told.
+#[derive(Default)]
+struct Table {
+    requests: Mutex<[Option<Started>; DEPTH as usize]>,
+    answer: Mutex<Option<Arc<Answer>>>,
+    told: AtomicUsize,
+}
+
+impl Table {
+    fn answering(
+        answer: impl Fn(&Table, &TimedOut<'_>) -> TimerReturn + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let table = Table::default();
+        *table.answer.lock() = Some(Arc::new(Box::new(answer)));
+        Arc::new(table)
+    }
+
+    fn take(&self, tag: u32) -> Option<Started> {
+        self.requests.lock()[tag as usize].take()
+    }
+
+    fn finish(&self, tag: u32, result: Result<(), IoError>) {
+        self.take(tag).expect("the tag is in use").complete(result);
+    }
+}
+
+/// Completes what it is told about.
+fn give_up(table: &Table, late: &TimedOut<'_>) -> TimerReturn {
+    table.finish(late.tag(), Err(IoError::new(IoErrorKind::TimedOut)));
+    TimerReturn::Done
+}
+
+/// The driver behind a table that the test keeps.
+struct Shared(Arc<Table>);
+
+impl Driver for Shared {
+    fn kind(&self) -> &'static str {
+        "table"
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry::new(1 << 30)
+    }
+
+    fn depth(&self) -> u32 {
+        DEPTH
+    }
+
+    fn io_timeout(&self) -> Option<Duration> {
+        Some(AFTER)
+    }
+
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        let tag = rq.tag() as usize;
+        let was = self.0.requests.lock()[tag].replace(rq);
+        assert!(was.is_none(), "tag {tag} is given to two");
+        Dispatch::Started
+    }
+
+    fn timeout(&self, late: &TimedOut<'_>) -> TimerReturn {
+        self.0.told.fetch_add(1, Ordering::Relaxed);
+        let answer = self.0.answer.lock().clone().expect("the test says what to answer");
+        answer(&self.0, late)
+    }
+}
+
+fn by_hand(table: &Arc<Table>) -> Arc<Queue> {
+    let machine = Machine::synthetic("core:1 pu:1").unwrap();
+    Queue::builder(&machine, Arc::new(Shared(Arc::clone(table)))).build_by_hand()
+}
+
+/// So much after now, as the queue's clock goes.
+fn later(periods: u32) -> Stamp {
+    Stamp::coarse().plus(AFTER * periods + Duration::from_secs(1))
+}
+
+#[test]
+fn a_late_request_is_told_once_and_ends_when_the_driver_gives_it_up() {
+    let table = Table::answering(|table, late| {
+        assert_eq!((late.offset(), late.len()), (512, 512));
+        assert!(late.waited() >= AFTER);
+        assert!(late.to_string().contains("discard of 512 bytes at 512"), "{late}");
+        give_up(table, late)
+    });
+    let queue = by_hand(&table);
+    let done = submit(&*queue, block(1));
+    queue.step(0);
+    assert_eq!(queue.step_timeouts(Stamp::coarse()), 0, "it is in time");
+    assert_eq!(queue.step_timeouts(later(1)), 1);
+    assert_eq!(done.try_recv().unwrap().result.unwrap_err().kind(), IoErrorKind::TimedOut);
+    assert_eq!(queue.step_timeouts(later(9)), 0);
+    assert_eq!((queue.inside(), queue.stats()[0].timeouts), (0, 1));
+}
+
+#[test]
+fn what_completes_during_the_callback_ends_after_it_and_its_tag_is_not_given_away_before() {
+    let (machine, table) = (Machine::synthetic("core:1 pu:1").unwrap(), Arc::new(Table::default()));
+    let driver = Arc::new(Shared(Arc::clone(&table)));
+    let queue = Queue::builder(&machine, driver).depth(1).build_by_hand();
+    let done = submit(&*queue, block(1));
+    queue.step(0);
+    let (waiting, next) = watched(block(2));
+    queue.submit(waiting);
+    queue.step(0);
+    let (done, inner) = (Mutex::new(done), Arc::downgrade(&queue));
+    let (saw, seen) = mpsc::channel();
+    *table.answer.lock() = Some(Arc::new(Box::new(move |table, late| {
+        let answer = give_up(table, late);
+        let queue = inner.upgrade().unwrap();
+        queue.run(0);
+        queue.step(0);
+        let ended = done.lock().try_recv().is_ok();
+        saw.send((ended, table.take(late.tag()).is_some())).unwrap();
+        answer
+    })));
+    assert_eq!(queue.step_timeouts(later(1)), 1);
+    let (ended, given_away) = seen.try_recv().expect("the callback came to its end");
+    assert!(!ended, "it ends when the callback is over");
+    assert!(!given_away, "nobody else gets its tag before");
+    queue.step(0);
+    table.finish(0, Ok(()));
+    next.try_recv().unwrap().result.unwrap();
+}
+
+#[test]
+fn who_gets_more_time_is_told_again_after_it_and_who_is_done_is_not() {
+    for (answer, times) in [(TimerReturn::ResetTimer, 3), (TimerReturn::Done, 1)] {
+        let table = Table::answering(move |_, _| answer);
+        let queue = by_hand(&table);
+        let done = submit(&*queue, block(1));
+        queue.step(0);
+        let told: usize = [1, 1, 3, 5].map(|n| queue.step_timeouts(later(n))).iter().sum();
+        assert_eq!((told, table.told.load(Ordering::Relaxed)), (times, times), "{answer:?}");
+        table.finish(0, Ok(()));
+        done.try_recv().unwrap().result.unwrap();
+    }
+}
+
+#[test]
+fn a_panic_in_the_callback_counts_as_more_time() {
+    let table = Table::answering(|_, _| panic!("on purpose"));
+    let queue = by_hand(&table);
+    let done = submit(&*queue, block(1));
+    queue.step(0);
+    assert_eq!(queue.step_timeouts(later(1)), 1);
+    assert_eq!(queue.step_timeouts(later(3)), 1);
+    table.finish(0, Ok(()));
+    done.try_recv().unwrap().result.unwrap();
+}
+
+#[test]
+fn what_waits_for_a_busy_driver_is_not_late() {
+    let driver = Held::default();
+    driver.instead(Dispatch::Busy);
+    let machine = Machine::synthetic("core:1 pu:1").unwrap();
+    let queue =
+        Queue::builder(&machine, Arc::new(driver.clone())).timeout(Some(AFTER)).build_by_hand();
+    let done = submit(&*queue, block(1));
+    queue.step(0);
+    assert_eq!(queue.step_timeouts(later(1)), 0, "the driver doesn't have it");
+    driver.keep();
+    queue.step(0);
+    assert_eq!(queue.step_timeouts(later(1)), 1, "a driver without a callback is told too");
+    driver.finish_one(Ok(()));
+    done.try_recv().unwrap().result.unwrap();
+}
+
+#[test]
+fn a_late_request_may_be_requeued_and_gets_its_time_anew() {
+    let table = Table::answering(|table, late| {
+        table.take(late.tag()).unwrap().requeue();
+        TimerReturn::Done
+    });
+    let queue = by_hand(&table);
+    let done = submit(&*queue, block(1));
+    queue.step(0);
+    assert_eq!(queue.step_timeouts(later(1)), 1);
+    assert_eq!(queue.step_timeouts(later(5)), 0, "the driver doesn't have it");
+    queue.step(0);
+    assert_eq!(queue.step_timeouts(Stamp::coarse()), 0);
+    table.finish(0, Ok(()));
+    done.try_recv().unwrap().result.unwrap();
+    assert_eq!(queue.stats()[0].requeues, 1);
+}
+
+#[test]
+fn the_timer_of_a_living_queue_tells_the_driver_each_time_that_something_is_late() {
+    let rig = Rig::live();
+    let table = Table::answering(give_up);
+    let queue = Queue::builder(&rig.machine, Arc::new(Shared(table)))
+        .timeout(Some(Duration::from_millis(5)))
+        .build(&rig.wq);
+    // One after the other: the timer ends between them, and is set again.
+    for n in 0..5 {
+        let done = submit(&*queue, block(n)).recv_timeout(STALL).expect("its time is up");
+        assert_eq!(done.result.unwrap_err().kind(), IoErrorKind::TimedOut);
+    }
+}
+
+/// Completions and timeouts at the same time, and tags that are used again at once: each request ends once, and the
+/// driver is never told of another request than the one that has the tag.
+#[test]
+fn completions_that_race_timeouts_end_each_request_once_and_abort_no_other() {
+    const REQUESTS: u64 = 20_000;
+    let rig = Rig::live();
+    let (freed, ready) = mpsc::channel();
+    let (aborted, wrongly) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let table = Table::answering({
+        let (aborted, wrongly) = (Arc::clone(&aborted), Arc::clone(&wrongly));
+        move |table, late| {
+            // Its completion may have been quicker. Then the tag may be empty, but never another's.
+            if let Some(rq) = table.take(late.tag()) {
+                if rq.offset() != late.offset() {
+                    wrongly.fetch_add(1, Ordering::Relaxed);
+                }
+                aborted.fetch_add(1, Ordering::Relaxed);
+                rq.complete(Err(IoError::new(IoErrorKind::TimedOut)));
+            }
+            TimerReturn::Done
+        }
+    });
+    let queue = Queue::builder(&rig.machine, Arc::new(Shared(Arc::clone(&table))))
+        .timeout(Some(Duration::from_nanos(1)))
+        .build(&rig.wq);
+    let ended: Arc<Vec<AtomicUsize>> =
+        Arc::new((0..REQUESTS).map(|_| AtomicUsize::new(0)).collect());
+    std::thread::scope(|scope| {
+        // The device: it completes whatever it finds, as fast as it can.
+        let device = Arc::clone(&table);
+        scope.spawn(move || {
+            let mut left = REQUESTS;
+            while left != 0 {
+                for tag in 0..DEPTH {
+                    if let Some(rq) = device.take(tag) {
+                        rq.complete(Ok(()));
+                    }
+                }
+                left -= ready.try_iter().count() as u64;
+                std::thread::yield_now();
+            }
+        });
+        for n in 0..REQUESTS {
+            let (ended, freed) = (Arc::clone(&ended), freed.clone());
+            queue.submit(block(n).on_complete(move |done| {
+                ended[(done.offset / 512) as usize].fetch_add(1, Ordering::Relaxed);
+                freed.send(()).unwrap();
+            }));
+        }
+    });
+    assert!(queue.drain_timeout(STALL), "{queue:?}");
+    assert!(ended.iter().all(|n| n.load(Ordering::Relaxed) == 1));
+    assert_eq!(wrongly.load(Ordering::Relaxed), 0, "another request was aborted");
+    let late = queue.stats().iter().map(|hctx| hctx.timeouts).sum::<u64>();
+    assert!(aborted.load(Ordering::Relaxed) <= late);
+}

@@ -1,0 +1,244 @@
+//! Reads that are done in parts: whatever becomes of the parts, nobody is given a byte that nobody read.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
+
+use std::sync::{Arc, mpsc};
+
+use crate::common::{Held, Rng, watched};
+use corewise_blockmq::{
+    AlignedBuf, Completed, Dispatch, IoError, IoErrorKind, Queue, Request, Started, Whole,
+};
+use corewise_sync::Mutex;
+use corewise_topology::Machine;
+
+const BLOCK: usize = 512;
+
+/// The bytes of a device from `offset` on.
+fn content(offset: u64, len: u64) -> Vec<u8> {
+    (offset..offset + len).map(|at| (at % 251) as u8).collect()
+}
+
+/// A buffer whose memory holds something that no device does.
+fn poisoned(len: usize) -> AlignedBuf {
+    let mut buffer = AlignedBuf::new(len, BLOCK);
+    buffer.extend_from_slice(&vec![0xEE; len]);
+    buffer.clear();
+    buffer
+}
+
+/// Fills a part of a read: its device is the whole's own.
+fn fill(mut part: Request) {
+    let bytes = content(part.offset(), part.len());
+    part.put(&bytes);
+    part.complete(Ok(()));
+}
+
+fn fail(part: Request) {
+    part.complete(Err(IoError::new(IoErrorKind::NotSupported)));
+}
+
+/// Reads `n` blocks from the first on, each by a request of its own, which `driver` gets as one.
+fn merged(n: u64, driver: impl Fn(Started) + Send + Sync + 'static) -> Vec<Completed> {
+    let held = Held { merges: true, ..Held::default() };
+    held.instead(move |rq| {
+        driver(rq);
+        Dispatch::Started
+    });
+    let machine = Machine::synthetic("core:1 pu:1").unwrap();
+    let queue = Queue::builder(&machine, Arc::new(held)).build_by_hand();
+    let (tx, rx) = mpsc::channel();
+    queue.quiesce_nowait();
+    for n in 0..n {
+        let tx = tx.clone();
+        let rq = Request::read_into(n * BLOCK as u64, BLOCK, poisoned(BLOCK));
+        queue.submit_on(0, rq.on_complete(move |done| tx.send(done).unwrap()));
+    }
+    queue.unquiesce().unwrap();
+    while queue.step(0).is_some() {}
+    let mut all: Vec<_> = (0..n).map(|_| rx.try_recv().unwrap()).collect();
+    all.sort_by_key(|done| done.offset);
+    all
+}
+
+/// A request that is told of success has the device's bytes; says to how many requests that happened.
+fn good(all: Vec<Completed>) -> usize {
+    let mut good = 0;
+    for done in all {
+        let (offset, len) = (done.offset, done.len);
+        match done.into_data() {
+            Ok(data) => {
+                assert!(data == content(offset, len), "bytes that nobody read, at {offset}");
+                good += 1;
+            }
+            Err(error) => assert_eq!(error.kind(), IoErrorKind::Io(5)),
+        }
+    }
+    good
+}
+
+#[test]
+fn a_merged_read_whose_first_part_failed_gives_nobody_what_nobody_read() {
+    let all = merged(2, |rq| {
+        assert_eq!(rq.len(), 1024);
+        let whole = Whole::with(rq, |held, _| {
+            assert_eq!(held.filled(), 0, "what is filled behind a hole isn't counted");
+            held.complete(Ok(()));
+        });
+        let (first, second) = (whole.part(0, 512, 0), whole.part(512, 512, 512));
+        fail(first);
+        fill(second);
+    });
+    assert_eq!(good(all), 0);
+}
+
+#[test]
+fn a_merged_read_is_filled_up_to_the_first_part_that_failed() {
+    let all = merged(4, |rq| {
+        let whole = Whole::with(rq, |held, _| {
+            assert_eq!(held.filled(), 1024);
+            held.complete(Ok(()));
+        });
+        for n in 0..4 {
+            let part = whole.part(n * 512, 512, n * 512);
+            if n == 2 { fail(part) } else { fill(part) }
+        }
+    });
+    assert_eq!(good(all), 2);
+}
+
+#[test]
+fn the_last_word_may_fill_what_a_part_did_not() {
+    let all = merged(4, |rq| {
+        let whole = Whole::with(rq, |mut held, result| {
+            assert_eq!(result.unwrap_err().kind(), IoErrorKind::NotSupported);
+            let (filled, len) = (held.filled(), held.len());
+            assert_eq!(held.put(&content(filled, len - filled)) as u64, len - filled);
+            held.complete(Ok(()));
+        });
+        fill(whole.part(0, 512, 0));
+        fail(whole.part(512, 512, 512));
+        fill(whole.part(1024, 1024, 1024));
+    });
+    assert_eq!(good(all), 4);
+}
+
+#[test]
+fn a_read_that_is_filled_partly_is_done_in_parts_from_there_on_merged_or_not() {
+    for blocks in [1, 3] {
+        for first in [0, 100, 512] {
+            let all = merged(blocks, move |mut rq| {
+                rq.put(&content(0, first));
+                let (len, whole) = (rq.len(), Whole::new(rq));
+                fill(whole.part(first, len - first, first));
+            });
+            assert_eq!(good(all), blocks as usize, "{blocks} blocks, {first} bytes before");
+        }
+    }
+}
+
+#[test]
+fn a_part_over_bytes_that_were_filled_before_fills_them_anew() {
+    for blocks in [1, 3] {
+        let all = merged(blocks, |mut rq| {
+            rq.put(&[9; 100]);
+            let (len, whole) = (rq.len(), Whole::new(rq));
+            fill(whole.part(0, len, 0));
+        });
+        assert_eq!(good(all), blocks as usize);
+        let all = merged(blocks, |mut rq| {
+            rq.put(&[9; 100]);
+            let (len, whole) = (rq.len(), Whole::with(rq, |held, _| held.complete(Ok(()))));
+            fail(whole.part(0, len, 0));
+        });
+        assert_eq!(good(all), 0, "who knows what the part has left there");
+    }
+}
+
+#[test]
+fn a_part_that_was_refused_claims_nothing() {
+    let (told, filled) = mpsc::channel();
+    let whole = Whole::with(Request::read(0, 2048), move |held, _| {
+        told.send(held.filled()).unwrap();
+    });
+    fill(whole.part(0, 512, 0));
+    let refused =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| whole.part(256, 1024, 0)));
+    assert!(refused.is_err(), "it begins before the end of the one before");
+    fill(whole.part(1536, 512, 1536));
+    drop(whole);
+    assert_eq!(filled.recv().unwrap(), 512);
+}
+
+#[test]
+fn the_bytes_of_a_write_are_there_when_its_parts_are_gone() {
+    let (told, bytes) = mpsc::channel();
+    let whole = Whole::with(Request::write(0, vec![7; 1024]), move |held, _| {
+        told.send(held.chunks().map(<[u8]>::len).sum::<usize>()).unwrap();
+    });
+    whole.part(0, 1024, 0).complete(Ok(()));
+    drop(whole);
+    assert_eq!(bytes.recv().unwrap(), 1024);
+}
+
+#[test]
+fn a_part_that_fails_fails_a_whole_that_reaches_beyond_all_offsets() {
+    for with_range in [false, true] {
+        let (rq, done) = watched(Request::discard(u64::MAX - 511, 1024));
+        let whole = Whole::new(rq);
+        let (first, last) = (whole.part(0, 512, 0), whole.part(512, 512, u64::MAX - 511));
+        drop(whole);
+        first.complete(Ok(()));
+        let error = IoError::new(IoErrorKind::Io(5));
+        let range = u64::MAX - 255..u64::MAX;
+        last.complete(Err(if with_range { error.at(range) } else { error }));
+        assert_eq!(done.recv().unwrap().result.unwrap_err().kind(), IoErrorKind::Io(5));
+    }
+}
+
+/// Any parts of a merged read, ended in any order and in any way, against a plain model: one flag for
+/// each byte.
+#[test]
+fn no_parts_in_any_order_make_bytes_that_nobody_read() {
+    let rng = Arc::new(Mutex::new(Rng::new(17)));
+    let (mut told, mut asked) = (0, 0);
+    for _ in 0..if cfg!(miri) { 30 } else { 2000 } {
+        let blocks = 1 + rng.lock().below(5);
+        let theirs = Arc::clone(&rng);
+        let all = merged(blocks, move |mut rq| {
+            let mut rng = theirs.lock();
+            let len = rq.len();
+            let mut filled = vec![false; len as usize];
+            let before = if rng.below(2) == 0 { 0 } else { rng.below(len) };
+            rq.put(&content(0, before));
+            filled[..before as usize].fill(true);
+            let model = Arc::new(Mutex::new(filled));
+            let seen = Arc::clone(&model);
+            let whole = Whole::with(rq, move |held, _| {
+                let most = seen.lock().iter().take_while(|&&filled| filled).count();
+                assert_eq!(held.filled(), most as u64);
+                held.complete(Ok(()));
+            });
+            let (mut at, mut parts) = (if rng.below(2) == 0 { before } else { 0 }, Vec::new());
+            while at < len {
+                let n = [1, 512, len][rng.below(3) as usize].min(len - at);
+                match rng.below(12) {
+                    0 => {} // nobody is asked for these
+                    1 => parts.push(whole.part(at, 0, at)),
+                    _ => parts.push(whole.part(at, n, at)),
+                }
+                at += n;
+            }
+            drop(whole);
+            while !parts.is_empty() {
+                let part = parts.swap_remove(rng.below(parts.len() as u64) as usize);
+                let range = part.offset() as usize..(part.offset() + part.len()) as usize;
+                let ok = rng.below(8) != 0 || part.is_empty();
+                model.lock()[range].fill(ok);
+                if ok { fill(part) } else { fail(part) }
+            }
+        });
+        asked += all.len();
+        told += good(all);
+    }
+    assert!(told > asked / 10 && told < asked - asked / 10, "{told} of {asked} succeeded");
+}

@@ -1,0 +1,272 @@
+//! Manifests that can't be served: one clear message that names device and line, exit code 1, and
+//! nothing left behind.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::os::unix::net::UnixListener;
+
+use crate::common::server::Server;
+use crate::common::{Folder, Ran};
+
+fn memory(name: &str) -> String {
+    format!("[[device]]\nname = \"{name}\"\ndriver = \"memory\"\nsize = \"1M\"\n")
+}
+
+fn new_file(name: &str) -> String {
+    format!(
+        "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\nsize = \"1M\"\n\
+         create = true\n"
+    )
+}
+
+/// Runs `up` with a manifest that can't be served, and checks all that holds for each of them.
+#[track_caller]
+fn refused(manifest: &str) -> Ran {
+    let folder = Folder::new();
+    folder.write("up.toml", manifest);
+    let ran = folder.corewise(["up", "up.toml"]).code(1);
+    assert_eq!(folder.list(), ["up.toml"], "something was left behind\n{ran}");
+    assert!(!ran.stderr.contains("panicked"), "{ran}");
+    assert_eq!(ran.stdout, "", "{ran}");
+    ran
+}
+
+#[test]
+fn an_unknown_driver() {
+    let ran = refused(&(new_file("a") + "[[device]]\nname = \"b\"\ndriver = \"mirorr\"\n"));
+    ran.complains(&["error: up.toml:9:10: device 'b': unknown driver 'mirorr'", "'mirror'?"]);
+}
+
+#[test]
+fn a_missing_supplier() {
+    let stripe = "[[device]]\nname = \"s\"\ndriver = \"stripe\"\nover = [\"a\", \"b\"]\n";
+    refused(&(new_file("a") + stripe))
+        .complains(&["error: up.toml:10:14: device 's': there is no device 'b' to be its part"]);
+}
+
+#[test]
+fn a_cycle() {
+    let text = memory("a") + "suppliers = [\"b\"]\n" + &memory("b") + "suppliers = [\"a\"]\n";
+    refused(&text).complains(&["error: up.toml:1:1: device 'a': needs itself: a -> b -> a"]);
+}
+
+#[test]
+fn a_duplicate_name() {
+    refused(&(memory("a") + &memory("a")))
+        .complains(&["error: up.toml:6:8: device 'a': the name is taken by the device on line 2"]);
+}
+
+#[test]
+fn a_size_that_is_not_a_multiple_of_the_block_size() {
+    refused(&memory("a").replace("\"1M\"", "1000")).complains(&[
+        "error: up.toml:4:8: device 'a': size 1000 is not a multiple of its block size 512",
+    ]);
+}
+
+#[test]
+fn a_file_whose_own_size_is_not_a_multiple_of_the_block_size() {
+    let folder = Folder::new();
+    folder.write("odd.img", [0; 1000]);
+    folder.write("up.toml", "[[device]]\nname = \"a\"\ndriver = \"file\"\npath = \"odd.img\"\n");
+    let ran = folder.corewise(["up", "up.toml"]).code(1);
+    let ran = ran.complains(&["error: up.toml:4:8: device 'a':", "1000", "512"]);
+    assert_eq!(folder.list(), ["odd.img", "up.toml"], "{ran}");
+}
+
+#[test]
+fn a_file_of_another_size_than_the_manifest_says_is_left_as_it_is() {
+    let folder = Folder::new();
+    folder.write("a.img", [7; 4096]);
+    folder.write("up.toml", new_file("a"));
+    let ran = folder.corewise(["up", "up.toml"]).code(1);
+    ran.complains(&["device 'a':", "4096", "1048576"]);
+    assert_eq!(std::fs::read(folder.join("a.img")).unwrap(), [7; 4096]);
+}
+
+#[test]
+fn a_path_that_cannot_be_opened() {
+    let file = "[[device]]\nname = \"b\"\ndriver = \"file\"\npath = \"missing/b.img\"\n";
+    refused(&(new_file("a") + file))
+        .complains(&["error: up.toml:10:8: device 'b': cannot open", "missing/b.img"]);
+}
+
+#[test]
+fn a_folder_is_no_volume() {
+    refused("[[device]]\nname = \"a\"\ndriver = \"file\"\npath = \".\"\n")
+        .complains(&["error: up.toml:4:8: device 'a':"]);
+}
+
+#[test]
+fn a_socket_that_is_taken() {
+    let folder = Folder::new();
+    let _theirs = UnixListener::bind(folder.join("s")).unwrap();
+    let text = new_file("a") + "[server]\nunix = \"s\"\n";
+    folder.write("up.toml", text);
+    let ran = folder.corewise(["up", "up.toml"]).code(1);
+    let ran = ran.complains(&["error: up.toml:8:8: [server]:", "another server listens"]);
+    // Neither our volume was made, nor their socket taken away.
+    assert_eq!(folder.list(), ["s", "up.toml"], "{ran}");
+}
+
+#[test]
+fn a_tcp_address_that_is_taken() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    refused(&(new_file("a") + &format!("[server]\ntcp = {port}\n")))
+        .complains(&["error: up.toml:8:7: [server]:", "another program listens"]);
+}
+
+#[test]
+fn a_file_that_is_not_toml() {
+    refused("[[device]\n").complains(&["error: up.toml:1:", "not valid TOML"]);
+}
+
+#[test]
+fn an_unknown_key_and_a_wrong_type_are_both_told() {
+    let ran = refused(&(memory("a") + "blok_size = 512\nnode = \"x\"\n"));
+    ran.complains(&[
+        "error: up.toml:5:1: device 'a': unknown key 'blok_size'",
+        "help: did you mean 'block_size'?",
+        "error: up.toml:6:8: device 'a': 'node' must be a whole number, not a string",
+    ]);
+}
+
+#[test]
+fn a_manifest_that_is_not_there() {
+    let folder = Folder::new();
+    let ran = folder.corewise(["up", "nowhere.toml"]).code(1);
+    ran.complains(&["error: cannot read the manifest 'nowhere.toml'"]);
+    assert_eq!(folder.list(), [""; 0]);
+}
+
+#[test]
+fn wrong_usage_has_an_exit_code_of_its_own() {
+    let folder = Folder::new();
+    for args in [
+        vec!["up", "--for", "5"],
+        vec!["up", "--timeline", "x.png"],
+        vec!["up", "--tcp", "::1"],
+        vec!["topo", "--from", "nowhere"],
+        vec!["down"],
+        vec![],
+    ] {
+        folder.corewise(args).code(2);
+    }
+}
+
+#[test]
+fn keep_going_serves_the_rest_and_says_what_it_did_not() {
+    let folder = Folder::new();
+    let text = new_file("good")
+        + &new_file("late").replace("late.img", "missing/late.img")
+        + &memory("odd").replace("\"1M\"", "1000")
+        + "[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"good\", \"late\"]\n"
+        + "[[export]]\ndevice = \"m\"\n[[export]]\ndevice = \"good\"\nread_only = true\n"
+        + "[server]\nunix = \"s\"\n";
+    folder.write("up.toml", text);
+    let server = Server::start(&folder, &["up.toml", "--keep-going"]);
+    let list = folder.client("nbdinfo", ["--list", "--json", &server.uri("")]).ok();
+    let list: serde_json::Value = serde_json::from_str(&list.stdout).unwrap();
+    let names: Vec<_> =
+        list["exports"].as_array().unwrap().iter().map(|e| &e["export-name"]).collect();
+    assert_eq!(names, ["good"]);
+
+    let ran = server.stop().code(1).complains(&[
+        "error: up.toml:16:8: device 'odd': size 1000",
+        "error: up.toml:10:8: device 'late': cannot open",
+    ]);
+    let left_out: Vec<serde_json::Value> = ran
+        .stdout
+        .lines()
+        .filter(|line| line.contains("\"left_out\""))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let subjects: Vec<_> =
+        left_out.iter().map(|event| event["subject"].as_str().unwrap()).collect();
+    for subject in ["device 'odd'", "device 'late'", "device 'm'", "export 'm'"] {
+        assert!(subjects.contains(&subject), "{subject} in {subjects:?}\n{ran}");
+    }
+    // A volume that came up is the user's; one that did not leaves nothing.
+    assert_eq!(folder.list(), ["good.img", "up.toml"], "{ran}");
+}
+
+#[test]
+fn keep_going_needs_something_to_go_on_with() {
+    let folder = Folder::new();
+    folder.write("up.toml", memory("a").replace("\"1M\"", "1000"));
+    folder
+        .corewise(["up", "up.toml", "--keep-going", "--for", "1ms"])
+        .code(1)
+        .complains(&["device 'a'", "nothing is left to bring up"]);
+}
+
+#[test]
+fn keep_going_uses_the_socket_that_is_free() {
+    let folder = Folder::new();
+    let _theirs = UnixListener::bind(folder.join("s")).unwrap();
+    folder.write(
+        "up.toml",
+        memory("a") + "[[export]]\ndevice=\"a\"\n[server]\nunix = \"s\"\ntcp = 0\n",
+    );
+    let server = Server::start(&folder, &["up.toml", "--keep-going"]);
+    assert!(server.ready["unix"].is_null(), "{}", server.ready);
+    folder.client("nbdinfo", ["--size", &server.tcp_uri("a")]).ok().says(&["1048576"]);
+    server.stop().code(1).complains(&["up.toml:8:8: [server]:"]);
+}
+
+#[test]
+fn two_names_of_one_file_are_one_file() {
+    let folder = Folder::new();
+    folder.write("a.img", vec![0; 1 << 20]);
+    std::os::unix::fs::symlink("a.img", folder.join("b.img")).unwrap();
+    folder.write("up.toml", new_file("a") + &new_file("b"));
+    folder.corewise(["up", "up.toml"]).code(1).complains(&["it is in use", "another device"]);
+}
+
+#[test]
+fn a_pipe_is_no_volume_and_is_not_waited_for() {
+    let folder = Folder::new();
+    let mut mkfifo = folder.command("mkfifo");
+    mkfifo.arg("pipe");
+    crate::common::run(mkfifo).ok();
+    let text = "[[device]]\nname = \"a\"\ndriver = \"file\"\npath = \"pipe\"\nread_only = true\n";
+    folder.write("up.toml", text);
+    folder
+        .corewise(["up", "up.toml"])
+        .code(1)
+        .complains(&["up.toml:4:8: device 'a'", "nor a disk"]);
+}
+
+#[test]
+fn a_volume_in_use_by_another_server_is_refused() {
+    let folder = Folder::new();
+    folder.write("up.toml", new_file("a") + "[[export]]\ndevice=\"a\"\n[server]\nunix = \"s\"\n");
+    let server = Server::start(&folder, &["up.toml"]);
+    let second = folder.corewise(["up", "up.toml", "--socket", "t"]).code(1);
+    let second = second.complains(&["error: up.toml:4:8: device 'a':", "in use"]);
+    assert!(!folder.join("t").exists(), "{second}");
+    folder.client("nbdinfo", ["--size", &server.uri("a")]).ok();
+    server.stop().ok();
+    assert_eq!(folder.list(), ["a.img", "up.toml"]);
+}
+
+#[test]
+fn a_file_that_is_only_read_is_shared_by_devices_and_by_servers() {
+    let folder = Folder::new();
+    folder.write("x.img", vec![7; 1 << 20]);
+    let reader = |name: &str| {
+        format!(
+            "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"x.img\"\n\
+             read_only = true\n[[export]]\ndevice = \"{name}\"\n"
+        )
+    };
+    folder.write("up.toml", reader("a") + &reader("b") + "[server]\nunix = \"s\"\n");
+    let first = Server::start(&folder, &["up.toml"]);
+    let second = Server::start(&folder, &["up.toml", "--socket", "t"]);
+    for (server, copy) in [(&first, "1.img"), (&second, "2.img")] {
+        folder.client("nbdinfo", ["--size", &server.uri("a")]).ok();
+        folder.client("nbdcopy", [server.uri("b").as_str(), copy]).ok();
+        assert_eq!(std::fs::read(folder.join(copy)).unwrap(), vec![7; 1 << 20]);
+    }
+    first.stop().ok();
+    second.stop().ok();
+}

@@ -1,0 +1,325 @@
+//! `corewise bench`: the records that programs read, the tables and the advice that people read.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use crate::common::Folder;
+use serde_json::Value;
+
+#[test]
+fn the_records_of_the_kernel_test_end_with_the_headlines() {
+    let folder = Folder::new();
+    let args = ["bench", "workqueue", "--quick", "--json", "--rounds", "1"];
+    let ran = folder.corewise(args.iter().chain(&["--workload", "kernel_test"])).ok();
+    let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
+    for record in &records {
+        let keys = record.as_object().unwrap().keys().map(String::as_str).collect::<Vec<_>>();
+        let expected =
+            ["bench", "case", "max", "median", "metric", "min", "runs", "unit", "variant"];
+        let mut keys = keys;
+        keys.sort_unstable();
+        assert_eq!(keys, expected);
+        assert_eq!(record["bench"], "workqueue");
+        let variant = record["variant"].as_str().unwrap();
+        assert!(["corewise", "before"].contains(&variant), "{variant}");
+        assert_eq!(record["runs"], 1);
+    }
+    let last: Vec<&Value> = records.iter().rev().take(2).rev().collect();
+    let expected = ["cache_shard_vs_before_items", "cache_shard_vs_before_p50"];
+    for (record, metric) in last.iter().zip(expected) {
+        assert_eq!((&record["case"], &record["variant"]), (&"headline".into(), &"corewise".into()));
+        assert_eq!((&record["metric"], &record["unit"]), (&metric.into(), &"ratio".into()));
+    }
+    let has = |case: &str, metric: &str| {
+        records.iter().any(|record| record["case"] == case && record["metric"] == metric)
+    };
+    for case in ["kernel_test/cache_shard", "kernel_test/cache", "kernel_test/inline/cache_shard"] {
+        assert!(has(case, "items_per_second") && has(case, "call_p50"), "{case}\n{ran}");
+    }
+    assert!(has("kernel_test/cache_shard", "allocations_per_item"));
+    assert_eq!(ran.stderr, "", "{ran}");
+    assert_eq!(folder.list(), [""; 0], "something was left behind");
+}
+
+#[test]
+fn the_records_of_calls_end_with_the_headlines() {
+    let folder = Folder::new();
+    let args = ["bench", "calls", "--quick", "--json", "--rounds", "1"];
+    let workloads = ["--workload", "held_span", "--workload", "roundtrip"];
+    let ran = folder.corewise(args.iter().chain(&workloads)).ok();
+    let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
+    assert!(records.iter().all(|record| record["bench"] == "calls"), "{ran}");
+    let headlines: Vec<&Value> =
+        records.iter().filter(|record| record["case"] == "headline").collect();
+    let expected = ["held_span_p99_vs_before", "roundtrip_p50_vs_eventfd"];
+    assert_eq!(records[records.len() - 2..].iter().collect::<Vec<_>>(), headlines);
+    for (record, metric) in headlines.iter().zip(expected) {
+        assert_eq!((&record["metric"], &record["unit"]), (&metric.into(), &"ratio".into()));
+    }
+    let has = |case: &str, variant: &str, metric: &str| {
+        records.iter().any(|record| {
+            let name = record["case"].as_str().unwrap();
+            name.starts_with(case) && record["variant"] == variant && record["metric"] == metric
+        })
+    };
+    for variant in ["corewise", "before", "idle"] {
+        assert!(has("held_span/", variant, "held_p99"), "{variant}\n{ran}");
+    }
+    for case in ["roundtrip/hot", "roundtrip/cold", "roundtrip/busy"] {
+        assert!(has(case, "corewise", "latency_p99") && has(case, "eventfd", "latency_p50"));
+        assert!(has(case, "corewise", "allocations_per_item"), "{case}\n{ran}");
+    }
+    assert_eq!(ran.stderr, "", "{ran}");
+}
+
+#[test]
+fn a_torture_counts_what_it_did_and_finds_nothing() {
+    let folder = Folder::new();
+    let args = ["bench", "calls", "--torture", "1s"];
+    folder.corewise(args).ok().says(&["calls accepted", "checks held", "seed "]);
+    let ran = folder.corewise(args.iter().chain(&["--json", "--seed", "7"])).ok();
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(report["seed"], 7);
+    assert!(report["phases"][0]["ran"].as_u64().unwrap() > 0, "{ran}");
+    let usage = |args: &[&str], said: &str| {
+        folder.corewise([&["bench"], args].concat()).code(2).complains(&[said]);
+    };
+    usage(&["--torture", "1s", "--quick"], "--quick");
+    usage(&["--unplug"], "--torture");
+    usage(&["--torture", "soon"], "soon");
+    usage(&["--torture", "0s"], "100ms is the least");
+    let wrong = folder.corewise(["bench", "workqueue", "--torture", "1s"]);
+    wrong.code(1).complains(&["only calls are tortured"]);
+}
+
+#[test]
+fn both_benchmarks_are_run_where_both_have_what_is_asked_for() {
+    let folder = Folder::new();
+    let args = ["bench", "--quick", "--rounds", "1", "--report", "run.html"];
+    let workloads = ["--workload", "pingpong/same/hot", "--workload", "broadcast/1"];
+    folder.corewise(args.iter().chain(&workloads)).ok().says(&[
+        "Workqueues on",
+        "pingpong/same/hot",
+        "Advice",
+        "Cross-CPU calls on",
+        "broadcast/1",
+    ]);
+    let page = std::fs::read_to_string(folder.join("run.html")).unwrap();
+    for part in ["workqueue and calls", "One call to several CPUs", "<dt>Commit</dt>"] {
+        assert!(page.contains(part), "no {part} in the page");
+    }
+}
+
+#[test]
+fn the_text_has_a_table_for_each_case_and_ends_with_advice() {
+    let folder = Folder::new();
+    let args = ["bench", "--quick", "--rounds", "2", "--workload", "pingpong/same/hot"];
+    let ran = folder.corewise(args).ok().says(&[
+        "2 rounds",
+        "pingpong/same/hot",
+        "latency p50",
+        "before (cpu)",
+        "futex",
+        "±",
+        "Advice",
+    ]);
+    assert!(!ran.stdout.contains('\x1b'), "colours that nobody can see\n{ran}");
+    assert!(ran.stdout.lines().all(|line| line.chars().count() <= 100), "{ran}");
+    // Not measured, so not said.
+    assert!(!ran.stdout.contains("Kernel's test"), "{ran}");
+}
+
+#[test]
+fn a_report_is_one_whole_file_with_the_peers_beside() {
+    let folder = Folder::new();
+    let peers = "[{\"bench\":\"workqueue\",\"case\":\"pingpong/same/hot\",\"variant\":\"tokio\",\
+                 \"metric\":\"latency_p50\",\"unit\":\"ns\",\"median\":4300.0,\"min\":4200.0,\
+                 \"max\":4500.0,\"runs\":7}]";
+    folder.write("peers.json", peers);
+    let args = ["bench", "--quick", "--rounds", "1", "--workload", "pingpong/same/hot"];
+    let report = ["--report", "run.html", "--peers", "peers.json"];
+    folder.corewise(args.iter().chain(&report)).ok().says(&["Advice"]);
+    let page = std::fs::read_to_string(folder.join("run.html")).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>"));
+    for part in ["Latency by scope", "tokio", "<dt>Commit</dt>", "--peers peers.json", "Linux "] {
+        assert!(page.contains(part), "no {part} in the page");
+    }
+    assert_eq!(folder.list(), ["peers.json", "run.html"], "something was left behind");
+}
+
+#[test]
+fn a_report_that_cant_be_made_is_said_before_anything_is_measured() {
+    let folder = Folder::new();
+    folder.write("none.json", "[]");
+    let refused = |code: i32, args: &[&str], said: &str| {
+        let ran = folder.corewise([&["bench", "--quick"], args].concat());
+        ran.code(code).complains(&[said]);
+    };
+    refused(1, &["--report", "no/run.html"], "cannot write the report 'no/run.html'");
+    refused(1, &["--report", "r.html", "--peers", "no.json"], "cannot read the peers' records");
+    refused(1, &["--report", "r.html", "--peers", "none.json"], "bench-peers workqueue --out FILE");
+    refused(2, &["--peers", "none.json"], "--report");
+    assert_eq!(folder.list(), ["none.json"]);
+}
+
+#[test]
+fn one_run_prints_one_line() {
+    let folder = Folder::new();
+    let words = [
+        "workqueue",
+        "case=storm/reused",
+        "runtime=corewise/cpu",
+        "items=1000",
+        "ring=8",
+        "count=1",
+    ];
+    let ran = folder.corewise(["bench", "--run"].iter().chain(&words)).ok();
+    let line: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((&line["case"], &line["runtime"]), (&words[1][5..].into(), &words[2][8..].into()));
+    let metrics = line["metrics"].as_object().unwrap();
+    assert_eq!(metrics.keys().collect::<Vec<_>>(), ["allocations_per_item"]);
+}
+
+#[test]
+fn the_records_of_a_shutdown_end_with_the_headlines() {
+    let folder = Folder::new();
+    let args = ["bench", "shutdown", "--quick", "--json", "--rounds", "1"];
+    let workloads = ["flat/500", "wide/500", "azure"].map(|name| ["--workload", name]);
+    let ran = folder.corewise(args.iter().chain(workloads.as_flattened())).ok();
+    let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
+    assert!(records.iter().all(|record| record["bench"] == "shutdown"), "{ran}");
+    let headlines: Vec<&Value> =
+        records.iter().filter(|record| record["case"] == "headline").collect();
+    assert_eq!(records[records.len() - 3..].iter().collect::<Vec<_>>(), headlines);
+    let expected = ["makespan_vs_critical_path", "no_slow_vs_serial", "azure_vs_serial"];
+    for (record, metric) in headlines.iter().zip(expected) {
+        assert_eq!((&record["metric"], &record["unit"]), (&metric.into(), &"ratio".into()));
+    }
+    let value = |case: &str, variant: &str, metric: &str| {
+        let is_it = |record: &&Value| {
+            (&record["case"], &record["variant"], &record["metric"])
+                == (&case.into(), &variant.into(), &metric.into())
+        };
+        records.iter().find(is_it).and_then(|record| record["median"].as_f64())
+    };
+    for (case, has_before) in [
+        ("flat/500/2", true),
+        ("wide/500/24", false), // a quick call runs the old design on two webs only
+        ("azure/serial", true),
+        ("azure/async", true),
+    ] {
+        let path = value(case, "corewise", "critical_path").expect(case);
+        let makespans = ["corewise", "before"].map(|variant| value(case, variant, "makespan_p50"));
+        assert_eq!(makespans.map(|makespan| makespan.is_some()), [true, has_before], "{case}");
+        for makespan in makespans.into_iter().flatten() {
+            assert!(makespan >= path, "{case}: {makespan} ns of {path} ns at least");
+        }
+    }
+    assert_eq!(value("flat/500/0", "corewise", "critical_path"), None);
+    assert!(value("flat/500/0", "corewise", "threads").is_some());
+}
+
+#[test]
+fn the_records_of_probes_end_with_the_headlines_and_no_time_is_below_its_bound() {
+    let folder = Folder::new();
+    let args = ["bench", "probe", "--quick", "--json", "--rounds", "1"];
+    let workloads = ["--workload", "devices/3", "--workload", "overhead/100"];
+    let ran = folder.corewise(args.iter().chain(&workloads)).ok();
+    let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
+    let last: Vec<&Value> = records[records.len() - 2..].iter().collect();
+    for (record, metric) in last.iter().zip(["mean_cost_vs_before", "makespan_vs_bound"]) {
+        assert_eq!((&record["case"], &record["metric"]), (&"headline".into(), &metric.into()));
+        assert_eq!(record["unit"], "ratio");
+    }
+    let value = |case: &str, variant: &str, metric: &str| {
+        let found = records.iter().find(|record| {
+            record["case"] == case && record["variant"] == variant && record["metric"] == metric
+        });
+        found.and_then(|record| record["median"].as_f64())
+    };
+    for variant in ["corewise", "before", "nested", "threads"] {
+        let of = |metric| value("devices/3", variant, metric).expect(metric);
+        assert!(of("cost_max") >= of("cost_mean") && of("makespan_p50") >= of("cost_mean"));
+        let overhead = value("overhead/100", variant, "overhead_per_device");
+        assert_eq!(overhead.is_some(), variant != "threads", "{variant}");
+    }
+    assert_eq!(value("devices/3", "before", "cpus"), Some(1.0), "it is about one CPU");
+    assert_eq!(ran.stderr, "", "{ran}");
+}
+
+#[test]
+fn the_records_of_the_block_layer_end_with_the_headlines_and_each_variant_has_read() {
+    let folder = Folder::new();
+    let args = ["bench", "blockmq", "--quick", "--json", "--rounds", "1"];
+    let workloads = ["--workload", "seqread/8/1000/ordinary", "--workload", "quiesce"];
+    let ran = folder.corewise(args.iter().chain(&workloads)).ok();
+    let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
+    let last: Vec<&Value> = records[records.len() - 2..].iter().collect();
+    for (record, metric) in last.iter().zip(["seqread_vs_before", "seqread_vs_unchecked"]) {
+        assert_eq!((&record["case"], &record["metric"]), (&"headline".into(), &metric.into()));
+        assert_eq!(record["unit"], "ratio");
+    }
+    for variant in ["corewise", "before", "mutex", "unchecked"] {
+        let found = records.iter().find(|record| {
+            record["case"] == "seqread/8/1000/ordinary"
+                && record["variant"] == variant
+                && record["metric"] == "bytes_per_second"
+        });
+        assert!(found.unwrap()["median"].as_f64().unwrap() > 0.0, "{variant}");
+    }
+    let has = |metric: &str| records.iter().any(|record| record["metric"] == metric);
+    assert!(has("allocations_per_item") && has("resume_p50") && has("waiting"), "{ran}");
+    assert_eq!(ran.stderr, "", "{ran}");
+}
+
+#[test]
+fn random_requests_to_null_and_to_a_file_go_through_the_layer_and_through_fio() {
+    let folder = Folder::new();
+    let args = ["bench", "blockmq", "--quick", "--json", "--rounds", "1"];
+    let workloads = ["--workload", "null/randread/32", "--workload", "file/randread/32/1"];
+    let ran = folder.corewise(args.iter().chain(&workloads)).ok();
+    let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
+    let value = |case: &str, variant: &str, metric: &str| {
+        let found = records.iter().find(|record| {
+            record["case"] == case && record["variant"] == variant && record["metric"] == metric
+        });
+        found.and_then(|record| record["median"].as_f64())
+    };
+    let null = |metric| value("null/randread/32/1", "corewise", metric).expect(metric);
+    assert!(null("items_per_second") > 0.0 && null("latency_p99") > 0.0);
+    // A CPU that hadn't submitted before has its boxes to make, once.
+    let allocations = null("allocations_per_item");
+    assert!(allocations < 1e-3, "{allocations}");
+    let headline = |metric| value("headline", "corewise", metric);
+    assert_eq!(headline("overhead_ns_per_request"), Some(null("overhead_ns_per_request")));
+    assert_eq!(headline("allocations_per_item"), Some(allocations));
+    // There need be no fio here, and no way past the page cache.
+    let rate = |variant| value("file/randread/32/1", variant, "items_per_second");
+    let both = rate("corewise").is_some() && rate("fio").is_some();
+    for metric in ["file_iops_vs_fio", "file_p99_vs_fio"] {
+        assert_eq!(headline(metric).is_some(), both, "{metric}");
+    }
+    assert_eq!(ran.stderr, "", "{ran}");
+}
+
+#[test]
+fn what_is_not_there_is_said_with_what_there_is() {
+    let folder = Folder::new();
+    let usage = |args: &[&str], said: &[&str]| {
+        folder.corewise([&["bench"], args].concat()).code(2).complains(said);
+    };
+    usage(&["disks"], &["'disks'", "there are: workqueue, calls, probe, shutdown, blockmq"]);
+    usage(&["workqeue"], &["did you mean 'workqueue'?"]);
+    usage(&["--workload", "strom"], &["did you mean 'storm'?"]);
+    usage(&["--workload", "disks"], &["kernel_test, storm"]);
+    usage(&["--workload", "held"], &["held_span"]);
+    usage(&["--rounds", "0"], &["--rounds"]);
+    let failed = |words: &[&str], said: &[&str]| {
+        folder.corewise([&["bench", "--run"], words].concat()).code(1).complains(said);
+    };
+    let none = ["bench", "calls", "--workload", "storm"];
+    folder.corewise(none).code(1).complains(&["no such workload: storm", "leave its name out"]);
+    failed(&["disks"], &["error: no benchmark 'disks' here"]);
+    failed(&["workqueue", "case=idle"], &["error: a run needs a runtime"]);
+    failed(&["calls", "case=roundtrip/hot"], &["error: a run needs a runtime"]);
+    failed(&["shutdown", "case=flat/5/6", "runtime=x"], &["error: there is no case 'flat/5/6'"]);
+    failed(&["workqueue", "case=idle", "runtime=tokio"], &["error: no runtime 'tokio' here"]);
+}

@@ -1,0 +1,112 @@
+//! `corewise up` with a device whose shutdown hangs: who is named, and what each policy does; and what
+//! it keeps between runs.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use crate::common::Folder;
+use crate::common::client::{Client, READ};
+use crate::common::server::Server;
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// An export that goes on answering for an hour, over a device that can't be shut down before it.
+const STUCK: &str = "[server]\nunix = \"s\"\ndrain = \"1h\"\n\
+                     [[device]]\nname = \"m\"\ndriver = \"file\"\npath = \"m.img\"\n\
+                     create = true\nsize = \"64M\"\n\
+                     [[device]]\nname = \"free\"\ndriver = \"memory\"\nsize = \"1M\"\n\
+                     [[export]]\ndevice = \"m\"\n";
+
+/// A server whose client takes no replies, so that its export can't drain. It has been told to stop,
+/// and has named the export.
+fn stuck(folder: &Folder, manifest: &str, args: &[&str]) -> (Server, Client, Value) {
+    folder.write("up.toml", manifest);
+    let mut server = Server::start(folder, &[&["up.toml"], args].concat());
+    let mut client = Client::new(&server.socket(), "m");
+    for index in 0..32 {
+        client.send(READ, 0, index << 20, 1 << 20, &[]).unwrap();
+    }
+    // The first bytes of a reply: from here on the server has replies that don't fit.
+    client.read_some();
+    server.signal(Signal::TERM);
+    let overdue = server.wait_event("overdue");
+    (server, client, overdue)
+}
+
+#[test]
+fn a_device_that_hangs_is_named_with_whom_it_holds_up_and_waited_for() {
+    let folder = Folder::new();
+    let text = format!("{STUCK}shutdown_timeout = \"100ms\"\n");
+    let (server, client, overdue) = stuck(&folder, &text, &[]);
+    assert_eq!((&overdue["device"], &overdue["held_up"]), (&"export:m".into(), &vec!["m"].into()));
+    assert!(overdue["seconds"].as_f64().unwrap() >= 0.1, "{overdue}");
+    let dump = folder.corewise(["dump", "--json"]).ok();
+    let dump: Value = serde_json::from_str(&dump.stdout).unwrap();
+    let device = |name: &str| {
+        let devices = dump["devices"].as_array().unwrap();
+        devices.iter().find(|device| device["name"] == name).unwrap().clone()
+    };
+    assert_eq!(device("export:m")["state"], "stopping");
+    let waits = device("m")["waits"].to_string();
+    assert!(waits.contains("waits for export:m"), "{waits}");
+    drop(client);
+    let ran = server.wait().ok();
+    ran.complains(&["shutdown of export:m: still at it after", "it holds up m"]);
+}
+
+#[test]
+fn a_shutdown_that_is_given_up_ends_with_1_and_says_what_is_left() {
+    let folder = Folder::new();
+    let args = ["--shutdown-timeout", "200ms", "--on-hang", "give-up"];
+    let (server, client, _) = stuck(&folder, STUCK, &args);
+    let ran = server.wait().code(1);
+    let ran =
+        ran.complains(&["shutdown given up after", "export:m has been at it for", "m waits for"]);
+    assert!(!ran.stderr.contains("ERROR"), "the log tells it a second time\n{ran}");
+    ran.says(&["{\"event\":\"done\",\"ok\":false}"]);
+    assert_eq!(folder.list(), ["m.img", "up.toml"], "something was left behind");
+    drop(client);
+}
+
+#[test]
+fn a_device_that_is_skipped_keeps_nobody_from_being_shut_down() {
+    let folder = Folder::new();
+    let text = STUCK.replace("drain", "on_hang = \"skip\"\ndrain");
+    let text = format!("{text}shutdown_timeout = \"100ms\"\n");
+    let (mut server, client, _) = stuck(&folder, &text, &[]);
+    let down = server.wait_event("shutdown");
+    let spans = down["timeline"]["spans"].as_array().unwrap();
+    let outcome = |name: &str| {
+        let span = spans.iter().find(|span| span["name"] == name);
+        span.map(|span| format!("{} {}", span["outcome"], span["message"])).unwrap_or_default()
+    };
+    assert!(outcome("m").contains("ok"), "{down}");
+    assert!(outcome("export:m").contains("skipped"), "{down}");
+    let ran = server.wait().code(1);
+    ran.complains(&["shutdown of export:m: ", "skipped"]);
+    assert_eq!(folder.list(), ["m.img", "up.toml"]);
+    drop(client);
+}
+
+#[test]
+fn what_devices_took_is_kept_between_runs_and_a_damaged_file_is_said_and_replaced() {
+    let folder = Folder::new();
+    let run = || folder.corewise(["up", "--for", "1ms", "--state", "known"]).ok();
+    assert_eq!(run().stderr, "");
+    let file = folder.path().join("known/device-history.json");
+    let known = std::fs::read_to_string(&file).unwrap();
+    for name in ["export:fast", "probe", "shutdown"] {
+        assert!(known.contains(name), "{name} in {known}");
+    }
+    assert_eq!(run().stderr, "");
+    std::fs::write(&file, "{").unwrap();
+    run().complains(&["warning: ", "device-history.json is damaged"]);
+    assert_eq!(run().stderr, "", "it was replaced");
+}
+
+#[test]
+fn a_policy_that_there_is_not_is_said_with_those_that_there_are() {
+    let folder = Folder::new();
+    folder.corewise(["up", "--on-hang", "pray"]).code(2).complains(&["wait, skip, give-up"]);
+    folder.write("up.toml", STUCK.replace("drain = \"1h\"", "on_hang = \"pray\""));
+    let ran = folder.corewise(["up", "up.toml"]).code(1);
+    ran.complains(&["up.toml:3:", "'on_hang': 'pray' is no policy: write wait, skip or give-up"]);
+}

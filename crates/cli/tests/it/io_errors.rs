@@ -1,0 +1,96 @@
+//! Each error that a client gets is in the log, and no number of them floods it. A file that somebody truncates
+//! stays so.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::fs;
+
+use crate::common::Folder;
+use crate::common::client::Client;
+use crate::common::server::Server;
+
+/// The lines of a log with this message, and how many they stand for.
+fn told<'a>(log: &'a str, message: &str, last: &str) -> (Vec<&'a str>, u64) {
+    let left_out = |line: &str| -> u64 {
+        let value = line.split_once("left_out=").map_or("0", |(_, rest)| rest);
+        value.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let lines: Vec<_> = log.lines().filter(|line| line.contains(message)).collect();
+    let before: u64 = lines.iter().map(|line| left_out(line)).sum();
+    let after: u64 = log.lines().filter(|line| line.contains(last)).map(left_out).sum();
+    let all = lines.len() as u64 + before + after;
+    (lines, all)
+}
+
+#[test]
+fn errors_of_a_disk_are_told_with_what_was_asked_and_a_flood_of_them_in_a_few_lines() {
+    const FAILED: u64 = 2_000;
+    let folder = Folder::new();
+    let manifest = "[[device]]\nname = \"good\"\ndriver = \"memory\"\nsize = \"1M\"\n\
+                    [[device]]\nname = \"bad\"\ndriver = \"error\"\nover = [\"good\"]\nfails = [\"read\"]\n\
+                    [[device]]\nname = \"top\"\ndriver = \"delay\"\nover = [\"bad\"]\nflush_delay = \"1ms\"\n\
+                    [[export]]\ndevice = \"top\"\n[server]\nunix = \"s\"\n";
+    folder.write("up.toml", manifest);
+    let server = Server::start(&folder, &["up.toml"]);
+    // Of two clients, so that coming back is no way to fill the log.
+    for _ in 0..2 {
+        let mut client = Client::new(&server.socket(), "top");
+        for n in 0..FAILED / 2 {
+            assert_eq!(client.read(n % 100 * 512, 1024), Err(5));
+        }
+        // Its own mistake is no news, unless somebody asks.
+        assert!(client.read(1 << 40, 512).is_err());
+    }
+    let ran = server.stop().ok();
+    let (disk, all) = told(&ran.stderr, "a request failed", "more requests failed");
+    assert_eq!(all, FAILED, "{ran}");
+    assert!((1..100).contains(&disk.len()), "{} lines: {ran}", disk.len());
+    for part in ["WARN", "device=bad", "op=read", "offset=", "len=1024", "errno=5", "error="] {
+        assert!(disk.iter().all(|line| line.contains(part)), "{part}: {ran}");
+    }
+    assert!(!ran.stderr.contains("device=top op"), "told twice: {ran}");
+    let (client, all) = told(&ran.stderr, "a client gets an error", "clients got more errors");
+    assert_eq!(all, FAILED, "{ran}");
+    assert!((1..100).contains(&client.len()), "{} lines: {ran}", client.len());
+    for part in ["WARN", "export=\"top\"", "op=read", "offset=", "len=1024", "errno=5", "client="] {
+        assert!(client.iter().all(|line| line.contains(part)), "{part}: {ran}");
+    }
+    assert!(!ran.stderr.contains("is refused"), "{ran}");
+}
+
+#[test]
+fn a_file_that_somebody_truncates_does_not_grow_again_and_the_log_says_so() {
+    for io in ["auto", "threads"] {
+        let folder = Folder::new();
+        let manifest = format!(
+            "[[device]]\nname = \"disk\"\ndriver = \"file\"\npath = \"disk.img\"\nsize = \"16M\"\n\
+             create = true\nio = \"{io}\"\n[[export]]\ndevice = \"disk\"\n[server]\nunix = \"s\"\n"
+        );
+        folder.write("up.toml", manifest);
+        let server = Server::start(&folder, &["up.toml"]);
+        let uri = server.uri("disk");
+        let qemu_io = |command: &str| folder.client("qemu-io", ["-f", "raw", "-c", command, &uri]);
+        qemu_io("write -P 0x5a 0 16M").ok();
+        let path = folder.join("disk.img");
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4 << 20).unwrap();
+        let ran = qemu_io("write -P 0x11 8M 64k");
+        assert!(format!("{ran}").contains("Input/output error"), "{io}: {ran}");
+        assert_eq!(fs::metadata(&path).unwrap().len(), 4 << 20, "{io}: it grew");
+        let ran = qemu_io("read -P 0x5a 0 4M").ok();
+        assert!(!format!("{ran}").contains("failed"), "{io}: what is left is there: {ran}");
+        let ran = server.stop().fails();
+        let line = ran.stderr.lines().find(|line| line.contains("a client gets an error")).unwrap();
+        for part in [
+            "export=\"disk\"",
+            "device=\"disk\"",
+            "op=write",
+            "offset=8388608",
+            "len=65536",
+            "errno=5",
+            "has 4194304 bytes, and had 16777216: it was truncated while in use",
+            "truncate -s 16777216",
+        ] {
+            assert!(line.contains(part), "{io}: {part}: {line}");
+        }
+        assert!(ran.stderr.contains("data is lost"), "{io}: {ran}");
+    }
+}

@@ -1,0 +1,59 @@
+//! `corewise bench machine`: the file, the picture, and the tables, also where few CPUs may be used.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use crate::common::{Folder, well_formed};
+use corewise::topology::{CpuSet, Machine, pin_current_thread};
+use corewise_costs::Costs;
+
+#[test]
+fn the_file_is_read_again_and_the_picture_shows_each_pair() {
+    let folder = Folder::new();
+    let files = ["--out", "costs.toml", "--svg", "costs.svg"];
+    let ran = folder.corewise(["bench", "machine", "--quick"].iter().chain(&files)).ok();
+    let ran = ran.says(&["What this machine costs", "full fence", "Wake-ups", "Allocator"]);
+    assert_eq!(ran.stderr, "", "{ran}");
+    assert!(!ran.stdout.contains('\x1b'), "colours that nobody can see\n{ran}");
+    assert!(ran.stdout.lines().all(|line| line.chars().count() <= 100), "{ran}");
+    assert_eq!(folder.list(), ["costs.svg", "costs.toml"], "something was left behind");
+
+    let costs = Costs::read(&std::fs::read_to_string(folder.join("costs.toml")).unwrap()).unwrap();
+    let cpus = Machine::live().unwrap().online().len().min(64);
+    assert_eq!(costs.matrix.unwrap().cpus.len(), cpus);
+    let picture = std::fs::read_to_string(folder.join("costs.svg")).unwrap();
+    well_formed(&picture);
+    let cells = picture.matches("</title><rect").count();
+    assert_eq!(cells, 2 * cpus * (cpus - 1), "a cell for each pair, by stores and by swaps");
+}
+
+#[test]
+fn a_process_that_may_use_one_cpu_measures_that_one() {
+    let folder = Folder::new();
+    let last = Machine::live().unwrap().online().last().unwrap();
+    // A child of this thread inherits that.
+    pin_current_thread(&CpuSet::from_iter([last])).unwrap();
+    let ran = folder.corewise(["bench", "machine", "--quick", "--json", "--svg", "one.svg"]).ok();
+    let json: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(json["machine"]["cpus"], last.to_string());
+    assert_eq!(json["matrix"]["cpus"], serde_json::json!([last]));
+    assert!(json["call"]["bare_ns"]["p50"].as_f64().unwrap() > 0.0, "{ran}");
+    let picture = std::fs::read_to_string(folder.join("one.svg")).unwrap();
+    well_formed(&picture);
+    assert!(picture.contains("There is one CPU"), "{picture}");
+}
+
+#[test]
+fn what_cant_be_done_is_said_before_anything_is_measured() {
+    let folder = Folder::new();
+    let refused = |code: i32, args: &[&str], says: &[&str]| {
+        folder.corewise([&["bench", "machine"], args].concat()).code(code).complains(says);
+    };
+    refused(1, &["--out", "no/costs.toml"], &["cannot write 'no/costs.toml'"]);
+    refused(1, &["--svg", "no/costs.svg"], &["cannot write 'no/costs.svg'"]);
+    refused(1, &["--out", "-", "--json"], &["--out - and --json"]);
+    refused(1, &["--cpus", "0,4000"], &["can't use CPUs 4000", "it may use CPUs"]);
+    refused(2, &["--cpus", "3-1"], &["--cpus"]);
+    refused(2, &["--cpus", ""], &["0-3,8"]);
+    refused(2, &["workqueue"], &["workqueue"]);
+    folder.corewise(["bench", "--quick", "machine"]).code(2).complains(&["machine"]);
+    assert_eq!(folder.list(), [""; 0]);
+}

@@ -1,0 +1,22 @@
+//! The program, as its users and its clients meet it.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bad_input;
+mod bench;
+mod clients_misbehave;
+mod dump;
+mod durability;
+mod hanging;
+mod hanging_up;
+mod io_errors;
+mod machine;
+mod mirrors;
+mod mirrors_degraded;
+mod real_clients;
+mod stacks;
+mod timeline;
+mod topo;
+mod tuning;
+mod up;

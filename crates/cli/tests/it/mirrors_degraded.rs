@@ -1,0 +1,208 @@
+//! Mirrors that begin without a part, and parts that come back while real clients write.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use crate::common::client::{Client, pattern};
+use crate::common::server::Server;
+use crate::common::{Folder, Ran};
+use serde_json::Value;
+
+const MIB: usize = 1 << 20;
+/// What a mirror of two files of 16 MiB has for data.
+const SIZE: usize = 16 * MIB - (64 << 10);
+
+/// A mirror over two files, which are made where `made` says so.
+fn manifest(made: bool, keys: &str) -> String {
+    let made = if made { "size = \"16M\"\ncreate = true\n" } else { "" };
+    let file = |name: &str| {
+        format!("[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\n{made}")
+    };
+    file("a")
+        + &file("b")
+        + &format!(
+            "[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"a\", \"b\"]\n{keys}\n\
+             [[export]]\ndevice = \"m\"\n[server]\nunix = \"s\"\n"
+        )
+}
+
+/// A folder with a mirror that is in sync; its parts hold the same megabytes. Then `b` is taken away.
+fn without_b() -> Folder {
+    let folder = Folder::new();
+    folder.write("new.toml", manifest(true, ""));
+    folder.write("known.toml", manifest(false, ""));
+    folder.write("always.toml", manifest(false, "degraded = \"always\""));
+    let mut server = Server::start(&folder, &["new.toml"]);
+    server.wait_mirror("resynced");
+    let mut client = Client::new(&server.socket(), "m");
+    for n in 0..8 {
+        client.write(n * MIB as u64, &pattern(n, MIB), 0).unwrap();
+    }
+    server.stop().ok();
+    alike(&folder);
+    std::fs::rename(folder.join("b.img"), folder.join("b.away")).unwrap();
+    folder
+}
+
+fn back(folder: &Folder) {
+    std::fs::rename(folder.join("b.away"), folder.join("b.img")).unwrap();
+}
+
+#[track_caller]
+fn alike(folder: &Folder) {
+    let data = |name: &str| std::fs::read(folder.join(name)).unwrap();
+    assert!(data("a.img")[..SIZE] == data("b.img")[..SIZE]);
+}
+
+fn mirror(folder: &Folder, args: &[&str]) -> Ran {
+    folder.corewise(["mirror"].iter().chain(args))
+}
+
+/// What the server tells of the mirror.
+fn told(folder: &Folder) -> Value {
+    let json = mirror(folder, &["m", "--json"]).ok().stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    json["disks"][0]["mirror"].clone()
+}
+
+#[test]
+fn a_part_that_had_everything_may_be_missing_only_where_the_manifest_says_so() {
+    let folder = without_b();
+    let ran = folder.corewise(["up", "known.toml"]).code(1);
+    ran.complains(&[
+        "known.toml:8:8: device 'b': cannot open",
+        "device 'm': 'b' is missing, and it had everything",
+        "degraded = \"always\"",
+    ]);
+    let mut server = Server::start(&folder, &["always.toml"]);
+    let missing = server.wait_mirror("missing");
+    assert_eq!(missing["parts"], serde_json::json!(["b"]));
+    assert!(missing["why"].as_str().unwrap().contains("there is no such file"), "{missing}");
+    let ran = server.stop().ok();
+    ran.complains(&["warning: device 'm': its part 'b' is missing: cannot open"]);
+    // Now it is known. And a user that wants all of them gets nothing else.
+    Server::start(&folder, &["known.toml"]).stop().ok();
+    folder.write("never.toml", manifest(false, "degraded = \"never\""));
+    let ran = folder.corewise(["up", "never.toml"]).code(1);
+    let ran = ran.complains(&["never.toml:8:8: device 'b': cannot open"]);
+    assert!(!ran.stderr.contains("device 'm':"), "it was not even tried\n{ran}");
+}
+
+#[test]
+fn a_part_that_is_back_gets_what_was_written_meanwhile_and_nothing_else() {
+    let folder = without_b();
+    let mut server = Server::start(&folder, &["always.toml"]);
+    let mut client = Client::new(&server.socket(), "m");
+    for n in [2, 5, 11] {
+        client.write(n * MIB as u64 + 8192, &pattern(100 + n, 65536), 0).unwrap();
+    }
+    mirror(&folder, &[]).ok().says(&["m: 1 of 2 legs in sync, 1 out", "b  out: cannot open"]);
+    let ran = mirror(&folder, &["m", "--take-back", "--wait"]).code(1);
+    ran.says(&["b  out: cannot open"]).complains(&["'b' is still out: cannot open"]);
+    let ran = mirror(&folder, &["m", "--wait"]).code(1);
+    ran.says(&["b  out: cannot open"]).complains(&["'b' is still out: cannot open"]);
+    mirror(&folder, &["m", "--take-back=a"]).code(1).complains(&["'a' is not out of 'm'"]);
+    mirror(&folder, &["m", "--take-back=x"]).code(1).complains(&["'m', which has: a, b"]);
+    mirror(&folder, &["a", "--take-back"]).code(1).complains(&["'a' is no mirror"]);
+    mirror(&folder, &["n"]).code(1).complains(&["no mirror is called 'n'; there are: \"m\""]);
+
+    back(&folder);
+    let ran = mirror(&folder, &["m", "--take-back=b", "--wait"]).ok();
+    ran.says(&["m: 2 of 2 legs in sync", "b  in sync"]);
+    let ended = server.wait_mirror("resynced");
+    assert_eq!((&ended["parts"], &ended["bytes"]), (&serde_json::json!(["b"]), &(3 * MIB).into()));
+    mirror(&folder, &["m", "--take-back"]).code(1).complains(&["no part of 'm' is out"]);
+    let disks = folder.corewise(["dump", "--json"]).ok().stdout;
+    let disks: Value = serde_json::from_str(&disks).unwrap();
+    let disk = |name: &str| {
+        disks["disks"].as_array().unwrap().iter().find(|disk| disk["name"] == name).cloned()
+    };
+    assert_eq!(disk("m").unwrap()["mirror"]["parts"][1]["state"], "in_sync");
+    assert!(disk("b").is_some() && disk("a").unwrap().get("mirror").is_none());
+    for n in [2, 5, 11] {
+        let found = client.read(n * MIB as u64 + 8192, 65536).unwrap();
+        assert!(found == pattern(100 + n, 65536));
+    }
+    server.stop().ok();
+    alike(&folder);
+    Server::start(&folder, &["known.toml"]).stop().ok();
+}
+
+#[test]
+fn a_crash_while_a_part_comes_back_leaves_no_more_to_copy_than_was_written_without_it() {
+    let folder = without_b();
+    // Its first region, and then no more before the kill.
+    let keys = "degraded = \"always\"\nresync_least = 1\nresync_most = 1";
+    folder.write("slow.toml", manifest(false, keys));
+    let server = Server::start(&folder, &["slow.toml"]);
+    let mut client = Client::new(&server.socket(), "m");
+    for n in [1, 3, 6, 9] {
+        client.write(n * MIB as u64, &pattern(200 + n, MIB), 0).unwrap();
+    }
+    back(&folder);
+    mirror(&folder, &["m", "--take-back"]).ok();
+    while told(&folder)["resynced"] != MIB {
+        std::thread::yield_now();
+    }
+    let status = told(&folder);
+    assert_eq!(
+        (&status["to_resync"], &status["parts"][1]["state"]),
+        (&(3 * MIB).into(), &"resyncing".into())
+    );
+    client.write(13 * MIB as u64, &pattern(213, 4096), 0).unwrap();
+    server.kill();
+
+    let mut server = Server::start(&folder, &["known.toml"]);
+    let ended = server.wait_mirror("resynced");
+    assert_eq!(ended["parts"], serde_json::json!(["b"]));
+    let bytes = ended["bytes"].as_u64().unwrap();
+    assert!((4..=5).contains(&(bytes / MIB as u64)), "{ended}");
+    let mut client = Client::new(&server.socket(), "m");
+    for n in 0..8u64 {
+        let seed = if [1, 3, 6].contains(&n) { 200 + n } else { n };
+        assert!(client.read(n * MIB as u64, MIB as u32).unwrap() == pattern(seed, MIB), "MiB {n}");
+    }
+    server.stop().ok();
+    alike(&folder);
+}
+
+#[test]
+fn a_part_comes_back_while_fio_writes_and_verifies() {
+    let folder = without_b();
+    let keys =
+        "degraded = \"always\"\nretry = \"300ms\"\nresync_most = \"8M\"\nresync_least = \"8M\"";
+    folder.write("up.toml", manifest(false, keys));
+    let mut server = Server::start(&folder, &["up.toml"]);
+    let uri = server.uri("m");
+    std::thread::scope(|scope| {
+        let fio = scope.spawn(|| {
+            let uri = format!("--uri={uri}");
+            folder.client(
+                "fio",
+                [
+                    "--name=verify",
+                    "--ioengine=nbd",
+                    &uri,
+                    "--rw=randwrite",
+                    "--bs=4k-64k",
+                    "--size=12M",
+                    "--offset=1M",
+                    "--io_size=64M",
+                    "--iodepth=8",
+                    "--verify=crc32c",
+                    "--verify_fatal=1",
+                    "--do_verify=1",
+                    "--randrepeat=0",
+                ],
+            )
+        });
+        back(&folder);
+        server.wait_mirror("resynced");
+        fio.join().unwrap().ok();
+    });
+    mirror(&folder, &["m"]).ok().says(&["m: 2 of 2 legs in sync"]);
+    let ran = folder.client("nbdcopy", [uri.as_str(), "copy.img"]);
+    ran.ok();
+    server.stop().ok();
+    alike(&folder);
+    let copy = std::fs::read(folder.join("copy.img")).unwrap();
+    assert!(copy == std::fs::read(folder.join("b.img")).unwrap()[..SIZE]);
+}

@@ -1,0 +1,265 @@
+//! `corewise topo`: the JSON that machines read, the text that people read, and every source.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use crate::common::Folder;
+use serde_json::{Value, json};
+
+/// The JSON of `corewise topo ARGS`.
+#[track_caller]
+fn topo(folder: &Folder, args: &[&str]) -> Value {
+    let ran = folder.corewise([&["topo", "--json"], args].concat()).ok();
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}\n{ran}"))
+}
+
+/// Where a CPU is: its core, package, L3 and node.
+type At = (u32, u32, u32, u32);
+
+/// Writes a saved sysfs tree.
+fn sysfs(folder: &Folder, cpus: &[At], online: &str) -> String {
+    let list = |keep: &dyn Fn(&At) -> bool| {
+        let members = cpus.iter().enumerate().filter(|(_, cpu)| keep(cpu));
+        members.map(|(index, _)| index.to_string()).collect::<Vec<_>>().join(",")
+    };
+    let root = "saved/devices/system";
+    let last = cpus.len() - 1;
+    folder.write(&format!("{root}/cpu/possible"), format!("0-{last}\n"));
+    folder.write(&format!("{root}/cpu/present"), format!("0-{last}\n"));
+    folder.write(&format!("{root}/cpu/online"), format!("{online}\n"));
+    folder.write(&format!("{root}/cpu/isolated"), "\n");
+    for (cpu, of) in cpus.iter().enumerate() {
+        let (core, package, l3, node) = *of;
+        let dir = format!("{root}/cpu/cpu{cpu}");
+        let siblings = list(&|other| (other.0, other.1) == (core, package));
+        folder.write(&format!("{dir}/topology/core_id"), format!("{core}\n"));
+        folder.write(&format!("{dir}/topology/physical_package_id"), format!("{package}\n"));
+        folder.write(&format!("{dir}/topology/thread_siblings_list"), format!("{siblings}\n"));
+        folder.write(&format!("{dir}/topology/core_cpus_list"), format!("{siblings}\n"));
+        folder.write(&format!("{dir}/cache/index3/level"), "3\n");
+        folder.write(&format!("{dir}/cache/index3/type"), "Unified\n");
+        let shared = list(&|other| other.2 == l3);
+        folder.write(&format!("{dir}/cache/index3/shared_cpu_list"), format!("{shared}\n"));
+        let members = list(&|other| other.3 == node);
+        folder.write(&format!("{root}/node/node{node}/cpulist"), format!("{members}\n"));
+    }
+    let mut nodes: Vec<u32> = cpus.iter().map(|cpu| cpu.3).collect();
+    nodes.dedup();
+    let nodes = nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    folder.write(&format!("{root}/node/online"), format!("{nodes}\n"));
+    folder.write(&format!("{root}/node/possible"), format!("{nodes}\n"));
+    format!("sysfs:{}", folder.join("saved").display())
+}
+
+#[test]
+fn the_json_of_this_machine_has_the_promised_shape() {
+    let folder = Folder::new();
+    let json = topo(&folder, &[]);
+    assert_eq!(json["source"], "live");
+    assert_eq!(json["cache_shard_size"], 8);
+    let cpus = json["cpus"].as_array().unwrap();
+    assert!(!cpus.is_empty());
+    for cpu in cpus {
+        for key in ["cpu", "core", "package", "llc", "node", "online"] {
+            assert!(cpu.get(key).is_some(), "no {key} in {cpu}");
+        }
+        assert!(cpu["cpu"].is_u64() && cpu["online"].is_boolean());
+    }
+    for node in json["nodes"].as_array().unwrap() {
+        assert!(node["node"].is_u64() && node["cpus"].is_string(), "{node}");
+    }
+    for scope in ["cpu", "smt", "cache", "cache_shard", "numa", "system"] {
+        let pods = json["scopes"][scope].as_array().unwrap();
+        assert!(!pods.is_empty(), "{scope}");
+        for (index, pod) in pods.iter().enumerate() {
+            assert_eq!(pod["pod"], index, "{scope}");
+            assert!(pod["cpus"].is_string() && pod.get("node").is_some(), "{scope}: {pod}");
+        }
+    }
+}
+
+#[test]
+fn a_synthetic_machine_of_two_nodes_is_sharded_as_the_kernel_would() {
+    let folder = Folder::new();
+    let spec = "synthetic:numa:2 l3:1 core:36 pu:2";
+    let json = topo(&folder, &["--from", spec]);
+    assert_eq!(json["source"], spec);
+    assert_eq!(json["cpus"].as_array().unwrap().len(), 144);
+    let shards = json["scopes"]["cache_shard"].as_array().unwrap();
+    assert_eq!(shards.len(), 10);
+    assert_eq!(shards[0], json!({"pod": 0, "cpus": "0-15", "node": 0}));
+    assert_eq!(shards[9], json!({"pod": 9, "cpus": "130-143", "node": 1}));
+    assert_eq!(json["scopes"]["numa"].as_array().unwrap().len(), 2);
+    assert_eq!(json["scopes"]["smt"].as_array().unwrap().len(), 72);
+}
+
+#[test]
+fn the_shard_size_is_the_users_choice() {
+    let folder = Folder::new();
+    let from = ["--from", "synthetic:l3:1 core:36 pu:1"];
+    let shards = |size: &str| {
+        let json = topo(&folder, &[from[0], from[1], "--shard-size", size]);
+        assert_eq!(json["cache_shard_size"].to_string(), size);
+        json["caches"][0]["shards"].clone()
+    };
+    assert_eq!(shards("8"), json!([8, 7, 7, 7, 7]));
+    assert_eq!(shards("12"), json!([12, 12, 12]));
+    assert_eq!(shards("99"), json!([36]));
+    assert_eq!(shards("1"), json!(vec![2; 18]));
+}
+
+#[test]
+fn a_shard_size_of_zero_is_warned_about_and_taken_as_one() {
+    let folder = Folder::new();
+    let args = ["topo", "--json", "--from", "synthetic:core:4 pu:1", "--shard-size", "0"];
+    let ran = folder.corewise(args).ok().complains(&["warning", "taken as 1"]);
+    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(json["cache_shard_size"], 1);
+    // Two, not four: no shard has one core where the cache has more.
+    assert_eq!(json["caches"][0]["shards"], json!([2, 2]));
+    assert_eq!(json["scopes"]["cache_shard"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_saved_sysfs_tree_is_read_whatever_the_numbering_of_siblings() {
+    // Two packages of two cores with two threads; the siblings are 4 apart, as on most servers.
+    let folder = Folder::new();
+    let cpu = |n: u32| (n % 2, n % 4 / 2, n % 4 / 2, n % 4 / 2);
+    let from = sysfs(&folder, &(0..8).map(cpu).collect::<Vec<_>>(), "0-6");
+    let json = topo(&folder, &["--from", &from]);
+    assert_eq!(json["source"], from);
+    assert_eq!(json["cpus"].as_array().unwrap().len(), 8);
+    assert_eq!(json["cpus"][7]["online"], false);
+    assert_eq!(json["scopes"]["smt"][0]["cpus"], "0,4");
+    assert_eq!(json["scopes"]["cache"][1]["cpus"].as_str().unwrap()[..3], *"2-3");
+    assert_eq!(json["nodes"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn the_text_names_scopes_and_shards_and_fits_the_width() {
+    let folder = Folder::new();
+    let args = ["topo", "--from", "synthetic:package:2 l3:4 core:8 pu:2"];
+    let ran = folder.corewise(args).ok();
+    let ran = ran.says(&[
+        "128 CPUs, 64 cores, 8 last-level caches, 2 packages",
+        "cache_shard",
+        "caches 0-7: 8 cores in 1 shard: 8",
+        "more",
+    ]);
+    assert!(ran.stdout.lines().all(|line| line.len() <= 100), "{ran}");
+    assert!(!ran.stdout.contains('\x1b'), "colours that nobody can see\n{ran}");
+}
+
+#[test]
+fn the_picture_of_any_machine_is_well_formed_and_written_in_one_piece() {
+    let folder = Folder::new();
+    let far = |n: u32| (n % 4 % 2, n % 4 / 2, n % 4 / 2, n % 4 / 2);
+    let far = sysfs(&folder, &(0..8).map(far).collect::<Vec<_>>(), "0-6");
+    for (from, cpus) in
+        [("live", None), ("synthetic:l3:1 core:512 pu:1", Some(512)), (&far, Some(7))]
+    {
+        for scope in ["cpu", "smt", "cache", "cache_shard", "numa", "system"] {
+            let args = ["topo", "--from", from, "--svg", "t.svg", "--scope", scope];
+            folder.corewise(args).ok().says(&["drew ", scope, "t.svg"]);
+            let svg = std::fs::read_to_string(folder.join("t.svg")).unwrap();
+            crate::common::well_formed(&svg);
+            if let Some(cpus) = cpus {
+                assert!(svg.contains(&format!("<desc id=\"desc\">{cpus} CPUs")), "{svg}");
+            }
+            assert!(svg.contains("</svg>") && !svg.contains("<script"));
+        }
+    }
+    assert!(folder.join("t.svg").metadata().unwrap().len() > 1000);
+    assert!(folder.list().iter().all(|name| !name.contains(".corewise-")), "{:?}", folder.list());
+}
+
+#[test]
+fn a_picture_goes_to_stdout_too_and_what_is_wrong_with_its_place_is_said() {
+    let folder = Folder::new();
+    let ran = folder.corewise(["topo", "--svg", "-", "--from", "synthetic:core:72 pu:1"]).ok();
+    crate::common::well_formed(&ran.stdout);
+    assert!(ran.stdout.starts_with("<svg ") && ran.stdout.ends_with("</svg>\n"), "{ran}");
+    let ran = folder.corewise(["topo", "--svg", "missing/t.svg"]).code(1);
+    ran.complains(&["error: cannot write the picture 'missing/t.svg'"]);
+    folder.corewise(["topo", "--scope", "numa"]).code(2).complains(&["--svg"]);
+    folder.corewise(["topo", "--svg", "-", "--scope", "l3"]).code(2).complains(&["cache_shard"]);
+    assert_eq!(folder.list(), [""; 0]);
+}
+
+#[test]
+fn what_cannot_be_read_is_said() {
+    let folder = Folder::new();
+    let ran = folder.corewise(["topo", "--from", "sysfs:/nowhere"]).code(1);
+    ran.complains(&["error: cannot read the topology", "/nowhere"]);
+    let ran = folder.corewise(["topo", "--from", "synthetic:core:two"]).code(1);
+    ran.complains(&["error: cannot read the topology", "two", "help"]);
+}
+
+#[test]
+fn an_xml_export_says_what_its_description_does() {
+    let folder = Folder::new();
+    let machines = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../topology/tests/data");
+    let export = format!("xml:{}", machines.join("xml/two-nodes-far-siblings.xml").display());
+    let mut exported = topo(&folder, &["--from", &export]);
+    assert_eq!(exported["source"], export);
+    let spec = "synthetic:package:2 numa:1 l3:1 l2:12 core:1 pu:2(indexes=core)";
+    exported["source"] = spec.into();
+    assert_eq!(exported, topo(&folder, &["--from", spec]));
+    assert_eq!(exported["scopes"]["smt"][0]["cpus"], "0,24");
+}
+
+#[test]
+fn what_is_wrong_with_an_export_is_said_with_its_place() {
+    let folder = Folder::new();
+    let read = |text: &str| {
+        std::fs::write(folder.join("m.xml"), text).unwrap();
+        folder.corewise(["topo", "--from", "xml:m.xml"]).code(1)
+    };
+    read("<topology>\n</topology>").complains(&["m.xml, line 1, column 1", "hwloc 1", "help"]);
+    read("<topology version=\"2.0\">\n <object type=\"PU\"/>").complains(&[
+        "error: cannot read the topology",
+        "m.xml, line 2, column 2",
+        "Machine",
+    ]);
+    let ran = folder.corewise(["topo", "--from", "xml:nowhere.xml"]).code(1);
+    ran.complains(&["cannot read the topology", "nowhere.xml"]);
+    let ran = folder.corewise(["topo", "--from", "synthetic:core:2 pu:2(indexes=0,1)"]).code(1);
+    ran.complains(&["'0,1' at character 21", "2 numbers for 4 objects"]);
+    folder.corewise(["topo", "--from", "xml:"]).code(2).complains(&["xml:FILE"]);
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_failure() {
+    use std::process::Stdio;
+    let folder = Folder::new();
+    let mut command = folder.command(crate::common::COREWISE);
+    command.args(["topo", "--json", "--from", "synthetic:core:4096 pu:2"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // More than a pipe holds is on its way when the reader goes.
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn help_has_examples_for_every_command() {
+    let folder = Folder::new();
+    folder.corewise(["--help"]).ok().says(&["Examples:", "corewise "]);
+    for command in ["topo", "up", "dump", "bench"] {
+        folder.corewise([command, "--help"]).ok().says(&["Examples:", "corewise "]);
+    }
+    folder.corewise(["--version"]).ok().says(&[env!("CARGO_PKG_VERSION")]);
+}
+
+#[test]
+fn the_headline_counts_the_cpus_that_are_online_and_names_the_others() {
+    let folder = Folder::new();
+    let cpus: Vec<At> = (0..8).map(|cpu| (cpu / 2, 0, 0, 0)).collect();
+    let source = sysfs(&folder, &cpus, "0-4");
+    let text = folder.corewise(["topo", "--from", &source]).ok().stdout;
+    assert!(text.contains("\n  5 CPUs, 3 cores, 1 last-level cache"), "{text}");
+    assert!(text.contains("\n  offline: CPUs 5-7\n"), "{text}");
+    assert!(!text.contains("may use"), "{text}");
+    let picture = folder.corewise(["topo", "--from", &source, "--svg", "-"]).ok().stdout;
+    assert!(picture.contains("5 CPUs, 3 cores") && picture.contains("3 offline CPUs"), "{picture}");
+}

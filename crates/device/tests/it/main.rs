@@ -1,0 +1,16 @@
+//! Devices, as a user of the crate sees them.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod async_probe;
+mod async_shutdown;
+mod bring_up;
+mod placement;
+mod registry;
+mod registry_inside;
+mod registry_traps;
+mod registry_walks;
+mod shutdown;
+mod shutdown_hang;
+mod side_by_side;

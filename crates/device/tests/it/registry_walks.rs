@@ -1,0 +1,229 @@
+//! Walks that unbind and remove devices, while others bind, fail and shut down: on real pools, in a fixed order.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
+
+use crate::support::{Log, Rig, decl};
+use corewise_device::{
+    Bound, BringUpOptions, DeviceDecl, DeviceManager, DeviceState, Driver, Error, HangPolicy,
+    ProbeContext, ProbeError, ProbeType, ShutdownError, ShutdownOptions,
+};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
+
+/// What has the manager to itself while the first object of "base" is being dropped.
+type Meanwhile = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+
+/// Its objects note what happens to them.
+struct Noting {
+    log: Log,
+    meanwhile: Arc<Meanwhile>,
+}
+
+struct Noted {
+    name: String,
+    log: Log,
+    meanwhile: Arc<Meanwhile>,
+}
+
+impl Driver for Noting {
+    fn name(&self) -> &str {
+        "test"
+    }
+    fn probe_type(&self) -> ProbeType {
+        ProbeType::ForceSynchronous
+    }
+    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        let (name, log) = (cx.name().to_string(), self.log.clone());
+        Ok(Arc::new(Noted { name, log, meanwhile: self.meanwhile.clone() }))
+    }
+}
+
+impl Bound for Noted {
+    fn shutdown(&self) -> Result<(), ShutdownError> {
+        self.log.note("shutdown", &self.name);
+        Ok(())
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        let meanwhile = self.meanwhile.lock().unwrap().take_if(|_| self.name == "base");
+        if let Some(meanwhile) = meanwhile {
+            std::thread::spawn(meanwhile).join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_supplier_that_is_bound_again_while_its_object_is_dropped_is_not_unbound_under_its_consumer() {
+    let rig = Rig::new("core:2 pu:1");
+    let meanwhile = Arc::new(Meanwhile::default());
+    let driver = Noting { log: rig.log.clone(), meanwhile: meanwhile.clone() };
+    rig.manager.register(Arc::new(driver)).unwrap();
+    let decls = vec![decl("base", &[]), decl("user", &["base"])];
+    rig.manager.bring_up(decls, &BringUpOptions::new()).unwrap();
+    let manager = rig.manager.clone();
+    *meanwhile.lock().unwrap() = Some(Box::new(move || {
+        assert_eq!(manager.bind("base").unwrap(), DeviceState::Bound);
+        manager.wait_for_probes().unwrap();
+    }));
+    rig.manager.unbind("base").unwrap();
+    assert_eq!(rig.log.of("shutdown"), ["user", "base"]);
+    for device in rig.manager.devices() {
+        assert_eq!(device.state, DeviceState::Bound, "{}", device.name);
+    }
+    rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
+    assert_eq!(rig.log.of("shutdown"), ["user", "base", "user", "base"]);
+}
+
+/// Counts the objects of "user", and asks as that of "base" is dropped whether there are any.
+struct Counting(Arc<AtomicUsize>, Arc<AtomicUsize>);
+
+enum Counted {
+    User(Arc<AtomicUsize>),
+    Base(Arc<AtomicUsize>, Arc<AtomicUsize>),
+}
+
+impl Driver for Counting {
+    fn name(&self) -> &str {
+        "test"
+    }
+    fn probe_type(&self) -> ProbeType {
+        ProbeType::ForceSynchronous
+    }
+    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        let (users, found) = (self.0.clone(), self.1.clone());
+        Ok(Arc::new(match cx.name() {
+            "user" => {
+                users.fetch_add(1, Ordering::SeqCst);
+                Counted::User(users)
+            }
+            _ => Counted::Base(users, found),
+        }))
+    }
+}
+
+impl Bound for Counted {
+    fn shutdown(&self) -> Result<(), ShutdownError> {
+        Ok(())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        match self {
+            Counted::User(users) => drop(users.fetch_sub(1, Ordering::SeqCst)),
+            Counted::Base(users, found) => {
+                found.fetch_add(users.load(Ordering::SeqCst), Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_object_is_dropped_before_those_that_it_needs_whoever_unbinds_them() {
+    let rig = Rig::new("core:2 pu:1");
+    let (users, found) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    rig.manager.register(Arc::new(Counting(users, found.clone()))).unwrap();
+    let decls = vec![decl("base", &[]), decl("user", &["base"])];
+    rig.manager.bring_up(decls, &BringUpOptions::new()).unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(Ordering::SeqCst) {
+                    rig.manager.unbind("user").unwrap();
+                    rig.manager.bind("user").unwrap();
+                }
+            });
+        }
+        for _ in 0..500 {
+            rig.manager.unbind("base").unwrap();
+            rig.manager.bind("base").unwrap();
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(found.load(Ordering::SeqCst), 0, "a user lived as its base was dropped");
+}
+
+/// Registers a child in its own probe, and fails when it is told to.
+struct Parent {
+    manager: OnceLock<Weak<DeviceManager>>,
+    fails: Mutex<Receiver<()>>,
+}
+
+impl Driver for Parent {
+    fn name(&self) -> &str {
+        "parent"
+    }
+    fn probe_type(&self) -> ProbeType {
+        ProbeType::PreferAsynchronous
+    }
+    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        let manager = self.manager.get().and_then(Weak::upgrade).unwrap();
+        manager.add(DeviceDecl::new("child", "child").parent(cx.name())).unwrap();
+        self.fails.lock().unwrap().recv().unwrap();
+        Err(ProbeError::failed("on purpose"))
+    }
+}
+
+/// Its callback says that it has begun, and ends when it is told to.
+struct Child {
+    begun: Sender<()>,
+    ends: Mutex<Receiver<()>>,
+    calls: AtomicUsize,
+}
+
+impl Bound for Child {
+    fn shutdown(&self) -> Result<(), ShutdownError> {
+        if self.calls.fetch_add(1, Ordering::SeqCst) == 0 {
+            self.begun.send(()).unwrap();
+            self.ends.lock().unwrap().recv().unwrap();
+        }
+        Ok(())
+    }
+}
+
+struct Children(Arc<Child>);
+
+impl Driver for Children {
+    fn name(&self) -> &str {
+        "child"
+    }
+    fn probe_type(&self) -> ProbeType {
+        ProbeType::ForceSynchronous
+    }
+    fn probe(&self, _: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        Ok(self.0.clone())
+    }
+}
+
+#[test]
+fn a_shutdown_waits_for_the_children_of_a_probe_that_was_given_up_and_fails() {
+    let rig = Rig::new("core:2 pu:1");
+    let ((fail, fails), (begun, begins), (end, ends)) = (channel(), channel(), channel());
+    let child = Child { begun, ends: Mutex::new(ends), calls: AtomicUsize::new(0) };
+    let child = Arc::new(child);
+    let parent = Parent { manager: OnceLock::new(), fails: Mutex::new(fails) };
+    parent.manager.set(Arc::downgrade(&rig.manager)).unwrap();
+    rig.manager.register(Arc::new(Children(child.clone()))).unwrap();
+    rig.manager.register(Arc::new(parent)).unwrap();
+    let options = BringUpOptions::new().keep_going(true);
+    let options =
+        options.device_timeout(Some(Duration::from_millis(20))).on_hang(HangPolicy::GiveUp);
+    let up = rig.manager.bring_up(vec![DeviceDecl::new("parent", "parent")], &options).unwrap();
+    assert!(!up.is_complete());
+    fail.send(()).unwrap();
+    begins.recv().unwrap();
+    let manager = rig.manager.clone();
+    let shutdown =
+        std::thread::spawn(move || manager.shutdown(&ShutdownOptions::new()).map(|_| ()));
+    while !matches!(rig.manager.bind("parent"), Err(Error::ShuttingDown)) {
+        std::thread::yield_now();
+    }
+    end.send(()).unwrap();
+    shutdown.join().unwrap().unwrap();
+    assert_eq!(child.calls.load(Ordering::SeqCst), 1, "one object, one callback");
+    assert!(rig.manager.device("child").is_none(), "it went with its parent's probe");
+}

@@ -1,0 +1,235 @@
+//! How a server, and an export, come to an end: in order, within the deadline, with everybody told.
+#![cfg(not(loom))]
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::*;
+use corewise_blockmq::Op;
+use corewise_nbd::wire::*;
+use corewise_nbd::{DrainReport, Error, Export, FlushOutcome, Options, Server};
+
+const MIB: u64 = 1 << 20;
+
+/// Starts a drain and waits until it has closed the server.
+fn begin_drain(server: &Arc<Server>, deadline: Duration) -> std::thread::JoinHandle<DrainReport> {
+    let theirs = Arc::clone(server);
+    let drain = std::thread::spawn(move || theirs.drain(deadline));
+    while !server.exports().iter().all(|export| export.closing) {
+        std::thread::yield_now();
+    }
+    drain
+}
+
+#[test]
+fn idle_clients_are_closed_at_once() {
+    let server = server(TestDevice::new(MIB));
+    let mut clients: Vec<_> = (0..8).map(|_| client(&server)).collect();
+    let half_open: Vec<_> = (0..4).map(|_| Client::fixed(connect(&server))).collect();
+    let report = server.drain(PATIENCE);
+    assert_eq!((report.clients, report.idle, report.cut), (12, 12, 0));
+    assert!(report.is_clean(), "{report}");
+    assert!(report.took < PATIENCE, "nobody was waited for");
+    for mut client in clients.drain(..).chain(half_open) {
+        client.expect_end();
+    }
+}
+
+#[test]
+fn requests_in_flight_finish_and_new_ones_are_told_that_the_server_goes() {
+    let device = TestDevice::new(MIB);
+    let server = Arc::new(server(device.clone()));
+    device.hold();
+    let mut busy = client(&server);
+    for cookie in 0..4 {
+        busy.request(Command::READ, cookie, 4096 * cookie, 4096);
+    }
+    device.wait_for_seen(4);
+    let drain = begin_drain(&server, PATIENCE);
+    while server.exports()[0].draining == 0 {
+        std::thread::yield_now();
+    }
+    busy.write_request(10, 0, &[1; 512]);
+    busy.request(Command::FLUSH, 11, 0, 0);
+    let shutdown = ReplyError::Shutdown.code();
+    assert_eq!(busy.reply(0), Reply { cookie: 10, error: shutdown, data: vec![] });
+    assert_eq!(busy.reply(0), Reply { cookie: 11, error: shutdown, data: vec![] });
+    device.release();
+    let mut cookies: Vec<_> = (0..4)
+        .map(|_| {
+            let reply = busy.reply(4096);
+            assert_eq!(reply.data, device.bytes(4096 * reply.cookie as usize, 4096));
+            reply.cookie
+        })
+        .collect();
+    cookies.sort_unstable();
+    assert_eq!(cookies, [0, 1, 2, 3]);
+    busy.expect_end();
+    let report = drain.join().unwrap();
+    assert_eq!((report.clients, report.idle, report.cut), (1, 0, 0));
+    assert_eq!((report.requests_completed, report.requests_cut), (4, 0));
+    assert_eq!(report.flushes, [("disk".to_owned(), FlushOutcome::Done)]);
+    assert_eq!(device.bytes(0, 4), [0; 4], "a refused write changed nothing");
+}
+
+#[test]
+fn what_a_client_was_answered_is_flushed_before_it_sees_the_end() {
+    let device = TestDevice::new(MIB);
+    let server = Arc::new(server(device.clone()));
+    let mut writer = client(&server);
+    writer.write_request(1, 0, &[5; 512]);
+    assert_eq!(writer.reply(0).error, 0);
+    device.hold(); // the flush stays in the device
+    let drain = begin_drain(&server, PATIENCE);
+    device.wait_for_seen(2);
+    assert_eq!(device.seen()[1].op, Op::Flush);
+    writer.stream.set_nonblocking(true).unwrap();
+    let early = writer.stream.read(&mut [0]).unwrap_err();
+    assert_eq!(early.kind(), std::io::ErrorKind::WouldBlock, "the end waits for the flush");
+    writer.stream.set_nonblocking(false).unwrap();
+    device.release();
+    writer.expect_end();
+    assert!(drain.join().unwrap().is_clean());
+}
+
+#[test]
+fn after_the_deadline_clients_are_cut_and_counted() {
+    let device = TestDevice::new(MIB);
+    device.hold();
+    let server = server(device.clone());
+    let mut stuck = client(&server);
+    for cookie in 0..3 {
+        stuck.request(Command::READ, cookie, 0, 512);
+    }
+    device.wait_for_seen(3);
+    let mut idle = client(&server);
+    let report = server.drain(Duration::from_millis(50));
+    assert_eq!((report.clients, report.idle, report.cut), (2, 1, 1));
+    assert_eq!((report.requests_completed, report.requests_cut), (0, 3));
+    assert_eq!(report.flushes, [("disk".to_owned(), FlushOutcome::Unfinished)]);
+    assert!(!report.is_clean());
+    idle.expect_end();
+    stuck.expect_end();
+    // The device answers after all: nobody is there, and nothing happens.
+    device.release();
+    while server.connections() > 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_client_that_never_reads_is_cut_at_the_deadline() {
+    let device = TestDevice::new(8 * MIB);
+    let server = server(device.clone());
+    let mut lazy = client(&server);
+    for cookie in 0..8 {
+        lazy.request(Command::READ, cookie, 0, 1 << 20);
+    }
+    device.wait_for_seen(8);
+    let report = server.drain(Duration::from_millis(50));
+    assert_eq!((report.clients, report.cut), (1, 1));
+    while server.connections() > 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_export_is_withdrawn_without_its_neighbours() {
+    let (first, second) = (TestDevice::new(MIB), TestDevice::new(MIB));
+    let server = Arc::new(Server::new(Options::default()));
+    server.add_export(Export::new("first", first.clone())).unwrap();
+    server.add_export(Export::new("second", second)).unwrap();
+    let mut on_first = Client::fixed(connect(&server));
+    on_first.go("first");
+    let mut on_second = Client::fixed(connect(&server));
+    on_second.go("second");
+    first.hold();
+    on_first.request(Command::READ, 1, 0, 512);
+    first.wait_for_seen(1);
+    let theirs = Arc::clone(&server);
+    let removal = std::thread::spawn(move || theirs.remove_export("first", PATIENCE));
+    while !server.exports()[0].closing {
+        std::thread::yield_now();
+    }
+    assert!(server.remove_export("first", PATIENCE).is_none(), "somebody else removes it");
+    let mut late = Client::fixed(connect(&server));
+    late.option(OptionKind::GO, &GoRequest::encode("first", &[]));
+    assert_eq!(late.opt_reply().kind, OptionReplyKind::ERR_UNKNOWN);
+    first.release();
+    assert_eq!(on_first.reply(512).error, 0);
+    on_first.expect_end_or_shutdown();
+    let report = removal.join().unwrap().unwrap();
+    assert_eq!((report.clients, report.cut), (1, 0));
+    assert_eq!(first.seen().last().unwrap().op, Op::Flush);
+    assert_eq!(on_second.read(2, 0, 512).error, 0, "the neighbour goes on");
+    let names: Vec<_> = server.exports().into_iter().map(|export| export.name).collect();
+    assert_eq!(names, ["second"]);
+    assert!(server.remove_export("first", PATIENCE).is_none());
+    server.add_export(Export::new("first", TestDevice::new(MIB))).unwrap();
+}
+
+#[test]
+fn a_read_only_export_is_not_flushed() {
+    let device = TestDevice::new(MIB);
+    let server = Server::new(Options::default());
+    server.add_export(Export::new("disk", device.clone()).read_only(true)).unwrap();
+    let report = server.drain(PATIENCE);
+    assert!(report.flushes.is_empty());
+    assert!(device.seen().is_empty());
+}
+
+#[test]
+fn a_flush_that_fails_is_reported() {
+    let device = TestDevice::new(MIB);
+    device.fail(corewise_blockmq::IoErrorKind::Io(5));
+    let report = server(device).drain(PATIENCE);
+    assert!(matches!(&report.flushes[..], [(_, FlushOutcome::Failed(why))] if why.contains("I/O")));
+    assert!(report.to_string().contains("flush of 'disk' failed"), "{report}");
+}
+
+#[test]
+fn a_drained_server_takes_nobody_and_its_socket_file_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("nbd.sock");
+    let server = server(TestDevice::new(MIB));
+    server.listen_unix(&path).unwrap();
+    let tcp = server.listen_tcp("127.0.0.1:0").unwrap();
+    let mut client = Client::fixed(UnixStream::connect(&path).unwrap());
+    client.go("disk");
+    assert_eq!(server.endpoints().len(), 2);
+    server.drain(PATIENCE);
+    client.expect_end();
+    assert!(!path.exists());
+    assert!(server.endpoints().is_empty());
+    let corewise_nbd::Endpoint::Tcp(address) = tcp else { panic!("{tcp}") };
+    assert!(std::net::TcpStream::connect(address).is_err());
+    let (_ours, theirs) = UnixStream::pair().unwrap();
+    assert!(matches!(server.serve(theirs), Err(Error::ShuttingDown)));
+    let export = Export::new("x", TestDevice::new(MIB));
+    assert!(matches!(server.add_export(export), Err(Error::ShuttingDown)));
+    assert!(matches!(server.listen_unix(&path), Err(Error::ShuttingDown)));
+    assert_eq!(server.drain(PATIENCE).clients, 0, "draining twice is harmless");
+}
+
+#[test]
+fn stopping_to_accept_leaves_the_clients_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("nbd.sock");
+    let server = server(TestDevice::new(MIB));
+    server.listen_unix(&path).unwrap();
+    let mut client = Client::fixed(UnixStream::connect(&path).unwrap());
+    client.go("disk");
+    server.stop_accepting();
+    assert!(UnixStream::connect(&path).is_err());
+    assert_eq!(client.read(1, 0, 512).error, 0);
+}
+
+#[test]
+fn dropping_the_server_cuts_its_clients() {
+    let server = server(TestDevice::new(MIB));
+    let mut client = client(&server);
+    drop(server);
+    client.expect_end();
+}

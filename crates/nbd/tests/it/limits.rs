@@ -1,0 +1,182 @@
+//! Many clients, silent clients, and clients that come when there is no more room.
+#![cfg(not(loom))]
+
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crate::common::*;
+use corewise_nbd::wire::*;
+use corewise_nbd::{Endpoint, Error, Export, Options, Server};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_client_that_never_chooses_an_export_is_closed_at_the_deadline() {
+    let options = Options { handshake_timeout: Duration::from_millis(50), ..Options::default() };
+    let server = server_with(TestDevice::new(MIB), options);
+    let mut silent = connect(&server);
+    let mut haggling = Client::fixed(connect(&server));
+    let mut greeting = [0; GREETING_LEN];
+    std::io::Read::read_exact(&mut silent, &mut greeting).unwrap();
+    haggling.option(OptionKind::LIST, &[]);
+    while haggling.opt_reply().kind != OptionReplyKind::ACK {}
+    Client { stream: silent }.expect_end();
+    haggling.expect_end();
+}
+
+#[test]
+fn the_deadline_does_not_touch_a_client_that_has_chosen() {
+    let options = Options { handshake_timeout: Duration::from_millis(100), ..Options::default() };
+    let server = server_with(TestDevice::new(MIB), options);
+    let mut chosen = client(&server);
+    // A silent one that came later is closed by its deadline: then the first one's deadline is over
+    // too.
+    let mut later = Client::fixed(connect(&server));
+    later.expect_end();
+    assert_eq!(chosen.read(1, 0, 512).error, 0);
+}
+
+#[test]
+fn half_open_connections_lock_nobody_out() {
+    let options = Options { max_half_open: 4, max_connections: 8, ..Options::default() };
+    let server = server_with(TestDevice::new(MIB), options);
+    let mut half_open: Vec<_> = (0..20).map(|_| Client::fixed_or_gone(connect(&server))).collect();
+    let mut served: Vec<_> = (0..4).map(|_| client(&server)).collect();
+    for client in &mut served {
+        assert_eq!(client.read(1, 0, 512).error, 0);
+    }
+    // The oldest of the silent ones had to go, without any deadline.
+    for client in &mut half_open[..16] {
+        client.drain_to_end();
+    }
+    assert!(server.connections() <= 8);
+}
+
+#[test]
+fn served_clients_keep_their_places_and_the_next_one_is_told() {
+    let options = Options { max_connections: 2, ..Options::default() };
+    let server = server_with(TestDevice::new(MIB), options);
+    let mut clients = [client(&server), client(&server)];
+    let (_ours, theirs) = UnixStream::pair().unwrap();
+    assert!(matches!(server.serve(theirs), Err(Error::TooManyConnections { limit: 2 })));
+    for client in &mut clients {
+        assert_eq!(client.read(1, 0, 512).error, 0);
+    }
+    let [first, _second] = clients;
+    drop(first);
+    while server.connections() > 1 {
+        std::thread::yield_now();
+    }
+    assert_eq!(client(&server).read(1, 0, 512).error, 0, "a free place is given again");
+}
+
+#[test]
+fn three_hundred_clients_are_served_at_the_same_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let server = server(TestDevice::new(MIB));
+    server.listen_unix(&path).unwrap();
+    let mut clients: Vec<_> = (0..300)
+        .map(|_| {
+            let mut client = Client::fixed(UnixStream::connect(&path).unwrap());
+            client.go("disk");
+            client
+        })
+        .collect();
+    for (cookie, client) in clients.iter_mut().enumerate() {
+        client.request(Command::READ, cookie as u64, 0, 512);
+    }
+    for (cookie, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.reply(512).cookie, cookie as u64);
+    }
+    assert_eq!(server.exports()[0].clients, 300);
+    // A reply is there a moment before it is off the books.
+    while server.exports()[0].in_flight > 0 {
+        std::thread::yield_now();
+    }
+    let report = server.drain(PATIENCE);
+    assert_eq!((report.clients, report.idle, report.cut), (300, 300, 0));
+}
+
+#[test]
+fn tcp_clients_are_served_like_any_other() {
+    let device = TestDevice::new(MIB);
+    let server = server(device.clone());
+    let Endpoint::Tcp(address) = server.listen_tcp("127.0.0.1:0").unwrap() else { panic!() };
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut client = Client::fixed(stream);
+    client.go("disk");
+    client.write_request(1, 0, &[3; 65536]);
+    assert_eq!(client.reply(0).error, 0);
+    assert_eq!(client.read(2, 0, 65536).data, [3; 65536]);
+    let report = server.drain(PATIENCE);
+    assert!(report.is_clean());
+    client.expect_end();
+}
+
+#[test]
+fn a_flood_of_clients_does_not_keep_the_server_from_going() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let server = server(TestDevice::new(MIB));
+    server.listen_unix(&path).unwrap();
+    let mut idle = client(&server);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            // Until nobody listens there any more.
+            scope.spawn(|| while UnixStream::connect(&path).is_ok() {});
+        }
+        while server.connections() < 2 {
+            std::thread::yield_now();
+        }
+        // The deadline is for the clients. A listener that is stuck in the flood would use it up.
+        let report = server.drain(Duration::from_secs(2));
+        assert!(report.is_clean(), "{report}");
+    });
+    idle.expect_end();
+}
+
+#[test]
+fn an_address_in_use_is_said_with_the_address() {
+    let server = server(TestDevice::new(MIB));
+    let Endpoint::Tcp(address) = server.listen_tcp("127.0.0.1:0").unwrap() else { panic!() };
+    let error = server.listen_tcp(address).unwrap_err();
+    assert!(error.to_string().contains(&address.port().to_string()), "{error}");
+}
+
+#[test]
+fn a_name_is_given_once_and_the_default_export_is_the_only_one() {
+    let server = server(TestDevice::new(MIB));
+    let error = server.add_export(Export::new("disk", TestDevice::new(MIB))).unwrap_err();
+    let Error::NameTaken(export) = error else { panic!("{error}") };
+    assert_eq!(export.name(), "disk", "it is given back");
+    let long = Export::new("x".repeat(5000), TestDevice::new(MIB));
+    assert!(matches!(server.add_export(long), Err(Error::BadText { what: "name", .. })));
+    // The empty name means the only export there is, and nothing where there are two.
+    let mut client = Client::fixed(connect(&server));
+    client.option(OptionKind::INFO, &GoRequest::encode("", &[InfoKind::NAME]));
+    assert_eq!(client.opt_reply().kind, OptionReplyKind::INFO);
+    assert_eq!(client.opt_reply().data, b"\0\x01disk");
+    while client.opt_reply().kind != OptionReplyKind::ACK {}
+    server.add_export(Export::new("more", TestDevice::new(MIB))).unwrap();
+    client.option(OptionKind::INFO, &GoRequest::encode("", &[]));
+    assert_eq!(client.opt_reply().kind, OptionReplyKind::ERR_UNKNOWN);
+    // With EXPORT_NAME there is no error, only the end.
+    client.option(OptionKind::EXPORT_NAME, b"");
+    client.expect_end();
+}
+
+#[test]
+fn a_server_without_exports_lists_nothing_and_serves_nothing() {
+    let server = Server::new(Options::default());
+    let mut client = Client::fixed(connect(&server));
+    client.option(OptionKind::LIST, &[]);
+    assert_eq!(client.opt_reply().kind, OptionReplyKind::ACK);
+    client.option(OptionKind::GO, &GoRequest::encode("", &[]));
+    assert_eq!(client.opt_reply().kind, OptionReplyKind::ERR_UNKNOWN);
+    client.option(OptionKind::ABORT, &[]);
+    assert_eq!(client.opt_reply().kind, OptionReplyKind::ACK);
+    client.expect_end();
+}

@@ -1,0 +1,9 @@
+//! Sessions with the server, by hand-made clients.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod drain;
+mod handshake;
+mod limits;
+mod session;

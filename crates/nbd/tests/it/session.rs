@@ -1,0 +1,524 @@
+//! The transmission phase over real sockets, with a client that behaves as badly as each test says.
+#![cfg(not(loom))]
+
+use std::io::Write;
+use std::net::Shutdown;
+use std::sync::Arc;
+
+use crate::common::*;
+use corewise_blockmq::{Geometry, IoErrorKind, Op};
+use corewise_nbd::load::Budget;
+use corewise_nbd::wire::*;
+use corewise_nbd::{Export, Options, Server};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn what_is_written_is_read_back_and_flushed() {
+    let device = TestDevice::new(MIB);
+    let server = server(device.clone());
+    let mut client = client(&server);
+    client.write_request(1, 4096, &[7; 8192]);
+    assert_eq!(client.reply(0), Reply { cookie: 1, error: 0, data: vec![] });
+    assert_eq!(
+        client.read(2, 8192, 8192).data,
+        [[7; 4096].as_slice(), &device.bytes(12288, 4096)].concat()
+    );
+    client.request(Command::FLUSH, 3, 0, 0);
+    assert_eq!(client.reply(0).cookie, 3);
+    let ops: Vec<_> = device.seen().iter().map(|seen| seen.op).collect();
+    assert_eq!(ops, [Op::Write, Op::Read, Op::Flush]);
+}
+
+#[test]
+fn the_modifiers_reach_the_device() {
+    let device = TestDevice::new(MIB);
+    let server = server(device.clone());
+    let mut client = client(&server);
+    client.request_with(
+        CommandFlags::FUA | CommandFlags::NO_HOLE,
+        Command::WRITE_ZEROES,
+        1,
+        512,
+        1024,
+    );
+    assert_eq!(client.reply(0).error, 0);
+    client.request_with(CommandFlags::FUA, Command::TRIM, 2, 2048, 512);
+    assert_eq!(client.reply(0).error, 0);
+    client.request_with(CommandFlags::FUA, Command::READ, 3, 0, 512);
+    assert_eq!(client.reply(512).error, 0);
+    let seen = device.seen();
+    assert_eq!(
+        seen[0],
+        Seen { op: Op::WriteZeroes, offset: 512, len: 1024, fua: true, no_unmap: true }
+    );
+    assert_eq!(
+        seen[1],
+        Seen { op: Op::Discard, offset: 2048, len: 512, fua: true, no_unmap: false }
+    );
+    assert!(!seen[2].fua, "it means nothing on a read");
+    assert!(device.bytes(512, 1024).iter().all(|b| *b == 0));
+}
+
+#[test]
+fn a_device_that_need_not_be_flushed_is_never_asked_for_fua() {
+    let mut geometry = Geometry::new(MIB);
+    geometry.can_flush = false;
+    geometry.can_fua = false;
+    let device = TestDevice::with(geometry);
+    let server = server(device.clone());
+    let mut client = client(&server);
+    client.request_with(CommandFlags::FUA, Command::WRITE_ZEROES, 1, 0, 512);
+    assert_eq!(client.reply(0).error, 0);
+    assert!(!device.seen()[0].fua);
+}
+
+#[test]
+fn beyond_the_end_is_refused_and_the_connection_stays_usable() {
+    let device = TestDevice::new(MIB);
+    let server = server(device.clone());
+    let mut client = client(&server);
+    assert_eq!(client.read(1, MIB, 512).error, ReplyError::Inval.code());
+    client.write_request(2, MIB - 512, &[1; 1024]);
+    assert_eq!(client.reply(0).error, ReplyError::NoSpc.code());
+    client.request(Command::READ, 3, u64::MAX - 511, 1024);
+    assert_eq!(client.reply(0).error, ReplyError::Inval.code());
+    assert_eq!(client.read(4, MIB - 512, 512).data, device.bytes((MIB - 512) as usize, 512));
+    assert_eq!(device.seen().len(), 1, "nothing that was refused reached the device");
+}
+
+#[test]
+fn reads_above_the_advertised_payload_are_refused_without_memory_being_taken() {
+    let server = server(TestDevice::new(64 * MIB));
+    let mut client = client(&server);
+    for (cookie, length) in [(1, u32::MAX), (2, 40 << 20), (3, (32 << 20) + 512)] {
+        assert_eq!(client.read(cookie, 0, length).error, ReplyError::Inval.code(), "{length}");
+    }
+    assert_eq!(client.read(4, 0, 32 << 20).data.len(), 32 << 20, "the advertised payload works");
+}
+
+#[test]
+fn a_write_above_the_advertised_payload_ends_the_connection_after_what_was_valid() {
+    let device = TestDevice::new(MIB);
+    let server = server(device);
+    let mut client = client(&server);
+    client.request(Command::READ, 1, 0, 512);
+    client.request(Command::WRITE, 2, 0, u32::MAX);
+    // Perhaps into a socket that is closed already.
+    let _ = client.stream.write_all(&[0; 65536]);
+    assert_eq!(client.reply(512).cookie, 1);
+    client.expect_end();
+}
+
+#[test]
+fn the_largest_payload_is_written_whole() {
+    let device = TestDevice::new(64 * MIB);
+    let server = server(device.clone());
+    let mut client = client(&server);
+    let data: Vec<u8> = (0..32 << 20).map(|i: u32| (i >> 3) as u8).collect();
+    client.write_request(1, MIB, &data);
+    assert_eq!(client.reply(0).error, 0);
+    assert!(device.bytes(1 << 20, 32 << 20) == data);
+}
+
+#[test]
+fn writes_of_every_size_arrive_whole_however_they_are_cut() {
+    let device = TestDevice::new(4 * MIB);
+    let server = server(device.clone());
+    let mut client = client(&server);
+    let mut stream = Vec::new();
+    let sizes = [512, 1024, 65536, 512, 262_144, 300_032, 512, 1 << 20];
+    let mut at = 0;
+    for (cookie, size) in sizes.into_iter().enumerate() {
+        let head = Request {
+            flags: CommandFlags::empty(),
+            command: Command::WRITE,
+            cookie: cookie as u64,
+            offset: at,
+            length: size,
+        };
+        stream.extend_from_slice(&head.encode());
+        stream.extend((0..size).map(|i| (i / 7) as u8 ^ cookie as u8));
+        at += u64::from(size);
+    }
+    for piece in stream.chunks(9973) {
+        client.send(piece);
+    }
+    let mut cookies: Vec<_> = sizes.iter().map(|_| client.reply(0).cookie).collect();
+    cookies.sort_unstable();
+    assert_eq!(cookies, (0..sizes.len() as u64).collect::<Vec<_>>());
+    let mut at = 0;
+    for (cookie, size) in sizes.into_iter().enumerate() {
+        let expected: Vec<u8> = (0..size).map(|i| (i / 7) as u8 ^ cookie as u8).collect();
+        assert!(device.bytes(at, size as usize) == expected, "write {cookie}");
+        at += size as usize;
+    }
+}
+
+#[test]
+fn a_refused_write_takes_its_payload_along() {
+    let device = TestDevice::new(MIB);
+    let server = Server::new(Options::default());
+    server.add_export(Export::new("disk", device.clone()).read_only(true)).unwrap();
+    let mut client = Client::fixed(connect(&server));
+    let summary = client.go("disk");
+    assert!(summary.flags.contains(TransmissionFlags::READ_ONLY));
+    // The payload looks like requests: taking it for some would show.
+    let fake = Request {
+        flags: CommandFlags::empty(),
+        command: Command::READ,
+        cookie: 99,
+        offset: 0,
+        length: 512,
+    };
+    let payload: Vec<u8> = fake.encode().into_iter().cycle().take(400_384).collect();
+    client.write_request(1, 0, &payload);
+    assert_eq!(client.reply(0), Reply { cookie: 1, error: ReplyError::Perm.code(), data: vec![] });
+    client.request(Command::TRIM, 2, 0, 512);
+    assert_eq!(client.reply(0).error, ReplyError::Perm.code());
+    assert_eq!(client.read(3, 0, 512).cookie, 3);
+    assert_eq!(device.seen().len(), 1);
+}
+
+#[test]
+fn unknown_commands_and_flags_and_unaligned_ranges_are_refused() {
+    let device = TestDevice::new(MIB);
+    let server = server(device.clone());
+    let mut client = client(&server);
+    for (cookie, flags, command, offset, length) in [
+        (1, CommandFlags::empty(), Command(200), 0, 512),
+        (2, CommandFlags::empty(), Command::BLOCK_STATUS, 0, 512),
+        (3, CommandFlags::empty(), Command::CACHE, 0, 512),
+        (4, CommandFlags(0x4000), Command::READ, 0, 512),
+        (5, CommandFlags::FAST_ZERO, Command::WRITE_ZEROES, 0, 512),
+        (6, CommandFlags::DF, Command::READ, 0, 512),
+        (7, CommandFlags::empty(), Command::READ, 1, 512),
+        (8, CommandFlags::empty(), Command::TRIM, 0, 100),
+        (9, CommandFlags::empty(), Command::FLUSH, 512, 0),
+    ] {
+        client.request_with(flags, command, cookie, offset, length);
+        let reply = client.reply(0);
+        assert_eq!(reply, Reply { cookie, error: ReplyError::Inval.code(), data: vec![] });
+    }
+    assert!(device.seen().is_empty());
+}
+
+#[test]
+fn a_range_of_length_zero_succeeds_without_the_device() {
+    let device = TestDevice::new(MIB);
+    let server = server(device.clone());
+    let mut client = client(&server);
+    for command in [Command::READ, Command::WRITE, Command::TRIM, Command::WRITE_ZEROES] {
+        client.request(command, 5, 512, 0);
+        assert_eq!(client.reply(0), Reply { cookie: 5, error: 0, data: vec![] });
+    }
+    assert!(device.seen().is_empty());
+}
+
+#[test]
+fn a_bad_magic_number_ends_the_connection_after_what_was_valid_and_nobody_else_notices() {
+    let server = server(TestDevice::new(MIB));
+    let mut other = client(&server);
+    let mut client = client(&server);
+    client.request(Command::READ, 1, 0, 512);
+    let _ = client.stream.write_all(&[0x66; 200]);
+    assert_eq!(client.reply(512).cookie, 1);
+    client.expect_end();
+    assert_eq!(other.read(2, 0, 512).cookie, 2);
+}
+
+#[test]
+fn errors_of_the_device_become_errors_of_the_protocol() {
+    let device = TestDevice::new(MIB);
+    let server = server(device.clone());
+    let mut client = client(&server);
+    for (kind, error) in [
+        (IoErrorKind::Io(5), ReplyError::Io),
+        (IoErrorKind::Io(121), ReplyError::Io),
+        (IoErrorKind::NoSpace, ReplyError::NoSpc),
+        (IoErrorKind::ReadOnly, ReplyError::Perm),
+        (IoErrorKind::NotSupported, ReplyError::NotSup),
+        (IoErrorKind::Gone, ReplyError::Shutdown),
+    ] {
+        device.fail(kind);
+        assert_eq!(client.read(1, 0, 4096), Reply { cookie: 1, error: error.code(), data: vec![] });
+    }
+}
+
+#[test]
+fn disc_answers_what_is_outstanding_first() {
+    let device = TestDevice::new(MIB);
+    device.hold();
+    let server = server(device.clone());
+    let mut client = client(&server);
+    client.request(Command::READ, 1, 0, 512);
+    client.request(Command::READ, 2, 512, 512);
+    client.request(Command::DISC, 3, 0, 0);
+    device.wait_for_seen(2);
+    device.release();
+    let mut cookies = [client.reply(512).cookie, client.reply(512).cookie];
+    cookies.sort_unstable();
+    assert_eq!(cookies, [1, 2]);
+    client.expect_end();
+}
+
+#[test]
+fn a_client_that_closes_its_sending_side_still_gets_its_replies() {
+    let device = TestDevice::new(MIB);
+    device.hold();
+    let server = server(device.clone());
+    let mut client = client(&server);
+    client.request(Command::READ, 1, 0, 512);
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    device.wait_for_seen(1);
+    device.release();
+    assert_eq!(client.reply(512).cookie, 1);
+    client.expect_end();
+}
+
+#[test]
+fn a_client_that_dies_in_the_middle_of_a_write_harms_nobody() {
+    let device = TestDevice::new(4 * MIB);
+    let server = server(device.clone());
+    let mut other = client(&server);
+    for sent in [0, 100, 70_000, 999_999] {
+        let mut dying = client(&server);
+        dying.request(Command::WRITE, 1, 0, 1 << 20);
+        dying.send(&vec![0xee; sent]);
+        drop(dying);
+    }
+    // Their connections end by themselves; the half-received writes never reach the device.
+    while server.connections() > 1 {
+        std::thread::yield_now();
+    }
+    assert!(device.seen().is_empty());
+    assert_eq!(other.read(2, 0, 512).data, device.bytes(0, 512));
+}
+
+#[test]
+fn a_client_that_dies_with_requests_in_flight_harms_nobody() {
+    let device = TestDevice::new(MIB);
+    device.hold();
+    let server = server(device.clone());
+    let mut dying = client(&server);
+    for cookie in 0..50 {
+        dying.request(Command::READ, cookie, 0, 4096);
+    }
+    device.wait_for_seen(50);
+    drop(dying);
+    device.release();
+    while server.connections() > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(client(&server).read(1, 0, 512).error, 0);
+}
+
+#[test]
+fn requests_of_a_client_that_is_gone_are_not_run_to_the_end() {
+    let device = TestDevice::new(2 * MIB);
+    let budget = Budget { requests: 8, bytes: 64 << 20 };
+    let server = server_with(device.clone(), Options { budget, ..Options::default() });
+    let mut gone = client(&server);
+    let read = Request {
+        flags: CommandFlags::empty(),
+        command: Command::READ,
+        cookie: 1,
+        offset: 0,
+        length: 1 << 20,
+    };
+    gone.send(&read.encode().repeat(3000));
+    device.wait_for_seen(8);
+    drop(gone);
+    while server.connections() > 0 {
+        std::thread::yield_now();
+    }
+    // Some more may have been on their way when the writer found out.
+    assert!(device.seen().len() < 100, "{} of 3000 reads were run", device.seen().len());
+}
+
+#[test]
+fn a_panic_while_a_client_is_served_closes_that_client_only() {
+    let device = TestDevice::new(MIB);
+    device.panic_at(4096);
+    let server = server(device.clone());
+    let mut other = client(&server);
+    let mut unlucky = client(&server);
+    unlucky.request(Command::READ, 1, 4096, 512);
+    unlucky.expect_end_or_shutdown();
+    assert_eq!(other.read(2, 0, 512).data, device.bytes(0, 512));
+}
+
+#[test]
+fn two_thousand_reads_that_nobody_drains_stay_within_the_budget() {
+    let device = TestDevice::new(2 * MIB);
+    let budget = Budget { requests: 16, bytes: 8 << 20 };
+    let server = server_with(device.clone(), Options { budget, ..Options::default() });
+    let mut lazy = client(&server);
+    let mut requests = Vec::new();
+    for cookie in 0..2000 {
+        let request = Request {
+            flags: CommandFlags::empty(),
+            command: Command::READ,
+            cookie,
+            offset: 0,
+            length: 1 << 20,
+        };
+        requests.extend_from_slice(&request.encode());
+    }
+    // 56 KB of requests fit into the socket, so this doesn't block though the server stops reading.
+    lazy.send(&requests);
+    device.wait_for_seen(8);
+    let mut other = client(&server);
+    assert_eq!(other.read(1, 0, 512).error, 0, "another client is served meanwhile");
+    // Eight of them fill the budget, and no socket holds a whole reply; the ninth is the other
+    // client's.
+    assert!(device.seen().len() <= 9, "{} requests reached the device", device.seen().len());
+    assert!(server.exports()[0].in_flight <= 9);
+    // Now they are read after all: the budget frees, and each request is answered once.
+    let mut cookies: Vec<_> = (0..2000)
+        .map(|_| {
+            let reply = lazy.reply(1 << 20);
+            assert_eq!(reply.error, 0);
+            reply.cookie
+        })
+        .collect();
+    cookies.sort_unstable();
+    assert!(cookies.into_iter().eq(0..2000));
+}
+
+#[test]
+fn the_budget_bounds_what_reaches_the_device() {
+    let device = TestDevice::new(2 * MIB);
+    device.hold();
+    let budget = Budget { requests: 4, bytes: 64 << 20 };
+    let server = server_with(device.clone(), Options { budget, ..Options::default() });
+    let mut client = client(&server);
+    for cookie in 0..12 {
+        client.request(Command::READ, cookie, 0, 512);
+    }
+    device.wait_for_seen(4);
+    assert_eq!(device.held(), 4);
+    // One done: three are left, more than half of the budget, so the reader sleeps on. Two done: it
+    // goes on with two more.
+    device.release_some(2);
+    device.wait_for_seen(6);
+    assert!(device.held() <= 4);
+    device.release();
+    let mut cookies: Vec<_> = (0..12).map(|_| client.reply(512).cookie).collect();
+    cookies.sort_unstable();
+    assert!(cookies.into_iter().eq(0..12));
+}
+
+#[test]
+fn a_slow_reader_gets_every_byte_through_the_writer_thread() {
+    let device = TestDevice::new(8 * MIB);
+    let server = server(device.clone());
+    let mut client = client(&server);
+    // More than any socket buffer holds; completed inline, so the reader fills the socket and hands
+    // over.
+    for cookie in 0..40 {
+        client.request(Command::READ, cookie, cookie * 65536, 65536);
+    }
+    device.wait_for_seen(40);
+    for _ in 0..40 {
+        let reply = client.reply(65536);
+        assert!(reply.data == device.bytes(reply.cookie as usize * 65536, 65536));
+    }
+    assert_eq!(client.read(77, 0, 512).cookie, 77, "the right came back from the writer");
+}
+
+#[test]
+fn completions_of_many_threads_each_get_their_reply() {
+    let device = TestDevice::new(MIB);
+    device.hold();
+    let server = server(device.clone());
+    let mut client = client(&server);
+    for cookie in 0..200 {
+        client.request(Command::READ, cookie, 512 * cookie, 512);
+    }
+    device.wait_for_seen(200);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while device.held() > 0 {
+                    device.release_some(3);
+                }
+            });
+        }
+        let mut cookies: Vec<_> = (0..200)
+            .map(|_| {
+                let reply = client.reply(512);
+                assert!(reply.data == device.bytes(512 * reply.cookie as usize, 512));
+                reply.cookie
+            })
+            .collect();
+        cookies.sort_unstable();
+        assert!(cookies.into_iter().eq(0..200));
+    });
+}
+
+#[test]
+fn several_connections_share_one_device() {
+    let server = server(TestDevice::new(MIB));
+    let mut clients: Vec<_> = (0..4).map(|_| client(&server)).collect();
+    clients[0].write_request(1, 0, &[9; 512]);
+    assert_eq!(clients[0].reply(0).error, 0);
+    for client in &mut clients {
+        assert_eq!(client.read(2, 0, 512).data, [9; 512]);
+    }
+    assert_eq!(server.exports()[0].clients, 4);
+}
+
+#[test]
+fn a_completion_never_blocks() {
+    // Every completion of the test device runs in an atomic section; sending more than the socket
+    // holds from there must hand over instead of blocking, or the execution context would
+    // report it.
+    let device = TestDevice::new(8 * MIB);
+    device.hold();
+    let server = server(device.clone());
+    let mut client = client(&server);
+    for cookie in 0..8 {
+        client.request(Command::READ, cookie, 0, 1 << 20);
+    }
+    device.wait_for_seen(8);
+    let theirs = Arc::clone(&device);
+    let completer = std::thread::spawn(move || {
+        theirs.release();
+        corewise_sync::context::violations()
+    });
+    assert_eq!(completer.join().unwrap(), 0, "released although nobody reads the replies");
+    for _ in 0..8 {
+        assert_eq!(client.reply(1 << 20).error, 0);
+    }
+}
+
+#[test]
+fn a_socket_in_non_blocking_mode_is_served_like_any_other() {
+    // As an event loop hands them over.
+    let device = TestDevice::new(8 * MIB);
+    let server = server(device.clone());
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    server.serve(theirs).unwrap();
+    let mut client = Client::fixed(ours);
+    client.go("disk");
+    // Both sides of the server wait: its reader for us, its writer for room.
+    client.request(Command::READ, 1, 0, 4 << 20);
+    device.wait_for_seen(1);
+    assert!(client.reply(4 << 20).data == device.bytes(0, 4 << 20));
+    assert_eq!(client.read(2, 0, 512).cookie, 2);
+}
+
+#[test]
+fn garbage_instead_of_a_handshake_is_dropped() {
+    let server = server(TestDevice::new(MIB));
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 64], &[0; 4096]] {
+        let mut stream = connect(&server);
+        let _ = stream.write_all(garbage);
+        let mut client = Client { stream };
+        client.drain_to_end();
+    }
+    assert_eq!(client(&server).read(1, 0, 512).error, 0);
+}

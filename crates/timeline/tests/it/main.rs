@@ -1,0 +1,14 @@
+//! Timelines and kernel logs, as a user of the crate sees them.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../samples/mod.rs"]
+mod samples;
+
+mod coarse_stamps;
+mod kernel_log_carriers;
+mod kernel_log_forms;
+mod kernel_log_notes;
+mod kernel_logs;
+mod render;
+mod what_if;

@@ -1,0 +1,354 @@
+//! Saved sysfs trees: what is read from them, and what stands for what they don't report.
+#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::support::{Regular, Siblings, Tree};
+use corewise_topology::{AffinityScope, Cpu, Machine, Pods, Topology, TopologyError};
+
+const TWO_NODES: Regular =
+    Regular { packages: 2, cores: 12, threads: 2, siblings: Siblings::Adjacent };
+
+fn cpus(topology: &Topology, scope: AffinityScope) -> Vec<String> {
+    Pods::new(topology, 8).scope(scope).iter().map(|pod| pod.cpus.to_string()).collect()
+}
+
+fn cpu(topology: &Topology, cpu: u32) -> &Cpu {
+    topology.cpu(cpu).unwrap()
+}
+
+#[test]
+fn each_usual_shape_of_a_saved_tree_is_accepted() {
+    let tree = Tree::regular(TWO_NODES);
+    let wanted = tree.read();
+    for shape in ["sys/devices/system", "devices/system"] {
+        let outer = tempfile::tempdir().unwrap();
+        fs::create_dir_all(outer.path().join(shape).parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(tree.path(), outer.path().join(shape)).unwrap();
+        let found = Topology::from_sysfs(outer.path()).unwrap();
+        assert_eq!(found.cpus(), wanted.cpus(), "{shape}");
+        assert_eq!(found.source().to_string(), format!("sysfs:{}", outer.path().display()));
+    }
+}
+
+#[test]
+fn core_ids_that_repeat_in_each_package_are_different_cores() {
+    let tree = Tree::regular(TWO_NODES);
+    let by_siblings = tree.read();
+    for cpu in 0..48 {
+        tree.remove(&format!("cpu/cpu{cpu}/topology/thread_siblings_list"));
+    }
+    for topology in [by_siblings, tree.read()] {
+        assert_eq!((topology.core_count(), topology.package_count()), (24, 2));
+        let (first, second) = (cpu(&topology, 0), cpu(&topology, 24));
+        assert_eq!((first.core, first.package), (Some(0), Some(0)));
+        assert_eq!((second.core, second.package), (Some(12), Some(1)));
+    }
+}
+
+#[test]
+fn adjacent_and_far_siblings_give_the_same_shard_sizes() {
+    let mut sizes = BTreeSet::new();
+    for siblings in [Siblings::Adjacent, Siblings::Far] {
+        let topology = Tree::regular(Regular { siblings, ..TWO_NODES }).read();
+        let pods = Pods::new(&topology, 8);
+        for pod in pods.scope(AffinityScope::Smt) {
+            let shards: BTreeSet<_> =
+                pod.cpus.iter().map(|c| pods.pod_of(AffinityScope::CacheShard, c)).collect();
+            assert_eq!((pod.cpus.len(), shards.len()), (2, 1), "{siblings:?}: {pod:?}");
+        }
+        let shards = pods.scope(AffinityScope::CacheShard).iter();
+        sizes.insert(shards.map(|pod| (pod.cpus.len(), pod.node)).collect::<Vec<_>>());
+        let layouts: Vec<_> = pods.shard_layouts().map(|(_, l)| l.shards().to_vec()).collect();
+        assert_eq!(layouts, [[6, 6], [6, 6]], "{siblings:?}");
+    }
+    let once = [(12, Some(0)), (12, Some(0)), (12, Some(1)), (12, Some(1))];
+    assert_eq!(sizes, BTreeSet::from([once.to_vec()]));
+}
+
+#[test]
+fn far_siblings_join_the_shard_of_their_core_leader() {
+    let topology = Tree::regular(Regular { siblings: Siblings::Far, ..TWO_NODES }).read();
+    let shards = cpus(&topology, AffinityScope::CacheShard);
+    assert_eq!(shards, ["0-5,24-29", "6-11,30-35", "12-17,36-41", "18-23,42-47"]);
+}
+
+#[test]
+fn the_last_level_cache_is_the_highest_data_or_unified_one() {
+    let tree = Tree::regular(Regular { packages: 1, cores: 4, threads: 1, ..TWO_NODES });
+    for cpu in 0..4 {
+        tree.remove(&format!("cpu/cpu{cpu}/cache/index3"));
+        let pair = if cpu < 2 { "0-1" } else { "2-3" };
+        tree.cache(cpu, 2, 2, "Unified", pair);
+        // A level-4 instruction cache must not be mistaken for it.
+        tree.cache(cpu, 4, 4, "Instruction", "0-3");
+    }
+    let topology = tree.read();
+    assert_eq!(cpus(&topology, AffinityScope::Cache), ["0-1", "2-3"]);
+    assert_eq!(topology.llcs().iter().map(|llc| llc.level).collect::<Vec<_>>(), [Some(2); 2]);
+}
+
+#[test]
+fn unequal_clusters_have_the_last_level_cache_of_their_own_kind() {
+    // Four cores under an L3, and a cluster of four small ones whose L2 is the last level.
+    let tree = Tree::regular(Regular { packages: 1, cores: 8, threads: 1, ..TWO_NODES });
+    for cpu in 0..4 {
+        tree.cache(cpu, 3, 3, "Unified", "0-3");
+    }
+    for cpu in 4..8 {
+        tree.remove(&format!("cpu/cpu{cpu}/cache/index3"));
+        tree.cache(cpu, 2, 2, "Unified", "4-7");
+    }
+    let topology = tree.read();
+    assert_eq!(cpus(&topology, AffinityScope::Cache), ["0-3", "4-7"]);
+    assert_eq!([topology.llcs()[0].level, topology.llcs()[1].level], [Some(3), Some(2)]);
+}
+
+#[test]
+fn where_no_cache_is_reported_the_package_stands_for_it() {
+    let tree = Tree::regular(TWO_NODES);
+    for cpu in 0..48 {
+        tree.remove(&format!("cpu/cpu{cpu}/cache"));
+    }
+    let topology = tree.read();
+    assert_eq!(cpus(&topology, AffinityScope::Cache), ["0-23", "24-47"]);
+    assert!(topology.llcs().iter().all(|llc| llc.level.is_none()));
+    assert_eq!(cpus(&topology, AffinityScope::CacheShard).len(), 4);
+}
+
+#[test]
+fn a_cache_that_spans_nodes_is_divided_along_them() {
+    // Sub-NUMA clustering: one package and one L3, two nodes.
+    let tree = Tree::regular(Regular { packages: 1, cores: 8, threads: 1, ..TWO_NODES });
+    tree.write("node/node0/cpulist", "0-3");
+    tree.write("node/node1/cpulist", "4-7");
+    let pods = Pods::new(&tree.read(), 8);
+    let caches = pods.scope(AffinityScope::Cache);
+    assert_eq!(caches.iter().map(|pod| pod.node).collect::<Vec<_>>(), [Some(0), Some(1)]);
+    assert_eq!(pods.scope(AffinityScope::System)[0].node, None);
+}
+
+#[test]
+fn a_machine_without_node_folders_has_a_single_node_0() {
+    let tree = Tree::regular(TWO_NODES);
+    tree.remove("node");
+    let topology = tree.read();
+    assert_eq!(topology.nodes().len(), 1);
+    assert_eq!(topology.nodes()[0].cpus, topology.cpu_set());
+    assert!(topology.cpus().iter().all(|cpu| cpu.node == Some(0)));
+    assert_eq!(cpus(&topology, AffinityScope::Numa), ["0-47"]);
+}
+
+#[test]
+fn nodes_keep_the_kernels_numbers_and_may_have_no_cpu() {
+    let tree = Tree::regular(TWO_NODES);
+    fs::rename(tree.path().join("node/node1"), tree.path().join("node/node8")).unwrap();
+    tree.write("node/node252/cpulist", "");
+    let topology = tree.read();
+    let nodes: Vec<_> = topology.nodes().iter().map(|n| (n.node, n.cpus.to_string())).collect();
+    assert_eq!(nodes, [(0, "0-23".into()), (8, "24-47".into()), (252, String::new())]);
+    let numa: Vec<_> = Pods::new(&topology, 8)
+        .scope(AffinityScope::Numa)
+        .iter()
+        .map(|pod| (pod.pod, pod.node))
+        .collect();
+    assert_eq!(numa, [(0, Some(0)), (1, Some(8))]);
+}
+
+#[test]
+fn an_offline_cpu_is_alone_in_its_pods_and_shifts_no_other_numbers() {
+    let tree = Tree::regular(TWO_NODES);
+    let before = cpus(&tree.read(), AffinityScope::Cache);
+    assert_eq!(before, ["0-23", "24-47"]);
+    tree.offline("2-3,30");
+    let topology = tree.read();
+
+    let gone = cpu(&topology, 2);
+    assert_eq!((gone.online, gone.core, gone.package, gone.llc), (false, None, None, None));
+    assert_eq!(topology.online().to_string(), "0-1,4-29,31-47");
+    let caches = cpus(&topology, AffinityScope::Cache);
+    assert_eq!(caches, ["0-1,4-23", "24-29,31-47", "2", "3", "30"]);
+    assert_eq!(cpus(&topology, AffinityScope::System), ["0-47"]);
+    // Core 15 has lost a thread, but is a core still; core 1 has lost both.
+    let layouts: Vec<_> =
+        Pods::new(&topology, 8).shard_layouts().map(|(_, layout)| layout.cores()).collect();
+    assert_eq!(layouts, [11, 12]);
+
+    let machine = Machine::new(topology);
+    assert_eq!(machine.online().to_string(), "0-1,4-29,31-47");
+}
+
+#[test]
+fn an_offline_cpu_keeps_its_node_if_the_link_to_it_is_left() {
+    let tree = Tree::regular(TWO_NODES);
+    tree.offline("5,30");
+    tree.write("cpu/cpu30/node1/cpulist", "24-29,31-47");
+    let topology = tree.read();
+    assert_eq!((cpu(&topology, 5).node, cpu(&topology, 30).node), (None, Some(1)));
+    assert_eq!(topology.node(1).unwrap().cpus.to_string(), "24-47");
+}
+
+#[test]
+fn an_offline_cpu_with_a_package_is_not_taken_for_one_without_a_cache() {
+    let tree = Tree::regular(Regular { packages: 1, cores: 4, threads: 1, ..TWO_NODES });
+    tree.remove("cpu/cpu3/cache");
+    tree.write("cpu/online", "0-2");
+    let topology = tree.read();
+    assert_eq!((cpu(&topology, 3).package, cpu(&topology, 3).llc), (Some(0), None));
+    assert_eq!(topology.llcs().len(), 1);
+}
+
+#[test]
+fn possible_cpus_that_are_not_present_do_not_count() {
+    let tree = Tree::regular(Regular { packages: 1, cores: 2, threads: 1, ..TWO_NODES });
+    tree.write("cpu/possible", "0-127");
+    assert_eq!(tree.read().cpu_set().to_string(), "0-1");
+}
+
+#[test]
+fn isolated_cpus_do_no_housekeeping() {
+    let tree = Tree::regular(TWO_NODES);
+    tree.write("cpu/isolated", "4-7,40");
+    tree.offline("7");
+    let topology = tree.read();
+    assert_eq!(topology.isolated().to_string(), "4-7,40");
+    let machine = Machine::new(topology);
+    assert_eq!(machine.housekeeping().to_string(), "0-3,8-39,41-47");
+    assert_eq!(machine.online().to_string(), "0-6,8-47");
+}
+
+#[test]
+fn a_cpuset_that_hides_the_lowest_sibling_does_not_hide_the_core() {
+    for siblings in [Siblings::Adjacent, Siblings::Far] {
+        let whole = Tree::regular(Regular { siblings, ..TWO_NODES }).read();
+        let second_threads = match siblings {
+            Siblings::Adjacent => (0..48).filter(|cpu| cpu % 2 == 1).collect(),
+            Siblings::Far => (24..48).collect(),
+        };
+        let pods = Pods::new(&whole.with_allowed(&second_threads).unwrap(), 8);
+        let shards = pods.scope(AffinityScope::CacheShard);
+        let sizes: Vec<_> = shards.iter().map(|pod| pod.cpus.len()).collect();
+        assert_eq!(sizes, [6; 4], "{siblings:?}");
+    }
+}
+
+#[test]
+fn shards_are_made_of_the_cores_that_a_cpuset_leaves() {
+    // 72 cores under one cache, of which a container gets every sixth.
+    let whole = Topology::synthetic("l3:1 core:72 pu:2").unwrap();
+    let container = (0..144).filter(|cpu| cpu % 12 < 2).collect();
+    let pods = Pods::new(&whole.with_allowed(&container).unwrap(), 8);
+    let sizes: Vec<_> =
+        pods.scope(AffinityScope::CacheShard).iter().map(|pod| pod.cpus.len()).collect();
+    assert_eq!(sizes, [12, 12]);
+    assert_eq!(pods.pod_of(AffinityScope::CacheShard, 2), None);
+}
+
+#[test]
+fn masks_are_read_where_an_old_tree_has_no_lists() {
+    let tree = Tree::empty();
+    for cpu in 0..4 {
+        let topology = format!("cpu/cpu{cpu}/topology");
+        tree.write(&format!("{topology}/core_id"), 0);
+        tree.write(&format!("{topology}/physical_package_id"), cpu / 2);
+        tree.write(&format!("{topology}/thread_siblings"), ["3", "c"][cpu / 2]);
+        tree.write(&format!("cpu/cpu{cpu}/cache/index0/level"), 2);
+        tree.write(&format!("cpu/cpu{cpu}/cache/index0/type"), "Unified");
+        let shared = ["00000000,00000003", "00000000,0000000c"][cpu / 2];
+        tree.write(&format!("cpu/cpu{cpu}/cache/index0/shared_cpu_map"), shared);
+    }
+    tree.write("cpu/cpu3/online", 0);
+    tree.write("node/node0/cpumap", "0000000f");
+    tree.write("cpu/cpufreq/boost", 1);
+    let topology = tree.read();
+    assert_eq!(cpus(&topology, AffinityScope::Smt), ["0-1", "2-3"]);
+    assert_eq!(cpus(&topology, AffinityScope::Cache), ["0-1", "2-3"]);
+    assert_eq!(topology.online().to_string(), "0-2");
+}
+
+#[test]
+fn packages_without_an_id_of_their_own_are_known_by_their_cpus() {
+    let tree = Tree::regular(TWO_NODES);
+    for cpu in 0..48 {
+        tree.write(&format!("cpu/cpu{cpu}/topology/physical_package_id"), -1);
+    }
+    assert_eq!(tree.read().package_count(), 1);
+    for cpu in 0..48 {
+        let siblings = ["0-23", "24-47"][cpu / 24];
+        tree.write(&format!("cpu/cpu{cpu}/topology/core_siblings_list"), siblings);
+    }
+    assert_eq!(tree.read().package_count(), 2);
+}
+
+#[test]
+fn a_list_that_leaves_out_its_own_cpu_is_not_believed() {
+    let tree = Tree::regular(Regular { packages: 1, cores: 4, threads: 1, ..TWO_NODES });
+    tree.cache(3, 3, 3, "Unified", "0-2");
+    tree.write("cpu/cpu2/cache/index3/shared_cpu_list", "0");
+    tree.write("cpu/cpu2/cache/index3/shared_cpu_map", "f");
+    let topology = tree.read();
+    // CPU 2 is known by the mask, CPU 3 by its L2.
+    assert_eq!(cpus(&topology, AffinityScope::Cache), ["0-2", "3"]);
+}
+
+#[test]
+fn zero_bytes_at_the_end_of_archived_files_are_ignored() {
+    let tree = Tree::regular(TWO_NODES);
+    tree.write("node/node0/cpulist", "0-23\n\0");
+    assert_eq!(tree.read().node(0).unwrap().cpus.len(), 24);
+}
+
+#[test]
+fn cpus_about_which_nothing_is_reported_are_cores_of_one_package() {
+    // As in some sandboxes: folders and lists, and nothing in the folders.
+    let tree = Tree::empty();
+    tree.write("cpu/online", "0-3");
+    for cpu in 0..4 {
+        tree.write(&format!("cpu/cpu{cpu}/crash_notes"), 0);
+    }
+    let topology = tree.read();
+    assert_eq!((topology.core_count(), topology.package_count()), (4, 1));
+    assert_eq!(cpus(&topology, AffinityScope::CacheShard), ["0-3"]);
+}
+
+#[test]
+fn what_is_no_sysfs_tree_is_refused_by_name() {
+    let tree = Tree::empty();
+    let error = Topology::from_sysfs(tree.path()).unwrap_err();
+    assert!(matches!(&error, TopologyError::NotSysfs { path } if path == tree.path()));
+
+    tree.write("cpu/kernel_max", 63);
+    let error = Topology::from_sysfs(tree.path()).unwrap_err();
+    assert!(matches!(error, TopologyError::NoCpu { .. }), "{error}");
+}
+
+#[test]
+fn a_file_that_says_nonsense_is_named() {
+    for (path, text, wanted) in [
+        ("cpu/cpu1/topology/physical_package_id", "seven", "whole number"),
+        ("cpu/cpu1/cache/index3/shared_cpu_list", "0-", "expected a CPU number"),
+        ("cpu/cpu1/cache/index3/level", "-3", "cache level"),
+        ("cpu/online", "1-0", "backwards"),
+        ("node/node0/cpulist", "0,,1", "between two commas"),
+    ] {
+        let tree = Tree::regular(TWO_NODES);
+        tree.write(path, text);
+        let error = Topology::from_sysfs(tree.path()).unwrap_err().to_string();
+        assert!(error.contains(path) && error.contains(wanted), "{path}: {error}");
+    }
+}
+
+#[test]
+fn a_device_or_an_endless_file_in_a_tree_is_refused_and_not_read() {
+    let tree = Tree::regular(TWO_NODES);
+    tree.remove("cpu/online");
+    std::os::unix::fs::symlink("/dev/zero", tree.path().join("cpu/online")).unwrap();
+    let error = Topology::from_sysfs(tree.path()).unwrap_err().to_string();
+    assert!(error.contains("cpu/online") && error.contains("not a regular file"), "{error}");
+
+    let tree = Tree::regular(TWO_NODES);
+    tree.write("cpu/online", "0,".repeat(3 << 20));
+    let error = Topology::from_sysfs(tree.path()).unwrap_err().to_string();
+    assert!(error.contains("cpu/online") && error.contains("4 MiB"), "{error:.200}");
+}

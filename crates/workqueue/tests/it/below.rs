@@ -1,0 +1,168 @@
+//! The queue below a queue, and the listeners to a queue's end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use corewise_sync::Completion;
+use corewise_topology::{AffinityScope, CpuSet, Machine};
+use corewise_workqueue::{
+    QueueBuilder, QueueError, QueueKind, Queued, Work, WorkerPools, Workqueue,
+};
+
+use crate::spin::spin_until;
+
+fn pools() -> WorkerPools {
+    WorkerPools::new(&Machine::synthetic("numa:1 l3:1 core:4 pu:1").expect("a valid description"))
+}
+
+fn build(pools: &WorkerPools, set: impl FnOnce(QueueBuilder) -> QueueBuilder) -> Workqueue {
+    set(Workqueue::builder("upper")).build(pools).expect("a queue")
+}
+
+/// An item that runs until the returned event.
+fn occupy(queue: &Workqueue) -> Arc<Completion> {
+    let (gate, inside) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (waits, says) = (Arc::clone(&gate), Arc::clone(&inside));
+    drop(queue.spawn(move || {
+        says.complete();
+        waits.wait();
+    }));
+    inside.wait();
+    gate
+}
+
+#[test]
+fn what_the_items_of_a_drained_queue_wait_for_goes_on_below() {
+    let (pools, done) = (pools(), Arc::new(Completion::new()));
+    let upper = build(&pools, |q| q);
+    let below = upper.below();
+    let (begun, waits) = (Arc::new(Completion::new()), Arc::clone(&done));
+    let says = Arc::clone(&begun);
+    drop(upper.spawn(move || {
+        says.complete();
+        waits.wait();
+    }));
+    begun.wait();
+    std::thread::scope(|scope| {
+        let drain = scope.spawn(|| upper.drain());
+        spin_until(|| upper.queue(&Work::new(|| ())) == Err(QueueError::Draining));
+        // From outside, as a device's interrupt would come.
+        assert!(below.execute(move || done.complete()).is_ok());
+        drain.join().unwrap();
+    });
+    upper.destroy();
+    assert_eq!(upper.queue(&Work::new(|| ())), Err(QueueError::Closed));
+    assert_eq!(below.spawn(|| 7).join().unwrap(), 7);
+    pools.shutdown();
+    assert_eq!(below.queue(&Work::new(|| ())), Err(QueueError::Closed));
+    assert_eq!(upper.below().queue(&Work::new(|| ())), Err(QueueError::Closed));
+}
+
+#[test]
+fn a_limit_an_order_and_a_freeze_hold_nothing_below() {
+    let pools = pools();
+    for set in [
+        |q: QueueBuilder| q.max_active(1),
+        |q: QueueBuilder| q.kind(QueueKind::Ordered),
+        |q: QueueBuilder| q.freezable(),
+    ] {
+        let upper = build(&pools, set);
+        let (gate, below) = (occupy(&upper), upper.below());
+        pools.freeze();
+        let one = occupy(&below);
+        assert_eq!(below.spawn(|| 7).join().unwrap(), 7);
+        [one, gate].iter().for_each(|gate| gate.complete());
+        upper.flush();
+        pools.thaw();
+    }
+    pools.shutdown();
+}
+
+#[test]
+fn the_queue_below_takes_work_while_it_is_drained_itself() {
+    let pools = pools();
+    let below = build(&pools, |q| q).below();
+    let gate = occupy(&below);
+    std::thread::scope(|scope| {
+        let drain = scope.spawn(|| below.drain());
+        // Each of a thousand, whether the drain has begun or not; the last one lets it end.
+        for _ in 0..1000 {
+            assert_eq!(below.queue(&Work::new(|| ())), Ok(Queued::Now));
+            std::thread::yield_now();
+        }
+        gate.complete();
+        drain.join().unwrap();
+    });
+    pools.shutdown();
+}
+
+#[test]
+fn there_is_one_queue_below_of_the_same_kind_whose_attributes_follow() {
+    let pools = pools();
+    let upper = build(&pools, |q| q.scope(AffinityScope::Cpu).max_active(3).nice(5));
+    let below = upper.below();
+    assert_eq!((below.name(), below.kind()), ("upper/below", QueueKind::Unbound));
+    let same = |below: &Workqueue| {
+        let mut asked = upper.attributes();
+        asked.max_active = 0;
+        below.attributes() == asked
+    };
+    assert!(same(&below));
+    let mut changed = upper.attributes();
+    (changed.cpus, changed.strict) = (Some(CpuSet::full(2)), true);
+    upper.set_attributes(&changed).unwrap();
+    assert!(same(&below) && same(&upper.below()) && same(&below.below()));
+    assert_eq!(below.below().name(), "upper/below");
+    let of = |set: fn(QueueBuilder) -> QueueBuilder| build(&pools, set).below().kind();
+    assert_eq!(of(|q| q.kind(QueueKind::Ordered)), QueueKind::Unbound);
+    assert_eq!(of(|q| q.kind(QueueKind::Bound)), QueueKind::Bound);
+    assert_eq!(of(|q| q.kind(QueueKind::BottomHalf).high_priority()), QueueKind::BottomHalf);
+    assert_eq!(of(|q| q.rescuer().timed(true)), QueueKind::Unbound);
+    let lowest = build(&pools, QueueBuilder::lowest);
+    assert_eq!((lowest.name(), lowest.below().name()), ("upper", "upper"));
+    pools.shutdown();
+}
+
+#[test]
+fn the_lowest_queue_is_refused_what_would_hold_it_up() {
+    let pools = pools();
+    for set in [
+        |q: QueueBuilder| q.max_active(1),
+        |q: QueueBuilder| q.kind(QueueKind::Ordered),
+        |q: QueueBuilder| q.freezable(),
+    ] {
+        let error = set(Workqueue::builder("upper").lowest()).build(&pools).unwrap_err();
+        assert!(error.to_string().contains("lowest"), "{error}");
+    }
+    pools.shutdown();
+}
+
+#[test]
+fn whoever_asks_is_told_of_the_end_once_and_no_queueing_that_begins_then_is_accepted() {
+    for by_destroy in [true, false] {
+        let (pools, told) = (pools(), Arc::new(AtomicUsize::new(0)));
+        let queue = build(&pools, |q| q);
+        let on_end = |panics: bool| {
+            let (told, queue) = (Arc::clone(&told), queue.clone());
+            queue.clone().on_end(move || {
+                assert_eq!(queue.queue(&Work::new(|| ())), Err(QueueError::Closed));
+                told.fetch_add(1, Ordering::SeqCst);
+                assert!(!panics, "on purpose");
+            })
+        };
+        drop(on_end(false));
+        let notices = [on_end(false), on_end(true), on_end(false)];
+        assert_eq!(told.load(Ordering::SeqCst), 0);
+        if by_destroy {
+            queue.destroy()
+        } else {
+            pools.shutdown()
+        }
+        assert_eq!(told.load(Ordering::SeqCst), 3);
+        let late = on_end(false);
+        assert_eq!(told.load(Ordering::SeqCst), 4, "at once");
+        pools.shutdown();
+        drop((notices, late));
+        assert_eq!(told.load(Ordering::SeqCst), 4);
+    }
+}

@@ -1,0 +1,33 @@
+//! Workqueues, as a user of the crate sees them.
+
+#[path = "../support/spin.rs"]
+mod spin;
+#[path = "../support/futures.rs"]
+mod support;
+
+mod attributes;
+mod below;
+mod blocking;
+mod bounds;
+mod closing;
+mod drops;
+mod dump;
+mod execute;
+mod flush_inside;
+mod follow;
+mod futures;
+mod held;
+mod item_rules;
+mod max_active;
+mod nested;
+mod pool_rules;
+mod queue;
+mod queue_rules;
+mod quota;
+mod scoped;
+mod shutdown;
+mod stuck;
+mod take_back;
+mod threads;
+mod time;
+mod waiting_futures;

@@ -1,0 +1,605 @@
+//! The workqueue's rules, on real threads.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use corewise_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use corewise_sync::context::{self, Placement};
+use corewise_sync::{Completion, Countdown, Mutex};
+use corewise_topology::{AffinityScope, CpuSet, Machine};
+use corewise_workqueue::{
+    At, BuildError, JoinError, QueueError, Queued, Work, WorkerPools, Workqueue,
+};
+
+use crate::spin::spin_until;
+
+/// One node, one cache, `cpus` CPUs; its workers are not pinned, so two cores are enough.
+fn machine(cpus: u32) -> Machine {
+    Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1")).expect("a valid description")
+}
+
+/// Items of these tests keep a core for as long as they need: none is to be found at it.
+fn pools(machine: &Machine) -> WorkerPools {
+    WorkerPools::builder(machine).cpu_intensive_after(std::time::Duration::ZERO).build()
+}
+
+/// A queue with one pod of `cpus` CPUs.
+fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
+    let pools = pools(&machine(cpus));
+    let queue =
+        Workqueue::builder("test").scope(AffinityScope::System).build(&pools).expect("a queue");
+    (pools, queue)
+}
+
+/// Occupies the queue's only worker until the returned event is completed.
+fn occupy(queue: &Workqueue) -> Arc<Completion> {
+    let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (inside, here) = (Arc::clone(&gate), Arc::clone(&started));
+    drop(queue.spawn(move || {
+        here.complete();
+        spin_until(|| inside.is_complete());
+    }));
+    started.wait();
+    gate
+}
+
+/// Waits without telling the pool: the worker keeps its place.
+#[test]
+fn a_pending_item_is_queued_once_and_says_so() {
+    let (_pools, queue) = queue(1);
+    let gate = occupy(&queue);
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let work = Work::new(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
+    assert_eq!(queue.queue(&work), Ok(Queued::AlreadyPending));
+    assert!(work.is_pending());
+    gate.complete();
+    work.flush();
+    assert_eq!(runs.load(Ordering::Relaxed), 1);
+    assert!(!work.flush(), "there is nothing left to wait for");
+}
+
+#[test]
+fn an_item_queued_during_its_own_run_runs_again() {
+    let (_pools, queue) = queue(2);
+    let (inside, at_start) = mpsc::channel();
+    let (go_on, gate) = mpsc::channel();
+    let gate = Mutex::new(gate);
+    let work = Work::new(move || {
+        inside.send(()).unwrap();
+        gate.lock().recv().unwrap();
+    });
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
+    at_start.recv().unwrap();
+    assert_eq!(
+        queue.queue(&work),
+        Ok(Queued::Now),
+        "pending is cleared before the function starts"
+    );
+    go_on.send(()).unwrap();
+    at_start.recv().unwrap();
+    go_on.send(()).unwrap();
+    work.flush();
+    assert!(at_start.try_recv().is_err(), "twice, not more");
+}
+
+#[test]
+fn an_item_never_runs_on_two_workers_whichever_queues_it_is_on() {
+    let pools = pools(&machine(4));
+    let one = Workqueue::builder("one").scope(AffinityScope::System).build(&pools).unwrap();
+    let two = Workqueue::builder("two").scope(AffinityScope::Cpu).build(&pools).unwrap();
+    let (inside, twice) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let runs = Arc::new(AtomicU64::new(0));
+    let work = {
+        let (inside, twice, runs) = (Arc::clone(&inside), Arc::clone(&twice), Arc::clone(&runs));
+        Work::new(move || {
+            if inside.swap(true, Ordering::SeqCst) {
+                twice.store(true, Ordering::SeqCst);
+            }
+            std::thread::yield_now();
+            runs.fetch_add(1, Ordering::SeqCst);
+            inside.store(false, Ordering::SeqCst);
+        })
+    };
+    let accepted: u64 = std::thread::scope(|scope| {
+        let queuers: Vec<_> = [&one, &two, &one, &two]
+            .into_iter()
+            .enumerate()
+            .map(|(n, queue)| {
+                let work = &work;
+                scope.spawn(move || {
+                    (0..5_000)
+                        .filter(|_| queue.queue_at(At::Cpu(n as u32), work) == Ok(Queued::Now))
+                        .count()
+                })
+            })
+            .collect();
+        queuers.into_iter().map(|q| q.join().unwrap() as u64).sum()
+    });
+    one.flush();
+    two.flush();
+    assert!(!twice.load(Ordering::SeqCst));
+    assert_eq!(runs.load(Ordering::SeqCst), accepted, "each accepted queueing is one run");
+}
+
+#[test]
+fn a_flush_waits_for_what_came_before() {
+    let (_pools, queue) = queue(2);
+    let gate = occupy(&queue);
+    let before = queue.spawn(|| ());
+    let flushed = std::thread::scope(|scope| {
+        let flusher = scope.spawn(|| {
+            queue.flush();
+            before.is_finished()
+        });
+        gate.complete();
+        flusher.join().unwrap()
+    });
+    assert!(flushed);
+    let stats = queue.stats();
+    assert_eq!((stats.queued, stats.completed), (2, 2));
+}
+
+#[test]
+fn spawn_yields_the_value_or_the_panic_and_the_worker_goes_on() {
+    let (pools, queue) = queue(1);
+    assert_eq!(queue.spawn(|| 6 * 7).join().unwrap(), 42);
+    match queue.spawn(|| -> () { panic!("on purpose") }).join() {
+        Err(JoinError::Panicked(payload)) => {
+            assert_eq!(payload.into_inner().downcast_ref::<&str>(), Some(&"on purpose"));
+        }
+        other => panic!("expected the panic, got {other:?}"),
+    }
+    let work = Work::new(|| panic!("also on purpose"));
+    queue.queue(&work).unwrap();
+    work.flush();
+    assert_eq!(queue.spawn(|| 1).join().unwrap(), 1);
+    let made: u64 = pools.report().iter().map(|p| p.threads_made).sum();
+    assert_eq!(made, 1, "the one worker survived both panics");
+}
+
+#[test]
+fn a_handle_can_be_awaited() {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll};
+    let (_pools, queue) = queue(1);
+    let gate = occupy(&queue);
+    let mut handle = pin!(queue.spawn(|| 5));
+    let parker = corewise_sync::Parker::new();
+    let waker = parker.waker();
+    let mut cx = Context::from_waker(&waker);
+    assert!(handle.as_mut().poll(&mut cx).is_pending());
+    gate.complete();
+    let value = loop {
+        match handle.as_mut().poll(&mut cx) {
+            Poll::Ready(value) => break value.unwrap(),
+            Poll::Pending => parker.park(),
+        }
+    };
+    assert_eq!(value, 5);
+}
+
+#[test]
+#[should_panic(expected = "polled again")]
+fn a_handle_gives_its_value_once() {
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+    let (_pools, queue) = queue(1);
+    let mut handle = queue.spawn(|| 5);
+    queue.flush();
+    let mut cx = Context::from_waker(Waker::noop());
+    match Pin::new(&mut handle).poll(&mut cx) {
+        Poll::Ready(Ok(5)) => drop(handle.join()),
+        // Not the panic that this test expects.
+        other => panic!("the value was to be there, not {other:?}"),
+    }
+}
+
+#[test]
+fn an_item_may_flush_another_queue_on_the_only_worker_they_share() {
+    let (pools, one) = queue(1);
+    let two = Workqueue::builder("two").scope(AffinityScope::System).build(&pools).unwrap();
+    assert_eq!(pools.report().len(), 1, "equal attributes share their pools");
+    let ran = one
+        .spawn(move || {
+            let ran = Arc::new(AtomicBool::new(false));
+            let says = Arc::clone(&ran);
+            drop(two.spawn(move || says.store(true, Ordering::SeqCst)));
+            two.flush();
+            ran.load(Ordering::SeqCst)
+        })
+        .join()
+        .unwrap();
+    assert!(ran);
+}
+
+#[test]
+fn work_for_a_cpu_that_the_queue_lacks_runs_in_some_pod() {
+    let pools = pools(&machine(4));
+    let queue = Workqueue::builder("half")
+        .scope(AffinityScope::Cpu)
+        .strict(true)
+        .cpus([2, 3].into_iter().collect());
+    let queue = queue.build(&pools).unwrap();
+    for cpu in [0, 1, 99] {
+        let pod = queue
+            .spawn_at(At::Cpu(cpu), || Placement::current().and_then(|p| p.pod))
+            .join()
+            .unwrap();
+        assert!(matches!(pod, Some(2 | 3)), "{pod:?}");
+    }
+    let pod =
+        queue.spawn_at(At::Cpu(3), || Placement::current().and_then(|p| p.pod)).join().unwrap();
+    assert_eq!(pod, Some(3));
+}
+
+#[test]
+fn a_pool_has_no_more_threads_than_it_may_and_surplus_ones_leave() {
+    let pools =
+        WorkerPools::builder(&machine(1)).max_workers(3).idle_timeout(std::time::Duration::ZERO);
+    let pools = pools.build();
+    let queue = Workqueue::builder("few").scope(AffinityScope::System).build(&pools).unwrap();
+    let (gate, inside) = (Arc::new(Completion::new()), Arc::new(Countdown::new(3)));
+    let items: Vec<_> = (0..10)
+        .map(|n| {
+            let (gate, inside) = (Arc::clone(&gate), Arc::clone(&inside));
+            queue.spawn(move || {
+                if n < 3 {
+                    inside.done();
+                }
+                gate.wait();
+            })
+        })
+        .collect();
+    inside.wait();
+    spin_until(|| pools.report()[0].blocked == 3);
+    let report = &pools.report()[0];
+    assert_eq!(report.workers, 3, "the others wait for these");
+    gate.complete();
+    items.into_iter().for_each(|item| item.join().unwrap());
+    spin_until(|| {
+        let report = &pools.report()[0];
+        (report.workers, report.idle) == (1, 1)
+    });
+    assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
+}
+
+#[test]
+fn joins_may_nest_deeper_than_there_are_cpus() {
+    fn depth(queue: Workqueue, left: u32) -> u32 {
+        if left == 0 {
+            return 0;
+        }
+        let inner = queue.clone();
+        queue.spawn(move || depth(inner, left - 1)).join().unwrap() + 1
+    }
+    let (_pools, queue) = queue(1);
+    assert_eq!(depth(queue, 20), 20);
+}
+
+#[test]
+fn a_blocking_region_makes_room_for_other_work() {
+    let (pools, queue) = queue(2);
+    // All of them have to be inside at once, though the pod has two CPUs.
+    let everybody = Arc::new(Countdown::new(12));
+    let handles: Vec<_> = (0..12)
+        .map(|_| {
+            let everybody = Arc::clone(&everybody);
+            queue.spawn(move || {
+                everybody.done();
+                everybody.wait();
+            })
+        })
+        .collect();
+    for handle in handles {
+        handle.join().unwrap();
+    }
+    assert!(pools.report()[0].threads_made >= 12);
+}
+
+#[test]
+fn no_more_items_run_at_once_than_the_pod_has_cpus() {
+    let (_pools, queue) = queue(2);
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let handles: Vec<_> = (0..500)
+        .map(|n| {
+            let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+            queue.spawn(move || {
+                // A blocking region now and then brings replacements in; they must not add up. A worker that
+                // returns from one goes on beside them, and isn't counted.
+                if n % 7 == 0 {
+                    return context::blocking("test", std::thread::yield_now);
+                }
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                std::thread::yield_now();
+                now.fetch_sub(1, Ordering::SeqCst);
+            })
+        })
+        .collect();
+    for handle in handles {
+        handle.join().unwrap();
+    }
+    assert!(most.load(Ordering::SeqCst) <= 2, "{most:?}");
+}
+
+#[test]
+fn soft_work_leaves_a_saturated_pod_and_comes_home() {
+    let pools = pools(&machine(2));
+    let queue = Workqueue::builder("soft").scope(AffinityScope::Cpu).build(&pools).unwrap();
+    let second_ran = Arc::new(Completion::new());
+    let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
+    // Without telling the pool: pod 0 has no worker left for the second item.
+    let first = queue.spawn_at(At::Cpu(0), move || spin_until(|| waits.is_complete()));
+    let second = queue.spawn_at(At::Cpu(0), move || {
+        rings.complete();
+        Placement::current().and_then(|p| p.pod)
+    });
+    assert_eq!(second.join().unwrap(), Some(1), "the second ran in the other pod");
+    first.join().unwrap();
+    assert_eq!(queue.stats().overflowed, 1);
+    // The handle is woken a moment before its worker is free again.
+    spin_until(|| pools.report().iter().all(|pool| pool.idle == 1));
+    let home =
+        queue.spawn_at(At::Cpu(0), || Placement::current().and_then(|p| p.pod)).join().unwrap();
+    assert_eq!(home, Some(0), "once its pod has room, work stays at home");
+}
+
+#[test]
+fn strict_work_never_leaves_its_pod() {
+    let pools = pools(&machine(2));
+    let queue =
+        Workqueue::builder("strict").scope(AffinityScope::Cpu).strict(true).build(&pools).unwrap();
+    let release = Arc::new(Completion::new());
+    let waits = Arc::clone(&release);
+    let first = queue.spawn_at(At::Cpu(0), move || spin_until(|| waits.is_complete()));
+    let later: Vec<_> = (0..50)
+        .map(|_| queue.spawn_at(At::Cpu(0), || Placement::current().and_then(|p| p.pod)))
+        .collect();
+    queue.spawn_at(At::Cpu(1), || ()).join().unwrap();
+    assert!(later.iter().all(|handle| !handle.is_finished()));
+    release.complete();
+    first.join().unwrap();
+    for handle in later {
+        assert_eq!(handle.join().unwrap(), Some(0));
+    }
+    assert_eq!(queue.stats().overflowed, 0);
+}
+
+#[test]
+fn work_for_a_remote_node_is_spread_over_its_pods() {
+    let machine = Machine::synthetic("numa:2 l3:1 core:24 pu:1").unwrap();
+    let pools = WorkerPools::new(&machine);
+    let queue = Workqueue::builder("node").strict(true).build(&pools).unwrap();
+    // This thread stays on one CPU, so that it is clear which node is the remote one.
+    let here = corewise_topology::current_cpu().expect("Linux says it");
+    corewise_topology::pin_current_thread(&CpuSet::from_iter([here])).expect("it runs there now");
+    let remote = if (24..48).contains(&here) { 0 } else { 1 };
+    let mut pods: Vec<_> = (0..12)
+        .map(|_| queue.spawn_at(At::Node(remote), || Placement::current().unwrap()).join().unwrap())
+        .inspect(|placement| assert_eq!(placement.node, Some(remote)))
+        .filter_map(|placement| placement.pod)
+        .collect();
+    pods.sort_unstable();
+    pods.dedup();
+    let first = remote * 3;
+    assert_eq!(
+        pods,
+        [first, first + 1, first + 2],
+        "24 cores are three shards, and none is left out"
+    );
+    let placed = queue.spawn_at(At::Node(99), Placement::current).join().unwrap();
+    assert!(placed.is_some(), "an unknown node is no error");
+}
+
+#[test]
+fn shutdown_runs_what_is_queued_and_refuses_what_comes_later() {
+    let (pools, queue) = queue(1);
+    let gate = occupy(&queue);
+    let queued: Vec<_> = (0..10).map(|n| queue.spawn(move || n)).collect();
+    std::thread::scope(|scope| {
+        let down = scope.spawn(|| pools.shutdown());
+        gate.complete();
+        down.join().unwrap();
+    });
+    for (n, handle) in queued.into_iter().enumerate() {
+        assert_eq!(handle.join().unwrap(), n);
+    }
+    assert_eq!(queue.queue(&Work::new(|| ())), Err(QueueError::Closed));
+    assert!(matches!(queue.spawn(|| ()).join(), Err(JoinError::Cancelled)));
+    assert!(matches!(
+        Workqueue::builder("late").build(&pools),
+        Err(BuildError::ShutDown { queue }) if queue == "late"
+    ));
+    assert!(pools.report().iter().all(|pool| pool.workers == 0));
+}
+
+#[test]
+fn the_last_handle_may_be_dropped_on_a_worker() {
+    let (pools, queue) = queue(1);
+    let dropped = Arc::new(Completion::new());
+    let says = Arc::clone(&dropped);
+    let inner = queue.clone();
+    let gate = occupy(&queue);
+    drop(queue.spawn(move || {
+        drop((pools, inner));
+        says.complete();
+    }));
+    drop(queue);
+    gate.complete();
+    dropped.wait();
+}
+
+#[test]
+fn shutdown_may_be_called_from_an_item() {
+    let (pools, queue) = queue(1);
+    let inner = pools.clone();
+    queue.spawn(move || inner.shutdown()).join().unwrap();
+    assert!(matches!(queue.spawn(|| ()).join(), Err(JoinError::Cancelled)));
+}
+
+#[test]
+fn cpus_that_the_machine_lacks_are_refused_by_name() {
+    let pools = pools(&machine(2));
+    let error = Workqueue::builder("far").cpus(CpuSet::from_iter([7])).build(&pools).unwrap_err();
+    assert!(matches!(error, BuildError::NoCpus { .. }));
+    assert_eq!(
+        error.to_string(),
+        "workqueue 'far': asked for CPUs 7, but there are only 0-1: name at least one of those"
+    );
+}
+
+#[test]
+fn an_item_may_drop_its_own_last_handle() {
+    let (_pools, queue) = queue(1);
+    let slot: Arc<Mutex<Option<Work>>> = Arc::default();
+    let ran = Arc::new(Completion::new());
+    let (own, says) = (Arc::clone(&slot), Arc::clone(&ran));
+    let work = Work::new(move || {
+        drop(own.lock().take());
+        says.complete();
+    });
+    *slot.lock() = Some(work.clone());
+    queue.queue(&work).unwrap();
+    drop(work);
+    ran.wait();
+    queue.flush();
+    assert_eq!(Arc::strong_count(&ran), 1, "the function is gone with its item");
+}
+
+#[test]
+fn a_panic_in_a_destructor_kills_no_worker() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("on purpose, in drop");
+        }
+    }
+    let (pools, queue) = queue(1);
+    let gate = occupy(&queue);
+    let bomb = Bomb;
+    let work = Work::new(move || {
+        let _ = &bomb;
+    });
+    queue.queue(&work).unwrap();
+    drop(work);
+    gate.complete();
+    queue.flush();
+    assert_eq!(queue.spawn(|| 3).join().unwrap(), 3);
+    assert_eq!(pools.report()[0].threads_made, 1);
+}
+
+#[test]
+fn a_panic_whose_payload_panics_when_dropped_kills_no_worker() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            std::panic::panic_any(Bomb);
+        }
+    }
+    let (pools, queue) = queue(1);
+    let work = Work::new(|| std::panic::panic_any(Bomb));
+    queue.queue(&work).unwrap();
+    // Its handle is gone, so that the worker drops the payload, with the task.
+    drop(queue.spawn(|| std::panic::panic_any(Bomb)));
+    queue.flush();
+    assert!(!work.is_running());
+    assert_eq!(queue.spawn(|| 3).join().unwrap(), 3);
+    assert_eq!(pools.report()[0].threads_made, 1);
+}
+
+#[test]
+fn a_waker_that_panics_takes_nothing_from_its_task_or_from_the_worker() {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Wake, Waker};
+    struct Bomb;
+    impl Wake for Bomb {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose, in wake");
+        }
+    }
+    let (pools, queue) = queue(1);
+    let gate = occupy(&queue);
+    let mut handle = pin!(queue.spawn(|| 5));
+    let waker = Waker::from(Arc::new(Bomb));
+    let mut cx = Context::from_waker(&waker);
+    assert!(handle.as_mut().poll(&mut cx).is_pending());
+    gate.complete();
+    queue.flush();
+    match handle.as_mut().poll(&mut cx) {
+        Poll::Ready(value) => assert_eq!(value.unwrap(), 5),
+        Poll::Pending => panic!("the task is over"),
+    }
+    assert_eq!(pools.report()[0].threads_made, 1);
+}
+
+#[test]
+fn idle_workers_sleep_and_stay_asleep() {
+    /// State and voluntary context switches of this test's workers, by thread.
+    fn workers() -> Vec<(String, char, String)> {
+        let field = |status: &str, name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name));
+            line.map_or(String::new(), |line| line[name.len()..].trim().to_string())
+        };
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let statuses =
+            tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok());
+        let mut all: Vec<_> = statuses
+            .map(|s| {
+                (field(&s, "Name:"), field(&s, "State:"), field(&s, "voluntary_ctxt_switches:"))
+            })
+            .filter(|(name, ..)| name.starts_with("cw-smt"))
+            .map(|(name, state, switches)| (name, state.chars().next().unwrap_or('?'), switches))
+            .collect();
+        all.sort();
+        all
+    }
+    let pools = pools(&machine(4));
+    // The scope is this test's own, and with it the names of its threads.
+    let queue = Workqueue::builder("rest").scope(AffinityScope::Smt).build(&pools).unwrap();
+    for cpu in 0..4 {
+        queue.spawn_at(At::Cpu(cpu), || ()).join().unwrap();
+    }
+    spin_until(|| workers().iter().all(|(_, state, _)| *state == 'S'));
+    let asleep = workers();
+    assert_eq!(asleep.len(), 4);
+    // A worker that polled would be seen awake, or have slept anew, in one of many looks.
+    for _ in 0..200 {
+        std::thread::yield_now();
+        assert_eq!(workers(), asleep);
+    }
+}
+
+#[test]
+fn nothing_is_lost_under_a_storm_from_many_threads() {
+    const THREADS: usize = 4;
+    let each = if std::env::var_os("COREWISE_LONG").is_some() { 500_000 } else { 20_000 };
+    let pools = pools(&machine(4));
+    let queue = Workqueue::builder("storm").scope(AffinityScope::Cpu).build(&pools).unwrap();
+    let ran = Arc::new(AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (queue, ran) = (&queue, &ran);
+            scope.spawn(move || {
+                for n in 0..each {
+                    let ran = Arc::clone(ran);
+                    drop(queue.spawn_at(At::Cpu((thread + n % 2) as u32), move || {
+                        ran.fetch_add(1, Ordering::Relaxed);
+                    }));
+                    if n % 1000 == 0 {
+                        queue.flush();
+                    }
+                }
+            });
+        }
+    });
+    queue.flush();
+    assert_eq!(ran.load(Ordering::Relaxed), THREADS * each);
+    let stats = queue.stats();
+    assert_eq!(stats.queued, stats.completed);
+}

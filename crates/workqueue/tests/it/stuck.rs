@@ -1,0 +1,389 @@
+//! Items that wait for each other in a way that can't end: one of the waits ends with a panic that says
+//! why, or a limit lets one more through; nobody waits for ever.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Barrier, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use corewise_sync::Completion;
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_topology::{AffinityScope, Machine};
+use corewise_workqueue::{
+    At, JoinError, JoinHandle, PoolsBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue,
+};
+
+fn pools(cpus: u32, max_workers: usize) -> PoolsBuilder {
+    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
+    let machine = machine.expect("a valid description");
+    // Long is what lasts so long.
+    WorkerPools::builder(&machine).max_workers(max_workers).stall_after(Duration::from_millis(20))
+}
+
+/// With workers whose stacks are small.
+fn small(max_workers: usize) -> WorkerPools {
+    let thread = |worker: corewise_workqueue::WorkerThread| {
+        thread::Builder::new().stack_size(256 << 10).spawn(|| worker.run()).map(drop)
+    };
+    pools(2, max_workers).spawn_handler(thread).build()
+}
+
+fn queue(pools: &WorkerPools) -> Workqueue {
+    Workqueue::builder("test").scope(AffinityScope::System).build(pools).expect("a queue")
+}
+
+fn by_join(queue: &Workqueue, left: u32) -> Result<u32, JoinError> {
+    if left == 0 {
+        return Ok(0);
+    }
+    let own = queue.clone();
+    queue.spawn(move || by_join(&own, left - 1)).join()?.map(|depth| depth + 1)
+}
+
+fn by_scope(queue: &Workqueue, left: u32) -> u32 {
+    let mut depth = 0;
+    if left > 0 {
+        queue.scope(|s| drop(s.spawn(|| depth = by_scope(queue, left - 1) + 1)));
+    }
+    depth
+}
+
+/// Both workers of a pool run items of a plain queue, one of which queues what takes the only place of the limited one;
+/// then each waits there, behind that.
+fn a_place_lies_in_the_full_pool(limited: &Workqueue, plain: &Workqueue, wait: fn(&Workqueue)) {
+    let both = Arc::new(Barrier::new(2));
+    let handles: Vec<_> = (0..2)
+        .map(|n| {
+            let (both, limited) = (Arc::clone(&both), limited.clone());
+            plain.spawn(move || {
+                both.wait();
+                if n == 0 {
+                    drop(limited.spawn(|| ()));
+                }
+                both.wait();
+                wait(&limited);
+            })
+        })
+        .collect();
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        // One after the other, and not by a wait that could run something here.
+        while !handles.iter().all(JoinHandle::is_finished) {
+            thread::yield_now();
+        }
+        let ended: Vec<_> = handles.into_iter().map(|handle| handle.join().is_ok()).collect();
+        let _ = tell.send(ended);
+    });
+    let ended = told.recv_timeout(Duration::from_secs(60)).expect("nobody waits for ever");
+    // The one that isn't the next to be let through on an ordered queue goes on after the other one.
+    assert_eq!(ended, [true, true], "both waits end");
+}
+
+#[test]
+fn a_wait_for_a_place_that_lies_in_the_full_pool_ends() {
+    for ordered in [true, false] {
+        let waits: [fn(&Workqueue); 3] = [
+            |queue| queue.spawn(|| ()).join().expect("it runs"),
+            |queue| queue.scope(|s| drop(s.spawn(|| ()))),
+            |queue| {
+                let work = Work::new(|| ());
+                assert_eq!(queue.queue(&work), Ok(Queued::Now));
+                work.flush();
+            },
+        ];
+        for wait in waits {
+            let pools = pools(2, 2).build();
+            let builder = Workqueue::builder("limited").scope(AffinityScope::System);
+            let builder =
+                if ordered { builder.kind(QueueKind::Ordered) } else { builder.max_active(1) };
+            let limited = builder.build(&pools).expect("a queue");
+            a_place_lies_in_the_full_pool(&limited, &queue(&pools), wait);
+            pools.shutdown();
+        }
+    }
+}
+
+#[test]
+fn a_chain_that_no_stack_holds_ends_with_a_panic_that_says_so_and_the_pool_goes_on() {
+    for max_workers in [1, 2] {
+        let pools = small(max_workers);
+        let queue = queue(&pools);
+        let own = queue.clone();
+        let said = queue.spawn(move || by_join(&own, 400)).join().expect("it was told");
+        let error = said.expect_err("no stack holds so many");
+        let message = error.message().expect("it panicked");
+        assert!(message.contains("for which no worker can come"), "{message}");
+        assert!(message.contains(&format!("there may be {max_workers}")), "{message}");
+        assert!(message.contains("of queue 'test'") && message.contains("tests/it/stuck.rs"));
+        queue.flush();
+        assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
+        pools.shutdown();
+    }
+}
+
+#[test]
+fn a_scope_that_no_stack_holds_panics_and_nothing_that_it_lent_is_used_after() {
+    let pools = small(2);
+    let queue = queue(&pools);
+    let own = queue.clone();
+    let error = queue.spawn(move || by_scope(&own, 400)).join().expect_err("no stack holds it");
+    assert!(error.message().unwrap().contains("for which no worker can come"), "{error}");
+    assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
+    pools.shutdown();
+}
+
+#[test]
+fn a_scope_whose_part_runs_elsewhere_and_waits_for_it_is_found() {
+    let pools = pools(1, 8).build();
+    let queue = queue(&pools);
+    let (give, take) = mpsc::channel::<JoinHandle<()>>();
+    let own = queue.clone();
+    let item = queue.spawn(move || {
+        let begun = &Completion::new();
+        own.scope(|s| {
+            let part = s.spawn(move || {
+                begun.complete();
+                drop(take.recv().expect("it is given").join());
+            });
+            drop(part);
+            begun.wait();
+        });
+    });
+    let (says, said) = mpsc::channel();
+    // One of the two is given up.
+    let waits = queue.spawn(move || {
+        let waited = catch_unwind(AssertUnwindSafe(|| item.join()));
+        let message = match waited {
+            Ok(ended) => ended.err().and_then(|error| error.message().map(String::from)),
+            Err(payload) => payload.downcast::<String>().ok().map(|text| *text),
+        };
+        says.send(message).expect("the test listens");
+    });
+    give.send(waits).expect("it waits for that");
+    let message = said.recv().expect("it ends").expect("one of them panicked");
+    assert!(message.contains("which runs and waits for this one"), "{message}");
+    assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
+}
+
+#[test]
+fn a_wait_for_what_may_only_run_elsewhere_is_not_blamed_on_the_stack() {
+    let pools = pools(2, 1).build();
+    let bound = Workqueue::builder("bound").kind(QueueKind::Bound).build(&pools).expect("a queue");
+    let (there, back) = (bound.clone(), bound.clone());
+    let item = bound.spawn_at(At::Cpu(0), move || {
+        let other =
+            there.spawn_at(At::Cpu(1), move || back.spawn_at(At::Cpu(0), || 4).join().unwrap());
+        other.join()
+    });
+    let error = item.join().expect("it was told").expect_err("CPU 0 has no worker for it");
+    let message = error.message().expect("it panicked");
+    assert!(message.contains("it may not run here"), "{message}");
+    assert!(!message.contains("RUST_MIN_STACK"), "{message}");
+    assert_eq!(bound.spawn_at(At::Cpu(0), || 7).join().unwrap(), 7);
+    pools.shutdown();
+}
+
+/// A bottom-half item must not wait, and is told so with the places of both. Its wait is found nevertheless, and the plain
+/// items' of the same circle: its CPU has one worker, and this runs nothing beside.
+#[test]
+fn a_bottom_half_item_that_waits_for_one_of_its_own_cpu_is_found() {
+    let pools = pools(1, 8).build();
+    let below = Workqueue::builder("below").kind(QueueKind::BottomHalf).build(&pools).unwrap();
+    let plain = queue(&pools);
+    let waits: [fn(&Workqueue, &Workqueue); 5] = [
+        |below, _| drop(below.spawn_at(At::Cpu(0), || 1).join()),
+        |below, _| {
+            let work = Work::new(|| ());
+            below.queue_at(At::Cpu(0), &work).expect("the pools are open");
+            work.flush();
+        },
+        |below, _| below.scope(|s| drop(s.spawn_at(At::Cpu(0), || ()))),
+        |below, plain| {
+            let below = below.clone();
+            let inner =
+                plain.spawn(move || below.spawn_at(At::Cpu(0), || 1).join().map_err(|_| ()));
+            let _ = inner.join().expect("the item that it waits for was let go").expect("given up");
+        },
+        |below, plain| {
+            let below = below.clone();
+            plain.execute(move || drop(below.spawn_at(At::Cpu(0), || 1).join())).expect("open");
+            plain.flush();
+        },
+    ];
+    for (way, wait) in waits.into_iter().enumerate() {
+        let (own, other) = (below.clone(), plain.clone());
+        let site = std::panic::Location::caller();
+        let item = below.spawn_at(At::Cpu(0), move || {
+            let waited = catch_unwind(AssertUnwindSafe(|| wait(&own, &other)));
+            let told = corewise_sync::context::take_violation().map(|told| told.section.location);
+            let message = waited.err().and_then(|payload| payload.downcast::<String>().ok());
+            if let Some(message) = &message {
+                assert!(message.contains("the one bottom-half worker of its CPU"), "{message}");
+                assert!(!message.contains("max_workers"), "that wouldn't help: {message}");
+            }
+            (message.is_some(), told)
+        });
+        let (given_up, told) = item.join().expect("what it panics with is caught");
+        assert_eq!(told.map(|at| at.file()), Some(site.file()), "way {way}: where it was queued");
+        let other = catch_unwind(AssertUnwindSafe(|| plain.flush()));
+        assert!(other.is_ok() && (given_up || way > 2), "way {way}: {given_up}");
+        assert_eq!(below.spawn_at(At::Cpu(0), || 7).join().ok(), Some(7));
+    }
+    pools.shutdown();
+}
+
+#[test]
+fn items_that_wait_in_a_circle_are_found() {
+    let pools = pools(1, 8).build();
+    let queue = queue(&pools);
+    a_circle_is_found(&[queue.clone(), queue.clone(), queue]);
+}
+
+#[test]
+fn a_circle_through_several_worker_pools_is_found() {
+    let all = [(); 2].map(|()| pools(1, 8).build());
+    let [one, other] = &all;
+    a_circle_is_found(&[queue(one), queue(other), queue(other), queue(one)]);
+    all.iter().for_each(WorkerPools::shutdown);
+}
+
+/// Of items of these queues.
+fn a_circle_is_found(queues: &[Workqueue]) {
+    let n = queues.len();
+    let (give, take): (Vec<_>, Vec<_>) =
+        (0..n).map(|_| mpsc::channel::<JoinHandle<Option<String>>>()).unzip();
+    let (says, said) = mpsc::channel();
+    // Each waits for the next one, and says what came of it.
+    let all = Arc::new(corewise_sync::Countdown::new(n));
+    let item = |(queue, take): (&Workqueue, mpsc::Receiver<JoinHandle<_>>)| {
+        let (says, all) = (says.clone(), Arc::clone(&all));
+        queue.spawn(move || {
+            all.done();
+            all.wait();
+            let next = take.recv().expect("it is given");
+            let waited = catch_unwind(AssertUnwindSafe(|| drop(next.join())));
+            let message = waited.err().map(|payload| *payload.downcast::<String>().expect("text"));
+            says.send(message.clone()).expect("the test listens");
+            message
+        })
+    };
+    let mut items: Vec<_> = queues.iter().zip(take).map(item).collect();
+    items.rotate_left(1);
+    give.iter().zip(items).for_each(|(give, next)| give.send(next).expect("it waits for that"));
+    let messages: Vec<_> = (0..n).filter_map(|_| said.recv().expect("each ends")).collect();
+    assert_eq!(messages.len(), 1, "one of them was given up: {messages:?}");
+    assert!(messages[0].contains("which runs and waits for this one"), "{messages:?}");
+    for queue in queues {
+        queue.flush();
+        assert_eq!(queue.spawn(|| 7).join().ok(), Some(7));
+    }
+}
+
+#[test]
+fn a_circle_of_flushes_is_found() {
+    let pools = pools(1, 8).build();
+    let queue = queue(&pools);
+    let works: Arc<[std::sync::OnceLock<Work>; 2]> = Arc::default();
+    let (both, panics) =
+        (Arc::new(corewise_sync::Countdown::new(2)), Arc::<AtomicUsize>::default());
+    for own in 0..2 {
+        let (works, both, panics) = (Arc::clone(&works), Arc::clone(&both), Arc::clone(&panics));
+        let all = Arc::clone(&works);
+        works[own].get_or_init(|| {
+            Work::new(move || {
+                both.done();
+                both.wait();
+                let other = all[1 - own].get().expect("both were made");
+                let flushed = catch_unwind(AssertUnwindSafe(|| other.flush()));
+                let message =
+                    flushed.err().map(|payload| payload.downcast::<String>().expect("text"));
+                let named = |message: &String| message.contains(&format!("a wait at {}", file!()));
+                assert!(message.as_deref().is_none_or(named), "the caller's place: {message:?}");
+                panics.fetch_add(usize::from(message.is_some()), Ordering::SeqCst);
+            })
+        });
+    }
+    works
+        .iter()
+        .for_each(|work| assert_eq!(queue.queue(work.get().expect("just made")), Ok(Queued::Now)));
+    queue.flush();
+    assert_eq!(panics.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn limited_queues_whose_items_wait_for_each_other_s_queue_let_one_more_through() {
+    let pools = pools(2, 8).build();
+    let build = || Workqueue::builder("limited").scope(AffinityScope::System);
+    let pairs = [
+        [build().max_active(1), build().max_active(1)],
+        [build().kind(QueueKind::Ordered), build().kind(QueueKind::Ordered)],
+        [
+            build().kind(QueueKind::Ordered),
+            Workqueue::builder("bound").kind(QueueKind::Bound).max_active(1),
+        ],
+    ];
+    for pair in pairs {
+        let queues = pair.map(|builder| builder.build(&pools).expect("a queue"));
+        let both = Arc::new(corewise_sync::Countdown::new(2));
+        let item = |own: &Workqueue, other: &Workqueue| {
+            let (other, both) = (other.clone(), Arc::clone(&both));
+            own.spawn_at(At::Cpu(0), move || {
+                both.done();
+                both.wait();
+                other.spawn_at(At::Cpu(0), || 4).join().unwrap()
+            })
+        };
+        let [one, two] = &queues;
+        let items = [item(one, two), item(two, one)];
+        assert_eq!(items.map(|item| item.join().unwrap()), [4, 4]);
+        for queue in &queues {
+            queue.flush();
+            assert_eq!((queue.active(), queue.held()), (0, 0), "each place was given back");
+        }
+    }
+}
+
+#[test]
+fn an_item_on_another_worker_may_wait_for_what_its_own_waiter_s_limit_holds_back() {
+    let pools = pools(2, 8).build();
+    let other = queue(&pools);
+    for limited in [
+        Workqueue::builder("bound").kind(QueueKind::Bound).max_active(1),
+        Workqueue::builder("ordered")
+            .scope(AffinityScope::Cpu)
+            .strict(true)
+            .kind(QueueKind::Ordered),
+    ] {
+        let limited = limited.build(&pools).expect("a queue");
+        let (between, own) = (other.clone(), limited.clone());
+        let value = limited.spawn_at(At::Cpu(0), move || {
+            let between = between.spawn(move || own.spawn_at(At::Cpu(0), || 4).join().unwrap());
+            between.join().unwrap()
+        });
+        assert_eq!(value.join().unwrap(), 4);
+    }
+}
+
+#[test]
+fn who_waits_for_what_may_still_happen_is_left_alone() {
+    let pools = pools(1, 1).build();
+    let queue = queue(&pools);
+    let gate = Arc::new(Completion::new());
+    let (waits, own) = (Arc::clone(&gate), queue.clone());
+    let looked = Arc::<AtomicUsize>::default();
+    let counts = Arc::clone(&looked);
+    let item = queue.spawn(move || {
+        let timer = Work::new(|| ());
+        assert_eq!(own.queue_delayed(&timer, Duration::from_millis(200)), Ok(Queued::Now));
+        let inner = own.spawn(move || {
+            waits.wait();
+            counts.fetch_add(1, Ordering::SeqCst);
+        });
+        (timer.flush(), inner.join().is_ok())
+    });
+    // It looks around some times meanwhile.
+    assert!(!gate.wait_timeout(Duration::from_millis(300)));
+    gate.complete();
+    assert_eq!(item.join().unwrap(), (true, true));
+    assert_eq!(looked.load(Ordering::SeqCst), 1);
+}
