@@ -29,6 +29,7 @@ impl DeviceManager {
     ///
     /// [`Error::Rejected`] for a name that is empty or taken, and for a device that needs itself, in
     /// however many steps. [`Error::ShuttingDown`] from the beginning of a shutdown on.
+    /// [`Error::NoSuchDevice`] where another thread has removed it, or its parent, meanwhile.
     pub fn add(&self, decl: DeviceDecl) -> Result<DeviceState, Error> {
         let decl = Arc::new(decl);
         let me = current().id();
