@@ -38,24 +38,36 @@
 //! and stopped in the order of what they need). Which queue is for which work, says the guide on the front page
 //! of [`workqueue`].
 //!
+//! Each module but [`topology`] and [`sync`] is a feature of its name, and so is `xml`
+//! ([`topology::Topology::from_xml`]). All are on by default; a program that only queues work takes
+//! `default-features = false, features = ["workqueue"]`, or the crate `corewise-workqueue`, and compiles no other.
+//!
 //! What blocks says so: functions that may block call [`sync::context::might_block`], and a wait on a
 //! worker lets its pool start other work. No handle is global: several machines, pools and servers
 //! may live in one process.
 
+#[cfg(feature = "blockmq")]
 pub use corewise_blockmq as blockmq;
+#[cfg(feature = "device")]
 pub use corewise_device as device;
+#[cfg(feature = "nbd")]
 pub use corewise_nbd as nbd;
+#[cfg(feature = "smp")]
 pub use corewise_smp as smp;
 pub use corewise_sync as sync;
+#[cfg(feature = "timeline")]
 pub use corewise_timeline as timeline;
 pub use corewise_topology as topology;
+#[cfg(feature = "workqueue")]
 pub use corewise_workqueue as workqueue;
 
 /// What most programs need: `use corewise::prelude::*`.
 pub mod prelude {
+    #[cfg(feature = "smp")]
     pub use corewise_smp::Smp;
     pub use corewise_sync::context::blocking;
     pub use corewise_topology::{AffinityScope, CpuSet, Machine};
+    #[cfg(feature = "workqueue")]
     pub use corewise_workqueue::{JoinError, JoinHandle, Work, WorkerPools, Workqueue};
 }
 

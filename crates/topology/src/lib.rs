@@ -40,7 +40,9 @@ mod synthetic;
 mod synthetic_indexes;
 mod synthetic_parse;
 
+#[cfg(feature = "xml")]
 mod xml;
+#[cfg(feature = "xml")]
 mod xml_elements;
 
 mod change;

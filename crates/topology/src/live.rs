@@ -33,6 +33,7 @@ pub(crate) fn topology() -> Result<Topology, TopologyError> {
 fn described(description: &str) -> Result<Topology, TopologyError> {
     match description.split_once(':') {
         Some(("sysfs", dir)) => Topology::from_sysfs(dir),
+        #[cfg(feature = "xml")]
         Some(("xml", file)) => Topology::from_xml(file),
         Some(("synthetic", description)) => Topology::synthetic(description),
         _ => Topology::synthetic(description),

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
-use crate::{live, synthetic, sysfs, xml};
+#[cfg(feature = "xml")]
+use crate::xml;
+use crate::{live, synthetic, sysfs};
 
 /// What a [`Topology`] was learnt from. [`Display`](fmt::Display) writes `live`, `sysfs:DIR`,
 /// `xml:FILE` or `synthetic:SPEC`, the words that the program's `--from` takes.
@@ -152,19 +154,23 @@ impl Topology {
     /// - Of several NUMA nodes at one place (memory of two kinds) a CPU's own is the lowest.
     /// - No CPU is isolated, since exports don't say.
     ///
+    /// Only with the feature `xml` of this crate.
+    ///
     /// # Errors
     /// When the file is unreadable, too long (64 MiB) or not such an export. The error names the
     /// file and the place. For any content, reading it takes time and memory that its length
     /// bounds.
+    #[cfg(feature = "xml")]
     pub fn from_xml(file: impl AsRef<Path>) -> Result<Topology, TopologyError> {
         xml::file(file.as_ref())
     }
 
     /// Reads an XML export of hwloc that is in memory, as [`Topology::from_xml`] does. `name`
-    /// stands for it in errors and in [`Topology::source`].
+    /// stands for it in errors and in [`Topology::source`]. Only with the feature `xml`.
     ///
     /// # Errors
     /// As [`Topology::from_xml`].
+    #[cfg(feature = "xml")]
     pub fn from_xml_str(xml: &str, name: impl AsRef<Path>) -> Result<Topology, TopologyError> {
         xml::topology(xml, name.as_ref())
     }

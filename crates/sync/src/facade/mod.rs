@@ -30,6 +30,12 @@
 //! A backend stands below all other crates of Corewise, topology included: its machine, if it has one, is
 //! told to it as plain numbers.
 
+#[cfg(all(any(loom, shuttle, sim), not(feature = "model")))]
+compile_error!(
+    "`--cfg loom`, `--cfg shuttle` and `--cfg sim` need the feature `model` of corewise-sync: \
+    take it as a dev-dependency with that feature, as the crates of Corewise do"
+);
+
 #[cfg_attr(loom, path = "loom/mod.rs")]
 #[cfg_attr(shuttle, path = "shuttle/mod.rs")]
 #[cfg_attr(sim, path = "sim/mod.rs")]
