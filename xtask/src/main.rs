@@ -3,6 +3,7 @@
 
 mod args;
 mod backend;
+mod crates;
 mod programs;
 mod run;
 mod sim;

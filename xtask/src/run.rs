@@ -45,6 +45,10 @@ impl Run {
         self.command(&mut command)
     }
 
+    pub(crate) fn is_long(&self) -> bool {
+        self.long
+    }
+
     /// A check of the step that is no test of cargo's passed.
     pub(crate) fn count_passed(&mut self) {
         self.tally.passed += 1;

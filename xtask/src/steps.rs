@@ -1,6 +1,7 @@
 //! The steps of `cargo xtask test`, in the order in which they are run: quick ones first.
 
 use crate::backend;
+use crate::crates;
 use crate::programs;
 use crate::run::Run;
 use crate::sim;
@@ -62,6 +63,11 @@ pub(crate) const ALL: &[Step] = &[
         })
     }),
     step("supply", "licences, sources and bans of all dependencies are as deny.toml says", supply),
+    step(
+        "crates",
+        "the libraries can be packed, each feature compiles alone, users' lock files are short",
+        crates::check,
+    ),
     step("tests", "unit, stepped, integration and documentation tests", |run| {
         let mut args = vec!["test", "--locked", "--no-fail-fast", "--workspace"];
         // They have steps of their own.

@@ -42,6 +42,32 @@ pub(crate) fn packages_with_models(root: &Path, checker: &str) -> Result<Vec<Str
     Ok(packages)
 }
 
+/// The packages below `crates` that can be published, with their folders, sorted: those that don't inherit the
+/// workspace's word against it.
+pub(crate) fn libraries(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
+    let mut libraries = Vec::new();
+    for folder in entries(&root.join("crates"))? {
+        let manifest = folder.join("Cargo.toml");
+        if !read(&manifest)?.lines().any(|line| line == "publish.workspace = true") {
+            libraries.push((package_name(&manifest)?, folder));
+        }
+    }
+    libraries.sort();
+    Ok(libraries)
+}
+
+/// The features that a manifest declares.
+pub(crate) fn features(manifest: &Path) -> Result<Vec<String>, String> {
+    let text = read(manifest)?;
+    let table = text.lines().skip_while(|line| *line != "[features]").skip(1);
+    let features = table.take_while(|line| !line.starts_with('['));
+    Ok(features.filter_map(|line| Some(line.split_once(" = [")?.0.to_owned())).collect())
+}
+
+fn read(file: &Path) -> Result<String, String> {
+    std::fs::read_to_string(file).map_err(|e| format!("cannot read {}: {e}", file.display()))
+}
+
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let failed = |e: std::io::Error| format!("cannot list {}: {e}", folder.display());
     let mut paths = Vec::new();
@@ -53,8 +79,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {
 
 /// The first `name = "…"` of a manifest, which in ours is the package's.
 fn package_name(manifest: &Path) -> Result<String, String> {
-    let text = std::fs::read_to_string(manifest)
-        .map_err(|e| format!("cannot read {}: {e}", manifest.display()))?;
+    let text = read(manifest)?;
     text.lines()
         .find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
         .map(str::to_owned)
@@ -76,6 +101,21 @@ mod tests {
         let packages = packages_with_models(&root().unwrap(), "loom").unwrap();
         assert!(packages.contains(&"corewise-sync".to_owned()), "{packages:?}");
         assert!(!packages.contains(&"corewise-timeline".to_owned()), "{packages:?}");
+    }
+
+    #[test]
+    fn the_libraries_are_told_from_programs_and_benchmarks() {
+        let libraries = libraries(&root().unwrap()).unwrap();
+        let names: Vec<_> = libraries.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names.len(), 11, "{names:?}");
+        assert!(names.contains(&"corewise-workqueue") && !names.contains(&"corewise-bench"));
+    }
+
+    #[test]
+    fn features_of_the_facade_are_found() {
+        let features = features(&root().unwrap().join("crates/corewise/Cargo.toml")).unwrap();
+        assert!(features.contains(&"workqueue".to_owned()), "{features:?}");
+        assert!(!features.contains(&"tokio.workspace".to_owned()), "{features:?}");
     }
 
     #[test]

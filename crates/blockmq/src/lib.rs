@@ -155,3 +155,8 @@ pub mod protocol {
     pub use crate::timeout::{Release, TagState, Watch};
     pub use crate::usage::{Unfrozen, Usage};
 }
+
+/// The README's example is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub mod readme {}

@@ -73,5 +73,10 @@ pub mod prelude {
 
 /// The README's example is a test too.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 pub mod readme {}
+
+/// And that of the project's.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub mod readme_of_the_project {}

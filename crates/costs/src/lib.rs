@@ -39,3 +39,8 @@ pub use figure::Figure;
 
 /// A file written by hand: a machine with two CPUs, in round numbers.
 pub const EXAMPLE: &str = include_str!("example.toml");
+
+/// The README's example is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub mod readme {}

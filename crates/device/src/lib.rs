@@ -171,3 +171,8 @@ pub use shutdown::{
     Behind, HangPolicy, Overdue, Remaining, RemainingState, ShutdownMode, ShutdownOptions,
     ShutdownReport,
 };
+
+/// The README's example is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub mod readme {}

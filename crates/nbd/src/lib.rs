@@ -36,3 +36,8 @@ pub mod wire;
 pub use error::Error;
 pub use export::Export;
 pub use server::{DrainReport, Endpoint, ExportStatus, FlushOutcome, Listener, Options, Server};
+
+/// The README's example is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub mod readme {}

@@ -123,3 +123,8 @@ fn longest(marks: &[(f64, Tally)]) -> Option<(Duration, Tally)> {
     let (time, from, to) = spans.max_by(|a, b| a.0.total_cmp(&b.0))?;
     Some((Duration::from_nanos(time as u64), to.since(from)))
 }
+
+/// The README's example is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub mod readme {}

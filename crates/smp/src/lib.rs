@@ -99,3 +99,8 @@ pub use stats::CallStats;
 pub use target::{CallTarget, Step};
 
 pub use watch::{CallStall, Missing, Progress, ThreadState, Waiter};
+
+/// The README's example is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub mod readme {}

@@ -60,3 +60,8 @@ pub use parker::{Parker, Unparker};
 pub use signal::Signal;
 pub use spin::{SpinLock, SpinLockGuard};
 pub use throttle::Throttle;
+
+/// The README's example is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub mod readme {}

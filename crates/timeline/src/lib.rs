@@ -77,3 +77,8 @@ pub use length::Length;
 pub use model::{Certainty, Edge, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline, Unplaced};
 pub use path::{CriticalPath, Summary};
 pub use units::duration;
+
+/// The README's example is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub mod readme {}

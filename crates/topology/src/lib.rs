@@ -64,3 +64,8 @@ pub use scope::AffinityScope;
 pub use shard::{DEFAULT_SHARD_SIZE, ShardLayout, shard_layout};
 pub use topology::{Cpu, Llc, Node, Source, Topology};
 pub use watch::{Unwatched, Watch};
+
+/// The README's example is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub mod readme {}

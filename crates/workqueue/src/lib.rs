@@ -92,3 +92,8 @@ pub use report::{
 };
 pub use timekeeper::stall::{Doing, ItemReport, StallReport};
 pub use timekeeper::{DEFAULT_CPU_INTENSIVE_AFTER, DEFAULT_STALL_AFTER};
+
+/// The README's example is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub mod readme {}

@@ -5,6 +5,7 @@ mod backends;
 mod files;
 mod guards;
 mod lexer;
+mod manifests;
 mod programs;
 mod references;
 mod rooms;

@@ -114,36 +114,3 @@ fn missing_files_can_fail() {
     paths.retain(|path| path != "Cargo.lock");
     assert_eq!(missing_files(&paths)[0].path, "Cargo.lock");
 }
-
-/// A manifest takes what the workspace says once: lints, licence, edition, and that it is not
-/// published by accident.
-fn inherits(file: &SourceFile) -> Vec<Finding> {
-    if !file.path.ends_with("/Cargo.toml") {
-        return Vec::new();
-    }
-    let keys =
-        ["version", "edition", "license", "publish"].map(|k| format!("{k}.workspace = true"));
-    let mut findings: Vec<Finding> = keys
-        .iter()
-        .filter(|key| !file.text.lines().any(|line| line == *key))
-        .map(|key| file.finding(0, format!("is to say `{key}`")))
-        .collect();
-    if !file.text.contains("[lints]\nworkspace = true") {
-        findings.push(file.finding(0, "is to take the workspace's lints"));
-    }
-    findings
-}
-
-#[test]
-fn each_manifest_inherits_from_the_workspace() {
-    hold(inherits);
-}
-
-#[test]
-fn inherits_can_fail() {
-    let good = "version.workspace = true\nedition.workspace = true\nlicense.workspace = true\n\
-                publish.workspace = true\n\n[lints]\nworkspace = true\n";
-    assert!(lines_found(inherits, "crates/x/Cargo.toml", good).is_empty());
-    let bad = good.replace("[lints]", "[lint]").replace("license.workspace", "#license.workspace");
-    assert_eq!(lines_found(inherits, "crates/x/Cargo.toml", &bad), [0, 0]);
-}

@@ -1,0 +1,110 @@
+//! The library crates as their users take them: packed for a registry, with few features, and with a lock file of their own.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::run::Run;
+use crate::workspace;
+
+/// What a program that takes a library finds in its lock file never: what only the tests of Corewise need.
+const OF_TESTS: [&str; 3] = ["corewise-sim", "loom", "shuttle"];
+
+/// What one that takes the workqueue alone doesn't find there either.
+const OF_OTHERS: [&str; 5] = ["corewise-timeline", "flate2", "quick-xml", "serde", "toml"];
+
+/// Packs each library crate, compiles the facade with each feature alone, and looks at users' lock files. A long run also
+/// builds each crate from its package.
+///
+/// # Errors
+///
+/// One of them fails, or a user would get what he shouldn't.
+pub(crate) fn check(run: &mut Run) -> Result<(), String> {
+    // The rest is done offline.
+    run.cargo(&["fetch", "--locked"], |_| {})?;
+    let libraries = workspace::libraries(run.root())?;
+    let mut args = vec!["package", "--quiet", "--locked", "--offline", "--allow-dirty"];
+    for (library, _) in &libraries {
+        args.extend(["-p", library]);
+    }
+    if !run.is_long() {
+        args.push("--no-verify");
+    }
+    run.cargo(&args, |_| {})?;
+    run.count_passed();
+
+    let facade = run.root().join("crates/corewise/Cargo.toml");
+    for feature in workspace::features(&facade)?.iter().filter(|feature| *feature != "default") {
+        let few = ["--no-default-features", "--features", feature];
+        run.cargo(&[&["check", "--locked", "-p", "corewise"][..], &few].concat(), |command| {
+            command.env("CARGO_PROFILE_DEV_DEBUG", "0");
+        })?;
+        run.count_passed();
+    }
+
+    for (library, folder) in &libraries {
+        let unwanted = match library.as_str() {
+            "corewise-sim" => continue,
+            "corewise-workqueue" => [&OF_TESTS[..], &OF_OTHERS].concat(),
+            _ => OF_TESTS.to_vec(),
+        };
+        let locked = lock_file_of_user(run, library, folder)?;
+        let found: Vec<_> = unwanted.iter().filter(|name| has(&locked, name)).collect();
+        if !found.is_empty() {
+            return Err(format!(
+                "a program that takes {library} gets {found:?} into its lock file: make the dependency optional"
+            ));
+        }
+        println!("{library} adds {} entries to a lock file", entries(&locked) - 1);
+        run.count_passed();
+    }
+    Ok(())
+}
+
+/// The lock file of a program that takes one library, by its path. Versions are those of the workspace.
+fn lock_file_of_user(run: &mut Run, library: &str, folder: &Path) -> Result<String, String> {
+    let user = run.target().join("user").join(library);
+    let failed = |e: std::io::Error| format!("cannot make a program at {}: {e}", user.display());
+    std::fs::create_dir_all(user.join("src")).map_err(failed)?;
+    std::fs::write(user.join("src/main.rs"), "fn main() {}\n").map_err(failed)?;
+    let manifest = format!(
+        "[package]\nname = \"user\"\nedition = \"2024\"\n\n[dependencies]\n{library} = {{ path = {folder:?} }}\n\n[workspace]\n"
+    );
+    std::fs::write(user.join("Cargo.toml"), manifest).map_err(failed)?;
+    std::fs::copy(run.root().join("Cargo.lock"), user.join("Cargo.lock")).map_err(failed)?;
+    // Takes out of the lock file what this program doesn't need.
+    let manifest = user.join("Cargo.toml").display().to_string();
+    run.cargo(
+        &["update", "--quiet", "--offline", "--workspace", "--manifest-path", &manifest],
+        |_| {},
+    )?;
+    std::fs::read_to_string(user.join("Cargo.lock")).map_err(failed)
+}
+
+fn has(lock_file: &str, name: &str) -> bool {
+    lock_file.lines().any(|line| line == format!("name = \"{name}\""))
+}
+
+fn entries(lock_file: &str) -> usize {
+    lock_file.lines().filter(|line| *line == "[[package]]").count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_file_has_what_it_names_and_no_more() {
+        let lock = "[[package]]\nname = \"loom\"\n\n[[package]]\nname = \"serde_json\"\ndependencies = [\n \"serde\",\n]\n";
+        assert!(has(lock, "loom") && !has(lock, "serde") && !has(lock, "json"));
+        assert_eq!(entries(lock), 2);
+    }
+
+    #[test]
+    fn the_lists_name_crates_that_the_project_has() {
+        let root = workspace::root().unwrap();
+        let lock = std::fs::read_to_string(root.join("Cargo.lock")).unwrap();
+        for name in OF_TESTS.iter().chain(&OF_OTHERS) {
+            assert!(has(&lock, name), "{name} isn't in Cargo.lock: look for something else");
+        }
+    }
+}
