@@ -140,7 +140,6 @@ Examples:
   corewise bench workqueue --rounds 20 --workload storm --workload kernel_test
   corewise bench calls --quick
   corewise bench calls --workload roundtrip/hot --workload broadcast
-  corewise bench calls --torture 1min
   corewise bench probe --workload devices/3
   corewise bench shutdown --workload azure --workload flat/5000
   corewise bench blockmq --workload seqread
@@ -148,7 +147,7 @@ Examples:
   corewise bench workqueue --report bench.html
   corewise bench machine --out costs.toml
 
-Exit codes: 0 success, 1 failure (or a check of the torture), 2 wrong usage.";
+Exit codes: 0 success, 1 failure, 2 wrong usage.";
 
 const MACHINE_EXAMPLES: &str = "\
 Every thread is pinned to one CPU, with ordinary priority. A figure is a median; a tenth of the
@@ -393,22 +392,6 @@ pub(crate) struct Bench {
     /// Draw the run into FILE as one HTML page, with the advice and every figure
     #[arg(long, value_name = "FILE.html")]
     pub(crate) report: Option<PathBuf>,
-    /// Torture calls for so long, such as 10s or 5min, and measure nothing: the exit code is 1 where a
-    /// check failed
-    #[arg(
-        long,
-        value_name = "DURATION",
-        value_parser = torture,
-        conflicts_with_all = ["quick", "rounds", "workload", "report"]
-    )]
-    pub(crate) torture: Option<Duration>,
-    /// Have the system take the last CPU offline and online meanwhile, which disturbs all that runs
-    /// on the machine; only root may
-    #[arg(long, requires = "torture")]
-    pub(crate) unplug: bool,
-    /// What the torture's choices begin with [default: drawn, and printed]
-    #[arg(long, value_name = "N", requires = "torture")]
-    pub(crate) seed: Option<u64>,
     /// Show beside it what 'bench-peers NAME --out FILE' measured
     #[arg(long, value_name = "FILE.json", requires = "report")]
     pub(crate) peers: Option<PathBuf>,
@@ -530,17 +513,6 @@ fn workload(text: &str) -> Result<String, String> {
         Some(meant) => format!("did you mean '{meant}'?"),
         None => format!("there are: {}", workloads.join(", ")),
     })
-}
-
-/// Less is over before all kinds of calls were made.
-const SHORTEST_TORTURE: Duration = Duration::from_millis(100);
-
-fn torture(text: &str) -> Result<Duration, String> {
-    let duration = units::parse_duration(text)?;
-    match duration < SHORTEST_TORTURE {
-        true => Err("that is too short to find anything: 100ms is the least".into()),
-        false => Ok(duration),
-    }
 }
 
 /// Between two rounds: no server answers more often than that.

@@ -6,8 +6,7 @@
 //!
 //! 1. [`roundtrip`]: the trait that callers have, how they are measured, and [`run`]: one run.
 //! 2. [`eventfd`]: the floor of a round trip; [`variants`]: Corewise's calls.
-//! 3. [`torture`]: all of it at once, and what has to hold.
-//! 4. [`priority`]: of threads, and how long one was ready to run and didn't.
+//! 3. [`priority`]: of threads, and how long one was ready to run and didn't.
 //! 4. [`held`]: how long urgent tasks wait for their cores while others wait for calls.
 //!
 //! # The words
@@ -62,5 +61,4 @@ pub mod reads;
 pub mod roundtrip;
 pub mod run;
 pub mod suite;
-pub mod torture;
 pub mod variants;

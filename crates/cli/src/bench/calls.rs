@@ -1,19 +1,14 @@
 //! `corewise bench calls`: calls against the floor of a wake-up, and against waiters that hold their
 //! core.
 
-use std::io::Write;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use corewise::topology::Machine;
 use corewise_bench::calls::case::{Case, Way};
 use corewise_bench::calls::job::Job;
 use corewise_bench::calls::suite;
-use corewise_bench::calls::torture::{self, Plan};
 use corewise_bench::rounds::Cell;
 
-use super::{Text, effort, failure, is_wanted};
+use super::{Text, effort, is_wanted};
 use crate::args;
-use crate::exit::Failure;
 
 /// What the tables say around them.
 pub(super) const TEXT: Text = Text {
@@ -35,37 +30,6 @@ pub(super) fn words(headline: &str) -> &str {
         }
         other => other,
     }
-}
-
-/// Tortures, and says what was found: a failure where a check failed.
-pub(super) fn torture(args: &args::Bench, duration: Duration) -> Result<(), Failure> {
-    if !args.names.is_empty() && args.names != [args::Benchmark::Calls] {
-        return Err(Failure::new("only calls are tortured: corewise bench calls --torture"));
-    }
-    let mut plan = Plan::new(duration);
-    plan.seed = args.seed.unwrap_or_else(drawn);
-    plan.plug = args.unplug;
-    let report = torture::run(&plan).map_err(failure)?;
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        let json = serde_json::to_string(&report)
-            .map_err(|error| Failure::new(format!("cannot write the report: {error}")))?;
-        writeln!(out, "{json}")?;
-    } else {
-        write!(out, "{report}")?;
-    }
-    out.flush()?;
-    match report.failed() {
-        true => Err(Failure::new("the torture found calls that don't keep the rules")
-            .help(format!("seed {} makes the same choices", plan.seed))),
-        false => Ok(()),
-    }
-}
-
-/// A seed that differs from call to call.
-fn drawn() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(1, |since| u64::from(since.subsec_nanos()))
 }
 
 /// What to run.

@@ -85,9 +85,6 @@ pub(crate) fn run(args: &args::Bench, bars: &Bars) -> Result<(), Failure> {
     if let Some(args::BenchOther::Machine(args)) = &args.other {
         return machine::run(args, bars);
     }
-    if let Some(duration) = args.torture {
-        return calls::torture(args, duration);
-    }
     let report = args.report.as_deref().map(|path| Report::new(path, args.peers.as_deref()));
     let report = report.transpose()?;
     let machine = Machine::live()

@@ -71,26 +71,6 @@ fn the_records_of_calls_end_with_the_headlines() {
 }
 
 #[test]
-fn a_torture_counts_what_it_did_and_finds_nothing() {
-    let folder = Folder::new();
-    let args = ["bench", "calls", "--torture", "1s"];
-    folder.corewise(args).ok().says(&["calls accepted", "checks held", "seed "]);
-    let ran = folder.corewise(args.iter().chain(&["--json", "--seed", "7"])).ok();
-    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
-    assert_eq!(report["seed"], 7);
-    assert!(report["phases"][0]["ran"].as_u64().unwrap() > 0, "{ran}");
-    let usage = |args: &[&str], said: &str| {
-        folder.corewise([&["bench"], args].concat()).code(2).complains(&[said]);
-    };
-    usage(&["--torture", "1s", "--quick"], "--quick");
-    usage(&["--unplug"], "--torture");
-    usage(&["--torture", "soon"], "soon");
-    usage(&["--torture", "0s"], "100ms is the least");
-    let wrong = folder.corewise(["bench", "workqueue", "--torture", "1s"]);
-    wrong.code(1).complains(&["only calls are tortured"]);
-}
-
-#[test]
 fn both_benchmarks_are_run_where_both_have_what_is_asked_for() {
     let folder = Folder::new();
     let args = ["bench", "--quick", "--rounds", "1", "--report", "run.html"];

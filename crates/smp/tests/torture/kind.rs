@@ -72,19 +72,14 @@ pub(super) fn weights() -> usize {
     KINDS.iter().map(|(_, _, weight)| weight).sum()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_kind_is_chosen_as_often_as_it_weighs_and_stands_at_its_place() {
-        let mut counts = [0; KINDS.len()];
-        for number in 0..weights() {
-            counts[chosen(number) as usize] += 1;
-        }
-        for (at, (kind, name, weight)) in KINDS.into_iter().enumerate() {
-            assert_eq!(kind as usize, at, "{name}");
-            assert_eq!(counts[at], weight, "{name}");
-        }
+#[test]
+fn each_kind_is_chosen_as_often_as_it_weighs_and_stands_at_its_place() {
+    let mut counts = [0; KINDS.len()];
+    for number in 0..weights() {
+        counts[chosen(number) as usize] += 1;
+    }
+    for (at, (kind, name, weight)) in KINDS.into_iter().enumerate() {
+        assert_eq!(kind as usize, at, "{name}");
+        assert_eq!(counts[at], weight, "{name}");
     }
 }

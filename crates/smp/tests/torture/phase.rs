@@ -4,22 +4,20 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use corewise_smp::CallError;
+use corewise_smp::{CallError, Priority, Smp};
 use corewise_sync::atomic::Ordering;
 use corewise_sync::thread::{Builder, JoinHandle};
 use corewise_sync::time;
 use corewise_topology::{CpuSet, Machine};
 
-use super::Plan;
 use super::caller::Caller;
 use super::check::Check;
 use super::kind::KINDS;
 use super::plug::{self, Switch};
 use super::report::Phase;
+use super::rng::Rng;
 use super::world::{World, read};
-use crate::BenchError;
-use crate::calls::variants::targets;
-use crate::rng::Rng;
+use super::{Failed, Plan};
 
 /// Where it takes place.
 pub(super) struct Setting<'a> {
@@ -34,14 +32,13 @@ pub(super) struct Setting<'a> {
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Tortures one machine.
-pub(super) fn run(
-    plan: &Plan,
-    duration: Duration,
-    setting: Setting<'_>,
-) -> Result<Phase, BenchError> {
+pub(super) fn run(plan: &Plan, duration: Duration, setting: Setting<'_>) -> Result<Phase, Failed> {
     let Setting { machine, leaves, switch } = setting;
     let homes: Vec<u32> = machine.online().iter().collect();
-    let smp = targets(machine)?;
+    // The threads of a synthetic machine share the real CPUs.
+    let priority =
+        if machine.is_synthetic() { Priority::Plain } else { Priority::OF_INTERRUPT_THREADS };
+    let smp = Smp::builder(machine).priority(priority).build()?;
     let world = Arc::new(World::new(smp, machine, leaves, homes.len(), plan.mistake));
 
     // Each thread sends as it ends, also where it panics: it drops its sender then.
@@ -74,9 +71,9 @@ pub(super) fn run(
     Ok(phase(&world, homes.len(), kinds))
 }
 
-fn no_thread(world: &World, error: std::io::Error) -> BenchError {
+fn no_thread(world: &World, error: std::io::Error) -> Failed {
     world.stop.store(true, Ordering::Relaxed);
-    BenchError::Thread(error)
+    error.into()
 }
 
 /// Watches until all threads have ended: true. False where they never will.

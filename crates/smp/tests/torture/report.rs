@@ -2,59 +2,52 @@
 
 use std::fmt;
 
-use serde::Serialize;
-
 use super::check::{Check, Failure};
 
 /// What was done and found on one machine.
-#[derive(Debug, Clone, Serialize)]
-pub struct Phase {
+#[derive(Debug, Clone)]
+pub(crate) struct Phase {
     /// The machine, in the words of the program's `--from`.
-    pub machine: String,
+    pub(crate) machine: String,
     /// For how long, in seconds.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// Threads that called: one for each CPU.
-    pub callers: usize,
+    pub(crate) callers: usize,
     /// How often each kind of call was made.
-    pub kinds: Vec<(&'static str, u64)>,
+    pub(crate) kinds: Vec<(&'static str, u64)>,
     /// Calls that were accepted, one for each CPU that was reached.
-    pub accepted: u64,
+    pub(crate) accepted: u64,
     /// Functions run, by their own count.
-    pub ran: u64,
+    pub(crate) ran: u64,
     /// Times that a CPU refused because it was offline.
-    pub refused: u64,
+    pub(crate) refused: u64,
     /// Handlers that panicked, on purpose.
-    pub panics: u64,
+    pub(crate) panics: u64,
     /// CPUs taken out and in for calls alone.
-    pub leaves: u64,
+    pub(crate) leaves: u64,
     /// CPUs taken out and in by the machine's mask.
-    pub follows: u64,
+    pub(crate) follows: u64,
     /// Times that the system took a CPU offline and online.
-    pub plugs: u64,
+    pub(crate) plugs: u64,
     /// Why the system took none; `None` where it did, or wasn't to.
-    pub not_plugged: Option<String>,
+    pub(crate) not_plugged: Option<String>,
     /// The checks that failed.
-    pub failures: Vec<Failure>,
+    pub(super) failures: Vec<Failure>,
 }
 
 /// What a torture found.
-#[derive(Debug, Clone, Serialize)]
-pub struct Report {
+#[derive(Debug, Clone)]
+pub(crate) struct Report {
     /// What the choices of each thread began with.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// One for each machine.
-    pub phases: Vec<Phase>,
+    pub(crate) phases: Vec<Phase>,
 }
 
 impl Report {
     /// Whether any check failed.
-    pub fn failed(&self) -> bool {
+    pub(crate) fn failed(&self) -> bool {
         self.phases.iter().any(|phase| !phase.failures.is_empty())
-    }
-
-    /// Whether this check failed.
-    pub fn failed_at(&self, check: Check) -> bool {
-        self.phases.iter().flat_map(|phase| &phase.failures).any(|found| found.check == check)
     }
 }
 

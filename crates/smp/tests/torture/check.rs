@@ -4,13 +4,10 @@ use std::fmt;
 
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};
-use serde::Serialize;
 
 /// One rule that the torture holds calls to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Check {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Check {
     /// What the caller wrote before the call is seen by the handler.
     Entry,
     /// What the handler wrote is seen after the wait.
@@ -45,7 +42,7 @@ pub enum Check {
 
 impl Check {
     /// All of them.
-    pub const ALL: [Check; 15] = [
+    pub(super) const ALL: [Check; 15] = [
         Check::Entry,
         Check::Exit,
         Check::Once,
@@ -91,14 +88,14 @@ impl fmt::Display for Check {
 }
 
 /// A check that failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Failure {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Failure {
     /// Which.
-    pub check: Check,
+    pub(super) check: Check,
     /// How often.
-    pub times: u64,
+    pub(super) times: u64,
     /// What was found, the first few times.
-    pub first: Vec<String>,
+    pub(super) first: Vec<String>,
 }
 
 /// How many failures of a check are described.

@@ -1,8 +1,7 @@
-//! Deliberate mistakes: what shows that a check can fail. Only the tests make them.
+//! Deliberate mistakes: what shows that a check can fail.
 
 /// What is done wrongly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code, reason = "only tests make mistakes"))]
 pub(super) enum Mistake {
     /// The caller writes its word after the call.
     WritesLate,

@@ -3,11 +3,14 @@
 //! again where the process may do that. In a binary of its own, for it pulls a CPU from under whatever
 //! runs beside it. A seed decides what each thread does, though not when: one that failed is
 //! printed, and `COREWISE_TORTURE_SEED` sets it.
+#![cfg(not(loom))]
+
+mod torture;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use corewise_bench::calls::torture::{self, Plan};
+use torture::Plan;
 
 #[test]
 fn torture_every_rule_of_calls_holds_while_cpus_leave_and_join() {

@@ -10,16 +10,15 @@ use std::time::Duration;
 
 use corewise_smp::{CallError, CallFailed};
 use corewise_sync::atomic::Ordering;
-use corewise_sync::{Parker, thread};
+use corewise_sync::{Parker, sys, thread};
 use corewise_topology::CpuSet;
 
 use super::check::Check;
 use super::job::{Answer, Job, Record, Work, value};
 use super::kind::{self, KINDS, Kind};
 use super::mistake::Mistake;
+use super::rng::Rng;
 use super::world::{Token, World, add};
-use crate::calls::priority;
-use crate::rng::Rng;
 
 /// Calls that nobody waits for and that may be under way at once, of one caller.
 const UNDER_WAY: usize = 64;
@@ -71,7 +70,8 @@ impl Caller {
 
     /// The thread's body. Returns how often each kind was chosen.
     pub(super) fn run(mut self, home: &CpuSet) -> [u64; KINDS.len()] {
-        priority::lowest();
+        // Lowering is always allowed.
+        let _ = sys::set_niceness(19);
         let pause = Parker::new();
         let weights = kind::weights();
         while !self.world.stops() {

@@ -12,8 +12,8 @@ use corewise_topology::Machine;
 
 use super::check::Check;
 use super::mistake::Mistake;
+use super::rng::Rng;
 use super::world::{World, add};
-use crate::rng::Rng;
 
 /// For how long at most a CPU stays out, and then in.
 const OUT: usize = 2_000;

@@ -14,7 +14,7 @@
 //! A wait that doesn't end is found by a watcher: each caller says since when it waits. Threads that
 //! are stuck are left behind.
 //!
-//! Each check has a deliberate mistake (`mistake.rs`) that the tests make, to see it fail.
+//! Each check has a deliberate mistake (`mistake.rs`), which `tests.rs` makes, to see it fail.
 
 mod acts;
 mod caller;
@@ -26,40 +26,43 @@ mod phase;
 mod plain;
 mod plug;
 mod report;
+mod rng;
 mod world;
 
 use std::time::Duration;
 
 use corewise_topology::Machine;
 
-use crate::BenchError;
 use mistake::Mistake;
 use phase::Setting;
 
-pub use check::{Check, Failure};
-pub use report::{Phase, Report};
+use check::Check;
+pub(crate) use report::{Phase, Report};
+
+/// A torture couldn't be done, which is no finding.
+pub(crate) type Failed = Box<dyn std::error::Error>;
 
 /// The synthetic machine: few enough CPUs that two real ones keep them busy.
 const SYNTHETIC: &str = "numa:2 l3:1 core:2 pu:1";
 
 /// What to do.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// For how long in all.
-    pub duration: Duration,
+    pub(crate) duration: Duration,
     /// What the choices of each thread begin with. When each thread comes to them isn't repeated.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// When a wait counts as lost. Far above what a busy machine takes.
-    pub patience: Duration,
+    pub(crate) patience: Duration,
     /// Whether the system may be asked to take the live machine's last CPU offline and online, again
     /// and again. That disturbs all that runs on the machine.
-    pub plug: bool,
+    pub(crate) plug: bool,
     mistake: Option<Mistake>,
 }
 
 impl Plan {
     /// For that long; the system isn't asked.
-    pub fn new(duration: Duration) -> Plan {
+    pub(crate) fn new(duration: Duration) -> Plan {
         let patience = Duration::from_secs(30);
         Plan { duration, seed: 1, patience, plug: false, mistake: None }
     }
@@ -70,11 +73,11 @@ impl Plan {
 ///
 /// # Errors
 /// The machine couldn't be read, or threads not be had: that is no finding.
-pub fn run(plan: &Plan) -> Result<Report, BenchError> {
+pub(crate) fn run(plan: &Plan) -> Result<Report, Failed> {
     let half = plan.duration / 2;
     let mut phases = vec![synthetic(plan, half)?];
     // A thread that changes the live machine does it alone.
-    let _alone = plug::alone().map_err(BenchError::Thread)?;
+    let _alone = plug::alone()?;
     let live = Machine::live()?;
     let last = live.online().last().filter(|_| live.online().len() > 1);
     let (switch, not_plugged) = match last {
@@ -93,11 +96,10 @@ pub fn run(plan: &Plan) -> Result<Report, BenchError> {
     Ok(Report { seed: plan.seed, phases })
 }
 
-fn synthetic(plan: &Plan, duration: Duration) -> Result<Phase, BenchError> {
+fn synthetic(plan: &Plan, duration: Duration) -> Result<Phase, Failed> {
     let machine = Machine::synthetic(SYNTHETIC)?;
     let leaves = machine.online().iter().skip(1).collect();
     phase::run(plan, duration, Setting { machine: &machine, leaves, switch: None })
 }
 
-#[cfg(test)]
 mod tests;
