@@ -1,15 +1,12 @@
 //! The workloads of `corewise-bench` against other runtimes:
 //! `cargo run --release -p bench-peers -- workqueue [--quick]`, or `calls`, or `shutdown`.
 //!
-//! Each run is a process of its own: this program again (`bench-peers run key=value...`, or `call`, or `down`)
-//! for Corewise and the peers that are Rust, a file each under `workqueue/peers/` and
+//! Each run is a process of its own: this program again (`bench-peers run BENCHMARK key=value...`) for Corewise and the peers that are Rust, a file each under `workqueue/peers/` and
 //! `calls/peers/`; programs that are built at first use for oneTBB, Go, Java, glommio and Seastar.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod arguments;
 mod calls;
-mod counting;
-mod load;
 mod programs;
 mod results;
 mod rounds;
@@ -21,27 +18,24 @@ mod workqueue;
 use std::error::Error;
 use std::process::ExitCode;
 
-use arguments::Command;
-use corewise_bench::line::Line;
+use clap::Parser;
+use corewise_bench::counting::Counting;
+
+use arguments::Options;
+use session::Peers;
 
 #[global_allocator]
-static ALLOCATOR: counting::Counting = counting::Counting;
+static ALLOCATOR: Counting = Counting::system();
 
 fn main() -> ExitCode {
-    let done = match arguments::parse(std::env::args().skip(1)) {
-        Ok(Command::Workqueue(options)) => workqueue::run(&options),
-        Ok(Command::Calls(options)) => calls::run(&options),
-        Ok(Command::Shutdown(options)) => shutdown::run(&options),
-        Ok(Command::Run(words)) => workqueue::run::run(&words).map(print),
-        Ok(Command::Call(words)) => calls::run::run(&words).map(print),
-        Ok(Command::Down(words)) => shutdown::run::run(&words).map(print),
-        Ok(Command::Help) => {
-            print!("{}", arguments::USAGE);
-            Ok(())
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let done = match words.as_slice() {
+        [run, bench, words @ ..] if run == "run" => {
+            session::one(peers(bench), words).map(|line| println!("{}", line.to_json()))
         }
-        Err(problem) => {
-            eprint!("bench-peers: {problem}\n\n{}", arguments::USAGE);
-            return ExitCode::from(2);
+        _ => {
+            let options = Options::parse();
+            session::run(peers(&options.bench), &options)
         }
     };
     match done {
@@ -53,8 +47,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn print(line: Line) {
-    println!("{}", line.to_json());
+/// The benchmark of this name.
+fn peers(bench: &str) -> &'static Peers {
+    match bench {
+        "calls" => &calls::PEERS,
+        "shutdown" => &shutdown::PEERS,
+        _ => &workqueue::PEERS,
+    }
 }
 
 fn complain(error: &dyn Error) {

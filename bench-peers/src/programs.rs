@@ -122,11 +122,11 @@ impl Tool {
     }
 
     /// The program, built if it isn't yet or was built from other source; or why it can't be had,
-    /// and how to get it. This one runs a job if it is given `command` before the job's words.
-    pub(crate) fn build(self, command: &str, folder: &Path) -> Result<Program, String> {
+    /// and how to get it. This one runs a job of `bench`.
+    pub(crate) fn build(self, bench: &str, folder: &Path) -> Result<Program, String> {
         let Some(Source { files, made }) = self.source() else {
             let own = std::env::current_exe().map_err(|error| error.to_string())?;
-            return Ok(Program::new(own).argument(command));
+            return Ok(Program::new(own).argument("run").argument(bench));
         };
         let (source, made) = (folder.join(files[0].0), folder.join(made));
         if !is_current(folder, files, &made) {

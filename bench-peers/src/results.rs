@@ -9,19 +9,17 @@ use corewise_bench::stats::PairedRatio;
 
 /// Ours, in all tables and headlines.
 pub(crate) const OURS: &str = "corewise";
-/// No peers: what a wake-up costs without a queue.
-const FLOORS: [&str; 2] = ["futex", "eventfd"];
+
+/// No peers: what a wake-up costs without a queue, and the plain loop.
+pub(crate) fn is_floor(name: &str) -> bool {
+    ["futex", "eventfd", "serial"].contains(&name)
+}
 
 /// What the rounds gave: for each case and runtime, one line a round, or none where a run failed.
 #[derive(Debug, Default)]
 pub(crate) struct Results(BTreeMap<String, BTreeMap<String, Vec<Option<Line>>>>);
 
 impl Results {
-    /// The cases, by their names.
-    pub(crate) fn cases(&self) -> impl Iterator<Item = &String> {
-        self.0.keys()
-    }
-
     pub(crate) fn add(&mut self, case: &str, runtime: &str, line: Option<Line>) {
         let of_case = self.0.entry(case.to_owned()).or_default();
         of_case.entry(runtime.to_owned()).or_default().push(line);
@@ -33,13 +31,7 @@ impl Results {
     }
 
     /// Ours over theirs in the rounds in which both have the metric.
-    pub(crate) fn ratio(
-        &self,
-        case: &str,
-        metric: &str,
-        ours: &str,
-        peer: &str,
-    ) -> Option<PairedRatio> {
+    fn ratio(&self, case: &str, metric: &str, ours: &str, peer: &str) -> Option<PairedRatio> {
         let value = |line: &Option<Line>| line.as_ref()?.metrics.get(metric).copied();
         let pairs = self.lines(case, ours).iter().zip(self.lines(case, peer));
         let (ours, theirs): (Vec<f64>, Vec<f64>) =
@@ -47,32 +39,29 @@ impl Results {
         PairedRatio::of(&ours, &theirs, 1)
     }
 
-    /// The peer against whom we stand worst, of those that `takes_part` lets through.
-    pub(crate) fn worst(
-        &self,
-        case: &str,
-        metric: &str,
-        better: Better,
-        takes_part: impl Fn(&str) -> bool,
-    ) -> Option<(String, PairedRatio)> {
-        self.worst_for(OURS, case, metric, better, takes_part)
+    /// What was asked for, where anything was run of it: of all cases and peers that take part those against whom we
+    /// stand worst.
+    fn headline(&self, ask: &Ask) -> Option<Headline> {
+        let ratio = |case: &String, peer: &String| {
+            let takes_part = !peer.starts_with(OURS) && (ask.takes)(case, peer);
+            let ratio = takes_part.then(|| self.ratio(case, ask.metric, ask.ours, peer))??;
+            Some((format!("{peer}, {case}"), ratio))
+        };
+        let of_case = |(case, of): (&String, &BTreeMap<String, _>)| {
+            of.keys().filter_map(|peer| ratio(case, peer)).collect::<Vec<_>>()
+        };
+        let badness = |ratio: &PairedRatio| match ask.better {
+            Better::Higher => -ratio.summary.median,
+            Better::Lower => ratio.summary.median,
+        };
+        let all = self.0.iter().flat_map(of_case);
+        let (against, ratio) = all.max_by(|(_, a), (_, b)| badness(a).total_cmp(&badness(b)))?;
+        Some(Headline { name: ask.name, better: ask.better, against, ratio, agreed: ask.agreed })
     }
 
-    pub(crate) fn worst_for(
-        &self,
-        ours: &str,
-        case: &str,
-        metric: &str,
-        better: Better,
-        takes_part: impl Fn(&str) -> bool,
-    ) -> Option<(String, PairedRatio)> {
-        let peers = self.0.get(case)?.keys();
-        let peers =
-            peers.filter(|peer| !peer.starts_with(OURS) && !FLOORS.contains(&peer.as_str()));
-        let ratios = peers
-            .filter(|peer| takes_part(peer))
-            .filter_map(|peer| Some((peer.clone(), self.ratio(case, metric, ours, peer)?)));
-        ratios.max_by(|(_, a), (_, b)| better.badness(a).total_cmp(&better.badness(b)))
+    /// All headlines that the results allow.
+    pub(crate) fn headlines(&self, asked: &[Ask]) -> Vec<Headline> {
+        asked.iter().filter_map(|ask| self.headline(ask)).collect()
     }
 }
 
@@ -83,59 +72,71 @@ pub(crate) enum Better {
     Lower,
 }
 
-impl Better {
-    fn badness(self, ratio: &PairedRatio) -> f64 {
-        match self {
-            Better::Higher => -ratio.summary.median,
-            Better::Lower => ratio.summary.median,
-        }
+/// What a headline is made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ask {
+    pub(crate) name: &'static str,
+    pub(crate) better: Better,
+    /// One of the agreed ones; else it stands beside them.
+    pub(crate) agreed: bool,
+    pub(crate) metric: &'static str,
+    /// Which of ours.
+    pub(crate) ours: &'static str,
+    /// Whether a peer takes part in a case.
+    pub(crate) takes: fn(case: &str, peer: &str) -> bool,
+}
+
+impl Ask {
+    /// An agreed one, in which lower is better.
+    pub(crate) const fn lower(
+        name: &'static str,
+        metric: &'static str,
+        takes: fn(&str, &str) -> bool,
+    ) -> Ask {
+        Ask { name, better: Better::Lower, agreed: true, metric, ours: OURS, takes }
+    }
+
+    /// An agreed one of rates.
+    pub(crate) const fn rate(name: &'static str, takes: fn(&str, &str) -> bool) -> Ask {
+        Ask { better: Better::Higher, ..Ask::lower(name, "items_per_second", takes) }
+    }
+
+    pub(crate) const fn beside(self) -> Ask {
+        Ask { agreed: false, ..self }
+    }
+
+    pub(crate) const fn of(self, ours: &'static str) -> Ask {
+        Ask { ours, ..self }
     }
 }
 
 /// A ratio, what it says, and against whom.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Headline {
-    pub(crate) metric: &'static str,
+    pub(crate) name: &'static str,
     pub(crate) better: Better,
     /// The peer and the case that it comes from.
     pub(crate) against: String,
     pub(crate) ratio: PairedRatio,
-    /// One of the agreed ones; else it stands beside them.
     pub(crate) agreed: bool,
 }
 
-/// Of ratios in which lower is better.
-pub(crate) fn worst_of(
-    ratios: impl Iterator<Item = (String, PairedRatio)>,
-) -> Option<(String, PairedRatio)> {
-    let badness = |ratio: &PairedRatio| Better::Lower.badness(ratio);
-    ratios.max_by(|(_, a), (_, b)| badness(a).total_cmp(&badness(b)))
-}
-
-impl Headline {
-    /// Its records: the interval, where it is asked for, is a record with the ends as extremes.
-    fn records(&self, bench: &str) -> [Record; 2] {
-        let record = Record::headline(bench, self.metric, &self.ratio);
-        let interval = Record {
-            case: "interval95".to_owned(),
-            min: self.ratio.low,
-            max: self.ratio.high,
-            ..record.clone()
-        };
-        let case = if self.agreed { "headline" } else { "beside" };
-        [interval, Record { case: case.to_owned(), ..record }]
-    }
-}
-
-/// The records of all headlines: intervals and what stands beside first, the agreed ones at the
-/// end.
+/// The records of all headlines: intervals, with the ends as extremes, and what stands beside first, the agreed ones at
+/// the end.
 pub(crate) fn records(bench: &str, headlines: &[Headline]) -> Vec<Record> {
-    let pairs: Vec<[Record; 2]> = headlines.iter().map(|one| one.records(bench)).collect();
-    let (intervals, own): (Vec<Record>, Vec<Record>) =
-        pairs.into_iter().map(|[interval, own]| (interval, own)).unzip();
-    let (agreed, beside): (Vec<Record>, Vec<Record>) =
-        own.into_iter().partition(|record| record.case == "headline");
-    [intervals, beside, agreed].concat()
+    let record = |case: &str, one: &Headline| Record {
+        case: case.to_owned(),
+        ..Record::headline(bench, one.name, &one.ratio)
+    };
+    let interval = |one: &Headline| Record {
+        min: one.ratio.low,
+        max: one.ratio.high,
+        ..record("interval95", one)
+    };
+    let of = |case: &'static str, agreed: bool| {
+        headlines.iter().filter(move |one| one.agreed == agreed).map(move |one| record(case, one))
+    };
+    headlines.iter().map(interval).chain(of("beside", false)).chain(of("headline", true)).collect()
 }
 
 #[cfg(test)]
@@ -156,8 +157,10 @@ pub(crate) mod tests {
         results
     }
 
-    pub(crate) fn find<'a>(headlines: &'a [Headline], metric: &str) -> Option<&'a Headline> {
-        headlines.iter().find(|headline| headline.metric == metric)
+    /// Against whom a headline is, and its median.
+    pub(crate) fn find<'a>(headlines: &'a [Headline], name: &str) -> Option<(&'a str, f64)> {
+        let found = headlines.iter().find(|headline| headline.name == name)?;
+        Some((&found.against, found.ratio.summary.median))
     }
 
     #[test]
@@ -168,16 +171,17 @@ pub(crate) mod tests {
             ("inside", "rayon", rate, &[10.0, 1.0, 10.0]),
             ("inside", "futex", rate, &[99.0, 99.0, 99.0]),
         ]);
-        let (peer, ratio) = results.worst("inside", rate, Better::Higher, |_| true).unwrap();
-        assert_eq!((peer.as_str(), ratio.summary.runs, ratio.summary.median), ("rayon", 2, 2.0));
+        let found = results.headlines(&[Ask::rate("x", |_, peer| !is_floor(peer))]);
+        assert_eq!(find(&found, "x"), Some(("rayon, inside", 2.0)));
+        assert_eq!(found[0].ratio.summary.runs, 2);
     }
 
     #[test]
     fn the_agreed_headlines_are_the_last_records_and_have_their_interval_before() {
         let ratio = PairedRatio::of(&[10.0, 20.0], &[10.0, 10.0], 1).unwrap();
-        let headline = |metric, agreed| {
+        let headline = |name, agreed| {
             let against = "rayon".to_owned();
-            Headline { metric, better: Better::Higher, against, ratio, agreed }
+            Headline { name, better: Better::Higher, against, ratio, agreed }
         };
         let records = records("calls", &[headline("a", true), headline("b", false)]);
         let cases: Vec<&str> = records.iter().map(|record| record.case.as_str()).collect();

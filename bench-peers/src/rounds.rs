@@ -5,18 +5,20 @@ use std::io::IsTerminal;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use corewise_bench::job::Job;
 use corewise_bench::line::Line;
 use corewise_bench::process::{Program, RunError};
 use corewise_bench::rng::Rng;
 
 use crate::programs::{self, Tool};
 use crate::results::Results;
-use crate::session::{Cell, Workload};
+use crate::session::{Cell, Peers};
 
 /// What is to be run, and with what.
-pub(crate) struct Rounds<'a, J> {
+pub(crate) struct Rounds<'a> {
+    pub(crate) peers: &'static Peers,
     /// The cases, each with its cells.
-    pub(crate) groups: &'a [Vec<Cell<J>>],
+    pub(crate) groups: &'a [Vec<Cell>],
     pub(crate) programs: &'a BTreeMap<Tool, Program>,
     pub(crate) quick: bool,
     /// No run begins after that.
@@ -25,7 +27,8 @@ pub(crate) struct Rounds<'a, J> {
 
 /// So many rounds count the cost of rest, which takes long and varies little.
 const ROUNDS_OF_REST: usize = 2;
-impl<J: Workload> Rounds<'_, J> {
+
+impl Rounds<'_> {
     /// Runs one small round that is dropped, and then so many that count. Where the time is up the
     /// last round has fewer cases than the others.
     ///
@@ -36,7 +39,8 @@ impl<J: Workload> Rounds<'_, J> {
         let mut complaints = Vec::new();
         for round in 0..=rounds {
             for group in self.groups.iter().filter(|group| !group.is_empty()) {
-                let idle = group[0].job.rests();
+                // Nothing is to be done in it: who does nothing disturbs nobody.
+                let idle = group[0].case == "idle";
                 if idle && !(1..=ROUNDS_OF_REST).contains(&round) {
                     continue;
                 }
@@ -47,7 +51,7 @@ impl<J: Workload> Rounds<'_, J> {
                     return Ok(results);
                 }
                 self.tell(round, rounds, &group[0].case);
-                let mut order: Vec<&Cell<J>> = group.iter().collect();
+                let mut order: Vec<&Cell> = group.iter().collect();
                 rng.shuffle(&mut order);
                 let lines = if idle { self.at_once(&order) } else { self.in_turn(&order, round) };
                 for (cell, line) in order.iter().zip(lines) {
@@ -59,7 +63,7 @@ impl<J: Workload> Rounds<'_, J> {
                         }
                     });
                     if round > 0 {
-                        results.add(&cell.case, cell.job.runtime(), line.ok());
+                        results.add(&cell.case, &cell.job.runtime, line.ok());
                     }
                 }
             }
@@ -69,8 +73,8 @@ impl<J: Workload> Rounds<'_, J> {
 
     /// Allocations per item, of the runtimes that can count them: short runs that nothing is timed
     /// of.
-    pub(crate) fn count_allocations(&self) -> Vec<(Cell<J>, Line)> {
-        let counts = |cell: &&Cell<J>| cell.job.counts(cell.tool) && !cell.mimalloc;
+    pub(crate) fn count_allocations(&self) -> Vec<(Cell, Line)> {
+        let counts = |cell: &&Cell| (self.peers.counts)(cell) && !cell.mimalloc;
         let cells = self.groups.iter().flatten().filter(counts);
         cells
             .filter_map(|cell| {
@@ -80,16 +84,19 @@ impl<J: Workload> Rounds<'_, J> {
             .collect()
     }
 
-    fn in_turn(&self, order: &[&Cell<J>], round: usize) -> Vec<Result<Line, RunError>> {
-        let run = |cell: &&Cell<J>| {
-            let job = cell.job.clone();
-            self.one(cell, &if round == 0 { job.small() } else { job })
+    fn in_turn(&self, order: &[&Cell], round: usize) -> Vec<Result<Line, RunError>> {
+        let run = |cell: &&Cell| {
+            let mut job = cell.job.clone();
+            if round == 0 {
+                (self.peers.small)(&mut job);
+            }
+            self.one(cell, &job)
         };
         order.iter().map(run).collect()
     }
 
     /// An idle one disturbs nobody: all rest at the same time.
-    fn at_once(&self, order: &[&Cell<J>]) -> Vec<Result<Line, RunError>> {
+    fn at_once(&self, order: &[&Cell]) -> Vec<Result<Line, RunError>> {
         thread::scope(|scope| {
             let threads: Vec<_> =
                 order.iter().map(|cell| scope.spawn(|| self.one(cell, &cell.job))).collect();
@@ -100,7 +107,7 @@ impl<J: Workload> Rounds<'_, J> {
         })
     }
 
-    fn one(&self, cell: &Cell<J>, job: &J) -> Result<Line, RunError> {
+    fn one(&self, cell: &Cell, job: &Job) -> Result<Line, RunError> {
         let mut program = self.programs[&cell.tool].clone();
         if cell.mimalloc {
             program.environment.push(("LD_PRELOAD".into(), programs::MIMALLOC.into()));

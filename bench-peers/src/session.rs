@@ -3,20 +3,22 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use corewise_bench::BenchError;
+use corewise_bench::bench::{Bench, Effort, On};
+use corewise_bench::job::Job;
 use corewise_bench::line::{Line, METRICS};
-use corewise_bench::process::{Job, Program};
+use corewise_bench::load::Load;
+use corewise_bench::process::Program;
 use corewise_bench::record::{Record, to_json};
 use corewise_bench::stats::Summary;
+use corewise_topology::Machine;
 
+use crate::ALLOCATOR;
 use crate::arguments::Options;
-use crate::counting;
-use crate::load::Load;
 use crate::programs::{self, Tool};
-use crate::results::{self, Headline, Results};
+use crate::results::{self, Ask, Results};
 use crate::rounds::Rounds;
 use crate::table;
 
@@ -34,97 +36,185 @@ pub(crate) enum Idle {
     Spins,
 }
 
-/// A benchmark: the jobs of its runs, and how its results are shown.
-pub(crate) trait Workload: Job + PartialEq + Sync {
+/// When a runtime takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// Whatever peers are asked for: ours, and the floors.
+    Always,
+    /// Unless others are asked for.
+    Usually,
+    /// So too, but not in a look: another mode of it is faster in all that the headlines are made of.
+    Thorough,
+    /// Only where it is asked for by its whole name.
+    Named,
+}
+
+/// A runtime that takes part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Runtime {
     /// Its name in records.
-    const NAME: &'static str;
-    /// What this program is asked with for one run.
-    const COMMAND: &'static str;
+    pub(crate) name: &'static str,
+    pub(crate) tool: Tool,
+    pub(crate) idle: Idle,
+    pub(crate) when: When,
+}
 
-    /// A part of it: enough for the round that is dropped, which finds programs and libraries on
+impl Runtime {
+    pub(crate) const fn of(name: &'static str, tool: Tool, idle: Idle, when: When) -> Runtime {
+        Runtime { name, tool, idle, when }
+    }
+
+    fn is_asked_for(&self, options: &Options) -> bool {
+        let begins = options.peers.iter().any(|word| self.name.starts_with(&**word));
+        match self.when {
+            When::Always => true,
+            When::Usually => begins || options.peers.is_empty(),
+            When::Thorough => begins || options.peers.is_empty() && !options.quick,
+            When::Named => options.peers.iter().any(|word| word == self.name),
+        }
+    }
+}
+
+/// A benchmark on everybody.
+pub(crate) struct Peers {
+    pub(crate) bench: &'static Bench,
+    pub(crate) runtimes: &'static [Runtime],
+    /// Whether a runtime has a way of its own to run a case, which is given in its parts.
+    pub(crate) takes: fn(runtime: &str, &[&str]) -> bool,
+    /// Whether a session runs a case; `named`: some were asked for by their names.
+    pub(crate) full: fn(&[&str], named: bool, &On) -> bool,
+    /// Whether a look does: those of the headlines.
+    pub(crate) quick: fn(&[&str]) -> bool,
+    /// Whether the allocator has a part in it, so that a second one is worth a look.
+    pub(crate) allocates: fn(&[&str]) -> bool,
+    /// Makes a run one that keeps a session with a dozen runtimes within its time.
+    pub(crate) adapt: fn(&mut Job, &[&str], &On),
+    /// Makes it a part of that: enough for the round that is dropped, which finds programs and libraries on
     /// the disk, and goes through all code once.
-    #[must_use]
-    fn small(self) -> Self;
-
-    /// Whether nothing is to be done in it: who does nothing disturbs nobody, so all runs of a round
-    /// are made at once, and few are enough.
-    fn rests(&self) -> bool;
-
+    pub(crate) small: fn(&mut Job),
     /// Whether the allocations of its items are counted, in a run of their own.
-    fn counts(&self, tool: Tool) -> bool;
-
+    pub(crate) counts: fn(&Cell) -> bool,
     /// The columns of the tables of a workload; rows are ordered by the first.
-    fn columns(workload: &str) -> &'static [&'static str];
-
-    /// The peers that can take part, and what their idle workers do.
-    fn runtimes() -> impl Iterator<Item = (&'static str, Idle)>;
-
-    /// The headlines, the agreed ones last.
-    fn headlines(results: &Results) -> Vec<Headline>;
+    pub(crate) columns: fn(workload: &str) -> &'static [&'static str],
+    /// The agreed ones last.
+    pub(crate) headlines: &'static [Ask],
+    /// One run on a peer that is Rust.
+    pub(crate) run: fn(&Job) -> Result<Option<Line>, BenchError>,
 }
 
 /// One runtime in one case, under one allocator: a row of the tables.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Cell<J> {
+pub(crate) struct Cell {
     /// The case in records: the job's, and `/mimalloc` behind it where that is the allocator.
     pub(crate) case: String,
-    pub(crate) job: J,
+    pub(crate) job: Job,
     pub(crate) tool: Tool,
     pub(crate) mimalloc: bool,
 }
 
-/// Whether these words choose the case of this name, all cases being a `C`: a whole name is that
-/// case alone, another word every case that begins so. No words choose all.
-pub(crate) fn chosen<C: FromStr>(words: &[String], name: &str) -> bool {
-    let is_case = |word: &str| {
-        let bare = word.strip_suffix("/mimalloc").unwrap_or(word);
-        bare.parse::<C>().is_ok()
-    };
-    let fits = |word: &String| if is_case(word) { word == name } else { name.starts_with(&**word) };
-    words.is_empty() || words.iter().any(fits)
+impl Peers {
+    /// The cases of a session, in the order in which a round goes through them, each with its cells.
+    pub(crate) fn cells(&self, options: &Options, on: &On) -> Vec<Vec<Cell>> {
+        let named = !options.workloads.is_empty();
+        let look = options.quick && !named;
+        let mut groups = Vec::new();
+        for case in self.bench.cases(on) {
+            let parts: Vec<&str> = case.split('/').collect();
+            if !(if look { (self.quick)(&parts) } else { (self.full)(&parts, named, on) }) {
+                continue;
+            }
+            for mimalloc in [false, true] {
+                let name = format!("{case}{}", if mimalloc { "/mimalloc" } else { "" });
+                if mimalloc && (look || !(self.allocates)(&parts)) || !self.chosen(options, &name) {
+                    continue;
+                }
+                let takes_part = |runtime: &&Runtime| {
+                    let native = matches!(runtime.tool, Tool::Rust | Tool::Tbb);
+                    (self.takes)(runtime.name, &parts)
+                        && (!mimalloc || native)
+                        && runtime.is_asked_for(options)
+                };
+                let cell = |runtime: &Runtime| {
+                    let mut job = self.bench.job(&case, runtime.name, on);
+                    job.seed = options.seed;
+                    (self.adapt)(&mut job, &parts, on);
+                    Cell { case: name.clone(), job, tool: runtime.tool, mimalloc }
+                };
+                groups.push(self.runtimes.iter().filter(takes_part).map(cell).collect());
+            }
+        }
+        groups
+    }
+
+    /// Whether the words choose the case of this name: a whole name is that case alone, another word every case that
+    /// begins so. No words choose all.
+    fn chosen(&self, options: &Options, name: &str) -> bool {
+        let fits = |word: &String| {
+            let bare = word.strip_suffix("/mimalloc").unwrap_or(word);
+            match self.bench.workload(bare) {
+                Some(_) => word == name,
+                None => name.starts_with(&**word),
+            }
+        };
+        options.workloads.is_empty() || options.workloads.iter().any(fits)
+    }
+
+    /// Each word is to be the beginning of somebody's name.
+    fn known(&self, words: &[String]) -> Result<(), String> {
+        let names: Vec<&str> = self.runtimes.iter().map(|runtime| runtime.name).collect();
+        match words.iter().find(|word| !names.iter().any(|name| name.starts_with(&***word))) {
+            Some(word) => {
+                Err(format!("there is no peer {word:?}; there are: {}", names.join(", ")))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
-/// One run in this process, on Corewise or a floor, or on a `peer` that is Rust.
-pub(crate) fn one<J: Workload>(
-    words: &[String],
-    peer: impl FnOnce(&J) -> Result<Option<Line>, BenchError>,
-) -> Result<Line, Box<dyn Error>> {
-    let job = J::from_words(words)?;
-    if job.is_counting() {
-        counting::count();
+/// One run in this process, on Corewise or a floor, or on a peer that is Rust.
+pub(crate) fn one(peers: &Peers, words: &[String]) -> Result<Line, Box<dyn Error>> {
+    let job = Job::from_words(peers.bench, words)?;
+    if job.count {
+        ALLOCATOR.start();
     }
-    if let Some(line) = job.run_own(Some(counting::allocations))? {
+    if let Some(line) = job.run_own(Some(allocations))? {
         return Ok(line);
     }
-    let unknown = || format!("there is no runtime {:?} in this program", job.runtime());
-    Ok(peer(&job)?.ok_or_else(unknown)?)
+    let unknown = || format!("there is no runtime {:?} in this program", job.runtime);
+    Ok((peers.run)(&job)?.ok_or_else(unknown)?)
 }
 
-/// Runs what was asked for on so many CPUs, and prints it.
-pub(crate) fn run<J: Workload>(
-    options: &Options,
-    mut groups: Vec<Vec<Cell<J>>>,
-    cpus: usize,
-) -> Result<(), Box<dyn Error>> {
-    known::<J>(&options.peers)?;
-    let programs = programs_of(&mut groups)?;
+/// How many allocations this process has counted.
+pub(crate) fn allocations() -> u64 {
+    ALLOCATOR.count()
+}
+
+/// Runs what was asked for, and prints it.
+pub(crate) fn run(peers: &'static Peers, options: &Options) -> Result<(), Box<dyn Error>> {
+    peers.known(&options.peers)?;
+    let effort = if options.quick { Effort::Quick } else { Effort::Full };
+    let on = On::here(&Machine::live()?, effort);
+    let cpus = on.cpus.len();
+    let mut groups = peers.cells(options, &on);
+    let programs = programs_of(peers, &mut groups)?;
     // Programs are built at first use, which isn't part of a look.
     let began = Instant::now();
     if groups.iter().all(Vec::is_empty) {
         return Err("no case and peer is left to run: see --help".into());
     }
-    let load = Load::watch(cpus);
+    let load = Load::watch();
     let until = options.quick.then(|| began + LOOK);
-    let rounds = Rounds { groups: &groups, programs: &programs, quick: options.quick, until };
-    let results = rounds.run(options.rounds, options.seed)?;
+    let rounds =
+        Rounds { peers, groups: &groups, programs: &programs, quick: options.quick, until };
+    let results = rounds.run(options.rounds as usize, options.seed)?;
     let counts = if options.quick { Vec::new() } else { rounds.count_allocations() };
-    let mut records = records_of(&groups, &results, &counts);
-    let headlines = J::headlines(&results);
+    let mut records = records_of(peers, &groups, &results, &counts);
+    let headlines = results.headlines(peers.headlines);
     if !options.json {
-        println!("{}", table::tables::<J>(&records, &headlines).trim_start_matches('\n'));
+        println!("{}", table::tables(peers, &records, &headlines).trim_start_matches('\n'));
         println!("{}", circumstances(&load, cpus, began.elapsed()));
     }
-    records.extend(results::records(J::NAME, &headlines));
+    records.extend(results::records(peers.bench.name, &headlines));
     let json = to_json(&records);
     if options.json {
         print!("{json}");
@@ -136,18 +226,10 @@ pub(crate) fn run<J: Workload>(
     Ok(())
 }
 
-/// Each word is to be the beginning of somebody's name.
-fn known<J: Workload>(peers: &[String]) -> Result<(), String> {
-    let names: Vec<&str> = J::runtimes().map(|(name, _)| name).collect();
-    match peers.iter().find(|word| !names.iter().any(|name| name.starts_with(&***word))) {
-        Some(word) => Err(format!("there is no peer {word:?}; there are: {}", names.join(", "))),
-        None => Ok(()),
-    }
-}
-
 /// Builds what the cells need, and takes away those for which there is nothing to run them with.
-fn programs_of<J: Workload>(
-    groups: &mut [Vec<Cell<J>>],
+fn programs_of(
+    peers: &Peers,
+    groups: &mut [Vec<Cell>],
 ) -> Result<BTreeMap<Tool, Program>, Box<dyn Error>> {
     let folder = programs::folder()?;
     let mut programs = BTreeMap::new();
@@ -155,7 +237,7 @@ fn programs_of<J: Workload>(
         if !groups.iter().flatten().any(|cell| cell.tool == tool) {
             continue;
         }
-        match tool.build(J::COMMAND, &folder) {
+        match tool.build(peers.bench.name, &folder) {
             Ok(program) => drop(programs.insert(tool, program)),
             Err(why) => eprintln!("skipped, {tool:?}: {why}"),
         }
@@ -172,24 +254,24 @@ fn programs_of<J: Workload>(
 }
 
 /// One record for each metric of each cell, in the order of the cells.
-fn records_of<J: Workload>(
-    groups: &[Vec<Cell<J>>],
+fn records_of(
+    peers: &Peers,
+    groups: &[Vec<Cell>],
     results: &Results,
-    counts: &[(Cell<J>, Line)],
+    counts: &[(Cell, Line)],
 ) -> Vec<Record> {
     let mut records = Vec::new();
     for cell in groups.iter().flatten() {
-        let runtime = cell.job.runtime();
+        let runtime = &cell.job.runtime;
         let counted = counts.iter().filter(|(of, _)| of == cell).map(|(_, line)| line);
         let lines: Vec<&Line> =
             results.lines(&cell.case, runtime).iter().flatten().chain(counted).collect();
         for &(metric, unit) in METRICS {
             let values: Vec<f64> =
                 lines.iter().filter_map(|line| line.metrics.get(metric).copied()).collect();
-            if let Some(summary) = Summary::of(&values) {
-                let record = Record::new(J::NAME, &cell.case, runtime, metric, unit, summary);
-                records.push(record);
-            }
+            records.extend(Summary::of(&values).map(|summary| {
+                Record::new(peers.bench.name, &cell.case, runtime, metric, unit, summary)
+            }));
         }
     }
     records
@@ -197,26 +279,63 @@ fn records_of<J: Workload>(
 
 /// What the figures were measured under.
 fn circumstances(load: &Load, cpus: usize, took: Duration) -> String {
-    let shares = load.foreign_and_stolen().map_or_else(String::new, |(foreign, stolen)| {
-        let (foreign, stolen) = (foreign * 100.0, stolen * 100.0);
+    let shares = load.spent().map_or_else(String::new, |spent| {
+        let all = took.as_secs_f64() * cpus as f64;
+        let (others, stolen) = (spent.others / all * 100.0, spent.stolen / all * 100.0);
         let warning =
-            if foreign + stolen > 5.0 { ": not quiet, believe the ratios only" } else { "" };
-        format!("; others used {foreign:.1} % of them, the host took {stolen:.1} %{warning}")
+            if others + stolen > 5.0 { ": not quiet, believe the ratios only" } else { "" };
+        format!("; others used {others:.1} % of them, the host took {stolen:.1} %{warning}")
     });
     format!("{cpus} CPUs{shares}; {} s in all", took.as_secs())
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::arguments::options;
+    use corewise_topology::Topology;
+
+    /// The runtimes of a case in a session of this command line, on four CPUs.
+    pub(crate) fn names(line: &str, case: &str) -> Vec<String> {
+        let cells = cells(line);
+        let of_case = cells.into_iter().flatten().filter(|cell| cell.case == case);
+        of_case.map(|cell| cell.job.runtime).collect()
+    }
+
+    pub(crate) fn cells(line: &str) -> Vec<Vec<Cell>> {
+        let options = options(line);
+        let effort = if options.quick { Effort::Quick } else { Effort::Full };
+        let on = On::made_up(&Topology::synthetic("core:4 pu:1").unwrap(), effort);
+        crate::peers(&options.bench).cells(&options, &on)
+    }
+
+    /// Runs every cell of a session that is made in this program, as small as `small` makes it.
+    pub(crate) fn run_all(line: &str, takes: fn(&Cell) -> bool, small: fn(&mut Job)) {
+        let options = options(line);
+        let on = On::here(&Machine::live().unwrap(), Effort::Full);
+        let peers = crate::peers(&options.bench);
+        let cells = peers.cells(&options, &on);
+        let rust = |cell: &&Cell| cell.tool == Tool::Rust && !cell.mimalloc && takes(cell);
+        for cell in cells.iter().flatten().filter(rust) {
+            let mut job = cell.job.clone();
+            small(&mut job);
+            let line = one(peers, &job.to_words()).unwrap();
+            assert!(line.unsupported.is_none() && !line.metrics.is_empty(), "{}", job.name());
+        }
+    }
 
     #[test]
-    fn a_peer_that_there_is_not_is_named_with_those_that_there_are() {
-        use corewise_bench::{calls, workqueue};
+    fn who_is_not_there_is_named_with_those_that_there_are() {
         let words = |text: &str| [text.to_owned()];
-        assert_eq!(known::<calls::job::Job>(&words("glommio")), Ok(()));
-        assert_eq!(known::<workqueue::job::Job>(&words("tbb")), Ok(()));
-        let problem = known::<calls::job::Job>(&words("tbb")).unwrap_err();
+        assert_eq!(crate::peers("calls").known(&words("glommio")), Ok(()));
+        let problem = crate::peers("calls").known(&words("tbb")).unwrap_err();
         assert!(problem.contains("\"tbb\"") && problem.contains("kanal"), "{problem}");
+        for (bench, case) in
+            [("workqueue", "idle"), ("calls", "roundtrip/hot"), ("shutdown", "flat/5/0")]
+        {
+            let words = [format!("case={case}"), "runtime=none".to_owned()];
+            let problem = one(crate::peers(bench), &words).unwrap_err().to_string();
+            assert!(problem.contains("none"), "{problem}");
+        }
     }
 }

@@ -4,23 +4,24 @@ use std::fmt::Write;
 
 use corewise_bench::line::unit;
 use corewise_bench::record::Record;
+use corewise_bench::report::show;
 
 use crate::results::{Better, Headline};
-use crate::session::{Idle, Workload};
+use crate::session::{Idle, Peers};
 
 /// All tables; the records are in the order of their cases.
-pub(crate) fn tables<J: Workload>(records: &[Record], headlines: &[Headline]) -> String {
+pub(crate) fn tables(peers: &Peers, records: &[Record], headlines: &[Headline]) -> String {
     let mut text = String::new();
     for of_case in records.chunk_by(|a, b| a.case == b.case) {
-        table::<J>(&mut text, of_case);
+        table(peers, &mut text, of_case);
     }
     headline_table(&mut text, headlines);
     text
 }
 
-fn table<J: Workload>(text: &mut String, records: &[Record]) {
+fn table(peers: &Peers, text: &mut String, records: &[Record]) {
     let case = &records[0].case;
-    let columns = J::columns(case.split('/').next().unwrap_or(case));
+    let columns = (peers.columns)(case.split('/').next().unwrap_or(case));
     let of = |variant: &str, metric: &str| {
         records.iter().find(|record| record.variant == variant && record.metric == metric)
     };
@@ -44,7 +45,7 @@ fn table<J: Workload>(text: &mut String, records: &[Record]) {
     text.push('\n');
     for (name, _) in rows {
         let Some(first) = of(name, columns[0]) else { continue };
-        let mark = match J::runtimes().find(|(known, _)| *known == name).map(|(_, idle)| idle) {
+        let mark = match peers.runtimes.iter().find(|one| one.name == name).map(|one| one.idle) {
             Some(Idle::Spins) => " (spins)",
             Some(Idle::Hesitates) => " (spins a bit)",
             _ => "",
@@ -52,13 +53,13 @@ fn table<J: Workload>(text: &mut String, records: &[Record]) {
         let label = format!("  {name}{mark}");
         let value = format!(
             "{} [{}..{}]",
-            shown(first.median, &first.unit),
-            shown(first.min, &first.unit),
-            shown(first.max, &first.unit)
+            show(first.median, &first.unit),
+            show(first.min, &first.unit),
+            show(first.max, &first.unit)
         );
         let _ = write!(text, "{label:<30}{value:>26}");
         for column in &columns[1..] {
-            let value = of(name, column).map_or("-".to_owned(), |r| shown(r.median, &r.unit));
+            let value = of(name, column).map_or("-".to_owned(), |r| show(r.median, &r.unit));
             let _ = write!(text, "{value:>21}");
         }
         text.push('\n');
@@ -76,7 +77,7 @@ fn headline_table(text: &mut String, headlines: &[Headline]) {
             text,
             "{}{:<38}{:>7.2}  [{:.2}..{:.2}]  {better}, {} pairs, against {}{}",
             if std::ptr::eq(headline, &headlines[0]) { "\n" } else { "" },
-            headline.metric,
+            headline.name,
             ratio.summary.median,
             ratio.low,
             ratio.high,
@@ -88,26 +89,10 @@ fn headline_table(text: &mut String, headlines: &[Headline]) {
     }
 }
 
-/// Three digits and a unit that fits.
-fn shown(value: f64, unit: &str) -> String {
-    match unit {
-        "items/s" if value >= 1e6 => format!("{:.2} M/s", value / 1e6),
-        "items/s" => format!("{:.1} k/s", value / 1e3),
-        "ns" if value >= 1e6 => format!("{:.2} ms", value / 1e6),
-        "ns" if value >= 1e3 => format!("{:.2} us", value / 1e3),
-        "ns" => format!("{value:.0} ns"),
-        "s" => format!("{:.2} ms", value * 1e3),
-        "bytes" => format!("{:.0} MB", value / 1e6),
-        _ if value == 0.0 || value >= 10.0 => format!("{value:.0}"),
-        _ => format!("{value:.3}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use corewise_bench::stats::{PairedRatio, Summary};
-    use corewise_bench::workqueue::job::Job;
 
     fn record(case: &str, variant: &str, metric: &str, median: f64) -> Record {
         let summary = Summary { median, min: median / 2.0, max: median * 2.0, runs: 3 };
@@ -125,18 +110,18 @@ mod tests {
         ];
         let ratio = PairedRatio::of(&[2.0, 2.0], &[1.0, 1.0], 1).unwrap();
         let headline = Headline {
-            metric: "inside_vs_best_peer",
+            name: "inside_vs_best_peer",
             better: Better::Higher,
             against: "rayon".to_owned(),
             ratio,
             agreed: true,
         };
-        let text = tables::<Job>(&records, &[headline]);
+        let text = tables(&crate::workqueue::PEERS, &records, &[headline]);
         let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} in {text}"));
         assert!(at("rayon (spins)") < at("  corewise "));
         assert!(at("tokio") < text.rfind("  corewise ").unwrap());
-        assert!(text.contains("5.00 M/s [2.50 M/s..10.00 M/s]"), "{text}");
-        assert!(text.contains("250 ns") && text.contains("3.00 us"));
+        assert!(text.contains("5.00 M/s [2.50 M/s..10.0 M/s]"), "{text}");
+        assert!(text.contains("250 ns") && text.contains("3.00 µs"));
         assert!(text.contains("2.00  [2.00..2.00]  higher is better, 2 pairs, against rayon\n"));
     }
 }

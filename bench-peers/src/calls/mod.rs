@@ -1,56 +1,196 @@
 //! The workloads for cross-CPU calls on everybody.
 
-mod catalogue;
-mod headlines;
 mod peers;
-pub(crate) mod run;
 
-use std::error::Error;
-
-use corewise_bench::calls::job::Job;
+use corewise_bench::BenchError;
+use corewise_bench::calls::BENCH;
+use corewise_bench::calls::roundtrip::run as run_on;
+use corewise_bench::job::Job;
+use corewise_bench::line::Line;
+use corewise_bench::meter::Meter;
 use corewise_topology::Machine;
 
-use crate::arguments::Options;
 use crate::programs::Tool;
-use crate::results::{Headline, Results};
-use crate::session::{self, Idle, Workload};
-use catalogue::RUNTIMES;
+use crate::results::{Ask, OURS, is_floor};
+use crate::session::{self, Idle, Peers, Runtime, When};
+use peers::channels::{Channels, Crossbeam, Kanal, Std};
+use peers::rayon::Rayon;
+use peers::tokio::Tokio;
+use peers::{FIFO, Targets};
 
-/// Runs what was asked for, and prints it.
-pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
-    let online = Machine::live()?.online();
-    session::run(options, catalogue::cells(options, &online), online.len())
+/// The floor: no call, and no peer.
+const EVENTFD: &str = "eventfd";
+
+/// Everybody.
+const RUNTIMES: [Runtime; 15] = [
+    Runtime::of(OURS, Tool::Rust, Idle::Hesitates, When::Always),
+    Runtime::of(EVENTFD, Tool::Rust, Idle::Sleeps, When::Always),
+    Runtime::of("crossbeam", Tool::Rust, Idle::Hesitates, When::Usually),
+    Runtime::of("kanal", Tool::Rust, Idle::Hesitates, When::Usually),
+    Runtime::of("std-mpsc", Tool::Rust, Idle::Sleeps, When::Usually),
+    Runtime::of("tokio", Tool::Rust, Idle::Sleeps, When::Usually),
+    Runtime::of("rayon", Tool::Rust, Idle::Hesitates, When::Usually),
+    Runtime::of("go-channel", Tool::GoCalls, Idle::Sleeps, When::Usually),
+    Runtime::of("glommio", Tool::Glommio, Idle::Sleeps, When::Usually),
+    Runtime::of("glommio-spins", Tool::Glommio, Idle::Spins, When::Usually),
+    Runtime::of("seastar", Tool::Seastar, Idle::Hesitates, When::Usually),
+    Runtime::of("seastar-poll-mode", Tool::Seastar, Idle::Spins, When::Usually),
+    Runtime::of("crossbeam-fifo", Tool::Rust, Idle::Hesitates, When::Named),
+    Runtime::of("kanal-fifo", Tool::Rust, Idle::Hesitates, When::Named),
+    Runtime::of("tokio-fifo", Tool::Rust, Idle::Sleeps, When::Named),
+];
+
+pub(crate) static PEERS: Peers = Peers {
+    bench: &BENCH,
+    runtimes: &RUNTIMES,
+    // The eventfd wakes one, and rayon can't have something run on one that the caller chooses.
+    takes: |name, parts| match name {
+        EVENTFD => parts[0] == "roundtrip",
+        "rayon" => parts[0] == "broadcast",
+        _ => true,
+    },
+    // Sizes between one and all tell nothing about peers, and a waiter that holds its core is compared with the old
+    // design, not with peers.
+    full: |parts, _, on| match parts {
+        ["broadcast", cpus] => *cpus == on.cpus.len().to_string(),
+        _ => parts[0] == "roundtrip",
+    },
+    quick: |parts| matches!(parts, ["roundtrip", "hot" | "cold"]),
+    allocates: |_| false,
+    adapt: |job, parts, on| {
+        job.items = match parts {
+            ["roundtrip", "hot"] => on.pick(20_000, 5_000),
+            ["roundtrip", "cold"] => on.pick(1_000, 150),
+            // Where ordinary work comes first a call takes some milliseconds.
+            ["roundtrip", "busy"] => on.pick(300, 60),
+            _ => on.pick(500, 100),
+        };
+    },
+    small: |job| job.items = (job.items / 10).max(1),
+    counts: |cell| cell.tool == Tool::Rust,
+    columns: |_| {
+        &["latency_p50", "latency_p99", "latency_p999", "cpu_per_item", "allocations_per_item"]
+    },
+    headlines: &[
+        Ask::lower("roundtrip_p50_vs_eventfd", "latency_p50", |case, peer| {
+            (case == HOT || case == COLD) && peer == EVENTFD
+        })
+        .beside(),
+        Ask::lower("roundtrip_p99_vs_best_peer", "latency_p99", as_ours).beside(),
+        Ask::lower("roundtrip_cpu_vs_best_peer", "cpu_per_item", as_ours).beside(),
+        Ask::lower("busy_p50_vs_best_peer", "latency_p50", busy).beside(),
+        Ask::lower("busy_p99_vs_best_peer", "latency_p99", busy).beside(),
+        Ask::lower("broadcast_p50_vs_best_peer", "latency_p50", |case, peer| {
+            case.starts_with("broadcast/") && !spins(peer) && !is_floor(peer)
+        })
+        .beside(),
+        Ask::lower("cold_p50_vs_spinning_peer", "latency_p50", |case, peer| {
+            case == COLD && spins(peer)
+        })
+        .beside(),
+        Ask::lower("roundtrip_p50_vs_best_peer", "latency_p50", as_ours),
+    ],
+    run: peer,
+};
+
+const HOT: &str = "roundtrip/hot";
+const COLD: &str = "roundtrip/cold";
+
+fn spins(peer: &str) -> bool {
+    RUNTIMES.iter().any(|runtime| runtime.name == peer && runtime.idle == Idle::Spins)
 }
 
-/// A part of a run's calls is enough for the round that is dropped.
-const DROPPED_PART: usize = 10;
+/// Back to back everybody may spin for as long as it likes. With a pause between, a peer that spins through
+/// it keeps two CPUs for itself and is never woken: it is compared apart.
+fn as_ours(case: &str, peer: &str) -> bool {
+    !is_floor(peer) && (case == HOT || case == COLD && !spins(peer))
+}
 
-impl Workload for Job {
-    const NAME: &'static str = "calls";
-    const COMMAND: &'static str = "call";
+fn busy(case: &str, peer: &str) -> bool {
+    case == "roundtrip/busy" && !is_floor(peer) && !spins(peer)
+}
 
-    fn small(mut self) -> Job {
-        self.items = (self.items / DROPPED_PART).max(1);
-        self
+fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
+    let machine = &Machine::live()?;
+    let meter = &mut Meter::new(job.count, Some(session::allocations));
+    let to = &Targets::of(job, machine)?;
+    let name = job.runtime.strip_suffix(FIFO).unwrap_or(&job.runtime);
+    let line = match (name, job.parts()[0]) {
+        ("crossbeam", _) => run_on(job, machine, meter, || Channels::<Crossbeam>::new(to))?,
+        ("kanal", _) => run_on(job, machine, meter, || Channels::<Kanal>::new(to))?,
+        ("std-mpsc", _) => run_on(job, machine, meter, || Channels::<Std>::new(to))?,
+        ("tokio", _) => run_on(job, machine, meter, || Tokio::new(to))?,
+        ("rayon", "broadcast") => run_on(job, machine, meter, || Rayon::new(to))?,
+        ("rayon", "roundtrip") => job.cannot("it has no call to one thread"),
+        _ => return Ok(None),
+    };
+    Ok(Some(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::tests::{find, results};
+    use crate::session::tests::{names, run_all};
+
+    /// Every answer is checked in the run itself.
+    #[test]
+    fn every_rust_runtime_answers_a_few_calls_of_each_of_its_cases() {
+        let few = |job: &mut Job| (job.items, job.gap_us) = (50, job.gap_us.min(10));
+        run_all("calls", |_| true, few);
+        run_all("calls --peers crossbeam-fifo,kanal-fifo,tokio-fifo", |_| true, few);
     }
 
-    fn rests(&self) -> bool {
-        false
+    #[test]
+    fn each_takes_part_in_what_it_has_a_way_for() {
+        for case in ["roundtrip/hot", "roundtrip/cold", "roundtrip/busy"] {
+            let names = names("calls", case);
+            assert!(names.iter().any(|name| name == EVENTFD), "{names:?}");
+            assert!(names.iter().all(|name| name != "rayon" && !name.ends_with(FIFO)), "{names:?}");
+        }
+        let many = names("calls", "broadcast/4");
+        assert!(many.iter().any(|name| name == "rayon"), "{many:?}");
+        assert!(!many.iter().any(|name| name == EVENTFD), "{many:?}");
+        assert!(names("calls", "broadcast/2").is_empty());
+        assert!(names("calls --quick", "roundtrip/busy").is_empty());
+        assert!(!names("calls --quick --workload roundtrip/busy", "roundtrip/busy").is_empty());
+        let asked = "calls --peers glommio,tokio-fifo --workload roundtrip/cold";
+        let expected = [OURS, EVENTFD, "glommio", "glommio-spins", "tokio-fifo"];
+        assert_eq!(names(asked, "roundtrip/cold"), expected);
+        assert!(names(asked, "roundtrip/hot").is_empty());
     }
 
-    fn counts(&self, tool: Tool) -> bool {
-        tool == Tool::Rust
-    }
-
-    fn columns(_: &str) -> &'static [&'static str] {
-        &["latency_p50", "latency_p99", "latency_p999", "cpu_per_item", "allocations_per_item"]
-    }
-
-    fn runtimes() -> impl Iterator<Item = (&'static str, Idle)> {
-        RUNTIMES.iter().map(|runtime| (runtime.name, runtime.idle))
-    }
-
-    fn headlines(results: &Results) -> Vec<Headline> {
-        headlines::headlines(results)
+    #[test]
+    fn the_worst_of_hot_and_cold_counts_and_who_spins_through_a_pause_is_apart() {
+        let p50 = "latency_p50";
+        let headlines = results(&[
+            (HOT, OURS, p50, &[200.0, 200.0]),
+            (HOT, EVENTFD, p50, &[50_000.0, 50_000.0]),
+            (HOT, "crossbeam", p50, &[400.0, 400.0]),
+            (HOT, "seastar-poll-mode", p50, &[250.0, 250.0]),
+            (COLD, OURS, p50, &[55.0, 55.0]),
+            (COLD, EVENTFD, p50, &[50.0, 50.0]),
+            (COLD, "crossbeam", p50, &[60.0, 60.0]),
+            (COLD, "glommio-spins", p50, &[11.0, 11.0]),
+            ("broadcast/2", OURS, p50, &[60.0, 60.0]),
+            ("broadcast/2", "rayon", p50, &[80.0, 80.0]),
+        ])
+        .headlines(PEERS.headlines);
+        let agreed = headlines.last().unwrap();
+        assert_eq!(agreed.name, "roundtrip_p50_vs_best_peer");
+        assert_eq!(agreed.against, "crossbeam, roundtrip/cold");
+        assert!(agreed.agreed && headlines.iter().filter(|one| one.agreed).count() == 1);
+        let of = |name: &str| find(&headlines, name).map(|(_, median)| median);
+        assert_eq!(of("roundtrip_p50_vs_eventfd"), Some(1.1));
+        assert_eq!(of("cold_p50_vs_spinning_peer"), Some(5.0));
+        assert_eq!(of("broadcast_p50_vs_best_peer"), Some(0.75));
+        assert_eq!(of("busy_p50_vs_best_peer"), None, "nothing was run of it");
+        let hot = results(&[
+            (HOT, OURS, p50, &[200.0]),
+            (HOT, "crossbeam", p50, &[400.0]),
+            (HOT, "seastar-poll-mode", p50, &[250.0]),
+        ])
+        .headlines(PEERS.headlines);
+        assert_eq!(hot.last().unwrap().against, "seastar-poll-mode, roundtrip/hot");
     }
 }

@@ -1,58 +1,117 @@
 //! The shutdown of a web of devices on everybody.
 
-mod catalogue;
-mod headlines;
 mod peers;
-pub(crate) mod run;
 
-use std::error::Error;
+use corewise_bench::BenchError;
+use corewise_bench::job::Job;
+use corewise_bench::line::Line;
+use corewise_bench::shutdown::{BENCH, run as run_on, slow};
 
-use corewise_bench::shutdown::job::Job;
-use corewise_topology::Machine;
-
-use crate::arguments::Options;
 use crate::programs::Tool;
-use crate::results::{Headline, Results};
-use crate::session::{self, Idle, Workload};
-use catalogue::RUNTIMES;
+use crate::results::{Ask, OURS, is_floor};
+use crate::session::{Idle, Peers, Runtime, When};
+use peers::{rayon, tokio};
 
-/// Runs what was asked for, and prints it.
-pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
-    let cpus = Machine::live()?.online().len();
-    session::run(options, catalogue::cells(options), cpus)
-}
+/// The plain loop: no peer, but what all are compared with where nothing is slow.
+const SERIAL: &str = "serial";
 
 /// A part of what sleeps is enough for the round that is dropped.
 const DROPPED_PART: u32 = 20;
 
-impl Workload for Job {
-    const NAME: &'static str = "shutdown";
-    const COMMAND: &'static str = "down";
+/// The headlines: of the published machine, of the webs without slow devices, and of those with some.
+pub(crate) static PEERS: Peers = Peers {
+    bench: &BENCH,
+    runtimes: &[
+        Runtime::of(OURS, Tool::Rust, Idle::Hesitates, When::Always),
+        Runtime::of(SERIAL, Tool::Rust, Idle::Sleeps, When::Always),
+        Runtime::of("tokio", Tool::Rust, Idle::Sleeps, When::Usually),
+        Runtime::of("rayon", Tool::Rust, Idle::Hesitates, When::Usually),
+    ],
+    // The sum of what sleeps is no news, and takes long.
+    takes: |name, parts| name != SERIAL || matches!(parts, ["azure", _] | [_, _, "0"]),
+    // All but webs with two slow devices, which tell nothing that those with none and with many don't.
+    full: |parts, named, _| named || !matches!(parts, [_, _, "2"]),
+    quick: |parts| {
+        matches!(parts, ["azure", _] | ["flat" | "deep" | "stacked", "5000", "0" | "24"])
+    },
+    allocates: |_| false,
+    adapt: |_, _, _| (),
+    small: |job| {
+        job.passes = 1;
+        job.shortest_ms = (job.shortest_ms / DROPPED_PART).max(1);
+        job.longest_ms = (job.longest_ms / DROPPED_PART).max(1);
+    },
+    counts: |_| false,
+    columns: |_| &["makespan_p50", "critical_path", "threads", "voluntary_switches", "cpu_seconds"],
+    headlines: &[
+        Ask::lower("azure_vs_best_peer", "makespan_p50", |case, peer| {
+            slow(case).is_none() && !is_floor(peer)
+        }),
+        Ask::lower("no_slow_vs_best_peer", "makespan_p50", |case, peer| {
+            slow(case) == Some(0) && !is_floor(peer)
+        }),
+        Ask::lower("makespan_vs_best_peer", "makespan_p50", |case, peer| {
+            slow(case).is_some_and(|slow| slow > 0) && !is_floor(peer)
+        }),
+    ],
+    run: peer,
+};
 
-    fn small(mut self) -> Job {
-        self.passes = 1;
-        self.shortest_ms = (self.shortest_ms / DROPPED_PART).max(1);
-        self.longest_ms = (self.longest_ms / DROPPED_PART).max(1);
-        self
+fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
+    Ok(Some(match job.runtime.as_str() {
+        "tokio" => run_on(job, tokio::prepare)?,
+        "rayon" => run_on(job, rayon::prepare)?,
+        _ => return Ok(None),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::tests::{find, results};
+    use crate::session::tests::{names, run_all};
+
+    /// The order is checked in each run.
+    #[test]
+    fn everybody_shuts_every_small_web_down_in_order() {
+        let small = |job: &mut Job| {
+            (PEERS.small)(job);
+            (job.shortest_ms, job.longest_ms) = (1, 20);
+        };
+        run_all(
+            "shutdown",
+            |cell| cell.case.contains("/500/") || cell.case.starts_with("azure"),
+            small,
+        );
     }
 
-    fn rests(&self) -> bool {
-        false
+    #[test]
+    fn everybody_takes_part_and_the_plain_loop_where_it_is_short() {
+        assert_eq!(names("shutdown", "flat/500/0"), [OURS, SERIAL, "tokio", "rayon"]);
+        assert_eq!(names("shutdown", "azure/serial"), [OURS, SERIAL, "tokio", "rayon"]);
+        assert_eq!(names("shutdown", "flat/500/24"), [OURS, "tokio", "rayon"]);
+        assert!(names("shutdown", "flat/500/2").is_empty());
+        assert!(names("shutdown --quick", "flat/500/0").is_empty());
+        assert!(!names("shutdown --quick", "flat/5000/24").is_empty());
+        let asked = "shutdown --quick --workload flat/500/2 --peers ray";
+        assert_eq!(names(asked, "flat/500/2"), [OURS, "rayon"]);
     }
 
-    fn counts(&self, _: Tool) -> bool {
-        false
-    }
-
-    fn columns(_: &str) -> &'static [&'static str] {
-        &["makespan_p50", "critical_path", "threads", "voluntary_switches", "cpu_seconds"]
-    }
-
-    fn runtimes() -> impl Iterator<Item = (&'static str, Idle)> {
-        RUNTIMES.into_iter()
-    }
-
-    fn headlines(results: &Results) -> Vec<Headline> {
-        headlines::headlines(results)
+    #[test]
+    fn the_worst_peer_on_the_worst_web_counts_and_the_plain_loop_is_no_peer() {
+        let time = "makespan_p50";
+        let headlines = results(&[
+            ("flat/500/24", OURS, time, &[100.0]),
+            ("flat/500/24", "tokio", time, &[200.0]),
+            ("deep/500/24", OURS, time, &[90.0]),
+            ("deep/500/24", "rayon", time, &[100.0]),
+            ("flat/500/0", OURS, time, &[10.0]),
+            ("flat/500/0", "serial", time, &[1.0]),
+            ("flat/500/0", "tokio", time, &[100.0]),
+        ])
+        .headlines(PEERS.headlines);
+        assert_eq!(find(&headlines, "makespan_vs_best_peer"), Some(("rayon, deep/500/24", 0.9)));
+        assert_eq!(find(&headlines, "no_slow_vs_best_peer"), Some(("tokio, flat/500/0", 0.1)));
+        assert_eq!(find(&headlines, "azure_vs_best_peer"), None, "nothing was run of it");
     }
 }

@@ -1,78 +1,323 @@
 //! The workqueue's workloads on everybody.
 
-pub(crate) mod catalogue;
-mod headlines;
 mod peers;
-pub(crate) mod run;
 
-use std::error::Error;
-
-use corewise_bench::workqueue::case::Case;
-use corewise_bench::workqueue::job::Job;
+use async_executor::{Executor, StaticExecutor};
+use corewise_bench::BenchError;
+use corewise_bench::job::Job;
+use corewise_bench::line::Line;
+use corewise_bench::meter::Meter;
+use corewise_bench::workqueue::{BENCH, run as run_on, run_reused};
 use corewise_topology::Machine;
+use corewise_workqueue::Idle as Idling;
 
-use crate::arguments::Options;
 use crate::programs::Tool;
-use crate::results::{Headline, Results};
-use crate::session::{self, Idle, Workload};
-use catalogue::RUNTIMES;
+use crate::results::{Ask, OURS, is_floor};
+use crate::session::{self, Idle, Peers, Runtime, When};
+use peers::crossbeam::Crossbeam;
+use peers::executor::Smol;
+use peers::ours::{self, Spawning};
+use peers::rayon::Rayon;
+use peers::tokio::Tokio;
+use peers::{PINNED, Pins};
 
-/// Runs what was asked for, and prints it.
-pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
-    let online = Machine::live()?.online();
-    session::run(options, catalogue::cells(options, &online), online.len())
+/// Ours with a handle for each closure, as tokio has.
+const OURS_SPAWN: &str = "corewise-spawn";
+/// Ours with workers that sleep at once, in the ping-pong.
+const OURS_SLEEPS: &str = "corewise-sleep";
+/// Ours with workers that spin for long, in the ping-pong.
+const OURS_SPINS: &str = "corewise-spin";
+/// The floor of the ping-pong.
+const FUTEX: &str = "futex";
+/// Reported apart where its collector stands in for the allocator.
+const FORK_JOIN_POOL: &str = "java-forkjoinpool";
+
+/// Everybody.
+const RUNTIMES: [Runtime; 19] = [
+    Runtime::of(OURS, Tool::Rust, Idle::Hesitates, When::Always),
+    Runtime::of(OURS_SPAWN, Tool::Rust, Idle::Hesitates, When::Thorough),
+    Runtime::of(OURS_SLEEPS, Tool::Rust, Idle::Sleeps, When::Always),
+    Runtime::of(OURS_SPINS, Tool::Rust, Idle::Spins, When::Thorough),
+    Runtime::of(FUTEX, Tool::Rust, Idle::Sleeps, When::Always),
+    Runtime::of("tokio", Tool::Rust, Idle::Sleeps, When::Usually),
+    Runtime::of("tokio-block-in-place", Tool::Rust, Idle::Sleeps, When::Thorough),
+    Runtime::of("rayon", Tool::Rust, Idle::Spins, When::Usually),
+    Runtime::of("async-executor-static", Tool::Rust, Idle::Sleeps, When::Usually),
+    Runtime::of("async-executor", Tool::Rust, Idle::Sleeps, When::Thorough),
+    Runtime::of("crossbeam", Tool::Rust, Idle::Hesitates, When::Usually),
+    Runtime::of("tbb", Tool::Tbb, Idle::Spins, When::Usually),
+    Runtime::of("go-channel", Tool::Go, Idle::Sleeps, When::Usually),
+    Runtime::of("go-goroutine", Tool::Go, Idle::Sleeps, When::Thorough),
+    Runtime::of(FORK_JOIN_POOL, Tool::Java, Idle::Sleeps, When::Usually),
+    Runtime::of("tokio-pinned", Tool::Rust, Idle::Sleeps, When::Named),
+    Runtime::of("rayon-pinned", Tool::Rust, Idle::Spins, When::Named),
+    Runtime::of("async-executor-static-pinned", Tool::Rust, Idle::Sleeps, When::Named),
+    Runtime::of("crossbeam-pinned", Tool::Rust, Idle::Hesitates, When::Named),
+];
+
+pub(crate) static PEERS: Peers = Peers {
+    bench: &BENCH,
+    runtimes: &RUNTIMES,
+    takes,
+    // All that peers take part in, but the gap of 100 µs, which tells nothing that the other two don't.
+    full: |parts, _, _| !matches!(parts, ["pingpong", _, "100us"] | ["kernel_test", "inline"]),
+    quick: |parts| {
+        matches!(
+            parts,
+            ["kernel_test"]
+                | ["storm", _]
+                | ["inside"]
+                | ["pingpong", "same" | "cross", "hot"]
+                | ["mix", "50", ..]
+        )
+    },
+    allocates: |parts| matches!(parts, ["storm", "boxed"] | ["inside"]),
+    // Many short runs say more than a few long ones.
+    adapt: |job, parts, on| match parts {
+        ["kernel_test", ..] => job.items = on.pick(50_000, 10_000),
+        ["storm", ..] | ["inside"] => {
+            (job.items, job.passes) = (on.pick(1_000_000, 300_000), on.pick(2, 3));
+        }
+        ["oversubscribed", ..] => job.passes = 1,
+        ["pingpong", _, "hot"] => job.items = on.pick(10_000, 2_000),
+        ["pingpong", ..] => job.items = 500,
+        // A second of the open loop, or a third.
+        ["mix", ..] => job.items = job.rate as usize / on.pick(1, 3),
+        _ => {}
+    },
+    small: |job| (job.items, job.passes) = ((job.items / 10).max(1), 1),
+    counts: |cell| {
+        let workload = cell.case.starts_with("storm/") || cell.case == "inside";
+        workload && matches!(cell.tool, Tool::Rust | Tool::Go)
+    },
+    columns: |workload| match workload {
+        "kernel_test" => &[
+            "items_per_second",
+            "call_p50",
+            "call_p95",
+            "latency_p50",
+            "latency_p99",
+            "cpu_per_item",
+        ],
+        "fan" => &["makespan_p50", "makespan_p99", "items_per_second", "cpu_per_item"],
+        "pingpong" => &["latency_p50", "latency_p99", "latency_p999", "cpu_per_item"],
+        "mix" => &["short_p99", "short_p50", "short_p999", "cpu_per_item", "threads"],
+        "idle" => &["cpu_seconds", "voluntary_switches", "threads"],
+        _ => &[
+            "items_per_second",
+            "cpu_per_item",
+            "voluntary_switches",
+            "peak_rss",
+            "allocations_per_item",
+        ],
+    },
+    headlines: &[
+        Ask::rate("storm_boxed_vs_forkjoinpool", |case, peer| {
+            case == "storm/boxed" && peer == FORK_JOIN_POOL
+        })
+        .beside(),
+        Ask::rate("storm_boxed_vs_tokio", |case, peer| case == "storm/boxed" && peer == "tokio")
+            .beside(),
+        Ask::rate("storm_boxed_mimalloc_vs_best_peer", |case, _| case == "storm/boxed/mimalloc")
+            .beside(),
+        Ask::rate("inside_vs_best_peer_but_forkjoinpool", |case, peer| {
+            case == "inside" && peer != FORK_JOIN_POOL
+        })
+        .beside(),
+        Ask::rate("storm_reused_vs_best_peer", |case, _| case == "storm/reused"),
+        Ask::rate("storm_boxed_vs_best_peer", |case, peer| {
+            case == "storm/boxed" && peer != FORK_JOIN_POOL
+        }),
+        Ask::rate("inside_vs_best_peer", |case, _| case == "inside"),
+        Ask::rate("kernel_test_vs_best_peer", |case, _| case == "kernel_test"),
+        // The worst of all placements and gaps, each kind of worker against its own.
+        Ask::lower("pingpong_sleeping_p50_vs_best_peer", "latency_p50", sleeping)
+            .of(OURS_SLEEPS)
+            .beside(),
+        Ask::lower("pingpong_sleeping_p99_vs_best_peer", "latency_p99", sleeping)
+            .of(OURS_SLEEPS)
+            .beside(),
+        Ask::lower("pingpong_sleeping_cpu_vs_best_peer", "cpu_per_item", sleeping)
+            .of(OURS_SLEEPS)
+            .beside(),
+        Ask::lower("pingpong_spinning_p50_vs_best_peer", "latency_p50", spinning).beside(),
+        Ask::lower("pingpong_spinning_p99_vs_best_peer", "latency_p99", spinning).beside(),
+        Ask::lower("pingpong_spinning_cpu_vs_best_peer", "cpu_per_item", spinning).beside(),
+        Ask::lower("sleeping_p50_vs_futex", "latency_p50", |case, peer| {
+            matches!(case, "pingpong/same/hot" | "pingpong/cross/hot") && peer == FUTEX
+        })
+        .of(OURS_SLEEPS),
+        Ask::lower("blocking_mix_p99_vs_best_peer", "short_p99", |case, peer| {
+            case.starts_with("mix/") && !is_floor(peer)
+        }),
+    ],
+    run: peer,
+};
+
+/// Whether a runtime has a way of its own to run this case.
+fn takes(name: &str, parts: &[&str]) -> bool {
+    let name = name.strip_suffix(PINNED).unwrap_or(name);
+    if matches!(name, OURS_SLEEPS | OURS_SPINS) {
+        return parts[0] == "pingpong";
+    }
+    let queues = !matches!(name, FUTEX | "tokio-block-in-place");
+    match parts {
+        ["storm" | "oversubscribed", "reused", ..] => {
+            matches!(name, OURS | "crossbeam" | "go-channel")
+        }
+        ["storm" | "oversubscribed" | "inside" | "fan", ..] => queues,
+        _ if name == OURS_SPAWN => false,
+        ["pingpong", placement, _] => {
+            name != "tokio-block-in-place" && (*placement == "free" || name != "go-goroutine")
+        }
+        ["mix", _, "hint"] => !matches!(name, FUTEX | "rayon" | "crossbeam" | "tbb"),
+        _ => queues,
+    }
 }
 
-/// A part of a run's items is enough for the round that is dropped.
-const DROPPED_PART: usize = 10;
+/// Whether an idle worker of the peer sleeps at once; `None` of what is no peer.
+fn sleeps(peer: &str) -> Option<bool> {
+    let runtime = RUNTIMES.iter().find(|runtime| runtime.name == peer && !is_floor(peer))?;
+    Some(runtime.idle == Idle::Sleeps)
+}
 
-impl Workload for Job {
-    const NAME: &'static str = "workqueue";
-    const COMMAND: &'static str = "run";
+fn sleeping(case: &str, peer: &str) -> bool {
+    case.starts_with("pingpong/") && sleeps(peer) == Some(true)
+}
 
-    fn small(mut self) -> Job {
-        (self.items, self.passes) = ((self.items / DROPPED_PART).max(1), 1);
-        self
-    }
+fn spinning(case: &str, peer: &str) -> bool {
+    case.starts_with("pingpong/") && sleeps(peer) == Some(false)
+}
 
-    fn rests(&self) -> bool {
-        self.case == Case::Idle
-    }
-
-    fn counts(&self, tool: Tool) -> bool {
-        let workload = matches!(self.case, Case::Storm { .. } | Case::Inside);
-        workload && matches!(tool, Tool::Rust | Tool::Go)
-    }
-
-    fn columns(workload: &str) -> &'static [&'static str] {
-        match workload {
-            "kernel_test" => &[
-                "items_per_second",
-                "call_p50",
-                "call_p95",
-                "latency_p50",
-                "latency_p99",
-                "cpu_per_item",
-            ],
-            "fan" => &["makespan_p50", "makespan_p99", "items_per_second", "cpu_per_item"],
-            "pingpong" => &["latency_p50", "latency_p99", "latency_p999", "cpu_per_item"],
-            "mix" => &["short_p99", "short_p50", "short_p999", "cpu_per_item", "threads"],
-            "idle" => &["cpu_seconds", "voluntary_switches", "threads"],
-            _ => &[
-                "items_per_second",
-                "cpu_per_item",
-                "voluntary_switches",
-                "peak_rss",
-                "allocations_per_item",
-            ],
+fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
+    let machine = Machine::live()?;
+    let mut meter = Meter::new(job.count, Some(session::allocations));
+    let meter = &mut meter;
+    let pins = Pins::of(job, &machine);
+    let name = job.runtime.strip_suffix(PINNED).unwrap_or(&job.runtime);
+    let line = match name {
+        "corewise-spawn" => {
+            let ours = ours::idling(job, &machine, Idling::default())?;
+            run_on(job, &machine, &Spawning(ours.handle().clone()), meter)?
         }
+        "corewise-sleep" => {
+            let ours = ours::idling(job, &machine, Idling::Sleep)?;
+            run_on(job, &machine, ours.handle(), meter)?
+        }
+        "corewise-spin" => {
+            let ours = ours::idling(job, &machine, ours::SPINS)?;
+            run_on(job, &machine, ours.handle(), meter)?
+        }
+        "tokio" => run_on(job, &machine, &Tokio::<false>::new(job, pins)?, meter)?,
+        "tokio-block-in-place" => run_on(job, &machine, &Tokio::<true>::new(job, pins)?, meter)?,
+        "rayon" => run_on(job, &machine, &Rayon::new(job, pins)?, meter)?,
+        "async-executor" => {
+            let executor = Smol::<&'static Executor<'static>>::new(job, &pins)?;
+            run_on(job, &machine, &executor, meter)?
+        }
+        "async-executor-static" => {
+            let executor = Smol::<&'static StaticExecutor>::new(job, &pins)?;
+            run_on(job, &machine, &executor, meter)?
+        }
+        "crossbeam" => run_reused(job, &machine, &Crossbeam::new(job, &pins)?, meter)?,
+        _ => return Ok(None),
+    };
+    Ok(Some(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::tests::{find, results};
+    use crate::session::tests::{cells, names, run_all};
+
+    #[test]
+    fn every_rust_runtime_runs_a_few_items_of_each_of_its_cases() {
+        run_all(
+            "workqueue",
+            |_| true,
+            |job| {
+                job.items = job.items.min(60);
+                job.block_us = job.block_us.min(10);
+                job.rest_ms = 1;
+            },
+        );
     }
 
-    fn runtimes() -> impl Iterator<Item = (&'static str, Idle)> {
-        RUNTIMES.iter().map(|runtime| (runtime.name, runtime.idle))
+    #[test]
+    fn a_full_run_has_ours_in_every_case_and_mimalloc_for_the_native_where_it_matters() {
+        let groups = cells("workqueue");
+        for group in &groups {
+            assert!(group.iter().any(|cell| cell.job.runtime == OURS), "{:?}", group.first());
+            assert!(group.iter().all(|cell| cell.case == group[0].case));
+            assert!(group.iter().all(|cell| !cell.job.runtime.ends_with(PINNED)));
+        }
+        let with = |case: &str| names("workqueue", case).len();
+        assert_eq!(with("storm/boxed/mimalloc"), with("storm/boxed") - 3);
+        assert_eq!((with("storm/reused"), with("storm/reused/mimalloc")), (3, 0));
+        assert!(with("pingpong/cross/500us") > 5);
     }
 
-    fn headlines(results: &Results) -> Vec<Headline> {
-        headlines::headlines(results)
+    #[test]
+    fn a_look_has_what_the_headlines_need_and_no_second_modes() {
+        let groups = cells("workqueue --quick");
+        let cases: Vec<&str> = groups.iter().map(|group| group[0].case.as_str()).collect();
+        let pings = ["pingpong/same/hot", "pingpong/cross/hot", "mix/50", "mix/50/hint"];
+        let first = ["kernel_test", "storm/reused", "storm/boxed", "inside"];
+        assert_eq!(cases, [first, pings].concat());
+        assert!(groups.iter().flatten().all(|cell| cell.job.runtime != "go-goroutine"));
+    }
+
+    #[test]
+    fn peers_and_workloads_are_chosen_by_beginnings_and_ours_stays() {
+        let boxed = "workqueue --workload storm/boxed --peers";
+        assert_eq!(
+            names(&format!("{boxed} go"), "storm/boxed"),
+            [OURS, "go-channel", "go-goroutine"]
+        );
+        assert_eq!(names(&format!("{boxed} crossbeam-pinned"), "storm/boxed").len(), 2);
+        assert_eq!(cells(&format!("{boxed} go")).len(), 1, "a case's whole name is that case");
+        let named = |word: &str| -> Vec<String> {
+            let groups = cells(&format!("workqueue --quick --workload {word}"));
+            groups.iter().map(|group| group[0].case.clone()).collect()
+        };
+        assert_eq!(named("storm/boxed/mimalloc"), ["storm/boxed/mimalloc"]);
+        assert_eq!(named("insid"), ["inside", "inside/mimalloc"]);
+    }
+
+    #[test]
+    fn the_best_peer_is_the_one_against_whom_ours_stands_worst() {
+        let rate = "items_per_second";
+        let results = results(&[
+            ("storm/boxed", "corewise", rate, &[10.0, 12.0, 20.0]),
+            ("storm/boxed", "corewise-spawn", rate, &[90.0, 90.0, 90.0]),
+            ("storm/boxed", "tokio", rate, &[1.0, 2.0, 2.0]),
+            ("storm/boxed", "crossbeam", rate, &[5.0, 4.0, 10.0]),
+            ("storm/boxed", "java-forkjoinpool", rate, &[40.0, 48.0, 80.0]),
+            ("mix/50", "corewise", "short_p99", &[10.0, 10.0]),
+            ("mix/50", "tokio", "short_p99", &[100.0, 100.0]),
+            ("mix/50/hint", "corewise", "short_p99", &[9.0, 9.0]),
+            ("mix/50/hint", "tokio", "short_p99", &[30.0, 30.0]),
+            ("mix/50/hint", "go-channel", "short_p99", &[18.0, 18.0]),
+            ("pingpong/same/hot", "corewise-sleep", "latency_p50", &[11.0]),
+            ("pingpong/same/hot", "futex", "latency_p50", &[10.0]),
+            ("pingpong/cross/hot", "corewise-sleep", "latency_p50", &[100.0]),
+            ("pingpong/cross/hot", "futex", "latency_p50", &[80.0]),
+            ("pingpong/cross/hot", "corewise", "latency_p50", &[2.0]),
+            ("pingpong/cross/hot", "tokio", "latency_p50", &[50.0]),
+            ("pingpong/cross/hot", "rayon", "latency_p50", &[4.0]),
+        ]);
+        let headlines = results.headlines(PEERS.headlines);
+        let of = |name: &str| find(&headlines, name);
+        assert_eq!(of("storm_boxed_vs_best_peer"), Some(("crossbeam, storm/boxed", 2.0)));
+        assert_eq!(of("storm_boxed_vs_forkjoinpool").unwrap().1, 0.25);
+        assert_eq!(of("storm_boxed_vs_tokio").unwrap().1, 10.0);
+        assert_eq!(of("inside_vs_best_peer"), None, "nothing was run of it");
+        let cross = |peer| format!("{peer}, pingpong/cross/hot");
+        let sleeping = of("pingpong_sleeping_p50_vs_best_peer");
+        assert_eq!(sleeping, Some((&*cross("tokio"), 2.0)), "which sleeps too");
+        assert_eq!(of("pingpong_spinning_p50_vs_best_peer").unwrap().0, cross("rayon"));
+        assert_eq!(of("blocking_mix_p99_vs_best_peer"), Some(("go-channel, mix/50/hint", 0.5)));
+        assert_eq!(of("sleeping_p50_vs_futex"), Some((&*cross("futex"), 1.25)));
     }
 }

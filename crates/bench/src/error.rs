@@ -1,6 +1,7 @@
 //! What can keep a workload from running.
 
-use std::fmt;
+use std::error::Error;
+use std::{fmt, io};
 
 use corewise_blockmq::drivers::OpenError;
 use corewise_device::Error as DeviceError;
@@ -12,14 +13,13 @@ use corewise_workqueue::BuildError;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The machine couldn't be read, or a thread not pinned.
-    Topology(TopologyError),
-    /// A workqueue couldn't be built.
-    Workqueue(BuildError),
-    /// The call targets couldn't be started.
-    Smp(StartError),
-    /// A device manager refused something.
-    Device(DeviceError),
+    /// What the workload is made of couldn't be had.
+    Unusable {
+        /// Of the workload.
+        what: &'static str,
+        /// Why not.
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// A file couldn't be opened as a device.
     File(OpenError),
     /// The system failed to do something else.
@@ -27,10 +27,10 @@ pub enum BenchError {
         /// What was being done.
         step: &'static str,
         /// What it said.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The system gave no thread.
-    Thread(std::io::Error),
+    Thread(io::Error),
     /// A thread of the workload panicked.
     Panicked,
     /// A call was answered wrongly, or not at all.
@@ -48,7 +48,7 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    pub(crate) fn system(step: &'static str, source: std::io::Error) -> BenchError {
+    pub(crate) fn system(step: &'static str, source: io::Error) -> BenchError {
         BenchError::System { step, source }
     }
 }
@@ -56,10 +56,7 @@ impl BenchError {
 impl fmt::Display for BenchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BenchError::Topology(_) => f.write_str("the workload's CPUs can't be used as asked"),
-            BenchError::Workqueue(_) => f.write_str("the workload's queue can't be built"),
-            BenchError::Smp(_) => f.write_str("the workload's call targets can't be started"),
-            BenchError::Device(_) => f.write_str("the workload's devices can't be used as asked"),
+            BenchError::Unusable { what, .. } => write!(f, "the workload's {what} can't be had"),
             BenchError::File(_) => f.write_str("the workload's file can't be a device"),
             BenchError::System { step, .. } => write!(f, "{step} failed"),
             BenchError::Thread(_) => f.write_str("the system gives the workload no thread"),
@@ -75,43 +72,29 @@ impl fmt::Display for BenchError {
     }
 }
 
-impl std::error::Error for BenchError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+impl Error for BenchError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            BenchError::Topology(error) => Some(error),
-            BenchError::Workqueue(error) => Some(error),
-            BenchError::Smp(error) => Some(error),
-            BenchError::Device(error) => Some(error),
+            BenchError::Unusable { source, .. } => Some(&**source),
             BenchError::File(error) => Some(error),
             BenchError::System { source: error, .. } | BenchError::Thread(error) => Some(error),
-            BenchError::Panicked
-            | BenchError::WrongAnswer
-            | BenchError::WrongOrder { .. }
-            | BenchError::Nothing { .. } => None,
+            _ => None,
         }
     }
 }
 
-impl From<TopologyError> for BenchError {
-    fn from(error: TopologyError) -> Self {
-        BenchError::Topology(error)
-    }
+macro_rules! unusable {
+    ($($error:ty: $what:literal,)*) => {$(
+        impl From<$error> for BenchError {
+            fn from(error: $error) -> Self {
+                BenchError::Unusable { what: $what, source: error.into() }
+            }
+        }
+    )*};
 }
-
-impl From<BuildError> for BenchError {
-    fn from(error: BuildError) -> Self {
-        BenchError::Workqueue(error)
-    }
-}
-
-impl From<DeviceError> for BenchError {
-    fn from(error: DeviceError) -> Self {
-        BenchError::Device(error)
-    }
-}
-
-impl From<StartError> for BenchError {
-    fn from(error: StartError) -> Self {
-        BenchError::Smp(error)
-    }
+unusable! {
+    TopologyError: "CPUs",
+    BuildError: "queue",
+    StartError: "call targets",
+    DeviceError: "devices",
 }

@@ -4,6 +4,7 @@
 //! A case is `WORKLOAD[/PARAMETER...][/SCOPE]`: `kernel_test/cache_shard`, `storm/boxed/cpu`. A
 //! scope of another shard size than the default is written `cache_shard:4`. A peer has no scope.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
@@ -157,42 +158,25 @@ impl Better {
     /// Of a ratio in a headline, by its name: times and costs over somebody's are better when low.
     /// `None` where the name doesn't tell.
     pub fn of_headline(record: &Record) -> Option<Better> {
-        let name = record.metric.as_str();
-        match name {
+        const LOWER: &str =
+            "_p50 _p99 cpu cost span p999 latency makespan _vs_serial no_slow azure";
+        const HIGHER: &str = "items storm inside kernel_test oversubscribed iops seqread";
+        let has = |words: &str| words.split(' ').any(|word| record.metric.contains(word));
+        match () {
             // before's over ours.
-            "cache_shard_vs_before_p50" => Some(Better::Higher),
-            _ if record.unit != "ratio" => Some(Better::of_unit(&record.unit)),
-            _ if [
-                "_p50",
-                "_p99",
-                "cpu",
-                "cost",
-                "span",
-                "p999",
-                "latency",
-                "makespan",
-                "_vs_serial",
-            ]
-            .iter()
-            .any(|word| name.contains(word)) =>
-            {
-                Some(Better::Lower)
-            }
-            _ if [
-                "items",
-                "storm",
-                "inside",
-                "kernel_test",
-                "oversubscribed",
-                "iops",
-                "seqread",
-            ]
-            .iter()
-            .any(|word| name.contains(word)) =>
-            {
-                Some(Better::Higher)
-            }
-            _ => None,
+            () if record.metric == "cache_shard_vs_before_p50" => Some(Better::Higher),
+            () if record.unit != "ratio" => Some(Better::of_unit(&record.unit)),
+            () if has(LOWER) => Some(Better::Lower),
+            () if has(HIGHER) => Some(Better::Higher),
+            () => None,
+        }
+    }
+
+    /// The better of two values first.
+    pub(crate) fn compare(self, a: f64, b: f64) -> Ordering {
+        match self {
+            Better::Higher => b.total_cmp(&a),
+            Better::Lower => a.total_cmp(&b),
         }
     }
 

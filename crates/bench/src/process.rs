@@ -11,75 +11,8 @@ use std::time::Duration;
 use corewise_sync::Parker;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::error::BenchError;
+use crate::job::Job;
 use crate::line::Line;
-use crate::meter::Allocations;
-use crate::words::{self, BadJob};
-
-/// Why a simulated machine doesn't run what isn't made of `corewise_sync`.
-pub(crate) const NOT_SIMULATED: &str = "it waits for the system or the standard library itself, which a simulated machine has no part of";
-
-/// What a program may be asked to run, in words that it understands.
-pub trait Job: Clone {
-    /// The name of its case, and its runtime.
-    fn asked(&self) -> (&dyn fmt::Display, &str);
-
-    /// Every number that the program which runs it must know, and its key.
-    fn numbers(&self) -> Vec<(&'static str, u64)>;
-
-    /// Reads what [`to_words`](Job::to_words) writes. A key that is left out is 0, or none, or where that makes no
-    /// sense 1; `case` and `runtime` must be there.
-    ///
-    /// # Errors
-    /// Says which word isn't understood.
-    fn from_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Result<Self, BadJob>;
-
-    /// Whether its allocations are counted, and nothing else. By default they never are.
-    fn is_counting(&self) -> bool {
-        false
-    }
-
-    /// The same run, short, with its allocations counted and nothing timed; where they never are, as it
-    /// is.
-    #[must_use]
-    fn counting(self) -> Self {
-        self
-    }
-
-    /// Runs it in this process, on one of the runtimes of this crate. `None`: it isn't for one of these.
-    ///
-    /// # Errors
-    /// The workload couldn't be run.
-    fn run_own(&self, allocations: Option<Allocations>) -> Result<Option<Line>, BenchError>;
-
-    /// As words `key=value`.
-    fn to_words(&self) -> Vec<String> {
-        let (case, runtime) = self.asked();
-        words::write(case, runtime, self.numbers())
-    }
-
-    /// Its runtime.
-    fn runtime(&self) -> &str {
-        self.asked().1
-    }
-
-    /// Case and runtime, for a reader: `storm/boxed on tokio`.
-    fn name(&self) -> String {
-        let (case, runtime) = self.asked();
-        format!("{case} on {runtime}")
-    }
-
-    /// The line of its run, without metrics so far.
-    fn line(&self) -> Line {
-        let (case, runtime) = self.asked();
-        Line::new(&case.to_string(), runtime)
-    }
-
-    /// The line of a run that its runtime can't do.
-    fn cannot(&self, why: &str) -> Line {
-        Line { unsupported: Some(why.to_owned()), ..self.line() }
-    }
-}
 
 /// A program that runs jobs.
 #[derive(Debug, Clone)]
@@ -132,7 +65,7 @@ impl Program {
     ///
     /// # Errors
     /// It couldn't be started, failed, took too long, or printed no line.
-    pub fn run(&self, job: &impl Job, limit: Duration) -> Result<Line, RunError> {
+    pub fn run(&self, job: &Job, limit: Duration) -> Result<Line, RunError> {
         let failed = |why: String, said: &[u8]| {
             let said = String::from_utf8_lossy(said);
             let start = said.ceil_char_boundary(said.len().saturating_sub(SHOWN));
@@ -187,13 +120,8 @@ fn read(from: Option<impl Read>) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::Effort;
-    use crate::workqueue::case::Case;
-    use crate::workqueue::job;
-    use corewise_topology::CpuSet;
-
     fn run(script: &str, limit: Duration) -> Result<Line, RunError> {
-        let job = job::Job::new(Case::Idle, "shell", &CpuSet::full(1), Effort::Quick);
+        let job = Job::plain(&crate::workqueue::BENCH, "idle", "shell");
         let mut shell = Program::new("/bin/sh").argument("-c").argument(script).argument("sh");
         shell.environment.push(("CPU_SECONDS".into(), "7".into()));
         shell.run(&job, limit)
@@ -218,7 +146,7 @@ mod tests {
         let error = run("exec sleep 1000", Duration::from_millis(1)).unwrap_err();
         assert!(error.why.contains("longer"), "{error}");
         let none = Program::new("/nowhere/program");
-        let job = job::Job::new(Case::Idle, "x", &CpuSet::full(1), Effort::Quick);
+        let job = Job::plain(&crate::workqueue::BENCH, "idle", "x");
         assert!(none.run(&job, LONG).unwrap_err().why.contains("/nowhere/program"));
     }
 }

@@ -70,6 +70,22 @@ pub fn to_json(records: &[Record]) -> String {
     text
 }
 
+/// The items by a key, in the order in which each came first.
+pub(crate) fn grouped<T, K: PartialEq>(
+    items: impl IntoIterator<Item = T>,
+    key: impl Fn(&T) -> K,
+) -> Vec<(K, Vec<T>)> {
+    let mut groups: Vec<(K, Vec<T>)> = Vec::new();
+    for item in items {
+        let key = key(&item);
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, group)) => group.push(item),
+            None => groups.push((key, vec![item])),
+        }
+    }
+    groups
+}
+
 #[cfg(test)]
 impl Record {
     /// Of no run: for the tests of what is made from records. `(min, median, max)`.

@@ -1,19 +1,24 @@
-//! Runs jobs in rounds, and gathers what their lines say.
+//! Runs jobs in rounds, in random order within a round, and gathers what their lines say.
+//!
+//! A machine gets warm, a neighbour wakes up, a file is cached: whatever drifts hits each variant
+//! of a round about equally, so the ratios within rounds stay true where the numbers don't. The
+//! first round pays for cold caches and first allocations, and is dropped.
+//!
+//! Variants come in groups, those of one case, which run close to each other.
 
 use std::time::{Duration, Instant};
 
-use crate::advice::Series;
+use crate::job::Job;
 use crate::line::{Line, METRICS};
-use crate::paired::{self, Plan};
-use crate::process::Job;
 use crate::record::Record;
-use crate::stats::PairedRatio;
+use crate::rng::Rng;
+use crate::stats::{PairedRatio, Summary};
 
 /// A job, and what its records are called.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cell<J> {
+pub struct Cell {
     /// The run.
-    pub job: J,
+    pub job: Job,
     /// The records' case.
     pub case: String,
     /// The records' variant.
@@ -22,9 +27,33 @@ pub struct Cell<J> {
     pub count: bool,
 }
 
-impl<J> Cell<J> {
+impl Cell {
     fn step(&self, done: usize, all: usize, round: usize) -> Step<'_> {
         Step { case: &self.case, variant: &self.variant, done, all, round }
+    }
+}
+
+/// One metric of one variant in one case, with a value for each round that counts. The `i`th values
+/// of two series of a call are a pair.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    /// The case, as in [`Record::case`].
+    pub case: String,
+    /// The variant, as in [`Record::variant`].
+    pub variant: String,
+    /// The metric, as in [`Record::metric`].
+    pub metric: String,
+    /// Its unit.
+    pub unit: String,
+    /// The values, in the order of the rounds.
+    pub values: Vec<f64>,
+}
+
+impl Series {
+    /// The record of its summary; `None` where there are no values.
+    pub fn record(&self, bench: &str) -> Option<Record> {
+        let summary = Summary::of(&self.values)?;
+        Some(Record::new(bench, &self.case, &self.variant, &self.metric, &self.unit, summary))
     }
 }
 
@@ -43,6 +72,15 @@ pub struct Step<'c> {
     pub round: usize,
 }
 
+/// How often, and in which order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Rounds that count; one more is run before them.
+    pub rounds: usize,
+    /// Seed of the orders, so that a run can be repeated.
+    pub seed: u64,
+}
+
 /// Runs the cells of each group against each other: `plan.rounds` rounds, or as many as come to an
 /// end within `budget`, and then the runs that count allocations. One round that counts is always
 /// begun; where the time is over in its middle, all groups but the first do without the rest of it.
@@ -51,11 +89,11 @@ pub struct Step<'c> {
 ///
 /// # Errors
 /// The first error of a run ends everything.
-pub fn run<J: Job, E>(
+pub fn run<E>(
     plan: Plan,
     budget: Option<Duration>,
-    groups: &[Vec<Cell<J>>],
-    mut run_one: impl FnMut(&J) -> Result<Line, E>,
+    groups: &[Vec<Cell>],
+    mut run_one: impl FnMut(&Job) -> Result<Line, E>,
     mut tell: impl FnMut(Step<'_>),
 ) -> Result<Vec<Series>, E> {
     let cells: usize = groups.iter().map(Vec::len).sum();
@@ -70,7 +108,7 @@ pub fn run<J: Job, E>(
     };
     let entry = |number: usize| move |cell| Entry { cell, able: true, first: number == 0 };
     let numbered = groups.iter().enumerate();
-    let mut entries: Vec<Vec<Entry<'_, J>>> =
+    let mut entries: Vec<Vec<Entry<'_>>> =
         numbered.map(|(number, group)| group.iter().map(entry(number)).collect()).collect();
     let another = |_| {
         next_round();
@@ -80,7 +118,7 @@ pub fn run<J: Job, E>(
         // Half of the time is for what counts.
         budget.is_some_and(|budget| began.elapsed() > if round == 0 { budget / 2 } else { budget })
     };
-    let results = paired::run(plan, &mut entries, another, |entry| {
+    let results = shuffled(plan, &mut entries, another, |entry| {
         let round = done / cells.max(1);
         if done == cells {
             // Nobody asks before this one.
@@ -111,16 +149,52 @@ pub fn run<J: Job, E>(
     Ok(series)
 }
 
+/// Runs each variant of each group once in each round, and returns for each group for each of its
+/// variants the results, in the order of the rounds: the `i`th results of two variants are a pair.
+///
+/// `another` is asked before each round but the first two, so that one that counts is always run;
+/// it is given the number of rounds so far, and may say that it is enough.
+///
+/// # Errors
+/// The first error of a run ends everything.
+fn shuffled<V, T, E>(
+    plan: Plan,
+    groups: &mut [Vec<V>],
+    mut another: impl FnMut(usize) -> bool,
+    mut run_one: impl FnMut(&mut V) -> Result<T, E>,
+) -> Result<Vec<Vec<Vec<T>>>, E> {
+    let mut rng = Rng::new(plan.seed);
+    let empty = |group: &Vec<V>| group.iter().map(|_| Vec::new()).collect();
+    let mut results: Vec<Vec<Vec<T>>> = groups.iter().map(empty).collect();
+    let mut orders: Vec<Vec<usize>> = groups.iter().map(|g| (0..g.len()).collect()).collect();
+    for round in 0..=plan.rounds {
+        if round > 1 && !another(round) {
+            break;
+        }
+        for (number, group) in groups.iter_mut().enumerate() {
+            let order = &mut orders[number];
+            rng.shuffle(order);
+            for &variant in &*order {
+                let result = run_one(&mut group[variant])?;
+                if round > 0 {
+                    results[number][variant].push(result);
+                }
+            }
+        }
+    }
+    Ok(results)
+}
+
 /// A cell, while it is run.
-struct Entry<'c, J> {
-    cell: &'c Cell<J>,
+struct Entry<'c> {
+    cell: &'c Cell,
     able: bool,
     /// Of the first group, which is run whatever time it takes.
     first: bool,
 }
 
 /// A series for each metric that every line has.
-fn series_of<J>(cell: &Cell<J>, lines: &[Line]) -> Vec<Series> {
+fn series_of(cell: &Cell, lines: &[Line]) -> Vec<Series> {
     let of = |&(metric, unit): &(&str, &str)| {
         let values: Option<Vec<f64>> =
             lines.iter().map(|line| line.metrics.get(metric).copied()).collect();
@@ -144,25 +218,8 @@ pub fn values<'s>(
     Some(&found.values)
 }
 
-/// The ratio of two lists of values, pair by pair; `None` where one is missing.
-pub fn ratio(over: Option<&[f64]>, under: Option<&[f64]>, seed: u64) -> Option<PairedRatio> {
-    let (over, under) = (over?, under?);
-    let pairs = over.len().min(under.len());
-    PairedRatio::of(&over[..pairs], &under[..pairs], seed)
-}
-
-/// Of some ratios the one that is worst, where less is better.
-pub fn worst(ratios: impl IntoIterator<Item = PairedRatio>) -> Option<PairedRatio> {
-    ratios.into_iter().max_by(|a, b| a.summary.median.total_cmp(&b.summary.median))
-}
-
 /// A headline: its name, and the ratio that it is.
 pub type Headline = (&'static str, PairedRatio);
-
-/// Those headlines that were measured.
-pub fn measured<const N: usize>(all: [(&'static str, Option<PairedRatio>); N]) -> Vec<Headline> {
-    all.into_iter().filter_map(|(name, ratio)| Some((name, ratio?))).collect()
-}
 
 /// The records of all series of a benchmark, headlines last.
 pub fn records(bench: &str, series: &[Series], headlines: &[Headline]) -> Vec<Record> {
@@ -172,31 +229,37 @@ pub fn records(bench: &str, series: &[Series], headlines: &[Headline]) -> Vec<Re
 }
 
 #[cfg(test)]
+impl Series {
+    /// Of no run: for the tests of what is made from series.
+    pub(crate) fn made_up(case: &str, variant: &str, metric: &str, values: [f64; 2]) -> Series {
+        let [case, variant, metric] = [case, variant, metric].map(str::to_owned);
+        Series { case, variant, metric, unit: "x".to_owned(), values: values.into() }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::Effort;
-    use crate::workqueue::case::Case;
-    use crate::workqueue::job;
-    use corewise_topology::CpuSet;
+    use crate::workqueue::BENCH;
 
-    fn cell(case: Case, runtime: &str) -> Cell<job::Job> {
-        let job = job::Job::new(case, runtime, &CpuSet::full(2), Effort::Quick);
+    fn cell(case: &str, runtime: &str) -> Cell {
+        let job = Job::plain(&BENCH, case, runtime);
         let variant = runtime.to_owned();
-        Cell { job, case: case.to_string(), variant, count: case == Case::Inside }
+        Cell { job, case: case.to_owned(), variant, count: case == "inside" }
     }
 
-    fn groups() -> Vec<Vec<Cell<job::Job>>> {
-        vec![vec![cell(Case::Inside, "a"), cell(Case::Inside, "b")], vec![cell(Case::Fan, "a")]]
+    fn groups() -> Vec<Vec<Cell>> {
+        vec![vec![cell("inside", "a"), cell("inside", "b")], vec![cell("fan", "a")]]
     }
 
-    fn answer(job: &job::Job) -> Result<Line, ()> {
+    fn answer(job: &Job) -> Result<Line, ()> {
         let mut line = job.line();
         if job.runtime == "b" {
             line.unsupported = Some("no".to_owned());
         } else if job.count {
             line.set("allocations_per_item", 1.0);
         } else {
-            line.set("items_per_second", job.items as f64);
+            line.set("items_per_second", 5e5);
         }
         Ok(line)
     }
@@ -214,8 +277,6 @@ mod tests {
         assert!(series.iter().all(|one| one.variant == "a"), "b can't");
         assert_eq!(steps.first(), Some(&(0, 0, 14)));
         assert_eq!(steps.last(), Some(&(4, 12, 14)));
-        assert_eq!(ratio(rate, rate, 1).unwrap().summary.median, 1.0);
-        assert!(ratio(rate, None, 1).is_none());
     }
 
     #[test]
@@ -225,5 +286,78 @@ mod tests {
         let rate = values(&series, "inside", "a", "items_per_second");
         assert_eq!(rate.unwrap().len(), 1);
         assert_eq!(values(&series, "fan", "a", "items_per_second"), None);
+    }
+
+    fn traced(plan: Plan) -> (Vec<usize>, Vec<Vec<Vec<usize>>>) {
+        let mut order = Vec::new();
+        let mut groups = [vec![0, 1, 2], vec![3]];
+        let results = shuffled(
+            plan,
+            &mut groups,
+            |_| true,
+            |&mut variant| {
+                order.push(variant);
+                Ok::<usize, ()>(order.len())
+            },
+        );
+        (order, results.unwrap())
+    }
+
+    #[test]
+    fn each_round_runs_each_variant_once_group_by_group_and_the_first_round_is_dropped() {
+        let (order, results) = traced(Plan { rounds: 4, seed: 1 });
+        assert_eq!(order.len(), 20);
+        for round in order.chunks(4) {
+            assert_eq!(round[3], 3, "the other group comes behind");
+            let mut variants = round[..3].to_vec();
+            variants.sort_unstable();
+            assert_eq!(variants, [0, 1, 2]);
+        }
+        for (variant, results) in results.iter().flatten().enumerate() {
+            assert_eq!(results.len(), 4);
+            for (i, &when) in results.iter().enumerate() {
+                // Result i is of round i + 1, and of this variant.
+                assert_eq!((when - 1) / 4, i + 1);
+                assert_eq!(order[when - 1], variant);
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_changes_between_rounds_and_is_repeatable_by_its_seed() {
+        let plan = Plan { rounds: 20, seed: 5 };
+        let (order, _) = traced(plan);
+        assert_eq!(order, traced(plan).0);
+        assert_ne!(order, traced(Plan { seed: 6, ..plan }).0);
+        let first = &order[..4];
+        assert!(order.chunks(4).any(|round| round != first), "one order for all rounds");
+    }
+
+    #[test]
+    fn an_error_ends_the_run() {
+        let mut runs = 0;
+        let plan = Plan { rounds: 3, seed: 1 };
+        let result = shuffled(
+            plan,
+            &mut [vec![(), ()]],
+            |_| true,
+            |()| {
+                runs += 1;
+                if runs == 3 { Err("broken") } else { Ok(()) }
+            },
+        );
+        assert_eq!(result, Err("broken"));
+        assert_eq!(runs, 3);
+    }
+
+    #[test]
+    fn enough_ends_it_after_a_round_that_counts() {
+        let plan = Plan { rounds: 9, seed: 1 };
+        let run = |enough| {
+            shuffled(plan, &mut [vec![()]], |rounds| rounds < enough, |()| Ok::<_, ()>(())).unwrap()
+        };
+        assert_eq!(run(0)[0][0].len(), 1);
+        assert_eq!(run(4)[0][0].len(), 3);
+        assert_eq!(run(99)[0][0].len(), 9);
     }
 }

@@ -1,10 +1,51 @@
-//! Lets all threads of a workload go at once, when the last is in its place; or none.
+//! Threads: one that is pinned, one of its own, and many that go at once, when the last is in its place; or none.
+
+use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::thread::{self, ScopedJoinHandle};
-use corewise_sync::{Completion, Countdown};
+use corewise_sync::{Completion, Countdown, Mutex};
+use corewise_topology::{CpuSet, Machine};
 
 use crate::error::BenchError;
+
+/// Starts a thread that is pinned to these CPUs, if any are given, and returns once it is where it is to be.
+///
+/// # Errors
+/// It couldn't be started or pinned; then `body` isn't run.
+pub fn pinned(
+    machine: &Machine,
+    name: &str,
+    cpus: Option<CpuSet>,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<thread::JoinHandle<()>, BenchError> {
+    let told = Arc::new((Mutex::new(Ok(())), Completion::new()));
+    let (theirs, machine) = (Arc::clone(&told), machine.clone());
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let pinned = cpus.map_or(Ok(()), |cpus| machine.pin_current_thread(&cpus).map(drop));
+        let is_pinned = pinned.is_ok();
+        *theirs.0.lock() = pinned;
+        theirs.1.complete();
+        if is_pinned {
+            body();
+        }
+    });
+    let thread = thread.map_err(BenchError::Thread)?;
+    told.1.wait();
+    std::mem::replace(&mut *told.0.lock(), Ok(()))?;
+    Ok(thread)
+}
+
+/// Runs `body` on a thread of its own, so that where it is pinned ends with it.
+pub(crate) fn alone<T: Send>(
+    name: &str,
+    body: impl FnOnce() -> Result<T, BenchError> + Send,
+) -> Result<T, BenchError> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, body);
+        thread.map_err(BenchError::Thread)?.join().unwrap_or(Err(BenchError::Panicked))
+    })
+}
 
 /// The gate.
 #[derive(Debug)]

@@ -7,11 +7,11 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use corewise::device::HangPolicy;
-use corewise::topology::{AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, TopologyError};
-use corewise_bench::names;
+use corewise::topology::{AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Topology, TopologyError};
+use corewise_bench::{bench, names};
 
 use crate::timeline::{self, TimelineFile};
-use crate::{bench, manifest, suggest, units};
+use crate::{manifest, suggest, units};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -376,7 +376,7 @@ pub(crate) struct Bench {
     pub(crate) other: Option<BenchOther>,
     /// Which benchmarks to run: workqueue, calls, probe, shutdown, blockmq [default: all there are]
     #[arg(value_parser = benchmark)]
-    pub(crate) names: Vec<Benchmark>,
+    pub(crate) names: Vec<&'static bench::Bench>,
     /// Print the records as one JSON array
     #[arg(long)]
     pub(crate) json: bool,
@@ -428,48 +428,12 @@ pub(crate) struct BenchMachine {
     pub(crate) cpus: Option<CpuSet>,
 }
 
-/// A benchmark.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Benchmark {
-    /// `corewise bench workqueue`.
-    Workqueue,
-    /// `corewise bench calls`.
-    Calls,
-    /// `corewise bench probe`.
-    Probe,
-    /// `corewise bench shutdown`.
-    Shutdown,
-    /// `corewise bench blockmq`.
-    Blockmq,
-}
-
-impl Benchmark {
-    pub(crate) const ALL: [Benchmark; 5] = [
-        Benchmark::Workqueue,
-        Benchmark::Calls,
-        Benchmark::Probe,
-        Benchmark::Shutdown,
-        Benchmark::Blockmq,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Benchmark::Workqueue => "workqueue",
-            Benchmark::Calls => "calls",
-            Benchmark::Probe => "probe",
-            Benchmark::Shutdown => "shutdown",
-            Benchmark::Blockmq => "blockmq",
-        }
-    }
-}
-
-fn benchmark(text: &str) -> Result<Benchmark, String> {
-    let found = Benchmark::ALL.into_iter().find(|which| which.name() == text);
-    if let Some(found) = found {
+fn benchmark(text: &str) -> Result<&'static bench::Bench, String> {
+    if let Some(found) = bench::named(text) {
         return Ok(found);
     }
     // A command of its own, which other words may stand before.
-    let names = [&Benchmark::ALL.map(Benchmark::name)[..], &["machine"]].concat();
+    let names = [&bench::ALL.map(|bench| bench.name)[..], &["machine"]].concat();
     let all = names.join(", ");
     Err(match suggest::closest(text, names) {
         Some(meant) => format!("did you mean '{meant}'?"),
@@ -491,14 +455,13 @@ fn hang_policy() -> impl TypedValueParser<Value = HangPolicy> {
 }
 
 fn workload(text: &str) -> Result<String, String> {
-    let all = [
-        bench::workqueue::cases(),
-        bench::calls::cases(),
-        bench::probe::cases(),
-        bench::shutdown::cases(),
-        bench::blockmq::cases(),
-    ];
-    let all = all.concat();
+    // Of a machine with many CPUs, whose threads may have real-time priorities or not.
+    let one = Topology::synthetic("core:1 pu:1").map_err(|error| error.to_string())?;
+    let on = bench::On::made_up(&one, bench::Effort::Full);
+    let on = bench::On { cpus: CpuSet::full(1 << 12), ..on };
+    let ons = [on.clone(), bench::On { urgent: true, counted: true, ..on }];
+    let cases = |bench: &'static bench::Bench| ons.iter().flat_map(|on| bench.cases(on));
+    let all: Vec<String> = bench::ALL.into_iter().flat_map(cases).collect();
     if all.iter().any(|case| names::matches(text, case)) {
         return Ok(text.to_owned());
     }

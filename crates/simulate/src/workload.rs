@@ -1,18 +1,18 @@
 //! The workload that is run: a benchmark's, by its case's name or in the words of `corewise bench --run`.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
-use std::str::FromStr;
 
 use corewise_bench::BenchError;
+use corewise_bench::bench::{self, Bench, Effort, On};
+use corewise_bench::job::Job;
 use corewise_bench::line::Line;
-use corewise_bench::process::Job;
-use corewise_bench::words::Effort;
-use corewise_bench::{blockmq, calls, probe, shutdown, workqueue};
-use corewise_topology::CpuSet;
+use corewise_topology::Topology;
 
 /// What the machine's first thread does. `None`: there is no such runtime.
 pub(crate) type Run = Box<dyn FnOnce() -> Result<Option<Line>, BenchError>>;
+
+/// The order in which a name is looked for, and in which they are listed.
+const ORDER: [&str; 5] = ["workqueue", "calls", "blockmq", "probe", "shutdown"];
 
 /// The run that is asked for: the benchmark's name, `workqueue` where none stands first, and its words.
 ///
@@ -23,21 +23,13 @@ pub(crate) fn read(words: &[String]) -> Result<Run, String> {
         Some((first, rest)) if !first.contains('=') => (first.as_str(), rest),
         _ => ("workqueue", words),
     };
-    match name {
-        "workqueue" => of::<workqueue::job::Job>(words),
-        "calls" => of::<calls::job::Job>(words),
-        "probe" => of::<probe::job::Job>(words),
-        "shutdown" => of::<shutdown::job::Job>(words),
-        "blockmq" => of::<blockmq::job::Job>(words),
-        other => Err(format!(
-            "there is no benchmark '{other}': say workqueue, calls, probe, shutdown or blockmq, and then \
+    let bench = bench::named(name).ok_or_else(|| {
+        format!(
+            "there is no benchmark '{name}': say workqueue, calls, probe, shutdown or blockmq, and then \
              the words of its run"
-        )),
-    }
-}
-
-fn of<J: Job + 'static>(words: &[String]) -> Result<Run, String> {
-    let job = J::from_words(words).map_err(|error| error.to_string())?;
+        )
+    })?;
+    let job = Job::from_words(bench, words).map_err(|error| error.to_string())?;
     Ok(Box::new(move || job.run_own(None)))
 }
 
@@ -55,74 +47,48 @@ pub(crate) fn named(
     cpus: usize,
     changes: &[String],
 ) -> Result<Vec<String>, String> {
-    let online = CpuSet::full(cpus as u32);
-    let quick = Effort::Quick;
-    let words = workqueue_case(workload)
-        .map(|case| ("workqueue", words(workqueue::job::Job::new(case, runtime, &online, quick))))
-        .or_else(|| {
-            let case = case(workload, calls(cpus))?;
-            Some(("calls", words(calls::job::Job::new(case, runtime, &online, quick))))
-        })
-        .or_else(|| {
-            let case = case(workload, blockmq::case::Case::all(blockmq::case::Class::Ordinary))?;
-            Some(("blockmq", words(blockmq::job::Job::new(case, runtime, quick))))
-        })
-        .or_else(|| {
-            let case = case(workload, probe::case::Case::all())?;
-            Some(("probe", words(probe::job::Job::new(case, runtime, quick))))
-        })
-        .or_else(|| {
-            let case = case(workload, shutdown::case::Case::all())?;
-            Some(("shutdown", words(shutdown::job::Job::new(case, runtime, quick))))
-        });
-    let (benchmark, mut words) = words.ok_or_else(|| {
+    let on = machine(cpus);
+    let found = benches().find_map(|bench| Some((bench, case(workload, bench, &on)?)));
+    let (bench, case) = found.ok_or_else(|| {
         format!("there is no workload '{workload}': 'cargo xtask sim --help' lists them")
     })?;
+    let mut words = words(&bench.job(&case, runtime, &on));
     for change in changes {
         let (key, value) =
             change.split_once('=').ok_or_else(|| format!("'{change}' is no KEY=VALUE"))?;
         words.insert(key.to_owned(), value.to_owned());
     }
     let words = words.into_iter().map(|(key, value)| format!("{key}={value}"));
-    Ok(std::iter::once(benchmark.to_owned()).chain(words).collect())
+    Ok(std::iter::once(bench.name.to_owned()).chain(words).collect())
 }
 
 /// The names of all workloads, by benchmark.
 pub(crate) fn list() -> String {
-    let row =
-        |benchmark: &str, names: Vec<String>| format!("  {benchmark:10} {}\n", names.join(" "));
-    let class = blockmq::case::Class::Ordinary;
-    [
-        row("workqueue", names(workqueue::case::Case::all())),
-        row("calls", names(calls(4))),
-        row("blockmq", names(blockmq::case::Case::all(class))),
-        row("probe", names(probe::case::Case::all())),
-        row("shutdown", names(shutdown::case::Case::all())),
-    ]
-    .concat()
+    let on = machine(4);
+    benches().map(|bench| format!("  {:10} {}\n", bench.name, bench.cases(&on).join(" "))).collect()
 }
 
-fn calls(cpus: usize) -> Vec<calls::case::Case> {
-    calls::case::Case::all(cpus, calls::case::Way::Lock)
+fn benches() -> impl Iterator<Item = &'static Bench> {
+    ORDER.into_iter().filter_map(bench::named)
 }
 
-fn names(cases: Vec<impl Display>) -> Vec<String> {
-    cases.iter().map(ToString::to_string).collect()
+/// One with so many CPUs, on which nobody may have a real-time priority.
+fn machine(cpus: usize) -> On {
+    let topology = Topology::synthetic(&format!("core:{cpus} pu:1"));
+    On::made_up(&topology.expect("it is a description, of one CPU or more"), Effort::Quick)
 }
 
 /// The case of a name, or the first whose name begins with it.
-fn case<C: FromStr + Display>(name: &str, all: Vec<C>) -> Option<C> {
-    let begins =
-        |case: &C| case.to_string().strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
-    name.parse().ok().or_else(|| all.into_iter().find(begins))
-}
-
-fn workqueue_case(name: &str) -> Option<workqueue::case::Case> {
-    case(name, workqueue::case::Case::all())
+fn case(name: &str, bench: &Bench, on: &On) -> Option<String> {
+    let begins = |case: &String| case.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
+    match bench.workload(name) {
+        Some(_) => Some(name.to_owned()),
+        None => bench.cases(on).into_iter().find(begins),
+    }
 }
 
 /// The words of a run, by key: of one pass, and not too many items.
-fn words(job: impl Job) -> BTreeMap<String, String> {
+fn words(job: &Job) -> BTreeMap<String, String> {
     let words = job.to_words();
     let pairs = words.iter().filter_map(|word| word.split_once('='));
     pairs

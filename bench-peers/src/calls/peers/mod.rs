@@ -4,15 +4,13 @@ pub(crate) mod channels;
 pub(crate) mod rayon;
 pub(crate) mod tokio;
 
-use std::sync::mpsc;
-use std::thread;
-
 use corewise_bench::BenchError;
-use corewise_bench::calls::case::Case;
 use corewise_bench::calls::eventfd::TARGET_PRIORITY;
-use corewise_bench::calls::job::Job;
 use corewise_bench::calls::priority::real_time;
 use corewise_bench::calls::roundtrip::called;
+use corewise_bench::job::Job;
+use corewise_bench::start::pinned;
+use corewise_sync::thread;
 use corewise_topology::{CpuSet, Machine};
 
 /// Behind the name of a runtime: its called threads have the priority of Corewise's call targets.
@@ -33,8 +31,8 @@ impl Targets {
     pub(crate) fn of(job: &Job, machine: &Machine) -> Result<Targets, BenchError> {
         let mut cpus: Vec<u32> = called(job, machine)?.iter().collect();
         let all = cpus.len();
-        if let Case::Broadcast { .. } = job.case {
-            cpus.retain(|&cpu| cpu != job.client_cpu);
+        if job.case.starts_with("broadcast/") {
+            cpus.retain(|&cpu| cpu != job.client());
         }
         let own = cpus.len() < all;
         let real_time = job.runtime.ends_with(FIFO);
@@ -69,24 +67,16 @@ impl Pinned {
         cpu: u32,
         body: impl FnOnce() + Send + 'static,
     ) -> Result<Pinned, BenchError> {
-        let (tell, told) = mpsc::channel();
-        let (machine, real_time_too) = (targets.machine.clone(), targets.real_time);
-        let thread = thread::Builder::new().name(format!("{name}/{cpu}")).spawn(move || {
-            let pinned = machine.pin_current_thread(&CpuSet::from_iter([cpu]));
-            let is_pinned = pinned.is_ok();
-            // Nobody hears it only where the starter has panicked.
-            let _ = tell.send(pinned);
-            if is_pinned {
-                if real_time_too {
-                    // Where it isn't allowed, call targets haven't it either.
-                    let _ = real_time(TARGET_PRIORITY);
-                }
-                body();
+        let real_time_too = targets.real_time;
+        let cpus = Some(CpuSet::from_iter([cpu]));
+        let thread = pinned(&targets.machine, &format!("{name}/{cpu}"), cpus, move || {
+            if real_time_too {
+                // Where it isn't allowed, call targets haven't it either.
+                let _ = real_time(TARGET_PRIORITY);
             }
-        });
-        let thread = Pinned(Some(thread.map_err(BenchError::Thread)?));
-        told.recv().map_err(|_| BenchError::Panicked)??;
-        Ok(thread)
+            body();
+        })?;
+        Ok(Pinned(Some(thread)))
     }
 }
 

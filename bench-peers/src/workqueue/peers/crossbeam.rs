@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::thread;
 
 use corewise_bench::BenchError;
-use corewise_bench::workqueue::case::Case;
-use corewise_bench::workqueue::job::Job;
+use corewise_bench::job::Job;
 use corewise_bench::workqueue::runtime::{Reuse, Runtime, Signal, Spawn};
 use corewise_bench::workqueue::tiny::Tiny;
 use corewise_sync::Unparker;
@@ -57,11 +56,9 @@ struct Channels {
 impl Crossbeam {
     pub(crate) fn new(job: &Job, pins: &Pins) -> Result<Crossbeam, BenchError> {
         let mut channels = Channels::default();
-        match job.case {
-            Case::KernelTest { .. } | Case::PingPong { .. } => {
-                channels.token = Some(start(job, pins)?)
-            }
-            _ if job.reuses() => channels.tiny = Some(start(job, pins)?),
+        match job.parts()[..] {
+            ["kernel_test" | "pingpong", ..] => channels.token = Some(start(job, pins)?),
+            [_, "reused", ..] => channels.tiny = Some(start(job, pins)?),
             _ => channels.closure = Some(start(job, pins)?),
         }
         Ok(Crossbeam(Arc::new(channels)))

@@ -8,7 +8,7 @@ use std::thread;
 
 use async_executor::{Executor, StaticExecutor};
 use corewise_bench::BenchError;
-use corewise_bench::workqueue::job::Job;
+use corewise_bench::job::Job;
 use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
 use corewise_sync::Unparker;
 use futures_lite::future;

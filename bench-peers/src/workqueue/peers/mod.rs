@@ -8,7 +8,7 @@ pub(crate) mod tokio;
 
 use std::sync::Arc;
 
-use corewise_bench::workqueue::job::Job;
+use corewise_bench::job::Job;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::{CpuSet, Machine};
 

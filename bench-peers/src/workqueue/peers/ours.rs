@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use corewise_bench::BenchError;
+use corewise_bench::job::Job;
 use corewise_bench::names::Place;
-use corewise_bench::workqueue::job::Job;
 use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
 use corewise_bench::workqueue::variants::{Corewise, Handle};
 use corewise_sync::Unparker;

@@ -6,7 +6,7 @@
 //! it blocks by `block_in_place`.
 
 use corewise_bench::BenchError;
-use corewise_bench::workqueue::job::Job;
+use corewise_bench::job::Job;
 use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
 use corewise_sync::Unparker;
 use tokio::runtime::{Builder, Handle};

@@ -4,9 +4,9 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::bench::Effort;
 use crate::error::BenchError;
 use crate::rng::Rng;
-use crate::words::Effort;
 
 /// Names the file to the processes that measure; without it each makes its own, which takes long.
 pub const DISK: &str = "COREWISE_BENCH_DISK";

@@ -5,20 +5,18 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::blockmq::case::{Device, Load, Mix};
 use crate::blockmq::disk::Disk;
-use crate::blockmq::io::{SIZE, WARM};
-use crate::blockmq::job::Job;
+use crate::blockmq::io::{Device, Load, SIZE, WARM};
 use crate::error::BenchError;
+use crate::job::Job;
 use crate::line::Line;
-use crate::process::Job as _;
 
 /// Runs a job with fio: its engine `null`, `mmap` on a file in memory, or `io_uring` on the same file as ours, past the
 /// page cache, with the file and the buffers registered.
 ///
 /// # Errors
 /// It couldn't be run, or printed what isn't understood.
-pub fn run(job: &Job, load: Load) -> Result<Line, BenchError> {
+pub(super) fn run(job: &Job, load: Load) -> Result<Line, BenchError> {
     let disk = match load.device {
         Device::Null => None,
         Device::Memory => {
@@ -36,12 +34,12 @@ pub fn run(job: &Job, load: Load) -> Result<Line, BenchError> {
         .args(["--time_based", "--norandommap", "--invalidate=0"])
         .args(["--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:99:99.9"])
         .args(engine(load.device))
-        .arg(format!("--rw={}", load.mix.name()))
+        .arg(format!("--rw={}", if load.writes { "randwrite" } else { "randread" }))
         .arg(format!("--bs={}", job.bytes))
         .arg(format!("--iodepth={}", load.depth))
         .arg(format!("--numjobs={}", load.jobs))
         .arg(format!("--runtime={}ms", job.length_ms))
-        .arg(format!("--ramp_time={}ms", job.length_ms / WARM));
+        .arg(format!("--ramp_time={}ms", job.length_ms / u64::from(WARM)));
     match &disk {
         Some(disk) => fio.arg(format!("--filename={}", disk.path().display())),
         None => fio.arg(format!("--size={SIZE}")),
@@ -58,7 +56,7 @@ pub fn run(job: &Job, load: Load) -> Result<Line, BenchError> {
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let line = job.line();
-    parse(&text, load.mix, line).ok_or(BenchError::WrongAnswer)
+    parse(&text, load.writes, line).ok_or(BenchError::WrongAnswer)
 }
 
 /// What its documentation recommends.
@@ -73,14 +71,10 @@ fn engine(device: Device) -> &'static [&'static str] {
 }
 
 /// What fio printed; `None` where there is no such thing in it.
-fn parse(text: &str, mix: Mix, mut line: Line) -> Option<Line> {
+fn parse(text: &str, writes: bool, mut line: Line) -> Option<Line> {
     // It may say something before.
     let json: Value = serde_json::from_str(text.get(text.find('{')?..)?).ok()?;
-    let side = match mix {
-        Mix::RandRead => "read",
-        Mix::RandWrite => "write",
-    };
-    let side = json.get("jobs")?.get(0)?.get(side)?;
+    let side = json.get("jobs")?.get(0)?.get(if writes { "write" } else { "read" })?;
     line.set("items_per_second", side.get("iops")?.as_f64()?);
     let latency = side.get("lat_ns")?.get("percentile")?;
     for (metric, percent) in
@@ -100,10 +94,10 @@ mod tests {
         let text = r#"note: something
 { "fio version": "fio-3.33", "jobs": [ { "jobname": "job", "read": { "iops": 12345.5, "lat_ns": {
 "min": 1, "percentile": { "50.000000": 100, "99.000000": 200, "99.900000": 300 } } } } ] }"#;
-        let line = parse(text, Mix::RandRead, Line::new("file/randread/1/1", "fio")).unwrap();
+        let line = parse(text, false, Line::new("file/randread/1/1", "fio")).unwrap();
         assert_eq!(line.metrics["items_per_second"], 12345.5);
         assert_eq!(line.metrics["latency_p99"], 200.0);
-        assert_eq!(parse(text, Mix::RandWrite, Line::new("x", "fio")), None);
-        assert_eq!(parse("no", Mix::RandRead, Line::new("x", "fio")), None);
+        assert_eq!(parse(text, true, Line::new("x", "fio")), None);
+        assert_eq!(parse("no", false, Line::new("x", "fio")), None);
     }
 }

@@ -8,53 +8,70 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Mutex, Parker, time};
 use corewise_topology::Machine;
 
-use crate::blockmq::case::{Class, Hold};
-use crate::blockmq::job::Job;
+use crate::bench::{Workload, count, variants};
+use crate::blockmq::base;
 use crate::blockmq::recheck::Run;
-use crate::blockmq::setup::Setup;
+use crate::blockmq::setup::{Class, Setup};
 use crate::blockmq::stream::{Plan, Stream};
 use crate::error::BenchError;
+use crate::job::Job;
 use crate::line::Line;
 use crate::meter::{between, percentiles, sleep_exactly};
-use crate::process::Job as _;
+
+/// How one queue is held: no dispatch, or nobody inside; while requests come and go, or idle.
+pub(super) const HOLD: Workload = Workload {
+    fits: |parts| matches!(parts, ["quiesce" | "freeze", "idle" | "load"]),
+    cases: |_| {
+        ["quiesce/idle", "quiesce/load", "freeze/idle", "freeze/load"].map(str::to_owned).into()
+    },
+    quick: |parts, _| parts[1] == "load",
+    numbers: |job, _, on| {
+        base(job, on);
+        job.items = on.pick(1_000, 200);
+    },
+    variants: |_, _| variants(&["corewise"], false),
+    run: |job, _| match job.runtime.as_str() {
+        "corewise" => one(job).map(Some),
+        _ => Ok(None),
+    },
+};
+
+/// Many queues, one of which has requests that come and go: disks of one controller.
+pub(super) const QUIESCE_ALL: Workload = Workload {
+    fits: |parts| matches!(parts, ["quiesce_all", queues] if count(queues)),
+    cases: |_| [4, 16, 64].map(|queues| format!("quiesce_all/{queues}")).into(),
+    quick: |parts, _| parts[1] == "16",
+    numbers: HOLD.numbers,
+    variants: |_, _| variants(&["corewise", "one_by_one"], false),
+    run: |job, _| many(job),
+};
 
 /// Completion threads of the device, and what a request costs them.
-const DEVICE: (u16, Duration) = (2, Duration::from_micros(1));
+const DEVICE: (usize, Duration) = (2, Duration::from_micros(1));
 
 /// Holds a queue so many times, while reads come and go or not.
-///
-/// # Errors
-/// The workload couldn't be run, or a read failed.
-pub fn one(job: &Job, hold: Hold, load: bool) -> Result<Line, BenchError> {
+fn one(job: &Job) -> Result<Line, BenchError> {
     let setup = setup()?;
     let queue = setup.queue();
-    let begin = || match hold {
-        Hold::Quiesce => queue.quiesce(),
-        Hold::Freeze => queue.freeze(),
-    };
+    let freezes = job.case.starts_with("freeze");
+    let begin = || if freezes { queue.freeze() } else { queue.quiesce() };
     let end = || {
-        let is_open = match hold {
-            Hold::Quiesce => queue.unquiesce(),
-            Hold::Freeze => queue.unfreeze(),
-        };
+        let is_open = if freezes { queue.unfreeze() } else { queue.unquiesce() };
         debug_assert_eq!(is_open, Ok(Released::Open), "nobody else holds it");
     };
-    repeat(job, &setup, load, begin, end)
+    repeat(job, &setup, job.case.ends_with("load"), begin, end)
 }
 
 /// Quiesces so many queues and lets them go, again and again, while reads come and go on the first of them: all
-/// with one fence and one wait, or one after the other. `None`: no such runtime.
-///
-/// # Errors
-/// The workload couldn't be run, or a read failed.
-pub fn many(job: &Job, queues: u16) -> Result<Option<Line>, BenchError> {
+/// with one fence and one wait, or one after the other.
+fn many(job: &Job) -> Result<Option<Line>, BenchError> {
     let quiesce: fn(&[&Queue]) = match job.runtime.as_str() {
         "corewise" => Queue::quiesce_all,
         "one_by_one" => |queues| queues.iter().for_each(|queue| queue.quiesce()),
         _ => return Ok(None),
     };
     let setup = setup()?;
-    let others: Vec<Arc<Queue>> = (1..queues).map(|_| setup.idle_queue()).collect();
+    let others: Vec<Arc<Queue>> = (1..job.part(1)).map(|_| setup.idle_queue()).collect();
     let all: Vec<&Queue> = std::iter::once(setup.queue()).chain(&others).map(Arc::as_ref).collect();
     let end = || {
         for queue in &all {
@@ -78,11 +95,11 @@ fn repeat(
     begin: impl Fn(),
     end: impl Fn(),
 ) -> Result<Line, BenchError> {
-    let in_flight = job.depth * u32::from(DEVICE.0);
+    let in_flight = job.depth * DEVICE.0 as u32;
     let plan = Plan { reads: u64::MAX / 4, bytes: job.bytes, in_flight, samples: 0 };
     let first = Arc::new(First::default());
     let stream = load.then(|| Stream::begin(setup.queue(), Arc::clone(&first), plan));
-    let gap = || Parker::new().park_timeout(Duration::from_micros(job.gap_us.into()));
+    let gap = || Parker::new().park_timeout(job.gap());
     let (mut held, mut resumed) = (Vec::new(), Vec::new());
     for _ in 0..job.items {
         gap();

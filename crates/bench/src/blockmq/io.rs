@@ -18,18 +18,18 @@ use corewise_sync::{Countdown, Mutex, Parker, sys};
 use corewise_topology::{CpuSet, Machine};
 use corewise_workqueue::{WorkerPools, Workqueue};
 
-use crate::blockmq::case::{Device, Load, Mix};
+use crate::bench::{NOT_SIMULATED, Workload, count, variants};
 use crate::blockmq::disk::Disk;
-use crate::blockmq::job::Job;
+use crate::blockmq::{base, fio};
 use crate::error::BenchError;
+use crate::job::Job;
 use crate::line::Line;
 use crate::meter::{Allocations, Meter, percentiles};
-use crate::process::Job as _;
 use crate::rng::Rng;
 use crate::start::Start;
 
 /// The runtime whose rings look for completions before they sleep.
-pub(super) const POLLING: &str = "corewise-polling";
+const POLLING: &str = "corewise-polling";
 /// For how long they do.
 const BUSY_POLL: Duration = Duration::from_micros(100);
 /// Bytes of the devices in memory.
@@ -39,25 +39,103 @@ const SAMPLES: usize = 1 << 20;
 /// So much shorter is the pass that warms up.
 pub(super) const WARM: u32 = 10;
 
-/// Runs a job on Corewise.
-///
-/// # Errors
-/// The workload couldn't be run, or a request failed.
-pub fn run(job: &Job, load: Load, allocations: Option<Allocations>) -> Result<Line, BenchError> {
-    let disk = (load.device == Device::File).then(Disk::find).transpose()?;
-    run_on(job, load, allocations, disk.as_ref())
+/// What is read and written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Device {
+    /// Nothing.
+    Null,
+    /// Memory.
+    Memory,
+    /// A file on a disk, past the page cache.
+    File,
 }
 
-/// The same, where a file is one on this disk.
-pub(super) fn run_on(
-    job: &Job,
-    load: Load,
-    allocations: Option<Allocations>,
-    disk: Option<&Disk>,
-) -> Result<Line, BenchError> {
+/// Random requests of one block each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Load {
+    /// To what.
+    pub(super) device: Device,
+    /// Writes, not reads.
+    pub(super) writes: bool,
+    /// In flight, for each job.
+    pub(super) depth: u16,
+    /// Jobs, which begin on a CPU each, in turn.
+    pub(super) jobs: u16,
+}
+
+impl Load {
+    pub(super) fn of(parts: &[&str]) -> Option<Load> {
+        let [device, mix, depth, jobs] = parts else { return None };
+        let device = match *device {
+            "null" => Device::Null,
+            "memory" => Device::Memory,
+            "file" => Device::File,
+            _ => return None,
+        };
+        let is_right = matches!(*mix, "randread" | "randwrite") && count(depth) && count(jobs);
+        let load = |depth, jobs| Load { device, writes: *mix == "randwrite", depth, jobs };
+        is_right.then_some(load(depth.parse().ok()?, jobs.parse().ok()?))
+    }
+
+    /// How many requests are in flight in all.
+    fn in_flight(self) -> u32 {
+        u32::from(self.depth) * u32::from(self.jobs)
+    }
+}
+
+/// The load of the headlines, behind its device.
+pub(super) const HEADLINE: &str = "randread/32/1";
+
+/// Requests in flight for each job, and jobs.
+const LOADS: [(u16, u16); 6] = [(1, 1), (32, 1), (128, 1), (1, 4), (32, 4), (128, 4)];
+
+/// Random reads and writes.
+pub(super) const WORKLOAD: Workload = Workload {
+    fits: |parts| Load::of(parts).is_some(),
+    cases: |_| {
+        let mut all = Vec::new();
+        for device in ["null", "memory", "file"] {
+            for mix in ["randread", "randwrite"] {
+                all.extend(LOADS.map(|(depth, jobs)| format!("{device}/{mix}/{depth}/{jobs}")));
+            }
+        }
+        all
+    },
+    quick: |parts, _| parts[1..].join("/") == HEADLINE && parts[0] != "memory",
+    numbers: |job, parts, on| {
+        base(job, on);
+        // Where allocations are counted; else it takes as long as it is told.
+        job.items = if parts[0] == "file" { 20_000 } else { 1_000_000 };
+    },
+    variants: |parts, _| {
+        let others = if parts[0] == "file" {
+            variants(&[POLLING, "fio"], false)
+        } else {
+            variants(&["fio"], false)
+        };
+        [variants(&["corewise"], true), others].concat()
+    },
+    run: |job, allocations| {
+        let Some(load) = Load::of(&job.parts()) else { return Ok(None) };
+        let is_file = load.device == Device::File;
+        match job.runtime.as_str() {
+            runtime if !sys::KERNEL_THREADS && (is_file || runtime == "fio") => {
+                Ok(Some(job.cannot(NOT_SIMULATED)))
+            }
+            "fio" => fio::run(job, load).map(Some),
+            "corewise" => run(job, load, allocations).map(Some),
+            POLLING if is_file => run(job, load, allocations).map(Some),
+            _ => Ok(None),
+        }
+    },
+};
+
+/// Runs a job on Corewise.
+fn run(job: &Job, load: Load, allocations: Option<Allocations>) -> Result<Line, BenchError> {
+    let disk = (load.device == Device::File).then(Disk::find).transpose()?;
     let machine = Machine::live()?;
     let mut meter = Meter::new(job.count, allocations);
-    let bench = match Bench::new(&machine, job, load, disk) {
+    let bench = match Bench::new(&machine, job, load, disk.as_ref()) {
         Err(BenchError::File(error)) if matches!(error.kind(), OpenErrorKind::NotDirect { .. }) => {
             return Ok(job.cannot(&error.to_string()));
         }
@@ -261,7 +339,7 @@ impl Plan {
     fn new(job: &Job, load: Load) -> Plan {
         let items = job.items.div_ceil(load.in_flight() as usize) as u64;
         let requests = if job.count { items } else { u64::MAX };
-        let length = Duration::from_millis(job.length_ms.into());
+        let length = Duration::from_millis(job.length_ms);
         Plan { load, bytes: job.bytes, requests, length, timed: false }
     }
 }
@@ -323,12 +401,12 @@ impl Lane {
         if self.plan.timed {
             self.began = Stamp::precise();
         }
-        let rq = match self.plan.load.mix {
-            Mix::RandRead => {
+        let rq = match self.plan.load.writes {
+            true => Request::write(offset, buffer),
+            false => {
                 buffer.clear();
                 Request::read_into(offset, bytes, buffer)
             }
-            Mix::RandWrite => Request::write(offset, buffer),
         };
         let target = Arc::clone(&self.target);
         target.0.submit(rq.on_complete(move |done| self.completed(done)));

@@ -1,16 +1,9 @@
 //! Workloads for the block layer, and what they are run on.
 //!
-//! As with [`workqueue`](crate::workqueue): a *case* ([`case`]) is a workload with what is varied
-//! of it, a *run* is one case on one runtime in a process of its own, asked for in the words
-//! `key=value` of a [`job`] and answered with one [`mod@crate::line`].
-//!
-//! 1. `setup`: a null device and its queue; [`stream`]: sequential reads; [`run`]: one run.
-//! 2. [`seqread`]: what runs cost where nothing is pending; [`recheck`]: its variants, of which one
-//!    has a [`pi_mutex`].
-//! 3. [`io`]: random reads and writes, on a [`disk`] for instance; [`fio`]: the same by fio.
-//! 4. [`hold`]: how long a quiesce and a freeze take, of one queue and of many.
-//! 5. [`tags`]: who takes tags and gives them back.
-//! 6. [`suite`]: what `corewise bench blockmq` runs, and the headlines.
+//! 1. `setup`: a null device and its queue; `stream`: sequential reads.
+//! 2. `seqread`: what runs cost where nothing is pending; `recheck`: its variants, of which one has a `pi_mutex`.
+//! 3. `io`: random reads and writes, on a [`disk`] for instance; `fio`: the same by fio.
+//! 4. `hold`: how long a quiesce and a freeze take, of one queue and of many; `tags`: threads that take tags.
 //!
 //! # The words
 //!
@@ -65,17 +58,57 @@
 //! while others run. Runtimes: `corewise`, a set of tags; `mutex_list`, a list of free ones behind a mutex, on which
 //! a thread that finds none sleeps. `latency_*`: of one take in 32.
 
-pub mod case;
 pub mod disk;
-pub mod fio;
-pub mod hold;
-pub mod io;
-pub mod job;
-pub mod pi_mutex;
-pub mod recheck;
-pub mod run;
-pub mod seqread;
+mod fio;
+mod hold;
+mod io;
+mod pi_mutex;
+mod recheck;
+mod seqread;
 mod setup;
-pub mod stream;
-pub mod suite;
-pub mod tags;
+mod stream;
+mod tags;
+
+use crate::bench::{Bench, On};
+use crate::job::Job;
+
+/// `corewise bench blockmq`. The headlines:
+///
+/// * `seqread_vs_before`: bytes per second that eight completion threads read, over those with a
+///   mutex that inherits priorities around the second look; of the best class that was measured.
+/// * `seqread_vs_unchecked`: the same over a queue that never looks again.
+/// * `file_iops_vs_fio`: random reads per second of a file, 32 in flight, over fio's.
+/// * `file_p99_vs_fio`: the 99th percentile of how long one takes, over fio's: less is better.
+/// * `overhead_ns_per_request`: what a request to a device that does nothing takes.
+/// * `allocations_per_item`: how often such a request allocates.
+pub static BENCH: Bench = Bench {
+    name: "blockmq",
+    words: "items bytes depth gap_us length_ms count",
+    workloads: &[seqread::WORKLOAD, io::WORKLOAD, hold::HOLD, hold::QUIESCE_ALL, tags::WORKLOAD],
+    counting: |_| (),
+    headlines: |pairs| {
+        let seqread = |other| {
+            let of = |class| pairs.over(&seqread::published(class), "bytes_per_second", other);
+            seqread::CLASSES.into_iter().find_map(of)
+        };
+        let case = |device: &str| format!("{device}/{}", io::HEADLINE);
+        let vs_fio = |metric| pairs.over(&case("file"), metric, "fio");
+        let of_null = |metric| {
+            let values = pairs.values(&case("null"), "corewise", metric)?;
+            pairs.ratio(Some(values), Some(&vec![1.0; values.len()]))
+        };
+        vec![
+            ("seqread_vs_before", seqread("before")),
+            ("seqread_vs_unchecked", seqread("unchecked")),
+            ("file_iops_vs_fio", vs_fio("items_per_second")),
+            ("file_p99_vs_fio", vs_fio("latency_p99")),
+            ("overhead_ns_per_request", of_null("overhead_ns_per_request")),
+            ("allocations_per_item", of_null("allocations_per_item")),
+        ]
+    },
+};
+
+/// What all cases have.
+fn base(job: &mut Job, on: &On) {
+    (job.depth, job.gap_us, job.length_ms) = (4, 1_000, on.pick(1_000, 400));
+}

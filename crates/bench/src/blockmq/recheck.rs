@@ -22,14 +22,14 @@ use corewise_sync::{Mutex, SpinLock};
 use crate::blockmq::pi_mutex::PiMutex;
 
 /// Runs hardware queues.
-pub trait Run: Send + Sync + 'static {
+pub(super) trait Run: Send + Sync + 'static {
     /// Runs one, if there is need.
     fn run(&self, queue: &Queue, hctx: usize);
 }
 
 /// Corewise's own: a fence.
 #[derive(Debug, Default)]
-pub struct Fenced;
+pub(super) struct Fenced;
 
 impl Run for Fenced {
     #[inline]
@@ -40,7 +40,7 @@ impl Run for Fenced {
 
 /// The second look under a lock of the queue.
 #[derive(Debug)]
-pub struct Under<L>(L);
+pub(super) struct Under<L>(L);
 
 impl<L: Lock> Default for Under<L> {
     fn default() -> Under<L> {
@@ -64,7 +64,7 @@ impl<L: Lock> Recheck for Under<L> {
 
 /// No second look: a request that races an unquiesce is stranded. It says what the second look costs.
 #[derive(Debug, Default)]
-pub struct Unchecked;
+pub(super) struct Unchecked;
 
 impl Run for Unchecked {
     #[inline]
@@ -81,7 +81,7 @@ impl Recheck for Unchecked {
 }
 
 /// A lock that guards nothing but the order.
-pub trait Lock: Send + Sync + 'static {
+pub(super) trait Lock: Send + Sync + 'static {
     /// A free one.
     fn make() -> Self;
 

@@ -5,17 +5,17 @@ use std::time::Duration;
 use corewise_sync::{Mutex, SpinLock, time};
 use corewise_topology::Machine;
 
-use crate::blockmq::case::Class;
-use crate::blockmq::job::Job;
+use crate::bench::{Workload, count, variants};
+use crate::blockmq::base;
 use crate::blockmq::pi_mutex::PiMutex;
 use crate::blockmq::recheck::{Fenced, Run, Unchecked, Under};
-use crate::blockmq::setup::{Setup, Starter, Urgent};
+use crate::blockmq::setup::{Class, Setup, Starter, Urgent};
 use crate::blockmq::stream::{Plan, Stream};
 use crate::calls::priority;
 use crate::error::BenchError;
+use crate::job::Job;
 use crate::line::Line;
 use crate::meter::{Allocations, Meter, percentiles};
-use crate::process::Job as _;
 
 /// How long the stream runs before anything is measured: long enough for a thread to be interrupted while it has the
 /// lock. In a run in which that happens to nobody no convoy begins, and `before` loses nothing.
@@ -23,49 +23,69 @@ const WARM: Duration = Duration::from_millis(200);
 /// How many runs of the hardware queue are noted at most, each four bytes.
 const SAMPLES: usize = 1 << 22;
 
-/// What is varied.
-#[derive(Debug, Clone, Copy)]
-pub struct Threads {
-    /// Completion threads.
-    pub threads: u16,
-    /// What completing a request costs.
-    pub cost: Duration,
-    /// How they are scheduled.
-    pub class: Class,
+/// Completion threads: those of the published machine first.
+const THREADS: [u32; 5] = [8, 1, 2, 4, 16];
+/// What completing a request costs, in nanoseconds of CPU time: the one that is taken where nothing else is said first.
+const COSTS: [u32; 4] = [1_000, 500, 2_000, 5_000];
+/// How threads are scheduled, in the order in which headlines take them.
+pub(super) const CLASSES: [&str; 3] = ["fifo", "ordinary", "alone"];
+
+/// The published case, as far as it is known: eight threads.
+pub(super) fn published(class: &str) -> String {
+    format!("seqread/{}/{}/{class}", THREADS[0], COSTS[0])
 }
 
-/// Runs a job on one of the variants; `None` where there is none of that name.
-///
-/// # Errors
-/// The workload couldn't be run, or a read failed.
-pub fn run(
-    job: &Job,
-    threads: Threads,
-    allocations: Option<Allocations>,
-) -> Result<Option<Line>, BenchError> {
-    if threads.class.is_real_time() && !priority::may_be_real_time() {
-        return Ok(Some(job.cannot("real-time priorities aren't permitted here")));
-    }
-    Ok(Some(match job.runtime.as_str() {
-        "corewise" => measure::<Fenced>(job, threads, allocations)?,
-        "before" => measure::<Under<PiMutex>>(job, threads, allocations)?,
-        "spin" => measure::<Under<SpinLock<()>>>(job, threads, allocations)?,
-        "mutex" => measure::<Under<Mutex<()>>>(job, threads, allocations)?,
-        "unchecked" => measure::<Unchecked>(job, threads, allocations)?,
-        _ => return Ok(None),
-    }))
-}
+/// The published regression.
+pub(super) const WORKLOAD: Workload = Workload {
+    fits: |parts| match parts {
+        ["seqread", threads, cost, class] => {
+            count(threads) && cost.parse::<u32>().is_ok() && CLASSES.contains(class)
+        }
+        _ => false,
+    },
+    cases: |on| {
+        let best = CLASSES[usize::from(!on.urgent)];
+        let mut all = vec![published(best)];
+        all.extend(THREADS[1..].iter().map(|n| format!("seqread/{n}/{}/{best}", COSTS[0])));
+        all.extend(COSTS[1..].iter().map(|cost| format!("seqread/{}/{cost}/{best}", THREADS[0])));
+        all.extend(CLASSES[1..].iter().filter(|_| on.urgent).map(|class| published(class)));
+        all
+    },
+    quick: |parts, on| parts.join("/") == published(CLASSES[usize::from(!on.urgent)]),
+    numbers: |job, _, on| {
+        base(job, on);
+        // Where allocations are counted; else it takes as long as it is told.
+        (job.items, job.length_ms) = (20_000, on.pick(1_000, 200));
+    },
+    variants: |_, _| variants(&["corewise", "before", "mutex", "spin", "unchecked"], true),
+    run: |job, allocations| {
+        let class = Class::of(job.parts()[3]);
+        if class.is_real_time() && !priority::may_be_real_time() {
+            return Ok(Some(job.cannot("real-time priorities aren't permitted here")));
+        }
+        let measure = match job.runtime.as_str() {
+            "corewise" => measure::<Fenced>,
+            "before" => measure::<Under<PiMutex>>,
+            "spin" => measure::<Under<SpinLock<()>>>,
+            "mutex" => measure::<Under<Mutex<()>>>,
+            "unchecked" => measure::<Unchecked>,
+            _ => return Ok(None),
+        };
+        measure(job, class, allocations).map(Some)
+    },
+};
 
 fn measure<R: Run + Default>(
     job: &Job,
-    threads: Threads,
+    class: Class,
     allocations: Option<Allocations>,
 ) -> Result<Line, BenchError> {
     let machine = Machine::live()?;
     let mut meter = Meter::new(job.count, allocations);
-    let setup = Setup::new(&machine, threads.threads, threads.cost, threads.class)?;
-    let _starter = Starter::new(threads.class);
-    let in_flight = job.depth * u32::from(threads.threads);
+    let (threads, cost) = (job.part(1), Duration::from_nanos(job.part(2).into()));
+    let setup = Setup::new(&machine, threads as usize, cost, class)?;
+    let _starter = Starter::new(class);
+    let in_flight = job.depth * threads;
     let plan = Plan { reads: u64::MAX / 4, bytes: job.bytes, in_flight, samples: 0 };
     let begin = |plan| Stream::begin(setup.queue(), R::default(), plan);
     if job.count {
@@ -81,11 +101,11 @@ fn measure<R: Run + Default>(
         meter.finish(&mut line);
         return Ok(line);
     }
-    let urgent = (threads.class == Class::Fifo).then(|| Urgent::new(&machine)).transpose()?;
+    let urgent = (class == Class::Fifo).then(|| Urgent::new(&machine)).transpose()?;
     let stream = begin(Plan { samples: SAMPLES / in_flight as usize, ..plan });
     stream.watch(WARM);
     drop(urgent);
-    let length = Duration::from_millis(job.length_ms.into());
+    let length = Duration::from_millis(job.length_ms);
     meter.pass_of(|| Ok(stream.watch(length)))?;
     stream.time();
     let (_, took) = stream.watch(length / 2);

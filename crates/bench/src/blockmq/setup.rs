@@ -12,7 +12,6 @@ use corewise_sync::{Parker, time};
 use corewise_topology::{CpuSet, Machine};
 use corewise_workqueue::{WorkerPools, Workqueue};
 
-use crate::blockmq::case::Class;
 use crate::calls::priority;
 use crate::error::BenchError;
 use crate::meter::sleep_exactly;
@@ -33,6 +32,33 @@ const STEPS_PER_US: u128 = 900;
 const URGENT: (u8, Duration, Duration) =
     (80, Duration::from_micros(200), Duration::from_micros(20));
 
+/// How threads are scheduled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// By a real-time priority (SCHED_FIFO), as interrupt threads are. Before anything is measured, a task of a
+    /// higher priority runs on each CPU 20 of each 200 µs, and interrupts them.
+    Fifo,
+    /// As [`Class::Fifo`], without them.
+    Alone,
+    /// As any others: where no real-time priority may be had, and to compare.
+    Ordinary,
+}
+
+impl Class {
+    pub(crate) fn of(name: &str) -> Class {
+        match name {
+            "fifo" => Class::Fifo,
+            "alone" => Class::Alone,
+            _ => Class::Ordinary,
+        }
+    }
+
+    /// Whether completion threads have a real-time priority.
+    pub(crate) fn is_real_time(self) -> bool {
+        self != Class::Ordinary
+    }
+}
+
 /// A queue over a null device, and the workers that run it.
 ///
 /// Within this crate only: the device leaves the memory of reads as it is, and [`Stream`](super::stream::Stream)
@@ -52,7 +78,7 @@ impl Setup {
     /// The queue or a thread couldn't be made.
     pub(crate) fn new(
         machine: &Machine,
-        threads: u16,
+        threads: usize,
         cost: Duration,
         class: Class,
     ) -> Result<Setup, BenchError> {
@@ -71,19 +97,19 @@ impl Setup {
         // SAFETY: a stream reads into buffers that were zeroed, and nobody else reads.
         let options = unsafe { NullOptions::new(SIZE).leave_reads() }
             .work(u32::try_from(steps).unwrap_or(u32::MAX))
-            .completion_threads(threads.into())
+            .completion_threads(threads)
             .in_turn(BATCH)
-            .hw_queues(threads.into())
+            .hw_queues(threads)
             .at_thread_start(at_start);
         let device = Null::with(options).map_err(BenchError::Thread)?;
-        let machine = match machine.online().len() < threads.into() {
+        let machine = match machine.online().len() < threads {
             true => Machine::synthetic(&format!("core:{threads} pu:1"))?,
             false => machine.clone(),
         };
         let pools = WorkerPools::new(&machine);
         let wq = Workqueue::builder("blockmq").build(&pools)?;
         let queue = Queue::builder(&machine, Arc::new(device))
-            .hw_queues(HwQueues::Count(threads.into()))
+            .hw_queues(HwQueues::Count(threads))
             .build(&wq);
         Ok(Setup { queue: Some(queue), machine, wq, pools })
     }

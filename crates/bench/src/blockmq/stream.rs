@@ -17,7 +17,7 @@ use crate::meter::between;
 
 /// What is read, and how.
 #[derive(Debug, Clone, Copy)]
-pub struct Plan {
+pub(super) struct Plan {
     /// Reads in all; those in flight when they are used up are waited for.
     pub reads: u64,
     /// Bytes of each.
@@ -29,7 +29,7 @@ pub struct Plan {
 }
 
 /// A stream of reads.
-pub struct Stream<R> {
+pub(super) struct Stream<R> {
     queue: Arc<Queue>,
     run: R,
     plan: Plan,
@@ -56,7 +56,7 @@ struct Lane<R>(Arc<Stream<R>>);
 impl<R: Run> Stream<R> {
     /// Begins to read. The caller's thread must not be kept from its CPU by completion threads before all
     /// are in flight.
-    pub fn begin(queue: &Arc<Queue>, run: R, plan: Plan) -> Arc<Stream<R>> {
+    pub(super) fn begin(queue: &Arc<Queue>, run: R, plan: Plan) -> Arc<Stream<R>> {
         let mut hctx_of = Vec::new();
         for hctx in 0..queue.hw_queues() {
             for &cpu in queue.hctx_cpus(hctx) {
@@ -88,7 +88,7 @@ impl<R: Run> Stream<R> {
 
     /// Sleeps for so long, and until some of those in flight have been completed that were begun meanwhile: how many
     /// were begun, and in which time.
-    pub fn watch(&self, length: Duration) -> (usize, Duration) {
+    pub(super) fn watch(&self, length: Duration) -> (usize, Duration) {
         let begun = || self.next.load(Ordering::Relaxed);
         let (before, began) = (begun(), time::now());
         loop {
@@ -101,12 +101,12 @@ impl<R: Run> Stream<R> {
     }
 
     /// Notes from now on how long each run of the hardware queue takes. The clock costs as much as some of them.
-    pub fn time(&self) {
+    pub(super) fn time(&self) {
         self.timed.store(true, Ordering::Relaxed);
     }
 
     /// Begins no more of them.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         // More than any stream reads, and far from where a number overflows.
         self.next.store(u64::MAX / 2, Ordering::Relaxed);
     }
@@ -116,7 +116,7 @@ impl<R: Run> Stream<R> {
     ///
     /// # Errors
     /// A read failed.
-    pub fn wait(&self) -> Result<Vec<u32>, BenchError> {
+    pub(super) fn wait(&self) -> Result<Vec<u32>, BenchError> {
         self.ended.wait();
         match self.failed.load(Ordering::Relaxed) {
             true => Err(BenchError::WrongAnswer),

@@ -6,12 +6,39 @@ use std::time::Duration;
 use corewise_blockmq::TagSet;
 use corewise_sync::{Condvar, Mutex, thread, time};
 
-use crate::blockmq::job::Job;
+use crate::bench::{Workload, count, variants};
+use crate::blockmq::base;
 use crate::error::BenchError;
+use crate::job::Job;
 use crate::line::Line;
 use crate::meter::{Allocations, Meter, between, percentiles};
-use crate::process::Job as _;
 use crate::start::together;
+
+/// Submitters and tags: plenty of tags, then fewer than submitters.
+const TAGS: [(u32, u32); 7] = [(1, 128), (2, 128), (4, 128), (8, 128), (16, 128), (4, 2), (16, 4)];
+
+/// So many submitters on so many tags.
+pub(super) const WORKLOAD: Workload = Workload {
+    fits: |parts| matches!(parts, ["tags", submitters, depth] if count(submitters) && count(depth)),
+    cases: |_| TAGS.map(|(submitters, depth)| format!("tags/{submitters}/{depth}")).into(),
+    quick: |parts, _| parts[1] == "4",
+    numbers: |job, _, on| {
+        base(job, on);
+        job.items = match job.part(2) < job.part(1) {
+            true => on.pick(50_000, 20_000),
+            false => on.pick(2_000_000, 500_000),
+        };
+    },
+    variants: |_, _| variants(&["corewise", "mutex_list"], false),
+    run: |job, allocations| {
+        let (submitters, depth) = (job.part(1) as usize, job.part(2));
+        match job.runtime.as_str() {
+            "corewise" => measure(job, &TagSet::new(depth, submitters), allocations).map(Some),
+            "mutex_list" => measure(job, &FreeList::new(depth), allocations).map(Some),
+            _ => Ok(None),
+        }
+    },
+};
 
 /// Tags that a submitter has in flight at most.
 const IN_FLIGHT: u32 = 4;
@@ -78,31 +105,12 @@ impl Tags for FreeList {
     }
 }
 
-/// Runs it: so many submitters on so many tags. `None`: no such runtime.
-///
-/// # Errors
-/// A thread couldn't be started, or panicked.
-pub fn run(
-    job: &Job,
-    submitters: u16,
-    depth: u32,
-    allocations: Option<Allocations>,
-) -> Result<Option<Line>, BenchError> {
-    let cpus = usize::from(submitters);
-    match job.runtime.as_str() {
-        "corewise" => measure(job, &TagSet::new(depth, cpus), cpus, depth, allocations).map(Some),
-        "mutex_list" => measure(job, &FreeList::new(depth), cpus, depth, allocations).map(Some),
-        _ => Ok(None),
-    }
-}
-
 fn measure<T: Tags>(
     job: &Job,
     tags: &T,
-    submitters: usize,
-    depth: u32,
     allocations: Option<Allocations>,
 ) -> Result<Line, BenchError> {
+    let (submitters, depth) = (job.part(1) as usize, job.part(2));
     let mut meter = Meter::new(job.count, allocations);
     let each = job.items.div_ceil(submitters);
     // Never so many that all wait for each other with some in hand.

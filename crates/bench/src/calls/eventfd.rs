@@ -4,8 +4,8 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::thread;
 
+use corewise_sync::thread;
 use corewise_topology::{CpuSet, Machine};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, retry_on_intr, write};
@@ -13,6 +13,7 @@ use rustix::io::{read, retry_on_intr, write};
 use crate::calls::priority;
 use crate::calls::roundtrip::Caller;
 use crate::error::BenchError;
+use crate::start::pinned;
 
 /// The real-time priority of the threads that are called: what Corewise's call targets ask for.
 pub const TARGET_PRIORITY: u8 = 50;
@@ -41,24 +42,15 @@ impl Eventfd {
     pub fn new(machine: &Machine, cpu: u32) -> Result<Eventfd, BenchError> {
         let file = || eventfd(0, EventfdFlags::empty()).map_err(|e| BenchError::Thread(e.into()));
         let files = Arc::new(Files { question: file()?, answer: file()? });
-        let (theirs, machine) = (Arc::clone(&files), machine.clone());
-        let body = move || {
-            let pinned = machine.pin_current_thread(&CpuSet::from_iter([cpu]));
+        let theirs = Arc::clone(&files);
+        let thread = pinned(machine, "eventfd", Some(CpuSet::from_iter([cpu])), move || {
             // Where it isn't allowed, call targets haven't it either.
             let _ = priority::real_time(TARGET_PRIORITY);
-            // The first answer says whether it is in its place.
-            put(&theirs.answer, if pinned.is_ok() { 1 } else { 2 });
             while let Some(number) = get(&theirs.question).filter(|number| *number != END) {
                 put(&theirs.answer, number + 1);
             }
-        };
-        let thread = thread::Builder::new().name("eventfd".to_owned()).spawn(body);
-        let thread = Some(thread.map_err(BenchError::Thread)?);
-        let eventfd = Eventfd { files, thread };
-        match get(&eventfd.files.answer) {
-            Some(1) => Ok(eventfd),
-            _ => Err(BenchError::Thread(std::io::Error::other("it can't be pinned"))),
-        }
+        })?;
+        Ok(Eventfd { files, thread: Some(thread) })
     }
 }
 

@@ -7,37 +7,45 @@ use corewise_smp::Smp;
 use corewise_sync::{Completion, hint, time};
 use corewise_topology::{CpuSet, Machine};
 
-use crate::calls::case::Load;
-use crate::calls::job::Job;
-use crate::calls::variants::targets;
+use crate::bench::{Workload, variants};
+use crate::calls::{base, targets};
 use crate::error::BenchError;
+use crate::job::Job;
 use crate::line::Line;
 use crate::meter::Meter;
-use crate::process::Job as _;
 use crate::start::together;
 
+/// From one caller who doesn't wait, or from several at the same time who wait, each for its own.
+pub(super) const WORKLOAD: Workload = Workload {
+    fits: |parts| matches!(parts, ["load", "burst" | "waiters"]),
+    cases: |_| ["load/burst", "load/waiters"].map(str::to_owned).into(),
+    quick: |_, _| true,
+    numbers: |job, _, on| {
+        base(job, on);
+        job.items = on.pick(100_000, 20_000);
+    },
+    variants: |_, _| variants(&["corewise"], true),
+    run: |job, allocations| match job.runtime.as_str() {
+        "corewise" => {
+            run(job, &Machine::live()?, &mut Meter::new(job.count, allocations)).map(Some)
+        }
+        _ => Ok(None),
+    },
+};
+
 /// Calls of a burst.
-pub const BURST: usize = 1_000;
+const BURST: usize = 1_000;
 /// Callers that wait, at the same time.
-pub const WAITERS: usize = 8;
+const WAITERS: usize = 8;
 /// What a called function does.
 const WORK: Duration = Duration::from_micros(2);
 
-/// Runs the workload.
-///
-/// # Errors
-/// A thread couldn't be started or pinned, or a call was refused.
-pub fn run(
-    job: &Job,
-    machine: &Machine,
-    load: Load,
-    meter: &mut Meter,
-) -> Result<Line, BenchError> {
+fn run(job: &Job, machine: &Machine, meter: &mut Meter) -> Result<Line, BenchError> {
     let smp = targets(machine)?;
     let wakeups = || smp.cpu_stats(job.server_cpu).map_or(0, |stats| stats.wakeups);
-    let pass = |items: usize| match load {
-        Load::Burst => bursts(job, machine, &smp, items),
-        Load::Waiters => waiters(job, machine, &smp, items),
+    let pass = |items: usize| match job.case == "load/burst" {
+        true => bursts(job, machine, &smp, items),
+        false => waiters(job, machine, &smp, items),
     };
     pass(job.items.div_ceil(10))?;
     let mut line = job.line();
@@ -94,7 +102,7 @@ fn clients(
 ) -> Result<Duration, BenchError> {
     let names: Vec<String> = (0..count).map(|number| format!("client/{number}")).collect();
     let spans = together(&names, |number, start| {
-        if let Err(error) = machine.pin_current_thread(&CpuSet::from_iter([job.client_cpu])) {
+        if let Err(error) = machine.pin_current_thread(&CpuSet::from_iter([job.client()])) {
             start.abort();
             return Err(error.into());
         }
@@ -115,26 +123,5 @@ fn work() {
     let until = time::now() + WORK;
     while time::now() < until {
         hint::spin_loop();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::calls::case::Case;
-    use crate::words::Effort;
-
-    #[test]
-    fn all_calls_are_run_and_wake_ups_counted() {
-        let machine = Machine::synthetic("core:2 pu:1").unwrap();
-        for load in Load::ALL {
-            let case = Case::Load(load);
-            let job = Job::new(case, "corewise", &machine.online(), Effort::Quick);
-            let job = Job { items: 2_003, ..job };
-            let line = run(&job, &machine, load, &mut Meter::new(false, None)).unwrap();
-            let woken = line.metrics["wakeups_per_1000"];
-            assert!((0.0..=1_000.0).contains(&woken), "{woken}");
-            assert!(line.metrics["items_per_second"] > 0.0);
-        }
     }
 }

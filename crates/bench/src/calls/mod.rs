@@ -1,13 +1,7 @@
 //! Workloads for cross-CPU calls, and what they are run on.
 //!
-//! As with [`workqueue`](crate::workqueue): a *case* ([`case`]) is a workload with what is varied
-//! of it, a *run* is one case on one runtime in a process of its own, asked for in the words
-//! `key=value` of a [`job`] and answered with one [`mod@crate::line`].
-//!
-//! 1. [`roundtrip`]: the trait that callers have, how they are measured, and [`run`]: one run.
-//! 2. [`eventfd`]: the floor of a round trip; [`variants`]: Corewise's calls.
-//! 3. [`priority`]: of threads, and how long one was ready to run and didn't.
-//! 4. [`held`]: how long urgent tasks wait for their cores while others wait for calls.
+//! [`roundtrip`] has the trait that callers have, and how they are measured; [`eventfd`] is the floor of a round trip,
+//! [`priority`] is of threads, and how long one was ready to run and didn't.
 //!
 //! # The words
 //!
@@ -29,7 +23,7 @@
 //!
 //! # The cases
 //!
-//! **`held_span/WAY`**: for `length_ms`; see [`held`]. WAY is how a core is held and wanted:
+//! **`held_span/WAY`**: for `length_ms`; see `held`. WAY is how a core is held and wanted:
 //! `priority`, or `lock` where no real-time priority may be had. `held_*`: the longest waits of an
 //! urgent task in `interval_ms` on one CPU, over all intervals and CPUs. `calls_per_second`: of all
 //! callers. Runtimes: `before`, `corewise`, and `idle`, which has no callers.
@@ -41,7 +35,7 @@
 //! `latency_*`: from before the call until the answer is there.
 //!
 //! **`reads`**: one reads a value all the time on `client_cpu`, another replaces it every `gap_us` on
-//! `server_cpu`; see [`reads`]. Runtimes: `corewise` (its read-mostly cell), `arc_swap`, `rwlock`.
+//! `server_cpu`. Runtimes: `corewise` (its read-mostly cell), `arc_swap`, `rwlock`.
 //!
 //! **`load/burst`, `load/waiters`**: `items` calls to `server_cpu` whose functions take 2 µs each: from
 //! one client who sends a thousand and waits for the last to have run, or from eight that wait for
@@ -51,14 +45,81 @@
 //! first, and the answer is the sum of theirs. **`broadcast/synthetic/N`**: the same on a made-up
 //! machine with so many CPUs, whose threads share those that there are.
 
-pub mod case;
 pub mod eventfd;
-pub mod held;
-pub mod job;
-pub mod load;
+mod held;
+mod load;
 pub mod priority;
-pub mod reads;
+mod reads;
 pub mod roundtrip;
-pub mod run;
-pub mod suite;
-pub mod variants;
+
+use corewise_smp::{Priority, Smp, StartError};
+use corewise_topology::Machine;
+
+use crate::bench::{Bench, On, worst};
+use crate::job::Job;
+
+/// `corewise bench calls`. The headlines: the longest waits of urgent tasks over those of the old design, and a call
+/// and its answer over a ping, hot or cold, where that is worse. Less is better in both.
+pub static BENCH: Bench = Bench {
+    name: "calls",
+    words: "items gap_us client_cpu server_cpu length_ms tick_us interval_ms seed count",
+    workloads: &[
+        held::WORKLOAD,
+        roundtrip::WORKLOAD,
+        roundtrip::BROADCAST,
+        load::WORKLOAD,
+        reads::WORKLOAD,
+    ],
+    counting: |job| (job.gap_us, job.length_ms) = (0, job.length_ms.min(100)),
+    headlines: |pairs| {
+        let ways = ["held_span/priority", "held_span/lock"];
+        let held = ways.iter().find_map(|way| pairs.over(way, "held_p99", "before"));
+        let paces = ["roundtrip/hot", "roundtrip/cold"];
+        let round =
+            worst(paces.iter().filter_map(|pace| pairs.over(pace, "latency_p50", "eventfd")));
+        vec![("held_span_p99_vs_before", held), ("roundtrip_p50_vs_eventfd", round)]
+    },
+};
+
+/// What all cases have.
+fn base(job: &mut Job, on: &On) {
+    // The first CPU is where others' work lands most often: interrupts, for one. It disturbs
+    // the client less than those that wait for it.
+    (job.client_cpu, job.server_cpu) = (on.cpus.last(), on.cpus.first().unwrap_or(0));
+    job.length_ms = on.pick(6_000, 1_500);
+}
+
+/// Call targets as they are measured: ahead of ordinary work, as the peers' threads that a broadcast
+/// or an interrupt is compared with; on a synthetic machine, whose threads share the real CPUs, plain.
+fn targets(machine: &Machine) -> Result<Smp, StartError> {
+    let priority =
+        if machine.is_synthetic() { Priority::Plain } else { Priority::OF_INTERRUPT_THREADS };
+    Smp::builder(machine).priority(priority).build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::Effort;
+    use corewise_topology::Topology;
+
+    /// A short run of a case, on a machine with so many CPUs.
+    pub(super) fn job(case: &str, cpus: u32) -> Job {
+        let topology = Topology::synthetic(&format!("core:{cpus} pu:1")).unwrap();
+        BENCH.job(case, "x", &On::made_up(&topology, Effort::Quick))
+    }
+
+    #[test]
+    fn broadcasts_double_until_all_are_called() {
+        let sizes = |cpus: u32| {
+            let topology = Topology::synthetic(&format!("core:{cpus} pu:1")).unwrap();
+            let cases = BENCH.cases(&On::made_up(&topology, Effort::Full));
+            let sizes =
+                cases.iter().filter_map(|case| case.strip_prefix("broadcast/")?.parse().ok());
+            sizes.collect::<Vec<u32>>()
+        };
+        assert_eq!(sizes(12), [1, 2, 4, 8, 12]);
+        assert_eq!(sizes(2), [1, 2]);
+        assert_eq!(sizes(1), [1]);
+    }
+}

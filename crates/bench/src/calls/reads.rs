@@ -3,22 +3,36 @@
 
 use std::hint::black_box;
 use std::sync::RwLock;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::epoch::ReadMostly;
-use corewise_sync::{fence, thread, time};
+use corewise_sync::{fence, sys, thread, time};
 use corewise_topology::{CpuSet, Machine};
 
-use crate::calls::job::Job;
+use crate::bench::{NOT_SIMULATED, Workload, variants};
+use crate::calls::base;
 use crate::error::BenchError;
+use crate::job::Job;
 use crate::line::Line;
 use crate::meter::{between, percentiles, sleep_exactly};
-use crate::process::Job as _;
+use crate::start::alone;
 
-/// What a run can be on: Corewise's cell, the one of the arc-swap crate, a lock.
-pub const READS: [&str; 3] = ["corewise", "arc_swap", "rwlock"];
+/// On Corewise's cell, the one of the arc-swap crate, a lock.
+pub(super) const WORKLOAD: Workload = Workload {
+    fits: |parts| parts == ["reads"],
+    cases: |_| vec!["reads".to_owned()],
+    quick: |_, _| true,
+    numbers: |job, _, on| {
+        base(job, on);
+        (job.items, job.gap_us) = (on.pick(20_000_000, 4_000_000), 1_000);
+    },
+    variants: |_, _| variants(&["corewise", "arc_swap", "rwlock"], false),
+    run: |job, _| match job.runtime.as_str() {
+        "arc_swap" | "rwlock" if !sys::KERNEL_THREADS => Ok(Some(job.cannot(NOT_SIMULATED))),
+        _ => run(job, &Machine::live()?),
+    },
+};
 
 /// Reads between two looks at the clock.
 const BATCH: usize = 1_000;
@@ -69,14 +83,10 @@ fn sum(value: &Value) -> u64 {
     value[0] + value[15]
 }
 
-/// Runs a job on one of [`READS`]: a reader that is pinned to `client_cpu` reads `items` times, rounded up to
+/// A reader that is pinned to `client_cpu` reads `items` times, rounded up to
 /// batches of 1000, while a writer that is pinned to `server_cpu` replaces the value every `gap_us`
-/// (0: back to back). `read_*`: of the batches, divided by 1000. `replace_p50`: of the writer's calls. `None`: no
-/// such runtime.
-///
-/// # Errors
-/// A thread couldn't be started or pinned, panicked, or read what belongs to two values.
-pub fn run(job: &Job, machine: &Machine) -> Result<Option<Line>, BenchError> {
+/// (0: back to back). `read_*`: of the batches, divided by 1000. `replace_p50`: of the writer's calls.
+fn run(job: &Job, machine: &Machine) -> Result<Option<Line>, BenchError> {
     let first = [1; 16];
     let shared: Box<dyn Measured> = match job.runtime.as_str() {
         "corewise" => {
@@ -92,7 +102,7 @@ pub fn run(job: &Job, machine: &Machine) -> Result<Option<Line>, BenchError> {
     let (reads, replaces) = thread::scope(|scope| {
         let writer = thread::Builder::new().name("writer".to_owned());
         let writer = writer.spawn_scoped(scope, || write(&*shared, job, machine, &over));
-        let reads = read(&*shared, job, machine, scope);
+        let reads = read(&*shared, job, machine);
         over.store(true, Ordering::Relaxed);
         let writer = writer.map_err(BenchError::Thread)?;
         let replaces = writer.join().unwrap_or(Err(BenchError::Panicked))?;
@@ -122,14 +132,9 @@ impl<S: Shared> Measured for S {
     }
 }
 
-fn read<'scope>(
-    shared: &'scope dyn Measured,
-    job: &'scope Job,
-    machine: &'scope Machine,
-    scope: &'scope thread::Scope<'scope, '_>,
-) -> Result<Vec<u64>, BenchError> {
-    let reader = thread::Builder::new().name("reader".to_owned()).spawn_scoped(scope, || {
-        machine.pin_current_thread(&CpuSet::from_iter([job.client_cpu]))?;
+fn read(shared: &dyn Measured, job: &Job, machine: &Machine) -> Result<Vec<u64>, BenchError> {
+    alone("reader", || {
+        machine.pin_current_thread(&CpuSet::from_iter([job.client()]))?;
         let batches = job.items.div_ceil(BATCH);
         let mut samples = Vec::with_capacity(batches);
         for number in 0..batches + batches.div_ceil(10) {
@@ -143,8 +148,7 @@ fn read<'scope>(
             }
         }
         Ok(samples)
-    });
-    reader.map_err(BenchError::Thread)?.join().unwrap_or(Err(BenchError::Panicked))
+    })
 }
 
 fn write(
@@ -155,7 +159,7 @@ fn write(
 ) -> Result<Vec<u64>, BenchError> {
     machine.pin_current_thread(&CpuSet::from_iter([job.server_cpu]))?;
     sleep_exactly();
-    let gap = Duration::from_micros(job.gap_us.into());
+    let gap = job.gap();
     let mut samples = Vec::new();
     for number in 2.. {
         if over.load(Ordering::Relaxed) && !samples.is_empty() {
@@ -169,25 +173,4 @@ fn write(
         samples.push(between(before, time::now()));
     }
     Ok(samples)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::words::Effort;
-
-    #[test]
-    fn each_cell_is_read_and_replaced() {
-        let machine = Machine::live().unwrap();
-        let case = "roundtrip/cold".parse().unwrap();
-        for runtime in READS {
-            let job = Job::new(case, runtime, &machine.online(), Effort::Quick);
-            let job = Job { items: 20_000, gap_us: 1, ..job };
-            let line = run(&job, &machine).unwrap().unwrap();
-            assert!(line.metrics["read_p50"] <= line.metrics["read_p99"]);
-            assert!(line.metrics["replace_p50"] > 0.0);
-        }
-        let other = Job::new(case, "eventfd", &machine.online(), Effort::Quick);
-        assert_eq!(run(&other, &machine).unwrap(), None);
-    }
 }

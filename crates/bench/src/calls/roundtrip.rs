@@ -1,17 +1,83 @@
-//! One call and its answer, from a client that does nothing else meanwhile.
+//! One call and its answer, or that of many, from a client that does nothing else meanwhile.
 
-use std::time::Duration;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 
+use corewise_smp::Smp;
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::{hint, thread, time};
+use corewise_sync::{Parker, hint, sys, thread, time};
 use corewise_topology::{CpuSet, Machine};
 
-use crate::calls::case::{Case, Pace};
-use crate::calls::job::Job;
+use crate::bench::{NOT_SIMULATED, Workload, count, variants};
+use crate::calls::eventfd::Eventfd;
+use crate::calls::{base, targets};
 use crate::error::BenchError;
+use crate::job::Job;
 use crate::line::Line;
 use crate::meter::{Meter, between, percentiles, sleep_exactly};
-use crate::process::Job as _;
+use crate::start::alone;
+
+/// Back to back; after a pause in which everybody goes to sleep; and so, while the called CPU has ordinary work.
+pub(super) const WORKLOAD: Workload = Workload {
+    fits: |parts| matches!(parts, ["roundtrip", "hot" | "cold" | "busy"]),
+    cases: |_| ["hot", "cold", "busy"].map(|pace| format!("roundtrip/{pace}")).into(),
+    quick: |_, _| true,
+    numbers: |job, parts, on| {
+        base(job, on);
+        (job.items, job.gap_us) = match parts[1] {
+            "hot" => (on.pick(40_000, 8_000), 0),
+            _ => (on.pick(2_000, 300), 1_000),
+        };
+    },
+    variants: |_, _| variants(&["corewise", "corewise-future", "eventfd"], true),
+    run: |job, allocations| {
+        let machine = &Machine::live()?;
+        let meter = &mut Meter::new(job.count, allocations);
+        let one = || One::new(machine, job.server_cpu);
+        match job.runtime.as_str() {
+            "corewise" => run(job, machine, meter, one).map(Some),
+            "corewise-future" => run(job, machine, meter, || Ok(Awaited::new(one()?))).map(Some),
+            "eventfd" if !sys::KERNEL_THREADS => Ok(Some(job.cannot(NOT_SIMULATED))),
+            "eventfd" => {
+                run(job, machine, meter, || Eventfd::new(machine, job.server_cpu)).map(Some)
+            }
+            _ => Ok(None),
+        }
+    },
+};
+
+/// One call to so many CPUs; on a synthetic machine to threads that aren't pinned, more of them than there are CPUs.
+pub(super) const BROADCAST: Workload = Workload {
+    fits: |parts| match parts {
+        ["broadcast", cpus] | ["broadcast", "synthetic", cpus] => count(cpus),
+        _ => false,
+    },
+    cases: |on| {
+        let all = on.cpus.len();
+        // 1, 2, 4 and so on below all, and all.
+        let sizes = (0..).map(|n| 1 << n).take_while(|n| *n < all).chain([all]);
+        let synthetic = [2, 4, 8, 16, 32, 64].map(|cpus| format!("broadcast/synthetic/{cpus}"));
+        sizes.map(|cpus| format!("broadcast/{cpus}")).chain(synthetic).collect()
+    },
+    quick: |parts, on| parts[1] == on.cpus.len().to_string(),
+    numbers: |job, _, on| {
+        base(job, on);
+        (job.items, job.gap_us) = (on.pick(1_000, 150), 1_000);
+    },
+    variants: |parts, _| variants(&["corewise"], parts[1] != "synthetic"),
+    run: |job, allocations| {
+        let machine = &match job.parts()[1] {
+            "synthetic" => Machine::synthetic(&format!("core:{} pu:1", job.part(2)))?,
+            _ => Machine::live()?,
+        };
+        if job.runtime != "corewise" {
+            return Ok(None);
+        }
+        let cpus = called(job, machine)?;
+        let meter = &mut Meter::new(job.count, allocations);
+        run(job, machine, meter, || Many::new(machine, cpus)).map(Some)
+    },
+};
 
 /// What can have something done on another CPU, or on several.
 pub trait Caller {
@@ -35,23 +101,18 @@ pub fn run<C: Caller>(
     let mut line = job.line();
     let over = AtomicBool::new(false);
     let mut samples = thread::scope(|scope| {
-        if job.case == Case::RoundTrip(Pace::Busy) {
+        if job.case == "roundtrip/busy" {
             let busy = thread::Builder::new().name("busy".to_owned());
             let busy = busy.spawn_scoped(scope, || burn(machine, job.server_cpu, &over));
             drop(busy.map_err(BenchError::Thread)?);
         }
-        // The client has a thread of its own, so that the pinning ends with it.
-        let client = thread::Builder::new().name("client".to_owned());
-        let client = client.spawn_scoped(scope, || client_thread(job, machine, meter, start));
-        let samples = client
-            .map_err(BenchError::Thread)
-            .and_then(|client| client.join().unwrap_or(Err(BenchError::Panicked)));
+        let samples = alone("client", || client_thread(job, machine, meter, start));
         over.store(true, Ordering::Relaxed);
         samples
     })?;
     percentiles(&mut line, "latency", &mut samples, &[50.0, 99.0, 99.9]);
     meter.finish(&mut line);
-    if job.case == Case::RoundTrip(Pace::Busy) {
+    if job.case == "roundtrip/busy" {
         // Nearly all of it is the thread that burns the CPU.
         line.metrics.remove("cpu_per_item");
         line.metrics.remove("cpu_seconds");
@@ -64,8 +125,9 @@ pub fn run<C: Caller>(
 /// # Errors
 /// So many aren't online.
 pub fn called(job: &Job, machine: &Machine) -> Result<CpuSet, BenchError> {
-    let Case::Broadcast { cpus, .. } = job.case else {
-        return Ok(CpuSet::from_iter([job.server_cpu]));
+    let cpus: usize = match job.parts()[..] {
+        ["broadcast", .., cpus] => cpus.parse().unwrap_or(0),
+        _ => return Ok(CpuSet::from_iter([job.server_cpu])),
     };
     let called: CpuSet = machine.online().iter().take(cpus).collect();
     match called.len() == cpus {
@@ -80,11 +142,11 @@ fn client_thread<C: Caller>(
     meter: &mut Meter,
     start: impl FnOnce() -> Result<C, BenchError>,
 ) -> Result<Vec<u64>, BenchError> {
-    machine.pin_current_thread(&CpuSet::from_iter([job.client_cpu]))?;
+    machine.pin_current_thread(&CpuSet::from_iter([job.client()]))?;
     sleep_exactly();
     let mut caller = start()?;
     let answers = called(job, machine)?.len() as u64;
-    let gap = Duration::from_micros(job.gap_us.into());
+    let gap = job.gap();
     let mut samples = Vec::with_capacity(job.items);
     let mut number = 0;
     let mut calls = |samples: &mut Vec<u64>, count: usize| {
@@ -118,10 +180,76 @@ fn burn(machine: &Machine, cpu: u32, over: &AtomicBool) {
     }
 }
 
+/// Calls to one CPU, each waited for.
+struct One {
+    smp: Smp,
+    cpu: u32,
+}
+
+impl One {
+    fn new(machine: &Machine, cpu: u32) -> Result<One, BenchError> {
+        Ok(One { smp: targets(machine)?, cpu })
+    }
+}
+
+impl Caller for One {
+    fn call(&mut self, number: u64) -> u64 {
+        let answer = self.smp.call(self.cpu, move || number + 1);
+        answer.ok().and_then(|call| call.wait().ok()).unwrap_or(0)
+    }
+}
+
+/// Calls to one CPU, each awaited as a future, by a thread that is parked meanwhile.
+struct Awaited {
+    one: One,
+    parker: Parker,
+    waker: Waker,
+}
+
+impl Awaited {
+    fn new(one: One) -> Awaited {
+        let parker = Parker::new();
+        let waker = parker.waker();
+        Awaited { one, parker, waker }
+    }
+}
+
+impl Caller for Awaited {
+    fn call(&mut self, number: u64) -> u64 {
+        let Ok(mut call) = self.one.smp.call(self.one.cpu, move || number + 1) else { return 0 };
+        let mut context = Context::from_waker(&self.waker);
+        loop {
+            match Pin::new(&mut call).poll(&mut context) {
+                Poll::Ready(answer) => return answer.unwrap_or(0),
+                Poll::Pending => self.parker.park(),
+            }
+        }
+    }
+}
+
+/// Calls to several CPUs at once, waited for together.
+struct Many {
+    smp: Smp,
+    cpus: CpuSet,
+}
+
+impl Many {
+    fn new(machine: &Machine, cpus: CpuSet) -> Result<Many, BenchError> {
+        Ok(Many { smp: targets(machine)?, cpus })
+    }
+}
+
+impl Caller for Many {
+    fn call(&mut self, number: u64) -> u64 {
+        let answers = self.smp.call_many(&self.cpus, move |_| number + 1).wait();
+        answers.values.map(|(_, answer)| answer.unwrap_or(0)).sum()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::Effort;
+    use crate::calls::tests::job;
 
     struct Here {
         answers: u64,
@@ -136,8 +264,7 @@ mod tests {
 
     fn measure(case: &str, answers: u64, wrong_at: u64) -> Result<Line, BenchError> {
         let machine = Machine::synthetic("core:2 pu:1").unwrap();
-        let job = Job::new(case.parse().unwrap(), "here", &machine.online(), Effort::Quick);
-        let job = Job { items: 10, gap_us: job.gap_us.min(1), ..job };
+        let job = Job { items: 10, gap_us: 1, ..job(case, 2) };
         let mut meter = Meter::new(false, None);
         run(&job, &machine, &mut meter, || Ok(Here { answers, wrong_at }))
     }
@@ -151,6 +278,14 @@ mod tests {
             assert!(!line.metrics.contains_key("latency_p999"), "of ten calls");
             assert_eq!(line.metrics.contains_key("cpu_per_item"), case != "roundtrip/busy");
         }
+    }
+
+    #[test]
+    fn calls_to_one_and_to_many_answer() {
+        let machine = Machine::synthetic("core:3 pu:1").unwrap();
+        assert_eq!(One::new(&machine, 2).unwrap().call(4), 5);
+        assert_eq!(Awaited::new(One::new(&machine, 1).unwrap()).call(6), 7);
+        assert_eq!(Many::new(&machine, CpuSet::full(3)).unwrap().call(4), 15);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use corewise_costs::Allocator;
 
 use crate::error::BenchError;
 
-use super::lab::{Apart, Lab, figure, join};
+use super::lab::{Apart, Lab, OURS, OVER, all_there, figure, have, join, serve};
 
 const SIZES: [usize; 3] = [64, 256, 4096];
 /// Of each figure of each size.
@@ -74,10 +74,8 @@ fn rows(lab: &Lab<'_>, size: usize, wanted: impl Fn() -> bool) -> [Vec<f64>; 2] 
     [mallocs, frees]
 }
 
-/// The turn of the allocating thread, of the freeing one; the end.
-const OURS: u32 = 0;
+/// The turn of the freeing thread.
 const THEIRS: u32 = 1;
-const OVER: u32 = 2;
 
 /// A thread allocates what another one frees, in turns: nanoseconds of a malloc and of a free.
 fn freed_elsewhere(
@@ -94,20 +92,14 @@ fn freed_elsewhere(
         let freeing = lab.start(scope, other, || {
             let mut frees = Vec::new();
             let mut own = Vec::with_capacity(count);
-            loop {
-                match turn.0.load(Ordering::Acquire) {
-                    OVER => return frees,
-                    THEIRS => {
-                        // The list's own lines are no part of it.
-                        own.extend(blocks.iter().map(|block| block.load(Ordering::Relaxed)));
-                        let before = Instant::now();
-                        own.drain(..).for_each(free_one);
-                        frees.push(lab.since(before) / count as f64);
-                        turn.0.store(OURS, Ordering::Release);
-                    }
-                    _ => std::hint::spin_loop(),
-                }
-            }
+            serve(&turn.0, THEIRS, || {
+                // The list's own lines are no part of it.
+                own.extend(blocks.iter().map(|block| block.load(Ordering::Relaxed)));
+                let before = Instant::now();
+                own.drain(..).for_each(free_one);
+                frees.push(lab.since(before) / count as f64);
+            });
+            frees
         })?;
         let mallocs = lab.on(cpu, || {
             let mut own = vec![ptr::null_mut(); count];
@@ -119,10 +111,7 @@ fn freed_elsewhere(
                 mallocs.push(lab.since(before) / count as f64);
                 let shown = blocks.iter().zip(&own);
                 shown.for_each(|(shown, block)| shown.store(*block, Ordering::Relaxed));
-                turn.0.store(THEIRS, Ordering::Release);
-                while turn.0.load(Ordering::Acquire) != OURS {
-                    std::hint::spin_loop();
-                }
+                have(&turn.0, THEIRS);
             }
             mallocs
         });
@@ -135,29 +124,12 @@ fn freed_elsewhere(
 
 /// All CPUs do the same at once: nanoseconds of a malloc and a free.
 fn at_once(lab: &Lab<'_>, size: usize, cpus: &[u32]) -> Result<Vec<f64>, BenchError> {
-    let over = Apart(AtomicBool::new(false));
-    let there = Apart(AtomicU32::new(0));
-    thread::scope(|scope| {
-        let body = || {
-            there.0.fetch_add(1, Ordering::AcqRel);
-            while (there.0.load(Ordering::Acquire) as usize) < cpus.len()
-                && !over.0.load(Ordering::Relaxed)
-            {
-                std::hint::spin_loop();
-            }
-            let [mallocs, frees] = rows(lab, size, || !over.0.load(Ordering::Relaxed));
-            // The first whose time is over ends it for all: none goes on alone.
-            over.0.store(true, Ordering::Relaxed);
-            mallocs.iter().zip(&frees).map(|(malloc, free)| malloc + free).collect::<Vec<f64>>()
-        };
-        let threads: Vec<_> = cpus.iter().map(|&cpu| lab.start(scope, cpu, body)).collect();
-        if threads.iter().any(Result::is_err) {
-            over.0.store(true, Ordering::Relaxed);
-        }
-        let mut all = Vec::new();
-        for thread in threads {
-            all.extend(join(thread?)?);
-        }
-        Ok(all)
+    let (over, there) = (Apart(AtomicBool::new(false)), Apart(AtomicU32::new(0)));
+    lab.on_all(cpus, &over.0, |_| {
+        all_there(&there.0, cpus.len(), &over.0);
+        let [mallocs, frees] = rows(lab, size, || !over.0.load(Ordering::Relaxed));
+        // The first whose time is over ends it for all: none goes on alone.
+        over.0.store(true, Ordering::Relaxed);
+        mallocs.iter().zip(&frees).map(|(malloc, free)| malloc + free).collect()
     })
 }

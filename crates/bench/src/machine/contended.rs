@@ -1,14 +1,13 @@
 //! One line that several CPUs write at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use corewise_costs::Contended;
 
 use crate::error::BenchError;
 
-use super::lab::{Apart, Lab, figure, join};
+use super::lab::{Apart, Lab, all_there, figure};
 
 /// Of each number of CPUs.
 const EACH: Duration = Duration::from_millis(500);
@@ -30,41 +29,27 @@ fn together(lab: &Lab<'_>, cpus: &[u32]) -> Result<Contended, BenchError> {
     let (word, over) = (Apart(AtomicU64::new(0)), Apart(AtomicBool::new(false)));
     let there = Apart(AtomicU32::new(0));
     let count = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
-    let samples = thread::scope(|scope| {
-        let add = || {
-            there.0.fetch_add(1, Ordering::AcqRel);
-            while there.0.load(Ordering::Acquire) < count && !over.0.load(Ordering::Relaxed) {
-                std::hint::spin_loop();
+    let samples = lab.on_all(cpus, &over.0, |_| {
+        all_there(&there.0, cpus.len(), &over.0);
+        let end = Instant::now() + lab.budget(EACH);
+        let mut samples = Vec::new();
+        while !over.0.load(Ordering::Relaxed) {
+            let before = Instant::now();
+            let first = word.0.fetch_add(1, Ordering::AcqRel);
+            for _ in 2..ADDS {
+                word.0.fetch_add(1, Ordering::AcqRel);
             }
-            let end = Instant::now() + lab.budget(EACH);
-            let mut samples = Vec::new();
-            while !over.0.load(Ordering::Relaxed) {
-                let before = Instant::now();
-                let first = word.0.fetch_add(1, Ordering::AcqRel);
-                for _ in 2..ADDS {
-                    word.0.fetch_add(1, Ordering::AcqRel);
-                }
-                let last = word.0.fetch_add(1, Ordering::AcqRel);
-                // Those of all: one CPU may keep the line for a while.
-                let all = last - first + 1;
-                let sample = lab.since(before) * f64::from(count) / all as f64;
-                samples.push((sample, all - u64::from(ADDS)));
-                // The first whose time is over ends it for all: none adds alone.
-                if samples.len() >= 5 && Instant::now() >= end {
-                    over.0.store(true, Ordering::Relaxed);
-                }
+            let last = word.0.fetch_add(1, Ordering::AcqRel);
+            // Those of all: one CPU may keep the line for a while.
+            let all = last - first + 1;
+            let sample = lab.since(before) * f64::from(count) / all as f64;
+            samples.push((sample, all - u64::from(ADDS)));
+            // The first whose time is over ends it for all: none adds alone.
+            if samples.len() >= 5 && Instant::now() >= end {
+                over.0.store(true, Ordering::Relaxed);
             }
-            samples
-        };
-        let threads: Vec<_> = cpus.iter().map(|&cpu| lab.start(scope, cpu, add)).collect();
-        if threads.iter().any(Result::is_err) {
-            over.0.store(true, Ordering::Relaxed);
         }
-        let mut all = Vec::new();
-        for thread in threads {
-            all.extend(join(thread?)?);
-        }
-        Ok::<_, BenchError>(all)
+        samples
     })?;
     let together = samples.iter().filter(|(_, others)| *others >= u64::from(count - 1) * SHARE);
     let mut each: Vec<f64> = together.map(|(each, _)| *each).collect();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use corewise_costs::Machine;
 use corewise_topology::{CpuSet, Topology};
 
-use crate::words::Effort;
+use crate::bench::Effort;
 
 use super::Plan;
 

@@ -1,7 +1,7 @@
 //! What all measurements share: a clock whose cost is known, threads pinned to a CPU, and loops that
 //! end when their time is over.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use corewise_costs::Figure;
 use corewise_topology::{CpuSet, Machine};
 
+use crate::bench::Effort;
 use crate::calls::priority;
 use crate::error::BenchError;
-use crate::words::Effort;
 
 /// A batch is to last so long: long beside a read of the clock, short beside a tick of the timer.
 const BATCH: Duration = Duration::from_micros(20);
@@ -175,6 +175,74 @@ impl<'m> Lab<'m> {
         samples
     }
 
+    /// Nanoseconds of one of the `of` operations that `batch` does, until there are `least` samples and the budget is spent.
+    pub(super) fn timed(
+        &self,
+        least: usize,
+        budget: Duration,
+        of: u32,
+        mut batch: impl FnMut(),
+    ) -> Vec<f64> {
+        let end = Instant::now() + budget;
+        let mut samples = Vec::new();
+        while samples.len() < least || Instant::now() < end {
+            let before = Instant::now();
+            batch();
+            samples.push(self.since(before) / f64::from(of));
+        }
+        samples
+    }
+
+    /// Runs `body` on all of these CPUs, and gives what they gave together. Where a thread can't be had it is `over`
+    /// for the others.
+    pub(super) fn on_all<T: Send>(
+        &self,
+        cpus: &[u32],
+        over: &AtomicBool,
+        body: impl Fn(usize) -> Vec<T> + Sync,
+    ) -> Result<Vec<T>, BenchError> {
+        let body = &body;
+        thread::scope(|scope| {
+            let start = |(nth, cpu): (usize, &u32)| self.start(scope, *cpu, move || body(nth));
+            let threads: Vec<_> = cpus.iter().enumerate().map(start).collect();
+            if threads.iter().any(Result::is_err) {
+                over.store(true, Ordering::Relaxed);
+            }
+            let mut all = Vec::new();
+            for thread in threads {
+                all.extend(join(thread?)?);
+            }
+            Ok(all)
+        })
+    }
+
+    /// Runs `body` on a CPU, as [`Lab::on`], while others do `busy` again and again.
+    pub(super) fn beside<T: Send>(
+        &self,
+        cpu: u32,
+        others: &[u32],
+        busy: impl Fn(usize) + Sync,
+        body: impl FnOnce() -> T + Send,
+    ) -> Result<T, BenchError> {
+        let (over, busy) = (&Apart(AtomicBool::new(false)), &busy);
+        thread::scope(|scope| {
+            let start = |(nth, other): (usize, &u32)| {
+                self.start(scope, *other, move || {
+                    while !over.0.load(Ordering::Relaxed) {
+                        busy(nth);
+                    }
+                })
+            };
+            let threads: Vec<_> = others.iter().enumerate().map(start).collect();
+            let given = self.on(cpu, body);
+            over.0.store(true, Ordering::Relaxed);
+            for thread in threads {
+                join(thread?)?;
+            }
+            given
+        })
+    }
+
     /// The figure of [`Lab::repeat`] on a CPU.
     pub(super) fn repeat_on(
         &self,
@@ -183,6 +251,41 @@ impl<'m> Lab<'m> {
         batch: impl FnMut(u32) + Send,
     ) -> Result<Figure, BenchError> {
         figure(&self.on(cpu, || self.repeat(full, batch))?)
+    }
+}
+
+/// Waits until so many threads have come here, or it is over.
+pub(super) fn all_there(there: &AtomicU32, count: usize, over: &AtomicBool) {
+    there.fetch_add(1, Ordering::AcqRel);
+    while (there.load(Ordering::Acquire) as usize) < count && !over.load(Ordering::Relaxed) {
+        std::hint::spin_loop();
+    }
+}
+
+/// The turn of the measuring thread; other numbers are others'.
+pub(super) const OURS: u32 = 0;
+/// Ends the turns.
+pub(super) const OVER: u32 = u32::MAX;
+
+/// Does its part whenever it has the turn.
+pub(super) fn serve(turn: &AtomicU32, mine: u32, mut part: impl FnMut()) {
+    loop {
+        match turn.load(Ordering::Acquire) {
+            OVER => return,
+            now if now == mine => {
+                part();
+                turn.store(OURS, Ordering::Release);
+            }
+            _ => std::hint::spin_loop(),
+        }
+    }
+}
+
+/// Gives another thread the turn, and waits for its end.
+pub(super) fn have(turn: &AtomicU32, whom: u32) {
+    turn.store(whom, Ordering::Release);
+    while turn.load(Ordering::Acquire) != OURS {
+        std::hint::spin_loop();
     }
 }
 

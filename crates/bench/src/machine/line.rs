@@ -1,16 +1,15 @@
 //! What one CPU does with lines that nobody else touches, with a line that all read, and with memory.
 
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+use std::time::Duration;
 
 use corewise_costs::{Figure, Line};
 
 use crate::error::BenchError;
 
 use super::facts;
-use super::lab::{Apart, Lab, figure, join};
+use super::lab::{Apart, Lab, figure};
 
 /// Of each figure.
 const EACH: Duration = Duration::from_millis(250);
@@ -130,28 +129,15 @@ impl Ring {
 /// All read the same lines, nobody writes.
 fn shared(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Figure, BenchError> {
     let ring = Ring::new(RING, |step| (step + 1) % RING).ok_or(NO_MEMORY)?;
-    let over = Apart(AtomicBool::new(false));
-    let samples = thread::scope(|scope| {
-        let others = cpus.iter().filter(|other| **other != cpu).take(READERS - 1);
-        let others: Vec<_> = others
-            .map(|&other| {
-                lab.start(scope, other, || {
-                    while !over.0.load(Ordering::Relaxed) {
-                        ring.walk(0, 16 * RING);
-                    }
-                })
-            })
-            .collect();
-        let samples = lab.on(cpu, || {
-            lab.repeat(EACH, |count| {
-                ring.walk(0, rounds(count, 16));
-            })
-        });
-        over.0.store(true, Ordering::Relaxed);
-        for other in others {
-            join(other?)?;
-        }
-        samples
+    let others: Vec<u32> =
+        cpus.iter().copied().filter(|other| *other != cpu).take(READERS - 1).collect();
+    let read = |_| {
+        ring.walk(0, 16 * RING);
+    };
+    let samples = lab.beside(cpu, &others, read, || {
+        lab.repeat(EACH, |count| {
+            ring.walk(0, rounds(count, 16));
+        })
     })?;
     figure(&samples).map(|figure| per(figure, 16))
 }
@@ -166,14 +152,9 @@ fn memory(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
         // A process may get less than the system has.
         let mut counts = (least..=largest).rev().map(|power| 1 << power);
         let ring = counts.find_map(|count| Ring::new(count, |at| scattered(at, count)))?;
-        let end = Instant::now() + lab.budget(2 * EACH);
-        let mut samples = Vec::new();
         let mut at = 0;
-        while samples.len() < 50 || Instant::now() < end {
-            let before = Instant::now();
-            at = ring.walk(at, LOADS);
-            samples.push(lab.since(before) / LOADS as f64);
-        }
+        let samples =
+            lab.timed(50, lab.budget(2 * EACH), LOADS as u32, || at = ring.walk(at, LOADS));
         Some(samples)
     })?;
     figure(&samples.ok_or(NO_MEMORY)?)

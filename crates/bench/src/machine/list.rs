@@ -11,7 +11,7 @@ use crate::error::BenchError;
 use crate::rng::Rng;
 
 use super::distance::{Pairs, spread};
-use super::lab::{Apart, Lab, figure, join};
+use super::lab::{Apart, Lab, OURS, OVER, figure, have, join, serve};
 
 /// As many lines as fit into a second-level cache; of the first level none are left.
 const NODES: usize = 4096;
@@ -98,32 +98,9 @@ impl List {
     }
 }
 
-/// The turn of the measuring thread.
-const OURS: u32 = 0;
+/// The turns of the others.
 const WRITER: u32 = 1;
 const READER: u32 = 2;
-const OVER: u32 = 3;
-
-/// Does its part whenever it has the turn.
-fn serve(turn: &AtomicU32, mine: u32, part: impl Fn()) {
-    loop {
-        match turn.load(Ordering::Acquire) {
-            OVER => return,
-            now if now == mine => {
-                part();
-                turn.store(OURS, Ordering::Release);
-            }
-            _ => std::hint::spin_loop(),
-        }
-    }
-}
-
-fn have(turn: &AtomicU32, whom: u32) {
-    turn.store(whom, Ordering::Release);
-    while turn.load(Ordering::Acquire) != OURS {
-        std::hint::spin_loop();
-    }
-}
 
 /// Of some pairs of a distance; there are `distances` of them.
 pub(super) fn measure(

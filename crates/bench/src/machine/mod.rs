@@ -26,11 +26,11 @@ use corewise_topology::{CpuSet, Machine};
 
 pub use distance::{MOST_CPUS, choose, distance};
 
+use crate::bench::Effort;
 use crate::error::BenchError;
-use crate::words::Effort;
+use crate::load::Load;
 use distance::Pairs;
 use lab::Lab;
-use noise::Noise;
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -80,7 +80,7 @@ pub fn measure(
     };
     let pairs = Pairs::new(topology, &cpus);
     let all: Vec<u32> = wanted.iter().collect();
-    let noise = Noise::begin();
+    let load = Load::watch();
     let mut step = |done, what| tell(Step { done, what });
 
     step(0, "the clock");
@@ -112,7 +112,7 @@ pub fn measure(
     step(73, "wake-ups");
     let wake = wake::measure(&lab, first, &pairs)?;
 
-    let noise = noise.end(&lab, machine, all.len());
+    let noise = noise::noise(&load, &lab, machine, all.len());
     let took = began.elapsed();
     Ok(Costs {
         version: VERSION,

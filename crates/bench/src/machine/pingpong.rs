@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::BenchError;
 use crate::rng::Rng;
@@ -129,13 +129,7 @@ fn lead(lab: &Lab<'_>, ball: &AtomicU64, hit: Hit, turn: Duration) -> Vec<f64> {
         while ball.load(Ordering::Acquire) != next {}
     };
     batch();
-    let end = Instant::now() + turn;
-    let mut samples = Vec::new();
-    while samples.len() < 3 || Instant::now() < end {
-        let before = Instant::now();
-        batch();
-        samples.push(lab.since(before) / f64::from(2 * TRIPS));
-    }
+    let samples = lab.timed(3, turn, 2 * TRIPS, batch);
     ball.store(OVER, Ordering::Release);
     samples
 }

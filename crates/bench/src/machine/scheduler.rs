@@ -9,7 +9,7 @@ use rustix::thread::{futex, sched_yield};
 
 use crate::error::BenchError;
 
-use super::lab::{Apart, Lab, figure, join, tail};
+use super::lab::{Apart, Lab, OVER, figure, join, tail};
 
 /// Of each kind of switch.
 const EACH: Duration = Duration::from_millis(300);
@@ -19,8 +19,6 @@ const SLICES: Duration = Duration::from_millis(2_500);
 const LEAST: usize = 20;
 /// Round trips of a batch.
 const TRIPS: u32 = 50;
-
-const OVER: u32 = u32::MAX;
 
 /// Passes a turn from one to the other. `wait` returns once the turn is `mine`, or over.
 fn passing(
@@ -48,14 +46,7 @@ fn passing(
                 }
             };
             batch();
-            let end = Instant::now() + lab.budget(EACH);
-            let mut samples = Vec::new();
-            while samples.len() < 9 || Instant::now() < end {
-                let before = Instant::now();
-                batch();
-                samples.push(lab.since(before) / f64::from(2 * TRIPS));
-            }
-            samples
+            lab.timed(9, lab.budget(EACH), 2 * TRIPS, batch)
         });
         let samples = one.and_then(join);
         pass(&turn.0, OVER);
@@ -107,7 +98,8 @@ pub(super) fn measure(lab: &Lab<'_>, cpu: u32) -> Result<Scheduler, BenchError> 
     // written at the same moment, but one may lose the CPU between two steps.
     let (last, since) = (AtomicU32::new(0), AtomicU64::new(0));
     let over = AtomicBool::new(false);
-    let burn = |me: u32| {
+    let burn = |nth: usize| {
+        let me = nth as u32 + 1;
         let mut slices = Vec::new();
         let end = Instant::now() + lab.budget(SLICES);
         while !over.load(Ordering::Relaxed) {
@@ -127,16 +119,6 @@ pub(super) fn measure(lab: &Lab<'_>, cpu: u32) -> Result<Scheduler, BenchError> 
         }
         slices
     };
-    let slices = thread::scope(|scope| {
-        let threads = [1, 2].map(|me| lab.start(scope, cpu, move || burn(me)));
-        if threads.iter().any(Result::is_err) {
-            over.store(true, Ordering::Relaxed);
-        }
-        let mut all = Vec::new();
-        for thread in threads {
-            all.extend(join(thread?)?);
-        }
-        Ok::<_, BenchError>(all)
-    })?;
+    let slices = lab.on_all(&[cpu; 2], &over, burn)?;
     Ok(Scheduler { slice_ns: tail(&slices)? })
 }

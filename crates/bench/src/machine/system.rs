@@ -1,7 +1,7 @@
 //! Calls into the system that do nothing, threads that do nothing, and the hint of a spin loop.
 
 use std::hint::{black_box, spin_loop};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use rustix::thread::futex;
 
 use crate::error::BenchError;
 
-use super::lab::{Apart, Lab, figure, join};
+use super::lab::{Apart, Lab, figure};
 
 /// Of each figure.
 const EACH: Duration = Duration::from_millis(200);
@@ -120,39 +120,23 @@ fn membarrier(command: i32) -> bool {
 
 /// While threads of this process run on the other CPUs.
 fn membarrier_beside(lab: &Lab<'_>, cpu: u32, others: &[u32]) -> Result<Figure, BenchError> {
-    let over = Apart(AtomicBool::new(false));
     let rounds: Vec<Apart<AtomicU64>> = others.iter().map(|_| Apart::default()).collect();
-    let (over, rounds) = (&over.0, &rounds);
-    let samples = thread::scope(|scope| {
-        let run = |mine: &AtomicU64| {
-            while !over.load(Ordering::Relaxed) {
-                mine.fetch_add(1, Ordering::Relaxed);
+    let run = |nth: usize| {
+        rounds[nth].0.fetch_add(1, Ordering::Relaxed);
+    };
+    let samples = lab.beside(cpu, others, run, || {
+        let now = || rounds.iter().map(|one| one.0.load(Ordering::Relaxed)).collect::<Vec<_>>();
+        let end = Instant::now() + lab.budget(EACH);
+        let mut samples = Vec::new();
+        while samples.len() < 20 || Instant::now() < end {
+            let seen = now();
+            let before = Instant::now();
+            for _ in 0..BARRIERS {
+                black_box(membarrier(PRIVATE_EXPEDITED));
             }
-        };
-        let threads: Vec<_> = others
-            .iter()
-            .zip(rounds)
-            .map(|(&other, mine)| lab.start(scope, other, move || run(&mine.0)))
-            .collect();
-        let samples = lab.on(cpu, || {
-            let now = || rounds.iter().map(|one| one.0.load(Ordering::Relaxed)).collect::<Vec<_>>();
-            let end = Instant::now() + lab.budget(EACH);
-            let mut samples = Vec::new();
-            while samples.len() < 20 || Instant::now() < end {
-                let seen = now();
-                let before = Instant::now();
-                for _ in 0..BARRIERS {
-                    black_box(membarrier(PRIVATE_EXPEDITED));
-                }
-                let sample = lab.since(before) / f64::from(BARRIERS);
-                // A running thread counts on. On a busy machine somebody doesn't, and is let off.
-                samples.push((sample, now().iter().zip(&seen).all(|(now, seen)| now > seen)));
-            }
-            samples
-        });
-        over.store(true, Ordering::Relaxed);
-        for thread in threads {
-            join(thread?)?;
+            let sample = lab.since(before) / f64::from(BARRIERS);
+            // A running thread counts on. On a busy machine somebody doesn't, and is let off.
+            samples.push((sample, now().iter().zip(&seen).all(|(now, seen)| now > seen)));
         }
         samples
     })?;
@@ -167,16 +151,10 @@ fn membarrier_beside(lab: &Lab<'_>, cpu: u32, others: &[u32]) -> Result<Figure, 
 pub(super) fn spawn_join(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
     // It stays on the CPU of its starter: it inherits that.
     let samples = lab.on(cpu, || {
-        let end = Instant::now() + lab.budget(EACH);
-        let mut samples = Vec::new();
-        while samples.len() < 20 || Instant::now() < end {
-            let before = Instant::now();
-            let Ok(thread) = thread::Builder::new().spawn(|| {}) else { break };
-            // It can't have panicked.
-            drop(thread.join());
-            samples.push(lab.since(before));
-        }
-        samples
+        lab.timed(20, lab.budget(EACH), 1, || {
+            // One that the system refuses is missed; it can't have panicked.
+            let _ = thread::Builder::new().spawn(|| {}).map(thread::JoinHandle::join);
+        })
     })?;
     figure(&samples)
 }

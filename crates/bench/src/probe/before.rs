@@ -22,7 +22,7 @@ use crate::probe::ours::{Devices, How};
 
 /// Where the second worker is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Second {
+pub(super) enum Second {
     /// On this CPU: `before`.
     On(u32),
     /// On any CPU of the node: `nested`.
@@ -35,7 +35,7 @@ const ASYNC_ACTIVE: usize = 256;
 
 /// An old design.
 #[derive(Debug)]
-pub struct Twice {
+pub(super) struct Twice {
     pools: WorkerPools,
     asynchronous: Workqueue,
     probes: Workqueue,
@@ -47,7 +47,7 @@ impl Twice {
     ///
     /// # Errors
     /// A queue couldn't be built.
-    pub fn new(machine: &Machine, second: Second) -> Result<Twice, BenchError> {
+    pub(super) fn new(machine: &Machine, second: Second) -> Result<Twice, BenchError> {
         let pools = WorkerPools::builder(machine).max_workers(4 * ASYNC_ACTIVE).build();
         let asynchronous = Workqueue::builder("async").max_active(ASYNC_ACTIVE).build(&pools)?;
         let probes = Workqueue::builder("probe");

@@ -11,7 +11,7 @@ use crate::meter::{nanoseconds, sleep_exactly, thread_cpu};
 
 /// What a probe does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pattern {
+pub(super) struct Pattern {
     /// How many times it burns and waits; 0: not once.
     pub pieces: u32,
     /// CPU time of one piece.
@@ -21,23 +21,20 @@ pub struct Pattern {
 }
 
 /// Pieces of the published probe.
-pub const PIECES: u32 = 16;
+const PIECES: u32 = 16;
 
 /// The published probe; see the [module above](super).
-pub const PUBLISHED: Pattern = Pattern {
+const PUBLISHED: Pattern = Pattern {
     pieces: PIECES,
     burn: Duration::from_micros(16_700 / PIECES as u64),
     wait: Duration::from_micros(17_500 / PIECES as u64),
 };
 
 impl Pattern {
-    /// A probe that does nothing.
-    pub const NOTHING: Pattern = Pattern { pieces: 0, burn: Duration::ZERO, wait: Duration::ZERO };
-
     /// The published probe, shortened so that so many of them burn no more than `most` in all. It
     /// has fewer pieces then, and at least one: a piece is about as long as it is.
-    pub fn of(devices: usize, most: Duration) -> Pattern {
-        let devices = u32::try_from(devices).unwrap_or(u32::MAX).max(1);
+    pub(super) fn of(devices: u32, most: Duration) -> Pattern {
+        let devices = devices.max(1);
         let (burn, wait) = (PUBLISHED.burn * PIECES, PUBLISHED.wait * PIECES);
         let part = (most.as_secs_f64() / (burn * devices).as_secs_f64()).min(1.0);
         let pieces = (f64::from(PIECES) * part).round().max(1.0) as u32;
@@ -46,13 +43,8 @@ impl Pattern {
     }
 
     /// CPU time of one probe.
-    pub fn cpu(&self) -> Duration {
+    pub(super) fn cpu(&self) -> Duration {
         self.burn * self.pieces
-    }
-
-    /// How long one probe takes that nobody disturbs, if sleeps end when they should.
-    pub fn alone(&self) -> Duration {
-        (self.burn + self.wait) * self.pieces
     }
 
     /// Burns and waits. The waits are said to the pool of the thread, if it is a worker: the
@@ -86,7 +78,7 @@ fn burn(time: Duration) {
 
 /// What a sleep of so long takes beyond its time, on this thread and a machine at rest: the middle of
 /// some.
-pub fn oversleep(sleep: Duration) -> Duration {
+pub(super) fn oversleep(sleep: Duration) -> Duration {
     sleep_exactly();
     let mut over: Vec<Duration> = (0..21)
         .map(|_| {
@@ -101,7 +93,7 @@ pub fn oversleep(sleep: Duration) -> Duration {
 
 /// What the probes of one pass took.
 #[derive(Debug, Default)]
-pub struct Costs {
+pub(super) struct Costs {
     /// L: is the lock; guards the costs so far.
     noted: Mutex<Noted>,
 }
@@ -114,7 +106,7 @@ struct Noted {
 
 /// A device that can be probed, wherever that is.
 #[derive(Debug, Clone)]
-pub struct Device {
+pub(super) struct Device {
     /// What its probe does.
     pub pattern: Pattern,
     /// What a sleep takes beyond its time: see [`oversleep`].
@@ -125,7 +117,7 @@ pub struct Device {
 
 impl Device {
     /// Probes it, on this thread.
-    pub fn probe(&self) {
+    pub(super) fn probe(&self) {
         if self.pattern.pieces == 0 {
             return;
         }
@@ -142,7 +134,7 @@ impl Device {
 
 impl Costs {
     /// The costs in nanoseconds, and the CPUs on which probes were seen. Empties both.
-    pub fn take(&self) -> (Vec<u64>, BTreeSet<u32>) {
+    pub(super) fn take(&self) -> (Vec<u64>, BTreeSet<u32>) {
         let noted = std::mem::take(&mut *self.noted.lock());
         (noted.costs, noted.cpus)
     }
@@ -159,7 +151,7 @@ mod tests {
         let short = Pattern::of(10_000, Duration::from_secs(1));
         assert_eq!(short.pieces, 1);
         assert!(short.cpu() * 10_000 <= Duration::from_millis(1_001), "{short:?}");
-        let share = |p: Pattern| p.cpu().as_secs_f64() / p.alone().as_secs_f64();
+        let share = |p: Pattern| p.burn.as_secs_f64() / (p.burn + p.wait).as_secs_f64();
         assert!((share(short) - share(long)).abs() < 0.01, "{short:?}");
     }
 
@@ -169,7 +161,7 @@ mod tests {
         let mean = |of: [f64; 3]| of.iter().sum::<f64>() / 3.0;
         let busy = 3.0 * PUBLISHED.cpu().as_secs_f64() * 1e3;
         assert!((busy / mean([53.37, 49.53, 47.32]) - 1.0).abs() < 0.02, "{busy}");
-        let alone = PUBLISHED.alone().as_secs_f64() * 1e3;
+        let alone = ((PUBLISHED.burn + PUBLISHED.wait) * PIECES).as_secs_f64() * 1e3;
         assert!((alone / mean([34.77, 34.70, 33.23]) - 1.0).abs() < 0.02, "{alone}");
     }
 
@@ -182,7 +174,7 @@ mod tests {
         device.probe();
         assert!(thread_cpu() - before >= pattern.cpu());
         let (costs, cpus) = device.costs.take();
-        assert!(costs.len() == 1 && u128::from(costs[0]) >= pattern.alone().as_nanos());
+        assert!(costs.len() == 1 && u128::from(costs[0]) >= pattern.cpu().as_nanos());
         assert!(!cpus.is_empty());
         assert!(device.costs.take().0.is_empty());
     }

@@ -1,13 +1,7 @@
 //! Devices that burn and wait in their probes: where those run, and what that costs.
 //!
-//! As with [`workqueue`](crate::workqueue): a *case* ([`case`]) is a workload with what is varied
-//! of it, a *run* is one case on one design in a process of its own, asked for in the words
-//! `key=value` of a [`job`] and answered with one [`mod@crate::line`].
-//!
-//! 1. [`device`]: the fake device, and the pattern of its probe.
-//! 2. [`before`]: the old designs, which place a probe twice; [`ours`]: a device manager;
-//!    [`threads`]: a plain thread a device.
-//! 3. [`run`]: one run; [`suite`]: what `corewise bench probe` runs.
+//! `device` is the fake device, and the pattern of its probe. `before`: the old designs, which place a probe twice;
+//! `ours`: a device manager, and a plain thread a device.
 //!
 //! # The words
 //!
@@ -41,19 +35,219 @@
 //! b + w alone, and to w + 3b beside two others: b = 9.6, w = 24.7. But then it matters how long a
 //! slice of the scheduler is, and on a machine of two CPUs all three want both at the same time,
 //! which no placement can help. A real probe alternates: it sends a command, waits for the
-//! interrupt, works on the answer. With [`PIECES`](device::PIECES) pieces three of them keep one CPU
+//! interrupt, works on the answer. With 16 pieces three of them keep one CPU
 //! busy all the time (3b = 50: the published mean), and alone one takes
-//! b + w = 34: [`device::PUBLISHED`]. Where waits are a little longer than burns, as here, two CPUs
+//! b + w = 34. Where waits are a little longer than burns, as here, two CPUs
 //! are enough for three devices, if nothing else disturbs.
 //!
 //! A wait is that of the device until its prober runs again. The time that a sleep takes beyond that on a
 //! machine at rest is measured first, and each sleep is shorter by so much.
 
-pub mod before;
-pub mod case;
-pub mod device;
-pub mod job;
-pub mod ours;
-pub mod run;
-pub mod suite;
-pub mod threads;
+mod before;
+mod device;
+mod ours;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::time;
+use corewise_topology::{CpuSet, Machine};
+
+use crate::bench::{Bench, Workload, count, variants, worst};
+use crate::error::BenchError;
+use crate::job::Job;
+use crate::line::Line;
+use crate::meter::{Meter, nanoseconds, thread_cpu};
+use crate::rounds::Series;
+use crate::stats::median;
+use before::{Second, Twice};
+use device::{Costs, Device, Pattern, oversleep};
+use ours::{Devices, How, Managed, Threads};
+
+/// `corewise bench probe`. The headlines: the mean cost of three devices' probes over that of the old design, and until
+/// all are up over what no design can beat, where that is worst. Less is better in both.
+pub static BENCH: Bench = Bench {
+    name: "probe",
+    words: "pieces burn_ns wait_ns passes",
+    workloads: &[PROBES],
+    counting: |_| (),
+    headlines: |pairs| {
+        let cost = pairs.over("devices/3", "cost_mean", "before");
+        let ours = |one: &&Series| one.variant == "corewise" && one.metric == "makespan_p50";
+        let over_bound = |one: &Series| {
+            pairs.ratio(Some(&one.values), pairs.values(&one.case, "corewise", "bound"))
+        };
+        let all = worst(pairs.series.iter().filter(ours).filter_map(over_bound));
+        vec![("mean_cost_vs_before", cost), ("makespan_vs_bound", all)]
+    },
+};
+
+/// CPU time of all probes of one pass, in a full call and in a short one.
+const MOST_BURNT: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(2)];
+/// A run has as many passes as come to about that much CPU time, so that a run of three devices isn't
+/// over at once.
+const BURNT_IN_ALL: Duration = Duration::from_millis(500);
+/// Nobody would start more plain threads than so many for it.
+const MOST_THREADS: u32 = 100;
+
+const PROBES: Workload = Workload {
+    fits: |parts| match parts {
+        ["devices" | "overhead", devices] => count(devices),
+        _ => matches!(parts, ["sync" | "no_node", "3"]),
+    },
+    cases: |_| {
+        let devices = [3, 10, 30, 100, 300, 1_000, 3_000, 10_000].map(|n| format!("devices/{n}"));
+        let overhead = [100, 1_000, 10_000].map(|n| format!("overhead/{n}"));
+        let controls = ["sync/3", "no_node/3"].map(str::to_owned);
+        devices.into_iter().chain(overhead).chain(controls).collect()
+    },
+    // From the fewest devices to the most.
+    quick: |parts, _| {
+        matches!(parts, ["devices", "3" | "10" | "100" | "1000" | "10000"] | ["overhead", "10000"])
+    },
+    numbers: |job, parts, on| {
+        if parts[0] == "overhead" {
+            job.passes = 10;
+            return;
+        }
+        let devices = job.part(1);
+        let pattern = Pattern::of(devices, on.pick(MOST_BURNT[0], MOST_BURNT[1]));
+        let pass = pattern.cpu().as_secs_f64() * f64::from(devices);
+        job.passes = (BURNT_IN_ALL.as_secs_f64() / pass).round().max(1.0) as usize;
+        (job.pieces, job.burn_ns) = (pattern.pieces, nanoseconds(pattern.burn));
+        job.wait_ns = nanoseconds(pattern.wait);
+    },
+    variants: |_, _| variants(&["corewise", "before", "nested", "threads"], false),
+    run: |job, _| {
+        let machine = &Machine::live()?;
+        let (node, cpus) = home(machine);
+        let first = cpus.first().unwrap_or(0);
+        let meter = &Meter::new(false, None);
+        let run = |devices: &dyn Devices| run(job, devices, node, cpus.len(), meter).map(Some);
+        let few = job.case.starts_with("devices/") && job.part(1) <= MOST_THREADS;
+        match job.runtime.as_str() {
+            "corewise" => run(&Managed::new(machine)),
+            "nested" if job.case.starts_with("sync/") => {
+                Ok(Some(job.cannot("it is about asynchronous probes")))
+            }
+            "before" => run(&Twice::new(machine, Second::On(first))?),
+            "nested" => run(&Twice::new(machine, Second::Near)?),
+            "threads" if few => run(&Threads),
+            "threads" => Ok(Some(
+                job.cannot("a thread for each of a few devices that burn and wait is all it is"),
+            )),
+            _ => Ok(None),
+        }
+    },
+};
+
+fn pattern(job: &Job) -> Pattern {
+    let (burn, wait) = (Duration::from_nanos(job.burn_ns), Duration::from_nanos(job.wait_ns));
+    Pattern { pieces: job.pieces, burn, wait }
+}
+
+/// The node of the first CPU for general work, and all such CPUs of it.
+fn home(machine: &Machine) -> (Option<u32>, CpuSet) {
+    let usable = machine.housekeeping();
+    let all = machine.topology().cpus().iter().filter(|c| usable.contains(c.cpu));
+    let node = all.clone().next().and_then(|c| c.node);
+    (node, all.filter(|c| c.node == node).map(|c| c.cpu).collect())
+}
+
+/// What one pass took.
+struct Pass {
+    makespan: f64,
+    costs: Vec<u64>,
+    cpus: usize,
+}
+
+fn run(
+    job: &Job,
+    design: &dyn Devices,
+    node: Option<u32>,
+    cpus: usize,
+    meter: &Meter,
+) -> Result<Line, BenchError> {
+    let how = How {
+        node: node.filter(|_| !job.case.starts_with("no_node")),
+        synchronous: job.case.starts_with("sync"),
+    };
+    let pattern = pattern(job);
+    let oversleep = oversleep(pattern.wait);
+    let device = Device { pattern, oversleep, costs: Arc::<Costs>::default() };
+    let count = job.part(1) as usize;
+    let pass = |count: usize| {
+        let devices = vec![device.clone(); count];
+        let makespan = design.bring_up(devices, how)?;
+        let (costs, seen) = device.costs.take();
+        Ok::<_, BenchError>(Pass {
+            makespan: makespan.as_secs_f64() * 1e9,
+            costs,
+            cpus: seen.len(),
+        })
+    };
+    // One that doesn't count makes the threads. A few devices are enough where there are many.
+    pass(count.min(1_000))?;
+    let alone: Vec<Alone> = (0..3).map(|_| alone(&device)).collect();
+    let passes: Vec<Pass> = (0..job.passes).map(|_| pass(count)).collect::<Result<_, _>>()?;
+    let of = |value: fn(&Pass) -> f64| {
+        median(&passes.iter().map(value).collect::<Vec<_>>()).unwrap_or(0.0)
+    };
+    let mut line = job.line();
+    let makespan = of(|pass| pass.makespan);
+    if job.case.starts_with("overhead") {
+        line.set("overhead_per_device", makespan / count as f64);
+    } else {
+        line.set("cost_mean", of(|pass| mean(&pass.costs)));
+        line.set("cost_max", of(|pass| pass.costs.iter().max().copied().unwrap_or(0) as f64));
+        line.set("makespan_p50", makespan);
+        line.set("cpus", of(|pass| pass.cpus as f64));
+        if job.case.starts_with("devices") {
+            line.set("bound", bound(count, cpus, &alone));
+        }
+    }
+    line.set("threads", meter.new_threads() as f64);
+    Ok(line)
+}
+
+/// What a probe takes that nobody disturbs.
+struct Alone {
+    wall: Duration,
+    /// CPU time, that of going to sleep and waking up included: what no design can save.
+    cpu: Duration,
+}
+
+/// The device alone, on this thread.
+fn alone(device: &Device) -> Alone {
+    let (began, cpu) = (time::now(), thread_cpu());
+    device.probe();
+    let alone = Alone { wall: time::now() - began, cpu: thread_cpu() - cpu };
+    device.costs.take();
+    alone
+}
+
+/// In nanoseconds: no design brings them up in less. The least of some probes counts.
+fn bound(devices: usize, cpus: usize, alone: &[Alone]) -> f64 {
+    let least = |time: fn(&Alone) -> Duration| {
+        nanoseconds(alone.iter().map(time).min().unwrap_or_default()) as f64
+    };
+    let work = least(|alone| alone.cpu) * devices as f64 / cpus.max(1) as f64;
+    work.max(least(|alone| alone.wall))
+}
+
+fn mean(costs: &[u64]) -> f64 {
+    costs.iter().sum::<u64>() as f64 / costs.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_design_beats_the_longest_probe_nor_the_work_over_the_cpus() {
+        let ms = Duration::from_millis;
+        let alone = [(11, 20), (10, 21)].map(|(cpu, wall)| Alone { wall: ms(wall), cpu: ms(cpu) });
+        assert_eq!(bound(3, 8, &alone), 20e6);
+        assert_eq!(bound(30, 2, &alone), 150e6);
+    }
+}

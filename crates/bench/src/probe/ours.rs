@@ -1,4 +1,4 @@
-//! A device manager, which places each probe once.
+//! A device manager, which places each probe once; and no design at all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,16 +6,17 @@ use std::time::Duration;
 use corewise_device::{
     Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeError, ProbeType,
 };
-use corewise_sync::time;
+use corewise_sync::{thread, time};
 use corewise_topology::Machine;
 use corewise_workqueue::WorkerPools;
 
 use crate::error::BenchError;
 use crate::probe::device::Device;
+use crate::start::Start;
 
 /// How devices are brought up.
 #[derive(Debug, Clone, Copy)]
-pub struct How {
+pub(super) struct How {
     /// On which node they are.
     pub node: Option<u32>,
     /// One after the other.
@@ -23,7 +24,7 @@ pub struct How {
 }
 
 /// What brings devices up: a design under test.
-pub trait Devices {
+pub(super) trait Devices {
     /// Brings all of them up, and returns when the last one is: how long that took. Work that has to be
     /// made before doesn't count.
     ///
@@ -34,13 +35,13 @@ pub trait Devices {
 
 /// Corewise's own: one manager a pass, all on the same pools.
 #[derive(Debug)]
-pub struct Managed {
+pub(super) struct Managed {
     pools: WorkerPools,
 }
 
 impl Managed {
     /// On a machine.
-    pub fn new(machine: &Machine) -> Managed {
+    pub(super) fn new(machine: &Machine) -> Managed {
         Managed { pools: WorkerPools::new(machine) }
     }
 }
@@ -97,5 +98,40 @@ impl Driver for Fake {
     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
         cx.config::<Device>()?.probe();
         Ok(Arc::new(Up))
+    }
+}
+
+/// A plain thread a device, started beforehand and let go at the same moment, which the system's scheduler puts where it
+/// likes.
+///
+/// It says what the machine makes of the pattern by itself. Where there are fewer CPUs than devices
+/// that is not what no design can beat: two probes that share a CPU wait for each other, and drift.
+#[derive(Debug)]
+pub(super) struct Threads;
+
+impl Devices for Threads {
+    fn bring_up(&self, devices: Vec<Device>, _how: How) -> Result<Duration, BenchError> {
+        let start = &Start::new(devices.len());
+        thread::scope(|scope| {
+            let probe = |device: Device| {
+                let probe = move || {
+                    if start.wait() {
+                        device.probe();
+                    }
+                };
+                scope.spawn(probe)
+            };
+            let all: Vec<_> = devices.into_iter().map(probe).collect();
+            start.all_ready();
+            // Before: they may all run ahead of this thread once they are let go.
+            let began = time::now();
+            start.release();
+            let done = all.into_iter().map(thread::ScopedJoinHandle::join);
+            // Each is joined, also behind one that panicked.
+            match done.fold(true, |well, one| well & one.is_ok()) {
+                true => Ok(time::now() - began),
+                false => Err(BenchError::WrongAnswer),
+            }
+        })
     }
 }

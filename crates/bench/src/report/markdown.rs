@@ -19,8 +19,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::group::{self, Source};
 use super::number::show;
+use super::{Source, label, ratios};
 use crate::names::{Better, CaseName, sums_up};
 use crate::record::Record;
 
@@ -120,21 +120,20 @@ impl<'t> Place<'t> {
         let mut out = String::from(
             "\n| ratio of pairs | median | 95 % interval | read as |\n|---|---|---|---|",
         );
-        let all = group::headlines(records, &[]);
+        let all: Vec<_> = ratios(records).collect();
         if all.is_empty() {
             return Err(format!("asks for headlines, of which {} has none", self.files));
         }
-        for headline in &all {
-            let record = headline.record;
+        for &(record, interval) in &all {
             let words = Better::of_headline(record).map_or("", Better::words);
-            let interval = headline.interval.map_or("–".to_owned(), |interval| {
+            let interval = interval.map_or("–".to_owned(), |interval| {
                 format!("{} to {}", show(interval.min, "ratio"), show(interval.max, "ratio"))
             });
             // Writing to a String can't fail.
             let _ =
                 write!(out, "\n| `{}` | {} | {interval} | {words} |", record.metric, shown(record));
         }
-        let all: Vec<&Record> = all.iter().map(|headline| headline.record).collect();
+        let all: Vec<&Record> = all.iter().map(|(record, _)| *record).collect();
         out.push_str(&self.below(&all));
         Ok(out)
     }
@@ -149,7 +148,7 @@ impl<'t> Place<'t> {
                 if case.workload != column.case {
                     continue;
                 }
-                let label = group::label(source, record, case.place);
+                let label = label(source, record, case.place);
                 let position = rows.iter().position(|row| row.0 == label).unwrap_or_else(|| {
                     rows.push((label, vec![None; self.columns.len()]));
                     rows.len() - 1
@@ -215,10 +214,7 @@ impl<'t> Place<'t> {
 /// The best first, by the first column that tells two apart; one that has nothing there comes last.
 fn sort(rows: &mut [(String, Vec<Option<&Record>>)]) {
     rows.sort_by(|(_, a), (_, b)| match (a[0], b[0]) {
-        (Some(a), Some(b)) => match Better::of_unit(&a.unit) {
-            Better::Higher => b.median.total_cmp(&a.median),
-            Better::Lower => a.median.total_cmp(&b.median),
-        },
+        (Some(a), Some(b)) => Better::of_unit(&a.unit).compare(a.median, b.median),
         (a, b) => b.is_some().cmp(&a.is_some()),
     });
 }

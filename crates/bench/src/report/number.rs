@@ -19,18 +19,6 @@ pub fn show(value: f64, unit: &str) -> String {
     }
 }
 
-/// What a unit counts, for the words beside a chart: `items per second`, `time`.
-pub(super) fn counted(unit: &str) -> String {
-    match unit {
-        "ns" | "us" | "ms" | "s" => "time".to_owned(),
-        "count" | "ratio" | "bytes" => unit.to_owned(),
-        _ => match unit.strip_suffix("/s") {
-            Some(what) => format!("{what} per second"),
-            None => unit.to_owned(),
-        },
-    }
-}
-
 fn time(ns: f64) -> String {
     // Minutes and hours of a measurement say less than seconds.
     scaled(ns, 1e3, &["ns", "µs", "ms", "s"])
@@ -66,25 +54,6 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// `0.250` as `0.25`; a whole number stays one.
-fn trimmed(text: String) -> String {
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// A tick's label: as [`show`], without digits that say nothing.
-pub(super) fn tick(value: f64, unit: &str) -> String {
-    if value == 0.0 {
-        return "0".to_owned();
-    }
-    let shown = show(value, unit);
-    let (number, rest) = shown.split_once(' ').unwrap_or((&shown, ""));
-    let number = match number.contains('.') && !number.contains('e') {
-        true => trimmed(number.to_owned()),
-        false => number.to_owned(),
-    };
-    if rest.is_empty() { number } else { format!("{number} {rest}") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,15 +82,5 @@ mod tests {
         ] {
             assert_eq!(show(value, unit), shown);
         }
-    }
-
-    #[test]
-    fn ticks_have_no_idle_digits() {
-        assert_eq!(tick(2e6, "items/s"), "2 M/s");
-        assert_eq!(tick(250.0, "ns"), "250 ns");
-        assert_eq!(tick(0.0, "items/s"), "0");
-        assert_eq!(tick(0.5, "count"), "0.5");
-        assert_eq!(tick(1e-9, "count"), "1.00e-9");
-        assert_eq!(tick(100.0, "ns"), "100 ns");
     }
 }

@@ -89,9 +89,6 @@ fn check(html: &str) {
                         }
                         _ => {}
                     }
-                    for number in ["NaN", "inf"] {
-                        assert!(key == "value" || !value.contains(number), "{key}=\"{value}\"");
-                    }
                 }
                 if name != "meta" {
                     open.push(name);
@@ -151,30 +148,20 @@ fn the_page_is_whole_and_has_every_record_once() {
 }
 
 #[test]
-fn peers_stand_beside_the_scopes_of_the_same_case_in_pictures_of_their_own() {
+fn peers_stand_beside_the_scopes_of_the_same_case_in_figures_of_their_own() {
     let html = page(&own(), &peers());
-    let boxed = html.split("storm/boxed</h3>").nth(1).unwrap().split("<h3").next().unwrap();
-    assert!(boxed.contains("class=\"charts both\""));
+    let boxed = html.split(">storm/boxed</h3>").nth(1).unwrap().split("<h3").next().unwrap();
     let (by_scope, beside) = (boxed.find("Throughput by scope"), boxed.find("Throughput beside"));
     assert!(by_scope < beside && beside < boxed.find("Time of the queueing call by scope"));
-    let picture = boxed.split("<svg").nth(1).unwrap();
-    assert!(!picture.contains("tokio"), "one axis for two programs");
-    let reused = html.split("storm/reused</h3>").nth(1).unwrap();
-    assert!(reused.contains("class=\"charts\"") && !reused.contains("tokio"));
-}
-
-#[test]
-fn each_picture_has_a_title_a_description_and_a_table_behind_it() {
-    let html = page(&own(), &peers());
-    let pictures = html.matches("role=\"img\"").count();
-    // Throughput, calls and CPU time of three cases, and of the one that peers have too.
-    assert_eq!(pictures, 3 * 3 + 3);
-    assert_eq!(html.matches("<desc ").count(), pictures);
-    assert_eq!(html.matches("<figcaption>").count(), pictures);
-    assert_eq!(html.matches("<summary>The figures</summary>").count(), pictures);
-    let lanes: Vec<&str> = html.split("class=\"lane\"").skip(1).take(3).collect();
-    for (lane, label) in lanes.iter().zip(["p50", "p90", "p99"]) {
-        assert!(lane.split("</text>").next().unwrap().ends_with(label), "they are in order");
+    let first = boxed.split("</figure>").next().unwrap();
+    assert!(!first.contains("tokio"), "one scale for two programs");
+    let best = &boxed[beside.unwrap()..];
+    assert!(best.find(">Corewise<") < best.find(">crossbeam<"), "the best comes first");
+    let reused = html.split(">storm/reused</h3>").nth(1).unwrap();
+    assert!(!reused.contains("tokio"));
+    let percentiles: Vec<&str> = boxed.split("<td class=\"quiet\">p").skip(1).take(3).collect();
+    for (shown, label) in percentiles.iter().zip(["50", "90", "99"]) {
+        assert!(shown.starts_with(label), "they are in order");
     }
 }
 
@@ -197,87 +184,28 @@ fn what_sums_a_call_up_stands_in_one_table_with_its_intervals() {
 }
 
 #[test]
-fn long_and_hostile_names_are_cut_in_pictures_and_whole_in_tables() {
+fn hostile_names_extreme_values_unknown_workloads_and_nothing_at_all_are_shown() {
     let name = format!("{}<script>alert(1)</script>\u{202e}\"'&", "a very long name ".repeat(20));
-    let own = of_variant(&format!("{name}/cpu"), &name, 1.0);
-    let html = page(&own, &of_variant(&name, &name, 1.0));
-    check(&html);
-    assert!(!html.contains("<script"));
-    every_record_is_in_a_table(&html, &[&own, &of_variant(&name, &name, 1.0)]);
-    let names = html.split("class=\"name\"").skip(1);
-    for shown in names.map(|text| text.split("</text>").next().unwrap()) {
-        let shown = shown.split('>').nth(1).unwrap();
-        assert!(shown.contains('…') && !shown.contains('\u{202e}'), "{shown}");
-    }
-}
-
-#[test]
-fn zero_and_huge_values_and_none_at_all_stay_inside() {
-    let mut records = Vec::new();
+    let mut records = of_variant(&format!("{name}/cpu"), &name, 1.0);
     for (scope, value) in [("cpu", 0.0), ("smt", 1e300), ("cache", 1e-300), ("numa", f64::MAX)] {
-        for (metric, unit) in [("items_per_second", "items/s"), ("call_p50", "ns"), ("x", "y")] {
-            let case = format!("kernel_test/{scope}");
-            let mut one = record(&case, "corewise", metric, unit, value);
-            (one.min, one.max) = (0.0, value);
-            records.push(one);
+        for (metric, unit) in [("items_per_second", "items/s"), ("call_p50", "ns"), ("x", "")] {
+            let case = format!("new/thing/{scope}");
+            let one = record(&case, "corewise", metric, unit, value);
+            records.push(Record { min: 0.0, max: value, ..one });
         }
     }
     let html = page(&records, &[]);
     check(&html);
     every_record_is_in_a_table(&html, &[&records]);
-    for x in html.split(" x1=\"").skip(1).map(|rest| rest.split('"').next().unwrap()) {
-        let x: f64 = x.parse().unwrap();
-        assert!((0.0..=540.0).contains(&x), "{x}");
+    assert!(!html.contains("<script") && !html.contains('\u{202e}'));
+    for percent in
+        html.split("style=\"").skip(1).flat_map(|rest| rest.split('"').next().unwrap().split(';'))
+    {
+        let (_, percent) = percent.split_once(':').unwrap();
+        let percent: f64 = percent.trim_end_matches('%').parse().unwrap();
+        assert!((0.0..=100.0).contains(&percent), "{percent}");
     }
-    check(&page(&[], &[]));
+    assert!(!html.contains("unfair"), "there are no peers");
     let empty = Page { name: "", facts: &[], advice: None, records: &[], peers: &[] };
     check(&render(&empty));
-}
-
-#[test]
-fn one_variant_has_tables_and_percentiles_but_no_single_bar() {
-    let records = of_variant("kernel_test/cpu", "corewise", 1.0);
-    let html = page(&records, &[]);
-    check(&html);
-    every_record_is_in_a_table(&html, &[&records]);
-    assert_eq!(html.matches("role=\"img\"").count(), 1, "only the percentiles are more than one");
-    assert!(!html.contains("<nav"), "there is one workload");
-    assert!(!html.contains("unfair"), "there are no peers");
-}
-
-#[test]
-fn twenty_variants_have_a_row_each_that_doesnt_touch_the_next() {
-    let peers: Vec<Record> =
-        (0..20).flat_map(|n| of_variant("storm/boxed", &format!("peer {n}"), n as f64)).collect();
-    let html = page(&[], &peers);
-    check(&html);
-    every_record_is_in_a_table(&html, &[&peers]);
-    let picture = html.split("role=\"img\"").nth(1).unwrap().split("</svg>").next().unwrap();
-    let bars: Vec<(f64, f64)> = picture
-        .split("class=\"bar\"")
-        .skip(1)
-        .map(|bar| {
-            let of = |key: &str| {
-                let rest = bar.split(key).nth(1).unwrap();
-                rest.split('"').next().unwrap().parse::<f64>().unwrap()
-            };
-            (of(" y=\""), of(" height=\""))
-        })
-        .collect();
-    assert_eq!(bars.len(), 20);
-    assert!(bars.windows(2).all(|pair| pair[0].0 + pair[0].1 < pair[1].0));
-    assert!(picture.contains("And 8 more; the table has all."));
-}
-
-#[test]
-fn workloads_that_nobody_knows_are_drawn_as_well() {
-    let records = [
-        record("new/thing/cpu", "corewise", "speed_of_light", "m/s", 3e8),
-        record("new/thing/smt", "corewise", "speed_of_light", "m/s", 2e8),
-        record("new/thing/smt", "corewise", "", "", 2e8),
-    ];
-    let html = page(&records, &[]);
-    check(&html);
-    every_record_is_in_a_table(&html, &[&records]);
-    assert!(html.contains("Speed of light by scope"));
 }

@@ -72,7 +72,7 @@ impl Before {
 ///
 /// # Errors
 /// The queue can't be built.
-pub fn prepare(
+pub(super) fn prepare(
     machine: &Machine,
     pass: &Arc<Pass>,
 ) -> Result<impl FnOnce() -> Result<Left, BenchError> + use<>, BenchError> {

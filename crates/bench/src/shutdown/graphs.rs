@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
+use crate::job::Job;
 use crate::rng::Rng;
-use crate::shutdown::case::Shape;
-use crate::shutdown::job::Job;
 use crate::shutdown::web::{Device, Web, Work};
 
 /// Chains of a deep web.
@@ -15,7 +14,7 @@ const LAYERS: usize = 5;
 const CALLBACK_EACH: usize = 10;
 
 /// The web of a shape.
-pub(crate) fn web(job: &Job, shape: Shape, devices: usize, slow: usize) -> Web {
+pub(super) fn web(job: &Job, shape: &str, devices: usize, slow: usize) -> Web {
     let mut rng = Rng::new(job.seed);
     let mut order: Vec<usize> = (0..devices).collect();
     rng.shuffle(&mut order);
@@ -29,10 +28,10 @@ pub(crate) fn web(job: &Job, shape: Shape, devices: usize, slow: usize) -> Web {
         works[device] = Work::Sleep(slow_time(job, nth, slow));
     }
     let needs = |number: usize| match shape {
-        Shape::Flat => (None, vec![]),
-        Shape::Deep => (number.checked_sub(CHAINS), vec![]),
-        Shape::Wide => ((number > 0).then_some(0), vec![]),
-        Shape::Stacked | Shape::Inverted => (None, below(number, devices)),
+        "flat" => (None, vec![]),
+        "deep" => (number.checked_sub(CHAINS), vec![]),
+        "wide" => ((number > 0).then_some(0), vec![]),
+        _ => (None, below(number, devices)),
     };
     let device = |(number, work)| {
         let (parent, suppliers): (Option<usize>, Vec<usize>) = needs(number);
@@ -46,7 +45,7 @@ pub(crate) fn web(job: &Job, shape: Shape, devices: usize, slow: usize) -> Web {
         }
     };
     let devices = works.into_iter().enumerate().map(device).collect();
-    Web::new(devices, shape == Shape::Inverted)
+    Web::new(devices, shape == "inverted")
 }
 
 /// The two devices of the layer below that one of a stacked web needs.
@@ -70,12 +69,11 @@ fn slow_time(job: &Job, nth: usize, of: usize) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shutdown::case::Case;
-    use crate::words::Effort;
+    use crate::shutdown::{BENCH, SHAPES};
 
-    fn made(shape: Shape, devices: usize, slow: usize) -> Web {
-        let case = Case::Graph { shape, devices, slow };
-        web(&Job::new(case, "serial", Effort::Full), shape, devices, slow)
+    fn made(shape: &str, devices: usize, slow: usize) -> Web {
+        let job = Job { quick_steps: 1, ..Job::plain(&BENCH, "flat/1/0", "serial") };
+        web(&job, shape, devices, slow)
     }
 
     fn sleeps(web: &Web) -> Vec<Duration> {
@@ -91,38 +89,38 @@ mod tests {
     #[test]
     fn slow_callbacks_take_from_a_tenth_of_a_second_to_five_seconds() {
         for slow in [2, 24] {
-            let times = sleeps(&made(Shape::Wide, 500, slow));
+            let times = sleeps(&made("wide", 500, slow));
             assert_eq!(times.len(), slow);
             assert_eq!(times[0], Duration::from_millis(100));
             assert!((times[slow - 1].as_secs_f64() - 5.0).abs() < 1e-6);
         }
-        assert_eq!(sleeps(&made(Shape::Wide, 500, 0)), []);
+        assert_eq!(sleeps(&made("wide", 500, 0)), []);
     }
 
     #[test]
     fn each_shape_has_its_edges_and_its_bound() {
-        for shape in Shape::ALL {
+        for shape in SHAPES {
             for devices in [1, 7, 500] {
                 let web = made(shape, devices, 0);
                 let edges: usize = web.backwards().map(|d| web.dependents(d).len()).sum();
                 assert_eq!(web.devices().len(), devices);
                 assert_eq!(web.bound(), Duration::ZERO);
                 match (shape, devices) {
-                    (Shape::Flat, _) | (_, 1) => assert_eq!(edges, 0),
-                    (Shape::Deep, n) => assert_eq!(edges, n.saturating_sub(CHAINS)),
-                    (Shape::Wide, n) => assert_eq!(edges, n - 1),
+                    ("flat", _) | (_, 1) => assert_eq!(edges, 0),
+                    ("deep", n) => assert_eq!(edges, n.saturating_sub(CHAINS)),
+                    ("wide", n) => assert_eq!(edges, n - 1),
                     (_, 500) => assert_eq!(edges, 2 * 400),
                     _ => assert!(edges > 0),
                 }
             }
         }
-        let (flat, deep) = (made(Shape::Flat, 500, 24).bound(), made(Shape::Deep, 500, 24).bound());
-        assert!(flat < deep && deep < sleeps(&made(Shape::Deep, 500, 24)).iter().sum());
+        let (flat, deep) = (made("flat", 500, 24).bound(), made("deep", 500, 24).bound());
+        assert!(flat < deep && deep < sleeps(&made("deep", 500, 24)).iter().sum());
     }
 
     #[test]
     fn the_same_seed_makes_the_same_web() {
-        assert_eq!(made(Shape::Stacked, 500, 24), made(Shape::Stacked, 500, 24));
-        assert!(made(Shape::Inverted, 500, 0).inverted && !made(Shape::Stacked, 500, 0).inverted);
+        assert_eq!(made("stacked", 500, 24), made("stacked", 500, 24));
+        assert!(made("inverted", 500, 0).inverted && !made("stacked", 500, 0).inverted);
     }
 }

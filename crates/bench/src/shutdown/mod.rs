@@ -1,14 +1,9 @@
 //! Workloads for shutting devices down, and what they are run on.
 //!
-//! As with [`workqueue`](crate::workqueue): a *case* ([`case`]) is a web of devices with what is
-//! varied of it, a *run* is one case on one runtime in a process of its own, asked for in the words
-//! `key=value` of a [`job`] and answered with one [`mod@crate::line`].
-//!
-//! 1. [`web`]: devices, their needs, what their callbacks do; [`graphs`]: made-up webs;
-//!    [`azure`]: those of two published logs.
-//! 2. [`pass`]: one shutdown of a web, and whether it kept the order; [`run`]: one run.
-//! 3. [`serial`]: the plain loop, over the objects that Corewise's bring-up made; [`before`]: the old design; [`ours`]: Corewise.
-//! 4. [`suite`]: what `corewise bench shutdown` runs, and the headlines.
+//! 1. [`web`](mod@web): devices, their needs, what their callbacks do; `graphs`: made-up webs; `azure`: those of two
+//!    published logs.
+//! 2. [`pass`]: one shutdown of a web, and whether it kept the order.
+//! 3. `serial`: the plain loop, over the objects that Corewise's bring-up made; `before`: the old design; `ours`: Corewise.
 //!
 //! # The words
 //!
@@ -37,7 +32,7 @@
 //! * `inverted`: as `stacked`, and registered the wrong way round, consumers first.
 //!
 //! **`azure/serial`, `azure/async`**: the 492 devices of a published virtual machine, each callback
-//! as long as its log says; see [`azure`].
+//! as long as its log says; see `azure`.
 //!
 //! # The metrics
 //!
@@ -46,14 +41,201 @@
 //! [`Web::bound`](web::Web::bound); left out where nothing sleeps. `threads`: threads that came
 //! meanwhile, the most of any pass. `voluntary_switches`, `cpu_seconds`: of a pass, on average.
 
-pub mod azure;
-pub mod before;
-pub mod case;
-pub mod graphs;
-pub mod job;
-pub mod ours;
+mod azure;
+mod before;
+mod graphs;
+mod ours;
 pub mod pass;
-pub mod run;
-pub mod serial;
-pub mod suite;
+mod serial;
 pub mod web;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::time;
+use corewise_topology::Machine;
+
+use crate::bench::{Bench, Effort, Pairs, Workload, count, variants, worst};
+use crate::error::BenchError;
+use crate::job::Job;
+use crate::line::Line;
+use crate::meter::{Meter, nanoseconds, percentiles, sleep_exactly, threads};
+use crate::stats::PairedRatio;
+use pass::Pass;
+use web::Web;
+
+/// `corewise bench shutdown`. The headlines, in all of which less is better: the time over the least that anybody could
+/// take, on the web with slow devices on which that is worst; over the plain loop's where nothing is slow, on the worst
+/// web; and the same for the published machine, of whose two logs the worse one counts.
+pub static BENCH: Bench = Bench {
+    name: "shutdown",
+    words: "passes quick_steps shortest_ms longest_ms seed",
+    workloads: &[WEBS],
+    counting: |_| (),
+    headlines: |pairs| {
+        let worst_of = |takes: fn(&str) -> bool, against: fn(&Pairs<'_>, &str) -> Ratio| {
+            worst(
+                all_webs()
+                    .iter()
+                    .filter(|case| takes(case))
+                    .filter_map(|case| against(pairs, case)),
+            )
+        };
+        vec![
+            (
+                "makespan_vs_critical_path",
+                worst_of(|case| slow(case).is_some_and(|n| n > 0), to_bound),
+            ),
+            ("no_slow_vs_serial", worst_of(|case| slow(case) == Some(0), to_serial)),
+            ("azure_vs_serial", worst_of(|case| slow(case).is_none(), to_serial)),
+        ]
+    },
+};
+
+type Ratio = Option<PairedRatio>;
+
+fn to_bound(pairs: &Pairs<'_>, case: &str) -> Ratio {
+    let of = |metric| pairs.values(case, "corewise", metric);
+    pairs.ratio(of("makespan_p50"), of("critical_path"))
+}
+
+fn to_serial(pairs: &Pairs<'_>, case: &str) -> Ratio {
+    pairs.over(case, "makespan_p50", "serial")
+}
+
+/// How devices depend on each other; the last one is registered the wrong way round.
+const SHAPES: [&str; 5] = ["flat", "deep", "wide", "stacked", "inverted"];
+/// How many devices there are.
+const DEVICES: [usize; 3] = [500, 5_000, 50_000];
+/// How many of them are slow.
+const SLOW: [usize; 2] = [2, 24];
+/// Devices of the webs in which every graph is looked at in a quick call.
+const LOOK: &str = "5000";
+/// Steps of a quick callback: about 10 µs.
+const QUICK_STEPS: u32 = 16_000;
+
+const WEBS: Workload = Workload {
+    fits: |parts| match parts {
+        ["azure", log] => matches!(*log, "serial" | "async"),
+        [shape, devices, slow] => {
+            let number = |part: &str| part.parse::<u32>().ok();
+            let fewer = number(slow).is_some_and(|slow| Some(slow) <= number(devices));
+            SHAPES.contains(shape) && count(devices) && fewer
+        }
+        _ => false,
+    },
+    cases: |_| all_webs(),
+    quick: |parts, _| match parts {
+        [shape, devices, "0"] => *devices == LOOK || *shape == "flat",
+        [shape, devices, "2"] => *devices == "500" && *shape == "flat",
+        [_, devices, _] => *devices == LOOK,
+        _ => true,
+    },
+    numbers: |job, parts, on| {
+        if let [_, _, "0"] = parts {
+            // Some tenths of a second of them.
+            job.passes = (on.pick(100_000, 25_000) / job.part(1) as usize).clamp(2, 50);
+        }
+        job.quick_steps = QUICK_STEPS;
+        (job.shortest_ms, job.longest_ms) = on.pick((100, 5_000), (10, 500));
+    },
+    // The sum of what sleeps is no news, is the same for any graph, and takes long: with slow devices the plain loop is
+    // run on the smallest flat webs, and not in a quick call, where the old design too is run on two webs only.
+    variants: |parts, on| {
+        let full = on.effort == Effort::Full;
+        let names: &[_] = match parts {
+            ["azure", _] | [_, _, "0"] => &["corewise", "before", "serial"],
+            ["flat", "500", _] if full => &["corewise", "before", "serial"],
+            [shape, ..] if full || matches!(*shape, "flat" | "deep") => &["corewise", "before"],
+            _ => &["corewise"],
+        };
+        variants(names, false)
+    },
+    run: |job, _| {
+        let machine = &Machine::live()?;
+        match job.runtime.as_str() {
+            "corewise" => run(job, |pass| ours::prepare(machine, pass)).map(Some),
+            "before" => run(job, |pass| before::prepare(machine, pass)).map(Some),
+            "serial" => run(job, |pass| serial::prepare(machine, pass)).map(Some),
+            _ => Ok(None),
+        }
+    },
+};
+
+/// Those without slow devices first, the replays next.
+fn all_webs() -> Vec<String> {
+    let with = |slow: usize| {
+        let of = move |shape| DEVICES.map(|devices| format!("{shape}/{devices}/{slow}"));
+        SHAPES.into_iter().flat_map(of)
+    };
+    let azure = ["azure/serial", "azure/async"].map(str::to_owned);
+    with(0).chain(azure).chain(SLOW.into_iter().flat_map(with)).collect()
+}
+
+/// How many devices of a case are slow; `None` of a replay.
+pub fn slow(case: &str) -> Option<usize> {
+    case.split('/').nth(2)?.parse().ok()
+}
+
+/// The web of a job.
+fn web(job: &Job) -> Web {
+    match job.parts()[..] {
+        [shape, _, _] => graphs::web(job, shape, job.part(1) as usize, job.part(2) as usize),
+        _ => azure::web(job.parts()[1]),
+    }
+}
+
+/// Runs a case. For each pass `prepare` makes the devices and whatever shuts them down, threads
+/// included, and returns what does it. That is timed until it returns: by then all callbacks have
+/// ended, and the devices' objects are dropped. The value that it returns is dropped after that.
+///
+/// # Errors
+/// Those of `prepare` and what it made; or the order wasn't kept.
+pub fn run<D, R>(
+    job: &Job,
+    mut prepare: impl FnMut(&Arc<Pass>) -> Result<D, BenchError>,
+) -> Result<Line, BenchError>
+where
+    D: FnOnce() -> Result<R, BenchError>,
+{
+    // Threads that are made from now on inherit it.
+    sleep_exactly();
+    let web = Arc::new(web(job));
+    let mut meter = Meter::new(false, None);
+    let mut makespans = Vec::with_capacity(job.passes);
+    let mut came = 0;
+    // Where there are several passes, one more goes through all code before.
+    for number in 0..job.passes + usize::from(job.passes > 1) {
+        let pass = Arc::new(Pass::new(&web));
+        let shut_down = prepare(&pass)?;
+        let mut left: Option<R> = None;
+        let timed = || -> Result<Duration, BenchError> {
+            let there = threads().unwrap_or(0);
+            let began = time::now();
+            left = Some(shut_down()?);
+            let took = time::now() - began;
+            came = came.max(threads().unwrap_or(0).saturating_sub(there));
+            Ok(took)
+        };
+        if number == 0 && job.passes > 1 {
+            timed()?;
+        } else {
+            meter.pass(1, || {
+                let took = timed()?;
+                makespans.push(nanoseconds(took));
+                Ok(took)
+            })?;
+        }
+        drop(left);
+        pass.check()?;
+    }
+    let mut line = job.line();
+    percentiles(&mut line, "makespan", &mut makespans, &[50.0]);
+    let bound = web.bound();
+    if !bound.is_zero() {
+        line.set("critical_path", nanoseconds(bound) as f64);
+    }
+    line.set("threads", came as f64);
+    meter.finish_pass(&mut line);
+    Ok(line)
+}

@@ -15,14 +15,14 @@ use crate::shutdown::web::{Device, Web};
 
 /// A device that is up.
 #[derive(Debug)]
-pub struct Fake {
+pub(super) struct Fake {
     pass: Arc<Pass>,
     device: u32,
 }
 
 impl Fake {
     /// A device of a pass.
-    pub fn bound(pass: &Arc<Pass>, device: u32) -> Arc<dyn Bound> {
+    pub(super) fn bound(pass: &Arc<Pass>, device: u32) -> Arc<dyn Bound> {
         Arc::new(Fake { pass: Arc::clone(pass), device })
     }
 }
@@ -62,7 +62,7 @@ impl Driver for Fakes {
 ///
 /// # Errors
 /// The devices could not be brought up.
-pub fn prepare(
+pub(super) fn prepare(
     machine: &Machine,
     pass: &Arc<Pass>,
 ) -> Result<impl FnOnce() -> Result<Left, BenchError> + use<>, BenchError> {
@@ -113,7 +113,7 @@ pub(crate) fn decls(web: &Web) -> Vec<DeviceDecl> {
 /// What a program has left after a shutdown: worker threads, which end with this, and what is known
 /// of the devices.
 #[derive(Debug)]
-pub struct Left {
+pub(super) struct Left {
     devices: Option<DeviceManager>,
     pools: WorkerPools,
 }

@@ -22,7 +22,7 @@ use crate::shutdown::pass::Pass;
 ///
 /// # Errors
 /// A device doesn't come up.
-pub fn prepare(
+pub(super) fn prepare(
     machine: &Machine,
     pass: &Arc<Pass>,
 ) -> Result<impl FnOnce() -> Result<Left, BenchError> + use<>, BenchError> {

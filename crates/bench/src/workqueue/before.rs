@@ -15,10 +15,11 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use corewise_sync::{Completion, Condvar, Mutex, Unparker, per_thread};
+use corewise_sync::{Condvar, Mutex, Unparker, per_thread};
 use corewise_topology::{AffinityScope, CpuSet, Machine, Pods, current_cpu};
 
 use crate::error::BenchError;
+use crate::start::pinned;
 use crate::workqueue::runtime::{Reuse, Runtime, Signal, Spawn};
 use crate::workqueue::tiny::Tiny;
 
@@ -127,14 +128,9 @@ impl LockedPools {
         let pools = LockedPools { handle: Handle { all: Arc::new(all) } };
         for pool in &pools.handle.all.pools {
             for _ in &pool.cpus {
-                let pinned = Arc::new((Mutex::new(Ok(())), Completion::new()));
-                let told = Arc::clone(&pinned);
-                pool.start_worker(move |result| {
-                    *told.0.lock() = result;
-                    told.1.complete();
-                })?;
-                pinned.1.wait();
-                std::mem::replace(&mut *pinned.0.lock(), Ok(()))?;
+                let (theirs, cpus) = (Arc::clone(pool), Some(pool.cpus.clone()));
+                let worker = pinned(machine, "before", cpus, move || theirs.work())?;
+                pool.state.lock().threads.push(worker);
             }
         }
         Ok(pools)
@@ -163,24 +159,10 @@ impl Handle {
 }
 
 impl Pool {
-    /// Starts a worker, which tells whether it could be pinned, and works if so.
-    fn start_worker(
-        self: &Arc<Self>,
-        tell: impl FnOnce(Result<(), BenchError>) + Send + 'static,
-    ) -> Result<(), BenchError> {
-        let pool = Arc::clone(self);
-        let builder = thread::Builder::new().name("before".to_owned());
-        let worker = builder.spawn(move || {
-            let result = pool.machine.pin_current_thread(&pool.cpus).map(drop);
-            let is_pinned = result.is_ok();
-            tell(result.map_err(BenchError::from));
-            if is_pinned {
-                MINE.with(|mine| *mine.borrow_mut() = Some(Arc::clone(&pool)));
-                pool.run();
-            }
-        });
-        self.state.lock().threads.push(worker.map_err(BenchError::Thread)?);
-        Ok(())
+    /// A worker, which is pinned by now.
+    fn work(self: Arc<Self>) {
+        MINE.with(|mine| *mine.borrow_mut() = Some(Arc::clone(&self)));
+        self.run();
     }
 
     /// A worker's loop: runs until the pool is closed and empty.
@@ -223,8 +205,16 @@ impl Pool {
                 self.work.notify_one();
             }
         } else {
-            // One that the system refuses is missed, and no more.
-            let _ = self.start_worker(|_| ());
+            // Nobody waits for it to be there. One that the system refuses is missed, and no more.
+            let pool = Arc::clone(self);
+            let work = move || {
+                if pool.machine.pin_current_thread(&pool.cpus).is_ok() {
+                    pool.work();
+                }
+            };
+            if let Ok(worker) = thread::Builder::new().name("before".to_owned()).spawn(work) {
+                self.state.lock().threads.push(worker);
+            }
         }
     }
 
@@ -302,6 +292,7 @@ impl Drop for LockedPools {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use corewise_sync::Completion;
     use corewise_sync::atomic::{AtomicUsize, Ordering};
 
     #[test]

@@ -11,6 +11,7 @@ use corewise_sync::{Completion, Mutex, Parker, Unparker};
 use corewise_topology::{CpuSet, Machine};
 
 use crate::error::BenchError;
+use crate::start::pinned;
 use crate::workqueue::runtime::{Runtime, Signal};
 
 /// The thread. Dropping this ends and joins it.
@@ -42,28 +43,11 @@ impl Futex {
             client: Mutex::new(None),
             ready: Completion::new(),
         });
-        let pinned = Arc::new((Mutex::new(Ok(())), Completion::new()));
-        let parker = Parker::new();
+        let (parker, theirs) = (Parker::new(), Arc::clone(&shared));
         let wake = parker.unparker();
-        let (told, theirs, machine) = (Arc::clone(&pinned), Arc::clone(&shared), machine.clone());
-        let body = move || {
-            let result = match cpu {
-                Some(cpu) => machine.pin_current_thread(&CpuSet::from_iter([cpu])).map(drop),
-                None => Ok(()),
-            };
-            let is_pinned = result.is_ok();
-            *told.0.lock() = result;
-            told.1.complete();
-            if is_pinned {
-                theirs.echo(&parker);
-            }
-        };
-        let thread = thread::Builder::new().name("futex".to_owned()).spawn(body);
-        let thread = Some(thread.map_err(BenchError::Thread)?);
-        let futex = Futex { wake, shared, thread };
-        pinned.1.wait();
-        std::mem::replace(&mut *pinned.0.lock(), Ok(()))?;
-        Ok(futex)
+        let cpus = cpu.map(|cpu| CpuSet::from_iter([cpu]));
+        let thread = pinned(machine, "futex", cpus, move || theirs.echo(&parker))?;
+        Ok(Futex { wake, shared, thread: Some(thread) })
     }
 }
 

@@ -3,13 +3,29 @@
 use corewise_sync::{thread, time};
 use std::time::Duration;
 
+use crate::bench::Workload;
 use crate::error::BenchError;
+use crate::job::Job;
 use crate::line::Line;
 use crate::meter::Meter;
-use crate::process::Job as _;
-use crate::workqueue::job::Job;
+use crate::names::Place;
 use crate::workqueue::runtime::Spawn;
 use crate::workqueue::tiny::{Countdown, Tiny};
+use crate::workqueue::{base, before, corewise, own};
+
+/// Rest behind some work.
+pub(super) const WORKLOAD: Workload = Workload {
+    fits: |parts| parts == ["idle"],
+    cases: |_| vec!["idle".to_owned()],
+    quick: |_, _| true,
+    numbers: |job, _, on| {
+        base(job, on);
+        (job.producers, job.items, job.passes) = (1, 10_000, 1);
+        job.rest_ms = on.pick(10_000, 300);
+    },
+    variants: |_, _| vec![corewise(Place::default(), false), before(false)],
+    run: own,
+};
 
 /// How long workers may take to go to sleep.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -18,7 +34,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// None of its own.
-pub fn run<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, BenchError> {
+pub(super) fn run<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, BenchError> {
     let countdown = Countdown::new(job.items);
     for payload in 0..job.items as u64 {
         let tiny = Tiny { countdown, payload };

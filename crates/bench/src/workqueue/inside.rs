@@ -2,19 +2,50 @@
 
 use corewise_sync::time;
 
+use crate::bench::Workload;
 use crate::error::BenchError;
+use crate::job::Job;
 use crate::line::Line;
 use crate::meter::{Meter, between, percentiles};
-use crate::process::Job as _;
-use crate::workqueue::job::Job;
 use crate::workqueue::runtime::Spawn;
 use crate::workqueue::tiny::{Countdown, Tiny};
+use crate::workqueue::{base, own, with_before};
+
+/// A million from one.
+pub(super) const WORKLOAD: Workload = Workload {
+    fits: |parts| parts == ["inside"],
+    cases: |_| vec!["inside".to_owned()],
+    quick: |_, _| true,
+    numbers: |job, _, on| {
+        base(job, on);
+        job.producers = 1;
+    },
+    variants: |_, on| with_before(on, true, true),
+    run: own,
+};
+
+/// A tree of them.
+pub(super) const FAN_OUT: Workload = Workload {
+    fits: |parts| parts == ["fan"],
+    cases: |_| vec!["fan".to_owned()],
+    quick: |_, _| false,
+    numbers: |job, _, on| {
+        base(job, on);
+        (job.producers, job.items, job.passes) = (1, on.pick(500, 100), 1);
+    },
+    variants: |_, on| with_before(on, false, false),
+    run: own,
+};
 
 /// One task queues all items.
 ///
 /// # Errors
 /// None of its own.
-pub fn inside<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, BenchError> {
+pub(super) fn inside<R: Spawn>(
+    job: &Job,
+    runtime: &R,
+    meter: &mut Meter,
+) -> Result<Line, BenchError> {
     let pass = |items: usize| {
         let countdown = Countdown::new(items);
         let began = time::now();
@@ -48,7 +79,7 @@ const TREE: usize = 1 + FAN + FAN * FAN;
 ///
 /// # Errors
 /// None of its own.
-pub fn fan<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, BenchError> {
+pub(super) fn fan<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, BenchError> {
     let mut makespans = Vec::with_capacity(job.items);
     let mut trees = |count: usize| {
         makespans.clear();
@@ -95,24 +126,18 @@ fn tree<R: Spawn>(runtime: &R) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::Effort;
-    use crate::workqueue::case::Case;
     use crate::workqueue::inline::Inline;
-    use corewise_topology::CpuSet;
+    use crate::workqueue::tests::job;
 
     #[test]
     fn a_pass_is_one_task_that_queues_all_or_a_tree_of_4161() {
-        let job = Job {
-            items: 20,
-            passes: 1,
-            ..Job::new(Case::Inside, "x", &CpuSet::full(1), Effort::Quick)
-        };
         let runtime = Inline::default();
-        inside(&job, &runtime, &mut Meter::new(job.count, None)).unwrap();
+        inside(&job("inside items=20 passes=1", 1), &runtime, &mut Meter::new(false, None))
+            .unwrap();
         assert_eq!(runtime.inside(), 2 + 20);
         assert_eq!(TREE, 4161);
-        let (job, runtime) = (Job { case: Case::Fan, items: 2, ..job }, Inline::default());
-        let line = fan(&job, &runtime, &mut Meter::new(job.count, None)).unwrap();
+        let runtime = Inline::default();
+        let line = fan(&job("fan items=2", 1), &runtime, &mut Meter::new(false, None)).unwrap();
         assert_eq!(runtime.inside(), 3 * 4160);
         assert!(line.metrics["makespan_p50"] > 0.0);
     }

@@ -17,20 +17,37 @@ use corewise_sync::time;
 use corewise_sync::Parker;
 use corewise_topology::{CpuSet, Machine};
 
+use crate::bench::Workload;
 use crate::error::BenchError;
+use crate::job::Job;
 use crate::line::Line;
 use crate::meter::{Meter, between, percentiles};
-use crate::process::Job as _;
 use crate::start::together;
-use crate::workqueue::job::Job;
 use crate::workqueue::runtime::{Signal, TakeBack};
+use crate::workqueue::{base, own, with_before, with_scopes};
+
+/// The kernel's test; `inline`: waiters may run their item themselves.
+pub(super) const WORKLOAD: Workload = Workload {
+    fits: |parts| matches!(parts, ["kernel_test"] | ["kernel_test", "inline"]),
+    cases: |_| vec!["kernel_test".to_owned(), "kernel_test/inline".to_owned()],
+    quick: |parts, _| parts.len() == 1,
+    numbers: |job, _, on| {
+        base(job, on);
+        (job.producers, job.items, job.passes) = (job.workers, on.pick(50_000, 10_000), 1);
+    },
+    variants: |parts, on| match parts {
+        ["kernel_test"] => with_before(on, true, true),
+        _ => with_scopes(on, false, false),
+    },
+    run: own,
+};
 
 /// Runs the workload once, on the first `producers` online CPUs of the machine. Threads of a
 /// synthetic machine aren't pinned. Blocks.
 ///
 /// # Errors
 /// A thread couldn't be started or pinned, or one panicked.
-pub fn run<R: Signal>(
+pub(super) fn run<R: Signal>(
     job: &Job,
     machine: &Machine,
     runtime: &R,
@@ -43,7 +60,7 @@ pub fn run<R: Signal>(
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_inline<R: TakeBack>(
+pub(super) fn run_inline<R: TakeBack>(
     job: &Job,
     machine: &Machine,
     runtime: &R,
@@ -130,23 +147,18 @@ fn submit<R: Signal>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::Effort;
-    use crate::workqueue::case::Case;
     use crate::workqueue::inline::Inline;
     use crate::workqueue::runtime::Runtime;
+    use crate::workqueue::tests::job;
     use corewise_sync::Unparker;
 
-    fn job(machine: &Machine) -> Job {
-        let case = Case::KernelTest { inline: false };
-        Job { items: 50, ..Job::new(case, "x", &machine.online(), Effort::Full) }
-    }
+    const FIFTY: &str = "kernel_test items=50";
 
     #[test]
     fn each_cpu_queues_its_items_and_the_end_is_flushed_once_a_pass() {
         let machine = Machine::synthetic("core:3 pu:1").unwrap();
-        let (runtime, job) = (Inline::default(), job(&machine));
-        let mut meter = Meter::new(job.count, None);
-        let line = run(&job, &machine, &runtime, &mut meter).unwrap();
+        let runtime = Inline::default();
+        let line = run(&job(FIFTY, 3), &machine, &runtime, &mut Meter::new(false, None)).unwrap();
         assert_eq!(runtime.queued(), 3 * (5 + 50), "a tenth of them before");
         assert_eq!(runtime.flushed(), 2);
         assert!(line.metrics["items_per_second"] > 0.0);
@@ -167,8 +179,7 @@ mod tests {
             }
         }
         let machine = Machine::synthetic("core:2 pu:1").unwrap();
-        let job = job(&machine);
-        let ran = run(&job, &machine, &Broken, &mut Meter::new(job.count, None));
+        let ran = run(&job(FIFTY, 2), &machine, &Broken, &mut Meter::new(false, None));
         assert!(matches!(ran, Err(BenchError::Panicked)));
     }
 }

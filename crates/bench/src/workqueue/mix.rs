@@ -7,20 +7,39 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 
+use crate::bench::Workload;
 use crate::error::BenchError;
+use crate::job::Job;
 use crate::line::Line;
 use crate::meter::{Meter, between, percentiles, thread_cpu};
-use crate::process::Job as _;
 use crate::rng::Rng;
-use crate::workqueue::job::Job;
 use crate::workqueue::runtime::Spawn;
 use crate::workqueue::tiny::Countdown;
+use crate::workqueue::{base, own, with_before};
+
+/// The load, in percent of what the workers could do if nobody made more of them; `hint`: the blocking items say so.
+pub(super) const WORKLOAD: Workload = Workload {
+    fits: |parts| matches!(parts, ["mix", "50" | "80"] | ["mix", "50" | "80", "hint"]),
+    cases: |_| ["50", "50/hint", "80", "80/hint"].map(|one| format!("mix/{one}")).into(),
+    quick: |parts, _| parts == ["mix", "50"],
+    numbers: |job, parts, on| {
+        base(job, on);
+        (job.producers, job.passes, job.hint) = (1, 1, parts.len() == 3);
+        (job.block_us, job.short_us) = (1_000, 1);
+        // A worker that blocks for each tenth item does 10 000 a second.
+        job.rate = 10_000 * job.workers as u64 * u64::from(job.part(1)) / 100;
+        // Two seconds, or 0.3.
+        job.items = (job.rate as usize).saturating_mul(on.pick(20, 3)) / 10;
+    },
+    variants: |_, on| with_before(on, false, false),
+    run: own,
+};
 
 /// Runs the workload once; the calling thread is the producer.
 ///
 /// # Errors
 /// The job has no rate.
-pub fn run<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, BenchError> {
+pub(super) fn run<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, BenchError> {
     if job.rate == 0 {
         return Err(BenchError::Nothing { what: "items per second" });
     }
@@ -111,18 +130,12 @@ fn produce<R: Spawn>(job: &Job, runtime: &R, plan: &[Planned]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::Effort;
     use crate::workqueue::inline::Inline;
-    use corewise_topology::CpuSet;
-
-    fn job(case: &str) -> Job {
-        let job = Job::new(case.parse().unwrap(), "x", &CpuSet::full(2), Effort::Full);
-        Job { items: 20_000, block_us: 0, ..job }
-    }
+    use crate::workqueue::tests::job;
 
     #[test]
     fn the_plan_keeps_the_rate_blocks_for_a_tenth_and_is_repeatable() {
-        let job = job("mix/50");
+        let job = job("mix/50 items=20000", 2);
         let of = plan(&job);
         assert_eq!(of.len(), 22_000);
         assert_eq!(of, plan(&job));
@@ -138,8 +151,8 @@ mod tests {
 
     #[test]
     fn every_item_runs_and_the_short_ones_are_measured() {
-        let (job, runtime) = (Job { items: 300, ..job("mix/80") }, Inline::default());
-        let line = run(&job, &runtime, &mut Meter::new(job.count, None)).unwrap();
+        let (job, runtime) = (job("mix/80 items=300 block_us=0", 2), Inline::default());
+        let line = run(&job, &runtime, &mut Meter::new(false, None)).unwrap();
         assert_eq!(runtime.queued(), 330);
         assert!(line.metrics["short_p50"] >= 1_000.0, "it spins for a microsecond");
         assert!(line.metrics["short_p99"] <= line.metrics["short_max"]);

@@ -1,18 +1,9 @@
 //! Workloads for workqueues, and what they are run on.
 //!
-//! A *case* ([`case`]) is a workload with what is varied of it. A *run* is one case on one runtime,
-//! in a process of its own: a driver starts `PROGRAM WORD...` with the words `key=value` of a
-//! [`job`], and the program prints one [`mod@crate::line`] of JSON when it is done. So a runtime of any
-//! language takes part, nobody warms another's allocator, and what hangs can be ended. Runs of
-//! several runtimes are interleaved in rounds, and ratios are made of pairs within rounds.
-//!
 //! 1. [`runtime`]: the traits that the workloads need, and [`tiny`]: the item of the storms.
-//! 2. The workloads: [`kernel_test`], [`storm`], [`inside`], [`pingpong`], [`mix`], [`idle`]; and
-//!    [`meter`](crate::meter): what they cost.
+//! 2. The workloads, a file each; and [`meter`](crate::meter): what they cost.
 //! 3. [`variants`]: Corewise's queues, [`before`]: the old design, one locked list per cache, and
 //!    [`floor`]: no queue at all.
-//! 4. [`run`]: one run; [`process`](crate::process): one in a process of its own.
-//! 5. [`suite`]: runs them against each other and makes records of it.
 //!
 //! # The words
 //!
@@ -108,20 +99,219 @@
 //! the line.
 
 pub mod before;
-pub mod case;
 pub mod floor;
-pub mod idle;
-pub mod inside;
-pub mod job;
-pub mod kernel_test;
-pub mod mix;
-pub mod pingpong;
-pub mod run;
+mod idle;
+mod inside;
+mod kernel_test;
+mod mix;
+mod pingpong;
 pub mod runtime;
-pub mod storm;
-pub mod suite;
+mod storm;
 pub mod tiny;
 pub mod variants;
 
 #[cfg(test)]
 mod inline;
+
+use corewise_topology::{AffinityScope, Machine};
+use corewise_workqueue::Idle;
+
+use crate::bench::{Bench, On, Variant};
+use crate::error::BenchError;
+use crate::job::Job;
+use crate::line::Line;
+use crate::meter::{Allocations, Meter};
+use crate::names::Place;
+use before::LockedPools;
+use floor::Futex;
+use runtime::{Reuse, Signal, Spawn};
+use variants::Corewise;
+
+/// Shard sizes beside the default: those that give other pods than what there is already are run.
+pub const SHARD_SIZES: [u32; 4] = [2, 4, 16, 32];
+
+/// `corewise bench workqueue`. The headlines are the default scope against the old design in the kernel's test: more
+/// is better in both.
+pub static BENCH: Bench = Bench {
+    name: "workqueue",
+    words: "workers producers items passes ring gap_us rate block_us short_us hint rest_ms \
+            seed count client_cpu worker_cpu",
+    workloads: &[
+        kernel_test::WORKLOAD,
+        storm::WORKLOAD,
+        inside::WORKLOAD,
+        inside::FAN_OUT,
+        pingpong::WORKLOAD,
+        mix::WORKLOAD,
+        storm::OVERSUBSCRIBED,
+        idle::WORKLOAD,
+    ],
+    counting: |job| (job.items, job.passes) = (job.items.min(100_000), 1),
+    headlines: |pairs| {
+        let ours = |metric| pairs.values("kernel_test/cache_shard", "corewise", metric);
+        let theirs = |metric| pairs.values("kernel_test/cache", "before", metric);
+        let items = pairs.ratio(ours("items_per_second"), theirs("items_per_second"));
+        let p50 = pairs.ratio(theirs("call_p50"), ours("call_p50"));
+        vec![("cache_shard_vs_before_items", items), ("cache_shard_vs_before_p50", p50)]
+    },
+};
+
+/// Reused items of each producer of a storm: as many as workers run while a producer that lost its
+/// CPU waits for it again, some milliseconds. With fewer, producers wait for a free item and workers
+/// for the next one, and the switches are measured; a peer's queue of plain values has no such bound.
+const RING: usize = 16_384;
+
+/// What most cases have.
+fn base(job: &mut Job, on: &On) {
+    (job.workers, job.producers, job.ring) = (on.cpus.len().max(1), 2, RING);
+    (job.items, job.passes) = (on.pick(1_000_000, 500_000), on.pick(5, 1));
+}
+
+fn corewise(place: Place, count: bool) -> Variant {
+    Variant { name: "corewise", runtime: format!("corewise/{place}"), place: Some(place), count }
+}
+
+/// Its pods are the caches.
+fn before(count: bool) -> Variant {
+    Variant { place: Some(Place::of(AffinityScope::Cache)), count, ..Variant::of("before") }
+}
+
+/// The default, and every scope and shard size with other pods than those before it. Where one `decides` on a
+/// scope by the case, one that has the same pods as the default is run too, to see how far nothing but the noise goes.
+fn with_scopes(on: &On, decides: bool, count: bool) -> Vec<Variant> {
+    let mut places = vec![Place::default()];
+    let scopes = AffinityScope::ALL.map(Place::of).into_iter();
+    for place in scopes.chain(SHARD_SIZES.map(Place::shards)) {
+        if !places.iter().any(|known| on.layout.same(*known, place)) {
+            places.push(place);
+        }
+    }
+    if decides {
+        let mut alike = [AffinityScope::Cache, AffinityScope::System].map(Place::of).into_iter();
+        places.extend(alike.find(|place| on.layout.same(*place, Place::default())));
+    }
+    places.into_iter().map(|place| corewise(place, count)).collect()
+}
+
+fn with_before(on: &On, decides: bool, count: bool) -> Vec<Variant> {
+    [with_scopes(on, decides, count), vec![before(count)]].concat()
+}
+
+/// Runs a job on a runtime that takes closures and signals. The line says what it can't do. A program makes the
+/// [`Meter`] first, and then the runtime as the job says.
+///
+/// # Errors
+/// The workload couldn't be run.
+pub fn run<R: Signal + Spawn>(
+    job: &Job,
+    machine: &Machine,
+    runtime: &R,
+    meter: &mut Meter,
+) -> Result<Line, BenchError> {
+    match job.parts()[..] {
+        ["kernel_test"] => kernel_test::run(job, machine, runtime, meter),
+        ["kernel_test", ..] => Ok(job.cannot("its waiters run nothing themselves")),
+        ["storm" | "oversubscribed", "reused", ..] => {
+            Ok(job.cannot("it has no items that can be queued again"))
+        }
+        ["storm" | "oversubscribed", ..] => storm::boxed(job, runtime, meter),
+        ["inside"] => inside::inside(job, runtime, meter),
+        ["fan"] => inside::fan(job, runtime, meter),
+        ["pingpong", ..] => pingpong::run(job, machine, runtime, meter),
+        ["mix", _, "hint"] if !R::HAS_HINT => {
+            Ok(job.cannot("it can't be told that an item blocks"))
+        }
+        ["mix", ..] => mix::run(job, runtime, meter),
+        _ => idle::run(job, runtime, meter),
+    }
+}
+
+/// As [`run`], for a runtime that has items which can be queued again, too.
+///
+/// # Errors
+/// The workload couldn't be run.
+pub fn run_reused<R: Signal + Spawn + Reuse>(
+    job: &Job,
+    machine: &Machine,
+    runtime: &R,
+    meter: &mut Meter,
+) -> Result<Line, BenchError> {
+    match job.parts()[..] {
+        [_, "reused", ..] => storm::reused(job, runtime, meter),
+        _ => run(job, machine, runtime, meter),
+    }
+}
+
+/// Runs a job on Corewise (`corewise`, `corewise/SCOPE[:SHARD]`), on the old design (`before`), or
+/// on the floor of the ping-pong (`futex`).
+fn own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Line>, BenchError> {
+    let machine = &Machine::live()?;
+    let meter = &mut Meter::new(job.count, allocations);
+    let place = match job.runtime.as_str() {
+        "before" => {
+            let pools = match job.worker_cpu {
+                Some(cpu) => LockedPools::on(machine, cpu)?,
+                None => LockedPools::new(machine)?,
+            };
+            return run_reused(job, machine, pools.handle(), meter).map(Some);
+        }
+        "futex" if job.case.starts_with("pingpong/") => {
+            let futex = Futex::new(machine, job.worker_cpu)?;
+            return pingpong::run(job, machine, &futex, meter).map(Some);
+        }
+        "futex" => return Ok(Some(job.cannot("it has no queue"))),
+        "corewise" => Some(Place::default()),
+        other => other.strip_prefix("corewise/").and_then(|place| place.parse().ok()),
+    };
+    let Some(place) = place else { return Ok(None) };
+    let runtime = Corewise::new(job, machine, place, Idle::default())?;
+    match job.case == "kernel_test/inline" {
+        true => kernel_test::run_inline(job, machine, runtime.handle(), meter),
+        false => run_reused(job, machine, runtime.handle(), meter),
+    }
+    .map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::Effort;
+    use corewise_topology::Topology;
+
+    /// The run that a case and the words behind it say, on a machine with so many CPUs.
+    pub(super) fn job(words: &str, cpus: u32) -> Job {
+        let mut words = words.split(' ');
+        let topology = Topology::synthetic(&format!("core:{cpus} pu:1")).unwrap();
+        let on = On::made_up(&topology, Effort::Full);
+        let job = BENCH.job(words.next().unwrap(), "x", &on);
+        let changed = job.to_words().into_iter().chain(words.map(str::to_owned));
+        Job::from_words(&BENCH, changed).unwrap()
+    }
+
+    #[test]
+    fn the_numbers_follow_the_machine() {
+        assert_eq!(job("oversubscribed/boxed", 4).producers, 16);
+        assert_eq!(job("mix/50", 4).rate, 20_000);
+        let kernel_test = job("kernel_test", 4);
+        assert_eq!((kernel_test.producers, kernel_test.items), (4, 50_000));
+        let cross = job("pingpong/cross/500us", 4);
+        assert_eq!((cross.workers, cross.gap_us), (1, 500));
+        assert_eq!((cross.client_cpu, cross.worker_cpu), (Some(3), Some(0)));
+    }
+
+    #[test]
+    fn scopes_and_shard_sizes_that_differ_are_run_and_one_twice() {
+        let names = |machine: &str| -> Vec<String> {
+            let on = On::made_up(&Topology::synthetic(machine).unwrap(), Effort::Full);
+            let groups = BENCH.cells(&on, |case, _| case == "kernel_test");
+            groups[0].iter().map(|cell| format!("{} {}", cell.case, cell.variant)).collect()
+        };
+        let cases = |of: &[&str]| -> Vec<String> {
+            let ours = of.iter().map(|place| format!("kernel_test/{place} corewise"));
+            ours.chain(["kernel_test/cache before".to_owned()]).collect()
+        };
+        let large = ["cache_shard", "cpu", "smt", "cache", "cache_shard:2", "cache_shard:4"];
+        assert_eq!(names("l3:1 core:16 pu:2"), cases(&large));
+        assert_eq!(names("l3:1 core:2 pu:1"), cases(&["cache_shard", "cpu", "cache"]));
+    }
+}

@@ -1,35 +1,69 @@
 //! One item in flight, from outside: how long until it has run and its client goes on.
 
-use corewise_sync::{thread, time};
-use std::time::Duration;
-
 use corewise_sync::Parker;
-use corewise_topology::{CpuSet, Machine};
+use corewise_sync::{thread, time};
+use corewise_topology::{AffinityScope, CpuSet, Machine};
 
+use crate::bench::{Variant, Workload};
 use crate::error::BenchError;
+use crate::job::Job;
 use crate::line::Line;
 use crate::meter::{Meter, between, percentiles, sleep_exactly};
-use crate::process::Job as _;
-use crate::workqueue::job::Job;
+use crate::names::Place;
+use crate::start::alone;
 use crate::workqueue::runtime::Signal;
+use crate::workqueue::{base, before, corewise, own, with_scopes};
+
+const PLACEMENTS: [&str; 3] = ["free", "same", "cross"];
+const GAPS: [(&str, u32); 3] = [("hot", 0), ("100us", 100), ("500us", 500)];
+
+/// Where the two are, and how long the client sleeps before each ping.
+pub(super) const WORKLOAD: Workload = Workload {
+    fits: |parts| {
+        matches!(parts, ["pingpong", "free" | "same" | "cross", "hot" | "100us" | "500us"])
+    },
+    cases: |_| {
+        let case = |place: &str| GAPS.map(|(gap, _)| format!("pingpong/{place}/{gap}"));
+        PLACEMENTS.iter().flat_map(|place| case(place)).collect()
+    },
+    quick: |parts, _| parts[1..] == ["free", "hot"],
+    numbers: |job, parts, on| {
+        base(job, on);
+        let gap = GAPS.iter().find(|(name, _)| *name == parts[2]);
+        (job.producers, job.passes, job.gap_us) = (1, 1, gap.map_or(0, |(_, gap)| *gap));
+        job.items = if job.gap_us == 0 { on.pick(20_000, 4_000) } else { on.pick(2_000, 400) };
+        // The first CPU is where others' work lands most often: interrupts, for one.
+        let (first, last) = (on.cpus.first(), on.cpus.last());
+        match parts[1] {
+            "same" => (job.workers, job.client_cpu, job.worker_cpu) = (1, last, last),
+            "cross" => (job.workers, job.client_cpu, job.worker_cpu) = (1, last, first),
+            _ => {}
+        }
+    },
+    variants: |parts, on| {
+        let floor = Variant::of("futex");
+        if parts[1] == "free" {
+            return [with_scopes(on, false, false), vec![before(false), floor]].concat();
+        }
+        // One CPU is one pod, whatever the scope.
+        let cpu = Place::of(AffinityScope::Cpu);
+        vec![corewise(cpu, false), Variant { place: Some(cpu), ..before(false) }, floor]
+    },
+    run: own,
+};
 
 /// Runs the workload; the runtime has pinned its worker where the job says so.
 ///
 /// # Errors
 /// The client couldn't be started or pinned, or panicked.
-pub fn run<R: Signal>(
+pub(super) fn run<R: Signal>(
     job: &Job,
     machine: &Machine,
     runtime: &R,
     meter: &mut Meter,
 ) -> Result<Line, BenchError> {
     let mut line = job.line();
-    // The client has a thread of its own, so that the pinning ends with it.
-    let mut samples = thread::scope(|scope| {
-        let client = thread::Builder::new().name("client".to_owned());
-        let client = client.spawn_scoped(scope, || client_thread(job, machine, runtime, meter));
-        client.map_err(BenchError::Thread)?.join().unwrap_or(Err(BenchError::Panicked))
-    })?;
+    let mut samples = alone("client", || client_thread(job, machine, runtime, meter))?;
     percentiles(&mut line, "latency", &mut samples, &[50.0, 90.0, 99.0, 99.9]);
     if let Some(&max) = samples.last() {
         line.set("latency_max", max as f64);
@@ -50,7 +84,7 @@ fn client_thread<R: Signal>(
     sleep_exactly();
     let parker = Parker::new();
     let item = runtime.item(parker.unparker());
-    let gap = Duration::from_micros(job.gap_us.into());
+    let gap = job.gap();
     let mut samples = Vec::with_capacity(job.items * job.passes);
     let mut pings = |count: usize| {
         let began = time::now();
@@ -77,16 +111,14 @@ fn client_thread<R: Signal>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::Effort;
     use crate::workqueue::inline::Inline;
+    use crate::workqueue::tests;
 
     #[test]
     fn the_warm_up_is_not_among_the_samples() {
         let machine = Machine::synthetic("core:2 pu:1").unwrap();
-        let case = "pingpong/cross/100us".parse().unwrap();
-        let job = Job::new(case, "x", &machine.online(), Effort::Quick);
-        let job = Job { items: 10, ..job };
-        let (runtime, mut meter) = (Inline::default(), Meter::new(job.count, None));
+        let job = tests::job("pingpong/cross/100us items=10", 2);
+        let (runtime, mut meter) = (Inline::default(), Meter::new(false, None));
         let samples = client_thread(&job, &machine, &runtime, &mut meter).unwrap();
         assert_eq!((samples.len(), runtime.queued()), (10, 11));
         let line = run(&job, &machine, &runtime, &mut meter).unwrap();

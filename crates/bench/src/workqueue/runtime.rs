@@ -1,7 +1,7 @@
 //! What the workloads need of whatever they are run on, in small traits: Corewise's queues, the
 //! `before` variant and the peers implement those that they can.
 //!
-//! Building a runtime is its owner's part, as a [`Job`](crate::workqueue::job::Job) says: so many
+//! Building a runtime is its owner's part, as a [`Job`](crate::job::Job) says: so many
 //! workers, or one that is pinned. Each in its best mode: closures aren't boxed before they reach
 //! it, no handle is kept of what nobody waits for, and items that can be queued again are made once.
 

@@ -4,21 +4,54 @@ use corewise_sync::{thread, time};
 
 use corewise_sync::Mutex;
 
+use crate::bench::Workload;
 use crate::error::BenchError;
+use crate::job::Job;
 use crate::line::Line;
 use crate::meter::Meter;
-use crate::process::Job as _;
 use crate::start::together;
-use crate::workqueue::case::Case;
-use crate::workqueue::job::Job;
 use crate::workqueue::runtime::{Reuse, Runtime, Spawn};
 use crate::workqueue::tiny::{Countdown, Tiny};
+use crate::workqueue::{base, own, with_before};
+
+/// Two producers; `striped`: each one's items count on a line of their own.
+pub(super) const WORKLOAD: Workload = Workload {
+    fits: |parts| {
+        matches!(parts, ["storm", "reused" | "boxed"] | ["storm", "reused" | "boxed", "striped"])
+    },
+    cases: |_| {
+        ["reused", "boxed", "reused/striped", "boxed/striped"]
+            .map(|one| format!("storm/{one}"))
+            .into()
+    },
+    quick: |parts, _| parts.len() == 2,
+    numbers: |job, _, on| base(job, on),
+    variants: |parts, on| with_before(on, parts.len() == 2, parts.len() == 2),
+    run: own,
+};
+
+/// Four producers a CPU.
+pub(super) const OVERSUBSCRIBED: Workload = Workload {
+    fits: |parts| matches!(parts, ["oversubscribed", "reused" | "boxed"]),
+    cases: |_| ["reused", "boxed"].map(|one| format!("oversubscribed/{one}")).into(),
+    quick: |_, _| false,
+    numbers: |job, _, on| {
+        base(job, on);
+        job.producers = 4 * job.workers;
+    },
+    variants: |_, on| with_before(on, false, false),
+    run: own,
+};
 
 /// A closure per item.
 ///
 /// # Errors
 /// A producer couldn't be started, or panicked.
-pub fn boxed<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, BenchError> {
+pub(super) fn boxed<R: Spawn>(
+    job: &Job,
+    runtime: &R,
+    meter: &mut Meter,
+) -> Result<Line, BenchError> {
     let no_ring = |_| ();
     storm(job, runtime, meter, no_ring, |share, countdown, ()| {
         for payload in 0..share as u64 {
@@ -32,7 +65,11 @@ pub fn boxed<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line
 ///
 /// # Errors
 /// A producer couldn't be started, or panicked.
-pub fn reused<R: Reuse>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, BenchError> {
+pub(super) fn reused<R: Reuse>(
+    job: &Job,
+    runtime: &R,
+    meter: &mut Meter,
+) -> Result<Line, BenchError> {
     let ring = |countdown| -> Vec<R::Item> {
         (0..job.ring as u64).map(|payload| runtime.reusable(Tiny { countdown, payload })).collect()
     };
@@ -55,7 +92,7 @@ fn storm<R: Runtime, M: Send>(
     make: impl Fn(&'static Countdown) -> M,
     produce: impl Fn(usize, &'static Countdown, &M) + Sync,
 ) -> Result<Line, BenchError> {
-    let striped = matches!(job.case, Case::Storm { striped: true, .. });
+    let striped = job.case.ends_with("/striped");
     let names: Vec<String> = (0..job.producers).map(|n| format!("producer/{n}")).collect();
     let pass = |items: usize, meter: Option<&mut Meter>| {
         let shares = shares(items, job.producers);
@@ -104,21 +141,16 @@ fn shares(items: usize, producers: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::Effort;
     use crate::workqueue::inline::Inline;
-    use corewise_topology::CpuSet;
+    use crate::workqueue::tests::job;
 
-    fn job(case: &str) -> Job {
-        let case = case.parse().unwrap();
-        let job = Job::new(case, "x", &CpuSet::full(1), Effort::Quick);
-        Job { items: 100, passes: 2, ring: 7, ..job }
-    }
+    const SMALL: &str = "items=100 passes=2 ring=7";
 
     #[test]
     fn only_accepted_queueings_count() {
         for case in ["storm/reused", "storm/reused/striped", "oversubscribed/reused"] {
-            let (job, runtime) = (job(case), Inline::default());
-            let line = reused(&job, &runtime, &mut Meter::new(job.count, None)).unwrap();
+            let (job, runtime) = (job(&format!("{case} {SMALL}"), 1), Inline::default());
+            let line = reused(&job, &runtime, &mut Meter::new(false, None)).unwrap();
             assert_eq!(runtime.queued(), 2 * (10 + 100 + 100), "{case}");
             assert!(line.metrics["items_per_second"] > 0.0);
         }
@@ -127,8 +159,8 @@ mod tests {
     #[test]
     fn every_closure_runs_once() {
         for case in ["storm/boxed", "storm/boxed/striped", "oversubscribed/boxed"] {
-            let (job, runtime) = (job(case), Inline::default());
-            boxed(&job, &runtime, &mut Meter::new(job.count, None)).unwrap();
+            let (job, runtime) = (job(&format!("{case} {SMALL}"), 1), Inline::default());
+            boxed(&job, &runtime, &mut Meter::new(false, None)).unwrap();
             assert_eq!(runtime.queued(), 10 + 100 + 100, "{case}");
         }
     }

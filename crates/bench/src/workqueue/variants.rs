@@ -5,8 +5,8 @@ use corewise_topology::{AffinityScope, CpuSet, Machine};
 use corewise_workqueue::{Idle, Queued, Work, WorkerPools, Workqueue, blocking};
 
 use crate::error::BenchError;
+use crate::job::Job;
 use crate::names::Place;
-use crate::workqueue::job::Job;
 use crate::workqueue::runtime::{Reuse, Runtime, Signal, Spawn, TakeBack};
 use crate::workqueue::tiny::Tiny;
 

@@ -2,33 +2,29 @@
 //!
 //! Every run is a process of its own: this program, started again with `--run` and the run's words.
 
-pub(crate) mod blockmq;
-pub(crate) mod calls;
 mod facts;
 mod machine;
 mod page;
-pub(crate) mod probe;
 mod progress;
-pub(crate) mod shutdown;
 mod table;
-pub(crate) mod workqueue;
+mod words;
 
-use std::fmt::Display;
 use std::io::Write;
 use std::time::Duration;
 
 use corewise::topology::Machine;
-use corewise_bench::advice::{Advice, Series};
-use corewise_bench::blockmq::disk::DISK;
+use corewise_bench::advice::{Advice, Layout, advise};
+use corewise_bench::bench::{self, Bench, Effort, On, Pairs};
+use corewise_bench::blockmq::disk::{DISK, Disk};
 use corewise_bench::counting::Counting;
+use corewise_bench::job::Job;
 use corewise_bench::names;
-use corewise_bench::paired::Plan;
-use corewise_bench::process::{Job, Program};
+use corewise_bench::process::Program;
 use corewise_bench::record::{Record, to_json};
-use corewise_bench::rounds::{self, Cell, Headline};
-use corewise_bench::words::Effort;
+use corewise_bench::rounds::{self, Cell, Headline, Plan, Series};
+use corewise_bench::workqueue::SHARD_SIZES;
 
-use crate::args::{self, Benchmark};
+use crate::args;
 use crate::exit::Failure;
 use crate::screen::{self, Bars, TITLE, styled};
 use page::Report;
@@ -48,7 +44,7 @@ const SEED: u64 = 1;
 
 /// What a benchmark has measured.
 struct Measured {
-    which: Benchmark,
+    which: &'static Bench,
     series: Vec<Series>,
     headlines: Vec<Headline>,
     advice: Option<Advice>,
@@ -56,30 +52,15 @@ struct Measured {
 
 impl Measured {
     fn records(&self) -> Vec<Record> {
-        rounds::records(self.which.name(), &self.series, &self.headlines)
+        rounds::records(self.which.name, &self.series, &self.headlines)
     }
-}
-
-/// What a benchmark's tables say around them.
-struct Text {
-    title: &'static str,
-    /// Above the headlines.
-    headlines: &'static str,
-    /// Below the tables.
-    note: &'static str,
 }
 
 /// Measures, and prints the tables and the advice.
 pub(crate) fn run(args: &args::Bench, bars: &Bars) -> Result<(), Failure> {
     if let Some((which, words)) = args.run.split_first() {
-        let line = match which.as_str() {
-            "workqueue" => one::<corewise_bench::workqueue::job::Job>(words)?,
-            "calls" => one::<corewise_bench::calls::job::Job>(words)?,
-            "probe" => one::<corewise_bench::probe::job::Job>(words)?,
-            "shutdown" => one::<corewise_bench::shutdown::job::Job>(words)?,
-            "blockmq" => one::<corewise_bench::blockmq::job::Job>(words)?,
-            other => return Err(Failure::new(format!("no benchmark '{other}' here"))),
-        };
+        let none = || Failure::new(format!("no benchmark '{which}' here"));
+        let line = one(bench::named(which).ok_or_else(none)?, words)?;
         return Ok(writeln!(std::io::stdout(), "{line}")?);
     }
     if let Some(args::BenchOther::Machine(args)) = &args.other {
@@ -108,13 +89,13 @@ pub(crate) fn run(args: &args::Bench, bars: &Bars) -> Result<(), Failure> {
 }
 
 /// One run in this process: its line of JSON.
-fn one<J: Job>(words: &[String]) -> Result<String, Failure> {
-    let job = J::from_words(words).map_err(|error| Failure::new(error.to_string()))?;
-    if job.is_counting() {
+fn one(bench: &'static Bench, words: &[String]) -> Result<String, Failure> {
+    let job = Job::from_words(bench, words).map_err(|error| Failure::new(error.to_string()))?;
+    if job.count {
         ALLOCATOR.start();
     }
     let line = job.run_own(Some(|| ALLOCATOR.count())).map_err(failure)?;
-    let line = line.ok_or_else(|| Failure::new(format!("no runtime '{}' here", job.runtime())))?;
+    let line = line.ok_or_else(|| Failure::new(format!("no runtime '{}' here", job.runtime)))?;
     Ok(line.to_json())
 }
 
@@ -124,19 +105,22 @@ fn effort(args: &args::Bench) -> Effort {
 }
 
 /// Whether a case is to be run. A workload that is asked for is run in a quick call too.
-fn is_wanted(args: &args::Bench, case: impl Display, is_quick: bool) -> bool {
+fn is_wanted(args: &args::Bench, case: &str, is_quick: bool) -> bool {
     match args.workload.as_slice() {
         [] => !args.quick || is_quick,
-        wanted => wanted.iter().any(|word| names::matches(word, &case.to_string())),
+        wanted => wanted.iter().any(|word| names::matches(word, case)),
     }
 }
 
 /// Runs the benchmarks that were asked for, those that have the workloads that were asked for.
 fn measure(machine: &Machine, args: &args::Bench, bars: &Bars) -> Result<Vec<Measured>, Failure> {
-    let asked = |which: &Benchmark| args.names.is_empty() || args.names.contains(which);
-    let plans =
-        Benchmark::ALL.into_iter().filter(asked).filter_map(|which| plan(which, machine, args));
-    let plans: Vec<Course<'_>> = plans.collect();
+    let on = On::here(machine, effort(args));
+    let asked = |which: &&Bench| args.names.is_empty() || args.names.contains(which);
+    let cells = |which: &'static Bench| {
+        let cells = which.cells(&on, |case, is_quick| is_wanted(args, case, is_quick));
+        (!cells.is_empty()).then_some((which, cells))
+    };
+    let plans: Vec<_> = bench::ALL.into_iter().filter(asked).filter_map(cells).collect();
     if plans.is_empty() {
         let asked = args.workload.join(", ");
         return Err(Failure::new(format!("the benchmark has no such workload: {asked}"))
@@ -145,78 +129,37 @@ fn measure(machine: &Machine, args: &args::Bench, bars: &Bars) -> Result<Vec<Mea
     // They share the time.
     let parts = u32::try_from(plans.len()).unwrap_or(u32::MAX);
     let budget = args.quick.then_some(QUICK_BUDGET / parts);
-    plans.into_iter().map(|plan| plan(bars, budget)).collect()
-}
-
-/// Runs a benchmark in its share of the time.
-type Course<'a> = Box<dyn FnOnce(&Bars, Option<Duration>) -> Result<Measured, Failure> + 'a>;
-
-/// What a benchmark is to run, where it has any workload that was asked for.
-fn plan<'a>(which: Benchmark, machine: &'a Machine, args: &'a args::Bench) -> Option<Course<'a>> {
-    fn of<'a, J: Job + 'a>(
-        which: Benchmark,
-        args: &'a args::Bench,
-        groups: Vec<Vec<Cell<J>>>,
-        headlines: fn(&[Series], u64) -> Vec<Headline>,
-        advice: impl FnOnce(&[Series]) -> Option<Advice> + 'a,
-    ) -> Option<Course<'a>> {
-        if groups.is_empty() {
-            return None;
-        }
-        Some(Box::new(move |bars, budget| {
-            let series = run_cells(which, args, &groups, bars, budget)?;
-            let (headlines, advice) = (headlines(&series, SEED), advice(&series));
-            Ok(Measured { which, series, headlines, advice })
-        }))
-    }
-    let none = |_: &[Series]| None;
-    match which {
-        Benchmark::Workqueue => {
-            let cells = workqueue::cells(machine, args);
-            let advice = |series: &[Series]| Some(workqueue::advice(machine, series));
-            of(which, args, cells, corewise_bench::workqueue::suite::headlines, advice)
-        }
-        Benchmark::Calls => {
-            let cells = calls::cells(machine, args);
-            of(which, args, cells, corewise_bench::calls::suite::headlines, none)
-        }
-        Benchmark::Probe => {
-            let cells = probe::cells(args);
-            of(which, args, cells, corewise_bench::probe::suite::headlines, none)
-        }
-        Benchmark::Shutdown => {
-            let cells = shutdown::cells(args);
-            of(which, args, cells, corewise_bench::shutdown::suite::headlines, none)
-        }
-        Benchmark::Blockmq => {
-            let cells = blockmq::cells(args);
-            of(which, args, cells, corewise_bench::blockmq::suite::headlines, none)
-        }
-    }
+    let measured = |(which, groups): (&'static Bench, Vec<Vec<Cell>>)| {
+        let series = run_cells(which, args, &groups, bars, budget)?;
+        let headlines = (which.headlines)(&Pairs { series: &series, seed: SEED });
+        let headlines = headlines.into_iter().filter_map(|(name, of)| Some((name, of?))).collect();
+        let layout = || Layout::of(machine.topology(), &SHARD_SIZES);
+        let advice = (which.name == "workqueue").then(|| advise(&layout(), &series, SEED));
+        Ok(Measured { which, series, headlines, advice })
+    };
+    plans.into_iter().map(measured).collect()
 }
 
 /// All rounds of the cells; with a budget it is a quick call.
 fn run_cells(
-    which: Benchmark,
+    which: &Bench,
     args: &args::Bench,
-    groups: &[Vec<Cell<impl Job>>],
+    groups: &[Vec<Cell>],
     bars: &Bars,
     budget: Option<Duration>,
 ) -> Result<Vec<Series>, Failure> {
     let this = std::env::current_exe()
         .map_err(|error| Failure::new(format!("cannot find this program to start it: {error}")))?;
-    let mut program = Program::new(this).argument("bench").argument("--run").argument(which.name());
-    let disk = match which {
-        Benchmark::Blockmq => blockmq::disk(args, groups)?,
-        _ => None,
-    };
+    let mut program = Program::new(this).argument("bench").argument("--run").argument(which.name);
+    let needs_disk = groups.iter().flatten().any(|cell| names::matches("file", &cell.case));
+    let disk = needs_disk.then(|| Disk::for_runs(effort(args)).map_err(failure)).transpose()?;
     if let Some(disk) = &disk {
         program.environment.push((DISK.into(), disk.path().into()));
     }
-    let rounds = usize::from(args.rounds.unwrap_or(match (budget, which) {
+    let rounds = usize::from(args.rounds.unwrap_or(match (budget, which.name) {
         (Some(_), _) => 6,
         // One of them sleeps for minutes.
-        (None, Benchmark::Shutdown) => 3,
+        (None, "shutdown") => 3,
         (None, _) => 10,
     }));
     let progress = Progress::new(bars, rounds);
@@ -237,16 +180,10 @@ fn text(measured: &Measured, machine: &Machine, width: usize) -> String {
     let rounds = measured.series.iter().map(|one| one.values.len()).max().unwrap_or(0);
     let cpus = format!("{cpus} CPU{}", if cpus == 1 { "" } else { "s" });
     let counted = format!("{rounds} round{}", if rounds == 1 { "" } else { "s" });
-    let (words, said): (fn(&str) -> &str, Text) = match measured.which {
-        Benchmark::Workqueue => (workqueue::words, workqueue::TEXT),
-        Benchmark::Calls => (calls::words, calls::TEXT),
-        Benchmark::Probe => (probe::words, probe::TEXT),
-        Benchmark::Shutdown => (shutdown::words, shutdown::TEXT),
-        Benchmark::Blockmq => (blockmq::words, blockmq::TEXT),
-    };
+    let said = words::text(measured.which);
     let mut text = format!("{}\n", styled(TITLE, format!("{} on {cpus}, {counted}", said.title)));
     text.push_str(&table::tables(&measured.series, said.note, width));
-    text.push_str(&table::headlines(said.headlines, &measured.headlines, words, width));
+    text.push_str(&table::headlines(said.headlines, &measured.headlines, width));
     if let Some(advice) = &measured.advice {
         text.push_str(&format!("\n{}\n", styled(TITLE, "Advice")));
         for sentence in advice.sentences() {

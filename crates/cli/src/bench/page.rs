@@ -29,7 +29,7 @@ impl<'a> Report<'a> {
     /// Writes the page of a run.
     pub(super) fn write(&self, machine: &Machine, measured: &[Measured]) -> Result<(), Failure> {
         let facts = facts::gather(machine.topology());
-        let names: Vec<&str> = measured.iter().map(|one| one.which.name()).collect();
+        let names: Vec<&str> = measured.iter().map(|one| one.which.name).collect();
         let records: Vec<Record> = measured.iter().flat_map(Measured::records).collect();
         let page = report::render(&Page {
             name: &names.join(" and "),

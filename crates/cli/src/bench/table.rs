@@ -1,9 +1,10 @@
 //! The tables: a case each, a row for each scope and variant, medians with their spread.
 
-use corewise_bench::advice::{LEAST_ROUNDS, Series};
+use corewise_bench::advice::LEAST_ROUNDS;
 use corewise_bench::line::unit;
 use corewise_bench::names::CaseName;
 use corewise_bench::report::show;
+use corewise_bench::rounds::Series;
 use corewise_bench::stats::{PairedRatio, Summary};
 
 use crate::screen::{FAINT, TITLE, styled};
@@ -73,16 +74,15 @@ pub(super) fn tables(series: &[Series], note: &str, width: usize) -> String {
     text
 }
 
-/// The headlines, in `words`, below a title.
+/// The headlines, in words, below a title.
 pub(super) fn headlines(
     title: &str,
     headlines: &[(&'static str, PairedRatio)],
-    words: fn(&str) -> &str,
     width: usize,
 ) -> String {
     let mut text = String::new();
     for (name, ratio) in headlines {
-        let what = words(name);
+        let what = super::words::headline(name);
         let unit = unit(name).unwrap_or("ratio");
         let noise = match ratio.summary.runs < LEAST_ROUNDS {
             _ if unit != "ratio" => "no ratio",
@@ -284,12 +284,9 @@ mod tests {
     #[test]
     fn headlines_say_what_is_over_what() {
         let ratio = PairedRatio::of(&[4.0; 6], &[2.0; 6], 1).unwrap();
-        fn words(name: &str) -> &str {
-            if name == "a_vs_b" { "a over b" } else { name }
-        }
-        let text = headlines("Title", &[("a_vs_b", ratio)], words, 100);
-        assert!(text.contains("a over b: 2.00 (2.00 to 2.00), beyond"), "{text}");
-        assert_eq!(headlines("Title", &[], words, 100), "");
+        let text = headlines("Title", &[("azure_vs_serial", ratio)], 100);
+        assert!(text.contains("worse log: 2.00 (2.00 to 2.00), beyond"), "{text}");
+        assert_eq!(headlines("Title", &[], 100), "");
     }
 
     #[test]

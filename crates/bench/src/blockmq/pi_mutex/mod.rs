@@ -6,11 +6,11 @@ use std::marker::PhantomData;
 #[cfg_attr(not(sim), path = "system.rs")]
 mod imp;
 
-pub use imp::PiMutex;
+pub(super) use imp::PiMutex;
 
 /// Holds the mutex until it is dropped.
 #[derive(Debug)]
-pub struct PiGuard<'m> {
+pub(super) struct PiGuard<'m> {
     mutex: &'m PiMutex,
     /// The thread that took it gives it back, no other.
     stays: PhantomData<*const ()>,

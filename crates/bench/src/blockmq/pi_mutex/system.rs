@@ -9,7 +9,7 @@ use corewise_sync::cell::UnsafeCell;
 use super::PiGuard;
 
 /// The mutex. It guards nothing but what is done meanwhile.
-pub struct PiMutex {
+pub(crate) struct PiMutex {
     /// L: is the lock. Boxed: it must not move.
     raw: Box<UnsafeCell<libc::pthread_mutex_t>>,
 }
@@ -24,7 +24,7 @@ impl PiMutex {
     ///
     /// # Errors
     /// The system has no such mutexes.
-    pub fn new() -> io::Result<PiMutex> {
+    pub(crate) fn new() -> io::Result<PiMutex> {
         let check = |code: libc::c_int| match code {
             0 => Ok(()),
             code => Err(io::Error::from_raw_os_error(code)),
@@ -52,7 +52,7 @@ impl PiMutex {
     /// # Panics
     /// Where the system refuses: the thread has it already.
     #[inline]
-    pub fn lock(&self) -> PiGuard<'_> {
+    pub(crate) fn lock(&self) -> PiGuard<'_> {
         // SAFETY: the mutex was made by `new`, and lives as long as `self`.
         let code = self.raw.with_mut(|raw| unsafe { libc::pthread_mutex_lock(raw) });
         assert!(code == 0, "the mutex can't be taken: {}", io::Error::from_raw_os_error(code));

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use corewise_sync::context::{BlockingObserver, ObserverGuard, observe};
 use corewise_sync::{Condvar, Mutex, time};
 
-use crate::calls::case::Way;
 use crate::calls::priority::{self, RunDelay};
 use crate::meter::between;
+
+use super::Way;
 
 /// Above whom ticks, below who is called: interrupts get through, tasks don't.
 const HELD_LEVEL: u8 = 45;

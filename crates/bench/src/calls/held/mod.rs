@@ -21,21 +21,50 @@ use corewise_smp::Smp;
 use corewise_sync::{hint, thread, time};
 use corewise_topology::{CpuSet, Machine};
 
-use crate::calls::case::Way;
-use crate::calls::job::Job;
-use crate::calls::priority;
-use crate::calls::variants::targets;
+use crate::bench::{Workload, variants};
+use crate::calls::{base, priority, targets};
 use crate::error::BenchError;
+use crate::job::Job;
 use crate::line::Line;
 use crate::meter::{percentiles, sleep_exactly};
-use crate::process::Job as _;
 use crate::rng::Rng;
 use crate::start::{Start, together};
 use core_hold::{Core, Ticker};
 
+/// How a core is held by a caller that waits, and wanted by a task that is urgent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// By real-time priorities: as in the kernel, nearly.
+    Priority,
+    /// As a lock, which stands for the core: where no priority may be had.
+    Lock,
+}
+
+/// The way is the best one that the process may use.
+pub(super) const WORKLOAD: Workload = Workload {
+    fits: |parts| matches!(parts, ["held_span", "priority" | "lock"]),
+    cases: |on| {
+        let way = if on.urgent && on.counted { "priority" } else { "lock" };
+        vec![format!("held_span/{way}")]
+    },
+    quick: |_, _| true,
+    numbers: |job, _, on| base(job, on),
+    variants: |_, _| variants(&["corewise", "before", "idle"], false),
+    run: |job, _| {
+        let waiter = match job.runtime.as_str() {
+            "corewise" => Waiter::GivesItBack,
+            "before" => Waiter::HoldsItsCore,
+            "idle" => Waiter::Nobody,
+            _ => return Ok(None),
+        };
+        let way = if job.case == "held_span/lock" { Way::Lock } else { Way::Priority };
+        run(job, &Machine::live()?, way, waiter).map(Some)
+    },
+};
+
 /// The caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Waiter {
+enum Waiter {
     /// Nobody: it sleeps a little instead. The rest is what the machine itself makes an urgent
     /// task wait.
     Nobody,
@@ -62,11 +91,7 @@ enum Found {
     Nothing,
 }
 
-/// Runs the workload for `job.length_ms`.
-///
-/// # Errors
-/// A thread couldn't be started, pinned, or given its priority.
-pub fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Line, BenchError> {
+fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Line, BenchError> {
     let smp = targets(machine)?;
     let cpus: Vec<u32> = machine.online().iter().collect();
     let cores: Vec<Core> = cpus.iter().map(|_| Core::new(way)).collect();
@@ -224,19 +249,18 @@ impl Place<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calls::case::Case;
-    use crate::words::Effort;
+    use crate::calls::tests::job;
 
     #[test]
     fn each_waiter_is_measured_in_each_way_that_is_allowed() {
         let machine = Machine::synthetic("core:2 pu:1").unwrap();
         for way in [Way::Lock, Way::Priority] {
-            if way == Way::Priority && Way::best() == Way::Lock {
+            let may = priority::may_be_real_time() && priority::RunDelay::of_this_thread().is_ok();
+            if way == Way::Priority && !may {
                 continue;
             }
             for waiter in [Waiter::Nobody, Waiter::HoldsItsCore, Waiter::GivesItBack] {
-                let job = Job::new(Case::HeldSpan(way), "x", &machine.online(), Effort::Quick);
-                let job = Job { length_ms: 250, ..job };
+                let job = Job { length_ms: 250, ..job("held_span/lock", 2) };
                 let line = run(&job, &machine, way, waiter).unwrap();
                 assert!(line.metrics["held_p50"] <= line.metrics["held_max"]);
                 assert_eq!(line.metrics.contains_key("calls_per_second"), waiter != Waiter::Nobody);

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use corewise::topology::Machine;
+use corewise_bench::bench::Effort;
 use corewise_bench::machine::{self, Plan, Step};
-use corewise_bench::words::Effort;
 use corewise_costs::Costs;
 use indicatif::{ProgressBar, ProgressStyle};
 

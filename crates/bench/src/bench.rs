@@ -1,0 +1,484 @@
+//! What a benchmark is: a table of workloads, each of which says its cases, their numbers, the runtimes they
+//! are run on, and how one run is done; and the headlines.
+//!
+//! A *case* is a workload with what is varied of it, written as parts between slashes: `storm/boxed`,
+//! `seqread/8/1000/fifo`. A *run* is one case on one runtime in a process of its own: a driver starts `PROGRAM
+//! WORD...` with the words `key=value` of a [`Job`], and the program prints one [`Line`] of JSON when it is done. So a
+//! runtime of any language takes part, nobody warms another's allocator, and what hangs can be ended.
+
+use std::fmt;
+
+use corewise_topology::{CpuSet, Machine, Topology};
+
+use crate::advice::Layout;
+use crate::calls::priority;
+use crate::error::BenchError;
+use crate::job::Job;
+use crate::line::Line;
+use crate::meter::Allocations;
+use crate::names::Place;
+use crate::rounds::{Cell, Series, values};
+use crate::stats::PairedRatio;
+use crate::usage::RunDelay;
+
+/// Why a simulated machine doesn't run what isn't made of `corewise_sync`.
+pub(crate) const NOT_SIMULATED: &str = "it waits for the system or the standard library itself, which a simulated machine has no part of";
+
+/// Every benchmark, in the order in which they are run.
+pub static ALL: [&Bench; 5] = [
+    &crate::workqueue::BENCH,
+    &crate::calls::BENCH,
+    &crate::probe::BENCH,
+    &crate::shutdown::BENCH,
+    &crate::blockmq::BENCH,
+];
+
+/// The benchmark of this name.
+pub fn named(name: &str) -> Option<&'static Bench> {
+    ALL.into_iter().find(|bench| bench.name == name)
+}
+
+/// How thorough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// Runs long enough for figures to be published.
+    Full,
+    /// A look: shorter runs.
+    Quick,
+}
+
+/// Where runs are made, and how thorough they are: what cases and their numbers follow.
+#[derive(Debug, Clone)]
+pub struct On {
+    /// The CPUs that are online.
+    pub cpus: CpuSet,
+    /// How thorough.
+    pub effort: Effort,
+    /// Threads may have real-time priorities.
+    pub urgent: bool,
+    /// The system tells how long a thread was ready to run and didn't.
+    pub counted: bool,
+    /// Which scopes are the same pods.
+    pub layout: Layout,
+}
+
+impl On {
+    /// The machine that this process is on.
+    pub fn here(machine: &Machine, effort: Effort) -> On {
+        let here = On::made_up(machine.topology(), effort);
+        let (urgent, counted) = (priority::may_be_real_time(), RunDelay::of_this_thread().is_ok());
+        On { cpus: machine.online(), urgent, counted, ..here }
+    }
+
+    /// A machine on which nobody may have a real-time priority.
+    pub fn made_up(topology: &Topology, effort: Effort) -> On {
+        let layout = Layout::of(topology, &crate::workqueue::SHARD_SIZES);
+        On { cpus: topology.allowed().clone(), effort, urgent: false, counted: false, layout }
+    }
+
+    /// The number of a full call, or of a short one.
+    pub fn pick<T>(&self, full: T, short: T) -> T {
+        if self.effort == Effort::Quick { short } else { full }
+    }
+}
+
+/// A runtime on which a case is run, and what its records are called.
+#[derive(Debug, Clone)]
+pub struct Variant {
+    /// In records.
+    pub name: &'static str,
+    /// In the words of the run.
+    pub runtime: String,
+    /// The scope, which stands behind the case in records.
+    pub place: Option<Place>,
+    /// Whether the allocations are counted too, in one short run of their own.
+    pub count: bool,
+}
+
+impl Variant {
+    /// One that is called as its runtime.
+    pub(crate) fn of(name: &'static str) -> Variant {
+        Variant { name, runtime: name.to_owned(), place: None, count: false }
+    }
+}
+
+/// Runtimes that are called as their variants; those that begin with `corewise` have their allocations counted
+/// where `count` says so.
+pub(crate) fn variants(names: &[&'static str], count: bool) -> Vec<Variant> {
+    let variant = |name: &&'static str| Variant {
+        count: count && name.starts_with("corewise"),
+        ..Variant::of(name)
+    };
+    names.iter().map(variant).collect()
+}
+
+/// A workload. Its functions are given the parts of a case's name.
+#[derive(Debug, Clone, Copy)]
+pub struct Workload {
+    /// Whether a case is one of its.
+    pub fits: fn(&[&str]) -> bool,
+    /// Its cases, in the order of the tables.
+    pub cases: fn(&On) -> Vec<String>,
+    /// Whether a quick call runs a case: what the headlines need, and a look at the rest.
+    pub quick: fn(&[&str], &On) -> bool,
+    /// Sets the numbers of a run.
+    pub numbers: fn(&mut Job, &[&str], &On),
+    /// On what a case is run.
+    pub variants: fn(&[&str], &On) -> Vec<Variant>,
+    /// One run, in this process; `None` where it has no such runtime.
+    pub run: fn(&Job, Option<Allocations>) -> Result<Option<Line>, BenchError>,
+}
+
+/// A benchmark.
+pub struct Bench {
+    /// Its name in records: `workqueue`.
+    pub name: &'static str,
+    /// The numbers that its runs have, between blanks.
+    pub words: &'static str,
+    /// Its workloads, in the order of the tables.
+    pub workloads: &'static [Workload],
+    /// Makes a run short enough for one in which allocations are counted.
+    pub counting: fn(&mut Job),
+    /// The headlines, which sum a call up: name and ratio; `None` where it wasn't measured.
+    pub headlines: fn(&Pairs<'_>) -> Vec<(&'static str, Option<PairedRatio>)>,
+}
+
+impl fmt::Debug for Bench {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl PartialEq for Bench {
+    fn eq(&self, other: &Bench) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Bench {}
+
+impl Bench {
+    /// The workload of a case.
+    pub fn workload(&self, case: &str) -> Option<&'static Workload> {
+        let parts: Vec<&str> = case.split('/').collect();
+        self.workloads.iter().find(|workload| (workload.fits)(&parts))
+    }
+
+    /// Every case, in the order of the tables.
+    pub fn cases(&self, on: &On) -> Vec<String> {
+        self.workloads.iter().flat_map(|workload| (workload.cases)(on)).collect()
+    }
+
+    /// The run of a case.
+    pub fn job(&'static self, case: &str, runtime: &str, on: &On) -> Job {
+        let mut job = Job::plain(self, case, runtime);
+        let parts: Vec<&str> = case.split('/').collect();
+        if let Some(workload) = self.workload(case) {
+            (workload.numbers)(&mut job, &parts, on);
+        }
+        job
+    }
+
+    /// The cells of the cases that `wanted` takes, grouped by case. It is told whether a quick call has the case.
+    pub fn cells(&'static self, on: &On, wanted: impl Fn(&str, bool) -> bool) -> Vec<Vec<Cell>> {
+        let mut groups = Vec::new();
+        for workload in self.workloads {
+            for case in (workload.cases)(on) {
+                let parts: Vec<&str> = case.split('/').collect();
+                if !wanted(&case, (workload.quick)(&parts, on)) {
+                    continue;
+                }
+                let cell = |variant: Variant| Cell {
+                    job: self.job(&case, &variant.runtime, on),
+                    case: variant.place.map_or(case.clone(), |place| format!("{case}/{place}")),
+                    variant: variant.name.to_owned(),
+                    count: variant.count,
+                };
+                groups.push((workload.variants)(&parts, on).into_iter().map(cell).collect());
+            }
+        }
+        groups
+    }
+}
+
+/// What a call has measured, for ratios of pairs.
+#[derive(Debug, Clone, Copy)]
+pub struct Pairs<'s> {
+    /// The values, round by round.
+    pub series: &'s [Series],
+    /// Of the intervals.
+    pub seed: u64,
+}
+
+impl<'s> Pairs<'s> {
+    /// The values of one metric of one variant in one case.
+    pub fn values(&self, case: &str, variant: &str, metric: &str) -> Option<&'s [f64]> {
+        values(self.series, case, variant, metric)
+    }
+
+    /// The ratio of two lists of values, pair by pair; `None` where one is missing.
+    pub fn ratio(&self, over: Option<&[f64]>, under: Option<&[f64]>) -> Option<PairedRatio> {
+        let (over, under) = (over?, under?);
+        let pairs = over.len().min(under.len());
+        PairedRatio::of(&over[..pairs], &under[..pairs], self.seed)
+    }
+
+    /// One metric of `corewise` in a case, over that of another variant.
+    pub fn over(&self, case: &str, metric: &str, other: &str) -> Option<PairedRatio> {
+        self.ratio(self.values(case, "corewise", metric), self.values(case, other, metric))
+    }
+}
+
+/// Of some ratios the one that is worst, where less is better.
+pub fn worst(ratios: impl IntoIterator<Item = PairedRatio>) -> Option<PairedRatio> {
+    ratios.into_iter().max_by(|a, b| a.summary.median.total_cmp(&b.summary.median))
+}
+
+/// A number in a case's name that isn't 0.
+pub(crate) fn count(part: &str) -> bool {
+    part.parse::<u32>().is_ok_and(|number| number > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::line::unit;
+    use crate::names::{Better, HEADLINE};
+    use crate::record::Record;
+
+    fn on(machine: &str, effort: Effort) -> On {
+        On::made_up(&Topology::synthetic(machine).unwrap(), effort)
+    }
+
+    #[test]
+    fn every_case_has_cells_that_are_told_apart_and_words_that_are_read_back() {
+        for (effort, urgent) in [(Effort::Full, true), (Effort::Quick, false)] {
+            let on = On { urgent, counted: urgent, ..on("l3:2 core:4 pu:2", effort) };
+            for bench in ALL {
+                let cases = bench.cases(&on);
+                assert!(cases.iter().all(|case| bench.workload(case).is_some()), "{cases:?}");
+                let groups = bench.cells(&on, |_, _| true);
+                assert_eq!(groups.len(), cases.len());
+                let cells = groups.iter().flatten();
+                let mut names: Vec<_> =
+                    cells.clone().map(|one| (&one.case, &one.variant)).collect();
+                names.sort_unstable();
+                assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+                for cell in cells {
+                    for job in [cell.job.clone(), cell.job.clone().counting()] {
+                        let counts = job.count && bench.words.contains("count");
+                        let read = Job::from_words(bench, job.to_words());
+                        assert_eq!(read, Ok(Job { count: counts, ..job }));
+                    }
+                }
+                let quick = bench.cells(&on, |_, is_quick| is_quick);
+                assert!(quick.len() < groups.len(), "{bench:?}");
+                let first = [&quick[0][0].case, &groups[0][0].case];
+                assert_eq!(first[0], first[1], "what counts most is never left out");
+            }
+        }
+    }
+
+    #[test]
+    fn a_case_or_a_word_that_is_none_is_named() {
+        for (bench, words, named) in [
+            ("workqueue", "runtime=x", "case"),
+            ("workqueue", "case=idle", "runtime"),
+            ("workqueue", "case=storm runtime=x", "'storm'"),
+            ("workqueue", "case=idle runtime=x fast=1", "fast=1"),
+            ("workqueue", "case=idle runtime=x items=many", "items=many"),
+            ("workqueue", "case=idle runtime=x items=0", "items=0"),
+            ("workqueue", "case=idle runtime", "'runtime'"),
+            ("calls", "case=roundtrip/warm runtime=x", "warm"),
+            ("calls", "case=broadcast/0 runtime=x", "broadcast/0"),
+            ("calls", "case=reads/ runtime=x", "reads/"),
+            ("calls", "case=reads runtime=x ring=1", "ring=1"),
+            ("probe", "case=sync/4 runtime=x", "sync/4"),
+            ("probe", "case=devices/x runtime=x", "devices/x"),
+            ("shutdown", "case=flat/2/3 runtime=x", "flat/2/3"),
+            ("shutdown", "case=azure/x runtime=x", "azure/x"),
+            ("blockmq", "case=seqread/0/1000/fifo runtime=x", "seqread/0"),
+            ("blockmq", "case=seqread/8/1000/fifo/x runtime=x", "fifo/x"),
+            ("blockmq", "case=file/read/1/1 runtime=x", "file/read"),
+            ("blockmq", "case=tags/4 runtime=x", "tags/4"),
+            ("blockmq", "case=quiesce_all runtime=x", "quiesce_all"),
+        ] {
+            let bench = super::named(bench).unwrap();
+            let problem = Job::from_words(bench, words.split(' ')).unwrap_err().to_string();
+            assert!(problem.contains(named), "{words}: {problem}");
+        }
+    }
+
+    /// Small runs of the cases that differ in what is run.
+    const SMALL: [&str; 5] = [
+        "workers=2 producers=2 items=50 rate=10000 block_us=10 short_us=1 rest_ms=1",
+        "items=20 length_ms=150",
+        "pieces=2 burn_ns=20000 wait_ns=20000 passes=2",
+        "passes=2 shortest_ms=1 longest_ms=4",
+        "items=50 gap_us=50 length_ms=20",
+    ];
+    const RUN: [&[&str]; 5] = [
+        &[],
+        &[],
+        &["devices/5", "overhead/7", "sync/3", "no_node/3"],
+        &["flat/150/6", "deep/60/0", "wide/60/2", "stacked/150/6", "inverted/60/0"],
+        &[
+            "seqread/3/200/ordinary",
+            "seqread/2/200/fifo",
+            "null/randwrite/3/2",
+            "memory/randread/3/2",
+            "quiesce/idle",
+            "quiesce/load",
+            "freeze/idle",
+            "freeze/load",
+            "quiesce_all/3",
+            "tags/1/8",
+            "tags/3/128",
+            "tags/4/2",
+        ],
+    ];
+
+    /// What a run reports has names and values, and what was read, ordered or answered wrongly is an error.
+    #[test]
+    fn every_variant_runs_its_cases_small_or_says_why_not() {
+        let on = On::here(&Machine::live().unwrap(), Effort::Quick);
+        for ((bench, small), run) in ALL.into_iter().zip(SMALL).zip(RUN) {
+            let cases = match run {
+                [] => bench.cases(&on),
+                some => some.iter().map(|case| (*case).to_owned()).collect(),
+            };
+            for case in cases {
+                let parts: Vec<&str> = case.split('/').collect();
+                let workload = bench.workload(&case).unwrap();
+                for variant in (workload.variants)(&parts, &on) {
+                    let asked = [format!("case={case}"), format!("runtime={}", variant.runtime)];
+                    let words = small.split(' ').map(str::to_owned);
+                    let job = Job::from_words(bench, asked.into_iter().chain(words)).unwrap();
+                    let line = job.run_own(None).unwrap().unwrap();
+                    assert_eq!((&line.case, &line.runtime), (&case, &variant.runtime));
+                    let known =
+                        |(name, value): (&String, &f64)| unit(name).is_some() && value.is_finite();
+                    assert!(line.metrics.iter().all(known), "{line:?}");
+                    assert_eq!(line.unsupported.is_some(), line.metrics.is_empty(), "{line:?}");
+                    let cannot = match (bench.name, variant.name, parts[0]) {
+                        ("probe", "nested", "sync") => true,
+                        ("probe", "threads", first) => first != "devices",
+                        (_, "fio", _) | ("blockmq", _, "seqread") => line.unsupported.is_some(),
+                        _ => false,
+                    };
+                    assert_eq!(line.unsupported.is_some(), cannot, "{line:?}");
+                }
+            }
+            let case = (bench.workloads[0].cases)(&on).remove(0);
+            let other = |runtime: &str| Job::plain(bench, &case, runtime).run_own(None).unwrap();
+            assert!(other("tokio").is_none(), "others' runtimes aren't ours");
+            let counting = Job::plain(bench, &case, "corewise").counting().run_own(None).unwrap();
+            assert!(counting.unwrap().unsupported.is_some(), "this program counts nothing");
+        }
+    }
+
+    #[test]
+    fn headlines_are_ratios_of_pairs_where_both_were_measured() {
+        let all: &[(&str, &[(&str, &str, &str, [f64; 2])], &[(&str, f64, Better)])] = &[
+            (
+                "workqueue",
+                &[
+                    ("kernel_test/cache", "before", "items_per_second", [100.0, 10.0]),
+                    ("kernel_test/cache_shard", "corewise", "items_per_second", [500.0, 50.0]),
+                    ("kernel_test/cache", "before", "call_p50", [600.0, 6_000.0]),
+                    ("kernel_test/cache_shard", "corewise", "call_p50", [100.0, 1_000.0]),
+                ],
+                &[
+                    ("cache_shard_vs_before_items", 5.0, Better::Higher),
+                    ("cache_shard_vs_before_p50", 6.0, Better::Higher),
+                ],
+            ),
+            (
+                "calls",
+                &[
+                    ("held_span/lock", "corewise", "held_p99", [1.0, 2.0]),
+                    ("held_span/lock", "before", "held_p99", [100.0, 200.0]),
+                    ("roundtrip/hot", "corewise", "latency_p50", [300.0, 400.0]),
+                    ("roundtrip/hot", "eventfd", "latency_p50", [3_000.0, 4_000.0]),
+                    ("roundtrip/cold", "corewise", "latency_p50", [30.0, 300.0]),
+                    ("roundtrip/cold", "eventfd", "latency_p50", [20.0, 200.0]),
+                ],
+                &[
+                    ("held_span_p99_vs_before", 0.01, Better::Lower),
+                    ("roundtrip_p50_vs_eventfd", 1.5, Better::Lower),
+                ],
+            ),
+            (
+                "probe",
+                &[
+                    ("devices/3", "corewise", "cost_mean", [34.0, 17.0]),
+                    ("devices/3", "before", "cost_mean", [50.0, 25.0]),
+                    ("devices/3", "corewise", "makespan_p50", [36.0, 36.0]),
+                    ("devices/3", "corewise", "bound", [36.0, 36.0]),
+                    ("devices/9", "corewise", "makespan_p50", [150.0, 150.0]),
+                    ("devices/9", "corewise", "bound", [100.0, 100.0]),
+                ],
+                &[
+                    ("mean_cost_vs_before", 0.68, Better::Lower),
+                    ("makespan_vs_bound", 1.5, Better::Lower),
+                ],
+            ),
+            (
+                "shutdown",
+                &[
+                    ("flat/500/24", "corewise", "makespan_p50", [102.0, 204.0]),
+                    ("flat/500/24", "corewise", "critical_path", [100.0, 200.0]),
+                    ("flat/500/0", "corewise", "makespan_p50", [90.0, 90.0]),
+                    ("flat/500/0", "serial", "makespan_p50", [100.0, 100.0]),
+                    ("wide/50000/0", "corewise", "makespan_p50", [98.0, 98.0]),
+                    ("wide/50000/0", "serial", "makespan_p50", [100.0, 100.0]),
+                    ("azure/serial", "corewise", "makespan_p50", [45.0, 45.0]),
+                    ("azure/serial", "serial", "makespan_p50", [100.0, 100.0]),
+                ],
+                &[
+                    ("makespan_vs_critical_path", 1.02, Better::Lower),
+                    ("no_slow_vs_serial", 0.98, Better::Lower),
+                    ("azure_vs_serial", 0.45, Better::Lower),
+                ],
+            ),
+            (
+                "blockmq",
+                &[
+                    ("seqread/8/1000/ordinary", "corewise", "bytes_per_second", [100.0, 100.0]),
+                    ("seqread/8/1000/ordinary", "before", "bytes_per_second", [50.0, 50.0]),
+                    ("seqread/8/1000/fifo", "corewise", "bytes_per_second", [100.0, 200.0]),
+                    ("seqread/8/1000/fifo", "before", "bytes_per_second", [20.0, 40.0]),
+                    ("file/randread/32/1", "corewise", "latency_p99", [90.0, 90.0]),
+                    ("file/randread/32/1", "fio", "latency_p99", [60.0, 60.0]),
+                    ("null/randread/32/1", "corewise", "allocations_per_item", [0.0, 0.0]),
+                ],
+                &[
+                    ("seqread_vs_before", 5.0, Better::Higher),
+                    ("file_p99_vs_fio", 1.5, Better::Lower),
+                    ("allocations_per_item", 0.0, Better::Lower),
+                ],
+            ),
+        ];
+        for (bench, values, expected) in all {
+            let bench = super::named(bench).unwrap();
+            let series: Vec<Series> = values
+                .iter()
+                .map(|(case, variant, metric, values)| {
+                    Series::made_up(case, variant, metric, *values)
+                })
+                .collect();
+            let headlines = (bench.headlines)(&Pairs { series: &series, seed: 1 });
+            let found: Vec<_> =
+                headlines.into_iter().filter_map(|(name, of)| Some((name, of?))).collect();
+            let records = crate::rounds::records(bench.name, &series, &found);
+            let last = &records[series.len()..];
+            let said = |one: &Record| (one.metric.clone(), one.median, Better::of_headline(one));
+            let wanted = |(name, median, better): &(&str, f64, Better)| {
+                ((*name).to_owned(), *median, Some(*better))
+            };
+            let expected: Vec<_> = expected.iter().map(wanted).collect();
+            assert_eq!(last.iter().map(said).collect::<Vec<_>>(), expected);
+            assert!(last.iter().all(|one| one.case == HEADLINE && one.runs == 2));
+        }
+    }
+}
