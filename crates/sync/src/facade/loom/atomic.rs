@@ -5,15 +5,19 @@
 //! ([`every_order`](super::testing::every_order)) each access is announced by a write to a word beside, which nobody
 //! reads; loads still see all old values that they may. It multiplies schedules.
 
+use std::cell::Cell;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool as Plain, Ordering};
+use std::sync::atomic::Ordering;
 
 use ::loom::sync::atomic as usual;
 pub use ::loom::sync::atomic::fence;
 
-/// A: whether accesses are announced. Of the process: all models of a file ask, or none.
-pub(super) static ASKED: Plain = Plain::new(false);
+std::thread_local! {
+    /// Whether accesses are announced. Loom runs all threads of a model on the one that asked, and beside it there may be
+    /// models of others.
+    pub(super) static ASKED: Cell<bool> = const { Cell::new(false) };
+}
 
 macro_rules! announced {
     ($($name:ident $(<$generic:ident>)?: $value:ty),*) => {
@@ -43,7 +47,7 @@ macro_rules! announced {
             impl $(<$generic>)? From<usual::$name $(<$generic>)?> for $name $(<$generic>)? {
                 #[track_caller]
                 fn from(word: usual::$name $(<$generic>)?) -> Self {
-                    let asked = ASKED.load(Ordering::Relaxed);
+                    let asked = ASKED.get();
                     $name { word, beside: asked.then(usual::AtomicU8::default) }
                 }
             }

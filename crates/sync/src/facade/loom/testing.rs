@@ -3,8 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
 
+use super::atomic::ASKED;
 pub use super::model::must_fail;
 use crate::fence::FencePolicy;
 use crate::ring::Ring;
@@ -18,9 +18,17 @@ pub fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
 }
 
 /// As [`bounded`], and in every order of the accesses to atomics: loom leaves some out by itself, where a word is only read
-/// by one thread, and read and then written by another. It multiplies schedules. All models of a file use it, or none.
+/// by one thread, and read and then written by another. It multiplies schedules.
 pub fn every_order(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
-    super::atomic::ASKED.store(true, Ordering::Relaxed);
+    /// Also where the model fails.
+    struct Asked;
+    impl Drop for Asked {
+        fn drop(&mut self) {
+            ASKED.set(false);
+        }
+    }
+    ASKED.set(true);
+    let _asked = Asked;
     bounded(preemptions, model);
 }
 
