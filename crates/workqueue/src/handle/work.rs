@@ -5,8 +5,9 @@ use std::mem;
 use std::ptr::NonNull;
 use std::time::Duration;
 
+use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
-use corewise_sync::{Mutex, hint};
+use corewise_sync::cell::UnsafeCell;
 
 use crate::task::claim::{Claimed, Place};
 use crate::task::flushers::Flushers;
@@ -47,7 +48,7 @@ pub struct Work {
 impl std::panic::UnwindSafe for Work {}
 impl std::panic::RefUnwindSafe for Work {}
 
-// SAFETY: a handle is a reference to a `Whole`, which is `Send + Sync`, as its function is.
+// SAFETY: a handle is a reference to a `Whole`, which is `Send + Sync`, as its function is `Send`.
 unsafe impl Send for Work {}
 // SAFETY: as above.
 unsafe impl Sync for Work {}
@@ -65,9 +66,14 @@ struct Beside {
 #[repr(C, align(64))]
 struct Whole<C> {
     header: Header,
-    function: C,
+    /// P: belongs to the thread that has set the state word's `RUNNING`.
+    function: UnsafeCell<C>,
     beside: Beside,
 }
+
+// SAFETY: the function is called by one thread at a time, which `RUNNING` passes on with acquire and release, and is
+// dropped by the thread that frees the item: `C: Send` is enough. The other fields are `Sync`.
+unsafe impl<C: Send> Sync for Whole<C> {}
 
 impl Clone for Work {
     #[inline]
@@ -98,10 +104,38 @@ impl Work {
     /// thread, if that is while it runs. It may block,
     /// best inside [`blocking`](corewise_sync::context::blocking). If it panics, the panic is
     /// logged and the item, its worker and its queue go on.
-    pub fn new<C: Fn() + Send + Sync + 'static>(function: C) -> Work {
+    ///
+    /// Its runs never overlap, and each sees what those before have done: so it may have state of its own, without a
+    /// lock. After a panic the next run finds that as the panic has left it.
+    ///
+    /// ```
+    /// # use corewise_topology::Machine;
+    /// # use corewise_workqueue::{WorkerPools, Workqueue};
+    /// use std::sync::mpsc;
+    /// use corewise_workqueue::Work;
+    /// # let pools = WorkerPools::new(&Machine::live()?);
+    /// let queue = Workqueue::builder("batches").build(&pools)?;
+    /// let (lines, inbox) = mpsc::channel();
+    /// let mut written = 0;
+    /// let write = Work::new(move || {
+    ///     written += inbox.try_iter().map(|line: String| line.len()).sum::<usize>();
+    ///     println!("{written} bytes so far");
+    /// });
+    /// lines.send("one".to_string())?;
+    /// queue.queue(&write)?;
+    /// # write.flush();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new<C: FnMut() + Send + 'static>(function: C) -> Work {
+        Work::named_for::<C, C>(function)
+    }
+
+    /// As [`Work::new`]; reports have the name of an `N`.
+    pub(crate) fn named_for<N, C: FnMut() + Send + 'static>(function: C) -> Work {
         let aside = Aside { handles: AtomicUsize::new(1), flushers: Flushers::default() };
         let beside = Beside { aside, timer: Mutex::new(None) };
-        let header = Header::new(&TableOf::<Whole<C>, C>::REUSABLE);
+        let header = Header::new(&TableOf::<Whole<C>, N>::REUSABLE);
+        let function = UnsafeCell::new(function);
         Work { item: NonNull::from(Box::leak(Box::new(Whole { header, function, beside }))).cast() }
     }
 
@@ -318,15 +352,15 @@ impl fmt::Debug for Work {
     }
 }
 
-impl<C: Fn() + Send + Sync> Runs for Whole<C> {
+impl<C: FnMut() + Send> Runs for Whole<C> {
     fn run(&self) {
-        hint::reads(&self.function);
-        (self.function)();
+        // SAFETY: the thread that has started the instance runs it, and no other is started before that one's end.
+        self.function.with_mut(|function| unsafe { (*function)() });
     }
 }
 
 // SAFETY: that is where it is.
-unsafe impl<C: Fn() + Send + Sync> Reusable for Whole<C> {
+unsafe impl<C: FnMut() + Send> Reusable for Whole<C> {
     const ASIDE: usize = mem::offset_of!(Self, beside);
 
     fn unshelve(&self) -> Option<Queued> {
@@ -342,7 +376,7 @@ unsafe impl<C: Fn() + Send + Sync> Reusable for Whole<C> {
 }
 
 // SAFETY: `repr(C)`; the header comes first, and is made in `Work::new` only.
-unsafe impl<C: Fn() + Send + Sync> Item for Whole<C> {}
+unsafe impl<C: FnMut() + Send> Item for Whole<C> {}
 
 #[cfg(all(test, target_pointer_width = "64"))]
 mod tests {

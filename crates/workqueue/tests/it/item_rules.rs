@@ -320,6 +320,27 @@ fn storms_of_queueing_cancelling_and_disabling_end_with_every_instance_over() {
 }
 
 #[test]
+fn an_item_has_state_of_its_own_which_each_run_finds_as_the_one_before_has_left_it() {
+    let (_pools, queue) = queue(2);
+    let (tell, told) = mpsc::channel();
+    let mut runs = 0_u64;
+    let work = Work::new(move || {
+        runs += 1;
+        tell.send(runs).expect("the test waits");
+        assert!(!runs.is_multiple_of(100), "on purpose");
+    });
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| (0..2_000).for_each(|_| assert!(queue.queue(&work).is_ok())));
+        }
+    });
+    work.flush();
+    drop(work);
+    let ran: Vec<_> = told.iter().collect();
+    assert!(ran.iter().copied().eq(1..=ran.len() as u64), "{ran:?}");
+}
+
+#[test]
 fn a_queue_that_refuses_a_mod_delayed_leaves_the_item_where_it_is_pending() {
     let pools = WorkerPools::new(&Machine::synthetic("core:1 pu:1").expect("valid"));
     let build = || Workqueue::builder("test").build(&pools).expect("a queue");

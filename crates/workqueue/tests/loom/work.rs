@@ -4,24 +4,19 @@
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
-use corewise_sync::{cell::UnsafeCell, thread};
+use corewise_sync::thread;
 use corewise_workqueue::{Work, model::Pending};
 
 #[test]
 fn loom_work_instances_run_once_each_and_never_at_once() {
     loom::model(|| {
-        // Touched without any lock by the function: loom reports it if two workers are in it.
-        let runs = Arc::new(UnsafeCell::new(0_usize));
-        struct Shared(Arc<UnsafeCell<usize>>);
-        // SAFETY: that only one worker at a time touches it is what the model checks.
-        unsafe impl Send for Shared {}
-        // SAFETY: as above.
-        unsafe impl Sync for Shared {}
-        let shared = Shared(Arc::clone(&runs));
+        // The function's own, which it touches without a lock: loom reports it if two threads are in there.
+        let mut runs = 0;
+        let counted = Arc::new(AtomicUsize::new(0));
+        let shown = Arc::clone(&counted);
         let work = Work::new(move || {
-            let shared = &shared;
-            // SAFETY: non-reentrancy, which is what the model checks.
-            shared.0.with_mut(|runs| unsafe { *runs += 1 });
+            runs += 1;
+            shown.store(runs, Ordering::Relaxed);
         });
         let first = Pending::new(&work).expect("a fresh item is not pending");
         let worker = {
@@ -34,8 +29,7 @@ fn loom_work_instances_run_once_each_and_never_at_once() {
         let mine = Pending::new(&work).map(Pending::run).is_some();
         let theirs = worker.join().unwrap();
         assert!(!work.is_pending() && !work.is_running());
-        // SAFETY: nobody runs it any more.
-        let ran = runs.with(|runs| unsafe { *runs });
+        let ran = counted.load(Ordering::Relaxed);
         assert_eq!(ran, 1 + usize::from(mine) + usize::from(theirs));
     });
 }
