@@ -74,7 +74,7 @@ pub use attributes::{At, Attributes, QueueKind};
 pub use corewise_sync::context::blocking;
 pub use corewise_sync::panics::PanicPayload;
 pub use error::{BuildError, JoinError, QueueError, Queued, Refused};
-pub use handle::join::JoinHandle;
+pub use handle::join::{AbortOnDrop, JoinHandle};
 pub use handle::work::Work;
 pub use pool::idle::Idle;
 pub use pool::spawn::WorkerThread;

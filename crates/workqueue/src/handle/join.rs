@@ -3,11 +3,14 @@
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
+use std::mem;
+use std::ops::Deref;
 use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use corewise_sync::Completion;
 use corewise_sync::cell::UnsafeCell;
@@ -79,12 +82,73 @@ impl<T> JoinHandle<T> {
     /// others which come after the item.
     #[track_caller]
     pub fn join(self) -> Result<T, JoinError> {
+        self.wait();
+        self.task().take().expect(TAKEN)
+    }
+
+    #[track_caller]
+    fn wait(&self) {
         if !self.is_finished() {
             messages::for_item(self.task().header(), "JoinHandle::join");
             take_back(self.lent(), Role::Waits);
             wait::wait(self.lent(), self.task().done(), Role::Waits);
         }
-        self.task().take().expect(TAKEN)
+    }
+
+    /// As [`JoinHandle::join`], for `timeout` at most. It runs nothing on this thread, which would not end in time: so an
+    /// item that waits so for a closure that its own place or order holds back waits in vain. May block; on a worker the
+    /// pool starts other work meanwhile.
+    ///
+    /// # Errors
+    /// The handle, where it isn't over in time: it goes on, and can be joined later, or [aborted](JoinHandle::abort).
+    ///
+    /// # Panics
+    /// Where the handle was polled before and has given its value then.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use corewise_topology::Machine;
+    /// # use corewise_workqueue::{WorkerPools, Workqueue};
+    /// # let pools = WorkerPools::new(&Machine::live()?);
+    /// let queue = Workqueue::builder("queries").build(&pools)?;
+    /// let mut answer = queue.spawn(|| 42);
+    /// let answer = loop {
+    ///     match answer.join_timeout(Duration::from_secs(1)) {
+    ///         Ok(value) => break value?,
+    ///         Err(handle) => answer = handle,
+    ///     }
+    ///     eprintln!("still at it");
+    /// };
+    /// assert_eq!(answer, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn join_timeout(self, timeout: Duration) -> Result<Result<T, JoinError>, Self> {
+        if self.wait_timeout(timeout) { Ok(self.task().take().expect(TAKEN)) } else { Err(self) }
+    }
+
+    /// Whether it is over in time.
+    #[track_caller]
+    fn wait_timeout(&self, timeout: Duration) -> bool {
+        self.is_finished() || self.task().done().wait_timeout(timeout)
+    }
+
+    /// Has the closure or future [aborted](JoinHandle::abort) where the handle is dropped.
+    ///
+    /// ```
+    /// # use std::future::pending;
+    /// # use std::time::Duration;
+    /// # use corewise_topology::Machine;
+    /// # use corewise_workqueue::{WorkerPools, Workqueue};
+    /// # let pools = WorkerPools::new(&Machine::live()?);
+    /// let queue = Workqueue::builder("watchers").build(&pools)?;
+    /// // It may watch for so long, and not longer.
+    /// let watcher = queue.spawn_future(pending::<()>()).abort_on_drop();
+    /// assert!(watcher.join_timeout(Duration::from_millis(1)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn abort_on_drop(self) -> AbortOnDrop<T> {
+        AbortOnDrop { handle: Some(self) }
     }
 
     /// Cancels it: a closure that has not started is dropped and never runs; a future is dropped
@@ -134,6 +198,80 @@ impl<T> fmt::Debug for JoinHandle<T> {
         f.debug_struct("JoinHandle").field("finished", &self.is_finished()).finish()
     }
 }
+
+/// A [`JoinHandle`] that aborts when it is dropped: see [`JoinHandle::abort_on_drop`]. What it waits for can so be no longer
+/// at work than its owner is there, but for a run that is in progress then. (tokio-util's `AbortOnDropHandle`.)
+///
+/// It is a future too.
+#[must_use = "dropping it aborts what was spawned"]
+pub struct AbortOnDrop<T> {
+    /// `None` once it was given away.
+    handle: Option<JoinHandle<T>>,
+}
+
+impl<T> AbortOnDrop<T> {
+    /// As [`JoinHandle::join`]. Where the wait ends with a panic, what it waits for is aborted.
+    ///
+    /// # Errors
+    /// As [`JoinHandle::join`].
+    ///
+    /// # Panics
+    /// As [`JoinHandle::join`].
+    #[track_caller]
+    pub fn join(self) -> Result<T, JoinError> {
+        self.wait();
+        self.detach().join()
+    }
+
+    /// As [`JoinHandle::join_timeout`]: who drops the error aborts what isn't over.
+    ///
+    /// # Errors
+    /// The handle, where it isn't over in time.
+    ///
+    /// # Panics
+    /// As [`JoinHandle::join_timeout`].
+    #[track_caller]
+    pub fn join_timeout(self, timeout: Duration) -> Result<Result<T, JoinError>, Self> {
+        if self.wait_timeout(timeout) { Ok(self.detach().join()) } else { Err(self) }
+    }
+
+    /// The plain handle: from here on it goes on to its end.
+    pub fn detach(mut self) -> JoinHandle<T> {
+        self.handle.take().expect(GIVEN_AWAY)
+    }
+}
+
+impl<T> Deref for AbortOnDrop<T> {
+    type Target = JoinHandle<T>;
+
+    fn deref(&self) -> &JoinHandle<T> {
+        self.handle.as_ref().expect(GIVEN_AWAY)
+    }
+}
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.handle.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl<T> Future for AbortOnDrop<T> {
+    type Output = Result<T, JoinError>;
+
+    /// # Panics
+    /// Where it is polled again after it was ready.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(self.handle.as_mut().expect(GIVEN_AWAY)).poll(cx)
+    }
+}
+
+impl<T> fmt::Debug for AbortOnDrop<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AbortOnDrop").field("finished", &self.is_finished()).finish()
+    }
+}
+
+const GIVEN_AWAY: &str = "only `detach` gives it away, and uses up what it was in";
 
 const TAKEN: &str = "a JoinHandle was polled again after it had given its value";
 

@@ -4,8 +4,8 @@ use std::fmt::Debug;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use corewise_workqueue::{
-    BuildError, Dump, JoinError, JoinHandle, PanicPayload, QueueBuilder, Scope, ScopedJoinHandle,
-    StallReport, Work, WorkerPools, WorkerThread, Workqueue,
+    AbortOnDrop, BuildError, Dump, JoinError, JoinHandle, PanicPayload, QueueBuilder, Scope,
+    ScopedJoinHandle, StallReport, Work, WorkerPools, WorkerThread, Workqueue,
 };
 
 fn goes_to_other_threads<T: Send + Sync + Unpin + Debug>() {}
@@ -19,6 +19,7 @@ fn handles_go_to_other_threads_and_through_panics() {
     goes_to_other_threads::<Work>();
     // A value that isn't `Sync` is given to one thread only.
     goes_to_other_threads::<JoinHandle<std::cell::Cell<u8>>>();
+    goes_to_other_threads::<AbortOnDrop<std::cell::Cell<u8>>>();
     goes_to_other_threads::<Scope<'_, '_>>();
     goes_to_other_threads::<ScopedJoinHandle<'_, std::cell::Cell<u8>>>();
     goes_to_other_threads::<JoinError>();
@@ -35,4 +36,5 @@ fn handles_go_to_other_threads_and_through_panics() {
     goes_through_panics::<Workqueue>();
     goes_through_panics::<Work>();
     goes_through_panics::<JoinHandle<std::cell::Cell<u8>>>();
+    goes_through_panics::<AbortOnDrop<std::cell::Cell<u8>>>();
 }

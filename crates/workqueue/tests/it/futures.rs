@@ -4,6 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::Placement;
@@ -18,7 +19,7 @@ fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
     let pools = WorkerPools::builder(&machine.expect("a valid description"));
     // Items of these tests keep a core for as long as they need: none is to be found at it.
-    let pools = pools.cpu_intensive_after(std::time::Duration::ZERO).build();
+    let pools = pools.cpu_intensive_after(Duration::ZERO).build();
     let queue = Workqueue::builder("futures").scope(AffinityScope::System).build(&pools);
     (pools, queue.expect("a queue"))
 }
@@ -232,6 +233,80 @@ fn an_aborted_closure_that_has_not_started_never_runs() {
     let error = handle.join().unwrap_err();
     assert!(matches!(error, JoinError::Cancelled), "{error}");
     queue.flush();
+}
+
+/// Occupies a worker until the returned event is completed.
+fn occupy(queue: &Workqueue) -> Arc<Completion> {
+    let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (inside, here) = (Arc::clone(&gate), Arc::clone(&started));
+    queue.spawn(move || {
+        here.complete();
+        spin_until(|| inside.is_complete());
+    });
+    started.wait();
+    gate
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+
+#[test]
+fn a_join_with_a_timeout_runs_nothing_and_gives_the_handle_back() {
+    let (_pools, queue) = queue(1);
+    let gate = occupy(&queue);
+    let here = std::thread::current().id();
+    let handle = queue.spawn(move || std::thread::current().id() != here);
+    let handle = handle.join_timeout(Duration::ZERO).expect_err("nobody runs it");
+    assert!(!handle.is_finished());
+    gate.complete();
+    assert!(handle.join_timeout(LONG).expect("its turn comes").unwrap(), "on a worker");
+    let panics = queue.spawn(|| panic!("on purpose"));
+    assert!(panics.join_timeout(LONG).expect("it is over").unwrap_err().is_panic());
+}
+
+#[test]
+fn an_item_that_joins_with_a_timeout_leaves_its_worker_to_others_meanwhile() {
+    let (_pools, queue) = queue(1);
+    let inner = queue.clone();
+    let joins = queue.spawn(move || inner.spawn(|| 7).join_timeout(LONG).map(Result::unwrap));
+    assert_eq!(joins.join().unwrap().expect("the only worker takes it"), 7);
+}
+
+#[test]
+fn a_handle_that_aborts_does_so_when_it_is_dropped_and_not_when_it_is_detached() {
+    let (_pools, queue) = queue(1);
+    let gate = occupy(&queue);
+    let (dropped, ran) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let spawn = || {
+        let (held, ran) = (OnDrop(Arc::clone(&dropped)), Arc::clone(&ran));
+        let closure = move || {
+            let _held = held;
+            ran.fetch_add(1, Ordering::SeqCst)
+        };
+        queue.spawn(closure).abort_on_drop()
+    };
+    drop(spawn().join_timeout(Duration::ZERO));
+    assert!(dropped.load(Ordering::SeqCst) && queue.active() == 1, "it has left the queue");
+    let (joined, detached) = (spawn(), spawn().detach());
+    gate.complete();
+    assert_eq!(joined.join().unwrap() + detached.join().unwrap(), 1);
+    assert_eq!(ran.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn a_future_awaits_a_handle_that_aborts_and_aborts_it_where_it_is_dropped_itself() {
+    let (_pools, queue) = queue(2);
+    let dropped = Arc::new(AtomicBool::new(false));
+    let (held, never) = (OnDrop(Arc::clone(&dropped)), Arc::new(Completion::new()));
+    let waits = happened(&never);
+    let inner = queue.spawn_future(async move {
+        let _held = held;
+        waits.await;
+    });
+    let outer = queue.spawn_future(inner.abort_on_drop());
+    drop(outer.abort_on_drop());
+    spin_until(|| dropped.load(Ordering::SeqCst));
+    let seven = queue.spawn(|| 7).abort_on_drop();
+    assert_eq!(queue.spawn_future(seven).join().unwrap().unwrap(), 7);
 }
 
 #[test]
