@@ -108,6 +108,9 @@ pub enum QueueError {
     /// The queue was [destroyed](crate::Workqueue::destroy), or its pools were
     /// [shut down](crate::WorkerPools::shutdown). It takes nothing any more.
     Closed,
+    /// As many closures as its [capacity](crate::QueueBuilder::capacity) are waiting or running: see
+    /// [`Workqueue::try_spawn`](crate::Workqueue::try_spawn).
+    Full,
     /// It is for later, and the system gave no thread for the timers.
     NoThread,
 }
@@ -118,6 +121,7 @@ impl fmt::Display for QueueError {
             QueueError::Disabled => "not queued: the item is disabled: enable it first",
             QueueError::Draining => "not queued: the queue is being drained: try again later",
             QueueError::Closed => "not queued: the queue was destroyed or shut down: use another",
+            QueueError::Full => "not queued: the queue is full: try again when some of it is done",
             QueueError::NoThread => {
                 "not queued: the timers got no thread: raise the limit of processes"
             }
@@ -127,7 +131,8 @@ impl fmt::Display for QueueError {
 
 impl std::error::Error for QueueError {}
 
-/// A closure that a queue didn't take, and why: see [`Workqueue::execute`](crate::Workqueue::execute).
+/// A closure that a queue didn't take, and why: see [`Workqueue::execute`](crate::Workqueue::execute) and
+/// [`Workqueue::try_spawn`](crate::Workqueue::try_spawn).
 #[non_exhaustive]
 pub struct Refused<C> {
     /// The closure, as it was.

@@ -285,36 +285,43 @@ pub(crate) trait Outcome<T>: Item {
     fn abort(&self) {}
 }
 
-enum Stage<C, T> {
-    Closure(C),
+enum Stage<C, T, P> {
+    /// And what goes with it when it is over.
+    Closure(C, P),
     Value(Result<T, JoinError>),
     Gone,
 }
 
 /// What a run touches first lies together.
 #[repr(C)]
-pub(crate) struct Task<C, T> {
+pub(crate) struct Task<C, T, P = ()> {
     header: Header,
     /// P: belongs to the thread that starts the item, or claims it to cancel it, until `done`; from then on to the
     /// handle, or to the thread that frees the task.
-    stage: UnsafeCell<Stage<C, T>>,
+    stage: UnsafeCell<Stage<C, T, P>>,
     done: Completion,
     spawner: Spawner,
 }
 
 // SAFETY: `stage` is touched by one at a time, which `RUNNING` and `done` pass on with acquire and
-// release: so `C: Send` and `T: Send` are enough. The other fields are `Sync`.
-unsafe impl<C: Send, T: Send> Sync for Task<C, T> {}
+// release: so `Send` is enough for what is in there. The other fields are `Sync`.
+unsafe impl<C: Send, T: Send, P: Send> Sync for Task<C, T, P> {}
 
-impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Task<C, T> {
-    /// The task, which is pending, and the handle that waits for it. One allocation.
+impl<C, T, P> Task<C, T, P>
+where
+    C: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+    P: Send + 'static,
+{
+    /// The task, which is pending, and the handle that waits for it. One allocation. `permit` is dropped when the closure
+    /// is over, and before the handle is woken.
     #[inline]
-    pub(crate) fn make(closure: C) -> (ItemRef, JoinHandle<T>) {
+    pub(crate) fn make(closure: C, permit: P) -> (ItemRef, JoinHandle<T>) {
         let spawner = Spawner::current();
         // Memory first: see `Workqueue::execute`.
         let room = Box::new_uninit();
         let header = Header::new(&TableOf::<Self, C>::ONCE);
-        let stage = UnsafeCell::new(Stage::Closure(closure));
+        let stage = UnsafeCell::new(Stage::Closure(closure, permit));
         let task = Box::write(room, Task { header, done: Completion::new(), spawner, stage });
         let task = NonNull::from(Box::leak(task));
         // SAFETY: it was made pending, and is handed over.
@@ -322,11 +329,25 @@ impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Task<C, T> {
         (item, JoinHandle { task })
     }
 
+    /// The closure of a task that the queue didn't take.
+    ///
+    /// # Safety
+    /// They are what [`Task::make`] gave, for a task of this type, and nobody else ever had the item.
+    pub(crate) unsafe fn unmake(item: ItemRef, handle: JoinHandle<T>) -> C {
+        mem::forget(handle);
+        // SAFETY: it was leaked in `make`, and is the caller's alone.
+        let task = unsafe { Box::from_raw(item.pointer().cast::<Self>().as_ptr()) };
+        match task.stage.into_inner() {
+            Stage::Closure(closure, _) => closure,
+            Stage::Value(_) | Stage::Gone => unreachable!("it wasn't queued, and so didn't run"),
+        }
+    }
+
     /// # Safety
     /// The stage is the caller's: see there.
-    unsafe fn replace(&self, next: Stage<C, T>) -> Stage<C, T> {
+    unsafe fn replace(&self, next: Stage<C, T, P>) -> Stage<C, T, P> {
         // SAFETY: as the caller says.
-        self.stage.with_mut(|stage| std::mem::replace(unsafe { &mut *stage }, next))
+        self.stage.with_mut(|stage| mem::replace(unsafe { &mut *stage }, next))
     }
 
     /// By the runner or canceller of the task.
@@ -340,20 +361,31 @@ impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Task<C, T> {
     }
 }
 
-impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Runs for Task<C, T> {
+impl<C, T, P> Runs for Task<C, T, P>
+where
+    C: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+    P: Send + 'static,
+{
     fn run(&self) {
         // SAFETY: who has started the item runs it, and it isn't done: the stage is the caller's.
-        if let Stage::Closure(closure) = unsafe { self.replace(Stage::Gone) } {
+        if let Stage::Closure(closure, permit) = unsafe { self.replace(Stage::Gone) } {
             // The closure is dropped by its call, on this worker, before the handle is woken; also
             // where it panics, which ends in `panicked`.
             let value = closure();
+            drop(permit);
             self.end(Ok(value));
         }
     }
 }
 
 // SAFETY: `repr(C)`; the header comes first, and is made in `make` only.
-unsafe impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Item for Task<C, T> {
+unsafe impl<C, T, P> Item for Task<C, T, P>
+where
+    C: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+    P: Send + 'static,
+{
     fn cancelled(&self) {
         // The closure is dropped before the handle is woken; a destructor's panic is the task's.
         // SAFETY: as in `run`, for the claimant of the item.
@@ -380,7 +412,12 @@ unsafe impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Item for Task<
     }
 }
 
-impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Outcome<T> for Task<C, T> {
+impl<C, T, P> Outcome<T> for Task<C, T, P>
+where
+    C: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+    P: Send + 'static,
+{
     fn done(&self) -> &Completion {
         &self.done
     }
@@ -389,7 +426,7 @@ impl<C: FnOnce() -> T + Send + 'static, T: Send + 'static> Outcome<T> for Task<C
         // SAFETY: the handle takes the value when it has seen that the task is done.
         match unsafe { self.replace(Stage::Gone) } {
             Stage::Value(value) => Some(value),
-            Stage::Closure(_) | Stage::Gone => None,
+            Stage::Closure(..) | Stage::Gone => None,
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::pwq::limit::CountedBy;
 use crate::pwq::queue_core::{QueueCore, Traits};
 use crate::pwq::table::{Plan, PwqTable};
 use crate::queue::Workqueue;
+use crate::queue::bounded::Room;
 
 /// Sets up a [`Workqueue`].
 ///
@@ -22,6 +23,7 @@ use crate::queue::Workqueue;
 /// | [`cpus`](Self::cpus) | whatever the machine has for general work, now and later |
 /// | [`nice`](Self::nice) | 0 |
 /// | [`max_active`](Self::max_active) | 0: no limit of the queue's own; its pools run one item a CPU at once, or what the [CPU quota](crate::PoolsBuilder::concurrency) gives |
+/// | [`capacity`](Self::capacity) | no bound for [`try_spawn`](Workqueue::try_spawn) |
 /// | [`freezable`](Self::freezable) | no |
 /// | [`power_efficient`](Self::power_efficient) | no |
 /// | [`cpu_intensive`](Self::cpu_intensive) | no: items that turn out to be are found |
@@ -40,6 +42,7 @@ pub struct QueueBuilder {
     scoped: bool,
     power_efficient: bool,
     pub(super) rescuer: bool,
+    capacity: Option<usize>,
 }
 
 impl QueueBuilder {
@@ -51,6 +54,7 @@ impl QueueBuilder {
             scoped: false,
             power_efficient: false,
             rescuer: false,
+            capacity: None,
         }
     }
 
@@ -121,6 +125,14 @@ impl QueueBuilder {
         self
     }
 
+    /// How many closures [`Workqueue::try_spawn`] lets in: those that wait, for a worker or behind
+    /// [`max_active`](Self::max_active), and those that run. Further ones it gives back. What else is queued isn't
+    /// counted. Default: no bound.
+    pub fn capacity(mut self, capacity: usize) -> Self {
+        self.capacity = Some(capacity);
+        self
+    }
+
     /// What the queue is. Default: [`QueueKind::Unbound`].
     pub fn kind(mut self, kind: QueueKind) -> Self {
         self.traits.kind = kind;
@@ -180,7 +192,7 @@ impl QueueBuilder {
     /// thread, [`BuildError::ShutDown`] after [`WorkerPools::shutdown`].
     pub fn build(self, pools: &WorkerPools) -> Result<Workqueue, BuildError> {
         let kind = self.checked_kind(pools)?;
-        let Self { name, traits, mut attributes, .. } = self;
+        let Self { name, traits, mut attributes, capacity, .. } = self;
         if kind.per_cpu() {
             (attributes.scope, attributes.strict) = (AffinityScope::Cpu, true);
         }
@@ -198,7 +210,7 @@ impl QueueBuilder {
         let table = PwqTable::new(&shared, Plan::new(pools, &lease));
         pools.register(Arc::clone(&shared) as _);
         shared.warn_of_cut(attributes.max_active);
-        Ok(Workqueue::new(table))
+        Ok(Workqueue::new(table, capacity.map(Room::new)))
     }
 
     /// What it is to be, where that takes the other options.

@@ -1,6 +1,7 @@
 //! The workqueue: where work is handed in.
 
 mod below;
+pub(crate) mod bounded;
 pub(crate) mod builder;
 mod control;
 mod delayed;
@@ -22,6 +23,7 @@ use crate::handle::join::{JoinHandle, Task};
 use crate::handle::work::Work;
 use crate::pwq::queue_core::QueueCore;
 use crate::pwq::table::PwqTable;
+use crate::queue::bounded::Room;
 use crate::queue::builder::QueueBuilder;
 use crate::report::QueueStats;
 use crate::task::claim::Claimed;
@@ -52,6 +54,8 @@ struct Inner {
     drains: Mutex<usize>,
     /// L: is the lock; guards the queue below, once there is one. Taken before that of the attributes.
     below: Mutex<Option<Workqueue>>,
+    /// I: the places for closures that are let in, where their number is bounded.
+    room: Option<Arc<Room>>,
 }
 
 impl Drop for Inner {
@@ -82,10 +86,9 @@ impl Workqueue {
         QueueBuilder::new(name.into())
     }
 
-    pub(crate) fn new(table: PwqTable) -> Workqueue {
-        Workqueue {
-            inner: Arc::new(Inner { table, drains: Mutex::default(), below: Mutex::default() }),
-        }
+    pub(crate) fn new(table: PwqTable, room: Option<Arc<Room>>) -> Workqueue {
+        let (drains, below) = (Mutex::default(), Mutex::default());
+        Workqueue { inner: Arc::new(Inner { table, drains, below, room }) }
     }
 
     pub(crate) fn shared(&self) -> &Arc<QueueCore> {
@@ -166,7 +169,7 @@ impl Workqueue {
         C: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let (item, handle) = Task::make(closure);
+        let (item, handle) = Task::make(closure, ());
         if let Err((item, _)) = self.submit_new(at, item) {
             // Nobody else has it.
             item.cancelled();

@@ -1,4 +1,4 @@
-//! `Workqueue::execute`: closures that run once, without a handle.
+//! `Workqueue::execute` and `try_spawn`: closures that run once, and come back where the queue doesn't take them.
 #![cfg(not(loom))]
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -109,6 +109,8 @@ fn a_queue_that_takes_nothing_gives_the_closure_back() {
         let closure = move || tell.send(kept).expect("the test listens");
         let refused = queue.execute(closure).expect_err("it isn't taken");
         assert_eq!(refused.error, QueueError::Closed);
+        let refused = queue.try_spawn(refused.closure).expect_err("nor is it here");
+        assert_eq!(refused.error, QueueError::Closed);
         assert!(refused.to_string().contains("destroyed"), "{refused}");
         (refused.closure)();
         assert_eq!(told.recv().unwrap(), "kept");
@@ -117,6 +119,42 @@ fn a_queue_that_takes_nothing_gives_the_closure_back() {
     pools.shutdown();
     back(&left);
     assert_eq!(left.stats().queued, left.stats().completed);
+}
+
+#[test]
+fn a_queue_with_a_capacity_gives_back_what_comes_beyond_until_one_is_over_in_whatever_way() {
+    let pools = pools(1);
+    let queue = builder().capacity(2).build(&pools).unwrap();
+    let full = || {
+        let kept = String::from("kept");
+        let refused = queue.try_spawn(move || kept).expect_err("it is full");
+        assert_eq!((refused.closure)(), "kept");
+        refused.error == QueueError::Full
+    };
+    let gate = occupy(&queue);
+    let waits = queue.try_spawn(|| 7).unwrap();
+    let aborted = queue.try_spawn(|| 0).unwrap();
+    assert!(full() && full());
+    aborted.abort();
+    let panics = queue.try_spawn(|| panic!("on purpose")).unwrap();
+    assert!(full(), "the place of the aborted one is taken");
+    queue.execute(|| ()).expect("others aren't counted");
+    gate.complete();
+    assert_eq!(waits.join().unwrap(), 7);
+    assert!(panics.join().unwrap_err().is_panic());
+    let both = [1, 2].map(|n| queue.try_spawn(move || n).expect("both are over"));
+    assert_eq!(both.map(|handle| handle.join().unwrap()), [1, 2]);
+    queue.destroy();
+    assert_eq!(queue.try_spawn(|| ()).unwrap_err().error, QueueError::Closed);
+}
+
+#[test]
+fn a_queue_that_is_full_and_closed_is_closed() {
+    let pools = pools(1);
+    let none = builder().capacity(0).build(&pools).unwrap();
+    assert_eq!(none.try_spawn(|| ()).unwrap_err().error, QueueError::Full);
+    none.destroy();
+    assert_eq!(none.try_spawn(|| ()).unwrap_err().error, QueueError::Closed);
 }
 
 #[test]
@@ -148,6 +186,7 @@ fn a_drain_gives_back_what_comes_from_outside_and_takes_what_its_own_items_hand_
             }
         };
         assert_eq!(refused, QueueError::Draining);
+        assert_eq!(queue.try_spawn(|| ()).unwrap_err().error, QueueError::Draining);
         go.complete();
     });
     assert_eq!(ran.load(Ordering::SeqCst), 1);
