@@ -85,6 +85,7 @@ pub use pools::{StillRunning, Unfinished, WorkerPools};
 pub use queue::Workqueue;
 pub use queue::builder::QueueBuilder;
 pub use queue::end::EndNotice;
+pub use queue::every::Ticker;
 pub use queue::scope::{Scope, ScopedJoinHandle};
 pub use report::{
     Dump, LinkDump, PoolDump, PoolReport, QueueDump, QueueStats, RunningDump, ScopeDump, SlotDump,

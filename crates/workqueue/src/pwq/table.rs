@@ -256,9 +256,14 @@ impl PwqTable {
     }
 
     /// Puts a claimed instance here, wherever it was: the same instance, counted here from now on.
-    /// Where the queue doesn't take it, it is cancelled.
-    pub(crate) fn place(&self, place: At, mut claimed: Claimed) -> Result<(), QueueError> {
-        if let Err(error) = self.check_at_once(false) {
+    /// Where the queue doesn't take it, it is cancelled. `accepted`: as for `queue`.
+    pub(crate) fn place(
+        &self,
+        place: At,
+        mut claimed: Claimed,
+        accepted: bool,
+    ) -> Result<(), QueueError> {
+        if let Err(error) = self.check_at_once(accepted) {
             claimed.cancel();
             return Err(error);
         }
@@ -271,7 +276,7 @@ impl PwqTable {
             push_new(self.shared().hazard(), queued);
             Ok(())
         } else {
-            self.shared().pass(gate, queued, false)
+            self.shared().pass(gate, queued, accepted)
         };
         // After it lies somewhere: this may let others through, and a claimant would wait. Also
         // itself, where it waits for its own old place.

@@ -45,20 +45,34 @@ impl Workqueue {
         work: &Work,
         delay: Duration,
     ) -> Result<Queued, QueueError> {
+        self.queue_later(at, work, delay, Location::caller(), false)
+    }
+
+    /// As [`Workqueue::queue_delayed_at`], for the source line that stands for it. `accepted`: see
+    /// [`Workqueue::submit_with`].
+    pub(super) fn queue_later(
+        &self,
+        at: At,
+        work: &Work,
+        delay: Duration,
+        site: &'static Location<'static>,
+        accepted: bool,
+    ) -> Result<Queued, QueueError> {
         if delay.is_zero() {
-            return self.queue_at(at, work);
+            return self.table().queue(at, work.header(), || work.hold(), site, accepted);
         }
         self.check_open()?;
         let pended = work.header().state.pend()?;
         if pended == Queued::AlreadyPending {
             return Ok(pended);
         }
-        let (item, site) = (work.hold(), Location::caller());
+        let item = work.hold();
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
         let queued =
             unsafe { header::Queued::new(item, Job { ticket: MaybeTicket::none(), site }) };
         // Where somebody has claimed it meanwhile it was queued, and is theirs.
-        let refused = self.arm(at, work, delay, queued).is_err_and(header::Queued::refuse);
+        let armed = self.arm(at, work, delay, queued, accepted);
+        let refused = armed.is_err_and(header::Queued::refuse);
         if refused { Err(self.no_timer()) } else { Ok(pended) }
     }
 
@@ -135,11 +149,11 @@ impl Workqueue {
         mut claimed: Claimed,
     ) -> Result<(), QueueError> {
         if delay.is_zero() {
-            return self.table().place(at, claimed);
+            return self.table().place(at, claimed, false);
         }
         let ticket = claimed.with_job(|job| job.ticket.take());
         // An instance that isn't armed is cancelled here, unless somebody has claimed it.
-        let armed = self.arm(at, work, delay, claimed.release()).map_err(drop);
+        let armed = self.arm(at, work, delay, claimed.release(), false).map_err(drop);
         // After it lies somewhere: this may let others through, and a claimant would wait.
         drop(ticket);
         armed.map_err(|()| self.no_timer())
@@ -151,8 +165,10 @@ impl Workqueue {
         work: &Work,
         delay: Duration,
         queued: header::Queued,
+        accepted: bool,
     ) -> Result<(), header::Queued> {
-        let delayed = Delayed { queued, to: Arc::clone(&self.inner) as _, at: at.settled() };
+        let (to, at) = (Arc::clone(&self.inner) as _, at.settled());
+        let delayed = Delayed { queued, to, at, accepted };
         let set = |armed| *work.timer().lock() = Some(armed);
         let keeper = self.shared().pools.keeper();
         keeper.arm(delay, work.lent(), delayed, set).map_err(|delayed| delayed.queued)

@@ -6,6 +6,7 @@ pub(crate) mod builder;
 mod control;
 mod delayed;
 pub(crate) mod end;
+pub(crate) mod every;
 mod execute;
 pub(crate) mod future;
 pub(crate) mod future_state;
@@ -74,9 +75,9 @@ impl Destination for Inner {
         self.table.is_closed()
     }
 
-    fn take(&self, at: At, claimed: Claimed) {
+    fn take(&self, at: At, claimed: Claimed, accepted: bool) {
         // Where it isn't taken it is cancelled, and those who wait for it are told.
-        let _ = self.table.place(at, claimed);
+        let _ = self.table.place(at, claimed, accepted);
     }
 }
 

@@ -25,6 +25,8 @@ pub(crate) struct Delayed {
     /// Where it will be queued.
     pub(crate) to: Arc<dyn Destination>,
     pub(crate) at: At,
+    /// It is part of what the queue accepted before: a drain lets it through.
+    pub(crate) accepted: bool,
 }
 
 /// Where a delayed instance goes when its time has come: a queue, by a handle of it.
@@ -34,7 +36,7 @@ pub(crate) trait Destination: Send + Sync {
     /// Whether it takes nothing any more.
     fn is_closed(&self) -> bool;
     /// Queues it; where the queue doesn't take it, it is cancelled.
-    fn take(&self, at: At, claimed: Claimed);
+    fn take(&self, at: At, claimed: Claimed, accepted: bool);
 }
 
 /// What an item knows of its timer. It says nothing once that has fired, and then keeps nothing of the
@@ -74,22 +76,25 @@ struct Popped {
     claimed: Option<Claimed>,
     to: Arc<dyn Destination>,
     at: At,
+    accepted: bool,
 }
 
 impl Delayed {
     /// Under the lock, for one that was just popped.
     fn popped(self) -> Popped {
-        let Delayed { queued, to, at } = self;
-        Popped { claimed: queued.claim(), to, at }
+        let Delayed { queued, to, at, accepted } = self;
+        Popped { claimed: queued.claim(), to, at, accepted }
     }
 }
 
 impl Popped {
     /// Never unwinds.
     fn queue(self) {
-        let Popped { claimed, to, at } = self;
+        let Popped { claimed, to, at, accepted } = self;
         // Where the queue refuses it that is logged, and the subscriber is user code.
-        shielded("ending a delay", || claimed.into_iter().for_each(|claimed| to.take(at, claimed)));
+        shielded("ending a delay", || {
+            claimed.into_iter().for_each(|claimed| to.take(at, claimed, accepted));
+        });
     }
 
     /// Never unwinds.

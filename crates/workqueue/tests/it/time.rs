@@ -1,12 +1,14 @@
 //! What the timekeeper does for real threads. No test here measures time: each waits for what has to
 //! happen.
 
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
+use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{PoolsBuilder, Queued, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{PoolsBuilder, QueueError, Queued, Ticker, Work, WorkerPools, Workqueue};
 
 /// Pools of a machine with one CPU; the workers are not pinned.
 fn one_cpu() -> PoolsBuilder {
@@ -158,4 +160,88 @@ fn an_item_that_was_delayed_keeps_nothing_of_its_pools() {
     drop((queue, pools));
     assert!(told.recv().is_err(), "the callback is dropped with the pools");
     drop(work);
+}
+
+/// What ticks tell.
+fn ticking(
+    queue: &Workqueue,
+    mut tick: impl FnMut(u64) + Send + 'static,
+) -> (Ticker, Receiver<u64>) {
+    let (tell, told) = mpsc::channel();
+    let mut ticks = 0;
+    let ticker = queue.every(Duration::from_micros(200), move || {
+        ticks += 1;
+        let _ = tell.send(ticks);
+        tick(ticks);
+    });
+    (ticker.expect("it is open"), told)
+}
+
+#[test]
+fn ticks_come_until_the_ticker_is_stopped_or_dropped_and_then_none() {
+    let pools = one_cpu().build();
+    let queue = queue(&pools);
+    for stop in [Ticker::stop, drop] {
+        let (ticker, told) = ticking(&queue, |_| ());
+        assert_eq!([(); 3].map(|()| told.recv().unwrap()), [1, 2, 3]);
+        stop(ticker);
+        // The function is dropped, and with it the sender: a tick that runs may tell once more.
+        queue.flush();
+        assert!(told.try_iter().count() < 1_000_000);
+        assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+    }
+}
+
+#[test]
+fn a_tick_that_panics_is_followed_by_the_next_and_one_that_drops_its_ticker_by_none() {
+    let pools = one_cpu().build();
+    let queue = queue(&pools);
+    let own = Arc::new(Mutex::new(None::<Ticker>));
+    let inside = Arc::clone(&own);
+    let (ticker, told) = ticking(&queue, move |n| {
+        assert!(n != 1, "on purpose");
+        if let Some(ticker) = inside.lock().take() {
+            drop(ticker);
+        }
+    });
+    *own.lock() = Some(ticker);
+    while own.lock().is_some() {
+        std::thread::yield_now();
+    }
+    let ticks = told.iter().count();
+    assert!(ticks >= 2, "{ticks}");
+}
+
+#[test]
+fn ticks_go_on_while_their_queue_is_drained_and_end_with_it() {
+    let pools = WorkerPools::new(&Machine::synthetic("numa:1 l3:1 core:2 pu:1").unwrap());
+    let queue = queue(&pools);
+    let (ticker, told) = ticking(&queue, |_| ());
+    let (go, waits) = mpsc::channel();
+    queue.spawn(move || waits.recv());
+    std::thread::scope(|scope| {
+        scope.spawn(|| queue.drain());
+        // It has begun once something is refused.
+        while queue.try_spawn(|| ()).is_ok() {
+            std::thread::yield_now();
+        }
+        let before = told.try_iter().last().unwrap_or_default();
+        let after = [(); 3].map(|()| told.recv().expect("it goes on"));
+        assert_eq!(after, [before + 1, before + 2, before + 3]);
+        assert!(queue.try_spawn(|| ()).is_err(), "the drain waits");
+        go.send(()).expect("the item waits");
+    });
+    queue.destroy();
+    told.try_iter().for_each(drop);
+    assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Empty), "no tick is left, but its ticker");
+    assert_eq!(queue.every(Duration::from_secs(1), || ()).err(), Some(QueueError::Closed));
+    drop(ticker);
+    assert!(told.recv().is_err());
+}
+
+#[test]
+#[should_panic(expected = "wants a period")]
+fn a_tick_each_0_s_is_refused() {
+    let pools = one_cpu().build();
+    let _ = queue(&pools).every(Duration::ZERO, || ());
 }
