@@ -10,6 +10,7 @@ pub(crate) mod every;
 mod execute;
 pub(crate) mod future;
 pub(crate) mod future_state;
+mod map;
 pub(crate) mod scope;
 
 use std::fmt;

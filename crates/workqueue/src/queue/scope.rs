@@ -170,7 +170,7 @@ impl<'scope> Scope<'scope, '_> {
         self.spawn_from(Location::caller(), at, closure)
     }
 
-    fn spawn_from<T, C>(
+    pub(super) fn spawn_from<T, C>(
         &'scope self,
         site: &'static Location<'static>,
         at: At,

@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex};
@@ -311,4 +312,84 @@ fn a_join_gives_both_values_and_a_panic_of_either_ends_it_when_both_are_over() {
         assert!(a && said == "a" || b && said == "b", "{said}");
         assert_eq!(over.load(Ordering::SeqCst), 2);
     }
+}
+
+#[test]
+fn a_map_gives_what_each_item_came_to_in_the_order_of_the_items() {
+    let (_pools, queue) = queue(4);
+    let none: [u8; 0] = [];
+    assert!(queue.map(none, |n| n).is_empty());
+    let numbers: Vec<u64> = (0..1_000).collect();
+    let sums = queue.map(numbers.chunks(7), |chunk| chunk.iter().sum::<u64>());
+    assert_eq!(sums, numbers.chunks(7).map(|chunk| chunk.iter().sum()).collect::<Vec<u64>>());
+    let mut doubled = numbers.clone();
+    queue.map(doubled.chunks_mut(7), |chunk| chunk.iter_mut().for_each(|n| *n *= 2));
+    assert!(doubled.into_iter().eq(numbers.iter().map(|n| n * 2)));
+    // What it gives may be what it was given.
+    let words = queue.map(["one".to_owned(), "two".to_owned()], |word| word + ".");
+    assert_eq!(words, ["one.", "two."]);
+}
+
+#[test]
+fn a_map_inside_a_map_inside_the_one_active_item_of_its_queue_goes_on() {
+    for kind in [QueueKind::Unbound, QueueKind::Ordered] {
+        let (pools, _) = queue(1);
+        let queue = Workqueue::builder("one").scope(AffinityScope::System).kind(kind);
+        let queue = queue.build(&pools).expect("a queue");
+        let inner = queue.clone();
+        let sums = queue.spawn(move || {
+            inner.map(1..=3_u64, |n| inner.map(1..=n, |n| n).into_iter().sum::<u64>())
+        });
+        assert_eq!(sums.join().unwrap(), [1, 3, 6]);
+    }
+}
+
+#[test]
+fn a_panic_in_a_map_ends_it_when_what_has_begun_is_over_and_the_rest_is_dropped() {
+    struct Counted<'a>(usize, &'a AtomicUsize);
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            assert!(self.0 != 50, "on purpose, in a destructor");
+        }
+    }
+    let (_pools, queue) = queue(1);
+    let (called, dropped) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let panics = catch_unwind(AssertUnwindSafe(|| {
+        queue.map((0..100).map(|n| Counted(n, &dropped)), |item| {
+            called.fetch_add(1, Ordering::SeqCst);
+            assert!(item.0 != 3, "on purpose");
+        })
+    }));
+    let message = panics.expect_err("it is handed on");
+    assert_eq!(message.downcast_ref(), Some(&"on purpose"));
+    assert_eq!((called.into_inner(), dropped.into_inner()), (4, 100));
+}
+
+#[test]
+fn after_a_shutdown_the_calling_thread_does_all_of_a_map() {
+    let (pools, queue) = queue(4);
+    pools.shutdown();
+    let threads = queue.map(0..10, |_| std::thread::current().id());
+    assert_eq!(threads, [std::thread::current().id(); 10]);
+}
+
+#[test]
+fn a_map_lets_what_waits_have_its_worker_between_two_items() {
+    let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("a valid description");
+    // A worker that computes for long is not to be found: then another one would come.
+    let pools = WorkerPools::builder(&machine).cpu_intensive_after(Duration::ZERO).build();
+    let queue = Workqueue::builder("scoped").scope(AffinityScope::System).build(&pools).unwrap();
+    let ran = Arc::new(AtomicBool::new(false));
+    let seen = queue.map(0..3, |_| {
+        let before = ran.load(Ordering::SeqCst);
+        let ran = Arc::clone(&ran);
+        queue.execute(move || ran.store(true, Ordering::SeqCst)).expect("it is open");
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(2) {
+            std::hint::spin_loop();
+        }
+        before
+    });
+    assert_eq!(seen, [false, true, true]);
 }

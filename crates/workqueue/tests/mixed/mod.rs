@@ -6,7 +6,7 @@ mod control;
 mod ledger;
 mod tasks;
 
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ struct Line {
     order: Option<Arc<Order>>,
     /// It is drained.
     refusing: Arc<Span>,
+    /// How many closures it has let in of those that it may refuse.
+    let_in: Arc<AtomicI64>,
 }
 
 #[derive(Clone)]
@@ -118,7 +120,7 @@ impl World {
             let name = if held { "held" } else { "free" };
             let gauge = Arc::new(Gauge::default());
             let refusing = Arc::new(Span::default());
-            let mut builder = Workqueue::builder(name);
+            let mut builder = Workqueue::builder(name).capacity(tasks::CAPACITY);
             if held {
                 builder = control::held(builder, size, &gauge, chance);
             } else {
@@ -132,7 +134,7 @@ impl World {
             };
             let items = (0..2).map(item).collect();
             let order = (queue.kind() == QueueKind::Ordered).then(Arc::default);
-            Line { queue, items, gauge, order, refusing }
+            Line { queue, items, gauge, order, refusing, let_in: Arc::default() }
         };
         let lines = [line(false), line(true)];
         let mut wanderer = |name: &str| {

@@ -2,15 +2,33 @@
 //! forgets the rest.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
+use std::time::Duration;
 
 use corewise_sync::thread;
-use corewise_workqueue::{JoinError, JoinHandle, Workqueue};
+use corewise_workqueue::{JoinError, JoinHandle, QueueError, Workqueue};
 
 use super::ledger::Ledger;
 use super::{Chance, Line};
+
+/// So many closures that are refused beyond that are let in to each queue.
+pub(crate) const CAPACITY: usize = 2;
+
+/// One of those: from when it is made until it is dropped, unless it is refused.
+struct Inside {
+    let_in: Arc<AtomicI64>,
+    counts: Arc<AtomicBool>,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if self.counts.load(SeqCst) {
+            self.let_in.fetch_sub(1, SeqCst);
+        }
+    }
+}
 
 /// What became of one task.
 #[derive(Default)]
@@ -44,27 +62,38 @@ impl Tasks {
         let fate = self.fate();
         let other = other.filter(|_| chance.one_in(2));
         let calm = line.refusing.calm();
-        let handle = match chance.below(5) {
-            4 => return self.execute(line, other, &fate),
+        let handle = match chance.below(8) {
             0 => self.future(&line.queue, other, &fate, chance),
             1 => return self.scope(&line.queue, other, &fate),
+            2 => return self.execute(line, other, &fate),
+            3 => return self.map(&line.queue, other, &fate, chance),
+            4 => return self.ticks(&line.queue, &fate, chance),
+            5 | 6 => match self.bounded(line, &fate) {
+                Some(handle) => handle,
+                None => return,
+            },
             _ => self.closure(line, other, &fate),
         };
         if calm.is_none() || line.refusing.calm() != calm {
             fate.aborted.store(true, SeqCst);
         }
-        match chance.below(4) {
-            0 => {}
-            1 => {
-                fate.aborted.store(true, SeqCst);
-                handle.abort();
-            }
+        let abort = chance.below(6);
+        if abort < 3 {
+            fate.aborted.store(true, SeqCst);
+        }
+        match abort {
+            0 => handle.abort(),
+            1 => drop(handle.abort_on_drop()),
             2 => {
-                fate.aborted.store(true, SeqCst);
                 handle.abort();
-                self.join(handle, &fate);
+                self.said(&handle.join(), &fate);
             }
-            _ => self.join(handle, &fate),
+            3 => drop(handle),
+            4 => match handle.join_timeout(Duration::from_millis(chance.below(2))) {
+                Ok(said) => self.said(&said, &fate),
+                Err(handle) => self.said(&handle.abort_on_drop().detach().join(), &fate),
+            },
+            _ => self.said(&handle.join(), &fate),
         }
     }
 
@@ -79,8 +108,8 @@ impl Tasks {
         }
     }
 
-    fn join(&self, handle: JoinHandle<()>, fate: &Fate) {
-        let said = handle.join();
+    /// What the handle of a task said.
+    fn said(&self, said: &Result<(), JoinError>, fate: &Fate) {
         let ended = fate.ended.load(SeqCst);
         let right = match said {
             Ok(()) => ended == 1,
@@ -148,6 +177,91 @@ impl Tasks {
         if taken.is_err() || calm.is_none() || line.refusing.calm() != calm {
             fate.aborted.store(true, SeqCst);
         }
+    }
+
+    /// A closure for which there may be no room.
+    fn bounded(&self, line: &Line, fate: &Arc<Fate>) -> Option<JoinHandle<()>> {
+        let calm = line.refusing.calm();
+        let (its, counts) = (Arc::clone(fate), Arc::new(AtomicBool::new(true)));
+        let inside = Inside { let_in: Arc::clone(&line.let_in), counts: Arc::clone(&counts) };
+        let said = line.queue.try_spawn(move || {
+            let _inside = inside;
+            thread::yield_now();
+            its.ended.fetch_add(1, SeqCst);
+        });
+        match said {
+            Ok(handle) => {
+                // It may be over already: then this makes up for that.
+                let let_in = line.let_in.fetch_add(1, SeqCst) + 1;
+                self.ledger.check(let_in <= CAPACITY as i64, || {
+                    format!("{let_in} were let in, of at most {CAPACITY}")
+                });
+                Some(handle)
+            }
+            Err(refused) => {
+                counts.store(false, SeqCst);
+                fate.aborted.store(true, SeqCst);
+                let right = match refused.error {
+                    QueueError::Full => true,
+                    QueueError::Draining => calm.is_none() || line.refusing.calm() != calm,
+                    _ => self.ledger.is_closing(),
+                };
+                self.ledger.check(right, || format!("a closure was refused: {refused}"));
+                None
+            }
+        }
+    }
+
+    /// Some items that borrow, of which one may wait for a task.
+    fn map<C: Chance>(
+        &self,
+        queue: &Workqueue,
+        other: Option<&Workqueue>,
+        fate: &Fate,
+        chance: &mut C,
+    ) {
+        let numbers: Vec<_> = (0..chance.below(5)).collect();
+        let doubled = queue.map(&numbers, |n| {
+            if let Some(queue) = other
+                && *n == 1
+            {
+                let _ = queue.spawn(thread::yield_now).join();
+            }
+            n * 2
+        });
+        let right = doubled.iter().copied().eq(numbers.iter().map(|n| n * 2));
+        self.ledger.check(right, || format!("{numbers:?} doubled are {doubled:?}"));
+        fate.ended.fetch_add(1, SeqCst);
+    }
+
+    /// A function that runs in a rhythm, and no more when it was stopped.
+    fn ticks<C: Chance>(&self, queue: &Workqueue, fate: &Fate, chance: &mut C) {
+        let ticks = Arc::new(AtomicU64::new(0));
+        let counts = Arc::clone(&ticks);
+        let tick = move || {
+            counts.fetch_add(1, SeqCst);
+        };
+        let ticker = match queue.every(Duration::from_millis(1 + chance.below(2)), tick) {
+            Ok(ticker) => ticker,
+            Err(error) => {
+                let right = self.ledger.is_closing();
+                self.ledger.check(right, || format!("there are no ticks: {error}"));
+                return fate.aborted.store(true, SeqCst);
+            }
+        };
+        (0..chance.below(4)).for_each(|_| thread::yield_now());
+        if chance.one_in(2) {
+            drop(ticker);
+        } else {
+            ticker.stop();
+            let ended = ticks.load(SeqCst);
+            (0..3).for_each(|_| thread::yield_now());
+            let later = ticks.load(SeqCst);
+            self.ledger.check(ended == later, || {
+                format!("{} ticks after they were stopped", later - ended)
+            });
+        }
+        fate.ended.fetch_add(1, SeqCst);
     }
 
     /// Wakes itself some times, and may wait for a task.
