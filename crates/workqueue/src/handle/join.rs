@@ -199,8 +199,8 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// A [`JoinHandle`] that aborts when it is dropped: see [`JoinHandle::abort_on_drop`]. What it waits for can so be no longer
-/// at work than its owner is there, but for a run that is in progress then. (tokio-util's `AbortOnDropHandle`.)
+/// A [`JoinHandle`] that aborts when it is dropped: see [`JoinHandle::abort_on_drop`]. So no closure or future goes on when
+/// its owner is gone, except for a run that is in progress then. (tokio-util's `AbortOnDropHandle`.)
 ///
 /// It is a future too.
 #[must_use = "dropping it aborts what was spawned"]

@@ -126,8 +126,8 @@ impl QueueBuilder {
     }
 
     /// How many closures [`Workqueue::try_spawn`] lets in: those that wait, for a worker or behind
-    /// [`max_active`](Self::max_active), and those that run. Further ones it gives back. What else is queued isn't
-    /// counted. Default: no bound.
+    /// [`max_active`](Self::max_active), and those that run. Further ones it gives back. Other
+    /// instances of the queue aren't counted. Default: no bound.
     pub fn capacity(mut self, capacity: usize) -> Self {
         self.capacity = Some(capacity);
         self

@@ -325,7 +325,7 @@ fn a_map_gives_what_each_item_came_to_in_the_order_of_the_items() {
     let mut doubled = numbers.clone();
     queue.map(doubled.chunks_mut(7), |chunk| chunk.iter_mut().for_each(|n| *n *= 2));
     assert!(doubled.into_iter().eq(numbers.iter().map(|n| n * 2)));
-    // What it gives may be what it was given.
+    // The items may be moved out.
     let words = queue.map(["one".to_owned(), "two".to_owned()], |word| word + ".");
     assert_eq!(words, ["one.", "two."]);
 }
