@@ -16,6 +16,8 @@
 //! | read all the time what is replaced now and then | [`sync::epoch`] |
 //! | wait, complete and say "this may block" as all of these do | [`sync`] |
 //!
+//! # Work
+//!
 //! ```
 //! use corewise::prelude::*;
 //!
@@ -26,11 +28,75 @@
 //! let squares: Result<Vec<u32>, JoinError> = squares.into_iter().map(JoinHandle::join).collect();
 //! assert_eq!(squares?, [0, 1, 4, 9]);
 //!
-//! let smp = Smp::new(&machine)?;
-//! let cpus = smp.call_all(|cpu| cpu).wait().into_values()?.len();
-//! assert_eq!(cpus, machine.online().len());
+//! let tick = Work::new(|| println!("once, however often it was queued before it ran"));
+//! queue.queue(&tick)?; // allocates nothing; says whether it was pending already
+//! tick.flush();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Calls
+//!
+//! A function runs on the CPU that you name, whatever that CPU is busy with. A waiter gives its own core back.
+//!
+//! ```
+//! use corewise::prelude::*;
+//!
+//! let machine = Machine::live()?;
+//! let smp = Smp::new(&machine)?; // a call target on each CPU, asleep
+//! let cpu = machine.online().iter().next().ok_or("no CPU")?;
+//! assert_eq!(smp.call(cpu, || 40 + 2)?.wait()?, 42); // or `.await`; allocates nothing
+//!
+//! let names = vec![String::from("one"), String::from("two")];
+//! let lengths = smp.run_many(&machine.online(), |_| names.len()); // may borrow
+//! assert!(lengths.into_values()?.iter().all(|(_, n)| *n == 2)); // an answer from each CPU
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Devices
+//!
+//! A device is anything that needs others: a listener, a shard, a connection. Each comes up as soon as
+//! the devices that it needs are up, and goes down once no device needs it any more.
+//!
+//! ```
+//! use corewise::device::{
+//!     Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeError, ShutdownError, ShutdownOptions,
+//! };
+//! use corewise::topology::Machine;
+//! use corewise::workqueue::WorkerPools;
+//! use std::sync::Arc;
+//!
+//! struct Service;
+//! impl Bound for Service {
+//!     fn shutdown(&self) -> Result<(), ShutdownError> {
+//!         Ok(()) // flush, close; or `start_shutdown`, which ends when it is told
+//!     }
+//! }
+//!
+//! struct Services;
+//! impl Driver for Services {
+//!     fn name(&self) -> &str {
+//!         "service"
+//!     }
+//!     fn probe(&self, _: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+//!         Ok(Arc::new(Service)) // connect, read; or `Err(ProbeError::defer(..))`, and it is tried again
+//!     }
+//! }
+//!
+//! let pools = WorkerPools::new(&Machine::live()?);
+//! let services = DeviceManager::new(&pools)?;
+//! services.register(Arc::new(Services))?;
+//! let one = |name| DeviceDecl::new(name, "service");
+//! let shards = ["shard0", "shard1", "shard2"];
+//! let mut web = vec![one("log"), shards.iter().fold(one("api"), |api, shard| api.supplier(*shard))];
+//! web.extend(shards.map(|shard| one(shard).supplier("log")));
+//! let up = services.bring_up(web, &BringUpOptions::new())?; // log; all shards at once; api
+//! println!("up after {}", up.timeline().makespan());
+//! let down = services.shutdown(&ShutdownOptions::new())?; // api; all shards at once; log
+//! assert!(down.is_clean());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # More
 //!
 //! Five small programs in `examples/` show it at work (`cargo run --release -p corewise --example NAME`):
 //! `build_graph` (a parallel build of a dependency graph), `crawler` (limits, pauses and real sockets),

@@ -114,3 +114,33 @@ fn missing_files_can_fail() {
     paths.retain(|path| path != "Cargo.lock");
     assert_eq!(missing_files(&paths)[0].path, "Cargo.lock");
 }
+
+/// Pages that are read from end to end: the front page, and what the benchmarks say. The tables of results
+/// stand beside their records.
+fn long_pages(file: &SourceFile) -> Vec<Finding> {
+    let lines = file.text.lines().count();
+    let bytes = file.text.len();
+    let what = match file.path.as_str() {
+        "README.md" if lines > 150 => format!("has {lines} lines; a front page has 150 at most"),
+        "docs/benchmarks.md" if bytes > 20_480 => {
+            format!("has {bytes} bytes, of 20480 at most: tables go to docs/results")
+        }
+        _ => return Vec::new(),
+    };
+    vec![file.finding(0, what)]
+}
+
+#[test]
+fn the_front_page_and_the_benchmarks_are_short() {
+    hold(long_pages);
+}
+
+#[test]
+fn long_pages_can_fail() {
+    let found = |path, text: &str| lines_found(long_pages, path, text);
+    assert_eq!(found("README.md", &"line\n".repeat(151)), [0]);
+    assert_eq!(found("docs/benchmarks.md", &"x".repeat(20_481)), [0]);
+    assert!(found("README.md", &"line\n".repeat(150)).is_empty());
+    assert!(found("docs/benchmarks.md", &"x".repeat(20_480)).is_empty());
+    assert!(found("docs/control.md", &"line\n".repeat(200)).is_empty());
+}
