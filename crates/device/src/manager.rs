@@ -312,7 +312,7 @@ impl DeviceManager {
     /// # Errors
     ///
     /// [`Error::InsideProbe`] from a driver, callback or observer of this manager: it might wait
-    /// for itself.
+    /// for itself. (In a callback of a shutdown no probe is in progress: there it returns at once.)
     #[track_caller]
     pub fn wait_for_probes(&self) -> Result<(), Error> {
         context::might_block("DeviceManager::wait_for_probes");

@@ -17,9 +17,10 @@ pub enum Priority {
     /// `SCHED_FIFO` at this priority: 1 to 99 (others are taken as the nearest). It runs ahead of
     /// everything ordinary on its CPU, for as long as a handler takes; the kernel keeps such threads
     /// from more than 95 % of a second together, unless it was told otherwise
-    /// (`/proc/sys/kernel/sched_rt_runtime_us`). A target that [spins](crate::Spin::Habit) for longer than 150 us, since calls follow each
-    /// other without a gap, goes on as an ordinary thread until none comes any more: a call that comes while another
-    /// thread has the CPU then waits for that one's slice, some milliseconds.
+    /// (`/proc/sys/kernel/sched_rt_runtime_us`). A target to which calls come without a gap for 150 us, whether it
+    /// [spins](crate::Spin::Habit) between them or finds the next one in its queue, goes on as an ordinary thread until none comes
+    /// any more: a call that comes while another thread has the CPU then waits for that one's slice, some milliseconds.
+    /// A priority that somebody gives its thread from outside meanwhile (`chrt`, `renice`) is lost when it takes its own back.
     Fifo(u8),
     /// The ordinary scheduler, with this niceness: -20 (most urgent) to 19 (others are taken as the
     /// nearest).

@@ -279,7 +279,7 @@ impl CallTarget {
         let _runner = Runner::enter(&target);
         loop {
             match self.step_as_runner() {
-                Step::Ran(_) => {}
+                Step::Ran(_) => self.spinner.works(),
                 Step::Idle | Step::Offline => self.rest(),
                 Step::Left | Step::Stopped => return,
             }

@@ -144,6 +144,39 @@ fn a_target_that_is_called_without_a_gap_goes_on_as_an_ordinary_thread_and_sleep
     }
 }
 
+#[test]
+fn a_target_whose_queue_is_never_empty_goes_on_as_an_ordinary_thread_and_sleeps_as_an_urgent_one() {
+    /// Queues itself again until its thread is an ordinary one.
+    fn flood(smp: Arc<Smp>, cpu: u32) {
+        if scheduled().0 != OTHER {
+            let again = Arc::clone(&smp);
+            smp.call_nowait(cpu, move || flood(again, cpu)).expect("online");
+        }
+    }
+    let machine = Machine::live().expect("Linux");
+    let online: Vec<u32> = machine.online().iter().collect();
+    let [here, there, ..] = online[..] else { return };
+    if !permitted(50) {
+        return;
+    }
+    let smp = Smp::builder(&machine).priority(Priority::OF_INTERRUPT_THREADS).build();
+    let smp = Arc::new(smp.expect("threads"));
+    machine.pin_current_thread(&[here].into_iter().collect()).expect("it is online");
+    let thread = smp.call(there, || rustix::thread::gettid().as_raw_nonzero().get());
+    let thread = thread.expect("online").wait().expect("no panic");
+    let begun = Arc::clone(&smp);
+    smp.call_nowait(there, move || flood(begun, there)).expect("online");
+    // It sleeps only once the flood is over.
+    let asleep = loop {
+        let (policy, priority, sleeps) = scheduled_is(thread);
+        if sleeps {
+            break (policy, priority);
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(asleep, (FIFO, 50));
+}
+
 /// Urgent targets, and the CPU of one; the caller is pinned to another CPU. `None` where there is no other one, or no
 /// target is raised, or all would be by the limits alone.
 fn urgent_target() -> Option<(Smp, u32)> {

@@ -36,12 +36,14 @@ use corewise_sync::time::Stamp;
 use corewise_sync::{hint, sys};
 
 use crate::priority::{self, Priority};
-use policy::{SPIN, SpinHabit};
+use policy::{BURST, SPIN, SpinHabit};
 
 /// How often a target that spins looks before it reads the clock.
 const LOOKS: u32 = 32;
 /// How often a target that finds something at once finds it before it reads the clock.
 const FINDS: u32 = 16;
+/// How many steps in a row find something to run before an urgent target reads the clock.
+const STEPS: u32 = 16;
 
 /// A target's side of it. Where it never spins, it reads no clock either.
 pub(crate) struct Spinner {
@@ -51,6 +53,9 @@ pub(crate) struct Spinner {
     asleep: Option<(Stamp, Stamp)>,
     /// Calls that came while it spun.
     found: u32,
+    /// Steps in a row that ran something, and since when, once there are [`STEPS`].
+    worked: u32,
+    working_since: Option<Stamp>,
     /// The priority of its thread, if that is ours and this keeps its CPU from others.
     urgent: Option<Priority>,
     /// It has given that up for as long as it spins.
@@ -64,14 +69,39 @@ impl Spinner {
             habit: SpinHabit::new(),
             asleep: None,
             found: 0,
+            worked: 0,
+            working_since: None,
             urgent: None,
             lowered: false,
+        }
+    }
+
+    /// A step has run something. Where none finds nothing, the target never rests: an urgent one would keep its CPU
+    /// from others for as long.
+    #[inline]
+    pub(crate) fn works(&mut self) {
+        self.worked += 1;
+        if self.worked == STEPS {
+            self.worked = 0;
+            self.works_on();
+        }
+    }
+
+    #[cold]
+    fn works_on(&mut self) {
+        if self.urgent.is_none() || self.lowered {
+            return;
+        }
+        let now = Stamp::precise();
+        if now.since(*self.working_since.get_or_insert(now)) >= BURST && !sys::shares_its_cpu() {
+            self.lowers();
         }
     }
 
     /// Spins for as long as it pays, until there is something: whether there is.
     #[inline]
     pub(crate) fn spin(&mut self, there_is: impl Fn() -> bool) -> bool {
+        (self.worked, self.working_since) = (0, None);
         let Some(mut until) = self.habit.until() else { return false };
         let mut since = None;
         loop {

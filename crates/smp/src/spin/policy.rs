@@ -75,7 +75,7 @@ const MOST_PROOF: u16 = 256;
 /// an ordinary thread; and how long one that can't then doesn't spin: so it spins half of the time at most. It is no share for
 /// the others: calls without a gap end each sleep at once. (Where all make that pause, on 16 simulated CPUs: hot calls at SCHED_FIFO
 /// take 7.35 us for 0.82 at p99, and 1.48 of the CPU time; 9686cbc.)
-const BURST: Duration = Duration::from_micros(150);
+pub(super) const BURST: Duration = Duration::from_micros(150);
 const PAUSE: Duration = BURST;
 
 /// Whether targets spin at all: not where a CPU is only a name, and not where there is no other one to call from.
