@@ -1,7 +1,6 @@
 //! The library crates as their users take them: packed for a registry, with few features, and with a lock file of their own.
 
 use std::path::Path;
-use std::process::Command;
 
 use crate::run::Run;
 use crate::workspace;
