@@ -198,15 +198,15 @@ fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
     let line = match name {
         "corewise-spawn" => {
             let ours = ours::idling(job, &machine, Idling::default())?;
-            run_on(job, &machine, &Spawning(ours.handle().clone()), meter)?
+            run_on(job, &machine, &Spawning(ours.queue().clone()), meter)?
         }
         "corewise-sleep" => {
             let ours = ours::idling(job, &machine, Idling::Sleep)?;
-            run_on(job, &machine, ours.handle(), meter)?
+            run_on(job, &machine, ours.queue(), meter)?
         }
         "corewise-spin" => {
             let ours = ours::idling(job, &machine, ours::SPINS)?;
-            run_on(job, &machine, ours.handle(), meter)?
+            run_on(job, &machine, ours.queue(), meter)?
         }
         "tokio" => run_on(job, &machine, &Tokio::<false>::new(job, pins)?, meter)?,
         "tokio-block-in-place" => run_on(job, &machine, &Tokio::<true>::new(job, pins)?, meter)?,

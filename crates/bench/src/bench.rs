@@ -140,7 +140,7 @@ pub struct Bench {
     /// Makes a run short enough for one in which allocations are counted.
     pub counting: fn(&mut Job),
     /// The headlines, which sum a call up: name and ratio; `None` where it wasn't measured.
-    pub headlines: fn(&Pairs<'_>) -> Vec<(&'static str, Option<PairedRatio>)>,
+    pub headlines: fn(&Pairs<'_>) -> Vec<(&'static str, Ratio)>,
 }
 
 impl fmt::Debug for Bench {
@@ -201,6 +201,9 @@ impl Bench {
     }
 }
 
+/// A ratio of pairs, where both were measured.
+pub type Ratio = Option<PairedRatio>;
+
 /// What a call has measured, for ratios of pairs.
 #[derive(Debug, Clone, Copy)]
 pub struct Pairs<'s> {
@@ -217,20 +220,20 @@ impl<'s> Pairs<'s> {
     }
 
     /// The ratio of two lists of values, pair by pair; `None` where one is missing.
-    pub fn ratio(&self, over: Option<&[f64]>, under: Option<&[f64]>) -> Option<PairedRatio> {
+    pub fn ratio(&self, over: Option<&[f64]>, under: Option<&[f64]>) -> Ratio {
         let (over, under) = (over?, under?);
         let pairs = over.len().min(under.len());
         PairedRatio::of(&over[..pairs], &under[..pairs], self.seed)
     }
 
     /// One metric of `corewise` in a case, over that of another variant.
-    pub fn over(&self, case: &str, metric: &str, other: &str) -> Option<PairedRatio> {
+    pub fn over(&self, case: &str, metric: &str, other: &str) -> Ratio {
         self.ratio(self.values(case, "corewise", metric), self.values(case, other, metric))
     }
 }
 
 /// Of some ratios the one that is worst, where less is better.
-pub fn worst(ratios: impl IntoIterator<Item = PairedRatio>) -> Option<PairedRatio> {
+pub fn worst(ratios: impl IntoIterator<Item = PairedRatio>) -> Ratio {
     ratios.into_iter().max_by(|a, b| a.summary.median.total_cmp(&b.summary.median))
 }
 
@@ -244,7 +247,6 @@ mod tests {
     use super::*;
     use crate::line::unit;
     use crate::names::{Better, HEADLINE};
-    use crate::record::Record;
 
     fn on(machine: &str, effort: Effort) -> On {
         On::made_up(&Topology::synthetic(machine).unwrap(), effort)
@@ -377,108 +379,107 @@ mod tests {
         }
     }
 
+    /// For each benchmark: values of two rounds (case, variant, metric), and behind a colon the headlines that follow, `+`
+    /// where higher is better.
+    const HEADLINES: [(&str, &str); 5] = [
+        (
+            "workqueue",
+            "kernel_test/cache before items_per_second 100 10
+             kernel_test/cache_shard corewise items_per_second 500 50
+             kernel_test/cache before call_p50 600 6000
+             kernel_test/cache_shard corewise call_p50 100 1000
+             : cache_shard_vs_before_items 5 +
+             : cache_shard_vs_before_p50 6 +",
+        ),
+        (
+            "calls",
+            "held_span/lock corewise held_p99 1 2
+             held_span/lock before held_p99 100 200
+             roundtrip/hot corewise latency_p50 300 400
+             roundtrip/hot eventfd latency_p50 3000 4000
+             roundtrip/cold corewise latency_p50 30 300
+             roundtrip/cold eventfd latency_p50 20 200
+             : held_span_p99_vs_before 0.01 -
+             : roundtrip_p50_vs_eventfd 1.5 -",
+        ),
+        (
+            "probe",
+            "devices/3 corewise cost_mean 34 17
+             devices/3 before cost_mean 50 25
+             devices/3 corewise makespan_p50 36 36
+             devices/3 corewise bound 36 36
+             devices/9 corewise makespan_p50 150 150
+             devices/9 corewise bound 100 100
+             devices/9 before makespan_p50 900 900
+             devices/9 before bound 100 100
+             : mean_cost_vs_before 0.68 -
+             : makespan_vs_bound 1.5 -",
+        ),
+        (
+            "shutdown",
+            "flat/500/24 corewise makespan_p50 102 204
+             flat/500/24 corewise critical_path 100 200
+             deep/500/24 corewise makespan_p50 101 101
+             deep/500/24 corewise critical_path 100 100
+             flat/500/0 corewise makespan_p50 90 90
+             flat/500/0 serial makespan_p50 100 100
+             wide/50000/0 corewise makespan_p50 98 98
+             wide/50000/0 serial makespan_p50 100 100
+             azure/serial corewise makespan_p50 45 45
+             azure/serial serial makespan_p50 100 100
+             : makespan_vs_critical_path 1.02 -
+             : no_slow_vs_serial 0.98 -
+             : azure_vs_serial 0.45 -",
+        ),
+        (
+            "blockmq",
+            "seqread/8/1000/ordinary corewise bytes_per_second 100 100
+             seqread/8/1000/ordinary before bytes_per_second 50 50
+             seqread/8/1000/fifo corewise bytes_per_second 100 200
+             seqread/8/1000/fifo before bytes_per_second 20 40
+             seqread/8/1000/fifo unchecked bytes_per_second 100 200
+             null/randread/32/1 corewise overhead_ns_per_request 250 250
+             null/randread/32/1 corewise allocations_per_item 0 0
+             file/randread/32/1 corewise items_per_second 90 90
+             file/randread/32/1 corewise latency_p99 90 90
+             file/randread/32/1 fio items_per_second 100 100
+             file/randread/32/1 fio latency_p99 60 60
+             : seqread_vs_before 5 +
+             : seqread_vs_unchecked 1 +
+             : file_iops_vs_fio 0.9 +
+             : file_p99_vs_fio 1.5 -
+             : overhead_ns_per_request 250 -
+             : allocations_per_item 0 -",
+        ),
+    ];
+
     #[test]
-    fn headlines_are_ratios_of_pairs_where_both_were_measured() {
-        let all: &[(&str, &[(&str, &str, &str, [f64; 2])], &[(&str, f64, Better)])] = &[
-            (
-                "workqueue",
-                &[
-                    ("kernel_test/cache", "before", "items_per_second", [100.0, 10.0]),
-                    ("kernel_test/cache_shard", "corewise", "items_per_second", [500.0, 50.0]),
-                    ("kernel_test/cache", "before", "call_p50", [600.0, 6_000.0]),
-                    ("kernel_test/cache_shard", "corewise", "call_p50", [100.0, 1_000.0]),
-                ],
-                &[
-                    ("cache_shard_vs_before_items", 5.0, Better::Higher),
-                    ("cache_shard_vs_before_p50", 6.0, Better::Higher),
-                ],
-            ),
-            (
-                "calls",
-                &[
-                    ("held_span/lock", "corewise", "held_p99", [1.0, 2.0]),
-                    ("held_span/lock", "before", "held_p99", [100.0, 200.0]),
-                    ("roundtrip/hot", "corewise", "latency_p50", [300.0, 400.0]),
-                    ("roundtrip/hot", "eventfd", "latency_p50", [3_000.0, 4_000.0]),
-                    ("roundtrip/cold", "corewise", "latency_p50", [30.0, 300.0]),
-                    ("roundtrip/cold", "eventfd", "latency_p50", [20.0, 200.0]),
-                ],
-                &[
-                    ("held_span_p99_vs_before", 0.01, Better::Lower),
-                    ("roundtrip_p50_vs_eventfd", 1.5, Better::Lower),
-                ],
-            ),
-            (
-                "probe",
-                &[
-                    ("devices/3", "corewise", "cost_mean", [34.0, 17.0]),
-                    ("devices/3", "before", "cost_mean", [50.0, 25.0]),
-                    ("devices/3", "corewise", "makespan_p50", [36.0, 36.0]),
-                    ("devices/3", "corewise", "bound", [36.0, 36.0]),
-                    ("devices/9", "corewise", "makespan_p50", [150.0, 150.0]),
-                    ("devices/9", "corewise", "bound", [100.0, 100.0]),
-                ],
-                &[
-                    ("mean_cost_vs_before", 0.68, Better::Lower),
-                    ("makespan_vs_bound", 1.5, Better::Lower),
-                ],
-            ),
-            (
-                "shutdown",
-                &[
-                    ("flat/500/24", "corewise", "makespan_p50", [102.0, 204.0]),
-                    ("flat/500/24", "corewise", "critical_path", [100.0, 200.0]),
-                    ("flat/500/0", "corewise", "makespan_p50", [90.0, 90.0]),
-                    ("flat/500/0", "serial", "makespan_p50", [100.0, 100.0]),
-                    ("wide/50000/0", "corewise", "makespan_p50", [98.0, 98.0]),
-                    ("wide/50000/0", "serial", "makespan_p50", [100.0, 100.0]),
-                    ("azure/serial", "corewise", "makespan_p50", [45.0, 45.0]),
-                    ("azure/serial", "serial", "makespan_p50", [100.0, 100.0]),
-                ],
-                &[
-                    ("makespan_vs_critical_path", 1.02, Better::Lower),
-                    ("no_slow_vs_serial", 0.98, Better::Lower),
-                    ("azure_vs_serial", 0.45, Better::Lower),
-                ],
-            ),
-            (
-                "blockmq",
-                &[
-                    ("seqread/8/1000/ordinary", "corewise", "bytes_per_second", [100.0, 100.0]),
-                    ("seqread/8/1000/ordinary", "before", "bytes_per_second", [50.0, 50.0]),
-                    ("seqread/8/1000/fifo", "corewise", "bytes_per_second", [100.0, 200.0]),
-                    ("seqread/8/1000/fifo", "before", "bytes_per_second", [20.0, 40.0]),
-                    ("file/randread/32/1", "corewise", "latency_p99", [90.0, 90.0]),
-                    ("file/randread/32/1", "fio", "latency_p99", [60.0, 60.0]),
-                    ("null/randread/32/1", "corewise", "allocations_per_item", [0.0, 0.0]),
-                ],
-                &[
-                    ("seqread_vs_before", 5.0, Better::Higher),
-                    ("file_p99_vs_fio", 1.5, Better::Lower),
-                    ("allocations_per_item", 0.0, Better::Lower),
-                ],
-            ),
-        ];
-        for (bench, values, expected) in all {
+    fn headlines_are_ratios_of_pairs_of_what_was_measured() {
+        for (bench, text) in HEADLINES {
             let bench = super::named(bench).unwrap();
-            let series: Vec<Series> = values
-                .iter()
-                .map(|(case, variant, metric, values)| {
-                    Series::made_up(case, variant, metric, *values)
-                })
-                .collect();
-            let headlines = (bench.headlines)(&Pairs { series: &series, seed: 1 });
-            let found: Vec<_> =
-                headlines.into_iter().filter_map(|(name, of)| Some((name, of?))).collect();
-            let records = crate::rounds::records(bench.name, &series, &found);
-            let last = &records[series.len()..];
-            let said = |one: &Record| (one.metric.clone(), one.median, Better::of_headline(one));
-            let wanted = |(name, median, better): &(&str, f64, Better)| {
-                ((*name).to_owned(), *median, Some(*better))
+            let lines: Vec<Vec<&str>> =
+                text.lines().map(|line| line.split_whitespace().collect()).collect();
+            let (expected, series): (Vec<_>, Vec<_>) =
+                lines.iter().partition(|line| line[0] == ":");
+            let number = |text: &str| text.parse::<f64>().unwrap();
+            let made_up = |line: &&Vec<&str>| {
+                let values = [number(line[3]), number(line[4])];
+                Series::made_up(line[0], line[1], line[2], values)
             };
-            let expected: Vec<_> = expected.iter().map(wanted).collect();
-            assert_eq!(last.iter().map(said).collect::<Vec<_>>(), expected);
-            assert!(last.iter().all(|one| one.case == HEADLINE && one.runs == 2));
+            let series: Vec<Series> = series.iter().map(made_up).collect();
+            let of = |series| {
+                let all = (bench.headlines)(&Pairs { series, seed: 1 });
+                all.into_iter().filter_map(|(name, of)| Some((name, of?))).collect::<Vec<_>>()
+            };
+            assert!(of(&series[..1]).is_empty(), "what wasn't measured has no headline");
+            let records = crate::rounds::records(bench.name, &series, &of(&series));
+            let headlines = &records[series.len()..];
+            assert_eq!(headlines.len(), expected.len());
+            for (record, line) in headlines.iter().zip(expected) {
+                let better = if line[3] == "+" { Better::Higher } else { Better::Lower };
+                assert_eq!((&*record.metric, record.median), (line[1], number(line[2])));
+                assert_eq!((&*record.case, Better::of_headline(record)), (HEADLINE, Some(better)));
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Workloads, the `before` variants, and the statistics that make a comparison believable.
 //!
-//! * [`bench`]: what a benchmark is, and all of them; [`job`]: a run as text.
+//! * [`mod@bench`]: what a benchmark is, and all of them; [`job`]: a run as text.
 //! * [`workqueue`]: workloads for workqueues, on each affinity scope, the old design, and others.
 //! * [`calls`]: cross-CPU calls against an eventfd, and against waiters that hold their core.
 //! * [`probe`]: devices that burn and wait in their probes, and where those run.

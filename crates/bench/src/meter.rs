@@ -86,12 +86,6 @@ impl Meter {
         threads().unwrap_or(0).saturating_sub(self.threads_before)
     }
 
-    /// CPU seconds and context switches as they are, and nothing else.
-    pub(crate) fn finish_rest(&self, line: &mut Line) {
-        line.set("cpu_seconds", self.cpu.as_secs_f64());
-        line.set("voluntary_switches", self.voluntary_switches as f64);
-    }
-
     /// CPU seconds and context switches of a pass, on average, and nothing else.
     pub(crate) fn finish_pass(&self, line: &mut Line) {
         let passes = self.rates.len().max(1) as f64;

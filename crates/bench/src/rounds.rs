@@ -334,9 +334,8 @@ mod tests {
     }
 
     #[test]
-    fn an_error_ends_the_run() {
-        let mut runs = 0;
-        let plan = Plan { rounds: 3, seed: 1 };
+    fn an_error_ends_the_run_and_enough_does_after_a_round_that_counts() {
+        let (mut runs, plan) = (0, Plan { rounds: 9, seed: 1 });
         let result = shuffled(
             plan,
             &mut [vec![(), ()]],
@@ -346,18 +345,11 @@ mod tests {
                 if runs == 3 { Err("broken") } else { Ok(()) }
             },
         );
-        assert_eq!(result, Err("broken"));
-        assert_eq!(runs, 3);
-    }
-
-    #[test]
-    fn enough_ends_it_after_a_round_that_counts() {
-        let plan = Plan { rounds: 9, seed: 1 };
-        let run = |enough| {
-            shuffled(plan, &mut [vec![()]], |rounds| rounds < enough, |()| Ok::<_, ()>(())).unwrap()
-        };
-        assert_eq!(run(0)[0][0].len(), 1);
-        assert_eq!(run(4)[0][0].len(), 3);
-        assert_eq!(run(99)[0][0].len(), 9);
+        assert_eq!((result, runs), (Err("broken"), 3));
+        for (enough, rounds) in [(0, 1), (4, 3), (99, 9)] {
+            let one = |_: &mut ()| Ok::<_, ()>(());
+            let results = shuffled(plan, &mut [vec![()]], |rounds| rounds < enough, one).unwrap();
+            assert_eq!(results[0][0].len(), rounds);
+        }
     }
 }

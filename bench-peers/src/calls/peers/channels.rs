@@ -24,74 +24,56 @@ pub(crate) trait Kind: 'static {
     fn receive(receiver: &Self::Receiver) -> Option<u64>;
 }
 
-/// `crossbeam-channel`. Both sides spin and yield for a moment before they park.
-pub(crate) struct Crossbeam;
+macro_rules! kind {
+    ($(#[$doc:meta])* $kind:ident, $name:literal, $sender:ty, $receiver:ty, $bounded:path) => {
+        $(#[$doc])*
+        pub(crate) struct $kind;
 
-impl Kind for Crossbeam {
-    const NAME: &'static str = "crossbeam";
-    type Sender = crossbeam_channel::Sender<u64>;
-    type Receiver = crossbeam_channel::Receiver<u64>;
+        impl Kind for $kind {
+            const NAME: &'static str = $name;
+            type Sender = $sender;
+            type Receiver = $receiver;
 
-    fn bounded(messages: usize) -> (Self::Sender, Self::Receiver) {
-        crossbeam_channel::bounded(messages)
-    }
+            fn bounded(messages: usize) -> (Self::Sender, Self::Receiver) {
+                $bounded(messages)
+            }
 
-    #[inline]
-    fn send(sender: &Self::Sender, value: u64) -> bool {
-        sender.send(value).is_ok()
-    }
+            #[inline]
+            fn send(sender: &Self::Sender, value: u64) -> bool {
+                sender.send(value).is_ok()
+            }
 
-    #[inline]
-    fn receive(receiver: &Self::Receiver) -> Option<u64> {
-        receiver.recv().ok()
-    }
+            #[inline]
+            fn receive(receiver: &Self::Receiver) -> Option<u64> {
+                receiver.recv().ok()
+            }
+        }
+    };
 }
-
-/// `kanal`. Both sides spin for a moment before they park.
-pub(crate) struct Kanal;
-
-impl Kind for Kanal {
-    const NAME: &'static str = "kanal";
-    type Sender = kanal::Sender<u64>;
-    type Receiver = kanal::Receiver<u64>;
-
-    fn bounded(messages: usize) -> (Self::Sender, Self::Receiver) {
-        kanal::bounded(messages)
-    }
-
-    #[inline]
-    fn send(sender: &Self::Sender, value: u64) -> bool {
-        sender.send(value).is_ok()
-    }
-
-    #[inline]
-    fn receive(receiver: &Self::Receiver) -> Option<u64> {
-        receiver.recv().ok()
-    }
-}
-
-/// `std::sync::mpsc`. Both sides park nearly at once.
-pub(crate) struct Std;
-
-impl Kind for Std {
-    const NAME: &'static str = "std-mpsc";
-    type Sender = std::sync::mpsc::SyncSender<u64>;
-    type Receiver = std::sync::mpsc::Receiver<u64>;
-
-    fn bounded(messages: usize) -> (Self::Sender, Self::Receiver) {
-        std::sync::mpsc::sync_channel(messages)
-    }
-
-    #[inline]
-    fn send(sender: &Self::Sender, value: u64) -> bool {
-        sender.send(value).is_ok()
-    }
-
-    #[inline]
-    fn receive(receiver: &Self::Receiver) -> Option<u64> {
-        receiver.recv().ok()
-    }
-}
+kind!(
+    /// `crossbeam-channel`. Both sides spin and yield for a moment before they park.
+    Crossbeam,
+    "crossbeam",
+    crossbeam_channel::Sender<u64>,
+    crossbeam_channel::Receiver<u64>,
+    crossbeam_channel::bounded
+);
+kind!(
+    /// `kanal`. Both sides spin for a moment before they park.
+    Kanal,
+    "kanal",
+    kanal::Sender<u64>,
+    kanal::Receiver<u64>,
+    kanal::bounded
+);
+kind!(
+    /// `std::sync::mpsc`. Both sides park nearly at once.
+    Std,
+    "std-mpsc",
+    std::sync::mpsc::SyncSender<u64>,
+    std::sync::mpsc::Receiver<u64>,
+    std::sync::mpsc::sync_channel
+);
 
 /// The targets, and the one channel of their answers.
 pub(crate) struct Channels<K: Kind> {

@@ -11,10 +11,10 @@ use corewise_bench::BenchError;
 use corewise_bench::job::Job;
 use corewise_bench::names::Place;
 use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
-use corewise_bench::workqueue::variants::{Corewise, Handle};
+use corewise_bench::workqueue::variants::Corewise;
 use corewise_sync::Unparker;
 use corewise_topology::Machine;
-use corewise_workqueue::{Idle, Work};
+use corewise_workqueue::{Idle, Work, Workqueue};
 
 /// The idle workers of `corewise-spin`.
 pub(crate) const SPINS: Idle = Idle::Busy(Duration::from_millis(1));
@@ -26,7 +26,7 @@ pub(crate) fn idling(job: &Job, machine: &Machine, idle: Idle) -> Result<Corewis
 
 /// The queue, by `spawn` instead of `execute`.
 #[derive(Clone)]
-pub(crate) struct Spawning(pub(crate) Handle);
+pub(crate) struct Spawning(pub(crate) Workqueue);
 
 impl Runtime for Spawning {
     fn flush(&self) {
@@ -42,12 +42,12 @@ impl Signal for Spawning {
     }
 
     fn queue(&self, item: &Work) {
-        self.0.queue(item);
+        Signal::queue(&self.0, item);
     }
 }
 
 impl Spawn for Spawning {
     fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
-        drop(self.0.workqueue().spawn(closure));
+        drop(self.0.spawn(closure));
     }
 }

@@ -89,40 +89,21 @@ pub(super) trait Lock: Send + Sync + 'static {
     fn hold<R>(&self, f: impl FnOnce() -> R) -> R;
 }
 
-impl Lock for Mutex<()> {
-    fn make() -> Self {
-        Mutex::new(())
-    }
+macro_rules! lock {
+    ($lock:ty, $make:expr) => {
+        impl Lock for $lock {
+            fn make() -> Self {
+                $make
+            }
 
-    #[inline]
-    fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
-        let _guard = self.lock();
-        f()
-    }
+            #[inline]
+            fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
+                let _guard = self.lock();
+                f()
+            }
+        }
+    };
 }
-
-impl Lock for SpinLock<()> {
-    fn make() -> Self {
-        SpinLock::new(())
-    }
-
-    #[inline]
-    fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
-        let _guard = self.lock();
-        f()
-    }
-}
-
-impl Lock for PiMutex {
-    /// # Panics
-    /// Where the system has no such mutexes.
-    fn make() -> Self {
-        PiMutex::new().expect("Linux has mutexes that inherit priorities")
-    }
-
-    #[inline]
-    fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
-        let _guard = self.lock();
-        f()
-    }
-}
+lock!(Mutex<()>, Mutex::new(()));
+lock!(SpinLock<()>, SpinLock::new(()));
+lock!(PiMutex, PiMutex::new().expect("Linux has mutexes that inherit priorities"));

@@ -129,16 +129,8 @@ fn hypervisor(cpuinfo: &str) -> String {
             ["sys_vendor", "product_name"].map(|name| read(&format!("/sys/class/dmi/id/{name}")));
         format!("{vendor} {product}").trim().to_owned()
     };
-    match is_guest {
-        false => String::new(),
-        true => match (signature(), system()) {
-            (signature, system) if signature.is_empty() && system.is_empty() => {
-                "unnamed".to_owned()
-            }
-            (signature, system) if signature.is_empty() => system,
-            (signature, _) => signature,
-        },
-    }
+    let mut names = [signature(), system(), "unnamed".to_owned()].into_iter();
+    names.find(|name| is_guest && !name.is_empty()).unwrap_or_default()
 }
 
 /// As a hypervisor names itself to its guests.

@@ -55,12 +55,11 @@ use std::time::Duration;
 use corewise_sync::time;
 use corewise_topology::Machine;
 
-use crate::bench::{Bench, Effort, Pairs, Workload, count, variants, worst};
+use crate::bench::{Bench, Effort, Pairs, Ratio, Workload, count, variants, worst};
 use crate::error::BenchError;
 use crate::job::Job;
 use crate::line::Line;
 use crate::meter::{Meter, nanoseconds, percentiles, sleep_exactly, threads};
-use crate::stats::PairedRatio;
 use pass::Pass;
 use web::Web;
 
@@ -91,8 +90,6 @@ pub static BENCH: Bench = Bench {
         ]
     },
 };
-
-type Ratio = Option<PairedRatio>;
 
 fn to_bound(pairs: &Pairs<'_>, case: &str) -> Ratio {
     let of = |metric| pairs.values(case, "corewise", metric);

@@ -49,7 +49,7 @@ pub(super) fn run<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result
         Ok(time::now() - began)
     })?;
     let mut line = job.line();
-    meter.finish_rest(&mut line);
+    meter.finish_pass(&mut line);
     line.set("threads", meter.new_threads() as f64);
     Ok(line)
 }

@@ -266,8 +266,8 @@ fn own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Line>, Benc
     let Some(place) = place else { return Ok(None) };
     let runtime = Corewise::new(job, machine, place, Idle::default())?;
     match job.case == "kernel_test/inline" {
-        true => kernel_test::run_inline(job, machine, runtime.handle(), meter),
-        false => run_reused(job, machine, runtime.handle(), meter),
+        true => kernel_test::run_inline(job, machine, runtime.queue(), meter),
+        false => run_reused(job, machine, runtime.queue(), meter),
     }
     .map(Some)
 }

@@ -14,14 +14,8 @@ use crate::workqueue::tiny::Tiny;
 /// but where it has one worker on one CPU.
 #[derive(Debug)]
 pub struct Corewise {
-    handle: Handle,
-    pools: WorkerPools,
-}
-
-/// Queues on it.
-#[derive(Debug, Clone)]
-pub struct Handle {
     queue: Workqueue,
+    pools: WorkerPools,
 }
 
 impl Corewise {
@@ -44,18 +38,11 @@ impl Corewise {
                 .cpus(CpuSet::from_iter([cpu]))
                 .strict(true),
         };
-        Ok(Corewise { handle: Handle { queue: queue.build(&pools)? }, pools })
+        Ok(Corewise { queue: queue.build(&pools)?, pools })
     }
 
-    /// Queues on it.
-    pub fn handle(&self) -> &Handle {
-        &self.handle
-    }
-}
-
-impl Handle {
-    /// The queue itself.
-    pub fn workqueue(&self) -> &Workqueue {
+    /// The queue.
+    pub fn queue(&self) -> &Workqueue {
         &self.queue
     }
 }
@@ -66,13 +53,13 @@ impl Drop for Corewise {
     }
 }
 
-impl Runtime for Handle {
+impl Runtime for Workqueue {
     fn flush(&self) {
-        self.queue.flush();
+        Workqueue::flush(self);
     }
 }
 
-impl Signal for Handle {
+impl Signal for Workqueue {
     type Item = Work;
 
     fn item(&self, done: Unparker) -> Work {
@@ -80,22 +67,22 @@ impl Signal for Handle {
     }
 
     fn queue(&self, item: &Work) {
-        let queued = self.queue.queue(item);
+        let queued = Workqueue::queue(self, item);
         assert_eq!(queued, Ok(Queued::Now), "the item has run, and the pools are open");
     }
 }
 
-impl TakeBack for Handle {
+impl TakeBack for Workqueue {
     fn wait(&self, item: &Work) {
         item.flush();
     }
 }
 
-impl Spawn for Handle {
+impl Spawn for Workqueue {
     const HAS_HINT: bool = true;
 
     fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
-        self.queue.execute(closure).expect("the pools are open until the last handle is gone");
+        self.execute(closure).expect("the pools are open until the last handle is gone");
     }
 
     fn blocking(f: impl FnOnce()) {
@@ -103,7 +90,7 @@ impl Spawn for Handle {
     }
 }
 
-impl Reuse for Handle {
+impl Reuse for Workqueue {
     type Item = Work;
 
     fn reusable(&self, tiny: Tiny) -> Work {
@@ -111,6 +98,6 @@ impl Reuse for Handle {
     }
 
     fn requeue(&self, item: &Work) -> bool {
-        self.queue.queue(item) == Ok(Queued::Now)
+        Workqueue::queue(self, item) == Ok(Queued::Now)
     }
 }

@@ -20,7 +20,7 @@ const CALL: Duration = Duration::from_nanos(300);
 
 /// The mutex. It guards nothing but what is done meanwhile.
 #[derive(Debug)]
-pub struct PiMutex {
+pub(crate) struct PiMutex {
     /// A: `FREE`, `HELD` or `AWAITED`; but from `FREE` to `HELD` and back it is changed under `waiters`.
     word: AtomicU32,
     /// A: whether the owner runs; Relaxed, a spinning thread looks again.
@@ -34,7 +34,7 @@ impl PiMutex {
     ///
     /// # Errors
     /// None.
-    pub fn new() -> io::Result<PiMutex> {
+    pub(crate) fn new() -> io::Result<PiMutex> {
         Ok(PiMutex {
             word: AtomicU32::new(FREE),
             owner_runs: AtomicBool::new(false),
@@ -44,7 +44,7 @@ impl PiMutex {
 
     /// Takes it; may sleep.
     #[inline]
-    pub fn lock(&self) -> PiGuard<'_> {
+    pub(crate) fn lock(&self) -> PiGuard<'_> {
         if !self.take() {
             self.lock_slowly();
         }

@@ -17,28 +17,21 @@ const HELD_LEVEL: u8 = 45;
 /// Of the ticker.
 const TICKER_LEVEL: u8 = 40;
 
-/// One CPU's core, as those who want it see it.
+/// One CPU's core, as those who want it see it: the owner of the lock has it, or without one the thread with the highest
+/// priority.
 #[derive(Debug, Clone)]
-pub(super) enum Core {
-    /// The thread with the highest priority has it.
-    Priority,
-    /// The owner of the lock has it.
-    Lock(Arc<CoreLock>),
-}
+pub(super) struct Core(Option<Arc<CoreLock>>);
 
 impl Core {
     pub(super) fn new(way: Way) -> Core {
-        match way {
-            Way::Priority => Core::Priority,
-            Way::Lock => Core::Lock(Arc::default()),
-        }
+        Core((way == Way::Lock).then(Arc::default))
     }
 
     /// "Preemption off": from here on no task takes the core from the calling thread.
     pub(super) fn hold(&self) -> io::Result<()> {
-        match self {
-            Core::Priority => priority::real_time(HELD_LEVEL),
-            Core::Lock(lock) => {
+        match &self.0 {
+            None => priority::real_time(HELD_LEVEL),
+            Some(lock) => {
                 lock.take();
                 Ok(())
             }
@@ -47,9 +40,9 @@ impl Core {
 
     /// "Preemption on".
     pub(super) fn release(&self) -> io::Result<()> {
-        match self {
-            Core::Priority => priority::ordinary(),
-            Core::Lock(lock) => {
+        match &self.0 {
+            None => priority::ordinary(),
+            Some(lock) => {
                 lock.give_back();
                 Ok(())
             }
@@ -60,7 +53,7 @@ impl Core {
     /// has nothing to do for that; where the core is a lock, it is held until the thread says that
     /// it blocks, and again after.
     pub(super) fn call<R>(&self, call: impl FnOnce() -> R) -> R {
-        let Core::Lock(lock) = self else { return call() };
+        let Some(lock) = &self.0 else { return call() };
         lock.take();
         let observer: ObserverGuard = observe(Rc::new(GivesBack(Arc::clone(lock))));
         let result = call();
@@ -116,13 +109,13 @@ impl Ticker {
     /// The calling thread becomes urgent, where that is the way.
     pub(super) fn new(core: &Core) -> io::Result<Ticker> {
         Ok(match core {
-            Core::Priority => {
+            Core(None) => {
                 priority::real_time(TICKER_LEVEL)?;
                 let delay = RunDelay::of_this_thread()?;
                 let last = delay.read()?;
                 Ticker::Priority { delay, last }
             }
-            Core::Lock(lock) => Ticker::Lock(Arc::clone(lock)),
+            Core(Some(lock)) => Ticker::Lock(Arc::clone(lock)),
         })
     }
 
@@ -154,8 +147,7 @@ mod tests {
     #[test]
     fn a_core_that_is_a_lock_is_free_while_its_holder_blocks() {
         let core = Core::new(Way::Lock);
-        let Core::Lock(lock) = &core else { unreachable!() };
-        let is_taken = || *lock.taken.lock();
+        let is_taken = || core.0.as_ref().is_some_and(|lock| *lock.taken.lock());
         core.hold().unwrap();
         assert!(is_taken());
         core.release().unwrap();
