@@ -1,6 +1,5 @@
 //! What must not block and does is reported with both sites: where it blocks, and the section that it is in.
 #![cfg(all(not(loom), debug_assertions))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
 

@@ -1,6 +1,5 @@
 //! Where requests end, how they are looked for, and how they come back to the driver.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::{Arc, mpsc};
 

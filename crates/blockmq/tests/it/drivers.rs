@@ -1,7 +1,6 @@
 //! Every driver and some stacks of them against a plain model in memory, with seeded random
 //! requests.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::path::Path;
 use std::sync::{Arc, mpsc};

@@ -1,6 +1,5 @@
 //! A queue that is dropped while its requests complete on other threads: each completes once, and nothing is left.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
 

@@ -1,6 +1,5 @@
 //! What a flush and a durable write promise, over a device with a volatile cache that completes in any order.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::collections::HashMap;
 use std::sync::{Arc, mpsc};

@@ -1,6 +1,5 @@
 //! Opening files: what is refused, what is created, what is kept; and requests of threads that end.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::fs;
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};

@@ -1,6 +1,5 @@
 //! Requests to a file that are called off while they are on their way.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
 use std::sync::mpsc;

@@ -1,7 +1,6 @@
 //! What is submitted inside a queue's own dispatch: it stays in the runner's hand, and goes the way of everything else
 //! where the runner has to stop.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::{Arc, Weak, mpsc};
 

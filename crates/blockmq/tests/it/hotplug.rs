@@ -1,6 +1,5 @@
 //! CPUs that leave and come back, and hardware queues that are made anew, under requests.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
 

@@ -1,6 +1,5 @@
 //! The injectors: what is to fail fails and nothing else, and what is to wait waits.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
 use std::time::Duration;

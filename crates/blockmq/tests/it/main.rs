@@ -1,4 +1,5 @@
 //! The block layer and its drivers, as a user of the crate sees them.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,6 +1,5 @@
 //! A mirror whose legs fail.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::{Arc, mpsc};
 

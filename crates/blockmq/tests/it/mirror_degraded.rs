@@ -1,6 +1,5 @@
 //! Mirrors without all of their legs: which may be missing, which may come back, and what is copied then.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;

@@ -3,7 +3,6 @@
 //! and a part that is called in sync is that. Some 40 lives of a mirror a case; ten times as many cases with
 //! `COREWISE_LONG`.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;

@@ -1,6 +1,5 @@
 //! A mirror that keeps a record: crashes, legs that fail and come back, legs that are new.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
 

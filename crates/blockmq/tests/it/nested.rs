@@ -1,6 +1,5 @@
 //! Completions that lead to the next one, on and on: however long the chain, a small stack is enough.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
 use std::thread;

@@ -1,6 +1,5 @@
 //! The null device: who completes its requests, and in which order.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::collections::BTreeSet;
 use std::sync::mpsc;

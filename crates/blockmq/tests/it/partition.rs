@@ -1,6 +1,5 @@
 //! Partitions: what a table says, what is said of a damaged one, and that neighbours are left alone.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::io::Cursor;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! Plugs: what a thread holds back, and when it lets go.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use crate::common::{Held, Rig, STALL, block, submit};
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! Requests over several buffers and in parts: each byte arrives once, where it belongs.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
 

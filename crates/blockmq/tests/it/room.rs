@@ -1,6 +1,5 @@
 //! A queue has room for so many requests; a submitter of more waits for room, if it may.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock, Weak};

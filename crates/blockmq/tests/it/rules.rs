@@ -1,6 +1,5 @@
 //! Rules of the block layer's mechanism that no other test is named after; the table in `src/README.md` has all.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! A queue stepped by hand on one thread, in orders that the test chooses.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

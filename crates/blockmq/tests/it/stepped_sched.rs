@@ -1,6 +1,5 @@
 //! The `deadline` scheduler in a queue, stepped by hand. Its order by itself is tested in `src/sched/tests.rs`.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
 

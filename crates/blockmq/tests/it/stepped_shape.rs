@@ -1,6 +1,5 @@
 //! What becomes of requests on their way to the driver: split, merged, flushed; step by step.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::{Arc, mpsc};
 

@@ -1,6 +1,5 @@
 //! Tags and their shortage, stepped by hand: rules 5.10 and 5.18, and sets that queues share.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
 

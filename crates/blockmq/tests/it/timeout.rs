@@ -1,6 +1,5 @@
 //! Timeouts: a driver is told of what it has had for too long, and only of that.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! Reads that are done in parts: whatever becomes of the parts, nobody is given a byte that nobody read.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::{Arc, mpsc};
 

@@ -1,5 +1,4 @@
 //! Block queues whose workqueue is drained, destroyed or full, and block queues without workers.
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

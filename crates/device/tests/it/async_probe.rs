@@ -1,5 +1,4 @@
 //! Probes that end later, from anywhere.
-#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use crate::support::{Rig, decl};
 use corewise_device::{

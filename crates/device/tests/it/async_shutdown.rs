@@ -1,6 +1,5 @@
 //! Shutdown callbacks that return before their device is shut down.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use crate::support::{Rig, decl};
 use corewise_device::{

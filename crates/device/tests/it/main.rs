@@ -1,4 +1,5 @@
 //! Devices, as a user of the crate sees them.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 #[path = "../support/mod.rs"]
 mod support;

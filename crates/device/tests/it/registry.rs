@@ -1,5 +1,4 @@
 //! Devices that come and go one by one, on real pools.
-#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use crate::support::{Rig, TestDriver, Unit, decl};
 use corewise_device::{

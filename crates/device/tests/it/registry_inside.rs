@@ -1,6 +1,5 @@
 //! A thread that would wait for itself is refused at once: drivers, callbacks and observers, also through
 //! another manager.
-#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use crate::support::{Rig, TestDriver, decl};
 use corewise_device::{

@@ -1,5 +1,4 @@
 //! What a hostile reader of the registry has proven to go wrong, and what must not come back.
-#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use crate::support::{Rig, TestDriver, decl};
 use corewise_device::{

@@ -1,5 +1,4 @@
 //! Walks that unbind and remove devices, while others bind, fail and shut down: on real pools, in a fixed order.
-#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use crate::support::{Log, Rig, decl};
 use corewise_device::{

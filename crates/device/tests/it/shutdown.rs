@@ -1,6 +1,5 @@
 //! Shutdown on real worker pools.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use crate::support::{Rig, Rng, TestDriver, Unit, decl, edges, random_graph};
 use corewise_device::{

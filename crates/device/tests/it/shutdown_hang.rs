@@ -1,6 +1,5 @@
 //! Shutdown callbacks that hang, on real worker pools.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use crate::support::{Rig, TestDriver, decl};
 use corewise_device::{

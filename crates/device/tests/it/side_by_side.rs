@@ -1,6 +1,5 @@
 //! What a program gets that asks for nothing in particular: devices come up and go down side by side. The proof needs
 //! no clock: each probe and each callback waits until all the others are in theirs.
-#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use corewise_device::{
     AsyncProbe, Bound, BringUpOptions, DeviceDecl, DeviceManager, DeviceState, Driver,

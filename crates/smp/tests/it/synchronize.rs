@@ -1,6 +1,5 @@
 //! Waiting for the handlers of this moment: those that run are waited for, idle CPUs aren't disturbed.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};

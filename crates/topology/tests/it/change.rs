@@ -1,5 +1,4 @@
 //! The listeners of a machine's changes are told: in which order, from where, and until when.
-#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
 use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::thread;

@@ -1,5 +1,4 @@
 //! The machine that the tests run on, held against what the system says about it elsewhere.
-#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
 use std::thread;
 

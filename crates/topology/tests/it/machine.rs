@@ -1,5 +1,4 @@
 //! The machine handle: masks that change, an epoch that tells, and what never changes.
-#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
 use std::sync::{Mutex, mpsc};
 use std::thread;

@@ -1,5 +1,4 @@
 //! The machines of tests/data, each by the trap that it stands for, in every form that it has.
-#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
 //! A machine that looks again: what its saved tree says now is applied as one change.
-#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
 use corewise_topology::{AffinityScope, CpuSet, Machine, TopologyError};
 

@@ -1,5 +1,4 @@
 //! The shard layout for size 8, line by line against the published table.
-#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
 use corewise_topology::{AffinityScope, Pods, Topology, shard_layout};
 

@@ -1,5 +1,4 @@
 //! hwloc's synthetic language: what descriptions mean, and what is said of wrong ones.
-#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
 use corewise_topology::{AffinityScope, Cpu, CpuSet, Pods, Topology, TopologyError};
 

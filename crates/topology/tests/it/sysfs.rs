@@ -1,5 +1,4 @@
 //! Saved sysfs trees: what is read from them, and what stands for what they don't report.
-#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
 use std::collections::BTreeSet;
 use std::fs;

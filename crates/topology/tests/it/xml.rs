@@ -1,5 +1,4 @@
 //! XML exports of hwloc: what is read from them, and what is said of files that are none.
-#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
 use corewise_topology::{Topology, TopologyError};
 

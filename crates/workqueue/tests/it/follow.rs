@@ -2,7 +2,6 @@
 //!
 //! On synthetic machines, whose workers aren't pinned: where they run is what the report says. The
 //! machine that the tests run on changes in `live_follow.rs`.
-#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
 use std::sync::Arc;
 

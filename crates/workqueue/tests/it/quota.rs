@@ -1,5 +1,4 @@
 //! How many items run at once: as many as the CPU quota is worth, or as the user says.
-#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,4 @@
 //! How many threads the pools have: in all, and after a while.
-#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
 use std::sync::{Arc, Mutex};
 
