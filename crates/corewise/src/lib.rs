@@ -98,9 +98,10 @@
 //!
 //! # More
 //!
-//! Five small programs in `examples/` show it at work (`cargo run --release -p corewise --example NAME`):
+//! Seven small programs in `examples/` show it at work (`cargo run --release -p corewise --example NAME`):
 //! `build_graph` (a parallel build of a dependency graph), `crawler` (limits, pauses and real sockets),
-//! `cache_warmer` (memory and work on the same node), `inside_tokio`, `services` (200 of tokio's tasks, started
+//! `cache_warmer` (memory and work on the same node), `checksums` (the blocks of a file in parallel), `intake` (a queue that
+//! refuses, a debounced reload, a tick), `inside_tokio`, `services` (200 of tokio's tasks, started
 //! and stopped in the order of what they need). Which queue is for which work, says the guide on the front page
 //! of [`workqueue`].
 //!

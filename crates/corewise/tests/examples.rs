@@ -36,6 +36,23 @@ fn the_crawler_finds_every_page_within_its_limits() {
 }
 
 #[test]
+fn checksums_are_those_of_one_by_one_and_tell_which_block_has_changed() {
+    let said = run("checksums", &[]);
+    assert!(said.contains("\n512 blocks in ") || said.starts_with("512 blocks in "), "{said}");
+    assert!(said.ends_with("changed: blocks [5]\n"), "{said}");
+}
+
+#[test]
+fn the_intake_does_or_refuses_each_job_and_reads_the_configuration_when_it_has_settled() {
+    let said = run("intake", &[]);
+    assert!(said.contains("configuration read: 1\n"), "{said}");
+    assert!(
+        said.contains("one job took too long, and was dropped\n1000 jobs asked for, "),
+        "{said}"
+    );
+}
+
+#[test]
 fn each_node_is_warmed_by_its_own_workers() {
     let said = run("cache_warmer", &["--mib", "2"]);
     assert!(said.contains(" 0 ran outside their node"), "{said}");
