@@ -223,22 +223,18 @@ fn a_wait_for_oneself_ends_with_a_panic() {
         });
         assert!(nested.unwrap().contains("waits for its own queue"));
     }
-    let own = Arc::new(std::sync::OnceLock::<Work>::new());
-    let itself = Arc::clone(&own);
     let said = Arc::new(Mutex::new(Vec::new()));
     let says = Arc::clone(&said);
-    let work = own.get_or_init(|| {
-        Work::new(move || {
-            let work = itself.get().expect("it was made before it was queued");
-            type Wait = fn(&Work) -> bool;
-            for wait in [Work::flush as Wait, Work::cancel_sync, Work::disable_sync] {
-                let waits = std::panic::AssertUnwindSafe(|| wait(work));
-                let payload = std::panic::catch_unwind(waits).expect_err("it waits for itself");
-                says.lock().push(payload.downcast::<String>().expect("a message"));
-            }
-        })
+    let work = Work::new(move || {
+        let work = Work::current().expect("there is a handle");
+        type Wait = fn(&Work) -> bool;
+        for wait in [Work::flush as Wait, Work::cancel_sync, Work::disable_sync] {
+            let waits = std::panic::AssertUnwindSafe(|| wait(&work));
+            let payload = std::panic::catch_unwind(waits).expect_err("it waits for itself");
+            says.lock().push(payload.downcast::<String>().expect("a message"));
+        }
     });
-    assert_eq!(queue.queue(work), Ok(Queued::Now));
+    assert_eq!(queue.queue(&work), Ok(Queued::Now));
     work.flush();
     assert_eq!(said.lock().len(), 3);
     assert!(said.lock().iter().all(|message| message.contains("waits for itself")));
@@ -247,6 +243,26 @@ fn a_wait_for_oneself_ends_with_a_panic() {
     let itself = queue.spawn(move || own.recv().unwrap().join().unwrap());
     give.send(itself).unwrap();
     queue.flush();
+}
+
+#[test]
+fn a_wait_for_oneself_is_told_on_stderr_where_nobody_subscribes_to_the_log() {
+    const CHILD: &str = "COREWISE_WAITS_FOR_ITSELF";
+    if std::env::var_os(CHILD).is_some() {
+        let queue = builder().build(&pools(1)).unwrap();
+        inside(&queue, Workqueue::flush).expect_err("it waits for itself");
+        return;
+    }
+    let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+    own.args(["a_wait_for_oneself_is_told_on_stderr", "--nocapture"]).env(CHILD, "1");
+    let output = own.output().expect("it can run itself");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(
+        said.matches("waits for its own queue, and with it for itself").count(),
+        1,
+        "{said}"
+    );
 }
 
 #[test]
