@@ -35,6 +35,7 @@ pub struct Attributes {
 
 /// What a queue is. It stays that for its whole life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum QueueKind {
     /// Its work runs in the pod that it was queued on, as soon as a worker there is free.
     #[default]

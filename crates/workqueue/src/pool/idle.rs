@@ -9,6 +9,7 @@ use std::time::Duration;
 /// in a virtual machine whose CPU was halted meanwhile, 25 to 50 us. One that looks out for work
 /// itself (it spins) takes it in less than a microsecond, and keeps a CPU busy while it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Idle {
     /// It sleeps at once. It burns nothing, and each hand-over costs a wake-up.
     Sleep,

@@ -14,6 +14,7 @@ use crate::attributes::QueueKind;
 
 /// Counters of one queue. Read while work flows they are each true, of slightly different moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct QueueStats {
     /// Instances ever queued.
     pub queued: u64,
@@ -49,6 +50,7 @@ impl QueueStats {
 
 /// The state of one pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PoolReport {
     /// The scope that its pod is of.
     pub scope: AffinityScope,

@@ -68,7 +68,7 @@ impl Line {
         self.gauge.allow(match self.queue.kind() {
             QueueKind::Ordered | QueueKind::BottomHalf => return,
             QueueKind::Bound => most * cpus,
-            QueueKind::Unbound => most * slots(nodes),
+            _ => most * slots(nodes),
         });
         let set = self.queue.set_max_active(usize::try_from(most).unwrap_or(usize::MAX));
         ledger.check(set.is_ok(), || format!("set_max_active({most}) said {set:?}"));
