@@ -31,7 +31,14 @@ struct Source {
     files: &'static [(&'static str, &'static str)],
     /// The name of what is made of them.
     made: &'static str,
+    /// How, for a shell: `$1` is the first file, `$2` what is made, `$3` the folder of both.
+    build: &'static str,
+    /// How to get what is missing.
+    remedy: &'static str,
 }
+
+const GO: &str = "unset GOFLAGS; GOTOOLCHAIN=local exec go build -o \"$2\" \"$1\"";
+const GET_GO: &str = "Go 1.22 or newer, with `go` in the PATH; on Debian: apt install golang-go";
 
 impl Tool {
     /// All of them.
@@ -39,60 +46,51 @@ impl Tool {
         [Tool::Rust, Tool::Tbb, Tool::Go, Tool::GoCalls, Tool::Java, Tool::Glommio, Tool::Seastar];
 
     fn source(self) -> Option<Source> {
-        let (files, made): (&[_], _) = match self {
+        Some(match self {
             Tool::Rust => return None,
-            Tool::Tbb => (&[("tbb.cpp", include_str!("../peers/tbb/main.cpp"))], "tbb"),
-            Tool::Go => (&[("main.go", include_str!("../peers/go/main.go"))], "go-peer"),
-            Tool::GoCalls => {
-                (&[("calls.go", include_str!("../peers/go-calls/main.go"))], "go-calls-peer")
-            }
-            Tool::Java => (&[("Peer.java", include_str!("../peers/java/Peer.java"))], "Peer.class"),
-            Tool::Glommio => (
-                &[
+            Tool::Tbb => Source {
+                files: &[("tbb.cpp", include_str!("../peers/tbb/main.cpp"))],
+                made: "tbb",
+                build: "exec g++ -std=c++20 -O3 -pthread \"$1\" -o \"$2\" -ltbb",
+                remedy: "on Debian: apt install g++ libtbb-dev",
+            },
+            Tool::Go => Source {
+                files: &[("main.go", include_str!("../peers/go/main.go"))],
+                made: "go-peer",
+                build: GO,
+                remedy: GET_GO,
+            },
+            Tool::GoCalls => Source {
+                files: &[("calls.go", include_str!("../peers/go-calls/main.go"))],
+                made: "go-calls-peer",
+                build: GO,
+                remedy: GET_GO,
+            },
+            Tool::Java => Source {
+                files: &[("Peer.java", include_str!("../peers/java/Peer.java"))],
+                made: "Peer.class",
+                build: "exec javac -d \"$3\" \"$1\"",
+                remedy: "JDK 17 or newer; on Debian: apt install openjdk-17-jdk-headless",
+            },
+            Tool::Glommio => Source {
+                files: &[
                     ("glommio/Cargo.toml", include_str!("../peers/glommio/manifest.toml")),
                     ("glommio/Cargo.lock", include_str!("../peers/glommio/Cargo.lock")),
                     ("glommio/main.rs", include_str!("../peers/glommio/main.rs")),
                 ],
-                "glommio/target/release/glommio-peer",
-            ),
-            Tool::Seastar => {
-                (&[("seastar.cpp", include_str!("../peers/seastar/main.cpp"))], "seastar-peer")
-            }
-        };
-        Some(Source { files, made })
-    }
-
-    fn compiler(self, source: &Path, made: &Path, folder: &Path) -> Command {
-        let mut command;
-        match self {
-            Tool::Tbb | Tool::Rust => {
-                command = Command::new("g++");
-                command.args(["-std=c++20", "-O3", "-pthread"]).arg(source);
-                command.arg("-o").arg(made).arg("-ltbb");
-            }
-            Tool::Go | Tool::GoCalls => {
-                command = Command::new("go");
-                command.args(["build", "-o"]).arg(made).arg(source).env("GOTOOLCHAIN", "local");
-                command.env_remove("GOFLAGS");
-            }
-            Tool::Java => {
-                command = Command::new("javac");
-                command.arg("-d").arg(folder).arg(source);
-            }
-            Tool::Glommio => {
-                command = Command::new("cargo");
-                command.args(["build", "--release", "--locked", "--manifest-path"]).arg(source);
-                command.arg("--target-dir").arg(folder.join("glommio/target"));
-            }
-            Tool::Seastar => {
+                made: "glommio/target/release/glommio-peer",
+                build: "exec cargo build --release --locked --manifest-path \"$1\" --target-dir \"$3/glommio/target\"",
+                remedy: "it needs cargo, a C compiler, and glommio from the registry",
+            },
+            Tool::Seastar => Source {
+                files: &[("seastar.cpp", include_str!("../peers/seastar/main.cpp"))],
+                made: "seastar-peer",
                 // The library says by itself what a program needs.
-                let build = "flags=$(pkg-config --cflags --libs --static seastar) || exit 1; \
-                             exec g++ -std=c++20 -O3 \"$1\" -o \"$2\" $flags";
-                command = Command::new("sh");
-                command.args(["-c", build, "g++"]).arg(source).arg(made);
-            }
-        }
-        command
+                build: "flags=$(pkg-config --cflags --libs --static seastar) || exit 1; \
+                        exec g++ -std=c++20 -O3 \"$1\" -o \"$2\" $flags",
+                remedy: "Debian has no package; it is used where pkg-config finds `seastar`",
+            },
+        })
     }
 
     fn program(self, made: PathBuf, folder: &Path) -> Program {
@@ -107,33 +105,20 @@ impl Tool {
         java.argument(folder).argument("Peer")
     }
 
-    /// How to get what is missing.
-    fn remedy(self) -> &'static str {
-        match self {
-            Tool::Rust => "",
-            Tool::Tbb => "on Debian: apt install g++ libtbb-dev",
-            Tool::Go | Tool::GoCalls => {
-                "Go 1.22 or newer, with `go` in the PATH; on Debian: apt install golang-go"
-            }
-            Tool::Java => "JDK 17 or newer; on Debian: apt install openjdk-17-jdk-headless",
-            Tool::Glommio => "it needs cargo, a C compiler, and glommio from the registry",
-            Tool::Seastar => "Debian has no package; it is used where pkg-config finds `seastar`",
-        }
-    }
-
     /// The program, built if it isn't yet or was built from other source; or why it can't be had,
     /// and how to get it. This one runs a job of `bench`.
     pub(crate) fn build(self, bench: &str, folder: &Path) -> Result<Program, String> {
-        let Some(Source { files, made }) = self.source() else {
+        let Some(Source { files, made, build, remedy }) = self.source() else {
             let own = std::env::current_exe().map_err(|error| error.to_string())?;
             return Ok(Program::new(own).argument("run").argument(bench));
         };
         let (source, made) = (folder.join(files[0].0), folder.join(made));
         if !is_current(folder, files, &made) {
             eprintln!("{self:?}: its program is built, at first use");
-            let built = write(folder, files, &made)
-                .and_then(|()| compile(self.compiler(&source, &made, folder)));
-            built.map_err(|why| format!("{why} ({})", self.remedy()))?;
+            let mut shell = Command::new("sh");
+            shell.args(["-c", build, "sh"]).args([&source, &made]).arg(folder);
+            let built = write(folder, files, &made).and_then(|()| compile(shell));
+            built.map_err(|why| format!("{why} ({remedy})"))?;
         }
         Ok(self.program(made, folder))
     }
@@ -164,16 +149,14 @@ fn write(folder: &Path, files: &[(&str, &str)], made: &Path) -> Result<(), Strin
     Ok(())
 }
 
-fn compile(mut compiler: Command) -> Result<(), String> {
-    let name = compiler.get_program().to_string_lossy().into_owned();
-    match compiler.stdin(Stdio::null()).output() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!("there is no {name}")),
-        Err(error) => Err(format!("{name} can't be started: {error}")),
+fn compile(mut shell: Command) -> Result<(), String> {
+    match shell.stdin(Stdio::null()).output() {
+        Err(error) => Err(format!("the shell can't be started: {error}")),
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
             let telling = said.lines().find(|line| line.contains("error")).or(said.lines().next());
-            Err(format!("{name} failed: {}", telling.unwrap_or("it said nothing")))
+            Err(format!("the compiler failed: {}", telling.unwrap_or("it said nothing")))
         }
     }
 }
@@ -220,19 +203,13 @@ mod tests {
 
     #[test]
     fn a_compiler_that_is_not_there_or_fails_says_so() {
-        let none = compile(Command::new("no-such-compiler-here")).unwrap_err();
-        assert!(none.contains("there is no no-such-compiler-here"), "{none}");
+        let mut none = Command::new("sh");
+        none.args(["-c", "exec no-such-compiler-here"]);
+        let none = compile(none).unwrap_err();
+        assert!(none.contains("no-such-compiler-here: not found"), "{none}");
         let mut failing = Command::new("sh");
         failing.args(["-c", "echo warning >&2; echo 'x.h: error: none' >&2; exit 1"]);
         let failed = compile(failing).unwrap_err();
-        assert_eq!(failed, "sh failed: x.h: error: none");
-        for tool in Tool::ALL.into_iter().filter(|&tool| tool != Tool::Rust) {
-            let remedy = tool.remedy();
-            assert!(
-                remedy.contains("apt install")
-                    || remedy.contains("needs")
-                    || remedy.contains("no package")
-            );
-        }
+        assert_eq!(failed, "the compiler failed: x.h: error: none");
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use corewise_bench::line::Line;
+use corewise_bench::names::Better;
 use corewise_bench::record::Record;
 use corewise_bench::stats::PairedRatio;
 
@@ -50,12 +51,9 @@ impl Results {
         let of_case = |(case, of): (&String, &BTreeMap<String, _>)| {
             of.keys().filter_map(|peer| ratio(case, peer)).collect::<Vec<_>>()
         };
-        let badness = |ratio: &PairedRatio| match ask.better {
-            Better::Higher => -ratio.summary.median,
-            Better::Lower => ratio.summary.median,
-        };
         let all = self.0.iter().flat_map(of_case);
-        let (against, ratio) = all.max_by(|(_, a), (_, b)| badness(a).total_cmp(&badness(b)))?;
+        let (against, ratio) =
+            all.max_by(|(_, a), (_, b)| ask.better.compare(a.summary.median, b.summary.median))?;
         Some(Headline { name: ask.name, better: ask.better, against, ratio, agreed: ask.agreed })
     }
 
@@ -63,13 +61,6 @@ impl Results {
     pub(crate) fn headlines(&self, asked: &[Ask]) -> Vec<Headline> {
         asked.iter().filter_map(|ask| self.headline(ask)).collect()
     }
-}
-
-/// Which way a ratio is good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Better {
-    Higher,
-    Lower,
 }
 
 /// What a headline is made of.

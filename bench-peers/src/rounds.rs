@@ -5,10 +5,9 @@ use std::io::IsTerminal;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use corewise_bench::job::Job;
-use corewise_bench::line::Line;
 use corewise_bench::process::{Program, RunError};
 use corewise_bench::rng::Rng;
+use corewise_bench::{Job, Line};
 
 use crate::programs::{self, Tool};
 use crate::results::Results;

@@ -5,14 +5,13 @@ use std::error::Error;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use corewise_bench::BenchError;
 use corewise_bench::bench::{Bench, Effort, On};
-use corewise_bench::job::Job;
 use corewise_bench::line::{Line, METRICS};
 use corewise_bench::load::Load;
 use corewise_bench::process::Program;
 use corewise_bench::record::{Record, to_json};
 use corewise_bench::stats::Summary;
+use corewise_bench::{BenchError, Job};
 use corewise_topology::Machine;
 
 use crate::ALLOCATOR;

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use corewise_bench::line::unit;
+use corewise_bench::names::Better;
 use corewise_bench::record::Record;
 use corewise_bench::report::show;
 
-use crate::results::{Better, Headline};
+use crate::results::Headline;
 use crate::session::{Idle, Peers};
 
 /// All tables; the records are in the order of their cases.
@@ -25,26 +25,16 @@ fn table(peers: &Peers, text: &mut String, records: &[Record]) {
     let of = |variant: &str, metric: &str| {
         records.iter().find(|record| record.variant == variant && record.metric == metric)
     };
-    let mut rows: Vec<(&str, f64)> = Vec::new();
-    for record in records {
-        if record.metric == columns[0] && !rows.iter().any(|(name, _)| *name == record.variant) {
-            rows.push((&record.variant, record.median));
-        }
-    }
-    rows.sort_by(|(_, a), (_, b)| a.total_cmp(b));
-    if unit(columns[0]).is_some_and(|unit| unit.ends_with("/s")) {
-        rows.reverse();
-    }
-    let Some(runs) = rows.first().and_then(|(name, _)| of(name, columns[0])).map(|r| r.runs) else {
-        return;
-    };
+    let mut rows: Vec<&Record> = records.iter().filter(|one| one.metric == columns[0]).collect();
+    let Some(runs) = rows.first().map(|first| first.runs) else { return };
+    rows.sort_by(|a, b| Better::of_unit(&a.unit).compare(a.median, b.median));
     let _ = write!(text, "\n{:<30}{:>26}", format!("{case} ({runs} runs)"), columns[0]);
     for column in &columns[1..] {
         let _ = write!(text, "{column:>21}");
     }
     text.push('\n');
-    for (name, _) in rows {
-        let Some(first) = of(name, columns[0]) else { continue };
+    for first in rows {
+        let name = first.variant.as_str();
         let mark = match peers.runtimes.iter().find(|one| one.name == name).map(|one| one.idle) {
             Some(Idle::Spins) => " (spins)",
             Some(Idle::Hesitates) => " (spins a bit)",
@@ -69,10 +59,7 @@ fn table(peers: &Peers, text: &mut String, records: &[Record]) {
 fn headline_table(text: &mut String, headlines: &[Headline]) {
     for headline in headlines {
         let ratio = &headline.ratio;
-        let better = match headline.better {
-            Better::Higher => "higher is better",
-            Better::Lower => "lower is better",
-        };
+        let better = headline.better.words();
         let _ = write!(
             text,
             "{}{:<38}{:>7.2}  [{:.2}..{:.2}]  {better}, {} pairs, against {}{}",
@@ -92,6 +79,7 @@ fn headline_table(text: &mut String, headlines: &[Headline]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use corewise_bench::line::unit;
     use corewise_bench::stats::{PairedRatio, Summary};
 
     fn record(case: &str, variant: &str, metric: &str, median: f64) -> Record {

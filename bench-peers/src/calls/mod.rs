@@ -2,12 +2,10 @@
 
 mod peers;
 
-use corewise_bench::BenchError;
 use corewise_bench::calls::BENCH;
 use corewise_bench::calls::roundtrip::run as run_on;
-use corewise_bench::job::Job;
-use corewise_bench::line::Line;
 use corewise_bench::meter::Meter;
+use corewise_bench::{BenchError, Job, Line};
 use corewise_topology::Machine;
 
 use crate::programs::Tool;

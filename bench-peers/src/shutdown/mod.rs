@@ -2,10 +2,8 @@
 
 mod peers;
 
-use corewise_bench::BenchError;
-use corewise_bench::job::Job;
-use corewise_bench::line::Line;
 use corewise_bench::shutdown::{BENCH, run as run_on, slow};
+use corewise_bench::{BenchError, Job, Line};
 
 use crate::programs::Tool;
 use crate::results::{Ask, OURS, is_floor};

@@ -3,11 +3,9 @@
 mod peers;
 
 use async_executor::{Executor, StaticExecutor};
-use corewise_bench::BenchError;
-use corewise_bench::job::Job;
-use corewise_bench::line::Line;
 use corewise_bench::meter::Meter;
 use corewise_bench::workqueue::{BENCH, run as run_on, run_reused};
+use corewise_bench::{BenchError, Job, Line};
 use corewise_topology::Machine;
 use corewise_workqueue::Idle as Idling;
 

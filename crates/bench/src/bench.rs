@@ -12,14 +12,12 @@ use corewise_topology::{CpuSet, Machine, Topology};
 
 use crate::advice::Layout;
 use crate::calls::priority;
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
 use crate::meter::Allocations;
 use crate::names::Place;
 use crate::rounds::{Cell, Series, values};
 use crate::stats::PairedRatio;
 use crate::usage::RunDelay;
+use crate::{BenchError, Job, Line};
 
 /// Why a simulated machine doesn't run what isn't made of `corewise_sync`.
 pub(crate) const NOT_SIMULATED: &str = "it waits for the system or the standard library itself, which a simulated machine has no part of";
@@ -112,13 +110,36 @@ pub(crate) fn variants(names: &[&'static str], count: bool) -> Vec<Variant> {
     names.iter().map(variant).collect()
 }
 
+/// The cases of a workload.
+#[derive(Debug, Clone, Copy)]
+pub enum Cases {
+    /// These, between blanks.
+    These(&'static str),
+    /// Any that fits; and those that a call runs.
+    Fit(fn(&[&str]) -> bool, fn(&On) -> Vec<String>),
+}
+
+impl Cases {
+    fn has(&self, case: &str) -> bool {
+        match self {
+            Cases::These(all) => all.split(' ').any(|one| one == case),
+            Cases::Fit(fits, _) => fits(&case.split('/').collect::<Vec<_>>()),
+        }
+    }
+
+    fn all(&self, on: &On) -> Vec<String> {
+        match self {
+            Cases::These(all) => all.split(' ').map(str::to_owned).collect(),
+            Cases::Fit(_, all) => all(on),
+        }
+    }
+}
+
 /// A workload. Its functions are given the parts of a case's name.
 #[derive(Debug, Clone, Copy)]
 pub struct Workload {
-    /// Whether a case is one of its.
-    pub fits: fn(&[&str]) -> bool,
     /// Its cases, in the order of the tables.
-    pub cases: fn(&On) -> Vec<String>,
+    pub cases: Cases,
     /// Whether a quick call runs a case: what the headlines need, and a look at the rest.
     pub quick: fn(&[&str], &On) -> bool,
     /// Sets the numbers of a run.
@@ -160,13 +181,12 @@ impl Eq for Bench {}
 impl Bench {
     /// The workload of a case.
     pub fn workload(&self, case: &str) -> Option<&'static Workload> {
-        let parts: Vec<&str> = case.split('/').collect();
-        self.workloads.iter().find(|workload| (workload.fits)(&parts))
+        self.workloads.iter().find(|workload| workload.cases.has(case))
     }
 
     /// Every case, in the order of the tables.
     pub fn cases(&self, on: &On) -> Vec<String> {
-        self.workloads.iter().flat_map(|workload| (workload.cases)(on)).collect()
+        self.workloads.iter().flat_map(|workload| workload.cases.all(on)).collect()
     }
 
     /// The run of a case.
@@ -183,7 +203,7 @@ impl Bench {
     pub fn cells(&'static self, on: &On, wanted: impl Fn(&str, bool) -> bool) -> Vec<Vec<Cell>> {
         let mut groups = Vec::new();
         for workload in self.workloads {
-            for case in (workload.cases)(on) {
+            for case in workload.cases.all(on) {
                 let parts: Vec<&str> = case.split('/').collect();
                 if !wanted(&case, (workload.quick)(&parts, on)) {
                     continue;
@@ -371,7 +391,7 @@ mod tests {
                     assert_eq!(line.unsupported.is_some(), cannot, "{line:?}");
                 }
             }
-            let case = (bench.workloads[0].cases)(&on).remove(0);
+            let case = bench.workloads[0].cases.all(&on).remove(0);
             let other = |runtime: &str| Job::plain(bench, &case, runtime).run_own(None).unwrap();
             assert!(other("tokio").is_none(), "others' runtimes aren't ours");
             let counting = Job::plain(bench, &case, "corewise").counting().run_own(None).unwrap();

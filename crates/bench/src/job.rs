@@ -4,9 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::bench::{Bench, Workload};
-use crate::error::BenchError;
-use crate::line::Line;
 use crate::meter::Allocations;
+use crate::{BenchError, Line};
 
 /// A run isn't understood.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -45,3 +45,5 @@ pub mod workqueue;
 mod error;
 
 pub use error::BenchError;
+pub use job::Job;
+pub use line::Line;

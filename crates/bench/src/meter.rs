@@ -4,11 +4,10 @@ use std::time::{Duration, Instant};
 
 use corewise_sync::sys;
 
-use crate::error::BenchError;
-use crate::line::Line;
 use crate::stats::{median, percentile};
 use crate::usage::Usage;
 pub(crate) use crate::usage::{thread_cpu, threads};
+use crate::{BenchError, Line};
 
 /// Lets sleeps of this thread end when they should, and not up to 50 µs later.
 pub(crate) fn sleep_exactly() {

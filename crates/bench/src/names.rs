@@ -121,21 +121,18 @@ pub struct MetricName<'a> {
 impl MetricName<'_> {
     /// Takes a metric's name apart.
     pub fn of(name: &str) -> MetricName<'_> {
-        let whole = MetricName { stem: name, percentile: None };
         if let Some(stem) = name.strip_suffix("_max") {
             return MetricName { stem, percentile: Some(100.0) };
         }
-        let Some((stem, digits)) = name.rsplit_once("_p") else { return whole };
-        let number = digits.parse::<f64>().ok();
-        match number.filter(|_| digits.bytes().all(|b| b.is_ascii_digit())) {
-            Some(number) if number <= 100.0 => MetricName { stem, percentile: Some(number) },
+        let named = name.rsplit_once("_p").and_then(|(stem, digits)| {
+            let is_number = digits.len() <= 6 && digits.bytes().all(|b| b.is_ascii_digit());
+            let number = digits.parse::<f64>().ok().filter(|_| is_number)?;
             // 999 is 99.9, 9999 is 99.99.
-            Some(number) if digits.len() <= 6 => {
-                let percentile = number / 10_f64.powi(digits.len() as i32 - 2);
-                MetricName { stem, percentile: Some(percentile) }
-            }
-            _ => whole,
-        }
+            let scale = 10_f64.powi(digits.len() as i32 - 2);
+            let percentile = Some(if number <= 100.0 { number } else { number / scale });
+            Some(MetricName { stem, percentile })
+        });
+        named.unwrap_or(MetricName { stem: name, percentile: None })
     }
 }
 
@@ -173,7 +170,7 @@ impl Better {
     }
 
     /// The better of two values first.
-    pub(crate) fn compare(self, a: f64, b: f64) -> Ordering {
+    pub fn compare(self, a: f64, b: f64) -> Ordering {
         match self {
             Better::Higher => b.total_cmp(&a),
             Better::Lower => a.total_cmp(&b),

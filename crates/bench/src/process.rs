@@ -11,8 +11,7 @@ use std::time::Duration;
 use corewise_sync::Parker;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::job::Job;
-use crate::line::Line;
+use crate::{Job, Line};
 
 /// A program that runs jobs.
 #[derive(Debug, Clone)]

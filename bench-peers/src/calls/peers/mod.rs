@@ -4,12 +4,11 @@ pub(crate) mod channels;
 pub(crate) mod rayon;
 pub(crate) mod tokio;
 
-use corewise_bench::BenchError;
 use corewise_bench::calls::eventfd::TARGET_PRIORITY;
 use corewise_bench::calls::priority::real_time;
 use corewise_bench::calls::roundtrip::called;
-use corewise_bench::job::Job;
 use corewise_bench::start::pinned;
+use corewise_bench::{BenchError, Job};
 use corewise_sync::thread;
 use corewise_topology::{CpuSet, Machine};
 

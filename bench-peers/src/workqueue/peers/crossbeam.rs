@@ -8,10 +8,9 @@
 use std::sync::Arc;
 use std::thread;
 
-use corewise_bench::BenchError;
-use corewise_bench::job::Job;
 use corewise_bench::workqueue::runtime::{Reuse, Runtime, Signal, Spawn};
 use corewise_bench::workqueue::tiny::Tiny;
+use corewise_bench::{BenchError, Job};
 use corewise_sync::Unparker;
 use crossbeam_channel::Sender;
 

@@ -7,9 +7,8 @@ use std::future::Future;
 use std::thread;
 
 use async_executor::{Executor, StaticExecutor};
-use corewise_bench::BenchError;
-use corewise_bench::job::Job;
 use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
+use corewise_bench::{BenchError, Job};
 use corewise_sync::Unparker;
 use futures_lite::future;
 

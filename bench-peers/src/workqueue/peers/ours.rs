@@ -7,11 +7,10 @@
 
 use std::time::Duration;
 
-use corewise_bench::BenchError;
-use corewise_bench::job::Job;
 use corewise_bench::names::Place;
 use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
 use corewise_bench::workqueue::variants::Corewise;
+use corewise_bench::{BenchError, Job};
 use corewise_sync::Unparker;
 use corewise_topology::Machine;
 use corewise_workqueue::{Idle, Work, Workqueue};

@@ -6,9 +6,8 @@
 
 use std::sync::Arc;
 
-use corewise_bench::BenchError;
-use corewise_bench::job::Job;
 use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
+use corewise_bench::{BenchError, Job};
 use corewise_sync::Unparker;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 

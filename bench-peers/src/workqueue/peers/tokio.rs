@@ -5,9 +5,8 @@
 //! recommends. A blocking item goes to `spawn_blocking`, or, in a runtime of its own name, says so where
 //! it blocks by `block_in_place`.
 
-use corewise_bench::BenchError;
-use corewise_bench::job::Job;
 use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
+use corewise_bench::{BenchError, Job};
 use corewise_sync::Unparker;
 use tokio::runtime::{Builder, Handle};
 

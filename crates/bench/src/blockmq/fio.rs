@@ -7,9 +7,7 @@ use serde_json::Value;
 
 use crate::blockmq::disk::Disk;
 use crate::blockmq::io::{Device, Load, SIZE, WARM};
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
+use crate::{BenchError, Job, Line};
 
 /// Runs a job with fio: its engine `null`, `mmap` on a file in memory, or `io_uring` on the same file as ours, past the
 /// page cache, with the file and the buffers registered.

@@ -8,22 +8,17 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Mutex, Parker, time};
 use corewise_topology::Machine;
 
-use crate::bench::{Workload, count, variants};
+use crate::bench::{Cases, Workload, count, variants};
 use crate::blockmq::base;
 use crate::blockmq::recheck::Run;
 use crate::blockmq::setup::{Class, Setup};
 use crate::blockmq::stream::{Plan, Stream};
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
 use crate::meter::{between, percentiles, sleep_exactly};
+use crate::{BenchError, Job, Line};
 
 /// How one queue is held: no dispatch, or nobody inside; while requests come and go, or idle.
 pub(super) const HOLD: Workload = Workload {
-    fits: |parts| matches!(parts, ["quiesce" | "freeze", "idle" | "load"]),
-    cases: |_| {
-        ["quiesce/idle", "quiesce/load", "freeze/idle", "freeze/load"].map(str::to_owned).into()
-    },
+    cases: Cases::These("quiesce/idle quiesce/load freeze/idle freeze/load"),
     quick: |parts, _| parts[1] == "load",
     numbers: |job, _, on| {
         base(job, on);
@@ -38,8 +33,10 @@ pub(super) const HOLD: Workload = Workload {
 
 /// Many queues, one of which has requests that come and go: disks of one controller.
 pub(super) const QUIESCE_ALL: Workload = Workload {
-    fits: |parts| matches!(parts, ["quiesce_all", queues] if count(queues)),
-    cases: |_| [4, 16, 64].map(|queues| format!("quiesce_all/{queues}")).into(),
+    cases: Cases::Fit(
+        |parts| matches!(parts, ["quiesce_all", queues] if count(queues)),
+        |_| [4, 16, 64].map(|queues| format!("quiesce_all/{queues}")).into(),
+    ),
     quick: |parts, _| parts[1] == "16",
     numbers: HOLD.numbers,
     variants: |_, _| variants(&["corewise", "one_by_one"], false),

@@ -18,15 +18,13 @@ use corewise_sync::{Countdown, Mutex, Parker, sys};
 use corewise_topology::{CpuSet, Machine};
 use corewise_workqueue::{WorkerPools, Workqueue};
 
-use crate::bench::{NOT_SIMULATED, Workload, count, variants};
+use crate::bench::{Cases, NOT_SIMULATED, Workload, count, variants};
 use crate::blockmq::disk::Disk;
 use crate::blockmq::{base, fio};
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
 use crate::meter::{Allocations, Meter, percentiles};
 use crate::rng::Rng;
 use crate::start::Start;
+use crate::{BenchError, Job, Line};
 
 /// The runtime whose rings look for completions before they sleep.
 const POLLING: &str = "corewise-polling";
@@ -91,16 +89,18 @@ const LOADS: [(u16, u16); 6] = [(1, 1), (32, 1), (128, 1), (1, 4), (32, 4), (128
 
 /// Random reads and writes.
 pub(super) const WORKLOAD: Workload = Workload {
-    fits: |parts| Load::of(parts).is_some(),
-    cases: |_| {
-        let mut all = Vec::new();
-        for device in ["null", "memory", "file"] {
-            for mix in ["randread", "randwrite"] {
-                all.extend(LOADS.map(|(depth, jobs)| format!("{device}/{mix}/{depth}/{jobs}")));
+    cases: Cases::Fit(
+        |parts| Load::of(parts).is_some(),
+        |_| {
+            let mut all = Vec::new();
+            for device in ["null", "memory", "file"] {
+                for mix in ["randread", "randwrite"] {
+                    all.extend(LOADS.map(|(depth, jobs)| format!("{device}/{mix}/{depth}/{jobs}")));
+                }
             }
-        }
-        all
-    },
+            all
+        },
+    ),
     quick: |parts, _| parts[1..].join("/") == HEADLINE && parts[0] != "memory",
     numbers: |job, parts, on| {
         base(job, on);

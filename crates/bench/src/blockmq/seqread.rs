@@ -5,17 +5,15 @@ use std::time::Duration;
 use corewise_sync::{Mutex, SpinLock, time};
 use corewise_topology::Machine;
 
-use crate::bench::{Workload, count, variants};
+use crate::bench::{Cases, Workload, count, variants};
 use crate::blockmq::base;
 use crate::blockmq::pi_mutex::PiMutex;
 use crate::blockmq::recheck::{Fenced, Run, Unchecked, Under};
 use crate::blockmq::setup::{Class, Setup, Starter, Urgent};
 use crate::blockmq::stream::{Plan, Stream};
 use crate::calls::priority;
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
 use crate::meter::{Allocations, Meter, percentiles};
+use crate::{BenchError, Job, Line};
 
 /// How long the stream runs before anything is measured: long enough for a thread to be interrupted while it has the
 /// lock. In a run in which that happens to nobody no convoy begins, and `before` loses nothing.
@@ -37,20 +35,24 @@ pub(super) fn published(class: &str) -> String {
 
 /// The published regression.
 pub(super) const WORKLOAD: Workload = Workload {
-    fits: |parts| match parts {
-        ["seqread", threads, cost, class] => {
-            count(threads) && cost.parse::<u32>().is_ok() && CLASSES.contains(class)
-        }
-        _ => false,
-    },
-    cases: |on| {
-        let best = CLASSES[usize::from(!on.urgent)];
-        let mut all = vec![published(best)];
-        all.extend(THREADS[1..].iter().map(|n| format!("seqread/{n}/{}/{best}", COSTS[0])));
-        all.extend(COSTS[1..].iter().map(|cost| format!("seqread/{}/{cost}/{best}", THREADS[0])));
-        all.extend(CLASSES[1..].iter().filter(|_| on.urgent).map(|class| published(class)));
-        all
-    },
+    cases: Cases::Fit(
+        |parts| match parts {
+            ["seqread", threads, cost, class] => {
+                count(threads) && cost.parse::<u32>().is_ok() && CLASSES.contains(class)
+            }
+            _ => false,
+        },
+        |on| {
+            let best = CLASSES[usize::from(!on.urgent)];
+            let mut all = vec![published(best)];
+            all.extend(THREADS[1..].iter().map(|n| format!("seqread/{n}/{}/{best}", COSTS[0])));
+            all.extend(
+                COSTS[1..].iter().map(|cost| format!("seqread/{}/{cost}/{best}", THREADS[0])),
+            );
+            all.extend(CLASSES[1..].iter().filter(|_| on.urgent).map(|class| published(class)));
+            all
+        },
+    ),
     quick: |parts, on| parts.join("/") == published(CLASSES[usize::from(!on.urgent)]),
     numbers: |job, _, on| {
         base(job, on);

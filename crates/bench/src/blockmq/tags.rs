@@ -6,21 +6,21 @@ use std::time::Duration;
 use corewise_blockmq::TagSet;
 use corewise_sync::{Condvar, Mutex, thread, time};
 
-use crate::bench::{Workload, count, variants};
+use crate::bench::{Cases, Workload, count, variants};
 use crate::blockmq::base;
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
 use crate::meter::{Allocations, Meter, between, percentiles};
 use crate::start::together;
+use crate::{BenchError, Job, Line};
 
 /// Submitters and tags: plenty of tags, then fewer than submitters.
 const TAGS: [(u32, u32); 7] = [(1, 128), (2, 128), (4, 128), (8, 128), (16, 128), (4, 2), (16, 4)];
 
 /// So many submitters on so many tags.
 pub(super) const WORKLOAD: Workload = Workload {
-    fits: |parts| matches!(parts, ["tags", submitters, depth] if count(submitters) && count(depth)),
-    cases: |_| TAGS.map(|(submitters, depth)| format!("tags/{submitters}/{depth}")).into(),
+    cases: Cases::Fit(
+        |parts| matches!(parts, ["tags", submitters, depth] if count(submitters) && count(depth)),
+        |_| TAGS.map(|(submitters, depth)| format!("tags/{submitters}/{depth}")).into(),
+    ),
     quick: |parts, _| parts[1] == "4",
     numbers: |job, _, on| {
         base(job, on);

@@ -7,18 +7,15 @@ use corewise_smp::Smp;
 use corewise_sync::{Completion, hint, time};
 use corewise_topology::{CpuSet, Machine};
 
-use crate::bench::{Workload, variants};
+use crate::bench::{Cases, Workload, variants};
 use crate::calls::{base, targets};
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
 use crate::meter::Meter;
 use crate::start::together;
+use crate::{BenchError, Job, Line};
 
 /// From one caller who doesn't wait, or from several at the same time who wait, each for its own.
 pub(super) const WORKLOAD: Workload = Workload {
-    fits: |parts| matches!(parts, ["load", "burst" | "waiters"]),
-    cases: |_| ["load/burst", "load/waiters"].map(str::to_owned).into(),
+    cases: Cases::These("load/burst load/waiters"),
     quick: |_, _| true,
     numbers: |job, _, on| {
         base(job, on);

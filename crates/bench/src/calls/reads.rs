@@ -10,18 +10,15 @@ use corewise_sync::epoch::ReadMostly;
 use corewise_sync::{fence, sys, thread, time};
 use corewise_topology::{CpuSet, Machine};
 
-use crate::bench::{NOT_SIMULATED, Workload, variants};
+use crate::bench::{Cases, NOT_SIMULATED, Workload, variants};
 use crate::calls::base;
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
 use crate::meter::{between, percentiles, sleep_exactly};
 use crate::start::alone;
+use crate::{BenchError, Job, Line};
 
 /// On Corewise's cell, the one of the arc-swap crate, a lock.
 pub(super) const WORKLOAD: Workload = Workload {
-    fits: |parts| parts == ["reads"],
-    cases: |_| vec!["reads".to_owned()],
+    cases: Cases::These("reads"),
     quick: |_, _| true,
     numbers: |job, _, on| {
         base(job, on);

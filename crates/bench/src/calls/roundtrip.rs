@@ -8,19 +8,16 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Parker, hint, sys, thread, time};
 use corewise_topology::{CpuSet, Machine};
 
-use crate::bench::{NOT_SIMULATED, Workload, count, variants};
+use crate::bench::{Cases, NOT_SIMULATED, Workload, count, variants};
 use crate::calls::eventfd::Eventfd;
 use crate::calls::{base, targets};
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
 use crate::meter::{Meter, between, percentiles, sleep_exactly};
 use crate::start::alone;
+use crate::{BenchError, Job, Line};
 
 /// Back to back; after a pause in which everybody goes to sleep; and so, while the called CPU has ordinary work.
 pub(super) const WORKLOAD: Workload = Workload {
-    fits: |parts| matches!(parts, ["roundtrip", "hot" | "cold" | "busy"]),
-    cases: |_| ["hot", "cold", "busy"].map(|pace| format!("roundtrip/{pace}")).into(),
+    cases: Cases::These("roundtrip/hot roundtrip/cold roundtrip/busy"),
     quick: |_, _| true,
     numbers: |job, parts, on| {
         base(job, on);
@@ -48,17 +45,19 @@ pub(super) const WORKLOAD: Workload = Workload {
 
 /// One call to so many CPUs; on a synthetic machine to threads that aren't pinned, more of them than there are CPUs.
 pub(super) const BROADCAST: Workload = Workload {
-    fits: |parts| match parts {
-        ["broadcast", cpus] | ["broadcast", "synthetic", cpus] => count(cpus),
-        _ => false,
-    },
-    cases: |on| {
-        let all = on.cpus.len();
-        // 1, 2, 4 and so on below all, and all.
-        let sizes = (0..).map(|n| 1 << n).take_while(|n| *n < all).chain([all]);
-        let synthetic = [2, 4, 8, 16, 32, 64].map(|cpus| format!("broadcast/synthetic/{cpus}"));
-        sizes.map(|cpus| format!("broadcast/{cpus}")).chain(synthetic).collect()
-    },
+    cases: Cases::Fit(
+        |parts| match parts {
+            ["broadcast", cpus] | ["broadcast", "synthetic", cpus] => count(cpus),
+            _ => false,
+        },
+        |on| {
+            let all = on.cpus.len();
+            // 1, 2, 4 and so on below all, and all.
+            let sizes = (0..).map(|n| 1 << n).take_while(|n| *n < all).chain([all]);
+            let synthetic = [2, 4, 8, 16, 32, 64].map(|cpus| format!("broadcast/synthetic/{cpus}"));
+            sizes.map(|cpus| format!("broadcast/{cpus}")).chain(synthetic).collect()
+        },
+    ),
     quick: |parts, on| parts[1] == on.cpus.len().to_string(),
     numbers: |job, _, on| {
         base(job, on);

@@ -19,7 +19,7 @@ mod system;
 mod wake;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use corewise_costs::{Costs, Distance, Figure, Matrix, Switch, Thread, Transfer, VERSION};
 use corewise_topology::{CpuSet, Machine};
@@ -174,13 +174,5 @@ fn matrix(cpus: &[u32], rallies: &pingpong::Rallies) -> Matrix {
         cpus: cpus.to_vec(),
         one_way_ns: rows(|rally| &rally.one_way),
         locked_ns: rows(|rally| &rally.locked),
-    }
-}
-
-/// A share of the time that there is: `full` of a full call, a fifth of it of a quick one.
-fn budget(effort: Effort, full: Duration) -> Duration {
-    match effort {
-        Effort::Full => full,
-        Effort::Quick => full / 5,
     }
 }

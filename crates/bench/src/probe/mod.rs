@@ -53,13 +53,11 @@ use std::time::Duration;
 use corewise_sync::time;
 use corewise_topology::{CpuSet, Machine};
 
-use crate::bench::{Bench, Workload, count, variants, worst};
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
+use crate::bench::{Bench, Cases, Workload, count, variants, worst};
 use crate::meter::{Meter, nanoseconds, thread_cpu};
 use crate::rounds::Series;
 use crate::stats::median;
+use crate::{BenchError, Job, Line};
 use before::{Second, Twice};
 use device::{Costs, Device, Pattern, oversleep};
 use ours::{Devices, How, Managed, Threads};
@@ -91,16 +89,19 @@ const BURNT_IN_ALL: Duration = Duration::from_millis(500);
 const MOST_THREADS: u32 = 100;
 
 const PROBES: Workload = Workload {
-    fits: |parts| match parts {
-        ["devices" | "overhead", devices] => count(devices),
-        _ => matches!(parts, ["sync" | "no_node", "3"]),
-    },
-    cases: |_| {
-        let devices = [3, 10, 30, 100, 300, 1_000, 3_000, 10_000].map(|n| format!("devices/{n}"));
-        let overhead = [100, 1_000, 10_000].map(|n| format!("overhead/{n}"));
-        let controls = ["sync/3", "no_node/3"].map(str::to_owned);
-        devices.into_iter().chain(overhead).chain(controls).collect()
-    },
+    cases: Cases::Fit(
+        |parts| match parts {
+            ["devices" | "overhead", devices] => count(devices),
+            _ => matches!(parts, ["sync" | "no_node", "3"]),
+        },
+        |_| {
+            let devices =
+                [3, 10, 30, 100, 300, 1_000, 3_000, 10_000].map(|n| format!("devices/{n}"));
+            let overhead = [100, 1_000, 10_000].map(|n| format!("overhead/{n}"));
+            let controls = ["sync/3", "no_node/3"].map(str::to_owned);
+            devices.into_iter().chain(overhead).chain(controls).collect()
+        },
+    ),
     // From the fewest devices to the most.
     quick: |parts, _| {
         matches!(parts, ["devices", "3" | "10" | "100" | "1000" | "10000"] | ["overhead", "10000"])

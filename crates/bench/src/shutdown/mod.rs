@@ -55,11 +55,9 @@ use std::time::Duration;
 use corewise_sync::time;
 use corewise_topology::Machine;
 
-use crate::bench::{Bench, Effort, Pairs, Ratio, Workload, count, variants, worst};
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
+use crate::bench::{Bench, Cases, Effort, Pairs, Ratio, Workload, count, variants, worst};
 use crate::meter::{Meter, nanoseconds, percentiles, sleep_exactly, threads};
+use crate::{BenchError, Job, Line};
 use pass::Pass;
 use web::Web;
 
@@ -112,16 +110,18 @@ const LOOK: &str = "5000";
 const QUICK_STEPS: u32 = 16_000;
 
 const WEBS: Workload = Workload {
-    fits: |parts| match parts {
-        ["azure", log] => matches!(*log, "serial" | "async"),
-        [shape, devices, slow] => {
-            let number = |part: &str| part.parse::<u32>().ok();
-            let fewer = number(slow).is_some_and(|slow| Some(slow) <= number(devices));
-            SHAPES.contains(shape) && count(devices) && fewer
-        }
-        _ => false,
-    },
-    cases: |_| all_webs(),
+    cases: Cases::Fit(
+        |parts| match parts {
+            ["azure", log] => matches!(*log, "serial" | "async"),
+            [shape, devices, slow] => {
+                let number = |part: &str| part.parse::<u32>().ok();
+                let fewer = number(slow).is_some_and(|slow| Some(slow) <= number(devices));
+                SHAPES.contains(shape) && count(devices) && fewer
+            }
+            _ => false,
+        },
+        |_| all_webs(),
+    ),
     quick: |parts, _| match parts {
         [shape, devices, "0"] => *devices == LOOK || *shape == "flat",
         [shape, devices, "2"] => *devices == "500" && *shape == "flat",

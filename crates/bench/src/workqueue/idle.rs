@@ -3,20 +3,17 @@
 use corewise_sync::{thread, time};
 use std::time::Duration;
 
-use crate::bench::Workload;
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
+use crate::bench::{Cases, Workload};
 use crate::meter::Meter;
 use crate::names::Place;
 use crate::workqueue::runtime::Spawn;
 use crate::workqueue::tiny::{Countdown, Tiny};
 use crate::workqueue::{base, before, corewise, own};
+use crate::{BenchError, Job, Line};
 
 /// Rest behind some work.
 pub(super) const WORKLOAD: Workload = Workload {
-    fits: |parts| parts == ["idle"],
-    cases: |_| vec!["idle".to_owned()],
+    cases: Cases::These("idle"),
     quick: |_, _| true,
     numbers: |job, _, on| {
         base(job, on);

@@ -2,19 +2,16 @@
 
 use corewise_sync::time;
 
-use crate::bench::Workload;
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
+use crate::bench::{Cases, Workload};
 use crate::meter::{Meter, between, percentiles};
 use crate::workqueue::runtime::Spawn;
 use crate::workqueue::tiny::{Countdown, Tiny};
 use crate::workqueue::{base, own, with_before};
+use crate::{BenchError, Job, Line};
 
 /// A million from one.
 pub(super) const WORKLOAD: Workload = Workload {
-    fits: |parts| parts == ["inside"],
-    cases: |_| vec!["inside".to_owned()],
+    cases: Cases::These("inside"),
     quick: |_, _| true,
     numbers: |job, _, on| {
         base(job, on);
@@ -26,8 +23,7 @@ pub(super) const WORKLOAD: Workload = Workload {
 
 /// A tree of them.
 pub(super) const FAN_OUT: Workload = Workload {
-    fits: |parts| parts == ["fan"],
-    cases: |_| vec!["fan".to_owned()],
+    cases: Cases::These("fan"),
     quick: |_, _| false,
     numbers: |job, _, on| {
         base(job, on);

@@ -17,19 +17,16 @@ use corewise_sync::time;
 use corewise_sync::Parker;
 use corewise_topology::{CpuSet, Machine};
 
-use crate::bench::Workload;
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
+use crate::bench::{Cases, Workload};
 use crate::meter::{Meter, between, percentiles};
 use crate::start::together;
 use crate::workqueue::runtime::{Signal, TakeBack};
 use crate::workqueue::{base, own, with_before, with_scopes};
+use crate::{BenchError, Job, Line};
 
 /// The kernel's test; `inline`: waiters may run their item themselves.
 pub(super) const WORKLOAD: Workload = Workload {
-    fits: |parts| matches!(parts, ["kernel_test"] | ["kernel_test", "inline"]),
-    cases: |_| vec!["kernel_test".to_owned(), "kernel_test/inline".to_owned()],
+    cases: Cases::These("kernel_test kernel_test/inline"),
     quick: |parts, _| parts.len() == 1,
     numbers: |job, _, on| {
         base(job, on);

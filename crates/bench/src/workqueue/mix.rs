@@ -7,20 +7,17 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 
-use crate::bench::Workload;
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
+use crate::bench::{Cases, Workload};
 use crate::meter::{Meter, between, percentiles, thread_cpu};
 use crate::rng::Rng;
 use crate::workqueue::runtime::Spawn;
 use crate::workqueue::tiny::Countdown;
 use crate::workqueue::{base, own, with_before};
+use crate::{BenchError, Job, Line};
 
 /// The load, in percent of what the workers could do if nobody made more of them; `hint`: the blocking items say so.
 pub(super) const WORKLOAD: Workload = Workload {
-    fits: |parts| matches!(parts, ["mix", "50" | "80"] | ["mix", "50" | "80", "hint"]),
-    cases: |_| ["50", "50/hint", "80", "80/hint"].map(|one| format!("mix/{one}")).into(),
+    cases: Cases::These("mix/50 mix/50/hint mix/80 mix/80/hint"),
     quick: |parts, _| parts == ["mix", "50"],
     numbers: |job, parts, on| {
         base(job, on);

@@ -117,11 +117,9 @@ use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::Idle;
 
 use crate::bench::{Bench, On, Variant};
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
 use crate::meter::{Allocations, Meter};
 use crate::names::Place;
+use crate::{BenchError, Job, Line};
 use before::LockedPools;
 use floor::Futex;
 use runtime::{Reuse, Signal, Spawn};

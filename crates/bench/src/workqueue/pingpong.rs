@@ -4,33 +4,26 @@ use corewise_sync::Parker;
 use corewise_sync::{thread, time};
 use corewise_topology::{AffinityScope, CpuSet, Machine};
 
-use crate::bench::{Variant, Workload};
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
+use crate::bench::{Cases, Variant, Workload};
 use crate::meter::{Meter, between, percentiles, sleep_exactly};
 use crate::names::Place;
 use crate::start::alone;
 use crate::workqueue::runtime::Signal;
 use crate::workqueue::{base, before, corewise, own, with_scopes};
-
-const PLACEMENTS: [&str; 3] = ["free", "same", "cross"];
-const GAPS: [(&str, u32); 3] = [("hot", 0), ("100us", 100), ("500us", 500)];
+use crate::{BenchError, Job, Line};
 
 /// Where the two are, and how long the client sleeps before each ping.
 pub(super) const WORKLOAD: Workload = Workload {
-    fits: |parts| {
-        matches!(parts, ["pingpong", "free" | "same" | "cross", "hot" | "100us" | "500us"])
-    },
-    cases: |_| {
-        let case = |place: &str| GAPS.map(|(gap, _)| format!("pingpong/{place}/{gap}"));
-        PLACEMENTS.iter().flat_map(|place| case(place)).collect()
-    },
+    cases: Cases::These(
+        "pingpong/free/hot pingpong/free/100us pingpong/free/500us \
+ pingpong/same/hot pingpong/same/100us pingpong/same/500us \
+ pingpong/cross/hot pingpong/cross/100us pingpong/cross/500us",
+    ),
     quick: |parts, _| parts[1..] == ["free", "hot"],
     numbers: |job, parts, on| {
         base(job, on);
-        let gap = GAPS.iter().find(|(name, _)| *name == parts[2]);
-        (job.producers, job.passes, job.gap_us) = (1, 1, gap.map_or(0, |(_, gap)| *gap));
+        (job.producers, job.passes) = (1, 1);
+        job.gap_us = parts[2].trim_end_matches("us").parse().unwrap_or(0);
         job.items = if job.gap_us == 0 { on.pick(20_000, 4_000) } else { on.pick(2_000, 400) };
         // The first CPU is where others' work lands most often: interrupts, for one.
         let (first, last) = (on.cpus.first(), on.cpus.last());

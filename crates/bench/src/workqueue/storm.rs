@@ -4,26 +4,17 @@ use corewise_sync::{thread, time};
 
 use corewise_sync::Mutex;
 
-use crate::bench::Workload;
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
+use crate::bench::{Cases, Workload};
 use crate::meter::Meter;
 use crate::start::together;
 use crate::workqueue::runtime::{Reuse, Runtime, Spawn};
 use crate::workqueue::tiny::{Countdown, Tiny};
 use crate::workqueue::{base, own, with_before};
+use crate::{BenchError, Job, Line};
 
 /// Two producers; `striped`: each one's items count on a line of their own.
 pub(super) const WORKLOAD: Workload = Workload {
-    fits: |parts| {
-        matches!(parts, ["storm", "reused" | "boxed"] | ["storm", "reused" | "boxed", "striped"])
-    },
-    cases: |_| {
-        ["reused", "boxed", "reused/striped", "boxed/striped"]
-            .map(|one| format!("storm/{one}"))
-            .into()
-    },
+    cases: Cases::These("storm/reused storm/boxed storm/reused/striped storm/boxed/striped"),
     quick: |parts, _| parts.len() == 2,
     numbers: |job, _, on| base(job, on),
     variants: |parts, on| with_before(on, parts.len() == 2, parts.len() == 2),
@@ -32,8 +23,7 @@ pub(super) const WORKLOAD: Workload = Workload {
 
 /// Four producers a CPU.
 pub(super) const OVERSUBSCRIBED: Workload = Workload {
-    fits: |parts| matches!(parts, ["oversubscribed", "reused" | "boxed"]),
-    cases: |_| ["reused", "boxed"].map(|one| format!("oversubscribed/{one}")).into(),
+    cases: Cases::These("oversubscribed/reused oversubscribed/boxed"),
     quick: |_, _| false,
     numbers: |job, _, on| {
         base(job, on);

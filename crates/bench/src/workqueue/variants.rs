@@ -4,11 +4,10 @@ use corewise_sync::Unparker;
 use corewise_topology::{AffinityScope, CpuSet, Machine};
 use corewise_workqueue::{Idle, Queued, Work, WorkerPools, Workqueue, blocking};
 
-use crate::error::BenchError;
-use crate::job::Job;
 use crate::names::Place;
 use crate::workqueue::runtime::{Reuse, Runtime, Signal, Spawn, TakeBack};
 use crate::workqueue::tiny::Tiny;
+use crate::{BenchError, Job};
 
 /// A workqueue on pools of its own, and their owner: dropping it shuts them down. Unbound and soft,
 /// but where it has one worker on one CPU.

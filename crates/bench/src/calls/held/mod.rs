@@ -21,14 +21,12 @@ use corewise_smp::Smp;
 use corewise_sync::{hint, thread, time};
 use corewise_topology::{CpuSet, Machine};
 
-use crate::bench::{Workload, variants};
+use crate::bench::{Cases, Workload, variants};
 use crate::calls::{base, priority, targets};
-use crate::error::BenchError;
-use crate::job::Job;
-use crate::line::Line;
 use crate::meter::{percentiles, sleep_exactly};
 use crate::rng::Rng;
 use crate::start::{Start, together};
+use crate::{BenchError, Job, Line};
 use core_hold::{Core, Ticker};
 
 /// How a core is held by a caller that waits, and wanted by a task that is urgent.
@@ -42,11 +40,13 @@ enum Way {
 
 /// The way is the best one that the process may use.
 pub(super) const WORKLOAD: Workload = Workload {
-    fits: |parts| matches!(parts, ["held_span", "priority" | "lock"]),
-    cases: |on| {
-        let way = if on.urgent && on.counted { "priority" } else { "lock" };
-        vec![format!("held_span/{way}")]
-    },
+    cases: Cases::Fit(
+        |parts| matches!(parts, ["held_span", "priority" | "lock"]),
+        |on| {
+            let way = if on.urgent && on.counted { "priority" } else { "lock" };
+            vec![format!("held_span/{way}")]
+        },
+    ),
     quick: |_, _| true,
     numbers: |job, _, on| base(job, on),
     variants: |_, _| variants(&["corewise", "before", "idle"], false),
@@ -84,12 +84,8 @@ const PAUSE_US: (u64, u64) = (2_000, 12_000);
 /// Windows come on time, for any owner of the CPU: they stand for hardware.
 const WINDOW_LEVEL: u8 = 60;
 
-/// What one of the threads has found.
-enum Found {
-    Waits(Vec<u64>),
-    Calls(u64),
-    Nothing,
-}
+/// What one of the threads has found: waits of an urgent task, and how many calls it made.
+type Found = (Vec<u64>, u64);
 
 fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Line, BenchError> {
     let smp = targets(machine)?;
@@ -109,14 +105,8 @@ fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Line, B
             _ => place.call(&smp, waiter),
         }
     })?;
-    let (mut waits, mut calls) = (Vec::new(), 0);
-    for found in found {
-        match found {
-            Found::Waits(mut more) => waits.append(&mut more),
-            Found::Calls(more) => calls += more,
-            Found::Nothing => {}
-        }
-    }
+    let calls: u64 = found.iter().map(|(_, calls)| calls).sum();
+    let mut waits: Vec<u64> = found.into_iter().flat_map(|(waits, _)| waits).collect();
     let mut line = job.line();
     percentiles(&mut line, "held", &mut waits, &[50.0, 99.0]);
     if let Some(&longest) = waits.last() {
@@ -175,7 +165,7 @@ impl Place<'_> {
                 interval_ends += interval;
             }
         }
-        Ok(Some(Found::Waits(waits)))
+        Ok(Some((waits, 0)))
     }
 
     /// Keeps the CPU's target from taking calls, now and then.
@@ -196,7 +186,7 @@ impl Place<'_> {
             let asleep = smp.call(self.cpu, move || thread::sleep(window));
             asleep.ok().and_then(|call| call.wait().ok()).ok_or(BenchError::WrongAnswer)?;
         }
-        Ok(Some(Found::Nothing))
+        Ok(Some(Found::default()))
     }
 
     /// The caller: how many calls it made.
@@ -242,7 +232,7 @@ impl Place<'_> {
             }
             calls += 1;
         }
-        Ok(Some(Found::Calls(calls)))
+        Ok(Some((Vec::new(), calls)))
     }
 }
 
