@@ -33,7 +33,7 @@ fn model(data: &[u8]) -> Expected {
     while let Some(head) = stream.get(at..at + REQUEST_LEN) {
         let head = head.try_into().expect("the slice has that length");
         let Ok(mut request) = Request::decode(head) else { break };
-        assert_eq!(request.encode(), *head, "what was decoded encodes to the same bytes");
+        assert_eq!(request.encode(), *head, "a decoded message encodes to the same bytes");
         let verdict = judge(&request, &limits);
         check(&request, verdict, &limits);
         if matches!(verdict, Verdict::Disconnect | Verdict::Hopeless) {

@@ -57,7 +57,7 @@ impl<F: FencePolicy> Bell<F> {
 
     /// Ask: true where the caller has to wake the thread, after a push. Any context.
     #[inline]
-    #[must_use = "nobody else wakes the thread"]
+    #[must_use = "the caller must wake the thread"]
     pub fn must_ring(&self) -> bool {
         F::implied(); // RingFence
         self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst)

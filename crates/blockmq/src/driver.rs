@@ -94,7 +94,7 @@ pub trait Driver: Send + Sync + 'static {
     /// caught, and counts as [`TimerReturn::ResetTimer`]. Not called before the dispatch that started the request is
     /// over. By default the request is logged, and goes on.
     fn timeout(&self, rq: &TimedOut<'_>) -> TimerReturn {
-        tracing::warn!("{rq}; the driver can't take it back");
+        tracing::warn!("{rq}; the driver cannot cancel it");
         TimerReturn::ResetTimer
     }
 

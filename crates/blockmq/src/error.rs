@@ -140,8 +140,8 @@ impl IoError {
 /// What a request is told that needs a worker where there are none any more.
 #[cold]
 pub(crate) fn workers_gone() -> IoError {
-    let why =
-        "it needs a worker, and the worker pools were shut down; drain block queues before that";
+    let why = "it needs a worker, but the worker pools were shut down; drain block queues before the \
+         pools";
     IoError::with(IoErrorKind::Gone, why)
 }
 
@@ -167,7 +167,7 @@ impl fmt::Display for IoError {
             }
             IoErrorKind::Cancelled => f.write_str("cancelled before it ran")?,
             IoErrorKind::TimedOut => f.write_str("the device didn't answer in time")?,
-            IoErrorKind::Gone => f.write_str("the device went away with the request unfinished")?,
+            IoErrorKind::Gone => f.write_str("the device was removed before the request ended")?,
         }
         if let Some(words) = self.words() {
             write!(f, ": {words}")?;

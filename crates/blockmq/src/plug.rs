@@ -42,7 +42,7 @@ per_thread! {
 ///     }
 /// }
 /// ```
-#[must_use = "what is held back is let go when the plug is dropped"]
+#[must_use = "the requests that are held back go on when the plug is dropped"]
 pub struct Plug {
     /// A plug is its thread's.
     not_send: PhantomData<*const ()>,

@@ -64,14 +64,20 @@ pub(crate) fn judge(g: &Geometry, op: Op, offset: u64, len: u64, flags: Flags) -
     }
     let block = u64::from(g.block_size);
     if !offset.is_multiple_of(block) || !len.is_multiple_of(block) {
-        return refuse(InvalidInput, format!("{}: not in whole blocks of {block} bytes", asked()));
+        return refuse(
+            InvalidInput,
+            format!("{}: it must consist of whole blocks of {block} bytes", asked()),
+        );
     }
     if matches!(op, Op::Read | Op::Write) && len > u64::from(g.max_transfer) {
-        return refuse(InvalidInput, format!("{}: at most {} at once", asked(), g.max_transfer));
+        return refuse(
+            InvalidInput,
+            format!("{}: the device takes at most {} at once", asked(), g.max_transfer),
+        );
     }
     if offset.checked_add(len).is_none_or(|end| end > g.size) {
         let kind = if matches!(op, Op::Write | Op::WriteZeroes) { NoSpace } else { OutOfRange };
-        return refuse(kind, format!("{} on a device of {} bytes", asked(), g.size));
+        return refuse(kind, format!("{}: the device has {} bytes", asked(), g.size));
     }
     if len == 0 { Verdict::Nothing } else { Verdict::Queue }
 }

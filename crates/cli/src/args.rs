@@ -22,21 +22,21 @@ const STYLES: Styles = Styles::styled()
 const EXAMPLES: &str = "\
 Examples:
   corewise up                       serve a few volumes from a temporary folder
-  corewise up disks.toml            serve those of a manifest
-  corewise topo                     CPUs, caches, nodes and pods of this machine
-  corewise dump                     what the pools and queues of a running up do
-  corewise mirror                   what the mirrors of a running up are at
-  corewise timeline dmesg.txt       what a kernel log says of probes and shutdowns
-  corewise bench workqueue --quick  which scope serves best on this machine
+  corewise up disks.toml            serve the volumes that a manifest declares
+  corewise topo                     show the CPUs, caches, nodes and pods of this machine
+  corewise dump                     show the pools, queues and disks of a running server
+  corewise mirror                   show the mirrors of a running server
+  corewise timeline dmesg.txt       find the slow probes and shutdowns in a kernel log
+  corewise bench workqueue --quick  find the best affinity scope for this machine
 
 Exit codes: 0 success, 1 failure, 2 wrong usage.";
 
 const TOPO_EXAMPLES: &str = "\
 Sources:
-  live               this machine, as this process may use it (the default)
+  live               this machine, with the CPUs that this process may use (the default)
   sysfs:DIR          a saved copy of /sys/devices/system
-  xml:FILE           an XML export of hwloc 2, as lstopo --of xml writes it
-  synthetic:'SPEC'   hwloc's description language, indexes= included
+  xml:FILE           an XML export of hwloc 2, written by 'lstopo --of xml'
+  synthetic:'SPEC'   a description in hwloc's synthetic format, including indexes=
 
 Examples:
   corewise topo
@@ -48,8 +48,8 @@ Examples:
   corewise topo --from sysfs:/tmp/other-machine";
 
 const UP_BEFORE: &str = "\
-Without a manifest a built-in one makes a memory volume, a stripe and a mirror over files in a
-temporary folder, which is removed at the end. A manifest of your own, in short:
+Without a manifest, the server uses a built-in one: a memory volume, and a stripe and a mirror over
+files in a temporary folder, which it removes at the end. A short manifest of your own:
 ";
 
 /// Also the first thing that somebody will paste, so a test brings it past the checks.
@@ -66,12 +66,12 @@ const UP_MANIFEST: &str = r#"
 "#;
 
 const UP_AFTER: &str = "
-docs/manifest.md describes all of it.
+docs/manifest.md describes every key.
 
-SIGINT, SIGTERM and --for stop the server: it accepts nobody any more, answers what is in flight,
-flushes, and shuts the devices down in dependency order. A second signal ends it at once. A device
-whose shutdown takes longer than 10s (its shutdown_timeout), or whose bring-up takes longer than its
-probe_timeout, is named, with those that wait for it; the others go on.
+SIGINT, SIGTERM and --for stop the server. It accepts no more clients, answers the requests in
+flight, flushes, and shuts the devices down in dependency order. A second signal ends it at once.
+The server reports a device that exceeds its probe_timeout or its shutdown_timeout (10s by default),
+and the devices that wait for it. All other devices go on.
 
 Examples:
   corewise up
@@ -80,12 +80,12 @@ Examples:
   corewise up disks.toml --state /var/lib/corewise --shutdown-timeout 1m --on-hang give-up
   corewise up disks.toml --socket /run/corewise.sock --tcp 10809
 
-Exit codes: 0 everything came up and went down in order, 1 something did not, 2 wrong usage.";
+Exit codes: 0 every device came up and went down in order, 1 a device did not, 2 wrong usage.";
 
 const DUMP_EXAMPLES: &str = "\
-Without --control and --pid it finds the one `corewise up` of this user that runs. The socket is in \
-$XDG_RUNTIME_DIR/corewise, or in corewise-UID in the folder of temporary files; `up --control` puts \
-it elsewhere. docs/control.md explains the columns, the JSON and the protocol.
+Without --control or --pid, the command asks the only running server of this user. A server's socket \
+is in $XDG_RUNTIME_DIR/corewise, or in corewise-UID in the folder for temporary files; `up --control` \
+moves it. docs/control.md explains the columns, the JSON and the protocol.
 
 Examples:
   corewise dump
@@ -94,13 +94,13 @@ Examples:
   corewise dump --monitor=500ms volumes
   corewise dump --monitor --rounds 10 --json
 
-Exit codes: 0 success, 1 failure (no server, or several, or it doesn't answer), 2 wrong usage.";
+Exit codes: 0 success, 1 failure (no server, several servers, or no answer), 2 wrong usage.";
 
 const MIRROR_EXAMPLES: &str = "\
-A part that failed, or that was missing when the mirror came up, is out: nothing is written there. Once \
-its disk is back it is taken back, and gets what was written meanwhile, and nothing else, while \
-clients go on. `retry` in the manifest has that tried by itself. The server is found as by \
-`corewise dump`.
+A part that failed, or that was missing when the mirror came up, is out: the mirror doesn't write to \
+it. Once its disk works again, --take-back resyncs it: the part gets the blocks that were written \
+meanwhile, and no others. Clients go on during a resync. With `retry` in the manifest the server \
+tries this by itself. The command finds the server as `corewise dump` does.
 
 Examples:
   corewise mirror
@@ -108,31 +108,31 @@ Examples:
   corewise mirror data --take-back=disk1 --wait
   corewise mirror --json | jq '.disks[].mirror.parts'
 
-Exit codes: 0 success, 1 failure (no server, nothing to take back, or, with --wait, a part that is
+Exit codes: 0 success, 1 failure (no server, no part to take back, or, with --wait, a part that is
 still out), 2 wrong usage.";
 
 const BENCH_EXAMPLES: &str = "\
 Benchmarks:
-  workqueue   every scope and shard size that differs on this machine, and the old design of one
-              locked list per cache; ends with advice on which scope to choose
-  calls       how long urgent tasks wait for their cores while others wait for calls, against the
-              old waiter that holds its core; round trips, against two threads that ping each other
-              through an eventfd; calls to many
-  probe       devices that burn and wait in their probes, from three to 10000: near their node,
-              against the old ways that place each probe twice, all on the node's first CPU or not
-  shutdown    how long webs of up to 50000 devices take to shut down, and a published machine, against
-              the plain loop, and the old design of a worker for each device that blocks
-  blockmq     sequential reads that eight threads complete, each of which runs its queue where
-              nothing is pending: with a fence, against the old lock there that sleeps; random reads
-              and writes on null, memory and a file in the folder for temporary files (TMPDIR), which
-              takes 1 GiB, against fio; tags; how long a quiesce and a freeze take under load, of one
-              queue and of many
+  workqueue   throughput and latency of work items at each scope and shard size that differs on this
+              machine, and of the old design with one locked list per cache; ends with advice on
+              the scope to choose
+  calls       how long an urgent task waits for its core while other threads wait for calls,
+              compared with the old design, in which a waiting thread holds its core; round trips,
+              compared with two threads that exchange eventfd messages; calls to many CPUs
+  probe       bring-up of 3 to 10000 devices that compute and wait in their probes, each near its
+              node, compared with older designs that place each probe twice or use one CPU per node
+  shutdown    shutdown of graphs of up to 50000 devices and of a published machine, compared with a
+              plain loop and with the old design that has a worker for each device that blocks
+  blockmq     sequential reads that eight threads complete, with a fence in the run path, compared
+              with the old lock that sleeps; random reads and writes on null, memory and a file,
+              compared with fio; tags; the duration of a quiesce and of a freeze under load. The
+              file takes 1 GiB in the folder for temporary files (TMPDIR)
 
-Every run is a process of its own. The runs of a round follow each other in random order, the first
-round doesn't count, and ratios are made of pairs of one round. The pages of docs/results say
-what each workload does. All workloads with all rounds take an hour, half of it for shutdown. Leave the
-machine alone meanwhile. As root, calls and blockmq give their threads real-time priorities; else in
-calls a core is a lock that stands for it.
+Each run is a process of its own. A round has one run of each variant, in random order. The first
+round doesn't count, and each ratio compares runs of the same round. The pages of docs/results
+describe each workload. All workloads with all rounds take an hour, half of it for shutdown. Leave the
+machine alone meanwhile. As root, calls and blockmq run their threads at real-time priorities.
+Without root, calls uses a lock in place of a core.
 
 Examples:
   corewise bench --quick
@@ -150,10 +150,10 @@ Examples:
 Exit codes: 0 success, 1 failure, 2 wrong usage.";
 
 const MACHINE_EXAMPLES: &str = "\
-Every thread is pinned to one CPU, with ordinary priority. A figure is a median; a tenth of the
-samples lies below p10, a tenth above p90. It takes less than a minute, and no privileges. Leave the
-machine alone meanwhile: the file says what else ran. docs/machine.md explains each key, how it is
-measured, and what it can't tell.
+Each thread is pinned to one CPU and has ordinary priority. A figure is a median; a tenth of the
+samples lies below p10 and a tenth above p90. The run takes less than a minute and needs no
+privileges. Leave the machine alone meanwhile: the file records other load. docs/machine.md explains
+each key, its method and its limits.
 
 Examples:
   corewise bench machine
@@ -167,7 +167,7 @@ fn up_help() -> String {
     [UP_BEFORE, UP_MANIFEST, UP_AFTER].concat()
 }
 
-/// Serve volumes from machines of many cores, and see what bringing them up and down costs.
+/// Serve block volumes on many-core machines, and inspect and measure these machines.
 #[derive(Debug, Parser)]
 #[command(name = "corewise", version, styles = STYLES, after_help = EXAMPLES)]
 #[command(max_term_width = 100)]
@@ -178,18 +178,18 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What is told on stderr beyond errors.
+/// The messages on stderr, beside errors.
 #[derive(Debug, Args)]
 pub(crate) struct Log {
-    /// Tell more on stderr: -v info, -vv debug, -vvv trace
+    /// Log more to stderr: -v info, -vv debug, -vvv trace
     #[arg(short, long, action = clap::ArgAction::Count, global = true, conflicts_with = "log", display_order = 900)]
     verbose: u8,
-    /// Tell on stderr what is at least this grave [default: warn]
+    /// Log to stderr at this level or above [default: warn]
     #[arg(long, value_name = "LEVEL", global = true, display_order = 901)]
     log: Option<Level>,
 }
 
-/// How grave a message is.
+/// The severity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Level {
     Off,
@@ -215,22 +215,22 @@ impl Log {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show CPUs, caches, nodes, and the pods that each affinity scope makes of them
+    /// Show the machine's CPUs, caches and nodes, and the pods of each affinity scope
     #[command(after_help = TOPO_EXAMPLES)]
     Topo(Topo),
-    /// Bring up the devices of a manifest in parallel and export them over NBD
+    /// Bring up the devices of a manifest in parallel, and export them over NBD
     #[command(after_help = up_help())]
     Up(Up),
-    /// Show the worker pools, queues and running work of a `corewise up`
+    /// Show the worker pools, queues, devices and disks of a running server
     #[command(after_help = DUMP_EXAMPLES)]
     Dump(Dump),
-    /// Show the mirrors of a `corewise up`, and take parts back that failed or were missing
+    /// Show the mirrors of a running server, and take back parts that failed or were missing
     #[command(after_help = MIRROR_EXAMPLES)]
     Mirror(Mirror),
-    /// Say what a kernel log tells of probes and shutdowns, and what would be faster
+    /// Analyse a kernel log: slow probes and shutdowns, and what would be faster
     #[command(after_help = timeline::EXAMPLES)]
     Timeline(timeline::Args),
-    /// Measure this machine, and say which scope serves it best
+    /// Benchmark the library on this machine, and advise on the affinity scope
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(Bench),
 }
@@ -238,19 +238,19 @@ pub(crate) enum Command {
 /// `corewise topo`.
 #[derive(Debug, Args)]
 pub(crate) struct Topo {
-    /// Which machine to show
+    /// The machine to show
     #[arg(long, value_name = "SOURCE", default_value = "live", value_parser = source)]
     pub(crate) from: Source,
-    /// How many cores a pod of scope cache_shard is to come closest to; at least 2 if there are
+    /// Target cores per cache_shard pod; a pod has at least 2 where its cache does
     #[arg(long, value_name = "N", default_value_t = DEFAULT_SHARD_SIZE)]
     pub(crate) shard_size: u32,
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
-    /// Draw the machine and its pods into FILE as a picture, and print no text; '-' is stdout
+    /// Draw the machine and its pods to FILE as SVG, and print no text; '-' is stdout
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub(crate) svg: Option<PathBuf>,
-    /// Whose pods the picture shows [default: cache_shard]
+    /// The affinity scope whose pods the picture shows [default: cache_shard]
     #[arg(long, value_name = "SCOPE", requires = "svg", value_parser = scope())]
     pub(crate) scope: Option<AffinityScope>,
 }
@@ -267,53 +267,53 @@ pub(crate) enum Source {
 /// `corewise up`.
 #[derive(Debug, Args)]
 pub(crate) struct Up {
-    /// TOML file that declares devices and exports; '-' reads it from stdin
+    /// TOML file that declares devices and exports; '-' is stdin
     pub(crate) manifest: Option<PathBuf>,
-    /// Stop after this long, such as 5s, 2m or 1h
+    /// Stop after this time, such as 5s, 2m or 1h
     #[arg(long = "for", value_name = "DURATION", value_parser = units::parse_duration)]
     pub(crate) duration: Option<Duration>,
-    /// Write both timelines, bring-up and shutdown, to FILE (.svg, .html, .json, .trace.json)
+    /// Write the timelines of bring-up and shutdown to FILE (.svg, .html, .json or .trace.json)
     #[arg(long, value_name = "FILE", value_parser = TimelineFile::parse)]
     pub(crate) timeline: Option<TimelineFile>,
-    /// Keep in this folder how long devices take to come up and to go down, so that those that take
-    /// long go first next time
+    /// Record in this folder how long devices take to come up and go down, and start the slow ones
+    /// first next time
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
-    /// How long the whole shutdown may take; what hangs then is named, and --on-hang goes for it
+    /// Deadline of the whole shutdown; devices that hang then are reported, and --on-hang applies
     #[arg(long, value_name = "DURATION", value_parser = units::parse_duration)]
     pub(crate) shutdown_timeout: Option<Duration>,
-    /// What to do once only devices that hang are left: wait for them, skip them (in a bring-up: as if
-    /// they had failed; in a shutdown: shut down what they use), or give up; these two end with exit
-    /// code 1 [default: wait]
+    /// What to do once only hanging devices are left [default: wait]. wait: go on waiting. skip: in a
+    /// bring-up, treat them as failed; in a shutdown, shut down the devices that they use. give-up:
+    /// stop. skip and give-up end with exit code 1
     #[arg(long, value_name = "POLICY", value_parser = hang_policy())]
     pub(crate) on_hang: Option<HangPolicy>,
-    /// Bring up what can be brought up, and say what can't
+    /// Serve the devices that come up, even if others fail
     #[arg(long)]
     pub(crate) keep_going: bool,
-    /// Listen on this Unix socket instead of the manifest's
+    /// Listen on this Unix socket, not on the manifest's
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// Listen on this TCP address instead of the manifest's; a port alone means 127.0.0.1
+    /// Listen on this TCP address, not on the manifest's; a port alone means 127.0.0.1
     #[arg(long, value_name = "ADDR", value_parser = manifest::tcp_address)]
     pub(crate) tcp: Option<String>,
-    /// Print one JSON object a line, one line an event
+    /// Print events as JSON, one object per line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Answer `corewise dump` on this Unix socket instead of the manifest's or the usual one
+    /// Answer `corewise dump` on this Unix socket, not on the manifest's or the usual one
     #[arg(long, value_name = "PATH", conflicts_with = "no_control")]
     pub(crate) control: Option<PathBuf>,
-    /// Have no control socket
+    /// Run without a control socket
     #[arg(long)]
     pub(crate) no_control: bool,
 }
 
-/// Which server is asked.
+/// The server to ask.
 #[derive(Debug, Args)]
 pub(crate) struct Which {
-    /// Ask the `up` that has its control socket there
+    /// Ask the server with this control socket
     #[arg(long, value_name = "PATH", conflicts_with = "pid")]
     pub(crate) control: Option<PathBuf>,
-    /// Ask the `up` with this process id
+    /// Ask the server with this process id
     #[arg(long, value_name = "PID")]
     pub(crate) pid: Option<u32>,
 }
@@ -321,9 +321,9 @@ pub(crate) struct Which {
 /// `corewise mirror`.
 #[derive(Debug, Args)]
 pub(crate) struct Mirror {
-    /// The mirror's device; without it all are shown
+    /// Name of the mirror's device [default: show all mirrors]
     pub(crate) name: Option<String>,
-    /// Try this part again, which failed or was missing, or all that are out
+    /// Take back this part, or, without PART, all parts that are out
     #[arg(
         long,
         value_name = "PART",
@@ -333,7 +333,7 @@ pub(crate) struct Mirror {
         requires = "name"
     )]
     pub(crate) take_back: Option<String>,
-    /// Wait until what was resynced is in sync, or out again
+    /// Wait until each part that is resynced is in sync, or out again
     #[arg(long, requires = "name")]
     pub(crate) wait: bool,
     #[command(flatten)]
@@ -346,14 +346,14 @@ pub(crate) struct Mirror {
 /// `corewise dump`.
 #[derive(Debug, Args)]
 pub(crate) struct Dump {
-    /// Only these queues; a '*' in a name stands for any letters
+    /// Names of the queues to show; '*' matches any letters [default: all]
     pub(crate) queues: Vec<String>,
     #[command(flatten)]
     pub(crate) server: Which,
-    /// Print one JSON document; with --monitor one a round, each on its line
+    /// Print one JSON document; with --monitor, one line of JSON per round
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show the queues' counters again and again, each INTERVAL [default: 1s], until Ctrl-C
+    /// Print the queues' counters every INTERVAL [default: 1s], until Ctrl-C
     #[arg(
         long,
         value_name = "INTERVAL",
@@ -363,7 +363,7 @@ pub(crate) struct Dump {
         value_parser = interval
     )]
     pub(crate) monitor: Option<Duration>,
-    /// Stop after so many rounds
+    /// Stop after N rounds
     #[arg(long, value_name = "N", requires = "monitor", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) rounds: Option<u64>,
 }
@@ -374,28 +374,29 @@ pub(crate) struct Dump {
 pub(crate) struct Bench {
     #[command(subcommand)]
     pub(crate) other: Option<BenchOther>,
-    /// Which benchmarks to run: workqueue, calls, probe, shutdown, blockmq [default: all there are]
+    /// The benchmarks to run: workqueue, calls, probe, shutdown, blockmq [default: all]
     #[arg(value_parser = benchmark)]
     pub(crate) names: Vec<&'static bench::Bench>,
-    /// Print the records as one JSON array
+    /// Print the measurements as one JSON array
     #[arg(long)]
     pub(crate) json: bool,
-    /// Be done within 50 seconds: shorter runs, and of fewer workloads
+    /// Finish within 50 seconds: shorter runs of fewer workloads
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Rounds that count [default: 10, of shutdown 3; with --quick 6, or what 50 seconds allow]
+    /// Number of rounds that count [default: 10, for shutdown 3; with --quick 6, or fewer if 50
+    /// seconds are too short]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) rounds: Option<u16>,
-    /// Only this workload, such as storm, storm/boxed or held_span; may be given again
+    /// Run only this workload, such as storm, storm/boxed or held_span; may be repeated
     #[arg(long, value_name = "WORKLOAD", value_parser = workload)]
     pub(crate) workload: Vec<String>,
-    /// Draw the run into FILE as one HTML page, with the advice and every figure
+    /// Write FILE, one HTML page with charts, the advice and every figure
     #[arg(long, value_name = "FILE.html")]
     pub(crate) report: Option<PathBuf>,
-    /// Show beside it what 'bench-peers NAME --out FILE' measured
+    /// Add the results of other runtimes, written by 'bench-peers NAME --out FILE'
     #[arg(long, value_name = "FILE.json", requires = "report")]
     pub(crate) peers: Option<PathBuf>,
-    /// Do one run, and print its line: how this program starts itself
+    /// Do one run, and print its line: the program starts itself so
     #[arg(long, value_name = "WORD", num_args = 1.., hide = true, exclusive = true)]
     pub(crate) run: Vec<String>,
 }
@@ -403,7 +404,8 @@ pub(crate) struct Bench {
 /// What `corewise bench` measures beside its benchmarks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchOther {
-    /// Measure what this machine costs: lines from CPU to CPU, wake-ups, switches, calls, the allocator
+    /// Measure the costs of this machine: cache lines between CPUs, wake-ups, switches, system calls,
+    /// the allocator
     #[command(after_help = MACHINE_EXAMPLES)]
     Machine(BenchMachine),
 }
@@ -411,19 +413,19 @@ pub(crate) enum BenchOther {
 /// `corewise bench machine`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchMachine {
-    /// Write the costs into FILE, as TOML; '-' is stdout, without the tables
+    /// Write the costs to FILE as TOML; '-' is stdout, without the tables
     #[arg(long, value_name = "FILE.toml")]
     pub(crate) out: Option<PathBuf>,
-    /// Print the costs as one JSON document, with the keys of the file
+    /// Print the costs as one JSON document, with the same keys
     #[arg(long)]
     pub(crate) json: bool,
-    /// Draw the line transfers by pair of CPUs into FILE as a picture
+    /// Draw the cost of a cache line between each two CPUs to FILE as SVG
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) svg: Option<PathBuf>,
-    /// Be done in ten seconds: fewer samples of each
+    /// Finish in ten seconds: fewer samples
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Only these CPUs, as a list such as 0-3,8 [default: all that this process may use]
+    /// Measure only these CPUs, such as 0-3,8 [default: all that this process may use]
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     pub(crate) cpus: Option<CpuSet>,
 }
@@ -437,7 +439,7 @@ fn benchmark(text: &str) -> Result<&'static bench::Bench, String> {
     let all = names.join(", ");
     Err(match suggest::closest(text, names) {
         Some(meant) => format!("did you mean '{meant}'?"),
-        None => format!("this version has no such benchmark; there are: {all}"),
+        None => format!("there is no such benchmark; choose from: {all}"),
     })
 }
 
@@ -474,7 +476,7 @@ fn workload(text: &str) -> Result<String, String> {
     }
     Err(match suggest::closest(text, workloads.iter().copied()) {
         Some(meant) => format!("did you mean '{meant}'?"),
-        None => format!("there are: {}", workloads.join(", ")),
+        None => format!("choose from: {}", workloads.join(", ")),
     })
 }
 
@@ -484,7 +486,10 @@ const SHORTEST: Duration = Duration::from_millis(10);
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = units::parse_duration(text)?;
     match interval < SHORTEST {
-        true => Err("a server answers at most a hundred times a second: 10ms is the least".into()),
+        true => {
+            Err("the interval must be at least 10ms: a server answers at most 100 times per second"
+                .into())
+        }
         false => Ok(interval),
     }
 }
@@ -556,7 +561,7 @@ mod tests {
         assert!(benchmark("workqueue").is_ok());
         assert_eq!(benchmark("workqeue"), Err("did you mean 'workqueue'?".to_string()));
         assert_eq!(benchmark("machin"), Err("did you mean 'machine'?".to_string()));
-        assert!(benchmark("nbd").unwrap_err().contains("there are: workqueue, calls"));
+        assert!(benchmark("nbd").unwrap_err().contains("choose from: workqueue, calls"));
         assert!(workload("held_span").is_ok() && workload("broadcast/4").is_ok());
         assert!(workload("storm").is_ok() && workload("storm/boxed").is_ok());
         assert_eq!(workload("strom"), Err("did you mean 'storm'?".to_string()));

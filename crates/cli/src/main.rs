@@ -54,6 +54,6 @@ fn main() -> ExitCode {
     };
     // A bug is a failure like any other: it has been told on stderr by now.
     exit::code(catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
-        Err(exit::Failure::new("this is a bug in corewise; please report the lines above"))
+        Err(exit::Failure::new("this is a bug in corewise; please report it with the lines above"))
     }))
 }

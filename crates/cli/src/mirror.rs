@@ -59,7 +59,9 @@ fn look(client: &mut Client, name: Option<&str>) -> Result<(Value, Vec<Disk>), F
         disks.retain(|disk| disk["name"] == name);
         if disks.is_empty() {
             let names = printable(&names.join(", "));
-            return Err(Failure::new(format!("no mirror is called '{name}'; there are: {names}")));
+            return Err(Failure::new(format!(
+                "there is no mirror '{name}'; the mirrors are: {names}"
+            )));
         }
     }
     let disks = serde_json::from_value(answer["disks"].clone())

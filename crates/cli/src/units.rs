@@ -28,7 +28,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "kb" | "mb" | "gb" | "tb" => {
             let letter = &unit[..1];
             return Err(format!(
-                "'{text}' can be read in two ways: write {number}{letter} (powers of 1024) or plain bytes"
+                "'{text}' is ambiguous: write {number}{letter} (powers of 1024) or plain bytes"
             ));
         }
         _ => return Err(format!("'{text}' has an unknown unit '{unit}': {example}")),
@@ -38,7 +38,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     number
         .checked_mul(1 << shift)
         .filter(|bytes| *bytes <= i64::MAX as u64)
-        .ok_or_else(|| format!("'{text}' is larger than the largest volume, 8 EiB"))
+        .ok_or_else(|| format!("'{text}' exceeds the largest volume, 8 EiB"))
 }
 
 /// Bytes in the largest unit that divides them: `64 MiB`, `1536 B`.
@@ -73,7 +73,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok()
         // A century: what is meant by more is "for ever", which is the default.
         .filter(|d| d.as_secs() < 100 * 366 * 86_400)
-        .ok_or_else(|| format!("'{text}' is too long: leave it out to mean for ever"))
+        .ok_or_else(|| format!("'{text}' is too long: leave it out for no limit"))
 }
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
             ("64 parsecs", "unknown unit 'parsecs'"),
             ("1.5G", "unknown unit"),
             ("99999999999999999999", "64 bits"),
-            ("9999999T", "larger than"),
+            ("9999999T", "exceeds"),
         ] {
             let message = parse_size(text).unwrap_err();
             assert!(message.contains(says), "{text}: {message}");

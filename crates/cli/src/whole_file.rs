@@ -72,7 +72,7 @@ fn named(path: &Path) -> Result<tempfile::NamedTempFile, String> {
     // The error's own words would name a file that nobody asked for.
     builder()
         .tempfile_in(folder(path))
-        .map_err(|error| format!("no file can be made in its folder: {}", error.kind()))
+        .map_err(|error| format!("cannot create a file in its folder: {}", error.kind()))
 }
 
 fn builder() -> tempfile::Builder<'static, 'static> {
@@ -107,7 +107,7 @@ mod tests {
         for path in ["/proc/x.svg", "/sys/x.svg"] {
             for failed in [check(Path::new(path)), write(Path::new(path), "x")] {
                 let why = failed.unwrap_err();
-                assert!(why.starts_with("no file can be made in its folder: "), "{why}");
+                assert!(why.starts_with("cannot create a file in its folder: "), "{why}");
                 assert!(!why.contains(".corewise"), "{why}");
             }
         }

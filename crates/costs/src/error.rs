@@ -29,8 +29,8 @@ impl fmt::Display for CostsError {
             CostsError::Toml(text) => f.write_str(text.trim_end()),
             CostsError::Version { found } => write!(
                 f,
-                "version = {found}: this program reads version {}; measure the machine again with \
-                 'corewise bench machine'",
+                "version = {found}, but this program reads version {}; measure the machine again \
+                 with 'corewise bench machine'",
                 crate::VERSION
             ),
             CostsError::Value { key, why } => write!(f, "{key}: {why}"),

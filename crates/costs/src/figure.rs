@@ -61,12 +61,12 @@ impl Figure {
         if let Some(wrong) =
             all.into_iter().flatten().find(|value| !value.is_finite() || *value < 0.0)
         {
-            return Err(format!("{wrong} is no cost: write a number from 0 up"));
+            return Err(format!("{wrong} is not a cost: write a number of at least 0"));
         }
         let all: Vec<f64> = all.into_iter().flatten().collect();
         match all.is_sorted() {
             true => Ok(self),
-            false => Err("the percentiles don't rise from p10 to p50, p90 and p99".to_owned()),
+            false => Err("the percentiles must rise from p10 to p50, p90 and p99".to_owned()),
         }
     }
 }
@@ -83,7 +83,7 @@ impl<'de> Visitor<'de> for NumberOrTable {
     type Value = Figure;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a number from 0 up, or { p10, p50, p90 }")
+        f.write_str("a number of at least 0, or { p10, p50, p90 }")
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Figure, E> {

@@ -58,18 +58,21 @@ impl Costs {
                     return Err(wrong(key, &why));
                 }
                 if rows.iter().flatten().any(|value| !value.is_finite() || *value < 0.0) {
-                    return Err(wrong(key, "a cost is a number from 0 up"));
+                    return Err(wrong(key, "a cost must be a number of at least 0"));
                 }
             }
         }
         if self.contended.iter().any(|one| one.cpus == 0) {
-            return Err(wrong("contended.cpus", "nobody writes: write 1 or more"));
+            return Err(wrong("contended.cpus", "no CPU writes: use 1 or more"));
         }
         if self.wake.iter().any(|one| !one.slept_us.is_finite() || one.slept_us < 0.0) {
-            return Err(wrong("wake.slept_us", "write a number of microseconds from 0 up"));
+            return Err(wrong("wake.slept_us", "write a number of microseconds, at least 0"));
         }
         if self.distance.contains_key(&crate::Distance::Same) {
-            return Err(wrong("distance.same", "no line is transferred there: see [line]"));
+            return Err(wrong(
+                "distance.same",
+                "no line is transferred at this distance: see [line]",
+            ));
         }
         Ok(())
     }

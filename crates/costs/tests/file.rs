@@ -95,21 +95,21 @@ fn an_error_says_which_key_is_wrong_and_where() {
     for (from, to, says) in [
         ("fence_ns = 7\n", "", &["line 3", "[line]", "missing field `fence_ns`"][..]),
         ("fence_ns", "fense_ns", &["unknown field `fense_ns`", "fence_ns", "line 9"]),
-        ("fence_ns = 7", "fence_ns = -7", &["fence_ns = -7", "-7 is no cost", "from 0 up"]),
-        ("fence_ns = 7", "fence_ns = nan", &["fence_ns = nan", "no cost"]),
+        ("fence_ns = 7", "fence_ns = -7", &["fence_ns = -7", "-7 is not a cost", "at least 0"]),
+        ("fence_ns = 7", "fence_ns = nan", &["fence_ns = nan", "not a cost"]),
         (
             "fence_ns = 7",
             "fence_ns = \"7\"",
-            &["fence_ns", "a number from 0 up, or { p10, p50, p90 }"],
+            &["fence_ns", "a number of at least 0, or { p10, p50, p90 }"],
         ),
         ("fence_ns = 7", "fence_ns = { p10 = 1 }", &["fence_ns", "missing field `p50`"]),
         ("fence_ns = 7", "fence_ns = { p50 = 1, p95 = 2 }", &["unknown field `p95`"]),
-        ("{ p10 = 60, p50", "{ p10 = 66, p50", &["one_way_ns", "don't rise"]),
+        ("{ p10 = 60, p50", "{ p10 = 66, p50", &["one_way_ns", "must rise"]),
         ("[distance.cache]", "[distance.cash]", &["unknown variant `cash`", "numa"]),
         ("[distance.cache]", "[distance.same]", &["distance.same", "see [line]"]),
         ("target = \"idle\"", "target = \"lazy\"", &["unknown variant `lazy`", "busy"]),
         ("[call]", "[calls]", &["unknown field `calls`", "`call`"]),
-        ("cpus = 2", "cpus = 0", &["contended.cpus", "write 1 or more"]),
+        ("cpus = 2", "cpus = 0", &["contended.cpus", "use 1 or more"]),
         ("slept_us = 20", "slept_us = -20", &["wake.slept_us"]),
         ("version = 1", "version = 2\nnew = true", &["version = 2", "reads version 1"]),
         ("version = 1\n", "", &["missing field `version`"]),
@@ -126,7 +126,7 @@ fn an_error_says_which_key_is_wrong_and_where() {
     assert!(error.contains("matrix.one_way_ns") && error.contains("2 rows of 2"), "{error}");
     let matrix = matrix.replace("[1]]", "[-1, 0]]");
     let error = Costs::read(&format!("{EXAMPLE}{matrix}")).unwrap_err().to_string();
-    assert!(error.contains("matrix.one_way_ns") && error.contains("from 0 up"), "{error}");
+    assert!(error.contains("matrix.one_way_ns") && error.contains("at least 0"), "{error}");
 }
 
 #[test]

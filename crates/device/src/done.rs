@@ -42,8 +42,8 @@ impl Drop for ProbeDone {
     fn drop(&mut self) {
         if let Some(tell) = self.tell.take() {
             tell(Err(ProbeError::failed(
-                "its driver dropped the probe's completion without saying how the probe ended; \
-                 finish it on every way out",
+                "its driver dropped the probe's completion without a result; finish it on every \
+                 path",
             )));
         }
     }

@@ -169,7 +169,7 @@ impl<'a> ProbeContext<'a> {
     /// `driver_deferred_probe_check_state`.
     pub fn defer(&self, reason: impl fmt::Display) -> ProbeError {
         if self.hopeless {
-            ProbeError::failed(format!("{reason} (it was waited for until the deferral timeout)"))
+            ProbeError::failed(format!("{reason} (until the deferral timeout)"))
         } else {
             ProbeError::defer(reason)
         }
@@ -215,12 +215,13 @@ impl<'a> ProbeContext<'a> {
         let Some((_, bound)) = self.needs.iter().find(|(n, _)| n == name) else {
             if self.decl.needs().any(|n| n == name) {
                 return Err(ProbeError::failed(format!(
-                    "its supplier \"{name}\" is not up; this device goes on without it, or fails"
+                    "its supplier \"{name}\" is not up; handle that in the driver, or return this \
+                     error"
                 )));
             }
             return Err(ProbeError::failed(format!(
-                "it uses \"{name}\", which it doesn't declare as its parent or supplier; \
-                 declare it, so that it is bound first"
+                "it uses \"{name}\" without declaring it as parent or supplier; declare it, so \
+                 that it is bound first"
             )));
         };
         downcast(bound.clone()).ok_or_else(|| {
@@ -324,8 +325,8 @@ impl ProbeError {
 
     pub(crate) fn timed_out(after: std::time::Duration) -> ProbeError {
         let message = format!(
-            "its probe was not over after {after:.3?}, and was not waited for; raise its timeout, or \
-             find out what it waits for"
+            "its probe did not end within {after:.3?}, and the bring-up went on; raise its \
+             timeout, or find out what it waits for"
         );
         ProbeError { kind: ProbeErrorKind::TimedOut, message }
     }
@@ -378,8 +379,8 @@ impl ShutdownError {
 
     pub(crate) fn dropped() -> ShutdownError {
         ShutdownError::new(
-            "the completion handle of its shutdown was dropped, so nobody knows whether it is done; \
-             finish it on every way out",
+            "the completion handle of its shutdown was dropped without a result; finish it on \
+             every path",
         )
     }
 }

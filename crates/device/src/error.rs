@@ -50,11 +50,12 @@ impl fmt::Display for Error {
                 Ok(())
             }
             Error::ShuttingDown => f.write_str(
-                "devices are being shut down or are down already, none can be brought up or shut \
-                 down again; make a new device manager",
+                "the devices are down, or are being shut down; make a new device manager to bring \
+                 up devices again",
             ),
             Error::Busy => f.write_str(
-                "another bring-up is in progress; wait for it, or hand it all devices at once",
+                "another bring-up is in progress; wait for its end, or bring up all devices \
+                 together",
             ),
             Error::DuplicateDriver(name) => {
                 write!(f, "a driver named \"{name}\" is registered already; choose another name")
@@ -66,23 +67,24 @@ impl fmt::Display for Error {
                 )
             }
             Error::NoSuchDevice(name) => {
-                write!(f, "there is no device named \"{name}\"; add it, or correct the name")
+                write!(f, "there is no device \"{name}\"; add it, or correct the name")
             }
             Error::NotUp(name) => write!(
                 f,
-                "device \"{name}\" is not up, and a device that is up can't be linked to it; bind \
+                "device \"{name}\" is not up, so a device that is up cannot depend on it; bind \
                  \"{name}\" first, or unbind the other"
             ),
             Error::LinkToParent { device, parent } => write!(
                 f,
-                "\"{parent}\" is the parent of \"{device}\", and that can't be taken away; remove \
+                "\"{parent}\" is the parent of \"{device}\", and a device keeps its parent; remove \
                  \"{device}\", and add it with another parent"
             ),
             Error::InsideProbe => f.write_str(
-                "a driver, callback or observer of this device manager asked for something that waits \
-                 for devices, perhaps for itself; do it from another thread, or afterwards",
+                "a driver, callback or observer of this device manager called a function that \
+                 waits for devices, and so perhaps for itself; call it from another thread, or \
+                 later",
             ),
-            Error::Queue(error) => write!(f, "no queue for device work: {error}"),
+            Error::Queue(error) => write!(f, "cannot create the queue for device work: {error}"),
         }
     }
 }

@@ -57,8 +57,10 @@ impl History {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Default::default(),
             Err(error) => {
-                let damage =
-                    format!("{} can't be read ({error}); nothing is known", file.display());
+                let damage = format!(
+                    "cannot read {} ({error}); the run starts without a history",
+                    file.display()
+                );
                 return (History::new(), Some(damage));
             }
         };
@@ -66,7 +68,7 @@ impl History {
             Ok(history) => (history, None),
             Err(error) => {
                 let damage = format!(
-                    "{} is damaged ({error}); nothing is known, and it will be replaced",
+                    "{} is damaged ({error}); the run starts without a history, and replaces it",
                     file.display()
                 );
                 (History::new(), Some(damage))
@@ -82,8 +84,7 @@ impl History {
     /// What the system says; the old file is as it was.
     pub fn save(&self, folder: &Path) -> io::Result<()> {
         let said = |error: io::Error| {
-            let said =
-                format!("the device history in {} can't be saved: {error}", folder.display());
+            let said = format!("cannot save the device history in {}: {error}", folder.display());
             io::Error::new(error.kind(), said)
         };
         self.write(folder).map_err(said)
@@ -244,6 +245,6 @@ mod tests {
         let file = folder.path().join("a file");
         fs::write(&file, "").unwrap();
         let error = History::new().save(&file).unwrap_err().to_string();
-        assert!(error.contains("a file") && error.contains("can't be saved"), "{error}");
+        assert!(error.contains("a file") && error.contains("cannot save"), "{error}");
     }
 }

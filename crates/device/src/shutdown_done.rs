@@ -82,7 +82,7 @@ impl ShutdownDone {
                     Some(Failure::Dropped) => Err(ShutdownError::dropped()),
                 };
                 if let Err(panic) = caught(|| tell(result)) {
-                    tracing::error!(panic, "what was told of a shutdown's end panicked");
+                    tracing::error!(panic, "the callback at the end of a shutdown panicked");
                 }
             }
             None => {}

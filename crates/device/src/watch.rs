@@ -87,7 +87,7 @@ impl Shared {
     fn run(&self) {
         loop {
             if let Err(error) = self.timer.wait() {
-                tracing::error!(%error, "the timer of the device watch can't be read");
+                tracing::error!(%error, "cannot read the timer of the device watch");
                 return;
             }
             let watched = {
@@ -100,7 +100,7 @@ impl Shared {
             let Some(watched) = watched else { continue };
             let look = AssertUnwindSafe(|| watched.look());
             let next = catch_unwind(look).unwrap_or_else(|payload| {
-                tracing::error!("a look at what runs panicked");
+                tracing::error!("a check of the running callbacks panicked");
                 std::mem::forget(payload);
                 None
             });
@@ -108,7 +108,7 @@ impl Shared {
             if let (Some(next), true) = (next, state.watched.is_some())
                 && let Err(error) = self.timer.set(next)
             {
-                tracing::error!(%error, "the timer of the device watch can't be set");
+                tracing::error!(%error, "cannot set the timer of the device watch");
             }
         }
     }

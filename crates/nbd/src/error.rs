@@ -76,11 +76,11 @@ impl fmt::Display for Error {
                 "{} exists and is not a socket: remove it, or choose another path",
                 path.display()
             ),
-            Error::Listen { address, source } => write!(f, "can't listen on {address}: {source}"),
-            Error::Resource { what, source } => write!(f, "can't get {what}: {source}"),
+            Error::Listen { address, source } => write!(f, "cannot listen on {address}: {source}"),
+            Error::Resource { what, source } => write!(f, "cannot get {what}: {source}"),
             Error::ShuttingDown => f.write_str("the server is shutting down"),
             Error::TooManyConnections { limit } => {
-                write!(f, "all {limit} connections that are allowed are in use")
+                write!(f, "all {limit} allowed connections are in use")
             }
         }
     }

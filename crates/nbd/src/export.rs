@@ -47,7 +47,7 @@ impl Drop for Lines {
     fn drop(&mut self) {
         let left_out = self.errors.take_left_out();
         if left_out != 0 {
-            tell(|| tracing::warn!(export = self.export, left_out, "clients got more errors"));
+            tell(|| tracing::warn!(export = self.export, left_out, "more client errors"));
         }
     }
 }

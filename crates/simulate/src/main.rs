@@ -155,9 +155,7 @@ fn simulate(what: &What) -> Result<(), String> {
     let numbers = numbers.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?)));
     let changes: Vec<String> = numbers.chain(what.words.iter().cloned()).collect();
     if what.workload.is_empty() && what.words.is_empty() {
-        return Err(
-            "what shall run? Say '--workload storm', or another one that --help lists".into()
-        );
+        return Err("no workload: add '--workload storm', or another one that --help lists".into());
     }
     if what.workload.is_empty() {
         return one(what, machine, costs, &what.words);

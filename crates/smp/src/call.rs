@@ -109,7 +109,7 @@ impl<R> Future for Call<R> {
                 return Poll::Pending;
             }
         }
-        Poll::Ready(call.take().expect("a call was polled after it had been ready"))
+        Poll::Ready(call.take().expect("a call was polled after it had returned its answer"))
     }
 }
 

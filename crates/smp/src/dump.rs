@@ -233,7 +233,7 @@ impl fmt::Display for Dump {
             }
         }
         if !self.stalls.is_empty() {
-            writeln!(f, "Waits that took long, the last {}", self.stalls.len())?;
+            writeln!(f, "Long waits, the last {}", self.stalls.len())?;
         }
         for stall in &self.stalls {
             writeln!(f, "  {}", stall.to_string().replace('\n', "\n  "))?;

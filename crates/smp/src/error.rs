@@ -91,14 +91,14 @@ impl<F> fmt::Display for CallError<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CallError::NotOnline { cpu, .. } => {
-                write!(f, "CPU {cpu} was called, but is not online for calls: choose another CPU")
+                write!(f, "CPU {cpu} is not online for calls: call another CPU")
             }
-            CallError::NoneOnline { .. } => f.write_str(
-                "any CPU of a set was called, but none of it is online for calls: choose other CPUs",
+            CallError::NoneOnline { .. } => {
+                f.write_str("no CPU of the set is online for calls: call another set")
+            }
+            CallError::ShuttingDown { .. } => f.write_str(
+                "the call targets are shut down, or are shutting down: make a new Smp to call",
             ),
-            CallError::ShuttingDown { .. } => {
-                f.write_str("the call targets are shutting down and accept no more calls")
-            }
         }
     }
 }
@@ -139,7 +139,10 @@ impl fmt::Display for CallFailed {
                 write!(f, "the function called on CPU {cpu} panicked: {}", panic.message())
             }
             CallFailed::NotOnline { cpu } => {
-                write!(f, "CPU {cpu} left before the function ran: nobody steps its call target")
+                write!(
+                    f,
+                    "CPU {cpu} left before the function ran: its call target is no longer stepped"
+                )
             }
         }
     }
@@ -207,19 +210,19 @@ impl fmt::Display for StartError {
         let cpu = self.cpu;
         match &self.kind {
             StartErrorKind::UnknownCpu => {
-                write!(f, "CPU {cpu} can't take calls: the machine's topology has no such CPU")
+                write!(f, "CPU {cpu} cannot take calls: the machine's topology has no such CPU")
             }
             StartErrorKind::ShuttingDown => {
-                write!(f, "CPU {cpu} can't take calls: the call targets are shut down")
+                write!(f, "CPU {cpu} cannot take calls: the call targets are shut down")
             }
             StartErrorKind::Abandoned => {
-                write!(f, "CPU {cpu} can't take calls: its CallTarget was dropped")
+                write!(f, "CPU {cpu} cannot take calls: its CallTarget was dropped")
             }
             StartErrorKind::Spawn(error) => {
-                write!(f, "no thread for the call target of CPU {cpu}: {error}")
+                write!(f, "cannot start the thread for the call target of CPU {cpu}: {error}")
             }
             StartErrorKind::Pin(error) => {
-                write!(f, "the call target of CPU {cpu} can't be pinned there: {error}")
+                write!(f, "cannot pin the call target of CPU {cpu} to its CPU: {error}")
             }
         }
     }

@@ -88,7 +88,7 @@ pub(crate) fn how_to_permit(wanted: Priority) -> String {
                  (`ulimit -e {limit}`; in a systemd unit `LimitNICE={limit}`)"
             )
         }
-        Priority::Plain => String::from("nothing is needed for the ordinary one"),
+        Priority::Plain => String::from("the ordinary priority needs no permission"),
     }
 }
 

@@ -76,8 +76,8 @@ impl Shared {
         }
         tracing::info!(
             %wanted, %granted,
-            "call targets run at a lower priority than was asked for, so calls to busy CPUs may take \
-             longer; to permit it, {}",
+            "call targets run at a lower priority than requested, so calls to busy CPUs may take \
+             longer; to permit the priority, {}",
             priority::how_to_permit(wanted)
         );
     }

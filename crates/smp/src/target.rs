@@ -135,7 +135,7 @@ impl Target {
     /// Its own drop might panic again, outside of any catch: better leaked.
     fn leak_panic(&self, payload: Box<dyn Any + Send>) {
         mem::forget(payload);
-        quietly(|| tracing::error!(cpu = self.cpu, "dropping or waking after a call panicked"));
+        quietly(|| tracing::error!(cpu = self.cpu, "a drop or a wake-up after a call panicked"));
     }
 
     /// Whether the calling thread is running this target's handlers just now.
@@ -382,8 +382,9 @@ impl CallTarget {
         quietly(|| {
             tracing::warn!(
                 cpu = self.target.cpu,
-                "the process may no longer use this CPU: it is offline for calls from now on, and those that it \
-                 had accepted run elsewhere; `Smp::follow_machine` or `Smp::cpu_online` takes it in again"
+                "the process may no longer use this CPU: the CPU is offline for calls from now on, \
+                 and its accepted calls run elsewhere; `Smp::follow_machine` or `Smp::cpu_online` \
+                 brings it back"
             );
         });
     }

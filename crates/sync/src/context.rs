@@ -65,7 +65,7 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} may block, inside the atomic section {}", self.blocked, self.section)
+        write!(f, "{} may block inside the atomic section {}", self.blocked, self.section)
     }
 }
 
@@ -371,7 +371,7 @@ impl fmt::Display for Leak {
             (Some(section), 0) => write!(f, "the atomic section '{section}' was not left"),
             (None, 0) => f.write_str("an atomic section around it was ended"),
             (Some(section), n) => {
-                write!(f, "the atomic section '{section}' was not left, nor {n} blocking regions")
+                write!(f, "the atomic section '{section}' and {n} blocking regions were not left")
             }
             (None, n) => write!(f, "{n} blocking regions were not left"),
         }

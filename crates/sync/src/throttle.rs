@@ -35,7 +35,7 @@ impl Throttle {
     }
 
     /// Whether this one is to be told; and how many were left out since the last one that was. Any context.
-    #[must_use = "who tells it anyway needn't ask"]
+    #[must_use = "a caller that tells it anyway needn't ask"]
     pub fn admit(&self) -> Option<u64> {
         let now = Stamp::coarse();
         self.count.lock().admit(now)

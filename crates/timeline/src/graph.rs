@@ -184,7 +184,7 @@ fn words(line: &str) -> Result<Vec<Word>, &'static str> {
     let mut rest = line.trim();
     while !rest.is_empty() && !rest.starts_with('#') {
         if let Some(inside) = rest.strip_prefix('"') {
-            let (text, behind) = inside.split_once('"').ok_or("a quote has no end")?;
+            let (text, behind) = inside.split_once('"').ok_or("a quote is not closed")?;
             let colon = behind.starts_with(':');
             words.push(Word { text: text.to_owned(), quoted: true, colon });
             rest = behind.strip_prefix(':').unwrap_or(behind);

@@ -128,10 +128,7 @@ fn head(out: &mut String, t: &Timeline, name: &str) {
         entry("ok critical", "on the critical path".into());
     }
     if t.spans().iter().any(|span| !span.took().is_exact()) {
-        entry(
-            "ok maybe",
-            "may have been over (≤ at most, ≥ at least, ~ about, ? not known)".into(),
-        );
+        entry("ok maybe", "may have ended (≤ at most, ≥ at least, ~ about, ? not known)".into());
     }
 }
 
@@ -456,7 +453,7 @@ fn tooltip(span: &Span, critical: bool) -> String {
     place.extend(span.cpu.map(|cpu| format!("CPU {cpu}")));
     place.extend(span.node.map(|node| format!("asked for node {node}")));
     if span.asynchronous {
-        place.push("beside who started it".into());
+        place.push("beside the span that started it".into());
     }
     if !place.is_empty() {
         lines.push(place.join(", "));

@@ -61,7 +61,7 @@ impl FromStr for CpuSet {
 
 fn parse_item(item: &str) -> Result<(u32, u32), String> {
     if item.is_empty() {
-        return Err("nothing stands between two commas; write a number or a range".into());
+        return Err("nothing between two commas; write a number or a range".into());
     }
     if item.contains([':', '/']) {
         return Err("strides are not supported; write the numbers or ranges out".into());
@@ -86,7 +86,7 @@ fn parse_cpu(text: &str) -> Result<u32, String> {
     }
     match text.parse() {
         Ok(cpu) if cpu <= CpuSet::MAX_CPU => Ok(cpu),
-        _ => Err(format!("CPU numbers end at {}", CpuSet::MAX_CPU)),
+        _ => Err(format!("the highest CPU number is {}", CpuSet::MAX_CPU)),
     }
 }
 
@@ -117,7 +117,7 @@ impl CpuSet {
             for bit in (0..u32::BITS).filter(|bit| bits & (1 << bit) != 0) {
                 let cpu = index as u64 * u64::from(u32::BITS) + u64::from(bit);
                 if cpu > u64::from(CpuSet::MAX_CPU) {
-                    return Err(wrong(format!("CPU numbers end at {}", CpuSet::MAX_CPU)));
+                    return Err(wrong(format!("the highest CPU number is {}", CpuSet::MAX_CPU)));
                 }
                 set.insert(cpu as u32);
             }
@@ -159,8 +159,8 @@ mod tests {
             ("-1", "-1", 1, "expected a CPU number"),
             ("+1", "+1", 1, "expected a CPU number"),
             ("0-7:2", "0-7:2", 1, "strides"),
-            ("0,8192", "8192", 3, "end at 8191"),
-            ("0-99999999999999999999", "0-99999999999999999999", 1, "end at 8191"),
+            ("0,8192", "8192", 3, "highest CPU number is 8191"),
+            ("0-99999999999999999999", "0-99999999999999999999", 1, "highest CPU number is 8191"),
             ("ä,1", "ä", 1, "expected"),
             ("0,ä,y", "ä", 3, "expected"),
         ] {

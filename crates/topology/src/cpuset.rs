@@ -51,7 +51,7 @@ impl CpuSet {
     /// # Panics
     /// If `cpu` is above [`CpuSet::MAX_CPU`].
     pub fn insert(&mut self, cpu: u32) -> bool {
-        assert!(cpu <= Self::MAX_CPU, "CPU {cpu} is above the highest, {}", Self::MAX_CPU);
+        assert!(cpu <= Self::MAX_CPU, "CPU {cpu} exceeds the highest number, {}", Self::MAX_CPU);
         let (word, bit) = place(cpu);
         if self.words.len() <= word {
             self.words.grow(word + 1);

@@ -118,8 +118,7 @@ impl fmt::Display for TopologyError {
             ),
             Self::Scope { found } => write!(
                 f,
-                "affinity scope '{found}' is not known: use one of cpu, smt, cache, cache_shard, \
-                 numa, system"
+                "unknown affinity scope '{found}': use cpu, smt, cache, cache_shard, numa or system"
             ),
             Self::Read { path, error } => write!(f, "cannot read {}: {error}", path.display()),
             Self::Content { path, found, reason } => {
@@ -130,7 +129,7 @@ impl fmt::Display for TopologyError {
             }
             Self::NotSysfs { path } => write!(
                 f,
-                "{} is not a sysfs tree: expected a folder that holds sys/devices/system/cpu, \
+                "{} is not a sysfs tree: expected a folder with sys/devices/system/cpu, \
                  devices/system/cpu or cpu",
                 path.display()
             ),
@@ -139,15 +138,19 @@ impl fmt::Display for TopologyError {
                 write!(f, "CPU {cpu} does not exist in this topology; it has CPUs {known}")
             }
             Self::LastCpu { cpus } => {
-                write!(f, "without CPUs {cpus} no usable CPU would remain; bring another one first")
+                write!(
+                    f,
+                    "without CPUs {cpus} no usable CPU would remain; bring another CPU online \
+                     first"
+                )
             }
             Self::Pin { cpus, error } => {
                 write!(f, "cannot pin the thread to CPUs '{cpus}': {error}")
             }
             Self::Watch { doing, error } => write!(
                 f,
-                "cannot watch the machine for changes: {doing} failed: {error}; it still follows \
-                 when it is asked to (Machine::refresh)"
+                "cannot watch the machine for changes: {doing} failed: {error}; call \
+                 Machine::refresh after a change"
             ),
         }
     }

@@ -85,9 +85,8 @@ impl Machine {
             Ok((_, change)) => Ok(change),
             Err(_) => Err(TopologyError::NoCpu {
                 reason: format!(
-                    "the machine was made with CPUs {}, and now none of them is both online and \
-                     allowed ({said}); a process that was moved to other CPUs has to be started \
-                     again",
+                    "the machine was made with CPUs {}, and none of them is online and allowed now \
+                     ({said}); restart a process that was moved to other CPUs",
                     topology.allowed()
                 ),
             }),

@@ -56,7 +56,7 @@ pub(crate) fn numbers(
     };
     let numbers: Vec<u32> = (0..total).map(number).collect();
     if !distinct(&numbers) {
-        let reason = "two objects get the same number; the steps don't fit the levels";
+        let reason = "two objects get the same number: the steps don't fit the levels";
         return Err(Wrong { at: 0..text.len(), reason: reason.into() });
     }
     Ok(numbers)
@@ -74,18 +74,16 @@ fn list(text: &str, total: u64) -> Result<Vec<u32>, Wrong> {
     for (at, item) in pieces(text, ',') {
         let wrong = |reason: String| Wrong { at: at.clone(), reason };
         if numbers.len() as u64 == total {
-            return Err(wrong(format!("there are {total} objects to number, and more numbers")));
+            return Err(wrong(format!("there are more numbers than the {total} objects")));
         }
         match item.parse() {
             Ok(number) if number <= CpuSet::MAX_CPU => numbers.push(number),
-            _ if item.is_empty() => return Err(wrong("a number is missing here".into())),
-            _ => return Err(wrong(format!("numbers end at {}", CpuSet::MAX_CPU))),
+            _ if item.is_empty() => return Err(wrong("expected a number".into())),
+            _ => return Err(wrong(format!("the highest number is {}", CpuSet::MAX_CPU))),
         }
         let (last, before) = numbers.split_last().expect("one was pushed");
         if before.contains(last) {
-            return Err(wrong(format!(
-                "{last} is there already; each object needs its own number"
-            )));
+            return Err(wrong(format!("{last} is used twice; each object needs its own number")));
         }
     }
     if (numbers.len() as u64) < total {
@@ -126,10 +124,10 @@ fn digits_by_type(
         let wrong = |reason: String| Wrong { at: at.clone(), reason };
         let place = place_of(name).map_err(wrong)?;
         if places.contains(&place) {
-            return Err(wrong("this level is there already; each stands once".into()));
+            return Err(wrong("this level is named twice".into()));
         }
         if place.width > total {
-            return Err(wrong("this level lies below the one that is numbered".into()));
+            return Err(wrong("this level lies below the numbered one".into()));
         }
         places.push(place);
     }
@@ -148,7 +146,7 @@ fn complete(digits: &mut Vec<Digit>, total: u64) -> Result<(), String> {
     let finest = digits.iter().map(|digit| digit.step).min().unwrap_or(total).min(total);
     if product != total {
         if product.checked_mul(finest) != Some(total) {
-            return Err(format!("this interleaves {product} objects, the level has {total}"));
+            return Err(format!("this interleaves {product} objects, but the level has {total}"));
         }
         digits.push(Digit { step: 1, count: finest });
     }
@@ -213,13 +211,13 @@ mod tests {
     #[test]
     fn what_does_not_number_each_object_once_is_refused_where_it_stands() {
         for (text, total, at, word) in [
-            ("", 2, 0..0, "missing"),
+            ("", 2, 0..0, "expected a number"),
             ("0,1,2", 4, 0..5, "3 numbers for 4 objects"),
             ("0,1,2", 2, 4..5, "more numbers"),
-            ("0,,1", 3, 2..2, "missing"),
-            ("0,1,1", 3, 4..5, "already"),
-            ("0,9999", 2, 2..6, "numbers end at"),
-            ("0,99999999999", 2, 2..13, "numbers end at"),
+            ("0,,1", 3, 2..2, "expected a number"),
+            ("0,1,1", 3, 4..5, "used twice"),
+            ("0,9999", 2, 2..6, "highest number is"),
+            ("0,99999999999", 2, 2..13, "highest number is"),
             ("2*6:core", 12, 4..8, "step and a count"),
             ("0*6:1*2", 12, 0..3, "above 0"),
             ("2*0:1*2", 12, 0..3, "above 0"),
@@ -230,7 +228,7 @@ mod tests {
             ("2*6:2*2", 12, 0..7, "same number"),
             ("99*12", 12, 0..5, "same number"),
             ("core:tile", 12, 5..9, "no such level"),
-            ("core:core", 12, 5..9, "already"),
+            ("core:core", 12, 5..9, "named twice"),
             ("core", 2, 0..4, "below"),
             ("core:", 12, 5..5, "no such level"),
         ] {

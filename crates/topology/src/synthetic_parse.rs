@@ -170,7 +170,7 @@ impl<'a> Parser<'a> {
                     return Err(self.wrong(
                         *start,
                         self.token_end(*start),
-                        "a bare number stands beside levels with a type; give each level its type, or none",
+                        "a bare number beside levels with a type; give every level a type, or none",
                     ));
                 }
             }
@@ -246,9 +246,9 @@ impl<'a> Parser<'a> {
         match wanted {
             // Where none is described there is one, below the machine.
             Type::Numa if !attached => Ok(Place { depth: 1, width: 1 }),
-            Type::Numa => Err("nodes that are attached are no level; name another type".into()),
+            Type::Numa => Err("attached nodes are not a level; name another type".into()),
             Type::Plain(Kind::Pu) => {
-                Err("as in hwloc, 'pu' is not named here: leave it out, it comes last".into())
+                Err("leave out 'pu': as in hwloc, it always comes last".into())
             }
             _ => Err(format!("the description has no level '{name}'")),
         }
@@ -261,7 +261,7 @@ impl<'a> Parser<'a> {
             return Err(self.wrong(
                 end,
                 end,
-                "it has no levels; write for example 'numa:2 l3:1 core:8 pu:2'",
+                "it has no levels; write, for example, 'numa:2 l3:1 core:8 pu:2'",
             ));
         };
         match last.kind {
@@ -292,7 +292,7 @@ impl<'a> Parser<'a> {
                 return Err(self.wrong(
                     *start,
                     self.token_end(*start),
-                    "there is a level of this type already; each type but 'group' stands once",
+                    "a level of this type exists already; only 'group' may be repeated",
                 ));
             }
         }
@@ -320,7 +320,7 @@ impl<'a> Parser<'a> {
             return Err(self.wrong(start, end, "expected a number of objects after the type"));
         }
         let count = match digits.parse() {
-            Ok(0) => Err("there can't be 0 objects of a level; leave the level out".to_owned()),
+            Ok(0) => Err("a level needs at least one object; leave out the level".to_owned()),
             Ok(count) if count <= CpuSet::MAX_CPU + 1 => Ok(count),
             _ => Err(format!("the number is too large; {} is the most", CpuSet::MAX_CPU + 1)),
         };
@@ -456,7 +456,7 @@ fn level_type(name: &str) -> std::result::Result<Type, String> {
         return Ok(Type::Plain(Kind::Group));
     }
     if is_machine(name) {
-        return Err(format!("the machine is always there and is not written; {KNOWN}"));
+        return Err(format!("the machine is implied, so leave it out; {KNOWN}"));
     }
     NAMES
         .into_iter()

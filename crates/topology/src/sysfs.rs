@@ -206,7 +206,7 @@ fn numbered(dir: &Path, prefix: &str) -> Result<CpuSet> {
                 return Err(content(
                     dir.join(&name),
                     name.to_string_lossy().into_owned(),
-                    &format!("numbers end at {}", CpuSet::MAX_CPU),
+                    &format!("the highest number is {}", CpuSet::MAX_CPU),
                 ));
             }
             numbers.insert(number);
@@ -241,7 +241,10 @@ pub(crate) fn read_regular(path: &Path, most: u64) -> io::Result<String> {
     let mut text = String::new();
     fs::File::open(path)?.take(most + 1).read_to_string(&mut text)?;
     if text.len() as u64 > most {
-        return Err(wrong(format!("it is longer than {} MiB, which no such file is", most >> 20)));
+        return Err(wrong(format!(
+            "it is longer than {} MiB, too long for such a file",
+            most >> 20
+        )));
     }
     Ok(text)
 }

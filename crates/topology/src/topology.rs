@@ -216,7 +216,9 @@ impl Topology {
         self.allowed = known.intersection(allowed);
         if self.allowed.is_empty() {
             return Err(TopologyError::NoCpu {
-                reason: format!("CPUs '{allowed}' are allowed, the topology has CPUs '{known}'"),
+                reason: format!(
+                    "the allowed CPUs are '{allowed}', but the topology has CPUs '{known}'"
+                ),
             });
         }
         Ok(self)

@@ -72,7 +72,7 @@ pub struct Unwatched {
 
 impl fmt::Display for Unwatched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not watched: {}: {}", self.what, self.why)
+        write!(f, "cannot watch {}: {}", self.what, self.why)
     }
 }
 
@@ -145,7 +145,7 @@ impl Watch {
             None => false,
         };
         let written = match &self.groups {
-            Some(fd) => take_writes(fd).map_err(failed("reading what happened to the cpuset"))?,
+            Some(fd) => take_writes(fd).map_err(failed("reading an event of the cpuset"))?,
             None => false,
         };
         if hotplug || written {
@@ -193,7 +193,7 @@ impl Watch {
         }
         match refused {
             Some(errno) if !watched => Err(errno.to_string()),
-            None if !watched => Err("this process has none that it can see".into()),
+            None if !watched => Err("this process sees no cpuset files".into()),
             _ => Ok(()),
         }
     }
@@ -305,6 +305,6 @@ mod tests {
     #[test]
     fn what_is_not_watched_is_said_with_the_reason() {
         let missed = Unwatched { what: "cpuset", why: "it can't be seen".into() };
-        assert_eq!(missed.to_string(), "not watched: cpuset: it can't be seen");
+        assert_eq!(missed.to_string(), "cannot watch cpuset: it can't be seen");
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn topology(text: &str, name: &Path) -> Result<Topology> {
         }
     }
     let Some(machine) = export.machine.take() else {
-        let reason = "it holds no <topology> with a machine; is it an export of lstopo?";
+        let reason = "it has no <topology> with a machine; is it an export of lstopo?";
         return Err(elements.wrong(text.len(), reason));
     };
     let raw = export.into_raw(&machine);
@@ -128,7 +128,7 @@ impl Export {
                 Err(format!("expected <topology>, found <{other}>; is it an export of lstopo?"))
             }
             ("object", Some(Frame::Beside)) => {
-                Err("an <object> can't be here, only in <topology> or another object".into())
+                Err("an <object> must be inside <topology> or another object".into())
             }
             ("object", Some(&parent)) => self.object(element, parent, open),
             _ => Ok(Frame::Beside),
@@ -144,7 +144,7 @@ impl Export {
         let kind = kind(element)?;
         match (parent, kind) {
             (Frame::Topology, Kind::Machine) if self.machine.is_some() => {
-                return Err("there is a second machine; an export has one".into());
+                return Err("it has a second machine; an export has one".into());
             }
             (Frame::Topology, Kind::Machine) => {
                 self.machine = Some(MachineSets {
@@ -154,10 +154,12 @@ impl Export {
                 });
             }
             (Frame::Topology, _) => return Err("the outermost object must be a Machine".into()),
-            (_, Kind::Machine) => return Err("a Machine can't be within another object".into()),
+            (_, Kind::Machine) => return Err("a Machine must not be inside another object".into()),
             (_, Kind::Other | Kind::NumaNode) => {}
             (Frame::Object(Kind::Pu | Kind::NumaNode | Kind::Other, _), _) => {
-                return Err("nothing that has CPUs can be in a PU, a memory or a device".into());
+                return Err(
+                    "an object with CPUs must not be inside a PU, a memory or a device".into()
+                );
             }
             _ => {}
         }
@@ -177,14 +179,14 @@ impl Export {
     ) -> std::result::Result<(), String> {
         let cpu = os_index(element)?;
         if set(element, "cpuset")?.is_some_and(|cpus| cpus != CpuSet::from_iter([cpu])) {
-            return Err(format!("its cpuset is not that of PU {cpu} alone"));
+            return Err(format!("its cpuset must hold PU {cpu} alone"));
         }
         let machine = self.machine.as_ref().and_then(|machine| machine.cpus.as_ref());
         if machine.is_some_and(|cpus| !cpus.contains(cpu)) {
             return Err(format!("PU {cpu} is not in the cpuset of the machine"));
         }
         if !self.seen.insert(cpu) {
-            return Err(format!("PU {cpu} is there already"));
+            return Err(format!("PU {cpu} is defined twice"));
         }
         let around = |wanted: fn(Kind) -> bool| {
             open.iter().rev().find_map(|frame| match frame {
@@ -212,7 +214,7 @@ impl Export {
     fn numa_node(&mut self, element: &Element) -> std::result::Result<(), String> {
         let node = os_index(element)?;
         if !self.seen_nodes.insert(node) {
-            return Err(format!("NUMA node {node} is there already"));
+            return Err(format!("NUMA node {node} is defined twice"));
         }
         let Some(cpus) = set(element, "cpuset")? else {
             return Err(format!("NUMA node {node} has no cpuset"));
@@ -259,11 +261,13 @@ impl Export {
 fn version(version: Option<&str>) -> std::result::Result<(), String> {
     match version.map(|version| version.split('.').next().unwrap_or(version)) {
         Some("2" | "3") => Ok(()),
-        None => Err("it has no version, so it is an export of hwloc 1; make it one of version 2 \
-                     with 'lstopo -i OLD.xml NEW.xml' of hwloc 2"
-            .into()),
+        None => {
+            Err("it has no version, so it is an export of hwloc 1; convert it with 'lstopo -i \
+                     OLD.xml NEW.xml' of hwloc 2"
+                .into())
+        }
         Some(_) => Err(format!(
-            "it has version '{}'; exports of version 2 (and 3) can be read",
+            "it has version '{}', but only exports of versions 2 and 3 can be read",
             version.unwrap_or_default()
         )),
     }
@@ -301,7 +305,7 @@ fn cache(name: &str, element: &Element) -> std::result::Result<Kind, String> {
         None => true,
     };
     if !agrees || element.get("depth").is_some_and(|depth| depth != digits) {
-        return Err(format!("its depth or cache_type is not that of an {name}"));
+        return Err(format!("its depth or cache_type doesn't match {name}"));
     }
     Ok(if instruction { Kind::Plain } else { Kind::Cache { level } })
 }
@@ -328,7 +332,7 @@ fn set(element: &Element, name: &str) -> std::result::Result<Option<CpuSet>, Str
     let set = CpuSet::from_mask(&words.collect::<Vec<_>>().join(","));
     set.map(Some).map_err(|error| match error {
         TopologyError::CpuList { item, reason, .. } => {
-            format!("{name} has '{item}' in it: {reason}")
+            format!("{name} contains '{item}': {reason}")
         }
         other => format!("{name}: {other}"),
     })

@@ -68,15 +68,14 @@ impl<'a> Elements<'a> {
                 Ok(event) => event,
                 Err(error) => {
                     let at = self.reader.error_position() as usize;
-                    return Err(self.wrong(at, format!("it is no well-formed XML: {error}")));
+                    return Err(self.wrong(at, format!("it is not well-formed XML: {error}")));
                 }
             };
             match event {
                 Event::Start(start) => {
                     self.depth += 1;
                     if self.depth > MAX_DEPTH {
-                        let reason =
-                            format!("elements lie more than {MAX_DEPTH} deep in each other");
+                        let reason = format!("elements are nested more than {MAX_DEPTH} deep");
                         return Err(self.wrong(at, reason));
                     }
                     return self.element(&start, at).map(|element| Some(Step::Open(element)));
@@ -91,8 +90,8 @@ impl<'a> Elements<'a> {
                 }
                 Event::Eof => return Ok(None),
                 Event::DocType(doctype) if doctype.contains('[') => {
-                    let reason = "its document type declares things of its own, which no export \
-                                  does; take that out";
+                    let reason = "its document type has declarations, which no export has; remove \
+                                  them";
                     return Err(self.wrong(at, reason));
                 }
                 // Nothing that stands between elements says anything about the machine.
@@ -109,7 +108,7 @@ impl<'a> Elements<'a> {
                 return Err(self.wrong(at, reason));
             }
             let attribute = attribute
-                .map_err(|error| self.wrong(at, format!("it is no well-formed XML: {error}")))?;
+                .map_err(|error| self.wrong(at, format!("it is not well-formed XML: {error}")))?;
             let name = attribute.key.as_ref().to_owned();
             let value = attribute.normalized_value(XmlVersion::Implicit1_0);
             let value =

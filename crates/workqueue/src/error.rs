@@ -61,12 +61,12 @@ impl fmt::Display for BuildError {
         match self {
             BuildError::NoCpus { queue, asked, possible } => write!(
                 f,
-                "workqueue '{queue}': asked for CPUs {asked}, but there are only {possible}: \
-                 name at least one of those"
+                "workqueue '{queue}': asked for CPUs {asked}, but the machine has only {possible}: \
+                 name at least one of these"
             ),
             BuildError::Threads { queue, reason } => write!(
                 f,
-                "workqueue '{queue}': no thread for a first worker ({reason}): raise the limit of \
+                "workqueue '{queue}': cannot start a first worker ({reason}): raise the limit of \
                  processes (ulimit -u, or the cgroup's pids.max), or choose a wider scope"
             ),
             BuildError::ShutDown { queue } => {
@@ -74,12 +74,12 @@ impl fmt::Display for BuildError {
             }
             BuildError::Conflict { queue, asked, with } => write!(
                 f,
-                "workqueue '{queue}': {asked} doesn't go together with {with}: leave one of them out"
+                "workqueue '{queue}': {asked} and {with} exclude each other: leave out one of them"
             ),
             BuildError::Fixed { queue, kind } => write!(
                 f,
-                "workqueue '{queue}': it is {kind}, and such a queue keeps its attributes: make it \
-                 unbound if they are to change (max_active has a call of its own)"
+                "workqueue '{queue}': it is {kind}, and such a queue keeps its attributes: use an \
+                 unbound queue to change them (for max_active, call set_max_active)"
             ),
         }
     }
@@ -123,7 +123,7 @@ impl fmt::Display for QueueError {
             QueueError::Closed => "not queued: the queue was destroyed or shut down: use another",
             QueueError::Full => "not queued: the queue is full: try again when some of it is done",
             QueueError::NoThread => {
-                "not queued: the timers got no thread: raise the limit of processes"
+                "not queued: cannot start the timer thread: raise the limit of processes"
             }
         })
     }

@@ -88,7 +88,7 @@ fn a_subscriber_that_panics_on_a_worker_takes_no_item_and_no_worker_with_it() {
     let queue = Workqueue::builder("panics").max_active(1).build(&pools).expect("a first worker");
     // The worker that takes it asks for another one, and says that there is none.
     assert_eq!(queue.spawn(|| 1).join().expect("it ran"), 1);
-    assert!(events.load(Ordering::SeqCst) >= 1, "no worker thread could be made");
+    assert!(events.load(Ordering::SeqCst) >= 1, "cannot start a worker thread");
     let (panics, leaves) = (
         Work::new(|| panic!("also on purpose")),
         Work::new(|| std::mem::forget(AtomicSection::enter("left behind"))),

@@ -296,7 +296,7 @@ impl Run<'_> {
         );
         let behind: Vec<String> = behind.collect();
         let found = match behind.is_empty() {
-            true => format!("whatever differs in {compared} is within the noise"),
+            true => format!("all differences in {compared} are within the noise"),
             false => format!(
                 "nothing did better beyond the noise in {compared}, and worse did {}",
                 join(&behind)
@@ -345,8 +345,8 @@ impl Run<'_> {
         }
         if self.layout.cpus() < FEW_CPUS {
             limits.push(format!(
-                "With {} the threads that queue and the workers share the same few CPUs: what it costs \
-                 when many cores want the same line can't be seen here.",
+                "With {} the threads that queue and the workers share the same few CPUs: this \
+                 machine can't show the cost when many cores want the same line.",
                 count(self.layout.cpus(), "CPU")
             ));
         }

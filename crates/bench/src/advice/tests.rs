@@ -56,7 +56,7 @@ fn a_run_ends_in_one_advice() {
         (
             LARGE,
             "kernel_test cache_shard 1e6 cpu 1.01e6 smt 0.99e6",
-            "Leave cache_shard (the default): whatever differs in 1 comparison is within the noise. It \
+            "Leave cache_shard (the default): all differences in 1 comparison are within the noise. It \
              takes no call: a queue that names no scope has it.",
         ),
         (
@@ -76,7 +76,7 @@ fn a_run_ends_in_one_advice() {
         (
             LARGE,
             "kernel_test numa 1e6 cpu 1e6",
-            "Use numa: whatever differs in 1 comparison is within the noise. Build the queue with `Workqueue::builder(name).scope(AffinityScope::Numa)`.",
+            "Use numa: all differences in 1 comparison are within the noise. Build the queue with `Workqueue::builder(name).scope(AffinityScope::Numa)`.",
         ),
         // At a fixed rate the rate decides nothing.
         (LARGE, "mix/50 cache_shard 1e6 cpu 2.05e6", "No scope was measured"),

@@ -131,7 +131,7 @@ impl Drop for Level {
             // Still inside: what these put off comes behind them.
             while let Some(end) = next() {
                 if caught(end).is_none() {
-                    tracing::error!("the end of a block request panicked");
+                    tracing::error!("the completion of a block request panicked");
                 }
             }
         }

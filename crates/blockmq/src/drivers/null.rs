@@ -280,7 +280,7 @@ impl Owned {
             if let Some(at_start) = &options.at_start
                 && caught(|| at_start(n)).is_none()
             {
-                tracing::error!(n, "what a completion thread of null does first panicked");
+                tracing::error!(n, "the start function of a null completion thread panicked");
             }
             if !options.latency.is_zero() {
                 // The system may wake a sleeper 50 us late unless asked not to; if it refuses, it does.
@@ -308,7 +308,7 @@ impl Drop for Owned {
             && thread.thread().id() != current().id()
             && thread.join().is_err()
         {
-            tracing::error!("a completion thread of null died of a panic");
+            tracing::error!("a null completion thread panicked");
         }
     }
 }

@@ -31,14 +31,14 @@ impl Stripe {
         };
         if chunk == 0 || !chunk.is_multiple_of(all.block_size) {
             return Err(StackError::new(format!(
-                "chunk of {chunk} bytes: it has to be a multiple of {}, the largest block size \
-                 among the children",
+                "the chunk has {chunk} bytes; it must be a multiple of {}, the largest block size \
+                 of the children",
                 all.block_size
             )));
         }
         if chunk > all.max_transfer {
             return Err(StackError::new(format!(
-                "chunk of {chunk} bytes: a child takes at most {} at once",
+                "the chunk has {chunk} bytes; a child takes at most {} at once",
                 all.max_transfer
             )));
         }
@@ -47,8 +47,8 @@ impl Stripe {
         let size = rows.checked_mul(layout.chunk).and_then(|s| s.checked_mul(layout.n));
         let Some(size) = size.filter(|&size| size != 0) else {
             return Err(StackError::new(format!(
-                "the smallest child has {} bytes: that is less than one chunk of {chunk}, or more \
-                 than can be addressed",
+                "the smallest child has {} bytes: less than one chunk of {chunk}, or too many to \
+                 address",
                 all.size
             )));
         };

@@ -157,7 +157,8 @@ impl Queue {
         if self.is_quiesced() && self.core.hctxs().any(|h| h.has_pending()) {
             tracing::warn!(
                 queue = %self.core.name,
-                "frozen while quiesced with requests inside: nothing moves until it is unquiesced"
+                "a queue is frozen while it is quiesced with requests inside; they wait until it \
+                 is unquiesced"
             );
         }
     }
@@ -224,7 +225,7 @@ pub(crate) fn refuse_in_atomic_section(what: &'static str, instead: &str) {
     context::might_block(what);
     assert!(
         !context::in_atomic_section(),
-        "Queue::{what} inside an atomic section (a dispatch or a completion): it would wait for \
-         itself; call {instead} here and wait elsewhere"
+        "Queue::{what} inside an atomic section (a dispatch or a completion) would wait for \
+         itself; call {instead} here, and wait elsewhere"
     );
 }

@@ -340,7 +340,7 @@ impl Drop for Inner {
         }
         let Some(then) = self.then.take() else { return rq.complete(result) };
         if caught(move || then.call((rq, result))).is_none() {
-            tracing::error!("the function that ends a request which was done in parts panicked");
+            tracing::error!("the completion function of a request in parts panicked");
         }
     }
 }

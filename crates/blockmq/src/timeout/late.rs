@@ -178,7 +178,7 @@ impl Timeouts {
             && let Err(error) = wq.queue_delayed(work, delay.max(TICK))
         {
             // Nothing is run any more, late or not.
-            tracing::debug!(%error, "no timer for block requests");
+            tracing::debug!(%error, "no timer for block requests; late ones are not noticed");
         }
     }
 }

@@ -61,7 +61,7 @@ impl<N> TagState<N> {
     /// Finish: the driver is done with the request. Given back: the caller ends it. `None`: the handler holds it,
     /// and ends it when it lets go. Either way the tag stays taken until the request ends. Where another request was
     /// left already (a tag that was given out twice), this one is given back too.
-    #[must_use = "who gets the request back ends it"]
+    #[must_use = "the caller that gets the request back ends it"]
     pub fn finish(&self, node: N) -> Option<N> {
         let mut was = self.word.load(Ordering::Relaxed);
         loop {
@@ -101,7 +101,7 @@ impl<N> TagState<N> {
 
     /// Hold: where the request's time is up at `now`, keeps it from ending until [`TagState::release`], which
     /// the caller then owes. One handler at a time.
-    #[must_use = "what is held has to be released"]
+    #[must_use = "a held request has to be released"]
     pub fn hold(&self, now: Stamp) -> bool {
         let mut was = self.word.load(Ordering::Relaxed);
         loop {
@@ -124,7 +124,7 @@ impl<N> TagState<N> {
     }
 
     /// Release: lets go of what is held. A request completed meanwhile is given back, and the caller ends it.
-    #[must_use = "who gets the request back ends it"]
+    #[must_use = "the caller that gets the request back ends it"]
     pub fn release(&self, how: Release) -> Option<N> {
         let next = match how {
             Release::Until(deadline) => deadline.nanos() & !FLAGS | IN_FLIGHT,

@@ -95,14 +95,14 @@ fn a_leg_that_was_out_may_be_missing_and_gets_what_it_lacks_when_it_is_found() {
 fn a_leg_that_had_everything_may_be_missing_only_where_that_is_said() {
     let legs = Legs::new(2).made();
     let refused = |policy| without(&legs, 1, &empty(""), policy).err().unwrap();
-    assert!(refused(Degraded::Known).contains("'lost' is missing, and it had everything"));
-    assert!(refused(Degraded::Never).contains("all parts have to be there"));
+    assert!(refused(Degraded::Known).contains("'lost' is missing, and it was complete"));
+    assert!(refused(Degraded::Never).contains("needs all its parts"));
     let up = without(&legs, 1, &empty(""), Degraded::Always).unwrap();
     assert_eq!(up.states(), [InSync, Out]);
     up.close();
     // From then on it is known.
     without(&legs, 1, &empty(""), Degraded::Known).unwrap().close();
-    assert!(refused(Degraded::Never).contains("all parts have to be there"));
+    assert!(refused(Degraded::Never).contains("needs all its parts"));
     let nobody = legs.open_with(vec![missing(), missing()], |_| {}).err().unwrap();
     assert!(nobody.contains("and so are all others"), "{nobody}");
     // A leg that has everything can't be done without, whatever is said.
@@ -114,7 +114,7 @@ fn a_leg_that_had_everything_may_be_missing_only_where_that_is_said() {
 fn no_mirror_is_made_of_some_of_its_legs() {
     let legs = Legs::new(2);
     let error = without(&legs, 1, &empty(""), Degraded::Always).err().unwrap();
-    assert!(error.contains("no leg has a record of this mirror"), "{error}");
+    assert!(error.contains("no readable part has a record of this mirror"), "{error}");
     assert!(legs.disks[0].read_at(SIZE, 4096).unwrap().iter().all(|&b| b == 0), "left alone");
 }
 
@@ -127,13 +127,13 @@ fn legs_that_were_used_without_each_other_are_refused_until_one_gives_in() {
         up.close();
     }
     let error = legs.try_open(legs.disks.clone(), false).err().unwrap();
-    assert!(error.contains("used without the other legs"), "{error}");
+    assert!(error.contains("used without the other parts"), "{error}");
 
     let slot: Slot = Arc::new(Mutex::new(Ok(legs.disks[1].clone())));
     let up = without(&legs, 1, &slot, Degraded::Known).unwrap();
     up.mirror.take_back(1);
     assert_eq!(decided(&up), Out);
-    assert!(up.mirror.why_out(1).unwrap().contains("used without the other legs"));
+    assert!(up.mirror.why_out(1).unwrap().contains("used without the other parts"));
     assert!(legs.disks[1].read_at(5 * REGION, 512).unwrap().iter().all(|&b| b == 7), "left alone");
 
     legs.disks[1].write_at(SIZE, vec![0; REGION as usize]).unwrap();
@@ -198,7 +198,7 @@ fn a_copy_of_a_leg_from_before_the_last_start_is_not_taken_for_the_leg() {
     up.close();
     put_back(&legs, 1, &before);
     let error = legs.try_open(legs.disks.clone(), false).err().unwrap();
-    assert!(error.contains("is an older state of itself, and it had everything"), "{error}");
+    assert!(error.contains("is an older state of itself, and it was complete"), "{error}");
     let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
     let up = legs.open_with(parts(), |options| options.degraded = Degraded::Always).unwrap();
     assert_eq!(up.resynced(), (vec![1], SIZE));
@@ -217,7 +217,7 @@ fn a_copy_of_a_leg_that_was_made_while_it_was_used_is_not_taken_for_the_leg_afte
         up.close();
         put_back(&legs, n, &before);
         let error = legs.try_open(legs.disks.clone(), false).err().unwrap();
-        assert!(error.contains("is an older state of itself, and it had everything"), "{error}");
+        assert!(error.contains("is an older state of itself, and it was complete"), "{error}");
         let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
         let up = legs.open_with(parts(), |options| options.degraded = Degraded::Always).unwrap();
         assert_eq!(up.resynced(), (vec![n], SIZE));
@@ -242,7 +242,7 @@ fn parts_of_two_copies_of_a_mirror_that_were_both_used_are_not_put_together() {
     let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
     for degraded in [Degraded::Known, Degraded::Always] {
         let error = legs.open_with(parts(), |options| options.degraded = degraded).err().unwrap();
-        assert!(error.contains("used without the other legs"), "{error}");
+        assert!(error.contains("used without the other parts"), "{error}");
     }
     put_back(&legs, 0, &other[0]);
     legs.open().close();
@@ -289,7 +289,7 @@ fn a_leg_that_was_never_in_sync_is_not_begun_with_whatever_is_said() {
     for degraded in [Degraded::Known, Degraded::Always] {
         let error = without(&legs, 0, &empty(""), degraded).err().unwrap();
         assert!(
-            error.contains("no part that is there has everything: 'lost' is missing"),
+            error.contains("no part that is present is complete: 'lost' is missing"),
             "{error}"
         );
     }
@@ -304,7 +304,7 @@ fn a_mirror_without_a_record_takes_no_part_that_keeps_one() {
     let open = |parts: Vec<MirrorLeg>| {
         made.open_with(parts, |options| options.record = false).err().unwrap_or_default()
     };
-    let (before, all) = (copy(&made, 0), "'{}' keeps the record of a mirror");
+    let (before, all) = (copy(&made, 0), "'{}' holds the record of a mirror");
     let ways = [
         vec![disk(0), disk(1), disk(2)],
         vec![disk(1), disk(0)],
@@ -332,7 +332,7 @@ fn a_mirror_without_a_record_takes_no_part_that_keeps_one() {
     assert!(up.mirror.take_back(1));
     assert_eq!(decided(&up), Out);
     let why = up.mirror.why_out(1).unwrap();
-    assert!(why.contains("keeps the record of a mirror"), "{why}");
+    assert!(why.contains("holds the record of a mirror"), "{why}");
     assert_eq!(copy(&made, 0), before, "left alone");
 
     // Once the record is gone it's a disk as any other.
@@ -349,10 +349,7 @@ fn what_is_found_and_can_not_be_the_leg_stays_out() {
     let wrong: [(Device, &str); 3] = [
         (legs.rig.queue(Memory::new(SIZE).unwrap()), "has room for"),
         (legs.rig.queue(Shaped(coarse)), "its blocks are larger than the mirror's"),
-        (
-            legs.rig.queue(Shaped(Geometry { read_only: true, ..Geometry::new(LEG) })),
-            "only be read",
-        ),
+        (legs.rig.queue(Shaped(Geometry { read_only: true, ..Geometry::new(LEG) })), "read-only"),
     ];
     for (device, why) in wrong {
         *slot.lock() = Ok(device);
@@ -366,7 +363,7 @@ fn what_is_found_and_can_not_be_the_leg_stays_out() {
     *slot.lock() = Ok(other.disks[1].clone());
     up.mirror.take_back(1);
     assert_eq!(decided(&up), Out);
-    assert!(up.mirror.why_out(1).unwrap().contains("has something else at its end"));
+    assert!(up.mirror.why_out(1).unwrap().contains("has other data at its end"));
 }
 
 /// A device that is only looked at.
@@ -412,7 +409,7 @@ fn writes_go_on_while_a_leg_is_looked_for_and_whoever_looks_may_panic() {
     assert_eq!(up.states(), [InSync, Returning]);
     go.send(()).unwrap();
     assert_eq!(decided(&up), Out);
-    assert_eq!(up.mirror.why_out(1).unwrap(), "looking for it panicked");
+    assert_eq!(up.mirror.why_out(1).unwrap(), "the search for it panicked");
     up.close();
 }
 

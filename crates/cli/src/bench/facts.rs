@@ -56,7 +56,7 @@ fn machine(cpuinfo: &str, meminfo: &str, topology: &Topology) -> String {
 
 fn governor(text: &str) -> String {
     match text.trim() {
-        "" => "not said (the system or its host decides)".to_owned(),
+        "" => "unknown (the system or its host decides)".to_owned(),
         name => name.to_owned(),
     }
 }
@@ -65,7 +65,7 @@ fn governor(text: &str) -> String {
 fn commit(described: &str) -> String {
     match described.strip_suffix("-dirty") {
         _ if described.is_empty() => "unknown (built outside of a repository)".to_owned(),
-        Some(commit) => format!("{commit}, with changes that aren't committed"),
+        Some(commit) => format!("{commit}, with uncommitted changes"),
         None => described.to_owned(),
     }
 }
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn a_commit_with_changes_says_so() {
         assert_eq!(commit("3b8f966"), "3b8f966");
-        assert_eq!(commit("3b8f966-dirty"), "3b8f966, with changes that aren't committed");
+        assert_eq!(commit("3b8f966-dirty"), "3b8f966, with uncommitted changes");
         assert!(commit("").starts_with("unknown"));
     }
 

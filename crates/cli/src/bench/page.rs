@@ -49,10 +49,10 @@ fn cannot_write(path: &Path, why: &str) -> Failure {
 fn read_peers(path: &Path) -> Result<Vec<Record>, Failure> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::new(format!("cannot read the peers' records '{name}': {error}"))
+        Failure::new(format!("cannot read the peers' measurements '{name}': {error}"))
     })?;
     records(&text).map_err(|why| {
-        Failure::new(format!("'{name}' holds no records: {why}"))
+        Failure::new(format!("'{name}' holds no measurements: {why}"))
             .help("'bench-peers workqueue --out FILE' writes such a file")
     })
 }

@@ -86,7 +86,7 @@ pub(super) fn headlines(
         let unit = unit(name).unwrap_or("ratio");
         let noise = match ratio.summary.runs < LEAST_ROUNDS {
             _ if unit != "ratio" => "no ratio",
-            true => "too few rounds to tell from noise",
+            true => "too few rounds to rule out noise",
             false if ratio.is_beyond_noise() => "beyond the noise",
             false => "within the noise",
         };

@@ -72,11 +72,11 @@ impl Disks {
         let up = self.up();
         let Some((_, mirror)) = up.iter().find(|(queue, _)| queue.name() == disk) else {
             let names: Vec<&str> = up.iter().map(|(queue, _)| queue.name()).collect();
-            return Err(format!("no disk is called '{disk}'; there are: {}", names.join(", ")));
+            return Err(format!("there is no disk '{disk}'; the disks are: {}", names.join(", ")));
         };
         match mirror {
             Some((mirror, over)) => take_back(disk, mirror, over, part),
-            None => Err(format!("'{disk}' is no mirror")),
+            None => Err(format!("'{disk}' is not a mirror")),
         }
     }
 }

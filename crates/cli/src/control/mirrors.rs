@@ -111,7 +111,7 @@ pub(super) fn take_back(
 ) -> Result<Vec<String>, String> {
     if let Some(part) = part.filter(|part| !over.iter().any(|name| name == part)) {
         let parts = over.join(", ");
-        return Err(format!("'{part}' is no part of '{disk}', which has: {parts}"));
+        return Err(format!("'{part}' is not a part of '{disk}'; the parts are: {parts}"));
     }
     let wanted = over.iter().enumerate().filter(|(_, name)| part.is_none_or(|part| part == *name));
     let back: Vec<String> =
@@ -119,7 +119,7 @@ pub(super) fn take_back(
     match (back.is_empty(), part) {
         (false, _) => Ok(back),
         (true, Some(part)) => Err(format!("'{part}' is not out of '{disk}'")),
-        (true, None) => Err(format!("no part of '{disk}' is out")),
+        (true, None) => Err(format!("all parts of '{disk}' are in")),
     }
 }
 

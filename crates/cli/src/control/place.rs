@@ -33,7 +33,7 @@ fn uid() -> u32 {
 fn own(path: &Path) -> io::Result<()> {
     let meta = path.symlink_metadata()?;
     if !meta.is_dir() {
-        return Err(io::Error::other("it is no folder"));
+        return Err(io::Error::other("it is not a folder"));
     }
     if meta.uid() != uid() {
         return Err(io::Error::other("it belongs to another user"));

@@ -100,7 +100,7 @@ impl Tables<'_> {
                 seconds(pool.cpu_time),
             ]);
         }
-        state.write(f, width, "none yet: the first queue makes them")?;
+        state.write(f, width, "none yet: the first queue creates them")?;
         if self.0.pools.is_empty() {
             return Ok(());
         }
@@ -242,7 +242,7 @@ impl Tables<'_> {
                 link.stats.overflowed.to_string(),
             ]);
         }
-        table.write(f, width, "nothing was queued yet")?;
+        table.write(f, width, "nothing has been queued yet")?;
         and_more(f, links.len())
     }
 
@@ -449,8 +449,8 @@ mod tests {
             &[
                 "  cache_shard (default): 4 pods\n    pod_cpus [0]=0-5 [1]=6-11 [2]=12-17 [3]=18-23\n",
                 "    pod_node [0-1]=0 [2-3]=1\n    cpu_pod  [0-5]=0 [6-11]=1 [12-17]=2 [18-23]=3\n",
-                "none yet: the first queue makes them",
-                "nothing was queued yet",
+                "none yet: the first queue creates them",
+                "nothing has been queued yet",
             ],
         );
     }

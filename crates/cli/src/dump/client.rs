@@ -36,12 +36,12 @@ impl Client {
         let failed = |why: String| Failure::new(format!("cannot ask {name}: {why}"));
         let stream = match look(&path) {
             Found::Live(stream) => stream,
-            Found::Busy => return Err(failed("it is behind with answering".to_string())),
+            Found::Busy => return Err(failed("it is too busy to answer; try again".to_string())),
             Found::Stale => {
-                return Err(failed("nobody listens on its socket any more; it was killed".into()));
+                return Err(failed("no process listens on its socket; it was killed".into()));
             }
             Found::Other(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(failed(format!("there is no socket {}", path.display())));
+                return Err(failed(format!("the socket {} does not exist", path.display())));
             }
             Found::Other(error) => return Err(failed(error.to_string())),
         };
@@ -68,18 +68,20 @@ impl Client {
         let mut limited = (&mut self.stream).take(LONGEST_ANSWER);
         limited.read_until(b'\n', &mut answer).map_err(words)?;
         if answer.last() != Some(&b'\n') {
-            let why = if answer.is_empty() { "it has ended" } else { "it broke off its answer" };
+            let why = if answer.is_empty() { "it has ended" } else { "it cut its answer short" };
             return Err(failed(why.to_string()));
         }
         let answer: Value = serde_json::from_slice(&answer)
-            .map_err(|error| failed(format!("its answer is no JSON: {error}")))?;
+            .map_err(|error| failed(format!("its answer is not JSON: {error}")))?;
         // First: a server of another version may say that it is one.
         if let Some(error) = answer.get("error").and_then(Value::as_str) {
             return Err(failed(printable(error)));
         }
         let spoken = who(&answer).corewise;
         if spoken != VERSION {
-            return Err(failed(format!("it speaks version {spoken}, and not {VERSION}")));
+            return Err(failed(format!(
+                "it speaks protocol version {spoken}, and this program version {VERSION}"
+            )));
         }
         Ok(answer)
     }

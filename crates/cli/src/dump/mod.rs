@@ -65,18 +65,16 @@ pub(crate) fn find(args: &args::Which) -> Result<(PathBuf, String), Failure> {
         let found = servers.into_iter().find(|(known, _)| *known == pid);
         let Some((_, path)) = found else {
             return Err(Failure::new(format!("process {pid} has no control socket in {looked}"))
-                .help(
-                    "one of another user, or one started elsewhere, is reached by --control PATH",
-                ));
+                .help("use --control PATH for a server of another user or in another place"));
         };
         return Ok((path, format!("process {pid}")));
     }
     match &servers[..] {
-        [] => Err(Failure::new(format!("no running `corewise up` was found in {looked}"))
-            .help("one of another user, or one started elsewhere, is reached by --control PATH")),
+        [] => Err(Failure::new(format!("found no running `corewise up` in {looked}"))
+            .help("use --control PATH for a server of another user or in another place")),
         [(pid, path)] => Ok((path.clone(), format!("process {pid}"))),
         several => {
-            let mut lines = format!("{} servers run; --pid says which one is meant", several.len());
+            let mut lines = format!("{} servers run; choose one with --pid", several.len());
             for (pid, path) in several {
                 lines.push_str(&format!("\n  --pid {pid:<8} {}", client::introduce(*pid, path)));
             }

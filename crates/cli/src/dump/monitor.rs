@@ -34,7 +34,7 @@ pub(super) fn run(
             writeln!(out, "{}", line(round, answer))?;
         } else {
             let document: Document = serde_json::from_value(answer)
-                .map_err(|error| Failure::new(format!("the answer is no dump: {error}")))?;
+                .map_err(|error| Failure::new(format!("the answer is not a dump: {error}")))?;
             write!(out, "{}", table(&document, screen::width()))?;
         }
         out.flush()?;

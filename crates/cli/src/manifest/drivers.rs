@@ -153,7 +153,7 @@ impl<'a> Asked<'a> {
         }
         let create = raw.create.as_ref().is_some_and(|create| create.value);
         if create && raw.size.is_none() {
-            self.missing("size", "size = \"64M\", since 'create' has to know it");
+            self.missing("size", "size = \"64M\", the size of the new file");
         }
         let block_size = self.block_size()?;
         if let Some(size) = &raw.size {
@@ -161,7 +161,8 @@ impl<'a> Asked<'a> {
         }
         let read_only = raw.read_only.as_ref().is_some_and(|read_only| read_only.value);
         if let (true, true, Some(at)) = (create, read_only, &raw.create) {
-            let message = "a new file that is read-only would stay empty for ever";
+            let message = "'create' and 'read_only' exclude each other: a new read-only file would \
+                           stay empty";
             self.complain(|s| Problem::new(at.place, s, message));
         }
         let path = raw.path.as_ref()?;
@@ -203,11 +204,11 @@ impl<'a> Asked<'a> {
         if let (Some(from), Some(to)) = (from, to)
             && from.value >= to.value
         {
-            let message = "'to' is where the range ends: it has to lie beyond 'from'";
+            let message = "'to', the end of the range, must be greater than 'from'";
             self.complain(|s| Problem::new(to.place, s, message));
         }
         if let Some(every) = raw.every.as_ref().filter(|every| every.value == 0) {
-            let message = "every 0th request is none: 1 is every one";
+            let message = "'every' must be at least 1: 1 means every request";
             self.complain(|s| Problem::new(every.place, s, message));
         }
         let number =
@@ -232,24 +233,24 @@ impl<'a> Asked<'a> {
         let bitmap = raw.bitmap.as_ref().map(|at| at.value);
         let degraded = self.degraded();
         if let (Some(false), Some(at)) = (bitmap, &raw.degraded) {
-            let message =
-                "'degraded' is for mirrors with a bitmap: without one all parts have to be there";
+            let message = "'degraded' needs a bitmap: a mirror without one needs all its parts";
             self.complain(|s| Problem::new(at.place, s, message));
         }
         if let (Some(least), Some(most)) = (&raw.resync_least, &raw.resync_most)
             && least.value > most.value
         {
-            let message = "'resync_least' can't be more than 'resync_most'";
+            let message = "'resync_least' must not exceed 'resync_most'";
             self.complain(|s| Problem::new(least.place, s, message));
         }
         if let Some(at) = raw.retry.as_ref().filter(|at| at.value < LEAST_RETRY) {
-            let message = "'retry' is at least \"100ms\": each try reads the part's record";
+            let message = "'retry' must be at least \"100ms\": each try reads the part's record";
             self.complain(|s| Problem::new(at.place, s, message));
         }
         for (key, rate) in [("resync_least", &raw.resync_least), ("resync_most", &raw.resync_most)]
         {
             if let Some(at) = rate.as_ref().filter(|at| at.value == 0) {
-                let message = format!("'{key}' is at least 1 byte a second: with 0 no resync ends");
+                let message =
+                    format!("'{key}' must be at least 1 byte per second: with 0, no resync ends");
                 self.complain(|s| Problem::new(at.place, s, message));
             }
         }
@@ -300,7 +301,7 @@ impl<'a> Asked<'a> {
             return Some(part.value.clone());
         }
         let place = over.get(1).map_or(self.raw.place, |part| part.place);
-        let message = format!("driver '{}' stands on one part", self.name);
+        let message = format!("driver '{}' takes exactly one part", self.name);
         self.complain(|s| Problem::new(place, s, message).help("such as over = [\"a\"]"));
         None
     }
@@ -321,10 +322,10 @@ impl<'a> Asked<'a> {
                 Some(chunk)
             }
             _ => {
-                let message = format!("chunk {} can't be used", units::size(at.value));
+                let message = format!("chunk {} is not valid", units::size(at.value));
                 self.complain(|s| {
                     Problem::new(at.place, s, message)
-                        .help("a chunk is a power of two between 4K and 32M; 64K is the default")
+                        .help("use a power of two from 4K to 32M; the default is 64K")
                 });
                 None
             }
@@ -337,10 +338,9 @@ impl<'a> Asked<'a> {
         match u32::try_from(at.value) {
             Ok(size) if size.is_power_of_two() && (512..=65536).contains(&size) => Some(size),
             _ => {
-                let message = format!("block size {} can't be used", units::size(at.value));
+                let message = format!("block size {} is not valid", units::size(at.value));
                 self.complain(|s| {
-                    Problem::new(at.place, s, message)
-                        .help("a block size is a power of two between 512 and 64K")
+                    Problem::new(at.place, s, message).help("use a power of two from 512 to 64K")
                 });
                 None
             }
@@ -350,7 +350,7 @@ impl<'a> Asked<'a> {
     fn check_size(&mut self, size: &At<u64>, block_size: u32) {
         let block = u64::from(block_size);
         if size.value == 0 {
-            self.complain(|s| Problem::new(size.place, s, "a size can't be 0"));
+            self.complain(|s| Problem::new(size.place, s, "the size must not be 0"));
         } else if !size.value.is_multiple_of(block) {
             let below = size.value / block * block;
             let above = below.saturating_add(block);
@@ -358,7 +358,7 @@ impl<'a> Asked<'a> {
             let message =
                 format!("size {} is not a multiple of its block size {block}", size.value);
             self.complain(|s| {
-                Problem::new(size.place, s, message).help(format!("the nearest that is: {near}"))
+                Problem::new(size.place, s, message).help(format!("the nearest valid size: {near}"))
             });
         }
     }

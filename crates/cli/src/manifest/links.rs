@@ -30,7 +30,7 @@ impl<'m> Links<'m> {
     /// Follows all names. Problems are added to `problems`.
     pub(super) fn follow(raw: &'m RawManifest, problems: &mut Vec<Problem>) -> Links<'m> {
         let devices = raw.devices.as_slice();
-        let why = "it has a problem of its own";
+        let why = "it has an error of its own";
         let bad = devices.iter().map(|device| device.broken.then(|| why.to_string())).collect();
         let mut links = Links {
             devices,
@@ -47,7 +47,7 @@ impl<'m> Links<'m> {
 
     /// Marks device `index` as one that can't be brought up.
     pub(super) fn mark(&mut self, index: usize) {
-        self.bad[index].get_or_insert_with(|| "it has a problem of its own".to_string());
+        self.bad[index].get_or_insert_with(|| "it has an error of its own".to_string());
     }
 
     pub(super) fn is_bad(&self, index: usize) -> bool {
@@ -129,9 +129,9 @@ impl<'m> Links<'m> {
                     Problem::new(
                         name.place,
                         subject(device),
-                        format!("the name is taken by the device on line {line}"),
+                        format!("the device on line {line} has the same name"),
                     )
-                    .help("give each device a name of its own"),
+                    .help("give each device a different name"),
                 );
                 // Which of the two is meant elsewhere can't be known: neither comes up.
                 self.mark(index);
@@ -161,7 +161,7 @@ impl<'m> Links<'m> {
                     Some(found) => self.suppliers[index].push(found),
                     None => {
                         let message =
-                            format!("there is no device '{}' to be its {role}", name.value);
+                            format!("its {role} '{}' is not a declared device", name.value);
                         let problem = Problem::new(name.place, subject(device), message);
                         let known: Vec<&str> = self.names_known().collect();
                         let help = match crate::suggest::closest(&name.value, known.iter().copied())
@@ -213,7 +213,7 @@ impl<'m> Links<'m> {
             let message = format!("needs itself: {}", path.join(" -> "));
             problems.push(
                 Problem::new(device.place, subject(device), message)
-                    .help("each arrow means 'needs'; take one of them out"),
+                    .help("each arrow means 'needs'; remove one of these links"),
             );
             for index in cycle {
                 self.mark(index);
@@ -225,10 +225,10 @@ impl<'m> Links<'m> {
 fn check_name(name: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match name {
-        "" => Err("a device's name can't be empty".to_string()),
+        "" => Err("a device's name must not be empty".to_string()),
         name if name.len() > 64 => Err("a device's name has at most 64 characters".to_string()),
         name if !name.chars().all(allowed) => {
-            Err("a device's name is made of letters, digits, '-', '_' and '.'".to_string())
+            Err("a device's name may contain letters, digits, '-', '_' and '.'".to_string())
         }
         _ => Ok(()),
     }

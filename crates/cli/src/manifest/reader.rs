@@ -119,7 +119,7 @@ impl<'t, 'i> Fields<'t, 'i> {
             DeValue::String(text) => units::parse_size(text).map_err(Some),
             DeValue::Integer(_) => integer(value)
                 .and_then(|bytes| u64::try_from(bytes).ok())
-                .ok_or_else(|| Some("a size can't be negative".to_string())),
+                .ok_or_else(|| Some("a size must not be negative".to_string())),
             _ => Err(None),
         })
     }
@@ -135,7 +135,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         self.read(key, "a whole number", |value| match value {
             DeValue::Integer(_) => integer(value)
                 .and_then(|n| u32::try_from(n).ok())
-                .ok_or_else(|| Some("it must lie between 0 and 4294967295".to_string())),
+                .ok_or_else(|| Some("it must be from 0 to 4294967295".to_string())),
             _ => Err(None),
         })
     }
@@ -158,7 +158,7 @@ impl<'t, 'i> Fields<'t, 'i> {
                 _ => return Err(None),
             };
             let within = number.filter(|n| (0.0..=1.0).contains(n));
-            within.ok_or_else(|| Some("it must lie between 0 and 1".to_string()))
+            within.ok_or_else(|| Some("it must be from 0 to 1".to_string()))
         })
     }
 

@@ -88,7 +88,7 @@ fn shared_files(
             problems.push(Problem::new(
                 file.path.place,
                 links::subject(&raw.devices[index]),
-                format!("its file is already that of {other}"),
+                format!("{other} has the same file"),
             ));
             bad.extend([first, index]);
         }
@@ -107,16 +107,16 @@ fn exports(
     for raw in &raw.exports {
         let name = raw.name.as_ref().or(raw.device.as_ref()).map(|name| name.value.as_str());
         let subject = Subject::Export(name.map(str::to_string).ok_or(raw.number));
-        let mut why = raw.broken.then(|| "it has a problem of its own".to_string());
+        let mut why = raw.broken.then(|| "it has an error of its own".to_string());
         if let Some(name) = name {
             let line = *first_line.entry(name).or_insert(raw.place.line);
             if line != raw.place.line {
                 problems.push(Problem::new(
                     raw.name.as_ref().map_or(raw.place, |name| name.place),
                     subject.clone(),
-                    format!("the name is taken by the export on line {line}"),
+                    format!("the export on line {line} has the same name"),
                 ));
-                why = Some("it has a problem of its own".to_string());
+                why = Some("it has an error of its own".to_string());
             }
         }
         match export(raw, name, links) {
@@ -132,7 +132,7 @@ fn exports(
                 if !(raw.broken && raw.device.is_none()) {
                     problems.push(problem);
                 }
-                why = Some("it has a problem of its own".to_string());
+                why = Some("it has an error of its own".to_string());
             }
         }
         left_out.extend(why.map(|why| LeftOut { subject, why }));
@@ -170,7 +170,8 @@ fn export(raw: &RawExport, name: Option<&str>, links: &Links<'_>) -> Result<Expo
     if let (false, Some(above)) = (read_only, links.built_over(index)) {
         let message = format!("device '{}' is a part of '{above}'", device.value);
         return Err(Problem::new(device.place, subject, message).help(format!(
-            "writes beside '{above}' would damage it: export '{above}', or set read_only = true"
+            "writes that bypass '{above}' would damage it: export '{above}', or set read_only = \
+             true"
         )));
     }
     Ok(Export {
@@ -189,7 +190,8 @@ fn server(raw: &RawServer, base: &Path, problems: &mut Vec<Problem>) -> Server {
         let path = base.join(&at.value);
         if at.value.is_empty() || path.as_os_str().len() > LONGEST_SOCKET_PATH {
             let message = format!(
-                "a socket's path has 1 to {LONGEST_SOCKET_PATH} bytes, not {}: {}",
+                "a socket's path must have 1 to {LONGEST_SOCKET_PATH} bytes, but this one has {}: \
+                 {}",
                 path.as_os_str().len(),
                 path.display()
             );
@@ -230,7 +232,7 @@ pub(crate) fn hang_policy(text: &str) -> Result<HangPolicy, String> {
     let found = HANG_POLICIES.iter().find(|(name, _)| *name == text);
     found
         .map(|(_, policy)| *policy)
-        .ok_or_else(|| format!("'{text}' is no policy: write wait, skip or give-up"))
+        .ok_or_else(|| format!("'{text}' is not a policy: write wait, skip or give-up"))
 }
 
 /// `HOST:PORT` from an address, a host, or a port. Without a host it is the loopback, without a

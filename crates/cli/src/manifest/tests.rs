@@ -131,8 +131,7 @@ fn what_a_queue_cannot_be_is_answered_with_what_it_can() {
     );
     assert_eq!(
         said("timeout = \"0s\"\n"),
-        "up.toml:5:11: device 'a': with a 'timeout' of 0 every request would be late\n  help: left \
-         out, a request takes as long as it takes"
+        "up.toml:5:11: device 'a': 'timeout' must be greater than 0\n  help: leave it out for no timeout"
     );
     assert!(said("timeout = 30\n").contains("'timeout' must be a duration such as \"5s\""));
     assert!(said("direct = true\n").contains("driver 'memory' takes no 'direct'"));
@@ -162,14 +161,12 @@ fn a_missing_supplier_is_named_where_it_is_asked_for() {
         + "[[device]]\nname = \"s\"\ndriver = \"stripe\"\nover = [\"disk0\", \"disk1\"]\n";
     assert_eq!(
         problem(&text),
-        "up.toml:8:18: device 's': there is no device 'disk1' to be its part\n  help: did you \
-         mean 'disk0'?"
+        "up.toml:8:18: device 's': its part 'disk1' is not a declared device\n  help: did you mean 'disk0'?"
     );
     let text = memory("a") + "suppliers = [\"journal\"]\n";
     assert_eq!(
         problem(&text),
-        "up.toml:5:14: device 'a': there is no device 'journal' to be its supplier\n  help: \
-         declared devices: a"
+        "up.toml:5:14: device 'a': its supplier 'journal' is not a declared device\n  help: declared devices: a"
     );
 }
 
@@ -179,8 +176,7 @@ fn a_cycle_is_shown_as_a_path() {
     let text = text + &memory("c") + "suppliers = [\"a\"]\n";
     assert_eq!(
         problem(&text),
-        "up.toml:1:1: device 'a': needs itself: a -> b -> c -> a\n  help: each arrow means \
-         'needs'; take one of them out"
+        "up.toml:1:1: device 'a': needs itself: a -> b -> c -> a\n  help: each arrow means 'needs'; remove one of these links"
     );
     let itself = problem(&(memory("a") + "suppliers = [\"a\"]\n"));
     assert!(itself.contains("a -> a"), "{itself}");
@@ -191,8 +187,7 @@ fn a_duplicate_name_points_at_the_first_use_and_neither_comes_up() {
     let text = memory("a") + &memory("a") + &memory("b");
     assert_eq!(
         problem(&text),
-        "up.toml:6:8: device 'a': the name is taken by the device on line 2\n  help: give each \
-         device a name of its own"
+        "up.toml:6:8: device 'a': the device on line 2 has the same name\n  help: give each device a different name"
     );
     let resolved = resolve(&text);
     let up: Vec<&str> = resolved.manifest.devices.iter().map(|d| d.name.as_str()).collect();
@@ -203,15 +198,14 @@ fn a_duplicate_name_points_at_the_first_use_and_neither_comes_up() {
 fn a_size_must_be_whole_blocks() {
     assert_eq!(
         problem("[[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = 1000\n"),
-        "up.toml:4:8: device 'a': size 1000 is not a multiple of its block size 512\n  help: the \
-         nearest that is: 512 or 1024"
+        "up.toml:4:8: device 'a': size 1000 is not a multiple of its block size 512\n  help: the nearest valid size: 512 or 1024"
     );
     let text = "[[device]]\nname = \"a\"\ndriver = \"null\"\nsize = \"2K\"\nblock_size = 4096\n";
-    assert!(problem(text).contains("nearest that is: 4096"));
-    assert!(problem(&memory("a").replace("1M", "0")).contains("a size can't be 0"));
+    assert!(problem(text).contains("nearest valid size: 4096"));
+    assert!(problem(&memory("a").replace("1M", "0")).contains("the size must not be 0"));
     for bad in ["0", "3000", "256", "\"128K\""] {
         let text = memory("a") + &format!("block_size = {bad}\n");
-        assert!(problem(&text).contains("a power of two between 512 and 64K"), "{bad}");
+        assert!(problem(&text).contains("a power of two from 512 to 64K"), "{bad}");
     }
 }
 
@@ -222,7 +216,7 @@ fn a_chunk_is_a_power_of_two_that_a_device_can_take_at_once() {
         let text = memory("a") + &memory("b") + stripe + &format!("chunk = {bad}\n");
         let found = problem(&text);
         assert!(found.starts_with("up.toml:13:9: device 's': chunk"), "{found}");
-        assert!(found.contains("between 4K and 32M"), "{found}");
+        assert!(found.contains("from 4K to 32M"), "{found}");
     }
 }
 
@@ -270,7 +264,7 @@ fn two_devices_cannot_share_a_file() {
         format!("[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{path}\"\n")
     };
     let found = problem(&(file("a", "x.img") + &file("b", "./x.img")));
-    assert_eq!(found, "up.toml:8:8: device 'b': its file is already that of device 'a'");
+    assert_eq!(found, "up.toml:8:8: device 'b': device 'a' has the same file");
 }
 
 #[test]
@@ -284,7 +278,7 @@ fn devices_share_a_file_that_all_of_them_only_read() {
     assert_eq!(problems(&(file("a", true) + &file("b", true))), [""; 0]);
     for (first, second) in [(true, false), (false, true)] {
         let found = problem(&(file("a", first) + &file("b", second)));
-        assert_eq!(found, "up.toml:9:8: device 'b': its file is already that of device 'a'");
+        assert_eq!(found, "up.toml:9:8: device 'b': device 'a' has the same file");
     }
 }
 
@@ -294,7 +288,7 @@ fn exports_are_checked_like_devices() {
     for (text, says) in [
         ("name = \"x\"\n", "export 'x': an export needs a 'device'"),
         ("device = \"b\"\n", "export 'b': there is no device 'b'"),
-        ("device = \"a\"\n[[export]]\ndevice = \"a\"\n", "taken by the export on line 5"),
+        ("device = \"a\"\n[[export]]\ndevice = \"a\"\n", "the export on line 5 has the same name"),
         ("device = \"a\"\nreadonly = true\n", "did you mean 'read_only'?"),
         ("device = 3\n", "'device' must be a string"),
         ("device = \"a\"\nname = \"\\u0007\"\n", "no control character"),
@@ -323,7 +317,7 @@ fn what_depends_on_a_bad_device_is_left_out_with_the_reason_and_the_rest_is_kept
     assert_eq!(
         left_out(&text),
         [
-            "device 'bad': it has a problem of its own",
+            "device 'bad': it has an error of its own",
             "device 'm': it needs 'bad'",
             "export 'm': it needs 'm'"
         ]
@@ -371,7 +365,7 @@ fn a_bad_address_is_refused_and_a_bare_port_means_loopback() {
     assert!(found.starts_with("up.toml:6:7: [server]: 'tcp':"), "{found}");
     let long = "x".repeat(120);
     let found = problem(&(memory("a") + &format!("[server]\nunix = \"{long}\"\n")));
-    assert!(found.contains("1 to 107 bytes, not 126"), "{found}");
+    assert!(found.contains("1 to 107 bytes, but this one has 126"), "{found}");
 }
 
 /// A memory device `a` and one of `driver` over it.
@@ -420,12 +414,12 @@ fn what_is_wrong_with_a_device_over_one_other_is_told() {
     assert!(of("error", "fails = [\"sync\"]\n").contains("unknown operation 'sync'"));
     assert!(of("error", "errno = \"EBAD\"\n").contains("unknown errno 'EBAD'"));
     assert!(of("error", "errno = 0\n").contains("unknown errno '0'"));
-    assert!(of("error", "rate = 1.5\n").contains("'rate': it must lie between 0 and 1"));
-    assert!(of("error", "every = 0\n").contains("1 is every one"));
-    assert!(of("error", "from = 8192\nto = 4096\n").contains("beyond 'from'"));
+    assert!(of("error", "rate = 1.5\n").contains("'rate': it must be from 0 to 1"));
+    assert!(of("error", "every = 0\n").contains("1 means every request"));
+    assert!(of("error", "from = 8192\nto = 4096\n").contains("greater than 'from'"));
     assert!(of("error", "chunk = \"64K\"\n").contains("driver 'error' takes no 'chunk'"));
     let two = memory("c") + &over_a("error", "").replace("[\"a\"]", "[\"a\", \"c\"]");
-    assert!(problem(&two).contains("driver 'error' stands on one part"));
+    assert!(problem(&two).contains("driver 'error' takes exactly one part"));
 }
 
 #[test]
@@ -460,14 +454,14 @@ fn a_mirror_says_how_it_resyncs() {
     let off = "bitmap = false\nretry = \"1s\"\nresync_most = \"8M\"\n";
     assert_eq!(resolve(&mirror(off)).problems, [], "its parts are copied each time");
     let off = problem(&mirror("bitmap = false\ndegraded = \"known\"\n"));
-    assert!(off.contains("'degraded' is for mirrors with a bitmap"), "{off}");
+    assert!(off.contains("'degraded' needs a bitmap"), "{off}");
     let wrong = problem(&mirror("degraded = \"maybe\"\n"));
     assert!(
         wrong.contains("unknown degraded 'maybe'") && wrong.contains("never, known, always"),
         "{wrong}"
     );
     let wrong = problem(&mirror("resync_least = \"2M\"\nresync_most = \"1M\"\n"));
-    assert!(wrong.contains("'resync_least' can't be more"), "{wrong}");
+    assert!(wrong.contains("'resync_least' must not exceed"), "{wrong}");
 }
 
 #[test]
@@ -479,10 +473,10 @@ fn a_mirror_that_would_only_retry_or_never_resync_is_refused() {
             + keys
     };
     let ways = [
-        ("retry = \"0s\"\n", "'retry' is at least \"100ms\""),
-        ("retry = \"99ms\"\n", "'retry' is at least \"100ms\""),
-        ("resync_least = \"0\"\n", "'resync_least' is at least 1 byte"),
-        ("resync_most = \"0\"\n", "'resync_most' is at least 1 byte"),
+        ("retry = \"0s\"\n", "'retry' must be at least \"100ms\""),
+        ("retry = \"99ms\"\n", "'retry' must be at least \"100ms\""),
+        ("resync_least = \"0\"\n", "'resync_least' must be at least 1 byte"),
+        ("resync_most = \"0\"\n", "'resync_most' must be at least 1 byte"),
     ];
     for (keys, want) in ways {
         let found = problem(&mirror(keys));

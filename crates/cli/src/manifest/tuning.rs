@@ -49,8 +49,8 @@ pub(super) fn tuning(raw: &RawDevice, problems: &mut Vec<Problem>) -> Tuning {
         word(at, "rq_affinity", "one of", &AFFINITIES, &subject).map_err(&mut told).ok()
     });
     if let Some(at) = raw.timeout.as_ref().filter(|at| at.value.is_zero()) {
-        let message = "with a 'timeout' of 0 every request would be late";
-        let help = "left out, a request takes as long as it takes";
+        let message = "'timeout' must be greater than 0";
+        let help = "leave it out for no timeout";
         told(Problem::new(at.place, subject.clone(), message).help(help));
     }
     Tuning {

@@ -7,10 +7,10 @@ use clap::{Args as ClapArgs, ValueEnum};
 use super::file::TimelineFile;
 
 pub(crate) const EXAMPLES: &str = "\
-A log is one of dmesg, journalctl -k (best with -o short-monotonic or -o json) or a serial console, of a \
-kernel that was booted with initcall_debug; for the shutdown, one that was kept beyond it, such as by a \
-serial console, netconsole or pstore. What 'corewise up --timeline FILE.json' wrote is read as well. \
-docs/timeline.md says what is read, how the predictions are made, and what the files and the JSON hold.
+LOG is the output of dmesg, journalctl -k (best with -o short-monotonic or -o json) or a serial console, \
+from a kernel that was booted with initcall_debug. For a shutdown, use a log that outlives it: from a \
+serial console, netconsole or pstore. LOG may also be a file written by 'corewise up --timeline \
+FILE.json'. docs/timeline.md describes the forms of logs, the predictions, the files and the JSON.
 
 Examples:
   corewise timeline dmesg.txt
@@ -23,66 +23,66 @@ Examples:
   corewise timeline before.log after.log --compare
   corewise timeline dmesg.txt --json | jq '.logs[].timelines[].analysis.costs'
 
-Exit codes: 0 success, 1 failure (a log can't be read, or holds nothing of this), 2 wrong usage.";
+Exit codes: 0 success, 1 failure (a log can't be read, or has no probe and no shutdown), 2 wrong usage.";
 
 /// `corewise timeline`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
-    /// Kernel logs, or timelines in JSON; '-' is stdin
+    /// Kernel logs or timelines in JSON; '-' is stdin
     #[arg(required = true, value_name = "LOG")]
     pub(crate) logs: Vec<PathBuf>,
-    /// What to look at
+    /// The phase to show
     #[arg(long, value_name = "PHASE", default_value = "both")]
     pub(crate) phase: Phase,
-    /// Only these devices, init functions or drivers; a '*' stands for any letters; may be given again
+    /// Show only this device, init function or driver; '*' matches any letters; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) only: Vec<String>,
-    /// Which boot of a log that holds several, counted from 1 [default: the last]
+    /// Show the Nth boot of a log that holds several [default: the last]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) boot: Option<u32>,
-    /// Lay two logs side by side
+    /// Compare two logs
     #[arg(long)]
     pub(crate) compare: bool,
-    /// Predict: everything but init functions asynchronous
+    /// Predict a run in which everything but init functions is asynchronous
     #[arg(long)]
     pub(crate) all_async: bool,
-    /// Predict: so many workers, everything but init functions asynchronous
+    /// Predict the same with at most N workers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) workers: Option<u32>,
-    /// Predict: this device (or driver, or a name with '*') takes so many times as long; may be given
-    /// again
+    /// Predict a run in which this device, driver or name with '*' takes FACTOR times its time; may be
+    /// repeated
     #[arg(long, value_name = "DEVICE=FACTOR", value_parser = faster)]
     pub(crate) faster: Vec<Faster>,
-    /// Take parents, suppliers and drivers from a sysfs tree, such as /sys/devices, or from a saved
+    /// Read parents, suppliers and drivers from a sysfs tree, such as /sys/devices, or from a saved
     /// listing of one
     #[arg(long, value_name = "DIR")]
     pub(crate) sysfs: Option<PathBuf>,
-    /// Take dependencies from a file
+    /// Read dependencies from FILE; may be repeated
     #[arg(long, value_name = "FILE")]
     pub(crate) deps: Vec<PathBuf>,
-    /// Write the timelines, and what was predicted, to FILE (.svg, .html, .json, .trace.json for
-    /// Perfetto); may be given again
+    /// Write the timelines and predictions to FILE (.svg, .html, .json, or .trace.json for Perfetto);
+    /// may be repeated
     #[arg(short, long, value_name = "FILE", value_parser = TimelineFile::parse)]
     pub(crate) output: Vec<TimelineFile>,
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
-    /// How many of the worst devices, drivers and differences to list
+    /// List at most N devices, drivers and differences
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) top: usize,
-    /// How many bars to draw at most
+    /// Draw at most N bars
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub(crate) rows: usize,
 }
 
-/// Which part of a machine's life.
+/// A part of a machine's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Phase {
     /// Init functions and probes
     Boot,
     /// Shutdown of devices
     Shutdown,
-    /// Both
+    /// Both phases
     Both,
 }
 
@@ -100,7 +100,8 @@ fn faster(text: &str) -> Result<Faster, String> {
     let example = "write DEVICE=FACTOR, such as 0000:01:00.0=0.5";
     // Names hold '=' less often than factors do.
     let (name, factor) = text.rsplit_once('=').ok_or(example)?;
-    let factor: f64 = factor.parse().map_err(|_| format!("'{factor}' is no number: {example}"))?;
+    let factor: f64 =
+        factor.parse().map_err(|_| format!("'{factor}' is not a number: {example}"))?;
     if name.is_empty() {
         return Err(example.to_owned());
     }

@@ -50,10 +50,10 @@ impl Asked {
         }
         let mut all = logs.iter().flat_map(|log| &log.timelines);
         if all.all(|t| t.spans().is_empty()) {
-            let message = "nothing can be predicted without an order in time: the log has no stamps \
-                           below the second";
+            let message = "a prediction needs an order in time, but the log has no stamps finer \
+                           than a second";
             return Err(Failure::new(message)
-                .help("'dmesg' without -T has them, and 'journalctl -k -o short-monotonic'"));
+                .help("use 'dmesg' without -T, or 'journalctl -k -o short-monotonic'"));
         }
         let each = |log: &Log| {
             let each = |(of, t): (usize, &Timeline)| {
@@ -112,10 +112,10 @@ fn known(name: &str, logs: &[Log]) -> Result<(), Failure> {
     if all.iter().any(|&(its, driver)| super::names(name, its, driver)) {
         return Ok(());
     }
-    let failure = Failure::new(format!("no device, init function or driver is called '{name}'"));
+    let failure = Failure::new(format!("there is no device, init function or driver '{name}'"));
     let names = all.iter().flat_map(|&(name, driver)| [Some(name), driver]);
     Err(match suggest::closest(name, names.flatten()) {
         Some(meant) => failure.help(format!("did you mean '{meant}'?")),
-        None => failure.help("a '*' stands for any letters"),
+        None => failure.help("'*' matches any letters"),
     })
 }

@@ -38,9 +38,9 @@ impl TimelineFile {
         ];
         let format = endings.into_iter().find(|(ending, _)| name.ends_with(ending));
         match format {
-            Some((ending, _)) if name == ending => {
-                Err(format!("the file needs a name before its ending, such as boot{ending}"))
-            }
+            Some((ending, _)) if name == ending => Err(format!(
+                "the file name lacks the part before its ending: write, for example, boot{ending}"
+            )),
             Some((_, format)) => Ok(TimelineFile { path, format }),
             None => {
                 Err("the file's name must end in .svg, .html, .json or .trace.json (Perfetto)"
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(format("up.html"), Ok(TimelineFormat::Html));
         assert!(format("a.png").is_err() && format("svg").is_err() && format("").is_err());
         for ending in [".svg", "a/.html", ".json", ".trace.json"] {
-            assert!(format(ending).unwrap_err().contains("a name before its ending"), "{ending}");
+            assert!(format(ending).unwrap_err().contains("the part before its ending"), "{ending}");
         }
     }
 

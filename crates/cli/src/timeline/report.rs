@@ -168,7 +168,7 @@ fn deferrals(out: &mut String, args: &Args, kernel: &KernelLog, width: usize) {
     let devices = kernel.deferrals.len();
     let tries = if attempts == 1 { "1 try".to_owned() } else { format!("{attempts} tries") };
     let of = count(devices as u64, "device");
-    let title = format!("Deferred probes: {tries} of {of}, {total} for nothing");
+    let title = format!("Deferred probes: {tries} of {of}, {total} wasted");
     let _ = writeln!(out, "\n{}", styled(TITLE, title));
     let stamp = |time: std::time::Duration| format!("{:.6}", time.as_secs_f64());
     let row = |cells: [&str; 7], [name, driver]: [usize; 2]| {
@@ -194,7 +194,7 @@ fn deferrals(out: &mut String, args: &Args, kernel: &KernelLog, width: usize) {
     ];
     let told = kernel.deferrals.iter().take(args.top).any(|d| !d.reasons.is_empty());
     let reasons = if told { "waits for" } else { "" };
-    let head = ["device", "driver", "tries", "for nothing", "first at", "bound at", reasons];
+    let head = ["device", "driver", "tries", "wasted", "first at", "bound at", reasons];
     let _ = writeln!(out, "{}", styled(FAINT, row(head, widths)));
     for d in kernel.deferrals.iter().take(args.top) {
         let cells = [
@@ -246,7 +246,7 @@ fn split_up(
     wrapped(
         out,
         &format!(
-            "the init function that waits for them took {}: {}{more}; none of them ran for {}",
+            "the init function that waits for them took {}: {}{more}; for {} none of them ran",
             split.total,
             shares.join(", "),
             split.rest,
@@ -259,10 +259,8 @@ fn suspicious(out: &mut String, kernel: &KernelLog, width: usize) {
     if kernel.suspicious_total == 0 {
         return;
     }
-    let title = format!(
-        "Not understood: {} like a form that is read, but of none",
-        lines(kernel.suspicious_total)
-    );
+    let title =
+        format!("Not understood: {} similar to a known form", lines(kernel.suspicious_total));
     let _ = writeln!(out, "\n{}", styled(TITLE, title));
     for line in kernel.suspicious.iter().take(SUSPICIOUS) {
         wrapped(out, &format!("line {}: {} ({})", line.line, line.text, line.why), width);

@@ -51,9 +51,9 @@ pub(super) fn spare(args: &Args, output: &TimelineFile) -> Result<(), Failure> {
         if read.is_ok_and(same) {
             let (output, path) = (output.path.display(), path.display());
             return Err(Failure::new(format!(
-                "cannot write the timeline '{output}': it is the file that '{path}' is read from"
+                "cannot write the timeline '{output}': it is the input file '{path}'"
             ))
-            .help("give another name after --output: the file that is read stays as it is"));
+            .help("give --output another name, so that the input stays as it is"));
         }
     }
     Ok(())
@@ -68,7 +68,7 @@ fn graphs(args: &Args) -> Result<Vec<DeviceGraph>, Failure> {
         let text = std::fs::read_to_string(path).map_err(|error| cannot(path, error))?;
         graphs.push(DeviceGraph::from_text(&text).map_err(|error| {
             Failure::new(format!("cannot read the dependencies '{}': {error}", path.display()))
-                .help("docs/timeline.md describes the file")
+                .help("docs/timeline.md describes the format")
         })?);
     }
     Ok(graphs)
@@ -133,7 +133,7 @@ fn boot(reader: Reader, args: &Args, name: &str) -> Result<KernelLog, Failure> {
     match usize::try_from(wanted - 1).ok().filter(|&i| i < there) {
         Some(i) => Ok(boots.swap_remove(i)),
         None => Err(Failure::new(format!(
-            "{name} has no boot {wanted}: it tells of {}",
+            "{name} has no boot {wanted}: it holds {}",
             count(there as u64, "boot")
         ))),
     }
@@ -142,16 +142,19 @@ fn boot(reader: Reader, args: &Args, name: &str) -> Result<KernelLog, Failure> {
 /// Why there is nothing to tell, and how to get a log of which there is.
 fn nothing(log: &Log) -> Failure {
     let Some(kernel) = &log.kernel else {
-        return Failure::new(format!("{}: there is no span in it", log.name));
+        return Failure::new(format!("{}: it holds no span", log.name));
     };
     if let Some(unread) = kernel.unread {
-        return Failure::new(format!("{}: it is {unread}, which is not read", log.name))
-            .help(unread.instead());
+        return Failure::new(format!(
+            "{}: it is {unread}, which this program does not read",
+            log.name
+        ))
+        .help(unread.instead());
     }
     let lines = match kernel.lines {
         0 => "it is empty".to_owned(),
-        1 => "its only line doesn't tell of a probe, an init function or a shutdown".to_owned(),
-        n => format!("none of its {n} lines tells of a probe, an init function or a shutdown"),
+        1 => "its only line reports no probe, init function or shutdown".to_owned(),
+        n => format!("none of its {n} lines reports a probe, an init function or a shutdown"),
     };
     let failure = Failure::new(format!("{}: {lines}", log.name));
     // A prefix of the kernel's own, or a word of it: then it is one of its logs.
@@ -161,11 +164,12 @@ fn nothing(log: &Log) -> Failure {
         });
     failure.help(match kernels {
         true => {
-            "boot the kernel with initcall_debug on its command line, and take 'dmesg' after it"
+            "boot the kernel with initcall_debug on its command line, then save the output of \
+             'dmesg'"
         }
         false => {
-            "nothing in it begins as a kernel's lines do: give what 'dmesg', 'journalctl -k -o \
-             short-monotonic' or a serial console wrote, as text or compressed with gzip"
+            "no line begins like a kernel's: use the output of 'dmesg', 'journalctl -k -o \
+             short-monotonic' or a serial console, as text or compressed with gzip"
         }
     })
 }
@@ -189,8 +193,8 @@ fn chosen(mut log: Log, args: &Args) -> Result<Log, Failure> {
     });
     if log.timelines.is_empty() {
         let phase = if args.phase == Phase::Boot { "boot" } else { "shutdown" };
-        return Err(Failure::new(format!("{}: it tells of no {phase}", log.name))
-            .help("leave out --phase to see what there is"));
+        return Err(Failure::new(format!("{}: it holds no {phase}", log.name))
+            .help("leave out --phase to see the other phase"));
     }
     if !args.only.is_empty() {
         for t in &mut log.timelines {
@@ -201,7 +205,10 @@ fn chosen(mut log: Log, args: &Args) -> Result<Log, Failure> {
         log.timelines.retain(|t| !t.is_empty());
         if log.timelines.is_empty() {
             let only = args.only.join(", ");
-            return Err(Failure::new(format!("{}: nothing there is called {only}", log.name)));
+            return Err(Failure::new(format!(
+                "{}: it holds no device, init function or driver {only}",
+                log.name
+            )));
         }
     }
     Ok(log)

@@ -23,10 +23,9 @@ pub(super) fn read(path: &Path) -> Result<DeviceGraph, Failure> {
         }
     };
     if found == 0 {
-        return Err(Failure::new(format!("there are no links of sysfs in '{}'", path.display()))
+        return Err(Failure::new(format!("found no sysfs links in '{}'", path.display()))
             .help(
-                "give /sys/devices, a copy of it, or a file that \
-                 find /sys/devices -type l -printf '%p -> %l\\n' wrote",
+                "use /sys/devices, a copy of it, or the output of find /sys/devices -type l -printf '%p -> %l\\n'",
             ));
     }
     Ok(listing.graph())
@@ -94,7 +93,7 @@ mod tests {
     #[test]
     fn what_is_no_tree_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(format!("{:?}", read(folder.path()).unwrap_err()).contains("no links"));
+        assert!(format!("{:?}", read(folder.path()).unwrap_err()).contains("no sysfs links"));
         assert!(
             format!("{:?}", read(&folder.path().join("x")).unwrap_err()).contains("cannot read")
         );

@@ -20,7 +20,7 @@ pub(crate) fn run(args: &args::Topo) -> Result<(), Failure> {
     let topology = read(&args.from)?;
     let pods = Pods::new(&topology, args.shard_size);
     if pods.shard_size_was_zero() {
-        screen::warning(format_args!("a shard needs a core: --shard-size 0 is taken as 1"));
+        screen::warning(format_args!("--shard-size 0 is read as 1: a shard needs a core"));
     }
     if let Some(path) = &args.svg {
         return picture(path, &topology, &pods, args.scope.unwrap_or_default());
@@ -55,7 +55,7 @@ fn picture(
         Failure::new(format!("cannot write the picture '{}': {why}", path.display()))
     })?;
     let pods = count(pods.scope(scope).len(), "pod");
-    Ok(writeln!(out, "drew {pods} of scope {scope} into {}", path.display())?)
+    Ok(writeln!(out, "drew {pods} of scope {scope} to {}", path.display())?)
 }
 
 /// Caches that are divided alike, in the order of the first one: their numbers, how many cores each
@@ -81,15 +81,15 @@ fn read(source: &Source) -> Result<Topology, Failure> {
         Source::Live => (Topology::live(), None),
         Source::Sysfs(dir) => (
             Topology::from_sysfs(dir),
-            Some("a saved tree holds sys/devices/system/cpu with its cpuN folders"),
+            Some("a saved tree needs sys/devices/system/cpu with its cpuN folders"),
         ),
         Source::Xml(file) => (
             Topology::from_xml(file),
-            Some("'lstopo --of xml' writes such a file, from any machine and any older export"),
+            Some("'lstopo --of xml' writes such a file, and converts older exports"),
         ),
         Source::Synthetic(spec) => (
             Topology::synthetic(spec),
-            Some("such as synthetic:'numa:2 l3:1 core:36 pu:2', from the outside in"),
+            Some("write levels from the outside in, such as synthetic:'numa:2 l3:1 core:36 pu:2'"),
         ),
     };
     read.map_err(|error| {

@@ -116,7 +116,7 @@ fn pods(out: &mut String, report: &Report, width: usize) -> std::fmt::Result {
 fn shards(out: &mut String, report: &Report, width: usize) -> std::fmt::Result {
     let shards = styled(TITLE, "Shards");
     let size = count(report.cache_shard_size as usize, "core");
-    writeln!(out, "\n{shards} of about {size}, at least 2 where the cache has them")?;
+    writeln!(out, "\n{shards} of about {size}, at least 2 if the cache has them")?;
     let caches = report.caches.iter().map(|cache| (cache.llc, cache.cores, &cache.shards[..]));
     for (caches, cores, shards) in alike(caches) {
         let plural = if caches.len() == 1 { "cache" } else { "caches" };

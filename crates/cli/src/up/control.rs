@@ -56,7 +56,7 @@ pub(crate) fn bind_at(path: &Path, cleanup: &Cleanup) -> Result<Bound, String> {
         Found::Other(_) => {}
     }
     let listener = UnixListener::bind(path).map_err(|error| match error.kind() {
-        ErrorKind::AddrInUse => cannot(format_args!("this file exists and is no socket")),
+        ErrorKind::AddrInUse => cannot(format_args!("this file exists and is not a socket")),
         ErrorKind::NotFound => cannot(format_args!("its folder does not exist")),
         _ => cannot(format_args!("{error}")),
     })?;
@@ -80,7 +80,7 @@ pub(crate) fn bind_at(path: &Path, cleanup: &Cleanup) -> Result<Bound, String> {
 
 /// Binds the socket in the usual place.
 pub(crate) fn bind(cleanup: &Cleanup) -> Result<Bound, String> {
-    let mut why = "there is no folder for it".to_string();
+    let mut why = "found no folder for it".to_string();
     for folder in place::folders() {
         match bind_in(&folder, cleanup) {
             Ok(bound) => return Ok(bound),
@@ -138,7 +138,7 @@ fn remove_leftover(path: &Path) -> io::Result<()> {
     match place::look(path) {
         Found::Stale => std::fs::remove_file(path),
         Found::Live(_) | Found::Busy => {
-            Err(io::Error::other("another process with this id has its socket there"))
+            Err(io::Error::other("another process with this id owns the socket there"))
         }
         Found::Other(_) => Ok(()),
     }
@@ -186,7 +186,7 @@ impl Control {
         };
         let thread = std::thread::Builder::new().name("control".to_string()).spawn(move || {
             if let Err(error) = serving.run() {
-                tracing::warn!(%error, "the control socket answers no more");
+                tracing::warn!(%error, "the control socket stopped answering");
             }
         })?;
         Ok(Control { thread: Some(thread), stop: Some(stop), path: bound.path })
@@ -303,7 +303,7 @@ impl Serving {
             Err(error) => {
                 // Out of file descriptors, most likely: one of ours helps, and the server's own
                 // clients come first.
-                tracing::debug!(%error, "a control client could not be let in");
+                tracing::debug!(%error, "cannot accept a control client");
                 self.drop_quietest();
                 self.closed_until = Some(Instant::now() + PAUSE);
                 return;
@@ -427,21 +427,27 @@ fn line(about: &About, question: &[u8]) -> Vec<u8> {
 
 fn answer(about: &About, question: &[u8]) -> Result<Answer, String> {
     if question.len() >= LONGEST_QUESTION && question.last() != Some(&b'\n') {
-        return Err(format!("a question is a line of at most {LONGEST_QUESTION} bytes"));
+        return Err(format!("a question must be one line of at most {LONGEST_QUESTION} bytes"));
     }
     let question: Question = serde_json::from_slice(question).map_err(|error| {
-        format!("not a question: {error}; ask like {{\"corewise\":{VERSION},\"ask\":\"dump\"}}")
+        format!(
+            "not a question: {error}; write {{\"corewise\":{VERSION},\"ask\":\"dump\"}}, for \
+                 example"
+        )
     })?;
     if question.corewise != VERSION {
         let theirs = question.corewise;
-        return Err(format!("version {theirs} is not spoken here; this is version {VERSION}"));
+        return Err(format!("this server speaks version {VERSION}, not version {theirs}"));
     }
     match question.ask.as_str() {
         "hello" => Ok(Answer::default()),
         "dump" => dump(about, &question),
         "mirrors" => Ok(Answer { disks: Some(about.disks.mirrors()), ..Answer::default() }),
         "take_back" => take_back(about, &question),
-        other => Err(format!("'{other}' can't be asked; hello, dump, mirrors and take_back can")),
+        other => Err(format!(
+            "there is no question '{other}'; ask hello, dump, mirrors or \
+                              take_back"
+        )),
     }
 }
 
@@ -459,7 +465,7 @@ fn dump(about: &About, question: &Question) -> Result<Answer, String> {
             let mut names: Vec<&str> = dump.queues.iter().map(|q| q.name.as_str()).collect();
             names.dedup();
             let names = names.join(", ");
-            return Err(format!("no queue is called '{pattern}'; there are: {names}"));
+            return Err(format!("there is no queue '{pattern}'; the queues are: {names}"));
         }
     }
     if !question.queues.is_empty() {

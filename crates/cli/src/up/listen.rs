@@ -24,7 +24,7 @@ fn words(error: Error, address: impl std::fmt::Display) -> String {
     use std::io::ErrorKind;
     match error {
         Error::SocketInUse(_) => format!("{address}: another server listens on this socket"),
-        Error::NotASocket(_) => format!("{address}: this file exists and is no socket"),
+        Error::NotASocket(_) => format!("{address}: this file exists and is not a socket"),
         Error::Listen { source, .. } => match source.kind() {
             ErrorKind::AddrInUse => format!("{address}: another program listens on this address"),
             ErrorKind::AddrNotAvailable => format!("{address}: this machine has no such address"),
@@ -63,7 +63,7 @@ mod tests {
         assert!(reason.contains("another server listens"), "{reason}");
         assert!(reason.contains(&socket.display().to_string()), "{reason}");
         let reason = unix(&file, &cleanup).unwrap_err();
-        assert!(reason.contains("no socket"), "{reason}");
+        assert!(reason.contains("not a socket"), "{reason}");
         assert!(cleanup.run().is_empty());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "letters");
         assert!(socket.exists());

@@ -88,7 +88,7 @@ fn prepare(
         return Err(Failure::Said);
     }
     if manifest.devices.is_empty() {
-        return Err(Failure::new("nothing is left to bring up"));
+        return Err(Failure::new("no device is left to bring up"));
     }
     override_addresses(&mut manifest, &args, &mut scratch)?;
     Ok(serve::Server {
@@ -162,7 +162,7 @@ impl<'c> Scratch<'c> {
         }
         let folder = tempfile::Builder::new().prefix("corewise-").tempdir().map_err(|error| {
             Failure::new(format!("cannot make a temporary folder: {error}"))
-                .help("TMPDIR says where temporary folders are made")
+                .help("TMPDIR sets the folder for temporary folders")
         })?;
         let path: &Path = folder.path();
         self.cleanup.folder(path);

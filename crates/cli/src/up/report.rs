@@ -82,7 +82,7 @@ impl Report {
         if self.json {
             event("stopping", json!({"why": why}));
         } else {
-            let hint = styled(FAINT, "(a signal from now on ends it at once)");
+            let hint = styled(FAINT, "(the next signal ends it at once)");
             // The terminal has just written ^C at the beginning of this line.
             print(&format!("\n{} {hint}\n\n", styled(TITLE, format!("Stopping: {why}"))));
         }
@@ -154,7 +154,7 @@ impl Report {
         } else if ok {
             print(&format!("{} {what}\n", styled(GOOD, "Done:")));
         } else {
-            print(&format!("Done, but not all that was asked for: {what}\n"));
+            print(&format!("Done, but not completely: {what}\n"));
         }
     }
 }

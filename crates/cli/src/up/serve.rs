@@ -128,7 +128,7 @@ impl Server {
             Err(error) => {
                 screen::error(format_args!("{error}"));
                 complete = false;
-                "clients can't be let in".to_string()
+                "cannot accept clients".to_string()
             }
         };
         self.report.stopping(&why);
@@ -138,7 +138,7 @@ impl Server {
         self.write_timelines(&[&times, &down], &mut complete);
         let took = down.makespan();
         match hangs {
-            false => self.report.done(complete, &format!("all is down after {took}.")),
+            false => self.report.done(complete, &format!("all devices are down after {took}.")),
             true => self.report.done(false, &format!("given up after {took}.")),
         }
         self.leave(running, control, holds);
@@ -239,7 +239,8 @@ impl Server {
             since: Instant::now(),
         };
         let started = bound.and_then(|bound| {
-            Control::start(bound, about).map_err(|error| format!("no thread answers: {error}"))
+            Control::start(bound, about)
+                .map_err(|error| format!("cannot start its thread: {error}"))
         });
         match (started, place) {
             (Ok(control), _) => Ok(Some(control)),
@@ -358,8 +359,8 @@ impl Server {
                 && !address.ip().is_loopback()
             {
                 screen::warning(format_args!(
-                    "{address} can be reached from other machines, and whoever reaches it may read \
-                     and write: NBD has no password here"
+                    "{address} is open to other machines, which may read and write: this NBD \
+                     server has no authentication"
                 ));
             }
         }
@@ -380,7 +381,7 @@ impl Server {
         signal: Option<&'static str>,
     ) -> Result<(), Failure> {
         if let Some(name) = signal {
-            screen::error(format_args!("{name} during bring-up: nothing was served"));
+            screen::error(format_args!("{name} during bring-up: no volume was served"));
         }
         let mut complete = false;
         let Down { timeline: down, holds, .. } = self.shut_down(&running, &mut complete);
@@ -488,7 +489,7 @@ fn not_up(up: &BringUp, lacking: &BTreeMap<String, String>, plan: &Plan) -> Vec<
         };
         let why = match &device.outcome {
             ProbeOutcome::Skipped { culprit } => format!("it needs '{culprit}'"),
-            ProbeOutcome::Deferred { reason } => format!("it is deferred: {reason}"),
+            ProbeOutcome::Deferred { reason } => format!("it was deferred: {reason}"),
             ProbeOutcome::Cancelled => "its bring-up was cancelled".to_string(),
             _ => "it failed".to_string(),
         };

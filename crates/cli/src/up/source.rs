@@ -31,7 +31,7 @@ impl Source {
             let failure = Failure::new(format!("cannot read the manifest '{label}': {error}"));
             match error.kind() {
                 std::io::ErrorKind::NotFound => {
-                    failure.help("`corewise up` without a manifest brings up a built-in one")
+                    failure.help("`corewise up` without a manifest uses a built-in one")
                 }
                 _ => failure,
             }

@@ -82,10 +82,10 @@ impl Stop {
         match (signal, at_most) {
             (Ok(name), _) => name.to_string(),
             (Err(RecvTimeoutError::Timeout), Some(at_most)) => {
-                format!("the {} of --for are over", duration(at_most))
+                format!("the {} of --for have passed", duration(at_most))
             }
             // The thread of signals never ends; without it nobody could stop us in order.
-            (Err(_), _) => "signals can't be received".to_string(),
+            (Err(_), _) => "cannot receive signals".to_string(),
         }
     }
 }

@@ -40,7 +40,7 @@ fn an_unknown_driver() {
 fn a_missing_supplier() {
     let stripe = "[[device]]\nname = \"s\"\ndriver = \"stripe\"\nover = [\"a\", \"b\"]\n";
     refused(&(new_file("a") + stripe))
-        .complains(&["error: up.toml:10:14: device 's': there is no device 'b' to be its part"]);
+        .complains(&["error: up.toml:10:14: device 's': its part 'b' is not a declared device"]);
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn a_cycle() {
 #[test]
 fn a_duplicate_name() {
     refused(&(memory("a") + &memory("a")))
-        .complains(&["error: up.toml:6:8: device 'a': the name is taken by the device on line 2"]);
+        .complains(&["error: up.toml:6:8: device 'a': the device on line 2 has the same name"]);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn keep_going_needs_something_to_go_on_with() {
     folder
         .corewise(["up", "up.toml", "--keep-going", "--for", "1ms"])
         .code(1)
-        .complains(&["device 'a'", "nothing is left to bring up"]);
+        .complains(&["device 'a'", "no device is left to bring up"]);
 }
 
 #[test]

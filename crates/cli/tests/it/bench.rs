@@ -134,7 +134,11 @@ fn a_report_that_cant_be_made_is_said_before_anything_is_measured() {
         ran.code(code).complains(&[said]);
     };
     refused(1, &["--report", "no/run.html"], "cannot write the report 'no/run.html'");
-    refused(1, &["--report", "r.html", "--peers", "no.json"], "cannot read the peers' records");
+    refused(
+        1,
+        &["--report", "r.html", "--peers", "no.json"],
+        "cannot read the peers' measurements",
+    );
     refused(1, &["--report", "r.html", "--peers", "none.json"], "bench-peers workqueue --out FILE");
     refused(2, &["--peers", "none.json"], "--report");
     assert_eq!(folder.list(), ["none.json"]);
@@ -286,7 +290,7 @@ fn what_is_not_there_is_said_with_what_there_is() {
     let usage = |args: &[&str], said: &[&str]| {
         folder.corewise([&["bench"], args].concat()).code(2).complains(said);
     };
-    usage(&["disks"], &["'disks'", "there are: workqueue, calls, probe, shutdown, blockmq"]);
+    usage(&["disks"], &["'disks'", "choose from: workqueue, calls, probe, shutdown, blockmq"]);
     usage(&["workqeue"], &["did you mean 'workqueue'?"]);
     usage(&["--workload", "strom"], &["did you mean 'storm'?"]);
     usage(&["--workload", "disks"], &["kernel_test, storm"]);
@@ -296,7 +300,10 @@ fn what_is_not_there_is_said_with_what_there_is() {
         folder.corewise([&["bench", "--run"], words].concat()).code(1).complains(said);
     };
     let none = ["bench", "calls", "--workload", "storm"];
-    folder.corewise(none).code(1).complains(&["no such workload: storm", "leave its name out"]);
+    folder
+        .corewise(none)
+        .code(1)
+        .complains(&["no such workload: storm", "leave out the benchmark's name"]);
     failed(&["disks"], &["error: no benchmark 'disks' here"]);
     failed(&["workqueue", "case=idle"], &["error: a run needs a runtime"]);
     failed(&["calls", "case=roundtrip/hot"], &["error: a run needs a runtime"]);

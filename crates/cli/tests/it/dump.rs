@@ -197,7 +197,7 @@ fn queues_are_chosen_by_name() {
     assert_eq!(names(&["volumes"]), ["volumes"]);
     assert_eq!(names(&["vol*", "*vice"]), ["volumes", "device"]);
     let ran = folder.corewise(["dump", "volume"]).code(1);
-    ran.complains(&["error: process ", "no queue is called 'volume'", "volumes, device"]);
+    ran.complains(&["error: process ", "there is no queue 'volume'", "volumes, device"]);
     server.stop().ok();
 }
 
@@ -229,10 +229,10 @@ fn the_monitor_shows_rounds_and_ends_with_its_server() {
 fn with_no_server_or_several_it_says_so() {
     let folder = Folder::new();
     let ran = folder.corewise(["dump"]).code(1);
-    ran.complains(&["error: no running `corewise up` was found in ", "help: ", "--control"]);
+    ran.complains(&["error: found no running `corewise up` in ", "help: ", "--control"]);
     let (first, second) = (Server::start(&folder, &[]), Server::start(&folder, &[]));
     let ran = folder.corewise(["dump"]).code(1).complains(&[
-        "2 servers run; --pid says which one is meant",
+        "2 servers run; choose one with --pid",
         &format!("--pid {}", first.pid()),
         &format!("--pid {}", second.pid()),
         "the built-in manifest, up for ",
@@ -247,10 +247,10 @@ fn with_no_server_or_several_it_says_so() {
     assert_eq!(json(&ran)["pid"], second.pid(), "the other one is alone now");
     second.stop().ok();
     folder.corewise(["dump", "--pid", "1"]).code(1).complains(&["process 1 has no control socket"]);
-    folder.corewise(["dump", "--control", "x"]).code(1).complains(&["there is no socket x"]);
+    folder.corewise(["dump", "--control", "x"]).code(1).complains(&["the socket x does not exist"]);
     folder.corewise(["dump", "--control", "x", "--pid", "1"]).code(2);
     folder.corewise(["dump", "--rounds", "1"]).code(2);
-    folder.corewise(["dump", "--monitor=0s"]).code(2).complains(&["10ms is the least"]);
+    folder.corewise(["dump", "--monitor=0s"]).code(2).complains(&["must be at least 10ms"]);
     assert_eq!(folder.list(), [""; 0]);
 }
 
@@ -319,7 +319,7 @@ fn the_socket_goes_where_the_user_wants_it_and_is_found_all_the_same() {
     ran.complains(&["missing/c: its folder does not exist"]);
     folder.write("file", "letters");
     let ran = folder.corewise(["up", "--for", "1ms", "--control", "file"]).code(1);
-    ran.complains(&["file: this file exists and is no socket"]);
+    ran.complains(&["file: this file exists and is not a socket"]);
     assert_eq!(std::fs::read_to_string(folder.join("file")).unwrap(), "letters");
 }
 
@@ -369,9 +369,9 @@ fn questions_that_make_no_sense_are_answered_with_what_would() {
         (&b"\n"[..], "not a question"),
         (b"GET / HTTP/1.1\r\n", "not a question"),
         (b"{\"ask\":\"dump\"}\n", "missing field `corewise`"),
-        (b"{\"corewise\":2,\"ask\":\"dump\"}\n", "version 2 is not spoken here"),
-        (b"{\"corewise\":1,\"ask\":\"reboot\"}\n", "'reboot' can't be asked"),
-        (b"{\"corewise\":1,\"ask\":\"dump\",\"queues\":[\"x\"]}\n", "no queue is called 'x'"),
+        (b"{\"corewise\":2,\"ask\":\"dump\"}\n", "speaks version 1, not version 2"),
+        (b"{\"corewise\":1,\"ask\":\"reboot\"}\n", "there is no question 'reboot'"),
+        (b"{\"corewise\":1,\"ask\":\"dump\",\"queues\":[\"x\"]}\n", "there is no queue 'x'"),
         (b"\xff\xfe\x00\n", "not a question"),
         (deep.as_bytes(), "not a question"),
         (&long, "at most 4096 bytes"),
@@ -439,9 +439,9 @@ fn what_a_strange_server_answers_is_not_trusted() {
     let listener = UnixListener::bind(folder.join("strange")).unwrap();
     let answers: [(&[u8], &str); 5] = [
         (b"", "it has ended"),
-        (b"{\"corewise\":1", "it broke off its answer"),
-        (b"hello\n", "its answer is no JSON"),
-        (b"{\"corewise\":7}\n", "it speaks version 7, and not 1"),
+        (b"{\"corewise\":1", "it cut its answer short"),
+        (b"hello\n", "its answer is not JSON"),
+        (b"{\"corewise\":7}\n", "it speaks protocol version 7, and this program version 1"),
         (b"{\"corewise\":1,\"error\":\"\\u001b[2Jno\"}\n", "\u{fffd}[2Jno"),
     ];
     for (answer, says) in answers {

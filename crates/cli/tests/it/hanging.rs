@@ -59,7 +59,7 @@ fn a_shutdown_that_is_given_up_ends_with_1_and_says_what_is_left() {
     let (server, client, _) = stuck(&folder, STUCK, &args);
     let ran = server.wait().code(1);
     let ran =
-        ran.complains(&["shutdown given up after", "export:m has been at it for", "m waits for"]);
+        ran.complains(&["shutdown given up after", "export:m has been running for", "m waits for"]);
     assert!(!ran.stderr.contains("ERROR"), "the log tells it a second time\n{ran}");
     ran.says(&["{\"event\":\"done\",\"ok\":false}"]);
     assert_eq!(folder.list(), ["m.img", "up.toml"], "something was left behind");
@@ -108,5 +108,8 @@ fn a_policy_that_there_is_not_is_said_with_those_that_there_are() {
     folder.corewise(["up", "--on-hang", "pray"]).code(2).complains(&["wait, skip, give-up"]);
     folder.write("up.toml", STUCK.replace("drain = \"1h\"", "on_hang = \"pray\""));
     let ran = folder.corewise(["up", "up.toml"]).code(1);
-    ran.complains(&["up.toml:3:", "'on_hang': 'pray' is no policy: write wait, skip or give-up"]);
+    ran.complains(&[
+        "up.toml:3:",
+        "'on_hang': 'pray' is not a policy: write wait, skip or give-up",
+    ]);
 }

@@ -73,7 +73,7 @@ fn with_a_policy_nothing_is_served_where_one_hangs_and_the_server_ends_with_1() 
         let ran = hanging.server.wait().code(1);
         let ran = ran.complains(&[
             "bring-up of dead: still at it after",
-            "up.toml:6:8: device 'dead': its probe was not over after",
+            "up.toml:6:8: device 'dead': its probe did not end within",
         ]);
         assert!(!ran.stdout.contains("\"ready\""), "{ran}");
         assert_eq!(hanging.folder.list(), ["dead.img", "up.toml"], "what was made is removed");

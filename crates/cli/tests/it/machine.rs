@@ -10,7 +10,7 @@ fn the_file_is_read_again_and_the_picture_shows_each_pair() {
     let folder = Folder::new();
     let files = ["--out", "costs.toml", "--svg", "costs.svg"];
     let ran = folder.corewise(["bench", "machine", "--quick"].iter().chain(&files)).ok();
-    let ran = ran.says(&["What this machine costs", "full fence", "Wake-ups", "Allocator"]);
+    let ran = ran.says(&["Costs of this machine", "full fence", "Wake-ups", "Allocator"]);
     assert_eq!(ran.stderr, "", "{ran}");
     assert!(!ran.stdout.contains('\x1b'), "colours that nobody can see\n{ran}");
     assert!(ran.stdout.lines().all(|line| line.chars().count() <= 100), "{ran}");
@@ -38,7 +38,7 @@ fn a_process_that_may_use_one_cpu_measures_that_one() {
     assert!(json["call"]["bare_ns"]["p50"].as_f64().unwrap() > 0.0, "{ran}");
     let picture = std::fs::read_to_string(folder.join("one.svg")).unwrap();
     well_formed(&picture);
-    assert!(picture.contains("There is one CPU"), "{picture}");
+    assert!(picture.contains("The machine has one CPU"), "{picture}");
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn what_cant_be_done_is_said_before_anything_is_measured() {
     refused(1, &["--out", "no/costs.toml"], &["cannot write 'no/costs.toml'"]);
     refused(1, &["--svg", "no/costs.svg"], &["cannot write 'no/costs.svg'"]);
     refused(1, &["--out", "-", "--json"], &["--out - and --json"]);
-    refused(1, &["--cpus", "0,4000"], &["can't use CPUs 4000", "it may use CPUs"]);
+    refused(1, &["--cpus", "0,4000"], &["can't use CPUs 4000", "this process may use CPUs"]);
     refused(2, &["--cpus", "3-1"], &["--cpus"]);
     refused(2, &["--cpus", ""], &["0-3,8"]);
     refused(2, &["workqueue"], &["workqueue"]);

@@ -69,13 +69,13 @@ fn a_part_that_had_everything_may_be_missing_only_where_the_manifest_says_so() {
     let ran = folder.corewise(["up", "known.toml"]).code(1);
     ran.complains(&[
         "known.toml:8:8: device 'b': cannot open",
-        "device 'm': 'b' is missing, and it had everything",
+        "device 'm': 'b' is missing, and it was complete",
         "degraded = \"always\"",
     ]);
     let mut server = Server::start(&folder, &["always.toml"]);
     let missing = server.wait_mirror("missing");
     assert_eq!(missing["parts"], serde_json::json!(["b"]));
-    assert!(missing["why"].as_str().unwrap().contains("there is no such file"), "{missing}");
+    assert!(missing["why"].as_str().unwrap().contains("the file does not exist"), "{missing}");
     let ran = server.stop().ok();
     ran.complains(&["warning: device 'm': its part 'b' is missing: cannot open"]);
     // Now it is known. And a user that wants all of them gets nothing else.
@@ -100,16 +100,17 @@ fn a_part_that_is_back_gets_what_was_written_meanwhile_and_nothing_else() {
     let ran = mirror(&folder, &["m", "--wait"]).code(1);
     ran.says(&["b  out: cannot open"]).complains(&["'b' is still out: cannot open"]);
     mirror(&folder, &["m", "--take-back=a"]).code(1).complains(&["'a' is not out of 'm'"]);
-    mirror(&folder, &["m", "--take-back=x"]).code(1).complains(&["'m', which has: a, b"]);
-    mirror(&folder, &["a", "--take-back"]).code(1).complains(&["'a' is no mirror"]);
-    mirror(&folder, &["n"]).code(1).complains(&["no mirror is called 'n'; there are: \"m\""]);
+    mirror(&folder, &["m", "--take-back=x"]).code(1).complains(&["'x' is not a part of 'm'; the \
+                                                                  parts are: a, b"]);
+    mirror(&folder, &["a", "--take-back"]).code(1).complains(&["'a' is not a mirror"]);
+    mirror(&folder, &["n"]).code(1).complains(&["there is no mirror 'n'; the mirrors are: \"m\""]);
 
     back(&folder);
     let ran = mirror(&folder, &["m", "--take-back=b", "--wait"]).ok();
     ran.says(&["m: 2 of 2 legs in sync", "b  in sync"]);
     let ended = server.wait_mirror("resynced");
     assert_eq!((&ended["parts"], &ended["bytes"]), (&serde_json::json!(["b"]), &(3 * MIB).into()));
-    mirror(&folder, &["m", "--take-back"]).code(1).complains(&["no part of 'm' is out"]);
+    mirror(&folder, &["m", "--take-back"]).code(1).complains(&["all parts of 'm' are in"]);
     let disks = folder.corewise(["dump", "--json"]).ok().stdout;
     let disks: Value = serde_json::from_str(&disks).unwrap();
     let disk = |name: &str| {

@@ -96,10 +96,10 @@ fn partitions_that_are_not_there_or_are_another_s_are_refused() {
     ran.complains(&["up.toml:11:13", "'boot'", "1 ('root'), 2 ('data')"]);
     let text = DISK.to_string() + &partition("p", "1") + &partition("q", "\"root\"");
     folder.write("up.toml", text);
-    folder.corewise(["up", "up.toml"]).code(1).complains(&["partition 1 is already that of"]);
+    folder.corewise(["up", "up.toml"]).code(1).complains(&["already has partition 1"]);
     folder.write("disk.img", vec![0; MIB]);
     folder.write("up.toml", DISK.to_string() + &partition("p", "1"));
-    folder.corewise(["up", "up.toml"]).code(1).complains(&["no GUID partition table"]);
+    folder.corewise(["up", "up.toml"]).code(1).complains(&["cannot read a GUID partition table"]);
 }
 
 #[test]

@@ -110,7 +110,7 @@ fn the_shard_size_is_the_users_choice() {
 fn a_shard_size_of_zero_is_warned_about_and_taken_as_one() {
     let folder = Folder::new();
     let args = ["topo", "--json", "--from", "synthetic:core:4 pu:1", "--shard-size", "0"];
-    let ran = folder.corewise(args).ok().complains(&["warning", "taken as 1"]);
+    let ran = folder.corewise(args).ok().complains(&["warning", "read as 1"]);
     let json: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(json["cache_shard_size"], 1);
     // Two, not four: no shard has one core where the cache has more.

@@ -34,7 +34,7 @@ fn the_built_in_manifest_comes_up_in_an_empty_folder_and_leaves_nothing_behind()
         "export:fast",
         "nbdinfo --list 'nbd+unix:///?socket=",
         "Ready.",
-        "Stopping: the 50.0 ms of --for are over",
+        "Stopping: the 50.0 ms of --for have passed",
         "shutdown: 10 devices, all ok",
         "Done:",
     ]);
@@ -124,7 +124,7 @@ fn a_client_that_takes_no_replies_is_cut_at_the_deadline() {
     let client = stuck_client(&server);
     // It is warned about; nothing that was acknowledged is lost, so it is no failure.
     let ran = server.stop().ok();
-    let ran = ran.complains(&["warning: export 'm': 1 client cut after", "unanswered"]);
+    let ran = ran.complains(&["warning: export 'm': disconnected 1 client after", "unanswered"]);
     assert!(!ran.stderr.contains("WARN"), "it is told twice\n{ran}");
     assert_eq!(folder.list(), ["up.toml"]);
     drop(client);
@@ -156,7 +156,7 @@ fn a_signal_during_bring_up_cancels_the_rest_and_leaves_nothing_behind() {
     assert!(summary["ok"].as_u64().unwrap() >= 3, "{summary}");
     assert!(summary["cancelled"].as_u64().unwrap() > 0, "{summary}");
     let ran = server.wait().code(1);
-    let ran = ran.complains(&["error: SIGINT during bring-up: nothing was served"]);
+    let ran = ran.complains(&["error: SIGINT during bring-up: no volume was served"]);
     assert!(!ran.stdout.contains("\"ready\""), "{}", ran.stderr);
     assert_eq!(folder.list(), ["up.toml"], "{}", ran.stderr);
 }

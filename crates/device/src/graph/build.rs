@@ -55,7 +55,7 @@ pub(super) fn of_existing(
     let mut cycles = Vec::new();
     let order = kahn(&needs).unwrap_or_else(|()| {
         cycles = broken(&mut needs);
-        kahn(&needs).expect("what is left of a cycle goes one way along the registration order")
+        kahn(&needs).expect("the rest of a cycle goes one way along the registration order")
     });
     let rejected = vec![false; decls.len()];
     packed(decls, nodes, rejected, &needs, order, cycles)

@@ -125,15 +125,13 @@ impl fmt::Display for GraphError {
                 }
             },
             GraphError::UnknownDriver { name, driver, known, .. } => {
-                write!(f, "device \"{name}\" names the driver \"{driver}\", which is not known; ")?;
+                write!(f, "device \"{name}\" names the unknown driver \"{driver}\"; ")?;
                 write_known(f, known)
             }
             GraphError::NoMatchingDriver { name, compatible, known, .. } => {
                 write!(f, "no driver matches device \"{name}\", which ")?;
                 match compatible.as_slice() {
-                    [] => {
-                        write!(f, "names none and says of nothing that it is compatible with it; ")?
-                    }
+                    [] => write!(f, "names no driver and lists no compatible names; ")?,
                     some => write!(f, "is compatible with {}; ", some.join(", "))?,
                 }
                 write_known(f, known)

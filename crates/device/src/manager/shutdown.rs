@@ -135,7 +135,7 @@ impl DeviceManager {
 
 fn start_watch() -> Option<Arc<Watch>> {
     let watch = Watch::start().inspect_err(|error| {
-        tracing::warn!(%error, "no device watch: a shutdown begins with helpers");
+        tracing::warn!(%error, "cannot start the device watch: the shutdown starts with helpers");
     });
     watch.ok().map(Arc::new)
 }

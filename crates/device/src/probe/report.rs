@@ -152,7 +152,7 @@ impl ProbeOutcome {
             ProbeOutcome::Bound => Outcome::Ok,
             ProbeOutcome::Failed(error) => Outcome::Failed(error.to_string()),
             ProbeOutcome::Skipped { culprit } => {
-                Outcome::Skipped(format!("needs \"{culprit}\", which did not come up"))
+                Outcome::Skipped(format!("it needs \"{culprit}\", which did not come up"))
             }
             ProbeOutcome::Deferred { reason } => Outcome::Deferred(reason.clone()),
             ProbeOutcome::Rejected(fault) => Outcome::Failed(fault.to_string()),

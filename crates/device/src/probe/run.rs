@@ -251,7 +251,7 @@ impl Registry {
         match pending {
             Some(pending) => {
                 for device in pending {
-                    tracing::warn!(%device, "not up at the deferral timeout");
+                    tracing::warn!(%device, "a device is not up at the deferral timeout");
                 }
             }
             None => self.set_deferral_timer(),

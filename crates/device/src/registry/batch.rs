@@ -267,7 +267,7 @@ impl Devices {
             _ if batch.stopping() => ProbeOutcome::Cancelled,
             _ if self.may_be_waived(index) => {
                 let supplier = self.first_unmet(index).unwrap_or("nobody");
-                let reason = format!("waits for the optional supplier \"{supplier}\"");
+                let reason = format!("it waits for the optional supplier \"{supplier}\"");
                 ProbeOutcome::Deferred { reason }
             }
             _ => {

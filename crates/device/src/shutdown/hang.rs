@@ -137,8 +137,8 @@ impl ShutdownState {
                     st.overdue -= 1;
                     let after = now.saturating_sub(since);
                     let outcome = Outcome::Failed(format!(
-                        "it had not ended after {after:.1?}, and was skipped: what it needs was shut \
-                         down under it"
+                        "it did not end within {after:.1?} and was skipped; the devices that it \
+                         needs were shut down"
                     ));
                     st.notes.push(running.note(now, outcome.clone()));
                     st.skipped.push((device, since));

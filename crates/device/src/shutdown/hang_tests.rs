@@ -53,9 +53,9 @@ fn stepped_a_callback_that_is_late_is_named_once_and_waited_for() {
     assert_eq!(
         words,
         [
-            "disk has been at it for 6.0s (late)",
-            "bus waits for disk, at it for 6.0s",
-            "root waits for bus: through bus for disk, at it for 6.0s",
+            "disk has been running for 6.0s (late)",
+            "bus waits for disk (disk has been running for 6.0s)",
+            "root waits for bus (through bus for disk, which has been running for 6.0s)",
         ]
     );
     assert_eq!(s.helper("disk"), "bus");

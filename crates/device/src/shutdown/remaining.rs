@@ -61,15 +61,18 @@ impl fmt::Display for Remaining {
         write!(f, "{}", self.device)?;
         match &self.state {
             RemainingState::Running { elapsed } => {
-                write!(f, " has been at it for {elapsed:.1?}")?;
+                write!(f, " has been running for {elapsed:.1?}")?;
             }
-            RemainingState::Ready => write!(f, " is ready, but it was not its turn")?,
+            RemainingState::Ready => write!(f, " is ready, but has not started")?,
             RemainingState::Waiting { on } => write!(f, " waits for {}", on.join(", "))?,
         }
         if let Some(Behind { device, elapsed, through, .. }) = &self.behind {
             match through == device {
-                true => write!(f, ", at it for {elapsed:.1?}")?,
-                false => write!(f, ": through {through} for {device}, at it for {elapsed:.1?}")?,
+                true => write!(f, " ({device} has been running for {elapsed:.1?})")?,
+                false => write!(
+                    f,
+                    " (through {through} for {device}, which has been running for {elapsed:.1?})"
+                )?,
             }
         }
         match (self.skipped, self.overdue) {

@@ -112,7 +112,10 @@ impl ShutdownReport {
             |ids: &Vec<DeviceId>| ids.iter().map(|&id| graph.name(id).to_string()).collect();
         let cycles: Vec<Vec<String>> = graph.cycles().iter().map(names).collect();
         for cycle in &cycles {
-            tracing::warn!(?cycle, "devices needed one another in a circle: shut down one by one");
+            tracing::warn!(
+                ?cycle,
+                "these devices needed one another in a circle, and were shut down one by one"
+            );
         }
         ShutdownReport {
             mode: outline.mode,

@@ -42,9 +42,7 @@ impl ShutdownRun {
         let parallel = self.state.outline().mode == ShutdownMode::Parallel;
         let watching = self.first_look().and_then(|first| watch?.watch(self.clone(), first));
         if watching.is_none() && self.state.first_deadline().is_some() {
-            tracing::warn!(
-                "nobody looks at the clock: a shutdown callback that hangs is not named"
-            );
+            tracing::warn!("no timer: a shutdown callback that hangs is not reported");
         }
         if self.counts_at_once || (parallel && watching.is_none()) {
             self.state.count(&mut Scratch::default());
@@ -79,7 +77,7 @@ impl ShutdownRun {
             _ => run.by_counters(None, lead),
         });
         if let Err(error) = &begin {
-            tracing::error!(%error, "no thread takes over synchronous shutdown callbacks");
+            tracing::error!(%error, "cannot start a thread for synchronous shutdown callbacks");
         }
         begin.is_ok()
     }
@@ -307,7 +305,10 @@ impl ShutdownRun {
                 self.state.told();
             }
             News::GaveUp { left } => {
-                tracing::warn!(left, "the shutdown gives up: devices are left that hang, or wait");
+                tracing::warn!(
+                    left,
+                    "the shutdown gives up: some devices hang, or wait for those that do"
+                );
                 event::tell(observer, &Event::GaveUp { left });
             }
         }

@@ -70,10 +70,10 @@ impl std::fmt::Display for CloseReason {
                 write!(f, "an option of {length} bytes, the limit is {MAX_OPTION_DATA}")
             }
             CloseReason::TooManyOptions => f.write_str("too many options in one handshake"),
-            CloseReason::NoSuchExport => f.write_str("no export of the name that was asked for"),
-            CloseReason::NotFixedNewstyle => {
-                f.write_str("an option other than EXPORT_NAME without fixed newstyle")
-            }
+            CloseReason::NoSuchExport => f.write_str("the client asked for an unknown export"),
+            CloseReason::NotFixedNewstyle => f.write_str(
+                "the client sent an option other than EXPORT_NAME without fixed newstyle",
+            ),
         }
     }
 }
@@ -291,7 +291,7 @@ fn describe(
         }
     };
     let Some(offer) = catalogue.find(go.name) else {
-        let message = format!("there is no export named '{}'", go.name.escape_debug());
+        let message = format!("there is no export '{}'", go.name.escape_debug());
         refuse(out, option, OptionReplyKind::ERR_UNKNOWN, &message);
         return None;
     };

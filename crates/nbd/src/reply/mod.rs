@@ -103,7 +103,7 @@ impl<'a, S: Sink, R: ReleasePolicy> Right<'a, S, R> {
 }
 
 /// What [`ReplyPath::post`] did.
-#[must_use = "whoever gets the right has to run it"]
+#[must_use = "the caller that gets the right has to run it"]
 #[derive(Debug)]
 pub enum Posted<'a, S: Sink, R: ReleasePolicy = ReleaseChecked> {
     /// Somebody else sends it.

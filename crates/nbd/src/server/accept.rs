@@ -63,7 +63,7 @@ fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd) {
         match poll(fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => {
-                tracing::error!(%error, listener = %listener.endpoint(), "can't wait for clients");
+                tracing::error!(%error, listener = %listener.endpoint(), "cannot wait for clients");
                 return;
             }
         }
@@ -75,7 +75,7 @@ fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd) {
             Err(Shortage(what)) => {
                 if failures == 0 {
                     tracing::warn!(listener = %listener.endpoint(),
-                        "clients have to wait for want of resources: {what}");
+                        "clients must wait, for lack of resources: {what}");
                 }
                 failures + 1
             }

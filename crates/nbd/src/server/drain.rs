@@ -62,7 +62,7 @@ impl fmt::Display for DrainReport {
             self.clients, self.idle, self.requests_completed
         )?;
         if self.cut > 0 {
-            write!(f, ", {} clients cut with {} requests", self.cut, self.requests_cut)?;
+            write!(f, ", {} clients disconnected with {} requests", self.cut, self.requests_cut)?;
         }
         for (export, outcome) in &self.flushes {
             match outcome {
@@ -95,7 +95,11 @@ pub(super) fn drain(
         let owed = connection.cut().requests;
         report.cut += 1;
         report.requests_cut += u64::from(owed);
-        tracing::warn!(client = connection.id, requests = owed, "cut at the deadline of a drain");
+        tracing::warn!(
+            client = connection.id,
+            requests = owed,
+            "disconnected at the deadline of a drain"
+        );
     }
     report.requests_completed = in_flight.saturating_sub(report.requests_cut);
     report.flushes = flush_all(exports, deadline);

@@ -205,12 +205,12 @@ fn take_over(path: &Path) -> Result<UnixListener, Error> {
         }
         // A file system without locks: then without.
         Err(TryLockError::Error(error)) => {
-            tracing::debug!(path = %path.display(), %error, "the folder can't be locked");
+            tracing::debug!(path = %path.display(), %error, "cannot lock the folder");
         }
     }
     match knock(path) {
         Err(Errno::CONNREFUSED) => {
-            tracing::info!(path = %path.display(), "replacing a socket nobody answers on");
+            tracing::info!(path = %path.display(), "replacing a socket on which no server answers");
             std::fs::remove_file(path).map_err(failed)?;
         }
         // Went away between the two looks.

@@ -239,7 +239,7 @@ impl Inner {
         let evict = |oldest: &Connection| {
             tracing::info!(
                 client = oldest.id,
-                "closed: others wait, and it hasn't chosen an export"
+                "closed: other clients wait, and this one has not chosen an export"
             );
             oldest.cut();
         };
@@ -290,7 +290,7 @@ impl Inner {
                     tracing::debug!(
                         client = connection.id,
                         export = offer.name,
-                        "closed: the export is going, or the place was needed"
+                        "closed: the export is being removed, or its place was needed"
                     );
                     return;
                 }

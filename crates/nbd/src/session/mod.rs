@@ -128,7 +128,7 @@ impl Session {
                         tracing::warn!(client = self.connection.id, export = self.lines.export,
                             device = self.device.name(), op = %done.op, offset = done.offset,
                             len = done.len, errno = error.errno(), %error,
-                            left_out = (before != 0).then_some(before), "a client gets an error");
+                            left_out = (before != 0).then_some(before), "a client's request failed");
                     });
                 }
                 let error = ReplyError::from_errno(error.errno());

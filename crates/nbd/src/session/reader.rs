@@ -186,7 +186,7 @@ impl<'a> Reader<'a> {
             tell(|| {
                 tracing::info!(client = connection.id, export = lines.export, command = ?request.command,
                     offset = request.offset, len = request.length, ?error,
-                    left_out = (before != 0).then_some(before), "a client is refused a request");
+                    left_out = (before != 0).then_some(before), "a client's request was refused");
             });
         }
     }

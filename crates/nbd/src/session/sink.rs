@@ -154,7 +154,7 @@ impl Sink for SocketSink {
                 Err(error) => {
                     tell(|| {
                         tracing::debug!(client = self.connection.id, %error,
-                            "replies can't be sent: the client is gone");
+                            "cannot send replies: the client is gone");
                     });
                     self.give_up();
                 }

@@ -59,7 +59,7 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>
     if let Err(error) = spawned {
         tell(|| {
             tracing::error!(client = session.connection.id, %error,
-                "no thread for the replies of a slow client: the connection is closed");
+                "cannot start a thread for the replies of a slow client: the connection is closed");
         });
         if session.writer.handed.swap(false, Ordering::Acquire) {
             // SAFETY: given up above, and the swap took it back; no writer thread exists that could

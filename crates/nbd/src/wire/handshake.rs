@@ -211,8 +211,8 @@ impl MalformedGo {
     /// The message for the client.
     pub fn message(self) -> &'static str {
         match self {
-            MalformedGo::Truncated => "the data ends before the name or the list of requests does",
-            MalformedGo::Trailing => "there are bytes behind the list of requests",
+            MalformedGo::Truncated => "the data ends within the name or the list of requests",
+            MalformedGo::Trailing => "bytes follow the list of requests",
             MalformedGo::NameTooLong => "the export name is longer than 4096 bytes",
             MalformedGo::NameNotText => "the export name is not UTF-8 text",
         }

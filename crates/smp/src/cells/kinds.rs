@@ -228,7 +228,11 @@ pub(super) fn drop_quietly(failed: CallFailed) {
 /// A call that nobody waits for is dropped without having run: that isn't silent either.
 pub(super) fn dropped(cpu: u32, name: &'static str) {
     quietly(|| {
-        tracing::warn!(cpu, function = name, "a call was dropped: nobody steps this CPU's target");
+        tracing::warn!(
+            cpu,
+            function = name,
+            "a call was dropped: this CPU's target is no longer stepped"
+        );
     });
 }
 

@@ -155,8 +155,7 @@ impl Spinner {
             && sys::shares_its_cpu()
             && let Err(error) = priority::set(urgent)
         {
-            let what =
-                "a call target couldn't take its priority back, and stays an ordinary thread";
+            let what = "a call target lost the right to its priority, and stays an ordinary thread";
             tracing::warn!(priority = %urgent, %error, "{what}");
             return false;
         }

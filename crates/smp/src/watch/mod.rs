@@ -223,7 +223,8 @@ mod watching {
             match started {
                 Ok(handle) => *thread = Thread::Runs(handle),
                 Err(error) => {
-                    tracing::debug!(%error, "no thread to watch over calls that futures wait for");
+                    tracing::debug!(%error, "cannot start the thread that reports late calls of \
+                                             futures");
                     if let Some(parker) = seat.lock().take() {
                         *thread = Thread::Unborn(parker);
                     }
@@ -237,7 +238,8 @@ mod watching {
             // The thread that polled first may be pinned, and may be urgent.
             priority::apply(Priority::Plain);
             if let Err(error) = pin_current_thread(&CpuSet::full(1024)) {
-                tracing::debug!(%error, "the watch keeps the CPUs of the thread that started it");
+                tracing::debug!(%error, "the watch keeps the CPU affinity of the thread that \
+                                         started it");
             }
             let Some(limit) = self.limit else { return };
             let mut lookout = Lookout::new(limit);

@@ -86,13 +86,17 @@ impl fmt::Display for Missing {
         write!(f, "CPU {}", self.cpu)?;
         match (self.progress, &self.running) {
             (Progress::Running, Some(running)) => {
-                write!(f, " is on it, for {:.1?}", running.since)?;
+                write!(f, " has been running it for {:.1?}", running.since)?;
             }
             (Progress::Running, None) => f.write_str(" is on it")?,
-            (Progress::Before, Some(running)) => write!(f, " is before it, on {running}")?,
-            (Progress::Before, None) => f.write_str(" is before it")?,
-            (Progress::Unseen, Some(running)) => write!(f, " never saw it, and is on {running}")?,
-            (Progress::Unseen, None) => f.write_str(" never saw it, and runs nothing")?,
+            (Progress::Before, Some(running)) => {
+                write!(f, " has not reached it, and is running {running}")?
+            }
+            (Progress::Before, None) => f.write_str(" has not reached it")?,
+            (Progress::Unseen, Some(running)) => {
+                write!(f, " has not seen it, and is running {running}")?
+            }
+            (Progress::Unseen, None) => f.write_str(" has not seen it, and is idle")?,
         }
         match self.thread {
             Some(ThreadState::Ready) => f.write_str("; its thread runs, or waits for its core")?,
@@ -155,9 +159,12 @@ mod tests {
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         let here = format!("a thread has waited 5.0s for slow, called at {site} on CPU 3");
         assert_eq!(lines[0], here);
-        assert!(lines[1].starts_with("CPU 0 is on it, for 0.0ns"), "{text}");
-        assert!(lines[2].starts_with("CPU 1 is before it, on other, called at "), "{text}");
-        assert!(lines[3].starts_with("CPU 2 never saw it, and is on other"), "{text}");
+        assert!(lines[1].starts_with("CPU 0 has been running it for 0.0ns"), "{text}");
+        assert!(
+            lines[2].starts_with("CPU 1 has not reached it, and is running other, called at "),
+            "{text}"
+        );
+        assert!(lines[3].starts_with("CPU 2 has not seen it, and is running other"), "{text}");
         assert!(lines[4].ends_with("the CPU is leaving"), "{text}");
         assert_eq!(report.missing_cpus(Progress::Unseen).collect::<Vec<_>>(), [2, 4]);
     }

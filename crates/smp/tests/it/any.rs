@@ -53,7 +53,7 @@ fn rule_6_any_fails_only_where_the_whole_set_is_offline_and_gives_the_function_b
     for list in ["", "1-2", "1,9"] {
         let error = smp.call_any(&set(list), || "still mine").unwrap_err();
         assert!(matches!(error, CallError::NoneOnline { .. }));
-        assert!(error.to_string().contains("none of it is online"), "{error}");
+        assert!(error.to_string().contains("no CPU of the set is online"), "{error}");
         assert_eq!(error.into_inner()(), "still mine");
         assert!(smp.call_any_nowait(&set(list), || ()).is_err());
     }

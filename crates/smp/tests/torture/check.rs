@@ -64,8 +64,8 @@ impl Check {
 impl fmt::Display for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Check::Entry => "what was written before a call wasn't seen by its handler",
-            Check::Exit => "what a handler wrote wasn't seen after the wait",
+            Check::Entry => "a handler didn't see a write from before its call",
+            Check::Exit => "the caller didn't see a handler's write after the wait",
             Check::Once => "a call didn't run exactly once",
             Check::Cpu => "a call ran on the wrong CPU",
             Check::Overlap => "two handlers of one CPU overlapped",

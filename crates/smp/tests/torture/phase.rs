@@ -122,7 +122,7 @@ fn join(
         }
     }
     if plugger.join().is_err() {
-        world.findings.fail(Check::Plug, || "who plugs CPUs panicked".to_owned());
+        world.findings.fail(Check::Plug, || "the thread that plugs CPUs panicked".to_owned());
     }
     kinds
 }

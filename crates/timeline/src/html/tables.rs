@@ -82,13 +82,13 @@ fn legend(out: &mut String, t: &Timeline) {
     }
     if !t.spans().is_empty() {
         out.push_str(
-            "<span><i style=\"border:2px solid var(--path)\"></i>critical path</span>\
-             <span>a dotted line before a bar: waited for a worker</span>",
+            "<span><i style=\"border:2px solid var(--path)\"></i>critical path</span><span>a \
+             dotted line before a bar: the wait for a worker</span>",
         );
     }
     if t.spans().iter().any(|span| !span.took().is_exact()) {
         out.push_str(
-            "<span><i class=\"maybe\"></i>hatched: may have been over (≤ at most, ≥ at least, ~ about, \
+            "<span><i class=\"maybe\"></i>hatched: may have ended (≤ at most, ≥ at least, ~ about, \
              ? not known)</span>",
         );
     }

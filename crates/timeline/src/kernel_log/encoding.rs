@@ -53,16 +53,14 @@ impl Unread {
             Unread::Bzip2 => "unpack it, as by 'bzip2 -dc FILE'",
             Unread::Lz4 => "unpack it, as by 'lz4 -dc FILE'",
             Unread::Twice => "unpack it once, as by 'gzip -dc FILE'",
-            Unread::Damaged => "get it again: 'gzip -t FILE' says whether a file is whole",
-            Unread::Archive => "unpack it, and give the log that is in it",
-            Unread::JournalFile => {
-                "have it written out: 'journalctl --file FILE -k -o short-monotonic'"
-            }
+            Unread::Damaged => "copy it again, and check it with 'gzip -t FILE'",
+            Unread::Archive => "unpack it, and use the log inside",
+            Unread::JournalFile => "convert it with 'journalctl --file FILE -k -o short-monotonic'",
             Unread::Elf => {
-                "of a dump of memory, 'makedumpfile --dump-dmesg' or 'crash' gives the log"
+                "extract the log from a memory dump with 'makedumpfile --dump-dmesg' or 'crash'"
             }
-            Unread::Picture => "the log's text is needed",
-            Unread::MailSource => "save the mail as text, so that it is decoded",
+            Unread::Picture => "use the text of the log",
+            Unread::MailSource => "save the mail as text, which decodes it",
         }
     }
 
@@ -173,16 +171,15 @@ impl Decoder {
                 let written = gzip.written;
                 each(match gzip.end {
                     End::None | End::Whole => "the log is compressed with gzip".into(),
-                    End::Cut => format!(
-                        "the log is compressed with gzip, and cut off: it ends after {written} bytes"
-                    ),
-                    End::Damaged => format!(
-                        "the log is compressed with gzip, and damaged: after {written} bytes nothing \
-                         is known"
-                    ),
+                    End::Cut => {
+                        format!("the gzip file is cut off: the log ends after {written} bytes")
+                    }
+                    End::Damaged => {
+                        format!("the gzip file is damaged: the log was read up to byte {written}")
+                    }
                     End::Bomb => format!(
-                        "the log is compressed with gzip, and unpacks to more than {MOST_TIMES} \
-                         times its size: after {written} bytes nothing was read"
+                        "the gzip file unpacks to more than {MOST_TIMES} times its size: the log \
+                         was read up to byte {written}"
                     ),
                 });
                 gzip.inner.notes(each);
@@ -431,12 +428,12 @@ mod tests {
         let packed = gzip(text.as_bytes());
         let (found, _, notes) = decoded(&packed[..packed.len() - 100], 1000);
         assert!(text.as_bytes().starts_with(&found) && found.len() > text.len() / 2);
-        assert!(notes[0].contains(&format!("cut off: it ends after {} bytes", found.len())));
+        assert!(notes[0].contains(&format!("cut off: the log ends after {} bytes", found.len())));
         let mut damaged = packed;
         let middle = damaged.len() / 2;
         damaged[middle..middle + 64].fill(0xff);
         let whole = decoded(&damaged, usize::MAX);
-        assert!(whole.2[0].contains("damaged: after"), "{:?}", whole.2);
+        assert!(whole.2[0].contains("damaged: the log was read up to byte"), "{:?}", whole.2);
         assert!(!whole.0.is_empty() && text.as_bytes().starts_with(&whole.0[..1000]));
         assert_eq!(whole, decoded(&damaged, 1));
     }

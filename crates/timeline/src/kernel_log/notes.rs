@@ -23,12 +23,12 @@ pub(crate) fn notes(
         note("the log is empty".into());
     } else if !facts.any() {
         note(
-            "none of the lines is one that is known; boot with `initcall_debug` (and \
-             `ignore_loglevel`, where the log is read from a console)"
+            "no line has a known form; boot with `initcall_debug` (and `ignore_loglevel`, if the \
+             log comes from a console)"
                 .into(),
         );
     } else if boot.timeline.is_empty() && shutdown.is_empty() {
-        note("the lines that are known name no device that began or ended anything".into());
+        note("the known lines name no device with a start or an end".into());
     }
     // Where lines weren't kept, ends are among them.
     match facts.unfinished() {
@@ -59,12 +59,12 @@ pub(crate) fn notes(
     if facts.foreign > 0 {
         let n = many(facts.foreign);
         let were = verb(n, "was", "were");
-        note(format!("{} of other programs {were} passed over", count(n, "line")));
+        note(format!("{} of other programs {were} skipped", count(n, "line")));
     }
     if facts.left_out > 0 {
         note(format!(
-            "{} understood and not kept: there are more than any machine prints, and all numbers here \
-             are those of the lines before",
+            "{} understood but not kept, because there are more than any machine prints; all \
+             numbers are those of the lines before",
             were(facts.left_out)
         ));
     }
@@ -90,8 +90,8 @@ fn of_both(facts: &Facts, rules: &Rules, mut timelines: [&mut Timeline; 2]) {
     let minutes = facts.prefixes.get(&Prefix::DmesgMinute).copied().unwrap_or_default();
     if minutes > 0 {
         notes.push(
-            "where a minute begins, only the minute is known, as `dmesg -H` prints it: from there on \
-             order only (`dmesg` without `-H` has all times)"
+            "`dmesg -H` prints only the minute where a minute begins: from there on, only the \
+             order is known (`dmesg` without `-H` has all times)"
                 .to_owned(),
         );
     }
@@ -102,21 +102,22 @@ fn of_both(facts: &Facts, rules: &Rules, mut timelines: [&mut Timeline; 2]) {
             () if has(Prefix::DmesgCtime) => "the log (`dmesg` without `-T` has them)",
             () => "the log",
         };
-        notes.push(format!("{who} has no times below a second: order only"));
+        notes.push(format!("{who} has no times finer than a second: only the order is known"));
     }
     let cut = timelines.iter().map(|t| t.resolution()).max().filter(|cut| !cut.is_zero());
     if let Some(cut) = cut {
         let text = format!(
-            "the stamps are cut off to {}: moments that are less apart have no known order, so own times, \
-             sums and chains are known within bounds",
+            "the stamps are cut off to {}: closer moments have no known order, so own times, sums \
+             and chains have bounds",
             duration(cut)
         );
         timelines.iter_mut().for_each(|t| t.note(text.clone()));
     }
     if rules.late {
         notes.push(
-            "these times are of whoever got the lines, such as a journal, which can be long after \
-             the kernel wrote them (`-o short-monotonic` has the kernel's): order only"
+            "these times come from the receiver of the lines, such as a journal, and may be much \
+             later than the kernel's (`-o short-monotonic` has the kernel's): only the order is \
+             known"
                 .to_owned(),
         );
     }
@@ -148,7 +149,7 @@ fn of_both(facts: &Facts, rules: &Rules, mut timelines: [&mut Timeline; 2]) {
                 let kinds = [(calls, "init call"), (n - calls, "probe")];
                 let kinds = kinds.iter().filter(|(n, _)| *n > 0).map(|&(n, what)| count(n, what));
                 let kinds = kinds.collect::<Vec<_>>().join(" and ");
-                format!("of {kinds} only the durations are known that were printed")
+                format!("for {kinds}, only the printed durations are known")
             }
         });
     }
@@ -169,15 +170,15 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
     let mut note = |text: String| boot.timeline.note(text);
     if facts.back > 0 {
         note(format!(
-            "stamps go back {}: two moments on different sides of that have no known order, though they \
-             are drawn as if they had",
+            "stamps go back {}: moments on different sides of such a point have no known order, \
+             although the bars show one",
             count(facts.back, "time")
         ));
     }
     if let Some((until, tick)) = rules.ticks {
         note(format!(
-            "the durations of the first {} are in whole ticks of {}: each is known no better than \
-             that, and where both of its lines have a stamp no longer than the time between them",
+            "the durations of the first {} are in whole ticks of {}, and so only as exact; a \
+             duration is at most the time between the stamps of its two lines",
             count(until, "init call"),
             duration(tick)
         ));
@@ -197,8 +198,8 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
                 .into(),
         ),
         Unit::Either if initcalls > 0 => note(
-            "whether this kernel prints the durations of init calls in µs or in units of 1.024 µs \
-             nothing shows: they may be 2.4 % longer"
+            "the log doesn't show whether this kernel prints the durations of init calls in µs or \
+             in units of 1.024 µs: they may be 2.4 % longer"
                 .into(),
         ),
         Unit::Either => {}
@@ -206,16 +207,17 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
     let overtaken = facts.initcalls.iter().filter(|call| call.overtaken).count();
     if overtaken > 0 {
         note(format!(
-            "{} took longer than {}: another one began meanwhile, and kernels since 4.17 count from \
-             there. The printed duration is the least, and the time between the two lines the most",
+            "{} took longer than {}: another one began meanwhile, and kernels since 4.17 count \
+             from there. The printed duration is the lower bound, and the time between the two \
+             lines the upper bound",
             count(overtaken, "init call"),
             verb(overtaken, "it says", "they say")
         ));
     }
     if boot.too_short > 0 {
         note(format!(
-            "{} printed less than the probes took that seem to have run inside: {} drawn from the \
-             first line on, and took no longer",
+            "{} printed less than the probes that seem to have run inside: {} drawn from the first \
+             line on, and took at most that time",
             count(boot.too_short, "init call"),
             verb(boot.too_short, "it is", "they are")
         ));
@@ -228,7 +230,8 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
     }
     if boot.ambiguous > 0 {
         note(format!(
-            "{} {} within the time of several init calls, and nothing tells which one ran {}",
+            "{} {} within the time of several init calls, and the log doesn't show which one ran \
+             {}",
             count(boot.ambiguous, "probe"),
             verb(boot.ambiguous, "stands", "stand"),
             verb(boot.ambiguous, "it", "them")
@@ -238,22 +241,24 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
         let kinds = [(calls, "init call"), (probes, "probe")];
         let kinds = kinds.iter().filter(|(n, _)| *n > 0).map(|&(n, what)| count(n, what));
         note(format!(
-            "{} found no device that is {} (ENODEV, ENXIO), which is no failure: called skipped here",
+            "{} found no device that is {} (ENODEV, ENXIO); that is not a failure, and shown as \
+             skipped",
             kinds.collect::<Vec<_>>().join(" and "),
             verb(calls + probes, "its own", "theirs")
         ));
     }
     if deferred > 0 {
         let (probes, were) = (count(of_probes, "probe"), verb(deferred, "was", "were"));
-        note(format!("{deferred} of {probes} {were} put off, to be tried again"));
+        note(format!("{deferred} of {probes} {were} deferred, to be tried again"));
     }
 }
 
 fn of_shutdown(facts: &Facts, shutdown: &mut Timeline) {
     if shutdown.spans().iter().any(|s| s.end_certainty == Certainty::UpperBound) {
         shutdown.note(
-            "a shutdown's line has no end: each device's time is at most the gap to the next line. \
-             If this kernel shuts devices down asynchronously, only the time in all is right",
+            "a shutdown prints one line, without an end: each device took at most the time to the \
+             next line. If this kernel shuts devices down asynchronously, only the total time is \
+             right",
         );
     }
     let back =
@@ -261,7 +266,7 @@ fn of_shutdown(facts: &Facts, shutdown: &mut Timeline) {
     match facts.shutdowns.iter().filter(back).count() {
         0 => {}
         n => shutdown.note(format!(
-            "stamps go back {}: how long those shutdowns took is not known",
+            "stamps go back {}: the durations of these shutdowns are not known",
             count(n, "time")
         )),
     }
@@ -269,6 +274,6 @@ fn of_shutdown(facts: &Facts, shutdown: &mut Timeline) {
     if last.is_some()
         && shutdown.spans().last().is_some_and(|s| s.end_certainty == Certainty::Assumed)
     {
-        shutdown.note("nothing follows the last shutdown, so how long it took is not known");
+        shutdown.note("no line follows the last shutdown, so its duration is not known");
     }
 }

@@ -180,8 +180,8 @@ fn what_if(out: &mut Lines, t: &Timeline) {
             );
             if is_boot {
                 text += &format!(
-                    "; it is held by the order of init functions, and by what the log doesn't show \
-                     ({idle:.0}\u{a0}% of the time nothing that it shows ran)"
+                    "; the order of init functions limits it, and so does work that the log \
+                     doesn't show ({idle:.0}\u{a0}% of the time no span of the log ran)"
                 );
             }
             out.wrapped(&text, 2);
@@ -206,10 +206,9 @@ fn what_if(out: &mut Lines, t: &Timeline) {
     }
     let mut notes: Vec<String> = Vec::new();
     match (t.edges().len(), t.edges_not_kept().count()) {
-        (0, _) => notes.push(
-            "no dependency is known, so nothing waits for anything: take this for the best case"
-                .into(),
-        ),
+        (0, _) => {
+            notes.push("no dependency is known, so nothing waits: this is the best case".into())
+        }
         (_, 0) => {}
         (all, not) => notes.push(format!(
             "{not} of {} {} not kept in this run ({}), and so {} for nothing",
@@ -223,7 +222,7 @@ fn what_if(out: &mut Lines, t: &Timeline) {
         notes.push("init functions keep their order".into());
     }
     if t.spans().iter().any(|s| s.kind != SpanKind::Shutdown) {
-        notes.push("what nobody is known to have started starts no sooner".into());
+        notes.push("a span with an unknown starter starts no sooner".into());
     }
     for note in notes {
         out.wrapped(&format!("({note})"), 1);
@@ -287,8 +286,8 @@ pub fn comparison(
         }
     }
     if c.what_ran_inside {
-        let text = "without an order in time nobody knows what ran inside what: each time here is \
-                    that of a device with what ran inside it";
+        let text = "without an order in time the nesting is not known: each time includes the \
+                    spans inside";
         out.wrapped(&format!("  note: {text}"), 4);
     }
     out.line("");

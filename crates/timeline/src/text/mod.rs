@@ -179,13 +179,13 @@ pub(crate) fn numbers(s: &Summary) -> Vec<String> {
     match (s.unplaced, placed) {
         (0, _) => {}
         (_, 0) => lines.push(
-            "without an order in time nothing can be told of what they took together, of what ran \
-             at once or inside what, of the critical path, and of what would be faster"
+            "without an order in time the total time, concurrency, nesting, critical path and \
+             predictions are unknown"
                 .to_owned(),
         ),
         (n, _) => lines.push(format!(
-            "{n} of {} {} no place in time: makespan, chains, the number at once and predictions \
-             are those of the others",
+            "{n} of {} {} no place in time: makespan, chains, concurrency and predictions leave \
+             them out",
             s.spans,
             verb(n, "has", "have")
         )),

@@ -90,7 +90,7 @@ fn a_log_in_whole_seconds_gives_order_and_durations_and_says_so() {
         assert_eq!(devices, down.map(|name| (name, Length::UNKNOWN)), "{how}");
         assert_eq!((log.deferrals[0].first, log.deferrals[0].bound), (None, Bound::Never), "{how}");
         for t in [&log.boot, &log.shutdown] {
-            let said = t.notes().iter().any(|n| n.contains("order only"));
+            let said = t.notes().iter().any(|n| n.contains("only the order is known"));
             assert!(said, "{how}: {:?}", t.notes());
         }
     }
@@ -129,7 +129,7 @@ fn any_excerpt_is_read() {
     let log = read(lines[7]);
     assert_eq!(log.shutdown.spans()[0].end_certainty, Certainty::Assumed);
     let notes = log.shutdown.notes();
-    assert!(notes.iter().any(|n| n.contains("nothing follows the last")), "{notes:?}");
+    assert!(notes.iter().any(|n| n.contains("no line follows the last")), "{notes:?}");
 }
 
 #[test]
@@ -416,7 +416,7 @@ fn a_shutdown_between_two_equal_stamps_took_up_to_their_resolution() {
     assert_eq!(spans[1].end_certainty, Certainty::Assumed);
     let notes = log.shutdown.notes();
     assert!(notes.iter().any(|n| n.starts_with("stamps go back")), "{notes:?}");
-    assert!(!notes.iter().any(|n| n.contains("nothing follows")), "{notes:?}");
+    assert!(!notes.iter().any(|n| n.contains("no line follows")), "{notes:?}");
     assert_eq!(log.shutdown.makespan().most(), None);
 }
 

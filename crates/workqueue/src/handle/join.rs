@@ -178,7 +178,7 @@ impl<T> Drop for JoinHandle<T> {
             // SAFETY: the table is the task's. The handle has a count of it, and gives that up; or no instance is
             // left, nobody has the task any more, and none will get it.
             let release = || unsafe { (table.release)(self.task.cast()) };
-            shielded("dropping a value that nobody took", release);
+            shielded("dropping a value that was not taken", release);
         }
     }
 }

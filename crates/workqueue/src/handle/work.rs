@@ -314,7 +314,7 @@ impl Work {
         if !counted {
             tracing::warn!(
                 item = self.header().name(),
-                "a work item is disabled 65535 times over; one more isn't counted"
+                "a work item is disabled 65535 times; further calls are not counted"
             );
         }
         counted

@@ -166,7 +166,7 @@ impl<F: FencePolicy> Group<F> {
             tracing::error!(
                 pod = pool.spec.pod,
                 worker = me.id,
-                "a worker's thread has ended by a panic that is no item's; its pool goes on without"
+                "a worker's thread panicked outside of any item; its pool goes on without it"
             );
         });
     }

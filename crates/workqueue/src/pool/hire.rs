@@ -51,8 +51,9 @@ impl<F: FencePolicy> Group<F> {
                 tracing::warn!(
                     pod = self.pools[index].spec.pod,
                     threads = self.threads.most(),
-                    "the worker pools have as many threads as they may: work waits until an item that \
-                     blocks is over; wait in futures instead, or raise PoolsBuilder::max_threads"
+                    "the worker pools have reached their limit of threads: work waits until a \
+                     blocking item ends; wait in futures instead, or raise \
+                     PoolsBuilder::max_threads"
                 );
             });
         }
@@ -67,7 +68,7 @@ impl<F: FencePolicy> Group<F> {
             tracing::warn!(
                 pod = pool.spec.pod,
                 %error,
-                "no worker thread could be made; the workers there are go on"
+                "cannot start a worker thread; the existing workers go on"
             );
         });
         self.without(index, id);
@@ -87,7 +88,7 @@ impl<F: FencePolicy> Group<F> {
         let action = self.settle(index, &mut inner, false);
         drop(inner);
         match action {
-            Action::Make => unreachable!("a thread was refused just now"),
+            Action::Make => unreachable!("the system refused a thread just now"),
             other => self.perform(index, other),
         }
     }

@@ -117,7 +117,7 @@ impl Refused {
     /// With no lock held: a subscriber is the user's code.
     pub(super) fn log(self) {
         let Refused { cpus, error } = self;
-        tracing::warn!(%cpus, %error, "a worker could not be pinned to its pod; it runs anywhere");
+        tracing::warn!(%cpus, %error, "a worker could not be pinned to its pod; it runs on any CPU");
     }
 }
 

@@ -120,7 +120,7 @@ impl<F: FencePolicy> Drop for Alive<'_, F> {
     fn drop(&mut self) {
         // In a model the panic is a finding, and the scheduler may be gone.
         if !hint::IN_MODEL {
-            shielded("taking a dead worker out of its pool", || {
+            shielded("removing a dead worker from its pool", || {
                 self.worker.carry.stops();
                 self.group.died(self.worker);
             });
@@ -149,8 +149,8 @@ fn set_nice<F: FencePolicy>(group: &Group<F>) {
         tracing::info!(
             nice,
             %error,
-            "the workers of a queue can't have its niceness, and run with that of whoever made \
-             them: grant CAP_SYS_NICE or raise RLIMIT_NICE"
+            "the workers of a queue cannot have its niceness, and keep that of the thread that \
+             made them: grant CAP_SYS_NICE or raise RLIMIT_NICE"
         );
     }
 }

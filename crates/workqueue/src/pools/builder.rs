@@ -245,7 +245,8 @@ fn follower(machine: &Machine, pools: &Weak<Inner>) -> Option<Follower> {
     let started = Follower::start(machine, repin);
     started
         .inspect_err(|error| {
-            tracing::warn!(%error, "the pools don't learn by themselves when CPUs come or go");
+            tracing::warn!(%error, "the pools cannot watch the machine; they follow CPUs that come \
+                                    or go only when Machine::refresh is called");
         })
         .ok()
 }

@@ -63,7 +63,7 @@ impl fmt::Display for Unfinished {
         write!(
             f,
             "the worker pools are not shut down after {waited:.1?}: {running_items} items run, \
-             {waiting} wait, {n} other threads haven't ended; what runs has to return first"
+             {waiting} wait, {n} other threads have not ended; the running items must return first"
         )?;
         running.iter().try_for_each(|item| write!(f, "\n  {item}"))?;
         threads.iter().try_for_each(|thread| write!(f, "\n  {thread}"))

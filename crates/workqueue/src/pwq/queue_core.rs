@@ -156,7 +156,7 @@ impl QueueCore {
             tracing::warn!(
                 queue = self.name,
                 max_active,
-                "max_active is more than {MAX_ACTIVE_LIMIT}: cut to that"
+                "max_active exceeds {MAX_ACTIVE_LIMIT}, and is reduced to that"
             );
         }
     }

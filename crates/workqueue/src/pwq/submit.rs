@@ -149,7 +149,8 @@ impl QueueCore {
         }
         tracing::warn!(
             queue = self.name,
-            "queued while the queue is drained, not by one of its own items: dropped"
+            "an item was dropped: it was queued during a drain, and not by an item of the same \
+             queue"
         );
         Err(QueueError::Draining)
     }

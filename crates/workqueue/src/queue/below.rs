@@ -31,7 +31,8 @@ impl Workqueue {
             Ok(made) => made,
             Err(error) => {
                 if !matches!(error, BuildError::ShutDown { .. }) {
-                    tracing::warn!(queue = self.name(), %error, "there is no queue below: it stands in itself");
+                    tracing::warn!(queue = self.name(), %error, "cannot create the queue below: \
+                                                                 this queue takes its place");
                 }
                 return self.clone();
             }
@@ -47,7 +48,7 @@ impl Workqueue {
         let mut builder = QueueBuilder::below(shared, self.attributes());
         builder.clone().build(pools).or_else(|error| match error {
             BuildError::Threads { .. } if shared.rescuer.is_some() => {
-                tracing::warn!(queue = shared.name, %error, "the queue below does without a rescuer");
+                tracing::warn!(queue = shared.name, %error, "the queue below has no rescuer");
                 builder.rescuer = false;
                 builder.build(pools)
             }

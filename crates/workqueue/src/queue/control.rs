@@ -183,7 +183,7 @@ impl Workqueue {
                 tracing::warn!(
                     queue = shared.name,
                     rounds,
-                    "drained again and again: its items keep queueing more on it"
+                    "a drain doesn't end: the queue's items keep queueing more on it"
                 );
             }
         }

@@ -42,7 +42,7 @@ impl Workqueue {
         let list: Weak<dyn Waits> = Arc::downgrade(&told) as _;
         let seat = self.shared().waiting.sit(0, list).ok();
         if seat.is_none() {
-            shielded("telling of the end of a queue", || told.stop());
+            shielded("a callback at the end of a queue", || told.stop());
         }
         EndNotice { queue: Arc::downgrade(self.shared()), seat, _told: told }
     }

@@ -81,7 +81,7 @@ struct Once<C> {
 impl<C> Once<C> {
     /// Takes the closure out, and frees the rest.
     #[inline]
-    #[expect(clippy::boxed_local, reason = "what is moved is the closure, not all of the item")]
+    #[expect(clippy::boxed_local, reason = "the closure is moved, not the whole item")]
     fn take(self: Box<Self>) -> C {
         hint::reads(&self.closure);
         self.closure

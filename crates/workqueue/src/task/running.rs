@@ -207,7 +207,7 @@ impl Running {
 
     #[cold]
     fn panicked(&self, payload: Box<dyn Any + Send>) {
-        shielded("dropping what a work item panicked with", || {
+        shielded("dropping the panic payload of a work item", || {
             if self.table.alone {
                 log_panic(self.name(), payload);
             } else {
@@ -268,7 +268,7 @@ impl Running {
                 queue = self.job.queue_name(),
                 function = self.name(),
                 site = %self.job.site,
-                "a work item left something behind, which is put right now: {leak}"
+                "a work item changed its thread's context, which is reset now: {leak}"
             );
         });
     }
@@ -383,7 +383,7 @@ impl ItemRef {
             let mut now = state.snapshot();
             if now.has_flushers() && (ran || !now.running()) {
                 // Collect.
-                let aside = self.lent().aside().expect("who waits has found it");
+                let aside = self.lent().aside().expect("the waiter has found it");
                 now = aside.flushers.collect(state, ran, &mut ended);
             }
             if let Some(end) = end(state, now) {

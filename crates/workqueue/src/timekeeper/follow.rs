@@ -58,8 +58,8 @@ impl Follower {
         let mut watch = Watch::new().map_err(io::Error::other)?;
         for missing in watch.unwatched() {
             tracing::info!(
-                "{missing}; what it changes is followed with the next change of another kind, or when \
-                 work has to wait"
+                "{missing}; the pools follow such changes with the next change of another kind, or \
+                 when work has to wait"
             );
         }
         let all_told = watch.unwatched().is_empty();
@@ -118,16 +118,17 @@ fn run(machine: &Machine, watch: &mut Watch, bell: &Bell, looked: impl Fn()) {
             // Nobody has touched the threads' masks.
             (Ok(None), _) => {}
             (Err(error), Why::Told) => {
-                tracing::warn!(%error, "the machine's state can't be read; it stays as it was")
+                tracing::warn!(%error, "cannot read the machine's state; the pools keep the old \
+                                        one")
             }
             // As often as work waits.
-            (Err(error), _) => tracing::debug!(%error, "the machine's state can't be read"),
+            (Err(error), _) => tracing::debug!(%error, "cannot read the machine's state"),
         }
         why = match wait(watch, bell) {
             Ok(Why::Over) => return,
             Ok(why) => why,
             Err(error) => {
-                tracing::warn!(%error, "the machine isn't followed any more");
+                tracing::warn!(%error, "the pools no longer follow the machine");
                 return;
             }
         }

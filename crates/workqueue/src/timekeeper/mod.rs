@@ -227,7 +227,7 @@ impl Timekeeper {
                 quietly(|| {
                     tracing::error!(
                         %error,
-                        "no thread for the timekeeper: nobody notices work that is stuck"
+                        "cannot start the timekeeper's thread: stuck work is not noticed"
                     );
                 });
                 None
@@ -293,8 +293,10 @@ impl Timekeeper {
                 let name = queue.as_ref().map_or("", |queue| queue.name());
                 let (function, site) = ((shown.label.name)(), shown.label.site);
                 let said = match why {
-                    Excuse::Asleep => "blocks without saying so: wrap what blocks in `blocking`",
-                    _ => "computes for long: its queue should be cpu_intensive",
+                    Excuse::Asleep => {
+                        "blocks without saying so: wrap the blocking call in `blocking`"
+                    }
+                    _ => "computes for long: make its queue cpu_intensive",
                 };
                 tracing::warn!(queue = name, function, %site, hits, "a work item {said}");
             }
@@ -323,7 +325,7 @@ impl Timekeeper {
         if closed || self.staffed(false).is_some() {
             return Ok(());
         }
-        Err(io::Error::other("no thread for the timekeeper, which would call the rescuer"))
+        Err(io::Error::other("cannot start the timekeeper's thread, which calls the rescuer"))
     }
 
     /// No more timers; the thread ends once the pools are gone.

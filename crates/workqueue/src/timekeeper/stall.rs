@@ -124,7 +124,7 @@ impl fmt::Display for ItemReport {
             Doing::Waiting => "waits",
             Doing::Running => "runs",
             Doing::Blocked => "is blocked",
-            Doing::BlockedUntold => "is blocked and hadn't said so",
+            Doing::BlockedUntold => "is blocked without having said so",
             Doing::CpuIntensive => "computes",
         };
         write!(f, "{function}, queued on '{queue}' at {site}, {doing}")?;

@@ -56,8 +56,8 @@ fn defeats_rescuer(queue: &QueueCore) -> bool {
 #[cold]
 pub(crate) fn without_rescuer(waits_for: fmt::Arguments<'_>, how: fmt::Arguments<'_>) {
     let said = format_args!(
-        "of a queue with a rescuer waits for {waits_for}, which has none: {how}; where no thread can be \
-         made it waits for ever"
+        "of a queue with a rescuer waits for {waits_for}, which has none: {how}; if no thread can \
+         be made, it waits for ever"
     );
     running::current(|running| {
         let Some(running) = running else { return };
@@ -96,8 +96,8 @@ pub(crate) fn for_order(item: Lent<'_>, queue: &QueueCore, of: Label) {
         if before > 0 {
             let complaint = format!(
                 "waits for {}, queued at {}, which its ordered queue starts only after {before} \
-                 other(s), and those only when the waiting item is over: wait in the order of \
-                 queueing, or outside of the queue's items",
+                 other(s), and these only after the waiting item: wait in the order of queueing, \
+                 or outside of the queue's items",
                 (of.name)(),
                 of.site,
             );
@@ -132,30 +132,31 @@ pub(crate) fn in_vain(item: Lent<'_>, needs: Needs) {
              max_active"
         ),
         (Some((site, queue, Some(QueueKind::BottomHalf), .., false)), Needs::Worker) => format!(
-            "waits for {name}, queued on '{queue}' at {site}, which the one bottom-half worker of its CPU runs, and \
-             that waits as well: wait in no item of a bottom-half queue, nor for one that it may wait for"
+            "waits for {name}, queued on '{queue}' at {site}, but the only bottom-half worker of \
+             its CPU waits as well: don't wait inside an item of a bottom-half queue, or for an \
+             item that such an item may wait for"
         ),
         (Some((site, queue, _, most, placed, false)), Needs::Worker) => {
             let (cause, remedy) = match placed {
                 true => (
-                    "what is left of this stack is too little to run it here",
+                    "the rest of this stack is too small to run it here",
                     "raise max_workers, or give the workers more stack (RUST_MIN_STACK)",
                 ),
                 false => (
-                    "it may not run here, since its queue is bound, strict, a bottom half's, or of \
-                     another niceness, and this is no worker of its pool",
+                    "it may not run here: its queue is bound, strict, bottom-half or of another \
+                     niceness, and this thread is not a worker of its pool",
                     "raise max_workers, or wait for it in items of its own queue and CPU (more stack \
                      does not help)",
                 ),
             };
             format!(
-                "waits for {name}, queued on '{queue}' at {site}, for which no worker can come: all \
-                 of its pool wait as well, for each other, and there may be {most} \
-                 (PoolsBuilder::max_workers); and {cause}: nest waits less deep, {remedy}"
+                "waits for {name}, queued on '{queue}' at {site}, but no worker can run it: all \
+                 {most} workers that its pool may have (PoolsBuilder::max_workers) wait as well, \
+                 for each other; and {cause}: nest waits less deep, {remedy}"
             )
         }
         (None, Needs::End) if item.state.snapshot().running() => {
-            format!("waits for {name}, which runs and waits for this one")
+            format!("waits for {name}, which is running and waits for this one")
         }
         _ => return,
     };
@@ -170,11 +171,11 @@ pub(crate) fn in_vain(item: Lent<'_>, needs: Needs) {
 pub(crate) fn flush_in_vain(queue: &QueueCore, location: &Location<'_>) -> ! {
     let (name, most) = (&queue.name, queue.pools.max_workers());
     let complaint = format!(
-        "waits for all items of queue '{name}', of which some can't come to their end: they wait for this \
-         one, or are held back for others that do, or no worker can come for them, since all of its pool \
-         wait as well, and there may be {most} (PoolsBuilder::max_workers), and this stack is too small \
-         for them or they may not run here: flush outside of items, nest waits less deep, or raise \
-         max_workers"
+        "waits for all items of queue '{name}', but some of them cannot end: they wait for this \
+         one, or are held back for others that do, or no worker can run them, because all {most} \
+         workers that their pool may have (PoolsBuilder::max_workers) wait as well, and this stack \
+         is too small for them or they may not run here: flush outside of items, nest waits less \
+         deep, or raise max_workers"
     );
     given_up("a flush", location, &complaint)
 }

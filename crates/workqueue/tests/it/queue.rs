@@ -449,7 +449,8 @@ fn cpus_that_the_machine_lacks_are_refused_by_name() {
     assert!(matches!(error, BuildError::NoCpus { .. }));
     assert_eq!(
         error.to_string(),
-        "workqueue 'far': asked for CPUs 7, but there are only 0-1: name at least one of those"
+        "workqueue 'far': asked for CPUs 7, but the machine has only 0-1: name at least one of \
+         these"
     );
 }
 

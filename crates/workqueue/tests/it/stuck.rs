@@ -112,8 +112,8 @@ fn a_chain_that_no_stack_holds_ends_with_a_panic_that_says_so_and_the_pool_goes_
         let said = queue.spawn(move || by_join(&own, 400)).join().expect("it was told");
         let error = said.expect_err("no stack holds so many");
         let message = error.message().expect("it panicked");
-        assert!(message.contains("for which no worker can come"), "{message}");
-        assert!(message.contains(&format!("there may be {max_workers}")), "{message}");
+        assert!(message.contains("no worker can run it"), "{message}");
+        assert!(message.contains(&format!("all {max_workers} workers")), "{message}");
         assert!(message.contains("of queue 'test'") && message.contains("tests/it/stuck.rs"));
         queue.flush();
         assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
@@ -127,7 +127,7 @@ fn a_scope_that_no_stack_holds_panics_and_nothing_that_it_lent_is_used_after() {
     let queue = queue(&pools);
     let own = queue.clone();
     let error = queue.spawn(move || by_scope(&own, 400)).join().expect_err("no stack holds it");
-    assert!(error.message().unwrap().contains("for which no worker can come"), "{error}");
+    assert!(error.message().unwrap().contains("no worker can run it"), "{error}");
     assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
     pools.shutdown();
 }
@@ -161,7 +161,7 @@ fn a_scope_whose_part_runs_elsewhere_and_waits_for_it_is_found() {
     });
     give.send(waits).expect("it waits for that");
     let message = said.recv().expect("it ends").expect("one of them panicked");
-    assert!(message.contains("which runs and waits for this one"), "{message}");
+    assert!(message.contains("which is running and waits for this one"), "{message}");
     assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
 }
 
@@ -218,7 +218,7 @@ fn a_bottom_half_item_that_waits_for_one_of_its_own_cpu_is_found() {
             let told = corewise_sync::context::take_violation().map(|told| told.section.location);
             let message = waited.err().and_then(|payload| payload.downcast::<String>().ok());
             if let Some(message) = &message {
-                assert!(message.contains("the one bottom-half worker of its CPU"), "{message}");
+                assert!(message.contains("the only bottom-half worker of its CPU"), "{message}");
                 assert!(!message.contains("max_workers"), "that wouldn't help: {message}");
             }
             (message.is_some(), told)
@@ -272,7 +272,7 @@ fn a_circle_is_found(queues: &[Workqueue]) {
     give.iter().zip(items).for_each(|(give, next)| give.send(next).expect("it waits for that"));
     let messages: Vec<_> = (0..n).filter_map(|_| said.recv().expect("each ends")).collect();
     assert_eq!(messages.len(), 1, "one of them was given up: {messages:?}");
-    assert!(messages[0].contains("which runs and waits for this one"), "{messages:?}");
+    assert!(messages[0].contains("which is running and waits for this one"), "{messages:?}");
     for queue in queues {
         queue.flush();
         assert_eq!(queue.spawn(|| 7).join().ok(), Some(7));

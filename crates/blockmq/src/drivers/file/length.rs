@@ -58,7 +58,7 @@ impl Length {
     fn is_short(&self, name: &str, there: u64) {
         if !self.short.swap(true, Ordering::AcqRel) {
             let error = self.truncated(there);
-            tracing::error!(file = name, %error, "data is lost: every flush fails from now on");
+            tracing::error!(file = name, %error, "data is lost; every flush fails from now on");
         }
     }
 
@@ -66,12 +66,12 @@ impl Length {
         let size = self.size;
         let why = if there < size {
             format!(
-                "the file has {there} bytes, and had {size}: it was truncated while in use; stop the server, give \
-                 it its size back (truncate -s {size}), and check or restore what it holds"
+                "the file was truncated while in use, from {size} bytes to {there}; stop the \
+                 server, restore the size (truncate -s {size}), and check or restore the content"
             )
         } else {
-            "the file was truncated while in use; it has its size again, and not what it held: stop the server, \
-             and check or restore that"
+            "the file was truncated while in use; it has its old size again, but not its content; \
+             stop the server, and check or restore the content"
                 .to_owned()
         };
         IoError::with(IoErrorKind::Io(errno::EIO), why)

@@ -94,7 +94,7 @@ impl FileDriver {
                 Err(error) => {
                     tracing::info!(
                         path = %options.path.display(), %error,
-                        "io_uring is refused here; using pread and pwrite on workers"
+                        "the system refuses io_uring; the device uses pread and pwrite on workers"
                     );
                     Io::Plain(plain)
                 }
@@ -103,7 +103,7 @@ impl FileDriver {
         let driver = Self { geometry, created, depth: options.depth, align, io };
         tracing::info!(
             path = %options.path.display(), io = %driver.io_path_in_use(), size = geometry.size,
-            direct = align.is_some(), "opened a file device"
+            direct = align.is_some(), "file device opened"
         );
         Ok(driver)
     }

@@ -60,7 +60,7 @@ fn try_open(
             file.set_len(size).map_err(step("setting its size"))?;
             file.sync_all().map_err(step("making it durable"))?;
             if new {
-                sync_parent(&options.path).map_err(step("making its folder durable"))?;
+                sync_parent(&options.path).map_err(step("cannot make its folder durable"))?;
             }
             size
         }
@@ -79,10 +79,11 @@ fn try_open(
         Ok(align) => align,
         // It is one thing to say so, and another to do it.
         Err(error) if options.direct == Direct::Auto => {
-            tracing::info!(path = %options.path.display(), %error, "no way past the page cache");
+            tracing::info!(path = %options.path.display(), %error, "the file system cannot bypass \
+                                                                    the page cache");
             None
         }
-        Err(error) => return Err(step("going past the page cache")(error)),
+        Err(error) => return Err(step("reads and writes bypass the page cache")(error)),
     };
     let store = Store::new(file, &options.path.display().to_string(), align);
     let store = if kind.is_file() { store.of_length(size) } else { store };

@@ -233,7 +233,7 @@ impl fmt::Display for OpenError {
         write!(f, "{}: ", self.path.display())?;
         match &self.kind {
             OpenErrorKind::NotFound => {
-                f.write_str("there is no such file; give a size to have it created")
+                f.write_str("the file does not exist; give a size to create it")
             }
             OpenErrorKind::NotAFile => f.write_str("neither a regular file nor a block device"),
             OpenErrorKind::InUse => {
@@ -241,24 +241,24 @@ impl fmt::Display for OpenError {
             }
             OpenErrorKind::SizeDiffers { found, asked } => write!(
                 f,
-                "it has {found} bytes, not {asked}; leave the size out to take it as it is, or \
-                 change the file's size yourself"
+                "it has {found} bytes, not {asked}; leave out the size to take the file as it is, \
+                 or change the file's size yourself"
             ),
             OpenErrorKind::BadSize { size, block_size } => write!(
                 f,
-                "a size of {size} bytes: it has to be a multiple of the block size, {block_size}, \
-                 and not zero"
+                "the size is {size} bytes; it must be a positive multiple of the block size, \
+                 {block_size}"
             ),
             OpenErrorKind::BadBlockSize(size) => {
-                write!(f, "a block size of {size} bytes: it has to be a power of two, at least 512")
+                write!(f, "the block size is {size} bytes; it must be a power of two, at least 512")
             }
             OpenErrorKind::NotDirect { needs: None, .. } => {
-                f.write_str("its file system has no way past the page cache, or doesn't say so")
+                f.write_str("its file system doesn't report that it can bypass the page cache")
             }
             OpenErrorKind::NotDirect { needs: Some(needs), block_size } => write!(
                 f,
-                "its file system goes past the page cache in blocks of {} bytes only, and the \
-                 device's have {block_size}",
+                "its file system bypasses the page cache only in blocks of {} bytes, but the \
+                 device's block size is {block_size}",
                 needs.offset
             ),
             OpenErrorKind::Io { step, source } => write!(f, "{step}: {source}"),

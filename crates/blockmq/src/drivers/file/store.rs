@@ -128,8 +128,8 @@ impl Store {
             (Ok(()), 0) => Ok(()),
             (Ok(()), errno) => {
                 let kind = IoError::from_errno(errno.cast_signed()).kind();
-                let why = "an earlier flush failed, so data from before it may be lost; open the \
-                           device again once its content is checked";
+                let why = "an earlier flush failed, so data written before it may be lost; check \
+                           the content, then open the device again";
                 Err(IoError::with(kind, why))
             }
             (Err(error), _) => {
@@ -197,9 +197,7 @@ impl Store {
         match &self.length {
             Some(length) => length.ended(&self.file, &self.name, at),
             None => {
-                let why = format!(
-                    "the device ends at or before byte {at}: it was made smaller while in use"
-                );
+                let why = format!("the device ends at or before byte {at}: it shrank while in use");
                 IoError::with(IoErrorKind::Io(errno::EIO), why)
             }
         }
@@ -269,7 +267,7 @@ impl Store {
         let write = || rustix::io::pwritev2(&self.file, &[IoSlice::new(data)], at, flags);
         let n = retry(write)?;
         match self.start_of(n as u64) as usize {
-            0 => Err(IoError::with(IoErrorKind::Io(errno::EIO), "the file takes no more bytes")),
+            0 => Err(IoError::with(IoErrorKind::Io(errno::EIO), "the file accepts no more bytes")),
             n => Ok(n),
         }
     }
@@ -321,7 +319,8 @@ impl Doubt {
         let errno = error.errno().cast_unsigned();
         let (new, old) = (Ordering::AcqRel, Ordering::Acquire);
         if self.errno.compare_exchange(0, errno, new, old).is_ok() {
-            tracing::error!(file = name, %error, "data could not be made durable: every flush fails from now on");
+            tracing::error!(file = name, %error, "data could not be made durable; every flush \
+                                                  fails from now on");
         }
     }
 }

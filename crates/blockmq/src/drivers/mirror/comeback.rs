@@ -38,17 +38,18 @@ impl Inner {
 
     fn find(&self, keeper: &Keeper, n: usize) -> Result<(), StackError> {
         let Some(find) = &keeper.options.find else { return Ok(()) };
-        let found = caught(|| find(n)).unwrap_or_else(|| Err("looking for it panicked".to_owned()));
+        let found =
+            caught(|| find(n)).unwrap_or_else(|| Err("the search for it panicked".to_owned()));
         let device = found.map_err(StackError::new)?;
         let (name, theirs) = (self.legs.name(n), device.geometry());
         if let Some(why) = policy::misfit(&self.geometry, &theirs) {
-            return Err(StackError::new(format!("'{name}' can't be its part: {why}")));
+            return Err(StackError::new(format!("'{name}' cannot be its part: {why}")));
         }
         let room = keeper.disk.room_on(name, theirs.size)?;
         if room < self.geometry.size {
             let size = self.geometry.size;
             return Err(StackError::new(format!(
-                "'{name}' has room for {room} bytes, and the mirror has {size}"
+                "'{name}' has room for {room} bytes, but the mirror has {size}"
             )));
         }
         if !keeper.has_record() {
@@ -91,7 +92,7 @@ impl Inner {
                 Err(why) => {
                     if let Some(left_out) = self.legs.tell_stays(n) {
                         let device = self.legs.name(n);
-                        tracing::warn!(leg = n, device, %why, left_out, "a leg stays out");
+                        tracing::warn!(leg = n, device, %why, left_out, "a part of a mirror stays out");
                     }
                     self.legs.set_why(n, why.to_string());
                 }
@@ -108,7 +109,10 @@ impl Inner {
         // Join: their own record calls them not in sync before anything else is written there.
         let joined = match self.write_heads(keeper, state, back) {
             Ok(joined) => joined,
-            Err(error) => return tracing::error!(%error, "legs stay out: no leg can be recorded"),
+            Err(error) => {
+                return tracing::error!(%error, "parts of a mirror stay out: the record cannot be \
+                                                written");
+            }
         };
         if joined == 0 {
             return;

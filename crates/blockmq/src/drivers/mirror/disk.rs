@@ -43,7 +43,7 @@ impl Disk {
             return Ok(size / u64::from(self.block_size) * u64::from(self.block_size));
         }
         let place = Place::on(size, self.block_size).ok_or_else(|| {
-            StackError::new(format!("'{name}' has {size} bytes: no room for a mirror's record"))
+            StackError::new(format!("'{name}' has {size} bytes, too few for a mirror's record"))
         })?;
         Ok(place.start)
     }
@@ -51,7 +51,7 @@ impl Disk {
     /// Where the record is on leg `n`, which is there.
     fn place(&self, legs: &Legs, n: usize) -> Place {
         let size = legs.device(n).geometry().size;
-        Place::on(size, self.block_size).expect("who has no room for a record is no leg")
+        Place::on(size, self.block_size).expect("a leg has room for a record")
     }
 
     /// The newest head on leg `n`, or `None` where there is none.
@@ -239,7 +239,7 @@ pub(super) fn copy(
             (true, _) => Ok(()),
             (false, true) => Err(IoError::with(
                 IoErrorKind::ReadOnly,
-                format!("it is not as '{}', and the mirror is not to be written", legs.name(from)),
+                format!("it differs from '{}', and the mirror is read-only", legs.name(from)),
             )
             .at(offset..offset + len as u64)),
             (false, false) => legs.device(n).write_at(offset, Bytes::clone(&data)),

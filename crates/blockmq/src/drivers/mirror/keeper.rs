@@ -492,7 +492,7 @@ impl Inner {
         let ended = |legs: u32| legs == 0 || done != 0;
         if state.resyncing.take().is_some_and(ended) {
             let (legs, bytes) = (list(done), keeper.resynced.load(Ordering::Relaxed));
-            tracing::info!(?legs, bytes, "a mirror has resynced");
+            tracing::info!(?legs, bytes, "a mirror is in sync again");
             keeper.note(MirrorEvent::ResyncEnded { legs, bytes });
         }
     }

@@ -85,7 +85,11 @@ impl Legs {
         match legs.len() {
             0 => return Err(StackError::new("a mirror needs at least one leg")),
             1..=MOST_LEGS => {}
-            n => return Err(StackError::new(format!("a mirror of {n} legs: at most {MOST_LEGS}"))),
+            n => {
+                return Err(StackError::new(format!(
+                    "a mirror has at most {MOST_LEGS} legs, not {n}"
+                )));
+            }
         }
         let leg = |leg: MirrorLeg| {
             let (name, there, why) = match leg {

@@ -120,7 +120,7 @@ fn from_nothing(legs: &Legs, degraded: Degraded) -> Result<Assembled, StackError
     if let Some(n) = each(needed).next() {
         let (name, why) = (legs.name(n), legs.why(n));
         return Err(StackError::new(format!(
-            "'{name}' is missing ({why}), and without a record the mirror can't do without it"
+            "'{name}' is missing ({why}), and a mirror without a record needs all its parts"
         )));
     }
     Ok(Assembled { in_sync: SOURCE, blank: here & !SOURCE, missing, ..Assembled::default() })
@@ -143,7 +143,7 @@ impl Inner {
     fn start(self: &Arc<Self>, assembled: &Assembled) -> Result<(), StackError> {
         let keeper = &self.keeper;
         let failed =
-            |error| StackError::new(format!("the record of the mirror can't be written: {error}"));
+            |error| StackError::new(format!("cannot write the record of the mirror: {error}"));
         let mut state = keeper.state.lock();
         // A process that was killed may have left this in the disks' caches: it has to stay before anything is built on it.
         let here = assembled.in_sync | assembled.behind | assembled.blank;
@@ -159,7 +159,7 @@ impl Inner {
         }
         for leg in each(assembled.missing) {
             let (device, why) = (self.legs.name(leg), self.legs.why(leg));
-            tracing::error!(leg, device, why, "a mirror begins without this leg");
+            tracing::error!(leg, device, why, "a mirror starts without this part");
             keeper.note(MirrorEvent::Missing { leg, why });
             // Has it told, and the next try due.
             keeper.kick();
@@ -208,8 +208,8 @@ pub(super) fn vacant(disk: &Disk, legs: &Legs, n: usize) -> Result<(), StackErro
         return Ok(());
     }
     Err(StackError::new(format!(
-        "'{}' has something else at its end, where a mirror keeps its record: to lose that, overwrite \
-         its last 256 KiB with zeroes",
+        "'{}' has other data at its end, where a mirror keeps its record; to discard that data, \
+         overwrite the last 256 KiB with zeroes",
         legs.name(n)
     )))
 }
@@ -221,10 +221,11 @@ pub(super) fn unrecorded(name: &str, device: &dyn BlockDevice) -> Result<(), Sta
     let Ok(Some((start, head))) = disk::find_head(device) else { return Ok(()) };
     let bytes = device.geometry().size - start;
     Err(StackError::new(format!(
-        "'{name}' keeps the record of a mirror, as part {} of {}, and that knows which parts have everything: without \
-         it they would be overwritten. Open the mirror with its record (bitmap = true), its parts in their order. To \
-         give the record up, overwrite the last {} KiB of '{name}' with zeroes: dd if=/dev/zero of=PATH bs=512 \
-         seek={} count={} conv=notrunc",
+        "'{name}' holds the record of a mirror, as part {} of {}. The record knows which parts are \
+         complete; without it, complete parts would be overwritten. Open the mirror with its \
+         record (bitmap = true) and its parts in their order. To discard the record, overwrite the \
+         last {} KiB of '{name}' with zeroes: dd if=/dev/zero of=PATH bs=512 seek={} count={} \
+         conv=notrunc",
         u64::from(head.leg) + 1,
         head.legs,
         bytes.div_ceil(1024),
@@ -238,13 +239,13 @@ fn checked(head: Head, room: u64, geometry: &Geometry) -> Result<Head, StackErro
     let regions = head.size.checked_shr(head.region_shift).unwrap_or(u64::MAX);
     if head.size == 0 || head.size > room || !head.size.is_multiple_of(geometry.block_size.into()) {
         return Err(StackError::new(format!(
-            "the mirror's record says that it has {} bytes, and its legs have room for {room}",
+            "the mirror's record says {} bytes, but its parts have room for {room}",
             head.size
         )));
     }
     if !(12..=40).contains(&head.region_shift) || regions > policy::MOST_REGIONS {
         return Err(StackError::new(format!(
-            "the mirror's record says that its regions have 2 to the {} bytes",
+            "the mirror's record has an invalid region size, 2 to the power of {} bytes",
             head.region_shift
         )));
     }
@@ -269,11 +270,11 @@ fn bits(
             // A crash may have come between the writes to two legs.
             Ok(theirs) => bits.iter_mut().zip(theirs).for_each(|(bit, theirs)| *bit |= theirs),
             Err(error) if legs.states.drop_leg(n) => {
-                tracing::error!(leg = legs.name(n), %error, "the record can't be read");
+                tracing::error!(leg = legs.name(n), %error, "the record cannot be read");
             }
             Err(error) => {
                 return Err(StackError::new(format!(
-                    "'{}' is the only leg that has everything, and its record can't be read: {error}",
+                    "'{}' is the only complete part, and its record cannot be read: {error}",
                     legs.name(n)
                 )));
             }

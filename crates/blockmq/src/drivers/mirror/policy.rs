@@ -51,12 +51,12 @@ pub(super) fn choose(legs: impl Iterator<Item = View> + Clone, offset: u64) -> O
 pub(super) fn misfit(mirror: &Geometry, leg: &Geometry) -> Option<&'static str> {
     let misfits = [
         (leg.block_size > mirror.block_size, "its blocks are larger than the mirror's"),
-        (leg.read_only && !mirror.read_only, "it can only be read"),
-        (leg.can_flush && !mirror.can_flush, "it has to be flushed, and the mirror never is"),
-        (mirror.can_discard && !leg.can_discard, "it can't discard, and the mirror can"),
+        (leg.read_only && !mirror.read_only, "it is read-only"),
+        (leg.can_flush && !mirror.can_flush, "it needs flushes, but the mirror gets none"),
+        (mirror.can_discard && !leg.can_discard, "it cannot discard, but the mirror can"),
         (
             mirror.can_write_zeroes && !leg.can_write_zeroes,
-            "it can't write zeroes, and the mirror can",
+            "it cannot write zeroes, but the mirror can",
         ),
     ];
     misfits.into_iter().find_map(|(is_one, why)| is_one.then_some(why))

@@ -234,11 +234,13 @@ impl Assembled {
         name: impl Fn(usize) -> String,
     ) -> Result<(), StackError> {
         let (needed, why) = match policy {
-            Degraded::Never if self.missing != 0 => (self.missing, "all parts have to be there"),
+            Degraded::Never if self.missing != 0 => {
+                (self.missing, "the mirror needs all its parts")
+            }
             Degraded::Never | Degraded::Known => (
                 self.lost(),
-                "it had everything when the mirror was last up (degraded = \"always\" has the mirror begin \
-                 all the same)",
+                "it was complete when the mirror was last up (degraded = \"always\" starts the \
+                 mirror without it)",
             ),
             Degraded::Always => return Ok(()),
         };
@@ -294,7 +296,8 @@ pub(super) fn assemble(
     let Some(newest) = newest(&goes_on).or_else(|| newest(&|_| true)) else {
         if unread != 0 {
             return Err(StackError::new(format!(
-                "no leg has a record of this mirror, and '{}' can't be read: is it the one that has?",
+                "no readable part has a record of this mirror, and '{}', which may have it, cannot \
+                 be read",
                 name(unread.trailing_zeros() as usize)
             )));
         }
@@ -323,7 +326,7 @@ pub(super) fn assemble(
     for (n, head) in heads() {
         if head.leg as usize != n || head.legs as usize != found.len() {
             return Err(StackError::new(format!(
-                "'{}' is part {} of {} of this mirror, and is given as part {} of {}",
+                "'{}' is part {} of {} of this mirror, but was given as part {} of {}",
                 name(n),
                 head.leg + 1,
                 head.legs,
@@ -355,7 +358,8 @@ pub(super) fn assemble(
         let lost: Vec<_> =
             each(all.lost()).map(|n| format!("'{}' {}", name(n), all.fate(n))).collect();
         return Err(StackError::new(format!(
-            "no part that is there has everything: {}; a part that was not in sync is never served",
+            "no part that is present is complete: {}; a mirror never serves a part that was not in \
+             sync",
             lost.join(", ")
         )));
     }
@@ -368,8 +372,9 @@ pub(super) const SOURCE: u32 = 1;
 /// The legs of a mirror were used without each other.
 pub(super) fn apart(name: &str) -> StackError {
     StackError::new(format!(
-        "'{name}' was used without the other legs, and they without it: nobody knows who is right. To have what \
-         is there overwritten by theirs, overwrite its last 256 KiB with zeroes"
+        "'{name}' was used without the other parts, and they without it, so nothing tells which \
+         side is right. To replace the content of '{name}' by theirs, overwrite its last 256 KiB \
+         with zeroes"
     ))
 }
 
@@ -494,13 +499,13 @@ mod tests {
         assert!(error.contains("is part 2 of 2"), "{error}");
         let error = put_together(&[Some(Some(head(0, 5, 0b10))), None]).unwrap_err();
         assert!(
-            error.contains("no part that is there has everything: 'leg1' is missing"),
+            error.contains("no part that is present is complete: 'leg1' is missing"),
             "{error}"
         );
         let error = put_together(&[Some(Some(head(0, 5, 0b10))), Some(None)]).unwrap_err();
         assert!(error.contains("'leg1' has no record"), "{error}");
         let error = put_together(&[Some(None), None]).unwrap_err();
-        assert!(error.contains("can't be read"), "{error}");
+        assert!(error.contains("cannot be read"), "{error}");
     }
 
     #[test]
@@ -573,8 +578,8 @@ mod tests {
         }
         assert!(may(&whole, Degraded::Never).is_ok());
         let error = may(&news, Degraded::default()).unwrap_err();
-        assert!(error.starts_with("'leg1' is missing, and it had everything"), "{error}");
+        assert!(error.starts_with("'leg1' is missing, and it was complete"), "{error}");
         let error = may(&old, Degraded::default()).unwrap_err();
-        assert!(error.starts_with("'leg1' is an older state of itself, and it had"), "{error}");
+        assert!(error.starts_with("'leg1' is an older state of itself, and it was"), "{error}");
     }
 }

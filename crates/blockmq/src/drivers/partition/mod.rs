@@ -34,7 +34,7 @@ impl Partition {
         let what = || format!("a partition of {size} bytes from byte {start} on");
         if size == 0 || !start.is_multiple_of(block) || !size.is_multiple_of(block) {
             return Err(StackError::new(format!(
-                "{}: it has to be in whole blocks of {block} bytes, at least one",
+                "{}: it must consist of whole blocks of {block} bytes, at least one",
                 what()
             )));
         }

@@ -131,7 +131,7 @@ fn read(disk: &Disk<'_>) -> Result<PartitionTable, StackError> {
             }
         }
     }
-    Err(StackError::new(format!("no GUID partition table can be read{why}")))
+    Err(StackError::new(format!("cannot read a GUID partition table{why}")))
 }
 
 /// Reads the copy whose header is in block `lba`.
@@ -145,12 +145,13 @@ fn copy(disk: &Disk<'_>, lb: LogicalBlockSize, lba: u64) -> Result<Copy, Bad> {
     let sector = (disk.read)(at..at + block).map_err(Bad::damaged)?;
     let header = header(sector, lb)?;
     if header.current_lba != lba {
-        let says = format!("it lies in block {lba} and says {}", header.current_lba);
+        let says = format!("it lies in block {lba} but names block {}", header.current_lba);
         return Err(Bad::damaged(says));
     }
     if header.part_size != ENTRY || header.num_parts == 0 || header.num_parts > MOST_ENTRIES {
         return Err(Bad::damaged(format!(
-            "{} entries of {} bytes: they have {ENTRY}, and there are 1 to {MOST_ENTRIES}",
+            "it has {} entries of {} bytes; a table has 1 to {MOST_ENTRIES} entries of {ENTRY} \
+             bytes",
             header.num_parts, header.part_size
         )));
     }
@@ -158,12 +159,12 @@ fn copy(disk: &Disk<'_>, lb: LogicalBlockSize, lba: u64) -> Result<Copy, Bad> {
     let start = header.part_start.checked_mul(block);
     let range = start.and_then(|start| Some(start..start.checked_add(len)?));
     let range = range.filter(|range| range.end <= disk.size).ok_or_else(|| {
-        Bad::damaged(format!("its entries are said to begin in block {}", header.part_start))
+        Bad::damaged(format!("its entries would begin in block {}", header.part_start))
     })?;
     let usable = header.first_usable..=header.last_usable;
     if usable.is_empty() || header.last_usable >= blocks {
         let (first, last) = (header.first_usable, header.last_usable);
-        let says = format!("blocks {first} to {last} are said to be usable, of {blocks}");
+        let says = format!("its usable blocks would be {first} to {last}, of {blocks}");
         return Err(Bad::damaged(says));
     }
     let bytes = (disk.read)(range).map_err(Bad::damaged)?;
@@ -208,18 +209,18 @@ fn table(
 ) -> PartitionTable {
     let mut damage = Vec::new();
     if !protected(disk) {
-        damage.push("there is no protective MBR: other tools may take the disk for empty".into());
+        damage.push("it has no protective MBR, so other tools may take the disk for empty".into());
     }
     match other {
         Ok(backup) => {
             if place != last {
                 damage.push(format!(
-                    "the backup lies in block {place}, and the device ends with block {last}: it \
-                     was made larger since"
+                    "the backup lies in block {place}, but the device ends with block {last}: the \
+                     device has grown since"
                 ));
             }
             if copy.entries != backup.entries || copy.header.disk_guid != backup.header.disk_guid {
-                damage.push("the backup says something else; the first copy is used".into());
+                damage.push("the backup differs; the first copy is used".into());
             }
         }
         Err(bad) if from_backup => {
@@ -238,8 +239,8 @@ fn table(
         let (first, past) = (entry.first_lba, entry.last_lba.saturating_add(1));
         if first >= past || !usable.contains(&first) || !usable.contains(&entry.last_lba) {
             damage.push(format!(
-                "partition {number} is left out: blocks {first} to {} are not among those that may \
-                 be used, {} to {}",
+                "partition {number} is left out: its blocks {first} to {} are not within the \
+                 usable blocks {} to {}",
                 entry.last_lba,
                 usable.start(),
                 usable.end()

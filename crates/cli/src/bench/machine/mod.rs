@@ -23,7 +23,7 @@ use crate::whole_file;
 pub(super) fn run(args: &BenchMachine, bars: &Bars) -> Result<(), Failure> {
     let to_stdout = args.out.as_deref() == Some(Path::new("-"));
     if to_stdout && args.json {
-        return Err(Failure::new("--out - and --json both print to stdout: give one of them"));
+        return Err(Failure::new("--out - and --json both print to stdout: use one of them"));
     }
     // A wrong name is told before anything is measured.
     let out = args.out.as_deref().filter(|_| !to_stdout);
@@ -60,7 +60,7 @@ fn measure(machine: &Machine, args: &BenchMachine, bars: &Bars) -> Result<Costs,
             return Err(Failure::new(format!(
                 "--cpus {wanted}: this process can't use CPUs {missing}"
             ))
-            .help(format!("it may use CPUs {online}")));
+            .help(format!("this process may use CPUs {online}")));
         }
     }
     let plan = Plan {

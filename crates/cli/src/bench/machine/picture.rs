@@ -54,7 +54,7 @@ pub(super) fn render(costs: &Costs) -> String {
 
     let mut out = String::new();
     let mut y = MARGIN + 18;
-    let title = "What a cache line costs from CPU to CPU";
+    let title = "Cost of a cache line from CPU to CPU";
     let _ = writeln!(out, "<text class=\"title\" x=\"{MARGIN}\" y=\"{y}\">{title}</text>");
     let mut said = Vec::new();
     if let Some(machine) = &costs.machine {
@@ -198,7 +198,7 @@ impl Scale {
     /// The legend; gives where it ends.
     fn draw(&self, out: &mut String, y: usize) -> usize {
         if self.most <= 0.0 {
-            let text = "There is one CPU: nothing goes from CPU to CPU.";
+            let text = "The machine has one CPU, so no line moves between CPUs.";
             let _ = writeln!(out, "<text x=\"{MARGIN}\" y=\"{}\">{text}</text>", y + LINE);
             return y + LINE;
         }
@@ -259,7 +259,7 @@ mod tests {
                 let most = places.fold(0.0, f64::max);
                 assert!(most < end, "{size}: {name} {most} of {end}");
             }
-            assert_eq!(picture.contains("There is one CPU"), size == 1);
+            assert_eq!(picture.contains("The machine has one CPU"), size == 1);
             assert!(picture.contains("&lt;others&gt; &amp; more") && !picture.contains("<others>"));
         }
     }

@@ -36,7 +36,7 @@ pub(super) fn render(costs: &Costs, width: usize) -> String {
 }
 
 fn head(costs: &Costs, width: usize) -> String {
-    let mut text = format!("{}\n", styled(TITLE, "What this machine costs"));
+    let mut text = format!("{}\n", styled(TITLE, "Costs of this machine"));
     if let Some(machine) = &costs.machine {
         let mut words = vec![machine.cpu_model.clone(), format!("CPUs {}", machine.cpus)];
         words.push(machine.kernel.clone());
@@ -70,7 +70,7 @@ fn tables(costs: &Costs) -> Vec<(&'static str, Rows)> {
     let line = &costs.line;
     let mut lines = named(&[
         ("load, first-level cache", line.load_hit_ns),
-        ("load, line that all read", line.load_shared_hit_ns),
+        ("load, line that all CPUs read", line.load_shared_hit_ns),
         ("load, memory", line.load_memory_ns),
         ("store", line.store_ns),
         ("atomic operation", line.locked_ns),
@@ -86,7 +86,7 @@ fn tables(costs: &Costs) -> Vec<(&'static str, Rows)> {
         let words = distance.words();
         between.push((format!("{words}: one way, stores"), transfer.one_way_ns));
         between.push((format!("{words}: one way, atomic operations"), transfer.locked_ns));
-        between.push((format!("{words}: a written line of a list"), transfer.list_ns));
+        between.push((format!("{words}: a modified line of a list"), transfer.list_ns));
         between.push((format!("{words}: of an array"), transfer.array_ns));
         between.extend(
             transfer
@@ -102,7 +102,7 @@ fn tables(costs: &Costs) -> Vec<(&'static str, Rows)> {
     let call = &costs.call;
     let mut system = named(&[
         ("a call that does nothing", call.bare_ns),
-        ("futex wake, nobody sleeps", call.futex_wake_none_ns),
+        ("futex wake, no thread sleeps", call.futex_wake_none_ns),
         ("sched_yield", call.yield_ns),
         ("clock", call.clock_ns),
         ("getcpu", call.getcpu_ns),
@@ -118,7 +118,7 @@ fn tables(costs: &Costs) -> Vec<(&'static str, Rows)> {
     let threads = named(&[
         ("switch by sched_yield", costs.switch.yield_ns),
         ("switch by wake and sleep", costs.switch.block_ns),
-        ("slice of two that compute", costs.scheduler.slice_ns),
+        ("time slice of two computing threads", costs.scheduler.slice_ns),
         ("thread, start and join", costs.thread.spawn_join_ns),
         ("spin-loop hint", costs.thread.spin_hint_ns),
     ]);
@@ -139,9 +139,9 @@ fn tables(costs: &Costs) -> Vec<(&'static str, Rows)> {
         add("malloc and free, all CPUs", Some(one.pair_all_ns));
     }
     vec![
-        ("Lines of one CPU, and one that many write", lines),
-        ("Lines from CPU to CPU", between),
-        ("Calls into the system", system),
+        ("Cache lines of one CPU, and one line that many CPUs write", lines),
+        ("Cache lines from CPU to CPU", between),
+        ("System calls", system),
         ("Threads of one CPU", threads),
         ("Wake-ups: until the woken thread runs", wakes(|wake| wake.latency_ns)),
         ("Wake-ups: the call", wakes(|wake| wake.call_ns)),
@@ -151,8 +151,8 @@ fn tables(costs: &Costs) -> Vec<(&'static str, Rows)> {
 
 fn woken(wake: &corewise_costs::Wake) -> String {
     let place = match (wake.distance, wake.target) {
-        (Distance::Same, Target::Idle) => "the same CPU, who wakes gives way",
-        (Distance::Same, Target::Busy) => "the same CPU, who wakes computes on",
+        (Distance::Same, Target::Idle) => "the same CPU, the waker sleeps",
+        (Distance::Same, Target::Busy) => "the same CPU, the waker computes on",
         (distance, Target::Idle) => distance.words(),
         (Distance::Smt, Target::Busy) => "an SMT sibling that computes",
         (Distance::Cache, Target::Busy) => "the same last-level cache, a CPU that computes",

@@ -118,7 +118,7 @@ impl<'m> Canvas<'m> {
         let kinds = [
             (State { offline: true, ..State::default() }, "offline"),
             (State { isolated: true, ..State::default() }, "isolated from general work"),
-            (State { not_allowed: true, ..State::default() }, "this process may not use it"),
+            (State { not_allowed: true, ..State::default() }, "not usable by this process"),
         ];
         for (kind, words) in kinds {
             let any = states.iter().any(|state| {

@@ -76,7 +76,7 @@ fn heading(topology: &Topology, pods: &Pods, scope: AffinityScope) -> (String, S
 /// What stands below the machine: how caches were divided, and what has no box of its own.
 fn below(topology: &Topology, pods: &Pods, tree: &Tree, scope: AffinityScope) -> Vec<String> {
     let mut lines = vec![format!(
-        "Shards of about {}, at least 2 where the cache has them (scope cache_shard):",
+        "Shards of about {}, at least 2 if the cache has them (scope cache_shard):",
         super::count(pods.shard_size() as usize, "core")
     )];
     let alike = super::alike(pods.shard_layouts().map(|(llc, l)| (llc, l.cores(), l.shards())));
@@ -223,7 +223,7 @@ mod tests {
         let topology = topology.with_allowed(&"0-7".parse().unwrap()).unwrap();
         let picture = render(&topology, &Pods::new(&topology, 8), AffinityScope::CacheShard);
         assert!(picture.contains("isolated from general work</text>"));
-        assert!(picture.contains("this process may not use it</text>"));
+        assert!(picture.contains("not usable by this process</text>"));
         assert!(!picture.contains("offline"));
         // Each once in the legend.
         assert_eq!(occurs(&picture, "class=\"apart\""), 2);

@@ -93,7 +93,7 @@ impl Bound for BoundExport {
         if report.cut > 0 {
             // No failure: nothing that was acknowledged is lost, and the deadline was asked for.
             self.notes.add(format!(
-                "export '{}': {} cut after {}, with {} unanswered",
+                "export '{}': disconnected {} after {}, with {} unanswered",
                 self.name,
                 count(report.cut as u64, "client"),
                 corewise::timeline::duration(report.took),
@@ -112,7 +112,7 @@ fn flushed(report: &DrainReport) -> Result<(), ShutdownError> {
                 return Err(ShutdownError::new(format!("flush failed: {why}")));
             }
             FlushOutcome::Unfinished => {
-                return Err(ShutdownError::new("flush did not finish in time"));
+                return Err(ShutdownError::new("the flush did not finish in time"));
             }
         }
     }

@@ -53,8 +53,8 @@ pub(super) fn open(
     }
     if file.io == Io::Auto && driver.io_path_in_use() == PathInUse::Threads {
         house.notes.add(format!(
-            "device '{name}': io_uring is refused here; it uses pread and pwrite on threads \
-             (io = \"threads\" says that this is meant)"
+            "device '{name}': the system refuses io_uring; the device uses pread and pwrite on \
+             threads (io = \"threads\" silences this warning)"
         ));
     }
     Ok(driver)
@@ -79,8 +79,8 @@ fn same_size(geometry: Geometry, asked: u64) -> Result<(), String> {
 
 fn other_size(found: u64, asked: u64) -> String {
     format!(
-        "it has {found} bytes ({}), and the manifest says {asked} ({}); without 'size' it is taken \
-         as it is",
+        "it has {found} bytes ({}), but the manifest says {asked} ({}); leave out 'size' to take \
+         the file as it is",
         units::size(found),
         units::size(asked)
     )
@@ -89,7 +89,7 @@ fn other_size(found: u64, asked: u64) -> String {
 fn why(error: &OpenError) -> String {
     match error.kind() {
         OpenErrorKind::NotFound => {
-            "there is no such file; create = true with a size makes one".to_string()
+            "the file does not exist; create = true with a size creates it".to_string()
         }
         OpenErrorKind::NotAFile => "it is neither a file nor a disk".to_string(),
         OpenErrorKind::InUse => {
@@ -101,11 +101,11 @@ fn why(error: &OpenError) -> String {
             format!("its size, {size}, is not a multiple of its block size {block_size}")
         }
         OpenErrorKind::NotDirect { needs: None, .. } => {
-            "direct = true, but its file system has no way past the page cache, or doesn't say so"
+            "direct = true, but its file system doesn't report that it can bypass the page cache"
                 .to_string()
         }
         OpenErrorKind::NotDirect { needs: Some(needs), block_size } => format!(
-            "direct = true needs a block_size of at least {} here, and it is {block_size}",
+            "direct = true needs a block_size of at least {} here, but it is {block_size}",
             needs.offset
         ),
         OpenErrorKind::Io { step, source } => {

@@ -9,7 +9,7 @@ use corewise::device::ProbeError;
 /// Bytes in memory.
 pub(super) fn memory(size: u64, block_size: u32) -> Result<Arc<dyn Driver>, ProbeError> {
     let memory = Memory::new(size).map_err(|error| {
-        ProbeError::failed(format!("there is no room for {size} bytes of memory: {error}"))
+        ProbeError::failed(format!("cannot allocate {size} bytes of memory: {error}"))
     })?;
     Ok(Arc::new(Coarse { inner: memory, block_size }))
 }

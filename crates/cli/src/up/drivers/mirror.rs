@@ -41,7 +41,7 @@ pub(super) fn open(
             let found = part.appear()?;
             match Some(found.geometry().size) == size {
                 true => Ok(found),
-                false => Err(format!("'{}' has another size than the others", part.name())),
+                false => Err(format!("'{}' differs in size from the other parts", part.name())),
             }
         })),
         ..usual
@@ -66,7 +66,7 @@ fn same_size(parts: &[Arc<dyn BlockDevice>]) -> Result<(), ProbeError> {
         .map(|(part, size)| format!("'{}' has {size}", part.name()))
         .collect();
     Err(ProbeError::failed(format!(
-        "the parts of a mirror have one size in bytes, but {}",
+        "the parts of a mirror must have the same size in bytes, but {}",
         list.join(", ")
     )))
 }

@@ -57,12 +57,12 @@ pub(super) fn partition(
             .collect();
         let known = if known.is_empty() { "none".to_string() } else { known.join(", ") };
         return Err(failed(format!(
-            "no partition, or not just one, is '{which}'; it has: {known}"
+            "'{which}' names no partition, or several; the partitions are: {known}"
         )));
     };
     let range = entry.start..entry.start + entry.size;
     below.claims.claim(range, device).map_err(|owner| {
-        failed(format!("partition {} is already that of device '{owner}'", entry.number))
+        failed(format!("device '{owner}' already has partition {}", entry.number))
     })?;
     Ok(Arc::new(Partition::of_entry(disk, entry).map_err(ProbeError::failed)?))
 }

@@ -117,7 +117,7 @@ impl Volume {
 
 /// The part of a driver that stands on one.
 fn one(parts: &[Arc<Volume>]) -> Result<&Volume, ProbeError> {
-    parts.first().map(|part| &**part).ok_or_else(|| ProbeError::failed("it stands on nothing"))
+    parts.first().map(|part| &**part).ok_or_else(|| ProbeError::failed("it has no part"))
 }
 
 impl Bound for Volume {
@@ -135,7 +135,7 @@ impl Bound for Volume {
             return Ok(());
         }
         made.queue.flush().map_err(|error| {
-            ShutdownError::new(format!("flush failed, recent writes may be lost: {error}"))
+            ShutdownError::new(format!("the flush failed, so recent writes may be lost: {error}"))
         })
     }
 

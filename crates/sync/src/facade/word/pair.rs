@@ -71,7 +71,7 @@ pub(crate) fn prepare_soon() {
     if let Err(error) = thread.spawn(settled) {
         // Both sides stay full fences, until somebody asks who gets a thread.
         ASKED.store(false, Ordering::Relaxed);
-        tracing::debug!(%error, "no thread to register for membarrier");
+        tracing::debug!(%error, "cannot start the thread that registers for membarrier");
     }
 }
 
@@ -109,7 +109,9 @@ fn decide() -> Way {
     let registered = register();
     WAY.decide(registered);
     if !registered {
-        tracing::info!("no membarrier: both sides of asymmetric fences are full fences");
+        tracing::info!(
+            "the system has no membarrier: both sides of asymmetric fences use full fences"
+        );
     }
     settled()
 }
@@ -119,7 +121,7 @@ fn decide() -> Way {
 #[cold]
 fn settle() {
     if WAY.lose() {
-        tracing::warn!("membarrier is refused now, and wasn't before: asymmetric fences cost more");
+        tracing::warn!("the system now refuses membarrier: asymmetric fences cost more");
     }
     let (parker, begun) = (Parker::new(), time::now());
     while let Some(left) = SETTLE.checked_sub(time::now().duration_since(begun)) {

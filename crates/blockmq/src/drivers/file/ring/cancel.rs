@@ -61,15 +61,15 @@ impl Port {
         answer.told.wait();
         match answer.errno.load(Ordering::Relaxed).cast_signed() {
             0 => {
-                tracing::warn!("{late}; it is called off");
+                tracing::warn!("{late}; it is cancelled");
                 TimerReturn::Done
             }
             errno::EALREADY => {
-                tracing::warn!("{late}; the kernel was told to stop it, and is at it");
+                tracing::warn!("{late}; the kernel was asked to cancel it, and still runs it");
                 TimerReturn::ResetTimer
             }
             _ => {
-                tracing::warn!("{late}; the kernel can't take it back");
+                tracing::warn!("{late}; the kernel cannot cancel it");
                 TimerReturn::ResetTimer
             }
         }

@@ -63,7 +63,8 @@ impl Buffers {
         match registered {
             Ok(()) => self.registered = all,
             // More memory locked than this user may, say. Then the kernel pins pages anew each time.
-            Err(error) => tracing::info!(%error, "io_uring registers no buffers here"),
+            Err(error) => tracing::info!(%error, "the system refuses to register buffers with \
+                                                  io_uring"),
         }
     }
 

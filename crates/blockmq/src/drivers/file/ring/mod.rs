@@ -117,7 +117,7 @@ impl Rings {
         if let Some(ring) = self.rings.get(hctx)
             && let Err(error) = pin_thread(ring.tid, &cpus)
         {
-            tracing::info!(%error, hctx, "a ring's thread runs anywhere");
+            tracing::info!(%error, hctx, "a ring's thread could not be pinned; it runs on any CPU");
         }
     }
 
@@ -192,7 +192,7 @@ impl Owned {
         match told.1.lock().take() {
             Some(Ok(tid)) => Ok(Self { port, tid, thread: Some(thread) }),
             Some(Err(error)) => Err(error),
-            None => Err(io::Error::other("a ring's thread didn't say how it began")),
+            None => Err(io::Error::other("a ring's thread ended before it reported its start")),
         }
     }
 }
@@ -208,7 +208,7 @@ impl Drop for Owned {
             && thread.thread().id() != current().id()
             && thread.join().is_err()
         {
-            tracing::error!("a ring's thread died of a panic");
+            tracing::error!("a ring's thread panicked");
         }
     }
 }

@@ -183,7 +183,10 @@ impl Drop for Leaky {
             // SAFETY: it isn't used again.
             unsafe { mem::ManuallyDrop::drop(&mut self.0) };
         } else {
-            tracing::error!(n = self.0.in_flight, "a ring's thread left requests to the kernel");
+            tracing::error!(
+                n = self.0.in_flight,
+                "a ring's thread ended while the kernel still had requests"
+            );
         }
     }
 }
@@ -231,7 +234,7 @@ impl Inner {
             {
                 // The kernel is short of memory, or wants completions taken first. The queued ones stay
                 // there.
-                tracing::warn!(%error, "io_uring takes nothing now; trying again");
+                tracing::warn!(%error, "io_uring accepts no requests now; trying again");
                 Parker::new().park_timeout(BUSY_PAUSE);
             }
             port.bell.awake();
@@ -343,7 +346,7 @@ impl Inner {
                     self.in_flight -= 1;
                     self.finish(rq, tag as usize, result);
                 }
-                None => tracing::error!(tag, result, "io_uring completed what nobody asked"),
+                None => tracing::error!(tag, result, "io_uring completed an unknown request"),
             }
         }
         self.batch = batch;
@@ -391,7 +394,7 @@ impl Inner {
 }
 
 fn called_off() -> IoError {
-    IoError::with(IoErrorKind::TimedOut, "it was called off")
+    IoError::with(IoErrorKind::TimedOut, "it was cancelled")
 }
 
 /// Puts an entry into the ring, to be submitted with the next call; false where there is no room.
