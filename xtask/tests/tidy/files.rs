@@ -1,7 +1,7 @@
 //! The files that are checked: what git has, or would take.
 
 use crate::Finding;
-use crate::lexer::{Line, lex, words};
+use crate::lexer::{Line, Literal, lex, words};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,15 +12,17 @@ pub(crate) struct SourceFile {
     pub(crate) text: String,
     /// For Rust: the lines, code apart from comments. Else empty.
     pub(crate) lines: Vec<Line>,
+    /// For Rust: its strings.
+    pub(crate) literals: Vec<Literal>,
     /// For Rust: whether the line belongs to tests.
     pub(crate) is_test: Vec<bool>,
 }
 
 impl SourceFile {
     pub(crate) fn new(path: &str, text: &str) -> SourceFile {
-        let lines = if path.ends_with(".rs") { lex(text) } else { Vec::new() };
+        let (lines, literals) = if path.ends_with(".rs") { lex(text) } else { Default::default() };
         let is_test = test_lines(path, &lines);
-        SourceFile { path: path.into(), text: text.into(), lines, is_test }
+        SourceFile { path: path.into(), text: text.into(), lines, literals, is_test }
     }
 
     pub(crate) fn is_rust(&self) -> bool {

@@ -22,6 +22,15 @@ impl Line {
     }
 }
 
+/// A string of the code.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Literal {
+    /// The line on which it begins, from 1.
+    pub(crate) line: usize,
+    /// Its text. Escaped line ends are left out with the blanks behind them; of other escapes the letter stays.
+    pub(crate) text: String,
+}
+
 enum State {
     Code,
     LineComment,
@@ -32,7 +41,9 @@ enum State {
     RawStr(usize),
 }
 
-pub(crate) fn lex(text: &str) -> Vec<Line> {
+/// The lines of a file, and its strings.
+pub(crate) fn lex(text: &str) -> (Vec<Line>, Vec<Literal>) {
+    let mut literals: Vec<Literal> = Vec::new();
     let chars: Vec<char> = text.chars().collect();
     let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
     let mut lines = vec![Line::default()];
@@ -44,12 +55,16 @@ pub(crate) fn lex(text: &str) -> Vec<Line> {
             if matches!(state, State::LineComment) {
                 state = State::Code;
             }
+            if let (State::Str | State::RawStr(_), Some(literal)) = (&state, literals.last_mut()) {
+                literal.text.push('\n');
+            }
             lines.push(Line::default());
             i += 1;
             continue;
         }
         let last = lines.len() - 1;
         let line = &mut lines[last];
+        let begun = || Literal { line: last + 1, text: String::new() };
         match state {
             State::Code => match (c, at(i + 1)) {
                 ('/', '/') => {
@@ -64,6 +79,7 @@ pub(crate) fn lex(text: &str) -> Vec<Line> {
                 }
                 ('"', _) => {
                     line.code.push('"');
+                    literals.push(begun());
                     state = State::Str;
                 }
                 ('r', '"' | '#')
@@ -72,6 +88,7 @@ pub(crate) fn lex(text: &str) -> Vec<Line> {
                     let hashes = (i + 1..).take_while(|&k| at(k) == '#').count();
                     if at(i + 1 + hashes) == '"' {
                         line.code.push_str("r\"");
+                        literals.push(begun());
                         state = State::RawStr(hashes);
                         i += hashes + 2;
                         continue;
@@ -112,19 +129,33 @@ pub(crate) fn lex(text: &str) -> Vec<Line> {
                 }
             }
             State::Str => match c {
-                // The escaped character may be a line end, which has to be seen.
-                '\\' if at(i + 1) != '\n' => i += 1,
+                // An escaped line end: the text goes on with the next letter.
+                '\\' if at(i + 1) == '\n' => {
+                    let end = (i + 1..chars.len()).find(|&k| !at(k).is_whitespace());
+                    let end = end.unwrap_or(chars.len());
+                    let ends = chars[i..end].iter().filter(|&&c| c == '\n').count();
+                    lines.extend((0..ends).map(|_| Line::default()));
+                    i = end;
+                    continue;
+                }
+                '\\' => {
+                    let letter = if at(i + 1) == 'n' { '\n' } else { at(i + 1) };
+                    literals.last_mut().expect("one has begun").text.push(letter);
+                    i += 1;
+                }
                 '"' => {
                     line.code.push('"');
                     state = State::Code;
                 }
-                _ => {}
+                c => literals.last_mut().expect("one has begun").text.push(c),
             },
             State::RawStr(hashes) => {
                 if c == '"' && (1..=hashes).all(|k| at(i + k) == '#') {
                     line.code.push('"');
                     state = State::Code;
                     i += hashes;
+                } else {
+                    literals.last_mut().expect("one has begun").text.push(c);
                 }
             }
         }
@@ -133,7 +164,7 @@ pub(crate) fn lex(text: &str) -> Vec<Line> {
     if text.ends_with('\n') {
         lines.pop();
     }
-    lines
+    (lines, literals)
 }
 
 fn ends_in_word(code: &str) -> bool {
@@ -150,12 +181,12 @@ mod tests {
     use super::*;
 
     fn code(text: &str) -> Vec<String> {
-        lex(text).into_iter().map(|line| line.code).collect()
+        lex(text).0.into_iter().map(|line| line.code).collect()
     }
 
     #[test]
     fn comments_are_parted_from_code() {
-        let lines = lex("let a = 1; // one\n/* two\nthree */ let b;\n");
+        let lines = lex("let a = 1; // one\n/* two\nthree */ let b;\n").0;
         assert_eq!(lines.len(), 3);
         assert_eq!((lines[0].code.as_str(), lines[0].comment.as_str()), ("let a = 1; ", "// one"));
         assert!(lines[1].is_comment());
@@ -172,6 +203,17 @@ mod tests {
         assert_eq!(code(r#"f("unsafe { // \" }", 1)"#), [r#"f("", 1)"#]);
         assert_eq!(code("f(r#\"a \" b\"#, br\"x\", 2)"), ["f(r\"\", br\"\", 2)"]);
         assert_eq!(code("let s = \"one\\\n two\";\nx"), ["let s = \"", "\";", "x"]);
+    }
+
+    #[test]
+    fn strings_are_told_with_their_lines() {
+        let found = |text: &str| -> Vec<(usize, String)> {
+            lex(text).1.into_iter().map(|literal| (literal.line, literal.text)).collect()
+        };
+        let text =
+            "f(\"one\");\nlet a = \"two \\\n    and \\\"three\\\"\";\nb(r#\"a\"b\"#) // \"none\"";
+        let want = [(1, "one"), (2, "two and \"three\""), (4, "a\"b")];
+        assert_eq!(found(text), want.map(|(line, text)| (line, text.to_owned())));
     }
 
     #[test]

@@ -98,6 +98,68 @@ fn a_noun_is_the_subject_of_a_sentence() {
     hold(subjects);
 }
 
+/// The same in messages: strings of product code with at least four words. A message needs no full stop, and a part of
+/// it begins behind a colon or a semicolon, too.
+fn messages(file: &SourceFile) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !file.is_rust() || !file.path.contains("/src/") {
+        return findings;
+    }
+    for literal in &file.literals {
+        let words: Vec<&str> = literal.text.split_whitespace().collect();
+        let is_test = file.is_test.get(literal.line - 1).is_some_and(|is_test| *is_test);
+        if is_test || words.len() < 4 || literal.text.trim_end().ends_with('?') {
+            continue;
+        }
+        for (at, word) in words.iter().enumerate() {
+            let before = at.checked_sub(1).map(|before| words[before]);
+            let begins = before.is_none_or(|before| before.ends_with(['.', '!', '?', ':', ';']));
+            let is_left_out = before.is_some_and(|before| {
+                let word = before.to_lowercase();
+                before.ends_with(',') || LEAVE_OUT_A_NOUN.contains(&format!(" {word} "))
+            });
+            // "What this run says": a heading.
+            let is_heading = at == 0 && *word == "What" && !literal.text.contains('.');
+            let breaks = match word.trim_end_matches([',', '.', ':', ';']).to_lowercase().as_str() {
+                "whoever" => true,
+                "who" => begins || is_left_out,
+                "what" => begins && !is_heading && words.get(at + 1) != Some(&"if"),
+                "whatever" | "whichever" => begins,
+                _ => false,
+            };
+            if breaks {
+                findings.push(file.finding(literal.line, format!("\"{word}\" for a noun")));
+            }
+        }
+    }
+    findings
+}
+
+#[test]
+fn a_noun_is_the_subject_of_a_message() {
+    hold(messages);
+}
+
+#[test]
+fn messages_can_fail() {
+    let found = |text: &str| {
+        let line = format!("fn a() {{\n    b(\"{text}\");\n}}\n");
+        lines_found(messages, "crates/x/src/a.rs", &line)
+    };
+    assert_eq!(found("who wakes gives way"), [2]);
+    assert_eq!(found("not shut down: what runs has to return"), [2]);
+    assert_eq!(found("it is left to who comes next"), [2]);
+    assert_eq!(found("asked for by whoever got the lines"), [2]);
+    assert!(found("{who} has waited for {what}").is_empty(), "names of values");
+    assert!(found("what if everything were asynchronous").is_empty());
+    assert!(found("no thread knows what it does").is_empty());
+    assert!(found("what would make it faster?").is_empty());
+    assert!(found("What this run says").is_empty(), "a heading");
+    assert!(
+        lines_found(messages, "crates/x/tests/a.rs", "b(\"who wakes gives way\");\n").is_empty()
+    );
+}
+
 #[test]
 fn subjects_can_fail() {
     let found = |text: &str| lines_found(subjects, "a.rs", text);
