@@ -194,7 +194,7 @@ fn a_device_that_takes_half_its_time_saves_the_other_half() {
         assert_eq!(predicted["makespan_ns"], takes, "{asked}");
     }
     let ran = folder.corewise(["timeline", log, "--faster", "nvem=0.5"]).fails();
-    assert!(ran.stderr.contains("no device, init function or driver is called 'nvem'"), "{ran}");
+    assert!(ran.stderr.contains("there is no device, init function or driver 'nvem'"), "{ran}");
     assert!(ran.stderr.contains("did you mean 'nvme'?"), "{ran}");
 }
 
@@ -253,7 +253,7 @@ fn a_log_without_any_of_this_fails_and_says_how_to_get_one() {
     let folder = Folder::new();
     let log = folder.write("empty.txt", "[    0.000000] Linux version 6.12\nhello\n");
     let ran = folder.corewise(["timeline", log.to_str().unwrap()]).fails();
-    assert!(ran.stderr.contains("none of its 2 lines tells of a probe"), "{ran}");
+    assert!(ran.stderr.contains("none of its 2 lines reports a probe"), "{ran}");
     assert!(ran.stderr.contains("initcall_debug"), "{ran}");
 
     let ran = folder.corewise(["timeline", "missing.txt"]).fails();
@@ -262,9 +262,9 @@ fn a_log_without_any_of_this_fails_and_says_how_to_get_one() {
     let log = sample("probe-epyc-after.txt");
     let log = log.to_str().unwrap();
     let ran = folder.corewise(["timeline", log, "--phase", "shutdown"]).fails();
-    assert!(ran.stderr.contains("it tells of no shutdown"), "{ran}");
+    assert!(ran.stderr.contains("it holds no shutdown"), "{ran}");
     let ran = folder.corewise(["timeline", log, "--only", "sd*"]).fails();
-    assert!(ran.stderr.contains("nothing there is called sd*"), "{ran}");
+    assert!(ran.stderr.contains("it holds no device, init function or driver sd*"), "{ran}");
     let ran = folder.corewise(["timeline", log, "--boot", "7"]).fails();
     assert!(ran.stderr.contains("has no boot 7"), "{ran}");
     let ran = folder.corewise(["timeline", log, "-o", "x.png"]);
@@ -279,12 +279,15 @@ fn a_log_that_is_not_read_is_named_and_one_that_is_none_is_not_sent_to_boot_agai
         folder.corewise(["timeline", path.to_str().unwrap()]).fails().stderr
     };
     let journal = refused("system.journal", "LPKSHHRH\0\0\0\0");
-    assert!(journal.contains("it is a file of the journal itself, which is not read"), "{journal}");
+    assert!(
+        journal.contains("it is a file of the journal itself, which this program does not read"),
+        "{journal}"
+    );
     assert!(journal.contains("journalctl --file"), "{journal}");
     let mail = refused("mail", "Content-Transfer-Encoding: base64\n\nWyAgICAx\n");
     assert!(mail.contains("the source of a mail") && mail.contains("save the mail"), "{mail}");
     let other = refused("passwd", "root:x:0:0:root:/root:/bin/bash\n");
-    assert!(other.contains("nothing in it begins as a kernel's lines do"), "{other}");
+    assert!(other.contains("no line begins like a kernel's"), "{other}");
     assert!(!other.contains("initcall_debug"), "{other}");
 }
 
@@ -327,7 +330,7 @@ fn a_file_that_is_read_is_never_written_over() {
         (vec![log_name, "--deps", deps_name], deps_name),
     ] {
         let ran = folder.corewise([&["timeline"], &args[..], &["-o", output]].concat()).fails();
-        assert!(ran.stderr.contains("it is the file that"), "{ran}");
+        assert!(ran.stderr.contains("it is the input file"), "{ran}");
     }
     let ran = std::process::Command::new(env!("CARGO_BIN_EXE_corewise"))
         .args(["timeline", "-", "-o", log_name])
@@ -363,4 +366,35 @@ fn a_process_that_is_killed_while_it_writes_leaves_no_file_behind() {
         assert_eq!(left, ["old.html"]);
     }
     assert_eq!(std::fs::read_to_string(old).unwrap(), "old");
+}
+
+/// The blocks of a language in docs/timeline-tutorial.md.
+fn tutorial(language: &str) -> Vec<String> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/timeline-tutorial.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let begin = format!("```{language}\n");
+    let blocks = text.split(begin.as_str()).skip(1);
+    blocks.map(|block| block.split("```").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_tutorial_shows_the_true_output() {
+    let folder = Folder::new();
+    folder.write("console.log", tutorial("log").concat());
+    folder.write("needs.txt", tutorial("deps").concat());
+    let commands = tutorial("console");
+    assert!(commands.len() >= 5, "{}", commands.len());
+    for block in commands {
+        let (command, shown) = block.split_once('\n').unwrap();
+        let words = command.strip_prefix("$ corewise ").unwrap().split(' ');
+        let printed = folder.corewise(words).ok().stdout;
+        // Three dots stand for lines that are left out.
+        let mut rest = printed.as_str();
+        for (n, part) in shown.split("...\n").enumerate() {
+            let at = rest.find(part).filter(|at| n > 0 || *at == 0);
+            let at = at.unwrap_or_else(|| panic!("{command}\n{printed}\nhas no\n{part}"));
+            rest = &rest[at + part.len()..];
+        }
+        assert_eq!(rest, "", "{command}");
+    }
 }
