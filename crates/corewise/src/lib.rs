@@ -98,12 +98,12 @@
 //!
 //! # More
 //!
-//! Seven small programs in `examples/` show it at work (`cargo run --release -p corewise --example NAME`):
-//! `build_graph` (a parallel build of a dependency graph), `crawler` (limits, pauses and real sockets),
-//! `cache_warmer` (memory and work on the same node), `checksums` (the blocks of a file in parallel), `intake` (a queue that
-//! refuses, a debounced reload, a tick), `inside_tokio`, `services` (200 of tokio's tasks, started
-//! and stopped in the order of what they need). Which queue is for which work, says the guide on the front page
-//! of [`workqueue`].
+//! Eight small programs in `examples/` show it at work (`cargo run --release -p corewise --example NAME`): `tutorial` (a
+//! service that starts, works and stops; docs/tutorial.md builds it step by step), `build_graph` (a parallel build of a
+//! dependency graph), `crawler` (limits, pauses and real sockets), `cache_warmer` (memory and work on the same node),
+//! `checksums` (the blocks of a file in parallel), `intake` (a queue that refuses, a debounced reload, a tick),
+//! `inside_tokio`, and `services` (200 of tokio's tasks, started and stopped in the order of their needs). The guide on
+//! the front page of [`workqueue`] says which queue suits which work.
 //!
 //! Each module but [`topology`] and [`sync`] is a feature of its name, and so is `xml`
 //! ([`topology::Topology::from_xml`]). All are on by default; a program that only queues work takes
@@ -147,3 +147,8 @@ pub mod readme {}
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub mod readme_of_the_project {}
+
+/// So are the tutorial's complete programs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tutorial.md")]
+pub mod tutorial {}

@@ -76,3 +76,12 @@ fn services_of_tokio_start_and_stop_in_the_order_of_what_they_need() {
     assert!(said.contains("200 services down in "), "{said}");
     assert!(said.contains("\n0 failed, 0 left"), "{said}");
 }
+
+#[test]
+fn the_service_of_the_tutorial_loses_no_line() {
+    let said = run("tutorial", &[]);
+    assert!(said.contains("bring-up: 3 devices, all ok\n"), "{said}");
+    assert!(said.contains("\n3/12 is 144\n1000 keys\nshutdown: 3 devices, all ok\n"), "{said}");
+    assert!(said.contains("> store (0 ns) > journal ("), "the journal ends last: {said}");
+    assert!(said.ends_with("\n1000 lines in the journal\n"), "{said}");
+}

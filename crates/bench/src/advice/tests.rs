@@ -146,7 +146,7 @@ fn few_rounds_no_pairs_and_a_tie_tell_nothing() {
     assert_eq!(of(LARGE, &series).lead, NOTHING, "they aren't pairs");
     let mut tie = rates("kernel_test cache_shard 1e6 cpu 1e6");
     tie[1].values = tie[0].values.clone();
-    assert!(of(LARGE, &tie).lead.starts_with("Leave cache_shard (the default): whatever differs"));
+    assert!(of(LARGE, &tie).lead.starts_with("Leave cache_shard (the default): all differences"));
 }
 
 #[test]
