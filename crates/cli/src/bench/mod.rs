@@ -124,7 +124,7 @@ fn measure(machine: &Machine, args: &args::Bench, bars: &Bars) -> Result<Vec<Mea
     if plans.is_empty() {
         let asked = args.workload.join(", ");
         return Err(Failure::new(format!("the benchmark has no such workload: {asked}"))
-            .help("leave its name out: a workload is found by its own"));
+            .help("leave out the benchmark's name: the workload's name is enough"));
     }
     // They share the time.
     let parts = u32::try_from(plans.len()).unwrap_or(u32::MAX);
