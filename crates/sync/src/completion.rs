@@ -140,13 +140,14 @@ impl Completion {
         while !self.is_complete() {
             match deadline {
                 None => parker.park(),
-                Some(end) => match end.checked_duration_since(time::now()) {
-                    Some(left) => {
-                        parker.park_timeout(left);
-                    }
-                    None => {
+                Some(end) => match end.saturating_duration_since(time::now()) {
+                    // At the very end, too: a model's clock stands still there.
+                    Duration::ZERO => {
                         self.forget(&parker.waker());
                         return self.is_complete();
+                    }
+                    left => {
+                        parker.park_timeout(left);
                     }
                 },
             }

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use corewise_sync::thread;
-use corewise_workqueue::{JoinError, JoinHandle, QueueError, Workqueue};
+use corewise_workqueue::{JoinError, JoinHandle, QueueError, Work, Workqueue};
 
 use super::ledger::Ledger;
 use super::{Chance, Line};
@@ -239,7 +239,12 @@ impl Tasks {
         let ticks = Arc::new(AtomicU64::new(0));
         let counts = Arc::clone(&ticks);
         let tick = move || {
-            counts.fetch_add(1, SeqCst);
+            if counts.fetch_add(1, SeqCst) >= 2 {
+                // In an unfair schedule its actor never comes to stop it.
+                Work::current().iter().for_each(|own| {
+                    own.disable();
+                });
+            }
         };
         let ticker = match queue.every(Duration::from_millis(1 + chance.below(2)), tick) {
             Ok(ticker) => ticker,
