@@ -9,13 +9,19 @@
 //! Count: count += 1
 //! EnterFence              FreezeFence                 ExitFence
 //! depth > 0?              all counts 0?               depth > 0?
-//!   yes: exit, park         no: sleep until told        yes: tell the sleeper
+//!   yes: exit, park         no: sleep until told        LeftFence
+//!                                                       all counts 0? tell the sleeper
 //! ```
 //!
 //! Without EnterFence and FreezeFence both may read the old value: the freezer sees no request and
 //! the request sees no freeze. Without ExitFence the last request leaves without telling the
 //! sleeper. Requests come and go all the time and freezes are rare, so the pairs are asymmetric:
 //! EnterFence, ExitFence and ParkFence are light ones, FreezeFence and ThawFence heavy ones.
+//!
+//! The sleeper is told once, by the last of all to leave, and not by the last of each CPU: on its way back to sleep it
+//! would take a CPU from those it waits for. Two that leave by different counts may each take the other for the
+//! last; LeftFence, a full one on both sides, keeps that from happening, and only those pass it that empty a count
+//! of a frozen queue.
 //!
 //! Peek keeps those who come to a frozen queue from disturbing the freezer, by a count that it sees and by the wake-up
 //! that their exit would be. It needs no fence: where it finds the queue open the second look decides, and a thread that is
@@ -51,7 +57,7 @@ use std::time::Duration;
 
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
+use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, FencePolicy, FullFence};
 
 use crate::depth::{Depth, Lowered};
 use crate::wait_queue::WaitQueue;
@@ -72,7 +78,7 @@ pub enum Unfrozen {
 const ROOM_BATCH: u64 = 64;
 
 /// Per-CPU usage counts with a nested freeze, and a bound.
-pub struct Usage<F: AsymmetricPolicy = Asymmetric> {
+pub struct Usage<F: AsymmetricPolicy = Asymmetric, L: FencePolicy = FullFence> {
     /// A: requests inside, by the CPU slot through which they entered.
     counts: Box<[CachePadded<AtomicU64>]>,
     /// A: how many freezes are in force.
@@ -89,10 +95,10 @@ pub struct Usage<F: AsymmetricPolicy = Asymmetric> {
     full: AtomicBool,
     /// Those who wait for room.
     room: WaitQueue,
-    fence: PhantomData<F>,
+    fences: PhantomData<(F, L)>,
 }
 
-impl<F: AsymmetricPolicy> Usage<F> {
+impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
     /// Nobody inside; `slots` counts (at least one), and room for `most` (at least one) through each.
     pub fn new(slots: usize, most: u32) -> Self {
         F::prepare();
@@ -106,7 +112,7 @@ impl<F: AsymmetricPolicy> Usage<F> {
             outside: AtomicU64::new(0),
             full: AtomicBool::new(false),
             room: WaitQueue::new(),
-            fence: PhantomData,
+            fences: PhantomData,
         }
     }
 
@@ -132,10 +138,19 @@ impl<F: AsymmetricPolicy> Usage<F> {
         debug_assert!(was != 0, "somebody left slot {slot} who had not entered there");
         F::light(); // ExitFence, pairs with FreezeFence and FullFence
         if was == 1 && self.depth.get() != 0 {
-            self.left.tell();
+            self.tell_if_last();
         }
         if was == self.enough + 1 {
             self.tell_of_room();
+        }
+    }
+
+    /// The caller has emptied a count of a frozen queue.
+    #[cold]
+    fn tell_if_last(&self) {
+        L::full(); // LeftFence, pairs with itself
+        if self.is_empty() {
+            self.left.tell();
         }
     }
 

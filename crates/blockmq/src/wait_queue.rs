@@ -54,7 +54,8 @@ impl WaitQueue {
     /// Has everybody look once more. Takes a short lock.
     #[cold]
     pub(crate) fn tell(&self) {
-        let _lock = self.lock.lock();
+        drop(self.lock.lock());
+        // Not under the lock: a thread that wakes while this one has lost its CPU would sleep again, on the lock.
         self.told.notify_all();
     }
 }

@@ -120,8 +120,9 @@ impl Queue {
     /// completed and their completion functions have returned. Requests that are submitted
     /// meanwhile wait outside, and their submitters go on, as long as there is [room](crate::QueueBuilder::nr_requests).
     ///
-    /// May block for as long as the driver needs. While the queue is quiesced with requests in it,
-    /// that is until somebody unquiesces it.
+    /// May block for as long as the driver needs, and where other programs want the CPUs, until the threads that
+    /// have to finish requests get theirs: a slice of the scheduler's, milliseconds. While the queue is quiesced with
+    /// requests in it, that is until somebody unquiesces it.
     ///
     /// # Panics
     /// Inside an atomic section, where it might wait for itself.
@@ -152,9 +153,9 @@ impl Queue {
     /// The first half of [`Queue::freeze`]: lets nobody in, waits for nothing. Any context.
     pub fn start_freeze(&self) {
         self.core.usage.start_freeze();
-        // Requests inside have to get out, so it is run once more.
-        self.run_all_async();
-        if self.is_quiesced() && self.core.hctxs().any(|h| h.has_pending()) {
+        // Requests inside have to get out, so what is pending is run once more.
+        let any = self.run_pending();
+        if any && self.is_quiesced() {
             tracing::warn!(
                 queue = %self.core.name,
                 "a queue is frozen while it is quiesced with requests inside; they wait until it \
@@ -172,12 +173,24 @@ impl Queue {
         match self.core.usage.unfreeze() {
             Unfrozen::Thawed => {
                 self.core.let_in();
-                self.run_all_async();
+                self.run_pending();
                 Ok(Released::Open)
             }
             Unfrozen::Nested => Ok(Released::StillHeld),
             Unfrozen::Underflow => Err(self.not_held("unfreeze", "freeze")),
         }
+    }
+
+    /// Has workers run each hardware queue on which something is pending: a worker that finds nothing has taken
+    /// a CPU from those that the caller waits for. False: there is none. The publisher of a request runs it, also at
+    /// this very moment, so no fence is needed.
+    fn run_pending(&self) -> bool {
+        let mut any = false;
+        for hctx in self.core.hctxs().filter(|hctx| hctx.has_pending()) {
+            hctx.run_async(&self.core);
+            any = true;
+        }
+        any
     }
 
     /// Undoes the caller's own freeze.

@@ -71,10 +71,18 @@ fn stepped_rule_8_the_unquiescer_dispatches_nothing_itself() {
 fn stepped_rule_11_a_freeze_runs_what_is_inside_once_more() {
     let driver = Held::with_queues(2);
     let queue = by_hand(&driver);
-    assert_eq!((queue.step(0), queue.step(1)), (None, None));
+    queue.submit_on(queue.hctx_cpus(1)[0], block(1));
+    // A run that finds the queue quiesced leaves the request where it is.
+    queue.quiesce();
+    assert!(queue.step(1).is_some());
     queue.start_freeze();
-    assert!(queue.step(0).is_some() && queue.step(1).is_some());
+    assert!(queue.step(1).is_some(), "what is pending is run");
+    assert!(queue.step(0).is_none(), "nobody is sent to look where there is nothing");
+    queue.unquiesce().unwrap();
+    let _ = queue.step(1);
+    driver.finish_all();
     queue.unfreeze().unwrap();
+    assert_eq!((queue.step(0), queue.step(1)), (None, None), "nobody waited outside");
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use corewise_blockmq::protocol::{Unfrozen, Usage};
 use corewise_sync::cell::UnsafeCell;
-use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, NoHeavy, NoLight};
+use corewise_sync::fence::{
+    Asymmetric, AsymmetricPolicy, FencePolicy, FullFence, NoFence, NoHeavy, NoLight,
+};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
 use corewise_sync::model::must_fail;
 
@@ -98,6 +100,35 @@ fn loom_without_the_fences_of_the_requests_the_freeze_fails() {
 fn loom_without_the_fences_of_the_freezer_the_freeze_fails() {
     let failed = catch_unwind(AssertUnwindSafe(|| model(a_request_meets_a_freeze::<NoHeavy>)));
     assert!(failed.is_err(), "without the heavy fences the model must fail");
+}
+
+/// Two leave a frozen queue by counts of their own. Models have a full fence for a light one, so there is none: what
+/// it orders is over here.
+fn the_last_two_leave<L: FencePolicy>() {
+    let usage = Arc::new(Usage::<NoLight, L>::new(2, 8));
+    assert!(usage.enter(0) && usage.enter(1));
+    usage.start_freeze();
+    let others = [0, 1].map(|slot| {
+        let usage = Arc::clone(&usage);
+        loom::thread::spawn(move || usage.exit(slot))
+    });
+    usage.wait_empty();
+    others.map(|other| other.join().unwrap());
+}
+
+#[test]
+fn loom_a_freezer_is_told_by_the_last_of_all_by_whichever_counts_they_leave() {
+    model(the_last_two_leave::<FullFence>);
+}
+
+#[test]
+fn loom_without_the_fence_of_those_who_leave_each_takes_the_other_for_the_last() {
+    must_fail(
+        "loom_without_the_fence_of_those_who_leave_each_takes_the_other_for_the_last",
+        || {
+            model(the_last_two_leave::<NoFence>);
+        },
+    );
 }
 
 /// Somebody waits for room, that of one request, while it is used.
