@@ -24,7 +24,7 @@ impl BlockDevice for Disk {
     fn submit(&self, mut rq: Request) {
         assert_eq!(rq.op(), Op::Read, "a table is only read");
         let range = rq.offset() as usize..(rq.offset() + rq.len()) as usize;
-        assert!(range.start.is_multiple_of(BLOCK) && range.end.is_multiple_of(BLOCK));
+        assert!(range.start % BLOCK == 0 && range.end % BLOCK == 0);
         rq.put(self.0.get(range).expect("a read inside the disk"));
         rq.complete(Ok(()));
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::run::Run;
-use crate::workspace;
+use crate::{oldest, workspace};
 
 /// What a program that takes a library finds in its lock file never: what only the tests of Corewise need.
 const OF_TESTS: [&str; 3] = ["corewise-sim", "loom", "shuttle"];
@@ -11,8 +11,8 @@ const OF_TESTS: [&str; 3] = ["corewise-sim", "loom", "shuttle"];
 /// What one that takes the workqueue alone doesn't find there either.
 const OF_OTHERS: [&str; 5] = ["corewise-timeline", "flate2", "quick-xml", "serde", "toml"];
 
-/// Packs each library crate, compiles the facade with each feature alone, and looks at users' lock files. A long run also
-/// builds each crate from its package.
+/// Looks whether the public API is as it was written down, packs each library crate, compiles the facade with each feature alone by the oldest compiler that is promised, and looks at
+/// users' lock files. A long run also builds each crate from its package, and compiles the program with that compiler.
 ///
 /// # Errors
 ///
@@ -31,13 +31,32 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     run.cargo(&args, |_| {})?;
     run.count_passed();
 
-    let facade = run.root().join("crates/corewise/Cargo.toml");
-    for feature in workspace::features(&facade)?.iter().filter(|feature| *feature != "default") {
-        let few = ["--no-default-features", "--features", feature];
-        run.cargo(&[&["check", "--locked", "-p", "corewise"][..], &few].concat(), |command| {
-            command.env("CARGO_PROFILE_DEV_DEBUG", "0");
+    let (compiler, release) = oldest::compiler(run)?;
+    if compiler.is_none() {
+        println!(
+            "Rust {release} isn't here: `rustup toolchain install {release}`. Taking the current one instead"
+        );
+        run.count_skipped();
+    }
+    let target = run.target().join("oldest");
+    let compile = |run: &mut Run, what: &[&str]| {
+        run.cargo(&[&["check", "--locked"][..], what].concat(), |command| {
+            // Nothing of it is ever run.
+            command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_TARGET_DIR", &target);
+            if let Some(rustc) = &compiler {
+                command.env("RUSTC", rustc);
+            }
         })?;
         run.count_passed();
+        Ok::<_, String>(())
+    };
+    let facade = run.root().join("crates/corewise/Cargo.toml");
+    for feature in workspace::features(&facade)?.iter().filter(|feature| *feature != "default") {
+        compile(run, &["-p", "corewise", "--no-default-features", "--features", feature])?;
+    }
+    compile(run, &["-p", "corewise-costs", "-p", "corewise-sim"])?;
+    if run.is_long() {
+        compile(run, &["-p", "corewise-cli"])?;
     }
 
     for (library, folder) in &libraries {

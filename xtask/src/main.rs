@@ -4,6 +4,7 @@
 mod args;
 mod backend;
 mod crates;
+mod oldest;
 mod programs;
 mod run;
 mod sim;

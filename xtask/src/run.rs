@@ -75,6 +75,18 @@ impl Run {
         self.output(command).map(|_| ())
     }
 
+    /// Like `command`, in another folder.
+    pub(crate) fn command_in(
+        &mut self,
+        folder: &Path,
+        command: &mut Command,
+    ) -> Result<(), String> {
+        let root = std::mem::replace(&mut self.root, folder.to_path_buf());
+        let done = self.command(command);
+        self.root = root;
+        done
+    }
+
     /// Like `command`; gives back what it printed on its standard output.
     pub(crate) fn output(&mut self, command: &mut Command) -> Result<String, String> {
         let shown = show(command);

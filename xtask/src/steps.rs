@@ -65,7 +65,7 @@ pub(crate) const ALL: &[Step] = &[
     step("supply", "licences, sources and bans of all dependencies are as deny.toml says", supply),
     step(
         "crates",
-        "the libraries can be packed, each feature compiles alone, users' lock files are short",
+        "the public API is the one in docs/api, the libraries can be packed, each feature compiles alone",
         crates::check,
     ),
     step("tests", "unit, stepped, integration and documentation tests", |run| {

@@ -67,7 +67,10 @@ impl Program {
     pub fn run(&self, job: &Job, limit: Duration) -> Result<Line, RunError> {
         let failed = |why: String, said: &[u8]| {
             let said = String::from_utf8_lossy(said);
-            let start = said.ceil_char_boundary(said.len().saturating_sub(SHOWN));
+            let mut start = said.len().saturating_sub(SHOWN);
+            while !said.is_char_boundary(start) {
+                start += 1;
+            }
             let said = said[start..].trim_end().to_owned();
             RunError { what: job.name(), why, said }
         };

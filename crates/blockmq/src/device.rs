@@ -75,7 +75,7 @@ pub trait BlockDeviceExt: BlockDevice {
                 Some(0) => {
                     // The kernel polls on until somebody else wants the CPU. Nobody tells us that.
                     idle = idle.wrapping_add(1);
-                    if idle.is_multiple_of(64) { thread::yield_now() } else { hint::spin_loop() }
+                    if idle % 64 == 0 { thread::yield_now() } else { hint::spin_loop() }
                 }
                 Some(_) => {}
             }

@@ -42,10 +42,10 @@ fn ended(core: Arc<Core>, slot: usize, batch: Batch<Box<Pending>>, result: Resul
     for pending in batch {
         pending.end_now(result.clone());
     }
-    if let Some(batch) = core.flusher.end()
-        && let Some(hctx) = start(Arc::clone(&core), slot, batch)
-    {
-        core.hctx(hctx).visit(&core, slot, true);
+    if let Some(batch) = core.flusher.end() {
+        if let Some(hctx) = start(Arc::clone(&core), slot, batch) {
+            core.hctx(hctx).visit(&core, slot, true);
+        }
     }
 }
 

@@ -110,9 +110,8 @@ pub(crate) fn hold(core: &Arc<Core>, rq: Request) {
 pub(crate) fn let_go() {
     // Requests held back meanwhile are for the next time: ends that submit again would keep this going.
     let mut left = HELD.with(|held| held.borrow().len());
-    while left > 0
-        && let Some((core, mut here)) = next_queue()
-    {
+    while left > 0 {
+        let Some((core, mut here)) = next_queue() else { break };
         left -= left.min(here.len());
         match core.upgrade() {
             Some(core) => core.submit_all(&mut here.drain(..).map(|(_, rq)| rq)),
@@ -137,7 +136,11 @@ fn next_queue() -> Option<(Weak<Core>, Held)> {
         let mut held = held.borrow_mut();
         let core = Weak::clone(&held.first()?.0);
         let mut here = mem::take(&mut *held);
-        held.extend(here.extract_if(.., |(theirs, _)| !Weak::ptr_eq(&core, theirs)));
+        let is_its = |(theirs, _): &(Weak<Core>, Request)| Weak::ptr_eq(&core, theirs);
+        // As a rule all are of one queue, and stay where they are.
+        if !here.iter().all(is_its) {
+            (here, *held) = here.into_iter().partition(is_its);
+        }
         Some(((core, here), !held.is_empty()))
     })?;
     context::before_blocking(others.then_some(let_go));

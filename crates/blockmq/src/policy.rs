@@ -63,7 +63,8 @@ pub(crate) fn judge(g: &Geometry, op: Op, offset: u64, len: u64, flags: Flags) -
         return refuse(NotSupported, format!("{} with fua", asked()));
     }
     let block = u64::from(g.block_size);
-    if !offset.is_multiple_of(block) || !len.is_multiple_of(block) {
+    let fits = |bytes: u64| bytes.checked_rem(block) == Some(0);
+    if !fits(offset) || !fits(len) {
         return refuse(
             InvalidInput,
             format!("{}: it must consist of whole blocks of {block} bytes", asked()),

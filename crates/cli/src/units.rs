@@ -45,7 +45,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
 pub(crate) fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     for (shift, unit) in units {
-        if bytes >= 1 << shift && bytes.is_multiple_of(1 << shift) {
+        if bytes >= 1 << shift && bytes % (1 << shift) == 0 {
             return format!("{} {unit}", bytes >> shift);
         }
     }

@@ -15,13 +15,12 @@ pub(crate) fn parse() -> Cli {
 fn of(given: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, Error> {
     let mut command = command();
     let cli = Cli::from_arg_matches(&command.try_get_matches_from_mut(given)?)?;
-    if let args::Command::Timeline(timeline) = &cli.command
-        && timeline.compare
-        && timeline.logs.len() != 2
-    {
-        let message = format!("--compare takes two logs, not {}", timeline.logs.len());
-        let mut sub = command.find_subcommand("timeline").cloned().unwrap_or_default();
-        return Err(sub.error(ErrorKind::WrongNumberOfValues, message));
+    if let args::Command::Timeline(timeline) = &cli.command {
+        if timeline.compare && timeline.logs.len() != 2 {
+            let message = format!("--compare takes two logs, not {}", timeline.logs.len());
+            let mut sub = command.find_subcommand("timeline").cloned().unwrap_or_default();
+            return Err(sub.error(ErrorKind::WrongNumberOfValues, message));
+        }
     }
     Ok(cli)
 }

@@ -21,7 +21,7 @@ struct Request {
 }
 
 fn count_primes(below: u32) -> usize {
-    let composite = |n: u32| (2..).take_while(|d| d * d <= n).any(|d| n.is_multiple_of(d));
+    let composite = |n: u32| (2..).take_while(|d| d * d <= n).any(|d| n % d == 0);
     (2..below).filter(|n| !composite(*n)).count()
 }
 

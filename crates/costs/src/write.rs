@@ -20,10 +20,10 @@ impl Costs {
         // First: a file of another version may have other keys.
         let table: Table =
             toml::from_str(text).map_err(|error| CostsError::Toml(error.to_string()))?;
-        if let Some(found) = table.get("version").and_then(Value::as_integer)
-            && found != i64::from(VERSION)
-        {
-            return Err(CostsError::Version { found: u32::try_from(found).unwrap_or(0) });
+        if let Some(found) = table.get("version").and_then(Value::as_integer) {
+            if found != i64::from(VERSION) {
+                return Err(CostsError::Version { found: u32::try_from(found).unwrap_or(0) });
+            }
         }
         let costs: Costs =
             toml::from_str(text).map_err(|error| CostsError::Toml(error.to_string()))?;

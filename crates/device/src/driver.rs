@@ -2,7 +2,7 @@
 
 use crate::{Cancel, DeviceDecl, ProbeDone, ProbeType, ShutdownDone};
 use corewise_sync::panics;
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -277,8 +277,12 @@ impl fmt::Debug for ProbeContext<'_> {
 
 /// The concrete object behind a bound one.
 pub(crate) fn downcast<T: Bound>(bound: Arc<dyn Bound>) -> Option<Arc<T>> {
-    let any: Arc<dyn Any + Send + Sync> = bound;
-    any.downcast().ok()
+    // Not `Arc::downcast`, for which the trait object would have to become another one: older compilers can't.
+    if bound.as_ref().type_id() != TypeId::of::<T>() {
+        return None;
+    }
+    // SAFETY: the object is a `T`, so an `Arc` of it has the layout of an `Arc<T>`, and the pointer came from `into_raw`.
+    Some(unsafe { Arc::from_raw(Arc::into_raw(bound).cast::<T>()) })
 }
 
 /// Why a probe did not bind its device.

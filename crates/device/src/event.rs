@@ -53,9 +53,9 @@ pub type Observer = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 
 /// Tells the observer, if there is one; its panic harms nobody.
 pub(crate) fn tell(observer: Option<&Observer>, event: &Event<'_>) {
-    if let Some(observer) = observer
-        && let Err(panic) = caught(|| observer(event))
-    {
-        tracing::error!(?event, panic, "an observer of device events panicked");
+    if let Some(observer) = observer {
+        if let Err(panic) = caught(|| observer(event)) {
+            tracing::error!(?event, panic, "an observer of device events panicked");
+        }
     }
 }

@@ -105,10 +105,10 @@ impl Shared {
                 None
             });
             let state = self.state.lock();
-            if let (Some(next), true) = (next, state.watched.is_some())
-                && let Err(error) = self.timer.set(next)
-            {
-                tracing::error!(%error, "cannot set the timer of the device watch");
+            if let (Some(next), true) = (next, state.watched.is_some()) {
+                if let Err(error) = self.timer.set(next) {
+                    tracing::error!(%error, "cannot set the timer of the device watch");
+                }
             }
         }
     }

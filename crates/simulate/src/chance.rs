@@ -11,7 +11,7 @@ use std::ffi::{c_uint, c_void};
 unsafe extern "C" fn getrandom(buffer: *mut c_void, length: usize, _flags: c_uint) -> isize {
     // SAFETY: as the caller says.
     unsafe { buffer.write_bytes(0x5a, length) };
-    length.cast_signed()
+    length as isize
 }
 
 #[cfg(test)]

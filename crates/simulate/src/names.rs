@@ -82,10 +82,10 @@ fn field_at(tokens: &TokenStream, at: LineColumn, structs: &Structs) -> Option<S
             chain(&given.into_iter().take_while(until).collect::<Vec<_>>())
         }
     };
-    if let [Part::Name(name)] = &parts[..]
-        && name.chars().all(|c| c.is_uppercase() || c == '_' || c.is_numeric())
-    {
-        return Some(name.clone());
+    if let [Part::Name(name)] = &parts[..] {
+        if name.chars().all(|c| c.is_uppercase() || c == '_' || c.is_numeric()) {
+            return Some(name.clone());
+        }
     }
     let Found { field, types } = resolve(&parts, &around, structs, DEPTH);
     match field {
@@ -102,21 +102,20 @@ fn find(
 ) -> Option<(Vec<TokenTree>, usize, Around)> {
     let level: Vec<TokenTree> = tokens.into_iter().collect();
     for (index, token) in level.iter().enumerate() {
-        if let TokenTree::Group(group) = token
-            && group.span_open().start() < at
-            && at < group.span_close().end()
-        {
-            let mut inner = around.clone();
-            if group.delimiter() == Delimiter::Brace {
-                let item = item(&level[..index]);
-                if let Some(of) = implemented(item) {
-                    inner.of = Some(of);
-                } else if item.iter().any(|token| is(token, "fn")) {
-                    inner.function = item.to_vec();
-                    inner.function.extend(group.stream());
+        if let TokenTree::Group(group) = token {
+            if group.span_open().start() < at && at < group.span_close().end() {
+                let mut inner = around.clone();
+                if group.delimiter() == Delimiter::Brace {
+                    let item = item(&level[..index]);
+                    if let Some(of) = implemented(item) {
+                        inner.of = Some(of);
+                    } else if item.iter().any(|token| is(token, "fn")) {
+                        inner.function = item.to_vec();
+                        inner.function.extend(group.stream());
+                    }
                 }
+                return find(group.stream(), at, &inner);
             }
-            return find(group.stream(), at, &inner);
         }
         if token.span().start() == at {
             return Some((level, index, around.clone()));
@@ -239,15 +238,17 @@ fn bound(
             TokenTree::Group(group) => group.stream().into_iter().collect(),
             _ => Vec::new(),
         };
-        if let Some(TokenTree::Ident(of)) = index.checked_sub(1).map(|before| &tokens[before])
-            && let Some(fields) = named_fields(&of.to_string(), around, structs)
-            && inner.iter().any(|token| is(token, name))
-            && matches!(tokens.get(index + 1), Some(TokenTree::Punct(p)) if p.as_char() == '=')
-        {
-            let (of, fields) = fields;
-            if let Some(types) = fields.get(name) {
-                let field = Some((of, name.to_owned()));
-                return Some(Found { field, types: types.clone() });
+        if let Some(TokenTree::Ident(of)) = index.checked_sub(1).map(|before| &tokens[before]) {
+            if let Some(fields) = named_fields(&of.to_string(), around, structs) {
+                if inner.iter().any(|token| is(token, name))
+                    && matches!(tokens.get(index + 1), Some(TokenTree::Punct(p)) if p.as_char() == '=')
+                {
+                    let (of, fields) = fields;
+                    if let Some(types) = fields.get(name) {
+                        let field = Some((of, name.to_owned()));
+                        return Some(Found { field, types: types.clone() });
+                    }
+                }
             }
         }
         if is_closure_of(name, &inner) {

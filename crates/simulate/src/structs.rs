@@ -56,11 +56,11 @@ impl Structs {
         for path in paths {
             if path.is_dir() {
                 self.read(&path);
-            } else if path.extension().is_some_and(|ending| ending == "rs")
-                && let Ok(source) = std::fs::read_to_string(&path)
-                && let Ok(tokens) = source.parse()
-            {
-                self.declared(tokens, "");
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                let source = std::fs::read_to_string(&path);
+                if let Some(Ok(tokens)) = source.ok().map(|source| source.parse()) {
+                    self.declared(tokens, "");
+                }
             }
         }
     }

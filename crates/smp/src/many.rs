@@ -164,11 +164,11 @@ impl<R> ManyCall<R> {
     /// Waits until the last answer is there, and leaves them there.
     #[track_caller]
     pub(crate) fn wait_over(&self) {
-        if let Some(waiting) = &self.waiting
-            && !waiting.cell().signal().is_complete()
-        {
-            // SAFETY: the call's one handle, which is not shared with another waiter.
-            unsafe { watch::wait(waiting.cell(), false) };
+        if let Some(waiting) = &self.waiting {
+            if !waiting.cell().signal().is_complete() {
+                // SAFETY: the call's one handle, which is not shared with another waiter.
+                unsafe { watch::wait(waiting.cell(), false) };
+            }
         }
     }
 

@@ -41,7 +41,7 @@ pub(crate) const SAMPLED: u32 = 16;
 pub(crate) fn weight(target_sleeps: bool, use_of_cell: u32) -> u32 {
     if target_sleeps {
         1
-    } else if use_of_cell.is_multiple_of(SAMPLED) {
+    } else if use_of_cell % SAMPLED == 0 {
         SAMPLED
     } else {
         0

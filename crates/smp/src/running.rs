@@ -107,7 +107,7 @@ impl Running {
             let since = self.since.load(Ordering::Relaxed);
             // Acquire pairs with the Release fence in `starts`.
             fence(Ordering::Acquire);
-            if !turn.is_multiple_of(2) || self.turn.load(Ordering::Relaxed) != turn {
+            if turn % 2 != 0 || self.turn.load(Ordering::Relaxed) != turn {
                 hint::spin_loop();
                 continue;
             }
@@ -132,8 +132,7 @@ mod tests {
     use std::sync::Arc;
 
     fn shown(number: u32) -> Shown {
-        let name: fn() -> &'static str =
-            if number.is_multiple_of(2) { || "even" } else { || "odd" };
+        let name: fn() -> &'static str = if number % 2 == 0 { || "even" } else { || "odd" };
         let label = Label { name, site: Location::caller(), source: Some(number), call: 0 };
         Shown { label, since: Stamp::from_nanos(number.into()) }
     }

@@ -352,11 +352,10 @@ impl Standing {
     fn restore_from(self, now: Standing) -> Leak {
         SECTION.with(|s| s.set(self.section));
         BLOCKING.with(|d| d.set(self.blocking));
-        if self.blocking == 0
-            && now.blocking > 0
-            && let Some(observer) = observer()
-        {
-            observer.end();
+        if self.blocking == 0 && now.blocking > 0 {
+            if let Some(observer) = observer() {
+                observer.end();
+            }
         }
         Leak {
             section: if now.section == self.section { None } else { now.section },

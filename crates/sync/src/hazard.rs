@@ -113,7 +113,8 @@ impl Hazards {
     /// Drops `what` once nobody protects it: now, or with something that is retired later, on that thread. A tie that
     /// kept it for its users is over, and the caller has seen that. Takes a short lock.
     pub fn retire(&self, what: Arc<dyn Any + Send + Sync>) {
-        let free: Vec<_> = {
+        let mut free = Vec::new();
+        {
             let Lists { threads, limbo } = &mut *self.lists.lock();
             limbo.push(what);
             // Look. Acquire pairs with the Release of the thread that empties a slot, or fills it anew.
@@ -121,8 +122,14 @@ impl Hazards {
                 let what: *const () = Arc::as_ptr(what).cast();
                 threads.iter().any(|slot| ptr::eq(slot.what.load(Ordering::Acquire), what))
             };
-            limbo.extract_if(.., |what| !protected(what)).collect()
-        };
+            limbo.retain(|what| {
+                let stays = protected(what);
+                if !stays {
+                    free.push(Arc::clone(what));
+                }
+                stays
+            });
+        }
         // Outside the lock: it may be the last that anybody has.
         drop(free);
     }

@@ -495,7 +495,7 @@ fn ticks(length: Duration) -> Vec<(Duration, String)> {
         _ if ns < 1_000_000_000 => (1_000_000, "ms"),
         _ => (1_000_000_000, "s"),
     };
-    let decimals = if step.is_multiple_of(unit) { 0 } else { 1 };
+    let decimals = if step % unit == 0 { 0 } else { 1 };
     (0..=ns / step)
         .map(|i| i * step)
         .map(|at| {

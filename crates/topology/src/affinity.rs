@@ -63,10 +63,10 @@ pub fn current_affinity() -> Result<Option<CpuSet>, TopologyError> {
     // The status file has the whole mask. The system call leaves out offline CPUs, and fails on
     // machines with more CPUs than its buffer has bits.
     let path = Path::new("/proc/thread-self/status");
-    if sys::KERNEL_THREADS
-        && let Some(mask) = mask_in(path)?
-    {
-        return Ok(Some(mask));
+    if sys::KERNEL_THREADS {
+        if let Some(mask) = mask_in(path)? {
+            return Ok(Some(mask));
+        }
     }
     Ok(sys::affinity().map(|mask| mask.iter().collect()))
 }

@@ -89,7 +89,7 @@ impl<'a> Elements<'a> {
                     return Err(self.wrong(self.text.len(), reason));
                 }
                 Event::Eof => return Ok(None),
-                Event::DocType(doctype) if doctype.contains('[') => {
+                Event::DocType(doctype) if doctype.contains(&b'[') => {
                     let reason = "its document type has declarations, which no export has; remove \
                                   them";
                     return Err(self.wrong(at, reason));
@@ -109,13 +109,13 @@ impl<'a> Elements<'a> {
             }
             let attribute = attribute
                 .map_err(|error| self.wrong(at, format!("it is not well-formed XML: {error}")))?;
-            let name = attribute.key.as_ref().to_owned();
+            let name = text_of(attribute.key.as_ref());
             let value = attribute.normalized_value(XmlVersion::Implicit1_0);
             let value =
                 value.map_err(|error| self.wrong(at, format!("attribute '{name}': {error}")))?;
             attributes.push((name, value.into_owned()));
         }
-        Ok(Element { name: start.name().as_ref().to_owned(), at, attributes })
+        Ok(Element { name: text_of(start.name().as_ref()), at, attributes })
     }
 
     /// An error about what stands `at` bytes from the beginning of the text.
@@ -133,4 +133,9 @@ impl<'a> Elements<'a> {
             reason: reason.into(),
         }
     }
+}
+
+/// A name, out of a text: so it is one.
+fn text_of(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
 }

@@ -64,10 +64,10 @@ fn a_drain_warns_after_10_rounds_and_after_each_100() {
     let slot: Arc<Mutex<Option<Work>>> = Arc::default();
     let (stopped, own) = (Arc::clone(&stop), Arc::clone(&slot));
     let work = Work::new(move || {
-        if !stopped.load(Ordering::SeqCst)
-            && let Some(work) = &*own.lock()
-        {
-            again.queue(work).unwrap();
+        if !stopped.load(Ordering::SeqCst) {
+            if let Some(work) = &*own.lock() {
+                again.queue(work).unwrap();
+            }
         }
     });
     *slot.lock() = Some(work.clone());

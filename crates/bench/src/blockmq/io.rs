@@ -159,11 +159,10 @@ fn run(job: &Job, load: Load, allocations: Option<Allocations>) -> Result<Line, 
     let mut line = job.line();
     percentiles(&mut line, "latency", &mut done.noted, &[50.0, 99.0, 99.9]);
     meter.finish(&mut line);
-    if let Some(rate) = line.metrics.get("items_per_second").copied()
-        && load.device == Device::Null
-        && load.jobs == 1
-    {
-        line.set("overhead_ns_per_request", 1e9 / rate);
+    if let Some(rate) = line.metrics.get("items_per_second").copied() {
+        if load.device == Device::Null && load.jobs == 1 {
+            line.set("overhead_ns_per_request", 1e9 / rate);
+        }
     }
     Ok(line)
 }

@@ -152,10 +152,10 @@ impl<R: Run> Lane<R> {
         let stream = &self.0;
         let began = stream.timed.load(Ordering::Relaxed).then(time::now);
         stream.run.run(&stream.queue, hctx);
-        if let Some(began) = began
-            && noted.len() < noted.capacity()
-        {
-            noted.push(u32::try_from(between(began, time::now())).unwrap_or(u32::MAX));
+        if let Some(began) = began {
+            if noted.len() < noted.capacity() {
+                noted.push(u32::try_from(between(began, time::now())).unwrap_or(u32::MAX));
+            }
         }
         match (done.result, done.payload) {
             (Ok(()), Payload::One(Buffer::Aligned(buffer))) => self.read(buffer, noted),

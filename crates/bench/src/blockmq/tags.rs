@@ -127,10 +127,10 @@ fn measure<T: Tags>(
             }
             let began = time::now();
             for n in 0..each {
-                if held.len() == in_flight as usize
-                    && let Some(oldest) = held.pop_front()
-                {
-                    tags.put(cpu, oldest);
+                if held.len() == in_flight as usize {
+                    if let Some(oldest) = held.pop_front() {
+                        tags.put(cpu, oldest);
+                    }
                 }
                 let taken = (n % TIMED == 0).then(time::now);
                 held.push_back(tags.get(cpu));

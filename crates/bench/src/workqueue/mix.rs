@@ -75,7 +75,7 @@ fn plan(job: &Job) -> Vec<Planned> {
         // 53 random bits are a number from 0 to just below 1.
         let uniform = (rng.next() >> 11) as f64 / (1_u64 << 53) as f64;
         let gap = Duration::from_secs_f64(-(1.0 - uniform).ln() / job.rate as f64);
-        Planned { gap, blocks: rng.next().is_multiple_of(10) }
+        Planned { gap, blocks: rng.next() % 10 == 0 }
     };
     (0..job.items.div_ceil(10) + job.items).map(planned).collect()
 }

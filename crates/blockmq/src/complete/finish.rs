@@ -94,10 +94,10 @@ impl Pending {
                     // Not all need to have come by the same hardware queue: one that lost its CPUs may have
                     // handed some on.
                     let Some(theirs) = core.push(pending) else { continue };
-                    if let Some(hctx) = run.replace(theirs)
-                        && hctx != theirs
-                    {
-                        core.hctx(hctx).visit(&core, slot, true);
+                    if let Some(hctx) = run.replace(theirs) {
+                        if hctx != theirs {
+                            core.hctx(hctx).visit(&core, slot, true);
+                        }
                     }
                 }
                 result => pending.end(result.clone()),

@@ -107,7 +107,7 @@ impl Fault {
     /// Whether request number `n`, from 0, of those that the rule is about fails, `times` apart.
     fn takes(&self, n: u64, seed: u64) -> bool {
         n >= self.after
-            && (n - self.after + 1).is_multiple_of(self.every)
+            && (n - self.after + 1).checked_rem(self.every) == Some(0)
             && chance::happens(self.rate, seed, n)
     }
 }

@@ -19,7 +19,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::driver::{Dispatch, Driver, Started};
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::geometry::Geometry;
-use crate::request::{Op, Request};
+use crate::request::{Op, Request, write_copy};
 
 /// Bytes per atomic word.
 const WORD: usize = 8;
@@ -129,15 +129,17 @@ fn load(words: &[AtomicU64], at: usize, room: &mut [MaybeUninit<u8>]) {
     let skip = at % WORD;
     let (head, rest) = room.split_at_mut(room.len().min((WORD - skip) % WORD));
     if !head.is_empty() {
-        head.write_copy_of_slice(&bytes_of(at / WORD)[skip..skip + head.len()]);
+        write_copy(head, &bytes_of(at / WORD)[skip..skip + head.len()]);
     }
-    let (whole, tail) = rest.as_chunks_mut::<WORD>();
     let first = at.div_ceil(WORD);
-    for (word, bytes) in words[first..].iter().zip(&mut *whole) {
-        bytes.write_copy_of_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    let last = first + rest.len() / WORD;
+    let mut whole = rest.chunks_exact_mut(WORD);
+    for (word, bytes) in words[first..last].iter().zip(&mut whole) {
+        write_copy(bytes, &word.load(Ordering::Relaxed).to_ne_bytes());
     }
+    let tail = whole.into_remainder();
     if !tail.is_empty() {
-        tail.write_copy_of_slice(&bytes_of(first + whole.len())[..tail.len()]);
+        write_copy(tail, &bytes_of(last)[..tail.len()]);
     }
 }
 
@@ -154,13 +156,15 @@ fn store(words: &[AtomicU64], at: usize, data: &[u8]) {
     if !head.is_empty() {
         patch(at / WORD, skip, head);
     }
-    let (whole, tail) = rest.as_chunks::<WORD>();
+    let whole = rest.chunks_exact(WORD);
+    let tail = whole.remainder();
     let first = at.div_ceil(WORD);
     for (word, bytes) in words[first..].iter().zip(whole) {
-        word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        let bytes = bytes.try_into().expect("so long is each chunk");
+        word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
     }
     if !tail.is_empty() {
-        patch(first + whole.len(), 0, tail);
+        patch(first + rest.len() / WORD, 0, tail);
     }
 }
 

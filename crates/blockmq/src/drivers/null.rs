@@ -277,10 +277,10 @@ impl Owned {
         let unparker = parker.unparker();
         let (theirs, options) = (Arc::clone(&vector), options.clone());
         let thread = Builder::new().name(format!("cw-null/{n}")).spawn(move || {
-            if let Some(at_start) = &options.at_start
-                && caught(|| at_start(n)).is_none()
-            {
-                tracing::error!(n, "the start function of a null completion thread panicked");
+            if let Some(at_start) = &options.at_start {
+                if caught(|| at_start(n)).is_none() {
+                    tracing::error!(n, "the start function of a null completion thread panicked");
+                }
             }
             if !options.latency.is_zero() {
                 // The system may wake a sleeper 50 us late unless asked not to; if it refuses, it does.
@@ -303,12 +303,11 @@ impl Drop for Owned {
     fn drop(&mut self) {
         self.vector.end.store(true, Ordering::Release);
         self.unparker.unpark();
-        if let Some(thread) = self.thread.take()
+        if let Some(thread) = self.thread.take() {
             // The last request's completion may drop the driver on the thread itself.
-            && thread.thread().id() != current().id()
-            && thread.join().is_err()
-        {
-            tracing::error!("a null completion thread panicked");
+            if thread.thread().id() != current().id() && thread.join().is_err() {
+                tracing::error!("a null completion thread panicked");
+            }
         }
     }
 }

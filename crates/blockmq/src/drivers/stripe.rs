@@ -29,7 +29,7 @@ impl Stripe {
         let Some(all) = below::combine(&children) else {
             return Err(StackError::new("a stripe needs at least one child"));
         };
-        if chunk == 0 || !chunk.is_multiple_of(all.block_size) {
+        if chunk == 0 || chunk.checked_rem(all.block_size) != Some(0) {
             return Err(StackError::new(format!(
                 "the chunk has {chunk} bytes; it must be a multiple of {}, the largest block size \
                  of the children",

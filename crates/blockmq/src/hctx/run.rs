@@ -116,10 +116,10 @@ impl Hctx {
 
     /// Ask, behind Queue: where no worker comes any more, the queue is run here.
     fn unless_alone(&self, core: &Core) {
-        if core.end.has_come()
-            && let Background::Workers { core, .. } = &self.background
-        {
-            alone::run(core, self.index);
+        if core.end.has_come() {
+            if let Background::Workers { core, .. } = &self.background {
+                alone::run(core, self.index);
+            }
         }
     }
 
@@ -162,10 +162,10 @@ impl Hctx {
 
     /// One bounded step, by hand: `None` where nobody wanted a run since the last one.
     pub(crate) fn step(&self, core: &Core) -> Option<Ran> {
-        if let Background::ByHand { wanted } = &self.background
-            && !wanted.swap(false, Ordering::Acquire)
-        {
-            return None;
+        if let Background::ByHand { wanted } = &self.background {
+            if !wanted.swap(false, Ordering::Acquire) {
+                return None;
+            }
         }
         let ran = self.run(core, false, 1);
         self.account(core, core.layout.some_slot_of(self.index), ran);

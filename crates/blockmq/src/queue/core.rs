@@ -458,10 +458,10 @@ struct Owed<'a> {
 impl Owed<'_> {
     /// It is to be run. Another one than before only where the queue was frozen and its map changed meanwhile.
     fn owe(&mut self, hctx: usize) {
-        if let Some(other) = self.hctx.replace(hctx)
-            && other != hctx
-        {
-            self.core.hctx(other).visit(self.core, self.slot, true);
+        if let Some(other) = self.hctx.replace(hctx) {
+            if other != hctx {
+                self.core.hctx(other).visit(self.core, self.slot, true);
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
 
+use super::fill::write_copy;
 use super::pool::Region;
 
 /// Memory that a caller lends to a request. It is never copied: a device reads from it or writes to it
@@ -160,7 +161,7 @@ impl Payload {
 /// let mut buffer = AlignedBuf::new(4096, 512);
 /// buffer.extend_from_slice(b"hello");
 /// assert_eq!(&buffer[..], b"hello");
-/// assert!(buffer.as_ptr().addr().is_multiple_of(512));
+/// assert!(buffer.as_ptr().addr() % 512 == 0);
 /// ```
 pub struct AlignedBuf {
     base: NonNull<u8>,
@@ -256,7 +257,7 @@ impl AlignedBuf {
     /// Where they don't fit.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         let room = &mut self.spare_capacity_mut()[..bytes.len()];
-        room.write_copy_of_slice(bytes);
+        write_copy(room, bytes);
         self.len += bytes.len();
     }
 }

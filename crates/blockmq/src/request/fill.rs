@@ -7,6 +7,16 @@ use std::mem::MaybeUninit;
 
 use super::{Op, Request};
 
+/// Copies `bytes` to memory of their length.
+///
+/// # Panics
+/// Where the lengths differ.
+#[inline]
+pub(crate) fn write_copy(room: &mut [MaybeUninit<u8>], bytes: &[u8]) {
+    // SAFETY: an initialized byte is a `MaybeUninit<u8>`, which has the same layout.
+    room.copy_from_slice(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) });
+}
+
 impl Request {
     /// The memory of a read that is still to be filled, piece by piece in order; nothing for other
     /// operations. Say with [`Request::advance`] what has been filled. Where no queue has seen the
@@ -28,7 +38,7 @@ impl Request {
         let mut rest = bytes;
         for room in self.rooms() {
             let (now, later) = rest.split_at(rest.len().min(room.len()));
-            room[..now.len()].write_copy_of_slice(now);
+            write_copy(&mut room[..now.len()], now);
             rest = later;
             if rest.is_empty() {
                 break;

@@ -29,7 +29,7 @@ use corewise_sync::panics;
 use crate::complete::nest;
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::pending::Pending;
-pub(crate) use fill::fills;
+pub(crate) use fill::{fills, write_copy};
 use inline_fn::InlineFn;
 use segments::{Seg, Table};
 use whole::Part;

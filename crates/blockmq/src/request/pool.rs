@@ -129,7 +129,7 @@ mod tests {
         let mut all: Vec<AlignedBuf> = std::iter::from_fn(|| pool.get()).collect();
         assert_eq!(all.len(), 3);
         for (n, buffer) in all.iter_mut().enumerate() {
-            assert!(buffer.as_ptr().addr().is_multiple_of(512) && buffer.capacity() == 700);
+            assert!(buffer.as_ptr().addr() % 512 == 0 && buffer.capacity() == 700);
             buffer.extend_from_slice(&[n as u8; 700]);
         }
         assert!(all.iter().enumerate().all(|(n, b)| b.iter().all(|&byte| byte == n as u8)));

@@ -134,24 +134,25 @@ impl<R: Item> Direction<R> {
     fn merge(&mut self, rq: R, front: bool) -> Result<(), R> {
         let (start, end) = (rq.start(), rq.end());
         let mut rq = rq;
-        if let Some(at) = self.queued.before(start)
-            && self.queued.get(at).rq.end() == start
-        {
-            match self.queued.get_mut(at).rq.merge(rq) {
-                Ok(()) => {
-                    self.close_gap(at);
-                    return Ok(());
+        if let Some(at) = self.queued.before(start) {
+            if self.queued.get(at).rq.end() == start {
+                match self.queued.get_mut(at).rq.merge(rq) {
+                    Ok(()) => {
+                        self.close_gap(at);
+                        return Ok(());
+                    }
+                    Err(back) => rq = back,
                 }
-                Err(back) => rq = back,
             }
         }
-        if front
-            && let Some(at) = self.queued.at_or_after(end)
-            && self.queued.get(at).rq.start() == end
-        {
-            self.queued.get_mut(at).rq.merge(rq)?;
-            self.queued.rekey(at, start);
-            return Ok(());
+        if front {
+            if let Some(at) = self.queued.at_or_after(end) {
+                if self.queued.get(at).rq.start() == end {
+                    self.queued.get_mut(at).rq.merge(rq)?;
+                    self.queued.rekey(at, start);
+                    return Ok(());
+                }
+            }
         }
         Err(rq)
     }

@@ -38,7 +38,7 @@ pub(crate) fn weight(how: IoStats, use_of_box: u32) -> u32 {
         IoStats::Counted => 0,
         IoStats::Timed => 1,
         IoStats::Sampled if use_of_box < SAMPLED => 1,
-        IoStats::Sampled if use_of_box.is_multiple_of(SAMPLED) => SAMPLED,
+        IoStats::Sampled if use_of_box % SAMPLED == 0 => SAMPLED,
         IoStats::Sampled => 0,
     }
 }

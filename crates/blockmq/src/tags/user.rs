@@ -235,10 +235,10 @@ impl TagUser {
     /// Gives back a tag that this user got while it waited and has no use for any more. To be called at the end of
     /// a run where nothing is pending, or nothing may be dispatched.
     pub fn decline(&self, cpu: usize) {
-        if self.share.is_some()
-            && let Some(tag) = self.waiter.take()
-        {
-            let _ = self.set.put_batch(cpu, TagBatch::one(tag), 0, None);
+        if self.share.is_some() {
+            if let Some(tag) = self.waiter.take() {
+                let _ = self.set.put_batch(cpu, TagBatch::one(tag), 0, None);
+            }
         }
     }
 

@@ -174,11 +174,11 @@ impl Timeouts {
 
     #[cold]
     fn set_timer(&self, delay: Duration) {
-        if let Some((wq, work)) = &self.timer
-            && let Err(error) = wq.queue_delayed(work, delay.max(TICK))
-        {
-            // Nothing is run any more, late or not.
-            tracing::debug!(%error, "no timer for block requests; late ones are not noticed");
+        if let Some((wq, work)) = &self.timer {
+            if let Err(error) = wq.queue_delayed(work, delay.max(TICK)) {
+                // Nothing is run any more, late or not.
+                tracing::debug!(%error, "no timer for block requests; late ones are not noticed");
+            }
         }
     }
 }
@@ -194,10 +194,10 @@ impl Core {
         }
         timeouts.watch.disarm();
         // Look, once more: behind DisarmFence.
-        if let Some(next) = self.earliest()
-            && timeouts.watch.arm()
-        {
-            timeouts.set_timer(next.since(now));
+        if let Some(next) = self.earliest() {
+            if timeouts.watch.arm() {
+                timeouts.set_timer(next.since(now));
+            }
         }
     }
 

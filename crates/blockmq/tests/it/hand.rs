@@ -326,7 +326,7 @@ fn stepped_at_random_each_request_ends_once_and_each_cpus_start_in_their_order()
                         rq.complete(Ok(()));
                     }
                 }
-                _ => drop(queue.step(usize::from(what.is_multiple_of(2)))),
+                _ => drop(queue.step(usize::from(what % 2 == 0))),
             }
             let over = world.ended.lock().len() == MOST;
             if over && queue.inside() == 0 {

@@ -214,9 +214,10 @@ impl Inner {
 
 /// The number that a block is full of.
 pub fn number_in(block: &[u8]) -> Option<u64> {
-    let (words, []) = block.as_chunks::<8>() else { return None };
-    let first = words.first()?;
-    words.iter().all(|word| word == first).then(|| u64::from_le_bytes(*first))
+    let words = block.chunks_exact(8);
+    let first = words.clone().next().filter(|_| words.remainder().is_empty())?;
+    let first: [u8; 8] = first.try_into().ok()?;
+    words.into_iter().all(|word| word == first).then(|| u64::from_le_bytes(first))
 }
 
 impl Driver for Disk {
@@ -287,7 +288,7 @@ impl Driver for Disk {
     fn timeout(&self, late: &TimedOut<'_>) -> TimerReturn {
         let inner = &self.inner;
         let call = inner.calls.fetch_add(1, Ordering::Relaxed);
-        if call.is_multiple_of(4) {
+        if call % 4 == 0 {
             return TimerReturn::ResetTimer;
         }
         let Some(rq) = inner.entry(late.hctx(), late.tag()).lock().take() else {
@@ -298,7 +299,7 @@ impl Driver for Disk {
             inner.tally.bad(format!("{late} was another request: {rq:?}"));
         }
         // It completes, or goes back to its queue, while the timeout's handler holds it.
-        if call.is_multiple_of(3) {
+        if call % 3 == 0 {
             rq.requeue()
         } else {
             inner.serve(rq)

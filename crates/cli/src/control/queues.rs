@@ -24,15 +24,23 @@ fn names(width: usize) -> usize {
 
 /// A dump in lines of at most `width` characters, 60 at the least.
 pub(crate) fn text(dump: &Dump, width: usize) -> impl fmt::Display {
-    let width = width.max(60);
-    fmt::from_fn(move |f| {
-        let tables = Tables(dump);
-        tables.scopes(f, width)?;
-        tables.pools(f, width)?;
-        tables.queues(f, width)?;
-        tables.links(f, width)?;
-        tables.running(f, width)
-    })
+    Text { tables: Tables(dump), width: width.max(60) }
+}
+
+struct Text<'a> {
+    tables: Tables<'a>,
+    width: usize,
+}
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Text { tables, width } = self;
+        tables.scopes(f, *width)?;
+        tables.pools(f, *width)?;
+        tables.queues(f, *width)?;
+        tables.links(f, *width)?;
+        tables.running(f, *width)
+    }
 }
 
 struct Tables<'a>(&'a Dump);

@@ -201,11 +201,11 @@ impl<'a> Asked<'a> {
         let ops: Option<Vec<Op>> = ops.into_iter().collect();
         let errno = self.errno();
         let (from, to) = (raw.from.as_ref(), raw.to.as_ref());
-        if let (Some(from), Some(to)) = (from, to)
-            && from.value >= to.value
-        {
-            let message = "'to', the end of the range, must be greater than 'from'";
-            self.complain(|s| Problem::new(to.place, s, message));
+        if let (Some(from), Some(to)) = (from, to) {
+            if from.value >= to.value {
+                let message = "'to', the end of the range, must be greater than 'from'";
+                self.complain(|s| Problem::new(to.place, s, message));
+            }
         }
         if let Some(every) = raw.every.as_ref().filter(|every| every.value == 0) {
             let message = "'every' must be at least 1: 1 means every request";
@@ -236,11 +236,11 @@ impl<'a> Asked<'a> {
             let message = "'degraded' needs a bitmap: a mirror without one needs all its parts";
             self.complain(|s| Problem::new(at.place, s, message));
         }
-        if let (Some(least), Some(most)) = (&raw.resync_least, &raw.resync_most)
-            && least.value > most.value
-        {
-            let message = "'resync_least' must not exceed 'resync_most'";
-            self.complain(|s| Problem::new(least.place, s, message));
+        if let (Some(least), Some(most)) = (&raw.resync_least, &raw.resync_most) {
+            if least.value > most.value {
+                let message = "'resync_least' must not exceed 'resync_most'";
+                self.complain(|s| Problem::new(least.place, s, message));
+            }
         }
         if let Some(at) = raw.retry.as_ref().filter(|at| at.value < LEAST_RETRY) {
             let message = "'retry' must be at least \"100ms\": each try reads the part's record";
@@ -351,7 +351,7 @@ impl<'a> Asked<'a> {
         let block = u64::from(block_size);
         if size.value == 0 {
             self.complain(|s| Problem::new(size.place, s, "the size must not be 0"));
-        } else if !size.value.is_multiple_of(block) {
+        } else if size.value % block != 0 {
             let below = size.value / block * block;
             let above = below.saturating_add(block);
             let near = if below == 0 { format!("{above}") } else { format!("{below} or {above}") };

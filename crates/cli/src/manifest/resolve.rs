@@ -161,10 +161,10 @@ fn export(raw: &RawExport, name: Option<&str>, links: &Links<'_>) -> Result<Expo
         let message = "an export's name has at most 4096 bytes and no control character";
         return Err(Problem::new(place, subject, message));
     }
-    if let Some(text) = &raw.description
-        && text.value.len() > 4096
-    {
-        return Err(Problem::new(text.place, subject, "a description has at most 4096 bytes"));
+    if let Some(text) = &raw.description {
+        if text.value.len() > 4096 {
+            return Err(Problem::new(text.place, subject, "a description has at most 4096 bytes"));
+        }
     }
     let read_only = raw.read_only.as_ref().is_some_and(|read_only| read_only.value);
     if let (false, Some(above)) = (read_only, links.built_over(index)) {

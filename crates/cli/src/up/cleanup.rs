@@ -110,10 +110,10 @@ impl Cleanup {
                     (path, remove_if(path, *identity))
                 }
             };
-            if let Err(error) = result
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                failed.push((path.clone(), error));
+            if let Err(error) = result {
+                if error.kind() != io::ErrorKind::NotFound {
+                    failed.push((path.clone(), error));
+                }
             }
         }
         failed

@@ -339,17 +339,18 @@ impl Serving {
             return Then::Close;
         }
         let mut then = Then::Keep;
-        if client.output.is_empty()
-            && let Some(end) = client.question()
-            && self.next_answer <= Instant::now()
-        {
-            let question: Vec<u8> = client.input.drain(..end).collect();
-            // The rest of one that was too long is no question.
-            client.ended |= question.last() != Some(&b'\n');
-            client.heard = Instant::now();
-            client.output = line(&self.about, &question);
-            self.next_answer = Instant::now() + PAUSE;
-            then = Then::Last;
+        if client.output.is_empty() {
+            if let Some(end) = client.question() {
+                if self.next_answer <= Instant::now() {
+                    let question: Vec<u8> = client.input.drain(..end).collect();
+                    // The rest of one that was too long is no question.
+                    client.ended |= question.last() != Some(&b'\n');
+                    client.heard = Instant::now();
+                    client.output = line(&self.about, &question);
+                    self.next_answer = Instant::now() + PAUSE;
+                    then = Then::Last;
+                }
+            }
         }
         if client.write().is_err() {
             return Then::Close;

@@ -78,10 +78,10 @@ impl Progress {
             let mut before = 0;
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(PATIENCE) {
                 let now = progress.told.events.load(Ordering::Relaxed);
-                if now == before
-                    && let Some(who) = who()
-                {
-                    progress.bar.set_message(who);
+                if now == before {
+                    if let Some(who) = who() {
+                        progress.bar.set_message(who);
+                    }
                 }
                 before = now;
             }

@@ -355,13 +355,13 @@ impl Server {
 
     fn ready(&self, running: &Running, endpoints: &[Endpoint], control: Option<&Control>) {
         for endpoint in endpoints {
-            if let Endpoint::Tcp(address) = endpoint
-                && !address.ip().is_loopback()
-            {
-                screen::warning(format_args!(
-                    "{address} is open to other machines, which may read and write: this NBD \
+            if let Endpoint::Tcp(address) = endpoint {
+                if !address.ip().is_loopback() {
+                    screen::warning(format_args!(
+                        "{address} is open to other machines, which may read and write: this NBD \
                      server has no authentication"
-                ));
+                    ));
+                }
             }
         }
         // In the manifest's order, and not in that in which they came up.

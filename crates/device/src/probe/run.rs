@@ -123,8 +123,9 @@ impl Registry {
         let mut queue = std::mem::take(&mut fx.queue);
         while !queue.is_empty() {
             let (due, node) = queue.remove(0);
-            let near = queue.extract_if(.., |(_, its)| *its == node);
-            self.queue_prober(node, due, near.map(|(due, _)| due).collect());
+            let (near, others): (Vec<_>, _) = queue.into_iter().partition(|(_, its)| *its == node);
+            queue = others;
+            self.queue_prober(node, due, near.into_iter().map(|(due, _)| due).collect());
         }
         if let Some(number) = fx.late_worker {
             let ticket = LateTicket { registry: Some(self.clone()), number };
@@ -231,10 +232,10 @@ impl Registry {
             let left = state.deferral_ends.map(|ends| ends.saturating_sub(self.clock.now()));
             left.filter(|_| state.devices.hopes())
         };
-        if let Some(left) = left
-            && !self.deferral_timer.is_pending()
-        {
-            let _ = self.placer.queue().queue_delayed(&self.deferral_timer, left);
+        if let Some(left) = left {
+            if !self.deferral_timer.is_pending() {
+                let _ = self.placer.queue().queue_delayed(&self.deferral_timer, left);
+            }
         }
     }
 

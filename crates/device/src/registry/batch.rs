@@ -504,11 +504,10 @@ impl Devices {
     /// they bring up late is taken in after all. `all`: nothing else is begun either.
     fn give_up_overdue(&mut self, all: bool, now: Duration, fx: &mut Effects) {
         let unsettled: Vec<u32> = self.unsettled().collect();
-        if let Some(batch) = &mut self.batch
-            && all
-            && !std::mem::replace(&mut batch.gave_up, true)
-        {
-            fx.gave_up = Some(batch.left);
+        if let Some(batch) = &mut self.batch {
+            if all && !std::mem::replace(&mut batch.gave_up, true) {
+                fx.gave_up = Some(batch.left);
+            }
         }
         for index in unsettled {
             let Phase::Probing(probing) = &mut self.slot_mut(index).phase else { continue };
@@ -600,11 +599,10 @@ impl Devices {
     pub(super) fn leave_turn(&mut self, index: u32) {
         let slot = self.slot_mut(index);
         let was_ready = matches!(slot.phase, Phase::Ready);
-        if std::mem::take(&mut slot.in_turn)
-            && was_ready
-            && let Some(batch) = &mut self.batch
-        {
-            batch.ready_turns -= 1;
+        if std::mem::take(&mut slot.in_turn) && was_ready {
+            if let Some(batch) = &mut self.batch {
+                batch.ready_turns -= 1;
+            }
         }
     }
 

@@ -117,8 +117,10 @@ impl Devices {
         (slot.queued, slot.released_by) = (now, by);
         let in_batch = slot.in_batch.is_some();
         self.active += 1;
-        if in_batch && let Some(batch) = &mut self.batch {
-            batch.active += 1;
+        if in_batch {
+            if let Some(batch) = &mut self.batch {
+                batch.active += 1;
+            }
         }
         self.dispatch(index, mine, fx);
     }
@@ -266,10 +268,10 @@ impl Devices {
     /// A device is no longer ready or being probed.
     pub(super) fn left_progress(&mut self, index: u32, fx: &mut Effects) {
         self.active -= 1;
-        if self.slot(index).in_batch.is_some()
-            && let Some(batch) = &mut self.batch
-        {
-            batch.active -= 1;
+        if self.slot(index).in_batch.is_some() {
+            if let Some(batch) = &mut self.batch {
+                batch.active -= 1;
+            }
         }
         self.news();
         fx.wake = true;
@@ -277,11 +279,12 @@ impl Devices {
 
     /// The driver has returned on that thread; the probe may go on.
     pub(crate) fn returned(&mut self, key: Key, thread: ThreadId) {
-        if self.live(key).is_some()
-            && let Phase::Probing(probing) = &mut self.slot_mut(key.index).phase
-            && probing.caller == Some(thread)
-        {
-            probing.caller = None;
+        if self.live(key).is_some() {
+            if let Phase::Probing(probing) = &mut self.slot_mut(key.index).phase {
+                if probing.caller == Some(thread) {
+                    probing.caller = None;
+                }
+            }
         }
     }
 
@@ -355,21 +358,19 @@ impl Devices {
         let in_batch = self.slot(index).in_batch.is_some();
         let Phase::Probing(probing) = &mut self.slot_mut(index).phase else { return true };
         if !probing.given_up {
-            if probing.overdue
-                && in_batch
-                && let Some(batch) = &mut self.batch
-            {
-                batch.overdue -= 1;
+            if probing.overdue && in_batch {
+                if let Some(batch) = &mut self.batch {
+                    batch.overdue -= 1;
+                }
             }
             return true;
         }
         probing.given_up = false;
         self.active += usize::from(!closed);
-        if in_batch
-            && !closed
-            && let Some(batch) = &mut self.batch
-        {
-            batch.active += 1;
+        if in_batch && !closed {
+            if let Some(batch) = &mut self.batch {
+                batch.active += 1;
+            }
         }
         !closed
     }

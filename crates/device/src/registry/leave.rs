@@ -93,11 +93,11 @@ impl Devices {
     /// them meanwhile, so a walk must not wait for it where it waits for that walk: [`Devices::is_in_circle`].
     pub(crate) fn failing(&mut self, key: Key, fx: &mut Effects) -> Vec<Instance> {
         let children = self.children_by_probe(key);
-        if !children.is_empty()
-            && let Phase::Probing(probing) = &mut self.slot_mut(key.index).phase
-        {
-            (probing.failing, probing.caller) = (true, None);
-            fx.wake = true;
+        if !children.is_empty() {
+            if let Phase::Probing(probing) = &mut self.slot_mut(key.index).phase {
+                (probing.failing, probing.caller) = (true, None);
+                fx.wake = true;
+            }
         }
         children.into_iter().map(|child| self.instance(child)).collect()
     }

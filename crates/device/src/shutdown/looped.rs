@@ -172,13 +172,13 @@ impl ShutdownState {
                 st.sync_mask |= self.counted().own(id);
             }
         }
-        if let (Some(&device), Some(site)) = (calls.get(over), st.loop_site.clone())
-            && begun
-        {
-            let mut running = Running::new(device, self.loop_start(over), site);
-            running.detached = st.loop_detached;
-            st.lead_in = (!running.detached).then_some(device);
-            st.running.push(running);
+        if let (Some(&device), Some(site)) = (calls.get(over), st.loop_site.clone()) {
+            if begun {
+                let mut running = Running::new(device, self.loop_start(over), site);
+                running.detached = st.loop_detached;
+                st.lead_in = (!running.detached).then_some(device);
+                st.running.push(running);
+            }
         }
         // In reverse base order: each device after all that depend on it. So it is its own seed
         // that releases it, here, if anything here does.

@@ -201,10 +201,10 @@ impl ShutdownRun {
             let ticket = Ticket(Some(self.clone()));
             self.placer.spawn_elsewhere(move || ticket.help());
         }
-        if let Some(lead) = owed.deputy
-            && !self.start(lead, |_| {})
-        {
-            self.state.deputy_lost(lead);
+        if let Some(lead) = owed.deputy {
+            if !self.start(lead, |_| {}) {
+                self.state.deputy_lost(lead);
+            }
         }
         if let (Some((device, outcome)), true) = (told, owed.tell) {
             self.tell_finished(device, &outcome, owed.done);

@@ -170,7 +170,7 @@ fn nested_probes_to_any_depth_and_breadth_cannot_deadlock_on_one_cpu() {
         let name = cx.name();
         let depth = name.matches('.').count();
         for child in 0..if depth < 4 { 3 } else { 0 } {
-            let sync = types.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+            let sync = types.fetch_add(1, Ordering::Relaxed) % 2 == 0;
             let kind =
                 if sync { ProbeType::ForceSynchronous } else { ProbeType::PreferAsynchronous };
             let child = decl(&format!("{name}.{child}"), &[]).parent(name).probe_type(kind);

@@ -1,7 +1,7 @@
 //! Listening sockets: Unix and TCP, bound here or by the caller.
 
 use std::fmt;
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
@@ -197,14 +198,14 @@ fn take_over(path: &Path) -> Result<UnixListener, Error> {
         _ => Path::new("."),
     };
     let folder = File::open(folder).map_err(failed)?;
-    match folder.try_lock() {
+    match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
+        Err(Errno::WOULDBLOCK) => {
             let busy = "another server is starting in this folder; try again";
             return Err(failed(io::Error::new(ErrorKind::WouldBlock, busy)));
         }
         // A file system without locks: then without.
-        Err(TryLockError::Error(error)) => {
+        Err(error) => {
             tracing::debug!(path = %path.display(), %error, "cannot lock the folder");
         }
     }

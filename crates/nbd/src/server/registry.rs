@@ -122,10 +122,10 @@ impl Registry {
             Admission::Refuse => return Err(Error::TooManyConnections { limit }),
             // Here and now, so that its place is free whatever its thread does.
             Admission::EvictOldestHalfOpen => {
-                if let Some(oldest) = books.half_open.pop_first()
-                    && let Some(entered) = books.connections.remove(&oldest)
-                {
-                    evict(&entered.connection);
+                if let Some(oldest) = books.half_open.pop_first() {
+                    if let Some(entered) = books.connections.remove(&oldest) {
+                        evict(&entered.connection);
+                    }
                 }
             }
         }

@@ -113,14 +113,14 @@ fn loom_a_full_sink_is_handed_to_the_writer_and_nothing_is_lost() {
         let (path, sent) = path::<ReleaseChecked>(1);
         let handed = Arc::new(AtomicBool::new(false));
         let give = |path: &ReplyPath<Counter>, value: usize, handed: &AtomicBool| {
-            if let Posted::YouSend(right) = path.post(Box::new(Node { link: Link::new(), value }))
-                && let Ran::HandOver(right) = right.run(Patience::None, u32::MAX)
-            {
-                right.give_up();
-                // Release: the writer sees the sink as it was left. A swap, as in the product: loom
-                // doesn't know that a plain store can't come between the two halves
-                // of the writer's swap.
-                handed.swap(true, Ordering::Release);
+            if let Posted::YouSend(right) = path.post(Box::new(Node { link: Link::new(), value })) {
+                if let Ran::HandOver(right) = right.run(Patience::None, u32::MAX) {
+                    right.give_up();
+                    // Release: the writer sees the sink as it was left. A swap, as in the product: loom
+                    // doesn't know that a plain store can't come between the two halves
+                    // of the writer's swap.
+                    handed.swap(true, Ordering::Release);
+                }
             }
         };
         let (theirs, their_flag) = (Arc::clone(&path), Arc::clone(&handed));

@@ -54,9 +54,10 @@ impl Ahead {
 
     /// When a line that is needed at `now` was asked for.
     pub(super) fn issued(&mut self, now: f64, window: f64, address: usize) -> f64 {
-        while let Some((at, wait)) = self.waits.front()
-            && *at < self.worked - window
-        {
+        while let Some((at, wait)) = self.waits.front() {
+            if *at >= self.worked - window {
+                break;
+            }
             self.waited -= wait;
             self.waits.pop_front();
         }

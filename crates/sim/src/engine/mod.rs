@@ -287,8 +287,10 @@ impl Sim {
             return;
         }
         let words = sharing::words(address, bytes);
-        if came && let Some((from, apart)) = self.sharing.holder(line, here, words) {
-            self.tally.pair(Pair { site, from }, apart, outcome.from, took);
+        if came {
+            if let Some((from, apart)) = self.sharing.holder(line, here, words) {
+                self.tally.pair(Pair { site, from }, apart, outcome.from, took);
+            }
         }
         if kind == Access::Load {
             self.sharing.read(line, site);

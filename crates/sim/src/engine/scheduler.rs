@@ -277,10 +277,10 @@ impl Sim {
                 continue;
             }
             let fits = cpu.queue.iter().find(|tid| self.threads[tid.index()].affinity.has(at));
-            if let Some(tid) = fits
-                && best.is_none_or(|(most, _)| cpu.queue.len() > self.cpus[most].queue.len())
-            {
-                best = Some((index, *tid));
+            if let Some(tid) = fits {
+                if best.is_none_or(|(most, _)| cpu.queue.len() > self.cpus[most].queue.len()) {
+                    best = Some((index, *tid));
+                }
             }
         }
         let Some((from, tid)) = best else { return false };

@@ -97,12 +97,12 @@ impl Sim {
         let word = std::mem::take(&mut thread.sleeps_on);
         thread.woken = why;
         thread.sleep += 1;
-        if word != 0
-            && let Some(sleepers) = self.sleepers.get_mut(&word)
-        {
-            sleepers.retain(|sleeper| *sleeper != tid);
-            if sleepers.is_empty() {
-                self.sleepers.remove(&word);
+        if word != 0 {
+            if let Some(sleepers) = self.sleepers.get_mut(&word) {
+                sleepers.retain(|sleeper| *sleeper != tid);
+                if sleepers.is_empty() {
+                    self.sleepers.remove(&word);
+                }
             }
         }
         self.make_runnable(tid, now, by_thread)

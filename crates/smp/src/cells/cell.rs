@@ -321,10 +321,10 @@ impl Cell {
         let Some(pool) = self.pool else { return };
         // SAFETY: as in `watch`. A call's shares are of the pool of its head.
         unsafe { pool.as_ref() }.for_each(&mut |cell| {
-            if ptr::eq(cell.head.load(Ordering::Relaxed), self)
-                && let Some(call) = cell.outstanding()
-            {
-                see(cell, &call);
+            if ptr::eq(cell.head.load(Ordering::Relaxed), self) {
+                if let Some(call) = cell.outstanding() {
+                    see(cell, &call);
+                }
             }
         });
     }

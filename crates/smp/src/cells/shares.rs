@@ -397,10 +397,10 @@ impl<R> Drop for Answers<R> {
             let dropped = catch_unwind(AssertUnwindSafe(|| drop(self.next())));
             panicked = dropped.err().or(panicked);
         }
-        if let Some(payload) = panicked
-            && !std::thread::panicking()
-        {
-            resume_unwind(payload);
+        if let Some(payload) = panicked {
+            if !std::thread::panicking() {
+                resume_unwind(payload);
+            }
         }
     }
 }

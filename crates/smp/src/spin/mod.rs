@@ -151,13 +151,14 @@ impl Spinner {
     fn raise(&mut self) -> bool {
         self.lowered = false;
         // Else somebody else has changed it meanwhile.
-        if let Some(urgent) = self.urgent
-            && sys::shares_its_cpu()
-            && let Err(error) = priority::set(urgent)
-        {
-            let what = "a call target lost the right to its priority, and stays an ordinary thread";
-            tracing::warn!(priority = %urgent, %error, "{what}");
-            return false;
+        if let Some(urgent) = self.urgent {
+            if sys::shares_its_cpu() {
+                if let Err(error) = priority::set(urgent) {
+                    let what = "a call target lost the right to its priority, and stays an ordinary thread";
+                    tracing::warn!(priority = %urgent, %error, "{what}");
+                    return false;
+                }
+            }
         }
         true
     }
@@ -166,7 +167,7 @@ impl Spinner {
     fn finds(&mut self, until: Stamp) {
         self.found = self.found.wrapping_add(1);
         self.habit.well();
-        if self.found.is_multiple_of(FINDS) {
+        if self.found % FINDS == 0 {
             let now = Stamp::precise();
             if now >= until {
                 self.ends(now);

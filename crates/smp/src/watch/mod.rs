@@ -54,11 +54,12 @@ pub(crate) unsafe fn wait(cell: &Cell, on_target: bool) {
 pub(crate) unsafe fn poll(cell: &Cell, cx: &mut Context<'_>) -> Poll<()> {
     // SAFETY: the caller's promise.
     let poll = unsafe { cell.signal().poll_complete(cx) };
-    if poll.is_pending()
-        && let Some(watch) = cell.watch()
-        && watch.limit().is_some()
-    {
-        watch.awaited(cell);
+    if poll.is_pending() {
+        if let Some(watch) = cell.watch() {
+            if watch.limit().is_some() {
+                watch.awaited(cell);
+            }
+        }
     }
     poll
 }

@@ -277,10 +277,10 @@ impl Caller {
         let (mut set, wanted) = self.asked(kind);
         let (record, job) = self.job(true);
         let stamp = job.stamp;
-        if self.wrong(Mistake::LeavesOneOut)
-            && let Some(first) = set.first()
-        {
-            set.remove(first);
+        if self.wrong(Mistake::LeavesOneOut) {
+            if let Some(first) = set.first() {
+                set.remove(first);
+            }
         }
         let twice = self.wrong(Mistake::RunsTwice);
         let f = move |cpu| {

@@ -106,7 +106,7 @@ impl Job {
         if let Work::Spin(us) = self.work {
             spin(Duration::from_micros(us.into()));
         }
-        if world.makes(Mistake::HangsInAHandler) && self.stamp.is_multiple_of(64) {
+        if world.makes(Mistake::HangsInAHandler) && self.stamp % 64 == 0 {
             while !world.gives_up() {
                 hint::spin_loop();
             }
@@ -114,7 +114,7 @@ impl Job {
         self.work(on);
         self.record.left[on as usize].set(side.left.load(Ordering::Acquire));
         self.record.ran[on as usize].fetch_add(1, Ordering::Relaxed);
-        if !(world.makes(Mistake::Uncounted) && self.stamp.is_multiple_of(64)) {
+        if !(world.makes(Mistake::Uncounted) && self.stamp % 64 == 0) {
             add(&world.counts.ran, 1);
         }
         self.record.out[on as usize].set(self.stamp);
@@ -124,7 +124,7 @@ impl Job {
             // Without the hook, which would print.
             resume_unwind(Box::new("on purpose"));
         }
-        let wrong = world.makes(Mistake::AnswersWrongly) && self.stamp.is_multiple_of(64);
+        let wrong = world.makes(Mistake::AnswersWrongly) && self.stamp % 64 == 0;
         let token = Token::new(world);
         if world.makes(Mistake::Leaks) {
             std::mem::forget(Token::new(world));

@@ -21,6 +21,7 @@ const OUT: usize = 2_000;
 const SYSTEM: usize = 64;
 
 /// The lock under which the tests of this project change the machine that they run on: one at a time.
+#[allow(clippy::incompatible_msrv, reason = "the tests are run with a newer compiler")]
 pub(super) fn alone() -> io::Result<File> {
     let path = std::env::temp_dir().join("corewise-tests-change-this-machine.lock");
     let file = File::options().create(true).append(true).open(path)?;
@@ -185,8 +186,10 @@ fn by_the_system(world: &World, switch: &Switch, gently: bool, pause: &Parker, r
     }
     refresh(world, world.smp.machine());
     follow(world);
-    if gently && let Err(error) = world.smp.cpu_online(cpu) {
-        failed(world, &error);
+    if gently {
+        if let Err(error) = world.smp.cpu_online(cpu) {
+            failed(world, &error);
+        }
     }
     side.away.fetch_add(1, Ordering::SeqCst);
 }

@@ -213,7 +213,7 @@ impl Side {
 
     /// The count of the times that it went away; `None` while it is.
     pub(super) fn stays(&self) -> Option<u64> {
-        Some(self.away.load(Ordering::SeqCst)).filter(|away| away.is_multiple_of(2))
+        Some(self.away.load(Ordering::SeqCst)).filter(|away| away % 2 == 0)
     }
 }
 

@@ -84,9 +84,10 @@ impl<T, F: FencePolicy> Ring<T, F> {
         let cells: Box<[AtomicPtr<T>]> = if hint::IN_MODEL {
             (0..capacity).map(|_| AtomicPtr::new(ptr::null_mut())).collect()
         } else {
-            // SAFETY: outside of models an `AtomicPtr` has the representation of a pointer, and a null pointer to a
-            // sized type is all zeros.
-            unsafe { Box::new_zeroed_slice(capacity + CELLS - 1).assume_init() }
+            let zeros: Box<[usize]> = vec![0; capacity + CELLS - 1].into_boxed_slice();
+            // SAFETY: outside of models an `AtomicPtr` has size and alignment of a pointer, and so of a `usize`; a null
+            // pointer to a sized type is all zeros.
+            unsafe { Box::from_raw(Box::into_raw(zeros) as *mut [AtomicPtr<T>]) }
         };
         let first = if hint::IN_MODEL { 0 } else { cells.as_ptr().align_offset(LINE) };
         Ring {

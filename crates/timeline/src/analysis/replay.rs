@@ -25,7 +25,7 @@ pub(super) fn replay(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Vec<(u64, 
     let mut graph = Graph::new(2 * n);
     let stamp = |node: usize| {
         let span = &t.spans()[node / 2];
-        at(if node.is_multiple_of(2) { span.start } else { span.end })
+        at(if node % 2 == 0 { span.start } else { span.end })
     };
 
     for edge in t.edges().iter().filter(|e| t.is_kept(e) && e.before != e.after) {

@@ -151,12 +151,13 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
     // tells.
     let mut least: HashMap<usize, Duration> = HashMap::new();
     for (draft, place) in drafts.iter().zip(&places) {
-        if let Some(outer) = place.inside
-            && draft.span.start < drafts[outer].span.start
-            && drafts[outer].item.kind == Kind::Initcall
-        {
-            let least = least.entry(outer).or_default();
-            *least = (*least).max(drafts[outer].span.end.saturating_sub(draft.span.start));
+        if let Some(outer) = place.inside {
+            if draft.span.start < drafts[outer].span.start
+                && drafts[outer].item.kind == Kind::Initcall
+            {
+                let least = least.entry(outer).or_default();
+                *least = (*least).max(drafts[outer].span.end.saturating_sub(draft.span.start));
+            }
         }
     }
     for (outer, least) in least {
@@ -399,11 +400,12 @@ fn graph(facts: &Facts, boot: &Timeline, shutdown: &Timeline) -> DeviceGraph {
         }
     }
     for &device in &ordered {
-        if let Some((segment, bus)) = names::pci(device)
-            && let Some((bridge, _)) = behind.get(&(segment, bus))
-            && devices.contains(bridge)
-        {
-            graph.add(*bridge, device, EdgeKind::Parent, EdgeSource::BridgeLine);
+        if let Some((segment, bus)) = names::pci(device) {
+            if let Some((bridge, _)) = behind.get(&(segment, bus)) {
+                if devices.contains(bridge) {
+                    graph.add(*bridge, device, EdgeKind::Parent, EdgeSource::BridgeLine);
+                }
+            }
         }
         // The nearest ancestor that is in this log.
         let parents = std::iter::successors(names::parent(device), |name| names::parent(name));

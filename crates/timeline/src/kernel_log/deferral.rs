@@ -32,10 +32,10 @@ pub(crate) fn group(
                 group.bound = Bound::Never;
             }
             Outcome::Ok => {
-                if let Some(group) = groups.get_mut(probe.device.as_str())
-                    && group.bound == Bound::Never
-                {
-                    group.bound = ended.map_or(Bound::Somewhen, Bound::At);
+                if let Some(group) = groups.get_mut(probe.device.as_str()) {
+                    if group.bound == Bound::Never {
+                        group.bound = ended.map_or(Bound::Somewhen, Bound::At);
+                    }
                 }
             }
             _ => {}

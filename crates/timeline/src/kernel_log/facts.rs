@@ -491,11 +491,10 @@ impl Facts {
 
     /// Something begins that cannot begin before the last device is down.
     fn end_shutdowns(&mut self, stamp: Option<Stamp>) {
-        if let Some(last) = self.shutdowns.last_mut()
-            && last.ended.is_none()
-            && !last.asynchronous
-        {
-            last.ended = stamp;
+        if let Some(last) = self.shutdowns.last_mut() {
+            if last.ended.is_none() && !last.asynchronous {
+                last.ended = stamp;
+            }
         }
     }
 

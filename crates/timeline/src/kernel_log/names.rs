@@ -77,11 +77,10 @@ pub(crate) fn parent(name: &str) -> Option<String> {
     if pci(name).is_some() {
         return None;
     }
-    if let Some((hub, port)) = name.rsplit_once("-port")
-        && !port.is_empty()
-        && port.bytes().all(|b| b.is_ascii_digit())
-    {
-        return Some(hub.to_owned());
+    if let Some((hub, port)) = name.rsplit_once("-port") {
+        if !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) {
+            return Some(hub.to_owned());
+        }
     }
     if let Some(parent) = usb(name) {
         return Some(parent);

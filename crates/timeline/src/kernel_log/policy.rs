@@ -94,7 +94,7 @@ impl Rules {
 
     /// Whether a probe's duration is in whole ticks.
     pub(crate) fn ticks_probe(&self, probe: &Probe) -> bool {
-        let whole = |tick: Duration| probe.took.time.as_nanos().is_multiple_of(tick.as_nanos());
+        let whole = |tick: Duration| probe.took.time.as_nanos() % tick.as_nanos() == 0;
         probe.line <= self.ticks_until && self.ticks.is_some_and(|(_, tick)| whole(tick))
     }
 
@@ -168,11 +168,11 @@ fn ticks(initcalls: &[Initcall]) -> Option<(usize, Duration)> {
     const TICKS: [u128; 3] = [10_000, 4_000, 1_000];
     let micros = |c: &Initcall| c.took.time.as_micros();
     let fine = |c: &Initcall| {
-        c.took.unit > Duration::from_micros(1) || micros(c) > 0 && !micros(c).is_multiple_of(1000)
+        c.took.unit > Duration::from_micros(1) || micros(c) > 0 && micros(c) % 1000 != 0
     };
     let until = initcalls.iter().position(fine).unwrap_or(initcalls.len());
     let coarse: Vec<u128> = initcalls[..until].iter().map(micros).filter(|&us| us > 0).collect();
-    let tick = TICKS.into_iter().find(|t| coarse.iter().all(|us| us.is_multiple_of(*t)))?;
+    let tick = TICKS.into_iter().find(|t| coarse.iter().all(|us| us % t == 0))?;
     // One round number proves nothing.
     let last = initcalls[..until].iter().rposition(|c| micros(c) > 0)?;
     (until >= 3).then(|| (last + 1, Duration::from_micros(tick as u64)))

@@ -221,10 +221,10 @@ impl Pretty {
             return Taken::Part;
         };
         let value = rest.trim_start().trim_start_matches(':').trim().trim_end_matches(',');
-        if fields.len() < 256
-            && let Ok(value) = serde_json::from_str(value)
-        {
-            fields.insert(name.to_owned(), value);
+        if fields.len() < 256 {
+            if let Ok(value) = serde_json::from_str(value) {
+                fields.insert(name.to_owned(), value);
+            }
         }
         Taken::Part
     }

@@ -17,7 +17,7 @@ pub(crate) fn bring_up(devices: usize, workers: usize) -> Timeline {
         let noise = (i as u64).wrapping_mul(2_654_435_761) >> 7;
         let (name, needs) = if i < disks {
             (format!("disk-{i}"), vec![])
-        } else if (i - disks).is_multiple_of(2) {
+        } else if (i - disks) % 2 == 0 {
             (format!("stripe-{}", i - disks), vec![(i - disks) % disks, (i - disks + 1) % disks])
         } else {
             (format!("export-of-stripe-{}", i - disks - 1), vec![i - 1])

@@ -17,6 +17,7 @@ use corewise_topology::{CpuSet, Machine};
 pub(crate) type Skip = String;
 
 /// One test at a time, in this process and in others, changes the machine.
+#[allow(clippy::incompatible_msrv, reason = "the tests are run with a newer compiler")]
 pub(crate) fn alone() -> File {
     let path = std::env::temp_dir().join("corewise-tests-change-this-machine.lock");
     let file = File::options().create(true).append(true).open(path).unwrap();

@@ -322,8 +322,8 @@ where
         let room = Box::new_uninit();
         let header = Header::new(&TableOf::<Self, C>::ONCE);
         let stage = UnsafeCell::new(Stage::Closure(closure, permit));
-        let task = Box::write(room, Task { header, done: Completion::new(), spawner, stage });
-        let task = NonNull::from(Box::leak(task));
+        let task = Task { header, done: Completion::new(), spawner, stage };
+        let task = NonNull::from(Box::leak(room).write(task));
         // SAFETY: it was made pending, and is handed over.
         let item = unsafe { ItemRef::kept(task.cast()) };
         (item, JoinHandle { task })

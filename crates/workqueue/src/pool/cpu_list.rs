@@ -168,17 +168,16 @@ impl<F: FencePolicy> CpuList<F> {
     #[inline(always)]
     pub(super) fn append(&self, queued: Queued, word: &Word) -> Reading {
         // In this order: what leaves the inbox is listed before, and what leaves that is in the ring.
-        if self.inbox.is_empty()
-            && !self.more.listed.load(Ordering::Acquire)
-            && let Some(begun) = self.ring.begin()
-        {
-            // Pairs with the one in `publish`: either Check reads what a worker published before it went
-            // idle, or that worker's Recheck sees that somebody has begun.
-            F::implied();
-            let reading = word.read().after_push(|| begun.is_first());
-            queued.set_place(Place::Ring(begun.cell()));
-            begun.fill(queued.into_raw());
-            return reading;
+        if self.inbox.is_empty() && !self.more.listed.load(Ordering::Acquire) {
+            if let Some(begun) = self.ring.begin() {
+                // Pairs with the one in `publish`: either Check reads what a worker published before it went
+                // idle, or that worker's Recheck sees that somebody has begun.
+                F::implied();
+                let reading = word.read().after_push(|| begun.is_first());
+                queued.set_place(Place::Ring(begun.cell()));
+                begun.fill(queued.into_raw());
+                return reading;
+            }
         }
         self.spill(queued, word)
     }

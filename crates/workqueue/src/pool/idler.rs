@@ -123,7 +123,7 @@ impl Idler {
             if self.spin(began, budget, || pool.lists.any_has_next(), calls) {
                 self.habit.learn(IdleEnd::Spun);
                 self.found = self.found.wrapping_add(1);
-                self.since = self.found.is_multiple_of(SAMPLE).then(time::now);
+                self.since = (self.found % SAMPLE == 0).then(time::now);
                 return Step::Again;
             }
             self.searched = Some(began);

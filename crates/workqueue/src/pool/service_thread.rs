@@ -56,10 +56,10 @@ impl Beside {
         if thread::current().id() == self.id {
             return Ok(());
         }
-        if let Some(until) = limit.until
-            && !self.over.wait_timeout(until.saturating_duration_since(time::now()))
-        {
-            return Err(self.name.clone());
+        if let Some(until) = limit.until {
+            if !self.over.wait_timeout(until.saturating_duration_since(time::now())) {
+                return Err(self.name.clone());
+            }
         }
         let handle = if limit.joins { self.handle.lock().take() } else { None };
         if let Some(handle) = handle {

@@ -66,10 +66,10 @@ impl PoolStats {
         let (items, taken_over) = worker.ran.read();
         self.former.count(items, taken_over);
         // One that is driven by hand has no thread of its own.
-        if worker.tid().is_some()
-            && let Some(spent) = sys::own_cpu_time()
-        {
-            Self::count(&self.former_cpu_ns, u64::try_from(spent.as_nanos()).unwrap_or(0));
+        if worker.tid().is_some() {
+            if let Some(spent) = sys::own_cpu_time() {
+                Self::count(&self.former_cpu_ns, u64::try_from(spent.as_nanos()).unwrap_or(0));
+            }
         }
     }
 }

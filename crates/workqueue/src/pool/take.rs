@@ -35,10 +35,10 @@ impl<F: FencePolicy> Pool<F> {
     #[inline(always)]
     pub(super) fn start_batch(&self, me: &Worker) -> Option<Running> {
         let home = self.home_of(me);
-        if me.looks_around()
-            && let Some(running) = self.start_by_turns(me, home)
-        {
-            return Some(running);
+        if me.looks_around() {
+            if let Some(running) = self.start_by_turns(me, home) {
+                return Some(running);
+            }
         }
         self.start_at(me, home)
     }
@@ -122,14 +122,13 @@ impl<F: FencePolicy> Pool<F> {
         let list = self.lists.at(at as u32);
         let left = list.ring.left();
         let [is_left_alone, is_left] = me.saw([list.taken(), left.unwrap_or(u64::MAX)]);
-        if look.is_multiple_of(2) {
+        if look % 2 == 0 {
             return None;
         }
-        if is_left
-            && left.is_some()
-            && let Some(running) = self.start_adopted(me, at)
-        {
-            return Some(running);
+        if is_left && left.is_some() {
+            if let Some(running) = self.start_adopted(me, at) {
+                return Some(running);
+            }
         }
         let running = (is_left_alone && at != home).then(|| self.start_at(me, at)).flatten();
         if running.is_some() {

@@ -143,14 +143,14 @@ fn short(scope: AffinityScope) -> &'static str {
 /// have been made by a worker of another.
 fn set_nice<F: FencePolicy>(group: &Group<F>) {
     let nice = group.thread_nice;
-    if let Err(error) = inherit::set_niceness(nice)
-        && !group.nice_refused.swap(true, Ordering::Relaxed)
-    {
-        tracing::info!(
-            nice,
-            %error,
-            "the workers of a queue cannot have its niceness, and keep that of the thread that \
-             made them: grant CAP_SYS_NICE or raise RLIMIT_NICE"
-        );
+    if let Err(error) = inherit::set_niceness(nice) {
+        if !group.nice_refused.swap(true, Ordering::Relaxed) {
+            tracing::info!(
+                nice,
+                %error,
+                "the workers of a queue cannot have its niceness, and keep that of the thread that \
+                 made them: grant CAP_SYS_NICE or raise RLIMIT_NICE"
+            );
+        }
     }
 }

@@ -54,8 +54,14 @@ impl Groups {
 
     /// Ends the pools that no queue uses any more.
     pub(crate) fn reap(&mut self) {
-        let unused = self.by_key.extract_if(|_, (_, lease)| lease.strong_count() == 0);
-        let unused: Vec<_> = unused.map(|(_, (group, _))| group).collect();
+        let mut unused = Vec::new();
+        self.by_key.retain(|_, (group, lease)| {
+            let is_used = lease.strong_count() > 0;
+            if !is_used {
+                unused.push(Arc::clone(group));
+            }
+            is_used
+        });
         unused.iter().for_each(|group| self.retire(group));
     }
 

@@ -183,10 +183,10 @@ impl Registered for QueueCore {
         for future in self.waiting.close() {
             // As in `stop_in_turn`.
             shielded("dropping a spawned future", || {
-                if let Some(future) = Weak::upgrade(&future)
-                    && future.shut()
-                {
-                    stop_in_turn(future);
+                if let Some(future) = Weak::upgrade(&future) {
+                    if future.shut() {
+                        stop_in_turn(future);
+                    }
                 }
             });
         }

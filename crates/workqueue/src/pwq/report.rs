@@ -98,10 +98,10 @@ impl Deferred {
         for (slot, pwq) in queue.colours.members.lock().all() {
             let (over, again) = (slot.tally.over(), slot.tally.again());
             slots.insert(ptr::from_ref(slot).addr(), OfSlot { over, again, ..OfSlot::default() });
-            if let Some(pwq) = pwq
-                && !groups.iter().any(|group| Arc::ptr_eq(group, &pwq.group))
-            {
-                groups.push(Arc::clone(&pwq.group));
+            if let Some(pwq) = pwq {
+                if !groups.iter().any(|group| Arc::ptr_eq(group, &pwq.group)) {
+                    groups.push(Arc::clone(&pwq.group));
+                }
             }
         }
         let pools = groups.iter().flat_map(|group| group.pools.iter());

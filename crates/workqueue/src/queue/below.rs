@@ -62,10 +62,10 @@ impl Workqueue {
         if let Some(below) = &*below {
             // Read under the lock, so that the last one to come here tells the latest.
             let attributes = Attributes { max_active: 0, ..self.attributes() };
-            if let Err(error) = below.set_attributes(&attributes)
-                && !matches!(error, BuildError::Fixed { .. } | BuildError::ShutDown { .. })
-            {
-                tracing::warn!(queue = self.name(), %error, "the queue below keeps its attributes");
+            if let Err(error) = below.set_attributes(&attributes) {
+                if !matches!(error, BuildError::Fixed { .. } | BuildError::ShutDown { .. }) {
+                    tracing::warn!(queue = self.name(), %error, "the queue below keeps its attributes");
+                }
             }
         }
     }

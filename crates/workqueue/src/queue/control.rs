@@ -179,7 +179,7 @@ impl Workqueue {
                 return;
             }
             rounds += 1;
-            if rounds == 10 || rounds.is_multiple_of(100) {
+            if rounds == 10 || rounds % 100 == 0 {
                 tracing::warn!(
                     queue = shared.name,
                     rounds,

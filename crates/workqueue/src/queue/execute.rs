@@ -59,8 +59,7 @@ impl Workqueue {
         // Memory first, so that the item is made where it lies: a copy would wait for its own stores.
         let room = Box::new_uninit();
         let header = Header::new(&TableOf::<Once<C>, C>::ALONE);
-        let once = Box::write(room, Once { header, closure, spawner });
-        let once = NonNull::from(Box::leak(once));
+        let once = NonNull::from(Box::leak(room).write(Once { header, closure, spawner }));
         // SAFETY: it was made pending, and is handed over.
         let item = unsafe { ItemRef::kept(once.cast()) };
         self.submit_new(at, item).map_err(|(_, error)| {

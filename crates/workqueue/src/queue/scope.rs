@@ -291,7 +291,13 @@ impl Shared {
         let mut spawned = self.spawned.lock();
         let Spawned { tasks, clean_at, closed } = &mut *spawned;
         clean_at.before_one_more(tasks, Vec::len, |tasks| {
-            over.extend(tasks.extract_if(.., |task| task.is_over()));
+            tasks.retain(|task| {
+                let is_over = task.is_over();
+                if is_over {
+                    over.push(Arc::clone(task));
+                }
+                !is_over
+            });
         });
         tasks.push(task);
         !*closed

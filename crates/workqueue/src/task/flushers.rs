@@ -53,9 +53,13 @@ impl Flushers {
         let mut lock = self.waiting.lock();
         let waiting = &mut lock.get_or_insert_default().0;
         let now = state.flushers_seen();
-        let stays = |target| outlasts && now.pending() && target == now.seq();
-        let over = waiting.extract_if(.., |(target, _)| !stays(*target));
-        ended.extend(over.map(|(_, event)| event));
+        waiting.retain(|(target, event)| {
+            let stays = outlasts && now.pending() && *target == now.seq();
+            if !stays {
+                ended.push(Arc::clone(event));
+            }
+            stays
+        });
         if waiting.is_empty() { state.clear_flushers() } else { now }
     }
 

@@ -80,7 +80,7 @@ impl Publication {
             let queue = self.queue.load(Ordering::Relaxed);
             // Acquire pairs with the Release fence in `starts`.
             fence(Ordering::Acquire);
-            if !turn.is_multiple_of(2) || self.turn.load(Ordering::Relaxed) != turn {
+            if turn % 2 != 0 || self.turn.load(Ordering::Relaxed) != turn {
                 corewise_sync::hint::spin_loop();
                 continue;
             }

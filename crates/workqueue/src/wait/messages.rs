@@ -55,7 +55,7 @@ fn defeats_rescuer(queue: &QueueCore) -> bool {
 
 #[cold]
 pub(crate) fn without_rescuer(waits_for: fmt::Arguments<'_>, how: fmt::Arguments<'_>) {
-    let said = format_args!(
+    let said = format!(
         "of a queue with a rescuer waits for {waits_for}, which has none: {how}; if no thread can \
          be made, it waits for ever"
     );

@@ -143,8 +143,10 @@ fn listed(item: Lent<'_>) -> bool {
         allowed
     });
     if let Some((queue, of)) = unsafe_wait {
-        let how = format_args!("{} queued at {}", (of.name)(), of.site);
-        messages::without_rescuer(format_args!("an item of queue '{queue}'"), how);
+        messages::without_rescuer(
+            format_args!("an item of queue '{queue}'"),
+            format_args!("{} queued at {}", (of.name)(), of.site),
+        );
     }
     ran
 }
@@ -170,10 +172,10 @@ fn in_place(item: Lent<'_>, role: Role) -> bool {
         Some((here, ordered.then(|| (queue(), job.label(item.table)))))
     });
     let Some((here, ordered)) = found.flatten() else { return false };
-    if let Some((queue, label)) = ordered
-        && role != Role::Part
-    {
-        messages::for_order(item, &queue, label);
+    if let Some((queue, label)) = ordered {
+        if role != Role::Part {
+            messages::for_order(item, &queue, label);
+        }
     }
     let Some(claimed) = item.claim() else { return false };
     if !here {

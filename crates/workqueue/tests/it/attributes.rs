@@ -280,10 +280,10 @@ fn an_item_that_queues_itself_goes_on_across_a_change() {
         (Arc::clone(&runs), Arc::clone(&stop), Arc::clone(&slot), queue.clone());
     let work = Work::new(move || {
         counted.fetch_add(1, Ordering::SeqCst);
-        if !stopped.load(Ordering::SeqCst)
-            && let Some(work) = &*own.lock()
-        {
-            assert_eq!(again.queue(work), Ok(Queued::Now), "it isn't pending while it runs");
+        if !stopped.load(Ordering::SeqCst) {
+            if let Some(work) = &*own.lock() {
+                assert_eq!(again.queue(work), Ok(Queued::Now), "it isn't pending while it runs");
+            }
         }
     });
     *slot.lock() = Some(work.clone());

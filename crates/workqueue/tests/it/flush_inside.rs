@@ -33,7 +33,7 @@ fn levels(pools: &WorkerPools, drain: bool, left: usize) -> usize {
     let (own, depth) = (pools.clone(), Arc::<AtomicUsize>::default());
     let (level, says) = (queue(pools, "level"), Arc::clone(&depth));
     let below = move || says.store(levels(&own, drain, left - 1) + 1, Ordering::SeqCst);
-    if left.is_multiple_of(2) {
+    if left % 2 == 0 {
         drop(level.spawn(below))
     } else {
         run_alone(&level, below)

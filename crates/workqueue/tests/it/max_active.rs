@@ -198,10 +198,10 @@ fn an_item_that_queues_itself_gives_others_their_turn() {
     let slot: Arc<Mutex<Option<Work>>> = Arc::default();
     let (stopped, own) = (Arc::clone(&stop), Arc::clone(&slot));
     let work = Work::new(move || {
-        if !stopped.load(Ordering::SeqCst)
-            && let Some(work) = &*own.lock()
-        {
-            again.queue(work).unwrap();
+        if !stopped.load(Ordering::SeqCst) {
+            if let Some(work) = &*own.lock() {
+                again.queue(work).unwrap();
+            }
         }
     });
     *slot.lock() = Some(work.clone());

@@ -222,10 +222,10 @@ impl Tasks {
     ) {
         let numbers: Vec<_> = (0..chance.below(5)).collect();
         let doubled = queue.map(&numbers, |n| {
-            if let Some(queue) = other
-                && *n == 1
-            {
-                let _ = queue.spawn(thread::yield_now).join();
+            if let Some(queue) = other {
+                if *n == 1 {
+                    let _ = queue.spawn(thread::yield_now).join();
+                }
             }
             n * 2
         });

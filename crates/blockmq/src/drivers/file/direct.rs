@@ -21,9 +21,9 @@ impl Alignment {
     /// Whether a piece of memory may go to (or come from) byte `at` of the file as it is.
     pub(super) fn fits(self, at: u64, address: usize, len: usize) -> bool {
         let offset = self.offset as usize;
-        at.is_multiple_of(u64::from(self.offset))
-            && len.is_multiple_of(offset)
-            && address.is_multiple_of(self.memory as usize)
+        at % u64::from(self.offset) == 0
+            && len % offset == 0
+            && address % (self.memory as usize) == 0
     }
 }
 

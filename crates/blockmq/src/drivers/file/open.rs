@@ -42,7 +42,7 @@ fn try_open(
     let block = u64::from(block_size);
     let check = |size: u64| match size {
         0 => Err(OpenErrorKind::BadSize { size, block_size }),
-        _ if !size.is_multiple_of(block) => Err(OpenErrorKind::BadSize { size, block_size }),
+        _ if size % block != 0 => Err(OpenErrorKind::BadSize { size, block_size }),
         _ => Ok(()),
     };
     if let Some(size) = options.size {

@@ -127,7 +127,7 @@ impl Store {
         match (result.and(whole), self.doubt.errno.load(Ordering::Acquire)) {
             (Ok(()), 0) => Ok(()),
             (Ok(()), errno) => {
-                let kind = IoError::from_errno(errno.cast_signed()).kind();
+                let kind = IoError::from_errno(errno as i32).kind();
                 let why = "an earlier flush failed, so data written before it may be lost; check \
                            the content, then open the device again";
                 Err(IoError::with(kind, why))
@@ -316,7 +316,7 @@ impl Store {
 
 impl Doubt {
     fn failed(&self, name: &str, error: &IoError) {
-        let errno = error.errno().cast_unsigned();
+        let errno = error.errno() as u32;
         let (new, old) = (Ordering::AcqRel, Ordering::Acquire);
         if self.errno.compare_exchange(0, errno, new, old).is_ok() {
             tracing::error!(file = name, %error, "data could not be made durable; every flush \

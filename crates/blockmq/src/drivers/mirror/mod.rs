@@ -312,12 +312,12 @@ impl Inner {
         let (good, bad) = disk::masks(ended);
         let Some(mut dropped) = self.legs.states.settle(good, bad) else { return };
         for (n, end) in ended {
-            if let Err(error) = end
-                && dropped & 1 << n != 0
-            {
-                // Once, though several of its pieces may have failed.
-                dropped &= !(1 << n);
-                self.tell_dropped(*n, error);
+            if let Err(error) = end {
+                if dropped & 1 << n != 0 {
+                    // Once, though several of its pieces may have failed.
+                    dropped &= !(1 << n);
+                    self.tell_dropped(*n, error);
+                }
             }
         }
     }

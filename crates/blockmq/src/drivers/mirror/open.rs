@@ -237,7 +237,8 @@ pub(super) fn unrecorded(name: &str, device: &dyn BlockDevice) -> Result<(), Sta
 /// A head that is true of these legs.
 fn checked(head: Head, room: u64, geometry: &Geometry) -> Result<Head, StackError> {
     let regions = head.size.checked_shr(head.region_shift).unwrap_or(u64::MAX);
-    if head.size == 0 || head.size > room || !head.size.is_multiple_of(geometry.block_size.into()) {
+    let in_blocks = head.size.checked_rem(geometry.block_size.into()) == Some(0);
+    if head.size == 0 || head.size > room || !in_blocks {
         return Err(StackError::new(format!(
             "the mirror's record says {} bytes, but its parts have room for {room}",
             head.size
@@ -281,7 +282,7 @@ fn bits(
         }
     }
     // Beyond the last region nothing means anything.
-    if let (Some(last), false) = (bits.last_mut(), regions.is_multiple_of(8)) {
+    if let (Some(last), false) = (bits.last_mut(), regions % 8 == 0) {
         *last &= 0xFF >> (8 - regions % 8);
     }
     Ok(bits)

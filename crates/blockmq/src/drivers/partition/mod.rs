@@ -32,7 +32,8 @@ impl Partition {
         let whole = below.geometry();
         let block = u64::from(whole.block_size);
         let what = || format!("a partition of {size} bytes from byte {start} on");
-        if size == 0 || !start.is_multiple_of(block) || !size.is_multiple_of(block) {
+        let fits = |bytes: u64| bytes.checked_rem(block) == Some(0);
+        if size == 0 || !fits(start) || !fits(size) {
             return Err(StackError::new(format!(
                 "{}: it must consist of whole blocks of {block} bytes, at least one",
                 what()
@@ -47,7 +48,7 @@ impl Partition {
             )));
         }
         // Where the boundaries below aren't ours, the queue below cuts by itself.
-        let chunk = if start.is_multiple_of(whole.chunk.max(1).into()) { whole.chunk } else { 0 };
+        let chunk = if start % u64::from(whole.chunk.max(1)) == 0 { whole.chunk } else { 0 };
         Ok(Self { below, start, geometry: Geometry { size, chunk, ..whole } })
     }
 

@@ -200,7 +200,7 @@ impl<'m> Canvas<'m> {
 
     fn area(&mut self, placed: &Placed<'_>, depth: usize) {
         let Placed { area, x, y, size, .. } = placed;
-        let even = if depth.is_multiple_of(2) { " even" } else { "" };
+        let even = if depth % 2 == 0 { " even" } else { "" };
         let (shown, colour) = match area.pod {
             Some(pod) => (" shown", format!(" style=\"stroke:{}\"", colour(pod).1)),
             None => ("", String::new()),
@@ -289,13 +289,13 @@ impl<'m> Canvas<'m> {
             "<text class=\"n{faint}\" x=\"{middle}\" y=\"{}\">{number}</text>",
             y + 14
         ));
-        if let Some(pod) = named
-            && self.notes.cpus
-        {
-            self.line(format_args!(
-                "<text class=\"s\" x=\"{middle}\" y=\"{}\">p{pod}</text>",
-                y + CELL.height + 5
-            ));
+        if let Some(pod) = named {
+            if self.notes.cpus {
+                self.line(format_args!(
+                    "<text class=\"s\" x=\"{middle}\" y=\"{}\">p{pod}</text>",
+                    y + CELL.height + 5
+                ));
+            }
         }
         self.line(format_args!("</g>"));
     }

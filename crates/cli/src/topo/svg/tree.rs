@@ -192,10 +192,10 @@ impl Area {
         if !cpus.is_subset(&self.cpus) {
             return false;
         }
-        if let Inside::Areas(areas) = &mut self.inside
-            && areas.iter_mut().any(|area| area.show(pod, cpus, allowed, scope))
-        {
-            return true;
+        if let Inside::Areas(areas) = &mut self.inside {
+            if areas.iter_mut().any(|area| area.show(pod, cpus, allowed, scope)) {
+                return true;
+            }
         }
         let fine = matches!(scope, AffinityScope::Cpu | AffinityScope::Smt);
         if !fine && self.pod.is_none() && self.cpus.intersection(allowed) == *cpus {

@@ -68,7 +68,7 @@ pub(crate) mod clock {
     fn read(clock: ClockId) -> u64 {
         let now = clock_gettime(clock);
         // The clock begins when the system does: it is never negative, and the sum lasts for centuries.
-        now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn current_cpu() -> Option<u32> {
     // which is there for as long as the thread. The kernel writes it only when this thread
     // doesn't run: volatile, so that it is read each time.
     let cpu = CPU.with(|cpu| unsafe { cpu.get().read_volatile() });
-    if cpu.cast_signed() >= 0 { Some(cpu) } else { look_up() }
+    if cpu as i32 >= 0 { Some(cpu) } else { look_up() }
 }
 
 #[cold]
@@ -48,7 +48,7 @@ fn look_up() -> Option<u32> {
         // SAFETY: as in `current_cpu`.
         let cpu = unsafe { place.get().read_volatile() };
         // -1 or -2: not registered, whatever the library says.
-        (cpu.cast_signed() >= 0).then_some(cpu)
+        (cpu as i32 >= 0).then_some(cpu)
     })
 }
 

@@ -113,11 +113,11 @@ pub(crate) fn set_affinity(thread: Option<Tid>, mask: &Mask) -> io::Result<()> {
 }
 
 pub(crate) fn tid() -> u32 {
-    rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
 fn pid(thread: Tid) -> Pid {
-    Pid::from_raw(thread.number().cast_signed()).expect("no thread has the number 0")
+    Pid::from_raw(thread.number() as i32).expect("no thread has the number 0")
 }
 
 pub(crate) fn run_state(thread: Tid) -> Option<RunState> {

@@ -59,7 +59,7 @@ impl Port {
             self.ring();
         }
         answer.told.wait();
-        match answer.errno.load(Ordering::Relaxed).cast_signed() {
+        match answer.errno.load(Ordering::Relaxed) as i32 {
             0 => {
                 tracing::warn!("{late}; it is cancelled");
                 TimerReturn::Done

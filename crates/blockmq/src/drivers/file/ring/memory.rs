@@ -117,10 +117,10 @@ impl Memory {
         }
         self.pieces.clear();
         self.pieces.extend(rq.segments().map(|s| Piece { base: s.as_ptr(), len: s.len() }));
-        if let Some(align) = buffers.align
-            && !fit(align, rq.offset(), &self.pieces)
-        {
-            self.bounce(rq, tag, align, buffers)?;
+        if let Some(align) = buffers.align {
+            if !fit(align, rq.offset(), &self.pieces) {
+                self.bounce(rq, tag, align, buffers)?;
+            }
         }
         let (offset, dsync) = (rq.offset(), if rq.flags().fua { RWF_DSYNC as _ } else { 0 });
         let read = rq.op() == Op::Read;

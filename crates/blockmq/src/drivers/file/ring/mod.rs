@@ -114,10 +114,10 @@ impl Rings {
     pub(super) fn mapped(&self, hctx: usize, cpus: &[u32]) {
         let cpus = cpus.iter().copied().collect();
         // The thread lives: it is joined by the drop.
-        if let Some(ring) = self.rings.get(hctx)
-            && let Err(error) = pin_thread(ring.tid, &cpus)
-        {
-            tracing::info!(%error, hctx, "a ring's thread could not be pinned; it runs on any CPU");
+        if let Some(ring) = self.rings.get(hctx) {
+            if let Err(error) = pin_thread(ring.tid, &cpus) {
+                tracing::info!(%error, hctx, "a ring's thread could not be pinned; it runs on any CPU");
+            }
         }
     }
 
@@ -203,12 +203,11 @@ impl Drop for Owned {
     fn drop(&mut self) {
         self.port.end.store(true, Ordering::Release);
         self.port.ring();
-        if let Some(thread) = self.thread.take()
+        if let Some(thread) = self.thread.take() {
             // The last request's completion may drop the driver on the thread itself.
-            && thread.thread().id() != current().id()
-            && thread.join().is_err()
-        {
-            tracing::error!("a ring's thread panicked");
+            if thread.thread().id() != current().id() && thread.join().is_err() {
+                tracing::error!("a ring's thread panicked");
+            }
         }
     }
 }

@@ -228,14 +228,15 @@ impl Inner {
             port.bell.doze();
             let want = usize::from(port.is_empty());
             sq.sync();
-            if (want != 0 || !sq.is_empty())
-                && let Err(error) = submitter.submit_and_wait(want)
-                && error.raw_os_error() != Some(errno::EINTR)
-            {
-                // The kernel is short of memory, or wants completions taken first. The queued ones stay
-                // there.
-                tracing::warn!(%error, "io_uring accepts no requests now; trying again");
-                Parker::new().park_timeout(BUSY_PAUSE);
+            if want != 0 || !sq.is_empty() {
+                if let Err(error) = submitter.submit_and_wait(want) {
+                    if error.raw_os_error() != Some(errno::EINTR) {
+                        // The kernel is short of memory, or wants completions taken first. The queued ones stay
+                        // there.
+                        tracing::warn!(%error, "io_uring accepts no requests now; trying again");
+                        Parker::new().park_timeout(BUSY_PAUSE);
+                    }
+                }
             }
             port.bell.awake();
         }
@@ -433,5 +434,5 @@ fn entry(rq: &Started, memory: &mut Memory, buffers: &Buffers) -> Option<squeue:
 }
 
 fn fallocate(rq: &Started, mode: u32) -> squeue::Entry {
-    opcode::Fallocate::new(FILE, rq.len()).offset(rq.offset()).mode(mode.cast_signed()).build()
+    opcode::Fallocate::new(FILE, rq.len()).offset(rq.offset()).mode(mode as i32).build()
 }
