@@ -18,6 +18,7 @@ const OF_OTHERS: [&str; 5] = ["corewise-timeline", "flate2", "quick-xml", "serde
 ///
 /// One of them fails, or a user would get what he shouldn't.
 pub(crate) fn check(run: &mut Run) -> Result<(), String> {
+    run.tests(&["test", "--locked", "-p", "xtask", "--test", "api"], |_| {})?;
     // The rest is done offline.
     run.cargo(&["fetch", "--locked"], |_| {})?;
     let libraries = workspace::libraries(run.root())?;

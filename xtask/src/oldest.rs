@@ -10,7 +10,7 @@ use crate::run::Run;
 /// Debian's names of compilers, with those of the packages of their libraries. The second is there for its browsers.
 const PACKAGES: [(&str, &str); 2] = [("rustc", "libstd-rust"), ("rustc-web", "libstd-rust-web")];
 
-/// A program to give to Cargo as `RUSTC`, and its release (`1.85`); no program where that compiler can't be had here.
+/// A program to give to Cargo as `RUSTC`, and its release (two numbers and a point between them); no program where that compiler can't be had here.
 ///
 /// # Errors
 ///
