@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_made_of_other_source_is_made_anew() {
+    fn a_program_built_from_another_source_is_rebuilt() {
         let folder = std::env::temp_dir().join(format!("bench-peers-test-{}", std::process::id()));
         let made = folder.join("a");
         let (one, two) =

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_comes_first_and_who_spins_is_marked() {
+    fn the_best_comes_first_and_spinning_peers_are_marked() {
         let records = [
             record("storm/boxed", "corewise", "items_per_second", 2e6),
             record("storm/boxed", "rayon", "items_per_second", 5e6),

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_its_package_and_the_command() {
+    fn missing_programs_are_named_with_package_and_command() {
         let missing = [PROGRAMS[0], PROGRAMS[1], PROGRAMS[4]];
         let packages = packages(&missing);
         assert_eq!(packages, ["libnbd-bin", "fio"]);

@@ -210,7 +210,7 @@ mod the_check_can_fail {
     const CRATES: &[&str] = &["ground", "side", "middle", "tool"];
 
     #[test]
-    fn what_is_listed_passes() {
+    fn listed_imports_pass() {
         let imports = [
             ("middle", "ground", false),
             ("tool", "middle", false),

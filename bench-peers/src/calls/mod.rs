@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn each_takes_part_in_what_it_has_a_way_for() {
+    fn each_peer_runs_the_cases_that_it_supports() {
         for case in ["roundtrip/hot", "roundtrip/cold", "roundtrip/busy"] {
             let names = names("calls", case);
             assert!(names.iter().any(|name| name == EVENTFD), "{names:?}");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_of_hot_and_cold_counts_and_who_spins_through_a_pause_is_apart() {
+    fn the_worst_of_hot_and_cold_counts_and_peers_that_spin_through_a_pause_stand_apart() {
         let p50 = "latency_p50";
         let headlines = results(&[
             (HOT, OURS, p50, &[200.0, 200.0]),

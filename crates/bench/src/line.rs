@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_said() {
+    fn a_malformed_line_is_reported() {
         assert!(Line::last_of("nothing\n").unwrap_err().contains("no line"));
         assert!(Line::last_of("{}").unwrap_err().contains("case"));
         let unknown = "{\"case\":\"idle\",\"runtime\":\"x\",\"metrics\":{\"speed\":1}}";

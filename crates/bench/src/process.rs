@@ -132,7 +132,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn it_is_given_the_words_and_its_line_is_read() {
+    fn a_run_gets_its_words_and_its_line_is_read() {
         let print = r#"echo warm; echo "{\"case\":\"${1#case=}\",\"runtime\":\"${2#runtime=}\",\"metrics\":{\"cpu_seconds\":$CPU_SECONDS}}""#;
         let line = run(print, LONG).unwrap();
         assert_eq!((line.case.as_str(), line.runtime.as_str()), ("idle", "shell"));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_is_said() {
+    fn a_failed_run_reports_its_reason() {
         let error = run("echo because >&2; exit 3", LONG).unwrap_err().to_string();
         assert!(error.contains("idle on shell") && error.contains("3"), "{error}");
         assert!(error.contains("because"), "{error}");

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_back() {
+    fn written_records_are_read_back() {
         let ratio = PairedRatio::of(&[2.0, 3.0], &[1.0, 1.0], 1).unwrap();
         let records = [
             Record::headline("workqueue", "cache_shard_vs_before_items", &ratio),

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_merged_keeps_every_limit() {
+    fn merged_requests_keep_every_limit() {
         let limits = Limits::new(&G);
         let merge = |a: Shape, b: Shape| limits.may_merge(&a, &b);
         assert_eq!(merge(shape(Op::Read, 0, 15), shape(Op::Read, 15, 1)), Some(Side::Back));

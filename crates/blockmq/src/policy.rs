@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_cannot_do_is_said() {
+    fn unsupported_operations_are_refused() {
         let g = Geometry { can_discard: false, can_fua: false, ..G };
         assert_eq!(kind(&g, Op::Discard, 0, 512), Err(IoErrorKind::NotSupported));
         let fua = Flags { fua: true, no_unmap: false };

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn who_only_tries_to_claim_leaves_no_trace_where_it_cannot() {
+    fn a_failed_try_to_claim_leaves_no_trace() {
         let state = RunState::<Asymmetric>::new();
         state.stop();
         assert!(!state.try_claim());

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_to_a_frozen_queue_is_not_counted_for_a_moment() {
+    fn a_request_to_a_frozen_queue_is_never_counted() {
         let usage = Usage::<Counted>::new(1, 8);
         usage.start_freeze();
         assert!(!usage.enter(0));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_many_through_each_slot_and_who_waits_waits_for_some_more() {
+    fn each_slot_has_its_share_of_the_room_and_a_waiter_waits_for_more_than_one_place() {
         let usage = Arc::new(Usage::<Asymmetric>::new(2, 4));
         for _ in 0..4 {
             assert!(usage.has_room(0) && usage.enter(0));

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_one_table() {
+    fn a_table_that_fits_is_one_table() {
         assert_eq!(
             table(26),
             ["  name  count  op     what", "  a         1  read   x y", "           22  write  z"]
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_wide_goes_on_below_with_the_names_of_its_rows() {
+    fn a_wide_table_goes_on_below_with_the_names_of_its_rows() {
         let narrow = [
             "  name  count  op",
             "  a         1  read",

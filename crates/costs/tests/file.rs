@@ -37,7 +37,7 @@ fn full() -> Costs {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn a_written_file_is_read_again() {
     let one_cpu = Costs {
         distance: Default::default(),
         contended: Vec::new(),
@@ -130,7 +130,7 @@ fn an_error_says_which_key_is_wrong_and_where() {
 }
 
 #[test]
-fn what_a_file_leaves_out_is_answered_from_the_nearest_that_it_has() {
+fn missing_costs_are_taken_from_the_nearest_distance() {
     let mut costs = full();
     let list = |costs: &Costs, distance| costs.transfer(distance).map(|one| one.list_ns.p50);
     costs.distance.remove(&Distance::System);

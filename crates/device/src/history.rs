@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_or_had_nothing_to_call_tells_nothing() {
+    fn failed_and_empty_shutdowns_are_not_recorded() {
         let mut timeline = run(SpanKind::Shutdown, &[]);
         let mut failed = Span::new("failed", SpanKind::Shutdown, MS(0), MS(9));
         failed.outcome = Outcome::Failed("on purpose".into());
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_loaded_and_leaves_no_other_file() {
+    fn a_saved_history_is_loaded_and_no_other_file_is_left() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("made/if/need be");
         let mut history = History::new();

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_watched_is_looked_at_as_often_as_it_wants() {
+    fn a_watched_item_is_checked_as_often_as_it_asks() {
         let watch = Watch::start().expect("there is a timer");
         for _ in 0..3 {
             let (tell, told) = channel();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_let_go_in_time_is_never_looked_at() {
+    fn an_item_released_in_time_is_never_checked() {
         let watch = Watch::start().expect("there is a timer");
         let (tell, told) = channel();
         let looks = Arc::new(Looks(Mutex::new((tell, 1))));

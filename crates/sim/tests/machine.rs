@@ -350,7 +350,7 @@ fn a_thread_begins_as_an_ordinary_one_also_where_its_parent_is_urgent() {
 }
 
 #[test]
-fn who_gives_its_priority_up_shares_its_cpu_with_those_that_wait() {
+fn a_thread_that_gives_up_its_priority_shares_its_cpu_with_waiting_ones() {
     let outcome = run(Machine::flat(2).with_real_time(true), costs(), 1, || {
         let urgent = thread::spawn(|| {
             assert!(set_policy(Policy::Fifo(50)));
@@ -428,7 +428,7 @@ fn a_barrier_interrupts_each_cpu_that_runs_a_thread_and_waits_once() {
 }
 
 #[test]
-fn who_woke_first_goes_first_however_little_the_other_has_run() {
+fn the_thread_that_woke_first_runs_first_however_little_the_other_has_run() {
     let outcome = run(Machine::flat(2).with_real_time(true), costs(), 1, || {
         let at = |until: u64| rest(Duration::from_nanos(until.saturating_sub(now())));
         let has_run = thread::spawn(move || {

@@ -67,7 +67,7 @@ fn two_words_of_a_line_are_false_sharing_and_one_word_is_not() {
 }
 
 #[test]
-fn who_takes_new_memory_takes_it_from_its_allocator() {
+fn the_user_of_new_memory_takes_the_line_from_its_allocator() {
     let outcome = run(Machine::flat(2), Costs::sapphire_rapids_16(), 1, || {
         let line = Arc::new(Line(Default::default()));
         let at = Arc::as_ptr(&line).addr();

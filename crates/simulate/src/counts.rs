@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn a_written_file_is_read_back() {
         let mut text = String::new();
         written(&mut text, &run(5.0, 0.125, &[("a::A.x", 3.0)]));
         let read: Counts = toml::from_str(&text).expect("TOML");

@@ -148,7 +148,7 @@ fn the_old_shutdown_of_long_chains_ends_on_many_cores() {
 }
 
 #[test]
-fn what_waits_for_the_system_itself_is_refused_and_says_why() {
+fn waits_for_the_system_itself_are_refused_with_the_reason() {
     for words in [
         "calls case=roundtrip/hot runtime=eventfd",
         "calls case=reads runtime=rwlock",

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_pinned_has_the_value_of_its_cpu() {
+    fn a_pinned_thread_gets_the_value_of_its_cpu() {
         let machine = Machine::live().expect("this machine can be read");
         let numbers = PerCpu::new(&machine, |cpu| cpu);
         for cpu in &machine.online() {

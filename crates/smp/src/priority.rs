@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_refused_is_told_both_ways_to_permit_it() {
+    fn a_refused_priority_names_both_ways_to_permit_it() {
         let fifo = how_to_permit(Priority::Fifo(50));
         assert!(fifo.contains("CAP_SYS_NICE") && fifo.contains("ulimit -r 50"), "{fifo}");
         assert!(how_to_permit(Priority::Nice(-5)).contains("LimitNICE=25"));

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_is_shown_until_it_ends_and_then_what_called_it_in_place() {
+    fn the_running_call_is_shown_until_it_ends_and_then_its_caller_in_place() {
         let running = Running::new();
         assert!(running.read().is_none() && running.own().is_none());
         running.starts(shown(6));

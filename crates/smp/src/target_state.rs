@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn who_closes_or_stops_wakes_a_sleeper_once() {
+    fn closing_or_stopping_wakes_a_sleeper_once() {
         let state = TargetState::new();
         assert!(state.announce_park(state.snapshot()));
         assert_eq!(state.go_online(), Opened::Now);

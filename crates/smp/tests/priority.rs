@@ -233,7 +233,7 @@ fn a_target_that_can_not_take_its_priority_back_says_so_and_goes_on_as_an_ordina
 }
 
 #[test]
-fn what_a_handler_starts_inherits_no_raised_priority() {
+fn threads_that_a_handler_starts_inherit_no_raised_priority() {
     let machine = Machine::live().expect("Linux");
     let smp = Smp::builder(&machine).priority(Priority::OF_INTERRUPT_THREADS).build();
     let smp = smp.expect("threads");

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_taken_out_before_it_is_as_much_as_what_is_there_and_some() {
+    fn dead_entries_are_removed_before_they_outnumber_the_living() {
         let (mut list, mut clean_at) = (Vec::new(), CleanAt::new());
         for n in 0..10_000u32 {
             // The last hundred are there.

@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_compute_or_sleep_for_long_is_told_once_and_so_is_what_blocks_inside() {
+    fn a_long_running_part_is_reported_once_and_so_is_a_blocking_region_inside() {
         let log = Rc::new(Log(RefCell::default()));
         let _observed = observe(log.clone());
         long_running("outer", || {
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_left_behind_is_named_and_restored() {
+    fn context_that_a_call_left_behind_is_named_and_restored() {
         let before = Standing::now();
         assert_eq!(before.restore(), None, "nothing was left");
         std::mem::forget(AtomicSection::enter("forgotten"));
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_off_is_done_once_before_the_thread_blocks() {
+    fn deferred_actions_are_done_once_before_the_thread_blocks() {
         per_thread! {
             static DONE: Cell<u32> = Cell::new(0);
         }

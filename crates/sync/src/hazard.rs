@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_protected_stays_until_the_next_is_retired() {
+    fn a_protected_object_stays_until_the_next_is_retired() {
         let hazards = Arc::new(Hazards::default());
         let what = Arc::new(1);
         let seen = Arc::downgrade(&what);

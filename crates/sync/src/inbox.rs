@@ -348,7 +348,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_pushed_is_taken_in_order_and_only_the_first_push_finds_it_empty() {
+    fn nodes_are_taken_in_the_order_of_pushes_and_only_the_first_push_finds_an_empty_inbox() {
         let inbox = Inbox::new();
         assert!(inbox.push(Box::new(item(1))));
         assert!(!inbox.push(Box::new(item(2))));

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_what_an_inbox_carried_and_drops_what_is_left() {
+    fn a_list_takes_the_nodes_of_an_inbox_and_drops_the_rest() {
         let shared: Vec<_> = (0..3).map(|value| Arc::new(item(value))).collect();
         let inbox = Inbox::new();
         let mut list = List::new();

@@ -328,7 +328,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn it_is_completed_waited_for_and_used_again() {
+    fn a_signal_is_completed_waited_for_and_reused() {
         let signal = Signal::new();
         for _ in 0..3 {
             assert!(!signal.spin(3));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_last_is_told_so() {
+    fn the_last_to_arrive_is_told_so() {
         // SAFETY: one thread is both sides, each ends once in a life.
         unsafe {
             let signal = Signal::new();

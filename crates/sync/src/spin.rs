@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_longer_than_it_spins_and_yields_gets_it_too() {
+    fn a_waiter_that_outlasts_its_spinning_gets_the_lock_too() {
         let lock = Spin::new(false);
         let held = lock.lock();
         assert!(lock.try_lock().is_none());

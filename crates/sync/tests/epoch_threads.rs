@@ -69,7 +69,7 @@ fn readers_see_whole_values_that_never_go_back_and_each_is_dropped_once() {
 /// only a full fence of the writer's own, a release build fails in one run of three on the 2 CPUs it was
 /// written on. `fence_litmus.rs` catches that in each.)
 #[test]
-fn what_was_taken_away_is_found_by_nobody() {
+fn no_reader_finds_a_removed_object() {
     const GONE: u64 = 1 << 63;
     #[derive(Clone, Copy, Default)]
     #[repr(align(64))]
@@ -110,7 +110,7 @@ fn what_was_taken_away_is_found_by_nobody() {
 }
 
 #[test]
-fn who_waits_sleeps_until_the_section_ends() {
+fn a_waiter_sleeps_until_the_section_ends() {
     let epochs = Epochs::new();
     let (inside, ended) = (Barrier::new(2), AtomicBool::new(false));
     let told = Arc::new(AtomicBool::new(false));
@@ -185,7 +185,7 @@ fn threads_and_epochs_come_and_go() {
 
 #[test]
 #[should_panic(expected = "would wait for itself")]
-fn who_reads_cannot_replace_what_it_reads() {
+fn a_reader_cannot_replace_the_value_that_it_reads() {
     let cell = ReadMostly::new(1);
     let _read = cell.read();
     cell.replace(2);

@@ -26,7 +26,7 @@ fn two_full_fences_do_as_well() {
 /// see it.
 #[test]
 #[ignore = "depends on the machine: run it to see that the others can fail"]
-fn this_machine_reorders_where_the_heavy_fence_is_only_its_own() {
+fn this_machine_reorders_if_the_heavy_fence_is_local() {
     prepare();
     let own = || fence(Ordering::SeqCst);
     assert!((0..100).any(|_| litmus::run(light, own).missed != 0));

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_xml_forbids_is_escaped_or_replaced() {
+    fn characters_that_xml_forbids_are_escaped_or_replaced() {
         assert_eq!(escape("a<b>&\"'\u{1}\u{ffff}"), "a&lt;b&gt;&amp;&quot;&#39;\u{fffd}\u{fffd}");
     }
 }

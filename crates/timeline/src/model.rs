@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_says_was_measured_and_stands_by_itself() {
+    fn without_further_facts_a_span_is_measured_and_independent() {
         let span = Span::new("a", SpanKind::Probe, ms(0), ms(1));
         assert_eq!(span.start_certainty, Certainty::Measured);
         assert_eq!(span.end_certainty, Certainty::Measured);
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_leaves_the_edges_and_nests_of_the_others() {
+    fn filtered_spans_leave_the_edges_and_nesting_of_the_others() {
         let mut t = Timeline::new("x");
         let push = |t: &mut Timeline, name: &str, outer: Option<SpanId>| {
             let mut span = Span::new(name, SpanKind::Probe, ms(1), ms(4));

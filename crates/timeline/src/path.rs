@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_inside_is_joined_to_what_ran_it() {
+    fn nested_spans_are_joined_to_their_outer_span() {
         let mut t = Timeline::new("boot");
         let call = t.push(Span::new("init", SpanKind::Initcall, ms(0), ms(10)));
         let mut probe = Span::new("disk", SpanKind::Probe, ms(2), ms(9));

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_strange_says_nothing() {
+    fn a_malformed_quota_is_no_quota() {
         for text in
             ["", "\n", "max\n", "max 100000\n", "-1 100000", "5", "1 2 3", "0 100000", "1 0"]
         {

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_number_each_object_once_is_refused_where_it_stands() {
+    fn indexes_that_do_not_number_each_object_once_are_refused_with_their_place() {
         for (text, total, at, word) in [
             ("", 2, 0..0, "expected a number"),
             ("0,1,2", 4, 0..5, "3 numbers for 4 objects"),

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_watched_is_said_with_the_reason() {
+    fn unwatched_sources_are_named_with_the_reason() {
         let missed = Unwatched { what: "cpuset", why: "it can't be seen".into() };
         assert_eq!(missed.to_string(), "cannot watch cpuset: it can't be seen");
     }

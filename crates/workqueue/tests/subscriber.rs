@@ -158,7 +158,7 @@ fn a_subscriber_that_panics_before_a_run_leaves_no_handle_waiting() {
 }
 
 #[test]
-fn a_subscriber_that_panics_where_a_timer_s_item_is_refused_doesn_t_get_at_who_fires_it() {
+fn a_subscriber_that_panics_at_a_refused_timer_item_does_not_harm_the_timer_thread() {
     let drained = Workqueue::builder("drained").build(&pools()).expect("a queue");
     let gate = Arc::new(corewise_sync::Completion::new());
     let waits = Arc::clone(&gate);

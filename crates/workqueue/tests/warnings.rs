@@ -88,7 +88,7 @@ fn a_drain_warns_after_10_rounds_and_after_each_100() {
 }
 
 #[test]
-fn what_is_queued_from_outside_during_a_drain_is_warned_about() {
+fn queueing_from_outside_during_a_drain_is_warned_about() {
     let queue = queue("drained");
     let go_on = Arc::new(AtomicBool::new(false));
     let waits = Arc::clone(&go_on);

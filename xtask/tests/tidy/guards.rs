@@ -241,7 +241,7 @@ fn f(a: AtomicU32) {}
 }
 
 #[test]
-fn what_comes_after_an_arrow_or_a_unit_struct_is_still_read() {
+fn fields_after_an_arrow_or_a_unit_struct_are_still_read() {
     let text = "\
 struct U;
 pub struct S<T> {

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_strings_is_left_out() {
+    fn the_content_of_strings_is_left_out() {
         assert_eq!(code(r#"f("unsafe { // \" }", 1)"#), [r#"f("", 1)"#]);
         assert_eq!(code("f(r#\"a \" b\"#, br\"x\", 2)"), ["f(r\"\", br\"\", 2)"]);
         assert_eq!(code("let s = \"one\\\n two\";\nx"), ["let s = \"", "\";", "x"]);

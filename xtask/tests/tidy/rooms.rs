@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_for_tests_may_import_everything() {
+    fn code_for_tests_may_import_everything() {
         let graph = graph(&[
             ("lib.rs", "mod a;\n#[cfg(any(test, loom))]\npub mod model;\n"),
             ("a.rs", "#[cfg(test)]\nmod tests {\n    use crate::model::M;\n}\n"),

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fio_prints_is_understood() {
+    fn fio_output_is_parsed() {
         let text = r#"note: something
 { "fio version": "fio-3.33", "jobs": [ { "jobname": "job", "read": { "iops": 12345.5, "lat_ns": {
 "min": 1, "percentile": { "50.000000": 100, "99.000000": 200, "99.900000": 300 } } } } ] }"#;

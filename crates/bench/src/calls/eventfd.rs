@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_answers_each_question_and_ends() {
+    fn the_eventfd_server_answers_each_question_and_ends() {
         let machine = Machine::synthetic("core:1 pu:1").unwrap();
         let mut eventfd = Eventfd::new(&machine, 0).unwrap();
         for number in 1..100 {

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn errors_name_the_mistake_and_its_line() {
         for (from, to, said) in [
             ("results/peers.json", "x.json", "line 3: the place for results names x.json: there"),
             ("| cpu_per_item", "", "heading | case | metric are expected"),

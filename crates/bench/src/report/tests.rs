@@ -147,7 +147,7 @@ fn peers_stand_beside_the_scopes_of_the_same_case_in_figures_of_their_own() {
 }
 
 #[test]
-fn what_sums_a_call_up_stands_in_one_table_with_its_intervals() {
+fn the_headlines_stand_in_one_table_with_their_intervals() {
     let ratio = |case, metric, median| record(case, "corewise", metric, "ratio", median);
     let peers = [
         ratio("interval95", "storm_boxed_vs_tokio", 7.5),

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_answers_each_ping_and_ends_with_or_without_a_client() {
+    fn the_server_answers_each_ping_and_ends_with_or_without_a_client() {
         let machine = Machine::synthetic("core:1 pu:1").unwrap();
         drop(Futex::new(&machine, None).unwrap());
         let futex = Futex::new(&machine, Some(0)).unwrap();

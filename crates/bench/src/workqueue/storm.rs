@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_divided_goes_to_the_first() {
+    fn the_remainder_of_a_division_goes_to_the_first() {
         assert_eq!(shares(10, 3), [4, 3, 3]);
         assert_eq!(shares(1, 2), [1, 0]);
     }

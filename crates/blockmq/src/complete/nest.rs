@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_leaves_the_depth_as_it_was_and_takes_nobody_along_who_was_put_off() {
+    fn a_panic_leaves_the_depth_as_it_was_and_loses_no_deferred_completion() {
         let ended = Rc::new(Cell::new(0));
         let theirs = Rc::clone(&ended);
         let panicked = caught(|| {

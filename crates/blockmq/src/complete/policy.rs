@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_17_who_polls_ends_it_here() {
+    fn rule_17_a_polled_request_ends_on_the_polling_thread() {
         for affinity in [RqAffinity::Cache, RqAffinity::Cpu] {
             assert_eq!(end_of(Case { affinity, polled: true, ..FAR }), End::Here);
         }

@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_queue_allocates_for_a_read_is_aligned() {
+    fn the_buffer_that_a_queue_allocates_for_a_read_is_aligned() {
         for align in [1, 8, 512, 4096] {
             let mut buffer = Buffer::from(BytesMut::new());
             let room = buffer.room(1000, align).unwrap();
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_buffer_holds_stays_in_front_of_its_room() {
+    fn the_content_of_a_buffer_stays_in_front_of_its_room() {
         for mut buffer in [Buffer::from(BytesMut::from(&b"head"[..])), {
             let mut aligned = AlignedBuf::new(512, 64);
             aligned.extend_from_slice(b"head");

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_is_counted_once_by_its_operation_whichever_cpu_it_ends_on() {
+    fn each_end_is_counted_once_by_its_operation_on_any_cpu() {
         let counters = Counters::new(3);
         let took = |micros| Some((Duration::from_micros(micros), 8));
         counters.ended(0, Op::Read, Some(4096), took(100));

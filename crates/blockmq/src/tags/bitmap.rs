@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_serve_the_line_takes_nothing_while_somebody_waits() {
+    fn a_caller_outside_the_line_gets_no_tag_while_others_wait() {
         let tags = Bitmap::new(2, 1);
         assert_eq!(tags.set_mark(WAITING), 0);
         assert!(tags.take(0, 1, false).is_none());

@@ -13,7 +13,7 @@ fn named(name: u32, told: &Arc<Mutex<Vec<u32>>>) -> Arc<TagWaiter> {
 }
 
 #[test]
-fn those_who_wait_are_served_in_the_order_in_which_they_came() {
+fn waiters_are_served_in_the_order_of_their_arrival() {
     let tags = TagSet::new(3, 1);
     let mut held: VecDeque<_> = (0..3).map(|_| tags.try_get(0).unwrap()).collect();
     let told = Arc::default();
@@ -36,7 +36,7 @@ fn those_who_wait_are_served_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn tags_that_come_back_together_serve_as_many_of_those_who_wait() {
+fn tags_that_come_back_together_serve_as_many_waiters() {
     let tags = TagSet::new(32, 1);
     let all = tags.bitmap().take(0, 32, false).unwrap();
     let told = Arc::default();

@@ -174,7 +174,7 @@ mod tests {
     const LATE: Stamp = Stamp::from_nanos(1_000_000);
 
     #[test]
-    fn what_is_in_time_or_not_in_the_driver_is_not_held() {
+    fn a_request_in_time_or_outside_of_the_driver_is_not_held() {
         let tag = TagState::<u32>::new();
         assert!(!tag.hold(LATE), "the tag is free");
         tag.start(LATE);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_completes_while_it_is_held_is_left_to_the_handler() {
+    fn a_request_that_completes_while_held_is_left_to_the_handler() {
         for how in [Release::Told, Release::Until(LATE)] {
             let tag = TagState::new();
             tag.start(EARLY);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_who_complete_one_tag_the_second_keeps_what_it_has() {
+    fn the_second_completion_of_a_tag_changes_nothing() {
         let tag = TagState::new();
         tag.start(EARLY);
         assert!(tag.hold(LATE));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_more_time_is_late_again_later_and_who_was_told_never_is() {
+    fn a_request_with_more_time_is_late_again_and_a_reported_one_never() {
         let tag = TagState::new();
         tag.start(EARLY);
         assert!(tag.hold(LATE));

@@ -68,7 +68,7 @@ fn rule_16_a_queue_that_registers_for_cpu_changes_in_an_atomic_section_is_report
 }
 
 #[test]
-fn what_waits_for_requests_is_refused_in_an_atomic_section_and_leaves_nothing_behind() {
+fn waits_for_requests_are_refused_in_an_atomic_section_and_leave_no_trace() {
     let queue = by_hand(&Held::default());
     type Wait = fn(&Queue);
     let waits: [(&str, Wait); 8] = [

@@ -102,7 +102,7 @@ fn rule_17_within_a_cache_a_request_ends_where_it_is_completed_unless_that_is_fo
 }
 
 #[test]
-fn rule_17_the_list_of_a_cpu_that_has_left_is_drained_by_who_is_refused() {
+fn rule_17_a_refused_caller_drains_the_list_of_a_cpu_that_has_left() {
     let mut caches = Caches::new();
     let far = caches.far;
     let driver = Held::default();
@@ -204,7 +204,7 @@ impl Driver for OnlyPolled {
 }
 
 #[test]
-fn what_a_poll_finds_ends_on_the_thread_that_polls() {
+fn requests_found_by_a_poll_end_on_the_polling_thread() {
     let caches = Caches::new();
     let completer = Completer::new(&caches.smp);
     let driver = Held::default();
@@ -230,7 +230,7 @@ fn a_request_of_a_device_that_never_interrupts_is_found_by_polling() {
 }
 
 #[test]
-fn where_a_device_cannot_be_polled_who_polls_waits() {
+fn a_poll_of_a_device_without_polling_waits() {
     let rig = Rig::live();
     let driver = Held::default();
     let queue = rig.queue(driver.clone());
@@ -254,7 +254,7 @@ fn by_hand(driver: &Held, depth: u32) -> Arc<Queue> {
 }
 
 #[test]
-fn rule_18_what_the_driver_gives_back_later_goes_before_all_others_in_its_order() {
+fn rule_18_requeued_requests_go_first_and_in_order() {
     let driver = Held::default();
     let queue = by_hand(&driver, 2);
     let ended: Vec<_> = (0..4).map(|n| submit(&*queue, block(n))).collect();
@@ -277,7 +277,7 @@ fn rule_18_what_the_driver_gives_back_later_goes_before_all_others_in_its_order(
 }
 
 #[test]
-fn rule_18_what_is_requeued_while_the_queue_is_quiesced_runs_after_the_unquiesce() {
+fn rule_18_a_request_requeued_during_a_quiesce_runs_after_the_unquiesce() {
     let driver = Held::default();
     let queue = by_hand(&driver, 2);
     let ended = submit(&*queue, block(1));
@@ -294,7 +294,7 @@ fn rule_18_what_is_requeued_while_the_queue_is_quiesced_runs_after_the_unquiesce
 }
 
 #[test]
-fn rule_18_what_is_requeued_to_a_queue_that_is_gone_ends_as_gone() {
+fn rule_18_a_request_requeued_to_a_dropped_queue_ends_as_gone() {
     let driver = Held::default();
     let queue = by_hand(&driver, 2);
     let ended = submit(&*queue, block(1));
@@ -307,7 +307,7 @@ fn rule_18_what_is_requeued_to_a_queue_that_is_gone_ends_as_gone() {
 
 /// The kernel's BLK_STS_RESOURCE: nothing of this queue will end and tell, and yet the request comes again.
 #[test]
-fn rule_18_a_shortage_of_what_anybody_has_is_asked_about_again_without_any_completion() {
+fn rule_18_after_a_shortage_of_a_shared_resource_the_driver_is_asked_again_without_a_completion() {
     let rig = Rig::live();
     let driver = Held::default();
     let queue = rig.queue(driver.clone());
@@ -370,7 +370,7 @@ fn a_disk_counts_what_ended_by_operation_and_how_long_it_took() {
 }
 
 #[test]
-fn who_is_told_of_an_end_finds_it_counted() {
+fn an_end_is_counted_before_it_is_reported() {
     let rig = Rig::live();
     let driver = Held::default();
     driver.at_once();
@@ -386,7 +386,7 @@ fn who_is_told_of_an_end_finds_it_counted() {
 }
 
 #[test]
-fn who_polls_a_device_that_stands_on_others_polls_those() {
+fn a_poll_of_a_stacked_device_polls_its_parts() {
     let rig = Rig::live();
     let (a, b) = (Held::default(), Held::default());
     let below: Vec<Arc<dyn BlockDevice>> = vec![rig.queue(OnlyPolled(a)), rig.queue(OnlyPolled(b))];

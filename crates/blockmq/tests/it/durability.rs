@@ -97,7 +97,7 @@ impl Driver for Cached {
 }
 
 #[test]
-fn what_was_flushed_or_written_durably_is_on_the_platter_when_that_completes() {
+fn flushed_and_durable_writes_are_on_the_platter_at_completion() {
     let rig = Rig::live();
     let (disk, thread) = Cached::new(1);
     let platter = Arc::clone(&disk.platter);

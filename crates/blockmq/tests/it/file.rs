@@ -30,7 +30,7 @@ fn refused(rig: &Rig, options: FileOptions) -> String {
 }
 
 #[test]
-fn what_cannot_be_opened_is_said_with_its_path_and_leaves_nothing_behind() {
+fn a_failed_open_names_the_path_and_leaves_no_file() {
     let rig = Rig::live();
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing");
@@ -473,7 +473,7 @@ fn child_that_writes_flushes_and_waits_to_be_killed() {
 }
 
 #[test]
-fn what_was_flushed_survives_a_killed_process_and_so_does_the_right_to_open_the_file() {
+fn flushed_data_and_the_right_to_open_the_file_survive_a_killed_process() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk");
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -496,7 +496,7 @@ fn what_was_flushed_survives_a_killed_process_and_so_does_the_right_to_open_the_
 }
 
 #[test]
-fn what_a_read_has_found_missing_is_not_forgotten_when_the_file_has_its_length_again() {
+fn a_truncation_that_a_read_found_is_remembered_when_the_length_is_restored() {
     let rig = Rig::live();
     let dir = tempfile::tempdir().unwrap();
     for (i, io) in [IoPath::Auto, IoPath::Threads].into_iter().enumerate() {

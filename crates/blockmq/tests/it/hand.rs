@@ -38,7 +38,7 @@ fn joined_by_a_chain(queue: &Arc<Queue>) -> (u64, u64) {
 }
 
 #[test]
-fn what_a_completion_submits_inside_its_queues_dispatch_is_published_to_nobody() {
+fn requests_that_a_completion_submits_inside_its_dispatch_are_not_published() {
     let rig = Rig::synthetic("core:1 pu:1");
     let queue = rig.queue(Memory::new(4096).unwrap());
     assert_eq!(joined_by_a_chain(&queue), (0, 1));
@@ -84,7 +84,7 @@ impl Driver for InCommit {
 }
 
 #[test]
-fn what_is_submitted_in_the_commit_goes_with_the_next_pass() {
+fn requests_submitted_in_the_commit_go_with_the_next_pass() {
     let rig = Rig::synthetic("core:1 pu:1");
     let queue = rig.queue(InCommit::default());
     // A pass each: a visitor makes eight, and workers the rest.
@@ -129,7 +129,7 @@ fn stepped_one_by_one_or_as_a_batch_they_go_in_the_order_of_their_submission() {
 }
 
 #[test]
-fn stepped_what_the_runner_has_in_hand_when_its_queue_is_closed_waits_for_who_opens_it() {
+fn stepped_requests_in_the_runners_hand_at_a_quiesce_wait_for_the_unquiesce() {
     let driver = Held::default();
     let queue = by_hand(&driver);
     inside_a_dispatch(&driver, &queue, |queue| {
@@ -159,7 +159,7 @@ fn stepped_what_the_runner_has_in_hand_when_its_queue_is_closed_waits_for_who_op
 }
 
 #[test]
-fn stepped_what_the_runner_has_in_hand_when_the_driver_panics_goes_on() {
+fn stepped_requests_in_the_runners_hand_survive_a_panic_of_the_driver() {
     let driver = Held::default();
     let queue = by_hand(&driver);
     let order = Arc::clone(&driver.order);

@@ -183,7 +183,7 @@ fn a_queue_that_is_dropped_no_longer_follows_its_machine() {
 }
 
 #[test]
-fn stepped_a_merged_request_that_fails_strands_nobody_who_came_by_a_queue_without_cpus() {
+fn stepped_a_failed_merged_request_strands_no_request_of_a_queue_without_cpus() {
     let driver = Held { merges: true, ..Held::with_queues(2) };
     let (machine, queue) = two_of_two(&driver);
     queue.quiesce();

@@ -78,7 +78,7 @@ fn a_flush_can_fail_though_the_device_below_has_nothing_to_flush() {
 }
 
 #[test]
-fn what_waits_less_overtakes_what_waits_longer() {
+fn a_shorter_delay_overtakes_a_longer_one() {
     let rig = Rig::live();
     let below = rig.queue(Memory::new(1 << 20).unwrap());
     let delays = Delays {

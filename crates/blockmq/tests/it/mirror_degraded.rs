@@ -63,7 +63,7 @@ fn made_and_lost() -> Legs {
 }
 
 #[test]
-fn a_leg_that_was_out_may_be_missing_and_gets_what_it_lacks_when_it_is_found() {
+fn a_leg_that_was_out_may_be_missing_and_is_resynced_when_found() {
     let legs = made_and_lost();
     let slot = empty("still not plugged in");
     let up = without(&legs, 1, &slot, Degraded::Known).unwrap();
@@ -281,7 +281,7 @@ fn a_disk_that_was_replaced_lacks_more_than_the_bits_say_when_it_is_back() {
 }
 
 #[test]
-fn a_leg_that_was_never_in_sync_is_not_begun_with_whatever_is_said() {
+fn a_mirror_never_starts_from_a_leg_that_was_never_in_sync() {
     let legs = Legs::new(2);
     let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
     let up = legs.open_with(parts(), |options| options.resync_most = 1).unwrap();
@@ -341,7 +341,7 @@ fn a_mirror_without_a_record_takes_no_part_that_keeps_one() {
 }
 
 #[test]
-fn what_is_found_and_can_not_be_the_leg_stays_out() {
+fn an_unsuitable_device_stays_out() {
     let legs = made_and_lost();
     let slot = empty("");
     let up = without(&legs, 1, &slot, Degraded::Known).unwrap();
@@ -389,7 +389,7 @@ impl corewise_blockmq::Driver for Shaped {
 }
 
 #[test]
-fn writes_go_on_while_a_leg_is_looked_for_and_whoever_looks_may_panic() {
+fn writes_go_on_during_the_search_for_a_leg_even_if_it_panics() {
     let legs = made_and_lost();
     let (go, gate) = mpsc::channel::<()>();
     let gate = Mutex::new(gate);

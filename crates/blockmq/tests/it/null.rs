@@ -51,7 +51,7 @@ fn threads_that_take_turns_get_so_many_requests_in_a_row_whatever_their_tags() {
 }
 
 #[test]
-fn what_is_late_on_one_thread_comes_in_the_order_in_which_it_was_asked() {
+fn late_requests_on_one_thread_complete_in_the_order_of_submission() {
     let rig = Rig::live();
     let latency = Duration::from_micros(200);
     let options = NullOptions::new(1 << 20).latency(latency).cost(Duration::from_nanos(500));

@@ -13,7 +13,7 @@ fn merging() -> Held {
 }
 
 #[test]
-fn what_is_submitted_under_a_plug_reaches_the_driver_at_its_end_in_one_piece() {
+fn requests_under_a_plug_reach_the_driver_together_at_its_end() {
     let rig = Rig::live();
     let (held, other) = (merging(), Held::default());
     let (queue, second) = (rig.queue(held.clone()), rig.queue(other.clone()));
@@ -70,7 +70,7 @@ fn enough_is_enough() {
 }
 
 #[test]
-fn a_queue_that_goes_under_a_plug_is_not_waited_for_and_what_is_held_back_is_told() {
+fn a_queue_dropped_under_a_plug_is_not_waited_for_and_its_requests_end() {
     let rig = Rig::live();
     let queue = rig.queue(Memory::new(1 << 20).unwrap());
     let plug = Plug::start();
@@ -103,7 +103,7 @@ fn a_queue_that_goes_under_a_plug_is_not_waited_for_and_what_is_held_back_is_tol
 }
 
 #[test]
-fn what_is_held_back_while_a_thread_lets_go_is_let_go_too_before_it_blocks() {
+fn requests_held_back_during_a_flush_of_the_plug_go_too_before_the_thread_blocks() {
     let rig = Rig::live();
     let low = rig.queue(Memory::new(1 << 20).unwrap());
     let up = rig.queue(Partition::new(low.clone(), 0, 1 << 19).unwrap());

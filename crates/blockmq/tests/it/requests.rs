@@ -289,7 +289,7 @@ fn an_error_without_a_range_means_the_whole_request() {
 }
 
 #[test]
-fn a_read_of_which_a_part_was_never_asked_fails_instead_of_giving_what_nobody_read() {
+fn a_read_with_a_part_that_was_never_requested_fails_and_gives_out_no_unread_bytes() {
     let rig = Rig::live();
     let queue = rig.queue(Memory::new(SIZE).unwrap());
     let (rq, done) = watched(Request::read(0, 1024));

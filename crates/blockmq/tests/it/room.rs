@@ -80,7 +80,7 @@ fn in_an_atomic_section_nobody_waits_for_room() {
 }
 
 #[test]
-fn outside_of_a_frozen_queue_there_is_room_for_as_many_and_then_who_comes_waits_for_the_thaw() {
+fn outside_of_a_frozen_queue_there_is_the_same_room_and_further_submitters_wait_for_the_thaw() {
     let (rig, driver) = (rig(), Held::default());
     driver.at_once();
     let queue = small(&rig, &driver);
@@ -125,7 +125,7 @@ fn a_batch_that_is_larger_than_the_room_makes_its_own() {
 }
 
 #[test]
-fn who_waits_for_room_in_a_queue_that_goes_is_answered_once_the_driver_is_done() {
+fn a_waiter_for_room_in_a_dropped_queue_is_answered() {
     let (rig, driver) = (rig(), Held::default());
     let queue = small(&rig, &driver);
     let (requests, done): (Vec<_>, Vec<_>) = (0..20).map(|n| watched(block(n))).unzip();

@@ -129,7 +129,7 @@ fn stepped_a_request_that_must_not_wait_comes_back_from_a_frozen_queue() {
 }
 
 #[test]
-fn rule_13_who_asks_for_a_run_later_and_later_does_not_put_it_off() {
+fn rule_13_asking_again_for_a_later_run_does_not_postpone_it() {
     let rig = Rig::live();
     let driver = Held::default();
     let asked = Arc::new(AtomicU32::new(0));
@@ -159,7 +159,7 @@ fn rule_13_who_asks_for_a_run_later_and_later_does_not_put_it_off() {
 }
 
 #[test]
-fn rule_18_what_waits_goes_before_what_its_submitter_could_start_at_once() {
+fn rule_18_waiting_requests_go_before_a_direct_start() {
     let rig = Rig::live();
     let driver = Held::default();
     let queue = rig.queue(driver.clone());
@@ -184,7 +184,7 @@ fn rule_18_what_waits_goes_before_what_its_submitter_could_start_at_once() {
 }
 
 #[test]
-fn what_was_submitted_runs_though_the_iterator_of_its_batch_panics() {
+fn submitted_requests_run_although_the_iterator_of_their_batch_panics() {
     let rig = Rig::live();
     let driver = Held::default();
     let queue = rig.queue(driver.clone());

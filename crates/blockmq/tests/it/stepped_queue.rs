@@ -28,7 +28,7 @@ fn settle(queue: &Queue) {
 }
 
 #[test]
-fn stepped_what_comes_while_quiesced_waits_and_runs_after_the_unquiesce() {
+fn stepped_requests_that_come_during_a_quiesce_run_after_the_unquiesce() {
     let driver = Held::default();
     let queue = by_hand(&driver, 8);
     queue.quiesce();
@@ -94,7 +94,7 @@ fn stepped_an_unquiesce_runs_every_hardware_queue_with_requests_and_no_other() {
 }
 
 #[test]
-fn stepped_a_quiesce_does_not_wait_for_what_the_driver_has() {
+fn stepped_a_quiesce_does_not_wait_for_requests_in_the_driver() {
     let driver = Held::default();
     let queue = by_hand(&driver, 8);
     let done = submit(&*queue, block(1));

@@ -259,7 +259,7 @@ fn stepped_merged_requests_of_a_dropped_queue_are_all_told() {
 }
 
 #[test]
-fn stepped_one_flush_serves_all_who_asked_while_another_was_under_way() {
+fn stepped_one_flush_serves_all_requests_for_a_flush_made_during_another() {
     let s = Stepped::of(G);
     let first = s.submit(Request::flush());
     s.settle();
@@ -278,7 +278,7 @@ fn stepped_one_flush_serves_all_who_asked_while_another_was_under_way() {
 }
 
 #[test]
-fn stepped_who_waits_for_a_flush_is_told_when_the_queue_goes() {
+fn stepped_a_waiter_for_a_flush_is_told_when_the_queue_is_dropped() {
     let s = Stepped::of(Geometry { can_fua: false, ..G });
     let first = s.submit(Request::flush());
     let write = s.submit(Request::write(0, vec![1; 512]).fua());

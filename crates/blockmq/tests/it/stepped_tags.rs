@@ -48,7 +48,7 @@ fn stepped_rule_10_a_shortage_leaves_a_mark_that_the_next_completion_takes_to_ru
 }
 
 #[test]
-fn stepped_rule_18_what_the_driver_gave_back_goes_before_what_came_later() {
+fn stepped_rule_18_requests_that_the_driver_gave_back_go_before_later_ones() {
     let driver = Held::default();
     let queue = queue(&driver, &TagSet::new(8, 4));
     queue.submit(block(0));

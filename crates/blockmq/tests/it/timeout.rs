@@ -114,7 +114,7 @@ fn a_late_request_is_told_once_and_ends_when_the_driver_gives_it_up() {
 }
 
 #[test]
-fn what_completes_during_the_callback_ends_after_it_and_its_tag_is_not_given_away_before() {
+fn a_completion_during_the_timeout_callback_takes_effect_after_it() {
     let (machine, table) = (Machine::synthetic("core:1 pu:1").unwrap(), Arc::new(Table::default()));
     let driver = Arc::new(Shared(Arc::clone(&table)));
     let queue = Queue::builder(&machine, driver).depth(1).build_by_hand();
@@ -144,7 +144,7 @@ fn what_completes_during_the_callback_ends_after_it_and_its_tag_is_not_given_awa
 }
 
 #[test]
-fn who_gets_more_time_is_told_again_after_it_and_who_is_done_is_not() {
+fn a_request_with_more_time_is_reported_again_and_a_finished_one_is_not() {
     for (answer, times) in [(TimerReturn::ResetTimer, 3), (TimerReturn::Done, 1)] {
         let table = Table::answering(move |_, _| answer);
         let queue = by_hand(&table);
@@ -170,7 +170,7 @@ fn a_panic_in_the_callback_counts_as_more_time() {
 }
 
 #[test]
-fn what_waits_for_a_busy_driver_is_not_late() {
+fn a_request_that_waits_for_a_busy_driver_is_not_late() {
     let driver = Held::default();
     driver.instead(Dispatch::Busy);
     let machine = Machine::synthetic("core:1 pu:1").unwrap();

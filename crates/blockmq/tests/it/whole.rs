@@ -76,7 +76,7 @@ fn good(all: Vec<Completed>) -> usize {
 }
 
 #[test]
-fn a_merged_read_whose_first_part_failed_gives_nobody_what_nobody_read() {
+fn a_merged_read_with_a_failed_first_part_gives_out_no_unread_bytes() {
     let all = merged(2, |rq| {
         assert_eq!(rq.len(), 1024);
         let whole = Whole::with(rq, |held, _| {

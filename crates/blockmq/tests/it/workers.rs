@@ -108,7 +108,7 @@ impl Drop for Ends {
 }
 
 #[test]
-fn who_drains_the_workqueue_strands_no_request_and_no_healthy_device_is_gone_meanwhile() {
+fn a_drain_of_the_workqueue_strands_no_request_and_no_device() {
     let (rig, folder) = (Rig::live(), tempfile::tempdir().unwrap());
     let busy = Busy(AtomicU64::new(5));
     let all = [delay(&rig, DELAY), file(&rig, &folder), rig.queue(Slow), rig.queue(busy)];
@@ -131,7 +131,7 @@ fn who_drains_the_workqueue_strands_no_request_and_no_healthy_device_is_gone_mea
 }
 
 #[test]
-fn what_was_waiting_when_the_drain_began_goes_on_too() {
+fn requests_that_waited_at_the_start_of_a_drain_go_on_too() {
     let rig = Rig::live();
     let queue = delay(&rig, DELAY);
     // The timer is set before the drain, and fires in it.
@@ -237,7 +237,7 @@ fn without_workers_requests_run_where_they_are_submitted_or_end_with_an_error_th
 }
 
 #[test]
-fn what_a_busy_driver_left_ends_with_the_pools() {
+fn requests_that_a_busy_driver_left_end_with_the_pools() {
     let rig = Rig::live();
     let queue = rig.queue(Busy(AtomicU64::new(u64::MAX)));
     let done: Vec<_> = (0..3).map(|n| submit(&*queue, block(n))).collect();
@@ -269,7 +269,7 @@ fn mirrored(legs: &Legs, over: Vec<Arc<dyn BlockDevice>>) -> Up {
 }
 
 #[test]
-fn who_writes_to_a_mirror_while_the_pools_are_shut_down_waits_for_nobody() {
+fn a_write_to_a_mirror_during_the_shutdown_of_the_pools_does_not_hang() {
     for _ in 0..20 {
         let (rig, folder) = (Rig::live(), tempfile::tempdir().unwrap());
         let options = FileOptions::new(folder.path().join("leg")).size(LEG).io(IoPath::Threads);
@@ -334,7 +334,7 @@ fn a_change_that_waits_for_the_resync_of_a_mirror_ends_with_the_pools_also_in_th
 }
 
 #[test]
-fn what_a_keeper_is_at_when_the_pools_end_is_finished_and_what_came_behind_it_ends() {
+fn a_keeper_finishes_its_task_when_the_pools_end_and_later_ones_fail() {
     let legs = Legs::new(2).made();
     let gate = Held { geometry: Some(Geometry::new(LEG)), ..Held::default() };
     let (held, below) = (Arc::clone(&gate.requests), Arc::clone(&legs.disks[0]));

@@ -114,6 +114,6 @@ fn a_round_meets_the_end<F: AsymmetricPolicy>() {
 }
 
 #[test]
-fn loom_who_is_left_in_a_line_at_the_end_of_the_workers_is_not_stranded() {
+fn loom_a_waiter_in_a_line_at_the_end_of_the_workers_is_not_stranded() {
     loom::model(a_round_meets_the_end::<Asymmetric>);
 }

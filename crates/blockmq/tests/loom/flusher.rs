@@ -48,7 +48,7 @@ impl Disk {
 }
 
 #[test]
-fn loom_who_asks_for_a_flush_is_served_by_one_that_begins_later() {
+fn loom_a_flush_request_is_served_by_a_flush_that_begins_later() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(|| {

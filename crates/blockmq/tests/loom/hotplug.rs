@@ -67,8 +67,8 @@ fn loom_without_the_fences_of_the_runner_the_drain_fails() {
 }
 
 #[test]
-fn loom_without_the_fences_of_who_marks_it_the_drain_fails() {
-    must_fail("loom_without_the_fences_of_who_marks_it_the_drain_fails", || {
+fn loom_without_the_fences_of_the_marking_side_the_drain_fails() {
+    must_fail("loom_without_the_fences_of_the_marking_side_the_drain_fails", || {
         model(a_cpu_leaves_a_runner::<NoHeavy>);
     });
 }

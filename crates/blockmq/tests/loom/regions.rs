@@ -108,11 +108,10 @@ fn loom_no_write_is_in_flight_where_the_bit_is_gone() {
 }
 
 #[test]
-fn loom_a_keeper_that_cleans_whatever_the_word_says_takes_a_bit_away_too_early() {
-    model::must_fail(
-        "loom_a_keeper_that_cleans_whatever_the_word_says_takes_a_bit_away_too_early",
-        || loom::model(|| a_write_meets_the_keeper(false)),
-    );
+fn loom_a_keeper_that_ignores_the_word_clears_a_bit_too_early() {
+    model::must_fail("loom_a_keeper_that_ignores_the_word_clears_a_bit_too_early", || {
+        loom::model(|| a_write_meets_the_keeper(false))
+    });
 }
 
 /// A write drops a leg; the bit of its region has to stay for when the leg comes back.

@@ -355,21 +355,21 @@ fn loom_a_quiesce_that_does_not_wait_strands_nothing_either() {
 }
 
 #[test]
-fn loom_what_a_runner_brought_along_is_put_down_before_the_look_that_counts() {
+fn loom_a_runner_puts_its_requests_down_before_its_last_look() {
     model(|| quiesce_and_unquiesce_meet_a_submitter::<Asymmetric>(Hctx::issue, 1));
     must_fail("stranded", || quiesce_and_unquiesce_meet_a_submitter::<NoLight>(Hctx::issue, 1));
     must_fail("stranded", || quiesce_and_unquiesce_meet_a_submitter::<NoHeavy>(Hctx::issue, 1));
 }
 
 #[test]
-fn loom_what_a_runner_submits_in_its_own_dispatch_is_left_before_the_look_that_counts() {
+fn loom_a_runner_leaves_its_own_submissions_before_its_last_look() {
     model(|| quiesce_and_unquiesce_meet_a_submitter::<Asymmetric>(Hctx::issue_two, 2));
     must_fail("stranded", || quiesce_and_unquiesce_meet_a_submitter::<NoLight>(Hctx::issue_two, 2));
     must_fail("stranded", || quiesce_and_unquiesce_meet_a_submitter::<NoHeavy>(Hctx::issue_two, 2));
 }
 
 #[test]
-fn loom_what_a_runner_submits_in_its_own_dispatch_and_what_others_do_is_dispatched_once() {
+fn loom_submissions_of_the_runner_and_of_others_are_dispatched_once() {
     model(|| {
         let hctx = Hctx::<Asymmetric>::new();
         let other = {

@@ -157,7 +157,7 @@ fn a_waiter_for_room_meets_the_thaw<F: AsymmetricPolicy>() {
 }
 
 #[test]
-fn loom_who_waits_for_room_is_told_of_it() {
+fn loom_a_waiter_for_room_is_woken() {
     model(a_waiter_for_room_meets_the_exit::<Asymmetric>);
     model(a_waiter_for_room_meets_the_thaw::<Asymmetric>);
     // Two who wait, and one exit by which both go on: the first has room, and leaves.
@@ -182,8 +182,8 @@ fn loom_without_the_fence_of_the_exit_a_waiter_for_room_sleeps_on() {
 }
 
 #[test]
-fn loom_without_the_fence_of_who_waits_for_room_it_sleeps_on() {
-    must_fail("loom_without_the_fence_of_who_waits_for_room_it_sleeps_on", || {
+fn loom_without_its_fence_a_waiter_for_room_sleeps_on() {
+    must_fail("loom_without_its_fence_a_waiter_for_room_sleeps_on", || {
         model(a_waiter_for_room_meets_the_exit::<NoHeavy>);
     });
 }

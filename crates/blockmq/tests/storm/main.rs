@@ -67,7 +67,7 @@ const FAIR: Storm = Storm {
 };
 
 #[test]
-fn nothing_is_lost_doubled_or_stalled_whatever_is_done_to_the_queue() {
+fn no_request_is_lost_doubled_or_stalled_in_a_storm_of_changes() {
     let storm = Storm { requests: [150_000, 6_000_000], time_out: true, ..FAIR };
     storm.blows_over();
 }
@@ -91,7 +91,7 @@ fn nothing_is_lost_doubled_or_stalled_where_the_driver_may_block() {
 }
 
 #[test]
-fn nothing_is_forgotten_where_nobody_comes_by_who_would_run_it() {
+fn no_request_is_forgotten_without_a_later_submitter() {
     let storm = Storm { requests: [30_000, 1_000_000], lanes: 1, ..FAIR };
     storm.blows_over();
 }

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_holds_no_records_is_refused() {
+    fn a_file_without_records_is_refused() {
         assert!(records("").is_err() && records("{}").is_err() && records("[{\"a\":1}]").is_err());
         assert_eq!(records("[]"), Err("its list is empty".to_owned()));
         let one = "[{\"bench\":\"workqueue\",\"case\":\"idle\",\"variant\":\"x\",\"metric\":\"m\",\

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_has_a_row_for_each_device_and_says_who_waits_for_whom() {
+    fn the_text_has_a_row_for_each_device_and_its_blocker() {
         let device = |name: &str, state: &str| Device {
             name: name.to_string(),
             state: state.to_string(),

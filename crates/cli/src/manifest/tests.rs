@@ -113,7 +113,7 @@ read_only = true
 }
 
 #[test]
-fn what_a_queue_cannot_be_is_answered_with_what_it_can() {
+fn a_bad_value_of_a_queue_key_is_answered_with_the_valid_ones() {
     let said = |line: &str| problem(&(memory("a") + line));
     assert_eq!(
         said("scheduler = \"bfq\"\n"),
@@ -230,7 +230,7 @@ fn a_key_of_another_driver_is_refused_with_the_own_ones() {
 }
 
 #[test]
-fn what_a_driver_needs_is_asked_for() {
+fn a_missing_key_of_a_driver_is_asked_for() {
     let device = |rest: &str| format!("[[device]]\nname = \"a\"\n{rest}");
     for (text, says) in [
         ("driver = \"memory\"\n", "driver 'memory' needs 'size'"),
@@ -308,7 +308,7 @@ fn a_part_is_exported_read_only_or_not_at_all() {
 }
 
 #[test]
-fn what_depends_on_a_bad_device_is_left_out_with_the_reason_and_the_rest_is_kept() {
+fn devices_over_a_bad_device_are_left_out_with_the_reason() {
     let text = memory("good")
         + &memory("bad").replace("1M", "1000")
         + "[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"good\", \"bad\"]\n"
@@ -407,7 +407,7 @@ fn devices_over_one_other_say_which_and_how() {
 }
 
 #[test]
-fn what_is_wrong_with_a_device_over_one_other_is_told() {
+fn errors_of_a_device_over_one_part_are_reported() {
     let of = |driver: &str, keys: &str| problem(&over_a(driver, keys));
     assert!(of("partition", "").contains("driver 'partition' needs 'partition'"));
     assert!(of("delay", "").contains("driver 'delay' needs 'read_delay'"));
@@ -487,7 +487,7 @@ fn a_mirror_that_would_only_retry_or_never_resync_is_refused() {
 }
 
 #[test]
-fn what_a_mirror_with_a_record_is_built_over_may_be_missing() {
+fn the_parts_of_a_mirror_with_a_record_may_be_missing() {
     let text = |keys: &str| {
         let over = |name: &str, driver: &str, over: &str, keys: &str| {
             format!(

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tree_is_refused() {
+    fn a_folder_that_is_not_a_sysfs_tree_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         assert!(format!("{:?}", read(folder.path()).unwrap_err()).contains("no sysfs links"));
         assert!(

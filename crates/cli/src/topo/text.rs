@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted() {
+    fn pods_that_do_not_fit_are_counted() {
         let words: Vec<String> = (0..400).map(|n| n.to_string()).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let text = wrapped(&words, 40);

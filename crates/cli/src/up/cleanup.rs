@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_already_is_no_failure_and_cleaning_twice_does_nothing_more() {
+    fn a_missing_file_is_no_failure_and_a_second_cleanup_does_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("inner");
         std::fs::create_dir(&inner).unwrap();

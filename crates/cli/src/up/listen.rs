@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn missing_folders_and_addresses_are_reported() {
         let reason = unix(Path::new("/nowhere/at/all"), &Cleanup::default()).unwrap_err();
         assert!(reason.contains("/nowhere/at/all: its folder does not exist"), "{reason}");
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

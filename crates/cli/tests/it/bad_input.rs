@@ -154,7 +154,7 @@ fn wrong_usage_has_an_exit_code_of_its_own() {
 }
 
 #[test]
-fn keep_going_serves_the_rest_and_says_what_it_did_not() {
+fn keep_going_serves_the_rest_and_names_the_devices_left_out() {
     let folder = Folder::new();
     let text = new_file("good")
         + &new_file("late").replace("late.img", "missing/late.img")

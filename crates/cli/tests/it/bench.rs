@@ -285,7 +285,7 @@ fn random_requests_to_null_and_to_a_file_go_through_the_layer_and_through_fio() 
 }
 
 #[test]
-fn what_is_not_there_is_said_with_what_there_is() {
+fn unknown_names_are_answered_with_the_known_ones() {
     let folder = Folder::new();
     let usage = |args: &[&str], said: &[&str]| {
         folder.corewise([&["bench"], args].concat()).code(2).complains(said);

@@ -268,7 +268,7 @@ fn the_socket_is_for_its_owner_and_goes_with_the_server() {
 }
 
 #[test]
-fn the_socket_of_a_killed_server_is_cleaned_up_by_whoever_finds_it() {
+fn the_next_user_removes_the_socket_of_a_killed_server() {
     let folder = Folder::new();
     let server = Server::start(&folder, &["--socket", "s"]);
     let control = server.control();
@@ -360,7 +360,7 @@ fn a_runtime_folder_comes_before_that_of_temporary_files() {
 }
 
 #[test]
-fn questions_that_make_no_sense_are_answered_with_what_would() {
+fn bad_questions_are_answered_with_the_valid_ones() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
     let long = [&[b'x'; 5000][..], b"\n", ASK].concat();
@@ -434,7 +434,7 @@ fn clients_that_mean_no_good_hold_up_neither_the_server_nor_others() {
 }
 
 #[test]
-fn what_a_strange_server_answers_is_not_trusted() {
+fn answers_of_a_strange_server_are_not_trusted() {
     let folder = Folder::new();
     let listener = UnixListener::bind(folder.join("strange")).unwrap();
     let answers: [(&[u8], &str); 5] = [

@@ -74,7 +74,7 @@ fn a_write_with_fua_survives_kill_9_without_a_flush() {
 }
 
 #[test]
-fn what_qemu_io_flushed_survives_kill_9_in_the_midst_of_its_next_writes() {
+fn writes_that_qemu_io_flushed_survive_kill_9_during_the_next_writes() {
     let folder = Folder::new();
     folder.write("up.toml", manifest("auto"));
     let server = Server::start(&folder, &["up.toml"]);

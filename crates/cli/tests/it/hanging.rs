@@ -87,7 +87,7 @@ fn a_device_that_is_skipped_keeps_nobody_from_being_shut_down() {
 }
 
 #[test]
-fn what_devices_took_is_kept_between_runs_and_a_damaged_file_is_said_and_replaced() {
+fn the_history_of_devices_is_kept_between_runs_and_a_damaged_file_is_replaced() {
     let folder = Folder::new();
     let run = || folder.corewise(["up", "--for", "1ms", "--state", "known"]).ok();
     assert_eq!(run().stderr, "");

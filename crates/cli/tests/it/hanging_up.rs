@@ -144,7 +144,7 @@ fn a_second_signal_while_one_hangs_says_what_is_up_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_the_libraries_tell_stands_above_the_progress_bar() {
+fn log_lines_of_the_libraries_stand_above_the_progress_bar() {
     let folder = Folder::new();
     folder.write("up.toml", MANIFEST);
     let lease = Lease::on(&folder, "dead.img", 1 << 20);

@@ -42,7 +42,7 @@ fn a_process_that_may_use_one_cpu_measures_that_one() {
 }
 
 #[test]
-fn what_cant_be_done_is_said_before_anything_is_measured() {
+fn wrong_usage_is_reported_before_the_measurement() {
     let folder = Folder::new();
     let refused = |code: i32, args: &[&str], says: &[&str]| {
         folder.corewise([&["bench", "machine"], args].concat()).code(code).complains(says);

@@ -333,7 +333,7 @@ fn fio_verifies_over_four_connections_at_once() {
 }
 
 #[test]
-fn what_one_connection_flushed_another_one_reads() {
+fn a_write_flushed_on_one_connection_is_read_on_another() {
     use crate::common::client::{Client, FUA};
     // Multi-conn promises: a flush or FUA on one connection counts for all.
     let fixture = Fixture::new();

@@ -142,7 +142,7 @@ fn every_kind_of_file_is_written_and_the_json_is_read_again() {
 }
 
 #[test]
-fn what_up_did_is_read_like_a_log() {
+fn timelines_of_up_are_read_like_a_log() {
     let folder = Folder::new();
     folder.corewise(["up", "--for", "10ms", "--no-control", "--timeline", "up.json"]).ok();
     let json = document(&folder, &["up.json", "--workers", "1"]);

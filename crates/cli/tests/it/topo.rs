@@ -185,7 +185,7 @@ fn a_picture_goes_to_stdout_too_and_what_is_wrong_with_its_place_is_said() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said() {
+fn unreadable_sources_are_reported() {
     let folder = Folder::new();
     let ran = folder.corewise(["topo", "--from", "sysfs:/nowhere"]).code(1);
     ran.complains(&["error: cannot read the topology", "/nowhere"]);
@@ -207,7 +207,7 @@ fn an_xml_export_says_what_its_description_does() {
 }
 
 #[test]
-fn what_is_wrong_with_an_export_is_said_with_its_place() {
+fn errors_in_an_xml_export_name_their_place() {
     let folder = Folder::new();
     let read = |text: &str| {
         std::fs::write(folder.join("m.xml"), text).unwrap();

@@ -83,7 +83,7 @@ fn clients_lose_nothing_whatever_the_queues_are_like() {
 }
 
 #[test]
-fn what_takes_longer_than_its_timeout_is_counted_and_goes_on_where_nobody_can_stop_it() {
+fn a_late_request_is_counted_and_goes_on_where_it_cannot_be_stopped() {
     let folder = Folder::new();
     folder.write(
         "up.toml",

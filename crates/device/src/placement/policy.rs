@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_11_who_is_on_the_node_already_runs_it_in_place_and_elsewhere_it_is_queued() {
+    fn rule_11_a_probe_on_its_node_runs_in_place_and_elsewhere_it_is_queued() {
         let here = Asker { on_node: true, ..OUTSIDE };
         assert_eq!(place(Path::Sync, Some(1), true, here), Place::Inline);
         assert_eq!(place(Path::Async, Some(1), true, here), Place::Near);

@@ -46,7 +46,7 @@ fn rule_10_cores_come_before_siblings_that_are_numbered_far_apart_on_two_nodes()
 }
 
 #[test]
-fn what_helps_the_caller_goes_to_each_shard_in_turn() {
+fn probes_that_help_the_caller_go_to_each_shard_in_turn() {
     let (pools, placer) = placer(&Machine::synthetic("numa:2 l3:1 core:2 pu:1").unwrap());
     let (tell, told) = mpsc::channel();
     for _ in 0..8 {

@@ -138,7 +138,7 @@ fn stepped_the_first_declared_culprit_is_named_whoever_fails_first() {
 }
 
 #[test]
-fn stepped_who_is_linked_to_another_during_its_bring_up_waits_for_it_and_is_not_skipped() {
+fn stepped_a_device_linked_during_its_bring_up_waits_for_its_supplier() {
     for linked in [true, false] {
         let decls = vec![decl("a", &[]), decl("b", &[]), decl("c", &["a"])];
         let mut s = Stepped::bring_up(decls, &[], true);
@@ -177,7 +177,7 @@ fn stepped_devices_of_an_earlier_bring_up_count_as_bound_or_as_culprits() {
 }
 
 #[test]
-fn stepped_what_is_deferred_is_tried_again_when_all_else_was_and_after_each_bind() {
+fn stepped_a_deferred_probe_is_tried_again_after_all_others_and_after_each_bind() {
     let decls = vec![decl("late", &[]), decl("other", &[]), decl("behind", &["late"])];
     let mut s = Stepped::bring_up(decls, &[], true);
     s.begin("late");
@@ -202,7 +202,7 @@ fn stepped_what_is_deferred_is_tried_again_when_all_else_was_and_after_each_bind
 }
 
 #[test]
-fn stepped_who_is_probed_while_deferral_begins_is_tried_again_for_what_was_bound_before() {
+fn stepped_a_probe_under_way_when_deferral_begins_is_tried_again_for_earlier_binds() {
     let mut s = Stepped::bring_up(vec![decl("a", &[]), decl("b", &[])], &[], true);
     s.begin("a");
     s.probe("b");

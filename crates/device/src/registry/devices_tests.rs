@@ -137,7 +137,7 @@ fn a_driver_that_comes_during_a_probe_is_asked_once_and_nobody_else_again() {
 }
 
 #[test]
-fn who_is_offered_a_device_alone_brings_nobody_else_into_the_round() {
+fn a_device_offered_alone_starts_no_round_for_others() {
     let mut s = Stepped::new();
     s.add(decl("x", &[]), vec![candidate("a", true), candidate("b", true)]);
     s.begin("x");
@@ -385,7 +385,7 @@ fn a_key_of_a_device_that_has_gone_names_nobody() {
 }
 
 #[test]
-fn what_is_left_of_an_earlier_time_ends_no_later_probe() {
+fn leftovers_of_an_earlier_bring_up_end_no_later_probe() {
     for begun in [false, true] {
         let mut s = Stepped::new();
         let lost = |s: &mut Stepped, due| {

@@ -70,7 +70,7 @@ fn a_removed_device_is_not_bound_again_meanwhile() {
 }
 
 #[test]
-fn what_another_walk_has_marked_goes_before_what_it_uses_also_where_its_number_was_visited() {
+fn a_device_that_another_walk_marked_goes_before_its_suppliers() {
     let mut s = up(&[("r", &[]), ("s", &["r"]), ("c", &["r"])]);
     let mut one = s.leave("r", false);
     let (c, name) = called(&mut s, &mut one);

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn stepped_who_stands_in_line_is_lost_with_the_last_prober_and_not_before() {
+    fn stepped_devices_in_line_are_lost_only_with_the_last_prober() {
         let mut s = with_two_probers(&["a", "b", "c", "d"]);
         assert!(s.devices.prober_is_lost(None).is_empty(), "the other one takes them");
         let lost = s.devices.prober_is_lost(None);

@@ -67,7 +67,7 @@ fn stepped_a_callback_that_is_late_is_named_once_and_waited_for() {
 }
 
 #[test]
-fn stepped_what_is_skipped_releases_what_it_held_up_and_its_own_end_counts_for_nothing() {
+fn stepped_a_skipped_device_releases_those_behind_it_and_its_end_counts_for_nothing() {
     let mut s = disk_hangs(HangPolicy::Skip);
     s.look_at_deadlines();
     assert_eq!(s.news, ["disk is late"], "nobody listens for ends, so nobody is told of this one");
@@ -182,7 +182,7 @@ fn stepped_a_shutdown_that_is_late_as_a_whole_names_all_that_runs() {
 }
 
 #[test]
-fn stepped_what_runs_when_the_whole_is_late_is_named_and_keeps_its_place() {
+fn stepped_callbacks_that_run_at_the_whole_deadline_are_named_and_keep_their_place() {
     let devices: [(&str, Kind, &[&str]); 3] =
         [("s1", Sync, &[]), ("s2", Sync, &[]), ("s3", Sync, &[])];
     let policy = HangPolicy::WaitOn;

@@ -209,7 +209,7 @@ fn stepped_counting_that_begins_after_the_end_or_an_abort_begins_nothing() {
 }
 
 #[test]
-fn stepped_what_the_counting_finds_free_knows_what_it_waited_for() {
+fn stepped_a_device_that_the_counting_finds_free_knows_its_last_blocker() {
     let mut s = stepped(&[
         ("root", Async, &[]),
         ("mid", NoCallback, &["root"]),

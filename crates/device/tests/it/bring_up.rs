@@ -395,7 +395,7 @@ fn panic_twice() -> ! {
 }
 
 #[test]
-fn what_panics_again_when_its_panic_is_dropped_is_settled_all_the_same() {
+fn a_probe_with_a_panicking_payload_is_settled_all_the_same() {
     for probe_type in [ProbeType::PreferAsynchronous, ProbeType::ForceSynchronous] {
         let rig = Rig::new("core:2 pu:1").with(|d| {
             let d = d.shutdown(|_| panic_twice()).probe_type(probe_type);

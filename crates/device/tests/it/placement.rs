@@ -64,7 +64,7 @@ fn rule_8_without_a_node_async_is_still_queued_and_sync_queues_nothing() {
 }
 
 #[test]
-fn rule_9_what_a_placed_synchronous_probe_says_is_not_lost() {
+fn rule_9_the_result_of_a_placed_synchronous_probe_is_not_lost() {
     let rig = Rig::new(TWO_NODES).with(|d| {
         d.probe_type(ProbeType::ForceSynchronous).probe(|cx| match cx.name() {
             "bad" => Err(ProbeError::failed("no answer from the disk")),

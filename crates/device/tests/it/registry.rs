@@ -212,7 +212,7 @@ fn children_of_a_probe_that_fails_are_removed_also_where_it_fails_later_and_else
 }
 
 #[test]
-fn what_would_wait_for_itself_is_refused_inside_a_probe() {
+fn calls_that_would_wait_for_themselves_are_refused_inside_a_probe() {
     let rig = Rig::new(TWO_NODES);
     let manager = rig.manager.clone();
     let seen = Arc::new(Mutex::new(Vec::new()));

@@ -66,7 +66,7 @@ fn a_circle_of_links_comes_up_again_after_one_of_it_was_unbound() {
 }
 
 #[test]
-fn who_went_on_without_an_optional_supplier_comes_up_again_when_it_is_bound_again() {
+fn a_device_without_its_optional_supplier_comes_up_again_when_that_is_bound() {
     let rig = sync_rig();
     rig.manager.set_deferral_timeout(Duration::ZERO);
     rig.manager.add(DeviceDecl::new("c", "test").optional_supplier("s")).unwrap();
@@ -210,7 +210,7 @@ impl Drop for Asks {
 }
 
 #[test]
-fn what_a_former_outline_knew_last_is_dropped_without_the_lock() {
+fn the_last_reference_of_a_former_outline_is_dropped_outside_of_the_lock() {
     let rig = sync_rig();
     let dropped = Arc::new(AtomicBool::new(false));
     let asks = Asks(rig.manager.clone(), dropped.clone());
@@ -221,7 +221,7 @@ fn what_a_former_outline_knew_last_is_dropped_without_the_lock() {
 }
 
 #[test]
-fn what_a_former_cost_record_knew_last_is_dropped_without_the_lock() {
+fn the_last_reference_of_a_former_cost_record_is_dropped_outside_of_the_lock() {
     let rig = sync_rig();
     let dropped = Arc::new(AtomicBool::new(false));
     let asks = Asks(rig.manager.clone(), dropped.clone());

@@ -370,7 +370,7 @@ fn an_abort_returns_at_once_and_says_what_is_left_undone() {
 }
 
 #[test]
-fn what_is_left_can_be_asked_for_while_the_caller_is_held_by_a_callback() {
+fn the_remaining_devices_can_be_queried_while_a_callback_runs() {
     for asynchronous in [true, false] {
         let rig = Rig::new(MACHINE);
         let (release, told) = held(&rig);
@@ -628,7 +628,7 @@ fn parents_that_wait_hold_no_worker_however_many_there_are() {
 }
 
 #[test]
-fn what_took_long_before_starts_first() {
+fn devices_that_took_long_before_start_first() {
     let rig = Rig::new(MACHINE).with(|d| d);
     let mut decls = vec![decl("bus", &[])];
     decls.extend(["a", "b", "c", "d"].map(|name| is_async(decl(name, &["bus"]))));

@@ -108,7 +108,7 @@ fn linuxs_order_is_there_for_who_asks_for_it() {
 }
 
 #[test]
-fn who_adds_one_device_is_told_what_became_of_it() {
+fn adding_a_device_returns_its_outcome() {
     let pools = WorkerPools::new(&Machine::synthetic("core:2 pu:1").unwrap());
     let manager = DeviceManager::new(&pools).unwrap();
     manager.register(services(1, 1)).unwrap();

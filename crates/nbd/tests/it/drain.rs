@@ -75,7 +75,7 @@ fn requests_in_flight_finish_and_new_ones_are_told_that_the_server_goes() {
 }
 
 #[test]
-fn what_a_client_was_answered_is_flushed_before_it_sees_the_end() {
+fn acknowledged_writes_are_flushed_before_the_client_is_disconnected() {
     let device = TestDevice::new(MIB);
     let server = Arc::new(server(device.clone()));
     let mut writer = client(&server);

@@ -14,7 +14,7 @@ use corewise_nbd::{Export, Options, Server};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn what_is_written_is_read_back_and_flushed() {
+fn written_bytes_are_read_back_and_flushed() {
     let device = TestDevice::new(MIB);
     let server = server(device.clone());
     let mut client = client(&server);

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_near_nothing_and_a_caller_whose_place_is_unknown_goes_by_number() {
+    fn an_unknown_cpu_is_near_no_other_and_a_caller_at_an_unknown_place_goes_by_number() {
         let unknown = Place::default();
         assert_eq!(rank(Some((1, unknown)), 2, unknown), (Nearness::Elsewhere, 1));
         assert_eq!(rank(Some((1, unknown)), 1, unknown), ITSELF);

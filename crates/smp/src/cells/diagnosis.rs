@@ -217,7 +217,7 @@ mod tests {
     static ODD: Kind = kind(|| "odd");
 
     #[test]
-    fn who_looks_at_a_cell_that_is_used_again_and_again_never_mixes_two_calls() {
+    fn a_reader_of_a_reused_cell_never_mixes_two_calls() {
         let cell = Arc::new(Diagnosis::new());
         let user = {
             let cell = Arc::clone(&cell);

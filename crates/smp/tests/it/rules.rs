@@ -144,7 +144,7 @@ fn rule_13_a_wait_inside_the_callers_own_atomic_section_still_ends() {
 }
 
 #[test]
-fn rule_15_what_has_to_block_on_a_cpu_goes_to_its_workqueue() {
+fn rule_15_blocking_work_for_a_cpu_goes_to_its_workqueue() {
     let machine = machine();
     let smp = Smp::new(&machine).unwrap();
     let pools = WorkerPools::new(&machine);

@@ -121,7 +121,7 @@ fn run_many_shares_what_the_caller_has_and_drops_the_function_here() {
 }
 
 #[test]
-fn who_is_told_that_the_thread_blocks_may_panic_and_the_borrow_still_holds_until_the_end() {
+fn a_panicking_block_observer_does_not_end_a_borrow_early() {
     /// Panics where the caller begins to wait; only then may the handler end.
     struct Pool(mpsc::Sender<()>);
     impl BlockingObserver for Pool {
@@ -154,7 +154,7 @@ fn who_is_told_that_the_thread_blocks_may_panic_and_the_borrow_still_holds_until
 }
 
 #[test]
-fn what_is_run_is_reported_by_its_own_name() {
+fn a_called_function_is_reported_by_its_own_name() {
     let smp = synthetic(1);
     let violation = smp.run(0, || {
         context::might_block("on purpose");
@@ -162,6 +162,6 @@ fn what_is_run_is_reported_by_its_own_name() {
     });
     if cfg!(debug_assertions) {
         let what = violation.expect("it ran").expect("it was reported");
-        assert!(what.contains("what_is_run_is_reported_by_its_own_name"), "{what}");
+        assert!(what.contains("a_called_function_is_reported_by_its_own_name"), "{what}");
     }
 }

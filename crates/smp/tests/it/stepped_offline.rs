@@ -173,7 +173,7 @@ fn rule_11_a_call_whose_target_is_dropped_fails_and_later_ones_are_refused() {
 }
 
 #[test]
-fn what_a_target_took_but_did_not_run_fails_too_when_it_is_dropped() {
+fn calls_that_a_dropped_target_took_but_did_not_run_fail() {
     let (_machine, smp, mut cpus) = four_cpus();
     for _ in 0..2 {
         smp.call_nowait(0, || ()).unwrap();
@@ -187,7 +187,7 @@ fn what_a_target_took_but_did_not_run_fails_too_when_it_is_dropped() {
 }
 
 #[test]
-fn who_follows_an_old_mask_and_is_late_follows_the_new_one_too() {
+fn a_late_follower_of_an_old_mask_follows_the_new_one_too() {
     let (machine, smp, mut cpus) = four_cpus();
     // CPU 1 is still leaving, so that a thread that brings it in waits.
     let _leaving = smp.cpu_offline(1);

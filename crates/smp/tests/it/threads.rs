@@ -61,7 +61,7 @@ fn on_the_live_machine_each_target_may_run_on_its_cpu_alone() {
 }
 
 #[test]
-fn rule_1_what_was_written_before_is_seen_by_the_handler_and_what_it_wrote_after_the_wait() {
+fn rule_1_the_handler_sees_earlier_writes_and_the_waiter_sees_the_handlers() {
     let (_machine, smp) = synthetic(2);
     let cell = Arc::new(Plain(UnsafeCell::new(0)));
     for round in 1..500 {

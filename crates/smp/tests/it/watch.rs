@@ -103,7 +103,7 @@ fn rule_14_of_a_call_to_many_those_that_have_answered_are_not_named() {
 }
 
 #[test]
-fn rule_14_it_is_reported_again_at_intervals_that_double() {
+fn rule_14_a_late_call_is_reported_again_at_doubling_intervals() {
     let (smp, mut owners, reports) = stepped(1);
     let call = smp.call(0, || ()).expect("online");
     let waiter = thread::spawn(move || call.wait());

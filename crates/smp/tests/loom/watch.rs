@@ -44,7 +44,7 @@ fn watch<F: FencePolicy>(waiters: usize) {
 }
 
 #[test]
-fn loom_who_begins_to_wait_is_seen_or_calls_the_thread() {
+fn loom_a_new_waiter_is_seen_or_calls_the_thread() {
     watch::<FullFence>(1);
 }
 

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_pushed_is_taken_until_it_is_closed_and_comes_back_then() {
+    fn pushes_are_taken_until_the_close_and_returned_after_it() {
         let inbox = ClosableInbox::new();
         assert!(inbox.push(Box::new(item(1))).unwrap());
         assert!(!inbox.push(Box::new(item(2))).unwrap());

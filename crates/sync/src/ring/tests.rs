@@ -97,7 +97,7 @@ fn many_are_appended_in_one_go_until_a_cell_is_not_empty() {
 }
 
 #[test]
-fn what_a_taker_leaves_is_swept_and_fills_the_ring_until_then() {
+fn items_that_a_taker_leaves_fill_the_ring_until_they_are_swept() {
     let (ring, items) = (Plain::new(4), Items::new(5));
     (0..4).for_each(|number| assert!(append(&ring, items.at(number))));
     let mut batch = ring.reserve(|_| 3).expect("nobody else is here");

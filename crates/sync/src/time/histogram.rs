@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_read_while_its_one_writer_writes() {
+    fn a_histogram_is_read_while_its_writer_writes() {
         let histogram = std::sync::Arc::new(Histogram::new());
         let writer = {
             let histogram = std::sync::Arc::clone(&histogram);

@@ -98,7 +98,7 @@ fn a_section_ends_while_somebody_waits<A: AsymmetricPolicy>() {
 }
 
 #[test]
-fn loom_epoch_who_sleeps_is_woken_by_the_end_of_the_section() {
+fn loom_epoch_the_end_of_the_section_wakes_a_sleeper() {
     a_section_ends_while_somebody_waits::<Asymmetric>();
 }
 

@@ -91,8 +91,8 @@ fn loom_fence_the_first_way_may_be_decided_beside_a_heavy_side() {
 }
 
 #[test]
-fn loom_fence_who_asks_for_the_way_before_announcing_may_be_missed() {
-    let test = "loom_fence_who_asks_for_the_way_before_announcing_may_be_missed";
+fn loom_fence_asking_for_the_way_before_announcing_may_be_missed() {
+    let test = "loom_fence_asking_for_the_way_before_announcing_may_be_missed";
     let said = must_fail(test, || the_first_way_is_decided(false));
     assert!(said.is_empty() || said.contains("neither saw the other"), "{said}");
 }

@@ -69,11 +69,11 @@ fn used_in_turn(protected: bool) {
 /// A thread that retires something may find in the other's slot what that protects next: it has to learn from it that
 /// the first use is over.
 #[test]
-fn loom_hazard_what_is_protected_next_says_that_the_use_before_is_over() {
+fn loom_hazard_the_next_protection_ends_the_use_before() {
     loom::model(|| used_in_turn(true));
 }
 
 #[test]
-fn loom_hazard_what_nobody_protects_is_gone_under_its_user() {
-    must_fail("loom_hazard_what_nobody_protects_is_gone_under_its_user", || used_in_turn(false));
+fn loom_hazard_an_unprotected_object_is_freed_under_its_user() {
+    must_fail("loom_hazard_an_unprotected_object_is_freed_under_its_user", || used_in_turn(false));
 }

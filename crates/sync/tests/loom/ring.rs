@@ -270,7 +270,7 @@ fn loom_ring_an_item_that_is_looked_at_is_not_taken_by_name() {
 }
 
 #[test]
-fn loom_ring_what_is_left_is_found() {
+fn loom_ring_items_left_behind_are_found() {
     every_order(BOUND, || {
         let model = Model::<NoFence>::new(2, 3);
         assert!(model.append(0) && model.append(1));

@@ -20,7 +20,7 @@ fn loom_spin_one_at_a_time_has_the_value() {
 }
 
 #[test]
-fn loom_spin_who_doesnt_wait_gets_it_or_not() {
+fn loom_spin_a_try_lock_succeeds_or_fails_at_once() {
     loom::model(|| {
         let lock = Arc::new(Spin::new(0));
         let other = {

@@ -148,13 +148,13 @@ mod tests {
     }
 
     #[test]
-    fn what_one_worker_ran_inside_something_else_counts_once() {
+    fn nested_spans_of_one_worker_count_once() {
         let c = timeline(&[("w0", 0, 9), ("w0", 2, 5), ("w1", 4, 6)]).concurrency();
         assert_eq!(c.most, 2);
     }
 
     #[test]
-    fn what_says_that_it_is_nested_counts_with_the_one_that_ran_it() {
+    fn a_declared_nested_span_counts_with_its_outer_span() {
         let mut t = timeline(&[("", 0, 9)]);
         let mut inner = Span::new("inner", SpanKind::Probe, ms(1), ms(3));
         inner.nested_in = t.find("x");

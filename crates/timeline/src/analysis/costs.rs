@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_has_slack() {
+    fn a_span_that_nothing_waits_for_has_slack() {
         let mut t = Timeline::new("t");
         let a = push(&mut t, "a", "", 0, 10);
         let b = push(&mut t, "b", "", 10, 15);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_place_in_time_costs_what_it_took_and_may_have_had_others_inside() {
+    fn an_unplaced_run_costs_its_duration_and_may_contain_others() {
         let mut t = Timeline::new("t");
         for (name, took) in [("a", 5), ("b", 9), ("a", 6)] {
             t.push_unplaced(Unplaced::new(name, SpanKind::Probe, ms(took).into()));

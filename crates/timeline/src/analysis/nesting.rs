@@ -272,13 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_length_lies_inside_only_where_it_is_surrounded() {
+    fn a_span_without_length_is_nested_only_where_it_is_surrounded() {
         let spans = [("w", 5, 5), ("w", 5, 9), ("w", 7, 7), ("w", 9, 9)];
         assert_eq!(nesting(&spans), [(None, 0), (None, 4), (Some(1), 0), (None, 0)]);
     }
 
     #[test]
-    fn what_a_span_says_counts_unless_it_cannot_be() {
+    fn declared_nesting_counts_unless_it_is_impossible() {
         let ms = Duration::from_millis;
         let mut t = Timeline::new("t");
         // Each by worker, start, end and what it says.
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_no_surer_than_what_is_taken_off() {
+    fn own_time_is_no_surer_than_the_time_taken_off() {
         let ms = Duration::from_millis;
         let mut t = Timeline::new("t");
         let outer = t.push(Span::new("o", SpanKind::Initcall, ms(0), ms(10)).on("w", None));

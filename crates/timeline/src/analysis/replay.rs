@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_on_the_same_worker_moves_up_and_what_others_do_stays() {
+    fn later_spans_of_the_same_worker_move_up_and_those_of_others_stay() {
         let t = timeline(&[("a", 0, 10), ("a", 12, 20), ("b", 11, 30)], &[]);
         let half = |id: SpanId| if id.index() == 0 { 0.5 } else { 1.0 };
         assert_eq!(replay(&t, half), [(0, 5), (7, 15), (11, 30)]);

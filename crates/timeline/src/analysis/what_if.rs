@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_predicted_of_bounds_is_a_bound() {
+    fn a_prediction_from_bounds_is_a_bound() {
         let mut t = Timeline::new("shutdown");
         for (name, start, end) in [("a", 10, 40), ("b", 40, 60)] {
             let mut span = Span::new(name, SpanKind::Shutdown, ms(start), ms(end));

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_version_drew_at_a_made_up_place_has_none() {
+    fn spans_that_an_older_version_placed_by_guess_are_unplaced() {
         let text = r#"{"name": "x", "edges": [{"before": 0, "after": 1, "kind": "parent"}],
             "spans": [
             {"name": "a", "kind": "probe", "worker": null, "cpu": null, "node": null,
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_back_whole() {
+    fn a_written_timeline_is_read_back_whole() {
         let t = everything();
         let text = super::super::render(&t);
         assert_eq!(read(&text).expect("it was written so"), std::slice::from_ref(&t));
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_timeline_is_refused_with_the_reason() {
+    fn a_document_that_is_not_a_timeline_is_refused_with_the_reason() {
         let good = super::super::render(&everything());
         let bad_edge = good.replace("\"after\": 2", "\"after\": 9");
         let bad_word = good.replace("\"skipped\",", "\"lost\",");

@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_named() {
+    fn binary_files_are_named() {
         for (head, unread) in [
             (&b"\x28\xb5\x2f\xfd\x04\x00"[..], Unread::Zstd),
             (b"\xfd7zXZ\0\0\x04", Unread::Xz),

@@ -230,7 +230,7 @@ fn a_shutdown_has_driver_and_device_with_blanks_and_colons() {
 }
 
 #[test]
-fn what_looks_like_a_form_and_is_none_is_suspicious() {
+fn a_line_similar_to_a_form_is_suspicious() {
     for text in [
         "probe of 0000:01:00.0 returned 0 af",
         "probe of 0000:01:00.0 returned 0 after 99999999999999999999 usecs",

@@ -18,7 +18,7 @@ fn has(log: &KernelLog, prefix: Prefix) -> bool {
 }
 
 #[test]
-fn what_mail_and_browsers_did_to_the_characters_is_undone() {
+fn damage_by_mail_and_browsers_is_undone() {
     let text = plain();
     let bare: String =
         text.lines().map(|l| l.replacen('[', "", 1).replacen(']', "", 1) + "\n").collect();
@@ -255,7 +255,7 @@ fn a_journal_names_its_boots() {
 }
 
 #[test]
-fn what_is_not_read_is_named() {
+fn unsupported_forms_are_named() {
     let log = bytes(b"\x28\xb5\x2f\xfd\x04\x00abcdefgh");
     assert_eq!((log.unread, log.lines), (Some(Unread::Zstd), 0));
     assert_eq!(bytes(b"LPKSHHRH\0\0\0\0").unread, Some(Unread::JournalFile));
@@ -265,7 +265,7 @@ fn what_is_not_read_is_named() {
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn the_kept_lines_are_bounded() {
     let mut reader = Reader::new();
     // Long lines fill the room soonest.
     let name = "x".repeat(16_000);

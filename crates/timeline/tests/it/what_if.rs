@@ -85,7 +85,7 @@ fn with_nothing_different_a_prediction_is_the_run() {
 }
 
 #[test]
-fn what_gets_faster_never_makes_the_run_longer() {
+fn a_faster_span_never_makes_the_run_longer() {
     let mut random = Random(0xBADC_0DE5_0000_0001);
     for round in 0..400 {
         let t = timeline(&mut random, round % 2 == 0);
@@ -98,7 +98,7 @@ fn what_gets_faster_never_makes_the_run_longer() {
 }
 
 #[test]
-fn what_is_on_the_critical_path_has_nothing_to_spare_and_nothing_ends_after_it() {
+fn spans_on_the_critical_path_have_no_slack_and_no_span_ends_after_it() {
     let mut random = Random(0x5EED_0000_0000_0007);
     for round in 0..400 {
         let t = timeline(&mut random, round % 2 == 0);

@@ -99,7 +99,7 @@ fn a_listener_may_drop_its_own_subscription() {
 }
 
 #[test]
-fn who_subscribes_later_is_not_told_of_what_was_before() {
+fn a_later_subscriber_is_not_told_of_earlier_changes() {
     let (machine, log) = (machine(), Log::default());
     let later = Arc::new(OnceLock::new());
     let (own, slot, inner) = (machine.clone(), Arc::clone(&later), Arc::clone(&log));

@@ -7,7 +7,7 @@ use corewise_topology::{
 };
 
 #[test]
-fn what_is_online_and_allowed_agrees_with_the_standard_library() {
+fn online_and_allowed_cpus_agree_with_the_standard_library() {
     let machine = Machine::live().unwrap();
     assert!(!machine.is_synthetic());
     assert_eq!(machine.topology().source().to_string(), "live");

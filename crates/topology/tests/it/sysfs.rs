@@ -312,7 +312,7 @@ fn cpus_about_which_nothing_is_reported_are_cores_of_one_package() {
 }
 
 #[test]
-fn what_is_no_sysfs_tree_is_refused_by_name() {
+fn a_folder_that_is_not_a_sysfs_tree_is_refused_by_name() {
     let tree = Tree::empty();
     let error = Topology::from_sysfs(tree.path()).unwrap_err();
     assert!(matches!(&error, TopologyError::NotSysfs { path } if path == tree.path()));

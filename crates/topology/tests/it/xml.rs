@@ -145,7 +145,7 @@ fn a_byte_order_mark_and_a_document_type_are_no_harm() {
 }
 
 #[test]
-fn what_is_no_export_is_refused_where_that_shows() {
+fn a_file_that_is_not_an_export_is_refused_with_its_place() {
     let in_machine = |objects: &str| export("", objects);
     for (text, line, column, word) in [
         (String::new(), 1, 1, "no <topology>"),
@@ -226,7 +226,7 @@ fn an_export_without_a_cpu_is_refused_by_name() {
 }
 
 #[test]
-fn what_is_not_well_formed_is_refused_with_its_line() {
+fn malformed_xml_is_refused_with_its_line() {
     let whole = export("", TWO_PUS);
     for (text, line, word) in [
         (whole.replace("</topology>", ""), 7, "cut off"),

@@ -35,12 +35,12 @@ fn choice_against_change(in_one_section: bool) {
 }
 
 #[test]
-fn loom_what_is_published_in_the_section_that_chose_is_drained() {
+fn loom_a_publication_in_the_choosing_section_is_drained() {
     choice_against_change(true);
 }
 
 #[test]
-fn loom_what_is_published_after_the_section_that_chose_may_be_left_behind() {
+fn loom_a_publication_after_the_choosing_section_may_be_left_behind() {
     must_panic("left behind", || choice_against_change(false));
 }
 

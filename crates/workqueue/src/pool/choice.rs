@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_awake_is_woken_before_who_has_this_cpu_and_that_one_before_the_latest() {
+    fn an_awake_worker_is_chosen_before_the_owner_of_this_cpu_and_that_before_the_latest() {
         let awake = Candidate { awake: true, ..ELSEWHERE };
         for away in [false, true] {
             assert_eq!(chosen(&[], Some(0), away), None);
@@ -96,13 +96,13 @@ mod tests {
     }
 
     #[test]
-    fn who_is_woken_moves_in_where_the_owner_of_this_cpu_sleeps_in_an_item() {
+    fn a_woken_worker_moves_in_where_the_owner_of_this_cpu_sleeps_in_an_item() {
         assert_eq!(chosen(&[ROAMS, ROAMS, ELSEWHERE], Some(0), true), Some((1, Some(0))));
         assert_eq!(chosen(&[ELSEWHERE], Some(0), true), Some((0, Some(0))), "there is no other");
     }
 
     #[test]
-    fn who_has_the_cpu_of_a_caller_that_goes_on_is_woken_last_for_another_one_and_moves_there() {
+    fn the_owner_of_a_running_callers_cpu_is_woken_last_for_another_cpu_and_moves_there() {
         let chosen = |idle: &[Candidate]| chosen(idle, Some(0), false);
         assert_eq!(chosen(&[AT_HOME, IN_THE_WAY]), Some((0, None)));
         assert_eq!(chosen(&[ELSEWHERE, IN_THE_WAY]), Some((0, None)));

@@ -460,7 +460,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "it doesn't know the system call")]
-    fn who_moves_in_has_the_cpu_alone_and_the_owner_gets_what_is_free() {
+    fn a_worker_that_moves_in_has_the_cpu_alone_and_the_owner_gets_a_free_one() {
         let (pins, threads) = on("4-5", 3);
         let mut inner = pins.pins.lock();
         assert_eq!(inner.hand_over(&threads[2], 4).len(), 1);
@@ -479,7 +479,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "it doesn't know the system call")]
-    fn who_roams_gets_no_cpu_until_it_settles_or_moves_in() {
+    fn a_roaming_worker_gets_no_cpu_until_it_settles_or_moves_in() {
         let here = current_cpu().expect("a test's thread is on a CPU");
         let (pins, threads) = on(&format!("{here},1000"), 2);
         let mine = &threads[0];

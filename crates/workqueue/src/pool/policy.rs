@@ -796,7 +796,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_to_sleep_never_spins_and_who_is_to_be_busy_always_does() {
+    fn the_idle_modes_sleep_and_busy_never_spin_and_always_spin() {
         let time = Duration::from_millis(3);
         let sure = Habit(Proof { short: 9, ..Proof::NEW });
         assert_eq!(sure.budget(Idle::Sleep), Duration::ZERO);

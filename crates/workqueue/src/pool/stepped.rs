@@ -94,7 +94,7 @@ fn stepped_a_searcher_is_called_where_the_pool_closes_or_another_pod_is_saturate
 }
 
 #[test]
-fn stepped_what_is_left_alone_on_another_cpu_is_taken_although_there_is_enough_on_the_own() {
+fn stepped_items_left_alone_on_another_cpu_are_taken_although_the_own_list_is_full() {
     let (group, log) = (group(1, 2), Log::default());
     let [worker, _busy] = [group.enlist(0), group.enlist(0)];
     for n in 0..600 {

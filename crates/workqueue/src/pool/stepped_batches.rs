@@ -53,14 +53,14 @@ fn the_other_runs_the_rest(
 }
 
 #[test]
-fn stepped_what_a_worker_has_reserved_is_run_by_another_once_it_blocks() {
+fn stepped_reserved_items_are_run_by_another_once_their_worker_blocks() {
     let (group, log, [takes, other]) = in_a_batch(4);
     group.begin_blocking(&takes);
     the_other_runs_the_rest(&group, &log, &other, 8);
 }
 
 #[test]
-fn stepped_what_a_worker_has_reserved_is_run_by_another_once_it_is_excused() {
+fn stepped_reserved_items_are_run_by_another_once_their_worker_is_excused() {
     let (group, log, [takes, other]) = in_a_batch(4);
     shows_an_item(&takes);
     let instance = takes.shown.read().expect("it runs").instance;
@@ -70,7 +70,7 @@ fn stepped_what_a_worker_has_reserved_is_run_by_another_once_it_is_excused() {
 }
 
 #[test]
-fn stepped_what_a_worker_has_reserved_is_run_by_another_once_it_dies() {
+fn stepped_reserved_items_are_run_by_another_once_their_worker_dies() {
     let (group, log, [takes, other]) = in_a_batch(4);
     // Else the pool would make a thread in its place.
     let spare = group.enlist(0);
@@ -80,7 +80,7 @@ fn stepped_what_a_worker_has_reserved_is_run_by_another_once_it_dies() {
 }
 
 #[test]
-fn stepped_what_a_worker_has_reserved_is_run_by_another_once_it_is_one_too_many() {
+fn stepped_reserved_items_are_run_by_another_once_their_worker_is_one_too_many() {
     let (group, log, [takes, other]) = in_a_batch(4);
     // One that blocked comes back: three hold a core, where there are two.
     let back = group.enlist(0);
@@ -113,8 +113,7 @@ fn passed_by(lists: &[u32], of: u32) -> usize {
 }
 
 #[test]
-fn stepped_what_a_worker_has_reserved_is_passed_by_four_turns_a_list_at_most_where_it_loses_its_cpu()
- {
+fn stepped_reserved_items_of_a_worker_without_cpu_are_passed_by_four_turns_a_list_at_most() {
     let cpu = current_cpu().expect("tests run on some CPU");
     pin_current_thread(&CpuSet::from_iter([cpu])).unwrap();
     let own = group(1, 2).pools[0].list_of(cpu);
@@ -132,7 +131,7 @@ fn stepped_what_a_worker_has_reserved_is_passed_by_four_turns_a_list_at_most_whe
 }
 
 #[test]
-fn stepped_what_a_worker_of_a_saturated_pod_has_reserved_is_run_by_a_helper_that_goes_idle_then() {
+fn stepped_reserved_items_of_a_saturated_pod_are_run_by_a_helper_that_goes_idle() {
     let (group, log) = (group(2, 2), Log::default());
     let [takes, _busy] = [group.enlist(0), group.enlist(0)];
     let [helper, idle] = [group.enlist(1), group.enlist(1)];
@@ -157,7 +156,7 @@ fn left_to_a_taker() -> (Arc<Group<FullFence>>, Log, [Arc<Worker>; 2]) {
 }
 
 #[test]
-fn stepped_what_waits_is_left_to_those_that_take_until_one_is_long_at_an_item() {
+fn stepped_waiting_items_are_left_to_the_takers_until_one_runs_a_long_item() {
     let (group, log, [takes, idle]) = left_to_a_taker();
     assert!(group.is_stuck(0), "the timekeeper looks after it");
     shows_an_item(&takes);
@@ -168,8 +167,7 @@ fn stepped_what_waits_is_left_to_those_that_take_until_one_is_long_at_an_item() 
 }
 
 #[test]
-fn stepped_what_is_left_to_a_taker_that_found_nothing_is_seen_to_where_it_blocks_in_the_next_item()
-{
+fn stepped_items_left_to_an_empty_handed_taker_are_run_if_it_blocks_in_the_next_item() {
     let (group, log, [takes, idle]) = left_to_a_taker();
     // It has looked before that came, and is no taker from now on.
     assert_eq!(group.go_idle(&takes), Step::Again);
@@ -181,7 +179,7 @@ fn stepped_what_is_left_to_a_taker_that_found_nothing_is_seen_to_where_it_blocks
 }
 
 #[test]
-fn stepped_who_takes_and_blocks_leaves_what_waits_to_another() {
+fn stepped_a_taker_that_blocks_leaves_waiting_items_to_another() {
     let (group, log, [takes, idle]) = left_to_a_taker();
     group.begin_blocking(&takes);
     assert!(idle.take_wake());
@@ -190,7 +188,7 @@ fn stepped_who_takes_and_blocks_leaves_what_waits_to_another() {
 }
 
 #[test]
-fn stepped_what_waits_is_left_to_those_that_take_until_one_is_excused() {
+fn stepped_waiting_items_are_left_to_the_takers_until_one_is_excused() {
     for why in [Excuse::Asleep, Excuse::Intensive] {
         let (group, log, [takes, idle]) = left_to_a_taker();
         shows_an_item(&takes);
@@ -203,7 +201,7 @@ fn stepped_what_waits_is_left_to_those_that_take_until_one_is_excused() {
 }
 
 #[test]
-fn stepped_what_waits_is_left_to_those_that_take_until_one_is_between_two_items_for_long() {
+fn stepped_waiting_items_are_left_to_the_takers_until_one_is_long_between_two_items() {
     let (group, _log, [_takes, idle]) = left_to_a_taker();
     // It shows none.
     assert!(group.look(0).is_some() && !idle.take_wake(), "it may be about to begin one");

@@ -11,7 +11,7 @@ use crate::timekeeper::{Settings, Timekeeper};
 use crate::{Work, WorkerPools, Workqueue};
 
 #[test]
-fn what_was_held_back_can_be_cancelled_also_in_closed_pools_whose_workers_are_busy() {
+fn held_items_can_be_cancelled_also_in_closed_pools_with_busy_workers() {
     // Without a thread that looks at the pools now and then.
     let machine = Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("a valid description");
     let pools =

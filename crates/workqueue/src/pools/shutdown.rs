@@ -254,7 +254,7 @@ mod tests {
     use crate::timekeeper::stall::Doing;
 
     #[test]
-    fn what_was_just_seen_to_run_is_shown_without_a_time() {
+    fn an_item_that_was_just_seen_to_run_is_shown_without_a_time() {
         let (site, queue) = (std::panic::Location::caller(), String::from("q"));
         let item = ItemReport { queue, function: "f", site, thread: None, doing: Doing::Running };
         let at_least = |for_at_least| StillRunning { item: item.clone(), for_at_least }.to_string();

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn who_closes_one_that_waits_has_to_look_and_else_its_poller_has() {
+    fn closing_a_waiting_future_obliges_the_closer_to_look_and_else_its_poller() {
         let waits = FutureState::new();
         assert!(waits.close() && !waits.close());
         assert!(waits.begin(), "a poll that is queued already takes place");

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_is_shown_until_it_ends() {
+    fn a_running_item_is_shown_until_it_ends() {
         let shown = Publication::new();
         assert!(shown.read().is_none());
         shown.starts(label(7));

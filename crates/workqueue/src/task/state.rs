@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_freed_once_by_whoever_comes_last() {
+    fn an_item_is_freed_once_by_its_last_holder() {
         let state = WorkState::new();
         assert!(pend(&state) && state.start(state.snapshot()));
         assert!(!finish(&state, true).last, "there is a handle");
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_may_take_it_unless_it_has_started() {
+    fn a_pending_item_may_be_taken_until_it_starts() {
         let state = WorkState::new();
         assert!(pend(&state) && state.peek(state.snapshot()) && state.peek(state.snapshot()));
         assert!(state.claim_looked_at());
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_to_wait_moves_the_word() {
+    fn a_new_waiter_moves_the_word() {
         let state = WorkState::new();
         assert!(pend(&state) && state.start(state.snapshot()));
         state.announce_flusher();

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_replaced_while_the_cores_are_in_use_but_who_has_slept_for_long() {
+    fn while_the_cores_are_in_use_only_long_sleepers_are_replaced() {
         let busy = ms(0);
         assert!(replaces(ms(5), busy, 3, (1, 2)) && !replaces(ms(5), busy, 3, (2, 2)));
         for (asleep, computing) in [(50, 2), (1_000, 0), (usize::MAX, 9)] {
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_ends_who_sleeps_may_wait_for_what_cannot_start() {
+    fn where_no_item_ends_a_sleeper_may_wait_for_one_that_cannot_start() {
         let replaces = |slept, nothing| replaces(ms(slept), ms(nothing), 100, (0, 2));
         assert!(replaces(100, 100) && replaces(500, 100));
         assert!(!replaces(99, 500) && !replaces(500, 99));

@@ -227,7 +227,7 @@ fn stepped_no_more_are_replaced_than_sleep_for_long_enough_to_be_worth_a_thread(
 }
 
 #[test]
-fn stepped_while_those_that_slept_compute_again_none_is_replaced_but_who_sleeps_for_a_second() {
+fn stepped_while_former_sleepers_compute_only_a_sleeper_of_a_second_is_replaced() {
     assert_eq!(sleepers(30 * MS, 2), 2);
     assert_eq!(sleepers(1_200 * MS, 2), 4);
     assert!(sleepers(30 * MS, 1) > 4, "a core is idle");

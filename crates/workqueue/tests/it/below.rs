@@ -32,7 +32,7 @@ fn occupy(queue: &Workqueue) -> Arc<Completion> {
 }
 
 #[test]
-fn what_the_items_of_a_drained_queue_wait_for_goes_on_below() {
+fn work_that_items_of_a_drained_queue_wait_for_goes_on_below() {
     let (pools, done) = (pools(), Arc::new(Completion::new()));
     let upper = build(&pools, |q| q);
     let below = upper.below();
@@ -138,7 +138,7 @@ fn the_lowest_queue_is_refused_what_would_hold_it_up() {
 }
 
 #[test]
-fn whoever_asks_is_told_of_the_end_once_and_no_queueing_that_begins_then_is_accepted() {
+fn each_observer_is_told_of_the_end_once_and_later_queueing_is_refused() {
     for by_destroy in [true, false] {
         let (pools, told) = (pools(), Arc::new(AtomicUsize::new(0)));
         let queue = build(&pools, |q| q);

@@ -51,7 +51,7 @@ impl Drop for Slow {
 }
 
 #[test]
-fn what_is_let_through_after_shutdown_has_returned_is_cancelled() {
+fn items_let_through_after_the_shutdown_are_cancelled() {
     let pools = WorkerPools::new(&machine(1));
     let plain = Workqueue::builder("plain").build(&pools).expect("a queue");
     let limited = Workqueue::builder("limited").max_active(1).build(&pools).expect("a queue");

@@ -111,7 +111,7 @@ fn a_new_link_has_counted_nothing_whatever_was_counted_in_its_place() {
 }
 
 #[test]
-fn what_is_queued_and_not_over_is_in_flight() {
+fn queued_and_running_items_are_in_flight() {
     let pools = one_at_a_time();
     let queue = Workqueue::builder("slow").build(&pools).unwrap();
     let (release, released) = channel::<()>();
@@ -131,7 +131,7 @@ fn what_is_queued_and_not_over_is_in_flight() {
 }
 
 #[test]
-fn what_a_worker_has_run_is_over_while_the_next_item_runs() {
+fn a_finished_item_is_over_while_its_worker_runs_the_next() {
     let pools = one_at_a_time();
     let queue = Workqueue::builder("quick and slow").build(&pools).unwrap();
     let (start, starting) = channel::<()>();
@@ -159,7 +159,7 @@ fn what_a_worker_has_run_is_over_while_the_next_item_runs() {
 }
 
 #[test]
-fn what_a_worker_runs_is_shown_with_its_function_and_the_line_that_queued_it() {
+fn a_running_item_is_shown_with_its_function_and_the_line_that_queued_it() {
     let pools = WorkerPools::new(&Machine::synthetic("core:2 pu:1").unwrap());
     let queue = Workqueue::builder("slow").build(&pools).unwrap();
     let other = Workqueue::builder("other").build(&pools).unwrap();

@@ -195,7 +195,7 @@ fn a_drain_gives_back_what_comes_from_outside_and_takes_what_its_own_items_hand_
 }
 
 #[test]
-fn what_waits_when_the_pools_are_shut_down_is_dropped_and_a_panic_in_there_is_shielded() {
+fn closures_that_wait_at_the_shutdown_are_dropped_and_their_panics_are_caught() {
     struct Bomb(OnDrop);
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -296,7 +296,7 @@ fn a_dump_and_the_watchdog_name_it_by_its_line() {
 }
 
 #[test]
-fn it_is_subject_to_the_checks_that_others_are_and_can_wait() {
+fn an_executed_closure_has_the_checks_of_other_items_and_can_wait() {
     let pools = pools(1);
     let queue = builder().build(&pools).unwrap();
     let (tell, told) = mpsc::channel();

@@ -149,7 +149,7 @@ fn deep(pools: &WorkerPools, left: usize) {
 }
 
 #[test]
-fn a_flush_of_what_an_order_holds_back_for_who_flushes_is_found() {
+fn a_flush_of_items_that_an_order_holds_back_for_the_flusher_is_found() {
     let pools = pools(1, 8).build();
     let ordered = builder("ordered").kind(QueueKind::Ordered).build(&pools).expect("a queue");
     let other = queue(&pools, "other");

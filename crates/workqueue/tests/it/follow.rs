@@ -86,7 +86,7 @@ fn cpu_down_a_bound_pool_loses_its_cpu_and_goes_on_and_cpu_up_it_is_bound_again(
 }
 
 #[test]
-fn cpu_down_what_was_queued_for_it_still_runs() {
+fn cpu_down_work_queued_for_it_still_runs() {
     let (machine, pools) = machine();
     let queue = queue(&pools, |b| b.scope(AffinityScope::Cpu).strict(true));
     // The CPU's only worker is busy when the rest is queued, and when the CPU goes.

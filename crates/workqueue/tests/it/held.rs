@@ -85,7 +85,7 @@ fn an_item_flushes_what_it_has_queued_on_its_own_limited_queue() {
 }
 
 #[test]
-fn what_waits_may_be_further_up_the_stack() {
+fn the_waiting_item_may_be_further_up_the_stack() {
     let pools = pools(1);
     let other = builder().build(&pools).expect("a queue");
     // On the same pool as the other.

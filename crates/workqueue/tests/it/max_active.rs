@@ -269,7 +269,7 @@ fn a_flush_waits_for_what_is_held_back_too() {
 }
 
 #[test]
-fn what_is_held_back_runs_at_a_shutdown_also_on_pods_whose_workers_have_left() {
+fn held_items_run_at_a_shutdown_also_on_pods_without_workers() {
     let machine = Machine::synthetic(FOUR_SHARDS).unwrap();
     let pools = WorkerPools::new(&machine);
     let queue = Workqueue::builder("held").strict(true).max_active(1).build(&pools).unwrap();

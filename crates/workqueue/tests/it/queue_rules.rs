@@ -476,7 +476,7 @@ fn dropping_a_queue_leaves_its_work_to_run_also_what_is_held_back() {
 }
 
 #[test]
-fn what_items_queue_from_inside_is_counted_and_flushed_as_all_else() {
+fn items_queued_from_inside_are_counted_and_flushed_as_all_others() {
     let pools = WorkerPools::new(&Machine::synthetic("core:1 pu:1").unwrap());
     let queue = Arc::new(Workqueue::builder("chains").build(&pools).unwrap());
     let ran = Arc::new(AtomicUsize::new(0));

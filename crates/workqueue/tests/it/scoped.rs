@@ -166,7 +166,7 @@ fn a_value_that_panics_when_it_is_dropped_is_no_business_of_the_scope_s() {
 }
 
 #[test]
-fn what_a_closed_queue_does_not_take_runs_on_the_calling_thread() {
+fn closures_that_a_closed_queue_refuses_run_on_the_calling_thread() {
     let (pools, queue) = queue(1);
     pools.shutdown();
     let here = std::thread::current().id();

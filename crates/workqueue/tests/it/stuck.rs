@@ -365,7 +365,7 @@ fn an_item_on_another_worker_may_wait_for_what_its_own_waiter_s_limit_holds_back
 }
 
 #[test]
-fn who_waits_for_what_may_still_happen_is_left_alone() {
+fn a_wait_that_can_still_end_is_left_alone() {
     let pools = pools(1, 1).build();
     let queue = queue(&pools);
     let gate = Arc::new(Completion::new());

@@ -95,7 +95,7 @@ fn an_unrelated_item_is_never_run_on_the_waiter_s_stack() {
 }
 
 #[test]
-fn an_item_that_queues_itself_is_run_once_by_who_flushes_it() {
+fn an_item_that_queues_itself_is_run_once_by_its_flusher() {
     let (_pools, queue) = queue();
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&runs);
@@ -150,7 +150,7 @@ fn a_chain_longer_than_a_stack_should_be_goes_on_on_other_workers() {
 }
 
 #[test]
-fn who_must_not_block_or_says_that_it_does_runs_nothing() {
+fn a_thread_that_must_not_block_or_says_that_it_blocks_runs_no_item() {
     let (_pools, queue) = queue();
     let (atomic, blocking) = inside(&queue, |queue| {
         let other = |here| move || thread::current().id() != here;
@@ -168,7 +168,7 @@ fn who_must_not_block_or_says_that_it_does_runs_nothing() {
 }
 
 #[test]
-fn what_the_limiter_holds_back_is_not_run_past_it() {
+fn items_that_the_limiter_holds_back_are_not_run_past_it() {
     let pools = pools(2);
     let limited = builder().max_active(1).build(&pools).expect("a queue");
     let queue = builder().build(&pools).expect("a queue on the same pools");

@@ -54,7 +54,7 @@ fn loom_carry_a_flush_waits_for_all_that_a_worker_carries() {
 }
 
 #[test]
-fn loom_carry_what_is_carried_keeps_a_link_that_is_retired() {
+fn loom_carry_a_carried_count_keeps_a_retired_link() {
     check(2, |queue| {
         let ran = Arc::new(AtomicUsize::new(0));
         let worker = work(&queue, [queue.queue(), queue.queue()], &ran);
@@ -201,15 +201,15 @@ fn loom_carry_a_place_that_is_taken_over_keeps_the_link() {
 }
 
 #[test]
-fn loom_carry_who_takes_over_what_is_not_carried_uses_a_link_that_is_gone() {
-    must_fail("loom_carry_who_takes_over_what_is_not_carried_uses_a_link_that_is_gone", || {
+fn loom_carry_taking_over_an_uncarried_count_uses_a_freed_link() {
+    must_fail("loom_carry_taking_over_an_uncarried_count_uses_a_freed_link", || {
         queue_inside_against_a_change(true);
     });
 }
 
 /// An item queues another from inside, which another worker runs, and says so; then a flush waits for it.
 #[test]
-fn loom_carry_a_flush_waits_for_what_was_queued_by_taking_over() {
+fn loom_carry_a_flush_waits_for_items_queued_by_taking_over() {
     check(1, |queue| {
         let (carrier, runs) = two_over(&queue, false);
         let ran = Arc::new(AtomicUsize::new(0));
@@ -270,13 +270,13 @@ fn queue_inside_against_a_drain(pretends: bool) {
 }
 
 #[test]
-fn loom_carry_a_drain_sees_what_was_queued_by_taking_over() {
+fn loom_carry_a_drain_sees_items_queued_by_taking_over() {
     queue_inside_against_a_drain(false);
 }
 
 #[test]
-fn loom_carry_a_drain_misses_what_takes_over_what_is_not_carried() {
-    must_fail("loom_carry_a_drain_misses_what_takes_over_what_is_not_carried", || {
+fn loom_carry_a_drain_misses_items_that_take_over_an_uncarried_count() {
+    must_fail("loom_carry_a_drain_misses_items_that_take_over_an_uncarried_count", || {
         queue_inside_against_a_drain(true);
     });
 }

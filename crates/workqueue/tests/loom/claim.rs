@@ -153,7 +153,7 @@ fn loom_claim_that_puts_the_instance_back_loses_nothing() {
 }
 
 #[test]
-fn loom_claim_against_flush_whoever_waits_is_told() {
+fn loom_claim_against_flush_every_waiter_is_told() {
     bounded(3).check(|| {
         let queue = QueueModel::new(1, 1);
         let _busy = queue.enlist(0);

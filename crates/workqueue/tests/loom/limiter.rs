@@ -26,7 +26,7 @@ fn put_against_queue<F: FencePolicy>() {
 }
 
 #[test]
-fn loom_limiter_a_place_given_up_goes_to_who_is_being_queued() {
+fn loom_limiter_a_freed_place_goes_to_the_item_being_queued() {
     put_against_queue::<FullFence>();
 }
 
@@ -40,7 +40,7 @@ fn loom_limiter_without_the_fences_an_instance_waits_for_ever() {
 
 /// One waits already; the place is given up while one more of the same link is queued.
 #[test]
-fn loom_limiter_nobody_passes_who_waits_in_the_same_link() {
+fn loom_limiter_no_item_passes_one_that_waits_in_the_same_link() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {

@@ -47,15 +47,15 @@ fn loom_links_a_queuer_may_find_a_seat_that_is_used_again() {
 }
 
 #[test]
-fn loom_links_who_trusts_the_entry_uses_a_link_that_is_gone() {
-    must_fail("loom_links_who_trusts_the_entry_uses_a_link_that_is_gone", || {
+fn loom_links_trusting_the_entry_uses_a_freed_link() {
+    must_fail("loom_links_trusting_the_entry_uses_a_freed_link", || {
         queue_against_changes::<TrustsTheEntry>(1);
     });
 }
 
 #[test]
-fn loom_links_who_reads_again_in_no_order_uses_a_link_that_is_gone() {
-    must_fail("loom_links_who_reads_again_in_no_order_uses_a_link_that_is_gone", || {
+fn loom_links_rereading_without_order_uses_a_freed_link() {
+    must_fail("loom_links_rereading_without_order_uses_a_freed_link", || {
         queue_against_changes::<ReadsAgainInNoOrder>(1);
     });
 }
@@ -132,15 +132,15 @@ fn loom_links_the_pools_stay_until_the_push_is_over() {
 }
 
 #[test]
-fn loom_links_who_pushes_unprotected_touches_pools_that_are_gone() {
-    must_fail("loom_links_who_pushes_unprotected_touches_pools_that_are_gone", || {
+fn loom_links_an_unprotected_push_touches_freed_pools() {
+    must_fail("loom_links_an_unprotected_push_touches_freed_pools", || {
         push_against_changes(false);
     });
 }
 
 /// With a worker that ends the instance as soon as it is pushed.
 #[test]
-fn loom_links_the_pools_stay_whoever_ends_the_instance() {
+fn loom_links_the_pools_outlive_the_instance_on_every_path() {
     check(|ended| {
         let queue = PwqModel::<Careful>::new(ended);
         let changer = Arc::new(queue);

@@ -87,8 +87,8 @@ fn loom_pool_without_the_fences_a_push_is_left_to_a_search_that_ends() {
 }
 
 #[test]
-fn loom_pool_who_sleeps_as_the_searcher_is_not_woken() {
-    let said = must_fail("loom_pool_who_sleeps_as_the_searcher_is_not_woken", || {
+fn loom_pool_a_sleeping_searcher_is_not_woken() {
+    let said = must_fail("loom_pool_a_sleeping_searcher_is_not_woken", || {
         bounded(2).check(|| {
             let pools = PoolModel::<FullFence>::new(1, 1);
             let count = Arc::new(AtomicUsize::new(0));
@@ -141,13 +141,13 @@ fn push_against_the_park_of_a_taker<F: FencePolicy>() {
 }
 
 #[test]
-fn loom_pool_what_is_left_to_a_taker_is_taken_before_that_parks() {
+fn loom_pool_items_left_to_a_taker_are_taken_before_it_parks() {
     push_against_the_park_of_a_taker::<FullFence>();
 }
 
 #[test]
-fn loom_pool_without_the_fences_what_is_left_to_a_taker_is_lost() {
-    let name = "loom_pool_without_the_fences_what_is_left_to_a_taker_is_lost";
+fn loom_pool_without_the_fences_items_left_to_a_taker_are_lost() {
+    let name = "loom_pool_without_the_fences_items_left_to_a_taker_are_lost";
     let said = must_fail(name, push_against_the_park_of_a_taker::<NoFence>);
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
@@ -182,13 +182,13 @@ fn a_batch_is_left_at_a_block(told: bool) {
 }
 
 #[test]
-fn loom_pool_what_who_blocks_has_reserved_is_run_by_another() {
+fn loom_pool_items_reserved_by_a_blocked_worker_are_run_by_another() {
     a_batch_is_left_at_a_block(true);
 }
 
 #[test]
-fn loom_pool_what_is_reserved_is_left_where_nobody_says_that_it_blocks() {
-    let name = "loom_pool_what_is_reserved_is_left_where_nobody_says_that_it_blocks";
+fn loom_pool_reserved_items_are_stranded_if_the_blocking_is_not_announced() {
+    let name = "loom_pool_reserved_items_are_stranded_if_the_blocking_is_not_announced";
     let said = must_fail(name, || a_batch_is_left_at_a_block(false));
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
@@ -340,7 +340,7 @@ fn loom_pool_a_worker_whose_time_runs_out_takes_no_wake_up_along() {
 /// Two items in an overflow, of which the first ends only when the second has run: of two workers one takes the first, while
 /// the other is about to park.
 #[test]
-fn loom_pool_what_an_overflow_has_is_run_while_the_first_waits() {
+fn loom_pool_items_in_an_overflow_run_while_the_first_waits() {
     bounded(2).check(|| {
         let model = PoolModel::<FullFence>::spilling(1, 2);
         let second_ran = Arc::new(Completion::new());

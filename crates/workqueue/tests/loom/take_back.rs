@@ -56,8 +56,8 @@ fn loom_take_back_that_is_not_allowed_leaves_the_item_to_the_workers() {
 }
 
 #[test]
-fn loom_take_back_where_the_next_queuer_does_not_wait_for_who_looks_fails() {
-    let name = "loom_take_back_where_the_next_queuer_does_not_wait_for_who_looks_fails";
+fn loom_take_back_fails_if_the_next_queuer_does_not_wait_for_the_looking_thread() {
+    let name = "loom_take_back_fails_if_the_next_queuer_does_not_wait_for_the_looking_thread";
     let said = must_fail(name, || look_against_start(QueueModel::queue_hastily));
     assert!(said.is_empty() || said.contains("Causality violation"), "{said}");
 }
@@ -164,8 +164,8 @@ fn loom_take_back_no_waiter_sleeps_where_the_last_worker_blocks() {
 }
 
 #[test]
-fn loom_take_back_where_who_wants_an_item_settles_nothing_fails() {
-    let name = "loom_take_back_where_who_wants_an_item_settles_nothing_fails";
+fn loom_take_back_fails_if_the_taker_settles_nothing() {
+    let name = "loom_take_back_fails_if_the_taker_settles_nothing";
     let said = must_fail(name, || the_last_worker_blocks(true));
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }

@@ -35,7 +35,7 @@ fn loom_work_instances_run_once_each_and_never_at_once() {
 }
 
 #[test]
-fn loom_work_what_came_before_a_refused_queueing_is_seen_by_the_run() {
+fn loom_work_the_run_sees_writes_from_before_a_refused_queueing() {
     loom::model(|| {
         let written = Arc::new(AtomicUsize::new(0));
         let seen = Arc::new(AtomicUsize::new(0));

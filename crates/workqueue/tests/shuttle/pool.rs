@@ -77,7 +77,7 @@ fn shuttle_pool_the_searcher_wakes_the_next_one_for_another_list() {
 }
 
 #[test]
-fn shuttle_pool_what_is_in_an_overflow_is_run_while_the_first_waits() {
+fn shuttle_pool_items_in_an_overflow_run_while_the_first_waits() {
     the_second_is_run_while_the_first_waits(|| PoolModel::spilling(1, 2), [0, 0], [0, 0], sleeps);
 }
 

@@ -118,7 +118,7 @@ mod tests {
 
     /// The one thing that makes it what a lock is on PREEMPT_RT.
     #[test]
-    fn who_has_it_gets_the_priority_of_who_waits_for_it() {
+    fn the_owner_inherits_the_priority_of_a_waiter() {
         if !priority::may_be_real_time() {
             return;
         }

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_read_and_the_end_of_the_file_ends_it() {
+    fn cached_bytes_are_read_up_to_the_end_of_the_file() {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[7; 1000], 0).unwrap();
         let Some(all) = read_some(&file, 4096, 0) else { return println!("can't be asked here") };

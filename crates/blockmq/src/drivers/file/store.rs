@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cache_has_is_read_without_a_worker_and_no_more_than_that() {
+    fn cached_bytes_and_no_others_are_read_without_a_worker() {
         let store = store(None);
         store.file.write_all_at(&[7; 2048], 0).unwrap();
         let mut rq =

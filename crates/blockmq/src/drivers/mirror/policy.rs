@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_stays_on_a_disk_that_seeks_until_that_has_much_more_to_do() {
+    fn sequential_reads_stay_on_a_seeking_disk_until_it_is_much_busier() {
         let legs = |busy| [view(0, 0, 0, true), view(1, busy, 4096, true)];
         assert_eq!(choose(legs(8).into_iter(), 4096), Some(1));
         assert_eq!(choose(legs(9).into_iter(), 4096), Some(0));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_in_order_gets_the_bits_of_what_comes() {
+    fn a_sequential_writer_gets_the_bits_ahead() {
         assert_eq!(with(5, false, 0, 100), 5..6);
         assert_eq!(with(5, true, 0, 100), 5..13);
         assert_eq!(with(95, true, 0, 100), 95..100);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_all_over_the_place_gets_coarser_and_coarser_bits() {
+    fn a_random_writer_gets_coarser_and_coarser_bits() {
         assert_eq!(with(5, false, ROUNDS - 1, 100), 5..6);
         assert_eq!(with(5, false, ROUNDS, 100), 4..6);
         assert_eq!(with(5, true, ROUNDS, 100), 4..13);

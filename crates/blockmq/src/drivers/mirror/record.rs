@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_head_says_who_is_in_sync() {
+    fn the_newest_head_says_which_legs_are_in_sync() {
         let one =
             put_together(&[Some(Some(head(0, 5, 0b01))), Some(Some(head(1, 4, 0b11)))]).unwrap();
         assert_eq!((one.in_sync, one.behind, one.blank), (0b01, 0b10, 0));
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_be_missing_is_what_the_policy_says() {
+    fn the_policy_decides_which_legs_may_be_missing() {
         let may = |found: &[Option<Option<Head>>], policy| {
             let assembled = put_together(found).unwrap();
             assembled.may_start(policy, |n| format!("leg{n}")).map_err(|error| error.to_string())

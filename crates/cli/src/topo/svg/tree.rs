@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_is_one_box() {
+    fn equal_neighbours_share_one_box() {
         let topology = Topology::synthetic("package:1 l3:1 core:2 pu:1").unwrap();
         assert_eq!(
             tree(&topology, AffinityScope::CacheShard),

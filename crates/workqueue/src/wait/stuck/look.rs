@@ -378,13 +378,13 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_what_runs_elsewhere_is_not_stuck_nor_is_who_waits_for_that_one() {
+    fn a_wait_for_a_running_item_is_not_stuck_nor_is_a_wait_for_that_waiter() {
         assert_eq!(given_up([wait(9, 1), wait(1, 2)], 2), None);
         assert_eq!(given_up([wait(9, 1), wait(1, 2), wait(4, 3), wait(3, 4)], 2), Some(3));
     }
 
     #[test]
-    fn who_needs_a_place_of_those_in_a_circle_is_not_given_up_before_one_of_these() {
+    fn a_waiter_outside_a_circle_is_not_given_up_before_one_inside() {
         let slot = Slot::<Queued>::new(1);
         slot.lend();
         let waits = BTreeMap::from([(1, wait(2, 9)), (2, wait(3, 2)), (3, wait(2, 3))]);

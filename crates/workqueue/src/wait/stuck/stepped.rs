@@ -126,7 +126,7 @@ fn stepped_a_wait_is_not_given_up_whose_item_a_higher_limit_has_let_through_mean
 }
 
 #[test]
-fn stepped_one_of_the_circle_is_given_up_and_who_waits_for_its_place_goes_on_when_that_has_ended() {
+fn stepped_one_of_the_circle_is_given_up_and_the_waiter_for_its_place_goes_on() {
     let waits: &'static LongWaits = Box::leak(Box::default());
     let (pools, limited) = limited();
     let gate = Arc::<Completion>::default();

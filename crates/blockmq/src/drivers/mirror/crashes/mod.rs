@@ -271,7 +271,7 @@ fn long() -> bool {
 }
 
 #[test]
-fn after_any_failure_and_a_kill_a_leg_in_sync_has_what_was_acknowledged() {
+fn after_any_failure_and_a_kill_a_leg_in_sync_has_every_acknowledged_write() {
     all_runs(|rig| made(rig, &[true; 2]), &[Failed, Killed], 4);
     if long() {
         for can_fua in [true, false] {
@@ -284,12 +284,12 @@ fn after_any_failure_and_a_kill_a_leg_in_sync_has_what_was_acknowledged() {
 }
 
 #[test]
-fn so_it_has_where_a_power_failure_takes_what_was_not_flushed() {
+fn after_a_power_failure_a_leg_in_sync_has_every_flushed_write() {
     all_runs(|rig| made(rig, &[false; 2]), &[Failed, Killed], 1);
 }
 
 #[test]
-fn so_it_has_where_two_of_three_legs_are_left() {
+fn with_two_of_three_legs_left_a_leg_in_sync_has_every_acknowledged_write() {
     all_runs(|rig| made(rig, &[true; 3]), &[Failed], 0);
 }
 
@@ -300,7 +300,7 @@ fn a_mirror_that_is_killed_as_it_is_made_and_loses_half_of_that_is_made_once_mor
 }
 
 #[test]
-fn what_was_read_from_a_cache_outlives_a_second_kill_and_a_power_failure() {
+fn data_read_from_a_cache_survives_a_second_kill_and_a_power_failure() {
     let soon = if long() { 8 } else { 3 };
     all_runs(|rig| made(rig, &[false; 2]), &[Killed, Killed], soon);
 }
