@@ -91,7 +91,7 @@ pub use corewise_sync::time::Latencies;
 pub use dump::{CpuDump, CpuState, Dump, OutstandingCall, RunningCall};
 pub use error::{CallError, CallFailed, RunError, SkipReason, StartError};
 pub use many::{ManyAnswers, ManyCall, Reach, Skipped, Values, ValuesIter};
-pub use percpu::{PerCpu, PerCpuCounter};
+pub use percpu::PerCpu;
 pub use priority::Priority;
 pub use smp::Smp;
 pub use spin::Spin;

@@ -4,7 +4,6 @@ use std::fmt;
 use std::iter::Sum;
 
 use corewise_sync::CachePadded;
-use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::sys::current_cpu;
 use corewise_topology::Machine;
 
@@ -16,17 +15,18 @@ use corewise_topology::Machine;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use corewise_smp::{PerCpu, PerCpuCounter, Smp};
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use corewise_smp::{PerCpu, Smp};
 /// use corewise_topology::Machine;
 ///
 /// let machine = Machine::synthetic("core:4 pu:1")?;
 /// let smp = Smp::new(&machine)?;
 ///
-/// let seen = Arc::new(PerCpuCounter::counter(&machine));
-/// seen.add(1); // wherever this thread is
-/// let counts = Arc::clone(&seen);
-/// smp.call_all(move |cpu| counts.on(cpu).map(|count| PerCpu::bump(count, 10))).wait();
-/// assert_eq!(seen.total(), 41);
+/// let calls = Arc::new(PerCpu::new(&machine, |_| AtomicU64::new(0)));
+/// let counts = Arc::clone(&calls);
+/// let count = move |cpu| counts.on(cpu).map(|count| count.fetch_add(1, Ordering::Relaxed));
+/// smp.call_all(count).wait();
+/// assert_eq!(calls.sum(|count| count.load(Ordering::Relaxed)), 4);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -36,6 +36,9 @@ use corewise_topology::Machine;
 /// (`T: Sync`): atomics, mostly. They save not the locked instruction but the wait for a cache line
 /// that another CPU has. Code that may touch a CPU's value alone is code that runs on its call target:
 /// [`Smp::call`](crate::Smp::call) runs one function at a time there.
+///
+/// What is only counted has a [`Counter`](corewise_sync::Counter): it has a count for each thread, needs no machine, and
+/// costs a third.
 ///
 /// This is the kernel's `DEFINE_PER_CPU`, without its promise that nobody is moved meanwhile.
 pub struct PerCpu<T> {
@@ -100,36 +103,6 @@ impl<T> PerCpu<T> {
     }
 }
 
-/// A counter that any thread adds to without waiting for another CPU.
-pub type PerCpuCounter = PerCpu<AtomicU64>;
-
-impl PerCpu<AtomicU64> {
-    /// All 0.
-    pub fn counter(machine: &Machine) -> Self {
-        PerCpu::new(machine, |_| AtomicU64::new(0))
-    }
-
-    /// Adds to the count of the CPU that the caller is on. Wraps around at 2^64. Any context.
-    #[inline]
-    pub fn add(&self, n: u64) {
-        Self::bump(self.local(), n);
-    }
-
-    /// Adds to one CPU's count.
-    #[inline]
-    pub fn bump(count: &AtomicU64, n: u64) {
-        // Relaxed: it orders nothing. Locked, since a thread that was moved meanwhile, or preempted by
-        // another of this CPU, would lose counts.
-        count.fetch_add(n, Ordering::Relaxed);
-    }
-
-    /// The sum: at least what was added before the caller knew of it, at most what has been added when it
-    /// returns (as long as nothing wraps around).
-    pub fn total(&self) -> u64 {
-        self.values.iter().fold(0, |sum, count| sum.wrapping_add(count.load(Ordering::Relaxed)))
-    }
-}
-
 impl<T: fmt::Debug> fmt::Debug for PerCpu<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter()).finish()
@@ -174,10 +147,10 @@ mod tests {
     fn a_cpu_that_leaves_keeps_its_value() {
         let machine = machine("core:2 pu:1");
         machine.set_online(1, false).expect("a described CPU can leave");
-        let counts = PerCpuCounter::counter(&machine);
-        PerCpuCounter::bump(counts.on(1).expect("offline, and there"), 7);
+        let names = PerCpu::new(&machine, Mutex::new);
+        *names.on(1).expect("offline, and there").lock().expect("nobody panicked") += 6;
         machine.set_online(1, true).expect("and come back");
-        assert_eq!(counts.total(), 7);
+        assert_eq!(names.sum(|name| *name.lock().expect("nobody panicked")), 7);
     }
 
     #[test]
@@ -203,16 +176,5 @@ mod tests {
                 });
             });
         }
-    }
-
-    #[test]
-    fn nothing_is_lost_where_many_threads_add() {
-        let counts = PerCpuCounter::counter(&machine("core:2 pu:1"));
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| (0..10_000).for_each(|_| counts.add(1)));
-            }
-        });
-        assert_eq!(counts.total(), 40_000);
     }
 }

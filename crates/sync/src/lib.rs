@@ -8,7 +8,7 @@
 //!   code runs under the [loom](https://docs.rs/loom) model checker when built with `--cfg loom`,
 //!   and in the random schedules of [shuttle](https://docs.rs/shuttle) with `--cfg shuttle`. The
 //!   clock is there too ([`time`]), and the system ([`sys`]). One folder of `facade/` is one backend.
-//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`Signal`], [`SpinLock`], [`Swap`], [`Throttle`],
+//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`Signal`], [`SpinLock`], [`Swap`], [`Throttle`], [`Counter`],
 //!   [`inbox`], [`list`], [`ring`], [`hazard`], [`heap`], [`epoch`].
 //! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
 //!   regions and the placement token of the running task.
@@ -41,14 +41,17 @@ pub mod model;
 
 mod clean;
 mod completion;
+mod counter;
 mod facade;
 mod lock;
+mod own;
 mod parker;
 mod signal;
 mod throttle;
 
 pub use clean::CleanAt;
 pub use completion::{Completion, Countdown};
+pub use counter::Counter;
 pub use crossbeam_utils::CachePadded;
 pub use facade::backend::Swap;
 /// Declares thread-locals: `static NAME: Type = constant;`, any number. They are the backend's: those of the

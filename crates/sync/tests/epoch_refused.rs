@@ -27,7 +27,7 @@ fn without_membarrier_a_value_is_still_whole_for_who_reads_it() {
             });
         }
         for number in 1..=if cfg!(miri) { 20 } else { 5_000 } {
-            let mut old = cell.replace(vec![number; 8]);
+            let mut old = cell.swap(vec![number; 8]);
             // Spoilt before it is freed.
             old.iter_mut().enumerate().for_each(|(i, spoilt)| *spoilt = i as u64);
         }

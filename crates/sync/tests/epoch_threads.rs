@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, LazyLock};
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 use corewise_sync::context;
@@ -51,8 +51,11 @@ fn readers_see_whole_values_that_never_go_back_and_each_is_dropped_once() {
             });
         }
         for number in 1..=WRITES {
-            let old = cell.replace(Watched::new(number, &drops));
-            assert_eq!(old.number, number - 1);
+            match number % 3 {
+                0 => assert_eq!(cell.swap(Watched::new(number, &drops)).number, number - 1),
+                1 => cell.replace(Watched::new(number, &drops)),
+                _ => cell.update(|old| Watched::new(old.number + 1, &drops)),
+            }
         }
         while reads.load(Ordering::Relaxed) < 1000 {
             thread::yield_now();
@@ -109,6 +112,16 @@ fn no_reader_finds_a_removed_object() {
     });
 }
 
+/// Says when its thread is about to sleep.
+struct Told(Arc<AtomicBool>);
+
+impl context::BlockingObserver for Told {
+    fn begin(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+    fn end(&self) {}
+}
+
 #[test]
 fn a_waiter_sleeps_until_the_section_ends() {
     let epochs = Epochs::new();
@@ -117,14 +130,6 @@ fn a_waiter_sleeps_until_the_section_ends() {
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
             inside.wait();
-            /// Says when its thread is about to sleep.
-            struct Told(Arc<AtomicBool>);
-            impl context::BlockingObserver for Told {
-                fn begin(&self) {
-                    self.0.store(true, Ordering::Relaxed);
-                }
-                fn end(&self) {}
-            }
             let _observed = context::observe(std::rc::Rc::new(Told(Arc::clone(&told))));
             epochs.synchronize();
             assert!(ended.load(Ordering::Relaxed), "the section was open");
@@ -183,26 +188,105 @@ fn threads_and_epochs_come_and_go() {
     }
 }
 
-#[test]
-#[should_panic(expected = "would wait for itself")]
-fn a_reader_cannot_replace_the_value_that_it_reads() {
-    let cell = ReadMostly::new(1);
-    let _read = cell.read();
-    cell.replace(2);
+/// Reads a cell on another thread, until it is told to stop.
+fn while_somebody_reads<T: Send + Sync>(cell: &ReadMostly<T>, f: impl FnOnce(&dyn Fn())) {
+    let (begun, stop) = (Barrier::new(2), Barrier::new(2));
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let _read = cell.read();
+            begun.wait();
+            stop.wait();
+        });
+        begun.wait();
+        f(&|| {
+            stop.wait();
+            while !reader.is_finished() {
+                thread::yield_now();
+            }
+        });
+    });
 }
 
 #[test]
-fn a_refused_replace_and_an_update_that_panics_change_nothing() {
+fn a_writer_does_not_wait_for_a_reader_and_the_next_one_drops_what_that_has_read() {
+    let drops = Arc::new(AtomicUsize::new(0));
+    let new = |number| Watched::new(number, &drops);
+    let cell = ReadMostly::new(new(0));
+    while_somebody_reads(&cell, |let_it_end| {
+        // Each but the first was perhaps read by the reader, which is inside: it may have found any of them.
+        (1..=5).for_each(|number| cell.replace(new(number)));
+        cell.update(|old| new(old.number + 1));
+        assert_eq!(drops.load(Ordering::Relaxed), 0);
+        let_it_end();
+        assert_eq!(drops.load(Ordering::Relaxed), 0, "a reader drops nothing");
+        cell.replace(new(7));
+        assert_eq!(drops.load(Ordering::Relaxed), 7);
+    });
+    assert_eq!(cell.read().number, 7);
+}
+
+#[test]
+fn a_cell_that_is_dropped_takes_its_old_values_along() {
+    let drops = Arc::new(AtomicUsize::new(0));
+    let (epochs, other) = (Epochs::new(), Epochs::new());
+    for outer in [&epochs, &other] {
+        let cell = ReadMostly::with_epochs(epochs.clone(), Watched::new(0, &drops));
+        // A reader of another cell of these epochs.
+        let section = outer.enter();
+        thread::scope(|scope| {
+            scope.spawn(|| (1..4).for_each(|number| cell.replace(Watched::new(number, &drops))));
+        });
+        drop(cell);
+        drop(section);
+        assert_eq!(drops.swap(0, Ordering::Relaxed), 4);
+    }
+}
+
+#[test]
+fn a_writer_that_finds_many_old_values_waits_for_their_readers() {
+    let drops = Arc::new(AtomicUsize::new(0));
+    let new = |number| Watched::new(number, &drops);
+    let cell = ReadMostly::new(new(0));
+    while_somebody_reads(&cell, |let_it_end| {
+        (1..=64).for_each(|number| cell.replace(new(number)));
+        thread::scope(|scope| {
+            let told = Arc::new(AtomicBool::new(false));
+            let its = Arc::clone(&told);
+            let (cell, new) = (&cell, &new);
+            let writer = scope.spawn(move || {
+                let _observed = context::observe(std::rc::Rc::new(Told(its)));
+                cell.replace(new(65));
+            });
+            while !told.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            assert!(!writer.is_finished());
+            let_it_end();
+        });
+        assert_eq!(drops.load(Ordering::Relaxed), 65);
+    });
+}
+
+#[test]
+#[should_panic(expected = "would wait for itself")]
+fn a_reader_cannot_swap_the_value_that_it_reads() {
+    let cell = ReadMostly::new(1);
+    let _read = cell.read();
+    cell.swap(2);
+}
+
+#[test]
+fn a_refused_swap_and_an_update_that_panics_change_nothing() {
     let cell = ReadMostly::new(String::from("as it was"));
     let read = cell.read();
     let refused =
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cell.replace("new".into())));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cell.swap("new".into())));
     assert!(refused.is_err());
     drop(read);
     let update = || cell.update(|_| panic!("on purpose"));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(update)).is_err());
     assert_eq!(*cell.read(), "as it was");
-    assert_eq!(cell.replace("new".into()), "as it was", "no section was left open");
+    assert_eq!(cell.swap("new".into()), "as it was", "no section was left open");
 }
 
 /// A blocking call in a section is reported, in builds with debug assertions.
@@ -225,13 +309,13 @@ fn guards_may_be_dropped_in_any_order() {
     assert_eq!((*second, *third), (2, 1));
     drop((second, third));
     assert!(!context::in_atomic_section());
-    assert_eq!((one.replace(3), other.replace(4)), (1, 2));
+    assert_eq!((one.swap(3), other.swap(4)), (1, 2));
 }
 
 /// Destructors of thread-locals may read, also those that come after the thread's slots were given back.
 #[test]
 fn a_thread_that_ends_may_still_read() {
-    static CELL: LazyLock<ReadMostly<u64>> = LazyLock::new(|| ReadMostly::new(1));
+    static CELL: ReadMostly<u64> = ReadMostly::new(1);
     static SEEN: AtomicU64 = AtomicU64::new(0);
     struct Reads;
     impl Drop for Reads {
@@ -258,5 +342,5 @@ fn a_thread_that_ends_may_still_read() {
         .unwrap();
     }
     assert_eq!(SEEN.load(Ordering::Relaxed), 3);
-    assert_eq!(CELL.replace(2), 1, "nobody is inside");
+    assert_eq!(CELL.swap(2), 1, "nobody is inside");
 }

@@ -15,16 +15,16 @@
 //!
 //! let limits = ReadMostly::new(vec![1, 2, 3]);
 //! assert_eq!(limits.read().len(), 3);
-//! let before = limits.replace(vec![4]); // returns when nobody reads the old one any more
-//! assert_eq!(before, [1, 2, 3]);
+//! limits.replace(vec![4]); // waits for nobody; the old one is dropped when nobody reads it any more
+//! assert_eq!(*limits.read(), [4]);
 //!
 //! // The bare thing, for structures of one's own:
-//! let epochs = Epochs::new();
+//! static EPOCHS: Epochs = Epochs::new();
 //! {
-//!     let _section = epochs.enter();
+//!     let _section = EPOCHS.enter();
 //!     // Follow pointers here.
 //! }
-//! epochs.synchronize();
+//! EPOCHS.synchronize();
 //! ```
 //!
 //! This is the kernel's RCU in user space, with its `synchronize_rcu`; the design is closest to liburcu's
@@ -33,18 +33,18 @@
 
 #[cfg(debug_assertions)]
 mod marked;
-mod places;
 mod read_mostly;
 mod slot;
 
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use self::slot::{Slot, Slots};
+use self::slot::{Sections, Slot};
 use crate::context;
 use crate::fence::{Asymmetric, AsymmetricPolicy};
+use crate::own::{self, Slots};
 
 pub use read_mostly::{ReadGuard, ReadMostly};
 
@@ -56,19 +56,39 @@ pub use read_mostly::{ReadGuard, ReadMostly};
 ///
 /// `A` is the pair of fences; product code uses [`Asymmetric`].
 pub struct Epochs<A: AsymmetricPolicy = Asymmetric> {
-    slots: Arc<Slots>,
+    /// Made at the first use.
+    slots: OnceLock<Arc<Slots<Slot>>>,
     fences: PhantomData<A>,
 }
 
 impl Epochs {
-    /// Epochs without readers. (The first ones of a process call
+    /// Epochs without readers. (The first use of the first ones of a process calls
     /// [`prepare_soon`](crate::fence::prepare_soon).)
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self::with_fences()
     }
 }
 
 impl<A: AsymmetricPolicy> Epochs<A> {
+    pub(crate) const fn with_fences() -> Self {
+        Epochs { slots: OnceLock::new(), fences: PhantomData }
+    }
+
+    #[inline]
+    fn slots(&self) -> &Arc<Slots<Slot>> {
+        match self.slots.get() {
+            Some(slots) => slots,
+            None => self.make_slots(),
+        }
+    }
+
+    #[cold]
+    fn make_slots(&self) -> &Arc<Slots<Slot>> {
+        // Not inside the cell's own lock: it may start a thread.
+        A::prepare();
+        self.slots.get_or_init(|| Arc::new(Slots::new()))
+    }
+
     /// Opens a section, until the guard is dropped. Sections nest, and guards may be dropped in any
     /// order; only the outermost section counts. A few nanoseconds; takes a lock and allocates at the thread's first section in
     /// these epochs. Any context.
@@ -81,8 +101,9 @@ impl<A: AsymmetricPolicy> Epochs<A> {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn enter(&self) -> Section<'_, A> {
-        match places::own(&self.slots) {
-            Some(slot) => Section::enter(&self.slots, slot),
+        let slots = self.slots();
+        match own::own(slots) {
+            Some(slot) => Section::enter(slots, slot),
             None => self.enter_as_guest(),
         }
     }
@@ -91,14 +112,15 @@ impl<A: AsymmetricPolicy> Epochs<A> {
     #[cold]
     #[cfg_attr(debug_assertions, track_caller)]
     fn enter_as_guest(&self) -> Section<'_, A> {
-        let slot = Arc::as_ptr(&self.slots.lend());
+        let slots = self.slots();
+        let slot = Arc::as_ptr(&slots.lend());
         // SAFETY: the epochs, which `self` keeps alive, keep every slot that they ever made.
-        Section::enter(&self.slots, unsafe { &*slot })
+        Section::enter(slots, unsafe { &*slot })
     }
 
     /// A place for a thread that enters again and again and can keep it: saves the look for the thread's own.
     pub fn reader(&self) -> Reader<A> {
-        Reader { epochs: self.clone(), slot: self.slots.take(), not_sync: PhantomData }
+        Reader { epochs: self.clone(), slot: self.slots().take(), not_sync: PhantomData }
     }
 
     /// Returns when every section that had begun before this call has ended. Their reads come
@@ -117,14 +139,23 @@ impl<A: AsymmetricPolicy> Epochs<A> {
     pub fn synchronize(&self) {
         context::might_block("Epochs::synchronize");
         self.refuse_inside("synchronize");
-        self.slots.synchronize::<A>();
+        self.sections().wait::<A>();
+    }
+
+    /// The sections that have begun.
+    fn sections(&self) -> Sections {
+        self.slots().sections::<A>()
+    }
+
+    /// Whether the calling thread is in a section; that of a [`Reader`] isn't seen.
+    fn is_inside(&self) -> bool {
+        own::if_any(self.slots(), Slot::is_inside) == Some(true)
     }
 
     #[track_caller]
     fn refuse_inside(&self, what: &str) {
-        let inside = places::is_inside(&self.slots);
         assert!(
-            !inside,
+            !self.is_inside(),
             "{what} inside a reading section of the same epochs would wait for itself"
         );
     }
@@ -133,14 +164,13 @@ impl<A: AsymmetricPolicy> Epochs<A> {
 impl<A: AsymmetricPolicy> Default for Epochs<A> {
     /// Epochs without readers, with any fences.
     fn default() -> Self {
-        A::prepare();
-        Epochs { slots: Arc::new(Slots::new()), fences: PhantomData }
+        Self::with_fences()
     }
 }
 
 impl<A: AsymmetricPolicy> Clone for Epochs<A> {
     fn clone(&self) -> Self {
-        Epochs { slots: Arc::clone(&self.slots), fences: PhantomData }
+        Epochs { slots: OnceLock::from(Arc::clone(self.slots())), fences: PhantomData }
     }
 }
 
@@ -153,7 +183,7 @@ impl<A: AsymmetricPolicy> fmt::Debug for Epochs<A> {
 /// An open section: closed when dropped, on the thread that opened it.
 #[must_use = "the section ends when the guard is dropped"]
 pub struct Section<'a, A: AsymmetricPolicy = Asymmetric> {
-    slots: &'a Slots,
+    slots: &'a Slots<Slot>,
     slot: &'a Slot,
     #[cfg(debug_assertions)]
     _marked: marked::Marked,
@@ -164,7 +194,7 @@ pub struct Section<'a, A: AsymmetricPolicy = Asymmetric> {
 impl<'a, A: AsymmetricPolicy> Section<'a, A> {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
-    fn enter(slots: &'a Slots, slot: &'a Slot) -> Self {
+    fn enter(slots: &'a Slots<Slot>, slot: &'a Slot) -> Self {
         slot.enter::<A>();
         Section {
             slots,
@@ -205,7 +235,7 @@ impl<A: AsymmetricPolicy> Reader<A> {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn enter(&self) -> Section<'_, A> {
-        Section::enter(&self.epochs.slots, &self.slot)
+        Section::enter(self.epochs.slots(), &self.slot)
     }
 
     /// The epochs that it reads in.
@@ -216,7 +246,7 @@ impl<A: AsymmetricPolicy> Reader<A> {
 
 impl<A: AsymmetricPolicy> Drop for Reader<A> {
     fn drop(&mut self) {
-        self.epochs.slots.give_back(Arc::clone(&self.slot));
+        self.epochs.slots().give_back(Arc::clone(&self.slot));
     }
 }
 

@@ -2,35 +2,66 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem;
 use std::ops::Deref;
 use std::ptr;
 
+use super::slot::Sections;
 use super::{Epochs, Section};
 use crate::atomic::{AtomicPtr, Ordering};
-use crate::context;
+use crate::cell::UnsafeCell;
+use crate::facade::backend::constructor;
 use crate::fence::{Asymmetric, AsymmetricPolicy};
+use crate::{Mutex, context};
+
+/// So many old values may wait for the end of those who read them, before a writer waits, too.
+const MOST_OLD: usize = 64;
 
 /// A value that is read for a few nanoseconds' price, by any number of threads that don't slow each other
-/// down, and replaced as a whole by writers who pay: they wait until nobody reads the old one.
+/// down, and replaced as a whole by writers, who pay.
 ///
 /// ```
 /// use corewise_sync::epoch::ReadMostly;
 ///
-/// let route = ReadMostly::new(String::from("north"));
+/// static ROUTE: ReadMostly<&str> = ReadMostly::new("north");
+///
 /// std::thread::scope(|scope| {
-///     scope.spawn(|| assert!(["north", "south"].contains(&route.read().as_str())));
-///     assert_eq!(route.replace("south".into()), "north");
+///     scope.spawn(|| assert!(["north", "south"].contains(&*ROUTE.read())));
+///     ROUTE.replace("south");
 /// });
-/// route.update(|route| format!("{route}-east"));
-/// assert_eq!(*route.read(), "south-east");
+/// assert_eq!(ROUTE.swap("east"), "south");
+/// ROUTE.update(|route| if *route == "east" { "west" } else { route });
+/// assert_eq!(*ROUTE.read(), "west");
 /// ```
+///
+/// # Old values
+/// A value that was replaced is dropped when nobody reads it any more. A writer doesn't wait for that, since a reader may
+/// have lost its CPU for milliseconds: it drops what is over within some microseconds, and leaves the rest to the
+/// next writer, or to the end of the cell. A writer that finds 64 old values waits for the readers of them all. One that
+/// wants the old value, or to know that nobody reads it any more, [swaps](ReadMostly::swap).
 pub struct ReadMostly<T, A: AsymmetricPolicy = Asymmetric> {
-    /// A: the value, in a box of its own. Swapped by writers with AcqRel: who reads the pointer reads what
-    /// was written before. An old box belongs to the thread that swapped it out, after a grace period.
+    /// A: the value, in a box of its own; null: it is `first`. Swapped by writers with AcqRel: a thread that reads the
+    /// pointer reads what was written before. An old value belongs to the thread that swapped it out, after a grace
+    /// period.
     value: AtomicPtr<T>,
+    /// P: the first value, read in sections while `value` is null. Null never comes back, so the thread that swapped it
+    /// out is the only one, and takes the value out after a grace period.
+    first: UnsafeCell<Option<T>>,
+    /// L: is the lock; guards the old values that somebody may still read.
+    old: Mutex<Vec<Old<T>>>,
     epochs: Epochs<A>,
     owns: PhantomData<Box<T>>,
 }
+
+/// A value that was swapped out, and the sections that may have found it.
+struct Old<T> {
+    /// As it was in `value`.
+    value: *mut T,
+    readers: Sections,
+}
+
+// SAFETY: the value is the cell's, which hands it from writer to writer, T: Send; see below. Sections are Send.
+unsafe impl<T: Send> Send for Old<T> {}
 
 // SAFETY: it hands out shared references (T: Sync), and moves values from writer to writer and to the thread that drops
 // it (T: Send).
@@ -39,18 +70,27 @@ unsafe impl<T: Send + Sync, A: AsymmetricPolicy> Sync for ReadMostly<T, A> {}
 unsafe impl<T: Send + Sync, A: AsymmetricPolicy> Send for ReadMostly<T, A> {}
 
 impl<T> ReadMostly<T> {
-    /// A cell with epochs of its own.
-    pub fn new(value: T) -> Self {
-        Self::with_epochs(Epochs::new(), value)
+    constructor! {
+        /// A cell with epochs of its own. (`const`, but in builds for loom.)
+        pub fn new(value: T) -> Self {
+            Self::with_epochs(Epochs::new(), value)
+        }
     }
 }
 
 impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
-    /// A cell in epochs that are shared: its writers wait for all readers in them, and a section of
-    /// theirs holds off its writers. Worth it for many cells, each of which would have a slot for each thread.
-    pub fn with_epochs(epochs: Epochs<A>, value: T) -> Self {
-        let value = AtomicPtr::new(Box::into_raw(Box::new(value)));
-        ReadMostly { value, epochs, owns: PhantomData }
+    constructor! {
+        /// A cell in epochs that are shared: its writers wait for all readers in them, and a section of
+        /// theirs holds off its writers. Worth it for many cells, each of which would have a slot for each thread.
+        pub fn with_epochs(epochs: Epochs<A>, value: T) -> Self {
+            ReadMostly {
+                value: AtomicPtr::new(ptr::null_mut()),
+                first: UnsafeCell::new(Some(value)),
+                old: Mutex::new(Vec::new()),
+                epochs,
+                owns: PhantomData,
+            }
+        }
     }
 
     /// Its epochs.
@@ -65,66 +105,129 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
     pub fn read(&self) -> ReadGuard<'_, T, A> {
         let section = self.epochs.enter();
         // Acquire: pairs with the swap of the writer whose value it is.
-        let value = self.value.load(Ordering::Acquire);
-        // SAFETY: read in a section: who swaps this box out waits for its end before it touches the box
-        // again.
-        ReadGuard { value: unsafe { &*value }, _section: section }
+        let found = self.value.load(Ordering::Acquire);
+        // SAFETY: found in a section, which the guard has: a writer that swaps it out waits for its end before it touches
+        // the value again.
+        ReadGuard { value: unsafe { self.at(found) }, found, _section: section }
     }
 
-    /// Puts a new value in place, and gives the old one back when nobody reads it any more. A reader after it
-    /// returned reads the new one. May block, as [`Epochs::synchronize`].
+    /// The value that `value` said.
+    ///
+    /// # Safety
+    /// Nobody takes it away as long as the reference is used.
+    #[inline]
+    unsafe fn at(&self, found: *mut T) -> &T {
+        if !found.is_null() {
+            // SAFETY: it came from a box, which the caller says is there.
+            return unsafe { &*found };
+        }
+        // SAFETY: nobody writes to it, as the caller says.
+        self.first.with(|first| unsafe { &*first }.as_ref()).expect(THERE)
+    }
+
+    /// Puts a new value in place. A reader after it returned reads the new one; those who read the old one go on, and
+    /// when it is dropped, says [the cell](ReadMostly). Costs one [heavy fence](crate::fence::heavy), and a load for
+    /// each thread that has ever read. May block: inside an atomic section that is reported.
+    #[track_caller]
+    pub fn replace(&self, value: T) {
+        context::might_block("ReadMostly::replace");
+        self.retire(self.put(value));
+    }
+
+    /// As [`ReadMostly::replace`], and gives the old value back when nobody reads it any more: it waits for that as
+    /// [`Epochs::synchronize`] does.
     ///
     /// # Panics
     /// While the calling thread reads, in these epochs: before anything is changed.
     #[track_caller]
-    pub fn replace(&self, value: T) -> T {
-        context::might_block("ReadMostly::replace");
-        self.epochs.refuse_inside("replace");
-        let new = Box::into_raw(Box::new(value));
-        *self.after_grace(self.value.swap(new, Ordering::AcqRel))
+    pub fn swap(&self, value: T) -> T {
+        context::might_block("ReadMostly::swap");
+        self.epochs.refuse_inside("swap");
+        let old = self.put(value);
+        self.epochs.sections().wait::<A>();
+        // SAFETY: it was swapped out above, and each section that may have found it has ended.
+        unsafe { self.take(old) }
     }
 
-    /// Puts in place what `f` makes of the value. `f` is called in a reading section of the calling thread, and called
-    /// again where another writer came between; the old value is dropped on this thread before it returns.
-    /// May block, as [`Epochs::synchronize`].
+    /// Puts in place what `f` makes of the value, as [`ReadMostly::replace`]. `f` is called in a reading section of the
+    /// calling thread, and called again where another writer came between.
     ///
     /// # Panics
-    /// As [`ReadMostly::replace`]; and with what `f` panics with: then nothing was changed.
+    /// With what `f` panics with: then nothing was changed.
     #[track_caller]
     pub fn update(&self, mut f: impl FnMut(&T) -> T) {
         context::might_block("ReadMostly::update");
-        self.epochs.refuse_inside("update");
         loop {
             let read = self.read();
-            let old = ptr::from_ref(read.value).cast_mut();
             let new = Box::new(f(&read));
-            let new = Box::into_raw(new);
+            let (old, new) = (read.found, Box::into_raw(new));
             // Inside the section: so `old` can't be another box at the same address.
             let done = self.value.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
             drop(read);
             match done {
-                Ok(old) => return drop(self.after_grace(old)),
+                Ok(old) => return self.retire(old),
                 // SAFETY: it was made a moment ago, and published to nobody.
                 Err(_) => drop(unsafe { Box::from_raw(new) }),
             }
         }
     }
 
-    /// The box that was just swapped out, when nobody reads it.
-    #[track_caller]
-    fn after_grace(&self, old: *mut T) -> Box<T> {
-        self.epochs.synchronize();
-        // SAFETY: it came from a box, was unpublished by the one swap that returned it, and each section
-        // that may have read it has ended.
-        unsafe { Box::from_raw(old) }
+    /// Swaps a value in: the old one, which the caller retires or takes.
+    fn put(&self, value: T) -> *mut T {
+        self.value.swap(Box::into_raw(Box::new(value)), Ordering::AcqRel)
+    }
+
+    /// Drops what was just swapped out, and what was before, or leaves it to others.
+    fn retire(&self, value: *mut T) {
+        let mut readers = self.epochs.sections();
+        readers.are_soon_over();
+        let over = {
+            let mut old = self.old.lock();
+            old.push(Old { value, readers });
+            if old.len() > MOST_OLD && !self.epochs.is_inside() {
+                mem::take(&mut *old)
+            } else {
+                let all = mem::take(&mut *old).into_iter();
+                let (over, read): (Vec<_>, Vec<_>) = all.partition(|old| old.readers.are_over());
+                *old = read;
+                over
+            }
+        };
+        // Outside of the lock: they are the user's.
+        for Old { value, readers } in over {
+            readers.wait::<A>();
+            // SAFETY: it was swapped out, by the thread that retired it, and each section that may have found it has ended.
+            drop(unsafe { self.take(value) });
+        }
+    }
+
+    /// The value that was swapped out.
+    ///
+    /// # Safety
+    /// It is the caller's alone: it was swapped out, nobody reads it any more, and nobody else takes it.
+    unsafe fn take(&self, value: *mut T) -> T {
+        if value.is_null() {
+            // SAFETY: as the caller says; and nobody who comes later finds null.
+            self.first.with_mut(|first| unsafe { &mut *first }.take()).expect(THERE)
+        } else {
+            // SAFETY: it came from a box; as the caller says.
+            *unsafe { Box::from_raw(value) }
+        }
     }
 }
 
+/// Why the expectations above hold.
+const THERE: &str = "the first value is there until it was swapped out";
+
 impl<T, A: AsymmetricPolicy> Drop for ReadMostly<T, A> {
     fn drop(&mut self) {
-        let value = self.value.load(Ordering::Acquire);
-        // SAFETY: a guard borrows the cell, so there is none, nor a writer; the box is the cell's.
-        drop(unsafe { Box::from_raw(value) });
+        let now = self.value.load(Ordering::Acquire);
+        let old = mem::take(self.old.get_mut());
+        for value in old.into_iter().map(|old| old.value).chain([now]) {
+            // SAFETY: a guard borrows the cell, so there is none, nor a writer: all values are the cell's, and each is named
+            // once.
+            drop(unsafe { self.take(value) });
+        }
     }
 }
 
@@ -138,6 +241,8 @@ impl<T: fmt::Debug, A: AsymmetricPolicy> fmt::Debug for ReadMostly<T, A> {
 #[must_use = "the value may change as soon as the guard is dropped"]
 pub struct ReadGuard<'a, T, A: AsymmetricPolicy = Asymmetric> {
     value: &'a T,
+    /// Where it was found: null for the first one.
+    found: *mut T,
     _section: Section<'a, A>,
 }
 

@@ -1,11 +1,11 @@
 //! One reader's slot, and the grace period: a reader says so in a word of its own, and a waiter looks at
 //! all of them. `README.md` beside this file names the steps and argues them.
 
-use std::ptr;
 use std::sync::Arc;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::fence::AsymmetricPolicy;
+use crate::own::{self, Slots};
 use crate::{Condvar, Mutex, context, hint};
 
 /// The lower half of a slot's word: how deep its sections nest just now.
@@ -39,8 +39,8 @@ pub(super) struct Slot {
 #[derive(Clone, Copy)]
 struct Seen(u64);
 
-impl Slot {
-    fn new() -> Slot {
+impl Default for Slot {
+    fn default() -> Slot {
         Slot {
             word: AtomicU64::new(0),
             watchers: AtomicU32::new(0),
@@ -48,7 +48,17 @@ impl Slot {
             ended: Condvar::new(),
         }
     }
+}
 
+impl own::Slot for Slot {
+    /// One that was left inside a section (its guard was forgotten, or is still somewhere) is its thread's for ever: what
+    /// was read may still be looked at.
+    fn is_free(&self) -> bool {
+        !self.is_inside()
+    }
+}
+
+impl Slot {
     /// The thread that has the slot goes in.
     #[inline]
     pub(super) fn enter<A: AsymmetricPolicy>(&self) {
@@ -118,37 +128,7 @@ impl Slot {
     }
 }
 
-/// All slots of one `Epochs`. Its address is its name: so that addresses differ in their upper bits, it is
-/// aligned.
-#[repr(align(128))]
-pub(super) struct Slots {
-    /// L: is the lock; guards the lists. Taken by a thread that gets or gives back a slot, and by grace periods.
-    lists: Mutex<Lists>,
-}
-
-#[derive(Default)]
-struct Lists {
-    /// Every slot that was ever made.
-    all: Vec<Arc<Slot>>,
-    /// Those that no thread has.
-    free: Vec<Arc<Slot>>,
-}
-
-impl Slots {
-    pub(super) fn new() -> Slots {
-        Slots { lists: Mutex::new(Lists::default()) }
-    }
-
-    /// A slot that nobody else has, and that lives at least as long as `self`.
-    pub(super) fn take(&self) -> Arc<Slot> {
-        let mut lists = self.lists.lock();
-        lists.free.pop().unwrap_or_else(|| {
-            let slot = Arc::new(Slot::new());
-            lists.all.push(Arc::clone(&slot));
-            slot
-        })
-    }
-
+impl Slots<Slot> {
     /// A slot for one section: whose end gives it back.
     pub(super) fn lend(&self) -> Arc<Slot> {
         let slot = self.take();
@@ -159,42 +139,51 @@ impl Slots {
     /// The end of a section whose slot was lent.
     pub(super) fn give_back_lent(&self, slot: &Slot) {
         slot.watchers.fetch_and(!GUEST, Ordering::Relaxed);
-        let mut lists = self.lists.lock();
-        let found = lists.all.iter().find(|there| ptr::eq(Arc::as_ptr(there), slot)).cloned();
-        lists.free.extend(found);
+        self.give_back_at(slot);
     }
 
-    /// A thread has no more need of its slot. One that was left inside a section (its guard was forgotten,
-    /// or is still somewhere) keeps it for ever: what it read may still be looked at.
-    pub(super) fn give_back(&self, slot: Arc<Slot>) {
-        if !slot.is_inside() {
-            self.lists.lock().free.push(slot);
-        }
-    }
-
-    /// Waits until each section that had begun has ended.
-    pub(super) fn synchronize<A: AsymmetricPolicy>(&self) {
+    /// The sections that have begun.
+    pub(super) fn sections<A: AsymmetricPolicy>(&self) -> Sections {
         A::heavy(); // GraceFence, pairs with BeginFence
         // Scan.
         let open = |slot: &Arc<Slot>| slot.open_section().map(|seen| (Arc::clone(slot), seen));
-        let mut inside: Vec<_> = self.lists.lock().all.iter().filter_map(open).collect();
+        Sections(self.look(|slots| slots.iter().filter_map(open).collect()))
+    }
+}
+
+/// Sections that had begun at one moment: a grace period is over when all of them have ended.
+pub(super) struct Sections(Vec<(Arc<Slot>, Seen)>);
+
+impl Sections {
+    /// Whether all have ended.
+    pub(super) fn are_over(&self) -> bool {
+        self.0.iter().all(|(slot, seen)| !slot.is_in(*seen))
+    }
+
+    /// Whether all have ended, or do so within some microseconds.
+    pub(super) fn are_soon_over(&mut self) -> bool {
         let mut looks = LOOKS;
-        while looks > 0 && !inside.is_empty() {
-            inside.retain(|(slot, seen)| slot.is_in(*seen));
+        while !self.0.is_empty() && looks > 0 {
+            self.0.retain(|(slot, seen)| slot.is_in(*seen));
             hint::spin_loop();
             looks -= 1;
         }
-        if inside.is_empty() {
+        self.0.is_empty()
+    }
+
+    /// Returns when all have ended. May block.
+    pub(super) fn wait<A: AsymmetricPolicy>(mut self) {
+        if self.are_soon_over() {
             return;
         }
-        for (slot, _) in &inside {
+        for (slot, _) in &self.0 {
             slot.watchers.fetch_add(1, Ordering::Relaxed); // Watch
         }
         A::heavy(); // WatchFence, pairs with EndFence
         context::blocking_reported(|| {
-            inside.iter().for_each(|(slot, seen)| slot.sleep_through(*seen));
+            self.0.iter().for_each(|(slot, seen)| slot.sleep_through(*seen));
         });
-        for (slot, _) in &inside {
+        for (slot, _) in &self.0 {
             slot.watchers.fetch_sub(1, Ordering::Relaxed);
         }
     }

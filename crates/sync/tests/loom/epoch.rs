@@ -173,7 +173,7 @@ fn a_cell_is_read_and_replaced<A: AsymmetricPolicy>() {
                 assert!(read == 1 || read == 2);
             })
         };
-        assert_eq!(*cell.replace(Box::new(2)), 1);
+        assert_eq!(*cell.swap(Box::new(2)), 1);
         assert_eq!(**cell.read(), 2);
         reader.join().unwrap();
     });
@@ -182,6 +182,84 @@ fn a_cell_is_read_and_replaced<A: AsymmetricPolicy>() {
 #[test]
 fn loom_epoch_a_cell_that_is_replaced_is_read_before_or_after() {
     a_cell_is_read_and_replaced::<Asymmetric>();
+}
+
+/// A value that is spoilt when it is dropped: loom sees where that is.
+struct Spoilt(UnsafeCell<u32>);
+
+// SAFETY: what the models check: nobody reads it while it is dropped.
+unsafe impl Sync for Spoilt {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for Spoilt {}
+
+impl Spoilt {
+    fn new(number: u32) -> Spoilt {
+        Spoilt(UnsafeCell::new(number))
+    }
+
+    fn number(&self) -> u32 {
+        // SAFETY: in a section: loom checks it.
+        self.0.with(|number| unsafe { *number })
+    }
+}
+
+impl Drop for Spoilt {
+    fn drop(&mut self) {
+        // SAFETY: the last owner's.
+        self.0.with_mut(|number| unsafe { *number = 0 });
+    }
+}
+
+fn what_is_replaced_is_dropped_behind_its_readers<A: AsymmetricPolicy>() {
+    model(|| {
+        let cell = Arc::new(ReadMostly::with_epochs(Epochs::<A>::default(), Spoilt::new(1)));
+        let reader = {
+            let cell = Arc::clone(&cell);
+            thread::spawn(move || {
+                // The first one takes a slot, under a lock that would order the rest.
+                drop(cell.epochs().enter());
+                assert_ne!(cell.read().number(), 0);
+            })
+        };
+        cell.replace(Spoilt::new(2));
+        // Drops what the first one has left, if that is over.
+        cell.replace(Spoilt::new(3));
+        assert_eq!(cell.read().number(), 3);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_epoch_an_old_value_that_is_left_to_the_next_writer_is_dropped_behind_its_readers() {
+    what_is_replaced_is_dropped_behind_its_readers::<Asymmetric>();
+}
+
+#[test]
+fn loom_epoch_without_the_light_fences_an_old_value_is_dropped_under_a_reader() {
+    let test = "loom_epoch_without_the_light_fences_an_old_value_is_dropped_under_a_reader";
+    let said = must_fail(test, what_is_replaced_is_dropped_behind_its_readers::<NoLight>);
+    assert!(said.is_empty() || said.contains("Causality violation"), "{said}");
+}
+
+#[test]
+fn loom_epoch_without_the_heavy_fences_an_old_value_is_dropped_under_a_reader() {
+    let test = "loom_epoch_without_the_heavy_fences_an_old_value_is_dropped_under_a_reader";
+    let said = must_fail(test, what_is_replaced_is_dropped_behind_its_readers::<NoHeavy>);
+    assert!(said.is_empty() || said.contains("Causality violation"), "{said}");
+}
+
+#[test]
+fn loom_epoch_two_writers_drop_what_they_replace_and_each_value_once() {
+    model(|| {
+        let cell = Arc::new(ReadMostly::new(Spoilt::new(1)));
+        let other = {
+            let cell = Arc::clone(&cell);
+            thread::spawn(move || cell.replace(Spoilt::new(2)))
+        };
+        cell.replace(Spoilt::new(3));
+        other.join().unwrap();
+        assert_ne!(cell.read().number(), 0);
+    });
 }
 
 #[test]

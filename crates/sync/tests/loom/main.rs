@@ -2,6 +2,7 @@
 #![cfg(loom)]
 
 mod completion;
+mod counter;
 mod epoch;
 mod fence;
 mod hazard;

@@ -1,0 +1,182 @@
+//! A slot for each thread that uses an object: what a thread writes there, no other thread does.
+//!
+//! A thread takes a slot at its first use of the object, and gives it back when it ends, for the next thread. Each thread
+//! keeps a list of its slots, and in front of it a small table without a destructor, in which the object's address is
+//! looked up: that is a load and a compare, also in the destructors of a thread that ends.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::ptr;
+use std::sync::{Arc, Weak};
+
+use crate::{Mutex, per_thread};
+
+/// What each thread has one of.
+pub(crate) trait Slot: Default + Send + Sync + 'static {
+    /// Whether another thread may have it, now that its own has ended.
+    fn is_free(&self) -> bool;
+}
+
+/// All slots of one object. Its address is its name: so that addresses differ in their upper bits, it is
+/// aligned. Slots live as long as it does, and are never freed before.
+#[repr(align(128))]
+pub(crate) struct Slots<S> {
+    /// L: is the lock; guards the lists. Taken by a thread that gets or gives back a slot, and by those who look at all.
+    lists: Mutex<Lists<S>>,
+}
+
+struct Lists<S> {
+    /// Every slot that was ever made.
+    all: Vec<Arc<S>>,
+    /// Those that no thread has.
+    free: Vec<Arc<S>>,
+}
+
+impl<S: Slot> Slots<S> {
+    pub(crate) fn new() -> Slots<S> {
+        Slots { lists: Mutex::new(Lists { all: Vec::new(), free: Vec::new() }) }
+    }
+
+    /// A slot that nobody else has.
+    pub(crate) fn take(&self) -> Arc<S> {
+        let mut lists = self.lists.lock();
+        lists.free.pop().unwrap_or_else(|| {
+            let slot = Arc::new(S::default());
+            lists.all.push(Arc::clone(&slot));
+            slot
+        })
+    }
+
+    /// Its thread has no more need of it.
+    pub(crate) fn give_back(&self, slot: Arc<S>) {
+        if slot.is_free() {
+            self.lists.lock().free.push(slot);
+        }
+    }
+
+    /// As [`Slots::give_back`], for a slot that is known by its place.
+    pub(crate) fn give_back_at(&self, slot: &S) {
+        let mut lists = self.lists.lock();
+        let found = lists.all.iter().find(|there| ptr::eq(Arc::as_ptr(there), slot)).cloned();
+        lists.free.extend(found);
+    }
+
+    /// Looks at all slots that there are.
+    pub(crate) fn look<R>(&self, f: impl FnOnce(&[Arc<S>]) -> R) -> R {
+        f(&self.lists.lock().all)
+    }
+}
+
+/// How many objects a thread may use in turns before it has to look into its list.
+const NEAR: usize = 32;
+
+/// An entry of the table: whose slot, and which.
+type Near = Cell<(*const (), *const ())>;
+
+per_thread! {
+    static TABLE: [Near; NEAR] = [const { Cell::new((ptr::null(), ptr::null())) }; NEAR];
+    static LIST: List = List(RefCell::new(Vec::new()));
+}
+
+/// A thread's slots.
+struct List(RefCell<Vec<Place>>);
+
+struct Place {
+    /// Weak: a thread keeps no object alive. It keeps the address from being used for others, though,
+    /// so that the table can be asked by address.
+    slots: Weak<dyn Owner>,
+    slot: Arc<dyn Any + Send + Sync>,
+}
+
+/// The [`Slots`] of whatever kind.
+trait Owner: Send + Sync {
+    fn take_back(&self, slot: Arc<dyn Any + Send + Sync>);
+}
+
+impl<S: Slot> Owner for Slots<S> {
+    fn take_back(&self, slot: Arc<dyn Any + Send + Sync>) {
+        if let Ok(slot) = slot.downcast::<S>() {
+            self.give_back(slot);
+        }
+    }
+}
+
+fn position(slots: *const ()) -> usize {
+    (slots.addr() / 128) % NEAR
+}
+
+/// The calling thread's slot: it lives as long as `slots`. `None`: the thread is about to end, and can have none any
+/// more.
+#[inline]
+pub(crate) fn own<S: Slot>(slots: &Arc<Slots<S>>) -> Option<&S> {
+    let asked: *const () = Arc::as_ptr(slots).cast();
+    let near = TABLE.try_with(|table| table[position(asked)].get());
+    match near {
+        // SAFETY: the entry was made for these very slots: the list has a `Weak` of those it was made
+        // for, so that no others can have got the address since, and clears the entry before it lets go.
+        // So it is of their kind. They live, since the caller has them, and keep the slot as long.
+        Ok((whose, slot)) if whose == asked => Some(unsafe { &*slot.cast::<S>() }),
+        _ => look_up(slots),
+    }
+}
+
+/// Calls `f` with the calling thread's slot, where it has one. Takes none.
+pub(crate) fn if_any<S: Slot, R>(slots: &Arc<Slots<S>>, f: impl FnOnce(&S) -> R) -> Option<R> {
+    let asked: *const () = Arc::as_ptr(slots).cast();
+    LIST.try_with(|list| {
+        let places = list.0.try_borrow().ok()?;
+        let place = places.iter().find(|place| place.slots.as_ptr().cast() == asked)?;
+        place.slot.downcast_ref().map(f)
+    })
+    .ok()
+    .flatten()
+}
+
+#[cold]
+fn look_up<S: Slot>(slots: &Arc<Slots<S>>) -> Option<&S> {
+    let asked: *const () = Arc::as_ptr(slots).cast();
+    let found = LIST.try_with(|list| {
+        let mut places = list.0.try_borrow_mut().ok()?;
+        let slot: *const () = match places.iter().find(|p| p.slots.as_ptr().cast() == asked) {
+            Some(place) => Arc::as_ptr(&place.slot).cast(),
+            None => {
+                places.retain(|place| place.slots.strong_count() != 0 || !place.forget());
+                let slot = slots.take();
+                let found = Arc::as_ptr(&slot).cast();
+                let weak = Arc::downgrade(slots);
+                places.push(Place { slots: weak, slot });
+                found
+            }
+        };
+        // Without the table it is slower, and right.
+        let _ = TABLE.try_with(|table| table[position(asked)].set((asked, slot)));
+        Some(slot)
+    });
+    // SAFETY: the slot was taken from these slots, so it is of their kind, and they live and keep it.
+    found.ok().flatten().map(|slot| unsafe { &*slot.cast::<S>() })
+}
+
+impl Place {
+    /// Clears the table's entry: afterwards the `Weak` may go. Always true.
+    fn forget(&self) -> bool {
+        let whose: *const () = self.slots.as_ptr().cast();
+        let _ = TABLE.try_with(|table| {
+            let near = &table[position(whose)];
+            if near.get().0 == whose {
+                near.set((ptr::null(), ptr::null()));
+            }
+        });
+        true
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        for place in self.0.get_mut().drain(..) {
+            place.forget();
+            if let Some(slots) = place.slots.upgrade() {
+                slots.take_back(place.slot);
+            }
+        }
+    }
+}
