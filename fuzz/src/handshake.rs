@@ -1,7 +1,7 @@
 //! The target for the handshake machine.
 
 use corewise_nbd::handshake::{Catalogue, ExportOffer, Handshake, Outcome};
-use corewise_nbd::policy;
+use corewise_nbd::model::max_options;
 use corewise_nbd::wire::{
     BlockSizes, EXPORT_NAME_PADDING, ExportSummary, MAX_STRING, OPTION_REPLY_HEADER_LEN,
     OptionReplyHeader, OptionReplyKind, TransmissionFlags,
@@ -100,7 +100,7 @@ pub fn handshake(data: &[u8]) {
         }
         rest = &behind[len..];
     }
-    assert!(finals <= policy::max_options(NAMES.len()) + 1, "{finals} options answered");
+    assert!(finals <= max_options(NAMES.len()) + 1, "{finals} options answered");
     match outcome {
         Outcome::Begin(offer) => {
             assert!(NAMES.contains(&&offer.name[..]), "an export that doesn't exist");

@@ -1,7 +1,7 @@
 //! The target for the transmission phase: a real session, held against a model.
 
 use corewise_blockmq::Geometry;
-use corewise_nbd::policy::{Limits, Operation, Verdict, block_sizes, judge, transmission_flags};
+use corewise_nbd::model::{Limits, Operation, Verdict, block_sizes, judge, transmission_flags};
 use corewise_nbd::wire::{
     Command, ExportSummary, REQUEST_LEN, ReplyError, Request, SIMPLE_REPLY_LEN, SimpleReply,
 };

@@ -18,7 +18,46 @@ use crate::timeout::{TimedOut, TimerReturn};
 
 /// A driver: it starts requests, and finishes each of them once.
 ///
-/// A driver is shared by all hardware queues of its queue and called on any thread.
+/// A driver is shared by all hardware queues of its queue and called on any thread. It needs three functions:
+///
+/// ```
+/// use std::sync::Arc;
+/// use corewise_blockmq::{BlockDeviceExt, Dispatch, Driver, Geometry, Op, Queue, Started};
+/// # use corewise_topology::Machine;
+/// # use corewise_workqueue::{WorkerPools, Workqueue};
+///
+/// /// Reads as zeroes, and forgets what is written.
+/// struct Zeroes;
+///
+/// impl Driver for Zeroes {
+///     fn kind(&self) -> &'static str {
+///         "zeroes"
+///     }
+///     fn geometry(&self) -> Geometry {
+///         Geometry::new(1 << 30)
+///     }
+///     fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {
+///         if rq.op() == Op::Read {
+///             rq.put_zeroes(rq.len());
+///         }
+///         rq.complete(Ok(())); // here and now; or later, on any thread
+///         Dispatch::Started
+///     }
+/// }
+///
+/// # let machine = Machine::live()?;
+/// # let pools = WorkerPools::new(&machine);
+/// # let wq = Workqueue::builder("block").build(&pools)?;
+/// let disk = Queue::builder(&machine, Arc::new(Zeroes)).build(&wq);
+/// assert_eq!(disk.read_at(4096, 512)?, [0; 512][..]);
+/// # drop(disk);
+/// # pools.shutdown();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A driver that stands on another device hands on parts of its requests ([`Whole`](crate::Whole)). The example
+/// `block_driver` of the `corewise` crate has both kinds: one that completes on a thread of its own, and a filter that changes
+/// the bytes.
 pub trait Driver: Send + Sync + 'static {
     /// What kind of driver this is, in a word: `"memory"`, `"file"`.
     fn kind(&self) -> &'static str;

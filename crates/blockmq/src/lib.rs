@@ -4,7 +4,7 @@
 //! one: it puts per-CPU software queues and a few hardware queues in front of a [`Driver`]. The
 //! [`drivers`] are `null`, `memory`, `file` (io_uring, or plain reads and writes where that is
 //! refused), and those that stand on other devices: `stripe`, `mirror`, `partition`, and the injectors
-//! `delay` and `error`.
+//! `delay` and `error`. A driver of one's own is three functions: see [`Driver`].
 //!
 //! ```
 //! use std::sync::Arc;
@@ -83,6 +83,8 @@ mod device;
 mod driver;
 pub mod drivers;
 mod error;
+#[doc(hidden)]
+pub mod model;
 mod queue;
 mod request;
 
@@ -129,32 +131,10 @@ pub use request::{
     AlignedBuf, Buffer, BufferPool, Completed, Flags, Held, Op, PartDone, Payload, Request,
     Segment, Segments, Whole,
 };
-pub use runner::Ran;
 pub use sched::{Deadline, IoScheduler};
 pub use stats::{DiskStats, HctxStats, IoStats, OpStats};
 pub use tags::TagSet;
 pub use timeout::{TimedOut, TimerReturn};
-
-/// The protocol types of the queue, each small enough to be model-checked: for that purpose, and
-/// for the builder of another queue. `src/README.md` argues them.
-pub mod protocol {
-    pub use crate::bell::Bell;
-    pub use crate::cache::{Cache, Taken};
-    pub use crate::ctx::{CtxMap, SoftwareQueues};
-    pub use crate::end::End as EndOfWorkers;
-    pub use crate::flusher::Flusher;
-    pub use crate::gate::{Fenced, Recheck, RunGate, Unquiesced};
-    pub use crate::grace::Grace;
-    pub use crate::hotplug::Activity;
-    pub use crate::leg_states::LegStates;
-    pub use crate::map::{CpuMap, CpuPlace};
-    pub use crate::regions::{Age, Entered, Regions};
-    pub use crate::run_state::{Claim, End, RunNumber, RunState};
-    pub use crate::runner::{Pass, Ran, Source, run, run_by, run_claimed};
-    pub use crate::tags::{Freed, TagBatch, TagUser, TagWaiter};
-    pub use crate::timeout::{Release, TagState, Watch};
-    pub use crate::usage::{Unfrozen, Usage};
-}
 
 /// The README's example is a test too.
 #[cfg(doctest)]

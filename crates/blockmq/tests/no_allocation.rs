@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use common::{Held, block};
 use corewise_blockmq::Queue;
+use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_topology::Machine;
 
 /// The system's allocator, which counts.

@@ -1,4 +1,37 @@
-//! The NBD protocol: wire module, handshake, session, exports over a block device.
+//! An NBD server: block devices for other machines, under names.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//! use corewise_blockmq::{Queue, drivers::Memory};
+//! use corewise_nbd::{Export, Options, Server};
+//! use corewise_topology::Machine;
+//! use corewise_workqueue::{WorkerPools, Workqueue};
+//!
+//! let machine = Machine::live()?;
+//! let pools = WorkerPools::new(&machine);
+//! let wq = Workqueue::builder("block").build(&pools)?;
+//! let disk = Queue::builder(&machine, Arc::new(Memory::new(64 << 20)?)).name("ram").build(&wq);
+//!
+//! let server = Server::new(Options::default());
+//! server.add_export(Export::new("ram", disk.clone()).description("64 MiB of memory"))?;
+//! let endpoint = server.listen_tcp("127.0.0.1:0")?;
+//! println!("nbdinfo '{}'", endpoint.uri("ram")); // nbd://127.0.0.1:40313/ram
+//! # let corewise_nbd::Endpoint::Tcp(address) = endpoint else { unreachable!() };
+//! # let mut greeting = [0; 8];
+//! # std::io::Read::read_exact(&mut std::net::TcpStream::connect(address)?, &mut greeting)?;
+//! # assert_eq!(&greeting, b"NBDMAGIC");
+//!
+//! // When it is time to stop: clients get what they have asked for, then their devices are flushed.
+//! let report = server.drain(Duration::from_secs(10));
+//! assert!(report.is_clean());
+//! disk.drain();
+//! # drop((server, disk));
+//! pools.shutdown();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Any [`BlockDevice`](corewise_blockmq::BlockDevice) will do; the example `serve_memory` has one of its own.
 //!
 //! In reading order:
 //!
@@ -6,10 +39,10 @@
 //! |---|---|
 //! | [`wire`] | constants and messages, bytes to structs and back. Pure |
 //! | [`handshake`] | the negotiation as a state machine over bytes. Pure |
-//! | [`policy`] | what a request deserves, which flags an export gets, which client is admitted. Pure |
+//! | `policy` | what a request deserves, which flags an export gets, which client is admitted. Pure |
 //! | [`Export`] | a [`BlockDevice`](corewise_blockmq::BlockDevice) under a name |
-//! | [`load`] | what a connection owes its client, in one word |
-//! | [`reply`] | how replies reach the socket without anybody waiting |
+//! | `load` | what a connection owes its client, in one word |
+//! | `reply` | how replies reach the socket without anybody waiting |
 //! | `session` | the transmission phase of one connection |
 //! | [`Server`] | listeners, exports, connections, drain |
 //!
@@ -22,19 +55,19 @@ mod connection;
 mod error;
 mod export;
 pub mod handshake;
-pub mod load;
-#[cfg(loom)]
+mod load;
 #[doc(hidden)]
 pub mod model;
 mod negotiate;
-pub mod policy;
-pub mod reply;
+mod policy;
+mod reply;
 mod server;
 mod session;
 pub mod wire;
 
 pub use error::Error;
 pub use export::Export;
+pub use load::Budget;
 pub use server::{DrainReport, Endpoint, ExportStatus, FlushOutcome, Listener, Options, Server};
 
 /// The README's example is a test too.

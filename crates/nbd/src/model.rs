@@ -1,19 +1,9 @@
-//! For the crate's own models: what would be wrong, which has to fail.
+//! For models, and for the fuzzers of what reads untrusted bytes: no part of the interface, and hidden from its
+//! documentation.
 
-use corewise_sync::atomic::Ordering;
+pub use crate::load::*;
+pub use crate::policy::*;
+pub use crate::reply::*;
 
-use crate::reply::right_state::{FREE, sealed::Sealed};
-use crate::reply::{FlushRight, ReleasePolicy};
-
-/// Lets go without looking.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ReleaseBlindly;
-
-impl Sealed for ReleaseBlindly {}
-
-impl ReleasePolicy for ReleaseBlindly {
-    fn release(right: &FlushRight) -> bool {
-        right.word.swap(FREE, Ordering::Release);
-        true
-    }
-}
+#[cfg(loom)]
+pub mod wrong;

@@ -93,7 +93,7 @@ pub enum Operation {
 ///   change nothing.
 ///
 /// ```
-/// use corewise_nbd::policy::{Limits, Operation, Verdict, judge};
+/// use corewise_nbd::model::{Limits, Operation, Verdict, judge};
 /// use corewise_nbd::wire::{Command, CommandFlags, ReplyError, Request, TransmissionFlags};
 /// let limits = Limits { size: 1 << 20, flags: TransmissionFlags::HAS_FLAGS, block: 512, max_payload: 32 << 20 };
 /// let read = Request { flags: CommandFlags::empty(), command: Command::READ, cookie: 1, offset: 0, length: 512 };

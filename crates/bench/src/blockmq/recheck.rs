@@ -13,10 +13,10 @@
 //! ```
 //!
 //! is 6bda857bcbb86; the mended one has a fence where the lock was. The code before and behind is the
-//! same code for all: [`Queue::run_by`] is compiled once for each.
+//! same code for all: [`ByHand::run_by`] is compiled once for each.
 
 use corewise_blockmq::Queue;
-use corewise_blockmq::protocol::Recheck;
+use corewise_blockmq::model::{ByHand, Recheck};
 use corewise_sync::{Mutex, SpinLock};
 
 use crate::blockmq::pi_mutex::PiMutex;

@@ -130,10 +130,9 @@ impl QueueBuilder {
         self.make(Some(wq))
     }
 
-    /// Builds a queue that nothing runs but [`Queue::step`]: for tests that choose the order of
-    /// events themselves, on one thread. It follows the machine too. May block, as [`QueueBuilder::build`].
+    /// See [`crate::model`].
     #[track_caller]
-    pub fn build_by_hand(self) -> Arc<Queue> {
+    pub(crate) fn without_workers(self) -> Arc<Queue> {
         context::might_block("QueueBuilder::build_by_hand");
         self.make(None)
     }

@@ -10,18 +10,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_sync::time::Stamp;
 use corewise_topology::{Machine, Subscription};
 
 use crate::complete::nest;
 use crate::device::BlockDevice;
 use crate::driver::Driver;
 use crate::error::{NowaitError, Refused};
-use crate::gate::Recheck;
 use crate::geometry::Geometry;
 use crate::plug;
 use crate::request::{Op, Request};
-use crate::runner::Ran;
 use crate::stats::{DiskStats, HctxStats};
 
 pub use builder::QueueBuilder;
@@ -56,7 +53,7 @@ impl Queue {
         QueueBuilder::new(machine, driver)
     }
 
-    pub(crate) fn core(&self) -> &Core {
+    pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 
@@ -87,13 +84,6 @@ impl Queue {
     /// What the disk has done so far.
     pub fn disk_stats(&self) -> DiskStats {
         self.core.disk.read()
-    }
-
-    /// As if the timer of a queue with [timeouts](QueueBuilder::timeout) fired at `now`: asks the driver about each
-    /// request whose time is up then, and says how many there were. For queues that were built with
-    /// [`QueueBuilder::build_by_hand`], whose timer never fires.
-    pub fn step_timeouts(&self, now: Stamp) -> usize {
-        self.core.step_timeouts(now)
     }
 
     /// As [`BlockDevice::submit`], as if called on `cpu`.
@@ -138,16 +128,6 @@ impl Queue {
         self.core.hctx(hctx).visit(&self.core, self.core.here(), false);
     }
 
-    /// As [`Queue::run`], with another [second look](Recheck) where the first one says that there is no need.
-    /// For measuring what that costs, and what a lock there would: never for a queue that may be quiesced,
-    /// unless the second look is as good as the queue's own.
-    ///
-    /// # Panics
-    /// If there is no such hardware queue.
-    pub fn run_by(&self, hctx: usize, recheck: &impl Recheck) {
-        self.core.hctx(hctx).visit_by(&self.core, self.core.here(), false, recheck);
-    }
-
     /// Has every hardware queue run by workers after `delay`, if something is pending then. Where such a run is to
     /// come already it comes when it was to: who asks again and again doesn't put it off. Any context.
     pub fn run_all_later(&self, delay: Duration) {
@@ -161,15 +141,6 @@ impl Queue {
         for hctx in self.core.hctxs() {
             hctx.run_async(&self.core);
         }
-    }
-
-    /// One bounded step of hardware queue `hctx`, on this thread: for queues that were built with
-    /// [`QueueBuilder::build_by_hand`]. `None` where nobody has wanted a run since the last step.
-    ///
-    /// # Panics
-    /// If there is no such hardware queue.
-    pub fn step(&self, hctx: usize) -> Option<Ran> {
-        self.core.hctx(hctx).step(&self.core)
     }
 
     /// How many requests are inside: queued or in the driver, roughly while they move.

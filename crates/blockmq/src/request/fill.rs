@@ -73,6 +73,23 @@ impl Request {
         self.filled += n;
     }
 
+    /// The bytes that a read has filled so far, piece by piece in order, to be changed where they are: by a driver that
+    /// stands on another device and decrypts what comes from there, say, in the function of [`Whole::with`](
+    /// crate::Whole::with). Nothing for other operations.
+    pub fn filled_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let mut left = self.filled;
+        self.segments_behind(0).map_while(move |segment| {
+            let here = left.min(segment.len() as u64);
+            left -= here;
+            // SAFETY: the first `filled` bytes of a read are initialized. Its segments lie in the room of its own buffers,
+            // which nobody touches before it is finished, or in a window of its whole's that no other part has; they don't
+            // overlap, and `self` is borrowed exclusively.
+            let bytes =
+                || unsafe { std::slice::from_raw_parts_mut(segment.as_ptr(), here as usize) };
+            (here != 0).then(bytes)
+        })
+    }
+
     /// Bytes that a read has filled so far, from its first one on.
     pub fn filled(&self) -> u64 {
         self.filled
@@ -97,6 +114,11 @@ macro_rules! fills {
             /// As [`Request::put_zeroes`].
             pub fn put_zeroes(&mut self, n: u64) -> u64 {
                 self.rq_mut().put_zeroes(n)
+            }
+
+            /// As [`Request::filled_mut`].
+            pub fn filled_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+                self.rq_mut().filled_mut()
             }
 
             /// As [`Request::advance`].

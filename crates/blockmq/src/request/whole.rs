@@ -156,7 +156,8 @@ impl Whole {
     /// what the request would have ended with. A panic in it is caught; the request then ends as gone.
     ///
     /// What a read has [filled](Request::filled) is then counted up to the first byte that no part has
-    /// filled, whatever parts behind that have: so `last` may fill the rest itself.
+    /// filled, whatever parts behind that have: so `last` may fill the rest itself. And it may change what was filled, where
+    /// it is ([`Held::filled_mut`]): what a filter below which the bytes are compressed, encrypted or checked does.
     pub fn with(
         rq: impl Into<Held>,
         last: impl FnOnce(Held, Result<(), IoError>) + Send + 'static,

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::{Held, Rig, block};
+use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, Queue, Started};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::{self, AtomicSection};

@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 
 use crate::common::{Held, Rig, STALL, block, submit, watched};
 use corewise_blockmq::drivers::Stripe;
+use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Completed, Completer, Dispatch, Driver, Geometry, IoErrorKind,
     IoStats, Op, Queue, Released, Request, RqAffinity, Started,

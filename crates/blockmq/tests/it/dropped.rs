@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::{Held, block};
+use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{IoErrorKind, Queue};
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_topology::Machine;

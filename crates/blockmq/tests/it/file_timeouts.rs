@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::common::{Rig, STALL};
 use corewise_blockmq::drivers::{FileDriver, FileOptions, IoPath};
+use corewise_blockmq::model::ByHand;
 use corewise_blockmq::{BlockDevice, IoErrorKind, Queue, Request};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::time::Stamp;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak, mpsc};
 
 use crate::common::{Held, Rig, Rng, STALL, block};
 use corewise_blockmq::drivers::{Memory, Partition};
+use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
     BlockDevice, Dispatch, Driver, Geometry, HctxStats, Queue, Released, Request, Started,
 };

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::{Held, Rig, block, submit, watched};
+use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{BlockDevice, HwQueues, IoError, IoErrorKind, Queue, Released};
 use corewise_topology::{CpuSet, Machine};
 

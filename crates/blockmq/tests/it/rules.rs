@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Held, Rig, STALL, block, submit, watched};
-use corewise_blockmq::{BlockDevice, Dispatch, NowaitError, Queue, Ran, Released};
+use corewise_blockmq::model::{BuildByHand, ByHand, Ran};
+use corewise_blockmq::{BlockDevice, Dispatch, NowaitError, Queue, Released};
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_topology::Machine;
 

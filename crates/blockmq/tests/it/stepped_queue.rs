@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Held, block, submit, watched};
 use corewise_blockmq::drivers::Memory;
+use corewise_blockmq::model::{BuildByHand, ByHand, Ran};
 use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Dispatch, IoError, IoErrorKind, Queue, Ran, Released, Request,
+    BlockDevice, BlockDeviceExt, Dispatch, IoError, IoErrorKind, Queue, Released, Request,
 };
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_topology::Machine;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::{Held, Rng, block};
+use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Deadline, Dispatch, IoScheduler, Queue, Request,
 };

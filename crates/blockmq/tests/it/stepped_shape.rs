@@ -4,6 +4,7 @@
 use std::sync::{Arc, mpsc};
 
 use crate::common::{Held, Rig, block, submit};
+use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
     BlockDevice, Completed, Deadline, Flags, Geometry, IoError, IoErrorKind, IoScheduler, Op,
     Queue, Request,

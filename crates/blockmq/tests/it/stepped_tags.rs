@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::{Held, block, submit};
+use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{BlockDevice, Dispatch, Queue, TagSet};
 use corewise_topology::Machine;
 

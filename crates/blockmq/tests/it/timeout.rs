@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use crate::common::{Held, Rig, STALL, block, submit, watched};
+use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
     BlockDevice, Dispatch, Driver, Geometry, IoError, IoErrorKind, Queue, Started, TimedOut,
     TimerReturn,

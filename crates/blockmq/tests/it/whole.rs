@@ -4,6 +4,7 @@
 use std::sync::{Arc, mpsc};
 
 use crate::common::{Held, Rng, watched};
+use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
     AlignedBuf, Completed, Dispatch, IoError, IoErrorKind, Queue, Request, Started, Whole,
 };
@@ -240,4 +241,43 @@ fn no_parts_in_any_order_make_bytes_that_nobody_read() {
         told += good(all);
     }
     assert!(told > asked / 10 && told < asked - asked / 10, "{told} of {asked} succeeded");
+}
+
+#[test]
+fn a_filter_changes_the_bytes_of_a_read_where_they_are_and_none_behind_a_hole() {
+    for hole in [None, Some(2)] {
+        let all = merged(4, move |rq| {
+            let whole = Whole::with(rq, |mut held, _| {
+                held.filled_mut().flatten().for_each(|byte| *byte ^= 0x55);
+                held.complete(Ok(()));
+            });
+            for n in 0..4 {
+                let mut part = whole.part(n * 512, 512, n * 512);
+                if hole == Some(n) {
+                    fail(part);
+                    continue;
+                }
+                part.put(&content(n * 512, 512));
+                // What the device below has is changed twice.
+                part.filled_mut().flatten().for_each(|byte| *byte ^= 0x55);
+                part.complete(Ok(()));
+            }
+        });
+        assert_eq!(good(all), if hole.is_some() { 2 } else { 4 });
+    }
+}
+
+#[test]
+fn what_is_filled_is_changed_in_the_pieces_of_the_buffers() {
+    let buffers = [100, 300, 112].map(|len| (poisoned(len).into(), len));
+    let (mut rq, done) = watched(Request::read_vectored(0, buffers));
+    assert_eq!(rq.filled_mut().count(), 0, "nothing is filled yet");
+    rq.put(&content(0, 250));
+    assert_eq!(rq.filled_mut().map(|piece| piece.len()).collect::<Vec<_>>(), [100, 150]);
+    rq.put(&content(250, 262));
+    assert!(rq.filled_mut().flatten().map(|byte| *byte).eq(content(0, 512)));
+    rq.complete(Ok(()));
+    assert_eq!(done.recv().unwrap().into_data().unwrap(), content(0, 512)[..]);
+    let mut write = Request::write(0, content(0, 512));
+    assert_eq!(write.filled_mut().count(), 0, "a write's bytes are its caller's");
 }

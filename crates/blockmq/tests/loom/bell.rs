@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use corewise_blockmq::protocol::Bell;
+use corewise_blockmq::model::Bell;
 use corewise_sync::fence::{FencePolicy, FullFence, NoFence};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
 use corewise_sync::{Parker, thread};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use corewise_blockmq::protocol::{Cache, Taken};
+use corewise_blockmq::model::{Cache, Taken};
 use corewise_sync::inbox::{HasLink, Link};
 
 /// A box that says when it is dropped. (The count is a standard one: no step of the model.)

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use corewise_blockmq::protocol::EndOfWorkers;
+use corewise_blockmq::model::EndOfWorkers;
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, NoHeavy, NoLight};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use corewise_blockmq::protocol::Flusher;
+use corewise_blockmq::model::Flusher;
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::inbox::{Batch, HasLink, Link};
 

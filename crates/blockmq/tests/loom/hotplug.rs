@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use corewise_blockmq::protocol::{Activity, TagUser};
+use corewise_blockmq::model::{Activity, TagUser};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, NoHeavy, NoLight};
 use corewise_sync::model::must_fail;

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use corewise_blockmq::protocol::{CtxMap, SoftwareQueues};
+use corewise_blockmq::model::{CtxMap, SoftwareQueues};
 use corewise_sync::Mutex;
 use corewise_sync::inbox::{HasLink, Link};
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use corewise_blockmq::protocol::LegStates;
+use corewise_blockmq::model::LegStates;
 use corewise_sync::Mutex;
 use corewise_sync::model;
 

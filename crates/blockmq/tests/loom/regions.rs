@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use corewise_blockmq::protocol::{Age, Entered, Regions};
+use corewise_blockmq::model::{Age, Entered, Regions};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::model;

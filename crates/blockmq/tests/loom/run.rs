@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use corewise_blockmq::protocol::{
+use corewise_blockmq::model::{
     Claim, End, Grace, Pass, Ran, RunGate, RunState, Source, Unquiesced, run, run_claimed,
 };
 use corewise_sync::atomic::{AtomicUsize, Ordering};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use corewise_blockmq::TagSet;
-use corewise_blockmq::protocol::{Freed, TagUser, TagWaiter};
+use corewise_blockmq::model::{Freed, TagUser, TagWaiter};
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::model::{bounded, must_panic};
 

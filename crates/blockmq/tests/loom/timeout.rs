@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use corewise_blockmq::protocol::{Release, TagState, Watch};
+use corewise_blockmq::model::{Release, TagState, Watch};
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, NoHeavy, NoLight};

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use corewise_blockmq::protocol::{Unfrozen, Usage};
+use corewise_blockmq::model::{Unfrozen, Usage};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{
     Asymmetric, AsymmetricPolicy, FencePolicy, FullFence, NoFence, NoHeavy, NoLight,

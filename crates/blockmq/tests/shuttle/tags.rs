@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use corewise_blockmq::TagSet;
-use corewise_blockmq::protocol::{Freed, TagUser, TagWaiter};
+use corewise_blockmq::model::{Freed, TagUser, TagWaiter};
 use corewise_sync::model::choose;
 use corewise_sync::model::schedules::{self, Schedules};
 use corewise_sync::{Completion, Mutex, thread};

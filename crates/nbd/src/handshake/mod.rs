@@ -52,7 +52,7 @@ pub enum CloseReason {
     BadMagic(wire::BadMagic),
     /// An option longer than [`MAX_OPTION_DATA`]; the length is the claim of the client.
     OptionTooBig(u32),
-    /// More options than [`policy::max_options`] allows.
+    /// More options than a client of so many exports has use for.
     TooManyOptions,
     /// `EXPORT_NAME` named something that can't be served, and the protocol has no error for that.
     NoSuchExport,

@@ -79,7 +79,7 @@ impl fmt::Debug for FlushRight {
 /// threads at the sink.
 ///
 /// ```compile_fail,E0277
-/// use corewise_nbd::reply::{FlushRight, ReleaseChecked, ReleasePolicy};
+/// use corewise_nbd::model::{FlushRight, ReleaseChecked, ReleasePolicy};
 ///
 /// struct LetsGoAndDeniesIt;
 ///

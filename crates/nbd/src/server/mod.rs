@@ -61,22 +61,7 @@ impl Default for Options {
 /// An NBD server: exports block devices to the clients of its listeners.
 ///
 /// Exports, listeners and clients may come and go while it runs. Dropping the server stops the
-/// listeners and cuts every connection; [`Server::drain`] first is the polite way.
-///
-/// ```no_run
-/// # fn demo(device: std::sync::Arc<dyn corewise_blockmq::BlockDevice>) -> Result<(), corewise_nbd::Error> {
-/// use corewise_nbd::{Export, Server};
-/// use std::time::Duration;
-/// let server = Server::new(corewise_nbd::Options::default());
-/// server.add_export(Export::new("disk", device).description("a demonstration"))?;
-/// let endpoint = server.listen_unix("/run/demo.sock")?;
-/// println!("nbdinfo '{}'", endpoint.uri("disk"));
-/// // ... until it is time to stop:
-/// let report = server.drain(Duration::from_secs(10));
-/// assert!(report.is_clean());
-/// # Ok(())
-/// # }
-/// ```
+/// listeners and cuts every connection; [`Server::drain`] first is the polite way. The [front page](crate) has an example.
 pub struct Server {
     inner: Arc<Inner>,
 }

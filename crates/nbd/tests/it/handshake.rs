@@ -4,7 +4,7 @@
 use corewise_nbd::handshake::{
     Catalogue, CloseReason, ExportOffer, Handshake, MAX_OPTION_DATA, Outcome, Progress,
 };
-use corewise_nbd::policy;
+use corewise_nbd::model::max_options;
 use corewise_nbd::wire::*;
 
 struct Shop {
@@ -235,7 +235,7 @@ fn five_thousand_options_are_too_many() {
     let (out, progress) = feed(&shop(), &input, input.len());
     assert_eq!(progress.outcome, Outcome::Close(CloseReason::TooManyOptions));
     let acks = replies(&out).into_iter().filter(|(_, k, _)| *k == OptionReplyKind::ACK).count();
-    assert_eq!(acks as u32, policy::max_options(2), "those within the limit were answered");
+    assert_eq!(acks as u32, max_options(2), "those within the limit were answered");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::common::*;
 use corewise_blockmq::{Geometry, IoErrorKind, Op};
-use corewise_nbd::load::Budget;
+use corewise_nbd::Budget;
 use corewise_nbd::wire::*;
 use corewise_nbd::{Export, Options, Server};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use corewise_nbd::load::{Budget, Load};
+use corewise_nbd::model::{Budget, Load};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 

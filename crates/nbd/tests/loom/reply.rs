@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use corewise_nbd::model::ReleaseBlindly;
-use corewise_nbd::reply::{
+use corewise_nbd::model::wrong::ReleaseBlindly;
+use corewise_nbd::model::{
     Patience, Posted, Ran, ReleaseChecked, ReleasePolicy, ReplyPath, Sent, Sink,
 };
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};

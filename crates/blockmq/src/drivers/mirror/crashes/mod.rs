@@ -15,6 +15,7 @@ use super::keeper::wish;
 use super::legs::{Legs, each};
 use super::{Inner, Mirror, MirrorLeg, MirrorOptions};
 use crate::device::BlockDevice;
+use crate::model::BuildByHand;
 use crate::queue::Queue;
 use world::Kind::{Failed, Killed};
 use world::{Kind, Left, Platter, Port, REGION_SHIFT, Shared, USED, Ways, World, write};

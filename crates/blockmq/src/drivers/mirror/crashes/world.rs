@@ -8,6 +8,7 @@ use corewise_sync::Mutex;
 use crate::device::BlockDevice;
 use crate::error::{IoError, IoErrorKind};
 use crate::geometry::Geometry;
+use crate::model::ByHand;
 use crate::queue::Queue;
 use crate::request::{Op, Request};
 

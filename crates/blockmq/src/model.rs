@@ -1,0 +1,73 @@
+//! For models, for tests that choose the order of events themselves, and for benchmarks of single steps: no part of the
+//! interface, and hidden from its documentation.
+//!
+//! Here are the protocol types of the queue, each small enough to be model-checked (`README.md` beside this file argues
+//! them), and how a queue is stepped by hand.
+
+use std::sync::Arc;
+
+use corewise_sync::time::Stamp;
+
+pub use crate::bell::Bell;
+pub use crate::cache::{Cache, Taken};
+pub use crate::ctx::{CtxMap, SoftwareQueues};
+pub use crate::end::End as EndOfWorkers;
+pub use crate::flusher::Flusher;
+pub use crate::gate::{Fenced, Recheck, RunGate, Unquiesced};
+pub use crate::grace::Grace;
+pub use crate::hotplug::Activity;
+pub use crate::leg_states::LegStates;
+pub use crate::map::{CpuMap, CpuPlace};
+use crate::queue::{Queue, QueueBuilder};
+pub use crate::regions::{Age, Entered, Regions};
+pub use crate::run_state::{Claim, End, RunNumber, RunState};
+pub use crate::runner::{Pass, Ran, Source, run, run_by, run_claimed};
+pub use crate::tags::{Freed, TagBatch, TagUser, TagWaiter};
+pub use crate::timeout::{Release, TagState, Watch};
+pub use crate::usage::{Unfrozen, Usage};
+
+/// How a queue is built that nothing runs but its holder.
+pub trait BuildByHand {
+    /// Builds a queue that nothing runs but [`ByHand::step`]. It follows the machine too. May block, as
+    /// [`QueueBuilder::build`].
+    fn build_by_hand(self) -> Arc<Queue>;
+}
+
+impl BuildByHand for QueueBuilder {
+    #[track_caller]
+    fn build_by_hand(self) -> Arc<Queue> {
+        self.without_workers()
+    }
+}
+
+/// What the holder of a queue does that was built by hand, and what a benchmark does with any.
+pub trait ByHand {
+    /// One bounded step of hardware queue `hctx`, on this thread. `None` where nobody has wanted a run since the last
+    /// step. Panics where there is no such hardware queue.
+    fn step(&self, hctx: usize) -> Option<Ran>;
+
+    /// As if the timer of a queue with timeouts fired at `now`: asks the driver about each request whose time is up
+    /// then, and says how many there were.
+    fn step_timeouts(&self, now: Stamp) -> usize;
+
+    /// As [`Queue::run`], with another [second look](Recheck) where the first one says that there is no need.
+    /// For measuring what that costs, and what a lock there would: never for a queue that may be quiesced,
+    /// unless the second look is as good as the queue's own.
+    fn run_by(&self, hctx: usize, recheck: &impl Recheck);
+}
+
+impl ByHand for Queue {
+    fn step(&self, hctx: usize) -> Option<Ran> {
+        let core = self.core();
+        core.hctx(hctx).step(core)
+    }
+
+    fn step_timeouts(&self, now: Stamp) -> usize {
+        self.core().step_timeouts(now)
+    }
+
+    fn run_by(&self, hctx: usize, recheck: &impl Recheck) {
+        let core = self.core();
+        core.hctx(hctx).visit_by(core, core.here(), false, recheck);
+    }
+}
