@@ -1,7 +1,6 @@
 //! What a device is declared to be, and which probes may run asynchronously.
 
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,16 +53,11 @@ pub struct DeviceDecl {
     /// How long its shutdown may take before it is named as overdue. `None`: as long as
     /// the shutdown's options say.
     pub shutdown_timeout: Option<Duration>,
-    /// How long its shutdown is expected to take, where
-    /// nobody knows better. Only the order of what is ready depends on it.
-    pub shutdown_hint: Option<Duration>,
     /// Overrides the driver's [`ProbeType`], except that `ForceSynchronous` always wins.
     pub probe_type: Option<ProbeType>,
     /// How long a probe may take before the device is named as overdue, whatever the options of its
     /// bring-up say.
     pub probe_timeout: Option<Duration>,
-    /// Plain facts about the device, for anybody that looks at it ([`DeviceInfo`](crate::DeviceInfo)).
-    pub attributes: BTreeMap<String, String>,
     /// What the driver is to know about this device (a path, a size): read with
     /// [`ProbeContext::config`](crate::ProbeContext::config).
     pub config: Option<Arc<dyn Any + Send + Sync>>,
@@ -85,10 +79,8 @@ impl DeviceDecl {
             node: None,
             async_shutdown: true,
             shutdown_timeout: None,
-            shutdown_hint: None,
             probe_type: None,
             probe_timeout: None,
-            attributes: BTreeMap::new(),
             config: None,
         }
     }
@@ -122,13 +114,6 @@ impl DeviceDecl {
     #[must_use]
     pub fn probe_timeout(mut self, timeout: Duration) -> DeviceDecl {
         self.probe_timeout = Some(timeout);
-        self
-    }
-
-    /// Sets a plain fact about the device.
-    #[must_use]
-    pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> DeviceDecl {
-        self.attributes.insert(name.into(), value.into());
         self
     }
 
@@ -186,13 +171,6 @@ impl DeviceDecl {
         self
     }
 
-    /// Sets how long its shutdown is expected to take: the longest one starts first.
-    #[must_use]
-    pub fn shutdown_hint(mut self, expected: Duration) -> DeviceDecl {
-        self.shutdown_hint = Some(expected);
-        self
-    }
-
     /// Overrides the driver's probe type.
     #[must_use]
     pub fn probe_type(mut self, probe_type: ProbeType) -> DeviceDecl {
@@ -222,9 +200,7 @@ impl fmt::Debug for DeviceDecl {
             .field("node", &self.node)
             .field("async_shutdown", &self.async_shutdown)
             .field("shutdown_timeout", &self.shutdown_timeout)
-            .field("shutdown_hint", &self.shutdown_hint)
             .field("probe_type", &self.probe_type)
-            .field("attributes", &self.attributes)
             .finish_non_exhaustive()
     }
 }
@@ -232,7 +208,7 @@ impl fmt::Debug for DeviceDecl {
 /// Whether a driver's probes may run beside others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ProbeType {
-    /// As [`AsyncProbe`] says. In a [bring-up](crate::BringUpOptions#structfield.async_probe) that is
+    /// As it is asked for. In a [bring-up](crate::BringUpOptions#structfield.asynchronous) that is
     /// asynchronous by default; for devices that are
     /// [added](crate::DeviceManager::set_async_probe) one by one it is synchronous, so that the caller that
     /// adds one is told what became of it.
@@ -252,80 +228,4 @@ pub enum LinkKind {
     /// The supplier only wants to know of the consumer
     /// ([`DeviceDecl::sync_state_only`](DeviceDecl#structfield.sync_state_only)): it orders nothing.
     SyncStateOnly,
-}
-
-/// Which drivers of [`ProbeType::Default`] are asked to probe asynchronously: the counterpart of
-/// the kernel's `driver_async_probe=`.
-///
-/// A list of driver names; `*` inverts it, so that the names beside it are the synchronous ones. An empty
-/// list, which is the default of this type, asks for none.
-///
-/// ```
-/// use corewise_device::AsyncProbe;
-///
-/// assert!(!AsyncProbe::none().asks_for("file"));
-/// assert!("file,memory".parse::<AsyncProbe>().unwrap().asks_for("file"));
-/// let all_but_file = AsyncProbe::parse("*, file");
-/// assert!(all_but_file.asks_for("memory") && !all_but_file.asks_for("file"));
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AsyncProbe {
-    names: Vec<String>,
-    inverted: bool,
-}
-
-impl AsyncProbe {
-    /// Every driver of the default type is asked; the same as `*`.
-    pub fn all() -> AsyncProbe {
-        AsyncProbe { names: Vec::new(), inverted: true }
-    }
-
-    /// No driver of the default type is asked: Linux's default.
-    pub fn none() -> AsyncProbe {
-        AsyncProbe::default()
-    }
-
-    /// Reads a comma-separated list. Blanks around names and empty entries don't count.
-    pub fn parse(list: &str) -> AsyncProbe {
-        let entries = list.split(',').map(str::trim).filter(|e| !e.is_empty());
-        let (stars, names): (Vec<_>, Vec<_>) = entries.partition(|&e| e == "*");
-        AsyncProbe {
-            names: names.into_iter().map(String::from).collect(),
-            inverted: !stars.is_empty(),
-        }
-    }
-
-    /// Whether drivers of that name are asked to probe asynchronously.
-    pub fn asks_for(&self, driver: &str) -> bool {
-        self.names.iter().any(|n| n == driver) != self.inverted
-    }
-}
-
-impl std::str::FromStr for AsyncProbe {
-    type Err = std::convert::Infallible;
-
-    fn from_str(list: &str) -> Result<AsyncProbe, Self::Err> {
-        Ok(AsyncProbe::parse(list))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_star_inverts_the_list_wherever_it_stands() {
-        for list in ["*,nvme", "nvme,*", " nvme , * ,"] {
-            let asked = AsyncProbe::parse(list);
-            assert!(!asked.asks_for("nvme"), "{list}");
-            assert!(asked.asks_for("ahci"), "{list}");
-        }
-    }
-
-    #[test]
-    fn nothing_is_asked_for_by_an_empty_list_and_everything_by_all() {
-        assert!(!AsyncProbe::parse("").asks_for("nvme"));
-        assert_eq!(AsyncProbe::parse(" , "), AsyncProbe::none());
-        assert_eq!(AsyncProbe::parse("*"), AsyncProbe::all());
-    }
 }

@@ -5,7 +5,7 @@
 //! needs is bound, near its NUMA node; and shuts them down in parallel too, in the order of their real
 //! dependencies alone, never slower than one by one. A user that needs them one by one says so: a driver by its
 //! [`ProbeType`], a device by [`async_shutdown(false)`](DeviceDecl::async_shutdown()), and all of them by
-//! [`AsyncProbe::none`] and [`ShutdownOptions::asynchronous`]. Both leave a [`Timeline`](corewise_timeline::Timeline).
+//! [`BringUpOptions::asynchronous`] and [`ShutdownOptions::asynchronous`]. Both leave a [`Timeline`](corewise_timeline::Timeline).
 //!
 //! ```
 //! use corewise_device::{
@@ -132,10 +132,12 @@
 mod decl;
 mod graph;
 
-pub mod counters;
-pub mod deferred;
-pub mod handoff;
-pub mod takeover;
+mod counters;
+mod deferred;
+mod handoff;
+#[doc(hidden)]
+pub mod model;
+mod takeover;
 
 mod cancel;
 mod done;
@@ -155,7 +157,7 @@ mod manager;
 mod watch;
 
 pub use cancel::Cancel;
-pub use decl::{AsyncProbe, DeviceDecl, LinkKind, ProbeType};
+pub use decl::{DeviceDecl, LinkKind, ProbeType};
 pub use done::ProbeDone;
 pub use driver::{Bound, Driver, ProbeContext, ProbeError, ShutdownError};
 pub use error::Error;

@@ -8,7 +8,7 @@ use crate::record::Clock;
 use crate::registry::{
     BatchOptions, Candidate, DeviceInfo, Devices, Drivers, Effects, Instance, Pending, Registered,
 };
-use crate::{AsyncProbe, Cancel, DeviceDecl, Error, Graph, GraphError};
+use crate::{Cancel, DeviceDecl, Error, Graph, GraphError};
 use corewise_sync::{Condvar, Mutex, context};
 use corewise_topology::Machine;
 use corewise_workqueue::{Work, WorkerPools};
@@ -54,7 +54,7 @@ impl DeviceManager {
         let state = State {
             devices: Devices::new(),
             drivers: Drivers::default(),
-            asked: AsyncProbe::default(),
+            asked: false,
             observer: None,
             around: Around::default(),
             cancel: Cancel::new(),
@@ -115,7 +115,7 @@ impl DeviceManager {
             state.drivers.add(driver.clone());
             let anew = self.registry.clock.now() + state.deferral_timeout;
             state.deferral_ends = state.deferral_ends.map(|_| anew);
-            (driver, state.asked.clone(), state.devices.unbound_devices())
+            (driver, state.asked, state.devices.unbound_devices())
         };
         let mut matching = unbound.into_iter().filter(|(_, decl)| driver.matches(decl)).peekable();
         if matching.peek().is_none() {
@@ -123,7 +123,7 @@ impl DeviceManager {
         }
         context::might_block("DeviceManager::register");
         for (key, decl) in matching {
-            let candidate = driver.candidate(&decl, &asked);
+            let candidate = driver.candidate(&decl, asked);
             self.registry.step(|state, now, fx| {
                 // It may have been taken back meanwhile.
                 if state.drivers.list.iter().any(|d| Arc::ptr_eq(d, &driver)) {
@@ -155,11 +155,11 @@ impl DeviceManager {
         }
     }
 
-    /// Which drivers of the default probe type probe devices asynchronously that are added one by
-    /// one: the counterpart of the kernel's `driver_async_probe=`. None by default: who adds a device
-    /// waits for it. A bring-up has [its own list](BringUpOptions::async_probe).
-    pub fn set_async_probe(&self, asked: AsyncProbe) {
-        self.registry.state.lock().asked = asked;
+    /// Whether drivers of the default [probe type](crate::ProbeType) probe devices asynchronously that are added one by
+    /// one. False by default: the thread that adds a device waits for it. A bring-up has [its
+    /// own option](BringUpOptions::asynchronous).
+    pub fn set_async_probe(&self, yes: bool) {
+        self.registry.state.lock().asked = yes;
     }
 
     /// How long after the first bring-up (or the first device that was added, where there was none)
@@ -176,7 +176,7 @@ impl DeviceManager {
     ///
     /// Blocks until each device is settled: bound, failed, skipped, deferred, or cancelled.
     /// Asynchronous probes, which is what they are unless the driver, the declaration or the
-    /// [options](BringUpOptions::async_probe) say otherwise, run on pool workers; synchronous ones one
+    /// [options](BringUpOptions::asynchronous) say otherwise, run on pool workers; synchronous ones one
     /// after another, in registration order, on a worker near their node or in the calling thread.
     /// Drivers must be registered before.
     ///
@@ -224,7 +224,7 @@ impl DeviceManager {
             let former = std::mem::replace(&mut drivers, state.drivers.clone());
             drop(state);
             drop(former); // It may have been the last one to hold a driver.
-            let asked = &options.async_probe;
+            let asked = options.asynchronous;
             candidates = decls.iter().map(|decl| drivers.candidates(decl, asked)).collect();
         };
         self.registry.apply(fx);

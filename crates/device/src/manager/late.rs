@@ -37,9 +37,9 @@ impl DeviceManager {
         let (key, fx) = loop {
             let (drivers, asked) = {
                 let state = self.registry.state.lock();
-                (state.drivers.clone(), state.asked.clone())
+                (state.drivers.clone(), state.asked)
             };
-            let candidates = drivers.candidates(&decl, &asked);
+            let candidates = drivers.candidates(&decl, asked);
             let (added, fx) = self.registry.locked(|state, now, fx| {
                 if state.devices.is_closed() {
                     return Err(Error::ShuttingDown);

@@ -145,14 +145,11 @@ fn start_watch() -> Option<Arc<Watch>> {
 fn expected(outline: &Outline, history: Option<&History>) -> (Option<Vec<u64>>, usize) {
     let mut expected = vec![];
     let mut slow = 0;
-    if outline.hints.is_empty() && history.is_none_or(History::is_empty) {
-        return (None, 0);
-    }
+    let Some(history) = history.filter(|history| !history.is_empty()) else { return (None, 0) };
     let graph = &outline.graph;
     expected.resize(graph.len(), 0);
     for &id in &outline.calls {
-        let known = history.and_then(|h| h.expected_shutdown(graph.name(id)));
-        let Some(takes) = known.or_else(|| outline.hints.get(&id).copied()) else { continue };
+        let Some(takes) = history.expected_shutdown(graph.name(id)) else { continue };
         expected[id.index()] = u64::try_from(takes.as_nanos()).unwrap_or(u64::MAX);
         slow += usize::from(takes >= policy::SLOW && outline.kinds[id.index()] == Kind::Async);
     }

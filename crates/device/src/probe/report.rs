@@ -3,7 +3,7 @@
 use crate::driver::ProbeError;
 use crate::event::Observer;
 use crate::registry::{Called, Finished, ProbeCost};
-use crate::{AsyncProbe, Cancel, DeviceId, GraphError, HangPolicy, record};
+use crate::{Cancel, DeviceId, GraphError, HangPolicy, record};
 use corewise_timeline::{Outcome, SpanKind, Timeline};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -16,9 +16,9 @@ pub struct BringUpOptions {
     /// Go on when a device fails or its declaration is at fault: everything that doesn't need it
     /// comes up.
     pub keep_going: bool,
-    /// Which drivers of the default probe type are asked to probe asynchronously. All of them by
-    /// default; [`AsyncProbe::none`] probes one by one, as Linux does.
-    pub async_probe: AsyncProbe,
+    /// Drivers of the default [probe type](crate::ProbeType) probe asynchronously, side by side. True by default; false:
+    /// one by one, as in Linux.
+    pub asynchronous: bool,
     /// Throwing it stops the start of further probes. Probes that run are waited for.
     pub cancel: Cancel,
     /// Told about each device, for progress bars.
@@ -42,7 +42,7 @@ impl Default for BringUpOptions {
     fn default() -> BringUpOptions {
         BringUpOptions {
             keep_going: false,
-            async_probe: AsyncProbe::all(),
+            asynchronous: true,
             cancel: Cancel::new(),
             observer: None,
             device_timeout: None,
@@ -65,10 +65,10 @@ impl BringUpOptions {
         self
     }
 
-    /// Sets which drivers of the default type are asked to probe asynchronously.
+    /// Sets whether drivers of the default type probe asynchronously.
     #[must_use]
-    pub fn async_probe(mut self, asked: AsyncProbe) -> BringUpOptions {
-        self.async_probe = asked;
+    pub fn asynchronous(mut self, yes: bool) -> BringUpOptions {
+        self.asynchronous = yes;
         self
     }
 
@@ -112,7 +112,7 @@ impl fmt::Debug for BringUpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BringUpOptions")
             .field("keep_going", &self.keep_going)
-            .field("async_probe", &self.async_probe)
+            .field("asynchronous", &self.asynchronous)
             .field("cancel", &self.cancel)
             .field("device_timeout", &self.device_timeout)
             .field("timeout", &self.timeout)

@@ -12,7 +12,7 @@ use crate::record::Clock;
 use crate::registry::{CallerStep, Devices, Drivers, Due, Effects, Finished, Named};
 use crate::shutdown::{Outline, ShutdownState};
 use crate::watch::Watch;
-use crate::{AsyncProbe, Cancel, DeviceDecl};
+use crate::{Cancel, DeviceDecl};
 use corewise_sync::{Condvar, Mutex, MutexGuard, context};
 use corewise_timeline::Outcome;
 use corewise_workqueue::Work;
@@ -40,8 +40,8 @@ pub(crate) struct Registry {
 pub(crate) struct State {
     pub devices: Devices,
     pub drivers: Drivers,
-    /// Which drivers are asked to probe devices asynchronously that are added one by one.
-    pub asked: AsyncProbe,
+    /// Whether drivers are asked to probe devices asynchronously that are added one by one.
+    pub asked: bool,
     /// The observer of the bring-up in progress.
     pub observer: Option<Observer>,
     /// What the caller of the bring-up in progress is inside of.

@@ -4,7 +4,6 @@ use super::{Cost, Devices, Key, Last, Link, Phase, Target, Why};
 use crate::DeviceDecl;
 use crate::driver::ProbeError;
 use corewise_timeline::EdgeKind;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,8 +81,6 @@ pub struct DeviceInfo {
     pub sync_state_only: Vec<String>,
     /// Those that need it: children and consumers, by name.
     pub feeds: Vec<String>,
-    /// Its declaration's plain facts.
-    pub attributes: BTreeMap<String, String>,
     /// What probing it has cost.
     pub cost: ProbeCost,
 }
@@ -205,7 +202,6 @@ impl Devices {
             needs: slot.needs.iter().map(|link| self.need_of(link)).collect(),
             sync_state_only: slot.sync_state_only.clone(),
             feeds: slot.feeds.iter().map(|&i| self.slot(i).name().to_string()).collect(),
-            attributes: decl.attributes.clone(),
             cost: self.cost_of(index).told(),
         })
     }

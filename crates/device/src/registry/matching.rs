@@ -2,7 +2,7 @@
 
 use super::policy::probes_async;
 use crate::driver::{Driver, caught};
-use crate::{AsyncProbe, DeviceDecl, ProbeType};
+use crate::{DeviceDecl, ProbeType};
 use std::fmt;
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ impl Drivers {
 
     /// The drivers that may have the device: synchronous ones first, each kind in registration order. Asks the
     /// drivers, so not under a lock.
-    pub(crate) fn candidates(&self, decl: &DeviceDecl, asked: &AsyncProbe) -> Vec<Candidate> {
+    pub(crate) fn candidates(&self, decl: &DeviceDecl, asked: bool) -> Vec<Candidate> {
         let may = self.list.iter().filter(|driver| driver.matches(decl));
         let mut candidates: Vec<Candidate> = may.map(|d| d.candidate(decl, asked)).collect();
         candidates.sort_by_key(|c| c.asynchronous);
@@ -85,8 +85,8 @@ impl Registered {
         })
     }
 
-    pub(crate) fn candidate(self: &Arc<Self>, decl: &DeviceDecl, asked: &AsyncProbe) -> Candidate {
-        let asynchronous = probes_async(self.probe_type, decl.probe_type, &self.name, asked);
+    pub(crate) fn candidate(self: &Arc<Self>, decl: &DeviceDecl, asked: bool) -> Candidate {
+        let asynchronous = probes_async(self.probe_type, decl.probe_type, asked);
         Candidate { driver: self.clone(), asynchronous, asked: false }
     }
 }

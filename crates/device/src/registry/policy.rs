@@ -1,20 +1,15 @@
 //! The registry's decisions: pure functions over plain values.
 
+use crate::ProbeType;
 use crate::driver::ProbeErrorKind;
-use crate::{AsyncProbe, ProbeType};
 
 /// Whether a device probes asynchronously (rule 1.2.1): the driver's type, the declaration's, and
-/// what the command line asked for. Asked once per device and driver.
-pub(crate) fn probes_async(
-    driver: ProbeType,
-    decl: Option<ProbeType>,
-    name: &str,
-    asked: &AsyncProbe,
-) -> bool {
+/// whether those are asked to that don't care. Asked once per device and driver.
+pub(crate) fn probes_async(driver: ProbeType, decl: Option<ProbeType>, asked: bool) -> bool {
     match (driver, decl) {
         (ProbeType::ForceSynchronous, _) | (_, Some(ProbeType::ForceSynchronous)) => false,
         (_, Some(ProbeType::PreferAsynchronous)) => true,
-        (_, Some(ProbeType::Default)) | (ProbeType::Default, None) => asked.asks_for(name),
+        (_, Some(ProbeType::Default)) | (ProbeType::Default, None) => asked,
         (ProbeType::PreferAsynchronous, None) => true,
     }
 }
@@ -92,23 +87,18 @@ mod tests {
     #[test]
     fn rule_1_2_1_force_synchronous_is_never_overridden() {
         use ProbeType::{Default, ForceSynchronous, PreferAsynchronous};
-        let all = AsyncProbe::all();
-        assert!(!probes_async(ForceSynchronous, Some(PreferAsynchronous), "d", &all));
-        assert!(!probes_async(PreferAsynchronous, Some(ForceSynchronous), "d", &all));
-        assert!(probes_async(Default, Some(PreferAsynchronous), "d", &AsyncProbe::default()));
-        assert!(probes_async(PreferAsynchronous, None, "d", &AsyncProbe::default()));
+        assert!(!probes_async(ForceSynchronous, Some(PreferAsynchronous), true));
+        assert!(!probes_async(PreferAsynchronous, Some(ForceSynchronous), true));
+        assert!(probes_async(Default, Some(PreferAsynchronous), false));
+        assert!(probes_async(PreferAsynchronous, None, false));
     }
 
     #[test]
     fn rule_1_2_1_the_default_type_is_asynchronous_only_where_asked() {
-        let asked = AsyncProbe::parse("nvme");
-        assert!(probes_async(ProbeType::Default, None, "nvme", &asked));
-        assert!(!probes_async(ProbeType::Default, None, "ahci", &asked));
-        assert!(!probes_async(
-            ProbeType::PreferAsynchronous,
-            Some(ProbeType::Default),
-            "x",
-            &asked
-        ));
+        use ProbeType::{Default, PreferAsynchronous};
+        for asked in [true, false] {
+            assert_eq!(probes_async(Default, None, asked), asked);
+            assert_eq!(probes_async(PreferAsynchronous, Some(Default), asked), asked);
+        }
     }
 }

@@ -47,8 +47,6 @@ pub(crate) struct Outline {
     pub abreast: usize,
     /// Deadlines of their own.
     pub timeouts: BTreeMap<DeviceId, Duration>,
-    /// How long it is said that a callback takes.
-    pub hints: BTreeMap<DeviceId, Duration>,
 }
 
 impl Outline {
@@ -59,7 +57,7 @@ impl Outline {
         bound: &[Option<Arc<dyn Bound>>],
         asynchronous: bool,
     ) -> Outline {
-        let (mut timeouts, mut hints) = (BTreeMap::new(), BTreeMap::new());
+        let mut timeouts = BTreeMap::new();
         // Which of their links count is a guess: so they go one by one, in base order.
         let in_circle: BTreeSet<DeviceId> = graph.cycles().iter().flatten().copied().collect();
         let kind = |id: DeviceId| {
@@ -70,12 +68,11 @@ impl Outline {
             }
             let decl = graph.decl(id);
             timeouts.extend(decl.shutdown_timeout.map(|t| (id, t)));
-            hints.extend(decl.shutdown_hint.map(|t| (id, t)));
             let parallel = asynchronous && decl.async_shutdown && !in_circle.contains(&id);
             if parallel { Kind::Async } else { Kind::Sync }
         };
         let kinds: Vec<Kind> = graph.ids().map(kind).collect();
-        Outline { timeouts, hints, ..Outline::of(graph.clone(), kinds) }
+        Outline { timeouts, ..Outline::of(graph.clone(), kinds) }
     }
 
     /// Of what is known of each device.
@@ -91,8 +88,8 @@ impl Outline {
         let chain = policy::paths(graph.order(), |id| graph.needs(id), &each).into_iter().max();
         let chain = chain.and_then(|chain| usize::try_from(chain).ok()).unwrap_or(0).max(1);
         let abreast = (calls.len() + chain / 2) / chain;
-        let (timeouts, hints) = Default::default();
-        Outline { graph, kinds, mode, calls, asyncs_until, sync, abreast, timeouts, hints }
+        let timeouts = BTreeMap::new();
+        Outline { graph, kinds, mode, calls, asyncs_until, sync, abreast, timeouts }
     }
 }
 

@@ -10,8 +10,8 @@
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use corewise_device::{
-    AsyncProbe, Bound, DeviceDecl, DeviceInfo, DeviceManager, DeviceState, Driver, LinkKind,
-    ProbeContext, ProbeError, ProbeType, ShutdownError, ShutdownOptions,
+    Bound, DeviceDecl, DeviceInfo, DeviceManager, DeviceState, Driver, LinkKind, ProbeContext,
+    ProbeError, ProbeType, ShutdownError, ShutdownOptions,
 };
 use corewise_sync::thread;
 use corewise_topology::Machine;
@@ -263,7 +263,7 @@ pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
     let pools = WorkerPools::builder(&Machine::synthetic("core:2 pu:1").unwrap()).build();
     let manager = Arc::new(DeviceManager::new(&pools).unwrap());
     manager.set_deferral_timeout(Duration::from_secs(1_000_000_000));
-    manager.set_async_probe(AsyncProbe::all());
+    manager.set_async_probe(true);
     let book = Arc::new(Book::default());
     book.manager.set(Arc::downgrade(&manager)).unwrap();
     for name in ["sync", "async"] {

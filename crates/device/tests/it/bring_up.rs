@@ -3,7 +3,7 @@
 
 use crate::support::{Rig, Rng, TestDriver, Unit, decl, edges, random_graph};
 use corewise_device::{
-    AsyncProbe, BringUpOptions, Cancel, DeviceDecl, Error, Event, GraphError, Observer, ProbeError,
+    BringUpOptions, Cancel, DeviceDecl, Error, Event, GraphError, Observer, ProbeError,
     ProbeOutcome, ProbeType, ShutdownOptions,
 };
 use std::collections::BTreeSet;
@@ -205,8 +205,7 @@ fn synchronous_probes_run_in_order_inline_without_a_node_and_on_a_worker_near_th
         decl("off", &[]).node(Some(9)),
         decl("near-too", &[]).node(Some(1)),
     ];
-    let all = options().async_probe(AsyncProbe::all());
-    let up = rig.manager.bring_up(decls, &all).unwrap();
+    let up = rig.manager.bring_up(decls, &options()).unwrap();
     assert!(up.is_complete());
     let begins = rig.log.entries().into_iter().filter(|e| e.what == "probe begins");
     let begins: Vec<_> = begins.map(|e| (e.device, e.thread)).collect();
@@ -221,20 +220,15 @@ fn synchronous_probes_run_in_order_inline_without_a_node_and_on_a_worker_near_th
 }
 
 #[test]
-fn the_default_probe_type_runs_on_a_worker_unless_its_list_leaves_it_out() {
+fn the_default_probe_type_runs_on_a_worker_unless_the_bring_up_is_synchronous() {
     let rig = Rig::new(TWO_NODES).with(|d| d.probe_type(ProbeType::Default));
-    let lists = [
-        ("a", options()),
-        ("b", options().async_probe(AsyncProbe::parse("test"))),
-        ("c", options().async_probe(AsyncProbe::none())),
-        ("d", options().async_probe(AsyncProbe::parse("*,test"))),
-    ];
+    let asked = [("a", options()), ("b", options().asynchronous(false))];
     let me = std::thread::current().id();
-    let in_the_caller = lists.map(|(name, options)| {
+    let in_the_caller = asked.map(|(name, options)| {
         rig.manager.bring_up(vec![decl(name, &[])], &options).unwrap();
         rig.log.entries()[rig.log.place("probe begins", name).unwrap()].thread == me
     });
-    assert_eq!(in_the_caller, [false, false, true, true]);
+    assert_eq!(in_the_caller, [false, true]);
 }
 
 #[test]

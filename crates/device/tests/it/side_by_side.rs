@@ -2,8 +2,8 @@
 //! no clock: each probe and each callback waits until all the others are in theirs.
 
 use corewise_device::{
-    AsyncProbe, Bound, BringUpOptions, DeviceDecl, DeviceManager, DeviceState, Driver,
-    ProbeContext, ProbeError, ShutdownError, ShutdownOptions,
+    Bound, BringUpOptions, DeviceDecl, DeviceManager, DeviceState, Driver, ProbeContext,
+    ProbeError, ShutdownError, ShutdownOptions,
 };
 use corewise_topology::Machine;
 use corewise_workqueue::WorkerPools;
@@ -96,7 +96,7 @@ fn linuxs_order_is_there_for_who_asks_for_it() {
     let manager = DeviceManager::new(&pools).unwrap();
     let driver = services(1, 1);
     manager.register(driver.clone()).unwrap();
-    let options = BringUpOptions::new().async_probe(AsyncProbe::none());
+    let options = BringUpOptions::new().asynchronous(false);
     let up = manager.bring_up(decls(20), &options).unwrap();
     assert!(up.is_complete(), "{up:?}");
     let me = HashSet::from([std::thread::current().id()]);

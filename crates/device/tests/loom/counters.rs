@@ -1,6 +1,6 @@
 //! Model-checks the dependency counters: steps and races are named in `src/counters/README.md`.
 
-use corewise_device::counters::{Counters, Release, Settled};
+use corewise_device::model::{Counters, Release, Settled};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;

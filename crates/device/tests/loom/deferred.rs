@@ -1,6 +1,6 @@
 //! Model-checks deferred probing: steps and race are named in `src/deferred/README.md`.
 
-use corewise_device::deferred::{Deferred, NoRecheck, Recheck, RecheckPolicy};
+use corewise_device::model::{Deferred, NoRecheck, Recheck, RecheckPolicy};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;

@@ -1,6 +1,6 @@
 //! Model-checks who concludes a callback: steps and race are named in `src/handoff/README.md`.
 
-use corewise_device::handoff::Handoff;
+use corewise_device::model::Handoff;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;

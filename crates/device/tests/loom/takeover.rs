@@ -1,6 +1,6 @@
 //! Model-checks the taking over of a walk: steps and race are named in `src/takeover/README.md`.
 
-use corewise_device::takeover::{Walk, WalkNote};
+use corewise_device::model::{Walk, WalkNote};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
