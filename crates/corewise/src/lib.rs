@@ -98,11 +98,12 @@
 //!
 //! # More
 //!
-//! Eight small programs in `examples/` show it at work (`cargo run --release -p corewise --example NAME`): `tutorial` (a
+//! Nine small programs in `examples/` show it at work (`cargo run --release -p corewise --example NAME`): `tutorial` (a
 //! service that starts, works and stops; docs/tutorial.md builds it step by step), `build_graph` (a parallel build of a
 //! dependency graph), `crawler` (limits, pauses and real sockets), `cache_warmer` (memory and work on the same node),
 //! `checksums` (the blocks of a file in parallel), `intake` (a queue that refuses, a debounced reload, a tick),
-//! `inside_tokio`, and `services` (200 of tokio's tasks, started and stopped in the order of their needs). The guide on
+//! `inside_tokio`, `services` (200 of tokio's tasks, started and stopped in the order of their needs), and
+//! `block_driver` (a block driver of one's own, and a filter on top of it). The guide on
 //! the front page of [`workqueue`] says which queue suits which work.
 //!
 //! Each module but [`topology`] and [`sync`] is a feature of its name, and so is `xml`

@@ -62,6 +62,13 @@ fn each_node_is_warmed_by_its_own_workers() {
 }
 
 #[test]
+fn a_driver_of_ones_own_serves_requests_and_a_filter_changes_their_bytes_in_place() {
+    let said = run("block_driver", &[]);
+    assert!(said.contains(" bytes were read back, and lie scrambled below"), "{said}");
+    assert!(said.contains("the disk got "), "{said}");
+}
+
+#[test]
 fn tokio_and_the_workqueue_await_each_other() {
     let said = run("inside_tokio", &[]);
     assert!(said.contains("9592 primes below 100000"), "{said}");
