@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_destructor_of_a_thread_adds_is_counted() {
+    fn an_addition_by_a_destructor_of_a_thread_is_counted() {
         struct AddsAtItsEnd(Cell<Option<Arc<Counter>>>);
         impl Drop for AddsAtItsEnd {
             fn drop(&mut self) {

@@ -258,7 +258,7 @@ fn a_filter_changes_the_bytes_of_a_read_where_they_are_and_none_behind_a_hole() 
                     continue;
                 }
                 part.put(&content(n * 512, 512));
-                // What the device below has is changed twice.
+                // Each byte that the device below has is changed twice.
                 part.filled_mut().flatten().for_each(|byte| *byte ^= 0x55);
                 part.complete(Ok(()));
             }
@@ -268,7 +268,7 @@ fn a_filter_changes_the_bytes_of_a_read_where_they_are_and_none_behind_a_hole() 
 }
 
 #[test]
-fn what_is_filled_is_changed_in_the_pieces_of_the_buffers() {
+fn filled_bytes_are_changed_in_the_pieces_of_the_buffers() {
     let buffers = [100, 300, 112].map(|len| (poisoned(len).into(), len));
     let (mut rq, done) = watched(Request::read_vectored(0, buffers));
     assert_eq!(rq.filled_mut().count(), 0, "nothing is filled yet");

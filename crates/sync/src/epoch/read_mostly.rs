@@ -18,7 +18,7 @@ use crate::{Mutex, context};
 const MOST_OLD: usize = 64;
 
 /// A value that is read for a few nanoseconds' price, by any number of threads that don't slow each other
-/// down, and replaced as a whole by writers, who pay.
+/// down, and replaced as a whole. The writers pay.
 ///
 /// ```
 /// use corewise_sync::epoch::ReadMostly;

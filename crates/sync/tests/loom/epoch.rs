@@ -210,7 +210,7 @@ impl Drop for Spoilt {
     }
 }
 
-fn what_is_replaced_is_dropped_behind_its_readers<A: AsymmetricPolicy>() {
+fn an_old_value_is_dropped_behind_its_readers<A: AsymmetricPolicy>() {
     model(|| {
         let cell = Arc::new(ReadMostly::with_epochs(Epochs::<A>::default(), Spoilt::new(1)));
         let reader = {
@@ -231,20 +231,20 @@ fn what_is_replaced_is_dropped_behind_its_readers<A: AsymmetricPolicy>() {
 
 #[test]
 fn loom_epoch_an_old_value_that_is_left_to_the_next_writer_is_dropped_behind_its_readers() {
-    what_is_replaced_is_dropped_behind_its_readers::<Asymmetric>();
+    an_old_value_is_dropped_behind_its_readers::<Asymmetric>();
 }
 
 #[test]
 fn loom_epoch_without_the_light_fences_an_old_value_is_dropped_under_a_reader() {
     let test = "loom_epoch_without_the_light_fences_an_old_value_is_dropped_under_a_reader";
-    let said = must_fail(test, what_is_replaced_is_dropped_behind_its_readers::<NoLight>);
+    let said = must_fail(test, an_old_value_is_dropped_behind_its_readers::<NoLight>);
     assert!(said.is_empty() || said.contains("Causality violation"), "{said}");
 }
 
 #[test]
 fn loom_epoch_without_the_heavy_fences_an_old_value_is_dropped_under_a_reader() {
     let test = "loom_epoch_without_the_heavy_fences_an_old_value_is_dropped_under_a_reader";
-    let said = must_fail(test, what_is_replaced_is_dropped_behind_its_readers::<NoHeavy>);
+    let said = must_fail(test, an_old_value_is_dropped_behind_its_readers::<NoHeavy>);
     assert!(said.is_empty() || said.contains("Causality violation"), "{said}");
 }
 
