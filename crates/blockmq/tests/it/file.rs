@@ -46,7 +46,8 @@ fn a_failed_open_names_the_path_and_leaves_no_file() {
         refused(&rig, FileOptions::new(&missing).size(4096).block_size(1000)).contains("power")
     );
     assert!(
-        refused(&rig, FileOptions::new(&missing).size(4096).read_only(true)).contains("no such")
+        refused(&rig, FileOptions::new(&missing).size(4096).read_only(true))
+            .contains("does not exist")
     );
     // Created, and then too large for any file system: removed again.
     assert!(
