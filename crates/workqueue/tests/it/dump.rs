@@ -171,7 +171,7 @@ fn a_running_item_is_shown_with_its_function_and_the_line_that_queued_it() {
     let [running] = &dump.running[..] else { panic!("{dump:?}") };
     assert_eq!((running.queue, running.pool, running.instance), (1, 0, 1));
     assert!(running.site.starts_with(&format!("{}:{line}:", file!())), "{}", running.site);
-    assert!(running.function.contains("what_a_worker_runs_is_shown"), "{}", running.function);
+    assert!(running.function.contains("a_running_item_is_shown"), "{}", running.function);
     assert!(running.thread.is_some());
     let mut others = pools.dump();
     others.retain_queues(|name| name == "other");
