@@ -3,7 +3,7 @@
 //! A program declares its devices ([`DeviceDecl`]): each has a driver, perhaps a parent, and
 //! suppliers that it needs. A [`DeviceManager`] brings them up in parallel, each as soon as what it
 //! needs is bound, near its NUMA node; and shuts them down in parallel too, in the order of their real
-//! dependencies alone, never slower than one by one. A user that needs them one by one says so: a driver by its
+//! dependencies alone. Where nothing can be gained, as on one CPU, that takes a few percent longer than one by one. A user that needs them one by one says so: a driver by its
 //! [`ProbeType`], a device by [`async_shutdown(false)`](DeviceDecl::async_shutdown()), and all of them by
 //! [`BringUpOptions::asynchronous`] and [`ShutdownOptions::asynchronous`]. Both leave a [`Timeline`](corewise_timeline::Timeline).
 //!
