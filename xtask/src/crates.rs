@@ -34,9 +34,9 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
 
     let (compiler, release) = oldest::compiler(run)?;
     if compiler.is_none() {
-        println!(
+        run.say(&format!(
             "Rust {release} isn't here: `rustup toolchain install {release}`. Taking the current one instead"
-        );
+        ));
         run.count_skipped();
     }
     let target = run.target().join("oldest");
@@ -73,7 +73,7 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
                 "a program that takes {library} gets {found:?} into its lock file: make the dependency optional"
             ));
         }
-        println!("{library} adds {} entries to a lock file", entries(&locked) - 1);
+        run.say(&format!("{library} adds {} entries to a lock file", entries(&locked) - 1));
         run.count_passed();
     }
     Ok(())

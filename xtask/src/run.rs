@@ -1,24 +1,41 @@
-//! Runs the steps, shows what they say, and adds it all up.
+//! What a step is given to work with: it runs commands, keeps what they print, and counts the tests in it.
 
-use crate::args::Args;
-use crate::steps::{self, Step};
 use crate::tally::Tally;
 use crate::workspace;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
-/// What the steps share.
+/// One step that is running.
 pub(crate) struct Run {
     root: PathBuf,
     target: PathBuf,
     long: bool,
-    /// The tests of the step that is running.
-    tally: Tally,
+    /// What the step and its commands print. Commands append to it by themselves.
+    log: File,
+    /// Whether it is shown while the step runs.
+    live: bool,
+    /// The tests of the step.
+    pub(crate) tally: Tally,
 }
 
 impl Run {
+    /// The log is a file of that name below the target folder.
+    pub(crate) fn new(name: &str, long: bool, live: bool) -> Result<Run, String> {
+        let root = workspace::root()?;
+        let target = workspace::target(&root);
+        let folder = target.join("steps");
+        let path = folder.join(format!("{name}.log"));
+        let log = std::fs::create_dir_all(&folder)
+            // Another one, as a program that an earlier run left behind may still write to the last one.
+            .and_then(|()| if path.exists() { std::fs::remove_file(&path) } else { Ok(()) })
+            .and_then(|()| File::options().read(true).append(true).create(true).open(&path))
+            .map_err(|e| format!("cannot make {}: {e}", path.display()))?;
+        Ok(Run { root, target, long, log, live, tally: Tally::default() })
+    }
+
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
@@ -70,7 +87,7 @@ impl Run {
         if self.tally == Tally::default() { Err("there were no tests".into()) } else { Ok(()) }
     }
 
-    /// Runs a command in the root without input, shows what it prints, and counts the tests in it.
+    /// Runs a command in the root without input, keeps what it prints, and counts the tests in it.
     pub(crate) fn command(&mut self, command: &mut Command) -> Result<(), String> {
         self.output(command).map(|_| ())
     }
@@ -87,32 +104,59 @@ impl Run {
         done
     }
 
-    /// Like `command`; gives back what it printed on its standard output.
+    /// Adds a line to what the step prints.
+    pub(crate) fn say(&mut self, line: &str) {
+        if self.live {
+            println!("{line}");
+        }
+        // A log that can't be written stops no check.
+        let _ = writeln!(self.log, "{line}");
+    }
+
+    /// Like `command`; gives back what it printed.
     pub(crate) fn output(&mut self, command: &mut Command) -> Result<String, String> {
         let shown = show(command);
-        println!("$ {shown}");
-        command.current_dir(&self.root).stdin(Stdio::null()).stdout(Stdio::piped());
+        self.say(&format!("$ {shown}"));
+        let failed = |what: &str, e: std::io::Error| format!("{what} `{shown}`: {e}");
+        let logs = || self.log.try_clone().map(Stdio::from);
+        let (stdout, stderr) = logs()
+            .and_then(|stdout| Ok((stdout, logs()?)))
+            .map_err(|e| failed("cannot keep the output of", e))?;
+        command.current_dir(&self.root).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         if self.long {
             command.env("COREWISE_LONG", "1");
         }
-        let failed = |what: &str, e: std::io::Error| format!("{what} `{shown}`: {e}");
+        let begun = self.log.seek(SeekFrom::End(0)).map_err(|e| failed("cannot keep", e))?;
         let mut child = command.spawn().map_err(|e| failed("cannot start", e))?;
-        let pipe = child.stdout.take().expect("it was asked for a line above");
-        let mut said = String::new();
-        let mut pipe = BufReader::new(pipe);
-        let mut line = Vec::new();
-        // By bytes, as a test may print what is not text.
-        while pipe.read_until(b'\n', &mut line).map_err(|e| failed("cannot read from", e))? > 0 {
-            let text = String::from_utf8_lossy(&line);
-            print!("{text}");
-            if let Some(tally) = Tally::of_line(&text) {
-                self.tally += tally;
-            }
-            said.push_str(&text);
-            line.clear();
+        let status = if self.live { self.follow(&mut child, begun) } else { child.wait() }
+            .map_err(|e| failed("cannot wait for", e))?;
+        let said = self.since(begun).map_err(|e| failed("cannot read the output of", e))?;
+        for tally in said.lines().filter_map(Tally::of_line) {
+            self.tally += tally;
         }
-        let status = child.wait().map_err(|e| failed("cannot wait for", e))?;
         if status.success() { Ok(said) } else { Err(format!("`{shown}` ended with {status}")) }
+    }
+
+    /// Shows what the child prints while it runs.
+    fn follow(&mut self, child: &mut Child, mut shown: u64) -> std::io::Result<ExitStatus> {
+        loop {
+            let ended = child.try_wait()?;
+            print!("{}", self.since(shown)?);
+            shown = self.log.stream_position()?;
+            match ended {
+                Some(status) => return Ok(status),
+                None => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+
+    /// What the log has from there on.
+    pub(crate) fn since(&mut self, place: u64) -> std::io::Result<String> {
+        let mut said = Vec::new();
+        self.log.seek(SeekFrom::Start(place))?;
+        self.log.read_to_end(&mut said)?;
+        // A test may print what is not text.
+        Ok(String::from_utf8_lossy(&said).into_owned())
     }
 }
 
@@ -134,87 +178,9 @@ fn quote(word: &str) -> String {
     if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{word}'") }
 }
 
-/// How one step went.
-struct Done {
-    name: &'static str,
-    took: Duration,
-    tally: Tally,
-    failed: Option<String>,
-}
-
-/// Runs what `args` asks for. True: nothing failed.
-pub(crate) fn all(args: &Args) -> Result<bool, String> {
-    let root = workspace::root()?;
-    let target = workspace::target(&root);
-    let mut run = Run { root, target, long: args.long, tally: Tally::default() };
-    let begun = Instant::now();
-    let mut done: Vec<Done> = Vec::new();
-    for step in steps::ALL.iter().filter(|step| args.wants(step.name)) {
-        done.push(one(&mut run, step));
-        if step.needed_by_all && done.last().is_some_and(|d| d.failed.is_some()) {
-            println!("\nThe steps after `{}` were not run.", step.name);
-            break;
-        }
-    }
-    Ok(sum_up(&done, begun.elapsed()))
-}
-
-fn one(run: &mut Run, step: &Step) -> Done {
-    println!("\n=== {}: {} ===", step.name, step.what);
-    run.tally = Tally::default();
-    let begun = Instant::now();
-    let failed = (step.check)(run).err();
-    let took = begun.elapsed();
-    let mut tally = run.tally;
-    if let Some(why) = &failed {
-        println!("{why}");
-        // A failure that no test counted: a lint, a build, a crash.
-        tally.failed = tally.failed.max(1);
-    }
-    let word = if failed.is_some() { "FAILED" } else { "ok" };
-    println!("=== {}: {word} in {} ===", step.name, seconds(took));
-    let _ = std::io::stdout().flush();
-    Done { name: step.name, took, tally, failed }
-}
-
-/// Prints a line for each step, then what failed, then the counts alone on the last line.
-fn sum_up(done: &[Done], took: Duration) -> bool {
-    let mut sum = Tally::default();
-    println!();
-    for d in done {
-        sum += d.tally;
-        let word = if d.failed.is_some() { "FAILED" } else { "ok" };
-        println!("{:<9} {word:<6} {:>8}  {}", d.name, seconds(d.took), d.tally);
-    }
-    println!("{:<9} {:<6} {:>8}", "all", "", seconds(took));
-    for d in done {
-        if let Some(why) = &d.failed {
-            println!("failed: {}: {why}", d.name);
-        }
-    }
-    println!("{sum}");
-    sum.failed == 0
-}
-
-fn seconds(d: Duration) -> String {
-    match d.as_secs() {
-        s if s < 60 => format!("{:.1} s", d.as_secs_f64()),
-        s => format!("{} m {:02} s", s / 60, s % 60),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn run() -> Run {
-        let root = workspace::root().unwrap();
-        Run { target: workspace::target(&root), root, long: false, tally: Tally::default() }
-    }
-
-    fn step(check: fn(&mut Run) -> Result<(), String>) -> Step {
-        Step { name: "fmt", what: "a made-up step", check, needed_by_all: false }
-    }
 
     #[test]
     fn a_command_is_shown_as_one_could_type_it() {
@@ -225,32 +191,28 @@ mod tests {
 
     #[test]
     fn tests_that_a_command_reports_are_counted_and_its_failure_is_told() {
-        let script =
-            "echo 'test result: FAILED. 2 passed; 1 failed; 3 ignored; 0 measured'; exit 9";
-        let mut run = run();
-        let why = run.command(Command::new("sh").args(["-c", script])).unwrap_err();
-        assert!(why.contains("exit status: 9"), "{why}");
-        assert_eq!(run.tally, Tally { passed: 2, failed: 1, skipped: 3 });
+        let line = "test result: FAILED. 2 passed; 1 failed; 3 ignored; 0 measured";
+        let script = format!("echo '{line}'; echo why >&2; exit 9");
+        for live in [false, true] {
+            let mut run = Run::new(&format!("counted-{live}"), false, live).unwrap();
+            let why = run.command(Command::new("sh").args(["-c", &script])).unwrap_err();
+            assert!(why.contains("exit status: 9"), "{why}");
+            assert_eq!(run.tally, Tally { passed: 2, failed: 1, skipped: 3 });
+            let said = run.since(0).unwrap();
+            assert!(said.starts_with("$ sh -c ") && said.ends_with("measured\nwhy\n"), "{said}");
+        }
     }
 
     #[test]
     fn a_step_for_tests_that_runs_none_is_a_failure() {
-        let why = run().tests(&["--version"], |_| {}).unwrap_err();
-        assert_eq!(why, "there were no tests");
+        let mut run = Run::new("no-tests", false, false).unwrap();
+        assert_eq!(run.tests(&["--version"], |_| {}).unwrap_err(), "there were no tests");
     }
 
     #[test]
     fn a_program_that_is_not_there_is_a_failure_and_no_panic() {
-        let why = run().command(&mut Command::new("corewise-no-such-program")).unwrap_err();
+        let mut run = Run::new("no-program", false, false).unwrap();
+        let why = run.command(&mut Command::new("corewise-no-such-program")).unwrap_err();
         assert!(why.starts_with("cannot start"), "{why}");
-    }
-
-    #[test]
-    fn a_step_that_fails_without_a_failed_test_counts_as_one_failure() {
-        let done = one(&mut run(), &step(|_| Err("no".into())));
-        assert_eq!(done.tally, Tally { failed: 1, ..Tally::default() });
-        assert!(!sum_up(&[done], Duration::ZERO));
-        let done = one(&mut run(), &step(|_| Ok(())));
-        assert!(sum_up(&[done], Duration::ZERO));
     }
 }

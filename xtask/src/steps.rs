@@ -1,4 +1,4 @@
-//! The steps of `cargo xtask test`, in the order in which they are run: quick ones first.
+//! The steps of `cargo xtask test`: quick ones first. Where two may run at once, a step may begin before those above it.
 
 use crate::backend;
 use crate::crates;
@@ -14,23 +14,32 @@ pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
     pub(crate) check: fn(&mut Run) -> Result<(), String>,
-    /// Nothing after it makes sense when it failed.
+    /// Where it builds, below the target folder. Cargo lets one build at a time into a folder, so no two steps with the
+    /// same one run at the same time.
+    pub(crate) folder: &'static str,
+    /// It runs alone, and nothing after it makes sense when it failed.
     pub(crate) needed_by_all: bool,
 }
 
 pub(crate) const ALL: &[Step] = &[
     Step {
-        name: "programs",
-        what: "the client programs that tests drive are there (root: installs what is missing)",
-        check: |run| programs::ensure(|command| run.command(command)),
         needed_by_all: true,
+        ..step(
+            "programs",
+            "",
+            "the client programs that tests drive are there (root: installs what is missing)",
+            |run| programs::ensure(|command| run.command(command)),
+        )
     },
-    step("fmt", "the sources are formatted", |run| run.cargo(&["fmt", "--all", "--check"], |_| {})),
-    step("floors", "each crate imports only what floors.toml allows", |run| {
+    step("fmt", "", "the sources are formatted", |run| {
+        run.cargo(&["fmt", "--all", "--check"], |_| {})
+    }),
+    step("floors", "debug", "each crate imports only what floors.toml allows", |run| {
         run.tests(&["test", "--locked", "-p", "xtask", "--test", "floors"], |_| {})
     }),
     step(
         "tidy",
+        "debug",
         "the house rules that can be checked in the sources, and xtask's own tests",
         |run| {
             run.tests(
@@ -39,7 +48,7 @@ pub(crate) const ALL: &[Step] = &[
             )
         },
     ),
-    step("clippy", "no lint speaks up in any target", |run| {
+    step("clippy", "debug", "no lint speaks up in any target", |run| {
         run.cargo(
             &["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"],
             |_| {},
@@ -47,28 +56,36 @@ pub(crate) const ALL: &[Step] = &[
     }),
     step(
         "counts",
+        "sim",
         "on a simulated machine no more lines bounce, and no more threads wake, than were recorded",
         sim::counts,
     ),
     step(
         "workloads",
+        "sim",
         "each workload of the benchmarks ends on a simulated machine",
         sim::workloads,
     ),
-    step("targets", "the product compiles for musl, aarch64 and 32 bits", targets::check),
-    step("doc", "the documentation builds without a warning", |run| {
+    step("targets", "debug", "the product compiles for musl, aarch64 and 32 bits", targets::check),
+    step("doc", "debug", "the documentation builds without a warning", |run| {
         // Libraries: the program and the facade have one name, so their pages would collide.
         run.cargo(&["doc", "--locked", "--workspace", "--no-deps", "--lib"], |command| {
             command.env("RUSTDOCFLAGS", "-D warnings");
         })
     }),
-    step("supply", "licences, sources and bans of all dependencies are as deny.toml says", supply),
+    step(
+        "supply",
+        "tools",
+        "licences, sources and bans of all dependencies are as deny.toml says",
+        supply,
+    ),
     step(
         "crates",
+        "oldest",
         "the public API is the one in docs/api, the libraries can be packed, each feature compiles alone",
         crates::check,
     ),
-    step("tests", "unit, stepped, integration and documentation tests", |run| {
+    step("tests", "debug", "unit, stepped, integration and documentation tests", |run| {
         let mut args = vec!["test", "--locked", "--no-fail-fast", "--workspace"];
         // They have steps of their own.
         args.extend(["--exclude", "xtask", "--exclude", "corewise-cli"]);
@@ -76,16 +93,17 @@ pub(crate) const ALL: &[Step] = &[
         run.tests(&args, |_| {})
     }),
     // With debug assertions: what a client does to the server is worth checking most closely.
-    step("clients", "the program itself, driven by real clients", |run| {
+    step("clients", "debug", "the program itself, driven by real clients", |run| {
         run.tests(&["test", "--locked", "--no-fail-fast", "-p", "corewise-cli"], |_| {})
     }),
-    step("fuzz", "the fuzz targets still pass on their stored inputs", |run| {
+    step("fuzz", "debug", "the fuzz targets still pass on their stored inputs", |run| {
         run.tests(&["test", "--locked", "--no-fail-fast", "-p", "corewise-fuzz"], |_| {})
     }),
-    step("loom", "the models of the lock-free protocols, in every interleaving", |run| {
+    step("loom", "loom", "the models of the lock-free protocols, in every interleaving", |run| {
         models(run, "loom", |_| {})
     }),
     step(
+        "shuttle",
         "shuttle",
         "the rules of workqueue, devices and block layer, in thousands of random schedules",
         |run| {
@@ -94,15 +112,16 @@ pub(crate) const ALL: &[Step] = &[
             })
         },
     ),
-    step("release", "the release build works: `corewise up --for 5s`", release),
+    step("release", "release", "the release build works: `corewise up --for 5s`", release),
 ];
 
 const fn step(
     name: &'static str,
+    folder: &'static str,
     what: &'static str,
     check: fn(&mut Run) -> Result<(), String>,
 ) -> Step {
-    Step { name, what, check, needed_by_all: false }
+    Step { name, what, check, folder, needed_by_all: false }
 }
 
 /// Runs the tests that are built for a model checker: `--cfg CHECKER`, `tests/CHECKER/main.rs`.

@@ -24,9 +24,9 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
         if !has(target)
             && run.command(Command::new("rustup").args(["target", "add", target])).is_err()
         {
-            println!(
+            run.say(&format!(
                 "{target}: skipped, as its standard library isn't here: `rustup target add {target}`"
-            );
+            ));
             run.count_skipped();
             continue;
         }

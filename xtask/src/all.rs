@@ -1,0 +1,174 @@
+//! Runs the steps, two beside each other where they build in different folders, and adds it all up.
+
+use crate::args::Args;
+use crate::run::Run;
+use crate::steps::{self, Step};
+use crate::tally::Tally;
+use std::io::Write as _;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How many steps run at the same time. Each may use all CPUs; a second one uses those that the first leaves idle,
+/// while it links, waits or fetches.
+const AT_ONCE: usize = 2;
+
+/// How one step went.
+struct Done {
+    name: &'static str,
+    took: Duration,
+    tally: Tally,
+    failed: Option<String>,
+    /// What it printed, if that wasn't shown yet.
+    said: String,
+}
+
+/// Runs what `args` asks for. True: nothing failed.
+pub(crate) fn all(args: &Args) -> bool {
+    let begun = Instant::now();
+    let mut todo: Vec<&Step> = steps::ALL.iter().filter(|step| args.wants(step.name)).collect();
+    let live = todo.len() == 1;
+    let mut done: Vec<Done> = Vec::new();
+    let (tell, told) = mpsc::channel();
+    std::thread::scope(|threads| {
+        let mut running: Vec<&Step> = Vec::new();
+        loop {
+            while let Some(step) = next(&todo, &running).map(|at| todo.remove(at)) {
+                running.push(step);
+                println!("=== {}: {} ===", step.name, step.what);
+                let tell = tell.clone();
+                threads.spawn(move || tell.send((step, one(step, args.long, live))));
+            }
+            if running.is_empty() {
+                break;
+            }
+            let (step, how) = told.recv().expect("this thread has a sender itself");
+            running.retain(|other| other.name != step.name);
+            show(&how);
+            if step.needed_by_all && how.failed.is_some() {
+                println!("\nThe steps after `{}` were not run.", step.name);
+                todo.clear();
+            }
+            done.push(how);
+        }
+    });
+    // As they are listed, whichever ended first.
+    done.sort_by_key(|done| steps::ALL.iter().position(|step| step.name == done.name));
+    sum_up(&done, begun.elapsed())
+}
+
+/// The first step to do that may run beside those that are running.
+fn next(todo: &[&Step], running: &[&Step]) -> Option<usize> {
+    let full = running.len() == AT_ONCE;
+    if full || running.iter().any(|step| step.needed_by_all) {
+        return None;
+    }
+    let free = |step: &Step| running.iter().all(|other| other.folder != step.folder);
+    let first = todo.iter().position(|step| free(step))?;
+    // The steps after it need it, and none before it may still run then.
+    (!todo[first].needed_by_all || running.is_empty()).then_some(first)
+}
+
+fn one(step: &Step, long: bool, live: bool) -> Done {
+    let begun = Instant::now();
+    let mut done = Done {
+        name: step.name,
+        took: Duration::ZERO,
+        tally: Tally::default(),
+        failed: None,
+        said: String::new(),
+    };
+    match Run::new(step.name, long, live) {
+        Ok(mut run) => {
+            done.failed = (step.check)(&mut run).err();
+            done.tally = run.tally;
+            if !live {
+                done.said = run.since(0).unwrap_or_else(|e| format!("cannot read the log: {e}\n"));
+            }
+        }
+        Err(why) => done.failed = Some(why),
+    }
+    if done.failed.is_some() {
+        // A failure that no test counted: a lint, a build, a crash.
+        done.tally.failed = done.tally.failed.max(1);
+    }
+    done.took = begun.elapsed();
+    done
+}
+
+fn show(done: &Done) {
+    println!("\n=== {} ===\n{}", done.name, done.said);
+    if let Some(why) = &done.failed {
+        println!("{why}");
+    }
+    let word = if done.failed.is_some() { "FAILED" } else { "ok" };
+    println!("=== {}: {word} in {} ===\n", done.name, seconds(done.took));
+    let _ = std::io::stdout().flush();
+}
+
+/// Prints a line for each step, then what failed, then the counts alone on the last line.
+fn sum_up(done: &[Done], took: Duration) -> bool {
+    let mut sum = Tally::default();
+    println!();
+    for d in done {
+        sum += d.tally;
+        let word = if d.failed.is_some() { "FAILED" } else { "ok" };
+        println!("{:<9} {word:<6} {:>8}  {}", d.name, seconds(d.took), d.tally);
+    }
+    println!("{:<9} {:<6} {:>8}", "all", "", seconds(took));
+    for d in done {
+        if let Some(why) = &d.failed {
+            println!("failed: {}: {why}", d.name);
+        }
+    }
+    println!("{sum}");
+    sum.failed == 0
+}
+
+fn seconds(d: Duration) -> String {
+    match d.as_secs() {
+        s if s < 60 => format!("{:.1} s", d.as_secs_f64()),
+        s => format!("{} m {:02} s", s / 60, s % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(
+        name: &'static str,
+        folder: &'static str,
+        check: fn(&mut Run) -> Result<(), String>,
+    ) -> Step {
+        Step { name, what: "a made-up step", check, folder, needed_by_all: false }
+    }
+
+    #[test]
+    fn a_step_that_fails_without_a_failed_test_counts_as_one_failure() {
+        let done = one(&step("fails", "", |_| Err("no".into())), false, false);
+        assert_eq!(done.tally, Tally { failed: 1, ..Tally::default() });
+        assert!(!sum_up(&[done], Duration::ZERO));
+        let done = one(&step("passes", "", |_| Ok(())), false, false);
+        assert!(sum_up(&[done], Duration::ZERO));
+    }
+
+    #[test]
+    fn two_steps_run_beside_each_other_if_they_build_in_different_folders() {
+        let [a, b, c] = [("a", "debug"), ("b", "debug"), ("c", "loom")]
+            .map(|(name, folder)| step(name, folder, |_| Ok(())));
+        assert_eq!(next(&[&a, &b, &c], &[]), Some(0));
+        assert_eq!(next(&[&b, &c], &[&a]), Some(1));
+        assert_eq!(next(&[&b], &[&a]), None);
+        assert_eq!(next(&[&b], &[&a, &c]), None);
+        assert_eq!(next(&[&b], &[&c]), Some(0));
+    }
+
+    #[test]
+    fn no_step_runs_beside_the_one_that_all_need() {
+        let [before, after] = ["a", "b"].map(|name| step(name, name, |_| Ok(())));
+        let needed = Step { needed_by_all: true, ..step("needed", "needed", |_| Ok(())) };
+        assert_eq!(next(&[&needed, &after], &[&before]), None);
+        assert_eq!(next(&[&needed, &after], &[]), Some(0));
+        assert_eq!(next(&[&after], &[&needed]), None);
+    }
+}
