@@ -3,15 +3,17 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use corewise_sync::Parker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown, sockopt};
 
-use crate::load::{Budget, Load, Snapshot};
+use crate::load::{Budget, Charge, Load, Snapshot};
+use crate::memory::Pool;
 
 /// A connected stream socket and what is owed on it. Shared by the reader thread, completions, the
 /// writer thread and the server.
@@ -22,12 +24,19 @@ pub(crate) struct Connection {
     /// In blocking mode; a thread that must not block says so with each call.
     pub(crate) socket: OwnedFd,
     pub(crate) load: Load,
+    pub(crate) pool: Arc<Pool>,
 }
 
 impl Connection {
-    pub(crate) fn new(id: u64, socket: OwnedFd, budget: Budget) -> (Connection, Parker) {
-        let (load, parker) = Load::new(budget);
-        (Connection { id, socket, load }, parker)
+    pub(crate) fn new(
+        id: u64,
+        socket: OwnedFd,
+        budget: Budget,
+        share: u64,
+        pool: Arc<Pool>,
+    ) -> (Connection, Parker) {
+        let (load, parker) = Load::new(budget, share);
+        (Connection { id, socket, load, pool }, parker)
     }
 
     /// Receives what is there, at least one byte, behind what `buffer` holds; 0 at the end of the
@@ -36,17 +45,16 @@ impl Connection {
         self.receive_with(buffer, usize::MAX, RecvFlags::empty())
     }
 
-    /// Receives exactly `len` bytes behind what `buffer` holds, or fewer where the stream ends.
-    /// Blocks. The buffer has room.
-    pub(crate) fn receive_exact(&self, buffer: &mut BytesMut, len: usize) -> io::Result<usize> {
-        let mut got = 0;
-        while got < len {
-            match self.receive_with(buffer, len - got, RecvFlags::WAITALL)? {
-                0 => break,
-                n => got += n,
-            }
-        }
-        Ok(got)
+    /// As [`Connection::receive`], until `len` bytes are there, the stream ends, or the time is over. The buffer has
+    /// room.
+    pub(crate) fn receive_all(&self, buffer: &mut BytesMut, len: usize) -> io::Result<usize> {
+        self.receive_with(buffer, len, RecvFlags::WAITALL)
+    }
+
+    /// How long a [`Connection::receive`] waits before it answers `WouldBlock`; `None`: as long as it takes.
+    pub(crate) fn set_patience(&self, patience: Option<Duration>) {
+        // Fails only where the time is beyond what the kernel counts, and then nobody waits for its end.
+        let _ = sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, patience);
     }
 
     fn receive_with(
@@ -95,6 +103,11 @@ impl Connection {
         Ok(())
     }
 
+    /// Waits until there is room for more to send: `TimedOut` after the deadline. Blocks.
+    pub(crate) fn wait_for_space(&self, deadline: Instant) -> io::Result<()> {
+        self.wait_until(PollFlags::OUT, deadline)
+    }
+
     fn wait_until(&self, what: PollFlags, deadline: Instant) -> io::Result<()> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -138,9 +151,33 @@ impl Connection {
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
+    /// Takes memory of the pool for a request; blocks until it is there. False where the connection is cut or drained
+    /// before that, and nothing was taken. Reader only.
+    pub(crate) fn take_memory(&self, parker: &Parker, bytes: u64) -> bool {
+        self.pool.queue(bytes, self.id, self.load.unparker());
+        loop {
+            if self.pool.has(self.id) {
+                return true;
+            }
+            parker.park();
+            let load = self.load.snapshot();
+            if load.cut || load.draining {
+                self.pool.give_up(bytes, self.id);
+                return false;
+            }
+        }
+    }
+
     /// Replies were sent or dropped for good. Any context; never blocks.
-    pub(crate) fn settle(&self, requests: u32, bytes: u64) {
-        if requests > 0 && self.load.settle(requests, bytes) {
+    pub(crate) fn settle(&self, requests: u32, charge: Charge) {
+        if requests == 0 {
+            return;
+        }
+        let over = self.load.settle(requests, charge);
+        if charge.pool() > 0 {
+            self.pool.give_back(charge.pool());
+        }
+        if over {
             self.stop_reading();
         }
     }

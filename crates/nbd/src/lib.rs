@@ -42,6 +42,7 @@
 //! | `policy` | what a request deserves, which flags an export gets, which client is admitted. Pure |
 //! | [`Export`] | a [`BlockDevice`](corewise_blockmq::BlockDevice) under a name |
 //! | `load` | what a connection owes its client, in one word |
+//! | `memory` | one budget for the bytes of all requests |
 //! | `reply` | how replies reach the socket without anybody waiting |
 //! | `session` | the transmission phase of one connection |
 //! | [`Server`] | listeners, exports, connections, drain |
@@ -56,6 +57,7 @@ mod error;
 mod export;
 pub mod handshake;
 mod load;
+mod memory;
 #[doc(hidden)]
 pub mod model;
 mod negotiate;
@@ -68,6 +70,7 @@ pub mod wire;
 pub use error::Error;
 pub use export::Export;
 pub use load::Budget;
+pub use memory::MemoryUse;
 pub use server::{DrainReport, Endpoint, ExportStatus, FlushOutcome, Listener, Options, Server};
 
 /// The README's example is a test too.

@@ -12,18 +12,57 @@
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Parker, Unparker};
 
-const BYTES_BITS: u32 = 40;
-const BYTES: u64 = (1 << BYTES_BITS) - 1;
-const ONE: u64 = 1 << BYTES_BITS;
-const COUNT: u64 = 0xffff << BYTES_BITS;
+/// Bytes of the connection's own share.
+const OWN_BITS: u32 = 24;
+const OWN: u64 = (1 << OWN_BITS) - 1;
+/// Units of [`UNIT`] bytes of the server's pool.
+const POOL_BITS: u32 = 20;
+const POOL: u64 = (1 << POOL_BITS) - 1;
+const COUNT_AT: u32 = OWN_BITS + POOL_BITS;
+const COUNT: u64 = 0xffff;
+/// What is taken of the pool is counted in, in bytes.
+const UNIT: u64 = 4096;
 /// The reader waits until half of its budget is free. Set and cleared by the reader.
-const WAIT_ROOM: u64 = 1 << 56;
+const WAIT_ROOM: u64 = 1 << 60;
 /// The reader waits until nothing is owed. Set and cleared by the reader.
-const WAIT_ZERO: u64 = 1 << 57;
+const WAIT_ZERO: u64 = 1 << 61;
 /// New requests are refused. Set once by the thread that drains; never cleared.
-const DRAINING: u64 = 1 << 58;
+const DRAINING: u64 = 1 << 62;
 /// The connection is given up: replies are dropped. Set once; never cleared.
-const CUT: u64 = 1 << 59;
+const CUT: u64 = 1 << 63;
+
+/// Where the bytes of a request are counted: in the connection's own share, or in the server's pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Charge {
+    own: u32,
+    units: u32,
+}
+
+impl Charge {
+    /// No bytes.
+    pub const NONE: Charge = Charge { own: 0, units: 0 };
+
+    /// So many bytes of the pool, rounded up.
+    fn of_pool(bytes: u64) -> Charge {
+        Charge { own: 0, units: u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX) }
+    }
+
+    /// The bytes that are counted in the pool.
+    pub fn pool(self) -> u64 {
+        u64::from(self.units) * UNIT
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.own) | u64::from(self.units) << OWN_BITS
+    }
+}
+
+impl std::ops::AddAssign for Charge {
+    fn add_assign(&mut self, other: Charge) {
+        self.own += other.own;
+        self.units += other.units;
+    }
+}
 
 /// The most that may be owed before the reader stops reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +98,9 @@ impl Budget {
 pub struct Snapshot {
     /// Requests that were admitted and whose reply hasn't been sent.
     pub requests: u32,
-    /// Their payload bytes.
+    /// Those of their payload bytes that are counted in the connection's own share.
+    pub own: u64,
+    /// All their payload bytes; those of the pool are rounded up.
     pub bytes: u64,
     /// New requests are refused.
     pub draining: bool,
@@ -69,9 +110,11 @@ pub struct Snapshot {
 
 impl Snapshot {
     fn of(word: u64) -> Snapshot {
+        let (own, pool) = (word & OWN, (word >> OWN_BITS & POOL) * UNIT);
         Snapshot {
-            requests: ((word & COUNT) >> BYTES_BITS) as u32,
-            bytes: word & BYTES,
+            requests: (word >> COUNT_AT & COUNT) as u32,
+            own,
+            bytes: own + pool,
             draining: word & DRAINING != 0,
             cut: word & CUT != 0,
         }
@@ -85,16 +128,20 @@ pub struct Load {
     /// but the looks.
     word: AtomicU64,
     budget: Budget,
+    /// Bytes that need no pool.
+    share: u64,
     unparker: Unparker,
 }
 
 impl Load {
-    /// Nothing is owed. The parker belongs to the reader thread, the only one that may wait.
-    pub fn new(budget: Budget) -> (Load, Parker) {
+    /// Nothing is owed. The parker belongs to the reader thread, the only one that may wait. `share`: how many
+    /// bytes of its requests the connection has for itself; what goes beyond is the pool's.
+    pub fn new(budget: Budget, share: u64) -> (Load, Parker) {
         let parker = Parker::new();
-        // Half of what the field of the word holds, so that one request above the budget fits too.
-        let budget = Budget { bytes: budget.bytes.min(BYTES / 2), ..budget };
-        (Load { word: AtomicU64::new(0), budget, unparker: parker.unparker() }, parker)
+        // Half of what the fields of the word hold, so that one request above the budget fits too.
+        let budget = Budget { bytes: budget.bytes.min(POOL / 2 * UNIT), ..budget };
+        let (share, unparker) = (share.min(OWN / 2), parker.unparker());
+        (Load { word: AtomicU64::new(0), budget, share, unparker }, parker)
     }
 
     /// A look at the word.
@@ -102,14 +149,28 @@ impl Load {
         Snapshot::of(self.word.load(Ordering::Acquire))
     }
 
-    /// Admits a request of `bytes` where the budget has room: what the word was before, or `None`
-    /// where there is no room. Reader only.
-    pub fn try_admit(&self, bytes: u64) -> Option<Snapshot> {
-        // Nobody else adds, so what has room now still has room at the addition.
-        if !self.budget.has_room(self.snapshot(), bytes) {
+    /// Where a request of `bytes` would be counted: `None` where the budget has no room for it. It holds until the reader
+    /// adds. Reader only.
+    pub fn charge(&self, bytes: u64) -> Option<Charge> {
+        let load = self.snapshot();
+        if !self.budget.has_room(load, bytes) {
             return None;
         }
-        Some(Snapshot::of(self.word.fetch_add(ONE + bytes, Ordering::AcqRel)))
+        match load.own + bytes <= self.share {
+            true => Some(Charge { own: bytes as u32, units: 0 }),
+            false => Some(Charge::of_pool(bytes)),
+        }
+    }
+
+    /// Admits a request that [`Load::charge`] had room for: what the word was before. Reader only.
+    pub fn admit(&self, charge: Charge) -> Snapshot {
+        // Nobody else adds, so what had room at the look still has room at the addition.
+        Snapshot::of(self.word.fetch_add((1 << COUNT_AT) + charge.word(), Ordering::AcqRel))
+    }
+
+    /// What wakes the reader, for those that it waits for elsewhere.
+    pub fn unparker(&self) -> &Unparker {
+        &self.unparker
     }
 
     /// Waits until there may be room for `bytes`, or the connection is cut. Blocks. Reader only.
@@ -135,12 +196,12 @@ impl Load {
         self.word.fetch_and(!bit, Ordering::AcqRel);
     }
 
-    /// The replies of `requests` requests of `bytes` together were sent, or dropped for good. True
+    /// The replies of `requests` requests, of `charge` together, were sent, or dropped for good. True
     /// where nothing is owed any more and the connection is being drained: the caller then
-    /// stops the reading side. Any context; never blocks.
+    /// stops the reading side. The caller gives the pool its part back. Any context; never blocks.
     #[must_use]
-    pub fn settle(&self, requests: u32, bytes: u64) -> bool {
-        let by = u64::from(requests) * ONE + bytes;
+    pub fn settle(&self, requests: u32, charge: Charge) -> bool {
+        let by = (u64::from(requests) << COUNT_AT) + charge.word();
         let word = self.word.fetch_sub(by, Ordering::AcqRel) - by;
         let load = Snapshot::of(word);
         if word & WAIT_ROOM != 0 && self.budget.is_half_free(load)
@@ -151,9 +212,12 @@ impl Load {
         load.requests == 0 && load.draining
     }
 
-    /// Refuses new requests from now on; what was owed at that moment. Any context.
+    /// Refuses new requests from now on; what was owed at that moment. Wakes the reader where it waits for memory: a
+    /// request that is refused needs none. Any context.
     pub fn drain(&self) -> Snapshot {
-        Snapshot::of(self.word.fetch_or(DRAINING, Ordering::AcqRel))
+        let was = Snapshot::of(self.word.fetch_or(DRAINING, Ordering::AcqRel));
+        self.unparker.unpark();
+        was
     }
 
     /// Gives the connection up; what was owed at that moment. Wakes the reader where it waits for
@@ -173,42 +237,62 @@ mod tests {
         Budget { requests, bytes }
     }
 
+    fn admit(load: &Load, bytes: u64) -> Option<(Charge, Snapshot)> {
+        load.charge(bytes).map(|charge| (charge, load.admit(charge)))
+    }
+
     #[test]
     fn the_budget_limits_requests_and_bytes_but_never_the_only_request() {
-        let (load, _parker) = Load::new(budget(2, 1000));
-        assert!(load.try_admit(5000).is_some(), "alone, even a large one is served");
-        assert!(load.try_admit(0).is_none(), "its bytes fill the budget");
-        assert!(!load.settle(1, 5000));
-        assert!(load.try_admit(400).is_some());
-        assert!(load.try_admit(700).is_none(), "too many bytes");
-        assert!(load.try_admit(600).is_some());
-        assert!(load.try_admit(0).is_none(), "too many requests");
+        let (load, _parker) = Load::new(budget(2, 1000), 10_000);
+        let (large, _) = admit(&load, 5000).expect("alone, even a large one is served");
+        assert!(load.charge(0).is_none(), "its bytes fill the budget");
+        assert!(!load.settle(1, large));
+        assert!(admit(&load, 400).is_some());
+        assert!(load.charge(700).is_none(), "too many bytes");
+        assert!(admit(&load, 600).is_some());
+        assert!(load.charge(0).is_none(), "too many requests");
         let now = load.snapshot();
         assert_eq!((now.requests, now.bytes), (2, 1000));
     }
 
     #[test]
+    fn the_share_of_the_connection_is_used_first_and_the_rest_is_the_pool_s() {
+        let (load, _parker) = Load::new(Budget::default(), 10_000);
+        let (first, _) = admit(&load, 6000).unwrap();
+        assert_eq!(first.pool(), 0);
+        let (second, _) = admit(&load, 6000).unwrap();
+        assert_eq!(second.pool(), 8192, "whole pages of it");
+        let (third, _) = admit(&load, 4000).unwrap();
+        assert_eq!(third.pool(), 0, "there is a little left of the share");
+        let now = load.snapshot();
+        assert_eq!((now.own, now.bytes, now.requests), (10_000, 18_192, 3));
+        let mut all = first;
+        all += second;
+        all += third;
+        assert!(!load.settle(3, all));
+        assert_eq!((load.snapshot().bytes, load.snapshot().requests), (0, 0));
+    }
+
+    #[test]
     fn the_last_reply_of_a_draining_connection_is_reported_once() {
-        let (load, _parker) = Load::new(Budget::default());
-        assert!(load.try_admit(10).is_some());
-        assert!(load.try_admit(20).is_some());
+        let (load, _parker) = Load::new(Budget::default(), 100);
+        let mut all = admit(&load, 10).unwrap().0;
+        all += admit(&load, 20).unwrap().0;
         assert_eq!(load.drain().requests, 2);
-        assert!(load.try_admit(0).unwrap().draining, "the reader learns of the drain");
-        assert!(!load.settle(2, 30));
-        assert!(load.settle(1, 0));
+        assert!(admit(&load, 0).unwrap().1.draining, "the reader learns of the drain");
+        assert!(!load.settle(2, all));
+        assert!(load.settle(1, Charge::NONE));
         assert_eq!(load.snapshot().requests, 0);
     }
 
     #[test]
     fn a_reader_that_waits_for_room_is_woken_when_half_is_free() {
-        let (load, parker) = Load::new(budget(4, 1000));
-        for _ in 0..4 {
-            assert!(load.try_admit(250).is_some());
-        }
+        let (load, parker) = Load::new(budget(4, 1000), 1000);
+        let charges = [(); 4].map(|()| admit(&load, 250).unwrap().0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for _ in 0..4 {
-                    let _ = load.settle(1, 250);
+                for charge in charges {
+                    let _ = load.settle(1, charge);
                 }
             });
             load.wait_for_room(&parker, 250);
@@ -219,8 +303,8 @@ mod tests {
 
     #[test]
     fn a_cut_wakes_a_reader_that_waits_for_room() {
-        let (load, parker) = Load::new(budget(1, 1));
-        assert!(load.try_admit(1).is_some());
+        let (load, parker) = Load::new(budget(1, 1), 1);
+        assert!(admit(&load, 1).is_some());
         std::thread::scope(|scope| {
             scope.spawn(|| load.cut());
             load.wait_for_room(&parker, 1);

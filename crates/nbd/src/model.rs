@@ -2,6 +2,7 @@
 //! documentation.
 
 pub use crate::load::*;
+pub use crate::memory::*;
 pub use crate::policy::*;
 pub use crate::reply::*;
 

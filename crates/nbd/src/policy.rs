@@ -232,6 +232,12 @@ pub fn admit(
     }
 }
 
+/// How long a client may take to send a request of so many bytes that it began, or to take such a reply: `timeout`, and
+/// a second for each MiB of it.
+pub fn time_for(timeout: Duration, bytes: u64) -> Duration {
+    timeout.saturating_add(Duration::from_secs(bytes >> 20))
+}
+
 /// Clients accepted between two looks whether the listener is to be closed.
 pub const ACCEPTS: u32 = 64;
 
@@ -377,6 +383,14 @@ mod tests {
         assert_eq!(admit(2, 2, 4, 2), Admission::EvictOldestHalfOpen);
         assert_eq!(admit(4, 1, 4, 2), Admission::EvictOldestHalfOpen);
         assert_eq!(admit(4, 0, 4, 2), Admission::Refuse);
+    }
+
+    #[test]
+    fn a_large_request_has_a_second_more_for_each_mib() {
+        let second = Duration::from_secs(1);
+        assert_eq!(time_for(second, 4096), second);
+        assert_eq!(time_for(second, 32 << 20), 33 * second);
+        assert_eq!(time_for(Duration::MAX, 32 << 20), Duration::MAX);
     }
 
     #[test]

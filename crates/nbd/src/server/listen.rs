@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -17,6 +18,13 @@ use rustix::net::{
 };
 
 use crate::error::Error;
+
+/// After so much silence a TCP client is asked whether it is there,
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// and again each so often,
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// until so many questions were left without an answer.
+const KEEPALIVE_PROBES: u32 = 6;
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,7 +181,11 @@ impl Listener {
         if matches!(self.endpoint, Endpoint::Tcp(_)) {
             // Replies are batched here; the kernel's own waiting for more would only add latency.
             sockopt::set_tcp_nodelay(&socket, true)?;
+            // A client whose machine is gone is found out within two minutes.
             sockopt::set_socket_keepalive(&socket, true)?;
+            sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
+            sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL)?;
+            sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
         }
         Ok(socket)
     }

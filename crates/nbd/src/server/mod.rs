@@ -20,9 +20,10 @@ use crate::error::Error;
 use crate::export::{Export, tell};
 use crate::handshake::ExportOffer;
 use crate::load::Budget;
+use crate::memory::{self, MemoryUse, Pool, Split};
 use crate::negotiate::{NoAgreement, negotiate};
 use crate::policy::Limits;
-use crate::session::{End, STACK, Session};
+use crate::session::{Deadlines, End, STACK, Session};
 
 use accept::Acceptor;
 use registry::Registry;
@@ -43,17 +44,50 @@ pub struct Options {
     pub max_half_open: usize,
     /// What one connection may have in flight.
     pub budget: Budget,
+    /// Bytes of memory that all clients together may take, whatever they do: the payloads of writes from before they
+    /// are received, those of reads until their reply is sent, and what each connection costs by itself.
+    /// Each connection has a share of it that nobody else can take; for what goes beyond, requests wait
+    /// for each other. [`Options::worst_case`] says what it comes to.
+    pub memory: u64,
+    /// How long a client may take to send a request that it began; a second more for each MiB of it. Then
+    /// it is disconnected, as in the next two cases.
+    pub request_timeout: Duration,
+    /// How long it may take to take a reply; a second more for each MiB of it.
+    pub reply_timeout: Duration,
+    /// How long it may ask for nothing while nothing is owed to it; `None`: as long as it likes.
+    pub idle_timeout: Option<Duration>,
+}
+
+impl Options {
+    /// How many bytes of memory clients can take at most, whatever they do: `memory`, or more where that is too
+    /// little for so many connections.
+    pub fn worst_case(&self) -> u64 {
+        self.split().worst
+    }
+
+    /// How many connections `memory` bytes have room for.
+    pub fn connections_for(memory: u64) -> usize {
+        memory::places(memory)
+    }
+
+    fn split(&self) -> Split {
+        memory::split(self.memory, self.max_connections, self.max_half_open)
+    }
 }
 
 impl Default for Options {
     /// 10 s for a handshake, 1,024 connections, 256 of them in their handshake, 256 requests and 64
-    /// MiB in flight each.
+    /// MiB in flight each, 4 GiB for all; 30 s for a request, a minute for a reply, no limit for silence.
     fn default() -> Self {
         Options {
             handshake_timeout: Duration::from_secs(10),
             max_connections: 1024,
             max_half_open: 256,
             budget: Budget::default(),
+            memory: 4 << 30,
+            request_timeout: Duration::from_secs(30),
+            reply_timeout: Duration::from_secs(60),
+            idle_timeout: None,
         }
     }
 }
@@ -68,6 +102,9 @@ pub struct Server {
 
 pub(super) struct Inner {
     options: Options,
+    /// Of each connection, in bytes.
+    share: u64,
+    pool: Arc<Pool>,
     registry: Registry,
     /// L: is the lock; guards the listeners' threads. Taken before the registry's lock, never
     /// inside it.
@@ -77,8 +114,10 @@ pub(super) struct Inner {
 impl Server {
     /// A server without exports and listeners. Starts no thread.
     pub fn new(options: Options) -> Server {
-        let registry = Registry::new();
-        Server { inner: Arc::new(Inner { options, registry, acceptors: Mutex::new(Vec::new()) }) }
+        let Split { pool, share, .. } = options.split();
+        let (registry, acceptors) = (Registry::new(), Mutex::new(Vec::new()));
+        let pool = Arc::new(Pool::new(pool));
+        Server { inner: Arc::new(Inner { options, share, pool, registry, acceptors }) }
     }
 
     /// Offers an export to clients from now on.
@@ -112,6 +151,11 @@ impl Server {
     /// How many connections there are, handshakes included.
     pub fn connections(&self) -> usize {
         self.inner.registry.connections()
+    }
+
+    /// What clients have taken of the memory that they share.
+    pub fn memory(&self) -> MemoryUse {
+        self.inner.pool.usage()
     }
 
     /// Listens on a Unix socket, as [`Listener::unix`] says. Starts a thread.
@@ -218,7 +262,8 @@ impl Inner {
     pub(super) fn serve(self: &Arc<Self>, socket: OwnedFd) -> Result<(), Error> {
         let Options { max_connections, max_half_open, budget, .. } = self.options;
         let make = |id| {
-            let (connection, parker) = Connection::new(id, socket, budget);
+            let pool = Arc::clone(&self.pool);
+            let (connection, parker) = Connection::new(id, socket, budget, self.share, pool);
             (Arc::new(connection), parker)
         };
         let evict = |oldest: &Connection| {
@@ -259,6 +304,7 @@ impl Inner {
         }
         connection.close();
         self.registry.leave(connection.id);
+        self.pool.give_to_system();
     }
 
     fn converse(&self, connection: &Arc<Connection>, parker: &Parker) {
@@ -291,7 +337,15 @@ impl Inner {
             };
         let limits = Limits::new(offer.summary, offer.block_sizes);
         tell(|| tracing::debug!(client = connection.id, export = offer.name, "client attached"));
-        match Session::run(Arc::clone(connection), parker, &export, limits, received) {
+        let Options { request_timeout, reply_timeout, idle_timeout, .. } = self.options;
+        let deadlines =
+            Deadlines { request: request_timeout, reply: reply_timeout, idle: idle_timeout };
+        match Session::run(Arc::clone(connection), parker, &export, limits, deadlines, received) {
+            End::TooSlow(what) => {
+                tell(|| {
+                    tracing::info!(client = connection.id, export = offer.name, "closed: {what}");
+                });
+            }
             End::Violation(what) => {
                 if let Some(before) = export.lines.refusals.admit() {
                     let left_out = (before != 0).then_some(before);

@@ -14,10 +14,12 @@
 //! answered is durable, unless that flush failed (which the log says: the protocol has no way to) or
 //! the deadline cut the connection. A client that must know sends its own `FLUSH` and waits for the answer.
 
+mod pace;
 mod reader;
 mod sink;
 mod writer;
 
+pub(crate) use pace::Deadlines;
 pub(crate) use writer::STACK;
 
 use std::sync::Arc;
@@ -28,6 +30,7 @@ use corewise_sync::Parker;
 
 use crate::connection::Connection;
 use crate::export::{Export, Lines, tell};
+use crate::load::Charge;
 use crate::policy::Limits;
 use crate::reply::{Patience, Posted, Ran, ReplyPath, Right};
 use crate::wire::{ReplyError, SimpleReply};
@@ -51,6 +54,8 @@ pub(crate) enum End {
     Violation(String),
     /// The socket failed.
     Failed(String),
+    /// The client took too long; says what for.
+    TooSlow(String),
     /// The connection was given up by the server.
     Cut,
 }
@@ -62,6 +67,7 @@ pub(crate) struct Session {
     lines: Arc<Lines>,
     path: ReplyPath<SocketSink>,
     writer: Writer,
+    deadlines: Deadlines,
     /// Whether the device takes `fua`; where it has nothing to flush, every write is as durable as
     /// with it.
     device_fua: bool,
@@ -75,11 +81,17 @@ impl Session {
         parker: &Parker,
         export: &Export,
         limits: Limits,
+        deadlines: Deadlines,
         received: BytesMut,
     ) -> End {
         let (writer, writer_parker) = Writer::new();
         let session = Arc::new(Session {
-            path: ReplyPath::new(SocketSink::new(Arc::clone(&connection), writer_parker)),
+            path: ReplyPath::new(SocketSink::new(
+                Arc::clone(&connection),
+                deadlines.reply,
+                writer_parker,
+            )),
+            deadlines,
             device_fua: export.device().geometry().can_fua,
             connection,
             device: Arc::clone(export.device()),
@@ -101,9 +113,7 @@ impl Session {
     /// Makes durable what this client was answered. Counts as a request, so that it is waited for
     /// like one.
     fn flush_device(self: &Arc<Self>, parker: &Parker) {
-        if self.connection.load.try_admit(0).is_none() {
-            return; // can't be: nothing is owed, and the reader is the only one that adds
-        }
+        self.connection.load.admit(Charge::NONE);
         let connection = Arc::clone(&self.connection);
         self.device.submit(Request::flush().on_complete(move |done| {
             if let Err(error) = done.result {
@@ -111,17 +121,17 @@ impl Session {
                     tracing::error!(client = connection.id, %error, "the flush of a drained connection failed");
                 });
             }
-            connection.settle(1, 0);
+            connection.settle(1, Charge::NONE);
         }));
         self.connection.load.wait_for_zero(parker);
     }
 
     /// A request completed. Runs in an atomic section, on any thread.
-    fn completed(self: &Arc<Self>, cookie: u64, bytes: u64, done: Completed) {
+    fn completed(self: &Arc<Self>, cookie: u64, cost: Charge, done: Completed) {
         let reply = match (done.result, done.payload) {
             // The head has been in front of the data since the request was made.
-            (Ok(()), Payload::One(Buffer::BytesMut(message))) => Reply::message(message, bytes),
-            (Ok(()), _) => Reply::head(SimpleReply::new(cookie, Ok(())), bytes),
+            (Ok(()), Payload::One(Buffer::BytesMut(message))) => Reply::message(message, cost),
+            (Ok(()), _) => Reply::head(SimpleReply::new(cookie, Ok(())), cost),
             (Err(error), _) => {
                 if let Some(before) = self.lines.errors.admit() {
                     tell(|| {
@@ -132,7 +142,7 @@ impl Session {
                     });
                 }
                 let error = ReplyError::from_errno(error.errno());
-                Reply::head(SimpleReply::new(cookie, Err(error)), bytes)
+                Reply::head(SimpleReply::new(cookie, Err(error)), cost)
             }
         };
         if let Posted::YouSend(right) = self.path.post(reply) {

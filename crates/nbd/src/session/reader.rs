@@ -10,9 +10,11 @@ use bytes::{Buf, Bytes, BytesMut};
 use corewise_blockmq::{Plug, Request as DeviceRequest};
 use corewise_sync::Parker;
 
+use super::pace::{Expects, Pace};
 use super::sink::{Reply, SocketSink};
 use super::{End, Session};
 use crate::export::tell;
+use crate::load::Charge;
 use crate::policy::{Limits, Operation, Verdict, judge};
 use crate::reply::{Posted, Right};
 use crate::wire::{REQUEST_LEN, ReplyError, Request, SIMPLE_REPLY_LEN, SimpleReply};
@@ -35,10 +37,13 @@ pub(super) struct Reader<'a> {
     cork: Option<Right<'a, SocketSink>>,
     /// A refused write whose payload has to be read away before the answer.
     skipping: Option<Skip>,
+    pace: Pace,
     wrote: bool,
 }
 
 struct Skip {
+    /// Of the payload, in all.
+    bytes: u64,
     left: usize,
     reply: Box<Reply>,
 }
@@ -64,6 +69,7 @@ impl<'a> Reader<'a> {
             batch: Vec::new(),
             cork: None,
             skipping: None,
+            pace: Pace::new(session.deadlines),
             wrote: false,
         }
     }
@@ -84,10 +90,15 @@ impl<'a> Reader<'a> {
                 // Reuses the old memory where no request holds a part of it any more.
                 self.buffer.reserve(RECEIVE);
             }
-            match self.session.connection.receive(&mut self.buffer) {
+            let expects = match &self.skipping {
+                Some(skip) => Expects::Rest(skip.bytes),
+                None if self.buffer.is_empty() => Expects::Request,
+                None => Expects::Rest(0),
+            };
+            match self.receive(expects) {
                 Ok(0) => break self.end_of_stream(),
                 Ok(_) => {}
-                Err(error) => break End::Failed(error.to_string()),
+                Err(end) => break end,
             }
         };
         if let Some(skip) = self.skipping.take() {
@@ -96,6 +107,10 @@ impl<'a> Reader<'a> {
         }
         self.let_go();
         end
+    }
+
+    fn receive(&mut self, expects: Expects) -> Result<usize, End> {
+        self.pace.receive(&self.session.connection, &mut self.buffer, None, expects)
     }
 
     fn end_of_stream(&self) -> End {
@@ -117,7 +132,7 @@ impl<'a> Reader<'a> {
             };
             self.buffer.advance(REQUEST_LEN);
             let verdict = judge(&request, &self.limits);
-            let cost = match verdict {
+            let bytes = match verdict {
                 Verdict::Disconnect => return Parsed::End(End::Disconnected),
                 Verdict::Hopeless => {
                     let message = format!(
@@ -131,7 +146,9 @@ impl<'a> Reader<'a> {
                 }
                 Verdict::Submit(_) | Verdict::Done | Verdict::Refuse(_) => 0,
             };
-            let Some(draining) = self.admit(cost) else { return Parsed::End(End::Cut) };
+            let Some((cost, draining)) = self.admit(bytes) else {
+                return Parsed::End(End::Cut);
+            };
             let verdict = if draining { Verdict::Refuse(ReplyError::Shutdown) } else { verdict };
             match verdict {
                 Verdict::Submit(operation) => match self.submit(&request, operation, cost) {
@@ -147,6 +164,9 @@ impl<'a> Reader<'a> {
                 Verdict::Done | Verdict::Disconnect | Verdict::Hopeless => {
                     self.answer(&request, Ok(()), cost);
                 }
+            }
+            if self.skipping.is_none() {
+                self.pace.whole();
             }
         }
     }
@@ -165,18 +185,29 @@ impl<'a> Reader<'a> {
         true
     }
 
-    /// Counts a request as owed, waiting for room first; whether the connection is being drained.
-    /// `None` where it was cut.
-    fn admit(&mut self, cost: u64) -> Option<bool> {
-        let load = &self.session.connection.load;
-        while !load.snapshot().cut {
-            if let Some(before) = load.try_admit(cost) {
-                return Some(before.draining);
+    /// Counts a request as owed, with memory for its bytes; waits for room, and for memory, first. Whether the
+    /// connection is being drained: then no memory is taken. `None` where it was cut.
+    fn admit(&mut self, bytes: u64) -> Option<(Charge, bool)> {
+        let Session { connection, .. } = &**self.session;
+        loop {
+            let load = connection.load.snapshot();
+            if load.cut {
+                return None;
             }
-            self.let_go();
-            load.wait_for_room(self.parker, cost);
+            let bytes = if load.draining { 0 } else { bytes };
+            let Some(charge) = connection.load.charge(bytes) else {
+                self.let_go();
+                connection.load.wait_for_room(self.parker, bytes);
+                continue;
+            };
+            if charge.pool() > 0 && !connection.pool.try_take(charge.pool()) {
+                self.let_go();
+                if !connection.take_memory(self.parker, charge.pool()) {
+                    continue;
+                }
+            }
+            return Some((charge, connection.load.admit(charge).draining));
         }
-        None
     }
 
     /// The client's mistake: no news for the operator, unless the log level asks for it.
@@ -192,12 +223,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Answers without the device, once the payload of the request is out of the way.
-    fn answer(&mut self, request: &Request, result: Result<(), ReplyError>, cost: u64) {
+    fn answer(&mut self, request: &Request, result: Result<(), ReplyError>, cost: Charge) {
         let reply = Reply::head(SimpleReply::new(request.cookie, result), cost);
-        self.skipping = Some(Skip { left: request.payload_len() as usize, reply });
+        let bytes = request.payload_len();
+        self.skipping = Some(Skip { bytes: bytes.into(), left: bytes as usize, reply });
     }
 
-    fn submit(&mut self, request: &Request, operation: Operation, cost: u64) -> Result<(), End> {
+    fn submit(&mut self, request: &Request, operation: Operation, cost: Charge) -> Result<(), End> {
         let (offset, length) = (request.offset, request.length as usize);
         let wants_fua = matches!(
             operation,
@@ -246,10 +278,8 @@ impl<'a> Reader<'a> {
             if room < length - self.buffer.len() {
                 return self.large_payload(length);
             }
-            match self.session.connection.receive(&mut self.buffer) {
-                Ok(0) => return Err(self.end_of_stream()),
-                Ok(_) => {}
-                Err(error) => return Err(End::Failed(error.to_string())),
+            if self.receive(Expects::Rest(length as u64))? == 0 {
+                return Err(self.end_of_stream());
             }
         }
         Ok(self.buffer.split_to(length).freeze())
@@ -259,12 +289,14 @@ impl<'a> Reader<'a> {
         let mut payload = BytesMut::with_capacity(length);
         payload.extend_from_slice(&self.buffer);
         self.buffer.clear();
-        let missing = length - payload.len();
-        match self.session.connection.receive_exact(&mut payload, missing) {
-            Ok(got) if got == missing => Ok(payload.freeze()),
-            Ok(_) => Err(self.end_of_stream()),
-            Err(error) => Err(End::Failed(error.to_string())),
+        while payload.len() < length {
+            let (missing, expects) = (length - payload.len(), Expects::Rest(length as u64));
+            let Session { connection, .. } = &**self.session;
+            if self.pace.receive(connection, &mut payload, Some(missing), expects)? == 0 {
+                return Err(self.end_of_stream());
+            }
         }
+        Ok(payload.freeze())
     }
 
     /// Posts a reply of the reader's own; if that wins the flush right, it is run with the batch.

@@ -4,15 +4,18 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use corewise_sync::Parker;
 use corewise_sync::inbox::{Batch, HasLink, Link};
+use corewise_sync::{Parker, time};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use crate::connection::Connection;
 use crate::export::tell;
+use crate::load::Charge;
+use crate::policy;
 use crate::reply::{Patience, Sent, Sink};
 use crate::wire::{SIMPLE_REPLY_LEN, SimpleReply};
 
@@ -25,7 +28,7 @@ pub(crate) struct Reply {
     link: Link,
     body: Body,
     /// What the request was admitted with.
-    cost: u64,
+    cost: Charge,
 }
 
 enum Body {
@@ -35,11 +38,11 @@ enum Body {
 }
 
 impl Reply {
-    pub(crate) fn head(reply: SimpleReply, cost: u64) -> Box<Reply> {
+    pub(crate) fn head(reply: SimpleReply, cost: Charge) -> Box<Reply> {
         Box::new(Reply { link: Link::new(), body: Body::Head(reply.encode()), cost })
     }
 
-    pub(crate) fn message(message: BytesMut, cost: u64) -> Box<Reply> {
+    pub(crate) fn message(message: BytesMut, cost: Charge) -> Box<Reply> {
         Box::new(Reply { link: Link::new(), body: Body::Message(message), cost })
     }
 
@@ -64,6 +67,10 @@ pub(crate) struct SocketSink {
     waiting: VecDeque<Box<Reply>>,
     /// Bytes of the first waiting reply that are sent already.
     sent_of_first: usize,
+    /// How long the client may take to take a reply.
+    timeout: Duration,
+    /// Since when the first waiting reply has been waited for, by a thread that may wait.
+    since: Option<Instant>,
     /// The socket failed: replies are dropped from now on.
     broken: bool,
     /// The parker of the writer thread until that is started.
@@ -71,9 +78,15 @@ pub(crate) struct SocketSink {
 }
 
 impl SocketSink {
-    pub(crate) fn new(connection: Arc<Connection>, writer_parker: Parker) -> SocketSink {
+    pub(crate) fn new(
+        connection: Arc<Connection>,
+        timeout: Duration,
+        writer_parker: Parker,
+    ) -> SocketSink {
         SocketSink {
             connection,
+            timeout,
+            since: None,
             waiting: VecDeque::new(),
             sent_of_first: 0,
             broken: false,
@@ -88,7 +101,7 @@ impl SocketSink {
         self.connection.cut();
     }
 
-    fn send_some(&mut self, flags: SendFlags) -> Result<usize, Errno> {
+    fn send_some(&mut self) -> Result<usize, Errno> {
         let mut slices = [IoSlice::new(&[]); PER_CALL];
         let mut count = 0;
         for (slot, reply) in slices.iter_mut().zip(&self.waiting) {
@@ -100,14 +113,14 @@ impl SocketSink {
             &self.connection.socket,
             &slices[..count],
             &mut SendAncillaryBuffer::default(),
-            flags | SendFlags::NOSIGNAL,
+            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
         )
     }
 
     /// Takes what was sent off the queue, and off what is owed.
     fn sent(&mut self, bytes: usize) {
         let mut of_first = self.sent_of_first + bytes;
-        let (mut requests, mut cost) = (0, 0);
+        let (mut requests, mut cost) = (0, Charge::NONE);
         while let Some(first) = self.waiting.front() {
             let len = first.bytes().len();
             if of_first < len {
@@ -119,11 +132,29 @@ impl SocketSink {
             self.waiting.pop_front();
         }
         self.sent_of_first = of_first;
+        if requests > 0 {
+            self.since = None;
+        }
         self.connection.settle(requests, cost);
     }
 
+    /// Waits for room in the socket. A client that takes a byte now and then holds a reply no longer than one that takes
+    /// nothing. Blocks.
+    fn wait(&mut self) {
+        let since = *self.since.get_or_insert_with(time::now);
+        let first = self.waiting.front().map_or(0, |reply| reply.bytes().len());
+        let deadline = since + policy::time_for(self.timeout, first as u64);
+        if let Err(error) = self.connection.wait_for_space(deadline) {
+            tell(|| {
+                tracing::info!(client = self.connection.id, %error, bytes = first,
+                    timeout = ?self.timeout, "closed: the client does not take its replies");
+            });
+            self.give_up();
+        }
+    }
+
     fn drop_all(&mut self) {
-        let (mut requests, mut cost) = (0, 0);
+        let (mut requests, mut cost) = (0, Charge::NONE);
         for reply in self.waiting.drain(..) {
             requests += 1;
             cost += reply.cost;
@@ -138,19 +169,16 @@ impl Sink for SocketSink {
 
     fn send(&mut self, batch: Batch<Box<Reply>>, patience: Patience) -> Sent {
         self.waiting.extend(batch);
-        let flags = match patience {
-            Patience::None => SendFlags::DONTWAIT,
-            Patience::Unlimited => SendFlags::empty(),
-        };
         while !self.waiting.is_empty() {
             if self.broken {
                 self.drop_all();
                 break;
             }
-            match self.send_some(flags) {
+            match self.send_some() {
                 Ok(bytes) => self.sent(bytes),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if patience == Patience::None => return Sent::Full,
+                Err(Errno::AGAIN) => self.wait(),
                 Err(error) => {
                     tell(|| {
                         tracing::debug!(client = self.connection.id, %error,

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod bounds;
 mod drain;
 mod handshake;
 mod limits;

@@ -2,25 +2,32 @@
 
 use std::sync::Arc;
 
-use corewise_nbd::model::{Budget, Load};
+use corewise_nbd::model::{Budget, Charge, Load};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
+
+fn admit(load: &Load, bytes: u64) -> Option<Charge> {
+    let charge = load.charge(bytes)?;
+    load.admit(charge);
+    Some(charge)
+}
 
 #[test]
 fn loom_a_reader_that_waits_for_room_is_always_woken() {
     loom::model(|| {
-        let (load, parker) = Load::new(Budget { requests: 2, bytes: 100 });
+        let (load, parker) = Load::new(Budget { requests: 2, bytes: 100 }, 100);
         let load = Arc::new(load);
-        assert!(load.try_admit(50).is_some() && load.try_admit(50).is_some());
-        let settlers: Vec<_> = (0..2)
-            .map(|_| {
+        let charges = [(); 2].map(|()| admit(&load, 50).unwrap());
+        let settlers: Vec<_> = charges
+            .into_iter()
+            .map(|charge| {
                 let load = Arc::clone(&load);
                 thread::spawn(move || {
-                    let _ = load.settle(1, 50);
+                    let _ = load.settle(1, charge);
                 })
             })
             .collect();
-        while load.try_admit(50).is_none() {
+        while admit(&load, 50).is_none() {
             load.wait_for_room(&parker, 50);
         }
         for settler in settlers {
@@ -33,14 +40,15 @@ fn loom_a_reader_that_waits_for_room_is_always_woken() {
 #[test]
 fn loom_the_end_of_the_last_reply_wakes_the_reader_that_waits_for_zero() {
     loom::model(|| {
-        let (load, parker) = Load::new(Budget::default());
+        let (load, parker) = Load::new(Budget::default(), 100);
         let load = Arc::new(load);
-        assert!(load.try_admit(1).is_some() && load.try_admit(1).is_some());
-        let settlers: Vec<_> = (0..2)
-            .map(|_| {
+        let charges = [(); 2].map(|()| admit(&load, 1).unwrap());
+        let settlers: Vec<_> = charges
+            .into_iter()
+            .map(|charge| {
                 let load = Arc::clone(&load);
                 thread::spawn(move || {
-                    let _ = load.settle(1, 1);
+                    let _ = load.settle(1, charge);
                 })
             })
             .collect();
@@ -55,13 +63,13 @@ fn loom_the_end_of_the_last_reply_wakes_the_reader_that_waits_for_zero() {
 #[test]
 fn loom_a_drain_and_the_last_reply_never_both_leave_the_reader_reading() {
     loom::model(|| {
-        let (load, _parker) = Load::new(Budget::default());
+        let (load, _parker) = Load::new(Budget::default(), 100);
         let load = Arc::new(load);
         let stops = Arc::new(AtomicUsize::new(0));
-        assert!(load.try_admit(1).is_some());
+        let charge = admit(&load, 1).unwrap();
         let (theirs, their_stops) = (Arc::clone(&load), Arc::clone(&stops));
         let settler = thread::spawn(move || {
-            if theirs.settle(1, 1) {
+            if theirs.settle(1, charge) {
                 their_stops.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -78,9 +86,9 @@ fn loom_a_drain_and_the_last_reply_never_both_leave_the_reader_reading() {
 #[test]
 fn loom_a_cut_wakes_a_reader_that_waits_for_room() {
     loom::model(|| {
-        let (load, parker) = Load::new(Budget { requests: 1, bytes: 1 });
+        let (load, parker) = Load::new(Budget { requests: 1, bytes: 1 }, 1);
         let load = Arc::new(load);
-        assert!(load.try_admit(1).is_some());
+        assert!(admit(&load, 1).is_some());
         let theirs = Arc::clone(&load);
         let cutter = thread::spawn(move || theirs.cut());
         load.wait_for_room(&parker, 1);

@@ -2,4 +2,5 @@
 #![cfg(loom)]
 
 mod load;
+mod memory;
 mod reply;

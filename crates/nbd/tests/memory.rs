@@ -1,0 +1,103 @@
+//! What clients can make the server's memory come to: in a process of its own, since memory is the process's.
+#![cfg(not(loom))]
+
+mod common;
+
+use std::time::Instant;
+
+use common::*;
+use corewise_nbd::wire::{Command, CommandFlags, Request};
+use corewise_nbd::{Options, Server};
+
+const MIB: u64 = 1 << 20;
+const LARGE: u32 = 32 << 20;
+const CLIENTS: usize = 100;
+
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("it is there");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line of it");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+fn options() -> Options {
+    Options { memory: 256 * MIB, max_connections: 128, max_half_open: 16, ..Options::default() }
+}
+
+/// Nobody is there any more, and what they took is given back to the system.
+fn expect_memory_back(server: &Server, before: u64) {
+    let begin = Instant::now();
+    while server.connections() > 1 || resident() > before + 32 * MIB {
+        assert!(
+            begin.elapsed() < 4 * PATIENCE,
+            "{} connections, {} MiB resident, {} MiB before",
+            server.connections(),
+            resident() / MIB,
+            before / MIB
+        );
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn clients_that_do_their_worst_stay_within_the_memory_and_leave_it_behind() {
+    let device = TestDevice::new(LARGE.into());
+    let server = server_with(device.clone(), options());
+    let worst = options().worst_case();
+    assert_eq!(worst, 256 * MIB);
+    let before = resident();
+
+    // Reads that nobody takes: 6.4 GB were they all served.
+    let mut lazy: Vec<_> = (0..CLIENTS).map(|_| client(&server)).collect();
+    for client in &mut lazy {
+        client.request(Command::READ, 1, 0, LARGE);
+        client.request(Command::READ, 2, 0, LARGE);
+    }
+    device.wait_for_seen(3);
+    let mut other = client(&server);
+    assert_eq!(other.read(1, 0, 4096).error, 0, "a share of its own is left to everybody");
+    assert!(device.seen().len() <= 5, "{} reads were begun", device.seen().len());
+    assert!(resident() < before + worst, "{} MiB", resident() / MIB);
+    drop(lazy);
+    expect_memory_back(&server, before);
+
+    // Writes of which the last byte never comes: 3 GB were they all waited for.
+    let mut half: Vec<_> = (0..CLIENTS).map(|_| client(&server)).collect();
+    let payload = vec![7; LARGE as usize - 1];
+    for client in &mut half {
+        let head = Request {
+            flags: CommandFlags::empty(),
+            command: Command::WRITE,
+            cookie: 1,
+            offset: 0,
+            length: LARGE,
+        };
+        client.send(&head.encode());
+        // Up to where the server reads no more, and the socket is full.
+        client.stream.set_nonblocking(true).unwrap();
+        let mut sent = 0;
+        while let Ok(n) = std::io::Write::write(&mut client.stream, &payload[sent..]) {
+            sent += n;
+        }
+    }
+    assert_eq!(other.read(2, 0, 4096).error, 0);
+    assert!(resident() < before + worst, "{} MiB", resident() / MIB);
+    drop((half, payload));
+    expect_memory_back(&server, before);
+
+    // Requests that an allocator keeps for the next ones, in as many arenas as it likes.
+    for round in 0..3 {
+        let busy: Vec<_> = (0..CLIENTS / 2).map(|_| client(&server)).collect();
+        std::thread::scope(|scope| {
+            for mut client in busy {
+                scope.spawn(move || {
+                    for len in [3 << 20, 100 << 10, 700 << 10] {
+                        assert_eq!(client.read(round, 0, len).error, 0);
+                    }
+                });
+            }
+        });
+    }
+    expect_memory_back(&server, before);
+    assert_eq!(other.read(3, 0, LARGE).error, 0, "all of it is free again");
+    drop(other);
+}
