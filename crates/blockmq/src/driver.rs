@@ -1,8 +1,10 @@
 //! What a driver is: the code behind a [`Queue`](crate::Queue) that starts requests.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use corewise_sync::inbox::{Link, Node};
 
@@ -14,7 +16,7 @@ use crate::geometry::Geometry;
 use crate::pending::Pending;
 use crate::policy::DEFAULT_DEPTH;
 use crate::request::{Request, fills};
-use crate::timeout::{TimedOut, TimerReturn};
+use crate::timeout::{LateOne, TimedOut, TimerReturn};
 
 /// A driver: it starts requests, and finishes each of them once.
 ///
@@ -218,6 +220,24 @@ impl Started {
         if let Some(pending) = self.pending.take() {
             pending.returned(Verdict::Requeue);
         }
+    }
+
+    /// Puts something of the driver's beside it, to be found where it is taken out of a list.
+    pub(crate) fn set_owner(&mut self, owner: Arc<dyn Any + Send + Sync>) {
+        if let Some(pending) = &mut self.pending {
+            pending.owner = Some(owner);
+        }
+    }
+
+    /// Takes back what was put beside it.
+    pub(crate) fn take_owner(&mut self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.pending.as_mut()?.owner.take()
+    }
+
+    /// Whether it is the request that is late.
+    pub(crate) fn is(&self, late: &LateOne) -> bool {
+        let pending = self.pending();
+        LateOne::of(&pending.core, pending.hctx, pending.tag) == *late
     }
 
     pub(crate) fn rq_mut(&mut self) -> &mut Request {

@@ -268,7 +268,6 @@ pub(crate) mod errno {
     pub(crate) const EOPNOTSUPP: i32 = 95;
     pub(crate) const ESHUTDOWN: i32 = 108;
     pub(crate) const ETIMEDOUT: i32 = 110;
-    pub(crate) const EALREADY: i32 = 114;
     pub(crate) const EDQUOT: i32 = 122;
     pub(crate) const ECANCELED: i32 = 125;
 }

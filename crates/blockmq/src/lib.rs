@@ -99,6 +99,7 @@ mod geometry;
 mod grace;
 mod hctx;
 mod hotplug;
+mod lane_state;
 mod leg_states;
 mod run_state;
 mod runner;

@@ -16,6 +16,7 @@ pub use crate::flusher::Flusher;
 pub use crate::gate::{Fenced, Recheck, RunGate, Unquiesced};
 pub use crate::grace::Grace;
 pub use crate::hotplug::Activity;
+pub use crate::lane_state::{LaneState, Pushed};
 pub use crate::leg_states::LegStates;
 pub use crate::map::{CpuMap, CpuPlace};
 use crate::queue::{Queue, QueueBuilder};

@@ -1,5 +1,6 @@
 //! A request on its way to the driver and back: the box that carries it, which is used again and again.
 
+use std::any::Any;
 use std::fmt;
 use std::iter;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub(crate) struct Pending {
     pub(crate) hctx: usize,
     /// Its tag, while the driver has it.
     pub(crate) tag: u32,
+    /// What the driver wants to find with it, while it lies in an inbox or a list of the driver's.
+    pub(crate) owner: Option<Arc<dyn Any + Send + Sync>>,
     /// Why it comes back from the driver, when it does.
     pub(crate) verdict: Option<Verdict>,
     /// For how many requests it stands in the histograms; 0: it isn't timed.
@@ -72,6 +75,7 @@ impl Pending {
             slot,
             hctx: 0,
             tag: 0,
+            owner: None,
             verdict: None,
             weight: 0,
             begun: Stamp::default(),

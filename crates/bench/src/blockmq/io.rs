@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_blockmq::drivers::{
-    Direct, FileDriver, FileOptions, Memory, Null, NullOptions, OpenErrorKind,
+    FileDriver, FileOptions, Memory, Null, NullOptions, OpenErrorKind,
 };
 use corewise_blockmq::{
     AlignedBuf, BlockDevice, BlockDeviceExt, Buffer, BufferPool, Completed, Driver, Payload, Queue,
@@ -26,10 +26,6 @@ use crate::rng::Rng;
 use crate::start::Start;
 use crate::{BenchError, Job, Line};
 
-/// The runtime whose rings look for completions before they sleep.
-const POLLING: &str = "corewise-polling";
-/// For how long they do.
-const BUSY_POLL: Duration = Duration::from_micros(100);
 /// Bytes of the devices in memory.
 pub(super) const SIZE: u64 = 256 << 20;
 /// Samples that a job notes at most.
@@ -107,14 +103,7 @@ pub(super) const WORKLOAD: Workload = Workload {
         // Where allocations are counted; else it takes as long as it is told.
         job.items = if parts[0] == "file" { 20_000 } else { 1_000_000 };
     },
-    variants: |parts, _| {
-        let others = if parts[0] == "file" {
-            variants(&[POLLING, "fio"], false)
-        } else {
-            variants(&["fio"], false)
-        };
-        [variants(&["corewise"], true), others].concat()
-    },
+    variants: |_, _| [variants(&["corewise"], true), variants(&["fio"], false)].concat(),
     run: |job, allocations| {
         let Some(load) = Load::of(&job.parts()) else { return Ok(None) };
         let is_file = load.device == Device::File;
@@ -124,7 +113,6 @@ pub(super) const WORKLOAD: Workload = Workload {
             }
             "fio" => fio::run(job, load).map(Some),
             "corewise" => run(job, load, allocations).map(Some),
-            POLLING if is_file => run(job, load, allocations).map(Some),
             _ => Ok(None),
         }
     },
@@ -188,11 +176,9 @@ impl Bench {
             (Device::File, Some(disk)) => {
                 let queues = machine.online().len().min(load.jobs.into());
                 let options = FileOptions::new(disk.path())
-                    .direct(Direct::Always)
+                    .direct(true)
                     .queues(queues)
-                    .depth(load.in_flight())
-                    .busy_poll(if job.runtime == POLLING { BUSY_POLL } else { Duration::ZERO })
-                    .buffers(&buffers);
+                    .depth(load.in_flight());
                 Arc::new(FileDriver::open(options, &wq).map_err(BenchError::File)?)
             }
             (Device::Memory, _) => Arc::new(

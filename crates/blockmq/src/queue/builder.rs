@@ -176,14 +176,6 @@ impl QueueBuilder {
     }
 }
 
-impl HwQueues {
-    /// How many that is on this machine, for a driver that has room for all of them: for one that has to know
-    /// beforehand.
-    pub fn count_on(self, machine: &Machine) -> usize {
-        CpuMap::new(places(machine)).divide(self, usize::MAX).len()
-    }
-}
-
 /// The CPUs that may ever be used, online or not, in the order in which hardware queues divide them.
 fn places(machine: &Machine) -> Vec<CpuPlace> {
     let (topology, pods) = (machine.topology(), machine.pods(DEFAULT_SHARD_SIZE));

@@ -12,9 +12,6 @@ use crate::tags::TagSet;
 
 /// So many aligned buffers in one piece of memory. Clones are the same pool; the memory is freed when the
 /// last of them and the last buffer are gone.
-///
-/// A device that is told of the pool beforehand (`FileOptions::buffers`) needn't look up and pin the memory
-/// for each request.
 #[derive(Clone)]
 pub struct BufferPool {
     region: Arc<Region>,
@@ -69,11 +66,6 @@ impl BufferPool {
     /// How many bytes each of them has room for.
     pub fn capacity(&self) -> usize {
         self.region.capacity
-    }
-
-    /// Where all of it lies.
-    pub(crate) fn whole(&self) -> (NonNull<u8>, usize) {
-        (self.region.base, self.region.layout.size())
     }
 }
 
@@ -133,11 +125,6 @@ mod tests {
             buffer.extend_from_slice(&[n as u8; 700]);
         }
         assert!(all.iter().enumerate().all(|(n, b)| b.iter().all(|&byte| byte == n as u8)));
-        let (base, len) = pool.whole();
-        assert!(all.iter().all(|b| {
-            let at = b.as_ptr().addr() - base.addr().get();
-            at + 700 <= len
-        }));
         drop(all.pop());
         assert!(pool.get().unwrap().is_empty(), "it comes back empty");
     }

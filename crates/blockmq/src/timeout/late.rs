@@ -43,7 +43,27 @@ pub struct TimedOut<'a> {
     waited: Duration,
 }
 
+/// Which request is late, as plain values: it may be asked for on another thread, as long as its tag is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LateOne {
+    /// The address of its queue's core, which each of the queue's requests keeps alive.
+    core: usize,
+    hctx: usize,
+    tag: u32,
+}
+
+impl LateOne {
+    pub(crate) fn of(core: &Core, hctx: usize, tag: u32) -> Self {
+        Self { core: std::ptr::from_ref(core).addr(), hctx, tag }
+    }
+}
+
 impl TimedOut<'_> {
+    /// It, as plain values.
+    pub(crate) fn which(&self) -> LateOne {
+        LateOne::of(self.core, self.hctx, self.tag)
+    }
+
     /// The queue's name.
     pub fn queue(&self) -> &str {
         &self.core.name

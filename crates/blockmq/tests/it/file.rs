@@ -11,11 +11,9 @@ use std::time::Duration;
 use crate::common::{Rig, STALL};
 use bytes::{Bytes, BytesMut};
 use corewise_blockmq::drivers::{
-    Direct, FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
+    FileDriver, FileOptions, FileRings, IoPath, OpenError, OpenErrorKind, PathInUse,
 };
-use corewise_blockmq::{
-    AlignedBuf, BlockDevice, BlockDeviceExt, BufferPool, IoErrorKind, Op, Request,
-};
+use corewise_blockmq::{AlignedBuf, BlockDevice, BlockDeviceExt, IoErrorKind, Op, Request};
 
 fn open(rig: &Rig, options: FileOptions) -> Result<FileDriver, OpenError> {
     FileDriver::open(options, &rig.wq)
@@ -275,34 +273,6 @@ fn requests_of_threads_that_end_at_once_still_complete() {
 }
 
 #[test]
-fn a_ring_that_looks_before_it_sleeps_answers_as_any_other() {
-    let rig = Rig::live();
-    let dir = on_disk();
-    let path = dir.path().join("disk");
-    // Shorter than any request takes, and longer.
-    for at_most in [Duration::from_nanos(1), Duration::from_secs(3600)] {
-        let options = FileOptions::new(&path).size(1 << 20).busy_poll(at_most);
-        let queue = rig.queue(open(&rig, options).unwrap());
-        let (tx, rx) = mpsc::channel();
-        for n in 0..200 {
-            let (at, byte) = (n % 64 * 4096, n as u8);
-            queue.write_at(at, vec![byte; 4096]).unwrap();
-            // A request that comes while it looks is not left lying, though nobody rings.
-            for rq in [Request::flush(), Request::read(at, 4096), Request::read(at, 512)] {
-                let tx = tx.clone();
-                queue.submit(rq.on_complete(move |done| tx.send(done.into_data()).unwrap()));
-            }
-            for _ in 0..3 {
-                let data = rx.recv_timeout(STALL).unwrap().unwrap();
-                assert!(data.iter().all(|&b| b == byte));
-            }
-        }
-        // With nothing in flight it sleeps, and ends when it is told to.
-        queue.drain();
-    }
-}
-
-#[test]
 fn which_way_the_io_goes_is_told() {
     let rig = Rig::live();
     let dir = tempfile::tempdir().unwrap();
@@ -314,6 +284,57 @@ fn which_way_the_io_goes_is_told() {
     let auto = open(&rig, options.clone()).unwrap().io_path_in_use();
     let forced = open(&rig, options.io(IoPath::Uring)).is_ok();
     assert_eq!(auto == PathInUse::Uring, forced, "auto takes io_uring where it is to be had");
+}
+
+#[test]
+fn devices_that_share_rings_come_and_go_while_others_are_at_work() {
+    let rig = Rig::live();
+    let dir = on_disk();
+    let rings = FileRings::new(&rig.machine);
+    let opened = |name: &str| {
+        let options = FileOptions::new(dir.path().join(name)).size(1 << 20).rings(&rings);
+        rig.queue(past_the_cache(&rig, options))
+    };
+    std::thread::scope(|scope| {
+        for t in 0..4_u8 {
+            let opened = &opened;
+            scope.spawn(move || {
+                for round in 0..40_u8 {
+                    let queue = opened(&format!("{t}"));
+                    let (tell, told) = mpsc::channel();
+                    let byte = round.wrapping_mul(5).wrapping_add(t);
+                    for n in 0..32 {
+                        let tell = tell.clone();
+                        let write = Request::write(n * 4096, vec![byte; 4096]);
+                        queue.submit(write.on_complete(move |done| tell.send(done).unwrap()));
+                    }
+                    for _ in 0..32 {
+                        told.recv_timeout(STALL).unwrap().result.unwrap();
+                    }
+                    for n in 0..32 {
+                        let tell = tell.clone();
+                        let read = Request::read(n * 4096, 4096);
+                        queue.submit(read.on_complete(move |done| tell.send(done).unwrap()));
+                    }
+                    // Some rounds don't wait: the last requests keep the device, and drop it where they end.
+                    if round % 3 != 0 {
+                        queue.drain();
+                    }
+                    drop(queue);
+                    for _ in 0..32 {
+                        let data = told.recv_timeout(STALL).unwrap().into_data().unwrap();
+                        assert!(data.iter().all(|&b| b == byte), "another device's bytes");
+                    }
+                }
+            });
+        }
+    });
+    // The rings outlive their handle where a device has them, and not for longer.
+    let last = opened("last");
+    drop(rings);
+    last.write_at(0, vec![7; 4096]).unwrap();
+    assert_eq!(last.read_at(0, 4096).unwrap(), vec![7; 4096]);
+    last.drain();
 }
 
 #[test]
@@ -338,21 +359,27 @@ fn on_disk() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
+/// Past the cache where its file system does that.
+fn past_the_cache(rig: &Rig, options: FileOptions) -> FileDriver {
+    open(rig, options.clone().direct(true)).unwrap_or_else(|_| open(rig, options).unwrap())
+}
+
 #[test]
 fn past_the_cache_every_memory_goes_in_pieces_and_sizes_of_any_kind() {
     let rig = Rig::live();
     let dir = on_disk();
     for io in [IoPath::Auto, IoPath::Threads] {
         let path = dir.path().join(format!("{io:?}"));
-        let options = FileOptions::new(&path).size(4 << 20).io(io);
-        let driver = open(&rig, options.clone()).unwrap();
-        let Some(align) = driver.direct() else {
-            // Where nothing goes past the cache, asking for it fails, and that is all there is to see.
-            drop(driver);
-            let error = open(&rig, options.direct(Direct::Always)).err().unwrap();
-            assert!(matches!(error.kind(), OpenErrorKind::NotDirect { .. }), "{error}");
-            continue;
+        let options = FileOptions::new(&path).size(4 << 20).io(io).direct(true);
+        let driver = match open(&rig, options) {
+            Ok(driver) => driver,
+            // Where nothing goes past the cache, that is all there is to see.
+            Err(error) => {
+                assert!(matches!(error.kind(), OpenErrorKind::NotDirect { .. }), "{error}");
+                continue;
+            }
         };
+        let align = driver.direct().unwrap();
         let queue = rig.queue(driver);
         // Small and large (through registered memory, and through memory of its own), aligned and not.
         for (n, len) in [512, 4096, 16 << 10, 20 << 10, 1 << 20].into_iter().enumerate() {
@@ -395,36 +422,10 @@ fn past_the_cache_every_memory_goes_in_pieces_and_sizes_of_any_kind() {
 }
 
 #[test]
-fn buffers_of_a_pool_that_the_device_knows_are_as_any_others() {
+fn never_past_the_cache_where_it_was_not_asked_for() {
     let rig = Rig::live();
     let dir = on_disk();
-    let pool = BufferPool::new(4, 16 << 10, 4096);
-    for (n, direct) in [Direct::Auto, Direct::Never].into_iter().enumerate() {
-        let path = dir.path().join(format!("disk{n}"));
-        let options = FileOptions::new(path).size(1 << 20).direct(direct).buffers(&pool);
-        let queue = rig.queue(open(&rig, options).unwrap());
-        let mut buffer = pool.get().unwrap();
-        buffer.extend_from_slice(&[7; 8192]);
-        let done = queue.execute(Request::write(4096, buffer));
-        done.result.unwrap();
-        drop(done.payload);
-        let mut head = pool.get().unwrap();
-        head.extend_from_slice(&[1; 512]);
-        let done = queue.execute(Request::read_into(4096, 8192, head));
-        done.result.unwrap();
-        let bytes = done.payload.buffers()[0].as_slice();
-        assert!(bytes[..512] == [1; 512] && bytes[512..] == [7; 8192]);
-        queue.drain();
-    }
-    let all: Vec<_> = std::iter::from_fn(|| pool.get()).collect();
-    assert_eq!(all.len(), 4, "all came back");
-}
-
-#[test]
-fn never_past_the_cache_where_it_was_not_wanted() {
-    let rig = Rig::live();
-    let dir = on_disk();
-    let options = FileOptions::new(dir.path().join("disk")).size(4096).direct(Direct::Never);
+    let options = FileOptions::new(dir.path().join("disk")).size(4096);
     assert_eq!(open(&rig, options).unwrap().direct(), None);
 }
 
@@ -432,8 +433,8 @@ fn never_past_the_cache_where_it_was_not_wanted() {
 fn requests_in_flight_do_not_see_each_others_bounced_bytes() {
     let rig = Rig::live();
     let dir = on_disk();
-    let queue =
-        rig.queue(open(&rig, FileOptions::new(dir.path().join("disk")).size(8 << 20)).unwrap());
+    let options = FileOptions::new(dir.path().join("disk")).size(8 << 20);
+    let queue = rig.queue(past_the_cache(&rig, options));
     let (tell, told) = mpsc::channel();
     let all = |make: &dyn Fn(u64) -> Request| {
         for n in 0..1000 {

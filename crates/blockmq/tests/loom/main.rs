@@ -7,6 +7,7 @@ mod end;
 mod flusher;
 mod hotplug;
 mod inboxes;
+mod lane;
 mod legs;
 mod regions;
 mod run;

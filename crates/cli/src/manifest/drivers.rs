@@ -172,7 +172,7 @@ impl<'a> Asked<'a> {
             size: raw.size.clone(),
             block_size,
             io: self.io()?,
-            direct: raw.direct.as_ref().map(|at| at.value),
+            direct: raw.direct.as_ref().is_some_and(|at| at.value),
             read_only,
         }))
     }

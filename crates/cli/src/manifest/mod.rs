@@ -186,8 +186,8 @@ pub(crate) struct FileDriver {
     pub(crate) size: Option<At<u64>>,
     pub(crate) block_size: u32,
     pub(crate) io: Io,
-    /// Whether to go past the page cache; `None`: as is best.
-    pub(crate) direct: Option<bool>,
+    /// Whether to go past the page cache.
+    pub(crate) direct: bool,
     pub(crate) read_only: bool,
 }
 

@@ -48,7 +48,7 @@ create = true
 size = "8M"
 block_size = "4K"
 io = "threads"
-direct = false
+direct = true
 node = 1
 hw_queues = "cache_shard"
 scheduler = "deadline"
@@ -88,7 +88,7 @@ read_only = true
     let Driver::File(file) = &devices[0].driver else { panic!("{:?}", devices[0]) };
     assert_eq!(file.path.value, Path::new("/base/a.img"));
     assert_eq!((file.create, file.block_size, file.io), (true, 4096, Io::Threads));
-    assert_eq!((file.direct, devices[0].node), (Some(false), Some(1)));
+    assert_eq!((file.direct, devices[0].node), (true, Some(1)));
     let tuned = Tuning {
         hw_queues: Some(HwQueues::PerShard),
         scheduler: IoScheduler::Deadline(Deadline::default()),
@@ -98,7 +98,7 @@ read_only = true
     assert_eq!(devices[0].tuning, tuned);
     let Driver::File(file) = &devices[1].driver else { panic!("{:?}", devices[1]) };
     assert_eq!(file.path.value, Path::new("/elsewhere/b.img"));
-    assert!(file.read_only && !file.create && file.size.is_none() && file.direct.is_none());
+    assert!(file.read_only && !file.create && file.size.is_none() && !file.direct);
     let plain = Tuning {
         hw_queues: None,
         scheduler: IoScheduler::None,

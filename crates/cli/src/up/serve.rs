@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use corewise::blockmq::drivers::FileRings;
 use corewise::blockmq::{Completer, RqAffinity};
 use corewise::device::{
     BringUp, BringUpOptions, DeviceInfo, DeviceManager, DeviceReport, DeviceState, Event, Pending,
@@ -173,6 +174,7 @@ impl Server {
         let calls = calls.map_err(|error| failed("start call targets", &error))?;
         let missing = Arc::new(Missing::new(&self.manifest));
         let house = House {
+            rings: FileRings::new(&machine),
             machine,
             workqueue,
             completer: calls.as_ref().map(|calls| Completer::new(&calls.smp)),

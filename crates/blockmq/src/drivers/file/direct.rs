@@ -6,7 +6,7 @@ use std::io;
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 
-use super::options::{Direct, OpenErrorKind};
+use super::options::OpenErrorKind;
 
 /// What a file system asks of I/O that goes past its cache. Powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,18 +42,13 @@ fn sane(found: Alignment) -> Option<Alignment> {
     (found.memory.is_power_of_two() && found.offset.is_power_of_two()).then_some(found)
 }
 
-/// Whether a device with blocks of this size goes past the cache.
-pub(super) fn choose(
-    asked: Direct,
+/// What a device with blocks of this size has to keep to that goes past the cache.
+pub(super) fn with_blocks(
     found: Option<Alignment>,
     block_size: u32,
-) -> Result<Option<Alignment>, OpenErrorKind> {
+) -> Result<Alignment, OpenErrorKind> {
     let can = found.filter(|found| found.offset <= block_size);
-    match (asked, can) {
-        (Direct::Never, _) => Ok(None),
-        (Direct::Always, None) => Err(OpenErrorKind::NotDirect { needs: found, block_size }),
-        (Direct::Auto | Direct::Always, can) => Ok(can),
-    }
+    can.ok_or(OpenErrorKind::NotDirect { needs: found, block_size })
 }
 
 /// From now on what is done with the file goes past the cache.
@@ -69,14 +64,11 @@ mod tests {
     #[test]
     fn a_device_goes_past_the_cache_where_its_blocks_are_large_enough() {
         let found = |offset| Some(Alignment { memory: 512, offset });
-        assert_eq!(choose(Direct::Auto, found(512), 512).unwrap(), found(512));
-        assert_eq!(choose(Direct::Auto, found(512), 4096).unwrap(), found(512));
-        assert_eq!(choose(Direct::Auto, found(4096), 512).unwrap(), None);
-        assert_eq!(choose(Direct::Auto, None, 512).unwrap(), None);
-        assert_eq!(choose(Direct::Never, found(512), 512).unwrap(), None);
-        assert_eq!(choose(Direct::Always, found(512), 512).unwrap(), found(512));
+        for block_size in [512, 4096] {
+            assert_eq!(with_blocks(found(512), block_size).ok(), found(512));
+        }
         for cannot in [None, found(4096)] {
-            let error = choose(Direct::Always, cannot, 512).unwrap_err();
+            let error = with_blocks(cannot, 512).unwrap_err();
             assert!(matches!(
                 error,
                 OpenErrorKind::NotDirect { needs, block_size: 512 } if needs == cannot

@@ -1,30 +1,37 @@
 //! `file`: a device in a file or on a block device of the host.
 //!
-//! Requests go to the kernel through io_uring, one ring for each hardware queue ([`ring`]), or,
-//! where io_uring is refused, through plain `pread` and `pwrite` on workers ([`threads`]). The
-//! plain path also finishes what a ring left half done. Where the file system can, both go past the
-//! host's page cache ([`direct`]). [`options`] has the options and the errors.
+//! What the host's cache has, or takes without waiting, is read and written on the spot, by the thread that dispatches
+//! ([`volume`]). The rest goes to the kernel through io_uring, by rings that many devices share ([`ring`]), or, where io_uring
+//! is refused, to a bounded number of workers ([`lane`]). Those also finish what a ring left half done. Where it is asked for,
+//! all goes past the host's page cache ([`direct`]). [`options`] has the options and the errors, `README.md` the
+//! protocol of rings, lanes and their ends.
 
 mod cached;
 mod direct;
+mod lane;
 mod length;
 mod open;
 mod options;
+mod policy;
 mod ring;
 mod store;
-mod threads;
+mod volume;
 
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_workqueue::Workqueue;
 
 pub use direct::Alignment;
-pub use options::{Direct, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse};
+pub use options::{FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse};
+pub use ring::FileRings;
 
 use crate::driver::{Dispatch, Driver, Started};
 use crate::geometry::Geometry;
 use crate::timeout::{TimedOut, TimerReturn};
 use ring::Rings;
 use store::Store;
-use threads::Plain;
+use volume::Volume;
 
 /// A device in a file.
 ///
@@ -55,12 +62,28 @@ pub struct FileDriver {
     created: bool,
     depth: u32,
     align: Option<Alignment>,
-    io: Io,
+    queues: usize,
+    volume: Arc<Volume>,
+    rings: Option<Route>,
 }
 
-enum Io {
-    Rings(Rings),
-    Plain(Plain),
+/// Which ring each hardware queue has.
+struct Route {
+    rings: Arc<Rings>,
+    /// A: by hardware queue; set when the queue says which CPUs it has. Relaxed: a request is as well off in any ring.
+    of: Box<[AtomicUsize]>,
+}
+
+impl Route {
+    fn new(rings: Arc<Rings>) -> Self {
+        let of = (0..rings.len()).map(AtomicUsize::new).collect();
+        Self { rings, of }
+    }
+
+    fn of(&self, hctx: usize) -> usize {
+        // There are no more, unless the device serves another machine than the rings do.
+        self.of.get(hctx).map_or(0, |ring| ring.load(Ordering::Relaxed))
+    }
 }
 
 impl FileDriver {
@@ -85,22 +108,27 @@ impl FileDriver {
         let align = store.align();
         let memory_alignment = align.map_or(1, |align| align.memory);
         let geometry = Geometry { memory_alignment, ..geometry };
-        let plain = Plain::new(store, wq);
-        let io = match options.io {
-            IoPath::Threads => Io::Plain(plain),
-            IoPath::Uring => Io::Rings(Rings::new(&plain, options)?),
-            IoPath::Auto => match Rings::new(&plain, options) {
-                Ok(rings) => Io::Rings(rings),
-                Err(error) => {
-                    tracing::info!(
-                        path = %options.path.display(), %error,
-                        "the system refuses io_uring; the device uses pread and pwrite on workers"
-                    );
-                    Io::Plain(plain)
-                }
-            },
+        let crew = options.rings.as_ref().map(|rings| Arc::clone(rings.crew()));
+        let volume = Volume::new(store, wq, &crew.unwrap_or_default());
+        let rings = || match &options.rings {
+            Some(rings) => rings.get(),
+            None => Rings::own(options.queues.unwrap_or(1)),
         };
-        let driver = Self { geometry, created, depth: options.depth, align, io };
+        let rings = match options.io {
+            IoPath::Threads => None,
+            IoPath::Uring => Some(rings()?),
+            IoPath::Auto => rings().map(Some).unwrap_or_else(|error| {
+                tracing::info!(
+                    path = %options.path.display(), %error,
+                    "the system refuses io_uring; the device uses pread and pwrite on workers"
+                );
+                None
+            }),
+        };
+        let own = rings.is_some() && options.rings.is_none();
+        let queues = options.queues.unwrap_or(if own { 1 } else { usize::MAX });
+        let rings = rings.map(Route::new);
+        let driver = Self { geometry, created, depth: options.depth, align, queues, volume, rings };
         tracing::info!(
             path = %options.path.display(), io = %driver.io_path_in_use(), size = geometry.size,
             direct = align.is_some(), "file device opened"
@@ -110,10 +138,7 @@ impl FileDriver {
 
     /// Which way the requests go.
     pub fn io_path_in_use(&self) -> PathInUse {
-        match self.io {
-            Io::Rings(_) => PathInUse::Uring,
-            Io::Plain(_) => PathInUse::Threads,
-        }
+        if self.rings.is_some() { PathInUse::Uring } else { PathInUse::Threads }
     }
 
     /// Where the device goes past the host's page cache: what its file system asks for. Requests in other
@@ -131,10 +156,7 @@ impl FileDriver {
 #[cfg(test)]
 impl FileDriver {
     fn store(&self) -> &Store {
-        match &self.io {
-            Io::Rings(rings) => rings.store(),
-            Io::Plain(plain) => plain.store(),
-        }
+        self.volume.store()
     }
 }
 
@@ -148,10 +170,7 @@ impl Driver for FileDriver {
     }
 
     fn hw_queues(&self) -> usize {
-        match &self.io {
-            Io::Rings(rings) => rings.len(),
-            Io::Plain(_) => usize::MAX,
-        }
+        self.queues
     }
 
     fn depth(&self) -> u32 {
@@ -159,33 +178,36 @@ impl Driver for FileDriver {
     }
 
     fn mapped(&self, hctx: usize, cpus: &[u32]) {
-        if let Io::Rings(rings) = &self.io {
-            rings.mapped(hctx, cpus);
-        }
-    }
-
-    fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
-        match &self.io {
-            Io::Rings(rings) => rings.queue(hctx, rq),
-            Io::Plain(plain) => {
-                plain.queue(rq);
-                Dispatch::Started
+        if let (Some(route), Some(&cpu)) = (&self.rings, cpus.first()) {
+            if let Some(ring) = route.of.get(hctx) {
+                ring.store(route.rings.of_cpu(cpu), Ordering::Relaxed);
             }
         }
     }
 
+    fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
+        if let Some(rq) = self.volume.now(rq) {
+            match &self.rings {
+                Some(route) if !self.volume.is_for_workers(&rq) => {
+                    route.rings.queue(route.of(hctx), &self.volume, rq);
+                }
+                _ => self.volume.work(rq),
+            }
+        }
+        Dispatch::Started
+    }
+
     fn commit(&self, hctx: usize) {
-        match &self.io {
-            Io::Rings(rings) => rings.commit(hctx),
-            Io::Plain(_) => {}
+        if let Some(route) = &self.rings {
+            route.rings.commit(route.of(hctx));
         }
     }
 
     /// A ring's request is called off where the kernel can still do that: not where a disk has it.
     fn timeout(&self, late: &TimedOut<'_>) -> TimerReturn {
-        match &self.io {
-            Io::Rings(rings) => rings.call_off(late),
-            Io::Plain(_) => {
+        match &self.rings {
+            Some(route) => route.rings.call_off(route.of(late.hctx()), late),
+            None => {
                 tracing::warn!("{late}; a worker waits for the kernel");
                 TimerReturn::ResetTimer
             }
@@ -195,8 +217,6 @@ impl Driver for FileDriver {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use corewise_topology::Machine;
     use corewise_workqueue::WorkerPools;
 
@@ -210,8 +230,8 @@ mod tests {
         let wq = Workqueue::builder("file-test").build(&pools).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
-        // More entries than any kernel gives: refused like a forbidden ring, on every machine.
-        let options = FileOptions { depth: 1 << 20, ..FileOptions::new(&path).size(1 << 20) };
+        let rings = FileRings::refused();
+        let options = FileOptions::new(&path).size(1 << 20).rings(&rings);
         let error = FileDriver::open(options.clone().io(IoPath::Uring), &wq).err().unwrap();
         assert!(error.to_string().contains("io_uring"), "{error}");
         assert!(!path.exists(), "the file that was created for nothing is removed");

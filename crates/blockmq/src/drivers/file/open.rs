@@ -9,7 +9,7 @@ use corewise_sync::{thread, time};
 use corewise_workqueue::Workqueue;
 use rustix::fs::FlockOperation;
 
-use super::options::{Direct, FileOptions, LOCK_LOOK, OpenError, OpenErrorKind};
+use super::options::{FileOptions, LOCK_LOOK, OpenError, OpenErrorKind};
 use super::store::Store;
 use super::{FileDriver, direct};
 use crate::geometry::Geometry;
@@ -74,16 +74,13 @@ fn try_open(
         read_only: options.read_only,
         ..Geometry::new(size)
     };
-    let align = direct::choose(options.direct, direct::found(&file), block_size)?;
-    let align = match align.map(|align| direct::go(&file).map(|()| align)).transpose() {
-        Ok(align) => align,
+    let align = if options.direct {
+        let align = direct::with_blocks(direct::found(&file), block_size)?;
         // It is one thing to say so, and another to do it.
-        Err(error) if options.direct == Direct::Auto => {
-            tracing::info!(path = %options.path.display(), %error, "the file system cannot bypass \
-                                                                    the page cache");
-            None
-        }
-        Err(error) => return Err(step("reads and writes bypass the page cache")(error)),
+        direct::go(&file).map_err(step("reads and writes bypass the page cache"))?;
+        Some(align)
+    } else {
+        None
     };
     let store = Store::new(file, &options.path.display().to_string(), align);
     let store = if kind.is_file() { store.of_length(size) } else { store };

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::direct::Alignment;
+use super::ring::FileRings;
 use crate::policy::DEFAULT_DEPTH;
-use crate::request::BufferPool;
 
 /// Which way a file device shall do its I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,18 +19,6 @@ pub enum IoPath {
     Uring,
     /// `pread` and `pwrite` on workers.
     Threads,
-}
-
-/// Whether a file device goes past the host's page cache (`O_DIRECT`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Direct {
-    /// Where the file system says that it can, with blocks as small as the device's.
-    #[default]
-    Auto,
-    /// Always, or an error where it can't.
-    Always,
-    /// Never: what is read or written stays in the host's cache, too.
-    Never,
 }
 
 /// Which way a file device does its I/O.
@@ -60,12 +48,11 @@ pub struct FileOptions {
     pub(super) block_size: u32,
     pub(super) read_only: bool,
     pub(super) io: IoPath,
-    pub(super) direct: Direct,
-    pub(super) queues: usize,
+    pub(super) direct: bool,
+    pub(super) rings: Option<FileRings>,
+    pub(super) queues: Option<usize>,
     pub(super) depth: u32,
     pub(super) lock_wait: Duration,
-    pub(super) buffers: Vec<BufferPool>,
-    pub(super) busy_poll: Duration,
 }
 
 /// How long an open waits for a lock that somebody else has, unless told otherwise.
@@ -74,8 +61,8 @@ const LOCK_WAIT: Duration = Duration::from_secs(2);
 pub(super) const LOCK_LOOK: Duration = Duration::from_millis(5);
 
 impl FileOptions {
-    /// An existing file (or block device), as large as it is, with blocks of 512 bytes, one
-    /// hardware queue, [`IoPath::Auto`] and [`Direct::Auto`].
+    /// An existing file (or block device), as large as it is, with blocks of 512 bytes and [`IoPath::Auto`], through the
+    /// host's page cache.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -83,12 +70,11 @@ impl FileOptions {
             block_size: 512,
             read_only: false,
             io: IoPath::Auto,
-            direct: Direct::Auto,
-            queues: 1,
+            direct: false,
+            rings: None,
+            queues: None,
             depth: DEFAULT_DEPTH,
             lock_wait: LOCK_WAIT,
-            buffers: Vec::new(),
-            busy_poll: Duration::ZERO,
         }
     }
 
@@ -117,17 +103,30 @@ impl FileOptions {
         self
     }
 
-    /// Whether to go past the host's page cache. Memory that isn't aligned as the file system wants it is
-    /// then copied once, and costs nothing else.
-    pub fn direct(mut self, direct: Direct) -> Self {
-        self.direct = direct;
+    /// Whether to go past the host's page cache (`O_DIRECT`); or an error where the file system doesn't do that with blocks as
+    /// small as the device's. Memory that isn't aligned as the file system wants it is then copied once, and costs nothing
+    /// else.
+    ///
+    /// By default the device uses the cache, as most programs that serve files do: what it holds is read at the speed of
+    /// memory, and a write is done when it is there. A flush promises the same either way. Past the cache is for
+    /// devices that are much larger than the memory, or whose users cache for themselves (a guest's own page cache, a
+    /// database): nothing is cached twice, and a flush finds little to do, for nothing has gathered.
+    pub fn direct(mut self, yes: bool) -> Self {
+        self.direct = yes;
         self
     }
 
-    /// Rings, that is hardware queues, where io_uring is used; each has a thread that sleeps until
+    /// Shares the rings, and the limit of workers, with other devices. Else the device has its own.
+    pub fn rings(mut self, rings: &FileRings) -> Self {
+        self.rings = Some(rings.clone());
+        self
+    }
+
+    /// Hardware queues, at least 1; else one where the device has a ring of its own, and one for each CPU where it
+    /// shares rings or has none. A device that shares no rings has one for each, with a thread that sleeps until
     /// something completes.
     pub fn queues(mut self, n: usize) -> Self {
-        self.queues = n.max(1);
+        self.queues = Some(n.max(1));
         self
     }
 
@@ -138,24 +137,6 @@ impl FileOptions {
     /// server's back; so the next one waits for them.
     pub fn lock_wait(mut self, at_most: Duration) -> Self {
         self.lock_wait = at_most;
-        self
-    }
-
-    /// Registers the buffers of a pool with the rings, so that the kernel needn't look their pages up and pin
-    /// them for each request of one piece. At most 1000 pools; where the kernel refuses (the memory counts as
-    /// locked, see `RLIMIT_MEMLOCK`), they are buffers as any others.
-    pub fn buffers(mut self, pool: &BufferPool) -> Self {
-        self.buffers.push(pool.clone());
-        self
-    }
-
-    /// For how long, at most, a ring's thread looks for completions before it sleeps, while there are requests in
-    /// flight; zero, where nothing is set, is not at all. It saves the way into sleep and out of it, which on a
-    /// virtual machine may be a third of a fast disk's latency, and takes up to so much CPU time for each
-    /// sleep. Only where io_uring is used. (As the kernel's `busy_poll` of sockets, and its polling of guests that
-    /// halt.)
-    pub fn busy_poll(mut self, at_most: Duration) -> Self {
-        self.busy_poll = at_most;
         self
     }
 

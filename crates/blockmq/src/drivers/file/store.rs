@@ -11,13 +11,12 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::cached;
 use super::direct::Alignment;
 use super::length::Length;
+use super::policy::AT_ONCE;
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::request::{AlignedBuf, Op, Request};
 
 /// Bytes that are copied at once where memory doesn't fit, or that are zeroed at once.
 const PIECE: usize = 64 << 10;
-/// A read of more is left to a worker, although it may be in the cache: copying it takes some time.
-const AT_ONCE: u64 = 64 << 10;
 
 #[repr(align(4096))]
 struct Zeroes([u8; PIECE]);
@@ -34,8 +33,13 @@ pub(super) struct Store {
     /// Of a regular file: a block device has its own.
     length: Option<Length>,
     doubt: Doubt,
+    /// The file lies in memory and nowhere else (tmpfs): nothing that is done with it waits for a disk, and nothing of it
+    /// becomes durable.
+    in_memory: bool,
     /// A: whether the file system can be asked to read without waiting, until it has said no. Relaxed: a hint.
     reads_now: AtomicBool,
+    /// A: the same of writes.
+    writes_now: AtomicBool,
 }
 
 /// Whether a sync of the file has ever failed.
@@ -54,15 +58,30 @@ struct Doubt {
 impl Store {
     /// `name` is what people call the file. `align` says that it goes past the cache, and what that asks for.
     pub(super) fn new(file: File, name: &str, align: Option<Alignment>) -> Self {
-        // Past the cache every read waits for the disk.
-        let reads_now = AtomicBool::new(align.is_none());
+        // Past the cache all waits for the disk.
+        let now = || AtomicBool::new(align.is_none());
+        let (reads_now, writes_now, in_memory) = (now(), now(), false);
         let name = name.to_owned();
-        Self { file, name, align, length: None, doubt: Doubt::default(), reads_now }
+        let (length, doubt) = (None, Doubt::default());
+        Self { file, name, align, length, doubt, in_memory, reads_now, writes_now }
     }
 
     /// It is a regular file, which has to stay this long.
     pub(super) fn of_length(self, size: u64) -> Self {
-        Self { length: Some(Length::new(size)), ..self }
+        // Of a block device this would tell where its name lies.
+        let in_memory = self.align.is_none() && lies_in_memory(&self.file);
+        Self { length: Some(Length::new(size)), in_memory, ..self }
+    }
+
+    /// Does what needs no waiting, and says how it went; `None` where it isn't done, though a read may have got its
+    /// first bytes. Never blocks, but for memory.
+    pub(super) fn now(&self, rq: &mut Request) -> Option<Result<(), IoError>> {
+        match rq.op() {
+            Op::Read => self.read_now(rq).then_some(Ok(())),
+            Op::Write => self.write_now(rq).then_some(Ok(())),
+            Op::Flush => self.in_memory.then(|| self.sync()),
+            Op::Discard | Op::WriteZeroes => None,
+        }
     }
 
     /// Whether a request may begin: a change that would make the file longer may not.
@@ -99,8 +118,8 @@ impl Store {
     }
 
     /// Reads what the host's cache has of a request, and says whether that was all. Never blocks.
-    pub(super) fn read_now(&self, rq: &mut Request) -> bool {
-        if rq.op() != Op::Read || rq.len() > AT_ONCE || !self.reads_now.load(Ordering::Relaxed) {
+    fn read_now(&self, rq: &mut Request) -> bool {
+        if rq.len() > AT_ONCE || !self.reads_now.load(Ordering::Relaxed) {
             return false;
         }
         loop {
@@ -117,6 +136,38 @@ impl Store {
                 Ok(_) | Err(_) => return false,
             }
         }
+    }
+
+    /// Writes a request to the host's cache, and says whether all of it was. Where not, some may be: a block that is written
+    /// twice is the same twice. Never blocks, but for memory.
+    fn write_now(&self, rq: &Request) -> bool {
+        let durable = rq.flags().fua && !self.in_memory;
+        if rq.len() > AT_ONCE || durable || !self.writes_now.load(Ordering::Relaxed) {
+            return false;
+        }
+        // Where it may not begin, a worker says why.
+        if self.admits(rq).is_err() {
+            return false;
+        }
+        let flags = if self.in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT };
+        let mut at = rq.offset();
+        for mut chunk in rq.chunks() {
+            while !chunk.is_empty() {
+                match rustix::io::pwritev2(&self.file, &[IoSlice::new(chunk)], at, flags) {
+                    Ok(n) if n > 0 => {
+                        at += n as u64;
+                        chunk = &chunk[n..];
+                    }
+                    Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
+                        self.writes_now.store(false, Ordering::Relaxed);
+                        return false;
+                    }
+                    // It has to wait, or a worker finds out what is wrong.
+                    Ok(_) | Err(_) => return false,
+                }
+            }
+        }
+        true
     }
 
     /// How a flush that ended like this is to be answered.
@@ -336,6 +387,13 @@ enum Fallocate {
     CannotDo,
 }
 
+/// Whether a regular file lies on a file system that has no disk.
+fn lies_in_memory(file: &File) -> bool {
+    // `TMPFS_MAGIC` and `RAMFS_MAGIC`.
+    let found = rustix::fs::fstatfs(file).map(|found| found.f_type as u64 & 0xffff_ffff);
+    matches!(found, Ok(0x0102_1994 | 0x8584_58f6))
+}
+
 fn retry<T>(mut f: impl FnMut() -> rustix::io::Result<T>) -> Result<T, IoError> {
     loop {
         match f() {
@@ -439,7 +497,6 @@ mod tests {
         let mut large = Request::read(0, AT_ONCE as usize + 512);
         large.prepare(1).unwrap();
         assert!(!store.read_now(&mut large) && large.filled() == 0);
-        assert!(!store.read_now(&mut Request::write(0, vec![1; 512])));
     }
 
     #[test]

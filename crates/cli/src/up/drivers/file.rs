@@ -4,7 +4,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use corewise::blockmq::drivers::{
-    Direct, FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
+    FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
 };
 use corewise::blockmq::{Driver, Geometry};
 use corewise::device::ProbeError;
@@ -14,7 +14,7 @@ use crate::manifest::{self, Io};
 use crate::units;
 
 /// Opens the file of `device`, which is locked as long as the driver lives. A file that is made is
-/// removed again if the device does not come up. It has a ring for each hardware queue.
+/// removed again if the device does not come up. It shares the rings of all files.
 pub(super) fn open(
     device: &manifest::Device,
     file: &manifest::FileDriver,
@@ -27,19 +27,13 @@ pub(super) fn open(
     let mut options = FileOptions::new(path)
         .block_size(file.block_size)
         .read_only(file.read_only)
-        .direct(match file.direct {
-            None => Direct::Auto,
-            Some(true) => Direct::Always,
-            Some(false) => Direct::Never,
-        })
+        .direct(file.direct)
+        .rings(&house.rings)
         .io(match file.io {
             Io::Auto => IoPath::Auto,
             Io::Uring => IoPath::Uring,
             Io::Threads => IoPath::Threads,
         });
-    if let Some(how) = device.tuning.hw_queues {
-        options = options.queues(how.count_on(&house.machine));
-    }
     if let (true, Some(size)) = (file.create, &file.size) {
         options = options.size(size.value);
     }

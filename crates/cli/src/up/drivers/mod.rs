@@ -10,6 +10,7 @@ mod volume;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use corewise::blockmq::drivers::FileRings;
 use corewise::blockmq::{self, Completer, Queue, RqAffinity};
 use corewise::device::{self, Bound, ProbeContext, ProbeError};
 use corewise::sync::Mutex;
@@ -28,6 +29,8 @@ pub(crate) use volume::Volume;
 #[derive(Clone)]
 pub(crate) struct House {
     pub(crate) machine: Machine,
+    /// What the volumes in files share.
+    pub(crate) rings: FileRings,
     /// Runs what the queues of volumes can't run on the spot.
     pub(crate) workqueue: Workqueue,
     /// Where a volume asks for it.

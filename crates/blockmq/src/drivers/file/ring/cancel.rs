@@ -1,4 +1,5 @@
-//! Calling a request off: who finds that it is late asks the ring's thread, which alone may touch the ring.
+//! Calling a request off: the thread that finds it late asks the rings' threads, which alone may touch the rings, one after the
+//! other until one has it.
 //!
 //! The tag of a late request is held until the driver has answered ([`Driver::timeout`](crate::Driver::timeout)), so
 //! the asker waits for the answer: what the kernel is told to stop is the request that was late, and never the
@@ -12,12 +13,12 @@ use corewise_sync::inbox::{HasLink, Link};
 
 use super::Port;
 use crate::error::errno;
-use crate::timeout::{TimedOut, TimerReturn};
+use crate::timeout::{LateOne, TimedOut, TimerReturn};
 
-/// One late request, on its way to the ring's thread. However it ends, the asker is told.
+/// One late request, on its way to a ring's thread. However it ends, the asker is told.
 pub(super) struct Ask {
     link: Link,
-    pub(super) tag: u32,
+    pub(super) late: LateOne,
     answer: Arc<Answer>,
 }
 
@@ -49,12 +50,13 @@ impl Drop for Ask {
 }
 
 impl Port {
-    /// Has the kernel stop a late request, if it can. Blocks until it has said so.
-    pub(super) fn call_off(&self, late: &TimedOut<'_>) -> TimerReturn {
+    /// Has the kernel stop a late request, if it is in this ring and the kernel can; `None` where it isn't. Blocks
+    /// until that is known.
+    pub(super) fn call_off(&self, late: &TimedOut<'_>) -> Option<TimerReturn> {
         let errno = AtomicU32::new(errno::ENOENT.unsigned_abs());
         let answer = Arc::new(Answer { errno, told: Completion::new() });
         let theirs = Arc::clone(&answer);
-        self.asks.push(Box::new(Ask { link: Link::new(), tag: late.tag(), answer: theirs }));
+        self.asks.push(Box::new(Ask { link: Link::new(), late: late.which(), answer: theirs }));
         if self.bell.must_ring() {
             self.ring();
         }
@@ -62,15 +64,12 @@ impl Port {
         match answer.errno.load(Ordering::Relaxed) as i32 {
             0 => {
                 tracing::warn!("{late}; it is cancelled");
-                TimerReturn::Done
+                Some(TimerReturn::Done)
             }
-            errno::EALREADY => {
-                tracing::warn!("{late}; the kernel was asked to cancel it, and still runs it");
-                TimerReturn::ResetTimer
-            }
+            errno::ENOENT => None,
             _ => {
-                tracing::warn!("{late}; the kernel cannot cancel it");
-                TimerReturn::ResetTimer
+                tracing::warn!("{late}; the kernel was asked to cancel it, and still runs it");
+                Some(TimerReturn::ResetTimer)
             }
         }
     }

@@ -3,10 +3,12 @@
 use io_uring::{Submitter, opcode, squeue, types};
 
 use super::super::direct::Alignment;
-use crate::request::{AlignedBuf, BufferPool, Op, Request};
+use crate::request::{AlignedBuf, Op, Request};
 
-/// Bytes of the registered buffer for each tag.
-const PIECE: usize = 16 << 10;
+/// Bytes of the registered memory for each slot that has some. A power of two.
+const PIECE: usize = 8 << 10;
+/// Slots that have some.
+const PIECES: usize = 64;
 /// Pieces that the kernel takes in one call (`IOV_MAX`).
 const MAX_PIECES: usize = 1024;
 /// Per-write flag of the kernel: durable on completion (`RWF_DSYNC`).
@@ -23,68 +25,54 @@ pub(super) struct Piece {
 // SAFETY: an address and a number; the address belongs to no thread.
 unsafe impl Send for Piece {}
 
-/// Memory that the kernel is told of beforehand: the buffers of pools, and aligned memory for requests whose
-/// own isn't.
-pub(super) struct Buffers {
-    align: Option<Alignment>,
-    /// Where a device goes past the cache: a piece for each tag. Only reached by way of its address, since
-    /// the kernel writes there.
-    bounce: Option<Piece>,
-    /// What is registered with the ring, by number.
-    registered: Vec<Piece>,
-    /// Own what the pieces point to.
-    _bounce: Option<AlignedBuf>,
-    pools: Vec<BufferPool>,
+/// Aligned memory for requests whose own isn't, of which the kernel is told beforehand: a piece for each slot of the
+/// first [`PIECES`]. It is there from the first such request on.
+#[derive(Default)]
+pub(super) struct Bounce {
+    /// Only reached by way of its address, since the kernel writes there.
+    whole: Option<Piece>,
+    /// It is registered with the ring.
+    registered: bool,
+    /// Owns what the piece points to.
+    _memory: Option<AlignedBuf>,
 }
 
-impl Buffers {
-    pub(super) fn new(align: Option<Alignment>, depth: u32, pools: &[BufferPool]) -> Self {
-        let mut memory = align.map(|align| AlignedBuf::zeroed(depth as usize * PIECE, page(align)));
-        let bounce =
-            memory.as_mut().map(|memory| Piece { base: memory.as_mut_ptr(), len: memory.len() });
-        Self { align, bounce, registered: Vec::new(), _bounce: memory, pools: pools.to_vec() }
-    }
-
-    /// Registers them with the ring.
-    pub(super) fn register(&mut self, ring: &Submitter<'_>) {
-        let pools = self.pools.iter().map(|pool| {
-            let (base, len) = pool.whole();
-            Piece { base: base.as_ptr(), len }
-        });
-        let all: Vec<Piece> = self.bounce.into_iter().chain(pools).collect();
-        if all.is_empty() {
-            return;
+impl Bounce {
+    fn get(&mut self, ring: &Submitter<'_>) -> Piece {
+        if let Some(whole) = self.whole {
+            return whole;
         }
+        let mut memory = AlignedBuf::zeroed(PIECES * PIECE, PIECE);
+        let whole = Piece { base: memory.as_mut_ptr(), len: memory.len() };
         // SAFETY: a Piece is laid out as an iovec. The memory lives as long as the ring: an owner of both
         // drops the ring first.
-        let registered = unsafe {
-            ring.register_buffers(std::slice::from_raw_parts(all.as_ptr().cast(), all.len()))
+        let told = unsafe {
+            ring.register_buffers(std::slice::from_raw_parts((&raw const whole).cast(), 1))
         };
-        match registered {
-            Ok(()) => self.registered = all,
+        match told {
+            Ok(()) => self.registered = true,
             // More memory locked than this user may, say. Then the kernel pins pages anew each time.
             Err(error) => tracing::info!(%error, "the system refuses to register buffers with \
                                                   io_uring"),
         }
+        self._memory = Some(memory);
+        *self.whole.insert(whole)
     }
 
-    /// The number of the registered memory in which a piece lies.
-    fn number(&self, piece: Piece) -> Option<u16> {
-        let begin = piece.base.addr();
-        let inside = |known: &Piece| {
-            let first = known.base.addr();
-            begin >= first && begin - first <= known.len && known.len - (begin - first) >= piece.len
-        };
-        self.registered.iter().position(inside).and_then(|n| u16::try_from(n).ok())
-    }
-
-    /// The aligned memory of a tag, for at most [`PIECE`] bytes.
-    fn of_tag(&self, tag: usize, len: usize) -> Option<Piece> {
-        let bounce = self.bounce?;
-        let begin = tag * PIECE;
-        (len <= PIECE && begin + PIECE <= bounce.len)
-            // SAFETY: inside the memory, as was just checked.
-            .then(|| Piece { base: unsafe { bounce.base.add(begin) }, len })
+    /// The aligned memory of a slot, for `len` bytes, where there is a piece for it.
+    fn of_slot(
+        &mut self,
+        slot: usize,
+        len: usize,
+        align: usize,
+        ring: &Submitter<'_>,
+    ) -> Option<Piece> {
+        if slot >= PIECES || len > PIECE || align > PIECE {
+            return None;
+        }
+        let whole = self.get(ring);
+        // SAFETY: inside the memory, as was just checked.
+        Some(Piece { base: unsafe { whole.base.add(slot * PIECE) }, len })
     }
 }
 
@@ -93,36 +81,40 @@ fn page(align: Alignment) -> usize {
     align.memory.max(align.offset).max(4096) as usize
 }
 
-/// The memory of one tag, from its entry to its completion.
+/// The memory of one slot, from its request's entry to the completion.
 #[derive(Default)]
 pub(super) struct Memory {
     /// What the kernel is given: a list of the request's own pieces, or one of aligned memory.
     pieces: Vec<Piece>,
-    /// The request goes through aligned memory: the bounce buffer's, or this.
+    /// The request goes through aligned memory: the slot's piece, or memory of its own.
     bounced: bool,
     own: Option<AlignedBuf>,
 }
 
+/// Where an entry is made, and what for.
+pub(super) struct Place<'a> {
+    pub(super) slot: usize,
+    pub(super) fd: types::Fd,
+    pub(super) align: Option<Alignment>,
+    pub(super) bounce: &'a mut Bounce,
+    pub(super) ring: &'a Submitter<'a>,
+}
+
 impl Memory {
     /// The entry of a read or write; `None` where plain I/O has to do it.
-    pub(super) fn entry(
-        &mut self,
-        rq: &Request,
-        tag: usize,
-        buffers: &Buffers,
-        fd: types::Fixed,
-    ) -> Option<squeue::Entry> {
+    pub(super) fn entry(&mut self, rq: &Request, place: &mut Place<'_>) -> Option<squeue::Entry> {
         if rq.filled() != 0 {
             return None;
         }
         self.pieces.clear();
         self.pieces.extend(rq.segments().map(|s| Piece { base: s.as_ptr(), len: s.len() }));
-        if let Some(align) = buffers.align {
+        if let Some(align) = place.align {
             if !fit(align, rq.offset(), &self.pieces) {
-                self.bounce(rq, tag, align, buffers)?;
+                self.bounce(rq, align, place)?;
             }
         }
-        let (offset, dsync) = (rq.offset(), if rq.flags().fua { RWF_DSYNC as _ } else { 0 });
+        let (fd, offset) = (place.fd, rq.offset());
+        let dsync = if rq.flags().fua { RWF_DSYNC as _ } else { 0 };
         let read = rq.op() == Op::Read;
         let first = *self.pieces.first()?;
         if self.pieces.len() > 1 {
@@ -134,35 +126,30 @@ impl Memory {
             });
         }
         let (base, len) = (first.base, u32::try_from(first.len).ok()?);
-        Some(match (read, buffers.number(first)) {
-            (true, Some(n)) => opcode::ReadFixed::new(fd, base, len, n).offset(offset).build(),
-            (true, None) => opcode::Read::new(fd, base, len).offset(offset).build(),
-            (false, Some(n)) => {
-                opcode::WriteFixed::new(fd, base, len, n).offset(offset).rw_flags(dsync).build()
+        let known = self.bounced && self.own.is_none() && place.bounce.registered;
+        Some(match (read, known) {
+            (true, true) => opcode::ReadFixed::new(fd, base, len, 0).offset(offset).build(),
+            (true, false) => opcode::Read::new(fd, base, len).offset(offset).build(),
+            (false, true) => {
+                opcode::WriteFixed::new(fd, base, len, 0).offset(offset).rw_flags(dsync).build()
             }
-            (false, None) => {
+            (false, false) => {
                 opcode::Write::new(fd, base, len).offset(offset).rw_flags(dsync).build()
             }
         })
     }
 
     /// Has the request go through aligned memory.
-    fn bounce(
-        &mut self,
-        rq: &Request,
-        tag: usize,
-        align: Alignment,
-        buffers: &Buffers,
-    ) -> Option<()> {
-        let len = usize::try_from(rq.len()).ok()?;
-        let piece = buffers.of_tag(tag, len).unwrap_or_else(|| {
-            let own = self.own.insert(AlignedBuf::new(len, page(align)));
+    fn bounce(&mut self, rq: &Request, align: Alignment, place: &mut Place<'_>) -> Option<()> {
+        let (len, page) = (usize::try_from(rq.len()).ok()?, page(align));
+        let piece = place.bounce.of_slot(place.slot, len, page, place.ring).unwrap_or_else(|| {
+            let own = self.own.insert(AlignedBuf::new(len, page));
             Piece { base: own.spare_capacity_mut().as_mut_ptr().cast(), len }
         });
         let mut to = piece.base;
         for chunk in rq.chunks() {
             // SAFETY: `to` is behind the bytes of the chunks before, and all chunks of a write together have
-            // `len` bytes. The memory is this tag's, and the kernel is done with the tag's last request.
+            // `len` bytes. The memory is this slot's, and the kernel is done with the slot's last request.
             unsafe {
                 std::ptr::copy_nonoverlapping(chunk.as_ptr(), to, chunk.len());
                 to = to.add(chunk.len());

@@ -1,8 +1,13 @@
-//! File I/O through io_uring: one ring for each hardware queue, and one thread for each ring.
+//! File I/O through io_uring: rings that many files share, and one thread for each ring.
 //!
 //! The thread is the only one that touches the ring, so the ring needs no lock, and the kernel can leave
 //! what completes to be done by that thread when it asks (`SINGLE_ISSUER`, `DEFER_TASKRUN`): nobody is
-//! interrupted, and what a submitting thread began isn't cancelled when that thread ends.
+//! interrupted, and what a submitting thread began isn't cancelled when that thread ends. (With a ring that each
+//! submitter enters, a completion interrupts the thread that submitted, which waits for a socket by then, and wakes a
+//! second one that takes it.)
+//!
+//! There are as many rings as CPUs, and a hardware queue has the ring of one of its CPUs; so the threads are as many for a
+//! thousand files as for one, and none is waited for by all.
 //!
 //! | | the runner of the hardware queue | the ring's thread |
 //! |---|---|---|
@@ -21,17 +26,11 @@
 //! There is no [`Driver::poll`](crate::Driver::poll): the kernel does what is left of a completion when the ring's
 //! thread asks for it, so nobody else would find anything. A thread that polls a ring for its own requests has to own it.
 //!
-//! A device may ask that the thread looks for completions for a while before it sleeps
-//! ([`busy_poll`](FileOptions::busy_poll)): the kernel says in the ring's flags when it has some to hand over
-//! (`TASKRUN_FLAG`), so that looking costs no system call. It is not asleep then, and nobody rings.
-//!
 //! # Memory
-//! A request's memory stays where it is from its entry to its completion: the slot of its tag owns the
-//! request, which owns the buffers, and the kernel is done with all of them before the thread ends.
-//! Buffers of a pool that the device was told of are registered with the ring (`READ_FIXED`, `WRITE_FIXED`), so
-//! their pages aren't looked up and pinned for each request. A file that goes past the page cache wants
-//! aligned memory: what isn't goes through its slot's piece of a registered buffer, or through memory of its
-//! own where it is larger; that is one copy.
+//! A request's memory stays where it is from its entry to its completion: the slot owns the
+//! request, which owns the buffers, and the file; the kernel is done with all of them before the thread ends.
+//! A file that goes past the page cache wants aligned memory: what isn't goes through its slot's piece of a
+//! registered buffer, or through memory of its own where it is larger; that is one copy.
 
 mod cancel;
 mod memory;
@@ -39,6 +38,7 @@ mod reactor;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -48,22 +48,106 @@ use corewise_sync::inbox::Inbox;
 use corewise_sync::sys::Tid;
 use corewise_sync::thread::{Builder, JoinHandle, current};
 use corewise_sync::{CachePadded, Completion, Mutex};
-use corewise_topology::pin_thread;
+use corewise_topology::{AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Machine, pin_thread};
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::options::FileOptions;
-use super::threads::Plain;
+use super::lane::Crew;
+use super::volume::Volume;
 use crate::bell::Bell;
-use crate::driver::{Dispatch, Queued, Started};
+use crate::driver::{Queued, Started};
 use crate::timeout::{TimedOut, TimerReturn};
 use cancel::Ask;
 use reactor::Reactor;
 
-/// The rings of a file device.
+/// What the file devices of a program share: the rings of io_uring, one for each CPU of the machine, and how many
+/// workers may wait for their disks.
+///
+/// A device that isn't given any ([`FileOptions::rings`](super::FileOptions::rings)) has a ring and workers of its own, which
+/// is a thread and some 100 KiB for each. The rings are set up when the first device needs them, and end with the last that
+/// has them, or with this.
+///
+/// ```
+/// use std::sync::Arc;
+/// use corewise_blockmq::drivers::{FileDriver, FileOptions, FileRings};
+/// use corewise_blockmq::{BlockDeviceExt, Queue};
+/// # use corewise_topology::Machine;
+/// # use corewise_workqueue::{WorkerPools, Workqueue};
+/// # let machine = Machine::live()?;
+/// # let pools = WorkerPools::new(&machine);
+/// # let wq = Workqueue::builder("block").build(&pools)?;
+/// # let folder = tempfile::tempdir()?;
+///
+/// let rings = FileRings::new(&machine);
+/// for name in ["one", "two"] {
+///     let options = FileOptions::new(folder.path().join(name)).size(1 << 20).rings(&rings);
+///     let disk = Queue::builder(&machine, Arc::new(FileDriver::open(options, &wq)?)).build(&wq);
+///     assert_eq!(disk.read_at(0, 512)?, [0; 512][..]);
+/// #   disk.drain();
+/// }
+/// # pools.shutdown();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct FileRings {
+    inner: Arc<Shared>,
+}
+
+struct Shared {
+    /// The CPUs, each with those near which its ring's thread runs, if it is bound at all.
+    cpus: Vec<(u32, Option<CpuSet>)>,
+    crew: Arc<Crew>,
+    /// L: is the lock; guards the rings, once they are there.
+    rings: Mutex<Option<Arc<Rings>>>,
+}
+
+impl FileRings {
+    /// For the devices of this machine. Nothing is set up yet.
+    pub fn new(machine: &Machine) -> Self {
+        let (topology, pods) = (machine.topology(), machine.pods(DEFAULT_SHARD_SIZE));
+        // Near, and not there: a thread that burns the very CPU would keep it waiting.
+        let near = |cpu| {
+            let pod = pods.pod_of(AffinityScope::CacheShard, cpu)?;
+            Some(pods.scope(AffinityScope::CacheShard)[pod as usize].cpus.clone())
+        };
+        let live = !machine.is_synthetic();
+        let cpus = topology.allowed().iter();
+        let cpus = cpus.map(|cpu| (cpu, if live { near(cpu) } else { None })).collect();
+        Self { inner: Arc::new(Shared { cpus, crew: Arc::default(), rings: Mutex::new(None) }) }
+    }
+
+    /// As where the kernel has none.
+    #[cfg(test)]
+    pub(super) fn refused() -> Self {
+        let (cpus, crew, rings) = (Vec::new(), Arc::default(), Mutex::new(None));
+        Self { inner: Arc::new(Shared { cpus, crew, rings }) }
+    }
+
+    pub(super) fn crew(&self) -> &Arc<Crew> {
+        &self.inner.crew
+    }
+
+    /// The rings. Sets them up where they aren't there, and blocks then.
+    pub(super) fn get(&self) -> io::Result<Arc<Rings>> {
+        let mut rings = self.inner.rings.lock();
+        if let Some(rings) = &*rings {
+            return Ok(Arc::clone(rings));
+        }
+        let made = Arc::new(Rings::new(&self.inner.cpus)?);
+        Ok(Arc::clone(rings.insert(made)))
+    }
+}
+
+impl fmt::Debug for FileRings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileRings").field("cpus", &self.inner.cpus.len()).finish_non_exhaustive()
+    }
+}
+
+/// Rings, each with its thread.
 pub(super) struct Rings {
     rings: Vec<Owned>,
-    #[cfg(test)]
-    plain: Plain,
+    /// The CPU of each.
+    cpus: Vec<u32>,
 }
 
 /// What a ring shows of itself to other threads.
@@ -74,7 +158,7 @@ struct Port {
     bell: Bell,
     /// The wire of the bell.
     wire: OwnedFd,
-    /// A: set once, when the device is dropped; Release and Acquire.
+    /// A: set once, when the rings are dropped; Release and Acquire.
     end: AtomicBool,
 }
 
@@ -85,60 +169,77 @@ struct Owned {
 }
 
 impl Rings {
-    /// Sets up the rings and their threads. Blocks.
+    /// Sets up rings and their threads. Blocks.
     ///
     /// # Errors
     /// Where the kernel refuses: it is too old, or a policy forbids io_uring.
-    pub(super) fn new(plain: &Plain, options: &FileOptions) -> io::Result<Self> {
-        let rings = (0..options.queues)
-            .map(|i| Owned::spawn(i, plain.clone(), options.clone()))
-            .collect::<Result<_, _>>();
-        Ok(Self {
-            rings: rings?,
-            #[cfg(test)]
-            plain: plain.clone(),
-        })
+    fn new(cpus: &[(u32, Option<CpuSet>)]) -> io::Result<Self> {
+        if cpus.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "no CPU may be used"));
+        }
+        let share = kernel_threads(cpus.len());
+        let spawn = |(i, (_, near)): (usize, &(u32, Option<CpuSet>))| {
+            let ring = Owned::spawn(i, share)?;
+            if let Some(near) = near {
+                if let Err(error) = pin_thread(ring.tid, near) {
+                    tracing::info!(%error, "a ring's thread could not be pinned; it runs on any CPU");
+                }
+            }
+            Ok(ring)
+        };
+        let rings = cpus.iter().enumerate().map(spawn).collect::<io::Result<_>>()?;
+        Ok(Self { rings, cpus: cpus.iter().map(|&(cpu, _)| cpu).collect() })
     }
 
-    #[cfg(test)]
-    pub(super) fn store(&self) -> &super::store::Store {
-        self.plain.store()
+    /// One device's own, `n` of them. Blocks.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub(super) fn own(n: usize) -> io::Result<Arc<Self>> {
+        let anywhere: Vec<_> = (0..n as u32).map(|i| (i, None)).collect();
+        Ok(Arc::new(Self::new(&anywhere)?))
     }
 
     pub(super) fn len(&self) -> usize {
         self.rings.len()
     }
 
-    /// Lets a ring's thread run where its requests come from, as a device's interrupts do: what a
-    /// completion submits then goes to the same ring.
-    pub(super) fn mapped(&self, hctx: usize, cpus: &[u32]) {
-        let cpus = cpus.iter().copied().collect();
-        // The thread lives: it is joined by the drop.
-        if let Some(ring) = self.rings.get(hctx) {
-            if let Err(error) = pin_thread(ring.tid, &cpus) {
-                tracing::info!(%error, hctx, "a ring's thread could not be pinned; it runs on any CPU");
-            }
-        }
+    /// The ring of a CPU.
+    pub(super) fn of_cpu(&self, cpu: u32) -> usize {
+        self.cpus.iter().position(|&known| known == cpu).unwrap_or(0)
     }
 
-    /// Called by the runner.
-    pub(super) fn queue(&self, hctx: usize, rq: Started) -> Dispatch {
-        self.rings[hctx].port.inbox.push(Queued(rq));
-        Dispatch::Started
+    /// Called by the runner of a hardware queue that has this ring.
+    pub(super) fn queue(&self, ring: usize, volume: &Arc<Volume>, mut rq: Started) {
+        rq.set_owner(Arc::clone(volume) as _);
+        self.rings[ring].port.inbox.push(Queued(rq));
     }
 
-    /// Has the kernel stop a late request, if it can. Blocks.
-    pub(super) fn call_off(&self, late: &TimedOut<'_>) -> TimerReturn {
-        self.rings[late.hctx()].port.call_off(late)
+    /// Has the kernel stop a late request, if it can. `ring`: where it is, most likely. Blocks.
+    pub(super) fn call_off(&self, ring: usize, late: &TimedOut<'_>) -> TimerReturn {
+        // Hardware queues may have got other CPUs, and so rings, meanwhile.
+        let (before, on) = self.rings.split_at(ring);
+        let answer = on.iter().chain(before).find_map(|ring| ring.port.call_off(late));
+        answer.unwrap_or_else(|| {
+            tracing::warn!("{late}; the kernel cannot cancel it");
+            TimerReturn::ResetTimer
+        })
     }
 
     /// Called by the runner, behind what it queued.
-    pub(super) fn commit(&self, hctx: usize) {
-        let port = &self.rings[hctx].port;
+    pub(super) fn commit(&self, ring: usize) {
+        let port = &self.rings[ring].port;
         if port.bell.must_ring() {
             port.ring();
         }
     }
+}
+
+/// How many threads the kernel may have for each ring, where something can't be done without waiting: a sync, a hole. By
+/// itself it takes four for each CPU, and that for each ring.
+fn kernel_threads(rings: usize) -> u32 {
+    let all = 4 * rings.max(2);
+    u32::try_from((all / rings.max(1)).max(4)).unwrap_or(4)
 }
 
 impl Port {
@@ -170,14 +271,14 @@ impl Port {
 }
 
 impl Owned {
-    fn spawn(i: usize, plain: Plain, options: FileOptions) -> io::Result<Self> {
+    fn spawn(i: usize, kernel_threads: u32) -> io::Result<Self> {
         let port = Arc::new(CachePadded::new(Port::new()?));
         let theirs = Arc::clone(&port);
         let told = Arc::new((Completion::new(), Mutex::new(None)));
         let tell = Arc::clone(&told);
         // The ring belongs to the thread that makes it.
         let thread = Builder::new().name(format!("cw-ring/{i}")).spawn(move || {
-            let (made, reactor) = match Reactor::new(theirs, plain, &options) {
+            let (made, reactor) = match Reactor::new(theirs, kernel_threads) {
                 Ok(reactor) => (Ok(Tid::current()), Some(reactor)),
                 Err(error) => (Err(error), None),
             };
@@ -199,7 +300,7 @@ impl Owned {
 
 impl Drop for Owned {
     /// Ends the thread. Nothing is in flight: each request in a slot keeps its queue, and with it the
-    /// driver, alive.
+    /// driver and the rings, alive.
     fn drop(&mut self) {
         self.port.end.store(true, Ordering::Release);
         self.port.ring();

@@ -4,31 +4,31 @@ use std::io;
 use std::mem;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use corewise_sync::atomic::Ordering;
-use corewise_sync::hint::spin_loop;
-use corewise_sync::time::Stamp;
 use corewise_sync::{CachePadded, Parker};
 use io_uring::{
     CompletionQueue, IoUring, Probe, SubmissionQueue, Submitter, cqueue, opcode, squeue, types,
 };
 
-use super::super::options::FileOptions;
 use super::super::store::{PUNCH, ZERO};
-use super::super::threads::Plain;
+use super::super::volume::{self, Volume};
 use super::Port;
 use super::cancel::Ask;
-use super::memory::{Buffers, Memory};
+use super::memory::{Bounce, Memory, Place};
 use crate::driver::{Queued, Started};
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::policy::BUSY_PAUSE;
 use crate::request::Op;
 
-/// What the bell's completions are known by. Tags are 32 bits wide.
+/// What the bell's completions are known by. Slots have 32 bits.
 const BELL: u64 = u64::MAX;
-/// What is added to a tag where its request is called off.
+/// What is added to a slot's number where its request is called off.
 const OFF: u64 = 1 << 32;
+/// Entries that the ring has room for before it has to submit some.
+const ENTRIES: u32 = 256;
+/// Completions that the ring has room for. The kernel keeps what is more, and takes longer for it.
+const COMPLETIONS: u32 = 2048;
 /// `POLLIN`.
 const READABLE: u32 = 1;
 /// Completions that are taken, and entries that are submitted, together while there are more. A device that has
@@ -37,8 +37,6 @@ const READABLE: u32 = 1;
 /// 8, and 8 as all at once: about 0.95, 0.88 and 0.88 of what fio reads (virtio disk, two busy
 /// CPUs, two or three runs each).
 const BURST: usize = 2;
-/// The device's file, in the ring's table.
-const FILE: types::Fixed = types::Fixed(0);
 
 /// A ring and what its thread knows.
 pub(super) struct Reactor {
@@ -48,23 +46,23 @@ pub(super) struct Reactor {
 
 struct Inner {
     port: Arc<CachePadded<Port>>,
-    plain: Plain,
-    /// By tag.
     slots: Vec<Slot>,
-    buffers: Buffers,
+    /// The numbers of those that have no request.
+    free: Vec<u32>,
+    bounce: Bounce,
     /// Requests that the kernel has.
     in_flight: usize,
     /// The kernel no longer polls the bell's wire.
     deaf: bool,
-    /// For how long it looks for completions before it sleeps.
-    busy_poll: Duration,
     batch: Vec<(u64, i32, u32)>,
 }
 
-/// The request that has a tag, while the kernel has it.
+/// A request, while the kernel has it.
 #[derive(Default)]
 struct Slot {
     rq: Option<Started>,
+    /// Its file.
+    volume: Option<Arc<Volume>>,
     memory: Memory,
     /// It is late, and the kernel was told to stop it.
     off: bool,
@@ -74,13 +72,8 @@ struct Slot {
 
 impl Reactor {
     /// Sets up the ring, for the calling thread.
-    pub(super) fn new(
-        port: Arc<CachePadded<Port>>,
-        plain: Plain,
-        options: &FileOptions,
-    ) -> io::Result<Self> {
-        let (depth, busy_poll) = (options.depth, options.busy_poll);
-        let uring = build(depth, !busy_poll.is_zero())?;
+    pub(super) fn new(port: Arc<CachePadded<Port>>, kernel_threads: u32) -> io::Result<Self> {
+        let uring = build()?;
         let submitter = uring.submitter();
         let mut probe = Probe::new();
         submitter.register_probe(&mut probe)?;
@@ -100,13 +93,17 @@ impl Reactor {
         {
             return Err(too_old());
         }
-        submitter.register_files(&[plain.store().file().as_raw_fd()])?;
-        let mut buffers = Buffers::new(plain.store().align(), depth, &options.buffers);
-        buffers.register(&submitter);
-        let slots = (0..depth).map(|_| Slot::default()).collect();
-        let batch = Vec::with_capacity(depth as usize + 1);
-        let inner =
-            Inner { port, plain, slots, buffers, in_flight: 0, deaf: true, busy_poll, batch };
+        // Since Linux 5.15; an older one takes as many as it likes.
+        let _ = submitter.register_iowq_max_workers(&mut [kernel_threads; 2]);
+        let inner = Inner {
+            port,
+            slots: Vec::new(),
+            free: Vec::new(),
+            bounce: Bounce::default(),
+            in_flight: 0,
+            deaf: true,
+            batch: Vec::with_capacity(BURST),
+        };
         let mut this = Self { uring, inner };
         this.try_bell()?;
         Ok(this)
@@ -133,7 +130,7 @@ impl Reactor {
         }
     }
 
-    /// Serves the ring until the device is dropped.
+    /// Serves the ring until the rings are dropped.
     pub(super) fn run(self) {
         let mut inner = Leaky(mem::ManuallyDrop::new(self.inner));
         // Made last, so dropped first: it names the slots' memory.
@@ -142,25 +139,16 @@ impl Reactor {
         // Saves the kernel a look-up in each call; it may have no such thing.
         let _ = submitter.register_ring_fd();
         inner.0.serve(&submitter, &mut sq, &mut cq);
-        // The kernel closes a ring some time after its descriptor: till then it would keep the file, and with
-        // that the lock on it. Where this fails, it does.
-        let _ = submitter.unregister_files();
     }
 }
 
-/// `flagged`: the ring's flags are to say when the kernel has completions to hand over.
-fn build(depth: u32, flagged: bool) -> io::Result<IoUring> {
-    // One more than there are tags, for the bell.
-    let entries = (depth + 1).next_power_of_two();
+fn build() -> io::Result<IoUring> {
     let mut ours = IoUring::builder();
     ours.dontfork().setup_submit_all().setup_single_issuer().setup_defer_taskrun();
-    if flagged {
-        ours.setup_taskrun_flag();
-    }
-    match ours.build(entries) {
+    match ours.setup_cqsize(COMPLETIONS).build(ENTRIES) {
         // Before Linux 6.1: completions interrupt the thread, and all else is the same.
         Err(error) if error.raw_os_error() == Some(errno::EINVAL) => {
-            IoUring::builder().dontfork().build(entries)
+            IoUring::builder().dontfork().setup_cqsize(COMPLETIONS).build(ENTRIES)
         }
         other => other,
     }
@@ -208,14 +196,13 @@ impl Inner {
                     self.call_off(ask, submitter, sq);
                 }
             }
-            // A thread that looks before it sleeps has the kernel begin with all of them.
-            if sq.len() >= if self.busy_poll.is_zero() { BURST } else { 1 } {
+            if sq.len() >= BURST {
                 sq.sync();
                 // Where it is refused the call below tells.
                 let _ = submitter.submit();
                 sq.sync();
             }
-            if self.reap(cq) || self.look(submitter, sq, cq) {
+            if self.reap(cq) {
                 // The requests that the completions brought go along in the same call.
                 continue;
             }
@@ -242,33 +229,6 @@ impl Inner {
         }
     }
 
-    /// Looks for completions and requests for a while, where that was asked for; true where there are some.
-    fn look(
-        &self,
-        submitter: &Submitter<'_>,
-        sq: &SubmissionQueue<'_>,
-        cq: &mut CompletionQueue<'_>,
-    ) -> bool {
-        if self.busy_poll.is_zero() || self.in_flight == 0 {
-            return false;
-        }
-        let end = Stamp::precise().plus(self.busy_poll);
-        loop {
-            if sq.taskrun() {
-                // Has the kernel hand them over. Where it refuses, the thread that goes to sleep tells.
-                return submitter.submit().is_ok();
-            }
-            cq.sync();
-            if !CompletionQueue::is_empty(cq) || !self.port.is_empty() {
-                return true;
-            }
-            if Stamp::precise() >= end {
-                return false;
-            }
-            spin_loop();
-        }
-    }
-
     /// Has the kernel poll the bell's wire, again and again.
     fn listen(&mut self, sq: &mut SubmissionQueue<'_>) {
         let wire = types::Fd(self.port.wire.as_raw_fd());
@@ -278,39 +238,52 @@ impl Inner {
     }
 
     /// Makes an entry of a request, to be submitted with the next call.
-    fn start(&mut self, rq: Started, submitter: &Submitter<'_>, sq: &mut SubmissionQueue<'_>) {
-        let tag = rq.tag();
-        // A queue never gives a tag out twice; but two queues may have the same driver.
-        let free = self.slots.get_mut(tag as usize).filter(|slot| slot.rq.is_none());
-        let Some(slot) = free else { return self.plain.start(rq, 0) };
-        if let Err(error) = self.plain.store().admits(&rq) {
+    fn start(&mut self, mut rq: Started, submitter: &Submitter<'_>, sq: &mut SubmissionQueue<'_>) {
+        let Some(volume) = volume::of(&mut rq) else { return rq.complete(Err(volume::lost())) };
+        if let Err(error) = volume.store().admits(&rq) {
+            drop(volume);
             return rq.complete(Err(error));
         }
-        let Some(entry) = entry(&rq, &mut slot.memory, &self.buffers) else {
-            return self.plain.start(rq, 0);
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() as u32 - 1
+        });
+        let slot = &mut self.slots[number as usize];
+        let mut place = Place {
+            slot: number as usize,
+            fd: types::Fd(volume.store().file().as_raw_fd()),
+            align: volume.store().align(),
+            bounce: &mut self.bounce,
+            ring: submitter,
         };
-        let entry = entry.user_data(u64::from(tag));
-        // SAFETY: the memory that the entry names belongs to the request or to the slot, which keep it until
-        // the completion is taken; the file belongs to `plain`.
-        if unsafe { push(&entry, submitter, sq) } {
-            slot.rq = Some(rq);
+        let entry = entry(&rq, &mut slot.memory, &mut place);
+        // SAFETY: the memory that the entry names belongs to the request or to the slot, the file to the volume; the slot
+        // keeps all of them until the completion is taken.
+        let pushed = entry.is_some_and(|entry| unsafe {
+            push(&entry.user_data(u64::from(number)), submitter, sq)
+        });
+        if pushed {
+            (slot.rq, slot.volume) = (Some(rq), Some(volume));
             slot.off = false;
             self.in_flight += 1;
         } else {
             slot.memory.end();
-            self.plain.start(rq, 0);
+            self.free.push(number);
+            volume.work(rq);
         }
     }
 
-    /// Has the kernel stop the request of a tag. Its tag is held until the ask is answered: so it is the one that
+    /// Has the kernel stop a request. Its tag is held until the ask is answered: so it is the one that
     /// was meant, or it has completed.
     fn call_off(&mut self, ask: Box<Ask>, submitter: &Submitter<'_>, sq: &mut SubmissionQueue<'_>) {
-        let tag = u64::from(ask.tag);
+        let late = |slot: &Slot| slot.rq.as_ref().is_some_and(|rq| rq.is(&ask.late));
         // Where the kernel doesn't have it, the ask is dropped: the asker learns that.
-        let Some(slot) = self.slots.get_mut(ask.tag as usize) else { return };
-        let entry = opcode::AsyncCancel::new(tag).build().user_data(OFF | tag);
+        let Some(number) = self.slots.iter().position(late) else { return };
+        let slot = &mut self.slots[number];
+        let number = number as u64;
+        let entry = opcode::AsyncCancel::new(number).build().user_data(OFF | number);
         // SAFETY: the entry names no memory.
-        if slot.rq.is_some() && unsafe { push(&entry, submitter, sq) } {
+        if slot.ask.is_none() && unsafe { push(&entry, submitter, sq) } {
             slot.off = true;
             slot.ask = Some(ask);
             self.in_flight += 1;
@@ -329,25 +302,26 @@ impl Inner {
         self.take(cq);
         let mut batch = mem::take(&mut self.batch);
         let some = !batch.is_empty();
-        for (tag, result, flags) in batch.drain(..) {
-            if tag == BELL {
+        for (number, result, flags) in batch.drain(..) {
+            if number == BELL {
                 self.deaf |= !cqueue::more(flags);
                 continue;
             }
-            if tag & OFF != 0 {
+            if number & OFF != 0 {
                 self.in_flight -= 1;
-                let slot = self.slots.get_mut((tag & !OFF) as usize);
+                let slot = self.slots.get_mut((number & !OFF) as usize);
                 if let Some(ask) = slot.and_then(|slot| slot.ask.take()) {
                     ask.answered(result);
                 }
                 continue;
             }
-            match self.slots.get_mut(tag as usize).and_then(|slot| slot.rq.take()) {
-                Some(rq) => {
+            let slot = self.slots.get_mut(number as usize);
+            match slot.and_then(|slot| slot.rq.take().zip(slot.volume.take())) {
+                Some((rq, volume)) => {
                     self.in_flight -= 1;
-                    self.finish(rq, tag as usize, result);
+                    self.finish(rq, volume, number as usize, result);
                 }
-                None => tracing::error!(tag, result, "io_uring completed an unknown request"),
+                None => tracing::error!(number, result, "io_uring completed an unknown request"),
             }
         }
         self.batch = batch;
@@ -355,42 +329,49 @@ impl Inner {
     }
 
     /// Completes a request that the kernel is done with, or has a worker carry it on.
-    fn finish(&mut self, mut rq: Started, tag: usize, result: i32) {
-        let Slot { memory, off, .. } = &mut self.slots[tag];
+    fn finish(&mut self, mut rq: Started, volume: Arc<Volume>, number: usize, result: i32) {
+        let Slot { memory, off, .. } = &mut self.slots[number];
         if let (Op::Read, Ok(done)) = (rq.op(), usize::try_from(result)) {
             // SAFETY: the kernel says so.
             unsafe { memory.read(rq.rq_mut(), done) };
         }
         memory.end();
         let off = mem::take(off);
-        let store = self.plain.store();
-        let Ok(done) = u64::try_from(result) else {
-            // A sync that was interrupted may have been told of an error that nobody is told of again.
-            let syncs = rq.op() == Op::Flush || rq.flags().fua;
-            return match (rq.op(), -result) {
-                (_, errno::ECANCELED) if off => rq.complete(Err(called_off())),
-                (_, errno::EINTR) if off && !syncs => rq.complete(Err(called_off())),
-                // Interrupted, or called off: nothing was done that can't be done again.
-                (_, errno::EINTR | errno::EAGAIN | errno::ECANCELED | errno::EFAULT) => {
-                    self.plain.start(rq, 0);
+        self.free.push(number as u32);
+        let result = match u64::try_from(result) {
+            Ok(done) => match rq.op() {
+                Op::Read if rq.filled() < rq.len() => return volume.work(rq),
+                Op::Write if done < rq.len() => return volume.carry_on(rq, done),
+                Op::Flush => volume.store().synced(Ok(())),
+                Op::Read | Op::Write | Op::Discard | Op::WriteZeroes => Ok(()),
+            },
+            Err(_) => {
+                // A sync that was interrupted may have been told of an error that nobody is told of again.
+                let syncs = rq.op() == Op::Flush || rq.flags().fua;
+                match (rq.op(), -result) {
+                    (_, errno::ECANCELED) if off => Err(called_off()),
+                    (_, errno::EINTR) if off && !syncs => Err(called_off()),
+                    // Interrupted, or called off: nothing was done that can't be done again.
+                    (_, errno::EINTR | errno::EAGAIN | errno::ECANCELED | errno::EFAULT) => {
+                        return volume.work(rq);
+                    }
+                    // Nothing else is asked again where it was to be made durable: the kernel tells
+                    // of a failed write-back once, and says yes the next time.
+                    (Op::Flush, error) => volume.store().synced(Err(IoError::from_errno(error))),
+                    (Op::Write, error) if rq.flags().fua => {
+                        return volume.failed_fua(rq, IoError::from_errno(error));
+                    }
+                    // Not this way.
+                    (_, errno::EINVAL | errno::EOPNOTSUPP | errno::ENODEV) => {
+                        return volume.work(rq);
+                    }
+                    (_, other) => Err(IoError::from_errno(other)),
                 }
-                // Nothing else is asked again where it was to be made durable: the kernel tells
-                // of a failed write-back once, and says yes the next time.
-                (Op::Flush, error) => rq.complete(store.synced(Err(IoError::from_errno(error)))),
-                (Op::Write, error) if rq.flags().fua => {
-                    self.plain.failed_fua(rq, IoError::from_errno(error));
-                }
-                // Not this way.
-                (_, errno::EINVAL | errno::EOPNOTSUPP | errno::ENODEV) => self.plain.start(rq, 0),
-                (_, other) => rq.complete(Err(IoError::from_errno(other))),
-            };
+            }
         };
-        match rq.op() {
-            Op::Read if rq.filled() < rq.len() => self.plain.start(rq, 0),
-            Op::Write if done < rq.len() => self.plain.start(rq, done),
-            Op::Flush => rq.complete(store.synced(Ok(()))),
-            Op::Read | Op::Write | Op::Discard | Op::WriteZeroes => rq.complete(Ok(())),
-        }
+        // The file goes before the request, which may be the last to keep the device.
+        drop(volume);
+        rq.complete(result);
     }
 }
 
@@ -419,20 +400,20 @@ unsafe fn push(
     unsafe { sq.push(entry) }.is_ok()
 }
 
-/// The entry for a request, or `None` where plain I/O has to do it.
-fn entry(rq: &Started, memory: &mut Memory, buffers: &Buffers) -> Option<squeue::Entry> {
-    let flags = rq.flags();
+/// The entry for a request, or `None` where a worker has to do it.
+fn entry(rq: &Started, memory: &mut Memory, place: &mut Place<'_>) -> Option<squeue::Entry> {
+    let (flags, fd) = (rq.flags(), place.fd);
     Some(match rq.op() {
-        Op::Read | Op::Write => return memory.entry(rq, rq.tag() as usize, buffers, FILE),
-        Op::Flush => opcode::Fsync::new(FILE).flags(types::FsyncFlags::DATASYNC).build(),
+        Op::Read | Op::Write => return memory.entry(rq, place),
+        Op::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
         // Two steps: for a worker.
         Op::Discard | Op::WriteZeroes if flags.fua => return None,
-        Op::Discard => fallocate(rq, PUNCH.bits()),
-        Op::WriteZeroes if flags.no_unmap => fallocate(rq, ZERO.bits()),
-        Op::WriteZeroes => fallocate(rq, PUNCH.bits()),
+        Op::Discard => fallocate(rq, fd, PUNCH.bits()),
+        Op::WriteZeroes if flags.no_unmap => fallocate(rq, fd, ZERO.bits()),
+        Op::WriteZeroes => fallocate(rq, fd, PUNCH.bits()),
     })
 }
 
-fn fallocate(rq: &Started, mode: u32) -> squeue::Entry {
-    opcode::Fallocate::new(FILE, rq.len()).offset(rq.offset()).mode(mode as i32).build()
+fn fallocate(rq: &Started, fd: types::Fd, mode: u32) -> squeue::Entry {
+    opcode::Fallocate::new(fd, rq.len()).offset(rq.offset()).mode(mode as i32).build()
 }

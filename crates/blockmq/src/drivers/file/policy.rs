@@ -1,0 +1,13 @@
+//! Numbers of the file driver, each with its reason.
+
+/// Workers of a lane, at most: a disk that has so many requests at once is as fast as it gets (an ext4 file on a virtio disk
+/// makes 90 to 99 k reads a second from 32 in flight on), and each more is a thread that the scheduler has to switch to.
+pub(super) const WORKERS: u16 = 32;
+/// The same of changes that go to the host's page cache: the kernel does one of a file at a time, so a second worker
+/// answers the one before meanwhile, and a third would wait.
+pub(super) const CACHED_CHANGES: u16 = 2;
+/// Workers of all lanes of a server, about. Where they are so many, a lane that has one gets no other.
+pub(super) const ALL_WORKERS: usize = 64;
+/// What is read or written on the spot, in bytes, at most: copying more takes some time, and others wait for the same
+/// hardware queue.
+pub(super) const AT_ONCE: u64 = 64 << 10;
