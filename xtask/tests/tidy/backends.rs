@@ -35,7 +35,7 @@ fn a_crate_names_no_backend_but_where_it_lets_its_models_in() {
     for name in WITH_MODELS {
         let roots = ["lib", "model"].map(|file| format!("crates/{name}/src/{file}.rs"));
         let gate =
-            |finding: &Finding| roots.contains(&finding.path) && lets_models_in(&files, finding);
+            |finding: &Finding| roots.contains(&finding.path) && lets_models_in(files, finding);
         let gates = wrong.iter().filter(|finding| gate(finding)).count();
         wrong.retain(|finding| !gate(finding));
         if gates != 1 {

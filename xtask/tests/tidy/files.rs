@@ -4,6 +4,7 @@ use crate::Finding;
 use crate::lexer::{Line, Literal, lex, words};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// A text file of the project.
 pub(crate) struct SourceFile {
@@ -139,15 +140,18 @@ fn walk(root: &Path, folder: &Path, paths: &mut Vec<String>) {
     }
 }
 
-/// Every text file of the project. A file that is not UTF-8 is no text; one that was deleted but not yet
+/// Every text file of the project, read once. A file that is not UTF-8 is no text; one that was deleted but not yet
 /// committed so is passed over.
-pub(crate) fn committed() -> Vec<SourceFile> {
-    let root = root();
-    let read = |path: String| {
-        let text = std::fs::read_to_string(root.join(&path)).ok()?;
-        Some(SourceFile::new(&path, &text))
-    };
-    paths().into_iter().filter_map(read).collect()
+pub(crate) fn committed() -> &'static [SourceFile] {
+    static FILES: OnceLock<Vec<SourceFile>> = OnceLock::new();
+    FILES.get_or_init(|| {
+        let root = root();
+        let read = |path: String| {
+            let text = std::fs::read_to_string(root.join(&path)).ok()?;
+            Some(SourceFile::new(&path, &text))
+        };
+        paths().into_iter().filter_map(read).collect()
+    })
 }
 
 #[test]

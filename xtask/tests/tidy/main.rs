@@ -5,6 +5,7 @@ mod backends;
 mod files;
 mod guards;
 mod lexer;
+mod links;
 mod manifests;
 mod programs;
 mod references;

@@ -77,7 +77,7 @@ fn libraries(files: &[SourceFile]) -> Vec<Finding> {
 
 #[test]
 fn each_library_has_what_a_registry_asks_for() {
-    report(libraries(&files::committed()));
+    report(libraries(files::committed()));
 }
 
 #[test]

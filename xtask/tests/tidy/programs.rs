@@ -28,7 +28,7 @@ fn left_out(files: &[SourceFile]) -> Vec<Finding> {
 
 #[test]
 fn each_file_of_a_test_program_is_built() {
-    report(left_out(&files::committed()));
+    report(left_out(files::committed()));
 }
 
 #[test]

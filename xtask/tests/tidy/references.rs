@@ -83,7 +83,7 @@ fn unresolved(file: &SourceFile, names: &Names<'_>) -> Vec<Finding> {
 #[test]
 fn each_file_and_name_that_a_comment_refers_to_is_there() {
     let files = files::committed();
-    let names = Names::of(&files);
+    let names = Names::of(files);
     report(files.iter().flat_map(|file| unresolved(file, &names)).collect());
 }
 
