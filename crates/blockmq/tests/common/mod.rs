@@ -178,3 +178,30 @@ impl Driver for Held {
 pub fn block(n: u64) -> Request {
     Request::discard(n * 512, 512)
 }
+
+/// Completes on the spot, and says that it may block.
+#[derive(Default)]
+pub struct Slow {
+    /// Called by the first commit.
+    pub first_commit: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Driver for Slow {
+    fn kind(&self) -> &'static str {
+        "slow"
+    }
+    fn geometry(&self) -> Geometry {
+        Geometry::new(1 << 30)
+    }
+    fn may_block(&self) -> bool {
+        true
+    }
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        rq.complete(Ok(()));
+        Dispatch::Started
+    }
+    fn commit(&self, _hctx: usize) {
+        let first = self.first_commit.lock().take();
+        first.into_iter().for_each(|first| first());
+    }
+}

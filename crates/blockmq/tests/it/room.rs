@@ -2,12 +2,10 @@
 #![cfg(not(loom))]
 
 use std::sync::mpsc;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
-use crate::common::{Held, Rig, STALL, block, watched};
-use corewise_blockmq::{
-    BlockDevice, Dispatch, Driver, Geometry, NowaitError, Plug, Queue, Started,
-};
+use crate::common::{Held, Rig, STALL, Slow, block, watched};
+use corewise_blockmq::{BlockDevice, NowaitError, Plug, Queue};
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::context::AtomicSection;
 
@@ -146,63 +144,29 @@ fn a_waiter_for_room_in_a_dropped_queue_is_answered() {
     thread.join().unwrap();
 }
 
-/// May block, and submits ten requests to its own queue in the first commit, more than there is room for.
-#[derive(Default)]
-struct Feeds {
-    /// I: set before the first request.
-    queue: OnceLock<Weak<Queue>>,
-    /// I: freezes the queue before.
-    freezes: bool,
-    /// A: the first commit has begun.
-    began: AtomicU64,
-    /// I: set before the first request.
-    done: OnceLock<mpsc::Sender<()>>,
-}
-
-impl Driver for Feeds {
-    fn kind(&self) -> &'static str {
-        "feeds"
-    }
-    fn geometry(&self) -> Geometry {
-        Geometry::new(1 << 30)
-    }
-    fn may_block(&self) -> bool {
-        true
-    }
-    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
-        rq.complete(Ok(()));
-        Dispatch::Started
-    }
-    fn commit(&self, _hctx: usize) {
-        if self.began.fetch_add(1, Ordering::Relaxed) > 0 {
-            return;
-        }
-        let queue = self.queue.get().unwrap().upgrade().unwrap();
-        if self.freezes {
+/// A driver that may block, and whose first commit submits ten requests to its own queue: more than there is room for.
+fn a_driver_feeds_its_own_queue(freezes: bool) {
+    let (rig, driver) = (rig(), Arc::new(Slow::default()));
+    let (done, told) = mpsc::channel();
+    let queue = Queue::builder(&rig.machine, driver.clone()).nr_requests(ROOM).build(&rig.wq);
+    let fed = Arc::downgrade(&queue);
+    *driver.first_commit.lock() = Some(Box::new(move || {
+        let queue = fed.upgrade().unwrap();
+        if freezes {
             queue.start_freeze();
         }
-        let done = self.done.get().unwrap();
+        let tell = || {
+            let done = done.clone();
+            move |_| done.send(()).unwrap()
+        };
         for n in 0..5 {
-            let tell = || {
-                let done = done.clone();
-                move |_| done.send(()).unwrap()
-            };
             queue.submit(block(n).on_complete(tell()));
             queue.submit_batch(&mut std::iter::once(block(n).on_complete(tell())));
         }
         done.send(()).unwrap();
-    }
-}
-
-fn a_driver_feeds_its_own_queue(freezes: bool) {
-    let rig = rig();
-    let driver = Arc::new(Feeds { freezes, ..Feeds::default() });
-    let (tx, done) = mpsc::channel();
-    driver.done.set(tx).unwrap();
-    let queue = Queue::builder(&rig.machine, driver.clone()).nr_requests(ROOM).build(&rig.wq);
-    driver.queue.set(Arc::downgrade(&queue)).unwrap();
+    }));
     queue.submit(block(0));
-    let wait = || done.recv_timeout(STALL).expect("a runner waits for room that only it can make");
+    let wait = || told.recv_timeout(STALL).expect("a runner waits for room that only it can make");
     if freezes {
         wait();
         queue.freeze();

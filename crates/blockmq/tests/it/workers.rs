@@ -17,7 +17,7 @@ use corewise_sync::{Completion, Mutex};
 use corewise_workqueue::{QueueBuilder, QueueError, QueueKind, Work, Workqueue};
 
 use crate::common::mirrors::{LEG, Legs, REGION, SIZE, Up, until_alike};
-use crate::common::{Held, Rig, STALL, block, submit};
+use crate::common::{Held, Rig, STALL, Slow, block, submit};
 
 const DELAY: Duration = Duration::from_millis(2);
 
@@ -30,25 +30,6 @@ fn delay(rig: &Rig, delay: Duration) -> Arc<Queue> {
 fn file(rig: &Rig, folder: &tempfile::TempDir) -> Arc<Queue> {
     let options = FileOptions::new(folder.path().join("disk")).size(1 << 20).io(IoPath::Threads);
     rig.queue(FileDriver::open(options, &rig.wq).unwrap())
-}
-
-/// Completes on the spot, and says that it may block.
-struct Slow;
-
-impl Driver for Slow {
-    fn kind(&self) -> &'static str {
-        "slow"
-    }
-    fn geometry(&self) -> Geometry {
-        Geometry::new(1 << 30)
-    }
-    fn may_block(&self) -> bool {
-        true
-    }
-    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
-        rq.complete(Ok(()));
-        Dispatch::Started
-    }
 }
 
 /// Gives each request back so many times before it takes it.
@@ -111,7 +92,8 @@ impl Drop for Ends {
 fn a_drain_of_the_workqueue_strands_no_request_and_no_device() {
     let (rig, folder) = (Rig::live(), tempfile::tempdir().unwrap());
     let busy = Busy(AtomicU64::new(5));
-    let all = [delay(&rig, DELAY), file(&rig, &folder), rig.queue(Slow), rig.queue(busy)];
+    let all =
+        [delay(&rig, DELAY), file(&rig, &folder), rig.queue(Slow::default()), rig.queue(busy)];
     let quiesced = rig.queue(Memory::new(1 << 20).unwrap());
     quiesced.quiesce();
     let waits = submit(&*quiesced, Request::write(0, vec![7; 512]));
@@ -193,7 +175,7 @@ fn an_item_may_wait_for_a_request_also_where_it_is_all_that_its_queue_runs_at_on
 #[test]
 fn a_destroyed_workqueue_takes_no_worker_from_its_block_devices() {
     let (rig, folder) = (Rig::live(), tempfile::tempdir().unwrap());
-    let all = [delay(&rig, DELAY), file(&rig, &folder), rig.queue(Slow)];
+    let all = [delay(&rig, DELAY), file(&rig, &folder), rig.queue(Slow::default())];
     let done = submit(&*all[0], Request::read(0, 512));
     rig.wq.destroy();
     assert_eq!(kind_of(&done), Ok(()));
@@ -206,7 +188,7 @@ fn a_destroyed_workqueue_takes_no_worker_from_its_block_devices() {
 fn without_workers_requests_run_where_they_are_submitted_or_end_with_an_error_that_says_so() {
     let (rig, folder) = (Rig::live(), tempfile::tempdir().unwrap());
     let (memory, delay) = (rig.queue(Memory::new(1 << 20).unwrap()), delay(&rig, STALL * 60));
-    let (file, slow) = (file(&rig, &folder), rig.queue(Slow));
+    let (file, slow) = (file(&rig, &folder), rig.queue(Slow::default()));
     let busy = rig.queue(Busy(AtomicU64::new(5)));
     memory.quiesce();
     let held = submit(&*memory, Request::write(0, vec![7; 512]));
@@ -226,7 +208,7 @@ fn without_workers_requests_run_where_they_are_submitted_or_end_with_an_error_th
     assert_eq!(kind_of(&outside), Err(IoErrorKind::Gone));
     assert_eq!(kind_of(&submit(&*slow, block(1))), Err(IoErrorKind::Gone));
     assert_eq!(kind_of(&submit(&*busy, block(1))), Err(IoErrorKind::Gone), "nobody asks it again");
-    let late = rig.queue(Slow);
+    let late = rig.queue(Slow::default());
     let gone = ended(&submit(&*late, block(1))).result.unwrap_err();
     assert!(gone.to_string().contains("the worker pools were shut down"), "{gone}");
     for queue in [memory, delay, file, slow, busy, late] {
@@ -254,7 +236,7 @@ fn a_chain_through_many_queues_without_workers_needs_no_stack_for_each() {
         queue.submit(block(1).on_complete(move |_| next(&all, at + 1, end)));
     }
     let rig = Rig::synthetic("numa:1 l3:1 core:1 pu:1");
-    let queues: Arc<Vec<_>> = Arc::new((0..800).map(|_| rig.queue(Slow)).collect());
+    let queues: Arc<Vec<_>> = Arc::new((0..800).map(|_| rig.queue(Slow::default())).collect());
     rig.pools.shutdown();
     let (tx, rx) = mpsc::channel();
     let small = thread::Builder::new().stack_size(256 << 10);
