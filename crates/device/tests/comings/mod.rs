@@ -9,6 +9,7 @@
 //! of the checks are standard ones, which are no scheduling points.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
+use crate::chance::Chance;
 use corewise_device::{
     Bound, DeviceDecl, DeviceInfo, DeviceManager, DeviceState, Driver, LinkKind, ProbeContext,
     ProbeError, ProbeType, ShutdownError, ShutdownOptions,
@@ -20,15 +21,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
-
-/// Where a scenario's choices come from.
-pub(crate) trait Chance: Send + 'static {
-    /// A number below `n`.
-    fn below(&mut self, n: u64) -> u64;
-
-    /// Another source of them, for another thread.
-    fn another(&mut self) -> Self;
-}
 
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
@@ -185,11 +177,11 @@ fn random_decl(n: u64, chance: &mut impl Chance) -> DeviceDecl {
         for _ in 0..chance.below(3) {
             decl = decl.supplier(format!("d{}", chance.below(n)));
         }
-        if chance.below(4) == 0 {
+        if chance.one_in(4) {
             decl = decl.parent(format!("d{}", chance.below(n)));
         }
     }
-    decl.async_shutdown(chance.below(2) == 0)
+    decl.async_shutdown(chance.one_in(2))
 }
 
 fn driver<C: Chance>(name: &'static str, book: &Arc<Book>, chance: &mut C) -> Arc<Anything<C>> {
@@ -205,7 +197,7 @@ fn driver<C: Chance>(name: &'static str, book: &Arc<Book>, chance: &mut C) -> Ar
 fn act(manager: &DeviceManager, book: &Arc<Book>, devices: u64, chance: &mut impl Chance) {
     let n = chance.below(devices);
     let mut name = format!("d{n}");
-    if chance.below(12) == 0 {
+    if chance.one_in(12) {
         name += ".c";
     }
     match chance.below(16) {
@@ -282,7 +274,7 @@ pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
             })
         })
         .collect();
-    if chance.below(4) == 0 {
+    if chance.one_in(4) {
         // While they act.
         (0..chance.below(20)).for_each(|_| thread::yield_now());
         manager.shutdown(&options).unwrap();

@@ -10,24 +10,12 @@ use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::chance::Chance;
 use corewise_sync::thread;
 use corewise_topology::Machine;
 use corewise_workqueue::{At, QueueKind, Queued, Work, WorkerPools, Workqueue};
 use ledger::{Entry, Gauge, Ledger, Order, Span};
 use tasks::Tasks;
-
-/// Where decisions come from: part of the schedule under shuttle, seeded on the real machine.
-pub(crate) trait Chance: Clone + Send + 'static {
-    /// A number below `n`, which isn't 0.
-    fn below(&mut self, n: u64) -> u64;
-    /// For another thread.
-    fn another(&mut self) -> Self;
-
-    /// Once in `n` times.
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 /// How much is done.
 #[derive(Clone, Copy)]
