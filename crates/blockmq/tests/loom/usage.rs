@@ -113,7 +113,9 @@ fn the_last_two_leave<L: FencePolicy>() {
         loom::thread::spawn(move || usage.exit(slot))
     });
     usage.wait_empty();
-    others.map(|other| other.join().unwrap());
+    for other in others {
+        other.join().unwrap();
+    }
 }
 
 #[test]
