@@ -333,12 +333,12 @@ fn shuttle_no_request_is_stranded_where_the_workqueue_is_drained_and_the_pools_e
 
 #[test]
 fn shuttle_no_request_is_lost_or_doubled_in_random_schedules() {
-    schedules::random(Schedules { short: 10_000, long: 300_000 }, scenario);
+    schedules::random(Schedules { short: 5_000, long: 300_000 }, scenario);
 }
 
 #[test]
 fn shuttle_no_request_is_lost_or_doubled_where_few_threads_are_preempted() {
-    schedules::few_preemptions(Schedules { short: 5_000, long: 100_000 }, scenario);
+    schedules::few_preemptions(Schedules { short: 1_000, long: 100_000 }, scenario);
 }
 
 #[test]

@@ -123,10 +123,10 @@ fn scenario() {
 
 #[test]
 fn shuttle_no_tag_is_lost_or_doubled_and_nobody_waits_for_ever_in_random_schedules() {
-    schedules::random(Schedules { short: 10_000, long: 500_000 }, scenario);
+    schedules::random(Schedules { short: 5_000, long: 500_000 }, scenario);
 }
 
 #[test]
 fn shuttle_no_tag_is_lost_or_doubled_and_nobody_waits_for_ever_where_few_are_preempted() {
-    schedules::few_preemptions(Schedules { short: 5_000, long: 200_000 }, scenario);
+    schedules::few_preemptions(Schedules { short: 1_000, long: 200_000 }, scenario);
 }
