@@ -8,15 +8,19 @@ use std::os::fd::AsRawFd;
 
 use rustix::io::{Errno, ReadWriteFlags};
 
-/// Reads what the cache has from byte `at` of the file on: how many bytes of `room` are initialized now, from
-/// its first one on. Never blocks.
+/// Reads from byte `at` of the file on: how many bytes of `room` are initialized now, from its first one on. With
+/// [`ReadWriteFlags::NOWAIT`] it is what the cache has, and this never blocks.
 ///
 /// # Errors
 /// [`Errno::AGAIN`] where the cache has nothing there; [`Errno::OPNOTSUPP`], [`Errno::INVAL`] or [`Errno::NOSYS`]
 /// where file system or kernel can't be asked like this; else what is wrong.
-pub(super) fn read(file: &File, room: &mut [MaybeUninit<u8>], at: u64) -> Result<usize, Errno> {
+pub(super) fn read(
+    file: &File,
+    room: &mut [MaybeUninit<u8>],
+    at: u64,
+    flags: ReadWriteFlags,
+) -> Result<usize, Errno> {
     let list = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
-    let flags = ReadWriteFlags::NOWAIT.bits();
     // The offset goes in two words. Where one holds all of it, the kernel ignores the other one.
     let (low, high) = (at as libc::c_long, (at >> 32) as libc::c_long);
     // SAFETY: the list has one entry, and both live until the call returns. The entry names `room`, which is
@@ -29,7 +33,7 @@ pub(super) fn read(file: &File, room: &mut [MaybeUninit<u8>], at: u64) -> Result
             1 as libc::c_long,
             low,
             high,
-            flags as libc::c_long,
+            flags.bits() as libc::c_long,
         )
     };
     match usize::try_from(n) {
@@ -47,7 +51,7 @@ mod tests {
     /// What is read of the file, `None` where its file system can't be asked.
     fn read_some(file: &File, len: usize, at: u64) -> Option<Vec<u8>> {
         let mut got = Vec::with_capacity(len);
-        let n = match read(file, &mut got.spare_capacity_mut()[..len], at) {
+        let n = match read(file, &mut got.spare_capacity_mut()[..len], at, ReadWriteFlags::NOWAIT) {
             Ok(n) => n,
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => return None,
             Err(error) => panic!("{error}"),
@@ -81,7 +85,8 @@ mod tests {
     fn a_file_that_cannot_be_read_says_so() {
         let dir = tempfile::tempdir().unwrap();
         let file = File::options().write(true).create_new(true).open(dir.path().join("w")).unwrap();
-        let error = read(&file, &mut [MaybeUninit::uninit(); 8], 0).unwrap_err();
+        let mut room = [MaybeUninit::uninit(); 8];
+        let error = read(&file, &mut room, 0, ReadWriteFlags::empty()).unwrap_err();
         assert_eq!(error, Errno::BADF);
     }
 }

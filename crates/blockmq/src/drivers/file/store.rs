@@ -122,10 +122,11 @@ impl Store {
         if rq.len() > AT_ONCE || !self.reads_now.load(Ordering::Relaxed) {
             return false;
         }
+        let flags = self.without_waiting();
         loop {
             let at = rq.offset() + rq.filled();
             let Some(room) = rq.rooms().next() else { return true };
-            match cached::read(&self.file, room, at) {
+            match cached::read(&self.file, room, at, flags) {
                 // SAFETY: so many bytes of the room are initialized now.
                 Ok(n) if n > 0 => unsafe { rq.advance(n as u64) },
                 Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
@@ -149,7 +150,7 @@ impl Store {
         if self.admits(rq).is_err() {
             return false;
         }
-        let flags = if self.in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT };
+        let flags = self.without_waiting();
         let mut at = rq.offset();
         for mut chunk in rq.chunks() {
             while !chunk.is_empty() {
@@ -168,6 +169,11 @@ impl Store {
             }
         }
         true
+    }
+
+    /// How the kernel is asked not to wait. In memory it needn't be, and tmpfs can't.
+    fn without_waiting(&self) -> ReadWriteFlags {
+        if self.in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
     }
 
     /// How a flush that ended like this is to be answered.
@@ -497,6 +503,26 @@ mod tests {
         let mut large = Request::read(0, AT_ONCE as usize + 512);
         large.prepare(1).unwrap();
         assert!(!store.read_now(&mut large) && large.filled() == 0);
+    }
+
+    #[test]
+    fn a_file_in_memory_is_read_and_written_and_flushed_on_the_spot() {
+        let Ok(file) = tempfile::tempfile_in("/dev/shm") else { return println!("no tmpfs here") };
+        file.set_len(4096).unwrap();
+        let store = Store::new(file, "a test", None).of_length(4096);
+        if !store.in_memory {
+            return println!("no tmpfs here");
+        }
+        store.now(&mut Request::write(512, vec![7; 512]).fua()).unwrap().unwrap();
+        store.now(&mut Request::flush()).unwrap().unwrap();
+        let mut rq = Request::read(0, 1024);
+        rq.prepare(1).unwrap();
+        store.now(&mut rq).unwrap().unwrap();
+        assert_eq!(rq.filled(), 1024);
+        // It has been made shorter: a worker says so.
+        store.file.set_len(512).unwrap();
+        assert!(store.now(&mut Request::write(512, vec![7; 512])).is_none());
+        assert!(store.now(&mut Request::flush()).unwrap().is_err(), "what was written is gone");
     }
 
     #[test]
