@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use corewise_blockmq::Op;
 use corewise_sync::Parker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -120,6 +121,18 @@ impl Connection {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Whether nobody waits for the end of a request any more. A client that has only closed its sending side may wait for
+    /// data, though not for the end of zeroes. Never blocks.
+    pub(crate) fn has_left(&self, op: Op) -> bool {
+        let mut signs = PollFlags::HUP | PollFlags::ERR;
+        if !op.has_bytes() {
+            signs |= PollFlags::RDHUP;
+        }
+        let mut socket = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        poll(&mut socket, Some(&timespec(Duration::ZERO))).is_ok_and(|found| found > 0)
+            && socket[0].revents().intersects(signs)
     }
 
     /// New requests are refused from now on; at once, or when the last reply has left, the reader

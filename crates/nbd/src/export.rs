@@ -10,6 +10,7 @@ use corewise_sync::{Throttle, panics};
 use crate::error::Error;
 use crate::handshake::ExportOffer;
 use crate::policy;
+use crate::turn::{PLACES, Turns};
 use crate::wire::{ExportSummary, MAX_STRING};
 
 /// A block device under a name, as clients see it.
@@ -20,6 +21,8 @@ pub struct Export {
     device: Arc<dyn BlockDevice>,
     read_only: bool,
     pub(crate) lines: Arc<Lines>,
+    /// How its clients share the device.
+    pub(crate) turns: Arc<Turns>,
 }
 
 /// Which of the messages about its clients go to the log: they come as fast as the clients like.
@@ -58,7 +61,8 @@ impl Export {
     pub fn new(name: impl Into<String>, device: Arc<dyn BlockDevice>) -> Export {
         let name = name.into();
         let lines = Arc::new(Lines::new(name.clone()));
-        Export { name, description: String::new(), device, read_only: false, lines }
+        let turns = Arc::new(Turns::new(PLACES));
+        Export { name, description: String::new(), device, read_only: false, lines, turns }
     }
 
     /// Sets a description for people, shown by clients that list the server.

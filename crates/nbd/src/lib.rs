@@ -44,6 +44,7 @@
 //! | `load` | what a connection owes its client, in one word |
 //! | `memory` | one budget for the bytes of all requests |
 //! | `reply` | how replies reach the socket without anybody waiting |
+//! | `turn` | how the clients of an export share its device |
 //! | `session` | the transmission phase of one connection |
 //! | [`Server`] | listeners, exports, connections, drain |
 //!
@@ -65,6 +66,7 @@ mod policy;
 mod reply;
 mod server;
 mod session;
+mod turn;
 pub mod wire;
 
 pub use error::Error;

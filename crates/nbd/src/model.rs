@@ -5,6 +5,7 @@ pub use crate::load::*;
 pub use crate::memory::*;
 pub use crate::policy::*;
 pub use crate::reply::*;
+pub use crate::turn::*;
 
 #[cfg(loom)]
 pub mod wrong;

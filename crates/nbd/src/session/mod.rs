@@ -25,7 +25,7 @@ pub(crate) use writer::STACK;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use corewise_blockmq::{BlockDevice, Buffer, Completed, Payload, Request};
+use corewise_blockmq::{BlockDevice, Buffer, Completed, Op, Payload, Request};
 use corewise_sync::Parker;
 
 use crate::connection::Connection;
@@ -33,6 +33,7 @@ use crate::export::{Export, Lines, tell};
 use crate::load::Charge;
 use crate::policy::Limits;
 use crate::reply::{Patience, Posted, Ran, ReplyPath, Right};
+use crate::turn::{self, Turn};
 use crate::wire::{ReplyError, SimpleReply};
 
 use reader::Reader;
@@ -68,6 +69,7 @@ pub(crate) struct Session {
     path: ReplyPath<SocketSink>,
     writer: Writer,
     deadlines: Deadlines,
+    turn: Turn,
     /// Whether the device takes `fua`; where it has nothing to flush, every write is as durable as
     /// with it.
     device_fua: bool,
@@ -92,6 +94,7 @@ impl Session {
                 writer_parker,
             )),
             deadlines,
+            turn: Turn::new(&export.turns, connection.load.unparker()),
             device_fua: export.device().geometry().can_fua,
             connection,
             device: Arc::clone(export.device()),
@@ -126,8 +129,17 @@ impl Session {
         self.connection.load.wait_for_zero(parker);
     }
 
+    /// A request of the device is out of it, whole or a piece of one. Runs in an atomic section, on any thread.
+    fn left(&self, op: Op, len: u64) {
+        self.turn.leave(turn::places_of(op, len));
+    }
+
     /// A request completed. Runs in an atomic section, on any thread.
     fn completed(self: &Arc<Self>, cookie: u64, cost: Charge, done: Completed) {
+        // The pieces of a longer one have left before.
+        if done.len <= turn::piece(done.op) {
+            self.left(done.op, done.len);
+        }
         let reply = match (done.result, done.payload) {
             // The head has been in front of the data since the request was made.
             (Ok(()), Payload::One(Buffer::BytesMut(message))) => Reply::message(message, cost),

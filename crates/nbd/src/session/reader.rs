@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
-use corewise_blockmq::{Plug, Request as DeviceRequest};
+use corewise_blockmq::{Plug, Request as DeviceRequest, Whole};
 use corewise_sync::Parker;
 
 use super::pace::{Expects, Pace};
@@ -17,6 +17,7 @@ use crate::export::tell;
 use crate::load::Charge;
 use crate::policy::{Limits, Operation, Verdict, judge};
 use crate::reply::{Posted, Right};
+use crate::turn::{self, Deficit, Entry};
 use crate::wire::{REQUEST_LEN, ReplyError, Request, SIMPLE_REPLY_LEN, SimpleReply};
 
 /// What one receive may bring, in bytes: about what a Unix socket holds.
@@ -38,6 +39,7 @@ pub(super) struct Reader<'a> {
     /// A refused write whose payload has to be read away before the answer.
     skipping: Option<Skip>,
     pace: Pace,
+    deficit: Deficit,
     wrote: bool,
 }
 
@@ -70,6 +72,7 @@ impl<'a> Reader<'a> {
             cork: None,
             skipping: None,
             pace: Pace::new(session.deadlines),
+            deficit: Deficit::default(),
             wrote: false,
         }
     }
@@ -264,8 +267,40 @@ impl<'a> Reader<'a> {
         }
         let session = Arc::clone(self.session);
         let cookie = request.cookie;
-        self.batch.push(rq.on_complete(move |done| session.completed(cookie, cost, done)));
+        let rq = rq.on_complete(move |done| session.completed(cookie, cost, done));
+        if rq.len() > turn::piece(rq.op()) {
+            self.submit_in_pieces(rq);
+        } else {
+            self.batch.push(rq);
+        }
         Ok(())
+    }
+
+    /// Sends a long request to the device piece by piece, each by its turn, and waits for all but the last ones. It ends
+    /// early where the connection is given up, or the client has left.
+    fn submit_in_pieces(&mut self, rq: DeviceRequest) {
+        let (op, offset, end) = (rq.op(), rq.offset(), rq.offset() + rq.len());
+        let piece = turn::piece(op);
+        let whole = Whole::new(rq);
+        let mut from = offset;
+        while from < end {
+            let Session { connection, .. } = &**self.session;
+            if connection.load.snapshot().cut || connection.has_left(op) {
+                // Dropped, the rest fails the whole.
+                drop(whole.part(from - offset, end - from, from));
+                return;
+            }
+            // Where the device is likely to have a boundary, too.
+            let to = end.min((from / piece + 1) * piece);
+            let session = Arc::clone(self.session);
+            let part = whole.part_with(from - offset, to - from, from, move |done| {
+                session.left(op, to - from);
+                done.record();
+            });
+            self.batch.push(part);
+            self.let_go();
+            from = to;
+        }
     }
 
     /// The next `length` bytes of the stream. A payload that fits into the buffer is a slice of it;
@@ -306,19 +341,71 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Submits the batch with the replies corked, and sends what has been answered. Doesn't block.
+    /// Submits the batch with the replies corked, and sends what has been answered. Blocks only where other connections
+    /// have their turns at the device before this one.
     fn let_go(&mut self) {
-        if !self.batch.is_empty() {
+        while !self.batch.is_empty() {
+            let Some(count) = self.enter() else {
+                self.drop_batch();
+                break;
+            };
             if self.cork.is_none() {
                 self.cork = self.session.path.cork();
             }
             // For what stands on other devices: those get the batch's parts together, too.
             let _plug = Plug::start();
-            self.session.device.submit_batch(&mut self.batch.drain(..));
+            self.session.device.submit_batch(&mut self.batch.drain(..count));
         }
+        self.send();
+    }
+
+    /// Runs the flush right if it is here. Doesn't block.
+    fn send(&mut self) {
         if let Some(right) = self.cork.take() {
             // The reader submits nothing meanwhile, so the rounds end with what is in flight.
             self.session.send(right, u32::MAX);
         }
+    }
+
+    /// Goes in at the device with the first requests of the batch: how many. `None` where the connection was cut before its
+    /// turn came.
+    fn enter(&mut self) -> Option<usize> {
+        let turn = &self.session.turn;
+        let places = |rq: &DeviceRequest| turn::places_of(rq.op(), rq.len());
+        let wish = self.deficit.wish(self.batch.iter().map(places));
+        let mut entry = turn.enter(wish);
+        if entry == Entry::InLine {
+            self.send();
+        }
+        while entry == Entry::InLine {
+            self.parker.park();
+            entry = turn.granted();
+            if entry == Entry::InLine && self.session.connection.load.snapshot().cut {
+                entry = turn.give_up();
+                if entry == Entry::InLine {
+                    return None;
+                }
+            }
+        }
+        let mut left = self.deficit.entered(wish, entry);
+        let inside = self.batch.iter().take_while(|rq| {
+            let goes = left > 0;
+            left = left.saturating_sub(places(rq));
+            goes
+        });
+        Some(inside.count())
+    }
+
+    /// Ends what wasn't submitted. It leaves the device without having been there.
+    fn drop_batch(&mut self) {
+        for rq in self.batch.drain(..) {
+            self.session.turn.force(turn::places_of(rq.op(), rq.len()));
+        }
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        self.drop_batch();
     }
 }

@@ -51,8 +51,12 @@ impl TestDevice {
 
     pub(crate) fn with(geometry: Geometry) -> Arc<TestDevice> {
         let size = usize::try_from(geometry.size).unwrap();
+        let mut data = vec![0; size];
+        for (number, block) in data.chunks_mut(512).enumerate() {
+            block.fill(number as u8);
+        }
         let state = State {
-            data: (0..size).map(|i| (i / 512) as u8).collect(),
+            data,
             holding: false,
             held: Vec::new(),
             seen: Vec::new(),
@@ -84,6 +88,16 @@ impl TestDevice {
             let (again, late) = self.arrived.wait_timeout(state, PATIENCE);
             state = again;
             assert!(!late || state.seen.len() >= n, "{} of {n} requests arrived", state.seen.len());
+        }
+    }
+
+    /// Waits until `n` requests at this offset have reached the device since the beginning.
+    pub(crate) fn wait_for_seen_at(&self, offset: u64, n: usize) {
+        let mut state = self.state.lock();
+        while state.seen.iter().filter(|seen| seen.offset == offset).count() < n {
+            let (again, late) = self.arrived.wait_timeout(state, PATIENCE);
+            assert!(!late, "no request number {n} at {offset} arrived");
+            state = again;
         }
     }
 

@@ -127,7 +127,7 @@ fn a_client_that_never_reads_is_cut_at_the_deadline() {
     for cookie in 0..8 {
         lazy.request(Command::READ, cookie, 0, 1 << 20);
     }
-    device.wait_for_seen(8);
+    device.wait_for_seen(16);
     let report = server.drain(Duration::from_millis(50));
     assert_eq!((report.clients, report.cut), (1, 1));
     while server.connections() > 0 {

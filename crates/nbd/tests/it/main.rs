@@ -8,3 +8,4 @@ mod drain;
 mod handshake;
 mod limits;
 mod session;
+mod shares;

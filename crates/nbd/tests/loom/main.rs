@@ -4,3 +4,4 @@
 mod load;
 mod memory;
 mod reply;
+mod turn;

@@ -1,0 +1,411 @@
+//! Turns: how the clients of one export share its device.
+//!
+//! A device serves what it has in its own order, mostly that of arrival. So the export lets in so much at a time
+//! ([`PLACES`]), and its connections go in by turns, each with the same number of bytes and requests ([`QUANTUM`]),
+//! whatever they have waiting. A connection with nothing in the device doesn't wait at all.
+//!
+//! A connection keeps the places that it has once got until another one wants them. While there are enough for all, that costs an operation
+//! on a word of its own for each batch and each completion, and nothing that is shared.
+//!
+//! Steps, races and proof: `README.md` beside this file. Model: `tests/loom/turn.rs`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use corewise_blockmq::Op;
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::{Mutex, Unparker};
+
+/// What a place holds of a request, in bytes.
+const PLACE: u64 = 16 << 10;
+/// How many places the device of an export has.
+pub const PLACES: u32 = 256;
+/// How many places a connection gets in its turn.
+pub const QUANTUM: u32 = 32;
+/// What of a read or write is in the device as one request, in bytes: a turn's worth.
+pub const PIECE: u64 = PLACE * QUANTUM as u64;
+/// What of a discard or of zeroes is in the device as one request, in bytes. They take a turn each: devices write zeroes some
+/// times faster than they move bytes, or need only note them.
+pub const PIECE_WITHOUT_BYTES: u64 = 8 << 20;
+
+/// The places that a request takes, which is no longer than a piece.
+pub fn places_of(op: Op, len: u64) -> u32 {
+    let wanted = match op {
+        Op::Read | Op::Write => len.div_ceil(PLACE),
+        Op::Flush => 1,
+        Op::Discard | Op::WriteZeroes => len.div_ceil(PIECE_WITHOUT_BYTES / u64::from(QUANTUM)),
+    };
+    wanted.clamp(1, QUANTUM.into()) as u32
+}
+
+/// The longest piece of such a request.
+pub fn piece(op: Op) -> u64 {
+    match op {
+        Op::Read | Op::Write | Op::Flush => PIECE,
+        Op::Discard | Op::WriteZeroes => PIECE_WITHOUT_BYTES,
+    }
+}
+
+const FIELD_BITS: u32 = 20;
+const FIELD: u64 = (1 << FIELD_BITS) - 1;
+/// Places that the connection's requests have. In the lowest bits. Added to by the connection's reader and, while that waits,
+/// for it by the holder of the lock; subtracted from by completions.
+const ONE_USED: u64 = 1;
+/// Places that are the connection's for the time being. Changed by the holder of the lock.
+const ONE_KEPT: u64 = 1 << FIELD_BITS;
+/// The reader, which stands in line, was given its turn. Set by the holder of the lock, cleared by the reader.
+const GRANTED: u64 = 1 << 62;
+/// Somebody wants places: the next completion goes to the lock. Set and cleared by the holder of the lock.
+const WANTED: u64 = 1 << 63;
+
+/// A seat's word, decoded.
+#[derive(Clone, Copy)]
+struct Look {
+    used: u32,
+    kept: u32,
+}
+
+impl Look {
+    fn of(word: u64) -> Look {
+        Look { used: (word & FIELD) as u32, kept: (word >> FIELD_BITS & FIELD) as u32 }
+    }
+
+    /// How many it has to be given to go in with so many more.
+    fn lacks(self, places: u32) -> u32 {
+        (self.used + places).saturating_sub(self.kept)
+    }
+}
+
+/// A connection at an export.
+#[derive(Debug)]
+pub struct Seat {
+    /// A: places used, kept and granted, and `WANTED`, laid out as the constants above say. Changed by
+    /// read-modify-writes only.
+    word: AtomicU64,
+    unparker: Unparker,
+}
+
+impl Seat {
+    /// Somebody without places. The parker belongs to the reader, the only one that goes in.
+    pub fn new(unparker: Unparker) -> Arc<Seat> {
+        Arc::new(Seat { word: AtomicU64::new(0), unparker })
+    }
+
+    /// Goes in with places that it keeps.
+    fn enter_kept(&self, places: u32) -> bool {
+        let mut word = self.word.load(Ordering::Acquire);
+        while Look::of(word).lacks(places) == 0 {
+            let new = word + u64::from(places) * ONE_USED;
+            match self.word.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    fn look(&self) -> Look {
+        Look::of(self.word.load(Ordering::Acquire))
+    }
+
+    /// How many places its requests have.
+    pub fn used(&self) -> u32 {
+        self.look().used
+    }
+
+    /// How the reader that stands in line has come in, and then it stands there no more. Reader only.
+    pub fn granted(&self) -> Entry {
+        if self.word.load(Ordering::Acquire) & GRANTED == 0 {
+            return Entry::InLine;
+        }
+        self.word.fetch_and(!GRANTED, Ordering::AcqRel);
+        Entry::Turn
+    }
+
+    /// Goes in without asking, with requests that end at once. Reader only.
+    pub fn force(&self, places: u32) {
+        self.word.fetch_add(u64::from(places) * ONE_USED, Ordering::AcqRel);
+    }
+}
+
+/// How a connection came to its places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// All of it went in: nobody had to wait.
+    All,
+    /// The first request alone, since it had nothing in the device.
+    First,
+    /// It was its turn.
+    Turn,
+    /// It stands in line. [`Seat::granted`] says when that is over, and the thread is woken.
+    InLine,
+}
+
+/// How much of its turns a connection has left over, in places, or has had too much.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Deficit(i64);
+
+impl Deficit {
+    /// The wish of a connection with requests of so many places each.
+    pub fn wish(self, requests: impl IntoIterator<Item = u32>) -> Wish {
+        let mut wish = Wish { first: 0, turn: 0, all: 0, pass: 0 };
+        let mut allowance = self.0 + i64::from(QUANTUM);
+        for places in requests {
+            if wish.all == 0 {
+                wish.first = places;
+                while allowance < i64::from(places) {
+                    allowance += i64::from(QUANTUM);
+                    wish.pass += 1;
+                }
+            }
+            let whole = wish.turn == wish.all;
+            wish.all += places;
+            if whole && i64::from(wish.all) <= allowance {
+                wish.turn = wish.all;
+            }
+        }
+        wish
+    }
+
+    /// How many places the entry came to; notes what is left.
+    pub fn entered(&mut self, wish: Wish, entry: Entry) -> u32 {
+        let (left, places) = match entry {
+            Entry::All => (0, wish.all),
+            Entry::First => (self.0 - i64::from(wish.first), wish.first),
+            Entry::Turn => {
+                let turns = i64::from(QUANTUM) * i64::from(wish.pass + 1);
+                (self.0 + turns - i64::from(wish.turn), wish.turn)
+            }
+            Entry::InLine => (self.0, 0),
+        };
+        // A client that has nothing more waiting takes nothing along.
+        self.0 = if places == wish.all { 0 } else { left };
+        places
+    }
+}
+
+/// What a connection has waiting. Each includes the ones before it.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// The places of its first request.
+    pub first: u32,
+    /// Those of the requests that it may send in when it is its turn.
+    pub turn: u32,
+    /// Those of all.
+    pub all: u32,
+    /// How many turns it lets pass before, since it has gone past the line so often.
+    pub pass: u32,
+}
+
+/// The places of one export, and the line of those that wait for them.
+#[derive(Debug)]
+pub struct Turns {
+    /// L: is the lock; guards everything in `State`. A leaf: inside it threads are woken, and nothing else is locked.
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    free: u32,
+    /// Those that keep places.
+    keepers: Vec<Arc<Seat>>,
+    /// Those that wait, in the order of their turns.
+    line: VecDeque<(Arc<Seat>, Wish)>,
+}
+
+impl Turns {
+    /// So many places, all of them free.
+    pub fn new(places: u32) -> Turns {
+        let (keepers, line) = (Vec::new(), VecDeque::new());
+        Turns { state: Mutex::new(State { free: places, keepers, line }) }
+    }
+
+    /// Goes in, or stands in line for a turn. Reader only.
+    pub fn enter(&self, seat: &Arc<Seat>, wish: Wish) -> Entry {
+        if seat.enter_kept(wish.all) {
+            return Entry::All;
+        }
+        let mut state = self.state.lock();
+        if state.line.is_empty() && state.gather(seat, wish.all) {
+            return Entry::All;
+        }
+        if seat.used() == 0 {
+            seat.force(wish.first);
+            return Entry::First;
+        }
+        state.line.push_back((Arc::clone(seat), wish));
+        state.want();
+        state.serve();
+        drop(state);
+        seat.granted()
+    }
+
+    /// Leaves the line, or has come in meanwhile. Reader only.
+    pub fn give_up(&self, seat: &Arc<Seat>) -> Entry {
+        let mut state = self.state.lock();
+        state.line.retain(|(waiting, _)| !Arc::ptr_eq(waiting, seat));
+        state.serve();
+        drop(state);
+        seat.granted()
+    }
+
+    /// A request of so many places is out of the device. Any context; blocks for a few instructions at most.
+    pub fn leave(&self, seat: &Arc<Seat>, places: u32) {
+        let was = seat.word.fetch_sub(u64::from(places) * ONE_USED, Ordering::AcqRel);
+        debug_assert!(Look::of(was).used >= places, "more goes out than came in");
+        if was & WANTED != 0 {
+            self.leave_to_others(seat);
+        }
+    }
+
+    #[cold]
+    fn leave_to_others(&self, seat: &Arc<Seat>) {
+        let mut state = self.state.lock();
+        state.take_spare(seat);
+        state.serve();
+        if state.line.is_empty() {
+            seat.word.fetch_and(!WANTED, Ordering::AcqRel);
+        }
+    }
+
+    /// The connection goes; nothing of it is in the device any more.
+    pub fn rise(&self, seat: &Arc<Seat>) {
+        let mut state = self.state.lock();
+        state.take_spare(seat);
+        state.keepers.retain(|keeper| !Arc::ptr_eq(keeper, seat));
+        state.serve();
+    }
+
+    /// How many places nobody keeps.
+    pub fn free(&self) -> u32 {
+        self.state.lock().free
+    }
+}
+
+impl State {
+    /// Takes the places that a seat keeps and doesn't use.
+    fn take_spare(&mut self, seat: &Seat) {
+        let mut word = seat.word.load(Ordering::Acquire);
+        loop {
+            let look = Look::of(word);
+            let spare = look.kept.saturating_sub(look.used);
+            if spare == 0 {
+                return;
+            }
+            let new = word - u64::from(spare) * ONE_KEPT;
+            match seat.word.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break self.free += spare,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Has the seat keep so many more, and adds to its word.
+    fn give(&mut self, seat: &Arc<Seat>, more: u32, add: u64) {
+        self.free -= more;
+        let was = seat.word.fetch_add(u64::from(more) * ONE_KEPT + add, Ordering::AcqRel);
+        if Look::of(was).kept == 0 && more > 0 {
+            self.keepers.push(Arc::clone(seat));
+        }
+    }
+
+    /// Goes in with `places`, for which others give what they don't use. False where that isn't enough.
+    fn gather(&mut self, seat: &Arc<Seat>, places: u32) -> bool {
+        // Its own completions can only make it less.
+        let lacks = seat.look().lacks(places);
+        let mut at = 0;
+        while self.free < lacks && at < self.keepers.len() {
+            let keeper = Arc::clone(&self.keepers[at]);
+            if !Arc::ptr_eq(&keeper, seat) {
+                self.take_spare(&keeper);
+            }
+            match keeper.look().kept {
+                0 => drop(self.keepers.swap_remove(at)),
+                _ => at += 1,
+            }
+        }
+        let enough = self.free >= lacks;
+        if enough {
+            self.give(seat, lacks, u64::from(places) * ONE_USED);
+        }
+        enough
+    }
+
+    /// Has completions come to the lock: those of the last in line and, where it is the only one, of all that keep places.
+    fn want(&mut self) {
+        let Some((last, _)) = self.line.back() else { return };
+        last.word.fetch_or(WANTED, Ordering::AcqRel);
+        if self.line.len() > 1 {
+            // The one that came into the empty line has marked them, and those that have places since stood in line.
+            return;
+        }
+        // A completion before the mark has left something to take; one after it comes to the lock.
+        for keeper in std::mem::take(&mut self.keepers) {
+            keeper.word.fetch_or(WANTED, Ordering::AcqRel);
+            self.take_spare(&keeper);
+            if keeper.look().kept > 0 {
+                self.keepers.push(keeper);
+            }
+        }
+    }
+
+    /// Lets the next ones in, as far as there are places.
+    fn serve(&mut self) {
+        while let Some((seat, wish)) = self.line.front_mut() {
+            if wish.pass > 0 {
+                wish.pass -= 1;
+                self.line.rotate_left(1);
+                continue;
+            }
+            let lacks = seat.look().lacks(wish.turn);
+            if self.free < lacks {
+                return;
+            }
+            let (seat, turn) = (Arc::clone(seat), u64::from(wish.turn));
+            self.line.pop_front();
+            self.give(&seat, lacks, turn * ONE_USED + GRANTED);
+            seat.unparker.unpark();
+        }
+    }
+}
+
+/// A connection's seat, given back at the end.
+pub(crate) struct Turn {
+    turns: Arc<Turns>,
+    seat: Arc<Seat>,
+}
+
+impl Turn {
+    pub(crate) fn new(turns: &Arc<Turns>, unparker: &Unparker) -> Turn {
+        Turn { turns: Arc::clone(turns), seat: Seat::new(unparker.clone()) }
+    }
+
+    pub(crate) fn enter(&self, wish: Wish) -> Entry {
+        self.turns.enter(&self.seat, wish)
+    }
+
+    pub(crate) fn granted(&self) -> Entry {
+        self.seat.granted()
+    }
+
+    pub(crate) fn give_up(&self) -> Entry {
+        self.turns.give_up(&self.seat)
+    }
+
+    pub(crate) fn force(&self, places: u32) {
+        self.seat.force(places);
+    }
+
+    pub(crate) fn leave(&self, places: u32) {
+        self.turns.leave(&self.seat, places);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.turns.rise(&self.seat);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! Turns by hand: no threads, each step in a known order.
+
+use std::collections::VecDeque;
+
+use corewise_sync::Parker;
+
+use super::*;
+
+struct Client {
+    seat: Arc<Seat>,
+    parker: Parker,
+}
+
+fn client() -> Client {
+    let parker = Parker::new();
+    Client { seat: Seat::new(parker.unparker()), parker }
+}
+
+fn wish(first: u32, turn: u32, all: u32) -> Wish {
+    Wish { first, turn, all, pass: 0 }
+}
+
+#[test]
+fn one_client_alone_has_all_places_and_keeps_them() {
+    let (turns, one) = (Turns::new(8), client());
+    assert_eq!(turns.enter(&one.seat, wish(1, 4, 8)), Entry::All, "no turn where nobody waits");
+    turns.leave(&one.seat, 8);
+    assert_eq!(turns.free(), 0, "it keeps them");
+    assert_eq!(turns.enter(&one.seat, wish(1, 4, 8)), Entry::All);
+    assert_eq!(turns.enter(&one.seat, wish(1, 1, 1)), Entry::InLine, "there are no more");
+    turns.leave(&one.seat, 1);
+    assert!(one.parker.try_park());
+    assert_eq!(one.seat.granted(), Entry::Turn);
+    turns.leave(&one.seat, 8);
+    turns.rise(&one.seat);
+    assert_eq!(turns.free(), 8);
+}
+
+#[test]
+fn a_client_with_nothing_in_the_device_goes_past_all_that_wait() {
+    let (turns, deep, other, sparse) = (Turns::new(8), client(), client(), client());
+    assert_eq!(turns.enter(&deep.seat, wish(1, 4, 8)), Entry::All);
+    assert_eq!(turns.enter(&deep.seat, wish(1, 4, 100)), Entry::InLine);
+    assert_eq!(turns.enter(&other.seat, wish(2, 4, 50)), Entry::First, "its first request");
+    assert_eq!(turns.enter(&other.seat, wish(2, 4, 48)), Entry::InLine);
+    assert_eq!(turns.enter(&sparse.seat, wish(1, 1, 1)), Entry::First);
+    assert_eq!(
+        turns.enter(&sparse.seat, wish(1, 1, 1)),
+        Entry::InLine,
+        "the second waits for its turn"
+    );
+    turns.leave(&sparse.seat, 1);
+    assert_eq!(sparse.seat.granted(), Entry::InLine);
+    turns.leave(&deep.seat, 4);
+    assert_eq!(deep.seat.granted(), Entry::Turn);
+}
+
+#[test]
+fn places_that_another_does_not_use_are_taken_from_it() {
+    let (turns, one, two) = (Turns::new(8), client(), client());
+    assert_eq!(turns.enter(&one.seat, wish(1, 4, 8)), Entry::All);
+    turns.leave(&one.seat, 5);
+    assert_eq!(turns.enter(&two.seat, wish(1, 4, 5)), Entry::All);
+    assert_eq!(turns.enter(&one.seat, wish(1, 1, 1)), Entry::InLine);
+    turns.leave(&two.seat, 1);
+    assert_eq!(one.seat.granted(), Entry::Turn);
+}
+
+#[test]
+fn those_that_wait_go_in_by_turns_whatever_they_have_waiting() {
+    let (turns, one, two) = (Turns::new(8), client(), client());
+    assert_eq!(turns.enter(&one.seat, wish(1, 4, 8)), Entry::All);
+    assert_eq!(turns.enter(&two.seat, wish(1, 1, 2)), Entry::First);
+    assert_eq!(turns.enter(&one.seat, wish(1, 4, 250)), Entry::InLine);
+    assert_eq!(turns.enter(&two.seat, wish(1, 2, 2)), Entry::InLine);
+    let mut order = Vec::new();
+    while order.len() < 4 {
+        // The first has always something in the device here, and the second always its first request.
+        turns.leave(&one.seat, 1);
+        for (name, client, again) in [(1, &one, wish(1, 4, 250)), (2, &two, wish(1, 2, 2))] {
+            if client.seat.granted() == Entry::Turn {
+                order.push(name);
+                if name == 2 {
+                    turns.leave(&two.seat, 2);
+                }
+                assert_eq!(turns.enter(&client.seat, again), Entry::InLine);
+            }
+        }
+    }
+    assert_eq!(order, [1, 2, 1, 2]);
+}
+
+#[test]
+fn a_first_request_that_goes_past_the_line_is_taken_off_the_next_turn() {
+    let mut deficit = Deficit::default();
+    let wish = deficit.wish([8; 20]);
+    assert_eq!((wish.first, wish.turn, wish.all), (8, QUANTUM, 160));
+    assert_eq!(deficit.entered(wish, Entry::First), 8);
+    assert_eq!(deficit.wish([8; 19]).turn, QUANTUM - 8);
+    assert_eq!(deficit.entered(deficit.wish([8; 19]), Entry::Turn), QUANTUM - 8);
+    assert_eq!(deficit.wish([20; 9]).turn, 20, "12 are left over");
+    assert_eq!(deficit.entered(deficit.wish([20; 9]), Entry::Turn), 20);
+    assert_eq!(deficit.wish([20; 9]).turn, 40);
+    assert_eq!(deficit.entered(deficit.wish([20; 2]), Entry::Turn), 40);
+    assert_eq!(deficit.wish([20; 9]).turn, 20, "one that had nothing more begins anew");
+}
+
+#[test]
+fn one_that_gives_up_leaves_the_line_or_keeps_what_it_was_given() {
+    let (turns, one, two, three) = (Turns::new(2), client(), client(), client());
+    assert_eq!(turns.enter(&one.seat, wish(1, 2, 2)), Entry::All);
+    for waiting in [&two, &three] {
+        assert_eq!(turns.enter(&waiting.seat, wish(1, 2, 2)), Entry::First);
+        assert_eq!(turns.enter(&waiting.seat, wish(1, 1, 1)), Entry::InLine);
+    }
+    assert_eq!(turns.give_up(&two.seat), Entry::InLine);
+    turns.leave(&one.seat, 2);
+    assert_eq!(turns.give_up(&three.seat), Entry::Turn, "it was its turn");
+    for (seat, used) in [(&two.seat, 1), (&three.seat, 2)] {
+        turns.leave(seat, used);
+    }
+    for seat in [&one.seat, &two.seat, &three.seat] {
+        turns.rise(seat);
+    }
+    assert_eq!(turns.free(), 2);
+}
+
+/// Numbers that look random, and are the same each time.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// Deficit round robin as the textbook has it: one after the other sends what its deficit covers.
+fn plain(sizes: &[Vec<u32>], total: u64) -> Vec<u64> {
+    let mut served = vec![0; sizes.len()];
+    let (mut next, mut deficit) = (vec![0; sizes.len()], vec![0; sizes.len()]);
+    for client in (0..sizes.len()).cycle() {
+        deficit[client] += QUANTUM;
+        loop {
+            let size = sizes[client][next[client] % sizes[client].len()];
+            if size > deficit[client] {
+                break;
+            }
+            deficit[client] -= size;
+            next[client] += 1;
+            served[client] += u64::from(size);
+            if served.iter().sum::<u64>() >= total {
+                return served;
+            }
+        }
+    }
+    served
+}
+
+#[test]
+fn clients_that_always_have_more_get_what_plain_deficit_round_robin_gives_them() {
+    for seed in 0..12 {
+        let mut chance = Chance(seed);
+        let clients: Vec<_> = (0..2 + chance.below(8)).map(|_| client()).collect();
+        // Each client has its own kind: small requests, large ones, or all sizes.
+        let sizes: Vec<Vec<u32>> = clients
+            .iter()
+            .map(|_| {
+                let most = 1 + chance.below(QUANTUM.into());
+                (0..64).map(|_| 1 + chance.below(most) as u32).collect()
+            })
+            .collect();
+        // How many requests it has waiting: few, or many.
+        let depths: Vec<usize> = clients.iter().map(|_| 32 << chance.below(3)).collect();
+        let turns = Turns::new(PLACES);
+        let mut device = VecDeque::new();
+        let mut next = vec![0_usize; clients.len()];
+        let mut deficits = vec![Deficit::default(); clients.len()];
+        let mut waits = vec![None; clients.len()];
+        let mut served = vec![0_u64; clients.len()];
+        for _ in 0..4_000 {
+            for (n, client) in clients.iter().enumerate() {
+                let size = |at: usize| sizes[n][at % sizes[n].len()];
+                let (wish, entry) = match waits[n] {
+                    Some(wish) => (wish, client.seat.granted()),
+                    None => {
+                        let wish = deficits[n].wish((next[n]..next[n] + depths[n]).map(size));
+                        (wish, turns.enter(&client.seat, wish))
+                    }
+                };
+                waits[n] = (entry == Entry::InLine).then_some(wish);
+                let mut left = deficits[n].entered(wish, entry);
+                while left > 0 {
+                    left -= size(next[n]);
+                    device.push_back((n, size(next[n])));
+                    served[n] += u64::from(size(next[n]));
+                    next[n] += 1;
+                }
+            }
+            let inside: u32 = device.iter().map(|(_, size)| size).sum();
+            assert!(inside <= PLACES + clients.len() as u32 * QUANTUM, "{inside} in the device");
+            // Devices are not in order, quite.
+            let at = chance.below(4.min(device.len() as u64)) as usize;
+            let (n, size) = device.remove(at).expect("somebody always has something in the device");
+            turns.leave(&clients[n].seat, size);
+        }
+        let should = plain(&sizes, served.iter().sum());
+        for (n, (is, should)) in served.iter().zip(&should).enumerate() {
+            let off = is.abs_diff(*should);
+            // A client whose whole wish happens to fit takes nothing along into its next turn.
+            assert!(
+                off <= 8 * u64::from(QUANTUM) + should / 50,
+                "client {n} of seed {seed}: {served:?} {should}"
+            );
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Clients of one export: none of them has the device for itself, whatever it asks for.
+#![cfg(not(loom))]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::*;
+use corewise_blockmq::{IoErrorKind, Op};
+use corewise_nbd::Server;
+use corewise_nbd::wire::*;
+
+const MIB: u64 = 1 << 20;
+/// What the device of an export is asked for at a time: requests of up to 16 KiB.
+const PLACES: usize = 256;
+
+fn wait_for_in_flight(server: &Server, requests: u64) {
+    while server.exports()[0].in_flight < requests {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_client_with_one_request_at_a_time_does_not_wait_behind_those_with_hundreds() {
+    let device = TestDevice::new(MIB);
+    device.hold();
+    let server = server(device.clone());
+    let mut deep: Vec<_> = (0..8).map(|_| client(&server)).collect();
+    for client in &mut deep {
+        for cookie in 0..250 {
+            client.request(Command::READ, cookie, 0, 4096);
+        }
+    }
+    wait_for_in_flight(&server, 8 * 250);
+    // One client alone would have 250 in the device, too.
+    let before = device.seen().len();
+    assert!(before <= PLACES + 8, "{before} of 2,000 are in the device");
+    let mut sparse = client(&server);
+    for cookie in 0..100 {
+        sparse.request(Command::READ, cookie, 4096, 4096);
+        device.wait_for_seen_at(4096, cookie as usize + 1);
+        // All that is in the device is in front of it, and nothing that waits.
+        let ahead = device.held() - 1;
+        assert!(ahead <= PLACES + 8, "{ahead} are in front of it");
+        device.release_some(ahead + 1);
+        assert_eq!(sparse.reply(4096).cookie, cookie);
+    }
+    device.release();
+    for client in &mut deep {
+        let mut cookies: Vec<_> = (0..250).map(|_| client.reply(4096).cookie).collect();
+        cookies.sort_unstable();
+        assert!(cookies.into_iter().eq(0..250));
+    }
+}
+
+#[test]
+fn clients_that_ask_for_large_pieces_and_for_small_ones_get_the_same_number_of_bytes() {
+    let device = TestDevice::new(8 * MIB);
+    device.hold();
+    let server = server(device.clone());
+    let (mut large, mut small) = (client(&server), client(&server));
+    for cookie in 0..8 {
+        large.request(Command::READ, cookie, 0, 8 << 20);
+    }
+    device.wait_for_seen(8);
+    for cookie in 0..256 {
+        small.request(Command::READ, cookie, 4096, 16 << 10);
+    }
+    wait_for_in_flight(&server, 1 + 256);
+    // Until the small ones are all in the device.
+    let mut of_large = 0;
+    while device.seen().iter().filter(|seen| seen.offset == 4096).count() < 256 {
+        of_large = device.seen().iter().filter(|seen| seen.offset != 4096).map(|s| s.len).sum();
+        device.release_some(1);
+        std::thread::yield_now();
+    }
+    // 4 MiB were there before; each turn after that was one of both.
+    assert!(of_large <= (4 + 4 + 2) * MIB, "{} KiB of the large ones", of_large >> 10);
+    device.release();
+}
+
+#[test]
+fn long_zeroes_leave_the_device_to_others_and_end_when_their_client_leaves() {
+    let device = TestDevice::new(64 * MIB);
+    device.hold();
+    let server = server(device.clone());
+    let mut wiper = client(&server);
+    for cookie in 0..4 {
+        wiper.request(Command::WRITE_ZEROES, cookie, 0, 64 << 20);
+    }
+    device.wait_for_seen(8);
+    let mut other = client(&server);
+    other.request(Command::READ, 1, 0, 512);
+    device.wait_for_seen(9);
+    let seen = device.seen();
+    assert!(seen[..8].iter().all(|seen| seen.op == Op::WriteZeroes && seen.len == 8 * MIB));
+    assert_eq!(seen[8].op, Op::Read, "it did not wait for 56 bytes to wipe 256 MiB");
+    drop(wiper);
+    device.release();
+    assert_eq!(other.reply(512).error, 0);
+    while server.connections() > 1 {
+        std::thread::yield_now();
+    }
+    let wiped = device.seen().iter().filter(|seen| seen.op == Op::WriteZeroes).count();
+    assert!(wiped <= 8 + 1, "{wiped} of 32 pieces were wiped though nobody is there");
+}
+
+#[test]
+fn a_long_request_ends_with_the_deadline_of_a_drain() {
+    let device = TestDevice::new(64 * MIB);
+    device.hold();
+    let server = Arc::new(server(device.clone()));
+    let mut wiper = client(&server);
+    wiper.request(Command::WRITE_ZEROES, 1, 0, 64 << 20);
+    wiper.request(Command::WRITE_ZEROES, 2, 0, 64 << 20);
+    device.wait_for_seen(8);
+    let report = server.drain(Duration::from_millis(50));
+    assert_eq!((report.clients, report.cut), (1, 1));
+    device.release();
+    while server.connections() > 0 {
+        std::thread::yield_now();
+    }
+    let wiped = device.seen().iter().filter(|seen| seen.op == Op::WriteZeroes).count();
+    assert!(wiped <= 8 + 1, "{wiped} of 16 pieces");
+}
+
+#[test]
+fn a_long_request_is_one_request_to_its_client() {
+    let device = TestDevice::new(32 * MIB);
+    let server = server(device.clone());
+    let mut client = client(&server);
+    // Neither its offset nor its length is a multiple of what the pieces are cut at.
+    let (offset, len) = (100 * 512, 20 * MIB + 512);
+    let reply = client.read(1, offset, len as u32);
+    assert!(reply.data == device.bytes(offset as usize, len as usize));
+    let seen = device.seen();
+    assert!(seen.len() > 40 && seen.iter().all(|seen| seen.len <= 512 << 10));
+    assert_eq!(seen.iter().map(|seen| seen.len).sum::<u64>(), len);
+    client.write_request(2, offset, &vec![9; 5 << 20]);
+    assert_eq!(client.reply(0).error, 0);
+    assert!(device.bytes(offset as usize, 5 << 20) == vec![9; 5 << 20]);
+    client.request_with(CommandFlags::FUA, Command::TRIM, 3, offset, 20 << 20);
+    assert_eq!(client.reply(0).error, 0);
+    assert!(device.seen().iter().filter(|seen| seen.op == Op::Discard).all(|seen| seen.fua));
+    device.fail(IoErrorKind::Io(5));
+    assert_eq!(client.read(4, 0, 4 << 20).error, ReplyError::Io.code());
+}

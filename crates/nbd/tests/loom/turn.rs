@@ -1,0 +1,79 @@
+//! Model of the turns at a device: those that wait against completions, and the places that change hands.
+
+use std::sync::Arc;
+
+use corewise_nbd::model::{Entry, Seat, Turns, Wish};
+use corewise_sync::Parker;
+use loom::model::Builder;
+use loom::thread;
+
+fn one() -> Wish {
+    Wish { first: 1, turn: 1, all: 1, pass: 0 }
+}
+
+/// As a connection's reader does.
+fn enter(turns: &Turns, seat: &Arc<Seat>, parker: &Parker) {
+    let mut entry = turns.enter(seat, one());
+    while entry == Entry::InLine {
+        parker.park();
+        entry = seat.granted();
+    }
+}
+
+fn model(f: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(f);
+}
+
+#[test]
+fn loom_one_that_stands_in_line_is_woken_by_its_own_completion_or_another_s() {
+    model(|| {
+        let turns = Arc::new(Turns::new(2));
+        let (one_parker, two_parker) = (Parker::new(), Parker::new());
+        let one_seat = Seat::new(one_parker.unparker());
+        let two_seat = Seat::new(two_parker.unparker());
+        let two_places = Wish { first: 2, turn: 2, all: 2, pass: 0 };
+        assert_eq!(turns.enter(&one_seat, two_places), Entry::All);
+        // Its first request is in past the line; the second has to wait.
+        assert_eq!(turns.enter(&two_seat, one()), Entry::First);
+        let (theirs, seat) = (Arc::clone(&turns), Arc::clone(&one_seat));
+        let completions = thread::spawn(move || {
+            theirs.leave(&seat, 1);
+            theirs.leave(&seat, 1);
+        });
+        enter(&turns, &two_seat, &two_parker);
+        completions.join().unwrap();
+        turns.leave(&two_seat, 1);
+        turns.leave(&two_seat, 1);
+        turns.rise(&one_seat);
+        turns.rise(&two_seat);
+        assert_eq!(turns.free(), 2, "no place is lost, and none is made");
+    });
+}
+
+#[test]
+fn loom_places_that_are_kept_are_taken_or_used_and_never_both() {
+    model(|| {
+        let turns = Arc::new(Turns::new(1));
+        let (one_parker, two_parker) = (Parker::new(), Parker::new());
+        let one_seat = Seat::new(one_parker.unparker());
+        let two_seat = Seat::new(two_parker.unparker());
+        // It keeps the only place, and doesn't use it.
+        assert_eq!(turns.enter(&one_seat, one()), Entry::All);
+        turns.leave(&one_seat, 1);
+        two_seat.force(1);
+        let (theirs, seat) = (Arc::clone(&turns), Arc::clone(&one_seat));
+        let user = thread::spawn(move || {
+            enter(&theirs, &seat, &one_parker);
+            theirs.leave(&seat, 1);
+        });
+        enter(&turns, &two_seat, &two_parker);
+        turns.leave(&two_seat, 1);
+        turns.leave(&two_seat, 1);
+        user.join().unwrap();
+        turns.rise(&one_seat);
+        turns.rise(&two_seat);
+        assert_eq!(turns.free(), 1);
+    });
+}
