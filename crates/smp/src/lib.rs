@@ -56,6 +56,14 @@
 //! where that has known weaknesses: no descriptor is shared between calls, and waiters park instead
 //! of spinning.
 
+// The crates above this one are then not compiled at all: they say the same by it.
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "calls to CPUs, and all that stands on them (corewise-smp, corewise-blockmq, corewise-nbd, the program), need Linux, \
+    which pins threads to CPUs. Other systems have work and devices: take corewise-workqueue and corewise-device, or corewise with \
+    `default-features = false, features = [\"device\", \"timeline\", \"workqueue\"]`"
+);
+
 mod any;
 mod builder;
 mod call;

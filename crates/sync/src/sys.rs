@@ -3,6 +3,11 @@
 //! Product code asks here and nowhere else, so that a backend of the [facade](crate) can stand in for
 //! the system. Files, sockets and rings of the kernel are no part of it. A model checker's threads
 //! are on no CPU that means anything, have no priority, and take what they are told for done.
+//!
+//! Linux is asked itself. Of any other system only that is known what the standard library says: how many CPUs there are. There
+//! the number of a thread and that of its CPU are made up, a thread can't be pinned or made more urgent (the error's kind is
+//! [`Unsupported`](io::ErrorKind::Unsupported)), nothing is known about what it does, and to set a [`Timer`] wakes its waiter.
+//! `--cfg portable` has the same on Linux, so that it can be tested there.
 
 use std::fmt;
 use std::io;
@@ -15,7 +20,7 @@ use crate::facade::backend::system;
 pub struct Tid(u32);
 
 impl Tid {
-    /// The calling thread.
+    /// The calling thread. On other systems than Linux: in the order in which threads asked.
     pub fn current() -> Tid {
         Tid(system::tid())
     }
@@ -69,12 +74,13 @@ impl Mask {
     }
 }
 
-/// Whether threads are the kernel's, so that `/proc` knows them.
+/// Whether threads are those of a Linux that can be asked about them and about its CPUs: `/proc` and `/sys` mean this process.
 pub const KERNEL_THREADS: bool = system::KERNEL_THREADS;
 
 /// The CPU that the calling thread is on at this moment; it may have moved before the caller looks.
 /// `None` where the system doesn't tell. Never blocks. A load of the thread's own memory where the
-/// C library has the kernel keep it there (glibc since 2.35), else a call.
+/// C library has the kernel keep it there (glibc since 2.35), else a call. On other systems than Linux it is no fact, but a
+/// number below [`cpus`] that the thread keeps, so that threads are spread.
 ///
 /// Under shuttle it is chance's word, and may be no CPU of a small machine: where the one thread under all of
 /// its threads is would change from replay to replay.
@@ -272,6 +278,10 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "no priorities")]
     fn an_ordinary_thread_shares_its_cpu_and_one_that_was_made_urgent_does_not() {
+        if !KERNEL_THREADS {
+            // Nobody knows.
+            return assert!(!shares_its_cpu());
+        }
         let ask = |prefer: fn() -> io::Result<()>| {
             std::thread::spawn(move || prefer().is_ok().then(shares_its_cpu))
                 .join()

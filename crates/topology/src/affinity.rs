@@ -1,6 +1,6 @@
 //! The affinity of threads: which CPUs a thread may use, which one it is on, and pinning it.
 //!
-//! CPU numbers here are those of the machine that the process runs on. Linux only.
+//! CPU numbers here are those of the machine that the process runs on. Other systems than Linux refuse to pin.
 
 use std::io;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::sysfs;
 ///
 /// # Errors
 /// [`TopologyError::Pin`] if the set is empty, if none of its CPUs may be used, if it holds a CPU
-/// above 1023 (the system call's usual limit), or if the system refuses.
+/// above 1023 (the system call's usual limit), or if the system refuses: any but Linux does.
 pub fn pin_current_thread(cpus: &CpuSet) -> Result<(), TopologyError> {
     pin(None, cpus)
 }

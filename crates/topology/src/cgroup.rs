@@ -8,6 +8,8 @@
 
 use std::path::{Path, PathBuf};
 
+use corewise_sync::sys;
+
 use crate::cpuset::CpuSet;
 use crate::sysfs;
 
@@ -33,14 +35,6 @@ pub(crate) fn cpuset() -> Option<CpuSet> {
     find(&memberships, &mounts)
 }
 
-/// The groups that decide about this for this process: its own first, then those above it, as far as
-/// they can be seen.
-pub(crate) fn groups(of: Controller) -> Vec<PathBuf> {
-    tables().map_or_else(Vec::new, |(memberships, mounts)| {
-        chains(&memberships, &mounts, of).into_iter().flatten().collect()
-    })
-}
-
 /// The CPUs of isolated partitions (`cpuset.cpus.isolated`, which only the root of version 2 has),
 /// where that can be seen. Kernels from 6.7 on have it; those whose sysfs has learnt it too say the
 /// same.
@@ -53,6 +47,9 @@ pub(crate) fn isolated() -> Option<CpuSet> {
 
 /// Which groups this process is in, and where the hierarchies are mounted.
 pub(crate) fn tables() -> Option<(String, String)> {
+    if !sys::KERNEL_THREADS {
+        return None;
+    }
     let read = |path: &str| sysfs::text(Path::new(path)).ok().flatten();
     Some((read("/proc/self/cgroup")?, read("/proc/self/mountinfo")?))
 }

@@ -19,8 +19,9 @@
 //! # Ok::<(), corewise_topology::TopologyError>(())
 //! ```
 //!
-//! The crate spawns no thread and keeps no global state. It runs on Linux; topologies that were
-//! saved or described can be used wherever it compiles.
+//! The crate spawns no thread and keeps no global state. On other systems than Linux the live machine is
+//! [flat](Source::Flat), its threads aren't pinned, and nobody says that it changed; topologies that were saved or described are the
+//! same everywhere.
 
 mod cpulist;
 mod cpuset;

@@ -1,4 +1,5 @@
-//! The machine that this process runs on: its sysfs, and what of it the process may use.
+//! The machine that this process runs on: its sysfs, and what of it the process may use. Where there is no Linux, the number of
+//! CPUs.
 
 use std::path::Path;
 
@@ -16,6 +17,9 @@ const SYSTEM: &str = "/sys/devices/system";
 pub(crate) fn topology() -> Result<Topology, TopologyError> {
     if let Some(description) = sys::machine() {
         return described(&description).map(Topology::into_live);
+    }
+    if !sys::KERNEL_THREADS {
+        return flat(None).into_topology(Source::Flat);
     }
     let mask = affinity::current_affinity()?;
     let mut raw = if has_sysfs() { sysfs::read(Path::new(SYSTEM))? } else { flat(mask.as_ref()) };
@@ -84,8 +88,8 @@ fn allowed(
 
 /// A machine of which nothing is known but which CPUs may be used.
 fn flat(mask: Option<&CpuSet>) -> RawMachine {
-    let threads = || std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    let cpus = mask.cloned().unwrap_or_else(|| CpuSet::full(threads().min(CpuSet::MAX_CPU)));
+    let count = || u32::try_from(sys::cpus()).unwrap_or(u32::MAX).min(CpuSet::MAX_CPU);
+    let cpus = mask.cloned().unwrap_or_else(|| CpuSet::full(count()));
     let cpus = cpus.iter().map(|cpu| RawCpu {
         cpu,
         core: Some(Key::Lowest(cpu)),
@@ -128,5 +132,6 @@ mod tests {
         assert_eq!(topology.cpu_set(), set("1,3"));
         assert_eq!((topology.core_count(), topology.package_count()), (2, 1));
         assert_eq!((topology.llcs().len(), topology.nodes()[0].node), (1, 0));
+        assert_eq!(topology.llcs()[0].level, None, "no cache is known");
     }
 }

@@ -131,7 +131,8 @@ impl Machine {
     }
 
     /// Whether this is *not* the machine that the process runs on, but one that was described or
-    /// saved. Its CPU numbers mean nothing to the kernel, so its threads are never really pinned.
+    /// saved, or whose CPUs were only counted ([`Source::Flat`](crate::Source::Flat)). Its CPU numbers mean nothing to the
+    /// kernel, so its threads are never really pinned.
     pub fn is_synthetic(&self) -> bool {
         !self.inner.topology.is_live()
     }

@@ -10,12 +10,16 @@ use crate::xml;
 use crate::{live, synthetic, sysfs};
 
 /// What a [`Topology`] was learnt from. [`Display`](fmt::Display) writes `live`, `sysfs:DIR`,
-/// `xml:FILE` or `synthetic:SPEC`, the words that the program's `--from` takes.
+/// `xml:FILE` or `synthetic:SPEC`, the words that the program's `--from` takes; or `flat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
     /// The machine that this process runs on.
     Live,
+    /// The machine that this process runs on, of which nothing is known but how many CPUs the process may use: any that
+    /// isn't Linux. Each CPU is a core, and all are in one package and one node. Their numbers are made up, and mean nothing to the
+    /// system.
+    Flat,
     /// A saved sysfs tree in this folder.
     Sysfs(PathBuf),
     /// An XML export of hwloc in this file (or under this name, if it was given as a text).
@@ -28,6 +32,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Source::Live => f.write_str("live"),
+            Source::Flat => f.write_str("flat"),
             Source::Sysfs(dir) => write!(f, "sysfs:{}", dir.display()),
             Source::Xml(path) => write!(f, "xml:{}", path.display()),
             Source::Synthetic(description) => write!(f, "synthetic:{description}"),
@@ -121,7 +126,8 @@ impl Topology {
     /// Reads the machine that this process runs on: sysfs for the facts; the calling thread's
     /// affinity mask (which threads that it starts inherit) and the process's cgroup cpuset for
     /// [`Topology::allowed`]. Where there is no sysfs at all (some sandboxes), the machine is taken
-    /// to be flat: one core per allowed CPU, one package, one node.
+    /// to be flat: one core per allowed CPU, one package, one node. On other systems than Linux it is as flat, and
+    /// its CPUs are numbered from 0 ([`Source::Flat`]).
     ///
     /// Reads files, so it may block for a moment; never inside an atomic section.
     ///

@@ -1,7 +1,7 @@
 //! One import path for all that a backend may replace: atomics, cells, locks, threads, the clock and
 //! the system.
 //!
-//! Four backends: `real` (the standard library and Linux), the model checkers `loom` and `shuttle`, and `sim`, a
+//! Four backends: `real` (the standard library and the system), the model checkers `loom` and `shuttle`, and `sim`, a
 //! machine of many cores in virtual time; chosen by `--cfg loom`, `--cfg shuttle` and `--cfg sim`. To add one: a folder here, a line at
 //! `mod backend` below, and its name among `check-cfg` in the workspace's `Cargo.toml`. The crates above
 //! are compiled unchanged for each of them, so each exports:
@@ -24,6 +24,9 @@
 //!   one that can't. A backend takes one of the two with a `mod` line;
 //! * `weakened`: fences that aren't there, for models that have to fail; empty but in loom;
 //! * `testing`: what models are written with; empty but in checkers.
+//!
+//! `real` has two systems to choose from: Linux, and for all others, or with `--cfg portable`, one of which nothing is asked
+//! that the standard library doesn't know.
 //!
 //! All but loom take what is the same for them from `usual.rs`.
 //!

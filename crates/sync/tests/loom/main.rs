@@ -7,6 +7,7 @@ mod epoch;
 mod fence;
 mod hazard;
 mod inbox;
+mod lot;
 mod ring;
 mod signal;
 mod spin;

@@ -419,6 +419,10 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "it doesn't know the system call")]
     fn a_thread_that_a_pinned_worker_makes_may_begin_on_all_its_cpus_and_the_worker_stays_pinned() {
+        if !corewise_sync::sys::KERNEL_THREADS {
+            // No thread can be pinned.
+            return;
+        }
         fn may_use() -> Option<CpuSet> {
             corewise_sync::sys::affinity().map(|mask| mask.iter().collect())
         }
@@ -480,6 +484,10 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "it doesn't know the system call")]
     fn a_roaming_worker_gets_no_cpu_until_it_settles_or_moves_in() {
+        if !corewise_sync::sys::KERNEL_THREADS {
+            // No thread can be pinned.
+            return;
+        }
         let here = current_cpu().expect("a test's thread is on a CPU");
         let (pins, threads) = on(&format!("{here},1000"), 2);
         let mine = &threads[0];

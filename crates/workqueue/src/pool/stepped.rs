@@ -111,6 +111,10 @@ fn stepped_items_left_alone_on_another_cpu_are_taken_although_the_own_list_is_fu
 
 #[test]
 fn stepped_a_stripe_has_its_turn_soon_where_the_items_of_another_one_are_long() {
+    if !corewise_sync::sys::KERNEL_THREADS {
+        // No thread can be pinned.
+        return;
+    }
     let (group, log) = (group(1, 2), Log::default());
     let [worker, _busy] = [group.enlist(0), group.enlist(0)];
     for n in 0..400 {

@@ -5,6 +5,7 @@
 //! and a subscriber of `tracing` is the user's.
 
 pub(crate) mod delayed;
+#[cfg_attr(not(target_os = "linux"), path = "unfollowed.rs")]
 pub(crate) mod follow;
 mod policy;
 pub(crate) mod registered;

@@ -17,6 +17,7 @@ use crate::pool::spawn::Spawner;
 use crate::pool::worker::Worker;
 use crate::task::header::{Job, Queued};
 use crate::task::ticket::MaybeTicket;
+#[cfg(target_os = "linux")]
 use crate::timekeeper::follow::Bell;
 use crate::timekeeper::stall::{Doing, StallReport};
 
@@ -335,6 +336,7 @@ fn stepped_creation_failure_is_followed_by_a_retry_after_1_s() {
     assert_eq!(bench.group.step(&first), Step::Again, "the work that waited is run at last");
 }
 
+#[cfg(target_os = "linux")] // nobody is reminded elsewhere
 #[test]
 fn stepped_while_work_waits_somebody_is_reminded_to_look_at_the_machine_each_second() {
     let reminder = Bell::new().expect("a descriptor");

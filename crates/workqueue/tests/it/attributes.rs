@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::Placement;
+use corewise_sync::sys::niceness;
 use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, CpuSet, Machine};
 use corewise_workqueue::{
@@ -331,16 +332,20 @@ fn cpus_that_are_offline_may_be_asked_for() {
 /// The niceness of the worker that runs it, and its name.
 fn worker(queue: &Workqueue) -> (i32, String) {
     let look = || {
-        let nice = rustix::process::getpriority_process(None).expect("Linux says it");
-        let name = std::fs::read_to_string("/proc/thread-self/comm").expect("Linux says it");
-        (nice, name.trim().to_owned())
+        let nice = niceness();
+        let name = std::thread::current().name().expect("a worker has a name").to_owned();
+        (nice, name)
     };
     queue.spawn(look).join().expect("no panic")
 }
 
 #[test]
 fn nice_is_that_of_the_workers_threads_and_only_theirs() {
-    let own = rustix::process::getpriority_process(None).expect("Linux says it");
+    if !corewise_sync::sys::KERNEL_THREADS {
+        // No thread has a niceness.
+        return;
+    }
+    let own = niceness();
     let pools = pools(MACHINE);
     let queue = Workqueue::builder("nice").build(&pools).unwrap();
     assert_eq!(worker(&queue).0, own);
@@ -348,7 +353,7 @@ fn nice_is_that_of_the_workers_threads_and_only_theirs() {
     assert_eq!(worker(&queue).0, 15);
     let plain = Workqueue::builder("plain").build(&pools).unwrap();
     assert_eq!(worker(&plain).0, own, "queues of another niceness have other pools");
-    assert_eq!(rustix::process::getpriority_process(None), Ok(own));
+    assert_eq!(niceness(), own);
 }
 
 #[test]
@@ -373,13 +378,13 @@ fn high_priority_queues_have_pools_of_their_own_with_elevated_priority() {
     assert!(name.ends_with('H'), "{name}");
     if nice != -20 {
         // Without the privilege the worker runs all the same, and that is logged.
-        assert_eq!(Ok(nice), rustix::process::getpriority_process(None));
+        assert_eq!(nice, niceness());
     }
 }
 
 #[test]
 fn a_worker_made_by_one_of_another_priority_has_that_of_its_own_queue() {
-    let own = rustix::process::getpriority_process(None).expect("Linux says it");
+    let own = niceness();
     let pools = pools("numa:1 l3:1 core:1 pu:1");
     let (high, plain) = (
         Workqueue::builder("high").high_priority().build(&pools).unwrap(),
@@ -393,7 +398,7 @@ fn a_worker_made_by_one_of_another_priority_has_that_of_its_own_queue() {
                 let gate = Arc::clone(&gate);
                 plain.spawn(move || {
                     gate.wait();
-                    rustix::process::getpriority_process(None).expect("Linux says it")
+                    niceness()
                 })
             })
             .collect();

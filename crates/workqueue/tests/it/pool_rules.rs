@@ -55,6 +55,10 @@ fn manager_rule_no_thread_is_made_beyond_the_one_that_stands_by() {
 
 #[test]
 fn queue_work_node_stays_on_the_callers_cpu_where_that_lies_in_the_node() {
+    if !corewise_sync::sys::KERNEL_THREADS {
+        // No thread can be pinned.
+        return;
+    }
     // Two nodes, each of three shards; this thread stays on one CPU.
     let pools = pools("numa:2 l3:1 core:24 pu:1");
     let queue = Workqueue::builder("test").strict(true).build(&pools).unwrap();
@@ -83,6 +87,10 @@ fn a_queue_of_any_name_may_have_a_rescuer() {
 
 #[test]
 fn affn_strict_also_a_worker_that_looks_for_work_leaves_that_of_other_pods() {
+    if !corewise_sync::sys::KERNEL_THREADS {
+        // By the clock, an item that waits for a CPU computes: others start beside it.
+        return;
+    }
     let pools = pools("core:2 pu:1");
     let queue =
         Workqueue::builder("test").scope(AffinityScope::Cpu).strict(true).build(&pools).unwrap();
@@ -153,6 +161,10 @@ fn an_item_that_waits_untold_for_the_next_one_of_a_stream_gets_that_run() {
 
 #[test]
 fn a_worker_that_has_the_callers_cpu_moves_to_the_one_that_the_item_is_for() {
+    if !corewise_sync::sys::KERNEL_THREADS {
+        // No thread can be pinned.
+        return;
+    }
     let may_use = current_affinity().unwrap().unwrap();
     let mut cpus = may_use.iter();
     let (Some(here), Some(other)) = (cpus.next(), cpus.next()) else {

@@ -4,10 +4,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use std::ptr::NonNull;
 
+#[path = "../real/portable/lot.rs"]
+mod lot;
+
 use super::atomic::ASKED;
 pub use super::model::must_fail;
 use crate::fence::FencePolicy;
 use crate::ring::Ring;
+pub use lot::Lot;
 
 /// Runs `model` in every interleaving with at most so many preemptions. A store and a load that pass each other need
 /// one on each side; the full space of three threads is mostly too large.

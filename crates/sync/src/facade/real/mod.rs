@@ -1,16 +1,10 @@
-//! The standard library and Linux: what product code runs on.
+//! The standard library, and the system below it: what product code runs on. The system is Linux (`linux/`), or one of
+//! which nothing is asked that the standard library doesn't know (`portable/`).
 
 mod cell;
-mod cpu_time;
 mod prefetch;
-#[cfg(all(
-    target_os = "linux",
-    target_env = "gnu",
-    target_pointer_width = "64",
-    any(target_arch = "x86_64", target_arch = "aarch64"),
-    not(miri)
-))]
-mod rseq;
+#[cfg_attr(all(target_os = "linux", not(portable)), path = "linux/mod.rs")]
+#[cfg_attr(not(all(target_os = "linux", not(portable))), path = "portable/mod.rs")]
 pub(crate) mod system;
 #[path = "../untold.rs"]
 mod untold;
@@ -45,30 +39,13 @@ macro_rules! real_per_thread {
 
 /// The clock. See [`crate::time`].
 pub(crate) mod clock {
-    use rustix::time::{ClockId, clock_gettime};
+    pub(crate) use super::system::clock::{coarse, precise};
 
     use std::time::Instant;
 
     #[inline]
     pub(crate) fn now() -> Instant {
         Instant::now()
-    }
-
-    #[inline]
-    pub(crate) fn precise() -> u64 {
-        read(ClockId::Monotonic)
-    }
-
-    #[inline]
-    pub(crate) fn coarse() -> u64 {
-        read(ClockId::MonotonicCoarse)
-    }
-
-    #[inline]
-    fn read(clock: ClockId) -> u64 {
-        let now = clock_gettime(clock);
-        // The clock begins when the system does: it is never negative, and the sum lasts for centuries.
-        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }
 }
 

@@ -1,5 +1,14 @@
 //! Linux, as it is asked. The purpose of each function stands in `crate::sys`.
 
+mod cpu_time;
+#[cfg(all(
+    target_env = "gnu",
+    target_pointer_width = "64",
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    not(miri)
+))]
+mod rseq;
+
 use std::io;
 use std::time::Duration;
 
@@ -11,11 +20,33 @@ use rustix::time::{
     timerfd_settime,
 };
 
-pub(crate) use super::cpu_time::CpuTime;
+pub(crate) use self::cpu_time::CpuTime;
 use crate::sys::{Limits, Mask, Policy, RunState, Tid};
 
 /// The threads are the kernel's.
 pub(crate) const KERNEL_THREADS: bool = true;
+
+/// The clock. See [`crate::time`].
+pub(crate) mod clock {
+    use rustix::time::{ClockId, clock_gettime};
+
+    #[inline]
+    pub(crate) fn precise() -> u64 {
+        read(ClockId::Monotonic)
+    }
+
+    #[inline]
+    pub(crate) fn coarse() -> u64 {
+        read(ClockId::MonotonicCoarse)
+    }
+
+    #[inline]
+    fn read(clock: ClockId) -> u64 {
+        let now = clock_gettime(clock);
+        // The clock begins when the system does: it is never negative, and the sum lasts for centuries.
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+}
 
 pub(crate) mod futex {
     use std::time::Duration;
@@ -40,7 +71,7 @@ pub(crate) mod futex {
     }
 }
 
-#[cfg(all(target_os = "linux", not(miri)))]
+#[cfg(not(miri))]
 pub(crate) mod barrier {
     use rustix::thread::{MembarrierCommand, membarrier};
 
@@ -55,7 +86,7 @@ pub(crate) mod barrier {
     }
 }
 
-#[cfg(not(all(target_os = "linux", not(miri))))]
+#[cfg(miri)]
 pub(crate) mod barrier {
     pub(crate) const WAITS: bool = false;
 
@@ -71,13 +102,12 @@ pub(crate) mod barrier {
 #[inline]
 pub(crate) fn current_cpu() -> Option<u32> {
     #[cfg(all(
-        target_os = "linux",
         target_env = "gnu",
         target_pointer_width = "64",
         any(target_arch = "x86_64", target_arch = "aarch64"),
         not(miri)
     ))]
-    if let Some(cpu) = super::rseq::current_cpu() {
+    if let Some(cpu) = rseq::current_cpu() {
         return Some(cpu);
     }
     current_cpu_by_call()

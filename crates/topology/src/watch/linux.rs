@@ -1,11 +1,9 @@
-//! The kernel's word that CPUs came or went, or that a cpuset or CPU quota was written: a file
-//! descriptor to wait on.
+//! The kernel's word that CPUs came or went, or that a cpuset or CPU quota was written: netlink and inotify.
 
-use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::event::epoll;
 use rustix::fs::inotify;
@@ -14,43 +12,11 @@ use rustix::net::{self, netlink};
 
 use crate::cgroup::{self, Controller};
 use crate::error::TopologyError;
+use crate::watch::Unwatched;
 
-/// Waits, without polling, for something that may have changed which CPUs this process may use.
-///
-/// It only says *when* to look; [`Machine::refresh`](crate::Machine::refresh) looks. What happened
-/// before the watch was made is not reported, so a loop looks once at its beginning:
-///
-/// ```no_run
-/// use corewise_topology::{Machine, Watch};
-///
-/// let machine = Machine::live()?;
-/// let mut watch = Watch::new()?;
-/// machine.refresh()?;
-/// loop {
-///     watch.wait()?;
-///     if let Some(change) = machine.refresh()? {
-///         println!("{change}");
-///     }
-/// }
-/// # #[allow(unreachable_code)]
-/// # Ok::<(), corewise_topology::TopologyError>(())
-/// ```
-///
-/// # What it watches
-/// - The kernel's hotplug messages (netlink, `kobject_uevent`): CPUs that go offline, come online,
-///   or are added or removed.
-/// - Writes to the cpuset and CPU quota files of the process's cgroups and of those above (inotify).
-///
-/// # What nobody can wait for
-/// The kernel announces neither `taskset`, nor that the process was moved to another cgroup (but
-/// where the old one is left empty), nor that a sibling group was made an isolated partition. It
-/// announces such writes only to those that see the group through the same cgroup namespace: inside
-/// of most containers that is not so, and then [`Watch::unwatched`] says it. For these,
-/// [`Machine::refresh`](crate::Machine::refresh) at an occasion of the program's own choice remains.
-///
-/// Linux only.
+/// As [`crate::Watch`].
 #[derive(Debug)]
-pub struct Watch {
+pub(super) struct Watch {
     /// I: what to wait on; becomes readable with either of the two below.
     epoll: OwnedFd,
     /// I: hotplug messages.
@@ -60,31 +26,11 @@ pub struct Watch {
     unwatched: Vec<Unwatched>,
 }
 
-/// Something that a [`Watch`] could not watch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Unwatched {
-    /// What isn't watched: `hotplug`, or `cpuset`, which stands for the CPU quota too.
-    pub what: &'static str,
-    /// Why not, or which part of it.
-    pub why: String,
-}
-
-impl fmt::Display for Unwatched {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot watch {}: {}", self.what, self.why)
-    }
-}
-
 /// The kernel's own messages; those that udev passes on are another group.
 const KERNEL_GROUP: u32 = 1;
 
 impl Watch {
-    /// Begins to watch. A file that can't be watched is left out; see [`Watch::unwatched`].
-    ///
-    /// # Errors
-    /// If the system gives no file descriptor to wait on.
-    pub fn new() -> Result<Watch, TopologyError> {
+    pub(super) fn new() -> Result<Watch, TopologyError> {
         let epoll =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("making an epoll set"))?;
         let mut watch = Watch { epoll, uevents: None, groups: None, unwatched: Vec::new() };
@@ -108,18 +54,11 @@ impl Watch {
         Ok(watch)
     }
 
-    /// What could not be watched, and why. Empty where all is.
-    pub fn unwatched(&self) -> &[Unwatched] {
+    pub(super) fn unwatched(&self) -> &[Unwatched] {
         &self.unwatched
     }
 
-    /// Sleeps until something happened that may have changed which CPUs can be used, and takes note
-    /// of all that happened so far. There is no timeout, and nothing wakes it in between but the
-    /// kernel's messages about other devices.
-    ///
-    /// # Errors
-    /// If the system fails to wait, or to say what happened.
-    pub fn wait(&mut self) -> Result<(), TopologyError> {
+    pub(super) fn wait(&mut self) -> Result<(), TopologyError> {
         loop {
             let mut ready = [MaybeUninit::uninit(); 2];
             match epoll::wait(&self.epoll, &mut ready, None) {
@@ -133,13 +72,7 @@ impl Watch {
         }
     }
 
-    /// Takes note of all that happened so far, without waiting: true if it may have changed which
-    /// CPUs can be used. For a thread that waits on [`Watch::as_fd`] together with other things: it is
-    /// readable until this is called.
-    ///
-    /// # Errors
-    /// If the system fails to say what happened.
-    pub fn take(&mut self) -> Result<bool, TopologyError> {
+    pub(super) fn take(&mut self) -> Result<bool, TopologyError> {
         let hotplug = match &self.uevents {
             Some(fd) => take_uevents(fd).map_err(failed("reading hotplug messages"))?,
             None => false,
@@ -180,7 +113,7 @@ impl Watch {
         const QUOTA: &[&str] = &["cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"];
         let Some(inotify) = &self.groups else { return Ok(()) };
         let (mut watched, mut refused) = (false, None);
-        let groups = |of, files| cgroup::groups(of).into_iter().map(move |group| (group, files));
+        let groups = |of, files| groups_of(of).into_iter().map(move |group| (group, files));
         let cpusets = groups(Controller::Cpuset, CPUSET);
         for (group, files) in cpusets.chain(groups(Controller::Cpu, QUOTA)) {
             for file in files {
@@ -200,10 +133,17 @@ impl Watch {
 }
 
 impl AsFd for Watch {
-    /// Readable when there may be something to [`take`](Watch::take).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
+}
+
+/// The groups that decide about this for this process: its own first, then those above it, as far as
+/// they can be seen.
+fn groups_of(of: Controller) -> Vec<PathBuf> {
+    cgroup::tables().map_or_else(Vec::new, |(memberships, mounts)| {
+        cgroup::chains(&memberships, &mounts, of).into_iter().flatten().collect()
+    })
 }
 
 fn failed(doing: &'static str) -> impl Fn(Errno) -> TopologyError {
@@ -300,11 +240,5 @@ mod tests {
         std::fs::write(file.path(), "0-1\n").unwrap();
         watch.wait().unwrap();
         assert!(!watch.take().unwrap());
-    }
-
-    #[test]
-    fn unwatched_sources_are_named_with_the_reason() {
-        let missed = Unwatched { what: "cpuset", why: "it can't be seen".into() };
-        assert_eq!(missed.to_string(), "cannot watch cpuset: it can't be seen");
     }
 }

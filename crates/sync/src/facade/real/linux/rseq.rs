@@ -91,7 +91,7 @@ fn thread_pointer() -> *const u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::system;
+    use super::super as system;
     use super::*;
     use crate::sys::{Mask, set_affinity};
 

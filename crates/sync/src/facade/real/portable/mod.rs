@@ -1,0 +1,252 @@
+//! Any system, as the standard library knows it: no thread is pinned or has a priority, and no CPU a fact. The purpose of each
+//! function stands in `crate::sys`.
+//!
+//! For systems that aren't Linux, and on Linux with `--cfg portable`, to test it.
+
+#[allow(unreachable_pub, reason = "loom's tests reach it")]
+mod lot;
+
+use std::cell::Cell;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::sys::{Limits, Mask, Policy, Reading, RunState, Tid};
+use crate::{Condvar, Mutex, per_thread, time};
+
+/// The kernel isn't asked about them.
+pub(crate) const KERNEL_THREADS: bool = false;
+
+/// The standard library's clock.
+pub(crate) mod clock {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+
+    #[inline]
+    pub(crate) fn precise() -> u64 {
+        // The first moment that anybody asks for. Only differences mean something.
+        static BEGAN: OnceLock<Instant> = OnceLock::new();
+        let since = BEGAN.get_or_init(Instant::now).elapsed();
+        // Never 0.
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX - 1) + 1
+    }
+
+    /// There is no cheaper one.
+    #[inline]
+    pub(crate) fn coarse() -> u64 {
+        precise()
+    }
+}
+
+pub(crate) mod futex {
+    use std::time::Duration;
+
+    use super::lot::Lot;
+    use crate::atomic::AtomicU32;
+
+    /// Several, so that threads that sleep on different words seldom meet. One for the process, as the kernel has one for
+    /// all: it has nothing but sleepers.
+    static LOTS: [Lot; 64] = [const { Lot::new() }; 64];
+
+    fn lot(word: &AtomicU32) -> &'static Lot {
+        // The upper bits of the product depend on all bits of the address.
+        let mixed = (word.as_ptr().addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &LOTS[(mixed >> 58) as usize]
+    }
+
+    pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+        lot(word).wait(word, expected, timeout);
+    }
+
+    pub(crate) fn wake(word: &AtomicU32, threads: u32) {
+        lot(word).wake(word, threads);
+    }
+}
+
+/// There is none: both sides of asymmetric fences are full ones.
+pub(crate) mod barrier {
+    pub(crate) const WAITS: bool = false;
+
+    pub(crate) fn register() -> bool {
+        false
+    }
+
+    pub(crate) fn everywhere() -> bool {
+        false
+    }
+}
+
+// The next thread's number. Of the process, since threads are: the kernel would count them.
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+per_thread! {
+    static TID: Cell<u32> = Cell::new(0);
+    static CPU: Cell<Option<u32>> = Cell::new(None);
+}
+
+pub(crate) fn tid() -> u32 {
+    if TID.get() == 0 {
+        // None is above `i32::MAX`, however many come: then numbers are given again.
+        TID.set((NEXT.fetch_add(1, Ordering::Relaxed) & i32::MAX as u32).max(1));
+    }
+    TID.get()
+}
+
+/// A number that the thread keeps: threads in turn have all of them.
+#[allow(clippy::unnecessary_wraps, reason = "as Linux's")]
+#[inline]
+pub(crate) fn current_cpu() -> Option<u32> {
+    CPU.get().or_else(give_a_number)
+}
+
+#[cold]
+fn give_a_number() -> Option<u32> {
+    CPU.set(Some((tid() - 1) % u32::try_from(cpus()).unwrap_or(u32::MAX)));
+    CPU.get()
+}
+
+pub(crate) fn machine() -> Option<String> {
+    None
+}
+
+pub(crate) fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, |cpus| cpus.get())
+}
+
+pub(crate) fn affinity() -> Option<Mask> {
+    None
+}
+
+pub(crate) fn set_affinity(_thread: Option<Tid>, _mask: &Mask) -> io::Result<()> {
+    refused("threads can be pinned on Linux only")
+}
+
+pub(crate) fn run_state(_thread: Tid) -> Option<RunState> {
+    None
+}
+
+pub(crate) fn own_cpu_time() -> Option<Duration> {
+    None
+}
+
+pub(crate) fn is_ordinary() -> bool {
+    false
+}
+
+pub(crate) fn niceness() -> i32 {
+    0
+}
+
+pub(crate) fn set_niceness(_nice: i32) -> io::Result<()> {
+    refused("threads can be made more or less urgent on Linux only")
+}
+
+pub(crate) fn set_policy(_policy: Policy) -> io::Result<()> {
+    refused("the scheduler can be told of threads on Linux only")
+}
+
+pub(crate) fn limits() -> Limits {
+    Limits { fifo: 0, nice: 0 }
+}
+
+pub(crate) fn may_have_any_priority() -> bool {
+    false
+}
+
+pub(crate) fn wake_on_time() -> io::Result<()> {
+    refused("threads can be woken on time on Linux only")
+}
+
+pub(crate) fn stack() -> Option<(usize, usize)> {
+    None
+}
+
+fn refused(why: &str) -> io::Result<()> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, why))
+}
+
+/// A moment, and a thread that waits for it: unlike the system's timers, to set it wakes the thread.
+#[derive(Debug)]
+pub(crate) struct Timer {
+    /// L: is the lock; guards the moment.
+    due: Mutex<Option<Instant>>,
+    /// L: waited on with `due`.
+    set: Condvar,
+}
+
+impl Timer {
+    #[allow(clippy::unnecessary_wraps, reason = "as Linux's")]
+    pub(crate) fn new() -> io::Result<Timer> {
+        Ok(Timer { due: Mutex::new(None), set: Condvar::new() })
+    }
+
+    pub(crate) fn set(&self, after: Duration) -> io::Result<()> {
+        let too_far = || io::Error::other("no clock counts that far");
+        let due = (!after.is_zero())
+            .then(|| time::now().checked_add(after).ok_or_else(too_far))
+            .transpose()?;
+        *self.due.lock() = due;
+        self.set.notify_all();
+        Ok(())
+    }
+
+    #[allow(clippy::unnecessary_wraps, reason = "as Linux's")]
+    pub(crate) fn wait(&self) -> io::Result<()> {
+        let mut due = self.due.lock();
+        loop {
+            let left = due.map(|due| due.saturating_duration_since(time::now()));
+            due = match left {
+                None => self.set.wait(due),
+                Some(Duration::ZERO) => {
+                    *due = None;
+                    return Ok(());
+                }
+                Some(left) => self.set.wait_timeout(due, left).0,
+            };
+        }
+    }
+}
+
+/// There is none.
+#[derive(Debug)]
+pub(crate) enum CpuTime {}
+
+impl CpuTime {
+    pub(crate) fn of(_tid: u32) -> io::Result<CpuTime> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn read(&self) -> Option<Reading> {
+        match *self {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_keeps_its_numbers_and_another_has_others() {
+        let numbers = || (tid(), current_cpu());
+        let own = numbers();
+        assert_eq!(numbers(), own);
+        let (tid, cpu) = std::thread::spawn(numbers).join().expect("no panic");
+        assert_ne!(tid, own.0);
+        assert!(cpu.is_some_and(|cpu| (cpu as usize) < cpus()));
+    }
+
+    #[test]
+    fn a_timer_that_is_set_anew_or_not_at_all_goes_off_once_it_is_due() {
+        let timer = Timer::new().expect("it needs nothing");
+        let hour = Duration::from_secs(3600);
+        timer.set(hour).expect("it counts that far");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| timer.wait());
+            timer.set(Duration::ZERO).expect("never is no moment");
+            timer.set(Duration::from_nanos(1)).expect("it counts that far");
+            waits.join().expect("no panic").expect("it doesn't fail");
+        });
+        assert!(timer.due.lock().is_none(), "it went off once");
+        assert!(timer.set(Duration::MAX).is_err());
+    }
+}
