@@ -76,7 +76,12 @@ pub(crate) const ALL: &[Step] = &[
         "each workload of the benchmarks ends on a simulated machine",
         sim::workloads,
     ),
-    step("targets", "debug", "the product compiles for musl, aarch64 and 32 bits", targets::check),
+    step(
+        "targets",
+        "debug",
+        "the product compiles for musl, aarch64, 32 bits and (in part) macOS",
+        targets::check,
+    ),
     step("doc", "debug", "the documentation builds without a warning", |run| {
         // Libraries: the program and the facade have one name, so their pages would collide.
         run.cargo(&["doc", "--locked", "--workspace", "--no-deps", "--lib"], |command| {
@@ -113,6 +118,12 @@ pub(crate) const ALL: &[Step] = &[
                 command.env("CARGO_PROFILE_MODEL_DEBUG_ASSERTIONS", "true");
             })
         },
+    ),
+    step(
+        "portable",
+        "portable",
+        "the libraries that need no Linux do their work without one, as on a Mac",
+        targets::portable,
     ),
     step("release", "release", "the release build works: `corewise up --for 5s`", release),
 ];

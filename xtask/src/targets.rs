@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::backend;
 use crate::run::Run;
 
 /// Each with the packages that are checked for it.
@@ -11,7 +12,37 @@ const TARGETS: &[(&str, &[&str])] = &[
     ("aarch64-unknown-linux-gnu", &["corewise", "corewise-cli"]),
     // Crates on the block layer are left out: the crate `io-uring` knows 64 bits only.
     ("i686-unknown-linux-gnu", &["corewise-timeline", "corewise-smp", "corewise-device"]),
+    // The libraries that need no Linux. Calls do, and say so by their one error.
+    ("aarch64-apple-darwin", PORTABLE),
 ];
+
+/// The libraries that work on any system. None has a dependency that compiles C.
+const PORTABLE: &[&str] = &[
+    "corewise-sync",
+    "corewise-topology",
+    "corewise-timeline",
+    "corewise-workqueue",
+    "corewise-device",
+    "corewise-costs",
+];
+
+/// Runs the tests of the libraries that need no Linux over the system that stands in for all others.
+///
+/// # Errors
+///
+/// A test fails.
+pub(crate) fn portable(run: &mut Run) -> Result<(), String> {
+    // Those in `torture` and `warnings` take their time, or assume that the time on a CPU is known.
+    let mut args = vec!["test", "--locked", "--no-fail-fast", "--lib", "--test", "it"];
+    for package in ["corewise-sync", "corewise-topology", "corewise-workqueue", "corewise-device"] {
+        args.extend(["-p", package]);
+    }
+    let target = run.target().to_path_buf();
+    run.tests(&args, |command| {
+        backend::build_for(command, "portable", &target);
+        command.env("CARGO_PROFILE_DEV_DEBUG", "0");
+    })
+}
 
 /// Checks each target whose standard library is there, or can be had by rustup; the others count as
 /// skipped, and are named.

@@ -15,12 +15,14 @@ use std::path::{Path, PathBuf};
 const RENEW: &str = "COREWISE_RENEW";
 
 /// Folders and files of sources that no user's build has: backends of models, and what is for tests.
-const NOT_FOR_USERS: [&str; 10] = [
+const NOT_FOR_USERS: [&str; 12] = [
     "facade/loom",
     "facade/model",
     "facade/shuttle",
     "facade/sim",
     "facade/untold.rs",
+    "facade/real/portable",
+    "watch/none.rs",
     "model.rs",
     "model",
     "tests.rs",

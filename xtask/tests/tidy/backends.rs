@@ -4,7 +4,7 @@ use crate::files::{self, SourceFile};
 use crate::lexer::words;
 use crate::{Finding, hold, lines_found, report};
 
-const BACKENDS: [&str; 3] = ["loom", "shuttle", "sim"];
+const BACKENDS: [&str; 4] = ["loom", "shuttle", "sim", "portable"];
 
 /// Crates with models of what would be wrong: one line lets them in. No other line of what runs unchanged on each backend names one,
 /// outside of the facade, tests included.
