@@ -1,5 +1,6 @@
 //! A run as text: words `key=value`, which a program in any language reads without a table of its own.
 
+use corewise_topology::CpuId;
 use std::fmt;
 use std::time::Duration;
 
@@ -38,6 +39,15 @@ macro_rules! numbers {
     )*};
 }
 numbers!(u32, u64, usize);
+
+impl Number for CpuId {
+    fn read(value: u64) -> Option<Self> {
+        value.try_into().ok().map(CpuId::new)
+    }
+    fn write(&self) -> Option<u64> {
+        Some(self.number().into())
+    }
+}
 
 impl Number for bool {
     fn read(value: u64) -> Option<Self> {
@@ -122,11 +132,11 @@ job! {
     /// Milliseconds of rest.
     rest_ms: u64 = 0, 0;
     /// The CPU of the client, where it is pinned.
-    client_cpu: Option<u32> = None, 0;
+    client_cpu: Option<CpuId> = None, 0;
     /// The CPU of the worker, where it is pinned.
-    worker_cpu: Option<u32> = None, 0;
+    worker_cpu: Option<CpuId> = None, 0;
     /// The called CPU.
-    server_cpu: u32 = 0, 0;
+    server_cpu: CpuId = CpuId::new(0), 0;
     /// How long the run takes, in milliseconds, where it isn't so many items.
     length_ms: u64 = 0, 0;
     /// Microseconds between two moments at which an urgent task wants its core.
@@ -226,8 +236,8 @@ impl Job {
     }
 
     /// [`Job::client_cpu`], or the first CPU.
-    pub fn client(&self) -> u32 {
-        self.client_cpu.unwrap_or(0)
+    pub fn client(&self) -> CpuId {
+        self.client_cpu.unwrap_or(CpuId::new(0))
     }
 
     /// [`Job::gap_us`].

@@ -4,7 +4,7 @@
 use corewise_bench::bench::Effort;
 use corewise_bench::machine::{Plan, Step, measure};
 use corewise_costs::{Costs, Distance, Figure, Matrix, Target};
-use corewise_topology::{CpuSet, Machine, Topology};
+use corewise_topology::{CpuId, CpuSet, Machine, Topology};
 use serde_json::Value;
 
 fn quick(machine: &Machine, cpus: Option<CpuSet>) -> Costs {
@@ -42,8 +42,8 @@ fn is_plausible(costs: &Costs) {
 }
 
 /// Each pair, and nothing on the diagonal.
-fn has_all_pairs(matrix: &Matrix, cpus: &[u32]) {
-    let mut measured = matrix.cpus.clone();
+fn has_all_pairs(matrix: &Matrix, cpus: &[CpuId]) {
+    let mut measured: Vec<_> = matrix.cpus.iter().copied().map(CpuId::new).collect();
     measured.sort_unstable();
     assert_eq!(measured, cpus);
     for rows in [&matrix.one_way_ns, &matrix.locked_ns] {
@@ -63,7 +63,7 @@ fn the_matrix_has_all_pairs_of_the_cpus_that_may_be_used() {
     let machine = Machine::live().unwrap();
     let costs = quick(&machine, None);
     is_plausible(&costs);
-    let cpus: Vec<u32> = machine.online().iter().collect();
+    let cpus: Vec<CpuId> = machine.online().iter().collect();
     if cpus.len() <= 64 {
         has_all_pairs(costs.matrix.as_ref().unwrap(), &cpus);
     }
@@ -96,7 +96,7 @@ fn each_distance_of_a_larger_machine_is_measured() {
     let machine = Machine::new(topology.with_allowed(&"0-2".parse().unwrap()).unwrap());
     let costs = quick(&machine, None);
     is_plausible(&costs);
-    has_all_pairs(costs.matrix.as_ref().unwrap(), &[0, 1, 2]);
+    has_all_pairs(costs.matrix.as_ref().unwrap(), &[CpuId::new(0), CpuId::new(1), CpuId::new(2)]);
     let distances: Vec<Distance> = costs.distance.keys().copied().collect();
     assert_eq!(distances, [Distance::Numa, Distance::System]);
     let pairs = |distance| costs.distance[&distance].pairs;
@@ -117,7 +117,7 @@ fn each_distance_of_a_larger_machine_is_measured() {
 fn cpus_that_may_not_be_used_are_refused() {
     let machine = Machine::live().unwrap();
     let plan = Plan {
-        cpus: Some(CpuSet::from_iter([4095])),
+        cpus: Some(CpuSet::from_iter([CpuId::new(4095)])),
         effort: Effort::Quick,
         date: String::new(),
         commit: String::new(),

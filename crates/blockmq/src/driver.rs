@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use corewise_sync::inbox::{Link, Node};
+use corewise_topology::CpuId;
 
 use std::time::Duration;
 
@@ -101,7 +102,7 @@ pub trait Driver: Send + Sync + 'static {
     /// Says which CPUs submit to hardware queue `hctx`: for drivers with threads of their own, which do well to
     /// be near (the kernel's affinity of interrupt vectors). Called when the queue is built, and
     /// after that has changed; never on a synthetic machine. May block for a moment.
-    fn mapped(&self, hctx: usize, cpus: &[u32]) {
+    fn mapped(&self, hctx: usize, cpus: &[CpuId]) {
         let _ = (hctx, cpus);
     }
 

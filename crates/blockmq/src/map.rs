@@ -1,5 +1,7 @@
 //! Policy: the CPUs of a queue, and how its hardware queues divide them. Pure functions over plain numbers.
 
+use corewise_topology::CpuId;
+
 /// Where a CPU sits, as far as the map cares. CPUs are numbered in the order of these fields, so that each
 /// node, cache, shard and core is a run of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,7 +15,7 @@ pub struct CpuPlace {
     /// Core.
     pub core: u32,
     /// The CPU's own number.
-    pub cpu: u32,
+    pub cpu: CpuId,
 }
 
 /// How many hardware queues there are, and which CPUs share one. A driver's room is never exceeded: where it
@@ -47,7 +49,7 @@ pub struct CpuMap {
     /// By slot.
     places: Box<[CpuPlace]>,
     /// By slot.
-    cpus: Box<[u32]>,
+    cpus: Box<[CpuId]>,
 }
 
 const NO_SLOT: u32 = u32::MAX;
@@ -56,14 +58,14 @@ impl CpuMap {
     /// Numbers the CPUs. Without any it takes CPU 0.
     pub fn new(mut places: Vec<CpuPlace>) -> Self {
         if places.is_empty() {
-            places.push(CpuPlace { node: 0, llc: 0, shard: 0, core: 0, cpu: 0 });
+            places.push(CpuPlace { node: 0, llc: 0, shard: 0, core: 0, cpu: CpuId::new(0) });
         }
         places.sort_unstable();
-        let cpus: Box<[u32]> = places.iter().map(|place| place.cpu).collect();
-        let last = cpus.iter().max().map_or(0, |&cpu| cpu as usize);
+        let cpus: Box<[CpuId]> = places.iter().map(|place| place.cpu).collect();
+        let last = cpus.iter().max().map_or(0, |cpu| cpu.index());
         let mut slots = vec![NO_SLOT; last + 1];
         for (slot, &cpu) in cpus.iter().enumerate() {
-            slots[cpu as usize] = slot as u32;
+            slots[cpu.index()] = slot as u32;
         }
         Self { slots: slots.into(), places: places.into(), cpus }
     }
@@ -74,8 +76,8 @@ impl CpuMap {
     }
 
     /// The slot of `cpu`, if it has one.
-    pub fn known(&self, cpu: u32) -> Option<usize> {
-        match self.slots.get(cpu as usize) {
+    pub fn known(&self, cpu: CpuId) -> Option<usize> {
+        match self.slots.get(cpu.index()) {
             Some(&slot) if slot != NO_SLOT => Some(slot as usize),
             _ => None,
         }
@@ -84,12 +86,12 @@ impl CpuMap {
     /// The slot of `cpu`. A CPU that wasn't there when the map was made borrows another's; software queues take
     /// any number of pushers.
     #[inline]
-    pub fn slot(&self, cpu: u32) -> usize {
-        self.known(cpu).unwrap_or(cpu as usize % self.cpus.len())
+    pub fn slot(&self, cpu: CpuId) -> usize {
+        self.known(cpu).unwrap_or(cpu.index() % self.cpus.len())
     }
 
     /// The CPU of each slot.
-    pub fn cpus(&self) -> &[u32] {
+    pub fn cpus(&self) -> &[CpuId] {
         &self.cpus
     }
 
@@ -120,23 +122,24 @@ mod tests {
         let llcs = n / per_llc;
         let place = |cpu| {
             let llc = cpu % llcs;
-            CpuPlace { node: llc / 2, llc, shard: cpu / llcs / 2, core: cpu, cpu }
+            CpuPlace { node: llc / 2, llc, shard: cpu / llcs / 2, core: cpu, cpu: CpuId::new(cpu) }
         };
         CpuMap::new((0..n).map(place).collect())
     }
 
     /// The CPUs of each hardware queue.
     fn groups(map: &CpuMap, how: HwQueues, room: usize) -> Vec<Vec<u32>> {
+        let numbers = |cpus: &[CpuId]| cpus.iter().copied().map(CpuId::number).collect();
         let mut first = map.divide(how, room);
         first.push(map.slots());
-        first.windows(2).map(|w| map.cpus()[w[0]..w[1]].to_vec()).collect()
+        first.windows(2).map(|w| numbers(&map.cpus()[w[0]..w[1]])).collect()
     }
 
     #[test]
     fn a_hardware_queue_never_spans_two_caches_where_it_need_not() {
         let map = cpus(8, 4);
         assert_eq!(groups(&map, HwQueues::Count(2), 9), [[0, 2, 4, 6], [1, 3, 5, 7]]);
-        assert_eq!(map.slot(5), 6);
+        assert_eq!(map.slot(CpuId::new(5)), 6);
     }
 
     #[test]
@@ -172,7 +175,7 @@ mod tests {
                 assert_eq!(sizes().sum::<usize>(), n as usize);
                 assert!(sizes().max().unwrap() - sizes().min().unwrap() <= 1);
                 for cpu in 0..n {
-                    assert_eq!(map.cpus()[map.slot(cpu)], cpu);
+                    assert_eq!(map.cpus()[map.slot(CpuId::new(cpu))], CpuId::new(cpu));
                 }
             }
         }
@@ -180,9 +183,9 @@ mod tests {
 
     #[test]
     fn an_unknown_cpu_and_a_machine_without_cpus_still_have_a_place() {
-        assert_eq!(cpus(4, 4).slot(1002), 2);
-        assert_eq!(cpus(4, 4).known(1002), None);
+        assert_eq!(cpus(4, 4).slot(CpuId::new(1002)), 2);
+        assert_eq!(cpus(4, 4).known(CpuId::new(1002)), None);
         let none = CpuMap::new(Vec::new());
-        assert_eq!((none.slot(3), none.divide(HwQueues::Count(7), 9)), (0, vec![0]));
+        assert_eq!((none.slot(CpuId::new(3)), none.divide(HwQueues::Count(7), 9)), (0, vec![0]));
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use common::{Held, block};
 use corewise_blockmq::Queue;
 use corewise_blockmq::model::{BuildByHand, ByHand};
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 
 /// The system's allocator, which counts.
 struct Counting;
@@ -46,7 +46,7 @@ fn a_request_allocates_nothing_once_its_box_is_there() {
     let round = || {
         for cpu in 0..4 {
             for n in 0..16 {
-                queue.submit_on(cpu, block(n));
+                queue.submit_on(CpuId::new(cpu), block(n));
             }
         }
         while queue.step(0).is_some() {}

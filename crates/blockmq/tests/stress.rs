@@ -5,6 +5,7 @@
 
 mod common;
 
+use corewise_topology::CpuId;
 use std::sync::Arc;
 use std::sync::mpsc;
 
@@ -79,7 +80,7 @@ fn storm(queue: &Arc<Queue>, threads: u64, each: u64, disturb: impl Fn(&Queue, &
                             left.done();
                         });
                     // From any CPU of the map: submitters of different slots meet on each queue.
-                    queue.submit_on(rng.below(8) as u32, rq);
+                    queue.submit_on(CpuId::new(rng.below(8) as u32), rq);
                 }
             });
         }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use corewise::topology::{CpuId, CpuSet};
+
 /// A number and its noun: `1 pod`, `2 pods`.
 pub(crate) fn count(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
@@ -74,6 +76,12 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         // A century: what is meant by more is "for ever", which is the default.
         .filter(|d| d.as_secs() < 100 * 366 * 86_400)
         .ok_or_else(|| format!("'{text}' is too long: leave it out for no limit"))
+}
+
+/// Numbers of pods, nodes, caches or cores in the list format of CPUs: `0-3,8`.
+pub(crate) fn list(numbers: impl IntoIterator<Item = u32>) -> String {
+    // A set of CPUs has that format; these are none.
+    numbers.into_iter().map(CpuId::new).collect::<CpuSet>().to_string()
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ type Shard = HashMap<String, String>;
 /// The store. Only functions that run on a CPU's call target touch the shard of that CPU, so its lock is always free.
 struct Store {
     smp: Smp,
-    cpus: Vec<u32>,
+    cpus: Vec<CpuId>,
     shards: PerCpu<Mutex<Shard>>,
 }
 
@@ -41,7 +41,7 @@ impl Store {
     }
 
     /// The CPU that has this key.
-    fn owner(&self, key: &str) -> u32 {
+    fn owner(&self, key: &str) -> CpuId {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
         self.cpus[hasher.finish() as usize % self.cpus.len()]

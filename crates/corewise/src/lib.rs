@@ -134,7 +134,7 @@ pub mod prelude {
     #[cfg(feature = "smp")]
     pub use corewise_smp::Smp;
     pub use corewise_sync::context::blocking;
-    pub use corewise_topology::{AffinityScope, CpuSet, Machine};
+    pub use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine};
     #[cfg(feature = "workqueue")]
     pub use corewise_workqueue::{JoinError, JoinHandle, Work, WorkerPools, Workqueue};
 }

@@ -1,9 +1,9 @@
 //! What is noted while devices come up or go down, and how it becomes a timeline.
 
 use crate::{DeviceId, Graph};
-use corewise_sync::sys::current_cpu;
 use corewise_sync::time;
 use corewise_timeline::{Outcome, Span, SpanId, SpanKind, Timeline};
+use corewise_topology::{CpuId, current_cpu};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,13 +25,13 @@ impl Clock {
 #[derive(Clone, Debug)]
 pub(crate) struct Site {
     pub worker: Arc<str>,
-    pub cpu: Option<u32>,
+    pub cpu: Option<CpuId>,
 }
 
 impl Site {
     /// The calling thread. `placed` is the CPU near which it was asked to run: on a synthetic
     /// machine that is the only CPU that means something, on a live one the true one is noted.
-    pub(crate) fn here(machine: &corewise_topology::Machine, placed: Option<u32>) -> Site {
+    pub(crate) fn here(machine: &corewise_topology::Machine, placed: Option<CpuId>) -> Site {
         let thread = corewise_sync::thread::current();
         let worker = Arc::from(thread.name().unwrap_or("a thread without a name"));
         let cpu = if machine.is_synthetic() { placed } else { current_cpu() };
@@ -92,7 +92,7 @@ pub(crate) fn timeline(
         let mut span = Span::new(graph.name(record.device), kind, record.start, record.end);
         if let Some(site) = &record.site {
             span.worker = site.worker.to_string();
-            span.cpu = site.cpu;
+            span.cpu = site.cpu.map(CpuId::number);
         }
         span.node = graph.node(record.device);
         span.queued = record.queued;

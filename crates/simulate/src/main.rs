@@ -226,11 +226,11 @@ fn neighbours(what: &What, cpus: usize) -> Result<Vec<Mask>, String> {
     }
     let mut all = vec![Mask::first(cpus); what.neighbours];
     for cpu in what.burn.iter().flat_map(CpuSet::iter) {
-        if cpu as usize >= cpus {
+        if cpu.index() >= cpus {
             return Err(format!("there is no CPU {cpu} to burn: the machine has {cpus}"));
         }
         let mut mask = Mask::EMPTY;
-        mask.set(cpu as usize);
+        mask.set(cpu.index());
         all.push(mask);
     }
     Ok(all)
@@ -267,7 +267,7 @@ fn machine(topology: &Topology) -> Result<Machine, String> {
         return Err(format!("a machine of {} CPUs: 1 to {most} can be simulated", cpus.len()));
     }
     let place = |cpu: &corewise_topology::Cpu| Place {
-        core: cpu.core.unwrap_or(cpu.cpu),
+        core: cpu.core.unwrap_or(cpu.cpu.number()),
         llc: cpu.llc.unwrap_or(0),
         node: cpu.node.unwrap_or(0),
     };

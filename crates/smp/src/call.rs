@@ -1,12 +1,11 @@
 //! A call to one CPU: the handle that waits for it.
 
+use corewise_topology::{CpuId, current_cpu};
 use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-
-use corewise_sync::sys::current_cpu;
 
 use crate::cells::Waiting;
 use crate::error::CallFailed;
@@ -22,7 +21,7 @@ use crate::watch;
 /// target inside its handler.
 #[must_use = "the call runs in any case, but its answer is lost unless it is waited for"]
 pub struct Call<R> {
-    cpu: u32,
+    cpu: CpuId,
     state: State<R>,
 }
 
@@ -38,16 +37,16 @@ enum State<R> {
 impl<R> Unpin for Call<R> {}
 
 impl<R> Call<R> {
-    pub(crate) fn here(cpu: u32, answer: Result<R, CallFailed>) -> Self {
+    pub(crate) fn here(cpu: CpuId, answer: Result<R, CallFailed>) -> Self {
         Call { cpu, state: State::Here(answer) }
     }
 
-    pub(crate) fn sent(cpu: u32, waiting: Waiting<R>) -> Self {
+    pub(crate) fn sent(cpu: CpuId, waiting: Waiting<R>) -> Self {
         Call { cpu, state: State::Sent(waiting) }
     }
 
     /// The CPU that was called.
-    pub fn cpu(&self) -> u32 {
+    pub fn cpu(&self) -> CpuId {
         self.cpu
     }
 

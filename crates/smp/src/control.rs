@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use corewise_sync::atomic::Ordering;
 use corewise_sync::{Completion, context};
-use corewise_topology::CpuSet;
+use corewise_topology::{CpuId, CpuSet};
 
 use crate::error::{StartError, StartErrorKind};
 use crate::priority::Priority;
@@ -141,7 +141,7 @@ impl Smp {
     /// This is about calls alone: the machine's mask is set with
     /// [`Machine::set_online`](corewise_topology::Machine::set_online), which
     /// [`Smp::follow_machine`] follows.
-    pub fn cpu_offline(&self, cpu: u32) -> Leaving {
+    pub fn cpu_offline(&self, cpu: CpuId) -> Leaving {
         let event = self.shared.target(cpu).and_then(|target| target.close(false));
         Leaving::new(event.into_iter().collect())
     }
@@ -156,7 +156,7 @@ impl Smp {
     /// # Errors
     /// The topology has no such CPU, the handle is shut down, the stepped target was dropped, or
     /// its thread couldn't be started or pinned.
-    pub fn cpu_online(&self, cpu: u32) -> Result<(), StartError> {
+    pub fn cpu_online(&self, cpu: CpuId) -> Result<(), StartError> {
         context::might_block("Smp::cpu_online");
         let Some(position) = self.shared.position(cpu) else {
             return Err(StartError::new(cpu, StartErrorKind::UnknownCpu));
@@ -205,8 +205,9 @@ impl Smp {
     /// # let smp = corewise_smp::Smp::new(&machine).expect("four threads");
     /// let follows = smp.clone();
     /// let _subscription = machine.on_change(move |_| drop(follows.follow_machine()));
-    /// machine.set_online(2, false)?;
-    /// assert!(!smp.online().contains(2));
+    /// let cpu = corewise_topology::CpuId::new(2);
+    /// machine.set_online(cpu, false)?;
+    /// assert!(!smp.online().contains(cpu));
     /// # Ok::<(), corewise_topology::TopologyError>(())
     /// ```
     ///
@@ -274,7 +275,7 @@ impl Control {
     fn seat_thread(
         &mut self,
         position: usize,
-        cpu: u32,
+        cpu: CpuId,
         shared: &Shared,
     ) -> Result<Option<Priority>, StartError> {
         let owner = match std::mem::replace(&mut self.seats[position], Seat::Stepped) {

@@ -3,6 +3,7 @@
 //! Collected by reading: nothing stops for it. Each figure is true of its own moment, and those of one
 //! dump lie close together.
 
+use corewise_topology::CpuId;
 use std::fmt;
 use std::panic::Location;
 use std::time::Duration;
@@ -37,7 +38,7 @@ pub struct Dump {
 #[non_exhaustive]
 pub struct CpuDump {
     /// The CPU.
-    pub cpu: u32,
+    pub cpu: CpuId,
     /// Whether it takes calls.
     pub state: CpuState,
     /// The priority that its thread got; `None` where it has no thread of ours. One that [spins](crate::Spin::Habit) for long gives
@@ -79,7 +80,7 @@ pub enum CpuState {
 #[non_exhaustive]
 pub struct OutstandingCall {
     /// The CPU that is called.
-    pub cpu: u32,
+    pub cpu: CpuId,
     /// How far it has come there.
     pub progress: Progress,
     /// The name of the function, as the compiler has it.
@@ -87,7 +88,7 @@ pub struct OutstandingCall {
     /// Where it was called.
     pub site: &'static Location<'static>,
     /// The CPU on which that was.
-    pub source: u32,
+    pub source: CpuId,
     /// Whether somebody may wait for it: such calls run first.
     pub urgent: bool,
     /// How long ago it was sent: to some milliseconds.
@@ -103,7 +104,7 @@ pub struct RunningCall {
     /// Where it was called.
     pub site: &'static Location<'static>,
     /// The CPU on which that was, where it is known.
-    pub source: Option<u32>,
+    pub source: Option<CpuId>,
     /// For how long it has run: to some milliseconds.
     pub since: Duration,
 }

@@ -1,5 +1,6 @@
 //! What can go wrong with a call: refused before it was accepted, or failed after.
 
+use corewise_topology::CpuId;
 use std::fmt;
 
 use corewise_sync::panics::PanicPayload;
@@ -29,7 +30,7 @@ pub enum CallError<F> {
     /// [`Smp::follow_machine`](crate::Smp::follow_machine).
     NotOnline {
         /// The CPU that was asked for.
-        cpu: u32,
+        cpu: CpuId,
         /// The function.
         f: F,
     },
@@ -47,7 +48,7 @@ pub enum CallError<F> {
 }
 
 impl<F> CallError<F> {
-    pub(crate) fn new(cpu: u32, reason: SkipReason, f: F) -> Self {
+    pub(crate) fn new(cpu: CpuId, reason: SkipReason, f: F) -> Self {
         match reason {
             SkipReason::NotOnline => CallError::NotOnline { cpu, f },
             SkipReason::ShuttingDown => CallError::ShuttingDown { f },
@@ -111,7 +112,7 @@ pub enum CallFailed {
     /// The function panicked. Its CPU goes on taking calls.
     Panicked {
         /// The CPU on which it ran.
-        cpu: u32,
+        cpu: CpuId,
         /// What it panicked with.
         panic: PanicPayload,
     },
@@ -119,13 +120,13 @@ pub enum CallFailed {
     /// Corewise runs the target's thread.
     NotOnline {
         /// The CPU that was asked for.
-        cpu: u32,
+        cpu: CpuId,
     },
 }
 
 impl CallFailed {
     /// The CPU that was asked for.
-    pub fn cpu(&self) -> u32 {
+    pub fn cpu(&self) -> CpuId {
         match self {
             CallFailed::Panicked { cpu, .. } | CallFailed::NotOnline { cpu } => *cpu,
         }
@@ -181,7 +182,7 @@ impl<F> std::error::Error for RunError<F> {}
 /// A CPU's call target couldn't be started.
 #[derive(Debug)]
 pub struct StartError {
-    cpu: u32,
+    cpu: CpuId,
     kind: StartErrorKind,
 }
 
@@ -195,12 +196,12 @@ pub(crate) enum StartErrorKind {
 }
 
 impl StartError {
-    pub(crate) fn new(cpu: u32, kind: StartErrorKind) -> Self {
+    pub(crate) fn new(cpu: CpuId, kind: StartErrorKind) -> Self {
         StartError { cpu, kind }
     }
 
     /// The CPU whose target couldn't be started.
-    pub fn cpu(&self) -> u32 {
+    pub fn cpu(&self) -> CpuId {
         self.cpu
     }
 }

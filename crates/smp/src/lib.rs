@@ -6,16 +6,16 @@
 //!
 //! ```
 //! use corewise_smp::Smp;
-//! use corewise_topology::Machine;
+//! use corewise_topology::{CpuId, Machine};
 //!
 //! let machine = Machine::synthetic("numa:1 l3:1 core:4 pu:1")?;
 //! let smp = Smp::new(&machine)?;
 //!
-//! let sum = smp.call(2, || 40 + 2)?.wait()?;
+//! let sum = smp.call(CpuId::new(2), || 40 + 2)?.wait()?;
 //! assert_eq!(sum, 42);
 //!
-//! let squares = smp.call_all(|cpu| cpu * cpu).wait().into_values()?;
-//! assert_eq!(squares, [(0, 0), (1, 1), (2, 4), (3, 9)]);
+//! let tens = smp.call_all(|cpu| cpu.number() * 10).wait().into_values()?;
+//! assert_eq!(tens[3], (CpuId::new(3), 30));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use corewise_topology::CpuSet;
+use corewise_topology::{CpuId, CpuSet};
 
 use crate::cells::{Answers, AnswersIter, WaitingForMany};
 use crate::error::{CallFailed, SkipReason};
@@ -15,7 +15,7 @@ use crate::watch;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Skipped {
     /// The CPU.
-    pub cpu: u32,
+    pub cpu: CpuId,
     /// Why.
     pub reason: SkipReason,
 }
@@ -56,7 +56,7 @@ impl<R> ManyAnswers<R> {
     /// # Errors
     /// The first failure, where a function panicked or its CPU's target was abandoned. CPUs that
     /// were skipped are no failure.
-    pub fn into_values(self) -> Result<Vec<(u32, R)>, CallFailed> {
+    pub fn into_values(self) -> Result<Vec<(CpuId, R)>, CallFailed> {
         self.values.map(|(cpu, answer)| answer.map(|value| (cpu, value))).collect()
     }
 }
@@ -86,7 +86,7 @@ impl<R> Values<R> {
 }
 
 impl<'a, R> IntoIterator for &'a Values<R> {
-    type Item = &'a (u32, Result<R, CallFailed>);
+    type Item = &'a (CpuId, Result<R, CallFailed>);
     type IntoIter = ValuesIter<'a, R>;
 
     fn into_iter(self) -> ValuesIter<'a, R> {
@@ -100,7 +100,7 @@ pub struct ValuesIter<'a, R> {
 }
 
 impl<'a, R> Iterator for ValuesIter<'a, R> {
-    type Item = &'a (u32, Result<R, CallFailed>);
+    type Item = &'a (CpuId, Result<R, CallFailed>);
 
     fn next(&mut self) -> Option<Self::Item> {
         self.answers.next()
@@ -115,7 +115,7 @@ impl<R> fmt::Debug for ValuesIter<'_, R> {
 
 /// Takes the answers out.
 impl<R> Iterator for Values<R> {
-    type Item = (u32, Result<R, CallFailed>);
+    type Item = (CpuId, Result<R, CallFailed>);
 
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.answers.next()?;

@@ -4,6 +4,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use corewise_sync::atomic::Ordering;
+use corewise_topology::CpuId;
 
 pub use crate::cells::free_list::FreeList;
 use crate::cells::{self, Message};
@@ -61,14 +62,14 @@ impl CallTarget {
 
 impl Smp {
     /// [`Smp::call`], where the look at the target is no part of the push: wrong, for the model that has to fail.
-    pub fn call_unguarded<F, R>(&self, cpu: u32, f: F) -> Option<Call<R>>
+    pub fn call_unguarded<F, R>(&self, cpu: CpuId, f: F) -> Option<Call<R>>
     where
         F: FnOnce() -> R + Send + 'static,
         R: Send + 'static,
     {
         let target = self.shared.target(cpu)?;
         let site = Location::caller();
-        let (message, waiting) = cells::call(&self.shared.pools, 0, site, cpu, f);
+        let (message, waiting) = cells::call(&self.shared.pools, CpuId::new(0), site, cpu, f);
         if target.state().push_unguarded(message).ok()? == Wake::Owner {
             target.wake_again();
         }

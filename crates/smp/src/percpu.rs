@@ -4,8 +4,7 @@ use std::fmt;
 use std::iter::Sum;
 
 use corewise_sync::CachePadded;
-use corewise_sync::sys::current_cpu;
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine, current_cpu};
 
 /// One value for each CPU of a machine, each on cache lines of its own: what threads on different CPUs
 /// write doesn't meet.
@@ -45,7 +44,7 @@ pub struct PerCpu<T> {
     /// I: the values, in CPU order.
     values: Box<[CachePadded<T>]>,
     /// I: the CPUs, in the same order.
-    cpus: Box<[u32]>,
+    cpus: Box<[CpuId]>,
     /// I: position by CPU number; for a number without a CPU in the machine, some position.
     positions: Box<[u32]>,
 }
@@ -53,12 +52,12 @@ pub struct PerCpu<T> {
 impl<T> PerCpu<T> {
     /// A value for each CPU of the machine's topology: `init` is called with the number of each, in order,
     /// on this thread.
-    pub fn new(machine: &Machine, mut init: impl FnMut(u32) -> T) -> Self {
-        let cpus: Box<[u32]> = machine.topology().cpu_set().iter().collect();
+    pub fn new(machine: &Machine, mut init: impl FnMut(CpuId) -> T) -> Self {
+        let cpus: Box<[CpuId]> = machine.topology().cpu_set().iter().collect();
         let values = cpus.iter().map(|&cpu| CachePadded::new(init(cpu))).collect();
-        let mut positions = vec![0; cpus.last().map_or(0, |&last| last as usize + 1)];
+        let mut positions = vec![0; cpus.last().map_or(0, |&last| last.index() + 1)];
         for (position, &cpu) in (0..).zip(&cpus) {
-            positions[cpu as usize] = position;
+            positions[cpu.index()] = position;
         }
         PerCpu { values, cpus, positions: positions.into() }
     }
@@ -70,7 +69,7 @@ impl<T> PerCpu<T> {
     /// the system doesn't tell) it is the value of one that is: always the same one for a CPU.
     #[inline]
     pub fn local(&self) -> &T {
-        let cpu = current_cpu().unwrap_or(0) as usize;
+        let cpu = current_cpu().map_or(0, CpuId::index);
         let position = match self.positions.get(cpu) {
             Some(&position) => position as usize,
             None => cpu % self.values.len(),
@@ -80,19 +79,19 @@ impl<T> PerCpu<T> {
 
     /// A CPU's value; `None` where the topology has no such CPU. Any thread.
     #[inline]
-    pub fn on(&self, cpu: u32) -> Option<&T> {
-        let position = *self.positions.get(cpu as usize)? as usize;
+    pub fn on(&self, cpu: CpuId) -> Option<&T> {
+        let position = *self.positions.get(cpu.index())? as usize;
         (self.cpus[position] == cpu).then(|| &*self.values[position])
     }
 
     /// As [`PerCpu::on`], for the only owner of the variable.
-    pub fn on_mut(&mut self, cpu: u32) -> Option<&mut T> {
-        let position = *self.positions.get(cpu as usize)? as usize;
+    pub fn on_mut(&mut self, cpu: CpuId) -> Option<&mut T> {
+        let position = *self.positions.get(cpu.index())? as usize;
         (self.cpus[position] == cpu).then(|| &mut *self.values[position])
     }
 
     /// Every CPU's number and value, in CPU order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, &T)> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (CpuId, &T)> {
         self.cpus.iter().copied().zip(self.values.iter().map(|value| &**value))
     }
 
@@ -124,10 +123,10 @@ mod tests {
     #[test]
     fn each_cpu_has_its_value_and_no_other_has_one() {
         let mut names = PerCpu::new(&machine("core:3 pu:1"), |cpu| format!("cpu{cpu}"));
-        assert_eq!(names.on(2).map(String::as_str), Some("cpu2"));
-        assert_eq!((names.on(3), names.on(u32::MAX)), (None, None));
-        names.on_mut(1).expect("there are three").push('!');
-        let all: Vec<_> = names.iter().map(|(cpu, name)| (cpu, name.as_str())).collect();
+        assert_eq!(names.on(CpuId::new(2)).map(String::as_str), Some("cpu2"));
+        assert_eq!((names.on(CpuId::new(3)), names.on(CpuId::new(u32::MAX))), (None, None));
+        names.on_mut(CpuId::new(1)).expect("there are three").push('!');
+        let all: Vec<_> = names.iter().map(|(cpu, name)| (cpu.number(), name.as_str())).collect();
         assert_eq!(all, [(0, "cpu0"), (1, "cpu1!"), (2, "cpu2")]);
         assert_eq!(names.sum(String::len), 13);
         assert_eq!(format!("{names:?}"), r#"{0: "cpu0", 1: "cpu1!", 2: "cpu2"}"#);
@@ -136,9 +135,9 @@ mod tests {
     #[test]
     fn numbers_between_the_cpus_have_no_value() {
         let four = machine("core:4 pu:1(indexes=0,4,2,6)");
-        let counts = PerCpu::new(&four, |cpu| cpu);
+        let counts = PerCpu::new(&four, CpuId::number);
         assert_eq!(
-            (0..8).map(|cpu| counts.on(cpu).copied()).collect::<Vec<_>>(),
+            (0..8).map(|cpu| counts.on(CpuId::new(cpu)).copied()).collect::<Vec<_>>(),
             [Some(0), None, Some(2), None, Some(4), None, Some(6), None]
         );
     }
@@ -146,10 +145,10 @@ mod tests {
     #[test]
     fn a_cpu_that_leaves_keeps_its_value() {
         let machine = machine("core:2 pu:1");
-        machine.set_online(1, false).expect("a described CPU can leave");
-        let names = PerCpu::new(&machine, Mutex::new);
-        *names.on(1).expect("offline, and there").lock().expect("nobody panicked") += 6;
-        machine.set_online(1, true).expect("and come back");
+        machine.set_online(CpuId::new(1), false).expect("a described CPU can leave");
+        let names = PerCpu::new(&machine, |cpu| Mutex::new(cpu.number()));
+        *names.on(CpuId::new(1)).expect("offline, and there").lock().expect("nobody panicked") += 6;
+        machine.set_online(CpuId::new(1), true).expect("and come back");
         assert_eq!(names.sum(|name| *name.lock().expect("nobody panicked")), 7);
     }
 

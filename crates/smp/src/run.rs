@@ -6,7 +6,7 @@
 //! blocks either ([`UntilOver`]).
 
 use corewise_sync::thread;
-use corewise_topology::CpuSet;
+use corewise_topology::{CpuId, CpuSet};
 
 use crate::error::{CallError, CallFailed, RunError};
 use crate::many::ManyAnswers;
@@ -18,7 +18,7 @@ use crate::smp::Smp;
 struct Lent<R> {
     f: *const (),
     /// What to do with the address: runs the function on a CPU.
-    run: unsafe fn(*const (), u32) -> R,
+    run: unsafe fn(*const (), CpuId) -> R,
 }
 
 // SAFETY: the makers below lend only functions that may be run on another thread.
@@ -29,7 +29,7 @@ unsafe impl<R> Sync for Lent<R> {}
 impl<R> Lent<R> {
     /// # Safety
     /// The function still stands where it was lent, and is used as its maker said.
-    unsafe fn run(&self, cpu: u32) -> R {
+    unsafe fn run(&self, cpu: CpuId) -> R {
         // SAFETY: `f` and `run` were made together, and the caller promises the rest.
         unsafe { (self.run)(self.f, cpu) }
     }
@@ -58,7 +58,7 @@ impl Smp {
     /// # let machine = corewise_topology::Machine::synthetic("core:2 pu:1")?;
     /// # let smp = corewise_smp::Smp::new(&machine)?;
     /// let mut seen = Vec::new();
-    /// let count = smp.run(1, || {
+    /// let count = smp.run(corewise_topology::CpuId::new(1), || {
     ///     seen.push("on CPU 1");
     ///     seen.len()
     /// });
@@ -73,14 +73,14 @@ impl Smp {
     /// The CPU isn't online, left before `f` was run (nobody steps its target any more), or the
     /// handle is shut down: `f` is given back. Or `f` panicked.
     #[track_caller]
-    pub fn run<F, R>(&self, cpu: u32, f: F) -> Result<R, RunError<F>>
+    pub fn run<F, R>(&self, cpu: CpuId, f: F) -> Result<R, RunError<F>>
     where
         F: FnOnce() -> R + Send,
         R: Send + 'static,
     {
         /// # Safety
         /// `f` is a `Slot<F>` that lives, is full, and that nobody else touches meanwhile.
-        unsafe fn run_once<F: FnOnce() -> R, R>(f: *const (), _cpu: u32) -> R {
+        unsafe fn run_once<F: FnOnce() -> R, R>(f: *const (), _cpu: CpuId) -> R {
             // SAFETY: the caller promises a living `Slot<F>`.
             let slot = unsafe { &*f.cast::<Slot<F>>() };
             // SAFETY: the caller promises to be alone with it.
@@ -120,19 +120,19 @@ impl Smp {
     /// # use corewise_topology::{CpuSet, Machine};
     /// # let smp = corewise_smp::Smp::new(&Machine::synthetic("core:4 pu:1")?)?;
     /// let weights = [1, 10, 100, 1000];
-    /// let answers = smp.run_many(&CpuSet::full(4), |cpu| weights[cpu as usize]);
+    /// let answers = smp.run_many(&CpuSet::full(4), |cpu| weights[cpu.index()]);
     /// assert_eq!(answers.into_values()?.iter().map(|(_, weight)| weight).sum::<i32>(), 1111);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[track_caller]
     pub fn run_many<F, R>(&self, cpus: &CpuSet, f: F) -> ManyAnswers<R>
     where
-        F: Fn(u32) -> R + Sync,
+        F: Fn(CpuId) -> R + Sync,
         R: Send + 'static,
     {
         /// # Safety
         /// `f` is an `F` that lives.
-        unsafe fn run_shared<F: Fn(u32) -> R, R>(f: *const (), cpu: u32) -> R {
+        unsafe fn run_shared<F: Fn(CpuId) -> R, R>(f: *const (), cpu: CpuId) -> R {
             // SAFETY: the caller promises a living `F`.
             (unsafe { &*f.cast::<F>() })(cpu)
         }

@@ -3,6 +3,7 @@
 //! Written by the target alone, with plain stores. A reader that meets it in the middle of a change
 //! looks again (a sequence lock); nobody waits for a reader.
 
+use corewise_topology::CpuId;
 use std::panic::Location;
 use std::ptr;
 
@@ -22,7 +23,7 @@ pub(crate) struct Label {
     /// Where it was made.
     pub(crate) site: &'static Location<'static>,
     /// The CPU on which it was made, where that is known.
-    pub(crate) source: Option<u32>,
+    pub(crate) source: Option<CpuId>,
     /// The address of its cell, where that stays its own while it runs; else 0.
     pub(crate) call: usize,
 }
@@ -74,7 +75,7 @@ impl Running {
         fence(Ordering::Release);
         self.name.store(label.name as *mut (), Ordering::Relaxed);
         self.site.store(ptr::from_ref(label.site).cast_mut(), Ordering::Relaxed);
-        self.source.store(label.source.unwrap_or(u32::MAX), Ordering::Relaxed);
+        self.source.store(label.source.map_or(u32::MAX, CpuId::number), Ordering::Relaxed);
         self.call.store(label.call, Ordering::Relaxed);
         self.since.store(since.nanos(), Ordering::Relaxed);
         // Release pairs with the Acquire in `read`: with this turn comes all of the above.
@@ -118,7 +119,7 @@ impl Running {
             let site: &'static Location<'static> = unsafe { &*site };
             // SAFETY: not null, so it is what `starts` stored: a pointer of just this type.
             let name = unsafe { std::mem::transmute::<*mut (), fn() -> &'static str>(name) };
-            let source = (source != u32::MAX).then_some(source);
+            let source = (source != u32::MAX).then_some(CpuId::new(source));
             let since = Stamp::from_nanos(since);
             return Some(Shown { label: Label { name, site, source, call }, since });
         }
@@ -133,7 +134,8 @@ mod tests {
 
     fn shown(number: u32) -> Shown {
         let name: fn() -> &'static str = if number % 2 == 0 { || "even" } else { || "odd" };
-        let label = Label { name, site: Location::caller(), source: Some(number), call: 0 };
+        let label =
+            Label { name, site: Location::caller(), source: Some(CpuId::new(number)), call: 0 };
         Shown { label, since: Stamp::from_nanos(number.into()) }
     }
 
@@ -147,11 +149,11 @@ mod tests {
         let seen = running.read().expect("it runs");
         assert_eq!(
             ((seen.label.name)(), seen.label.source, seen.since.nanos()),
-            ("odd", Some(7), 7)
+            ("odd", Some(CpuId::new(7)), 7)
         );
         assert_eq!(seen.label.site.file(), file!());
         running.ends(outer);
-        assert_eq!(running.read().and_then(|seen| seen.label.source), Some(6));
+        assert_eq!(running.read().and_then(|seen| seen.label.source), Some(CpuId::new(6)));
         running.ends(None);
         assert!(running.read().is_none());
     }
@@ -170,7 +172,7 @@ mod tests {
         };
         while !target.is_finished() {
             if let Some(seen) = running.read() {
-                let number = seen.label.source.expect("it is always known here");
+                let number = seen.label.source.expect("it is always known here").number();
                 assert_eq!(seen.since.nanos(), number.into());
                 assert_eq!((seen.label.name)() == "odd", number % 2 == 1);
             }

@@ -149,6 +149,8 @@ impl Sleepers {
 
 #[cfg(test)]
 mod tests {
+    use corewise_topology::CpuId;
+
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use crate::{CallTarget, Smp, Step};
@@ -177,7 +179,7 @@ mod tests {
         let mut first = targets.remove(0);
         let call = smp.call_all_if(
             |cpu| {
-                if cpu == 2 {
+                if cpu == CpuId::new(2) {
                     assert_eq!(first.step(), Step::Ran(1), "it helps from now on");
                 }
                 true
@@ -195,10 +197,10 @@ mod tests {
         let told = catch_unwind(AssertUnwindSafe(|| {
             smp.call_all_if_nowait(
                 |cpu| {
-                    if cpu == 2 {
+                    if cpu == CpuId::new(2) {
                         assert_eq!(first.step(), Step::Ran(1), "it helps from now on");
                     }
-                    assert_ne!(cpu, 4, "on purpose");
+                    assert_ne!(cpu.number(), 4, "on purpose");
                     true
                 },
                 |_| (),

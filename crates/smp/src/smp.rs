@@ -5,9 +5,8 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::sys::current_cpu;
 use corewise_sync::{Mutex, context};
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine, current_cpu};
 
 use crate::builder::Settings;
 use crate::call::Call;
@@ -58,13 +57,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn target(&self, cpu: u32) -> Option<&Arc<Target>> {
+    pub(crate) fn target(&self, cpu: CpuId) -> Option<&Arc<Target>> {
         self.targets.get(self.position(cpu)?)
     }
 
     /// Where in `targets` a CPU's target is.
-    pub(crate) fn position(&self, cpu: u32) -> Option<usize> {
-        self.index.get(cpu as usize).copied()?.map(|position| position as usize)
+    pub(crate) fn position(&self, cpu: CpuId) -> Option<usize> {
+        self.index.get(cpu.index()).copied()?.map(|position| position as usize)
     }
 
     /// A target's thread got this priority: if it isn't what was wanted, says so, the first time.
@@ -86,14 +85,14 @@ impl Shared {
 impl Smp {
     /// One target per CPU, all offline.
     pub(crate) fn unopened(machine: &Machine, settings: Settings) -> (Smp, Vec<CallTarget>) {
-        let cpus: Vec<u32> = machine.topology().cpu_set().iter().collect();
+        let cpus: Vec<CpuId> = machine.topology().cpu_set().iter().collect();
         let handlers = Handlers::default();
         let spins = spin::policy::targets_spin(settings.spin, machine.is_synthetic(), cpus.len());
         let (targets, owners): (Vec<_>, Vec<_>) =
             cpus.iter().map(|&cpu| Target::new(cpu, spins, &handlers)).unzip();
-        let mut index = vec![None; cpus.last().map_or(0, |&last| last as usize + 1)];
+        let mut index = vec![None; cpus.last().map_or(0, |&last| last.index() + 1)];
         for (position, &cpu) in (0u32..).zip(&cpus) {
-            index[cpu as usize] = Some(position);
+            index[cpu.index()] = Some(position);
         }
         let control = Control::stepped(targets.len(), machine.epoch());
         let targets: Box<[Arc<Target>]> = targets.into();
@@ -146,7 +145,7 @@ impl Smp {
     /// # Errors
     /// The CPU isn't online, or the handle is shut down; `f` is given back.
     #[track_caller]
-    pub fn call<F, R>(&self, cpu: u32, f: F) -> Result<Call<R>, CallError<F>>
+    pub fn call<F, R>(&self, cpu: CpuId, f: F) -> Result<Call<R>, CallError<F>>
     where
         F: FnOnce() -> R + Send + 'static,
         R: Send + 'static,
@@ -158,7 +157,7 @@ impl Smp {
     pub(crate) fn call_from<F, R>(
         &self,
         site: &'static Location<'static>,
-        cpu: u32,
+        cpu: CpuId,
         f: F,
     ) -> Result<Call<R>, CallError<F>>
     where
@@ -204,7 +203,7 @@ impl Smp {
     /// # Errors
     /// As [`Smp::call`].
     #[track_caller]
-    pub fn call_nowait<F>(&self, cpu: u32, f: F) -> Result<(), CallError<F>>
+    pub fn call_nowait<F>(&self, cpu: CpuId, f: F) -> Result<(), CallError<F>>
     where
         F: FnOnce() + Send + 'static,
     {
@@ -215,7 +214,7 @@ impl Smp {
     pub(crate) fn forget_from<F>(
         &self,
         site: &'static Location<'static>,
-        cpu: u32,
+        cpu: CpuId,
         f: F,
     ) -> Result<(), CallError<F>>
     where
@@ -247,7 +246,7 @@ impl Smp {
     #[track_caller]
     pub fn call_many<F, R>(&self, cpus: &CpuSet, f: F) -> ManyCall<R>
     where
-        F: Fn(u32) -> R + Send + Sync + 'static,
+        F: Fn(CpuId) -> R + Send + Sync + 'static,
         R: Send + 'static,
     {
         self.send_many(Location::caller(), cpus.len(), cpus.iter(), |_| true, f)
@@ -267,11 +266,11 @@ impl Smp {
     pub fn call_many_if<F, R>(
         &self,
         cpus: &CpuSet,
-        wanted: impl FnMut(u32) -> bool,
+        wanted: impl FnMut(CpuId) -> bool,
         f: F,
     ) -> ManyCall<R>
     where
-        F: Fn(u32) -> R + Send + Sync + 'static,
+        F: Fn(CpuId) -> R + Send + Sync + 'static,
         R: Send + 'static,
     {
         self.send_many(Location::caller(), cpus.len(), cpus.iter(), wanted, f)
@@ -282,7 +281,7 @@ impl Smp {
     #[track_caller]
     pub fn call_all<F, R>(&self, f: F) -> ManyCall<R>
     where
-        F: Fn(u32) -> R + Send + Sync + 'static,
+        F: Fn(CpuId) -> R + Send + Sync + 'static,
         R: Send + 'static,
     {
         self.send_many(Location::caller(), self.shared.targets.len(), self.every_cpu(), |_| true, f)
@@ -290,9 +289,9 @@ impl Smp {
 
     /// [`Smp::call_many_if`] for all CPUs of the topology.
     #[track_caller]
-    pub fn call_all_if<F, R>(&self, wanted: impl FnMut(u32) -> bool, f: F) -> ManyCall<R>
+    pub fn call_all_if<F, R>(&self, wanted: impl FnMut(CpuId) -> bool, f: F) -> ManyCall<R>
     where
-        F: Fn(u32) -> R + Send + Sync + 'static,
+        F: Fn(CpuId) -> R + Send + Sync + 'static,
         R: Send + 'static,
     {
         self.send_many(Location::caller(), self.shared.targets.len(), self.every_cpu(), wanted, f)
@@ -302,7 +301,7 @@ impl Smp {
     #[track_caller]
     pub fn call_many_nowait<F>(&self, cpus: &CpuSet, f: F) -> Reach
     where
-        F: Fn(u32) + Send + Sync + 'static,
+        F: Fn(CpuId) + Send + Sync + 'static,
     {
         self.cast(Location::caller(), cpus.len(), cpus.iter(), |_| true, f)
     }
@@ -312,11 +311,11 @@ impl Smp {
     pub fn call_many_if_nowait<F>(
         &self,
         cpus: &CpuSet,
-        wanted: impl FnMut(u32) -> bool,
+        wanted: impl FnMut(CpuId) -> bool,
         f: F,
     ) -> Reach
     where
-        F: Fn(u32) + Send + Sync + 'static,
+        F: Fn(CpuId) + Send + Sync + 'static,
     {
         self.cast(Location::caller(), cpus.len(), cpus.iter(), wanted, f)
     }
@@ -325,16 +324,16 @@ impl Smp {
     #[track_caller]
     pub fn call_all_nowait<F>(&self, f: F) -> Reach
     where
-        F: Fn(u32) + Send + Sync + 'static,
+        F: Fn(CpuId) + Send + Sync + 'static,
     {
         self.cast(Location::caller(), self.shared.targets.len(), self.every_cpu(), |_| true, f)
     }
 
     /// As [`Smp::call_all_if`], but nobody waits.
     #[track_caller]
-    pub fn call_all_if_nowait<F>(&self, wanted: impl FnMut(u32) -> bool, f: F) -> Reach
+    pub fn call_all_if_nowait<F>(&self, wanted: impl FnMut(CpuId) -> bool, f: F) -> Reach
     where
-        F: Fn(u32) + Send + Sync + 'static,
+        F: Fn(CpuId) + Send + Sync + 'static,
     {
         self.cast(Location::caller(), self.shared.targets.len(), self.every_cpu(), wanted, f)
     }
@@ -345,7 +344,7 @@ impl Smp {
     }
 
     /// One CPU's counters; `None` where the topology has no such CPU.
-    pub fn cpu_stats(&self, cpu: u32) -> Option<CallStats> {
+    pub fn cpu_stats(&self, cpu: CpuId) -> Option<CallStats> {
         self.shared.target(cpu).map(|target| target.stats.snapshot(cpu))
     }
 
@@ -356,7 +355,7 @@ impl Smp {
         Leaving::new(targets.filter_map(|target| target.close(true)).collect())
     }
 
-    fn every_cpu(&self) -> impl Iterator<Item = u32> {
+    fn every_cpu(&self) -> impl Iterator<Item = CpuId> {
         self.shared.targets.iter().map(|target| target.cpu)
     }
 
@@ -364,12 +363,12 @@ impl Smp {
         &self,
         site: &'static Location<'static>,
         len: usize,
-        candidates: impl Iterator<Item = u32>,
-        mut wanted: impl FnMut(u32) -> bool,
+        candidates: impl Iterator<Item = CpuId>,
+        mut wanted: impl FnMut(CpuId) -> bool,
         f: F,
     ) -> ManyCall<R>
     where
-        F: Fn(u32) -> R + Send + Sync + 'static,
+        F: Fn(CpuId) -> R + Send + Sync + 'static,
         R: Send + 'static,
     {
         let pools = &self.shared.pools;
@@ -410,12 +409,12 @@ impl Smp {
         &self,
         site: &'static Location<'static>,
         len: usize,
-        candidates: impl Iterator<Item = u32>,
-        mut wanted: impl FnMut(u32) -> bool,
+        candidates: impl Iterator<Item = CpuId>,
+        mut wanted: impl FnMut(CpuId) -> bool,
         f: F,
     ) -> Reach
     where
-        F: Fn(u32) + Send + Sync + 'static,
+        F: Fn(CpuId) + Send + Sync + 'static,
     {
         let pools = &self.shared.pools;
         let mut casting = Casting::new(pools, source(), site, candidates_of(len), f);
@@ -446,8 +445,8 @@ impl Smp {
 /// The CPU whose pool the calling thread takes a cell from: the one that it is on. If that is out of date a
 /// moment later, nothing is wrong but the name in a report.
 #[inline]
-fn source() -> u32 {
-    current_cpu().unwrap_or(0)
+fn source() -> CpuId {
+    current_cpu().unwrap_or(CpuId::new(0))
 }
 
 /// As the cells count them.

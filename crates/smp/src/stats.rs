@@ -3,6 +3,7 @@
 //! Only the target writes them (but for the wake-ups, which are the callers'), so it needs no locked
 //! operation. It decides nothing.
 
+use corewise_topology::CpuId;
 use std::time::Duration;
 
 use corewise_sync::CachePadded;
@@ -14,11 +15,11 @@ use crate::policy;
 use crate::running::{Label, Running, Shown};
 
 /// A snapshot of one CPU's counters, since its target was made. They survive offline and online.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallStats {
     /// The CPU.
-    pub cpu: u32,
+    pub cpu: CpuId,
     /// Calls run, those that panicked among them.
     pub calls: u64,
     /// Calls run in place, because the caller was this CPU's target already; part of `calls`.
@@ -63,7 +64,7 @@ impl Stats {
         Stats { own: CachePadded::new(own), wakeups: CachePadded::new(AtomicU64::new(0)) }
     }
 
-    pub(crate) fn snapshot(&self, cpu: u32) -> CallStats {
+    pub(crate) fn snapshot(&self, cpu: CpuId) -> CallStats {
         let own = &*self.own;
         CallStats {
             cpu,
@@ -247,7 +248,8 @@ mod tests {
         assert_eq!(stats.running().map(|shown| (shown.label.name)()), Some("tested"));
         stats.end(timing);
         assert_eq!(stats.handlers().count(), policy::SAMPLED.into());
-        assert_eq!((stats.snapshot(3).calls, stats.snapshot(3).cpu), (1, 3));
+        let snapshot = stats.snapshot(CpuId::new(3));
+        assert_eq!((snapshot.calls, snapshot.cpu), (1, CpuId::new(3)));
         assert!(stats.running().is_none());
     }
 
@@ -264,7 +266,7 @@ mod tests {
         assert!(stats.delivery().longest() >= Some(Duration::from_secs(1)));
         stats.end(Timing { since: Stamp::from_nanos(long_ago), ..timing });
         assert_eq!(stats.handlers().count(), 1);
-        assert_eq!(stats.snapshot(0).calls, 3);
+        assert_eq!(stats.snapshot(CpuId::new(0)).calls, 3);
     }
 
     #[test]

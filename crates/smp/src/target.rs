@@ -11,10 +11,9 @@ use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::{AtomicSection, Site};
-use corewise_sync::sys::current_cpu;
 use corewise_sync::thread::{self, ThreadId};
 use corewise_sync::{CachePadded, Completion, Mutex, Parker};
-use corewise_topology::{CpuSet, current_affinity, pin_current_thread};
+use corewise_topology::{CpuId, CpuSet, current_affinity, current_cpu, pin_current_thread};
 
 use crate::cells::{Class, Ended, Message, Queue, quietly};
 use crate::error::SkipReason;
@@ -30,7 +29,7 @@ use crate::target_state::{CloseBegun, Opened, Snapshot, TargetState, Wake};
 /// across offline: so nothing is freed under a caller who has just chosen it.
 pub(crate) struct Target {
     /// I: the CPU.
-    pub(crate) cpu: u32,
+    pub(crate) cpu: CpuId,
     /// On a cache line of its own: every call writes it.
     state: CachePadded<TargetState>,
     /// Wakes the owner side.
@@ -60,7 +59,7 @@ pub(crate) struct Seated {
 
 impl Target {
     /// A new target, offline, and its owner side, which may spin or not.
-    pub(crate) fn new(cpu: u32, spins: bool, handlers: &Handlers) -> (Arc<Target>, CallTarget) {
+    pub(crate) fn new(cpu: CpuId, spins: bool, handlers: &Handlers) -> (Arc<Target>, CallTarget) {
         let parker = Parker::new();
         let target = Arc::new(Target {
             cpu,
@@ -135,7 +134,9 @@ impl Target {
     /// Its own drop might panic again, outside of any catch: better leaked.
     fn leak_panic(&self, payload: Box<dyn Any + Send>) {
         mem::forget(payload);
-        quietly(|| tracing::error!(cpu = self.cpu, "a drop or a wake-up after a call panicked"));
+        quietly(|| {
+            tracing::error!(cpu = self.cpu.number(), "a drop or a wake-up after a call panicked")
+        });
     }
 
     /// Whether the calling thread is running this target's handlers just now.
@@ -245,7 +246,7 @@ pub struct CallTarget {
 
 impl CallTarget {
     /// The CPU whose calls it runs.
-    pub fn cpu(&self) -> u32 {
+    pub fn cpu(&self) -> CpuId {
         self.target.cpu
     }
 
@@ -381,7 +382,7 @@ impl CallTarget {
         // A subscriber is user code: its panic mustn't end the target's thread.
         quietly(|| {
             tracing::warn!(
-                cpu = self.target.cpu,
+                cpu = self.target.cpu.number(),
                 "the process may no longer use this CPU: the CPU is offline for calls from now on, \
                  and its accepted calls run elsewhere; `Smp::follow_machine` or `Smp::cpu_online` \
                  brings it back"

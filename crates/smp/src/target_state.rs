@@ -362,11 +362,14 @@ impl fmt::Debug for TargetState {
 mod tests {
     use std::panic::Location;
 
+    use corewise_topology::CpuId;
+
     use super::*;
     use crate::cells::{Pools, forgotten};
 
     fn message(pools: &Pools) -> Message {
-        forgotten(pools, 0, Location::caller(), 0, || ())
+        let cpu = CpuId::new(0);
+        forgotten(pools, cpu, Location::caller(), cpu, || ())
     }
 
     fn refused(state: &TargetState, pools: &Pools) -> Option<SkipReason> {

@@ -125,6 +125,8 @@ fn main(
 
 #[cfg(test)]
 mod tests {
+    use corewise_topology::CpuId;
+
     use super::*;
     use crate::{Smp, Step};
 
@@ -140,7 +142,7 @@ mod tests {
         };
         assert!(matches!(failed.kind, StartErrorKind::Spawn(_)));
         let mut owner = failed.owner.expect("nobody else has it");
-        let call = smp.call(0, || 1).expect("the CPU is online, not abandoned");
+        let call = smp.call(CpuId::new(0), || 1).expect("the CPU is online, not abandoned");
         assert_eq!(owner.step(), Step::Ran(1));
         assert_eq!(call.wait().expect("it ran"), 1);
     }

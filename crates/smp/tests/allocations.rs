@@ -10,7 +10,7 @@ use std::thread::{self, Thread};
 
 use corewise_smp::Smp;
 use corewise_sync::atomic::{AtomicU64, Ordering};
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 /// Counts what all threads allocate: the targets' too.
 struct Counting;
@@ -81,36 +81,37 @@ fn a_call_of_up_to_64_bytes_allocates_nothing_and_a_larger_one_is_boxed() {
             "one, waited for",
             allocations(|n| {
                 let value = [n; 8];
-                let answer = smp.call(1, move || value.map(|v| v + 1)).unwrap().wait().unwrap();
+                let answer =
+                    smp.call(CpuId::new(1), move || value.map(|v| v + 1)).unwrap().wait().unwrap();
                 assert_eq!(answer, [n + 1; 8]);
             }),
         ),
         (
             "one, awaited",
             allocations(|n| {
-                let call = smp.call(2, move || [n; 8]).unwrap();
+                let call = smp.call(CpuId::new(2), move || [n; 8]).unwrap();
                 assert_eq!(block_on(&waker, call).unwrap(), [n; 8]);
             }),
         ),
         (
             "one, and its handle dropped",
             allocations(|n| {
-                drop(smp.call(1, move || [n; 8]));
-                smp.call(1, || ()).unwrap().wait().unwrap();
+                drop(smp.call(CpuId::new(1), move || [n; 8]));
+                smp.call(CpuId::new(1), || ()).unwrap().wait().unwrap();
             }),
         ),
         (
             "one, not waited for",
             allocations(|n| {
                 let value = [n; 8];
-                smp.call_nowait(1, move || assert_eq!(value[7], n)).unwrap();
-                smp.call(1, || ()).unwrap().wait().unwrap();
+                smp.call_nowait(CpuId::new(1), move || assert_eq!(value[7], n)).unwrap();
+                smp.call(CpuId::new(1), || ()).unwrap().wait().unwrap();
             }),
         ),
         (
             "one that borrows",
             allocations(|n| {
-                assert_eq!(smp.run(3, || n + 1).unwrap(), n + 1);
+                assert_eq!(smp.run(CpuId::new(3), || n + 1).unwrap(), n + 1);
             }),
         ),
         (
@@ -122,9 +123,10 @@ fn a_call_of_up_to_64_bytes_allocates_nothing_and_a_larger_one_is_boxed() {
         (
             "many, waited for",
             allocations(|n| {
-                let answers = smp.call_many(&set, move |cpu| [n + u64::from(cpu); 8]).wait();
+                let answers =
+                    smp.call_many(&set, move |cpu| [n + u64::from(cpu.number()); 8]).wait();
                 assert!(answers.values.iter().all(|(cpu, answer)| {
-                    answer.as_ref().is_ok_and(|value| *value == [n + u64::from(*cpu); 8])
+                    answer.as_ref().is_ok_and(|value| *value == [n + u64::from(cpu.number()); 8])
                 }));
                 assert_eq!(answers.values.len(), 3);
             }),
@@ -138,7 +140,10 @@ fn a_call_of_up_to_64_bytes_allocates_nothing_and_a_larger_one_is_boxed() {
         (
             "some of many",
             allocations(|_| {
-                assert_eq!(smp.call_all_if(|cpu| cpu > 1, |cpu| cpu).wait().values.len(), 2);
+                assert_eq!(
+                    smp.call_all_if(|cpu| cpu > CpuId::new(1), |cpu| cpu).wait().values.len(),
+                    2
+                );
             }),
         ),
         (
@@ -155,7 +160,7 @@ fn a_call_of_up_to_64_bytes_allocates_nothing_and_a_larger_one_is_boxed() {
     }
     let large = allocations(|n| {
         let value = [n; 16];
-        assert_eq!(smp.call(1, move || value[15]).unwrap().wait().unwrap(), n);
+        assert_eq!(smp.call(CpuId::new(1), move || value[15]).unwrap().wait().unwrap(), n);
     });
     assert_eq!(large, CALLS, "the counter counts");
 }

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
 use corewise_smp::{Priority, Smp};
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
@@ -117,7 +117,7 @@ fn scheduled_is(thread: i32) -> (u32, u32, bool) {
 fn a_target_that_is_called_without_a_gap_goes_on_as_an_ordinary_thread_and_sleeps_as_an_urgent_one()
 {
     let machine = Machine::live().expect("Linux");
-    let online: Vec<u32> = machine.online().iter().collect();
+    let online: Vec<CpuId> = machine.online().iter().collect();
     let [here, there, ..] = online[..] else { return };
     if !permitted(50) {
         return;
@@ -147,14 +147,14 @@ fn a_target_that_is_called_without_a_gap_goes_on_as_an_ordinary_thread_and_sleep
 #[test]
 fn a_target_whose_queue_is_never_empty_goes_on_as_an_ordinary_thread_and_sleeps_as_an_urgent_one() {
     /// Queues itself again until its thread is an ordinary one.
-    fn flood(smp: Arc<Smp>, cpu: u32) {
+    fn flood(smp: Arc<Smp>, cpu: CpuId) {
         if scheduled().0 != OTHER {
             let again = Arc::clone(&smp);
             smp.call_nowait(cpu, move || flood(again, cpu)).expect("online");
         }
     }
     let machine = Machine::live().expect("Linux");
-    let online: Vec<u32> = machine.online().iter().collect();
+    let online: Vec<CpuId> = machine.online().iter().collect();
     let [here, there, ..] = online[..] else { return };
     if !permitted(50) {
         return;
@@ -179,9 +179,9 @@ fn a_target_whose_queue_is_never_empty_goes_on_as_an_ordinary_thread_and_sleeps_
 
 /// Urgent targets, and the CPU of one; the caller is pinned to another CPU. `None` where there is no other one, or no
 /// target is raised, or all would be by the limits alone.
-fn urgent_target() -> Option<(Smp, u32)> {
+fn urgent_target() -> Option<(Smp, CpuId)> {
     let machine = Machine::live().expect("Linux");
-    let online: Vec<u32> = machine.online().iter().collect();
+    let online: Vec<CpuId> = machine.online().iter().collect();
     let [here, there, ..] = online[..] else { return None };
     let without = std::thread::spawn(|| {
         renounce();
@@ -195,7 +195,7 @@ fn urgent_target() -> Option<(Smp, u32)> {
     Some((smp.expect("threads"), there))
 }
 
-fn priority_in_dump(smp: &Smp, of: u32) -> Option<Priority> {
+fn priority_in_dump(smp: &Smp, of: CpuId) -> Option<Priority> {
     smp.dump().cpus.iter().find(|cpu| cpu.cpu == of).and_then(|cpu| cpu.priority)
 }
 
@@ -271,8 +271,9 @@ fn a_refused_priority_is_said_once_for_each_handle_and_how_to_permit_it() {
                 for (_, found) in answers.expect("no panics") {
                     assert_ne!((found.0, found.1), (FIFO, 99));
                 }
-                smp.cpu_offline(1).wait();
-                smp.cpu_online(1).expect("the thread is refused again, and again it is no failure");
+                smp.cpu_offline(CpuId::new(1)).wait();
+                smp.cpu_online(CpuId::new(1))
+                    .expect("the thread is refused again, and again it is no failure");
             }
             // A granted priority is no news.
             drop(Smp::builder(&machine).priority(Priority::Plain).build().expect("threads"));

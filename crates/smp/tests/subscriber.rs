@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use corewise_smp::{Smp, Step};
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 use tracing::{Event, Metadata, Subscriber, span};
 
 /// Panics in each event.
@@ -31,7 +31,7 @@ fn a_subscriber_that_panics_does_not_kill_the_target_whose_function_panicked() {
     let machine = Machine::synthetic("core:2 pu:1").expect("a valid description");
     let (smp, mut cpus) = Smp::stepped(&machine);
     tracing::subscriber::with_default(Angry, || {
-        smp.call_nowait(0, || panic!("on purpose, in a function")).expect("online");
+        smp.call_nowait(CpuId::new(0), || panic!("on purpose, in a function")).expect("online");
         assert_eq!(cpus[0].step(), Step::Ran(1));
         let kept = Arc::new(());
         let its = Arc::clone(&kept);
@@ -40,7 +40,7 @@ fn a_subscriber_that_panics_does_not_kill_the_target_whose_function_panicked() {
         cpus.iter_mut().for_each(|cpu| assert_eq!(cpu.step(), Step::Ran(1)));
         assert_eq!(Arc::strong_count(&kept), 1, "the function was dropped after the last run");
     });
-    assert_eq!(smp.cpu_stats(0).expect("a CPU").panics, 2);
+    assert_eq!(smp.cpu_stats(CpuId::new(0)).expect("a CPU").panics, 2);
 }
 
 #[test]
@@ -50,8 +50,8 @@ fn a_subscriber_that_panics_keeps_no_call_of_an_abandoned_target_from_being_drop
     let kept = Arc::new(());
     let (its, another) = (Arc::clone(&kept), Arc::clone(&kept));
     let _ = smp.call_all_nowait(move |_| assert_eq!(*its, ()));
-    smp.call_nowait(1, move || assert_eq!(*another, ())).expect("online");
-    let call = smp.call(1, || ()).expect("online");
+    smp.call_nowait(CpuId::new(1), move || assert_eq!(*another, ())).expect("online");
+    let call = smp.call(CpuId::new(1), || ()).expect("online");
     tracing::subscriber::with_default(Angry, || drop(cpus));
     assert!(call.wait().is_err());
     assert_eq!(Arc::strong_count(&kept), 1);

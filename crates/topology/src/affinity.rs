@@ -5,12 +5,22 @@
 use std::io;
 use std::path::Path;
 
+pub use corewise_sync::sys::Tid;
 use corewise_sync::sys::{self, Mask};
-pub use corewise_sync::sys::{Tid, current_cpu};
 
+use crate::cpu_id::CpuId;
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 use crate::sysfs;
+
+/// The CPU that the calling thread is on at this moment; it may have moved before the caller looks. `None` where
+/// the system doesn't tell. Never blocks, and costs no system call where the C library has the kernel keep the number
+/// in the thread's own memory (glibc since 2.35).
+#[inline]
+#[must_use]
+pub fn current_cpu() -> Option<CpuId> {
+    sys::current_cpu().map(CpuId::new)
+}
 
 /// Makes the calling thread run on these CPUs only, from now on. Threads that it starts later
 /// inherit that. The kernel silently leaves out CPUs that are offline or outside of the process's
@@ -45,7 +55,7 @@ fn pin(whom: Option<Tid>, cpus: &CpuSet) -> Result<(), TopologyError> {
         return Err(invalid("the set is empty"));
     }
     let mut mask = Mask::none();
-    for cpu in cpus {
+    for cpu in cpus.iter().map(CpuId::number) {
         if cpu >= Mask::CPUS {
             return Err(invalid("threads can be pinned to CPUs 0-1023 only"));
         }
@@ -68,7 +78,7 @@ pub fn current_affinity() -> Result<Option<CpuSet>, TopologyError> {
             return Ok(Some(mask));
         }
     }
-    Ok(sys::affinity().map(|mask| mask.iter().collect()))
+    Ok(sys::affinity().map(|mask| mask.iter().map(CpuId::new).collect()))
 }
 
 /// The CPUs that some thread of this process may use, with offline ones where the kernel tells

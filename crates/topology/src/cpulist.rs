@@ -2,6 +2,7 @@
 //!
 //! Formats: `Documentation/core-api/printk-formats.rst` (`%*pbl`, `%*pb`) of the Linux kernel.
 
+use crate::cpu_id::CpuId;
 use std::fmt;
 use std::str::FromStr;
 
@@ -15,8 +16,8 @@ impl fmt::Display for CpuSet {
         let mut separator = "";
         while let Some(first) = cpus.next() {
             let mut last = first;
-            while cpus.next_if_eq(&(last + 1)).is_some() {
-                last += 1;
+            while let Some(next) = cpus.next_if(|cpu| cpu.number() == last.number() + 1) {
+                last = next;
             }
             write!(f, "{separator}{first}")?;
             if last > first {
@@ -119,7 +120,7 @@ impl CpuSet {
                 if cpu > u64::from(CpuSet::MAX_CPU) {
                     return Err(wrong(format!("the highest CPU number is {}", CpuSet::MAX_CPU)));
                 }
-                set.insert(cpu as u32);
+                set.insert(CpuId::new(cpu as u32));
             }
         }
         Ok(set)
@@ -143,7 +144,7 @@ mod tests {
             ("5-5", vec![5], "5"),
         ] {
             let set: CpuSet = list.parse().unwrap();
-            assert_eq!(set.iter().collect::<Vec<_>>(), cpus, "{list}");
+            assert_eq!(set.iter().map(CpuId::number).collect::<Vec<_>>(), cpus, "{list}");
             assert_eq!(set.to_string(), written, "{list}");
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::cpu_id::CpuId;
 use crate::words::Words;
 
 /// A set of CPU numbers.
@@ -12,11 +13,11 @@ use crate::words::Words;
 /// format (`0-3,8`), and [`FromStr`](std::str::FromStr) reads it.
 ///
 /// ```
-/// use corewise_topology::CpuSet;
+/// use corewise_topology::{CpuId, CpuSet};
 ///
 /// let set: CpuSet = "0-3,8".parse()?;
 /// assert_eq!(set.len(), 5);
-/// assert!(set.contains(8));
+/// assert!(set.contains(CpuId::new(8)));
 /// assert_eq!(set.intersection(&CpuSet::full(3)).to_string(), "0-2");
 /// # Ok::<(), corewise_topology::TopologyError>(())
 /// ```
@@ -43,16 +44,20 @@ impl CpuSet {
     /// # Panics
     /// If `n` is above [`CpuSet::MAX_CPU`] + 1.
     pub fn full(n: u32) -> CpuSet {
-        (0..n).collect()
+        (0..n).map(CpuId::new).collect()
     }
 
     /// Adds a CPU. True if it was not in the set before.
     ///
     /// # Panics
     /// If `cpu` is above [`CpuSet::MAX_CPU`].
-    pub fn insert(&mut self, cpu: u32) -> bool {
-        assert!(cpu <= Self::MAX_CPU, "CPU {cpu} exceeds the highest number, {}", Self::MAX_CPU);
-        let (word, bit) = place(cpu);
+    pub fn insert(&mut self, cpu: CpuId) -> bool {
+        assert!(
+            cpu.number() <= Self::MAX_CPU,
+            "CPU {cpu} exceeds the highest number, {}",
+            Self::MAX_CPU
+        );
+        let (word, bit) = place(cpu.number());
         if self.words.len() <= word {
             self.words.grow(word + 1);
         }
@@ -76,8 +81,8 @@ impl CpuSet {
     }
 
     /// Takes a CPU out. True if it was in the set before.
-    pub fn remove(&mut self, cpu: u32) -> bool {
-        let (word, bit) = place(cpu);
+    pub fn remove(&mut self, cpu: CpuId) -> bool {
+        let (word, bit) = place(cpu.number());
         let Some(held) = self.words.get_mut(word) else { return false };
         let had = *held & bit != 0;
         *held &= !bit;
@@ -86,8 +91,8 @@ impl CpuSet {
     }
 
     /// Whether the CPU is in the set. Any number may be asked for.
-    pub fn contains(&self, cpu: u32) -> bool {
-        let (word, bit) = place(cpu);
+    pub fn contains(&self, cpu: CpuId) -> bool {
+        let (word, bit) = place(cpu.number());
         self.words.get(word).is_some_and(|held| held & bit != 0)
     }
 
@@ -102,14 +107,15 @@ impl CpuSet {
     }
 
     /// The lowest CPU of the set.
-    pub fn first(&self) -> Option<u32> {
+    pub fn first(&self) -> Option<CpuId> {
         self.iter().next()
     }
 
     /// The highest CPU of the set.
-    pub fn last(&self) -> Option<u32> {
+    pub fn last(&self) -> Option<CpuId> {
         let word = self.words.last()?;
-        Some((self.words.len() as u32 - 1) * BITS + (BITS - 1 - word.leading_zeros()))
+        let number = (self.words.len() as u32 - 1) * BITS + (BITS - 1 - word.leading_zeros());
+        Some(CpuId::new(number))
     }
 
     /// The CPUs in rising order.
@@ -175,21 +181,21 @@ pub struct Iter<'a> {
 }
 
 impl Iterator for Iter<'_> {
-    type Item = u32;
+    type Item = CpuId;
 
-    fn next(&mut self) -> Option<u32> {
+    fn next(&mut self) -> Option<CpuId> {
         while self.rest == 0 {
             self.index += 1;
             self.rest = *self.words.get(self.index)?;
         }
         let bit = self.rest.trailing_zeros();
         self.rest &= self.rest - 1;
-        Some(self.index as u32 * BITS + bit)
+        Some(CpuId::new(self.index as u32 * BITS + bit))
     }
 }
 
 impl<'a> IntoIterator for &'a CpuSet {
-    type Item = u32;
+    type Item = CpuId;
     type IntoIter = Iter<'a>;
 
     fn into_iter(self) -> Iter<'a> {
@@ -197,20 +203,20 @@ impl<'a> IntoIterator for &'a CpuSet {
     }
 }
 
-impl Extend<u32> for CpuSet {
+impl Extend<CpuId> for CpuSet {
     /// # Panics
     /// If a CPU is above [`CpuSet::MAX_CPU`].
-    fn extend<I: IntoIterator<Item = u32>>(&mut self, cpus: I) {
+    fn extend<I: IntoIterator<Item = CpuId>>(&mut self, cpus: I) {
         for cpu in cpus {
             self.insert(cpu);
         }
     }
 }
 
-impl FromIterator<u32> for CpuSet {
+impl FromIterator<CpuId> for CpuSet {
     /// # Panics
     /// If a CPU is above [`CpuSet::MAX_CPU`].
-    fn from_iter<I: IntoIterator<Item = u32>>(cpus: I) -> CpuSet {
+    fn from_iter<I: IntoIterator<Item = CpuId>>(cpus: I) -> CpuSet {
         let mut set = CpuSet::new();
         set.extend(cpus);
         set
@@ -231,9 +237,9 @@ mod tests {
     fn a_range_added_at_once_is_the_same_as_one_by_one() {
         for first in 0..140 {
             for last in first..200 {
-                let mut set = CpuSet::from_iter([70, 199]);
+                let mut set = CpuSet::from_iter([70, 199].map(CpuId::new));
                 set.insert_range(first, last);
-                let wanted: CpuSet = (first..=last).chain([70, 199]).collect();
+                let wanted: CpuSet = (first..=last).chain([70, 199]).map(CpuId::new).collect();
                 assert_eq!(set, wanted, "{first}-{last}");
             }
         }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use crate::cpu_id::CpuId;
 use crate::cpuset::CpuSet;
 
 /// Everything that can go wrong while topology facts are parsed, read or applied.
@@ -77,7 +78,7 @@ pub enum TopologyError {
     /// A CPU was named that the topology does not have.
     NoSuchCpu {
         /// The CPU that was named.
-        cpu: u32,
+        cpu: CpuId,
         /// The CPUs that there are.
         known: CpuSet,
     },

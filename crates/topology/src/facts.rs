@@ -1,5 +1,6 @@
 //! From raw facts, as each source reports them, to the one [`Topology`] with its dense numbers.
 
+use crate::cpu_id::CpuId;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cpuset::CpuSet;
@@ -10,7 +11,7 @@ use crate::topology::{Cpu, Llc, Node, Source, Topology};
 /// are equal; what the keys are is the source's business.
 #[derive(Clone, Debug)]
 pub(crate) struct RawCpu {
-    pub(crate) cpu: u32,
+    pub(crate) cpu: CpuId,
     pub(crate) core: Option<Key>,
     pub(crate) package: Option<Key>,
     /// The last-level cache: its level and which one it is.
@@ -23,7 +24,7 @@ pub(crate) struct RawCpu {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
     /// Known by the lowest CPU that shares it.
-    Lowest(u32),
+    Lowest(CpuId),
     /// Known by numbers of the firmware or of the description.
     Ids(Vec<i64>),
 }

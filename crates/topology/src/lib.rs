@@ -23,6 +23,7 @@
 //! [flat](Source::Flat), its threads aren't pinned, and nobody says that it changed; topologies that were saved or described are the
 //! same everywhere.
 
+mod cpu_id;
 mod cpulist;
 mod cpuset;
 mod error;
@@ -56,6 +57,7 @@ mod words;
 
 pub use affinity::{Tid, current_affinity, current_cpu, pin_current_thread, pin_thread};
 pub use change::{Change, Subscription};
+pub use cpu_id::CpuId;
 pub use cpuset::{CpuSet, Iter};
 pub use error::TopologyError;
 pub use machine::{Machine, Masks};

@@ -11,6 +11,7 @@ use corewise_sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use crate::affinity;
 use crate::change::{Change, Listeners, Subscription};
+use crate::cpu_id::CpuId;
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 use crate::pods::Pods;
@@ -24,11 +25,11 @@ use crate::topology::Topology;
 /// process may have several (tests build synthetic ones).
 ///
 /// ```
-/// use corewise_topology::Machine;
+/// use corewise_topology::{CpuId, Machine};
 ///
 /// let machine = Machine::synthetic("core:4 pu:1")?;
 /// let before = machine.epoch();
-/// machine.set_online(2, false)?;
+/// machine.set_online(CpuId::new(2), false)?;
 /// assert_eq!(machine.online().to_string(), "0-1,3");
 /// assert!(machine.epoch() > before);
 /// # Ok::<(), corewise_topology::TopologyError>(())
@@ -216,7 +217,7 @@ impl Machine {
     ///
     /// # Errors
     /// If there is no such CPU, or it is the last usable one.
-    pub fn set_online(&self, cpu: u32, online: bool) -> Result<bool, TopologyError> {
+    pub fn set_online(&self, cpu: CpuId, online: bool) -> Result<bool, TopologyError> {
         let topology = &self.inner.topology;
         if topology.cpu(cpu).is_none() {
             return Err(TopologyError::NoSuchCpu { cpu, known: topology.cpu_set() });

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::cpu_id::CpuId;
 use crate::cpuset::CpuSet;
 use crate::scope::AffinityScope;
 use crate::shard::{ShardLayout, shard_layout};
@@ -38,13 +39,13 @@ pub struct Pod {
 /// nothing is known, since they are offline, come last.
 ///
 /// ```
-/// use corewise_topology::{AffinityScope, Pods, Topology};
+/// use corewise_topology::{AffinityScope, CpuId, Pods, Topology};
 ///
 /// let pods = Pods::new(&Topology::synthetic("numa:2 l3:1 core:36 pu:2")?, 8);
 /// let shards = pods.scope(AffinityScope::CacheShard);
 /// assert_eq!(shards.len(), 10);
 /// assert_eq!(shards[0].cpus.to_string(), "0-15"); // 8 cores with their siblings
-/// assert_eq!(pods.pod_of(AffinityScope::Numa, 100), Some(1));
+/// assert_eq!(pods.pod_of(AffinityScope::Numa, CpuId::new(100)), Some(1));
 /// # Ok::<(), corewise_topology::TopologyError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,8 +105,8 @@ impl Pods {
 
     /// The pod of a scope that a CPU is in. `None` if there is no such CPU, or it never was
     /// allowed.
-    pub fn pod_of(&self, scope: AffinityScope, cpu: u32) -> Option<u32> {
-        let pod = self.scopes[scope as usize].of_cpu.get(cpu as usize).copied();
+    pub fn pod_of(&self, scope: AffinityScope, cpu: CpuId) -> Option<u32> {
+        let pod = self.scopes[scope as usize].of_cpu.get(cpu.index()).copied();
         pod.filter(|&pod| pod != NO_POD)
     }
 
@@ -135,13 +136,13 @@ impl Pods {
 impl ScopePods {
     fn new(topology: &Topology, groups: Vec<CpuSet>) -> ScopePods {
         let highest = groups.iter().filter_map(CpuSet::last).max();
-        let mut of_cpu = vec![NO_POD; highest.map_or(0, |cpu| cpu as usize + 1)];
+        let mut of_cpu = vec![NO_POD; highest.map_or(0, |cpu| cpu.index() + 1)];
         let pods = groups.into_iter().zip(0..).map(|(cpus, pod)| {
             let mut nodes = cpus.iter().map(|cpu| topology.cpu(cpu).and_then(|cpu| cpu.node));
             let first = nodes.next().flatten();
             let node = first.filter(|_| nodes.all(|node| node == first));
             for cpu in &cpus {
-                of_cpu[cpu as usize] = pod;
+                of_cpu[cpu.index()] = pod;
             }
             Pod { pod, cpus, node }
         });
@@ -174,7 +175,7 @@ fn group<K: Ord>(members: &[&Cpu], key: impl Fn(&Cpu) -> Option<K>) -> Vec<CpuSe
 type Shard = (u32, u32);
 
 /// The shard of each CPU whose cache is known, and the layout of each cache.
-fn shards(members: &[&Cpu], size: u32) -> (BTreeMap<u32, Shard>, BTreeMap<u32, ShardLayout>) {
+fn shards(members: &[&Cpu], size: u32) -> (BTreeMap<CpuId, Shard>, BTreeMap<u32, ShardLayout>) {
     let mut caches: BTreeMap<u32, Vec<&Cpu>> = BTreeMap::new();
     for cpu in members {
         if let Some(llc) = cpu.llc {

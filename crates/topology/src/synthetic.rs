@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use crate::cpu_id::CpuId;
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 use crate::facts::{Key, RawCpu, RawMachine};
@@ -17,7 +18,7 @@ pub(crate) fn topology(description: &str) -> Result<Topology, TopologyError> {
     walk.object(0);
     let Walk { cpus: mut raw, nodes: local, .. } = walk;
     for (cpu, place) in raw.iter_mut().zip(0..) {
-        cpu.cpu = cpus.as_ref().map_or(place, |cpus| cpus[place as usize]);
+        cpu.cpu = CpuId::new(cpus.as_ref().map_or(place, |cpus| cpus[place as usize]));
     }
     let nodes = nodes.unwrap_or_else(|| (0..local.len() as u32).collect());
     // A CPU's own node is the innermost one and, of several around the same CPUs, the lowest: so
@@ -80,7 +81,7 @@ impl Walk<'_> {
             })
             .max();
         self.cpus.push(RawCpu {
-            cpu: self.cpus.len() as u32,
+            cpu: CpuId::new(self.cpus.len() as u32),
             core: Some(object(depth_of(Kind::Core).unwrap_or(self.path.len()))),
             package: Some(object(depth_of(Kind::Package).unwrap_or(0))),
             cache: cache.map(|(level, depth)| (level, object(depth))),

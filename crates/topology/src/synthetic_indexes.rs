@@ -4,6 +4,7 @@
 //! latter may be written in numbers as well, and that its last part may be left out, is learnt from
 //! trying `lstopo` 2.9. Where hwloc warns about a wrong one and numbers in order, this refuses it.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::cpuset::CpuSet;
@@ -156,8 +157,8 @@ fn complete(digits: &mut Vec<Digit>, total: u64) -> Result<(), String> {
 }
 
 fn distinct(numbers: &[u32]) -> bool {
-    let mut seen = CpuSet::new();
-    numbers.iter().all(|&number| seen.insert(number))
+    let mut seen = BTreeSet::new();
+    numbers.iter().all(|number| seen.insert(number))
 }
 
 /// The parts of `text` between separators, and where they are.

@@ -4,6 +4,8 @@
 //! Linux kernel. A file that isn't there is a fact that isn't reported; a file that is there and
 //! can't be read, or says something else than such a file does, is an error that names it.
 
+use crate::cpu_id::CpuId;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -44,7 +46,7 @@ pub(crate) fn read(system: &Path) -> Result<RawMachine> {
     // CPUs that are possible but not present have no thread and no facts; they don't count.
     let present = match cpu_list(&cpu_dir, "present")? {
         Some(present) => present,
-        None => numbered(&cpu_dir, "cpu")?,
+        None => numbered(&cpu_dir, "cpu")?.into_iter().map(CpuId::new).collect(),
     };
     let online = cpu_list(&cpu_dir, "online")?;
     let isolated = cpu_list(&cpu_dir, "isolated")?.unwrap_or_default();
@@ -61,13 +63,13 @@ pub(crate) fn read(system: &Path) -> Result<RawMachine> {
     Ok(RawMachine { cpus, nodes: nodes.into_iter().map(|(node, _)| node).collect(), isolated })
 }
 
-fn raw_cpu(cpu: u32, dir: &Path, online: bool, nodes: &[(u32, CpuSet)]) -> Result<RawCpu> {
+fn raw_cpu(cpu: CpuId, dir: &Path, online: bool, nodes: &[(u32, CpuSet)]) -> Result<RawCpu> {
     let topology = dir.join("topology");
     let listed = nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).map(|(node, _)| *node);
     let node = match listed {
         Some(node) => Some(node),
         // Nodes list online CPUs only; the link to its node often stays with an offline CPU.
-        None => numbered(dir, "node")?.first(),
+        None => numbered(dir, "node")?.first().copied(),
     };
     let mut raw = RawCpu {
         cpu,
@@ -87,7 +89,7 @@ fn raw_cpu(cpu: u32, dir: &Path, online: bool, nodes: &[(u32, CpuSet)]) -> Resul
 
 /// The core. The list of its threads comes first: `core_id` repeats in each package, and in some
 /// machines in each die of a package.
-fn core(cpu: u32, topology: &Path) -> Result<Option<Key>> {
+fn core(cpu: CpuId, topology: &Path) -> Result<Option<Key>> {
     for name in ["core_cpus", "thread_siblings"] {
         if let Some(key) = sharers(cpu, topology, &format!("{name}_list"), name)? {
             return Ok(Some(key));
@@ -100,7 +102,7 @@ fn core(cpu: u32, topology: &Path) -> Result<Option<Key>> {
 }
 
 /// The package. Here too the list comes first: some architectures report -1 as the id of each.
-fn package(cpu: u32, topology: &Path) -> Result<Option<Key>> {
+fn package(cpu: CpuId, topology: &Path) -> Result<Option<Key>> {
     for name in ["package_cpus", "core_siblings"] {
         if let Some(key) = sharers(cpu, topology, &format!("{name}_list"), name)? {
             return Ok(Some(key));
@@ -110,9 +112,9 @@ fn package(cpu: u32, topology: &Path) -> Result<Option<Key>> {
 }
 
 /// The highest level of unified or data cache for which it is known who shares it.
-fn last_level_cache(cpu: u32, cache: &Path) -> Result<Option<(u32, Key)>> {
+fn last_level_cache(cpu: CpuId, cache: &Path) -> Result<Option<(u32, Key)>> {
     let mut best: Option<(u32, Key)> = None;
-    for index in numbered(cache, "index")?.iter() {
+    for index in numbered(cache, "index")? {
         let dir = cache.join(format!("index{index}"));
         let Some(level) = number(&dir.join("level"))? else { continue };
         let level = u32::try_from(level).map_err(|_| TopologyError::Content {
@@ -134,7 +136,7 @@ fn last_level_cache(cpu: u32, cache: &Path) -> Result<Option<(u32, Key)>> {
 /// The nodes with the CPUs that they list. Empty where the machine reports no NUMA.
 fn nodes(dir: &Path) -> Result<Vec<(u32, CpuSet)>> {
     numbered(dir, "node")?
-        .iter()
+        .into_iter()
         .map(|node| {
             let dir = dir.join(format!("node{node}"));
             let cpus = match cpu_list(&dir, "cpulist")? {
@@ -148,7 +150,7 @@ fn nodes(dir: &Path) -> Result<Vec<(u32, CpuSet)>> {
 
 /// What a CPU shares with others, known by the lowest one that shares it: from a list or, in old
 /// trees, a mask. A set that leaves out the very CPU that it is about is not believed.
-fn sharers(cpu: u32, dir: &Path, list: &str, mask: &str) -> Result<Option<Key>> {
+fn sharers(cpu: CpuId, dir: &Path, list: &str, mask: &str) -> Result<Option<Key>> {
     let believed = |set: &CpuSet| set.contains(cpu);
     let mut set = cpu_list(dir, list)?.filter(believed);
     if set.is_none() {
@@ -189,14 +191,14 @@ fn number(path: &Path) -> Result<Option<i64>> {
 
 /// The numbers `N` of the entries `prefixN` of a folder, as a set; empty if there is no such
 /// folder.
-fn numbered(dir: &Path, prefix: &str) -> Result<CpuSet> {
+fn numbered(dir: &Path, prefix: &str) -> Result<BTreeSet<u32>> {
     let read = |error| TopologyError::Read { path: dir.to_owned(), error };
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
-        Err(error) if is_absent(&error) => return Ok(CpuSet::new()),
+        Err(error) if is_absent(&error) => return Ok(BTreeSet::new()),
         Err(error) => return Err(read(error)),
     };
-    let mut numbers = CpuSet::new();
+    let mut numbers = BTreeSet::new();
     for entry in entries {
         let name = entry.map_err(read)?.file_name();
         // `cpufreq`, `cpuidle` and the like are no CPUs.

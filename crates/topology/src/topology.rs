@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::cpu_id::CpuId;
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 #[cfg(feature = "xml")]
@@ -49,7 +50,7 @@ impl fmt::Display for Source {
 #[non_exhaustive]
 pub struct Cpu {
     /// The kernel's number of this CPU.
-    pub cpu: u32,
+    pub cpu: CpuId,
     /// The core whose hardware thread it is.
     pub core: Option<u32>,
     /// The package (socket) that it is in.
@@ -92,11 +93,11 @@ pub struct Llc {
 /// description:
 ///
 /// ```
-/// use corewise_topology::Topology;
+/// use corewise_topology::{CpuId, Topology};
 ///
 /// let two_nodes = Topology::synthetic("numa:2 l3:1 core:36 pu:2")?;
 /// assert_eq!(two_nodes.cpus().len(), 144);
-/// assert_eq!(two_nodes.cpu(73).map(|cpu| (cpu.core, cpu.node)), Some((Some(36), Some(1))));
+/// assert_eq!(two_nodes.cpu(CpuId::new(73)).map(|cpu| (cpu.core, cpu.node)), Some((Some(36), Some(1))));
 /// # Ok::<(), corewise_topology::TopologyError>(())
 /// ```
 ///
@@ -258,7 +259,7 @@ impl Topology {
     }
 
     /// The facts about one CPU, if there is such a CPU.
-    pub fn cpu(&self, cpu: u32) -> Option<&Cpu> {
+    pub fn cpu(&self, cpu: CpuId) -> Option<&Cpu> {
         self.cpus.binary_search_by_key(&cpu, |known| known.cpu).ok().map(|at| &self.cpus[at])
     }
 

@@ -5,8 +5,10 @@
 //! taken too. The tree says who shares a core, a cache, a package; sets of CPUs are read only where
 //! the tree doesn't say it: for the machine, and for NUMA nodes, which hang beside it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::cpu_id::CpuId;
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 use crate::facts::{Key, RawCpu, RawMachine};
@@ -112,7 +114,7 @@ struct Export {
     cpus: Vec<RawCpu>,
     seen: CpuSet,
     nodes: Vec<NumaNode>,
-    seen_nodes: CpuSet,
+    seen_nodes: BTreeSet<u32>,
     objects: i64,
 }
 
@@ -177,7 +179,7 @@ impl Export {
         element: &Element,
         open: &[Frame],
     ) -> std::result::Result<(), String> {
-        let cpu = os_index(element)?;
+        let cpu = CpuId::new(os_index(element)?);
         if set(element, "cpuset")?.is_some_and(|cpus| cpus != CpuSet::from_iter([cpu])) {
             return Err(format!("its cpuset must hold PU {cpu} alone"));
         }
@@ -244,16 +246,16 @@ impl Export {
             self.nodes.sort_by_key(|node| (sets(node).len(), node.node));
             for node in &self.nodes {
                 for cpu in sets(node) {
-                    of_cpu[cpu as usize].get_or_insert(node.node);
+                    of_cpu[cpu.index()].get_or_insert(node.node);
                 }
             }
         };
         claim(|node| &node.cpus);
         claim(|node| &node.complete);
         for cpu in &mut self.cpus {
-            cpu.node = of_cpu[cpu.cpu as usize];
+            cpu.node = of_cpu[cpu.cpu.index()];
         }
-        let nodes = self.seen_nodes.iter().collect();
+        let nodes = self.seen_nodes.into_iter().collect();
         RawMachine { cpus: self.cpus, nodes, isolated: CpuSet::new() }
     }
 }

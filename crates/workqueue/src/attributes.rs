@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use corewise_sync::sys::current_cpu;
-use corewise_topology::{AffinityScope, CpuSet};
+use corewise_topology::{AffinityScope, CpuId, CpuSet, current_cpu};
 
 /// The niceness of high-priority queues: the kernel's `HIGHPRI_NICE_LEVEL`, the least that there is.
 pub(crate) const HIGH_PRIORITY: i32 = -20;
@@ -116,9 +115,9 @@ pub enum At {
     /// In the pod of the CPU that queues it.
     Here,
     /// In the pod of this CPU, also where the pod has no share of a CPU quota.
-    Cpu(u32),
+    Cpu(CpuId),
     /// As `Here`, for a thread that is on this CPU: elsewhere, where the pod has no share of a CPU quota.
-    Near(u32),
+    Near(CpuId),
     /// In a pod of this node: the caller's own if that lies there, else each in turn. (The kernel's `queue_work_node`
     /// takes the node's first CPU, and with it always the same shard.) A node without CPUs that can be used: as `Here`.
     Node(u32),

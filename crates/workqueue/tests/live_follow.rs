@@ -8,7 +8,8 @@ use std::sync::mpsc::{self, Receiver};
 
 use corewise_sync::Completion;
 use corewise_topology::{
-    AffinityScope, Change, CpuSet, Machine, Subscription, Watch, current_cpu, pin_current_thread,
+    AffinityScope, Change, CpuId, CpuSet, Machine, Subscription, Watch, current_cpu,
+    pin_current_thread,
 };
 use corewise_workqueue::{At, WorkerPools, Workqueue};
 
@@ -59,7 +60,7 @@ impl Followed {
     }
 
     /// An item on a CPU's worker that waits until told; another worker stands in for it meanwhile.
-    fn busy(&self, cpu: u32) -> Busy {
+    fn busy(&self, cpu: CpuId) -> Busy {
         let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
         let (waits, rings) = (Arc::clone(&gate), Arc::clone(&started));
         let item = self.queue.spawn_at(At::Cpu(cpu), move || {
@@ -74,14 +75,14 @@ impl Followed {
 
 struct Busy {
     gate: Arc<Completion>,
-    item: corewise_workqueue::JoinHandle<u32>,
+    item: corewise_workqueue::JoinHandle<CpuId>,
 }
 
 impl Busy {
     /// Lets it end; says which CPU it was on then.
     fn end(self) -> u32 {
         self.gate.complete();
-        self.item.join().unwrap()
+        self.item.join().unwrap().number()
     }
 }
 
@@ -121,7 +122,7 @@ fn workers_of_a_cpu_that_goes_offline_run_elsewhere_and_come_home() {
     assert!(!away.is_empty() && away.iter().all(|mask| *mask == rest), "{away:?}");
     assert_ne!(ran_on, cpu);
     assert!(!back.is_empty() && back.iter().all(|mask| *mask == home), "{back:?}");
-    assert_eq!(busy.end(), cpu, "also the one that was inside of an item all the time");
+    assert_eq!(busy.end(), cpu.number(), "also the one that was inside of an item all the time");
     followed.pools.shutdown();
     assert!(masks("cw-").is_empty(), "the follower has ended too");
 }
@@ -162,7 +163,7 @@ fn child_workers_follow_a_cpuset() {
     followed.until(|online| *online == all);
     let home = CpuSet::from_iter([last]);
     assert!(masks(&workers).iter().all(|mask| *mask == home));
-    assert_eq!(busy.end(), last);
+    assert_eq!(busy.end(), last.number());
 
     // Something pins a worker elsewhere, as the kernel does when a CPU goes and is back at once. It
     // comes home with the next word of the kernel, although the machine is as it was.

@@ -10,7 +10,7 @@ use corewise_bench::calls::roundtrip::called;
 use corewise_bench::start::pinned;
 use corewise_bench::{BenchError, Job};
 use corewise_sync::thread;
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 /// Behind the name of a runtime: its called threads have the priority of Corewise's call targets.
 /// No peer does so by itself; it is tried so that nobody need wonder.
@@ -20,7 +20,7 @@ pub(crate) const FIFO: &str = "-fifo";
 pub(crate) struct Targets {
     machine: Machine,
     /// The CPUs of the threads that are called.
-    pub(crate) cpus: Vec<u32>,
+    pub(crate) cpus: Vec<CpuId>,
     /// Whether the caller answers too: of a call to many its own CPU's share is its own work.
     pub(crate) own: bool,
     real_time: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Targets {
 
 impl Targets {
     pub(crate) fn of(job: &Job, machine: &Machine) -> Result<Targets, BenchError> {
-        let mut cpus: Vec<u32> = called(job, machine)?.iter().collect();
+        let mut cpus: Vec<CpuId> = called(job, machine)?.iter().collect();
         let all = cpus.len();
         if job.case.starts_with("broadcast/") {
             cpus.retain(|&cpu| cpu != job.client());
@@ -63,7 +63,7 @@ impl Pinned {
     pub(crate) fn start(
         targets: &Targets,
         name: &str,
-        cpu: u32,
+        cpu: CpuId,
         body: impl FnOnce() + Send + 'static,
     ) -> Result<Pinned, BenchError> {
         let real_time_too = targets.real_time;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use corewise_bench::job::Job;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 /// Behind the name of a runtime: each of its workers on a CPU of its own, as Corewise pins its first
 /// ones. No peer does so by itself, nor do its users; it is tried so that nobody need wonder.
@@ -20,14 +20,14 @@ pub(crate) const PINNED: &str = "-pinned";
 #[derive(Clone)]
 pub(crate) struct Pins {
     /// One after the other, round and round; none: nobody is pinned.
-    cpus: Arc<[u32]>,
+    cpus: Arc<[CpuId]>,
     /// A: Relaxed; it only deals numbers out.
     next: Arc<AtomicUsize>,
 }
 
 impl Pins {
     pub(crate) fn of(job: &Job, machine: &Machine) -> Pins {
-        let cpus: Arc<[u32]> = match job.worker_cpu {
+        let cpus: Arc<[CpuId]> = match job.worker_cpu {
             Some(cpu) => [cpu].into(),
             None if job.runtime.ends_with(PINNED) => machine.online().iter().collect(),
             None => [].into(),

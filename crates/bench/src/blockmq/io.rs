@@ -15,7 +15,7 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::thread::{Builder, JoinHandle};
 use corewise_sync::time::{self, Stamp};
 use corewise_sync::{Countdown, Mutex, Parker, sys};
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 use corewise_workqueue::{WorkerPools, Workqueue};
 
 use crate::bench::{Cases, NOT_SIMULATED, Workload, count, variants};
@@ -222,7 +222,7 @@ impl Bench {
             ended: Countdown::new(plan.load.in_flight() as usize),
             done: Mutex::new(Done::default()),
         });
-        let cpus: Vec<u32> = machine.online().iter().collect();
+        let cpus: Vec<CpuId> = machine.online().iter().collect();
         let starter = |job: usize| {
             let seed = |lane| (job as u64) << 16 | lane;
             let lane = |n| Box::new(self.lane(&shared, plan, seed(n)));

@@ -9,7 +9,7 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::hint::spin_loop;
 use corewise_sync::thread::{self, JoinHandle};
 use corewise_sync::{Parker, time};
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 use corewise_workqueue::{WorkerPools, Workqueue};
 
 use crate::calls::priority;
@@ -82,7 +82,7 @@ impl Setup {
         cost: Duration,
         class: Class,
     ) -> Result<Setup, BenchError> {
-        let cpus: Vec<u32> = machine.online().iter().collect();
+        let cpus: Vec<CpuId> = machine.online().iter().collect();
         let pinned = machine.clone();
         let at_start = move |number: usize| {
             let cpu = cpus[number % cpus.len()];

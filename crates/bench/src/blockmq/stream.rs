@@ -9,7 +9,7 @@ use std::time::Duration;
 use corewise_blockmq::{AlignedBuf, BlockDevice, Buffer, Completed, Payload, Queue, Request};
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::{CachePadded, Countdown, Mutex, Parker, time};
-use corewise_topology::current_cpu;
+use corewise_topology::{CpuId, current_cpu};
 
 use crate::blockmq::recheck::Run;
 use crate::error::BenchError;
@@ -60,7 +60,7 @@ impl<R: Run> Stream<R> {
         let mut hctx_of = Vec::new();
         for hctx in 0..queue.hw_queues() {
             for &cpu in queue.hctx_cpus(hctx) {
-                let cpu = cpu as usize;
+                let cpu = cpu.index();
                 hctx_of.resize(hctx_of.len().max(cpu + 1), 0);
                 hctx_of[cpu] = hctx;
             }
@@ -125,7 +125,7 @@ impl<R: Run> Stream<R> {
     }
 
     fn here(&self) -> usize {
-        let cpu = current_cpu().unwrap_or(0) as usize;
+        let cpu = current_cpu().unwrap_or(CpuId::new(0)).index();
         self.hctx_of.get(cpu).copied().unwrap_or(0)
     }
 }

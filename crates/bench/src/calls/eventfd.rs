@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use corewise_sync::thread;
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, retry_on_intr, write};
 
@@ -39,7 +39,7 @@ impl Eventfd {
     ///
     /// # Errors
     /// It couldn't be started or pinned.
-    pub fn new(machine: &Machine, cpu: u32) -> Result<Eventfd, BenchError> {
+    pub fn new(machine: &Machine, cpu: CpuId) -> Result<Eventfd, BenchError> {
         let file = || eventfd(0, EventfdFlags::empty()).map_err(|e| BenchError::Thread(e.into()));
         let files = Arc::new(Files { question: file()?, answer: file()? });
         let theirs = Arc::clone(&files);
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn the_eventfd_server_answers_each_question_and_ends() {
         let machine = Machine::synthetic("core:1 pu:1").unwrap();
-        let mut eventfd = Eventfd::new(&machine, 0).unwrap();
+        let mut eventfd = Eventfd::new(&machine, CpuId::new(0)).unwrap();
         for number in 1..100 {
             assert_eq!(eventfd.call(number), number + 1);
         }

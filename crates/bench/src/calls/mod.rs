@@ -53,7 +53,7 @@ mod reads;
 pub mod roundtrip;
 
 use corewise_smp::{Priority, Smp, StartError};
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 
 use crate::bench::{Bench, On, worst};
 use crate::job::Job;
@@ -85,7 +85,7 @@ pub static BENCH: Bench = Bench {
 fn base(job: &mut Job, on: &On) {
     // The first CPU is where others' work lands most often: interrupts, for one. It disturbs
     // the client less than those that wait for it.
-    (job.client_cpu, job.server_cpu) = (on.cpus.last(), on.cpus.first().unwrap_or(0));
+    (job.client_cpu, job.server_cpu) = (on.cpus.last(), on.cpus.first().unwrap_or(CpuId::new(0)));
     job.length_ms = on.pick(6_000, 1_500);
 }
 

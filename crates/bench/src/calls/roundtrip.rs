@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use corewise_smp::Smp;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Parker, hint, sys, thread, time};
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 use crate::bench::{Cases, NOT_SIMULATED, Workload, count, variants};
 use crate::calls::eventfd::Eventfd;
@@ -171,7 +171,7 @@ fn client_thread<C: Caller>(
 }
 
 /// Ordinary work on a CPU, until it is over.
-fn burn(machine: &Machine, cpu: u32, over: &AtomicBool) {
+fn burn(machine: &Machine, cpu: CpuId, over: &AtomicBool) {
     // Where it can't be pinned, neither can the one that it would disturb, which says so.
     let _ = machine.pin_current_thread(&CpuSet::from_iter([cpu]));
     while !over.load(Ordering::Relaxed) {
@@ -182,11 +182,11 @@ fn burn(machine: &Machine, cpu: u32, over: &AtomicBool) {
 /// Calls to one CPU, each waited for.
 struct One {
     smp: Smp,
-    cpu: u32,
+    cpu: CpuId,
 }
 
 impl One {
-    fn new(machine: &Machine, cpu: u32) -> Result<One, BenchError> {
+    fn new(machine: &Machine, cpu: CpuId) -> Result<One, BenchError> {
         Ok(One { smp: targets(machine)?, cpu })
     }
 }
@@ -282,8 +282,8 @@ mod tests {
     #[test]
     fn calls_to_one_and_to_many_answer() {
         let machine = Machine::synthetic("core:3 pu:1").unwrap();
-        assert_eq!(One::new(&machine, 2).unwrap().call(4), 5);
-        assert_eq!(Awaited::new(One::new(&machine, 1).unwrap()).call(6), 7);
+        assert_eq!(One::new(&machine, CpuId::new(2)).unwrap().call(4), 5);
+        assert_eq!(Awaited::new(One::new(&machine, CpuId::new(1)).unwrap()).call(6), 7);
         assert_eq!(Many::new(&machine, CpuSet::full(3)).unwrap().call(4), 15);
     }
 

@@ -1,6 +1,7 @@
 //! The C library's allocator: blocks that the same thread frees, that another one frees, and what all
 //! CPUs do at once. Nobody touches the memory but the allocator.
 
+use corewise_topology::CpuId;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::thread;
@@ -20,7 +21,11 @@ const ROW: usize = 64 << 10;
 /// Rounds at least.
 const LEAST: usize = 9;
 
-pub(super) fn measure(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Vec<Allocator>, BenchError> {
+pub(super) fn measure(
+    lab: &Lab<'_>,
+    cpu: CpuId,
+    cpus: &[CpuId],
+) -> Result<Vec<Allocator>, BenchError> {
     let other = cpus.iter().copied().find(|other| *other != cpu);
     let mut all = Vec::new();
     for size in SIZES {
@@ -81,8 +86,8 @@ const THEIRS: u32 = 1;
 fn freed_elsewhere(
     lab: &Lab<'_>,
     size: usize,
-    cpu: u32,
-    other: u32,
+    cpu: CpuId,
+    other: CpuId,
 ) -> Result<[Vec<f64>; 2], BenchError> {
     let count = ROW / size;
     let turn = Apart(AtomicU32::new(OURS));
@@ -123,7 +128,7 @@ fn freed_elsewhere(
 }
 
 /// All CPUs do the same at once: nanoseconds of a malloc and a free.
-fn at_once(lab: &Lab<'_>, size: usize, cpus: &[u32]) -> Result<Vec<f64>, BenchError> {
+fn at_once(lab: &Lab<'_>, size: usize, cpus: &[CpuId]) -> Result<Vec<f64>, BenchError> {
     let (over, there) = (Apart(AtomicBool::new(false)), Apart(AtomicU32::new(0)));
     lab.on_all(cpus, &over.0, |_| {
         all_there(&there.0, cpus.len(), &over.0);

@@ -1,5 +1,6 @@
 //! One line that several CPUs write at once.
 
+use corewise_topology::CpuId;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,14 +19,14 @@ const ADDS: u32 = 400;
 const SHARE: u64 = 80;
 
 /// 1, 2, 4 and so on, and all of the CPUs.
-pub(super) fn measure(lab: &Lab<'_>, cpus: &[u32]) -> Result<Vec<Contended>, BenchError> {
+pub(super) fn measure(lab: &Lab<'_>, cpus: &[CpuId]) -> Result<Vec<Contended>, BenchError> {
     let mut counts: Vec<usize> =
         (0..).map(|power| 1 << power).take_while(|count| *count < cpus.len()).collect();
     counts.push(cpus.len());
     counts.into_iter().map(|count| together(lab, &cpus[..count])).collect()
 }
 
-fn together(lab: &Lab<'_>, cpus: &[u32]) -> Result<Contended, BenchError> {
+fn together(lab: &Lab<'_>, cpus: &[CpuId]) -> Result<Contended, BenchError> {
     let (word, over) = (Apart(AtomicU64::new(0)), Apart(AtomicBool::new(false)));
     let there = Apart(AtomicU32::new(0));
     let count = u32::try_from(cpus.len()).unwrap_or(u32::MAX);

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use corewise_costs::Distance;
-use corewise_topology::{CpuSet, Topology};
+use corewise_topology::{CpuId, CpuSet, Topology};
 
 /// Of more CPUs a sample is measured: all pairs of 64 are 2016.
 pub const MOST_CPUS: usize = 64;
 
 /// How far apart two CPUs are: the narrowest affinity scope that holds both. A fact not known of a
 /// CPU it shares with nobody. CPUs that the topology doesn't have are as far apart as can be.
-pub fn distance(topology: &Topology, a: u32, b: u32) -> Distance {
+pub fn distance(topology: &Topology, a: CpuId, b: CpuId) -> Distance {
     if a == b {
         return Distance::Same;
     }
@@ -30,7 +30,7 @@ pub fn distance(topology: &Topology, a: u32, b: u32) -> Distance {
 /// At most so many of these CPUs, in an order in which neighbours stand beside each other: by node,
 /// last-level cache, core. Where there are more, an equal part of each last-level cache, the siblings
 /// of its first core among them, so that each distance occurs that there is.
-pub fn choose(topology: &Topology, cpus: &CpuSet, most: usize) -> Vec<u32> {
+pub fn choose(topology: &Topology, cpus: &CpuSet, most: usize) -> Vec<CpuId> {
     let mut all: Vec<_> = cpus.iter().filter_map(|cpu| topology.cpu(cpu)).collect();
     all.sort_by_key(|cpu| (cpu.node, cpu.package, cpu.llc, cpu.core, cpu.cpu));
     if all.len() <= most {
@@ -44,13 +44,13 @@ pub fn choose(topology: &Topology, cpus: &CpuSet, most: usize) -> Vec<u32> {
     for cache in caches {
         let cores: Vec<_> = cache.chunk_by(|a, b| a.core.is_some() && a.core == b.core).collect();
         let siblings = cores.iter().position(|core| core.len() > 1).unwrap_or(0);
-        let mut firsts: Vec<u32> = cores.iter().map(|core| core[0].cpu).collect();
-        let mut of_cache: Vec<u32> = cores[siblings].iter().take(2).map(|cpu| cpu.cpu).collect();
+        let mut firsts: Vec<CpuId> = cores.iter().map(|core| core[0].cpu).collect();
+        let mut of_cache: Vec<CpuId> = cores[siblings].iter().take(2).map(|cpu| cpu.cpu).collect();
         firsts.retain(|cpu| !of_cache.contains(cpu));
         let room = of_each.saturating_sub(of_cache.len());
         of_cache.extend(spread(&firsts, room));
         // The rest of a small cache's part are further siblings.
-        let rest: Vec<u32> =
+        let rest: Vec<CpuId> =
             cache.iter().map(|cpu| cpu.cpu).filter(|cpu| !of_cache.contains(cpu)).collect();
         let room = of_each.saturating_sub(of_cache.len());
         of_cache.extend(spread(&rest, room));
@@ -68,13 +68,13 @@ pub(super) fn spread<T: Copy>(all: &[T], most: usize) -> Vec<T> {
 /// The pairs of the CPUs that were chosen, by distance.
 #[derive(Debug)]
 pub(super) struct Pairs {
-    cpus: Vec<u32>,
-    by_distance: BTreeMap<Distance, Vec<(u32, u32)>>,
+    cpus: Vec<CpuId>,
+    by_distance: BTreeMap<Distance, Vec<(CpuId, CpuId)>>,
 }
 
 impl Pairs {
-    pub(super) fn new(topology: &Topology, cpus: &[u32]) -> Pairs {
-        let mut by_distance: BTreeMap<Distance, Vec<(u32, u32)>> = BTreeMap::new();
+    pub(super) fn new(topology: &Topology, cpus: &[CpuId]) -> Pairs {
+        let mut by_distance: BTreeMap<Distance, Vec<(CpuId, CpuId)>> = BTreeMap::new();
         for (at, &a) in cpus.iter().enumerate() {
             for &b in &cpus[at + 1..] {
                 by_distance.entry(distance(topology, a, b)).or_default().push((a, b));
@@ -89,17 +89,17 @@ impl Pairs {
     }
 
     /// All of one distance.
-    pub(super) fn of(&self, distance: Distance) -> &[(u32, u32)] {
+    pub(super) fn of(&self, distance: Distance) -> &[(CpuId, CpuId)] {
         self.by_distance.get(&distance).map_or(&[], Vec::as_slice)
     }
 
     /// All there are.
-    pub(super) fn all(&self) -> Vec<(u32, u32)> {
+    pub(super) fn all(&self) -> Vec<(CpuId, CpuId)> {
         self.by_distance.values().flatten().copied().collect()
     }
 
     /// A CPU beside these two.
-    pub(super) fn third(&self, (a, b): (u32, u32)) -> Option<u32> {
+    pub(super) fn third(&self, (a, b): (CpuId, CpuId)) -> Option<CpuId> {
         self.cpus.iter().copied().find(|cpu| *cpu != a && *cpu != b)
     }
 }
@@ -119,8 +119,9 @@ mod tests {
             (8, Distance::System),
             (99, Distance::System),
         ] {
-            assert_eq!(distance(&topology, 0, other), expected, "{other}");
-            assert_eq!(distance(&topology, other, 0), expected, "{other}");
+            let (first, other) = (CpuId::new(0), CpuId::new(other));
+            assert_eq!(distance(&topology, first, other), expected, "{other}");
+            assert_eq!(distance(&topology, other, first), expected, "{other}");
         }
     }
 
@@ -136,7 +137,7 @@ mod tests {
             "package:2 numa:4 l3:16 core:2 pu:2",
         ] {
             let topology = Topology::synthetic(spec).unwrap();
-            let all: Vec<u32> = topology.cpu_set().iter().collect();
+            let all: Vec<CpuId> = topology.cpu_set().iter().collect();
             let chosen = choose(&topology, &topology.cpu_set(), MOST_CPUS);
             assert!(chosen.len() <= MOST_CPUS, "{spec}: {}", chosen.len());
             assert!(chosen.len() >= all.len().min(MOST_CPUS / 2), "{spec}: {}", chosen.len());
@@ -144,7 +145,7 @@ mod tests {
             once.sort_unstable();
             once.dedup();
             assert_eq!(once.len(), chosen.len(), "{spec}");
-            let of = |cpus: &[u32]| Pairs::new(&topology, cpus).distances();
+            let of = |cpus: &[CpuId]| Pairs::new(&topology, cpus).distances();
             assert_eq!(of(&chosen), of(&all), "{spec}");
         }
     }

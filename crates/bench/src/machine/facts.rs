@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use corewise_costs::Machine;
-use corewise_topology::{CpuSet, Topology};
+use corewise_topology::{CpuId, CpuSet, Topology};
 
 use crate::bench::Effort;
 
@@ -23,7 +23,7 @@ fn field(text: &str, name: &str) -> String {
 }
 
 /// The machine of these CPUs.
-pub(super) fn machine(topology: &Topology, cpus: &[u32], plan: &Plan, took: Duration) -> Machine {
+pub(super) fn machine(topology: &Topology, cpus: &[CpuId], plan: &Plan, took: Duration) -> Machine {
     let known: Vec<_> = cpus.iter().filter_map(|cpu| topology.cpu(*cpu)).collect();
     let count = |key: fn(&corewise_topology::Cpu) -> Option<u32>| {
         let mut numbers: Vec<u32> = known.iter().filter_map(|cpu| key(cpu)).collect();
@@ -36,7 +36,7 @@ pub(super) fn machine(topology: &Topology, cpus: &[u32], plan: &Plan, took: Dura
         *threads.entry(core).or_default() += 1;
     }
     let cpuinfo = read("/proc/cpuinfo");
-    let first = cpus.first().copied().unwrap_or(0);
+    let first = cpus.first().copied().unwrap_or(CpuId::new(0));
     Machine {
         cpu_model: field(&cpuinfo, "model name"),
         architecture: std::env::consts::ARCH.to_owned(),
@@ -65,7 +65,7 @@ pub(super) fn machine(topology: &Topology, cpus: &[u32], plan: &Plan, took: Dura
 }
 
 /// Bytes of the highest cache of a CPU; 0 where the system doesn't tell.
-pub(super) fn last_level_cache_bytes(cpu: u32) -> u64 {
+pub(super) fn last_level_cache_bytes(cpu: CpuId) -> u64 {
     let folder = format!("/sys/devices/system/cpu/cpu{cpu}/cache");
     let caches = (0..8).map(|index| format!("{folder}/index{index}"));
     let caches = caches.filter_map(|cache| {

@@ -7,7 +7,7 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use corewise_costs::Figure;
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 use crate::bench::Effort;
 use crate::calls::priority;
@@ -45,7 +45,7 @@ impl<'m> Lab<'m> {
     pub(super) fn new(
         machine: &'m Machine,
         effort: Effort,
-        cpu: u32,
+        cpu: CpuId,
     ) -> Result<Lab<'m>, BenchError> {
         let mut lab = Lab {
             machine,
@@ -98,7 +98,7 @@ impl<'m> Lab<'m> {
     /// takes the CPU from it is noise, and counted.
     pub(super) fn on<T: Send>(
         &self,
-        cpu: u32,
+        cpu: CpuId,
         body: impl FnOnce() -> T + Send,
     ) -> Result<T, BenchError> {
         thread::scope(|scope| {
@@ -118,7 +118,7 @@ impl<'m> Lab<'m> {
     pub(super) fn start<'scope, T: Send + 'scope>(
         &self,
         scope: &'scope Scope<'scope, '_>,
-        cpu: u32,
+        cpu: CpuId,
         body: impl FnOnce() -> T + Send + 'scope,
     ) -> Result<ScopedJoinHandle<'scope, Option<T>>, BenchError> {
         let (there, arrived) = mpsc::channel();
@@ -187,13 +187,13 @@ impl<'m> Lab<'m> {
     /// for the others.
     pub(super) fn on_all<T: Send>(
         &self,
-        cpus: &[u32],
+        cpus: &[CpuId],
         over: &AtomicBool,
         body: impl Fn(usize) -> Vec<T> + Sync,
     ) -> Result<Vec<T>, BenchError> {
         let body = &body;
         thread::scope(|scope| {
-            let start = |(nth, cpu): (usize, &u32)| self.start(scope, *cpu, move || body(nth));
+            let start = |(nth, cpu): (usize, &CpuId)| self.start(scope, *cpu, move || body(nth));
             let threads: Vec<_> = cpus.iter().enumerate().map(start).collect();
             if threads.iter().any(Result::is_err) {
                 over.store(true, Ordering::Relaxed);
@@ -209,14 +209,14 @@ impl<'m> Lab<'m> {
     /// Runs `body` on a CPU, as [`Lab::on`], while others do `busy` again and again.
     pub(super) fn beside<T: Send>(
         &self,
-        cpu: u32,
-        others: &[u32],
+        cpu: CpuId,
+        others: &[CpuId],
         busy: impl Fn(usize) + Sync,
         body: impl FnOnce() -> T + Send,
     ) -> Result<T, BenchError> {
         let (over, busy) = (&Apart(AtomicBool::new(false)), &busy);
         thread::scope(|scope| {
-            let start = |(nth, other): (usize, &u32)| {
+            let start = |(nth, other): (usize, &CpuId)| {
                 self.start(scope, *other, move || {
                     while !over.0.load(Ordering::Relaxed) {
                         busy(nth);
@@ -236,7 +236,7 @@ impl<'m> Lab<'m> {
     /// The figure of [`Lab::repeat`] on a CPU.
     pub(super) fn repeat_on(
         &self,
-        cpu: u32,
+        cpu: CpuId,
         full: Duration,
         batch: impl FnMut(u32) + Send,
     ) -> Result<Figure, BenchError> {

@@ -1,5 +1,6 @@
 //! What one CPU does with lines that nobody else touches, with a line that all read, and with memory.
 
+use corewise_topology::CpuId;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 use std::time::Duration;
@@ -26,7 +27,7 @@ const LEAST_BYTES: u64 = 32 << 20;
 
 const NO_MEMORY: BenchError = BenchError::Nothing { what: "memory" };
 
-pub(super) fn measure(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Line, BenchError> {
+pub(super) fn measure(lab: &Lab<'_>, cpu: CpuId, cpus: &[CpuId]) -> Result<Line, BenchError> {
     let own = Apart(AtomicU64::new(0));
     let word = &own.0;
     let ring = Ring::new(RING, |step| (step + 1) % RING).ok_or(NO_MEMORY)?;
@@ -127,9 +128,9 @@ impl Ring {
 }
 
 /// All read the same lines, nobody writes.
-fn shared(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Figure, BenchError> {
+fn shared(lab: &Lab<'_>, cpu: CpuId, cpus: &[CpuId]) -> Result<Figure, BenchError> {
     let ring = Ring::new(RING, |step| (step + 1) % RING).ok_or(NO_MEMORY)?;
-    let others: Vec<u32> =
+    let others: Vec<CpuId> =
         cpus.iter().copied().filter(|other| *other != cpu).take(READERS - 1).collect();
     let read = |_| {
         ring.walk(0, 16 * RING);
@@ -143,7 +144,7 @@ fn shared(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Figure, BenchError> {
 }
 
 /// A walk through more memory than the last-level cache holds.
-fn memory(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
+fn memory(lab: &Lab<'_>, cpu: CpuId) -> Result<Figure, BenchError> {
     let most = MOST_BYTES.min(facts::available_bytes() / 4).max(LEAST_BYTES);
     let bytes = (4 * facts::last_level_cache_bytes(cpu)).clamp(LEAST_BYTES, most);
     let largest = (bytes / size_of::<RingLine>() as u64).ilog2();

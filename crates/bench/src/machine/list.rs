@@ -1,5 +1,6 @@
 //! Lines that another CPU has written: a linked list costs a miss each, an array's misses overlap.
 
+use corewise_topology::CpuId;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::thread;
@@ -115,7 +116,7 @@ pub(super) fn measure(
     let list = List::new();
     let mut samples = [const { Vec::new() }; 4];
     for pair in chosen {
-        let of_pair = one(lab, &list, pair, pairs.third(pair), each)?;
+        let of_pair = one(lab, &list, pair, pairs.third(pair).map(CpuId::number), each)?;
         samples.iter_mut().zip(of_pair).for_each(|(all, some)| all.extend(some));
     }
     let [by_list, by_array, locked, read] = samples;
@@ -131,7 +132,7 @@ pub(super) fn measure(
 fn one(
     lab: &Lab<'_>,
     list: &List,
-    (reader, writer): (u32, u32),
+    (reader, writer): (CpuId, CpuId),
     third: Option<u32>,
     budget: Duration,
 ) -> Result<[Vec<f64>; 4], BenchError> {
@@ -141,7 +142,8 @@ fn one(
         let read = || {
             std::hint::black_box(list.sweep());
         };
-        let third = third.map(|cpu| lab.start(scope, cpu, move || serve(&turn.0, READER, read)));
+        let third = third
+            .map(|cpu| lab.start(scope, CpuId::new(cpu), move || serve(&turn.0, READER, read)));
         let has_third = matches!(third, Some(Ok(_)));
         let samples = lab.on(reader, || {
             let mut samples = [const { Vec::new() }; 4];

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use corewise_costs::{Costs, Distance, Figure, Matrix, Switch, Thread, Transfer, VERSION};
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 pub use distance::{MOST_CPUS, choose, distance};
 
@@ -79,7 +79,7 @@ pub fn measure(
         return Err(BenchError::Nothing { what: "CPU that may be used" });
     };
     let pairs = Pairs::new(topology, &cpus);
-    let all: Vec<u32> = wanted.iter().collect();
+    let all: Vec<CpuId> = wanted.iter().collect();
     let load = Load::watch();
     let mut step = |done, what| tell(Step { done, what });
 
@@ -161,17 +161,17 @@ fn transfers(
     Ok(transfers)
 }
 
-fn matrix(cpus: &[u32], rallies: &pingpong::Rallies) -> Matrix {
-    let cell = |a: u32, b: u32, samples: fn(&pingpong::Rally) -> &Vec<f64>| {
+fn matrix(cpus: &[CpuId], rallies: &pingpong::Rallies) -> Matrix {
+    let cell = |a: CpuId, b: CpuId, samples: fn(&pingpong::Rally) -> &Vec<f64>| {
         let rally = rallies.get(&(a, b)).or_else(|| rallies.get(&(b, a)));
         rally.and_then(|rally| Figure::of(samples(rally))).map_or(0.0, |figure| figure.p50)
     };
     let rows = |samples: fn(&pingpong::Rally) -> &Vec<f64>| {
-        let row = |a: u32| cpus.iter().map(|&b| cell(a, b, samples)).collect();
+        let row = |a: CpuId| cpus.iter().map(|&b| cell(a, b, samples)).collect();
         cpus.iter().map(|&a| row(a)).collect()
     };
     Matrix {
-        cpus: cpus.to_vec(),
+        cpus: cpus.iter().copied().map(CpuId::number).collect(),
         one_way_ns: rows(|rally| &rally.one_way),
         locked_ns: rows(|rally| &rally.locked),
     }

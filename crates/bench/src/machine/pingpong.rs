@@ -2,6 +2,7 @@
 //!
 //! The idea is an old one; nviennot/core-to-core-latency draws the same matrix by compare and swap.
 
+use corewise_topology::CpuId;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -34,7 +35,7 @@ pub(super) struct Rally {
 }
 
 /// By pair.
-pub(super) type Rallies = BTreeMap<(u32, u32), Rally>;
+pub(super) type Rallies = BTreeMap<(CpuId, CpuId), Rally>;
 
 /// Of each pair.
 pub(super) fn measure(lab: &Lab<'_>, pairs: &Pairs) -> Result<Rallies, BenchError> {
@@ -60,8 +61,8 @@ pub(super) fn measure(lab: &Lab<'_>, pairs: &Pairs) -> Result<Rallies, BenchErro
 /// Both kinds, each for `turn`.
 fn play(
     lab: &Lab<'_>,
-    leader: u32,
-    partner: u32,
+    leader: CpuId,
+    partner: CpuId,
     turn: Duration,
 ) -> Result<[Vec<f64>; 2], BenchError> {
     let balls = [Apart(AtomicU64::new(0)), Apart(AtomicU64::new(0))];

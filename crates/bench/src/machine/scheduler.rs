@@ -1,5 +1,6 @@
 //! Two threads of one CPU: a switch, and how long one that computes keeps the CPU.
 
+use corewise_topology::CpuId;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ const TRIPS: u32 = 50;
 /// Passes a turn from one to the other. `wait` returns once the turn is `mine`, or over.
 fn passing(
     lab: &Lab<'_>,
-    cpu: u32,
+    cpu: CpuId,
     pass: fn(&AtomicU32, u32),
     wait: fn(&AtomicU32, u32),
 ) -> Result<Figure, BenchError> {
@@ -57,7 +58,7 @@ fn passing(
 }
 
 /// Both are ready all the time.
-pub(super) fn by_yield(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
+pub(super) fn by_yield(lab: &Lab<'_>, cpu: CpuId) -> Result<Figure, BenchError> {
     fn pass(turn: &AtomicU32, whose: u32) {
         turn.store(whose, Ordering::Release);
     }
@@ -74,7 +75,7 @@ pub(super) fn by_yield(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
 }
 
 /// The thread that passes the turn wakes the other one, and sleeps.
-pub(super) fn by_block(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
+pub(super) fn by_block(lab: &Lab<'_>, cpu: CpuId) -> Result<Figure, BenchError> {
     fn pass(turn: &AtomicU32, whose: u32) {
         turn.store(whose, Ordering::Release);
         let _ = futex::wake(turn, futex::Flags::PRIVATE, 1);
@@ -93,7 +94,7 @@ pub(super) fn by_block(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
 }
 
 /// Two threads compute on one CPU.
-pub(super) fn measure(lab: &Lab<'_>, cpu: u32) -> Result<Scheduler, BenchError> {
+pub(super) fn measure(lab: &Lab<'_>, cpu: CpuId) -> Result<Scheduler, BenchError> {
     // The thread that ran last, and since when. Only one of the two runs at a time: on one CPU nothing is
     // written at the same moment, but one may lose the CPU between two steps.
     let (last, since) = (AtomicU32::new(0), AtomicU64::new(0));

@@ -1,5 +1,6 @@
 //! Calls into the system that do nothing, threads that do nothing, and the hint of a spin loop.
 
+use corewise_topology::CpuId;
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
@@ -20,7 +21,7 @@ const BARRIERS: u32 = 10;
 const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
 const PRIVATE_EXPEDITED: i32 = 1 << 3;
 
-pub(super) fn calls(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Calls, BenchError> {
+pub(super) fn calls(lab: &Lab<'_>, cpu: CpuId, cpus: &[CpuId]) -> Result<Calls, BenchError> {
     let nobody = Apart(AtomicU32::new(0));
     let word = &nobody.0;
     let each = |op: &(dyn Fn() + Sync)| {
@@ -30,9 +31,9 @@ pub(super) fn calls(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Calls, Benc
             }
         })
     };
-    let others: Vec<u32> = cpus.iter().copied().filter(|other| *other != cpu).collect();
+    let others: Vec<CpuId> = cpus.iter().copied().filter(|other| *other != cpu).collect();
     let has_membarrier = membarrier(REGISTER_PRIVATE_EXPEDITED);
-    let beside = |others: &[u32]| match has_membarrier {
+    let beside = |others: &[CpuId]| match has_membarrier {
         true => membarrier_beside(lab, cpu, others).map(Some),
         false => Ok(None),
     };
@@ -59,7 +60,7 @@ pub(super) fn calls(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Calls, Benc
 }
 
 /// First writes to pages of memory that the system hasn't given yet.
-fn faults(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
+fn faults(lab: &Lab<'_>, cpu: CpuId) -> Result<Figure, BenchError> {
     const PAGES: usize = 256;
     let samples = lab.on(cpu, || {
         let end = Instant::now() + lab.budget(EACH);
@@ -119,7 +120,7 @@ fn membarrier(command: i32) -> bool {
 }
 
 /// While threads of this process run on the other CPUs.
-fn membarrier_beside(lab: &Lab<'_>, cpu: u32, others: &[u32]) -> Result<Figure, BenchError> {
+fn membarrier_beside(lab: &Lab<'_>, cpu: CpuId, others: &[CpuId]) -> Result<Figure, BenchError> {
     let rounds: Vec<Apart<AtomicU64>> = others.iter().map(|_| Apart::default()).collect();
     let run = |nth: usize| {
         rounds[nth].0.fetch_add(1, Ordering::Relaxed);
@@ -148,7 +149,7 @@ fn membarrier_beside(lab: &Lab<'_>, cpu: u32, others: &[u32]) -> Result<Figure, 
 }
 
 /// A thread from its start until it has been joined.
-pub(super) fn spawn_join(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
+pub(super) fn spawn_join(lab: &Lab<'_>, cpu: CpuId) -> Result<Figure, BenchError> {
     // It stays on the CPU of its starter: it inherits that.
     let samples = lab.on(cpu, || {
         lab.timed(20, lab.budget(EACH), 1, || {
@@ -159,7 +160,7 @@ pub(super) fn spawn_join(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> 
     figure(&samples)
 }
 
-pub(super) fn spin_hint(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
+pub(super) fn spin_hint(lab: &Lab<'_>, cpu: CpuId) -> Result<Figure, BenchError> {
     lab.repeat_on(cpu, EACH, |count| {
         for _ in 0..count {
             spin_loop();

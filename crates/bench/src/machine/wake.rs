@@ -1,5 +1,6 @@
 //! Wake-ups by futex: what the call costs the one who wakes, and when the woken thread runs.
 
+use corewise_topology::CpuId;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,7 +38,7 @@ const TRIES: usize = 10;
 const OVER: u32 = u32::MAX;
 
 /// Of each distance there is.
-pub(super) fn measure(lab: &Lab<'_>, cpu: u32, pairs: &Pairs) -> Result<Vec<Wake>, BenchError> {
+pub(super) fn measure(lab: &Lab<'_>, cpu: CpuId, pairs: &Pairs) -> Result<Vec<Wake>, BenchError> {
     let mut kinds = Vec::new();
     for distance in pairs.distances() {
         kinds.extend(IDLE_US.map(|slept| (distance, Target::Idle, slept)));
@@ -107,7 +108,7 @@ impl Bed {
 #[derive(Debug, Clone, Copy)]
 struct Waking {
     /// The waker, and the sleeper.
-    pair: (u32, u32),
+    pair: (CpuId, CpuId),
     target: Target,
     slept: Duration,
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::{Countdown, context, time};
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 use corewise_workqueue::{At, QueueKind, WorkerPools, Workqueue};
 
 use crate::error::BenchError;
@@ -24,7 +24,7 @@ use crate::probe::ours::{Devices, How};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Second {
     /// On this CPU: `before`.
-    On(u32),
+    On(CpuId),
     /// On any CPU of the node: `nested`.
     Near,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::{Mutex, context, hint, thread, time};
-use corewise_topology::current_cpu;
+use corewise_topology::{CpuId, current_cpu};
 
 use crate::meter::{nanoseconds, sleep_exactly, thread_cpu};
 
@@ -101,7 +101,7 @@ pub(super) struct Costs {
 #[derive(Debug, Default)]
 struct Noted {
     costs: Vec<u64>,
-    cpus: BTreeSet<u32>,
+    cpus: BTreeSet<CpuId>,
 }
 
 /// A device that can be probed, wherever that is.
@@ -134,7 +134,7 @@ impl Device {
 
 impl Costs {
     /// The costs in nanoseconds, and the CPUs on which probes were seen. Empties both.
-    pub(super) fn take(&self) -> (Vec<u64>, BTreeSet<u32>) {
+    pub(super) fn take(&self) -> (Vec<u64>, BTreeSet<CpuId>) {
         let noted = std::mem::take(&mut *self.noted.lock());
         (noted.costs, noted.cpus)
     }

@@ -51,7 +51,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::time;
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 use crate::bench::{Bench, Cases, Workload, count, variants, worst};
 use crate::meter::{Meter, nanoseconds, thread_cpu};
@@ -122,7 +122,7 @@ const PROBES: Workload = Workload {
     run: |job, _| {
         let machine = &Machine::live()?;
         let (node, cpus) = home(machine);
-        let first = cpus.first().unwrap_or(0);
+        let first = cpus.first().unwrap_or(CpuId::new(0));
         let meter = &Meter::new(false, None);
         let run = |devices: &dyn Devices| run(job, devices, node, cpus.len(), meter).map(Some);
         let few = job.case.starts_with("devices/") && job.part(1) <= MOST_THREADS;

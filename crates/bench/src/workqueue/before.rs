@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use corewise_sync::{Condvar, Mutex, Unparker, per_thread};
-use corewise_topology::{AffinityScope, CpuSet, Machine, Pods, current_cpu};
+use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine, Pods, current_cpu};
 
 use crate::error::BenchError;
 use crate::start::pinned;
@@ -101,7 +101,7 @@ impl LockedPools {
     ///
     /// # Errors
     /// The worker couldn't be started or pinned.
-    pub fn on(machine: &Machine, cpu: u32) -> Result<LockedPools, BenchError> {
+    pub fn on(machine: &Machine, cpu: CpuId) -> Result<LockedPools, BenchError> {
         Self::of(machine, vec![CpuSet::from_iter([cpu])])
     }
 
@@ -109,7 +109,7 @@ impl LockedPools {
         let mut all = All { pools: Vec::new(), by_cpu: Vec::new() };
         for cpus in pods.into_iter().filter(|cpus| !cpus.is_empty()) {
             for cpu in &cpus {
-                let cpu = cpu as usize;
+                let cpu = cpu.index();
                 all.by_cpu.resize(all.by_cpu.len().max(cpu + 1), 0);
                 all.by_cpu[cpu] = all.pools.len();
             }
@@ -146,7 +146,7 @@ impl Handle {
     /// Queues on the pool of the cache of the CPU that this is called on.
     fn push(&self, job: Job) {
         let all = &*self.all;
-        let here = current_cpu().and_then(|cpu| all.by_cpu.get(cpu as usize).copied());
+        let here = current_cpu().and_then(|cpu| all.by_cpu.get(cpu.index()).copied());
         let pool = &all.pools[here.unwrap_or(0)];
         let mut state = pool.state.lock();
         state.queue.push_back(job);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Completion, Mutex, Parker, Unparker};
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 use crate::error::BenchError;
 use crate::start::pinned;
@@ -37,7 +37,7 @@ impl Futex {
     ///
     /// # Errors
     /// It couldn't be started or pinned.
-    pub fn new(machine: &Machine, cpu: Option<u32>) -> Result<Futex, BenchError> {
+    pub fn new(machine: &Machine, cpu: Option<CpuId>) -> Result<Futex, BenchError> {
         let shared = Arc::new(Shared {
             closed: AtomicBool::new(false),
             client: Mutex::new(None),
@@ -102,7 +102,7 @@ mod tests {
     fn the_server_answers_each_ping_and_ends_with_or_without_a_client() {
         let machine = Machine::synthetic("core:1 pu:1").unwrap();
         drop(Futex::new(&machine, None).unwrap());
-        let futex = Futex::new(&machine, Some(0)).unwrap();
+        let futex = Futex::new(&machine, Some(CpuId::new(0))).unwrap();
         let parker = Parker::new();
         let item = futex.item(parker.unparker());
         for _ in 0..100 {

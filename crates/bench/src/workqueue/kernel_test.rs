@@ -15,7 +15,7 @@ use std::time::Instant;
 use corewise_sync::time;
 
 use corewise_sync::Parker;
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 use crate::bench::{Cases, Workload};
 use crate::meter::{Meter, between, percentiles};
@@ -73,7 +73,7 @@ fn run_with<R: Signal>(
     meter: &mut Meter,
     wait: impl Fn(&R, &R::Item, &Parker) + Sync,
 ) -> Result<Line, BenchError> {
-    let cpus: Vec<u32> = machine.online().iter().take(job.producers).collect();
+    let cpus: Vec<CpuId> = machine.online().iter().take(job.producers).collect();
     if cpus.is_empty() {
         return Err(BenchError::Nothing { what: "online CPUs" });
     }

@@ -272,6 +272,8 @@ fn own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Line>, Benc
 
 #[cfg(test)]
 mod tests {
+    use corewise_topology::CpuId;
+
     use super::*;
     use crate::bench::Effort;
     use corewise_topology::Topology;
@@ -294,7 +296,10 @@ mod tests {
         assert_eq!((kernel_test.producers, kernel_test.items), (4, 50_000));
         let cross = job("pingpong/cross/500us", 4);
         assert_eq!((cross.workers, cross.gap_us), (1, 500));
-        assert_eq!((cross.client_cpu, cross.worker_cpu), (Some(3), Some(0)));
+        assert_eq!(
+            (cross.client_cpu, cross.worker_cpu),
+            (Some(CpuId::new(3)), Some(CpuId::new(0)))
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The completion lists of the CPUs: requests that end on another CPU than the one that completed them.
 
+use corewise_topology::{CpuId, current_cpu};
 use std::fmt;
 use std::sync::Arc;
 
@@ -7,7 +8,6 @@ use corewise_smp::Smp;
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::inbox::Inbox;
-use corewise_sync::sys::current_cpu;
 
 use super::policy::{Case, End, RqAffinity, end_of};
 use super::poll;
@@ -55,7 +55,7 @@ struct Inner {
 
 /// The list of one CPU.
 pub(super) struct Lane {
-    cpu: u32,
+    cpu: CpuId,
     /// Its last-level cache, where that is known.
     llc: Option<u32>,
     smp: Smp,
@@ -85,10 +85,10 @@ impl Completer {
     pub fn new(smp: &Smp) -> Self {
         let topology = smp.machine().topology();
         let known = topology.cpus();
-        let n = known.iter().map(|cpu| cpu.cpu as usize + 1).max().unwrap_or(0);
+        let n = known.iter().map(|cpu| cpu.cpu.index() + 1).max().unwrap_or(0);
         let mut lanes: Vec<Option<Arc<Lane>>> = (0..n).map(|_| None).collect();
         for cpu in known {
-            lanes[cpu.cpu as usize] = Some(Arc::new(Lane {
+            lanes[cpu.cpu.index()] = Some(Arc::new(Lane {
                 cpu: cpu.cpu,
                 llc: cpu.llc,
                 smp: smp.clone(),
@@ -112,16 +112,16 @@ impl Completer {
         stats
     }
 
-    fn lane(&self, cpu: u32) -> Option<&Arc<Lane>> {
-        self.inner.lanes.get(cpu as usize)?.as_ref()
+    fn lane(&self, cpu: CpuId) -> Option<&Arc<Lane>> {
+        self.inner.lanes.get(cpu.index())?.as_ref()
     }
 
     /// The list on which a request of `submitter` ends that is completed on `here`; `None`: it ends here.
     fn lane_for(
         &self,
         affinity: RqAffinity,
-        submitter: u32,
-        here: Option<u32>,
+        submitter: CpuId,
+        here: Option<CpuId>,
     ) -> Option<&Arc<Lane>> {
         let lane = self.lane(submitter)?;
         let same_cpu = here == Some(submitter);
@@ -176,7 +176,7 @@ pub(crate) struct Placement {
 
 impl Placement {
     /// The list on which a request of `submitter` ends that is completed here; `None`: it ends here.
-    pub(super) fn lane_for(&self, submitter: u32) -> Option<&Arc<Lane>> {
+    pub(super) fn lane_for(&self, submitter: CpuId) -> Option<&Arc<Lane>> {
         self.completer.lane_for(self.affinity, submitter, current_cpu())
     }
 }

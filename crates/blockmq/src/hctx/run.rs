@@ -1,11 +1,11 @@
 //! The runners of a hardware queue: a visitor, a worker, or a test by hand.
 
+use corewise_topology::current_cpu;
 use std::sync::Weak;
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::fence::Asymmetric;
-use corewise_sync::sys::current_cpu;
 use corewise_workqueue::{At, Work, Workqueue};
 
 use super::Hctx;

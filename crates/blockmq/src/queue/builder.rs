@@ -185,7 +185,7 @@ fn places(machine: &Machine) -> Vec<CpuPlace> {
             node: known.and_then(|c| c.node).unwrap_or(u32::MAX),
             llc: known.and_then(|c| c.llc).unwrap_or(u32::MAX),
             shard: pods.pod_of(AffinityScope::CacheShard, cpu).unwrap_or(u32::MAX),
-            core: known.and_then(|c| c.core).unwrap_or(cpu),
+            core: known.and_then(|c| c.core).unwrap_or(cpu.number()),
             cpu,
         }
     };

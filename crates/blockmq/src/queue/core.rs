@@ -1,11 +1,11 @@
 //! What outlives the handle of a queue: everything that a request inside still needs.
 
+use corewise_topology::{CpuId, current_cpu};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::inbox::Inbox;
-use corewise_sync::sys::current_cpu;
 use corewise_sync::{Mutex, Throttle, context};
 use corewise_workqueue::{EndNotice, Workqueue};
 
@@ -226,7 +226,7 @@ impl Core {
     /// The slot of the CPU that the caller is on.
     #[inline]
     pub(crate) fn here(&self) -> usize {
-        self.layout.map.slot(current_cpu().unwrap_or(0))
+        self.layout.map.slot(current_cpu().unwrap_or(CpuId::new(0)))
     }
 
     /// Has a thread that may block wait until there is room for a request through `slot`.

@@ -1,5 +1,6 @@
 //! Which CPU goes to which hardware queue: the part of a queue that may change while it lives.
 
+use corewise_topology::CpuId;
 use std::ops::Range;
 
 use corewise_sync::Mutex;
@@ -99,7 +100,7 @@ impl Layout {
     }
 
     /// The CPUs of a hardware queue.
-    pub(crate) fn cpus_of(&self, hctx: usize) -> &[u32] {
+    pub(crate) fn cpus_of(&self, hctx: usize) -> &[CpuId] {
         &self.map.cpus()[self.slots_of(hctx)]
     }
 }
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_sees_half_of_a_change_still_finds_a_slot_to_count_in() {
-        let place = |cpu| CpuPlace { node: 0, llc: 0, shard: 0, core: cpu, cpu };
+        let place = |cpu| CpuPlace { node: 0, llc: 0, shard: 0, core: cpu, cpu: CpuId::new(cpu) };
         let layout = Layout::new(CpuMap::new((0..2).map(place).collect()), &[0, 1]);
         assert_eq!([0, 1, 2].map(|hctx| layout.some_slot_of(hctx)), [0, 1, 0]);
         // `replace` makes one hardware queue of two, and hasn't said yet how many there are.

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_topology::{Machine, Subscription};
+use corewise_topology::{CpuId, Machine, Subscription};
 
 use crate::complete::nest;
 use crate::device::BlockDevice;
@@ -70,7 +70,7 @@ impl Queue {
     /// The CPUs that submit through hardware queue `hctx`.
     ///
     /// Empty where there is no such hardware queue.
-    pub fn hctx_cpus(&self, hctx: usize) -> &[u32] {
+    pub fn hctx_cpus(&self, hctx: usize) -> &[CpuId] {
         self.core.layout.cpus_of(hctx)
     }
 
@@ -87,7 +87,7 @@ impl Queue {
     }
 
     /// As [`BlockDevice::submit`], as if called on `cpu`.
-    pub fn submit_on(&self, cpu: u32, rq: Request) {
+    pub fn submit_on(&self, cpu: CpuId, rq: Request) {
         let slot = self.core.layout.map.slot(cpu);
         self.core.make_room(slot);
         self.core.submit(slot, rq);

@@ -1,11 +1,12 @@
 //! Buffer pools: many buffers in one piece of memory, which a device can get to know beforehand.
 
+use corewise_topology::{CpuId, current_cpu};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use corewise_sync::sys::{cpus, current_cpu};
+use corewise_sync::sys::cpus;
 
 use super::buffer::AlignedBuf;
 use crate::tags::TagSet;
@@ -71,7 +72,7 @@ impl BufferPool {
 
 /// The CPU that this runs on, which spreads callers over the tags.
 fn here() -> usize {
-    current_cpu().unwrap_or(0) as usize
+    current_cpu().map_or(0, CpuId::index)
 }
 
 impl Region {

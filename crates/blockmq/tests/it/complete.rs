@@ -12,7 +12,7 @@ use corewise_blockmq::{
 };
 use corewise_smp::{CallTarget, Smp, Step};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
-use corewise_topology::{Machine, current_cpu, pin_current_thread};
+use corewise_topology::{CpuId, Machine, current_cpu, pin_current_thread};
 
 /// A machine with more CPUs than the real one, two to a cache, where the test's thread sits on one of them.
 struct Caches {
@@ -20,19 +20,25 @@ struct Caches {
     smp: Smp,
     targets: Vec<CallTarget>,
     /// Shares a cache with this thread's CPU.
-    near: u32,
+    near: CpuId,
     /// Doesn't.
-    far: u32,
+    far: CpuId,
 }
 
 impl Caches {
     fn new() -> Self {
         let here = current_cpu().expect("Linux tells");
         pin_current_thread(&std::iter::once(here).collect()).unwrap();
-        let caches = (here / 2 + 2).max(4);
+        let caches = (here.number() / 2 + 2).max(4);
         let machine = Machine::synthetic(&format!("l3:{caches} core:2 pu:1")).unwrap();
         let (smp, targets) = Smp::stepped(&machine);
-        Self { machine, smp, targets, near: here ^ 1, far: (here ^ 2) | 1 }
+        Self {
+            machine,
+            smp,
+            targets,
+            near: CpuId::new(here.number() ^ 1),
+            far: CpuId::new((here.number() ^ 2) | 1),
+        }
     }
 
     fn queue(&self, driver: &Held, affinity: RqAffinity) -> (Arc<Queue>, Completer) {
@@ -56,8 +62,12 @@ impl Caches {
         ended
     }
 
-    fn step(&mut self, cpu: u32) {
-        let target = self.targets.iter_mut().find(|target| target.cpu() == cpu).unwrap();
+    fn step(&mut self, cpu: CpuId) {
+        let target = self
+            .targets
+            .iter_mut()
+            .find(|target| target.cpu() == CpuId::new(cpu.number()))
+            .unwrap();
         while let Step::Ran(_) = target.step() {}
     }
 }
@@ -161,9 +171,9 @@ fn rule_17_requests_end_once_while_cpus_leave_and_come() {
                 if left.load(Ordering::Acquire) == 0 {
                     return;
                 }
-                smp.cpu_offline(cpu).wait();
+                smp.cpu_offline(CpuId::new(cpu)).wait();
                 std::thread::yield_now();
-                smp.cpu_online(cpu).unwrap();
+                smp.cpu_online(CpuId::new(cpu)).unwrap();
             }
         });
         for n in 0..REQUESTS {
@@ -172,7 +182,7 @@ fn rule_17_requests_end_once_while_cpus_leave_and_come() {
                 ended[(done.offset / 512) as usize].fetch_add(1, Ordering::Relaxed);
                 left.fetch_sub(1, Ordering::Release);
             });
-            queue.submit_on(n as u32 % CPUS, rq);
+            queue.submit_on(CpuId::new(n as u32 % CPUS), rq);
         }
     });
     assert!(queue.drain_timeout(STALL), "{queue:?}");

@@ -7,7 +7,7 @@ use crate::common::{Held, block};
 use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{IoErrorKind, Queue};
 use corewise_sync::atomic::{AtomicU32, Ordering};
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 
 #[test]
 fn a_queue_that_is_dropped_during_its_last_completions_leaves_nothing_behind() {
@@ -26,7 +26,7 @@ fn a_queue_that_is_dropped_during_its_last_completions_leaves_nothing_behind() {
                 let count = if kind == Err(IoErrorKind::Gone) { gone } else { finished };
                 count.fetch_add(1, Ordering::SeqCst);
             });
-            queue.submit_on(0, rq);
+            queue.submit_on(CpuId::new(0), rq);
         }
         while queue.step(0).is_some() {}
         assert_eq!(requests.lock().len(), 3, "the other two wait for a tag");

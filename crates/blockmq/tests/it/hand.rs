@@ -11,7 +11,7 @@ use corewise_blockmq::{
     BlockDevice, Dispatch, Driver, Geometry, HctxStats, Queue, Released, Request, Started,
 };
 use corewise_sync::Mutex;
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 
 /// Fewer than a visitor starts before a worker goes on.
 const CHAIN: usize = 200;
@@ -217,7 +217,7 @@ impl World {
         self.waiting.lock()[cpu].push(id);
         let this = Arc::clone(self);
         self.queue().submit_on(
-            cpu as u32,
+            CpuId::new(cpu as u32),
             block(id).on_complete(move |done| {
                 done.result.unwrap();
                 this.ended.lock()[id as usize] += 1;

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use crate::common::{Held, Rig, block, submit, watched};
 use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{BlockDevice, HwQueues, IoError, IoErrorKind, Queue, Released};
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 /// Four CPUs, two hardware queues: CPUs 0 and 1, and CPUs 2 and 3.
 fn two_of_two(driver: &Held) -> (Machine, Arc<Queue>) {
     let machine = Machine::synthetic("l3:2 core:2 pu:1").unwrap();
     let queue = Queue::builder(&machine, Arc::new(driver.clone())).depth(8).build_by_hand();
-    assert_eq!((queue.hctx_cpus(0), queue.hctx_cpus(1)), (&[0, 1][..], &[2, 3][..]));
+    assert_eq!(queue.hctx_cpus(0), [0, 1].map(CpuId::new));
+    assert_eq!(queue.hctx_cpus(1), [2, 3].map(CpuId::new));
     (machine, queue)
 }
 
@@ -31,16 +32,16 @@ fn settle(queue: &Queue) {
 fn stepped_rule_14_a_hardware_queue_that_loses_its_last_cpu_drains_and_hands_the_rest_on() {
     let driver = Held::with_queues(2);
     let (machine, queue) = two_of_two(&driver);
-    queue.submit_on(2, block(0));
+    queue.submit_on(CpuId::new(2), block(0));
     settle(&queue);
     assert_eq!(driver.held(), 1, "one is in the driver");
     queue.quiesce();
     for n in 1..4 {
-        queue.submit_on(3, block(n));
+        queue.submit_on(CpuId::new(3), block(n));
     }
-    machine.set_online(2, false).unwrap();
+    machine.set_online(CpuId::new(2), false).unwrap();
     assert!(queue.is_active(1), "CPU 3 is still there");
-    machine.set_online(3, false).unwrap();
+    machine.set_online(CpuId::new(3), false).unwrap();
     assert!(!queue.is_active(1));
     queue.unquiesce().unwrap();
     settle(&queue);
@@ -60,16 +61,16 @@ fn stepped_rule_14_a_hardware_queue_that_loses_its_last_cpu_drains_and_hands_the
 fn stepped_rule_14_a_request_that_comes_for_a_cpu_that_left_goes_through_the_heir() {
     let driver = Held::with_queues(2);
     let (machine, queue) = two_of_two(&driver);
-    machine.set_online(2, false).unwrap();
-    machine.set_online(3, false).unwrap();
+    machine.set_online(CpuId::new(2), false).unwrap();
+    machine.set_online(CpuId::new(3), false).unwrap();
     settle(&queue);
     let done = submit(&*queue, block(7));
-    queue.submit_on(3, block(8));
+    queue.submit_on(CpuId::new(3), block(8));
     settle(&queue);
     assert!(driver.requests.lock().iter().all(|rq| rq.hctx() == 0));
-    machine.set_online(3, true).unwrap();
+    machine.set_online(CpuId::new(3), true).unwrap();
     assert!(queue.is_active(1));
-    queue.submit_on(2, block(9));
+    queue.submit_on(CpuId::new(2), block(9));
     settle(&queue);
     assert_eq!(driver.requests.lock().back().unwrap().hctx(), 1, "it is in use again");
     driver.finish_all();
@@ -83,12 +84,12 @@ fn stepped_rule_14_a_tag_shortage_on_a_hardware_queue_that_leaves_strands_nothin
     let machine = Machine::synthetic("l3:2 core:2 pu:1").unwrap();
     let queue = Queue::builder(&machine, Arc::new(driver.clone())).depth(1).build_by_hand();
     for n in 0..3 {
-        queue.submit_on(2, block(n));
+        queue.submit_on(CpuId::new(2), block(n));
     }
     settle(&queue);
     assert_eq!(driver.held(), 1);
-    machine.set_online(2, false).unwrap();
-    machine.set_online(3, false).unwrap();
+    machine.set_online(CpuId::new(2), false).unwrap();
+    machine.set_online(CpuId::new(3), false).unwrap();
     settle(&queue);
     assert_eq!(driver.held(), 2, "the next one needn't wait for the tag of the one that drains");
     while driver.held() != 0 {
@@ -104,9 +105,9 @@ fn stepped_rule_15_the_software_queue_of_a_dead_cpu_is_run_from_elsewhere() {
     let driver = Held::with_queues(2);
     let (machine, queue) = two_of_two(&driver);
     queue.stop(1);
-    queue.submit_on(2, block(5));
+    queue.submit_on(CpuId::new(2), block(5));
     settle(&queue);
-    machine.set_online(2, false).unwrap();
+    machine.set_online(CpuId::new(2), false).unwrap();
     assert!(queue.step(1).is_some(), "somebody was asked to run it");
     queue.start(1);
     settle(&queue);
@@ -120,7 +121,7 @@ fn stepped_with_no_cpu_of_the_queue_online_it_goes_on_as_it_was() {
     let (_machine, queue) = two_of_two(&driver);
     queue.cpus_are(&CpuSet::new());
     assert!(queue.is_active(0) && queue.is_active(1));
-    queue.submit_on(3, block(1));
+    queue.submit_on(CpuId::new(3), block(1));
     settle(&queue);
     assert_eq!(driver.held(), 1);
     driver.finish_all();
@@ -135,15 +136,15 @@ fn stepped_hardware_queues_are_made_anew_and_requests_that_waited_outside_find_t
         .build_by_hand();
     assert_eq!(queue.hw_queues(), 2);
     queue.start_freeze();
-    queue.submit_on(3, block(1));
+    queue.submit_on(CpuId::new(3), block(1));
     assert_eq!(queue.update_hw_queues(HwQueues::PerCpu), 4);
     assert_eq!(queue.unfreeze(), Ok(Released::Open));
     settle(&queue);
     assert_eq!(driver.requests.lock().front().unwrap().hctx(), 3);
     driver.finish_all();
     assert_eq!(queue.update_hw_queues(1), 1);
-    assert_eq!(queue.hctx_cpus(0), [0, 1, 2, 3]);
-    queue.submit_on(3, block(2));
+    assert_eq!(queue.hctx_cpus(0), [0, 1, 2, 3].map(CpuId::new));
+    queue.submit_on(CpuId::new(3), block(2));
     settle(&queue);
     assert_eq!(driver.requests.lock().front().unwrap().hctx(), 0);
     driver.finish_all();
@@ -155,15 +156,15 @@ fn stepped_an_update_keeps_the_marks_of_cpus_that_left() {
     let driver = Held::with_queues(4);
     let machine = Machine::synthetic("l3:2 core:2 pu:1").unwrap();
     let queue = Queue::builder(&machine, Arc::new(driver.clone())).hw_queues(2).build_by_hand();
-    machine.set_online(2, false).unwrap();
-    machine.set_online(3, false).unwrap();
+    machine.set_online(CpuId::new(2), false).unwrap();
+    machine.set_online(CpuId::new(3), false).unwrap();
     assert!(!queue.is_active(1));
     queue.update_hw_queues(1);
     assert!(queue.is_active(0));
     queue.update_hw_queues(4);
     let active: Vec<_> = (0..4).map(|hctx| queue.is_active(hctx)).collect();
     assert_eq!(active, [true, true, false, false]);
-    queue.submit_on(3, block(1));
+    queue.submit_on(CpuId::new(3), block(1));
     settle(&queue);
     assert_eq!(driver.requests.lock().front().unwrap().hctx(), 1, "the nearest one");
     driver.finish_all();
@@ -179,7 +180,7 @@ fn a_queue_that_is_dropped_no_longer_follows_its_machine() {
     queue.submit(block(1));
     queue.drain();
     drop(queue);
-    rig.machine.set_online(3, false).unwrap();
+    rig.machine.set_online(CpuId::new(3), false).unwrap();
     assert_eq!(Arc::strong_count(&requests), 1, "the driver went with the queue");
 }
 
@@ -190,10 +191,10 @@ fn stepped_a_failed_merged_request_strands_no_request_of_a_queue_without_cpus() 
     queue.quiesce();
     let (ours, here) = watched(block(0));
     let (theirs, there) = watched(block(1));
-    queue.submit_on(0, ours);
-    queue.submit_on(2, theirs);
-    machine.set_online(2, false).unwrap();
-    machine.set_online(3, false).unwrap();
+    queue.submit_on(CpuId::new(0), ours);
+    queue.submit_on(CpuId::new(2), theirs);
+    machine.set_online(CpuId::new(2), false).unwrap();
+    machine.set_online(CpuId::new(3), false).unwrap();
     queue.unquiesce().unwrap();
     // The one without CPUs hands its request on before the other one looks.
     let _ran = queue.step(1);

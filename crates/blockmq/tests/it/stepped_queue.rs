@@ -11,7 +11,7 @@ use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Dispatch, IoError, IoErrorKind, Queue, Released, Request,
 };
 use corewise_sync::atomic::{AtomicU32, Ordering};
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 
 fn by_hand(driver: &Held, depth: u32) -> Arc<Queue> {
     let machine = Machine::synthetic("l3:1 core:4 pu:1").unwrap();
@@ -84,8 +84,8 @@ fn stepped_an_unquiesce_runs_every_hardware_queue_with_requests_and_no_other() {
     let queue = by_hand(&driver, 8);
     assert_eq!(queue.hw_queues(), 4);
     queue.quiesce();
-    queue.submit_on(1, block(1));
-    queue.submit_on(3, block(3));
+    queue.submit_on(CpuId::new(1), block(1));
+    queue.submit_on(CpuId::new(3), block(3));
     settle(&queue);
     queue.unquiesce().unwrap();
     let wanted: Vec<_> = (0..4).map(|h| queue.step(h).is_some()).collect();
@@ -224,8 +224,8 @@ fn stepped_a_stopped_hardware_queue_runs_again_when_it_is_started() {
     let driver = Held::with_queues(2);
     let queue = by_hand(&driver, 8);
     queue.stop(0);
-    queue.submit_on(0, block(0));
-    queue.submit_on(3, block(3));
+    queue.submit_on(CpuId::new(0), block(0));
+    queue.submit_on(CpuId::new(3), block(3));
     settle(&queue);
     assert_eq!(driver.order(), [3], "only the other one runs");
     queue.start(0);
@@ -273,8 +273,8 @@ fn stepped_each_cpu_keeps_its_order_on_a_shared_hardware_queue() {
     let driver = Held::default();
     let queue = by_hand(&driver, 100);
     for n in 0..10 {
-        queue.submit_on(0, block(n));
-        queue.submit_on(2, block(100 + n));
+        queue.submit_on(CpuId::new(0), block(n));
+        queue.submit_on(CpuId::new(2), block(100 + n));
     }
     settle(&queue);
     let order = driver.order();

@@ -9,7 +9,7 @@ use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Deadline, Dispatch, IoScheduler, Queue, Request,
 };
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 
 fn by_hand(driver: &Held, depth: u32, tuning: Deadline) -> Arc<Queue> {
     let machine = Machine::synthetic("l3:1 core:4 pu:1").unwrap();
@@ -40,7 +40,7 @@ fn stepped_deadline_decides_when_there_is_a_tag_and_not_before() {
     queue.submit(block(500));
     settle(&queue);
     for n in [90, 30, 60] {
-        queue.submit_on(0, block(n));
+        queue.submit_on(CpuId::new(0), block(n));
     }
     settle(&queue);
     assert_eq!(driver.order(), [500]);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::common::{Held, block, submit};
 use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{BlockDevice, Dispatch, Queue, TagSet};
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 
 fn queue(driver: &Held, tags: &TagSet) -> Arc<Queue> {
     let machine = Machine::synthetic("l3:1 core:4 pu:1").unwrap();
@@ -75,7 +75,7 @@ fn stepped_hardware_queues_that_share_a_set_take_turns() {
     let queue = queue(&driver, &tags);
     assert_eq!(queue.hw_queues(), 4);
     for n in 0..12 {
-        queue.submit_on(n as u32 % 4, block(n));
+        queue.submit_on(CpuId::new(n as u32 % 4), block(n));
     }
     settle(&[&queue]);
     for done in 1..12 {

@@ -9,7 +9,7 @@ use corewise_blockmq::{
     AlignedBuf, Completed, Dispatch, IoError, IoErrorKind, Queue, Request, Started, Whole,
 };
 use corewise_sync::Mutex;
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 
 const BLOCK: usize = 512;
 
@@ -51,7 +51,7 @@ fn merged(n: u64, driver: impl Fn(Started) + Send + Sync + 'static) -> Vec<Compl
     for n in 0..n {
         let tx = tx.clone();
         let rq = Request::read_into(n * BLOCK as u64, BLOCK, poisoned(BLOCK));
-        queue.submit_on(0, rq.on_complete(move |done| tx.send(done).unwrap()));
+        queue.submit_on(CpuId::new(0), rq.on_complete(move |done| tx.send(done).unwrap()));
     }
     queue.unquiesce().unwrap();
     while queue.step(0).is_some() {}

@@ -15,7 +15,7 @@ use corewise_blockmq::{
 use corewise_sync::model::choose;
 use corewise_sync::model::schedules::{self, Schedules};
 use corewise_sync::{Condvar, Countdown, Mutex, thread};
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 use corewise_workqueue::{WorkerPools, Workqueue};
 
 const BLOCK: u64 = 512;
@@ -156,7 +156,7 @@ fn client(queue: &Queue, first: u64, ended: &Arc<Ended>) {
                     queue.submit(*refused.request);
                 }
             }
-            _ => queue.submit_on(choose(2) as u32, rq),
+            _ => queue.submit_on(CpuId::new(choose(2) as u32), rq),
         }
     }
     drop(plug);
@@ -190,7 +190,7 @@ fn disturb(queue: &Queue, machine: &Machine) {
         }
         5 | 6 => {
             // The last one is refused.
-            let _ = machine.set_online(choose(2) as u32, choose(2) == 0);
+            let _ = machine.set_online(CpuId::new(choose(2) as u32), choose(2) == 0);
             if choose(2) == 0 {
                 queue.wait_drained();
             }

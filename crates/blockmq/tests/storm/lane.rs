@@ -1,6 +1,7 @@
 //! The storm's clients. Each has some blocks to itself and knows what they hold. It sends some requests at once, and
 //! when the last of them has ended the next ones: of any kind, with buffers of any shape, in any way in which one submits.
 
+use corewise_topology::CpuId;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -98,7 +99,7 @@ impl Lane {
             }
             _ => {
                 for rq in requests {
-                    queue.submit_on(rng.below(CPUS) as u32, rq);
+                    queue.submit_on(CpuId::new(rng.below(CPUS) as u32), rq);
                 }
             }
         }

@@ -12,6 +12,7 @@ mod lane;
 mod tally;
 mod weather;
 
+use corewise_topology::CpuId;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -199,7 +200,7 @@ impl Storm {
         let others = threads.split_off(2 * self.queues);
         others.into_iter().for_each(|other| other.join().unwrap());
         for cpu in 0..CPUS as u32 {
-            rig.machine.set_online(cpu, true).unwrap();
+            rig.machine.set_online(CpuId::new(cpu), true).unwrap();
         }
         let mut wrong = tally.wrong();
         for (queue, _) in &disks {

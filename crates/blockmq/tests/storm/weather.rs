@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use corewise_blockmq::{Deadline, HwQueues, IoScheduler, Queue, TagSet};
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 
 use crate::common::Rng;
 use crate::disk::{CPUS, Platter};
@@ -56,7 +56,7 @@ pub fn disturb(disks: &[(Arc<Queue>, Arc<Platter>)], machine: &Machine, rng: &mu
         }
         6 | 7 => {
             // The last one is refused.
-            let _ = machine.set_online(rng.below(CPUS) as u32, rng.below(2) == 0);
+            let _ = machine.set_online(CpuId::new(rng.below(CPUS) as u32), rng.below(2) == 0);
             if rng.below(4) == 0 {
                 queue.wait_drained();
             }

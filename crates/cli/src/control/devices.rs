@@ -3,6 +3,7 @@
 
 use corewise::device::{DeviceInfo, DeviceManager, Pending, Remaining, RemainingState};
 use corewise::timeline::duration;
+use corewise::topology::CpuId;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
@@ -86,7 +87,7 @@ impl From<&DeviceInfo> for Device {
             deferrals: cost.deferrals,
             probe_seconds: cost.total.as_secs_f64(),
             deferred_seconds: cost.deferring.as_secs_f64(),
-            cpu: cost.cpu,
+            cpu: cost.cpu.map(CpuId::number),
             worker: cost.worker.clone(),
             released_by: cost.released_by.clone(),
             waits: None,

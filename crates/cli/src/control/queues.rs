@@ -6,8 +6,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use corewise::topology::CpuSet;
 use corewise::workqueue::{Dump, LinkDump, QueueDump, QueueKind, ScopeDump, SlotPlace};
+
+use crate::units;
 
 /// So many lines of a list are written: a machine of 512 CPUs has as many pods of scope `cpu`.
 const LIST_LINES: usize = 4;
@@ -226,8 +227,7 @@ impl Tables<'_> {
         let mut pools = Table::new(["queue", "pools"]);
         for queue in &self.0.queues {
             let its = queue.links.iter().filter_map(|link| u32::try_from(link.pool).ok());
-            let its: CpuSet = its.collect();
-            pools.row([fit(&queue.name, names(width)), its.to_string()]);
+            pools.row([fit(&queue.name, names(width)), units::list(its)]);
         }
         if !pools.is_empty() {
             pools.write(f, width, "")?;
@@ -294,8 +294,10 @@ fn lists(scope: &ScopeDump) -> (Vec<String>, Vec<String>, Vec<String>) {
         .iter()
         .map(|pod| (pod.pod, pod.node.map_or("-".to_string(), |node| node.to_string())))
         .collect();
-    let mut of_cpu: Vec<(u32, String)> =
-        pods.iter().flat_map(|pod| pod.cpus.iter().map(|cpu| (cpu, pod.pod.to_string()))).collect();
+    let mut of_cpu: Vec<(u32, String)> = pods
+        .iter()
+        .flat_map(|pod| pod.cpus.iter().map(|cpu| (cpu.number(), pod.pod.to_string())))
+        .collect();
     of_cpu.sort_by_key(|(cpu, _)| *cpu);
     (cpus.collect(), runs(&nodes), runs(&of_cpu))
 }
@@ -303,8 +305,7 @@ fn lists(scope: &ScopeDump) -> (Vec<String>, Vec<String>, Vec<String>) {
 fn runs(of: &[(u32, String)]) -> Vec<String> {
     let same = of.chunk_by(|(a, x), (b, y)| a + 1 == *b && x == y);
     let runs = same.map(|run| {
-        let numbers: CpuSet = run.iter().map(|(number, _)| *number).collect();
-        format!("[{numbers}]={}", run[0].1)
+        format!("[{}]={}", units::list(run.iter().map(|(number, _)| *number)), run[0].1)
     });
     runs.collect()
 }
@@ -434,6 +435,7 @@ fn is_number(cell: &str, last: bool) -> bool {
 mod tests {
     use std::sync::mpsc::channel;
 
+    use corewise::topology::CpuId;
     use corewise::topology::{CpuQuota, Machine};
     use corewise::workqueue::{At, WorkerPools, Workqueue};
 
@@ -473,8 +475,8 @@ mod tests {
             .unwrap();
         let _careful = Workqueue::builder("careful").rescuer().build(&pools).unwrap();
         let (release, released) = channel::<()>();
-        let first = ordered.spawn_at(At::Cpu(0), move || released.recv().is_ok());
-        let second = ordered.spawn_at(At::Cpu(23), || ());
+        let first = ordered.spawn_at(At::Cpu(CpuId::new(0)), move || released.recv().is_ok());
+        let second = ordered.spawn_at(At::Cpu(CpuId::new(23)), || ());
         let parts = ["Active instances", "  ordered  the queue           1/1     1\n"];
         has(&text(&pools.dump(), 100).to_string(), &parts);
         has(&text(&pools.dump(), 100).to_string(), &["general freezable", "general rescuer"]);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
-use corewise::topology::{AffinityScope, CpuSet, Pods, Topology};
+use corewise::topology::{AffinityScope, Pods, Topology};
 
 use crate::args::{self, Source};
 use crate::exit::Failure;
@@ -60,15 +60,17 @@ fn picture(
 
 /// Caches that are divided alike, in the order of the first one: their numbers, how many cores each
 /// has, and the cores of each shard.
-fn alike<'c>(caches: impl Iterator<Item = (u32, u32, &'c [u32])>) -> Vec<(CpuSet, u32, &'c [u32])> {
+fn alike<'c>(
+    caches: impl Iterator<Item = (u32, u32, &'c [u32])>,
+) -> Vec<(Vec<u32>, u32, &'c [u32])> {
     // Machines have many caches of few sizes.
-    let mut alike: BTreeMap<(u32, &[u32]), CpuSet> = BTreeMap::new();
+    let mut alike: BTreeMap<(u32, &[u32]), Vec<u32>> = BTreeMap::new();
     for (llc, cores, shards) in caches {
-        alike.entry((cores, shards)).or_default().insert(llc);
+        alike.entry((cores, shards)).or_default().push(llc);
     }
     let mut rows: Vec<_> =
         alike.into_iter().map(|((cores, shards), caches)| (caches, cores, shards)).collect();
-    rows.sort_by_key(|(caches, ..)| caches.first());
+    rows.sort_by_key(|(caches, ..)| caches.first().copied());
     rows
 }
 

@@ -62,7 +62,7 @@ pub(super) struct Pod {
 impl Report {
     pub(super) fn new(topology: &Topology, pods: &Pods) -> Report {
         let cpus = topology.cpus().iter().map(|cpu| Cpu {
-            cpu: cpu.cpu,
+            cpu: cpu.cpu.number(),
             core: cpu.core,
             package: cpu.package,
             llc: cpu.llc,

@@ -1,14 +1,15 @@
 //! The text of `corewise topo`: a summary, groups of equal CPUs, pods, shards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use corewise::timeline::markup;
-use corewise::topology::{AffinityScope, CpuSet};
+use corewise::topology::{AffinityScope, CpuId, CpuSet};
 
 use super::report::{Cpu, Report};
 use super::{alike, count};
 use crate::screen::{FAINT, TITLE, styled};
+use crate::units;
 
 /// What a user reads, in lines of at most `width` columns as far as words allow.
 pub(super) fn render(report: &Report, width: usize) -> String {
@@ -40,11 +41,12 @@ fn summary(out: &mut String, report: &Report, width: usize) -> std::fmt::Result 
     for line in markup::wrap(&counts.join(", "), width.saturating_sub(2), 0) {
         writeln!(out, "  {line}")?;
     }
-    let offline: CpuSet = report.cpus.iter().filter(|c| !c.online).map(|c| c.cpu).collect();
+    let offline = report.cpus.iter().filter(|c| !c.online);
+    let offline: CpuSet = offline.map(|c| CpuId::new(c.cpu)).collect();
     if !offline.is_empty() {
         writeln!(out, "  offline: CPUs {offline}")?;
     }
-    let all: CpuSet = online().map(|cpu| cpu.cpu).collect();
+    let all: CpuSet = online().map(|cpu| CpuId::new(cpu.cpu)).collect();
     let allowed = report.allowed.parse::<CpuSet>().is_ok_and(|allowed| all.is_subset(&allowed));
     if !allowed {
         writeln!(out, "  this process may use CPUs {}", report.allowed)?;
@@ -57,7 +59,7 @@ fn summary(out: &mut String, report: &Report, width: usize) -> std::fmt::Result 
 
 /// One row for the CPUs that share node, package, cache and state.
 fn groups(out: &mut String, report: &Report) -> std::fmt::Result {
-    let mut rows: BTreeMap<_, (CpuSet, CpuSet)> = BTreeMap::new();
+    let mut rows: BTreeMap<_, (BTreeSet<u32>, BTreeSet<u32>)> = BTreeMap::new();
     for cpu in &report.cpus {
         let key = (!cpu.online, cpu.node, cpu.package, cpu.llc);
         let (cpus, cores) = rows.entry(key).or_default();
@@ -73,10 +75,10 @@ fn groups(out: &mut String, report: &Report) -> std::fmt::Result {
             Some(level) => format!("L{level} {}", number(llc)),
             None => number(llc),
         };
-        let set = |set: &CpuSet| match set.len() {
-            0 => "-".to_string(),
-            1 => set.to_string(),
-            n => format!("{set} ({n})"),
+        let set = |set: &BTreeSet<u32>| match (set.len(), units::list(set.iter().copied())) {
+            (0, _) => "-".to_string(),
+            (1, one) => one,
+            (n, all) => format!("{all} ({n})"),
         };
         let state = if offline { "offline" } else { "online" };
         [number(node), number(package), cache, set(&cores), set(&cpus), state.to_string()]
@@ -121,7 +123,8 @@ fn shards(out: &mut String, report: &Report, width: usize) -> std::fmt::Result {
     for (caches, cores, shards) in alike(caches) {
         let plural = if caches.len() == 1 { "cache" } else { "caches" };
         let head = format!(
-            "  {plural} {caches}: {} in {}: ",
+            "  {plural} {}: {} in {}: ",
+            units::list(caches),
             count(cores as usize, "core"),
             count(shards.len(), "shard")
         );

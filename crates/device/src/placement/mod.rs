@@ -12,9 +12,8 @@ mod policy;
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::context::{self, Placement};
-use corewise_sync::sys::current_cpu;
 use corewise_sync::{hint, time};
-use corewise_topology::{AffinityScope, Machine, Masks};
+use corewise_topology::{AffinityScope, CpuId, Machine, Masks, current_cpu};
 use corewise_workqueue::{At, BuildError, WorkerPools, Workqueue};
 use pace::Pace;
 use policy::{Asker, Candidate, Path, Place};
@@ -43,12 +42,12 @@ struct Rotations {
 }
 
 struct Rotation {
-    cpus: Vec<u32>,
+    cpus: Vec<CpuId>,
     next: usize,
 }
 
 /// The place, and the CPU whose turn it is.
-type Choice = (Place, Option<u32>);
+type Choice = (Place, Option<CpuId>);
 
 impl Placer {
     pub(crate) fn new(pools: &WorkerPools) -> Result<Placer, BuildError> {
@@ -83,13 +82,13 @@ impl Placer {
 
     /// Queues `f` near the node; anywhere, where the node is unknown or has no usable CPU. `f` gets
     /// the CPU that was chosen. Does not block. If the pools are shut down, `f` is dropped.
-    pub(crate) fn spawn(&self, node: Option<u32>, f: impl FnOnce(Option<u32>) + Send + 'static) {
+    pub(crate) fn spawn(&self, node: Option<u32>, f: impl FnOnce(Option<CpuId>) + Send + 'static) {
         let choice = self.choose(Path::Async, node, false);
         self.queue_at(choice, f);
     }
 
     /// QueueAt: what was chosen may have changed by now; the pod's workers have followed that.
-    fn queue_at(&self, (place, cpu): Choice, f: impl FnOnce(Option<u32>) + Send + 'static) {
+    fn queue_at(&self, (place, cpu): Choice, f: impl FnOnce(Option<CpuId>) + Send + 'static) {
         match (place, cpu) {
             (Place::Near, Some(cpu)) => {
                 drop(self.queue.execute_at(At::Cpu(cpu), move || f(Some(cpu))))
@@ -102,7 +101,7 @@ impl Placer {
     /// has no usable CPU, where the caller is on that node already, by its placement token or by the
     /// CPU that it is on, or where too many workers wait for each other's nodes. If the pools are
     /// shut down, `f` is dropped.
-    pub(crate) fn call(&self, node: Option<u32>, f: impl FnOnce(Option<u32>) + Send + 'static) {
+    pub(crate) fn call(&self, node: Option<u32>, f: impl FnOnce(Option<CpuId>) + Send + 'static) {
         let waits = Placement::current().map(|_| Nested::enter(&self.nested));
         let waiting = waits.as_ref().map_or(0, |nested| nested.waiting);
         let must_not_wait = policy::too_many_wait(waiting, self.pools.max_workers());
@@ -163,7 +162,7 @@ impl Placer {
     }
 
     /// The CPU that the calling thread is on, where the machine is the one that it runs on.
-    fn here(&self) -> Option<u32> {
+    fn here(&self) -> Option<CpuId> {
         if self.machine().is_synthetic() { None } else { current_cpu() }
     }
 }
@@ -184,7 +183,7 @@ impl Rotations {
 }
 
 impl Rotation {
-    fn turn(&mut self) -> Option<u32> {
+    fn turn(&mut self) -> Option<CpuId> {
         let cpu = *self.cpus.get(self.next % self.cpus.len().max(1))?;
         self.next += 1;
         Some(cpu)
@@ -200,7 +199,7 @@ fn candidates(pools: &WorkerPools, masks: &Masks, node: Option<u32>) -> Vec<Cand
         .cpus()
         .iter()
         .filter(|c| (node.is_none() || c.node == node) && usable.contains(c.cpu));
-    let candidate = |cpu: u32, core| Candidate {
+    let candidate = |cpu: CpuId, core| Candidate {
         cpu,
         core,
         pod: pools.pods().pod_of(AffinityScope::CacheShard, cpu),

@@ -2,6 +2,7 @@
 //! numbers are those of `docs/rules.md`.
 
 use corewise_sync::context::Placement;
+use corewise_topology::CpuId;
 use std::collections::BTreeMap;
 
 /// Which path asks for a place.
@@ -75,7 +76,7 @@ pub(crate) fn too_many_at_once(others: usize, cpus: usize) -> bool {
 /// A CPU that a probe may be given.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
-    pub cpu: u32,
+    pub cpu: CpuId,
     /// The core: SMT siblings share it. `None`: not known, taken as a core of its own.
     pub core: Option<u32>,
     /// The pod (shard of a last-level cache) whose pool would run it.
@@ -85,10 +86,10 @@ pub(crate) struct Candidate {
 /// The order in which the CPUs of a node are given out, round and round: pods in turn, so that no
 /// shard gets two probes before each has one; within a pod each core once before any SMT sibling
 /// (rule 1.5: the first CPU would always mean the first shard).
-pub(crate) fn rotation(candidates: &[Candidate]) -> Vec<u32> {
+pub(crate) fn rotation(candidates: &[Candidate]) -> Vec<CpuId> {
     // How many CPUs of the same core, and of the same pod and sibling rank, came before.
     let mut siblings: BTreeMap<u32, usize> = BTreeMap::new();
-    let mut pods: BTreeMap<Option<u32>, Vec<(usize, u32)>> = BTreeMap::new();
+    let mut pods: BTreeMap<Option<u32>, Vec<(usize, CpuId)>> = BTreeMap::new();
     for c in candidates {
         let sibling = c.core.map_or(0, |core| {
             let seen = siblings.entry(core).or_insert(0);
@@ -97,7 +98,7 @@ pub(crate) fn rotation(candidates: &[Candidate]) -> Vec<u32> {
         });
         pods.entry(c.pod).or_default().push((sibling, c.cpu));
     }
-    let mut lists: Vec<Vec<(usize, u32)>> = pods.into_values().collect();
+    let mut lists: Vec<Vec<(usize, CpuId)>> = pods.into_values().collect();
     for list in &mut lists {
         list.sort_unstable();
     }
@@ -168,21 +169,26 @@ mod tests {
         assert!(!too_many_at_once(15, 2) && too_many_at_once(16, 2) && !too_many_at_once(0, 0));
     }
 
+    fn numbers(candidates: &[Candidate]) -> Vec<u32> {
+        rotation(candidates).into_iter().map(CpuId::number).collect()
+    }
+
     #[test]
     fn the_rotation_takes_pods_in_turn_and_cores_before_siblings() {
-        let c = |cpu, core, pod| Candidate { cpu, core: Some(core), pod: Some(pod) };
+        let c =
+            |cpu, core, pod| Candidate { cpu: CpuId::new(cpu), core: Some(core), pod: Some(pod) };
         // Two shards of two cores; siblings are numbered far apart.
         let far: Vec<Candidate> = (0..8).map(|cpu| c(cpu, cpu % 4, cpu % 4 / 2)).collect();
-        assert_eq!(rotation(&far), [0, 2, 1, 3, 4, 6, 5, 7]);
+        assert_eq!(numbers(&far), [0, 2, 1, 3, 4, 6, 5, 7]);
         // The same with adjacent siblings.
         let near: Vec<Candidate> = (0..8).map(|cpu| c(cpu, cpu / 2, cpu / 4)).collect();
-        assert_eq!(rotation(&near), [0, 4, 2, 6, 1, 5, 3, 7]);
+        assert_eq!(numbers(&near), [0, 4, 2, 6, 1, 5, 3, 7]);
     }
 
     #[test]
     fn the_rotation_gives_every_candidate_once_also_where_little_is_known() {
-        let c = |cpu| Candidate { cpu, core: None, pod: None };
-        assert_eq!(rotation(&[c(3), c(1), c(2)]), [1, 2, 3]);
+        let c = |cpu| Candidate { cpu: CpuId::new(cpu), core: None, pod: None };
+        assert_eq!(numbers(&[3, 1, 2].map(c)), [1, 2, 3]);
         assert!(rotation(&[]).is_empty());
     }
 }

@@ -2,7 +2,7 @@
 //! whole way of a probe: `tests/it/placement.rs`.
 
 use super::*;
-use corewise_topology::{CpuSet, Topology};
+use corewise_topology::{CpuId, CpuSet, Topology};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
@@ -17,7 +17,7 @@ fn choose(placer: &Placer, path: Path, node: Option<u32>) -> Choice {
 }
 
 fn turns(placer: &Placer, node: u32, n: usize) -> Vec<u32> {
-    (0..n).map(|_| choose(placer, Path::Async, Some(node)).1.unwrap()).collect()
+    (0..n).map(|_| choose(placer, Path::Async, Some(node)).1.unwrap().number()).collect()
 }
 
 fn token_node() -> Option<u32> {
@@ -97,7 +97,7 @@ fn runs_after(change: impl FnOnce(&Machine)) -> CpuSet {
     let machine = Machine::synthetic("numa:2 l3:1 core:2 pu:1").unwrap();
     let (pools, placer) = placer(&machine);
     let choice = choose(&placer, Path::Async, Some(0));
-    assert_eq!(choice, (Place::Near, Some(0)));
+    assert_eq!(choice, (Place::Near, Some(CpuId::new(0))));
     change(&machine);
     let (tell, told) = mpsc::channel();
     let seen = pools.clone();
@@ -124,8 +124,8 @@ fn rule_14_a_cpu_isolated_between_choice_and_queueing_is_not_run_on() {
 #[test]
 fn rule_14_a_cpu_that_goes_offline_between_choice_and_queueing_costs_locality_only() {
     let cpus = runs_after(|machine| {
-        machine.set_online(0, false).unwrap();
-        machine.set_online(1, false).unwrap();
+        machine.set_online(CpuId::new(0), false).unwrap();
+        machine.set_online(CpuId::new(1), false).unwrap();
     });
     assert_eq!(cpus.to_string(), "2-3");
 }
@@ -143,7 +143,7 @@ fn rule_9_an_unknown_or_offline_node_is_no_place_and_no_node_is_not_node_zero() 
         assert_eq!(choose(&placer, Path::Async, Some(unknown)), (Place::Anywhere, None));
     }
     for cpu in 0..2 {
-        machine.set_online(cpu, false).unwrap();
+        machine.set_online(CpuId::new(cpu), false).unwrap();
     }
     assert_eq!(choose(&placer, Path::Sync, Some(0)), (Place::Inline, None));
     assert_eq!(choose(&placer, Path::Async, Some(0)), (Place::Anywhere, None));
@@ -193,7 +193,7 @@ fn rule_12_a_nested_call_on_the_same_node_runs_in_place_and_is_placed_once() {
         tell.send((cpu, token_node() == Some(1))).unwrap();
     });
     assert_eq!(told.try_recv(), Ok((None, true)));
-    assert_eq!(told.try_recv(), Ok((Some(2), true)));
+    assert_eq!(told.try_recv(), Ok((Some(CpuId::new(2)), true)));
     pools.shutdown();
 }
 

@@ -10,6 +10,7 @@ use crate::record::Site;
 use crate::registry::{Begun, Due, Effects, Key, Next};
 use crate::{Cancel, DeviceDecl};
 use corewise_sync::thread::{ThreadId, current};
+use corewise_topology::CpuId;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,7 +95,7 @@ impl Registry {
 
     /// Probes a device on this thread, and any other that falls to it. Work that the end of one releases, or owes, is done
     /// before the next one begins; where it owes nothing both are one step.
-    fn probe(self: &Arc<Self>, first: Key, duty: Duty, placed: Option<u32>) {
+    fn probe(self: &Arc<Self>, first: Key, duty: Duty, placed: Option<CpuId>) {
         let me = current().id();
         let here = || Site::here(self.placer.machine(), placed);
         let (mut site, mut probed) = (here(), 0);
@@ -257,7 +258,7 @@ impl Ticket {
         self
     }
 
-    pub(super) fn probe(mut self, placed: Option<u32>) {
+    pub(super) fn probe(mut self, placed: Option<CpuId>) {
         if let Some(registry) = self.registry.take() {
             if let Duty::Line(node) = self.duty {
                 self.others.drain(..).for_each(|due| registry.queue_prober(node, due, Vec::new()));

@@ -4,6 +4,7 @@ use super::{Cost, Devices, Key, Last, Link, Phase, Target, Why};
 use crate::DeviceDecl;
 use crate::driver::ProbeError;
 use corewise_timeline::EdgeKind;
+use corewise_topology::CpuId;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,7 +113,7 @@ pub struct ProbeCost {
     /// How long the deferred ones took together: what was spent in vain.
     pub deferring: Duration,
     /// The CPU on which the last call began; `None`: not known.
-    pub cpu: Option<u32>,
+    pub cpu: Option<CpuId>,
     /// The thread on which the last call began; empty before the first.
     pub worker: String,
     /// When nothing was left that the last call had to wait for.

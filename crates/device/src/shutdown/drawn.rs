@@ -6,6 +6,7 @@ use super::report::{Looped, Notes, ShutdownMode};
 use crate::record::{Record, Site};
 use crate::{DeviceId, Graph};
 use corewise_timeline::Outcome;
+use corewise_topology::CpuId;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -76,10 +77,10 @@ fn looped<'n>(outline: &'n Outline, looped: &'n Looped) -> impl Iterator<Item = 
     (0..looped.over).map(move |place| {
         let note = looped.walk.note(place);
         let end = Duration::from_nanos(note.at);
-        let site = looped
-            .worker
-            .clone()
-            .map(|worker| Site { worker, cpu: u32::from(note.mark).checked_sub(1) });
+        let site = looped.worker.clone().map(|worker| Site {
+            worker,
+            cpu: note.mark.checked_sub(1).map(|cpu| CpuId::new(cpu.into())),
+        });
         let failed = failed.get(&place).map(|message| Outcome::Failed((*message).clone()));
         let record = Record {
             device: outline.calls[place],

@@ -48,7 +48,7 @@ impl ShutdownState {
             self.state.lock().loop_failed.push((place, message.clone()));
         }
         let at = u64::try_from(ended.at.as_nanos()).unwrap_or(u64::MAX);
-        let mark = ended.cpu.and_then(|cpu| u16::try_from(cpu + 1).ok()).unwrap_or(0);
+        let mark = ended.cpu.and_then(|cpu| u16::try_from(cpu.number() + 1).ok()).unwrap_or(0);
         if self.walk.step(place, WalkNote { at, mark }) {
             return Ok(());
         }

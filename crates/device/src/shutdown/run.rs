@@ -14,10 +14,11 @@ use crate::placement::Placer;
 use crate::record::{Clock, Site};
 use crate::shutdown_done::{Answer, Call, Ends, Failure, ShutdownDone};
 use crate::watch::{Watch, Watched};
-use corewise_sync::sys::{RunState, Tid, current_cpu, run_state};
+use corewise_sync::sys::{RunState, Tid, run_state};
 use corewise_sync::thread::Builder;
 use corewise_sync::{Mutex, context};
 use corewise_timeline::Outcome;
+use corewise_topology::{CpuId, current_cpu};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -270,7 +271,7 @@ impl ShutdownRun {
     }
 
     /// A callback is over now.
-    fn ended(&self, device: DeviceId, outcome: Outcome, cpu: Option<u32>) -> Ended {
+    fn ended(&self, device: DeviceId, outcome: Outcome, cpu: Option<CpuId>) -> Ended {
         if let Outcome::Failed(message) = &outcome {
             tracing::warn!(device = self.name(device), %message, "shutdown callback failed");
         }

@@ -17,6 +17,7 @@ use crate::{Cancel, DeviceId, Graph};
 use corewise_sync::sys::Tid;
 use corewise_sync::{Condvar, Mutex};
 use corewise_timeline::Outcome;
+use corewise_topology::CpuId;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -174,7 +175,7 @@ pub(crate) struct Ended {
     pub outcome: Outcome,
     pub at: Duration,
     /// Where that was.
-    pub cpu: Option<u32>,
+    pub cpu: Option<CpuId>,
 }
 
 /// Room for a step to work in, kept by each thread from step to step.

@@ -5,6 +5,7 @@ use corewise_device::{
     BringUpOptions, DeviceDecl, DeviceState, Error, GraphError, HangPolicy, LinkKind, ProbeError,
     ProbeOutcome, ProbeType, ShutdownOptions,
 };
+use corewise_topology::CpuId;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
@@ -127,7 +128,7 @@ fn unbind_and_bind_spread_probes_over_the_node_again_and_consumers_follow() {
         assert!(rig.manager.bound::<Unit>("volume").is_some());
         cpus.push(rig.manager.device("disk").unwrap().cost.cpu);
     }
-    assert_eq!(cpus, [Some(4), Some(5), Some(6)]);
+    assert_eq!(cpus, [4, 5, 6].map(|cpu| Some(CpuId::new(cpu))));
     assert_eq!(rig.log.of("shutdown ends"), ["volume", "disk", "volume", "disk"]);
     assert_eq!(rig.manager.device("disk").unwrap().cost.attempts, 3);
 }

@@ -5,8 +5,7 @@ mod policy;
 use std::panic::Location;
 
 use corewise_sync::context;
-use corewise_sync::sys::current_cpu;
-use corewise_topology::CpuSet;
+use corewise_topology::{CpuId, CpuSet, current_cpu};
 
 use crate::call::Call;
 use crate::error::CallError;
@@ -48,7 +47,7 @@ impl Smp {
     /// # Errors
     /// As [`Smp::call_any`].
     #[track_caller]
-    pub fn call_any_nowait<F>(&self, cpus: &CpuSet, f: F) -> Result<u32, CallError<F>>
+    pub fn call_any_nowait<F>(&self, cpus: &CpuSet, f: F) -> Result<CpuId, CallError<F>>
     where
         F: FnOnce() + Send + 'static,
     {
@@ -61,7 +60,7 @@ impl Smp {
         &self,
         cpus: &CpuSet,
         mut f: F,
-        mut push: impl FnMut(u32, F) -> Result<T, CallError<F>>,
+        mut push: impl FnMut(CpuId, F) -> Result<T, CallError<F>>,
     ) -> Result<T, CallError<F>> {
         let mut tried = None;
         let own = self.own_cpu();
@@ -88,9 +87,9 @@ impl Smp {
     fn nearest(
         &self,
         cpus: &CpuSet,
-        here: Option<(u32, Place)>,
+        here: Option<(CpuId, Place)>,
         tried: Option<Rank>,
-    ) -> Option<(Rank, u32)> {
+    ) -> Option<(Rank, CpuId)> {
         let known = cpus.iter().filter(|&cpu| {
             let target = self.shared.target(cpu);
             target.is_some_and(|target| {
@@ -102,7 +101,7 @@ impl Smp {
         ranked.filter(|&(rank, _)| tried.is_none_or(|tried| rank > tried)).min()
     }
 
-    fn place(&self, cpu: u32) -> Place {
+    fn place(&self, cpu: CpuId) -> Place {
         let known = self.machine().topology().cpu(cpu);
         known.map_or(Place::default(), |known| Place {
             core: known.core,
@@ -112,7 +111,7 @@ impl Smp {
     }
 
     /// The CPU whose handler the caller is in, else the one that it is on.
-    fn own_cpu(&self) -> Option<u32> {
+    fn own_cpu(&self) -> Option<CpuId> {
         let on = current_cpu();
         if context::in_atomic_section() {
             // The one that the thread is on first: pinned targets need no search.

@@ -1,5 +1,7 @@
 //! Which CPU of a set is the nearest, as a function of plain values.
 
+use corewise_topology::CpuId;
+
 /// Where a CPU is: what it shares with others. Two that aren't known aren't the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Place {
@@ -28,8 +30,8 @@ pub(crate) const ITSELF: Rank = (Nearness::Itself, 0);
 ///
 /// Among CPUs that are as near as each other those behind the caller's own number come first, and
 /// then those from 0: so callers on several CPUs don't all choose the same one.
-pub(crate) fn rank(here: Option<(u32, Place)>, to: u32, place: Place) -> Rank {
-    let Some((own, own_place)) = here else { return (Nearness::Elsewhere, to) };
+pub(crate) fn rank(here: Option<(CpuId, Place)>, to: CpuId, place: Place) -> Rank {
+    let Some((own, own_place)) = here else { return (Nearness::Elsewhere, to.number()) };
     let same = |a: Option<u32>, b: Option<u32>| a.is_some() && a == b;
     let nearness = if own == to {
         Nearness::Itself
@@ -42,7 +44,7 @@ pub(crate) fn rank(here: Option<(u32, Place)>, to: u32, place: Place) -> Rank {
     } else {
         Nearness::Elsewhere
     };
-    (nearness, to.wrapping_sub(own))
+    (nearness, to.number().wrapping_sub(own.number()))
 }
 
 #[cfg(test)]
@@ -50,14 +52,16 @@ mod tests {
     use super::*;
 
     /// Two nodes of two caches of two cores of two CPUs.
-    fn place(cpu: u32) -> Place {
+    fn place(cpu: CpuId) -> Place {
+        let cpu = cpu.number();
         Place { core: Some(cpu / 2), llc: Some(cpu / 4), node: Some(cpu / 8) }
     }
 
     fn order(own: u32) -> Vec<u32> {
-        let mut cpus: Vec<u32> = (0..16).collect();
+        let own = CpuId::new(own);
+        let mut cpus: Vec<CpuId> = (0..16).map(CpuId::new).collect();
         cpus.sort_by_key(|&cpu| rank(Some((own, place(own))), cpu, place(cpu)));
-        cpus
+        cpus.into_iter().map(CpuId::number).collect()
     }
 
     #[test]
@@ -70,8 +74,11 @@ mod tests {
     #[test]
     fn an_unknown_cpu_is_near_no_other_and_a_caller_at_an_unknown_place_goes_by_number() {
         let unknown = Place::default();
-        assert_eq!(rank(Some((1, unknown)), 2, unknown), (Nearness::Elsewhere, 1));
-        assert_eq!(rank(Some((1, unknown)), 1, unknown), ITSELF);
-        assert_eq!(rank(None, 7, place(7)), (Nearness::Elsewhere, 7));
+        assert_eq!(
+            rank(Some((CpuId::new(1), unknown)), CpuId::new(2), unknown),
+            (Nearness::Elsewhere, 1)
+        );
+        assert_eq!(rank(Some((CpuId::new(1), unknown)), CpuId::new(1), unknown), ITSELF);
+        assert_eq!(rank(None, CpuId::new(7), place(CpuId::new(7))), (Nearness::Elsewhere, 7));
     }
 }

@@ -6,6 +6,7 @@
 //! the side that comes last. A call that nobody waits for has no handle, and its cell is put back
 //! before the function runs (the kernel's rule for asynchronous calls, rule 2.2.2).
 
+use corewise_topology::CpuId;
 use std::mem::{MaybeUninit, align_of, size_of};
 use std::panic::Location;
 use std::ptr::{self, NonNull};
@@ -91,7 +92,7 @@ impl Cell {
     }
 
     /// The CPU that the caller was on, where that is known.
-    pub(crate) fn source(&self) -> Option<u32> {
+    pub(crate) fn source(&self) -> Option<CpuId> {
         self.diagnosis.origin().1
     }
 
@@ -121,8 +122,8 @@ impl Cell {
     pub(super) unsafe fn prepare(
         &self,
         kind: &'static Kind,
-        source: u32,
-        cpu: u32,
+        source: CpuId,
+        cpu: CpuId,
         site: &'static Location<'static>,
     ) {
         self.diagnosis.begin(kind, source, cpu, site);
@@ -138,7 +139,7 @@ impl Cell {
     }
 
     /// The CPU that is called.
-    pub(super) fn cpu(&self) -> u32 {
+    pub(super) fn cpu(&self) -> CpuId {
         self.diagnosis.target()
     }
 

@@ -9,6 +9,7 @@
 //! begin: Release fence; write the fields; life = odd           Acquire fence; b = life; a == b or nothing
 //! ```
 
+use corewise_topology::CpuId;
 use std::panic::Location;
 
 use corewise_sync::atomic::Ordering;
@@ -55,8 +56,8 @@ pub(crate) struct Diagnosis {
 /// What was read of a call that is under way.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outstanding {
-    pub(crate) target: u32,
-    pub(crate) source: u32,
+    pub(crate) target: CpuId,
+    pub(crate) source: CpuId,
     pub(crate) name: &'static str,
     /// Somebody may wait for it.
     pub(crate) urgent: bool,
@@ -83,15 +84,15 @@ impl Diagnosis {
     pub(super) fn begin(
         &self,
         kind: &'static Kind,
-        source: u32,
-        target: u32,
+        source: CpuId,
+        target: CpuId,
         site: &'static Location<'static>,
     ) {
         let life = self.life.load(Ordering::Relaxed);
         // Release: who reads one of the fields below, and then `life`, sees that the life before is over.
         fence(Ordering::Release);
         let phase = if kind.is_head() { HEAD } else { 0 };
-        let of = target & CPU | (source & CPU) << SOURCE_SHIFT | phase;
+        let of = target.number() & CPU | (source.number() & CPU) << SOURCE_SHIFT | phase;
         self.of.store(of, Ordering::Relaxed);
         self.kind.store(std::ptr::from_ref(kind).cast_mut(), Ordering::Relaxed);
         self.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Relaxed);
@@ -103,8 +104,8 @@ impl Diagnosis {
 
     /// The CPU that is called, for a side of the call.
     #[inline]
-    pub(super) fn target(&self) -> u32 {
-        self.of.load(Ordering::Relaxed) & CPU
+    pub(super) fn target(&self) -> CpuId {
+        CpuId::new(self.of.load(Ordering::Relaxed) & CPU)
     }
 
     /// What it is.
@@ -119,10 +120,10 @@ impl Diagnosis {
 
     /// Where it was called, and on which CPU, for a side of the call.
     #[inline]
-    pub(super) fn origin(&self) -> (&'static Location<'static>, Option<u32>) {
+    pub(super) fn origin(&self) -> (&'static Location<'static>, Option<CpuId>) {
         // SAFETY: `begin` stored it, made of a reference that lives for ever.
         let site = unsafe { &*self.site.load(Ordering::Relaxed) };
-        (site, Some(self.of.load(Ordering::Relaxed) >> SOURCE_SHIFT & CPU))
+        (site, Some(CpuId::new(self.of.load(Ordering::Relaxed) >> SOURCE_SHIFT & CPU)))
     }
 
     /// It is about to be pushed.
@@ -185,7 +186,7 @@ impl Diagnosis {
         let site = self.site.load(Ordering::Relaxed);
         let queued = self.queued();
         let of = self.of.load(Ordering::Relaxed);
-        let (target, source) = (of & CPU, of >> SOURCE_SHIFT & CPU);
+        let (target, source) = (CpuId::new(of & CPU), CpuId::new(of >> SOURCE_SHIFT & CPU));
         let phase = match of {
             _ if of & HEAD != 0 => Phase::Head,
             _ if of & TAKEN != 0 => Phase::Taken,
@@ -226,7 +227,8 @@ mod tests {
                 for n in 0..100_000_u32 {
                     let odd = n % 2;
                     let kind = if odd == 1 { &ODD } else { &EVEN };
-                    cell.begin(kind, odd, odd, sites[odd as usize]);
+                    let cpu = CpuId::new(odd);
+                    cell.begin(kind, cpu, cpu, sites[cpu.index()]);
                     if odd == 1 {
                         cell.awaited();
                     }
@@ -238,7 +240,8 @@ mod tests {
         while !user.is_finished() {
             if let Some(call) = cell.read() {
                 let odd = call.name == "odd";
-                assert_eq!((call.source, call.target), (u32::from(odd), u32::from(odd)));
+                let cpu = CpuId::new(u32::from(odd));
+                assert_eq!((call.source, call.target), (cpu, cpu));
                 assert!(
                     odd || !call.queued.is_awaited(),
                     "it was the call before that was awaited"

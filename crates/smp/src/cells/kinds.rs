@@ -3,6 +3,7 @@
 //! The functions here are the two sides of a cell's life (see `cell.rs`), by the function's and the value's type;
 //! a `Kind` is their table, which the target goes by.
 
+use corewise_topology::CpuId;
 use std::any::{Any, type_name};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -187,7 +188,7 @@ impl<F: FnOnce() + Send> Forgotten<F> {
 
     /// # Safety
     /// The message is the caller's, and given up, and there is no handle.
-    unsafe fn take(this: NonNull<Cell>) -> (u32, F) {
+    unsafe fn take(this: NonNull<Cell>) -> (CpuId, F) {
         // SAFETY: filled with the function, which is taken once; the cell is ours alone.
         unsafe {
             let taken = (this.as_ref().cpu(), this.as_ref().empty::<F>());
@@ -199,7 +200,7 @@ impl<F: FnOnce() + Send> Forgotten<F> {
 
 /// What a caught panic means for the caller. Where nobody waits it is logged, so that it isn't silent.
 pub(super) fn panicked(
-    cpu: u32,
+    cpu: CpuId,
     class: Class,
     name: &'static str,
     payload: Box<dyn Any + Send>,
@@ -208,7 +209,7 @@ pub(super) fn panicked(
     if class == Class::Plain {
         quietly(|| {
             tracing::error!(
-                cpu,
+                cpu = cpu.number(),
                 function = name,
                 panic = panic.message(),
                 "a called function panicked"
@@ -226,10 +227,10 @@ pub(super) fn drop_quietly(failed: CallFailed) {
 }
 
 /// A call that nobody waits for is dropped without having run: that isn't silent either.
-pub(super) fn dropped(cpu: u32, name: &'static str) {
+pub(super) fn dropped(cpu: CpuId, name: &'static str) {
     quietly(|| {
         tracing::warn!(
-            cpu,
+            cpu = cpu.number(),
             function = name,
             "a call was dropped: this CPU's target is no longer stepped"
         );

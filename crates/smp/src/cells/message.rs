@@ -1,5 +1,6 @@
 //! The two sides of a call to one CPU: the message, and the waiter.
 
+use corewise_topology::CpuId;
 use std::marker::PhantomData;
 use std::mem;
 use std::panic::Location;
@@ -102,9 +103,9 @@ unsafe impl<R: Send> Sync for Waiting<R> {}
 /// fails the call.
 pub(crate) fn call<F, R>(
     pools: &Pools,
-    source: u32,
+    source: CpuId,
     site: &'static Location<'static>,
-    cpu: u32,
+    cpu: CpuId,
     f: F,
 ) -> (Message, Waiting<R>)
 where
@@ -133,9 +134,9 @@ pub(crate) unsafe fn take_back<F, R>(message: Message, waiting: Waiting<R>) -> F
 /// A call that nobody waits for.
 pub(crate) fn forgotten<F: FnOnce() + Send>(
     pools: &Pools,
-    source: u32,
+    source: CpuId,
     site: &'static Location<'static>,
-    cpu: u32,
+    cpu: CpuId,
     f: F,
 ) -> Message {
     let cell = pools.get(source);

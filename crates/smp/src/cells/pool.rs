@@ -4,6 +4,7 @@
 //! pool of n cells was grown log n times. They are unmapped when the handle is gone and the last cell is
 //! back: never under a caller, a target or a waiter (rule 2.2.10).
 
+use corewise_topology::CpuId;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -39,12 +40,12 @@ impl Pools {
 
     /// A free cell of the source CPU's pool. Lock-free, but where the pool has to grow.
     #[inline]
-    pub(crate) fn get(&self, source: u32) -> NonNull<Cell> {
+    pub(crate) fn get(&self, source: CpuId) -> NonNull<Cell> {
         if hint::EVERY_SCHEDULE {
             // The free list has a model of its own.
             return Cell::alone();
         }
-        let pool = self.pools[source as usize % self.pools.len()];
+        let pool = self.pools[source.index() % self.pools.len()];
         // SAFETY: it lives until `drop` lets it go.
         unsafe { Pool::get(pool) }
     }

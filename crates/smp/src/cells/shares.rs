@@ -4,6 +4,7 @@
 //! one off completes the head's signal, or, where the handle has left (or there never was one), takes the
 //! whole call apart. The shares are chained behind the head: no list has to be allocated.
 
+use corewise_topology::CpuId;
 use std::any::type_name;
 use std::marker::PhantomData;
 use std::mem::{self, ManuallyDrop};
@@ -23,7 +24,7 @@ use crate::sleepers::Sleeper;
 /// A call to many that somebody may wait for. A share holds its CPU, and the answer.
 pub(crate) struct Many<F, R>(PhantomData<(F, R)>);
 
-impl<F: Fn(u32) -> R + Send + Sync, R: Send> Many<F, R> {
+impl<F: Fn(CpuId) -> R + Send + Sync, R: Send> Many<F, R> {
     const HEAD: &'static Kind = &Kind {
         class: Class::Urgent,
         role: Role::Head,
@@ -71,7 +72,7 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Many<F, R> {
         unsafe {
             let cell = this.as_ref();
             let (head, cpu) = (cell.head(), cell.cpu());
-            cell.fill::<(u32, Answer<R>)>((cpu, answer));
+            cell.fill::<(CpuId, Answer<R>)>((cpu, answer));
             cell.set_ended();
             Self::count_off(head, 1);
         }
@@ -106,7 +107,7 @@ unsafe fn drop_head<F>(head: NonNull<Cell>) {
 /// What the senders of both kinds of call to many have: the head, and what was sent of it.
 struct Sender<'a> {
     head: NonNull<Cell>,
-    source: u32,
+    source: CpuId,
     site: &'static Location<'static>,
     /// Candidates that no share was sent for.
     unused: u32,
@@ -119,7 +120,7 @@ impl<'a> Sender<'a> {
     fn new<F>(
         pools: &Pools,
         kind: &'static Kind,
-        source: u32,
+        source: CpuId,
         site: &'static Location<'static>,
         candidates: u32,
         f: F,
@@ -128,7 +129,7 @@ impl<'a> Sender<'a> {
         // SAFETY: we have just had it, and its storage is empty.
         unsafe {
             let cell = head.as_ref();
-            cell.prepare(kind, source, 0, site);
+            cell.prepare(kind, source, CpuId::new(0), site);
             cell.expects(candidates + 1);
             cell.fill(f);
         }
@@ -136,7 +137,7 @@ impl<'a> Sender<'a> {
     }
 
     /// A share of that kind for one CPU.
-    fn share(&mut self, pools: &Pools, kind: &'static Kind, cpu: u32) -> NonNull<Cell> {
+    fn share(&mut self, pools: &Pools, kind: &'static Kind, cpu: CpuId) -> NonNull<Cell> {
         debug_assert!(self.unused > 0, "more shares than candidates");
         self.unused -= 1;
         let share = pools.get(self.source);
@@ -149,7 +150,7 @@ impl<'a> Sender<'a> {
     }
 
     /// The push of this CPU's share found its target asleep, if it names one.
-    fn pushed(&mut self, cpu: u32, asleep: Option<&'a Sleeper>) {
+    fn pushed(&mut self, cpu: CpuId, asleep: Option<&'a Sleeper>) {
         match asleep {
             Some(own) if cpu == self.source => self.own = Some(own),
             // SAFETY: we haven't counted off.
@@ -174,16 +175,16 @@ impl<'a> Sender<'a> {
 }
 
 /// The caller's side of a call to many while it is sent.
-pub(crate) struct Sending<'a, F: Fn(u32) -> R + Send + Sync, R: Send> {
+pub(crate) struct Sending<'a, F: Fn(CpuId) -> R + Send + Sync, R: Send> {
     sender: Sender<'a>,
     of: PhantomData<(F, R)>,
 }
 
-impl<'a, F: Fn(u32) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
+impl<'a, F: Fn(CpuId) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
     /// A call to at most so many CPUs.
     pub(crate) fn new(
         pools: &Pools,
-        source: u32,
+        source: CpuId,
         site: &'static Location<'static>,
         candidates: u32,
         f: F,
@@ -195,7 +196,7 @@ impl<'a, F: Fn(u32) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
     }
 
     /// The share of one CPU. It is sent, or given to [`Sending::take_back`] before another is made.
-    pub(crate) fn share(&mut self, pools: &Pools, cpu: u32) -> Message {
+    pub(crate) fn share(&mut self, pools: &Pools, cpu: CpuId) -> Message {
         let share = self.sender.share(pools, Many::<F, R>::SHARE, cpu);
         // SAFETY: we have just had it; and we send the call.
         unsafe {
@@ -208,7 +209,7 @@ impl<'a, F: Fn(u32) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
 
     /// The last share was accepted, and found this sleeper, if any: it is woken, at the latest by [`Sending::wake_all`].
     #[inline]
-    pub(crate) fn pushed(&mut self, cpu: u32, asleep: Option<&'a Sleeper>) {
+    pub(crate) fn pushed(&mut self, cpu: CpuId, asleep: Option<&'a Sleeper>) {
         self.sender.pushed(cpu, asleep);
     }
 
@@ -245,7 +246,7 @@ impl<'a, F: Fn(u32) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
     }
 }
 
-impl<F: Fn(u32) -> R + Send + Sync, R: Send> Drop for Sending<'_, F, R> {
+impl<F: Fn(CpuId) -> R + Send + Sync, R: Send> Drop for Sending<'_, F, R> {
     /// The sending thread panics: what was sent runs, and nobody waits.
     fn drop(&mut self) {
         drop(self.over());
@@ -276,7 +277,7 @@ impl<R> Waiting<R> {
     }
 
     /// The CPUs that were sent a share, the last one first.
-    pub(crate) fn cpus(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn cpus(&self) -> impl Iterator<Item = CpuId> {
         // SAFETY: the shares are sent, and the chain stays as it is for as long as the handle is there.
         unsafe {
             let mut next = self.cell().chain();
@@ -362,20 +363,20 @@ pub(crate) struct AnswersIter<'a, R> {
 }
 
 impl<'a, R> Iterator for AnswersIter<'a, R> {
-    type Item = &'a (u32, Answer<R>);
+    type Item = &'a (CpuId, Answer<R>);
 
     fn next(&mut self) -> Option<Self::Item> {
         // SAFETY: the shares hold their answers, and are only read while they are borrowed.
         unsafe {
             let share = self.next.as_ref()?;
             self.next = share.chain();
-            Some(share.lend::<(u32, Answer<R>), _>(|answer| &*ptr::from_ref(answer)))
+            Some(share.lend::<(CpuId, Answer<R>), _>(|answer| &*ptr::from_ref(answer)))
         }
     }
 }
 
 impl<R> Iterator for Answers<R> {
-    type Item = (u32, Answer<R>);
+    type Item = (CpuId, Answer<R>);
 
     fn next(&mut self) -> Option<Self::Item> {
         let share = NonNull::new(self.first)?;
@@ -408,7 +409,7 @@ impl<R> Drop for Answers<R> {
 /// A call to many that nobody waits for.
 pub(crate) struct Cast<F>(PhantomData<F>);
 
-impl<F: Fn(u32) + Send + Sync> Cast<F> {
+impl<F: Fn(CpuId) + Send + Sync> Cast<F> {
     const HEAD: &'static Kind = &Kind {
         class: Class::Plain,
         role: Role::Head,
@@ -471,16 +472,16 @@ impl<F: Fn(u32) + Send + Sync> Cast<F> {
 }
 
 /// The caller's side of a call to many, that nobody waits for, while it is sent. All that was sent runs.
-pub(crate) struct Casting<'a, F: Fn(u32) + Send + Sync> {
+pub(crate) struct Casting<'a, F: Fn(CpuId) + Send + Sync> {
     sender: Sender<'a>,
     of: PhantomData<F>,
 }
 
-impl<'a, F: Fn(u32) + Send + Sync> Casting<'a, F> {
+impl<'a, F: Fn(CpuId) + Send + Sync> Casting<'a, F> {
     /// As [`Sending::new`].
     pub(crate) fn new(
         pools: &Pools,
-        source: u32,
+        source: CpuId,
         site: &'static Location<'static>,
         candidates: u32,
         f: F,
@@ -490,7 +491,7 @@ impl<'a, F: Fn(u32) + Send + Sync> Casting<'a, F> {
     }
 
     /// As [`Sending::share`].
-    pub(crate) fn share(&mut self, pools: &Pools, cpu: u32) -> Message {
+    pub(crate) fn share(&mut self, pools: &Pools, cpu: CpuId) -> Message {
         let share = self.sender.share(pools, Cast::<F>::SHARE, cpu);
         // SAFETY: filled: a share of a cast has its function in the head.
         unsafe { Message::new(share) }
@@ -498,7 +499,7 @@ impl<'a, F: Fn(u32) + Send + Sync> Casting<'a, F> {
 
     /// As [`Sending::pushed`]; the drop wakes the rest.
     #[inline]
-    pub(crate) fn pushed(&mut self, cpu: u32, asleep: Option<&'a Sleeper>) {
+    pub(crate) fn pushed(&mut self, cpu: CpuId, asleep: Option<&'a Sleeper>) {
         self.sender.pushed(cpu, asleep);
     }
 
@@ -510,7 +511,7 @@ impl<'a, F: Fn(u32) + Send + Sync> Casting<'a, F> {
     }
 }
 
-impl<F: Fn(u32) + Send + Sync> Drop for Casting<'_, F> {
+impl<F: Fn(CpuId) + Send + Sync> Drop for Casting<'_, F> {
     fn drop(&mut self) {
         self.sender.wake_all();
         // SAFETY: counted once.

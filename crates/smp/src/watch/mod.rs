@@ -74,7 +74,7 @@ mod watching {
     use corewise_sync::thread::{self, Builder, JoinHandle};
     use corewise_sync::time::Stamp;
     use corewise_sync::{Mutex, Parker, Unparker, context, panics};
-    use corewise_topology::{CpuSet, pin_current_thread};
+    use corewise_topology::{CpuId, CpuSet, pin_current_thread};
 
     use super::alert::Alert;
     use super::look::{self, Lookout, any_awaited, report_on};
@@ -145,7 +145,7 @@ mod watching {
             self.limit
         }
 
-        pub(super) fn target(&self, cpu: u32) -> Option<&Target> {
+        pub(super) fn target(&self, cpu: CpuId) -> Option<&Target> {
             let position = self.targets.binary_search_by_key(&cpu, |target| target.cpu).ok()?;
             Some(&self.targets[position])
         }

@@ -1,5 +1,6 @@
 //! What the watchdog reports: a call that is waited for, and isn't answered.
 
+use corewise_topology::CpuId;
 use std::fmt;
 use std::panic::Location;
 use std::time::Duration;
@@ -19,7 +20,7 @@ pub struct CallStall {
     /// Where it was called.
     pub site: &'static Location<'static>,
     /// The CPU on which that was, where it is known.
-    pub source: Option<u32>,
+    pub source: Option<CpuId>,
     /// The CPUs that haven't answered yet, in CPU order. May be empty: the last has answered just now.
     pub missing: Vec<Missing>,
 }
@@ -39,7 +40,7 @@ pub enum Waiter {
 #[non_exhaustive]
 pub struct Missing {
     /// The CPU.
-    pub cpu: u32,
+    pub cpu: CpuId,
     /// How far the call has come there.
     pub progress: Progress,
     /// Whether the CPU takes calls.
@@ -76,7 +77,7 @@ pub enum ThreadState {
 
 impl CallStall {
     /// The CPUs that haven't answered yet, by how far the call has come.
-    pub fn missing_cpus(&self, progress: Progress) -> impl Iterator<Item = u32> {
+    pub fn missing_cpus(&self, progress: Progress) -> impl Iterator<Item = CpuId> {
         self.missing.iter().filter(move |m| m.progress == progress).map(|m| m.cpu)
     }
 }
@@ -133,8 +134,12 @@ mod tests {
     #[test]
     fn rule_14_a_report_names_source_target_function_and_where_each_target_is() {
         let site = Location::caller();
-        let running =
-            RunningCall { function: "other", site, source: Some(7), since: Duration::ZERO };
+        let running = RunningCall {
+            function: "other",
+            site,
+            source: Some(CpuId::new(7)),
+            since: Duration::ZERO,
+        };
         let missing = |cpu, progress, running| Missing {
             cpu,
             progress,
@@ -147,12 +152,15 @@ mod tests {
             waiter: Waiter::Thread,
             function: "slow",
             site,
-            source: Some(3),
+            source: Some(CpuId::new(3)),
             missing: vec![
-                missing(0, Progress::Running, Some(running)),
-                missing(1, Progress::Before, Some(running)),
-                missing(2, Progress::Unseen, Some(running)),
-                Missing { state: CpuState::Leaving, ..missing(4, Progress::Unseen, None) },
+                missing(CpuId::new(0), Progress::Running, Some(running)),
+                missing(CpuId::new(1), Progress::Before, Some(running)),
+                missing(CpuId::new(2), Progress::Unseen, Some(running)),
+                Missing {
+                    state: CpuState::Leaving,
+                    ..missing(CpuId::new(4), Progress::Unseen, None)
+                },
             ],
         };
         let text = report.to_string();
@@ -166,6 +174,7 @@ mod tests {
         );
         assert!(lines[3].starts_with("CPU 2 has not seen it, and is running other"), "{text}");
         assert!(lines[4].ends_with("the CPU is leaving"), "{text}");
-        assert_eq!(report.missing_cpus(Progress::Unseen).collect::<Vec<_>>(), [2, 4]);
+        let unseen: Vec<_> = report.missing_cpus(Progress::Unseen).map(CpuId::number).collect();
+        assert_eq!(unseen, [2, 4]);
     }
 }

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use corewise_smp::{CallError, CallTarget, SkipReason, Skipped, Smp, Step};
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 /// Two nodes of two caches of two CPUs each.
 fn two_nodes() -> (Smp, Vec<CallTarget>) {
@@ -20,13 +20,14 @@ fn set(list: &str) -> CpuSet {
 /// Which CPU a handler of `own` chooses of a set.
 fn chosen(smp: &Smp, cpus: &mut [CallTarget], own: u32, list: &str) -> Option<u32> {
     let (inner, list) = (smp.clone(), set(list));
-    let call =
-        smp.call(own, move || inner.call_any_nowait(&list, || ()).ok()).expect("it is online");
+    let call = smp
+        .call(CpuId::new(own), move || inner.call_any_nowait(&list, || ()).ok())
+        .expect("it is online");
     cpus[own as usize].step();
     for cpu in cpus {
         while matches!(cpu.step(), Step::Ran(_)) {}
     }
-    call.wait().expect("it ran")
+    call.wait().expect("it ran").map(CpuId::number)
 }
 
 #[test]
@@ -38,7 +39,7 @@ fn rule_6_any_takes_the_own_cpu_then_the_nearest_by_cache_and_node_then_any() {
     assert_eq!(chosen(&smp, &mut cpus, 5, "0-3"), Some(0), "any");
     assert_eq!(chosen(&smp, &mut cpus, 5, ""), None);
     // An offline CPU isn't near.
-    drop(smp.cpu_offline(4));
+    drop(smp.cpu_offline(CpuId::new(4)));
     assert_eq!(cpus[4].step(), Step::Left);
     assert_eq!(chosen(&smp, &mut cpus, 5, "0-4,6-7"), Some(6));
 }
@@ -47,7 +48,7 @@ fn rule_6_any_takes_the_own_cpu_then_the_nearest_by_cache_and_node_then_any() {
 fn rule_6_any_fails_only_where_the_whole_set_is_offline_and_gives_the_function_back() {
     let (smp, mut cpus) = two_nodes();
     for cpu in [1, 2] {
-        drop(smp.cpu_offline(cpu));
+        drop(smp.cpu_offline(CpuId::new(cpu)));
         assert_eq!(cpus[cpu as usize].step(), Step::Left);
     }
     for list in ["", "1-2", "1,9"] {
@@ -58,7 +59,7 @@ fn rule_6_any_fails_only_where_the_whole_set_is_offline_and_gives_the_function_b
         assert!(smp.call_any_nowait(&set(list), || ()).is_err());
     }
     let call = smp.call_any(&set("1-3"), || 3).unwrap();
-    assert_eq!(call.cpu(), 3, "the only one of them that is online");
+    assert_eq!(call.cpu(), CpuId::new(3), "the only one of them that is online");
     assert_eq!(cpus[3].step(), Step::Ran(1));
     assert_eq!(call.wait().unwrap(), 3);
     drop(smp.shutdown());
@@ -70,41 +71,45 @@ fn rule_6_any_fails_only_where_the_whole_set_is_offline_and_gives_the_function_b
 fn a_handler_that_calls_any_of_a_set_with_its_own_cpu_runs_it_in_place() {
     let (smp, mut cpus) = two_nodes();
     let inner = smp.clone();
-    let call = smp.call(3, move || {
+    let call = smp.call(CpuId::new(3), move || {
         let any = inner.call_any(&set("0-7"), || 7).unwrap();
         (any.cpu(), any.is_complete(), any.wait().unwrap())
     });
     assert_eq!(cpus[3].step(), Step::Ran(1));
-    assert_eq!(call.unwrap().wait().unwrap(), (3, true, 7));
+    assert_eq!(call.unwrap().wait().unwrap(), (CpuId::new(3), true, 7));
 }
 
 #[test]
 fn rule_8_a_condition_is_asked_once_for_each_online_candidate_right_before_its_push() {
     let (smp, mut cpus) = two_nodes();
-    drop(smp.cpu_offline(2));
+    drop(smp.cpu_offline(CpuId::new(2)));
     assert_eq!(cpus[2].step(), Step::Left);
     let asked = RefCell::new(Vec::new());
-    let wanted = |cpu: u32| {
+    let wanted = |cpu: CpuId| {
         // The call asked for before has been pushed by now, and this one hasn't.
         let pushed = cpus.iter_mut().filter_map(|c| (c.step() == Step::Ran(1)).then_some(c.cpu()));
-        asked.borrow_mut().push((cpu, CpuSet::from_iter(pushed).to_string()));
-        cpu != 3
+        asked.borrow_mut().push((cpu.number(), CpuSet::from_iter(pushed).to_string()));
+        cpu != CpuId::new(3)
     };
-    let call = smp.call_many_if(&set("1-4,9"), wanted, |cpu| cpu);
+    let call = smp.call_many_if(&set("1-4,9"), wanted, CpuId::number);
     let expected = [(1, ""), (3, "1"), (4, "")].map(|(cpu, pushed)| (cpu, pushed.to_owned()));
     assert_eq!(*asked.borrow(), expected);
     // The one that isn't wanted is out of the wait set, and no skip.
     assert_eq!(call.reach().reached, set("1,4"));
-    let skipped = [2, 9].map(|cpu| Skipped { cpu, reason: SkipReason::NotOnline });
+    let skipped = [2, 9].map(|cpu| Skipped { cpu: CpuId::new(cpu), reason: SkipReason::NotOnline });
     assert_eq!(call.reach().skipped, skipped);
     assert!(!call.is_complete());
     assert_eq!(cpus[4].step(), Step::Ran(1));
     assert_eq!(cpus[3].step(), Step::Idle);
-    assert_eq!(call.wait().into_values().unwrap(), [(1, 1), (4, 4)]);
+    let answered = [1, 4].map(|cpu| (CpuId::new(cpu), cpu));
+    assert_eq!(call.wait().into_values().unwrap(), answered);
 
     assert!(smp.call_all_if(|_| false, |cpu| cpu).wait().values.is_empty());
-    assert_eq!(smp.call_all_if_nowait(|cpu| cpu > 5, |_| ()).reached, set("6-7"));
-    assert_eq!(smp.call_many_if_nowait(&set("5-6"), |cpu| cpu > 5, |_| ()).reached, set("6"));
+    assert_eq!(smp.call_all_if_nowait(|cpu| cpu > CpuId::new(5), |_| ()).reached, set("6-7"));
+    assert_eq!(
+        smp.call_many_if_nowait(&set("5-6"), |cpu| cpu > CpuId::new(5), |_| ()).reached,
+        set("6")
+    );
     assert_eq!(cpus[6].step(), Step::Ran(1));
 }
 
@@ -112,25 +117,28 @@ fn rule_8_a_condition_is_asked_once_for_each_online_candidate_right_before_its_p
 fn a_condition_that_takes_the_cpu_out_has_it_skipped() {
     let (smp, mut cpus) = two_nodes();
     let out = |cpu| {
-        if cpu == 1 {
-            drop(smp.cpu_offline(1));
+        if cpu == CpuId::new(1) {
+            drop(smp.cpu_offline(CpuId::new(1)));
         }
         true
     };
-    let call = smp.call_many_if(&set("0-1"), out, |cpu| cpu);
-    assert_eq!(call.reach().skipped, [Skipped { cpu: 1, reason: SkipReason::NotOnline }]);
+    let call = smp.call_many_if(&set("0-1"), out, CpuId::number);
+    assert_eq!(
+        call.reach().skipped,
+        [Skipped { cpu: CpuId::new(1), reason: SkipReason::NotOnline }]
+    );
     assert_eq!(cpus[1].step(), Step::Left);
     assert_eq!(cpus[0].step(), Step::Ran(1));
-    assert_eq!(call.wait().into_values().unwrap(), [(0, 0)]);
+    assert_eq!(call.wait().into_values().unwrap(), [(CpuId::new(0), 0)]);
 }
 
 #[test]
 fn a_condition_that_panics_leaves_what_was_told_before() {
     let (smp, mut cpus) = two_nodes();
-    let (held, seen) = std::sync::mpsc::channel::<u32>();
+    let (held, seen) = std::sync::mpsc::channel::<CpuId>();
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let wanted = |cpu| {
-            assert!(cpu < 2, "on purpose");
+            assert!(cpu < CpuId::new(2), "on purpose");
             true
         };
         drop(smp.call_all_if(wanted, move |cpu| held.send(cpu).expect("the test receives")));
@@ -140,5 +148,5 @@ fn a_condition_that_panics_leaves_what_was_told_before() {
         cpu.step();
     }
     // To its end: the function was dropped with its last share.
-    assert_eq!(seen.iter().collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(seen.iter().collect::<Vec<_>>(), [0, 1].map(CpuId::new));
 }

@@ -4,7 +4,7 @@
 use std::sync::mpsc;
 
 use corewise_smp::{CpuState, Dump, Priority, Progress, Smp, Step};
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 
 fn machine(cores: u32) -> Machine {
     Machine::synthetic(&format!("core:{cores} pu:1")).expect("a valid description")
@@ -15,7 +15,7 @@ fn stepped_the_dump_shows_what_runs_where_it_was_called_and_nothing_after() {
     let (smp, mut owners) = Smp::stepped(&machine(2));
     let within = smp.clone();
     let line = line!() + 1;
-    let call = smp.call(1, move || within.dump()).expect("online");
+    let call = smp.call(CpuId::new(1), move || within.dump()).expect("online");
     assert_eq!(smp.dump().cpus[1].running, None, "not begun");
     let _ = owners[1].step();
     let dump: Dump = call.wait().expect("no panic");
@@ -32,10 +32,10 @@ fn stepped_a_call_in_place_is_what_runs_and_then_its_caller_again() {
     let (smp, mut owners) = Smp::stepped(&machine(1));
     let within = smp.clone();
     let site = |dump: &Dump| dump.cpus[0].running.expect("a handler made it").site.line();
-    let call = smp.call(0, move || {
+    let call = smp.call(CpuId::new(0), move || {
         let outer = site(&within.dump());
         let dumps = within.clone();
-        let inner = within.call(0, move || site(&dumps.dump())).expect("online").wait();
+        let inner = within.call(CpuId::new(0), move || site(&dumps.dump())).expect("online").wait();
         (outer, inner.expect("no panic"), site(&within.dump()))
     });
     let _ = owners[0].step();
@@ -47,7 +47,7 @@ fn stepped_a_call_in_place_is_what_runs_and_then_its_caller_again() {
 #[test]
 fn stepped_a_function_that_panics_runs_no_more() {
     let (smp, mut owners) = Smp::stepped(&machine(1));
-    let call = smp.call(0, || -> () { panic!("on purpose") }).expect("online");
+    let call = smp.call(CpuId::new(0), || -> () { panic!("on purpose") }).expect("online");
     let _ = owners[0].step();
     assert!(call.wait().is_err());
     let cpu = &smp.dump().cpus[0];
@@ -59,7 +59,7 @@ fn each_cpu_s_state_is_told() {
     let (smp, mut owners) = Smp::stepped(&machine(3));
     let states = |smp: &Smp| smp.dump().cpus.iter().map(|cpu| cpu.state).collect::<Vec<_>>();
     assert_eq!(states(&smp), [CpuState::Online; 3]);
-    let leaving = smp.cpu_offline(1);
+    let leaving = smp.cpu_offline(CpuId::new(1));
     assert_eq!(states(&smp)[1], CpuState::Leaving);
     let _ = owners[1].step();
     leaving.wait();
@@ -74,7 +74,7 @@ fn each_cpu_s_state_is_told() {
 fn calls_are_counted_and_those_that_wake_are_timed() {
     let smp = Smp::builder(&machine(2)).priority(Priority::Nice(1)).build().expect("threads");
     for _ in 0..100 {
-        smp.call(1, || ()).expect("online").wait().expect("no panic");
+        smp.call(CpuId::new(1), || ()).expect("online").wait().expect("no panic");
     }
     smp.call_all(|_| ()).wait().into_values().expect("no panic");
     let dump = smp.dump();
@@ -85,9 +85,9 @@ fn calls_are_counted_and_those_that_wake_are_timed() {
     assert!(busy.delivery.longest() >= busy.delivery.quantile(0.5));
     let text = dump.to_string();
     assert!(text.contains("online") && text.contains("nice 1"), "{text}");
-    smp.cpu_offline(0).wait();
+    smp.cpu_offline(CpuId::new(0)).wait();
     // The thread says so as the last thing that it does.
-    smp.cpu_online(0).expect("a thread");
+    smp.cpu_online(CpuId::new(0)).expect("a thread");
     assert_eq!(smp.dump().cpus[0].stats.calls, 1, "the counts survive");
 }
 
@@ -120,14 +120,14 @@ fn stepped_calls_under_way_are_listed_until_they_end_with_where_they_are() {
     let (smp, mut owners) = Smp::stepped(&machine(2));
     let within = smp.clone();
     let line = line!() + 1;
-    let first = smp.call(0, move || within.dump()).expect("online");
+    let first = smp.call(CpuId::new(0), move || within.dump()).expect("online");
     let second = smp.call_all(|cpu| cpu);
-    smp.call_nowait(1, || ()).expect("online");
+    smp.call_nowait(CpuId::new(1), || ()).expect("online");
 
     let before = smp.dump();
     let seen: Vec<_> = before.outstanding.iter().map(|c| (c.cpu, c.progress, c.urgent)).collect();
     assert_eq!(seen.len(), 4, "{before}");
-    assert!(seen.contains(&(1, Progress::Unseen, false)), "{before}");
+    assert!(seen.contains(&(CpuId::new(1), Progress::Unseen, false)), "{before}");
     assert_eq!(seen.iter().filter(|(_, _, urgent)| *urgent).count(), 3);
     let lines = || before.outstanding.iter().map(|call| call.site.line());
     assert!(lines().any(|at| at == line) && lines().all(|at| at >= line));
@@ -136,7 +136,7 @@ fn stepped_calls_under_way_are_listed_until_they_end_with_where_they_are() {
 
     let _ = owners[0].step();
     let within = first.wait().expect("no panic");
-    let of_0: Vec<_> = within.outstanding.iter().filter(|call| call.cpu == 0).collect();
+    let of_0: Vec<_> = within.outstanding.iter().filter(|call| call.cpu == CpuId::new(0)).collect();
     let [running, next] = &of_0[..] else { panic!("two calls: {within}") };
     assert_eq!((running.progress, running.site.line()), (Progress::Running, line));
     assert_eq!(next.progress, Progress::Before);
@@ -154,7 +154,7 @@ fn stepped_the_functions_of_calls_that_borrow_are_named() {
     let borrowed = 7;
     let stepper = std::thread::spawn(move || while owners[0].step() == Step::Idle {});
     let line = line!() + 1;
-    let dump = smp.run(0, || (within.dump(), borrowed)).expect("online").0;
+    let dump = smp.run(CpuId::new(0), || (within.dump(), borrowed)).expect("online").0;
     let running = dump.cpus[0].running.expect("the dump was made inside of it");
     assert!(running.function.contains("stepped_the_functions_of_calls"), "{}", running.function);
     assert_eq!(running.site.line(), line);

@@ -5,19 +5,20 @@
 use std::sync::mpsc;
 
 use corewise_smp::{CallError, Smp};
-use corewise_topology::{CpuSet, Machine, Tid, current_cpu, pin_thread};
+use corewise_topology::{CpuId, CpuSet, Machine, Tid, current_cpu, pin_thread};
 
 /// Two CPUs that this process may use; none where it has only one.
 fn two_cpus(machine: &Machine) -> Option<(u32, u32)> {
     let online = machine.online();
     let mut cpus = online.iter();
-    Some((cpus.next()?, cpus.next()?))
+    Some((cpus.next()?.number(), cpus.next()?.number()))
 }
 
 /// Narrows the thread that runs a CPU's calls, as somebody outside would.
 fn narrow(smp: &Smp, cpu: u32, to: &[u32]) {
-    let thread = smp.call(cpu, Tid::current).expect("online").wait().expect("no panic");
-    pin_thread(thread, &to.iter().copied().collect()).expect("CPUs of this process");
+    let thread = smp.call(CpuId::new(cpu), Tid::current).expect("online").wait().expect("no panic");
+    pin_thread(thread, &to.iter().copied().map(CpuId::new).collect())
+        .expect("CPUs of this process");
 }
 
 #[test]
@@ -27,16 +28,22 @@ fn a_cpu_that_was_taken_from_the_process_refuses_calls_once_its_target_has_seen_
     let smp = Smp::new(&machine).expect("threads");
     narrow(&smp, lost, &[kept]);
     // It was accepted before anybody could know.
-    assert_eq!(smp.call(lost, || 7).expect("nobody knows yet").wait().expect("no panic"), 7);
+    assert_eq!(
+        smp.call(CpuId::new(lost), || 7).expect("nobody knows yet").wait().expect("no panic"),
+        7
+    );
 
-    let refused = smp.call(lost, || 8).expect_err("it is offline");
-    assert!(matches!(refused, CallError::NotOnline { cpu, .. } if cpu == lost), "{refused}");
+    let refused = smp.call(CpuId::new(lost), || 8).expect_err("it is offline");
+    assert!(
+        matches!(refused, CallError::NotOnline { cpu, .. } if cpu == CpuId::new(lost)),
+        "{refused}"
+    );
     assert_eq!(refused.into_inner()(), 8);
-    assert!(!smp.online().contains(lost));
+    assert!(!smp.online().contains(CpuId::new(lost)));
     let skipped = smp.call_all(|cpu| cpu).reach().skipped.len();
     assert_eq!(skipped, 1, "a broadcast names the CPU that it skips");
-    let here = smp.call(kept, current_cpu).expect("online").wait().expect("no panic");
-    assert_eq!(here, Some(kept), "other CPUs go on");
+    let here = smp.call(CpuId::new(kept), current_cpu).expect("online").wait().expect("no panic");
+    assert_eq!(here, Some(CpuId::new(kept)), "other CPUs go on");
 }
 
 #[test]
@@ -44,18 +51,19 @@ fn calls_that_were_accepted_before_a_cpu_was_taken_all_run_in_its_target_s_threa
     let machine = Machine::live().expect("Linux");
     let Some((kept, lost)) = two_cpus(&machine) else { return };
     let smp = Smp::new(&machine).expect("threads");
-    let mask = CpuSet::from_iter([kept]);
+    let mask = CpuSet::from_iter([CpuId::new(kept)]);
     // The thread narrows itself while the calls behind it gather.
     let (go, gone) = mpsc::channel::<()>();
-    let first = smp.call(lost, move || {
+    let first = smp.call(CpuId::new(lost), move || {
         gone.recv().expect("the test sends");
         pin_thread(Tid::current(), &mask).expect("a CPU of this process");
         Tid::current()
     });
     let first = first.expect("online");
-    let behind: Vec<_> = (0..10).map(|_| smp.call(lost, Tid::current).expect("online")).collect();
+    let behind: Vec<_> =
+        (0..10).map(|_| smp.call(CpuId::new(lost), Tid::current).expect("online")).collect();
     let (ran, runs) = mpsc::channel();
-    smp.call_nowait(lost, move || ran.send(Tid::current()).expect("the test waits"))
+    smp.call_nowait(CpuId::new(lost), move || ran.send(Tid::current()).expect("the test waits"))
         .expect("online");
     go.send(()).expect("it waits");
     let thread = first.wait().expect("no panic");
@@ -63,7 +71,7 @@ fn calls_that_were_accepted_before_a_cpu_was_taken_all_run_in_its_target_s_threa
         assert_eq!(call.wait().expect("it was accepted"), thread);
     }
     assert_eq!(runs.recv(), Ok(thread));
-    assert!(smp.call(lost, || ()).is_err(), "it is offline");
+    assert!(smp.call(CpuId::new(lost), || ()).is_err(), "it is offline");
 }
 
 #[test]
@@ -72,16 +80,17 @@ fn a_target_that_may_still_use_its_cpu_goes_back_there() {
     let Some((other, own)) = two_cpus(&machine) else { return };
     let smp = Smp::new(&machine).expect("threads");
     // It is on the other CPU for certain, and may go back.
-    let (both, only) = (CpuSet::from_iter([other, own]), CpuSet::from_iter([other]));
-    let moved = smp.call(own, move || {
+    let (both, only) =
+        (CpuSet::from_iter([other, own].map(CpuId::new)), CpuSet::from_iter([CpuId::new(other)]));
+    let moved = smp.call(CpuId::new(own), move || {
         pin_thread(Tid::current(), &only).expect("a CPU of this process");
         pin_thread(Tid::current(), &both).expect("CPUs of this process");
         current_cpu()
     });
     assert!(moved.expect("online").wait().expect("no panic").is_some());
-    let found = smp.call(own, current_cpu).expect("online").wait().expect("no panic");
-    assert_eq!(found, Some(own));
-    assert!(smp.online().contains(own));
+    let found = smp.call(CpuId::new(own), current_cpu).expect("online").wait().expect("no panic");
+    assert_eq!(found, Some(CpuId::new(own)));
+    assert!(smp.online().contains(CpuId::new(own)));
 }
 
 #[test]
@@ -91,14 +100,18 @@ fn a_cpu_that_was_given_back_is_taken_in_again() {
     let smp = Smp::new(&machine).expect("threads");
     for by_following in [false, true] {
         narrow(&smp, lost, &[kept]);
-        smp.call(lost, || ()).expect("nobody knows yet").wait().expect("it was accepted");
-        assert!(!smp.online().contains(lost));
+        smp.call(CpuId::new(lost), || ())
+            .expect("nobody knows yet")
+            .wait()
+            .expect("it was accepted");
+        assert!(!smp.online().contains(CpuId::new(lost)));
         if by_following {
-            assert!(smp.follow_machine().joined.contains(lost));
+            assert!(smp.follow_machine().joined.contains(CpuId::new(lost)));
         } else {
-            smp.cpu_online(lost).expect("this process may use it");
+            smp.cpu_online(CpuId::new(lost)).expect("this process may use it");
         }
-        let found = smp.call(lost, current_cpu).expect("online").wait().expect("no panic");
-        assert_eq!(found, Some(lost));
+        let found =
+            smp.call(CpuId::new(lost), current_cpu).expect("online").wait().expect("no panic");
+        assert_eq!(found, Some(CpuId::new(lost)));
     }
 }

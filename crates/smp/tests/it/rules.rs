@@ -8,7 +8,7 @@ use std::thread;
 use corewise_smp::{CallTarget, Smp, Step};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::{self, AtomicSection};
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 use corewise_workqueue::{At, QueueKind, WorkerPools, Workqueue};
 
 fn machine() -> Machine {
@@ -28,7 +28,7 @@ fn rule_2_a_call_is_over_for_its_waiter_when_its_function_has_ended_and_not_befo
     let smp = Smp::new(&machine()).unwrap();
     let (started, seen) = mpsc::channel();
     let (release, gate) = mpsc::channel::<()>();
-    let call = smp.call(1, move || {
+    let call = smp.call(CpuId::new(1), move || {
         started.send(()).unwrap();
         gate.recv().unwrap();
     });
@@ -51,7 +51,7 @@ fn rule_2_the_captures_of_a_function_are_dropped_before_its_waiter_goes_on() {
     for round in 0..200 {
         let dropped = Arc::new(AtomicBool::new(false));
         let captured = Captured(Arc::clone(&dropped));
-        let call = smp.call(round % 4, move || {
+        let call = smp.call(CpuId::new(round % 4), move || {
             let _held = &captured;
         });
         call.unwrap().wait().unwrap();
@@ -65,7 +65,7 @@ fn rule_9_a_handler_that_calls_many_has_a_wait_set_of_its_own() {
     let inner = smp.clone();
     // The trap: a call to many from inside a call to many, on the same CPU, to the same CPUs.
     let outer = smp.call_many(&set("0-2"), move |cpu| {
-        (cpu, inner.call_many(&set("0-2"), move |to| cpu * 10 + to))
+        (cpu, inner.call_many(&set("0-2"), move |to| cpu.number() * 10 + to.number()))
     });
     for cpu in &mut cpus[..3] {
         while matches!(cpu.step(), Step::Ran(_)) {}
@@ -78,7 +78,7 @@ fn rule_9_a_handler_that_calls_many_has_a_wait_set_of_its_own() {
         outer.wait().into_values().unwrap()
     } {
         assert_eq!(own, cpu);
-        let expected = [0, 1, 2].map(|to| (to, cpu * 10 + to));
+        let expected = [0, 1, 2].map(|to| (CpuId::new(to), cpu.number() * 10 + to));
         assert_eq!(nested.wait().into_values().unwrap(), expected);
     }
 }
@@ -88,9 +88,9 @@ fn rule_10_nothing_is_freed_under_a_waiter_when_the_cpu_the_target_and_the_handl
     let (smp, mut cpus) = four_cpus();
     let value = Arc::new(7);
     let (one, many) = (Arc::clone(&value), Arc::clone(&value));
-    let one = smp.call(3, move || one).unwrap();
+    let one = smp.call(CpuId::new(3), move || one).unwrap();
     let many = smp.call_many(&set("2-3"), move |_| Arc::clone(&many));
-    drop(smp.cpu_offline(3));
+    drop(smp.cpu_offline(CpuId::new(3)));
     assert_eq!(cpus[3].step(), Step::Left);
     cpus[2].step();
     assert!(one.is_complete() && many.is_complete());
@@ -99,7 +99,7 @@ fn rule_10_nothing_is_freed_under_a_waiter_when_the_cpu_the_target_and_the_handl
     assert_eq!(*one.wait().unwrap(), 7);
     let values = many.wait().into_values().unwrap();
     assert_eq!(
-        values.iter().map(|(cpu, value)| (*cpu, **value)).collect::<Vec<_>>(),
+        values.iter().map(|(cpu, value)| (cpu.number(), **value)).collect::<Vec<_>>(),
         [(2, 7), (3, 7)]
     );
     drop(values);
@@ -111,11 +111,11 @@ fn rule_12_any_context_may_call_and_only_waiting_is_reported() {
     let (smp, mut cpus) = four_cpus();
     let before = context::violations();
     let section = AtomicSection::enter("a section of the test");
-    smp.call_nowait(0, || ()).unwrap();
-    let calls = [smp.call(1, || ()).unwrap(), smp.call_any(&set("1"), || ()).unwrap()];
+    smp.call_nowait(CpuId::new(0), || ()).unwrap();
+    let calls = [smp.call(CpuId::new(1), || ()).unwrap(), smp.call_any(&set("1"), || ()).unwrap()];
     let many = smp.call_many(&set("0-1"), |_| ());
     drop(smp.call_all_if_nowait(|_| true, |_| ()));
-    drop(smp.cpu_offline(3));
+    drop(smp.cpu_offline(CpuId::new(3)));
     for cpu in &mut cpus {
         while matches!(cpu.step(), Step::Ran(_)) {}
     }
@@ -137,7 +137,7 @@ fn rule_13_a_wait_inside_the_callers_own_atomic_section_still_ends() {
     let smp = Smp::new(&machine()).unwrap();
     let before = context::violations();
     let section = AtomicSection::enter("the caller's own");
-    assert_eq!(smp.call(2, || 5).unwrap().wait().unwrap(), 5);
+    assert_eq!(smp.call(CpuId::new(2), || 5).unwrap().wait().unwrap(), 5);
     drop(section);
     assert_eq!(context::violations(), before + 1, "and is reported");
     let _ = context::take_violation();
@@ -152,9 +152,9 @@ fn rule_15_blocking_work_for_a_cpu_goes_to_its_workqueue() {
         Arc::new(Workqueue::builder("blocks").kind(QueueKind::Bound).build(&pools).unwrap());
     let (inner, back) = (Arc::clone(&queue), smp.clone());
     // A handler must not wait, but may queue what does.
-    let item = smp.call(1, move || {
-        inner.spawn_at(At::Cpu(1), move || {
-            let sum = back.call(2, || 40).unwrap().wait().unwrap() + 2;
+    let item = smp.call(CpuId::new(1), move || {
+        inner.spawn_at(At::Cpu(CpuId::new(1)), move || {
+            let sum = back.call(CpuId::new(2), || 40).unwrap().wait().unwrap() + 2;
             (sum, context::violations())
         })
     });
@@ -167,25 +167,25 @@ fn weakness_a_a_caller_never_waits_for_its_earlier_calls() {
     let (smp, mut cpus) = four_cpus();
     // The kernel's second call without waiting to a CPU spins until the first has been taken.
     for _ in 0..100 {
-        smp.call_nowait(1, || ()).unwrap();
+        smp.call_nowait(CpuId::new(1), || ()).unwrap();
     }
-    let calls: Vec<_> = (0..100).map(|n| smp.call(1, move || n).unwrap()).collect();
+    let calls: Vec<_> = (0..100).map(|n| smp.call(CpuId::new(1), move || n).unwrap()).collect();
     let casts: Vec<_> = (0..100).map(|n| smp.call_many(&set("1-2"), move |_| n)).collect();
     while cpus[1].step() != Step::Idle {}
     assert_eq!(cpus[2].step(), Step::Ran(100));
     for (n, (call, cast)) in calls.into_iter().zip(casts).enumerate() {
         assert_eq!(call.wait().unwrap(), n);
-        assert_eq!(cast.wait().into_values().unwrap(), [(1, n), (2, n)]);
+        assert_eq!(cast.wait().into_values().unwrap(), [1, 2].map(|cpu| (CpuId::new(cpu), n)));
     }
 }
 
 #[test]
 fn weakness_b_a_later_call_of_the_same_cpu_to_the_same_target_delays_no_waiter() {
     let (smp, mut cpus) = four_cpus();
-    let first = smp.call(1, || "first").unwrap();
+    let first = smp.call(CpuId::new(1), || "first").unwrap();
     assert_eq!(cpus[1].step(), Step::Ran(1));
     // Before the first waiter looks, another takes what would be its slot in the kernel.
-    let second = smp.call(1, || "second").unwrap();
+    let second = smp.call(CpuId::new(1), || "second").unwrap();
     assert!(first.is_complete());
     assert_eq!(first.wait().unwrap(), "first");
     assert!(!second.is_complete());
@@ -205,7 +205,7 @@ fn state(thread: &str) -> Option<char> {
 fn weakness_c_a_waiter_sleeps_and_burns_no_cpu() {
     let smp = Smp::new(&machine()).unwrap();
     let (release, gate) = mpsc::channel::<()>();
-    let call = smp.call(1, move || gate.recv()).unwrap();
+    let call = smp.call(CpuId::new(1), move || gate.recv()).unwrap();
     let (tell, told) = mpsc::channel();
     let waiter = thread::spawn(move || {
         let me = std::fs::read_link("/proc/thread-self").unwrap();
@@ -229,7 +229,7 @@ fn trap_a_function_that_nobody_waits_for_may_send_itself_again_from_inside() {
         tell.send(left).unwrap();
         if left > 0 {
             let next = smp.clone();
-            smp.call_nowait(0, move || again(next, left - 1, tell)).unwrap();
+            smp.call_nowait(CpuId::new(0), move || again(next, left - 1, tell)).unwrap();
         }
     }
     again(smp.clone(), 100, tell);

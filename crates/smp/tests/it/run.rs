@@ -10,7 +10,7 @@ use std::thread;
 use corewise_smp::{CallError, CallFailed, RunError, Smp};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::context::{self, BlockingObserver, Standing};
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 fn synthetic(cores: u32) -> Smp {
     let machine = Machine::synthetic(&format!("core:{cores} pu:1")).expect("a valid description");
@@ -26,7 +26,7 @@ fn rule_16_run_lends_what_the_caller_has_and_sees_what_was_written() {
     let smp = synthetic(2);
     let mut text = String::from("called");
     for round in 0..100 {
-        let length = smp.run(round % 2, || {
+        let length = smp.run(CpuId::new(round % 2), || {
             text.push('!');
             text.len()
         });
@@ -38,16 +38,16 @@ fn rule_16_run_lends_what_the_caller_has_and_sees_what_was_written() {
 #[test]
 fn run_gives_the_function_back_where_it_is_refused() {
     let smp = synthetic(2);
-    smp.cpu_offline(1).wait();
+    smp.cpu_offline(CpuId::new(1)).wait();
     let text = String::from("still mine");
     let mine = &text;
-    let RunError::Refused(refused) = smp.run(1, move || mine.len()).unwrap_err() else {
+    let RunError::Refused(refused) = smp.run(CpuId::new(1), move || mine.len()).unwrap_err() else {
         panic!("it can't have run");
     };
-    assert!(matches!(refused, CallError::NotOnline { cpu: 1, .. }));
+    assert!(matches!(refused, CallError::NotOnline { cpu, .. } if cpu == CpuId::new(1)));
     assert_eq!(refused.into_inner()(), 10);
     drop(smp.shutdown());
-    let refused = smp.run(0, || mine.len()).unwrap_err();
+    let refused = smp.run(CpuId::new(0), || mine.len()).unwrap_err();
     assert!(matches!(refused, RunError::Refused(CallError::ShuttingDown { .. })));
     assert!(refused.to_string().contains("shutting down"), "{refused}");
 }
@@ -58,8 +58,8 @@ fn run_gives_the_function_back_where_nobody_steps_the_target_any_more() {
     let text = String::from("still mine");
     thread::scope(|scope| {
         let (smp, mine) = (&smp, &text);
-        let caller = scope.spawn(move || match smp.run(0, move || mine.len()) {
-            Err(RunError::Refused(CallError::NotOnline { cpu: 0, f })) => f(),
+        let caller = scope.spawn(move || match smp.run(CpuId::new(0), move || mine.len()) {
+            Err(RunError::Refused(CallError::NotOnline { f, .. })) => f(),
             _ => panic!("it can't have run"),
         });
         // Accepted, and then dropped with the target.
@@ -74,18 +74,20 @@ fn run_gives_the_function_back_where_nobody_steps_the_target_any_more() {
 #[test]
 fn run_tells_of_a_panic() {
     let smp = synthetic(1);
-    let failed = smp.run(0, || panic!("on purpose 9")).unwrap_err();
+    let failed = smp.run(CpuId::new(0), || panic!("on purpose 9")).unwrap_err();
     assert!(failed.to_string().contains("on purpose 9"), "{failed}");
-    assert!(matches!(failed, RunError::Failed(CallFailed::Panicked { cpu: 0, .. })));
+    assert!(
+        matches!(failed, RunError::Failed(CallFailed::Panicked { cpu, .. }) if cpu == CpuId::new(0))
+    );
 }
 
 #[test]
 fn a_handler_may_run_on_its_own_cpu() {
     let smp = synthetic(1);
     let inner = smp.clone();
-    let nested = smp.call(0, move || {
+    let nested = smp.call(CpuId::new(0), move || {
         let mut n = 1;
-        inner.run(0, || n += 1).unwrap();
+        inner.run(CpuId::new(0), || n += 1).unwrap();
         n
     });
     assert_eq!(nested.unwrap().wait().unwrap(), 2);
@@ -107,17 +109,17 @@ fn run_many_shares_what_the_caller_has_and_drops_the_function_here() {
         }
     }
     let smp = synthetic(3);
-    smp.cpu_offline(1).wait();
+    smp.cpu_offline(CpuId::new(1)).wait();
     let (by, ran) = (Cell::new(None), AtomicUsize::new(0));
     let shared = Dropped(&by, &ran);
     let answers = smp.run_many(&set("0-2"), move |cpu| {
         shared.count();
-        cpu * 10
+        cpu.number() * 10
     });
     assert_eq!(by.get(), Some(thread::current().id()));
     assert_eq!(ran.load(Ordering::Relaxed), 2);
     assert_eq!(answers.skipped.len(), 1);
-    assert_eq!(answers.into_values().unwrap(), [(0, 0), (2, 20)]);
+    assert_eq!(answers.into_values().unwrap(), [0, 2].map(|cpu| (CpuId::new(cpu), cpu * 10)));
 }
 
 #[test]
@@ -143,7 +145,7 @@ fn a_panicking_block_observer_does_not_end_a_borrow_early() {
         };
         let panicked = catch_unwind(AssertUnwindSafe(|| match many {
             true => drop(smp.run_many(&set("1"), |_| wait())),
-            false => drop(smp.run(1, wait)),
+            false => drop(smp.run(CpuId::new(1), wait)),
         }));
         drop(guard);
         // The panic of `begin` left the thread inside of the region.
@@ -156,7 +158,7 @@ fn a_panicking_block_observer_does_not_end_a_borrow_early() {
 #[test]
 fn a_called_function_is_reported_by_its_own_name() {
     let smp = synthetic(1);
-    let violation = smp.run(0, || {
+    let violation = smp.run(CpuId::new(0), || {
         context::might_block("on purpose");
         context::take_violation().map(|violation| violation.section.what)
     });

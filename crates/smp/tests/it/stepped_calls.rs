@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use corewise_smp::{CallError, CallFailed, CallTarget, SkipReason, Skipped, Smp, Step};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::context;
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 fn four_cpus() -> (Smp, Vec<CallTarget>) {
     Smp::stepped(&Machine::synthetic("core:4 pu:1").expect("a valid description"))
@@ -36,8 +36,8 @@ fn set(list: &str) -> CpuSet {
 #[test]
 fn a_call_runs_on_the_cpu_that_was_asked_for_when_that_cpu_steps() {
     let (smp, mut cpus) = four_cpus();
-    let call = smp.call(2, || 42).unwrap();
-    assert_eq!(call.cpu(), 2);
+    let call = smp.call(CpuId::new(2), || 42).unwrap();
+    assert_eq!(call.cpu(), CpuId::new(2));
     for other in [0, 1, 3] {
         assert_eq!(cpus[other].step(), Step::Idle);
     }
@@ -49,14 +49,19 @@ fn a_call_runs_on_the_cpu_that_was_asked_for_when_that_cpu_steps() {
 #[test]
 fn rule_4_a_cpu_that_is_unknown_or_not_online_refuses_at_once_and_gives_the_function_back() {
     let machine = Machine::synthetic("core:4 pu:1").unwrap();
-    machine.set_online(3, false).unwrap();
+    machine.set_online(CpuId::new(3), false).unwrap();
     let (smp, mut cpus) = Smp::stepped(&machine);
     for cpu in [3, 4, u32::MAX] {
-        let error = smp.call(cpu, || "still mine").unwrap_err();
-        assert!(matches!(error, CallError::NotOnline { cpu: found, .. } if found == cpu));
+        let error = smp.call(CpuId::new(cpu), || "still mine").unwrap_err();
+        assert!(
+            matches!(error, CallError::NotOnline { cpu: found, .. } if found == CpuId::new(cpu))
+        );
         assert!(error.to_string().contains(&format!("CPU {cpu} ")));
         assert_eq!(error.into_inner()(), "still mine");
-        assert!(matches!(smp.call_nowait(cpu, || ()), Err(CallError::NotOnline { .. })));
+        assert!(matches!(
+            smp.call_nowait(CpuId::new(cpu), || ()),
+            Err(CallError::NotOnline { .. })
+        ));
     }
     assert_eq!(cpus[3].step(), Step::Offline);
     assert_eq!(smp.online(), set("0-2"));
@@ -68,11 +73,11 @@ fn rule_3_calls_that_somebody_waits_for_run_before_those_that_nobody_does() {
     let log = Log::default();
     for name in ["plain 1", "plain 2"] {
         let log = log.clone();
-        smp.call_nowait(0, move || log.add(name)).unwrap();
+        smp.call_nowait(CpuId::new(0), move || log.add(name)).unwrap();
     }
     let waited = ["urgent 1", "urgent 2"].map(|name| {
         let log = log.clone();
-        smp.call(0, move || log.add(name)).unwrap()
+        smp.call(CpuId::new(0), move || log.add(name)).unwrap()
     });
     while cpus[0].step() != Step::Idle {}
     assert_eq!(log.lines(), ["urgent 1", "urgent 2", "plain 1", "plain 2"]);
@@ -85,11 +90,11 @@ fn an_urgent_call_is_behind_one_plain_call_at_most_and_plain_ones_still_progress
     let log = Log::default();
     for n in 0..3 {
         let log = log.clone();
-        smp.call_nowait(0, move || log.add(format!("plain {n}"))).unwrap();
+        smp.call_nowait(CpuId::new(0), move || log.add(format!("plain {n}"))).unwrap();
     }
     for n in 0..3 {
         let line = log.clone();
-        let call = smp.call(0, move || line.add(format!("urgent {n}"))).unwrap();
+        let call = smp.call(CpuId::new(0), move || line.add(format!("urgent {n}"))).unwrap();
         // Each step serves the urgent call, and moves one plain call along.
         assert_eq!(cpus[0].step(), Step::Ran(2));
         assert!(call.is_complete());
@@ -103,22 +108,22 @@ fn an_urgent_call_is_behind_one_plain_call_at_most_and_plain_ones_still_progress
 fn rule_3_a_burst_on_a_target_that_does_not_sleep_is_one_batch_and_wakes_nobody() {
     let (smp, mut cpus) = four_cpus();
     for _ in 0..1000 {
-        smp.call_nowait(1, || ()).unwrap();
+        smp.call_nowait(CpuId::new(1), || ()).unwrap();
     }
     while cpus[1].step() != Step::Idle {}
-    let stats = smp.cpu_stats(1).unwrap();
+    let stats = smp.cpu_stats(CpuId::new(1)).unwrap();
     assert_eq!((stats.calls, stats.batches, stats.wakeups, stats.panics), (1000, 1, 0, 0));
-    assert!(smp.cpu_stats(9).is_none());
+    assert!(smp.cpu_stats(CpuId::new(9)).is_none());
 }
 
 #[test]
 fn rule_12_a_handler_runs_in_an_atomic_section_and_one_that_waits_is_reported_with_both_sites() {
     let (smp, mut cpus) = four_cpus();
     let inner = smp.clone();
-    let call = smp.call(0, move || {
+    let call = smp.call(CpuId::new(0), move || {
         assert!(context::in_atomic_section());
         // CPU 1 has run this call by the time it is waited for, so the test itself can't hang.
-        let other = inner.call(1, || 7).unwrap();
+        let other = inner.call(CpuId::new(1), || 7).unwrap();
         (other, context::violations())
     });
     assert_eq!(cpus[0].step(), Step::Ran(1));
@@ -126,7 +131,7 @@ fn rule_12_a_handler_runs_in_an_atomic_section_and_one_that_waits_is_reported_wi
     assert_eq!(cpus[1].step(), Step::Ran(1));
     assert!(!context::in_atomic_section());
 
-    let call = smp.call(0, move || other.wait().unwrap()).unwrap();
+    let call = smp.call(CpuId::new(0), move || other.wait().unwrap()).unwrap();
     assert_eq!(cpus[0].step(), Step::Ran(1));
     assert_eq!(call.wait().unwrap(), 7);
     assert_eq!(context::violations(), before + 1);
@@ -142,19 +147,20 @@ fn rule_12_a_handler_runs_in_an_atomic_section_and_one_that_waits_is_reported_wi
 #[test]
 fn a_panic_in_a_handler_is_told_to_the_waiter_and_the_target_goes_on() {
     let (smp, mut cpus) = four_cpus();
-    let bad =
-        smp.call(0, || -> u32 { std::panic::panic_any(String::from("on purpose 7")) }).unwrap();
-    let good = smp.call(0, || 1).unwrap();
-    smp.call_nowait(0, || panic!("nobody waits")).unwrap();
+    let bad = smp
+        .call(CpuId::new(0), || -> u32 { std::panic::panic_any(String::from("on purpose 7")) })
+        .unwrap();
+    let good = smp.call(CpuId::new(0), || 1).unwrap();
+    smp.call_nowait(CpuId::new(0), || panic!("nobody waits")).unwrap();
     assert_eq!(cpus[0].step(), Step::Ran(3));
     let failed = bad.wait().unwrap_err();
-    assert_eq!(failed.cpu(), 0);
+    assert_eq!(failed.cpu(), CpuId::new(0));
     assert!(failed.to_string().contains("on purpose 7"), "{failed}");
     let CallFailed::Panicked { panic, .. } = failed else { panic!("it did panic") };
     assert_eq!(panic.message(), "on purpose 7");
     assert_eq!(*panic.into_inner().downcast::<String>().unwrap(), "on purpose 7");
     assert_eq!(good.wait().unwrap(), 1);
-    assert_eq!(smp.cpu_stats(0).unwrap().panics, 2);
+    assert_eq!(smp.cpu_stats(CpuId::new(0)).unwrap().panics, 2);
     assert!(!context::in_atomic_section(), "the panic didn't leave the section open");
 }
 
@@ -167,11 +173,11 @@ fn a_value_whose_drop_panics_does_not_kill_the_target() {
         }
     }
     let (smp, mut cpus) = four_cpus();
-    drop(smp.call(0, || Bomb).unwrap());
-    let next = smp.call(0, || 1).unwrap();
+    drop(smp.call(CpuId::new(0), || Bomb).unwrap());
+    let next = smp.call(CpuId::new(0), || 1).unwrap();
     assert_eq!(cpus[0].step(), Step::Ran(2));
     assert_eq!(next.wait().unwrap(), 1);
-    assert_eq!(smp.cpu_stats(0).unwrap().panics, 1);
+    assert_eq!(smp.cpu_stats(CpuId::new(0)).unwrap().panics, 1);
 }
 
 #[test]
@@ -179,15 +185,15 @@ fn rule_4_a_handler_that_calls_its_own_cpu_and_waits_runs_it_in_place() {
     let (smp, mut cpus) = four_cpus();
     let inner = smp.clone();
     let call = smp
-        .call(0, move || {
-            let own = inner.call(0, || 5).unwrap();
+        .call(CpuId::new(0), move || {
+            let own = inner.call(CpuId::new(0), || 5).unwrap();
             assert!(own.is_complete(), "through the queue it would wait for itself");
             own.wait().unwrap()
         })
         .unwrap();
     assert_eq!(cpus[0].step(), Step::Ran(1));
     assert_eq!(call.wait().unwrap(), 5);
-    let stats = smp.cpu_stats(0).unwrap();
+    let stats = smp.cpu_stats(CpuId::new(0)).unwrap();
     assert_eq!((stats.calls, stats.inline), (2, 1));
     assert_eq!(context::violations(), 0, "that wait can't block, so it isn't reported");
 }
@@ -197,9 +203,9 @@ fn rule_2_a_handler_that_calls_its_own_cpu_without_waiting_returns_first() {
     let (smp, mut cpus) = four_cpus();
     let log = Log::default();
     let (inner, outer_log) = (smp.clone(), log.clone());
-    smp.call_nowait(0, move || {
+    smp.call_nowait(CpuId::new(0), move || {
         let inner_log = outer_log.clone();
-        inner.call_nowait(0, move || inner_log.add("second")).unwrap();
+        inner.call_nowait(CpuId::new(0), move || inner_log.add("second")).unwrap();
         outer_log.add("first returns");
     })
     .unwrap();
@@ -211,11 +217,12 @@ fn rule_2_a_handler_that_calls_its_own_cpu_without_waiting_returns_first() {
 fn a_thread_that_only_stepped_a_target_before_is_not_that_target() {
     let (smp, mut cpus) = four_cpus();
     cpus[0].step();
-    let call = smp.call(0, || ()).unwrap();
+    let call = smp.call(CpuId::new(0), || ()).unwrap();
     assert!(!call.is_complete(), "not in a handler of CPU 0: through the queue");
     // Nor is a handler of another CPU that the same thread steps.
     let inner = smp.clone();
-    let nested = smp.call(1, move || inner.call(0, || ()).unwrap()).unwrap();
+    let nested =
+        smp.call(CpuId::new(1), move || inner.call(CpuId::new(0), || ()).unwrap()).unwrap();
     cpus[1].step();
     let nested = nested.wait().unwrap();
     assert!(!nested.is_complete());
@@ -226,11 +233,11 @@ fn a_thread_that_only_stepped_a_target_before_is_not_that_target() {
 #[test]
 fn rule_7_many_runs_on_each_online_cpu_of_the_set_and_says_which_it_skipped() {
     let machine = Machine::synthetic("core:4 pu:1").unwrap();
-    machine.set_online(2, false).unwrap();
+    machine.set_online(CpuId::new(2), false).unwrap();
     let (smp, mut cpus) = Smp::stepped(&machine);
-    let call = smp.call_many(&set("1-2,3,9"), |cpu| cpu * 10);
+    let call = smp.call_many(&set("1-2,3,9"), |cpu| cpu.number() * 10);
     assert_eq!(call.reach().reached, set("1,3"));
-    let skipped = [2, 9].map(|cpu| Skipped { cpu, reason: SkipReason::NotOnline });
+    let skipped = [2, 9].map(|cpu| Skipped { cpu: CpuId::new(cpu), reason: SkipReason::NotOnline });
     assert_eq!(call.reach().skipped, skipped);
     assert_eq!(cpus[0].step(), Step::Idle);
     assert_eq!(cpus[1].step(), Step::Ran(1));
@@ -238,7 +245,7 @@ fn rule_7_many_runs_on_each_online_cpu_of_the_set_and_says_which_it_skipped() {
     assert_eq!(cpus[3].step(), Step::Ran(1));
     let answers = call.wait();
     assert_eq!(answers.skipped, skipped);
-    assert_eq!(answers.into_values().unwrap(), [(1, 10), (3, 30)]);
+    assert_eq!(answers.into_values().unwrap(), [1, 3].map(|cpu| (CpuId::new(cpu), cpu * 10)));
 }
 
 #[test]
@@ -258,7 +265,10 @@ fn rule_7_all_includes_the_callers_own_cpu_through_its_queue() {
     for cpu in &mut cpus {
         assert_eq!(cpu.step(), Step::Ran(1));
     }
-    assert_eq!(call.wait().into_values().unwrap(), [(0, 0), (1, 1), (2, 2), (3, 3)]);
+    assert_eq!(
+        call.wait().into_values().unwrap(),
+        [0, 1, 2, 3].map(|cpu| (CpuId::new(cpu), CpuId::new(cpu)))
+    );
 }
 
 #[test]
@@ -267,7 +277,7 @@ fn rule_7_all_called_by_a_handler_runs_in_place_there_and_tells_the_others_first
     let log = Log::default();
     let (inner, lines) = (smp.clone(), log.clone());
     let call = smp
-        .call(1, move || {
+        .call(CpuId::new(1), move || {
             let all = inner.call_all(move |cpu| lines.add(format!("on {cpu}")));
             let told = format!("{inner:?}").matches("online calls").count();
             (all, told)
@@ -287,21 +297,21 @@ fn rule_7_all_called_by_a_handler_runs_in_place_there_and_tells_the_others_first
 #[test]
 fn one_panic_among_many_is_that_cpus_answer_alone() {
     let (smp, mut cpus) = four_cpus();
-    let call = smp.call_all(|cpu| assert!(cpu != 2, "not on 2"));
+    let call = smp.call_all(|cpu| assert!(cpu != CpuId::new(2), "not on 2"));
     for cpu in &mut cpus {
         cpu.step();
     }
     let answers = call.wait();
-    let failed: Vec<u32> =
+    let failed: Vec<CpuId> =
         answers.values.iter().filter(|(_, answer)| answer.is_err()).map(|(cpu, _)| *cpu).collect();
-    assert_eq!(failed, [2]);
-    assert_eq!(answers.into_values().unwrap_err().cpu(), 2);
+    assert_eq!(failed, [CpuId::new(2)]);
+    assert_eq!(answers.into_values().unwrap_err().cpu(), CpuId::new(2));
 }
 
 #[test]
 fn a_call_to_many_that_nobody_waits_for_runs_everywhere_it_reached() {
     let machine = Machine::synthetic("core:4 pu:1").unwrap();
-    machine.set_online(0, false).unwrap();
+    machine.set_online(CpuId::new(0), false).unwrap();
     let (smp, mut cpus) = Smp::stepped(&machine);
     let ran = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&ran);
@@ -309,7 +319,7 @@ fn a_call_to_many_that_nobody_waits_for_runs_everywhere_it_reached() {
         count.fetch_add(1, Ordering::Relaxed);
     });
     assert_eq!(reach.reached, set("1-3"));
-    assert_eq!(reach.skipped, [Skipped { cpu: 0, reason: SkipReason::NotOnline }]);
+    assert_eq!(reach.skipped, [Skipped { cpu: CpuId::new(0), reason: SkipReason::NotOnline }]);
     assert_eq!(smp.call_many_nowait(&set("0"), |_| ()).reached, CpuSet::new());
     for cpu in &mut cpus {
         cpu.step();
@@ -339,7 +349,7 @@ fn a_call_that_nobody_keeps_still_runs() {
     let (smp, mut cpus) = four_cpus();
     let ran = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&ran);
-    drop(smp.call(0, move || count.fetch_add(1, Ordering::Relaxed)).unwrap());
+    drop(smp.call(CpuId::new(0), move || count.fetch_add(1, Ordering::Relaxed)).unwrap());
     cpus[0].step();
     assert_eq!(ran.load(Ordering::Relaxed), 1);
 }
@@ -358,9 +368,9 @@ fn calls_can_be_awaited() {
     let mut cx = Context::from_waker(&waker);
     let handle = smp.clone();
     let mut task = pin!(async move {
-        let one = handle.call(0, || 1).unwrap().await.unwrap();
+        let one = handle.call(CpuId::new(0), || 1).unwrap().await.unwrap();
         let all = handle.call_all(|cpu| cpu).await.into_values().unwrap();
-        one + all.iter().map(|(_, cpu)| cpu).sum::<u32>()
+        one + all.iter().map(|(_, cpu)| cpu.number()).sum::<u32>()
     });
     assert!(task.as_mut().poll(&mut cx).is_pending());
     cpus[0].step();

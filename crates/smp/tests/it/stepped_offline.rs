@@ -2,7 +2,7 @@
 #![cfg(not(loom))]
 
 use corewise_smp::{CallError, CallFailed, CallTarget, SkipReason, Smp, Step};
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 fn four_cpus() -> (Machine, Smp, Vec<CallTarget>) {
     let machine = Machine::synthetic("core:4 pu:1").expect("a valid description");
@@ -17,15 +17,17 @@ fn set(list: &str) -> CpuSet {
 #[test]
 fn rule_11_a_leaving_cpu_runs_what_it_accepted_before_it_is_declared_dead() {
     let (_machine, smp, mut cpus) = four_cpus();
-    let urgent = smp.call(1, || 1).unwrap();
+    let urgent = smp.call(CpuId::new(1), || 1).unwrap();
     let plain = [(); 3].map(|()| {
         let (done, seen) = std::sync::mpsc::channel();
-        smp.call_nowait(1, move || done.send(()).unwrap()).unwrap();
+        smp.call_nowait(CpuId::new(1), move || done.send(()).unwrap()).unwrap();
         seen
     });
-    let leaving = smp.cpu_offline(1);
+    let leaving = smp.cpu_offline(CpuId::new(1));
     assert!(!leaving.is_complete(), "nothing ran yet");
-    assert!(matches!(smp.call(1, || ()), Err(CallError::NotOnline { cpu: 1, .. })));
+    assert!(matches!(
+        smp.call(CpuId::new(1), || ()),
+        Err(CallError::NotOnline { cpu, .. }) if cpu == CpuId::new(1)));
     assert_eq!(cpus[1].step(), Step::Ran(2));
     assert!(!leaving.is_complete(), "two plain calls are left");
     assert_eq!(cpus[1].step(), Step::Ran(1));
@@ -43,13 +45,13 @@ fn rule_11_a_leaving_cpu_runs_what_it_accepted_before_it_is_declared_dead() {
 #[test]
 fn an_idle_cpu_leaves_in_one_step_and_may_come_back() {
     let (_machine, smp, mut cpus) = four_cpus();
-    let leaving = smp.cpu_offline(1);
+    let leaving = smp.cpu_offline(CpuId::new(1));
     assert_eq!(cpus[1].step(), Step::Left);
     assert!(leaving.is_complete());
-    assert!(smp.cpu_offline(1).is_complete(), "it has left already");
-    smp.cpu_online(1).unwrap();
-    smp.cpu_online(1).unwrap();
-    let call = smp.call(1, || 1).unwrap();
+    assert!(smp.cpu_offline(CpuId::new(1)).is_complete(), "it has left already");
+    smp.cpu_online(CpuId::new(1)).unwrap();
+    smp.cpu_online(CpuId::new(1)).unwrap();
+    let call = smp.call(CpuId::new(1), || 1).unwrap();
     assert_eq!(cpus[1].step(), Step::Ran(1));
     assert_eq!(call.wait().unwrap(), 1);
 }
@@ -57,7 +59,7 @@ fn an_idle_cpu_leaves_in_one_step_and_may_come_back() {
 #[test]
 fn two_who_take_the_same_cpu_out_wait_for_the_same_leave() {
     let (_machine, smp, mut cpus) = four_cpus();
-    let (first, second) = (smp.cpu_offline(1), smp.cpu_offline(1));
+    let (first, second) = (smp.cpu_offline(CpuId::new(1)), smp.cpu_offline(CpuId::new(1)));
     assert!(!first.is_complete() && !second.is_complete());
     cpus[1].step();
     assert!(first.is_complete() && second.is_complete());
@@ -67,7 +69,7 @@ fn two_who_take_the_same_cpu_out_wait_for_the_same_leave() {
 fn a_handler_may_take_its_own_cpu_out() {
     let (_machine, smp, mut cpus) = four_cpus();
     let inner = smp.clone();
-    let call = smp.call(1, move || inner.cpu_offline(1)).unwrap();
+    let call = smp.call(CpuId::new(1), move || inner.cpu_offline(CpuId::new(1))).unwrap();
     assert_eq!(cpus[1].step(), Step::Ran(1));
     let leaving = call.wait().unwrap();
     assert_eq!(cpus[1].step(), Step::Left);
@@ -80,10 +82,10 @@ fn following_the_machine_takes_cpus_out_and_in_with_its_epoch() {
     let nothing = smp.follow_machine();
     assert!(nothing.left.is_empty() && nothing.joined.is_empty());
 
-    machine.set_online(1, false).unwrap();
-    machine.set_online(2, false).unwrap();
+    machine.set_online(CpuId::new(1), false).unwrap();
+    machine.set_online(CpuId::new(2), false).unwrap();
     assert!(
-        smp.call(1, || ()).is_ok(),
+        smp.call(CpuId::new(1), || ()).is_ok(),
         "calls don't look at the machine: it is followed explicitly"
     );
     let followed = smp.follow_machine();
@@ -94,7 +96,7 @@ fn following_the_machine_takes_cpus_out_and_in_with_its_epoch() {
     assert_eq!(cpus[2].step(), Step::Left);
     assert!(followed.leaving.is_complete());
 
-    machine.set_online(1, true).unwrap();
+    machine.set_online(CpuId::new(1), true).unwrap();
     let followed = smp.follow_machine();
     assert_eq!((followed.left, followed.joined), (CpuSet::new(), set("1")));
     assert!(followed.failed.is_empty());
@@ -104,19 +106,19 @@ fn following_the_machine_takes_cpus_out_and_in_with_its_epoch() {
 #[test]
 fn an_unknown_cpu_can_be_taken_out_but_not_in() {
     let (_machine, smp, _cpus) = four_cpus();
-    assert!(smp.cpu_offline(9).is_complete());
-    let error = smp.cpu_online(9).unwrap_err();
-    assert_eq!(error.cpu(), 9);
+    assert!(smp.cpu_offline(CpuId::new(9)).is_complete());
+    let error = smp.cpu_online(CpuId::new(9)).unwrap_err();
+    assert_eq!(error.cpu(), CpuId::new(9));
     assert!(error.to_string().contains("no such CPU"), "{error}");
 }
 
 #[test]
 fn after_shutdown_every_call_is_refused_as_such_and_what_was_accepted_runs() {
     let (_machine, smp, mut cpus) = four_cpus();
-    let accepted = smp.call(0, || 1).unwrap();
+    let accepted = smp.call(CpuId::new(0), || 1).unwrap();
     let leaving = smp.shutdown();
-    assert!(matches!(smp.call(0, || ()), Err(CallError::ShuttingDown { .. })));
-    assert!(matches!(smp.call_nowait(1, || ()), Err(CallError::ShuttingDown { .. })));
+    assert!(matches!(smp.call(CpuId::new(0), || ()), Err(CallError::ShuttingDown { .. })));
+    assert!(matches!(smp.call_nowait(CpuId::new(1), || ()), Err(CallError::ShuttingDown { .. })));
     let all = smp.call_all(|cpu| cpu);
     assert!(all.is_complete());
     assert!(all.reach().skipped.iter().all(|s| s.reason == SkipReason::ShuttingDown));
@@ -126,14 +128,14 @@ fn after_shutdown_every_call_is_refused_as_such_and_what_was_accepted_runs() {
     }
     assert!(leaving.is_complete());
     assert_eq!(accepted.wait().unwrap(), 1);
-    let error = smp.cpu_online(0).unwrap_err();
+    let error = smp.cpu_online(CpuId::new(0)).unwrap_err();
     assert!(error.to_string().contains("shut down"), "{error}");
 }
 
 #[test]
 fn a_cpu_that_was_offline_at_shutdown_stays_so() {
     let (_machine, smp, mut cpus) = four_cpus();
-    drop(smp.cpu_offline(3));
+    drop(smp.cpu_offline(CpuId::new(3)));
     assert_eq!(cpus[3].step(), Step::Left);
     drop(smp.shutdown());
     assert_eq!(cpus[3].step(), Step::Stopped);
@@ -142,7 +144,7 @@ fn a_cpu_that_was_offline_at_shutdown_stays_so() {
 #[test]
 fn the_last_handle_dropped_ends_the_targets_after_their_last_calls() {
     let (_machine, smp, mut cpus) = four_cpus();
-    let call = smp.call(0, || 1).unwrap();
+    let call = smp.call(CpuId::new(0), || 1).unwrap();
     drop(smp.clone());
     assert_eq!(cpus[1].step(), Step::Idle, "a clone was dropped, not the last one");
     drop(smp);
@@ -155,20 +157,22 @@ fn the_last_handle_dropped_ends_the_targets_after_their_last_calls() {
 #[test]
 fn rule_11_a_call_whose_target_is_dropped_fails_and_later_ones_are_refused() {
     let (_machine, smp, mut cpus) = four_cpus();
-    let one = smp.call(3, || ()).unwrap();
+    let one = smp.call(CpuId::new(3), || ()).unwrap();
     let many = smp.call_many(&set("2-3"), |cpu| cpu);
-    smp.call_nowait(3, || ()).unwrap();
-    let leaving = smp.cpu_offline(3);
+    smp.call_nowait(CpuId::new(3), || ()).unwrap();
+    let leaving = smp.cpu_offline(CpuId::new(3));
     drop(cpus.pop());
-    assert!(matches!(one.wait(), Err(CallFailed::NotOnline { cpu: 3 })));
+    assert!(matches!(one.wait(), Err(CallFailed::NotOnline { cpu }) if cpu == CpuId::new(3)));
     assert!(leaving.is_complete(), "whoever waits for the leave ends too");
     assert!(!many.is_complete(), "CPU 2 is still to come");
     cpus[2].step();
     let answers: Vec<_> = many.wait().values.collect();
-    assert!(matches!(answers[0], (2, Ok(2))));
-    assert!(matches!(answers[1], (3, Err(CallFailed::NotOnline { cpu: 3 }))));
-    assert!(matches!(smp.call(3, || ()), Err(CallError::NotOnline { .. })));
-    let error = smp.cpu_online(3).unwrap_err();
+    let (two, three) = (CpuId::new(2), CpuId::new(3));
+    assert!(answers[0].0 == two && answers[0].1.as_ref().is_ok_and(|cpu| *cpu == two));
+    let gone = |answer: &_| matches!(answer, Err(CallFailed::NotOnline { cpu }) if *cpu == three);
+    assert!(answers[1].0 == three && gone(&answers[1].1));
+    assert!(matches!(smp.call(CpuId::new(3), || ()), Err(CallError::NotOnline { .. })));
+    let error = smp.cpu_online(CpuId::new(3)).unwrap_err();
     assert!(error.to_string().contains("dropped"), "{error}");
 }
 
@@ -176,11 +180,11 @@ fn rule_11_a_call_whose_target_is_dropped_fails_and_later_ones_are_refused() {
 fn calls_that_a_dropped_target_took_but_did_not_run_fail() {
     let (_machine, smp, mut cpus) = four_cpus();
     for _ in 0..2 {
-        smp.call_nowait(0, || ()).unwrap();
+        smp.call_nowait(CpuId::new(0), || ()).unwrap();
     }
     let held = std::sync::Arc::new(());
     let captured = std::sync::Arc::clone(&held);
-    smp.call_nowait(0, move || drop(captured)).unwrap();
+    smp.call_nowait(CpuId::new(0), move || drop(captured)).unwrap();
     assert_eq!(cpus[0].step(), Step::Ran(1), "all three were taken, one was run");
     drop(cpus);
     assert_eq!(std::sync::Arc::strong_count(&held), 1, "its captures were dropped");
@@ -190,17 +194,17 @@ fn calls_that_a_dropped_target_took_but_did_not_run_fail() {
 fn a_late_follower_of_an_old_mask_follows_the_new_one_too() {
     let (machine, smp, mut cpus) = four_cpus();
     // CPU 1 is still leaving, so that a thread that brings it in waits.
-    let _leaving = smp.cpu_offline(1);
-    machine.set_online(3, false).unwrap();
+    let _leaving = smp.cpu_offline(CpuId::new(1));
+    machine.set_online(CpuId::new(3), false).unwrap();
     let late = {
         let smp = smp.clone();
         std::thread::spawn(move || smp.follow_machine())
     };
     // It takes CPU 3 out first: from then on it has read the mask.
-    while smp.online().contains(3) {
+    while smp.online().contains(CpuId::new(3)) {
         std::thread::yield_now();
     }
-    machine.set_online(1, false).unwrap();
+    machine.set_online(CpuId::new(1), false).unwrap();
     let followed = smp.follow_machine();
     assert_eq!(followed.epoch, machine.epoch());
     assert_eq!(cpus[1].step(), Step::Left);
@@ -213,11 +217,11 @@ fn a_late_follower_of_an_old_mask_follows_the_new_one_too() {
 fn a_handler_of_a_leaving_cpu_is_refused_its_own_cpu_too() {
     let (_machine, smp, mut cpus) = four_cpus();
     let inner = smp.clone();
-    let call = smp.call(1, move || {
-        let _leaving = inner.cpu_offline(1);
-        let single = inner.call(1, || ()).map(drop);
+    let call = smp.call(CpuId::new(1), move || {
+        let _leaving = inner.cpu_offline(CpuId::new(1));
+        let single = inner.call(CpuId::new(1), || ()).map(drop);
         let many = inner.call_many(&set("1"), |_| ()).reach().skipped.len();
-        (matches!(single, Err(CallError::NotOnline { cpu: 1, .. })), many)
+        (matches!(single, Err(CallError::NotOnline { cpu, .. }) if cpu == CpuId::new(1)), many)
     });
     assert_eq!(cpus[1].step(), Step::Ran(1));
     assert_eq!(call.unwrap().wait().unwrap(), (true, 1));
@@ -235,20 +239,22 @@ fn a_capture_whose_drop_panics_keeps_no_other_waiter_of_a_dropped_target_waiting
         let (_machine, smp, mut cpus) = four_cpus();
         if took {
             // Two plain calls: the first step takes them all and leaves the later ones.
-            smp.call_nowait(1, || ()).unwrap();
+            smp.call_nowait(CpuId::new(1), || ()).unwrap();
         }
         let bomb = Bomb;
-        smp.call_nowait(1, move || drop(bomb)).unwrap();
+        smp.call_nowait(CpuId::new(1), move || drop(bomb)).unwrap();
         let (done, dropped) = std::sync::mpsc::channel::<()>();
-        smp.call_nowait(1, move || drop(done)).unwrap();
+        smp.call_nowait(CpuId::new(1), move || drop(done)).unwrap();
         if took {
             assert_eq!(cpus[1].step(), Step::Ran(1));
         }
-        let waited_for = smp.call(1, || ()).unwrap();
-        let leaving = smp.cpu_offline(1);
+        let waited_for = smp.call(CpuId::new(1), || ()).unwrap();
+        let leaving = smp.cpu_offline(CpuId::new(1));
         drop(cpus.remove(1));
         assert!(waited_for.is_complete() && leaving.is_complete());
-        assert!(matches!(waited_for.wait(), Err(CallFailed::NotOnline { cpu: 1 })));
+        assert!(
+            matches!(waited_for.wait(), Err(CallFailed::NotOnline { cpu }) if cpu == CpuId::new(1))
+        );
         assert!(dropped.try_recv().is_err());
     }
 }

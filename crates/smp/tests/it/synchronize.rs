@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use corewise_smp::{CallFailed, Smp, Step};
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 
 fn machine(cpus: usize) -> Machine {
     Machine::synthetic(&format!("core:{cpus} pu:1")).unwrap()
@@ -20,7 +20,7 @@ fn a_function_that_runs_is_waited_for_and_idle_cpus_are_not_woken() {
     let call = {
         let (entered, may_end) = (Arc::clone(&entered), Arc::clone(&may_end));
         let ended = Arc::clone(&ended);
-        smp.call(2, move || {
+        smp.call(CpuId::new(2), move || {
             entered.wait();
             while !may_end.load(Ordering::Relaxed) {
                 thread::yield_now();
@@ -42,7 +42,7 @@ fn a_function_that_runs_is_waited_for_and_idle_cpus_are_not_woken() {
     waiter.join().unwrap();
     call.wait().unwrap();
     for cpu in [0, 1, 3] {
-        let stats = smp.cpu_stats(cpu).unwrap();
+        let stats = smp.cpu_stats(CpuId::new(cpu)).unwrap();
         assert_eq!((stats.calls, stats.wakeups), (0, 0), "CPU {cpu} was disturbed");
     }
 }
@@ -50,7 +50,7 @@ fn a_function_that_runs_is_waited_for_and_idle_cpus_are_not_woken() {
 #[test]
 fn a_call_that_has_not_begun_is_not_waited_for() {
     let (smp, mut targets) = Smp::stepped(&machine(2));
-    let call = smp.call(1, || 7).unwrap();
+    let call = smp.call(CpuId::new(1), || 7).unwrap();
     // Nobody steps: this would hang if it waited for the call.
     smp.synchronize();
     assert!(!call.is_complete());
@@ -62,19 +62,22 @@ fn a_call_that_has_not_begun_is_not_waited_for() {
 fn a_handler_cannot_wait_for_itself() {
     let smp = Smp::new(&machine(2)).unwrap();
     let own = smp.clone();
-    let failed = smp.call(1, move || own.synchronize()).unwrap().wait();
-    assert!(matches!(failed, Err(CallFailed::Panicked { cpu: 1, .. })), "{failed:?}");
+    let failed = smp.call(CpuId::new(1), move || own.synchronize()).unwrap().wait();
+    assert!(
+        matches!(failed, Err(CallFailed::Panicked { cpu, .. }) if cpu == CpuId::new(1)),
+        "{failed:?}"
+    );
     smp.synchronize();
 }
 
 #[test]
 fn cpus_that_leave_and_are_abandoned_keep_nobody() {
     let (smp, mut targets) = Smp::stepped(&machine(2));
-    let call = smp.call(0, || ()).unwrap();
+    let call = smp.call(CpuId::new(0), || ()).unwrap();
     drop(targets.remove(0));
     smp.synchronize();
     assert!(call.wait().is_err());
-    let leaving = smp.cpu_offline(1);
+    let leaving = smp.cpu_offline(CpuId::new(1));
     smp.synchronize();
     assert_eq!(targets[0].step(), Step::Left);
     leaving.wait();

@@ -10,7 +10,7 @@ use corewise_smp::{CallError, Smp};
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::context::{self, BlockingObserver};
-use corewise_topology::{Machine, current_cpu};
+use corewise_topology::{CpuId, Machine, current_cpu};
 
 fn synthetic(cores: u32) -> (Machine, Smp) {
     let machine = Machine::synthetic(&format!("core:{cores} pu:1")).expect("a valid description");
@@ -67,7 +67,7 @@ fn rule_1_the_handler_sees_earlier_writes_and_the_waiter_sees_the_handlers() {
     for round in 1..500 {
         cell.set(2 * round);
         let shared = Arc::clone(&cell);
-        let call = smp.call(1, move || {
+        let call = smp.call(CpuId::new(1), move || {
             let seen = shared.get();
             shared.set(seen + 1);
             seen
@@ -97,7 +97,7 @@ fn rule_5_a_waiter_tells_its_pool_that_it_blocks_and_that_it_goes_on() {
     let (release, released) = mpsc::channel::<()>();
     let pool = Rc::new(Pool { release, told: Cell::new((0, 0)) });
     let guard = context::observe(pool.clone());
-    let call = smp.call(0, move || released.recv()).unwrap();
+    let call = smp.call(CpuId::new(0), move || released.recv()).unwrap();
     assert!(call.wait().unwrap().is_ok());
     drop(guard);
     assert_eq!(pool.told.get(), (1, 1));
@@ -121,7 +121,7 @@ fn each_callers_calls_run_once_and_in_its_order_under_many_callers() {
                 for n in 0..EACH {
                     for cpu in 0..3u32 {
                         let (due, wrong) = (Arc::clone(&due), Arc::clone(&wrong));
-                        smp.call_nowait(cpu, move || {
+                        smp.call_nowait(CpuId::new(cpu), move || {
                             let next = &due[cpu as usize][caller];
                             if next.get() != n {
                                 wrong.fetch_add(1, Ordering::Relaxed);
@@ -131,7 +131,7 @@ fn each_callers_calls_run_once_and_in_its_order_under_many_callers() {
                         .unwrap();
                     }
                     if n % 64 == caller {
-                        let seen = smp.call((n % 3) as u32, move || n).unwrap().wait();
+                        let seen = smp.call(CpuId::new((n % 3) as u32), move || n).unwrap().wait();
                         assert_eq!(seen.unwrap(), n);
                     }
                 }
@@ -157,18 +157,22 @@ fn rule_3_a_burst_costs_one_wakeup_at_most_and_none_where_the_target_is_awake() 
     let (_machine, smp) = synthetic(2);
     let (go, gate) = mpsc::channel::<()>();
     let (running, runs) = mpsc::channel();
-    let held = smp.call(1, move || {
+    let held = smp.call(CpuId::new(1), move || {
         running.send(()).unwrap();
         gate.recv().unwrap();
     });
     runs.recv().unwrap();
-    let before = smp.cpu_stats(1).unwrap().wakeups;
+    let before = smp.cpu_stats(CpuId::new(1)).unwrap().wakeups;
     assert!(before <= 1);
     for _ in 0..1000 {
-        smp.call_nowait(1, || ()).unwrap();
+        smp.call_nowait(CpuId::new(1), || ()).unwrap();
     }
-    let last = smp.call(1, || ()).unwrap();
-    assert_eq!(smp.cpu_stats(1).unwrap().wakeups, before, "it is awake, in its handler");
+    let last = smp.call(CpuId::new(1), || ()).unwrap();
+    assert_eq!(
+        smp.cpu_stats(CpuId::new(1)).unwrap().wakeups,
+        before,
+        "it is awake, in its handler"
+    );
     go.send(()).unwrap();
     held.unwrap().wait().unwrap();
     last.wait().unwrap();
@@ -186,7 +190,7 @@ fn rule_7_calls_to_many_from_many_callers_reach_each_sleeping_target_once_each()
             scope.spawn(|| {
                 for call in 0..CALLS {
                     let ran = Arc::clone(&ran);
-                    let count = move |cpu: u32| ran[cpu as usize].fetch_add(1, Ordering::Relaxed);
+                    let count = move |cpu: CpuId| ran[cpu.index()].fetch_add(1, Ordering::Relaxed);
                     if call % 3 == 2 {
                         let reach = smp.call_all_nowait(move |cpu| {
                             count(cpu);
@@ -225,13 +229,13 @@ fn rule_11_under_cpus_that_leave_and_join_every_accepted_call_runs_once_and_ever
                         let ran = Arc::clone(ran);
                         move || ran.fetch_add(1, Ordering::Relaxed)
                     };
-                    match smp.call(1, count(&ran)) {
+                    match smp.call(CpuId::new(1), count(&ran)) {
                         Ok(call) => {
                             call.wait().unwrap();
                             accepted += 1;
                         }
                         Err(CallError::NotOnline { cpu, f }) => {
-                            assert_eq!(cpu, 1);
+                            assert_eq!(cpu, CpuId::new(1));
                             drop(f);
                             refused += 1;
                         }
@@ -251,15 +255,15 @@ fn rule_11_under_cpus_that_leave_and_join_every_accepted_call_runs_once_and_ever
         .collect();
     start.wait();
     for round in 0..ROUNDS {
-        machine.set_online(1, false).unwrap();
+        machine.set_online(CpuId::new(1), false).unwrap();
         let followed = smp.follow_machine();
-        assert!(followed.left.contains(1), "round {round}");
+        assert!(followed.left.contains(CpuId::new(1)), "round {round}");
         followed.leaving.wait();
-        assert!(!smp.online().contains(1));
-        machine.set_online(1, true).unwrap();
+        assert!(!smp.online().contains(CpuId::new(1)));
+        machine.set_online(CpuId::new(1), true).unwrap();
         assert!(smp.follow_machine().failed.is_empty());
         // Something runs on it again in each round.
-        smp.call(1, || ()).unwrap().wait().unwrap();
+        smp.call(CpuId::new(1), || ()).unwrap().wait().unwrap();
     }
     stop.store(true, Ordering::Relaxed);
     let mut accepted = 0;
@@ -279,7 +283,7 @@ fn trap_two_cpus_can_call_each_other_as_long_as_their_handlers_do_not_wait() {
             return;
         }
         let next = smp.clone();
-        smp.call_nowait(left % 2, move || bounce(next, left - 1, done)).unwrap();
+        smp.call_nowait(CpuId::new(left % 2), move || bounce(next, left - 1, done)).unwrap();
     }
     bounce(smp.clone(), 1_000, done);
     assert_eq!(seen.recv(), Ok(0));
@@ -291,7 +295,7 @@ fn dropping_the_last_handle_runs_what_was_accepted() {
     let ran = Arc::new(AtomicUsize::new(0));
     for n in 0..100 {
         let ran = Arc::clone(&ran);
-        smp.call_nowait(n % 2, move || {
+        smp.call_nowait(CpuId::new(n % 2), move || {
             ran.fetch_add(1, Ordering::Relaxed);
         })
         .unwrap();
@@ -305,7 +309,7 @@ fn the_last_handle_may_be_dropped_on_a_targets_own_thread() {
     let (_machine, smp) = synthetic(2);
     let (done, seen) = mpsc::channel();
     let owned = smp.clone();
-    smp.call_nowait(1, move || {
+    smp.call_nowait(CpuId::new(1), move || {
         drop(owned);
         done.send(()).unwrap();
     })
@@ -319,7 +323,7 @@ fn the_last_handle_may_be_dropped_on_a_targets_own_thread() {
     let (go, gate) = mpsc::channel::<()>();
     let (done, seen) = mpsc::channel();
     let owned = smp.clone();
-    smp.call_nowait(1, move || {
+    smp.call_nowait(CpuId::new(1), move || {
         gate.recv().unwrap();
         drop(owned);
         done.send(context::violations()).unwrap();
@@ -334,10 +338,11 @@ fn the_last_handle_may_be_dropped_on_a_targets_own_thread() {
 fn an_idle_cpu_that_leaves_gives_its_thread_up_and_gets_one_again() {
     let (_machine, smp) = synthetic(2);
     for _ in 0..20 {
-        smp.cpu_offline(1).wait();
-        assert!(smp.call(1, || ()).is_err());
-        smp.cpu_online(1).unwrap();
-        let name = smp.call(1, || thread::current().name().map(str::to_owned)).unwrap().wait();
+        smp.cpu_offline(CpuId::new(1)).wait();
+        assert!(smp.call(CpuId::new(1), || ()).is_err());
+        smp.cpu_online(CpuId::new(1)).unwrap();
+        let name =
+            smp.call(CpuId::new(1), || thread::current().name().map(str::to_owned)).unwrap().wait();
         assert_eq!(name.unwrap().as_deref(), Some("cw-call/1"));
     }
 }
@@ -355,9 +360,12 @@ fn a_program_may_run_the_targets_in_threads_of_its_own() {
             })
         })
         .collect();
-    assert_eq!(smp.call_all(|cpu| cpu).wait().into_values().unwrap(), [(0, 0), (1, 1)]);
+    assert_eq!(
+        smp.call_all(|cpu| cpu).wait().into_values().unwrap(),
+        [0, 1].map(|cpu| (CpuId::new(cpu), CpuId::new(cpu)))
+    );
     drop(smp);
     for (cpu, thread) in (0u32..).zip(threads) {
-        assert_eq!(thread.join().unwrap(), cpu);
+        assert_eq!(thread.join().unwrap(), CpuId::new(cpu));
     }
 }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use corewise_smp::{CallStall, CallTarget, CpuState, Progress, Smp, Step, ThreadState, Waiter};
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 
 const LIMIT: Duration = Duration::from_millis(1);
 
@@ -46,7 +46,7 @@ fn rule_14_a_late_wait_is_told_that_the_target_never_saw_it_then_that_it_is_on_i
     let (smp, mut owners, reports) = stepped(2);
     let (go, wait) = mpsc::channel::<()>();
     let line = line!() + 1;
-    let call = smp.call(1, move || wait.recv().is_ok()).expect("online");
+    let call = smp.call(CpuId::new(1), move || wait.recv().is_ok()).expect("online");
     let waiter = thread::spawn(move || call.wait());
 
     let report = next(&reports, |_| true);
@@ -54,7 +54,7 @@ fn rule_14_a_late_wait_is_told_that_the_target_never_saw_it_then_that_it_is_on_i
     assert!(report.function.contains("rule_14_a_late_wait"), "{report}");
     assert_eq!(report.waiter, Waiter::Thread);
     let [missing] = &report.missing[..] else { panic!("one CPU: {report}") };
-    assert_eq!((missing.cpu, missing.progress), (1, Progress::Unseen));
+    assert_eq!((missing.cpu, missing.progress), (CpuId::new(1), Progress::Unseen));
     assert_eq!((missing.state, missing.running, missing.thread), (CpuState::Online, None, None));
 
     let stepper = thread::spawn(move || owners[1].step());
@@ -73,8 +73,8 @@ fn rule_14_a_late_wait_is_told_that_the_target_is_before_it_and_on_what() {
     let (smp, mut owners, reports) = stepped(1);
     let (go, wait) = mpsc::channel::<()>();
     let line = line!() + 1;
-    let first = smp.call(0, move || wait.recv().is_ok()).expect("online");
-    let second = smp.call(0, || ()).expect("online");
+    let first = smp.call(CpuId::new(0), move || wait.recv().is_ok()).expect("online");
+    let second = smp.call(CpuId::new(0), || ()).expect("online");
     let waiter = thread::spawn(move || second.wait());
     let stepper = thread::spawn(move || owners[0].step());
     let report = next(&reports, |report| all(report, Progress::Before));
@@ -94,7 +94,10 @@ fn rule_14_of_a_call_to_many_those_that_have_answered_are_not_named() {
     let waiter = thread::spawn(move || call.wait());
     let report = next(&reports, |_| true);
     assert!(all(&report, Progress::Unseen), "{report}");
-    assert_eq!(report.missing.iter().map(|missing| missing.cpu).collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(
+        report.missing.iter().map(|missing| missing.cpu.number()).collect::<Vec<_>>(),
+        [1, 3]
+    );
     for owner in &mut owners {
         let _ = owner.step();
     }
@@ -105,7 +108,7 @@ fn rule_14_of_a_call_to_many_those_that_have_answered_are_not_named() {
 #[test]
 fn rule_14_a_late_call_is_reported_again_at_doubling_intervals() {
     let (smp, mut owners, reports) = stepped(1);
-    let call = smp.call(0, || ()).expect("online");
+    let call = smp.call(CpuId::new(0), || ()).expect("online");
     let waiter = thread::spawn(move || call.wait());
     let times: Vec<Duration> = (0..5).map(|_| next(&reports, |_| true).waited).collect();
     for (told, waited) in (0..).zip(&times) {
@@ -123,7 +126,7 @@ fn rule_14_a_future_that_waits_is_watched_too_and_no_longer_when_it_is_over() {
     let (smp, mut owners, reports) = stepped(2);
     let mut cx = Context::from_waker(Waker::noop());
     for _ in 0..3 {
-        let mut call = pin!(smp.call(1, || 7).expect("online"));
+        let mut call = pin!(smp.call(CpuId::new(1), || 7).expect("online"));
         assert!(call.as_mut().poll(&mut cx).is_pending());
         let report = next(&reports, |_| true);
         assert_eq!(report.waiter, Waiter::Future);
@@ -146,7 +149,10 @@ fn rule_14_a_call_to_many_that_a_future_waits_for_is_watched_too() {
     let _ = owners[1].step();
     assert!(call.as_mut().poll(&mut cx).is_pending());
     let report = next(&reports, |_| true);
-    assert_eq!(report.missing.iter().map(|missing| missing.cpu).collect::<Vec<_>>(), [0, 2]);
+    assert_eq!(
+        report.missing.iter().map(|missing| missing.cpu.number()).collect::<Vec<_>>(),
+        [0, 2]
+    );
     for owner in &mut owners {
         let _ = owner.step();
     }
@@ -157,7 +163,7 @@ fn rule_14_a_call_to_many_that_a_future_waits_for_is_watched_too() {
 fn a_future_that_is_dropped_while_it_waits_is_watched_no_longer() {
     let (smp, mut owners, reports) = stepped(1);
     let mut cx = Context::from_waker(Waker::noop());
-    let mut call = Box::pin(smp.call(0, || ()).expect("online"));
+    let mut call = Box::pin(smp.call(CpuId::new(0), || ()).expect("online"));
     assert!(call.as_mut().poll(&mut cx).is_pending());
     let _ = next(&reports, |_| true);
     drop(call);
@@ -165,7 +171,7 @@ fn a_future_that_is_dropped_while_it_waits_is_watched_no_longer() {
     while reports.try_recv().is_ok() {}
     // Another one is watched; the dropped one isn't reported beside it.
     let line = line!() + 1;
-    let mut call = pin!(smp.call(0, || ()).expect("online"));
+    let mut call = pin!(smp.call(CpuId::new(0), || ()).expect("online"));
     assert!(call.as_mut().poll(&mut cx).is_pending());
     assert_eq!(next(&reports, |_| true).site.line(), line);
     let _ = owners[0].step();
@@ -177,11 +183,11 @@ fn without_a_watchdog_nothing_is_reported() {
     let builder = Smp::builder(&machine(1)).watchdog(None);
     let (smp, mut owners) = builder.on_stall(move |_| _ = told.send(())).stepped();
     let mut cx = Context::from_waker(Waker::noop());
-    let mut call = Box::pin(smp.call(0, || 1).expect("online"));
+    let mut call = Box::pin(smp.call(CpuId::new(0), || 1).expect("online"));
     assert!(call.as_mut().poll(&mut cx).is_pending());
     let _ = owners[0].step();
     assert_eq!(call.wait_by_polling(), 1);
-    let call = smp.call(0, || 2).expect("online");
+    let call = smp.call(CpuId::new(0), || 2).expect("online");
     let _ = owners[0].step();
     assert_eq!(call.wait().expect("no panic"), 2);
     drop((smp, owners));
@@ -211,7 +217,7 @@ fn of_a_target_with_a_thread_the_kernel_s_word_is_given() {
     let smp = builder.on_stall(move |report| _ = told.send(report.clone())).build();
     let smp = smp.expect("threads");
     let (go, wait) = mpsc::channel::<()>();
-    let call = smp.call(1, move || wait.recv().is_ok()).expect("online");
+    let call = smp.call(CpuId::new(1), move || wait.recv().is_ok()).expect("online");
     let waiter = thread::spawn(move || call.wait());
     // It sleeps in the handler, which is what a handler shouldn't.
     let asleep = |report: &CallStall| report.missing[0].thread == Some(ThreadState::Asleep);
@@ -230,7 +236,7 @@ fn a_callback_that_panics_hurts_nobody() {
         panic!("on purpose, in the callback");
     };
     let (smp, mut owners) = builder.on_stall(on_stall).stepped();
-    let call = smp.call(0, || 3).expect("online");
+    let call = smp.call(CpuId::new(0), || 3).expect("online");
     let waiter = thread::spawn(move || call.wait());
     reports.recv().expect("a report");
     reports.recv().expect("and another");
@@ -250,7 +256,7 @@ fn a_callback_may_have_the_last_handle() {
         drop(smp);
     };
     let (smp, mut owners) = builder.on_stall(on_stall).stepped();
-    let mut call = Box::pin(smp.call(0, || 4).expect("online"));
+    let mut call = Box::pin(smp.call(CpuId::new(0), || 4).expect("online"));
     *last.lock().expect("nobody panics with it") = Some(smp);
     assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     // The watching thread drops the handle, and so ends itself.

@@ -3,7 +3,7 @@
 
 use corewise_smp::{Smp, Step};
 use corewise_sync::cell::UnsafeCell;
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 use loom::thread;
 
 fn model(f: impl Fn() + Send + Sync + 'static) {
@@ -22,7 +22,7 @@ fn loom_a_call_to_any_is_accepted_while_one_of_two_stays_and_runs_where_it_was()
             let smp = smp.clone();
             thread::spawn(move || smp.call_any(&CpuSet::full(2), || 7).ok())
         };
-        let leaving = smp.cpu_offline(0);
+        let leaving = smp.cpu_offline(CpuId::new(0));
         let mut left = 0;
         // All that it accepted runs before it is dead.
         while targets[0].step() != Step::Left {
@@ -31,7 +31,11 @@ fn loom_a_call_to_any_is_accepted_while_one_of_two_stays_and_runs_where_it_was()
         }
         assert!(leaving.is_complete());
         let call = caller.join().unwrap().expect("CPU 1 never leaves");
-        assert_eq!(call.is_complete(), call.cpu() == 0, "a dead CPU has run what it accepted");
+        assert_eq!(
+            call.is_complete(),
+            call.cpu() == CpuId::new(0),
+            "a dead CPU has run what it accepted"
+        );
         targets[1].step();
         assert_eq!(call.wait().unwrap(), 7);
     });
@@ -51,7 +55,7 @@ fn loom_a_function_that_borrows_is_over_when_its_caller_goes_on() {
         // On this stack: loom watches that nobody else touches it before or after.
         let plain = Plain(UnsafeCell::new(1));
         let lent = &plain;
-        let seen = smp.run(0, move || {
+        let seen = smp.run(CpuId::new(0), move || {
             // SAFETY: the caller waits.
             lent.0.with_mut(|p| unsafe {
                 *p += 1;

@@ -3,7 +3,7 @@
 
 use corewise_smp::Smp;
 use corewise_sync::cell::UnsafeCell;
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 use loom::thread;
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn loom_the_handler_sees_what_came_before_and_the_waiter_what_it_wrote() {
         plain.0.with_mut(|p| unsafe { *p = 1 });
         let shared = Arc::clone(&plain);
         let call = smp
-            .call(0, move || {
+            .call(CpuId::new(0), move || {
                 // SAFETY: the caller touches it only before the call and after the wait.
                 shared.0.with_mut(|p| unsafe {
                     *p += 1;
@@ -53,7 +53,7 @@ fn loom_the_last_of_many_completes_and_every_answer_is_seen() {
     model(|| {
         let machine = Machine::synthetic("core:2 pu:1").unwrap();
         let (smp, targets) = Smp::stepped(&machine);
-        let call = smp.call_all(|cpu| cpu + 10);
+        let call = smp.call_all(|cpu| cpu.number() + 10);
         let runners: Vec<_> = targets
             .into_iter()
             .map(|mut target| {
@@ -63,7 +63,10 @@ fn loom_the_last_of_many_completes_and_every_answer_is_seen() {
                 })
             })
             .collect();
-        assert_eq!(call.wait().into_values().unwrap(), [(0, 10), (1, 11)]);
+        assert_eq!(
+            call.wait().into_values().unwrap(),
+            [0, 1].map(|cpu| (CpuId::new(cpu), cpu + 10))
+        );
         for runner in runners {
             drop(runner.join().unwrap());
         }
@@ -78,7 +81,7 @@ fn loom_an_answer_that_nobody_waits_for_is_dropped_once() {
         let mut target = targets.pop().unwrap();
         let value = Arc::new(());
         let answer = Arc::clone(&value);
-        let call = smp.call(0, move || answer).unwrap();
+        let call = smp.call(CpuId::new(0), move || answer).unwrap();
         let runner = thread::spawn(move || {
             target.step();
             target

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use corewise_smp::{Call, Smp};
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 use loom::thread;
 
 fn builder() -> loom::model::Builder {
@@ -27,7 +27,7 @@ fn offline_against_push(call: fn(&Smp) -> Option<Call<u32>>) {
         let smp = smp.clone();
         thread::spawn(move || call(&smp))
     };
-    let leaving = smp.cpu_offline(0);
+    let leaving = smp.cpu_offline(CpuId::new(0));
     leaving.wait();
     let accepted = caller.join().expect("the caller doesn't panic");
     // Until here the owner side exists: a call that it missed isn't failed by its drop.
@@ -36,19 +36,19 @@ fn offline_against_push(call: fn(&Smp) -> Option<Call<u32>>) {
         assert!(call.is_complete(), "accepted, but never run: its waiter would wait for ever");
         assert_eq!(call.wait().expect("it ran"), 7);
     }
-    assert!(smp.call(0, || ()).is_err());
+    assert!(smp.call(CpuId::new(0), || ()).is_err());
     drop(target);
 }
 
 #[test]
 fn loom_a_call_beside_a_leaving_cpu_is_refused_or_runs() {
-    builder().check(|| offline_against_push(|smp| smp.call(0, || 7).ok()));
+    builder().check(|| offline_against_push(|smp| smp.call(CpuId::new(0), || 7).ok()));
 }
 
 #[test]
 fn loom_where_the_look_is_no_part_of_the_push_the_model_fails() {
     let failed = catch_unwind(AssertUnwindSafe(|| {
-        builder().check(|| offline_against_push(|smp| smp.call_unguarded(0, || 7)));
+        builder().check(|| offline_against_push(|smp| smp.call_unguarded(CpuId::new(0), || 7)));
     }));
     assert!(failed.is_err(), "a look that isn't part of the push must lose a call in some order");
 }
@@ -59,13 +59,13 @@ fn loom_two_calls_of_which_one_is_urgent_both_run_before_the_cpu_is_dead() {
         let machine = Machine::synthetic("core:1 pu:1").unwrap();
         let (smp, mut targets) = Smp::stepped(&machine);
         let mut target = targets.pop().unwrap();
-        smp.call_nowait(0, || ()).unwrap();
-        let call = smp.call(0, || 7).unwrap();
+        smp.call_nowait(CpuId::new(0), || ()).unwrap();
+        let call = smp.call(CpuId::new(0), || 7).unwrap();
         let runner = thread::spawn(move || {
             target.run();
             target
         });
-        smp.cpu_offline(0).wait();
+        smp.cpu_offline(CpuId::new(0)).wait();
         assert!(call.is_complete());
         drop(runner.join().unwrap());
     });

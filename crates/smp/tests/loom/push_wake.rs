@@ -1,7 +1,7 @@
 //! Model: push and wake, against take and park (`src/README.md`, race 2).
 
 use corewise_smp::Smp;
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 use loom::thread;
 
 fn model(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
@@ -19,8 +19,8 @@ fn loom_no_waiter_is_lost_behind_a_push_that_found_the_queue_full_or_empty() {
         let (smp, mut targets) = Smp::stepped(&machine);
         let mut target = targets.pop().unwrap();
         let runner = thread::spawn(move || target.run());
-        smp.call_nowait(0, || ()).unwrap();
-        assert_eq!(smp.call(0, || 2).unwrap().wait().unwrap(), 2);
+        smp.call_nowait(CpuId::new(0), || ()).unwrap();
+        assert_eq!(smp.call(CpuId::new(0), || 2).unwrap().wait().unwrap(), 2);
         // The last drop stops the target; if its wake-up were lost, the join would deadlock.
         drop(smp);
         runner.join().unwrap();
@@ -37,9 +37,9 @@ fn loom_no_waiter_is_lost_with_two_callers_and_a_target_that_parks() {
         let other = smp.clone();
         let caller = thread::spawn(move || {
             // Nobody waits for this one: it must not swallow the other's wake-up.
-            other.call_nowait(0, || ()).unwrap();
+            other.call_nowait(CpuId::new(0), || ()).unwrap();
         });
-        let call = smp.call(0, || 2).unwrap();
+        let call = smp.call(CpuId::new(0), || 2).unwrap();
         caller.join().unwrap();
         // A look and not a wait: the waiter's own protocol has its model in tests/loom/completion.rs. A
         // target that sleeps for ever makes this loop exceed loom's limit, which fails the
@@ -63,7 +63,7 @@ fn loom_a_target_that_sleeps_without_having_said_so_sleeps_for_ever() {
             let (smp, mut targets) = Smp::stepped(&machine);
             let mut target = targets.pop().unwrap();
             let runner = thread::spawn(move || target.run_unannounced());
-            assert_eq!(smp.call(0, || 2).unwrap().wait().unwrap(), 2);
+            assert_eq!(smp.call(CpuId::new(0), || 2).unwrap().wait().unwrap(), 2);
             drop(smp);
             runner.join().unwrap();
         });

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use corewise_smp::{Call, CallError, CallFailed, ManyAnswers, Reach, RunError};
 use corewise_sync::atomic::Ordering;
 use corewise_sync::context;
-use corewise_topology::CpuSet;
+use corewise_topology::{CpuId, CpuSet};
 
 use super::caller::Caller;
 use super::check::Check;
@@ -23,10 +23,10 @@ const BURST: usize = 32;
 struct One {
     record: Arc<Record>,
     stamp: u64,
-    cpu: u32,
+    cpu: CpuId,
 }
 
-fn only(cpu: u32) -> CpuSet {
+fn only(cpu: CpuId) -> CpuSet {
     CpuSet::from_iter([cpu])
 }
 
@@ -81,7 +81,11 @@ impl Caller {
     }
 
     /// Calls one CPU. `None`: it was refused.
-    fn call(&mut self, (record, job): (Arc<Record>, Job), cpu: u32) -> Option<(One, Call<Answer>)> {
+    fn call(
+        &mut self,
+        (record, job): (Arc<Record>, Job),
+        cpu: CpuId,
+    ) -> Option<(One, Call<Answer>)> {
         let stamp = job.stamp;
         let sent = self.world.smp.call(cpu, move || job.run(Some(cpu)));
         let (record, call) = self.taken(sent, &only(cpu), record, stamp)?;
@@ -110,7 +114,7 @@ impl Caller {
         let sent = self.world.smp.call(to, move || job.run(Some(cpu)));
         let Some((record, call)) = self.taken(sent, &only(to), record, stamp) else { return };
         if self.wrong(Mistake::GoesOnEarly) {
-            let early = record.out[to as usize].get();
+            let early = record.out[to.index()].get();
             self.world.findings.expect(Check::Exit, early == stamp, || "too early".into());
         } else {
             self.accepted(&record, &only(to));
@@ -152,7 +156,7 @@ impl Caller {
         self.no_wait_on(cpu);
     }
 
-    fn no_wait_on(&mut self, cpu: u32) {
+    fn no_wait_on(&mut self, cpu: CpuId) {
         let (record, job) = self.job(false);
         let stamp = job.stamp;
         if self.wrong(Mistake::DropsACall) {
@@ -166,7 +170,7 @@ impl Caller {
         self.cast(record, job, cpu);
     }
 
-    fn cast(&mut self, record: Arc<Record>, job: Job, cpu: u32) {
+    fn cast(&mut self, record: Arc<Record>, job: Job, cpu: CpuId) {
         let stamp = job.stamp;
         let sent = self.world.smp.call_nowait(cpu, move || drop(job.run(Some(cpu))));
         if let Some((record, ())) = self.taken(sent, &only(cpu), record, stamp) {
@@ -255,7 +259,7 @@ impl Caller {
         self.sent(record, stamp, only(cpu));
     }
 
-    fn in_set(&self, cpu: u32, set: &CpuSet) {
+    fn in_set(&self, cpu: CpuId, set: &CpuSet) {
         let inside = set.contains(cpu);
         self.world.findings.expect(Check::Reach, inside, || format!("CPU {cpu} isn't in {set}"));
     }
@@ -400,7 +404,7 @@ impl Caller {
 
     /// A CPU that the machine doesn't have.
     fn nowhere(&mut self) {
-        let cpu = self.world.numbers() as u32 + self.rng.below(3) as u32;
+        let cpu = CpuId::new(self.world.numbers() as u32 + self.rng.below(3) as u32);
         let (record, job) = self.job(true);
         let stamp = job.stamp;
         let refused = match self.world.smp.call(cpu, move || job.run(Some(cpu))) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use corewise_smp::{CallError, CallFailed};
 use corewise_sync::atomic::Ordering;
 use corewise_sync::{Parker, sys, thread};
-use corewise_topology::CpuSet;
+use corewise_topology::{CpuId, CpuSet};
 
 use super::check::Check;
 use super::job::{Answer, Job, Record, Work, value};
@@ -100,9 +100,9 @@ impl Caller {
     }
 
     /// A random CPU.
-    pub(super) fn cpu(&mut self) -> u32 {
+    pub(super) fn cpu(&mut self) -> CpuId {
         let nth = self.rng.below(self.world.all.len());
-        self.world.all.iter().nth(nth).unwrap_or(0)
+        self.world.all.iter().nth(nth).unwrap_or(CpuId::new(0))
     }
 
     /// A random set of CPUs, now and then an empty one.
@@ -213,7 +213,7 @@ impl Caller {
     pub(super) fn check_answer(
         &self,
         stamp: u64,
-        cpu: Option<u32>,
+        cpu: Option<CpuId>,
         answer: &Result<Answer, CallFailed>,
     ) {
         match answer {
@@ -233,7 +233,7 @@ impl Caller {
     pub(super) fn accepted(&self, record: &Record, on: &CpuSet) {
         for cpu in on {
             let left = self.world.side(cpu).left.load(Ordering::Acquire);
-            record.bound[cpu as usize].set(left);
+            record.bound[cpu.index()].set(left);
         }
     }
 
@@ -242,11 +242,11 @@ impl Caller {
         add(&self.world.counts.accepted, on.len() as u64);
         let findings = &self.world.findings;
         for cpu in on {
-            let out = record.out[cpu as usize].get();
+            let out = record.out[cpu.index()].get();
             findings.expect(Check::Exit, out == stamp, || {
                 format!("call {stamp} of caller {} to CPU {cpu}: saw {out}", self.me)
             });
-            let (left, bound) = (record.left[cpu as usize].get(), record.bound[cpu as usize].get());
+            let (left, bound) = (record.left[cpu.index()].get(), record.bound[cpu.index()].get());
             findings.expect(Check::Dead, left <= bound, || {
                 format!(
                     "call {stamp} of caller {} was accepted by CPU {cpu} before its leave {left}, \
@@ -254,7 +254,7 @@ impl Caller {
                     self.me
                 )
             });
-            let ran = record.ran[cpu as usize].load(Ordering::Relaxed);
+            let ran = record.ran[cpu.index()].load(Ordering::Relaxed);
             findings.expect(Check::Once, ran == 1, || {
                 format!("call {stamp} of caller {} ran {ran} times on CPU {cpu}", self.me)
             });

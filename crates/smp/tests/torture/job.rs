@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::{context, hint};
-use corewise_topology::current_cpu;
+use corewise_topology::{CpuId, current_cpu};
 
 use super::check::Check;
 use super::mistake::Mistake;
@@ -58,7 +58,7 @@ pub(super) enum Work {
     /// It panics.
     Panic,
     /// It calls another CPU, and doesn't wait.
-    Call(u32),
+    Call(CpuId),
     /// It calls its own CPU, and waits.
     CallItself,
 }
@@ -76,30 +76,31 @@ pub(super) struct Job {
 /// What a handler answers.
 pub(super) struct Answer {
     /// The CPU that it ran on.
-    pub(super) on: u32,
+    pub(super) on: CpuId,
     pub(super) value: u64,
     _token: Token,
 }
 
 /// What call `stamp` answers from a CPU.
-pub(super) fn value(stamp: u64, cpu: u32) -> u64 {
-    stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(cpu)
+pub(super) fn value(stamp: u64, cpu: CpuId) -> u64 {
+    stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(cpu.number())
 }
 
 impl Job {
     /// The handler, on the CPU that was asked for; `None`: on any.
-    pub(super) fn run(&self, asked: Option<u32>) -> Answer {
+    pub(super) fn run(&self, asked: Option<CpuId>) -> Answer {
         let world = &self.record.world;
         let found = target_of_this_thread();
         let right = found.is_some() && asked.is_none_or(|asked| Some(asked) == found);
         world.findings.expect(Check::Cpu, right, || {
-            let (thread, asked) = (std::thread::current(), asked.map(i64::from));
+            let (thread, asked) =
+                (std::thread::current(), asked.map(|asked| i64::from(asked.number())));
             format!("CPU {} was asked for, thread {:?} ran it", asked.unwrap_or(-1), thread.name())
         });
         world.findings.expect(Check::Section, context::in_atomic_section(), || {
             format!("a call to CPU {asked:?}")
         });
-        let on = found.or(asked).or(world.all.first()).unwrap_or(0);
+        let on = found.or(asked).or(world.all.first()).unwrap_or(CpuId::new(0));
         let side = world.side(on);
         world.findings.expect(Check::Overlap, side.begin(world), || format!("on CPU {on}"));
         self.check(on, side);
@@ -112,12 +113,12 @@ impl Job {
             }
         }
         self.work(on);
-        self.record.left[on as usize].set(side.left.load(Ordering::Acquire));
-        self.record.ran[on as usize].fetch_add(1, Ordering::Relaxed);
+        self.record.left[on.index()].set(side.left.load(Ordering::Acquire));
+        self.record.ran[on.index()].fetch_add(1, Ordering::Relaxed);
         if !(world.makes(Mistake::Uncounted) && self.stamp % 64 == 0) {
             add(&world.counts.ran, 1);
         }
-        self.record.out[on as usize].set(self.stamp);
+        self.record.out[on.index()].set(self.stamp);
         side.end();
         if self.work == Work::Panic {
             add(&world.counts.panics, 1);
@@ -133,7 +134,7 @@ impl Job {
     }
 
     /// What holds at a handler's beginning.
-    fn check(&self, on: u32, side: &Side) {
+    fn check(&self, on: CpuId, side: &Side) {
         let Record { world, caller, word, .. } = &*self.record;
         let (findings, stamp) = (&world.findings, self.stamp);
         let seen = word.get();
@@ -156,7 +157,7 @@ impl Job {
         }
     }
 
-    fn work(&self, on: u32) {
+    fn work(&self, on: CpuId) {
         let world = &self.record.world;
         match self.work {
             Work::Call(to) => {

@@ -8,7 +8,7 @@ use corewise_smp::{CallError, Priority, Smp};
 use corewise_sync::atomic::Ordering;
 use corewise_sync::thread::{Builder, JoinHandle};
 use corewise_sync::time;
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 use super::caller::Caller;
 use super::check::Check;
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Tortures one machine.
 pub(super) fn run(plan: &Plan, duration: Duration, setting: Setting<'_>) -> Result<Phase, Failed> {
     let Setting { machine, leaves, switch } = setting;
-    let homes: Vec<u32> = machine.online().iter().collect();
+    let homes: Vec<CpuId> = machine.online().iter().collect();
     // The threads of a synthetic machine share the real CPUs.
     let priority =
         if machine.is_synthetic() { Priority::Plain } else { Priority::OF_INTERRUPT_THREADS };
@@ -133,7 +133,7 @@ fn sum_up(world: &World) {
     let online = smp.online();
     findings.expect(Check::Plug, online == world.all, || format!("{online} are online at the end"));
     smp.shutdown().wait();
-    let refused = smp.call(world.all.first().unwrap_or(0), || ());
+    let refused = smp.call(world.all.first().unwrap_or(CpuId::new(0)), || ());
     let shut = matches!(refused, Err(CallError::ShuttingDown { .. }));
     findings.expect(Check::Reach, shut, || "a call after the shutdown was accepted".to_owned());
     let (sent, ran) = (read(&counts.nested), read(&counts.nested_ran));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use corewise_sync::Parker;
 use corewise_sync::atomic::Ordering;
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 
 use super::check::Check;
 use super::mistake::Mistake;
@@ -31,13 +31,13 @@ pub(super) fn alone() -> io::Result<File> {
 
 /// The switch of a CPU of the live machine.
 pub(super) struct Switch {
-    cpu: u32,
+    cpu: CpuId,
     file: PathBuf,
 }
 
 impl Switch {
     /// The switch of this CPU, or why there is none.
-    pub(super) fn of(cpu: u32) -> Result<Switch, String> {
+    pub(super) fn of(cpu: CpuId) -> Result<Switch, String> {
         let file = PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}/online"));
         // It is online: this changes nothing, and tells.
         match fs::write(&file, "1") {
@@ -74,7 +74,7 @@ impl Drop for Out<'_> {
 /// Takes CPUs out and in until told to stop; leaves all of them in.
 pub(super) fn plug(world: &World, mut rng: Rng, switch: Option<&Switch>) {
     let pause = Parker::new();
-    let leaves: Vec<u32> = world.leaves.iter().collect();
+    let leaves: Vec<CpuId> = world.leaves.iter().collect();
     for turn in 0usize.. {
         if world.stops() || leaves.is_empty() {
             return;
@@ -100,7 +100,7 @@ fn failed(world: &World, what: &dyn std::fmt::Display) {
 }
 
 /// What holds between the end of a leave and the beginning of a join.
-fn dead(world: &World, cpu: u32, pause: &Parker, rng: &mut Rng) {
+fn dead(world: &World, cpu: CpuId, pause: &Parker, rng: &mut Rng) {
     let side = world.side(cpu);
     side.dead.store(true, Ordering::Release);
     side.left.fetch_add(1, Ordering::Release);
@@ -111,7 +111,7 @@ fn dead(world: &World, cpu: u32, pause: &Parker, rng: &mut Rng) {
 }
 
 /// For calls alone; now and then a handler of that CPU does it.
-fn for_calls(world: &World, cpu: u32, pause: &Parker, rng: &mut Rng) {
+fn for_calls(world: &World, cpu: CpuId, pause: &Parker, rng: &mut Rng) {
     add(&world.counts.leaves, 1);
     let smp = world.smp.clone();
     let leaving = match rng.below(4) {
@@ -144,7 +144,7 @@ fn for_calls(world: &World, cpu: u32, pause: &Parker, rng: &mut Rng) {
 }
 
 /// By the machine's mask, which the targets follow.
-fn by_the_mask(world: &World, cpu: u32, pause: &Parker, rng: &mut Rng) {
+fn by_the_mask(world: &World, cpu: CpuId, pause: &Parker, rng: &mut Rng) {
     add(&world.counts.follows, 1);
     let machine = world.smp.machine();
     if let Err(error) = machine.set_online(cpu, false) {

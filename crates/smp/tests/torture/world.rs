@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use corewise_smp::Smp;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::{hint, time};
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 use super::check::{Check, Findings};
 use super::kind::KINDS;
@@ -104,7 +104,7 @@ impl World {
         callers: usize,
         mistake: Option<Mistake>,
     ) -> World {
-        let numbers = machine.topology().cpu_set().last().map_or(0, |last| last as usize + 1);
+        let numbers = machine.topology().cpu_set().last().map_or(0, |last| last.index() + 1);
         let side = |_| Side {
             busy: AtomicBool::new(false),
             saw: AtomicU64::new(0),
@@ -130,8 +130,8 @@ impl World {
         }
     }
 
-    pub(super) fn side(&self, cpu: u32) -> &Side {
-        &self.sides[cpu as usize]
+    pub(super) fn side(&self, cpu: CpuId) -> &Side {
+        &self.sides[cpu.index()]
     }
 
     /// One more than the highest CPU number.
@@ -248,14 +248,14 @@ pub(super) fn spin(length: Duration) {
 }
 
 /// The CPU whose call target this thread is, by its name.
-pub(super) fn target_of_this_thread() -> Option<u32> {
+pub(super) fn target_of_this_thread() -> Option<CpuId> {
     let thread = std::thread::current();
-    thread.name()?.strip_prefix("cw-call/")?.parse().ok()
+    thread.name()?.strip_prefix("cw-call/")?.parse().ok().map(CpuId::new)
 }
 
 impl World {
     /// Counts a call to a CPU that refused; one that never leaves mustn't.
-    pub(super) fn refused(&self, cpu: u32) {
+    pub(super) fn refused(&self, cpu: CpuId) {
         add(&self.counts.refused, 1);
         let may = self.leaves.contains(cpu) || !self.all.contains(cpu);
         self.findings.expect(Check::Reach, may, || format!("CPU {cpu} never leaves, and refused"));

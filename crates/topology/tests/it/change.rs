@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::thread;
 
-use corewise_topology::{CpuSet, Machine, Subscription};
+use corewise_topology::{CpuId, CpuSet, Machine, Subscription};
 
 fn set(list: &str) -> CpuSet {
     list.parse().unwrap()
@@ -25,11 +25,11 @@ fn note(machine: &Machine, log: &Log) -> Subscription {
 fn a_listener_is_told_what_changed_with_masks_and_epoch() {
     let (machine, log) = (machine(), Log::default());
     let _listening = note(&machine, &log);
-    machine.set_online(2, false).unwrap();
-    machine.set_online(2, false).unwrap();
+    machine.set_online(CpuId::new(2), false).unwrap();
+    machine.set_online(CpuId::new(2), false).unwrap();
     machine.set_isolated(&set("3"));
     machine.set_allowed(&set("1-3")).unwrap();
-    machine.set_online(2, true).unwrap();
+    machine.set_online(CpuId::new(2), true).unwrap();
     assert_eq!(
         *log.lock().unwrap(),
         [
@@ -50,7 +50,7 @@ fn a_listener_finds_the_machine_changed_and_may_use_it() {
         let now = own.read(|masks| masks.clone());
         log.lock().unwrap().push((change.after.epoch, now == change.after));
     });
-    machine.set_online(1, false).unwrap();
+    machine.set_online(CpuId::new(1), false).unwrap();
     assert_eq!(*seen.lock().unwrap(), [(2, true)]);
 }
 
@@ -60,11 +60,11 @@ fn a_change_made_by_a_listener_is_told_after_the_one_that_it_was_told_of() {
     let own = machine.clone();
     let _first = machine.on_change(move |change| {
         if change.after.epoch == 2 {
-            own.set_online(2, false).unwrap();
+            own.set_online(CpuId::new(2), false).unwrap();
         }
     });
     let _second = note(&machine, &log);
-    machine.set_online(1, false).unwrap();
+    machine.set_online(CpuId::new(1), false).unwrap();
     let log = log.lock().unwrap();
     assert_eq!(log.len(), 2, "{log:?}");
     assert!(log[0].starts_with("epoch 2, CPUs 1 went"), "{log:?}");
@@ -76,7 +76,7 @@ fn a_dropped_subscription_is_called_no_more_and_frees_what_it_held() {
     let (machine, log) = (machine(), Log::default());
     let listening = note(&machine, &log);
     drop(listening);
-    machine.set_online(1, false).unwrap();
+    machine.set_online(CpuId::new(1), false).unwrap();
     assert!(log.lock().unwrap().is_empty());
     assert_eq!(Arc::strong_count(&log), 1);
 }
@@ -92,8 +92,8 @@ fn a_listener_may_drop_its_own_subscription() {
         drop(own.lock().unwrap().take());
     });
     *held.lock().unwrap() = Some(listening);
-    machine.set_online(1, false).unwrap();
-    machine.set_online(2, false).unwrap();
+    machine.set_online(CpuId::new(1), false).unwrap();
+    machine.set_online(CpuId::new(2), false).unwrap();
     assert_eq!(calls.lock().unwrap().len(), 1);
     assert_eq!(Arc::strong_count(&calls), 1, "its closure is gone");
 }
@@ -105,12 +105,12 @@ fn a_later_subscriber_is_not_told_of_earlier_changes() {
     let (own, slot, inner) = (machine.clone(), Arc::clone(&later), Arc::clone(&log));
     let _first = machine.on_change(move |_| {
         // Epoch 3 is made, and waits, when the second listener comes.
-        if own.set_online(2, false).unwrap() {
+        if own.set_online(CpuId::new(2), false).unwrap() {
             slot.set(note(&own, &inner)).unwrap();
         }
     });
-    machine.set_online(1, false).unwrap();
-    machine.set_online(3, false).unwrap();
+    machine.set_online(CpuId::new(1), false).unwrap();
+    machine.set_online(CpuId::new(3), false).unwrap();
     assert_eq!(*log.lock().unwrap(), ["epoch 4, CPUs 3 went; usable now 0"]);
 }
 
@@ -119,8 +119,8 @@ fn a_panic_of_a_listener_stops_neither_the_others_nor_later_changes() {
     let (machine, log) = (machine(), Log::default());
     let _panics = machine.on_change(|_| panic!("in user code"));
     let _listening = note(&machine, &log);
-    assert!(machine.set_online(1, false).unwrap());
-    assert!(machine.set_online(2, false).unwrap());
+    assert!(machine.set_online(CpuId::new(1), false).unwrap());
+    assert!(machine.set_online(CpuId::new(2), false).unwrap());
     assert_eq!(log.lock().unwrap().len(), 2);
 }
 
@@ -131,11 +131,15 @@ fn a_listener_that_waits_for_another_changer_does_not_hang() {
     let _waits = machine.on_change(move |change| {
         if change.after.epoch == 2 {
             let other = own.clone();
-            assert!(thread::spawn(move || other.set_online(2, false).unwrap()).join().unwrap());
+            assert!(
+                thread::spawn(move || other.set_online(CpuId::new(2), false).unwrap())
+                    .join()
+                    .unwrap()
+            );
         }
     });
     let _listening = note(&machine, &log);
-    machine.set_online(1, false).unwrap();
+    machine.set_online(CpuId::new(1), false).unwrap();
     assert_eq!(log.lock().unwrap().len(), 2, "the other's change is told here");
 }
 
@@ -153,7 +157,7 @@ fn changes_of_many_threads_are_told_one_at_a_time_in_order() {
             let machine = &machine;
             scope.spawn(move || {
                 for cpu in cpus {
-                    machine.set_online(cpu, false).unwrap();
+                    machine.set_online(CpuId::new(cpu), false).unwrap();
                 }
             });
         }

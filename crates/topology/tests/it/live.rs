@@ -4,7 +4,7 @@ use std::thread;
 
 use corewise_sync::sys;
 use corewise_topology::{
-    AffinityScope, CpuSet, Machine, Pods, Topology, current_cpu, pin_current_thread,
+    AffinityScope, CpuId, CpuSet, Machine, Pods, Topology, current_cpu, pin_current_thread,
 };
 
 #[test]
@@ -80,7 +80,8 @@ fn a_live_machine_really_pins_its_threads() {
 
 #[test]
 fn pinning_to_cpus_that_are_not_there_is_refused() {
-    let beyond = Machine::live().unwrap().topology().cpu_set().last().unwrap() + 1;
+    let last = Machine::live().unwrap().topology().cpu_set().last().unwrap();
+    let beyond = CpuId::new(last.number() + 1);
     let error = pin_current_thread(&CpuSet::from_iter([beyond])).unwrap_err().to_string();
     assert!(error.contains(&format!("'{beyond}'")), "{error}");
 }

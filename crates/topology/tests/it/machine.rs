@@ -4,7 +4,7 @@ use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use corewise_topology::{AffinityScope, CpuQuota, CpuSet, Machine, Topology, TopologyError};
+use corewise_topology::{AffinityScope, CpuId, CpuQuota, CpuSet, Machine, Topology, TopologyError};
 
 fn set(list: &str) -> CpuSet {
     list.parse().unwrap()
@@ -14,7 +14,7 @@ fn set(list: &str) -> CpuSet {
 fn clones_are_the_same_machine() {
     let machine = Machine::synthetic("core:4 pu:1").unwrap();
     let other = machine.clone();
-    assert!(machine.set_online(1, false).unwrap());
+    assert!(machine.set_online(CpuId::new(1), false).unwrap());
     assert_eq!(other.online(), set("0,2-3"));
     assert_eq!(other.epoch(), machine.epoch());
 }
@@ -23,7 +23,7 @@ fn clones_are_the_same_machine() {
 fn two_machines_of_one_process_do_not_disturb_each_other() {
     let one = Machine::synthetic("core:4 pu:1").unwrap();
     let other = Machine::synthetic("core:4 pu:1").unwrap();
-    one.set_online(1, false).unwrap();
+    one.set_online(CpuId::new(1), false).unwrap();
     assert_eq!((other.online(), other.epoch()), (set("0-3"), 1));
 }
 
@@ -33,12 +33,12 @@ fn the_epoch_moves_exactly_when_usable_cpus_change() {
     let machine = Machine::new(topology);
     assert_eq!((machine.online(), machine.epoch()), (set("0-2"), 1));
 
-    assert!(!machine.set_online(1, true).unwrap(), "it was online");
-    assert!(machine.set_online(3, false).unwrap());
+    assert!(!machine.set_online(CpuId::new(1), true).unwrap(), "it was online");
+    assert!(machine.set_online(CpuId::new(3), false).unwrap());
     assert_eq!(machine.epoch(), 1, "CPU 3 isn't allowed");
-    assert!(machine.set_online(1, false).unwrap());
+    assert!(machine.set_online(CpuId::new(1), false).unwrap());
     assert_eq!(machine.epoch(), 2);
-    assert!(machine.set_online(1, true).unwrap());
+    assert!(machine.set_online(CpuId::new(1), true).unwrap());
     assert_eq!((machine.online(), machine.epoch()), (set("0-2"), 3));
 }
 
@@ -47,7 +47,7 @@ fn a_cpuset_may_be_narrowed_and_widened_up_to_what_was_allowed_at_first() {
     let topology = Topology::synthetic("core:8 pu:1").unwrap().with_allowed(&set("0-5")).unwrap();
     let machine = Machine::new(topology);
     assert!(machine.set_allowed(&set("0-1")).unwrap());
-    machine.set_online(4, false).unwrap();
+    machine.set_online(CpuId::new(4), false).unwrap();
     assert_eq!(machine.online(), set("0-1"));
     assert!(machine.set_allowed(&set("0-7")).unwrap());
     assert_eq!(machine.online(), set("0-3,5"));
@@ -57,21 +57,21 @@ fn a_cpuset_may_be_narrowed_and_widened_up_to_what_was_allowed_at_first() {
 #[test]
 fn the_last_usable_cpu_stays_and_nothing_has_changed() {
     let machine = Machine::synthetic("core:2 pu:1").unwrap();
-    machine.set_online(0, false).unwrap();
+    machine.set_online(CpuId::new(0), false).unwrap();
     let epoch = machine.epoch();
-    let error = machine.set_online(1, false).unwrap_err();
+    let error = machine.set_online(CpuId::new(1), false).unwrap_err();
     assert!(matches!(error, TopologyError::LastCpu { .. }), "{error}");
     let error = machine.set_allowed(&set("0")).unwrap_err();
     assert!(matches!(error, TopologyError::LastCpu { .. }), "{error}");
     assert_eq!((machine.online(), machine.epoch()), (set("1"), epoch));
-    machine.set_online(0, true).unwrap();
+    machine.set_online(CpuId::new(0), true).unwrap();
     assert_eq!(machine.online(), set("0-1"), "the refused change left no trace");
 }
 
 #[test]
 fn a_cpu_that_is_not_there_is_named() {
     let machine = Machine::synthetic("core:2 pu:1").unwrap();
-    let error = machine.set_online(7, true).unwrap_err().to_string();
+    let error = machine.set_online(CpuId::new(7), true).unwrap_err().to_string();
     assert!(error.contains("CPU 7") && error.contains("0-1"), "{error}");
 }
 
@@ -81,9 +81,9 @@ fn housekeeping_is_online_without_isolated_or_all_if_that_is_none() {
     assert_eq!(topology.isolated(), &set("2-3"));
     let machine = Machine::new(topology);
     assert_eq!(machine.housekeeping(), set("0-1"));
-    machine.set_online(0, false).unwrap();
+    machine.set_online(CpuId::new(0), false).unwrap();
     assert_eq!(machine.housekeeping(), set("1"));
-    machine.set_online(1, false).unwrap();
+    machine.set_online(CpuId::new(1), false).unwrap();
     assert_eq!(machine.housekeeping(), set("2-3"));
 }
 
@@ -94,7 +94,7 @@ fn isolated_cpus_can_change_and_the_epoch_says_so() {
     assert_eq!((machine.housekeeping(), machine.epoch()), (set("0-1"), 2));
     assert_eq!((machine.masks().isolated, machine.online()), (set("2-3"), set("0-3")));
     assert!(!machine.set_isolated(&set("2-3")), "nothing new");
-    machine.set_online(3, false).unwrap();
+    machine.set_online(CpuId::new(3), false).unwrap();
     assert_eq!(machine.masks().isolated, set("2"), "of those online");
     assert!(machine.set_isolated(&set("2")), "CPU 3 isn't isolated any more");
     assert_eq!(machine.epoch(), 3, "but that changes no mask while it is offline");
@@ -117,7 +117,7 @@ fn pods_keep_their_numbers_whatever_is_online() {
 #[test]
 fn pods_of_every_scope_partition_the_allowed_cpus() {
     let whole = Topology::synthetic("package:2 numa:2 l3:3 core:5 pu:2").unwrap();
-    let thirds: CpuSet = (0..120).filter(|cpu| cpu % 3 != 0).collect();
+    let thirds: CpuSet = (0..120).filter(|cpu| cpu % 3 != 0).map(CpuId::new).collect();
     for topology in [whole.clone(), whole.with_allowed(&thirds).unwrap()] {
         for size in [0, 1, 2, 3, 8, 100] {
             let pods = Machine::new(topology.clone()).pods(size);
@@ -160,7 +160,7 @@ fn pods_of_a_node_are_found_by_its_number() {
     let in_second: Vec<_> = pods.in_node(AffinityScope::CacheShard, 1).map(|p| p.pod).collect();
     assert_eq!(in_second, [3, 4, 5]);
     assert_eq!(pods.in_node(AffinityScope::System, 1).count(), 0);
-    assert_eq!(pods.pod_of(AffinityScope::Cpu, 48), None);
+    assert_eq!(pods.pod_of(AffinityScope::Cpu, CpuId::new(48)), None);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_change_waits_for_readers_so_a_choice_holds_until_it_is_published() {
             let (machine, published) = (&machine, &published);
             let changer = scope.spawn(move || {
                 starts.send(()).unwrap();
-                machine.set_online(1, false).unwrap();
+                machine.set_online(CpuId::new(1), false).unwrap();
                 *published.lock().unwrap()
             });
             started.recv().unwrap();
@@ -184,7 +184,7 @@ fn a_change_waits_for_readers_so_a_choice_holds_until_it_is_published() {
             *published.lock().unwrap() = chosen;
             changer
         });
-        assert_eq!(seen_by_changer.join().unwrap(), Some(1));
+        assert_eq!(seen_by_changer.join().unwrap(), Some(CpuId::new(1)));
     });
     assert_eq!(machine.online(), set("0"));
 }
@@ -194,7 +194,7 @@ fn a_reader_that_panics_leaves_the_machine_usable() {
     let machine = Machine::synthetic("core:2 pu:1").unwrap();
     let other = machine.clone();
     thread::spawn(move || other.read(|_| panic!("in user code"))).join().unwrap_err();
-    machine.set_online(1, false).unwrap();
+    machine.set_online(CpuId::new(1), false).unwrap();
     assert_eq!(machine.online(), set("0"));
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use corewise_topology::{AffinityScope, Pods, Topology};
+use corewise_topology::{AffinityScope, CpuId, Pods, Topology};
 
 /// The machines in a form that can be read: name, form, and what was read.
 type Read = Vec<(String, &'static str, Topology)>;
@@ -186,7 +186,7 @@ fn offline_cpus_are_known_and_shift_nothing() {
     for (_, form, topology) in forms("offline-cpus") {
         assert_eq!(topology.cpu_set().to_string(), "0-15", "{form}");
         assert_eq!(topology.online().to_string(), "0-2,4-5,7-8,10-13,15", "{form}");
-        let offline = topology.cpu(14).unwrap();
+        let offline = topology.cpu(CpuId::new(14)).unwrap();
         assert_eq!((offline.core, offline.package, offline.llc), (None, None, None), "{form}");
         // A core that lost one thread is a core; one that lost both is none.
         assert_eq!(topology.core_count(), 7, "{form}");

@@ -1,6 +1,6 @@
 //! A machine that looks again: what its saved tree says now is applied as one change.
 
-use corewise_topology::{AffinityScope, CpuSet, Machine, TopologyError};
+use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine, TopologyError};
 
 #[allow(dead_code, reason = "a part of it is used here")]
 use crate::support::{Regular, Siblings, Tree};
@@ -33,7 +33,10 @@ fn a_refresh_follows_online_and_isolated_as_one_change() {
     tree.write("cpu/isolated", "");
     let change = machine.refresh().unwrap().unwrap();
     assert_eq!(change.came(), set("5"), "it is back in the pod that it never left");
-    assert_eq!(before.pod_of(AffinityScope::Smt, 5), before.pod_of(AffinityScope::Smt, 1));
+    assert_eq!(
+        before.pod_of(AffinityScope::Smt, CpuId::new(5)),
+        before.pod_of(AffinityScope::Smt, CpuId::new(1))
+    );
     assert_eq!(machine.refresh().unwrap(), None);
 }
 
@@ -42,7 +45,7 @@ fn a_refresh_sets_right_what_was_set_by_hand() {
     let machine = Machine::new(tree().read());
     let tree = tree();
     let followed = Machine::new(tree.read());
-    followed.set_online(3, false).unwrap();
+    followed.set_online(CpuId::new(3), false).unwrap();
     followed.set_isolated(&set("0"));
     assert!(followed.refresh().unwrap().is_some());
     assert_eq!(followed.masks().online, machine.masks().online);
@@ -78,7 +81,7 @@ fn a_refresh_that_fails_or_would_leave_no_cpu_changes_nothing() {
 #[test]
 fn a_machine_that_was_described_does_not_change_by_itself() {
     let machine = Machine::synthetic("core:4 pu:1").unwrap();
-    machine.set_online(1, false).unwrap();
+    machine.set_online(CpuId::new(1), false).unwrap();
     assert_eq!(machine.refresh().unwrap(), None);
     assert_eq!(machine.online(), set("0,2-3"));
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use crate::support::{Regular, Siblings, Tree};
-use corewise_topology::{AffinityScope, Cpu, Machine, Pods, Topology, TopologyError};
+use corewise_topology::{AffinityScope, Cpu, CpuId, Machine, Pods, Topology, TopologyError};
 
 const TWO_NODES: Regular =
     Regular { packages: 2, cores: 12, threads: 2, siblings: Siblings::Adjacent };
@@ -14,7 +14,7 @@ fn cpus(topology: &Topology, scope: AffinityScope) -> Vec<String> {
 }
 
 fn cpu(topology: &Topology, cpu: u32) -> &Cpu {
-    topology.cpu(cpu).unwrap()
+    topology.cpu(CpuId::new(cpu)).unwrap()
 }
 
 #[test]
@@ -222,8 +222,8 @@ fn a_cpuset_that_hides_the_lowest_sibling_does_not_hide_the_core() {
     for siblings in [Siblings::Adjacent, Siblings::Far] {
         let whole = Tree::regular(Regular { siblings, ..TWO_NODES }).read();
         let second_threads = match siblings {
-            Siblings::Adjacent => (0..48).filter(|cpu| cpu % 2 == 1).collect(),
-            Siblings::Far => (24..48).collect(),
+            Siblings::Adjacent => (0..48).filter(|cpu| cpu % 2 == 1).map(CpuId::new).collect(),
+            Siblings::Far => (24..48).map(CpuId::new).collect(),
         };
         let pods = Pods::new(&whole.with_allowed(&second_threads).unwrap(), 8);
         let shards = pods.scope(AffinityScope::CacheShard);
@@ -236,12 +236,12 @@ fn a_cpuset_that_hides_the_lowest_sibling_does_not_hide_the_core() {
 fn shards_are_made_of_the_cores_that_a_cpuset_leaves() {
     // 72 cores under one cache, of which a container gets every sixth.
     let whole = Topology::synthetic("l3:1 core:72 pu:2").unwrap();
-    let container = (0..144).filter(|cpu| cpu % 12 < 2).collect();
+    let container = (0..144).filter(|cpu| cpu % 12 < 2).map(CpuId::new).collect();
     let pods = Pods::new(&whole.with_allowed(&container).unwrap(), 8);
     let sizes: Vec<_> =
         pods.scope(AffinityScope::CacheShard).iter().map(|pod| pod.cpus.len()).collect();
     assert_eq!(sizes, [12, 12]);
-    assert_eq!(pods.pod_of(AffinityScope::CacheShard, 2), None);
+    assert_eq!(pods.pod_of(AffinityScope::CacheShard, CpuId::new(2)), None);
 }
 
 #[test]

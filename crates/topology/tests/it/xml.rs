@@ -1,6 +1,6 @@
 //! XML exports of hwloc: what is read from them, and what is said of files that are none.
 
-use corewise_topology::{Topology, TopologyError};
+use corewise_topology::{CpuId, Topology, TopologyError};
 
 const TWO_PUS: &str = r#"<object type="PU" os_index="0" cpuset="0x1"/>
 <object type="PU" os_index="1" cpuset="0x2"/>"#;
@@ -49,7 +49,7 @@ fn the_tree_says_who_shares_a_core_a_cache_and_a_package() {
     ));
     let facts: Vec<_> =
         topology.cpus().iter().map(|cpu| (cpu.cpu, cpu.core, cpu.package, cpu.llc)).collect();
-    let dense = |cpu, core, package, llc| (cpu, Some(core), Some(package), Some(llc));
+    let dense = |cpu, core, package, llc| (CpuId::new(cpu), Some(core), Some(package), Some(llc));
     let wanted = [
         dense(0, 0, 0, 0),
         dense(2, 1, 0, 0),
@@ -101,9 +101,9 @@ fn cpus_without_a_pu_are_offline_and_know_their_node() {
     assert_eq!(topology.cpu_set().to_string(), "0-1,3,64-67,95");
     assert_eq!(topology.online().to_string(), "0-1");
     assert_eq!(topology.allowed().to_string(), "0-1");
-    let offline = topology.cpu(3).unwrap();
+    let offline = topology.cpu(CpuId::new(3)).unwrap();
     assert_eq!((offline.core, offline.llc, offline.node), (None, None, Some(1)));
-    assert_eq!(topology.cpu(95).unwrap().node, None);
+    assert_eq!(topology.cpu(CpuId::new(95)).unwrap().node, None);
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::model::must_panic;
 use corewise_sync::thread;
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 use std::sync::Arc;
 
-const LEAVES: u32 = 1;
+const LEAVES: CpuId = CpuId::new(1);
 
 /// A placer that publishes on a CPU where that is online, and a changer that takes it away and drains it. Nothing
 /// may be left there that nobody looks at again.
@@ -53,8 +53,8 @@ fn loom_two_changes_at_once_are_both_told_in_order() {
         let list = Arc::clone(&told);
         let _subscription = machine.on_change(move |change| list.lock().push(change.after.epoch));
         let theirs = machine.clone();
-        let other = thread::spawn(move || theirs.set_online(1, false).is_ok());
-        assert!(machine.set_online(2, false).is_ok());
+        let other = thread::spawn(move || theirs.set_online(CpuId::new(1), false).is_ok());
+        assert!(machine.set_online(CpuId::new(2), false).is_ok());
         assert!(other.join().expect("it ends"));
         assert_eq!(*told.lock(), [2, 3]);
     });

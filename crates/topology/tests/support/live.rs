@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 /// Why a test can't be run here.
 pub(crate) type Skip = String;
@@ -37,7 +37,7 @@ pub(crate) struct Offline {
 }
 
 /// The CPU to take offline in this test: the highest one, if there is another.
-pub(crate) fn spare_cpu() -> Result<u32, Skip> {
+pub(crate) fn spare_cpu() -> Result<CpuId, Skip> {
     let online = Machine::live().unwrap().online();
     match online.last() {
         Some(last) if online.len() > 1 => Ok(last),
@@ -48,7 +48,7 @@ pub(crate) fn spare_cpu() -> Result<u32, Skip> {
 impl Offline {
     /// Takes a CPU offline. Needs root, a CPU that the kernel can do without, and a `/sys` that
     /// can be written: most containers' can't.
-    pub(crate) fn take(cpu: u32) -> Result<Offline, Skip> {
+    pub(crate) fn take(cpu: CpuId) -> Result<Offline, Skip> {
         let file = PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}/online"));
         // Before the write: it is put back whatever becomes of that.
         let offline = Offline { file };

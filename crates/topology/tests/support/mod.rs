@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use corewise_topology::{CpuSet, Topology};
+use corewise_topology::{CpuId, CpuSet, Topology};
 
 /// How the hardware threads of a core are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +54,8 @@ impl Tree {
                     tree.write(&format!("{topology}/core_id"), core_id);
                     tree.write(&format!("{topology}/physical_package_id"), package);
                     tree.write(&format!("{topology}/thread_siblings_list"), &in_core);
-                    tree.cache(cpu, 2, 2, "Unified", &in_core);
-                    tree.cache(cpu, 3, 3, "Unified", &in_package);
+                    tree.cache(cpu.number(), 2, 2, "Unified", &in_core);
+                    tree.cache(cpu.number(), 3, 3, "Unified", &in_package);
                 }
             }
         }
@@ -127,7 +127,11 @@ impl Regular {
 
     fn set(self, wanted: impl Fn((u32, u32, u32)) -> bool) -> String {
         let all = self.packages * self.cores * self.threads;
-        (0..all).filter(|&cpu| wanted(self.place(cpu))).collect::<CpuSet>().to_string()
+        (0..all)
+            .filter(|&cpu| wanted(self.place(cpu)))
+            .map(CpuId::new)
+            .collect::<CpuSet>()
+            .to_string()
     }
 }
 

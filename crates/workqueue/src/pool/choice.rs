@@ -1,5 +1,7 @@
 //! Which idle worker is woken, as a pure function of what is known of them.
 
+use corewise_topology::CpuId;
+
 /// An idle worker, as its waker sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Candidate {
@@ -20,7 +22,7 @@ pub(crate) struct Choice {
     /// Where it is among the idle ones.
     pub(crate) position: usize,
     /// It gets this CPU alone first.
-    pub(crate) moves_to: Option<u32>,
+    pub(crate) moves_to: Option<CpuId>,
 }
 
 /// Which of so many idle workers, in the order in which they went idle, is woken from this CPU: one
@@ -45,9 +47,9 @@ pub(crate) struct Choice {
 pub(crate) fn choose(
     idle: usize,
     candidate: impl Fn(usize) -> Candidate,
-    here: Option<u32>,
-    away: impl FnOnce(u32) -> bool,
-    free: impl FnOnce() -> Option<u32>,
+    here: Option<CpuId>,
+    away: impl FnOnce(CpuId) -> bool,
+    free: impl FnOnce() -> Option<CpuId>,
 ) -> Option<Choice> {
     let latest = idle.checked_sub(1)?;
     let find = |is: &dyn Fn(Candidate) -> bool| (0..idle).rev().find(|&at| is(candidate(at)));
@@ -79,8 +81,9 @@ mod tests {
     const IN_THE_WAY: Candidate = Candidate { in_the_way: true, ..ELSEWHERE };
 
     fn chosen(idle: &[Candidate], here: Option<u32>, away: bool) -> Option<(usize, Option<u32>)> {
-        let choice = choose(idle.len(), |at| idle[at], here, |_| away, || Some(7))?;
-        Some((choice.position, choice.moves_to))
+        let here = here.map(CpuId::new);
+        let choice = choose(idle.len(), |at| idle[at], here, |_| away, || Some(CpuId::new(7)))?;
+        Some((choice.position, choice.moves_to.map(CpuId::number)))
     }
 
     #[test]

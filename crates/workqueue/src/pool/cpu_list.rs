@@ -12,7 +12,7 @@ use corewise_sync::inbox::{Inbox, Node};
 use corewise_sync::list::List;
 use corewise_sync::ring::{Look, Ring};
 use corewise_sync::{CachePadded, SpinLock, SpinLockGuard, hint};
-use corewise_topology::CpuSet;
+use corewise_topology::{CpuId, CpuSet};
 
 use super::word::{Reading, Word};
 use crate::task::claim::Place;
@@ -68,12 +68,12 @@ impl<F: FencePolicy> CpuLists<F> {
     /// For a pool of these CPUs.
     pub(super) fn new(cpus: &CpuSet) -> CpuLists<F> {
         let many = cpus.len().clamp(1, MOST);
-        let mut by_cpu = vec![0; cpus.last().map_or(0, |last| last as usize + 1)];
+        let mut by_cpu = vec![0; cpus.last().map_or(0, |last| last.index() + 1)];
         for (cpu, list) in by_cpu.iter_mut().enumerate() {
             *list = (cpu % many) as u8;
         }
         for (position, cpu) in cpus.iter().enumerate() {
-            by_cpu[cpu as usize] = (position % many) as u8;
+            by_cpu[cpu.index()] = (position % many) as u8;
         }
         let cells = match many {
             _ if hint::IN_MODEL => MODEL_CELLS,
@@ -101,10 +101,10 @@ impl<F: FencePolicy> CpuLists<F> {
 
     /// The list of what is queued from this CPU, which needn't be one of the pool's.
     #[inline]
-    pub(super) fn of(&self, cpu: u32) -> u32 {
-        match self.by_cpu.get(cpu as usize) {
+    pub(super) fn of(&self, cpu: CpuId) -> u32 {
+        match self.by_cpu.get(cpu.index()) {
             Some(&list) => u32::from(list),
-            None => cpu % self.lists.len() as u32,
+            None => cpu.number() % self.lists.len() as u32,
         }
     }
 
@@ -146,14 +146,14 @@ impl<F: FencePolicy> CpuLists<F> {
     }
 
     /// The list in which something waits, as a hint: the one of this CPU, if something does there.
-    pub(super) fn waiting_near(&self, cpu: u32) -> Option<u32> {
+    pub(super) fn waiting_near(&self, cpu: CpuId) -> Option<u32> {
         let own = self.of(cpu);
         let waits = |at: &u32| self.lists[*at as usize].may_wait();
         Some(own).filter(waits).or_else(|| (0..self.lists.len() as u32).find(waits))
     }
 
     /// Whether something waits in the list of this CPU, as a hint.
-    pub(super) fn waits_for(&self, cpu: u32) -> bool {
+    pub(super) fn waits_for(&self, cpu: CpuId) -> bool {
         self.at(self.of(cpu)).may_wait()
     }
 

@@ -12,9 +12,8 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::context::{AtomicSection, Site};
 use corewise_sync::fence::{FencePolicy, FullFence};
-use corewise_sync::sys::current_cpu;
 use corewise_sync::{CachePadded, Mutex, thread};
-use corewise_topology::{AffinityScope, CpuSet};
+use corewise_topology::{AffinityScope, CpuSet, current_cpu};
 
 use super::batch::{self, Batch, Stream};
 use super::pins::Pinning;

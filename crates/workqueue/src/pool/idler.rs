@@ -4,12 +4,12 @@
 //! was pushed. Else on the idle list, as one that is parked: who wakes it leaves the token of its
 //! parker, and makes a system call only where it sleeps; that is no part of the pool's protocol.
 
+use corewise_topology::current_cpu;
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corewise_sync::fence::FencePolicy;
-use corewise_sync::sys::current_cpu;
 use corewise_sync::{hint, thread, time};
 
 use super::group::{Group, Step};

@@ -50,9 +50,8 @@ use std::time::Duration;
 
 use corewise_sync::context::Placement;
 use corewise_sync::fence::FencePolicy;
-use corewise_sync::sys::current_cpu;
 use corewise_sync::{CachePadded, Condvar, Mutex, Unparker, spin, thread};
-use corewise_topology::CpuSet;
+use corewise_topology::{CpuId, CpuSet, current_cpu};
 
 use crate::pool::policy::Counts;
 use crate::task::header::Queued;
@@ -134,7 +133,7 @@ pub(super) struct Inner {
 pub(super) enum Action {
     None,
     /// Unpark this worker, once it has this CPU alone, if there is one: it is the searcher now.
-    Wake(Arc<Worker>, Option<u32>),
+    Wake(Arc<Worker>, Option<CpuId>),
     /// Make a worker: it is counted already, and is the searcher.
     Make,
     /// The pod can't take its work: look for another pod, and have an eye on it.
@@ -177,7 +176,7 @@ impl<F: FencePolicy> Pool<F> {
     }
 
     /// Whether a CPU is one of its own. Those of a synthetic machine don't exist.
-    pub(crate) fn has_cpu(&self, cpu: u32) -> bool {
+    pub(crate) fn has_cpu(&self, cpu: CpuId) -> bool {
         self.pins.are_real() && self.spec.cpus.contains(cpu)
     }
 
@@ -188,7 +187,7 @@ impl<F: FencePolicy> Pool<F> {
 
     /// The list of what is queued from this CPU, which needn't be one of its own.
     #[inline]
-    pub(crate) fn list_of(&self, cpu: u32) -> u32 {
+    pub(crate) fn list_of(&self, cpu: CpuId) -> u32 {
         self.lists.of(cpu)
     }
 
@@ -231,7 +230,7 @@ impl<F: FencePolicy> Pool<F> {
 
     /// Which CPU a worker that is made now gets alone, if that is free: the caller's, where something waits, or nothing anywhere;
     /// else one that something waits for. The caller goes on there.
-    fn cpu_of_a_new_worker(&self) -> Option<u32> {
+    fn cpu_of_a_new_worker(&self) -> Option<CpuId> {
         let here = current_cpu()?;
         let elsewhere =
             self.lists.waiting_near(here).is_some_and(|list| list != self.lists.of(here));
@@ -268,10 +267,10 @@ impl Inner {
     /// `here`, for what waits in one of the lists.
     fn choose<F: FencePolicy>(
         &mut self,
-        here: Option<u32>,
+        here: Option<CpuId>,
         lists: &CpuLists<F>,
         pins: &Pins,
-    ) -> Option<(Arc<Worker>, Option<u32>)> {
+    ) -> Option<(Arc<Worker>, Option<CpuId>)> {
         if self.idle.last().is_some_and(|worker| current_worker::is(worker)) {
             // It has gone onto the list just now.
             return self.idle.pop().map(|worker| (worker, None));
@@ -299,7 +298,7 @@ impl Inner {
 
     /// Whether the worker that has a CPU alone sleeps in an item. Not where any roams: others use these CPUs too, and the
     /// scheduler knows better which is free.
-    fn is_away(&self, cpu: u32) -> bool {
+    fn is_away(&self, cpu: CpuId) -> bool {
         let counts = &self.counts;
         let workers = || self.workers.values().map(|member| &member.worker);
         counts.blocked + counts.intensive > 0

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use corewise_sync::sys::{Tid, current_cpu};
-use corewise_topology::{CpuSet, TopologyError, pin_thread};
+use corewise_sync::sys::Tid;
+use corewise_topology::{CpuId, CpuSet, TopologyError, current_cpu, pin_thread};
 
 use crate::error::quietly;
 use crate::pool::policy;
@@ -51,11 +51,11 @@ impl OwnCpu {
         }
     }
 
-    pub(super) fn get(&self) -> Option<u32> {
-        Some(self.cpu.load(Ordering::Relaxed)).filter(|cpu| *cpu != NO_CPU)
+    pub(super) fn get(&self) -> Option<CpuId> {
+        Some(self.cpu.load(Ordering::Relaxed)).filter(|cpu| *cpu != NO_CPU).map(CpuId::new)
     }
 
-    pub(super) fn is(&self, cpu: u32) -> bool {
+    pub(super) fn is(&self, cpu: CpuId) -> bool {
         self.get() == Some(cpu)
     }
 
@@ -70,9 +70,9 @@ impl OwnCpu {
         self.roams.load(Ordering::Relaxed)
     }
 
-    fn set(&self, cpu: Option<u32>) {
+    fn set(&self, cpu: Option<CpuId>) {
         self.roams.store(false, Ordering::Relaxed);
-        self.cpu.store(cpu.unwrap_or(NO_CPU), Ordering::Relaxed);
+        self.cpu.store(cpu.map_or(NO_CPU, CpuId::number), Ordering::Relaxed);
     }
 }
 
@@ -129,7 +129,7 @@ impl Pins {
 
     /// Arrive: pins the calling thread, a worker of the pool, now and at each change until the guard
     /// is dropped, at its end. Its own CPU is this one, if it can be.
-    pub(super) fn arrive(&self, own: &Arc<OwnCpu>, cpu: Option<u32>) -> Arrived<'_> {
+    pub(super) fn arrive(&self, own: &Arc<OwnCpu>, cpu: Option<CpuId>) -> Arrived<'_> {
         let thread = (self.pinning != Pinning::Nowhere).then(Tid::current);
         if let Some(tid) = thread {
             let thread = Thread { tid, own: Arc::clone(own) };
@@ -169,7 +169,7 @@ impl Pins {
     /// Move: this thread has that CPU alone now. Its last owner is asleep there, and wakes up there, where the
     /// timer is: to wake another CPU costs this one more. It comes back by itself. Nothing where the CPU isn't
     /// one of ours, or is nobody's alone.
-    pub(super) fn move_in(&self, own: &Arc<OwnCpu>, cpu: u32) {
+    pub(super) fn move_in(&self, own: &Arc<OwnCpu>, cpu: CpuId) {
         let refused: Vec<Refused> = {
             let mut inner = self.pins.lock();
             inner.hand_over(own, cpu).iter().filter_map(|thread| inner.pin(thread)).collect()
@@ -179,7 +179,7 @@ impl Pins {
     }
 
     /// A CPU of these that no thread has alone (a moment ago).
-    pub(super) fn free(&self, of_these: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(super) fn free(&self, of_these: impl Fn(CpuId) -> bool) -> Option<CpuId> {
         self.pins.lock().free().find(|&cpu| of_these(cpu))
     }
 
@@ -285,7 +285,7 @@ impl Inner {
     }
 
     /// The CPUs that no thread has alone.
-    fn free(&self) -> impl Iterator<Item = u32> {
+    fn free(&self) -> impl Iterator<Item = CpuId> {
         let taken = |cpu| self.threads.iter().any(|thread| thread.own.is(cpu));
         self.cpus.iter().filter(move |&cpu| self.alone && !taken(cpu))
     }
@@ -299,12 +299,12 @@ impl Inner {
                 thread.own.set(None);
             }
         }
-        let free: Vec<u32> = self.free().collect();
+        let free: Vec<CpuId> = self.free().collect();
         let without = self.threads.iter().filter(|thread| {
             let own = &thread.own;
             own.get().is_none() && !own.roams()
         });
-        let give = |(thread, cpu): (&Thread, u32)| {
+        let give = |(thread, cpu): (&Thread, CpuId)| {
             thread.own.set(Some(cpu));
             thread.clone()
         };
@@ -312,7 +312,7 @@ impl Inner {
     }
 
     /// A CPU gets another owner. The threads that are to be pinned.
-    fn hand_over(&mut self, to: &Arc<OwnCpu>, cpu: u32) -> Vec<Thread> {
+    fn hand_over(&mut self, to: &Arc<OwnCpu>, cpu: CpuId) -> Vec<Thread> {
         let heir = self.threads.iter().find(|thread| Arc::ptr_eq(&thread.own, to));
         let Some(heir) = heir.filter(|_| self.alone && self.cpus.contains(cpu)).cloned() else {
             return Vec::new();
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "it doesn't know the system call")]
     fn a_subscriber_may_look_at_the_pins_of_a_worker_that_could_not_be_pinned() {
-        let no_such_cpu = CpuSet::from_iter([1023]);
+        let no_such_cpu = CpuSet::from_iter([CpuId::new(1023)]);
         let pins = Arc::new(Pins::new(no_such_cpu.clone(), Pinning::Pod));
         let (tell, told) = mpsc::channel();
         let subscriber = tracing_subscriber::registry().with(Looks(Arc::clone(&pins), tell));
@@ -413,7 +413,7 @@ mod tests {
     }
 
     fn own(own: &[Arc<OwnCpu>]) -> Vec<Option<u32>> {
-        own.iter().map(|own| own.get()).collect()
+        own.iter().map(|own| own.get().map(CpuId::number)).collect()
     }
 
     #[test]
@@ -424,7 +424,7 @@ mod tests {
             return;
         }
         fn may_use() -> Option<CpuSet> {
-            corewise_sync::sys::affinity().map(|mask| mask.iter().collect())
+            corewise_sync::sys::affinity().map(|mask| mask.iter().map(CpuId::new).collect())
         }
         let before = may_use().expect("Linux tells");
         let pins = Pins::new(before.clone(), Pinning::Cpu);
@@ -467,17 +467,21 @@ mod tests {
     fn a_worker_that_moves_in_has_the_cpu_alone_and_the_owner_gets_a_free_one() {
         let (pins, threads) = on("4-5", 3);
         let mut inner = pins.pins.lock();
-        assert_eq!(inner.hand_over(&threads[2], 4).len(), 1);
+        assert_eq!(inner.hand_over(&threads[2], CpuId::new(4)).len(), 1);
         assert_eq!(own(&threads), [None, Some(5), Some(4)]);
         let left = |at: usize| threads[at].left.load(Ordering::Relaxed);
         assert!(left(0) && !left(1) && !left(2), "the owner is pinned there until it comes back");
-        assert_eq!(inner.hand_over(&threads[1], 4).len(), 2);
+        assert_eq!(inner.hand_over(&threads[1], CpuId::new(4)).len(), 2);
         assert_eq!(own(&threads), [Some(5), Some(4), None], "the first one without gets it");
-        assert_eq!(inner.hand_over(&threads[1], 4).len(), 1, "it has it already");
-        assert_eq!(inner.hand_over(&threads[2], 9).len(), 0, "none of ours");
-        assert_eq!(inner.hand_over(&Arc::new(OwnCpu::none()), 4).len(), 0, "it has left");
+        assert_eq!(inner.hand_over(&threads[1], CpuId::new(4)).len(), 1, "it has it already");
+        assert_eq!(inner.hand_over(&threads[2], CpuId::new(9)).len(), 0, "none of ours");
+        assert_eq!(
+            inner.hand_over(&Arc::new(OwnCpu::none()), CpuId::new(4)).len(),
+            0,
+            "it has left"
+        );
         inner.alone = false;
-        assert_eq!(inner.hand_over(&threads[2], 4).len(), 0, "nobody's alone");
+        assert_eq!(inner.hand_over(&threads[2], CpuId::new(4)).len(), 0, "nobody's alone");
         assert_eq!(own(&threads), [Some(5), Some(4), None]);
     }
 
@@ -499,7 +503,7 @@ mod tests {
         pins.settle(mine);
         assert!(mine.is(here) && !mine.roams());
         let third = Arc::new(OwnCpu::none());
-        let _arrived = pins.arrive(&third, Some(1000));
+        let _arrived = pins.arrive(&third, Some(CpuId::new(1000)));
         assert!(third.roams(), "as long as any does");
         pins.roam();
         corewise_topology::pin_current_thread(&CpuSet::from_iter([here])).expect("it is on it");
@@ -507,8 +511,8 @@ mod tests {
         assert!(third.is(here));
         pins.settle(mine);
         assert!(mine.roams(), "it isn't free any more");
-        pins.pins.lock().hand_over(mine, 1000);
-        assert!(mine.is(1000) && !mine.roams());
+        pins.pins.lock().hand_over(mine, CpuId::new(1000));
+        assert!(mine.is(CpuId::new(1000)) && !mine.roams());
     }
 
     #[test]

@@ -4,9 +4,8 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use corewise_sync::fence::FullFence;
-use corewise_sync::sys::current_cpu;
 use corewise_sync::{Mutex, time};
-use corewise_topology::{AffinityScope, CpuSet, pin_current_thread};
+use corewise_topology::{AffinityScope, CpuSet, current_cpu, pin_current_thread};
 
 use super::PoolSpec;
 use super::group::{Group, Setup, Step};

@@ -4,8 +4,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use corewise_sync::fence::FullFence;
-use corewise_sync::sys::current_cpu;
-use corewise_topology::{CpuSet, pin_current_thread};
+use corewise_topology::{CpuSet, current_cpu, pin_current_thread};
 
 use super::excuse::Excuse;
 use super::group::{Group, Step};

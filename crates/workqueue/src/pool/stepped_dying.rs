@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::fence::FullFence;
-use corewise_topology::{AffinityScope, CpuSet};
+use corewise_topology::{AffinityScope, CpuId, CpuSet};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
@@ -95,7 +95,7 @@ fn a_thread_that_a_subscriber_s_panic_ends_is_no_worker_any_more() {
         };
         std::thread::Builder::new().spawn(body).map(drop)
     });
-    let no_such_cpu = CpuSet::from_iter([1023]);
+    let no_such_cpu = CpuSet::from_iter([CpuId::new(1023)]);
     let spec = PoolSpec { pod: 0, cpus: no_such_cpu, node: None, max: 1, near: Vec::new() };
     let setup = Setup { pinning: Pinning::Pod, spawner, ..Setup::by_hand(AffinityScope::Cpu) };
     let group: Arc<Group<FullFence>> = Arc::new(Group::new(setup, vec![spec]));

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 use super::group::{Group, Step};
 use super::stepped::{Log, group, park, push};
@@ -19,7 +19,7 @@ fn follow(group: &Arc<Group>, machine: &Machine, pods: &[CpuSet]) {
 
 fn offline(machine: &Machine, cpus: impl IntoIterator<Item = u32>) {
     for cpu in cpus {
-        assert!(machine.set_online(cpu, false).unwrap());
+        assert!(machine.set_online(CpuId::new(cpu), false).unwrap());
     }
 }
 
@@ -59,7 +59,7 @@ fn stepped_work_that_waits_runs_when_a_cpu_of_its_pod_comes() {
     park(&group, &home);
     push(&group, 0, &log, 1);
     assert!(!home.take_wake(), "the pod's one core is taken");
-    machine.set_online(1, true).unwrap();
+    machine.set_online(CpuId::new(1), true).unwrap();
     follow(&group, &machine, &pods);
     assert!(home.take_wake());
     assert_eq!(group.step(&home), Step::Again);
@@ -82,7 +82,7 @@ fn stepped_a_pod_without_cpus_still_runs_its_work_and_comes_home() {
     assert_eq!(group.step(&worker), Step::Again);
     assert_eq!(*log.lock(), [1]);
 
-    machine.set_online(0, true).unwrap();
+    machine.set_online(CpuId::new(0), true).unwrap();
     follow(&group, &machine, &pods);
     assert!(!pool.reading().away());
     assert_eq!(pool.cpus().to_string(), "0");

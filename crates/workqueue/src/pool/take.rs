@@ -4,8 +4,8 @@
 
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::ring::Lost;
-use corewise_sync::sys::current_cpu;
 use corewise_sync::thread;
+use corewise_topology::current_cpu;
 
 use super::Pool;
 use super::batch::{self, Batch, share};

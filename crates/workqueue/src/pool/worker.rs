@@ -1,5 +1,6 @@
 //! A worker: its parking spot, and what it knows of its own work.
 
+use corewise_topology::CpuId;
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -145,10 +146,10 @@ impl Worker {
     }
 
     /// Under the pool's lock, by the thread that took it off the idle list.
-    pub(super) fn wake_up(&self, from: Option<u32>) {
+    pub(super) fn wake_up(&self, from: Option<CpuId>) {
         // A model's threads are on no CPU, and each atomic operation makes it longer.
         if let Some(cpu) = from {
-            self.waker.store(cpu.wrapping_add(1), Ordering::Relaxed);
+            self.waker.store(cpu.number().wrapping_add(1), Ordering::Relaxed);
             self.woken_at.store(self.age(), Ordering::Relaxed);
         }
         self.woken.store(true, Ordering::Relaxed);
@@ -313,8 +314,8 @@ impl Worker {
     }
 
     /// Whether it was woken from this CPU (the last time).
-    pub(super) fn was_woken_from(&self, cpu: u32) -> bool {
-        self.waker.load(Ordering::Relaxed) == cpu.wrapping_add(1)
+    pub(super) fn was_woken_from(&self, cpu: CpuId) -> bool {
+        self.waker.load(Ordering::Relaxed) == cpu.number().wrapping_add(1)
     }
 
     /// It begins to spin and is `quick`, or it ends.

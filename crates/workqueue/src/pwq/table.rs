@@ -4,13 +4,13 @@
 //! A queuer that names a CPU, or no place at all, reads the CPU's entry. One that names a node, or is on a CPU that has no pwq,
 //! finds by the plan a CPU that has one.
 
+use corewise_topology::{CpuId, current_cpu};
 use std::mem;
 use std::panic::Location;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::fence::FullFence;
-use corewise_sync::sys::current_cpu;
 use corewise_sync::{CachePadded, Swap};
 
 use crate::attributes::At;
@@ -52,7 +52,7 @@ pub(crate) struct Plan {
     /// I: the pools.
     lease: Arc<Lease>,
     /// I: a CPU of each pool.
-    cpus: Box<[u32]>,
+    cpus: Box<[CpuId]>,
     /// I: the pool of each CPU, by number; `None` where the queue has none there.
     by_cpu: Box<[Option<usize>]>,
     /// I: the pools of each node, by number.
@@ -97,9 +97,9 @@ impl PwqTable {
         let slots: Vec<_> = slots.collect();
         // Publish.
         for ((cpu, entry), pool) in self.entries.iter().enumerate().zip(&plan.by_cpu) {
-            entry.publish(
-                pool.map(|pool| (slots[pool], plan.lease.group.pools[pool].list_of(cpu as u32))),
-            );
+            entry.publish(pool.map(|pool| {
+                (slots[pool], plan.lease.group.pools[pool].list_of(CpuId::new(cpu as u32)))
+            }));
         }
         // Retire.
         self.shared.colours.retire_all_but(&slots);
@@ -117,7 +117,7 @@ impl PwqTable {
             At::Near(cpu) | At::Cpu(cpu) => cpu,
             At::Node(_) => return None,
         };
-        self.shared.colours.pick(self.entries.get(cpu as usize)?)
+        self.shared.colours.pick(self.entries.get(cpu.index())?)
     }
 
     /// Enters a pwq for work that is asked to run at `place`, and was picked for so.
@@ -326,15 +326,15 @@ impl Plan {
     pub(crate) fn new(pools: &WorkerPools, lease: &Arc<Lease>) -> Plan {
         let topology = pools.machine().topology();
         let group = &lease.group;
-        let mut by_cpu = vec![None; topology.cpu_set().last().map_or(0, |last| last as usize + 1)];
+        let mut by_cpu = vec![None; topology.cpu_set().last().map_or(0, |last| last.index() + 1)];
         let mut by_node: Vec<NodePools> = Vec::new();
         by_node.resize_with(nodes(topology), NodePools::default);
         let mut cpus = Vec::new();
         for (index, pool) in group.pools.iter().enumerate() {
             let pod = &pools.pods().scope(group.scope)[pool.spec.pod as usize];
-            cpus.push(pod.cpus.first().unwrap_or(0));
+            cpus.push(pod.cpus.first().unwrap_or(CpuId::new(0)));
             for cpu in pod.cpus.iter() {
-                by_cpu[cpu as usize] = Some(index);
+                by_cpu[cpu.index()] = Some(index);
             }
             for node in topology.nodes() {
                 if node.cpus.intersects(&pool.spec.cpus) {
@@ -347,7 +347,7 @@ impl Plan {
 
     pub(crate) fn of(
         lease: &Arc<Lease>,
-        cpus: Box<[u32]>,
+        cpus: Box<[CpuId]>,
         by_cpu: Box<[Option<usize>]>,
         by_node: Box<[NodePools]>,
     ) -> Plan {
@@ -366,7 +366,7 @@ impl Plan {
     }
 
     fn here(&self, bound: bool) -> usize {
-        let own = current_cpu().and_then(|cpu| self.by_cpu.get(cpu as usize).copied().flatten());
+        let own = current_cpu().and_then(|cpu| self.by_cpu.get(cpu.index()).copied().flatten());
         let own = own.filter(|&pool| bound || takes_any_work(self.pool(pool)));
         own.unwrap_or_else(|| self.any())
     }

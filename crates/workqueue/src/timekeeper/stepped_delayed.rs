@@ -6,7 +6,7 @@ use std::time::Duration;
 use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::context::Placement;
-use corewise_topology::{AffinityScope, Machine};
+use corewise_topology::{AffinityScope, CpuId, Machine};
 
 use super::{Settings, Timekeeper};
 use crate::attributes::{At, QueueKind};
@@ -49,7 +49,7 @@ fn ran(runs: &AtomicU32) -> u32 {
 }
 
 /// An item that runs until it is told to go on, and has begun.
-fn held(queue: &Workqueue, cpu: u32) -> Arc<Completion> {
+fn held(queue: &Workqueue, cpu: CpuId) -> Arc<Completion> {
     let (go, begun) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (waits, says) = (Arc::clone(&go), Arc::clone(&begun));
     // It keeps its core: the clock stands still, so nobody finds that out.
@@ -100,7 +100,7 @@ fn delayed_timers_fire_on_the_remembered_cpu() {
             let pod = Placement::current().and_then(|placed| placed.pod);
             says.store(pod.expect("a worker is placed"), Ordering::Relaxed);
         });
-        assert_eq!(queue.queue_delayed_at(At::Cpu(cpu), &work, SEC), Ok(Queued::Now));
+        assert_eq!(queue.queue_delayed_at(At::Cpu(CpuId::new(cpu)), &work, SEC), Ok(Queued::Now));
         keeper.advance(SEC);
         work.flush();
         assert_eq!(pod.load(Ordering::Relaxed), cpu);
@@ -134,8 +134,8 @@ fn delayed_an_item_is_flushed_cancelled_and_disabled_as_any_other() {
 fn without_a_timer_an_open_queue_refuses_a_delay_and_leaves_all_as_it_was() {
     let (queue, keeper) = queue();
     let ((idle, never), (pending, runs)) = (counting(), counting());
-    let go = held(&queue, 0);
-    assert_eq!(queue.queue_at(At::Cpu(0), &pending), Ok(Queued::Now));
+    let go = held(&queue, CpuId::new(0));
+    assert_eq!(queue.queue_at(At::Cpu(CpuId::new(0)), &pending), Ok(Queued::Now));
     // As where the system gives it no thread: there is no timer, and the queue takes work.
     keeper.close();
     assert_eq!(queue.queue_delayed(&idle, SEC), Err(QueueError::NoThread));
@@ -179,10 +179,13 @@ fn mod_delayed_steals_an_item_from_its_timer() {
 #[test]
 fn mod_delayed_steals_an_item_from_the_list() {
     let (queue, keeper) = queue();
-    let go = held(&queue, 0);
+    let go = held(&queue, CpuId::new(0));
     let (work, runs) = counting();
-    assert_eq!(queue.queue_at(At::Cpu(0), &work), Ok(Queued::Now));
-    assert_eq!(queue.mod_delayed_at(At::Cpu(0), &work, SEC), Ok(Queued::AlreadyPending));
+    assert_eq!(queue.queue_at(At::Cpu(CpuId::new(0)), &work), Ok(Queued::Now));
+    assert_eq!(
+        queue.mod_delayed_at(At::Cpu(CpuId::new(0)), &work, SEC),
+        Ok(Queued::AlreadyPending)
+    );
     go.complete();
     queue.flush();
     assert!(work.is_pending() && ran(&runs) == 0);
@@ -197,7 +200,7 @@ fn mod_delayed_steals_an_item_that_is_held_back() {
     let ordered =
         Workqueue::builder("ordered").kind(QueueKind::Ordered).build(&pools).expect("a queue");
     let other = builder().build(&pools).expect("a queue");
-    let go = held(&ordered, 0);
+    let go = held(&ordered, CpuId::new(0));
     let (work, runs) = counting();
     assert_eq!(ordered.queue(&work), Ok(Queued::Now));
     assert_eq!(other.mod_delayed(&work, SEC), Ok(Queued::AlreadyPending), "to another queue, too");
@@ -220,11 +223,11 @@ fn mod_delayed_steals_an_instance_that_was_handed_over() {
         says.complete();
         waits.wait();
     });
-    assert_eq!(queue.queue_at(At::Cpu(0), &work), Ok(Queued::Now));
+    assert_eq!(queue.queue_at(At::Cpu(CpuId::new(0)), &work), Ok(Queued::Now));
     begun.wait();
     // Its own pod's next worker pops it, finds it running, and hands it over.
-    assert_eq!(queue.queue_at(At::Cpu(1), &work), Ok(Queued::Now));
-    queue.spawn_at(At::Cpu(1), || ()).join().expect("no panic");
+    assert_eq!(queue.queue_at(At::Cpu(CpuId::new(1)), &work), Ok(Queued::Now));
+    queue.spawn_at(At::Cpu(CpuId::new(1)), || ()).join().expect("no panic");
     assert_eq!(queue.mod_delayed(&work, SEC), Ok(Queued::AlreadyPending));
     go.complete();
     queue.flush();

@@ -8,12 +8,12 @@
 //! queued again while it runs here, that instance goes back to its pool: the waiter doesn't wait for
 //! it.
 
+use corewise_topology::current_cpu;
 use std::cell::Cell;
 use std::ptr;
 use std::sync::Arc;
 
 use corewise_sync::atomic::Ordering;
-use corewise_sync::sys::current_cpu;
 use corewise_sync::{Completion, context, per_thread};
 
 use crate::attributes::QueueKind;

@@ -7,7 +7,7 @@ use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::Placement;
 use corewise_sync::sys::niceness;
 use corewise_sync::{Completion, Mutex};
-use corewise_topology::{AffinityScope, CpuSet, Machine};
+use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine};
 use corewise_workqueue::{
     At, Attributes, BuildError, QueueKind, Queued, Work, WorkerPools, Workqueue,
 };
@@ -27,7 +27,7 @@ fn with(queue: &Workqueue, edit: impl FnOnce(&mut Attributes)) -> Attributes {
 
 fn pod_of(queue: &Workqueue, cpu: u32) -> Option<u32> {
     queue
-        .spawn_at(At::Cpu(cpu), || Placement::current().and_then(|placed| placed.pod))
+        .spawn_at(At::Cpu(CpuId::new(cpu)), || Placement::current().and_then(|placed| placed.pod))
         .join()
         .expect("no panic")
 }
@@ -88,10 +88,10 @@ fn changes_while_work_flows_lose_nothing_and_double_nothing() {
                 for n in 0..each {
                     let ran = Arc::clone(&ran);
                     let cpu = ((thread + n) % 16) as u32;
-                    drop(queue.spawn_at(At::Cpu(cpu), move || {
+                    drop(queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || {
                         ran.fetch_add(1, Ordering::Relaxed);
                     }));
-                    assert_eq!(queue.queue_at(At::Cpu(cpu), &own), Ok(Queued::Now));
+                    assert_eq!(queue.queue_at(At::Cpu(CpuId::new(cpu)), &own), Ok(Queued::Now));
                     own.flush();
                 }
                 left.fetch_sub(1, Ordering::SeqCst);
@@ -125,7 +125,7 @@ fn an_ordered_queue_keeps_its_order_across_changes() {
     let each = 2_000_usize;
     for (n, scope) in (0..each).zip(AffinityScope::ALL.into_iter().cycle()) {
         let log = Arc::clone(&log);
-        drop(queue.spawn_at(At::Cpu((n % 16) as u32), move || log.lock().push(n)));
+        drop(queue.spawn_at(At::Cpu(CpuId::new((n % 16) as u32)), move || log.lock().push(n)));
         if n % 20 == 0 {
             queue.set_attributes(&with(&queue, |a| a.scope = scope)).unwrap();
         }
@@ -152,7 +152,7 @@ fn a_change_that_fails_leaves_everything_as_it_was() {
     let pod = pod_of(&queue, 13);
 
     let elsewhere = with(&queue, |a| {
-        a.cpus = Some(CpuSet::from_iter([99]));
+        a.cpus = Some(CpuSet::from_iter([CpuId::new(99)]));
         a.max_active = 1;
     });
     let error = queue.set_attributes(&elsewhere).unwrap_err();
@@ -172,7 +172,7 @@ fn a_change_that_fails_leaves_everything_as_it_was() {
     let gate = Arc::new(Completion::new());
     for _ in 0..4 {
         let gate = Arc::clone(&gate);
-        drop(queue.spawn_at(At::Cpu(0), move || gate.wait()));
+        drop(queue.spawn_at(At::Cpu(CpuId::new(0)), move || gate.wait()));
     }
     assert_eq!((queue.active(), queue.held()), (4, 0), "the maximum too");
     gate.complete();
@@ -222,7 +222,7 @@ fn old_links_die_when_their_items_end_and_unused_pools_after_them() {
     let queue = Workqueue::builder("old").scope(AffinityScope::Cpu).build(&pools).unwrap();
     let (inside, gate) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (says, waits) = (Arc::clone(&inside), Arc::clone(&gate));
-    let old = queue.spawn_at(At::Cpu(3), move || {
+    let old = queue.spawn_at(At::Cpu(CpuId::new(3)), move || {
         says.complete();
         waits.wait();
         Placement::current().and_then(|placed| placed.pod)
@@ -305,7 +305,7 @@ fn an_item_that_queues_itself_goes_on_across_a_change() {
 fn the_effective_cpus_are_those_asked_for_that_the_machine_has() {
     let pools = pools(MACHINE);
     let queue = Workqueue::builder("cpus").strict(true).scope(AffinityScope::Cache);
-    let queue = queue.cpus(CpuSet::from_iter([1, 2, 9, 40])).build(&pools).unwrap();
+    let queue = queue.cpus(CpuSet::from_iter([1, 2, 9, 40].map(CpuId::new))).build(&pools).unwrap();
     let cpus: Vec<_> = pools.report().into_iter().map(|pool| pool.cpus.to_string()).collect();
     assert_eq!(cpus, ["1-2", "9"], "a pool for each pod that has some of them");
     // Work for CPUs that it doesn't have goes to those that it has.
@@ -317,14 +317,14 @@ fn the_effective_cpus_are_those_asked_for_that_the_machine_has() {
 #[test]
 fn cpus_that_are_offline_may_be_asked_for() {
     let machine = Machine::synthetic(MACHINE).unwrap();
-    machine.set_online(3, false).unwrap();
+    machine.set_online(CpuId::new(3), false).unwrap();
     let pools = WorkerPools::new(&machine);
-    let queue = Workqueue::builder("later").strict(true).cpus(CpuSet::from_iter([3]));
+    let queue = Workqueue::builder("later").strict(true).cpus(CpuSet::from_iter([CpuId::new(3)]));
     let queue = queue.build(&pools).unwrap();
     assert_eq!(pod_of(&queue, 3), Some(0), "its pod has no online CPU: it runs elsewhere");
-    machine.set_online(3, true).unwrap();
+    machine.set_online(CpuId::new(3), true).unwrap();
     assert_eq!(pod_of(&queue, 3), Some(0));
-    let mixed = with(&queue, |a| a.cpus = Some(CpuSet::from_iter([3, 4, 99])));
+    let mixed = with(&queue, |a| a.cpus = Some(CpuSet::from_iter([3, 4, 99].map(CpuId::new))));
     queue.set_attributes(&mixed).unwrap();
     assert_eq!(pod_of(&queue, 4), Some(1));
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex, context};
-use corewise_topology::{AffinityScope, Machine};
+use corewise_topology::{AffinityScope, CpuId, Machine};
 use corewise_workqueue::{At, QueueBuilder, QueueError, QueueKind, WorkerPools, Workqueue};
 
 fn pools(cpus: u32) -> WorkerPools {
@@ -61,7 +61,7 @@ fn each_closure_runs_once_and_is_dropped_also_those_from_inside_items() {
         let [first, second] = inner;
         let taken = queue.execute(move || {
             assert!(inside.execute(first).is_ok());
-            assert!(inside.execute_at(At::Cpu(1), second).is_ok());
+            assert!(inside.execute_at(At::Cpu(CpuId::new(1)), second).is_ok());
         });
         assert!(taken.is_ok());
         assert!(queue.execute_at(At::Node(0), closure()).is_ok());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::Placement;
 use corewise_sync::{Completion, Mutex, Parker};
-use corewise_topology::{AffinityScope, Machine};
+use corewise_topology::{AffinityScope, CpuId, Machine};
 use corewise_workqueue::{At, JoinError, QueueKind, WorkerPools, Workqueue};
 
 use crate::spin::spin_until;
@@ -390,14 +390,14 @@ fn a_future_stays_on_the_pod_it_was_spawned_on_whoever_wakes_it() {
     let pod = || Placement::current().and_then(|placed| placed.pod);
     let event = Arc::new(Completion::new());
     let wait = happened(&event);
-    let handle = queue.spawn_future_at(At::Cpu(3), async move {
+    let handle = queue.spawn_future_at(At::Cpu(CpuId::new(3)), async move {
         let before = pod();
         wait.await;
         (before, pod())
     });
     queue.flush();
     let wakes = Arc::clone(&event);
-    queue.spawn_at(At::Cpu(1), move || wakes.complete()).join().unwrap();
+    queue.spawn_at(At::Cpu(CpuId::new(1)), move || wakes.complete()).join().unwrap();
     assert_eq!(handle.join().unwrap(), (Some(3), Some(3)));
     let node = queue.spawn_future_at(At::Node(1), async {
         yield_times(3).await;

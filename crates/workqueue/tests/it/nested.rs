@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
-use corewise_topology::{AffinityScope, Machine};
+use corewise_topology::{AffinityScope, CpuId, Machine};
 use corewise_workqueue::{
     At, JoinHandle, QueueBuilder, Queued, Work, WorkerPools, Workqueue, blocking,
 };
@@ -64,7 +64,10 @@ fn by_turns(queue: &Workqueue, left: u32) -> u32 {
         return 0;
     }
     let own = queue.clone();
-    queue.spawn_at(At::Cpu(left % 2), move || by_turns(&own, left - 1)).join().expect("no panic")
+    queue
+        .spawn_at(At::Cpu(CpuId::new(left % 2)), move || by_turns(&own, left - 1))
+        .join()
+        .expect("no panic")
         + 1
 }
 

@@ -7,7 +7,7 @@ use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::{self, AtomicSection, Placement};
 use corewise_topology::{
-    AffinityScope, CpuSet, Machine, current_affinity, current_cpu, pin_current_thread,
+    AffinityScope, CpuId, CpuSet, Machine, current_affinity, current_cpu, pin_current_thread,
 };
 use corewise_workqueue::{At, JoinHandle, QueueError, Queued, Work, WorkerPools, Workqueue};
 
@@ -69,7 +69,7 @@ fn queue_work_node_stays_on_the_callers_cpu_where_that_lies_in_the_node() {
     };
     let pod = || Placement::current().and_then(|placed| placed.pod);
     for _ in 0..6 {
-        let node = At::Node(cpu / 24);
+        let node = At::Node(cpu.number() / 24);
         assert_eq!(queue.spawn_at(node, pod).join().unwrap(), Some(own), "not the next shard");
         assert_eq!(queue.spawn_at(At::Here, pod).join().unwrap(), Some(own), "no node is no wish");
         assert_eq!(queue.spawn_at(At::Node(7), pod).join().unwrap(), Some(own), "nor one unknown");
@@ -96,16 +96,16 @@ fn affn_strict_also_a_worker_that_looks_for_work_leaves_that_of_other_pods() {
         Workqueue::builder("test").scope(AffinityScope::Cpu).strict(true).build(&pools).unwrap();
     let (stop, inside) = (Arc::new(AtomicBool::new(false)), Arc::new(Completion::new()));
     let (stopped, says) = (Arc::clone(&stop), Arc::clone(&inside));
-    let busy = queue.spawn_at(At::Cpu(0), move || {
+    let busy = queue.spawn_at(At::Cpu(CpuId::new(0)), move || {
         says.complete();
         spin_until(|| stopped.load(Ordering::SeqCst));
     });
     inside.wait();
     let pod = || Placement::current().and_then(|placed| placed.pod);
-    let waiting: Vec<_> = (0..4).map(|_| queue.spawn_at(At::Cpu(0), pod)).collect();
+    let waiting: Vec<_> = (0..4).map(|_| queue.spawn_at(At::Cpu(CpuId::new(0)), pod)).collect();
     // The other pod's worker runs what is its own, looks for more, and goes idle.
     for _ in 0..4 {
-        queue.queue_at(At::Cpu(1), &Work::new(|| ())).unwrap();
+        queue.queue_at(At::Cpu(CpuId::new(1)), &Work::new(|| ())).unwrap();
         spin_until(|| {
             let other = &pools.report()[1];
             other.ran > 0 && other.idle == other.workers

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use corewise_sync::context::{self, Placement};
 use corewise_sync::{Completion, Countdown, Mutex};
-use corewise_topology::{AffinityScope, CpuSet, Machine};
+use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine};
 use corewise_workqueue::{
     At, BuildError, JoinError, QueueError, Queued, Work, WorkerPools, Workqueue,
 };
@@ -112,7 +112,9 @@ fn an_item_never_runs_on_two_workers_whichever_queues_it_is_on() {
                 let work = &work;
                 scope.spawn(move || {
                     (0..5_000)
-                        .filter(|_| queue.queue_at(At::Cpu(n as u32), work) == Ok(Queued::Now))
+                        .filter(|_| {
+                            queue.queue_at(At::Cpu(CpuId::new(n as u32)), work) == Ok(Queued::Now)
+                        })
                         .count()
                 })
             })
@@ -224,17 +226,19 @@ fn work_for_a_cpu_that_the_queue_lacks_runs_in_some_pod() {
     let queue = Workqueue::builder("half")
         .scope(AffinityScope::Cpu)
         .strict(true)
-        .cpus([2, 3].into_iter().collect());
+        .cpus([2, 3].into_iter().map(CpuId::new).collect());
     let queue = queue.build(&pools).unwrap();
     for cpu in [0, 1, 99] {
         let pod = queue
-            .spawn_at(At::Cpu(cpu), || Placement::current().and_then(|p| p.pod))
+            .spawn_at(At::Cpu(CpuId::new(cpu)), || Placement::current().and_then(|p| p.pod))
             .join()
             .unwrap();
         assert!(matches!(pod, Some(2 | 3)), "{pod:?}");
     }
-    let pod =
-        queue.spawn_at(At::Cpu(3), || Placement::current().and_then(|p| p.pod)).join().unwrap();
+    let pod = queue
+        .spawn_at(At::Cpu(CpuId::new(3)), || Placement::current().and_then(|p| p.pod))
+        .join()
+        .unwrap();
     assert_eq!(pod, Some(3));
 }
 
@@ -334,8 +338,8 @@ fn soft_work_leaves_a_saturated_pod_and_comes_home() {
     let second_ran = Arc::new(Completion::new());
     let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
     // Without telling the pool: pod 0 has no worker left for the second item.
-    let first = queue.spawn_at(At::Cpu(0), move || spin_until(|| waits.is_complete()));
-    let second = queue.spawn_at(At::Cpu(0), move || {
+    let first = queue.spawn_at(At::Cpu(CpuId::new(0)), move || spin_until(|| waits.is_complete()));
+    let second = queue.spawn_at(At::Cpu(CpuId::new(0)), move || {
         rings.complete();
         Placement::current().and_then(|p| p.pod)
     });
@@ -344,8 +348,10 @@ fn soft_work_leaves_a_saturated_pod_and_comes_home() {
     assert_eq!(queue.stats().overflowed, 1);
     // The handle is woken a moment before its worker is free again.
     spin_until(|| pools.report().iter().all(|pool| pool.idle == 1));
-    let home =
-        queue.spawn_at(At::Cpu(0), || Placement::current().and_then(|p| p.pod)).join().unwrap();
+    let home = queue
+        .spawn_at(At::Cpu(CpuId::new(0)), || Placement::current().and_then(|p| p.pod))
+        .join()
+        .unwrap();
     assert_eq!(home, Some(0), "once its pod has room, work stays at home");
 }
 
@@ -356,11 +362,13 @@ fn strict_work_never_leaves_its_pod() {
         Workqueue::builder("strict").scope(AffinityScope::Cpu).strict(true).build(&pools).unwrap();
     let release = Arc::new(Completion::new());
     let waits = Arc::clone(&release);
-    let first = queue.spawn_at(At::Cpu(0), move || spin_until(|| waits.is_complete()));
+    let first = queue.spawn_at(At::Cpu(CpuId::new(0)), move || spin_until(|| waits.is_complete()));
     let later: Vec<_> = (0..50)
-        .map(|_| queue.spawn_at(At::Cpu(0), || Placement::current().and_then(|p| p.pod)))
+        .map(|_| {
+            queue.spawn_at(At::Cpu(CpuId::new(0)), || Placement::current().and_then(|p| p.pod))
+        })
         .collect();
-    queue.spawn_at(At::Cpu(1), || ()).join().unwrap();
+    queue.spawn_at(At::Cpu(CpuId::new(1)), || ()).join().unwrap();
     assert!(later.iter().all(|handle| !handle.is_finished()));
     release.complete();
     first.join().unwrap();
@@ -382,7 +390,7 @@ fn work_for_a_remote_node_is_spread_over_its_pods() {
     // This thread stays on one CPU, so that it is clear which node is the remote one.
     let here = corewise_topology::current_cpu().expect("Linux says it");
     corewise_topology::pin_current_thread(&CpuSet::from_iter([here])).expect("it runs there now");
-    let remote = if (24..48).contains(&here) { 0 } else { 1 };
+    let remote = if (24..48).contains(&here.number()) { 0 } else { 1 };
     let mut pods: Vec<_> = (0..12)
         .map(|_| queue.spawn_at(At::Node(remote), || Placement::current().unwrap()).join().unwrap())
         .inspect(|placement| assert_eq!(placement.node, Some(remote)))
@@ -449,7 +457,10 @@ fn shutdown_may_be_called_from_an_item() {
 #[test]
 fn cpus_that_the_machine_lacks_are_refused_by_name() {
     let pools = pools(&machine(2));
-    let error = Workqueue::builder("far").cpus(CpuSet::from_iter([7])).build(&pools).unwrap_err();
+    let error = Workqueue::builder("far")
+        .cpus(CpuSet::from_iter([CpuId::new(7)]))
+        .build(&pools)
+        .unwrap_err();
     assert!(matches!(error, BuildError::NoCpus { .. }));
     assert_eq!(
         error.to_string(),
@@ -568,7 +579,7 @@ fn idle_workers_sleep_and_stay_asleep() {
     // The scope is this test's own, and with it the names of its threads.
     let queue = Workqueue::builder("rest").scope(AffinityScope::Smt).build(&pools).unwrap();
     for cpu in 0..4 {
-        queue.spawn_at(At::Cpu(cpu), || ()).join().unwrap();
+        queue.spawn_at(At::Cpu(CpuId::new(cpu)), || ()).join().unwrap();
     }
     spin_until(|| workers().iter().all(|(_, state, _)| *state == 'S'));
     let asleep = workers();
@@ -593,7 +604,7 @@ fn nothing_is_lost_under_a_storm_from_many_threads() {
             scope.spawn(move || {
                 for n in 0..each {
                     let ran = Arc::clone(ran);
-                    drop(queue.spawn_at(At::Cpu((thread + n % 2) as u32), move || {
+                    drop(queue.spawn_at(At::Cpu(CpuId::new((thread + n % 2) as u32)), move || {
                         ran.fetch_add(1, Ordering::Relaxed);
                     }));
                     if n % 1000 == 0 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::{self, Placement};
 use corewise_sync::{Completion, Countdown, Mutex};
-use corewise_topology::{AffinityScope, CpuSet, Machine};
+use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine};
 use corewise_workqueue::{
     At, BuildError, JoinError, QueueBuilder, QueueError, QueueKind, Queued, Work, WorkerPools,
     Workqueue,
@@ -30,7 +30,7 @@ fn build(description: &str, set: impl FnOnce(QueueBuilder) -> QueueBuilder) -> W
 fn occupy(queue: &Workqueue, cpu: u32) -> Arc<Completion> {
     let (gate, inside) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (waits, says) = (Arc::clone(&gate), Arc::clone(&inside));
-    drop(queue.spawn_at(At::Cpu(cpu), move || {
+    drop(queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || {
         says.complete();
         waits.wait();
     }));
@@ -57,9 +57,11 @@ fn a_bound_queues_item_runs_on_the_cpu_that_queued_it() {
     // Also while that CPU's worker is busy and the others are idle.
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
-    let busy = queue.spawn_at(At::Cpu(2), move || spin_until(|| stopped.load(Ordering::SeqCst)));
-    let items: Vec<_> = (0..4).map(|cpu| (cpu, queue.spawn_at(At::Cpu(cpu), pod))).collect();
-    let second = queue.spawn_at(At::Cpu(2), pod);
+    let busy = queue
+        .spawn_at(At::Cpu(CpuId::new(2)), move || spin_until(|| stopped.load(Ordering::SeqCst)));
+    let items: Vec<_> =
+        (0..4).map(|cpu| (cpu, queue.spawn_at(At::Cpu(CpuId::new(cpu)), pod))).collect();
+    let second = queue.spawn_at(At::Cpu(CpuId::new(2)), pod);
     for (cpu, item) in items.into_iter().filter(|(cpu, _)| *cpu != 2) {
         assert_eq!(item.join().unwrap(), Some(cpu));
     }
@@ -85,7 +87,7 @@ fn on_the_live_machine_a_bound_item_is_on_the_cpu_that_queued_it() {
 fn a_bound_pool_starts_another_worker_when_its_running_one_blocks() {
     let queue = build(FOUR_CPUS, |q| q.kind(QueueKind::Bound));
     let gate = occupy(&queue, 1);
-    assert_eq!(queue.spawn_at(At::Cpu(1), pod).join().unwrap(), Some(1));
+    assert_eq!(queue.spawn_at(At::Cpu(CpuId::new(1)), pod).join().unwrap(), Some(1));
     gate.complete();
 }
 
@@ -100,7 +102,7 @@ fn a_bound_pool_runs_one_item_at_a_time() {
     let items: Vec<_> = (0..200)
         .map(|_| {
             let inside = Arc::clone(&inside);
-            queue.spawn_at(At::Cpu(3), move || {
+            queue.spawn_at(At::Cpu(CpuId::new(3)), move || {
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                 std::thread::yield_now();
                 inside.fetch_sub(1, Ordering::SeqCst);
@@ -138,7 +140,7 @@ fn an_unbound_queues_items_start_as_soon_as_possible() {
     let items: Vec<_> = (0..4)
         .map(|_| {
             let all = Arc::clone(&all);
-            queue.spawn_at(At::Cpu(0), move || {
+            queue.spawn_at(At::Cpu(CpuId::new(0)), move || {
                 all.done();
                 spin_until(|| all.is_complete());
             })
@@ -155,7 +157,7 @@ fn a_bottom_half_queue_runs_its_items_in_order_one_at_a_time_on_their_cpu() {
     let log = Arc::new(Mutex::new(Vec::new()));
     for n in 0..300 {
         let log = Arc::clone(&log);
-        drop(queue.spawn_at(At::Cpu(1), move || {
+        drop(queue.spawn_at(At::Cpu(CpuId::new(1)), move || {
             assert_eq!(pod(), Some(1));
             log.lock().push(n);
         }));
@@ -180,8 +182,8 @@ fn a_bottom_half_pool_has_one_worker_also_while_that_one_blocks() {
     let pools = pools(FOUR_CPUS);
     let queue = Workqueue::builder("bh").kind(QueueKind::BottomHalf).build(&pools).unwrap();
     let gate = occupy(&queue, 0);
-    let second = queue.spawn_at(At::Cpu(0), || ());
-    queue.spawn_at(At::Cpu(1), || ()).join().unwrap();
+    let second = queue.spawn_at(At::Cpu(CpuId::new(0)), || ());
+    queue.spawn_at(At::Cpu(CpuId::new(1)), || ()).join().unwrap();
     gate.complete();
     second.join().unwrap();
     assert!(pools.report().iter().all(|pool| pool.workers <= 1));
@@ -232,7 +234,7 @@ fn an_ordered_queue_runs_one_item_at_a_time_in_queueing_order_wherever_they_are_
     let (log, inside) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
     for n in 0..2_000_u32 {
         let (log, inside) = (Arc::clone(&log), Arc::clone(&inside));
-        drop(queue.spawn_at(At::Cpu(n % 32), move || {
+        drop(queue.spawn_at(At::Cpu(CpuId::new(n % 32)), move || {
             assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "one at a time");
             log.lock().push((n, pod()));
             inside.fetch_sub(1, Ordering::SeqCst);
@@ -246,7 +248,7 @@ fn an_ordered_queue_runs_one_item_at_a_time_in_queueing_order_wherever_they_are_
 fn an_ordered_queues_item_that_blocks_keeps_the_next_ones_waiting() {
     let queue = build(FOUR_SHARDS, |q| q.kind(QueueKind::Ordered));
     let gate = occupy(&queue, 0);
-    let next = queue.spawn_at(At::Cpu(8), || ());
+    let next = queue.spawn_at(At::Cpu(CpuId::new(8)), || ());
     assert_eq!((queue.active(), queue.held()), (1, 1));
     gate.complete();
     next.join().unwrap();
@@ -281,7 +283,8 @@ fn a_freeze_keeps_what_is_pending_and_drains_what_runs() {
     assert!(queue.is_frozen() && pools.is_freezing(), "one item still runs");
     let work = Work::new(|| ());
     assert_eq!(queue.queue(&work), Ok(Queued::Now));
-    let spawned: Vec<_> = (0..32).map(|cpu| queue.spawn_at(At::Cpu(cpu), move || cpu)).collect();
+    let spawned: Vec<_> =
+        (0..32).map(|cpu| queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || cpu)).collect();
     gate.complete();
     spin_until(|| !pools.is_freezing());
     assert!(work.is_pending());
@@ -315,7 +318,7 @@ fn a_thaw_restores_max_active_and_keeps_the_order() {
     let log = Arc::new(Mutex::new(Vec::new()));
     for n in 0..50 {
         let log = Arc::clone(&log);
-        drop(queue.spawn_at(At::Cpu(0), move || log.lock().push(n)));
+        drop(queue.spawn_at(At::Cpu(CpuId::new(0)), move || log.lock().push(n)));
     }
     assert_eq!((queue.active(), queue.held()), (0, 50));
     pools.thaw();
@@ -329,7 +332,8 @@ fn a_frozen_queue_that_is_dropped_or_shut_down_runs_what_it_has() {
         let pools = pools(FOUR_CPUS);
         let queue = Workqueue::builder("gone").freezable().build(&pools).unwrap();
         pools.freeze();
-        let items: Vec<_> = (0..4).map(|cpu| queue.spawn_at(At::Cpu(cpu), move || cpu)).collect();
+        let items: Vec<_> =
+            (0..4).map(|cpu| queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || cpu)).collect();
         if shut_down {
             pools.shutdown();
         } else {
@@ -353,8 +357,11 @@ fn a_drain_accepts_only_what_the_queues_own_items_queue() {
     drop(queue.spawn(move || {
         waits.wait();
         let (again, more) = (inner.clone(), Arc::clone(&links));
-        drop(inner.spawn_at(At::Cpu(8), move || {
-            drop(again.spawn_at(At::Cpu(16), move || more.fetch_add(1, Ordering::SeqCst)));
+        drop(inner.spawn_at(At::Cpu(CpuId::new(8)), move || {
+            drop(
+                again
+                    .spawn_at(At::Cpu(CpuId::new(16)), move || more.fetch_add(1, Ordering::SeqCst)),
+            );
         }));
     }));
     std::thread::scope(|scope| {
@@ -456,7 +463,7 @@ fn a_destroyed_queue_has_run_what_it_had_and_accepts_nothing() {
     let ran = Arc::new(AtomicUsize::new(0));
     for cpu in 0..32 {
         let ran = Arc::clone(&ran);
-        drop(queue.spawn_at(At::Cpu(cpu), move || ran.fetch_add(1, Ordering::SeqCst)));
+        drop(queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || ran.fetch_add(1, Ordering::SeqCst)));
     }
     queue.destroy();
     assert_eq!(ran.load(Ordering::SeqCst), 32);
@@ -471,7 +478,8 @@ fn dropping_a_queue_leaves_its_work_to_run_also_what_is_held_back() {
     let pools = pools(FOUR_SHARDS);
     let queue = Workqueue::builder("dropped").max_active(1).build(&pools).unwrap();
     let gate = occupy(&queue, 0);
-    let items: Vec<_> = (0..32).map(|cpu| queue.spawn_at(At::Cpu(cpu), move || cpu)).collect();
+    let items: Vec<_> =
+        (0..32).map(|cpu| queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || cpu)).collect();
     drop((queue, pools));
     gate.complete();
     for (cpu, item) in (0..).zip(items) {

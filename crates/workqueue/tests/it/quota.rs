@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::Placement;
-use corewise_topology::{AffinityScope, CpuQuota, Machine};
+use corewise_topology::{AffinityScope, CpuId, CpuQuota, Machine};
 use corewise_workqueue::{At, JoinHandle, WorkerPools, Workqueue};
 
 /// Milliseconds in each 100.
@@ -87,7 +87,7 @@ fn the_pods_of_a_scope_share_the_quota_by_their_cpus() {
     assert_eq!(concurrency(&pools), [1, 2]);
     machine.set_cpu_quota(quota(600));
     assert_eq!(concurrency(&pools), [3, 3]);
-    machine.set_online(7, false).unwrap();
+    machine.set_online(CpuId::new(7), false).unwrap();
     assert_eq!(concurrency(&pools), [3, 3], "six CPUs of seven");
     machine.set_cpu_quota(quota(100));
     assert_eq!(concurrency(&pools), [1, 1], "one at least: a pod's own work must go on");
@@ -115,7 +115,7 @@ fn more_pods_than_the_quota_has_cpus_run_no_more_than_it_is_worth_but_what_is_fo
     for pod in 0..4 {
         let tell = tell.clone();
         let own = move || tell.send(Placement::current().unwrap().pod).unwrap();
-        assert!(queue.execute_at(At::Cpu(2 * pod), own).is_ok());
+        assert!(queue.execute_at(At::Cpu(CpuId::new(2 * pod)), own).is_ok());
     }
     let mut ran = std::collections::HashSet::new();
     while ran.len() < 2 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use corewise_topology::{AffinityScope, Machine};
+use corewise_topology::{AffinityScope, CpuId, Machine};
 use corewise_workqueue::{
     At, Doing, QueueError, QueueKind, StallReport, Work, WorkerPools, Workqueue,
 };
@@ -92,7 +92,7 @@ fn items_of_two_pods_may_both_shut_down() {
         let both = Arc::new(Barrier::new(2));
         let items = [0, 1].map(|cpu| {
             let (pools, both) = (pools.clone(), Arc::clone(&both));
-            queue.spawn_at(At::Cpu(cpu), move || {
+            queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || {
                 both.wait();
                 pools.shutdown();
             })

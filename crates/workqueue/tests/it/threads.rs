@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use corewise_sync::Completion;
-use corewise_topology::{AffinityScope, CpuSet, Machine};
+use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine};
 use corewise_workqueue::{JoinHandle, PoolReport, WorkerPools, Workqueue};
 
 fn machine() -> Machine {
@@ -80,8 +80,11 @@ fn a_worker_that_is_pinned_to_one_cpu_makes_the_next_one_where_all_cpus_of_the_p
     let sees = Arc::clone(&seen);
     let pools = WorkerPools::builder(&machine)
         .spawn_handler(move |worker| {
-            let may_use: CpuSet =
-                corewise_sync::sys::affinity().expect("Linux tells").iter().collect();
+            let may_use: CpuSet = corewise_sync::sys::affinity()
+                .expect("Linux tells")
+                .iter()
+                .map(CpuId::new)
+                .collect();
             sees.lock().unwrap().push(may_use);
             std::thread::Builder::new().spawn(move || worker.run()).map(drop)
         })

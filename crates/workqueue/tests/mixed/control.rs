@@ -2,7 +2,7 @@
 //! drains, freezing; and the machine under them.
 
 use corewise_sync::thread;
-use corewise_topology::{AffinityScope, CpuSet, Machine};
+use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine};
 use corewise_workqueue::{BuildError, QueueBuilder, QueueError, QueueKind, WorkerPools};
 
 use super::ledger::{Gauge, Ledger, Span};
@@ -50,8 +50,8 @@ pub(crate) fn change<C: Chance>(machine: &Machine, cpus: u64, chance: &mut C) {
     let cpu = chance.below(cpus) as u32;
     match chance.below(3) {
         // The last CPU stays.
-        0 => drop(machine.set_online(cpu, false)),
-        1 => drop(machine.set_online(cpu, true)),
+        0 => drop(machine.set_online(CpuId::new(cpu), false)),
+        1 => drop(machine.set_online(CpuId::new(cpu), true)),
         _ => drop(machine.set_isolated(&CpuSet::full(chance.below(cpus + 1) as u32))),
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::chance::Chance;
 use corewise_sync::thread;
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 use corewise_workqueue::{At, QueueKind, Queued, Work, WorkerPools, Workqueue};
 use ledger::{Entry, Gauge, Ledger, Order, Span};
 use tasks::Tasks;
@@ -154,8 +154,9 @@ impl World {
             }
             3 => {
                 let cpu = chance.below(self.size.0 + 1) as u32;
-                item.entry
-                    .queue(|| line.queue.queue_at(At::Cpu(cpu), &item.work) == Ok(Queued::Now));
+                item.entry.queue(|| {
+                    line.queue.queue_at(At::Cpu(CpuId::new(cpu)), &item.work) == Ok(Queued::Now)
+                });
             }
             4 => {
                 self.nomad.entry.queue(|| line.queue.queue(&self.nomad.work) == Ok(Queued::Now));

@@ -16,7 +16,7 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::hazard::Hazards;
-use corewise_topology::{AffinityScope, CpuSet, Machine};
+use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine};
 
 use crate::attributes::{At, Attributes};
 use crate::error;
@@ -96,7 +96,7 @@ impl<F: FencePolicy> PoolModel<F> {
     pub fn push_from(&self, cpu: u32, pool: usize, work: &Work) -> bool {
         match pend(work) {
             Some(queued) => {
-                let list = self.group.pools[pool].list_of(cpu);
+                let list = self.group.pools[pool].list_of(CpuId::new(cpu));
                 if self.spills {
                     self.group.push_spilled(pool, list, queued);
                 } else {
@@ -277,7 +277,7 @@ impl QueueModel {
         // Pool n is that of CPU n.
         let cpus = 0..lease.group.pools.len();
         let by_cpu = cpus.clone().map(Some).collect();
-        let cpus = cpus.map(|pool| pool as u32).collect();
+        let cpus = cpus.map(|pool| CpuId::new(pool as u32)).collect();
         let plan = Plan::of(&lease, cpus, by_cpu, Box::default());
         let table = Arc::new(PwqTable::new(&shared, plan));
         QueueModel { pools: model, table }
@@ -292,7 +292,7 @@ impl QueueModel {
     pub fn queue(&self, pool: usize, work: &Work) -> bool {
         let item = || work.hold();
         let header = work.header();
-        let (place, site) = (At::Cpu(pool as u32), Location::caller());
+        let (place, site) = (At::Cpu(CpuId::new(pool as u32)), Location::caller());
         self.table.queue(place, header, item, site, false) == Ok(error::Queued::Now)
     }
 

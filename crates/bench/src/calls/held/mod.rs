@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use corewise_smp::Smp;
 use corewise_sync::{hint, thread, time};
-use corewise_topology::{CpuSet, Machine};
+use corewise_topology::{CpuId, CpuSet, Machine};
 
 use crate::bench::{Cases, Workload, variants};
 use crate::calls::{base, priority, targets};
@@ -89,7 +89,7 @@ type Found = (Vec<u64>, u64);
 
 fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Line, BenchError> {
     let smp = targets(machine)?;
-    let cpus: Vec<u32> = machine.online().iter().collect();
+    let cpus: Vec<CpuId> = machine.online().iter().collect();
     let cores: Vec<Core> = cpus.iter().map(|_| Core::new(way)).collect();
     let length = Duration::from_millis(job.length_ms);
     let roles = ["ticker", "window", "caller"];
@@ -101,7 +101,7 @@ fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Line, B
         let place = Place { machine, job, cpu, core, start, length };
         match role {
             0 => place.tick(),
-            1 => place.make_windows(&smp, way, job.seed ^ u64::from(cpu)),
+            1 => place.make_windows(&smp, way, job.seed ^ u64::from(cpu.number())),
             _ => place.call(&smp, waiter),
         }
     })?;
@@ -122,7 +122,7 @@ fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Line, B
 struct Place<'p> {
     machine: &'p Machine,
     job: &'p Job,
-    cpu: u32,
+    cpu: CpuId,
     core: &'p Core,
     start: &'p Start,
     length: Duration,

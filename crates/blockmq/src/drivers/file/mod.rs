@@ -20,6 +20,7 @@ mod volume;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_topology::CpuId;
 use corewise_workqueue::Workqueue;
 
 pub use direct::Alignment;
@@ -177,7 +178,7 @@ impl Driver for FileDriver {
         self.depth
     }
 
-    fn mapped(&self, hctx: usize, cpus: &[u32]) {
+    fn mapped(&self, hctx: usize, cpus: &[CpuId]) {
         if let (Some(route), Some(&cpu)) = (&self.rings, cpus.first()) {
             if let Some(ring) = route.of.get(hctx) {
                 ring.store(route.rings.of_cpu(cpu), Ordering::Relaxed);

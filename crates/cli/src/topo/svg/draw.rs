@@ -3,7 +3,7 @@
 use std::fmt::{Arguments, Write};
 
 use corewise::timeline::markup::{FONT, escape};
-use corewise::topology::{AffinityScope, Cpu, Pods, Topology};
+use corewise::topology::{AffinityScope, Cpu, CpuId, Pods, Topology};
 
 use super::layout::{self, CELL, HEADER, NOTE, Notes, Placed, SEAM, text_width};
 use super::tree::Core;
@@ -268,7 +268,7 @@ impl<'m> Canvas<'m> {
     }
 
     /// One CPU. `named`: the pod that it is all by itself.
-    fn cpu(&mut self, x: u32, y: u32, number: u32, named: Option<u32>) {
+    fn cpu(&mut self, x: u32, y: u32, number: CpuId, named: Option<u32>) {
         let Some(cpu) = self.topology.cpu(number) else { return };
         let state = self.state(cpu);
         let pod = self.pods.pod_of(self.scope, number);

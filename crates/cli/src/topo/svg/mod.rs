@@ -9,9 +9,12 @@ mod draw;
 mod layout;
 mod tree;
 
+use std::collections::BTreeSet;
+
 use corewise::timeline::markup;
 use corewise::topology::{AffinityScope, CpuSet, Pods, Topology};
 
+use crate::units;
 use draw::Canvas;
 use layout::Notes;
 use tree::Tree;
@@ -58,7 +61,7 @@ fn heading(topology: &Topology, pods: &Pods, scope: AffinityScope) -> (String, S
     let title = markup::printable(&source).into_owned();
     let count = super::count;
     let (online, offline): (Vec<_>, Vec<_>) = topology.cpus().iter().partition(|cpu| cpu.online);
-    let cores: CpuSet = online.iter().filter_map(|cpu| cpu.core).collect();
+    let cores: BTreeSet<u32> = online.iter().filter_map(|cpu| cpu.core).collect();
     let mut said = vec![
         count(online.len(), "CPU"),
         count(cores.len(), "core"),
@@ -84,7 +87,8 @@ fn below(topology: &Topology, pods: &Pods, tree: &Tree, scope: AffinityScope) ->
     for (caches, cores, shards) in alike.into_iter().take(SHARD_LINES) {
         let plural = if caches.len() == 1 { "cache" } else { "caches" };
         lines.push(format!(
-            "{plural} {caches}: {} in {}: {}",
+            "{plural} {}: {} in {}: {}",
+            units::list(caches),
             super::count(cores as usize, "core"),
             super::count(shards.len(), "shard"),
             runs(shards)
@@ -93,11 +97,11 @@ fn below(topology: &Topology, pods: &Pods, tree: &Tree, scope: AffinityScope) ->
     if more > 0 {
         lines.push(format!("and {more} other kinds of caches"));
     }
-    let without: CpuSet =
-        topology.nodes().iter().filter(|node| node.cpus.is_empty()).map(|node| node.node).collect();
+    let without = topology.nodes().iter().filter(|node| node.cpus.is_empty());
+    let without: Vec<u32> = without.map(|node| node.node).collect();
     if !without.is_empty() {
         let (nodes, have) = if without.len() == 1 { ("node", "has") } else { ("nodes", "have") };
-        lines.push(format!("{nodes} {without} {have} memory only"));
+        lines.push(format!("{nodes} {} {have} memory only", units::list(without)));
     }
     if !tree.scattered.is_empty() {
         let scattered = tree.scattered.iter().filter_map(|pod| {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use corewise::topology::{AffinityScope, Cpu, CpuSet, Pods, Topology};
+use corewise::topology::{AffinityScope, Cpu, CpuId, CpuSet, Pods, Topology};
 
 /// A box, which holds other boxes or cores.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) enum Inside {
 #[derive(Debug)]
 pub(super) struct Core {
     /// By rising number.
-    pub(super) cpus: Vec<u32>,
+    pub(super) cpus: Vec<CpuId>,
     /// The pod that it is, unless a box shows it.
     pub(super) pod: Option<u32>,
     /// The pod that each of its CPUs is, in scope `cpu`.
@@ -103,7 +103,7 @@ fn levels<'a>(topology: &'a Topology, pods: &'a Pods) -> Vec<Level<'a>> {
     let shard: Level<'a> = (
         "shard",
         Box::new(|cpu| {
-            let of = |cpu: u32| pods.pod_of(AffinityScope::CacheShard, cpu);
+            let of = |cpu| pods.pod_of(AffinityScope::CacheShard, cpu);
             of(cpu.cpu).or_else(|| {
                 let core = cpu.core?;
                 let mut siblings = topology.cpus().iter().filter(|c| c.core == Some(core));

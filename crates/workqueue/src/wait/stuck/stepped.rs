@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use corewise_sync::{Completion, Parker};
-use corewise_topology::Machine;
+use corewise_topology::{CpuId, Machine};
 
 use super::{Fact, Listed, LongWaits, Needs, Wait, WaitsFor, long_waits};
 use crate::attributes::{At, QueueKind};
@@ -63,7 +63,7 @@ fn place_for(work: &Work) -> Fact {
 
 /// Queues it there.
 fn queue(limited: &Workqueue, work: &Work) {
-    assert_eq!(limited.queue_at(At::Cpu(1), work), Ok(Queued::Now));
+    assert_eq!(limited.queue_at(At::Cpu(CpuId::new(1)), work), Ok(Queued::Now));
 }
 
 /// Changes the wait for the item on the process's list, once it is there.
@@ -92,7 +92,8 @@ fn goes_on_where_it_was_let_through_by(free: impl FnOnce(&Workqueue, &Completion
     queue(&limited, &held);
     let elsewhere = Workqueue::builder("elsewhere").kind(QueueKind::Bound).build(&pools);
     let awaited = Arc::clone(&held);
-    let waiter = elsewhere.expect("a queue").spawn_at(At::Cpu(0), move || awaited.flush());
+    let waiter =
+        elsewhere.expect("a queue").spawn_at(At::Cpu(CpuId::new(0)), move || awaited.flush());
     with_wait(&held, |_| ());
     free(&limited, &first);
     while !held.lent().state.snapshot().running() {

@@ -48,7 +48,7 @@ use corewise_sync::inbox::Inbox;
 use corewise_sync::sys::Tid;
 use corewise_sync::thread::{Builder, JoinHandle, current};
 use corewise_sync::{CachePadded, Completion, Mutex};
-use corewise_topology::{AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Machine, pin_thread};
+use corewise_topology::{AffinityScope, CpuId, CpuSet, DEFAULT_SHARD_SIZE, Machine, pin_thread};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::lane::Crew;
@@ -94,7 +94,7 @@ pub struct FileRings {
 
 struct Shared {
     /// The CPUs, each with those near which its ring's thread runs, if it is bound at all.
-    cpus: Vec<(u32, Option<CpuSet>)>,
+    cpus: Vec<(CpuId, Option<CpuSet>)>,
     crew: Arc<Crew>,
     /// L: is the lock; guards the rings, once they are there.
     rings: Mutex<Option<Arc<Rings>>>,
@@ -147,7 +147,7 @@ impl fmt::Debug for FileRings {
 pub(super) struct Rings {
     rings: Vec<Owned>,
     /// The CPU of each.
-    cpus: Vec<u32>,
+    cpus: Vec<CpuId>,
 }
 
 /// What a ring shows of itself to other threads.
@@ -173,12 +173,12 @@ impl Rings {
     ///
     /// # Errors
     /// Where the kernel refuses: it is too old, or a policy forbids io_uring.
-    fn new(cpus: &[(u32, Option<CpuSet>)]) -> io::Result<Self> {
+    fn new(cpus: &[(CpuId, Option<CpuSet>)]) -> io::Result<Self> {
         if cpus.is_empty() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "no CPU may be used"));
         }
         let share = kernel_threads(cpus.len());
-        let spawn = |(i, (_, near)): (usize, &(u32, Option<CpuSet>))| {
+        let spawn = |(i, (_, near)): (usize, &(CpuId, Option<CpuSet>))| {
             let ring = Owned::spawn(i, share)?;
             if let Some(near) = near {
                 if let Err(error) = pin_thread(ring.tid, near) {
@@ -196,7 +196,7 @@ impl Rings {
     /// # Errors
     /// As `new`.
     pub(super) fn own(n: usize) -> io::Result<Arc<Self>> {
-        let anywhere: Vec<_> = (0..n as u32).map(|i| (i, None)).collect();
+        let anywhere: Vec<_> = (0..n as u32).map(|i| (CpuId::new(i), None)).collect();
         Ok(Arc::new(Self::new(&anywhere)?))
     }
 
@@ -205,7 +205,7 @@ impl Rings {
     }
 
     /// The ring of a CPU.
-    pub(super) fn of_cpu(&self, cpu: u32) -> usize {
+    pub(super) fn of_cpu(&self, cpu: CpuId) -> usize {
         self.cpus.iter().position(|&known| known == cpu).unwrap_or(0)
     }
 
