@@ -18,6 +18,7 @@ use crate::sysfs;
 pub(crate) enum Controller {
     Cpu,
     Cpuset,
+    Memory,
 }
 
 impl Controller {
@@ -25,6 +26,7 @@ impl Controller {
         match self {
             Controller::Cpu => "cpu",
             Controller::Cpuset => "cpuset",
+            Controller::Memory => "memory",
         }
     }
 }

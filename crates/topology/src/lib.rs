@@ -49,6 +49,7 @@ mod xml_elements;
 
 mod change;
 mod machine;
+mod memory;
 mod pods;
 mod quota;
 mod refresh;
@@ -61,6 +62,7 @@ pub use cpu_id::CpuId;
 pub use cpuset::{CpuSet, Iter};
 pub use error::TopologyError;
 pub use machine::{Machine, Masks};
+pub use memory::memory;
 pub use pods::{Pod, Pods};
 pub use quota::CpuQuota;
 pub use scope::AffinityScope;

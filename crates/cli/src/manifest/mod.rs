@@ -100,6 +100,19 @@ pub(crate) struct Server {
     pub(crate) shutdown_timeout: Option<Duration>,
     /// What is done about a device whose shutdown hangs.
     pub(crate) on_hang: HangPolicy,
+    pub(crate) clients: Clients,
+}
+
+/// What clients may have. `None`: as is usual.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Clients {
+    /// Bytes of memory for all of them.
+    pub(crate) memory: Option<u64>,
+    /// How many at the same time.
+    pub(crate) most: Option<usize>,
+    pub(crate) request_timeout: Option<Duration>,
+    pub(crate) reply_timeout: Option<Duration>,
+    pub(crate) idle_timeout: Option<Duration>,
 }
 
 /// A volume, or a part of one.

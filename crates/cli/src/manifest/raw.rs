@@ -28,6 +28,11 @@ pub(crate) struct RawServer {
     pub(crate) state: Option<At<String>>,
     pub(crate) shutdown_timeout: Option<At<Duration>>,
     pub(crate) on_hang: Option<At<String>>,
+    pub(crate) memory: Option<At<u64>>,
+    pub(crate) clients: Option<At<u32>>,
+    pub(crate) request_timeout: Option<At<Duration>>,
+    pub(crate) reply_timeout: Option<At<Duration>>,
+    pub(crate) idle_timeout: Option<At<Duration>>,
 }
 
 /// One `[[device]]` table.
@@ -114,6 +119,11 @@ pub(crate) fn parse(text: &str) -> (RawManifest, Vec<Problem>) {
             state: fields.string("state"),
             shutdown_timeout: fields.duration("shutdown_timeout"),
             on_hang: fields.string("on_hang"),
+            memory: fields.size("memory"),
+            clients: fields.number("clients"),
+            request_timeout: fields.duration("request_timeout"),
+            reply_timeout: fields.duration("reply_timeout"),
+            idle_timeout: fields.duration("idle_timeout"),
         };
         problems.extend(fields.finish());
     }
@@ -241,6 +251,11 @@ control = "c.sock"
 state = "known"
 shutdown_timeout = "1m"
 on_hang = "skip"
+memory = "1G"
+clients = 7
+request_timeout = "7s"
+reply_timeout = "8s"
+idle_timeout = "9s"
 [[device]]
 name = "a"
 driver = "file"
@@ -271,21 +286,26 @@ shutdown_timeout = "5s"
         assert_eq!(manifest.server.control.unwrap().value, "c.sock");
         assert_eq!(manifest.server.drain.unwrap().value, Duration::from_secs(2));
         let device = &manifest.devices[0];
-        assert_eq!(device.place.line, 9);
+        assert_eq!(device.place.line, 14);
         assert_eq!(
             device.size.as_ref().map(|s| (s.value, s.place.line, s.place.column)),
-            Some((64 << 20, 12, 8))
+            Some((64 << 20, 17, 8))
         );
         assert_eq!(device.block_size.as_ref().unwrap().value, 4096);
         assert_eq!(device.suppliers.as_ref().unwrap()[0].value, "b");
         assert_eq!(device.keys.len(), 17);
-        assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 29);
+        assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 34);
         let seconds = |at: &Option<At<Duration>>| at.as_ref().map(|at| at.value.as_secs());
         assert_eq!(seconds(&device.probe_timeout), Some(3));
         assert_eq!(seconds(&device.timeout), Some(6));
         assert_eq!(seconds(&device.shutdown_timeout), Some(4));
         assert_eq!(seconds(&manifest.exports[0].shutdown_timeout), Some(5));
         assert_eq!(seconds(&manifest.server.shutdown_timeout), Some(60));
+        assert_eq!(seconds(&manifest.server.request_timeout), Some(7));
+        assert_eq!(seconds(&manifest.server.reply_timeout), Some(8));
+        assert_eq!(seconds(&manifest.server.idle_timeout), Some(9));
+        assert_eq!(manifest.server.memory.unwrap().value, 1 << 30);
+        assert_eq!(manifest.server.clients.unwrap().value, 7);
         assert_eq!(manifest.server.state.unwrap().value, "known");
         assert_eq!(manifest.server.on_hang.unwrap().value, "skip");
     }

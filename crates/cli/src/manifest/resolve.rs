@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use corewise::device::HangPolicy;
 
@@ -10,7 +11,7 @@ use super::links::{self, Links};
 use super::problem::{At, Problem, Subject};
 use super::raw::{RawExport, RawManifest, RawServer};
 use super::tuning::tuning;
-use super::{DEFAULT_DRAIN, Device, Driver, Export, LeftOut, Manifest, Resolved, Server};
+use super::{Clients, DEFAULT_DRAIN, Device, Driver, Export, LeftOut, Manifest, Resolved, Server};
 use crate::suggest;
 
 /// The port that IANA gave to NBD.
@@ -220,7 +221,37 @@ fn server(raw: &RawServer, base: &Path, problems: &mut Vec<Problem>) -> Server {
         }
     });
     let on_hang = on_hang.unwrap_or_default();
-    Server { unix, tcp, drain, control, state, shutdown_timeout, on_hang }
+    let clients = clients(raw, problems);
+    Server { unix, tcp, drain, control, state, shutdown_timeout, on_hang, clients }
+}
+
+/// The least memory that a server can do with, in bytes: for one client that reads as much as it may at a time.
+const LEAST_MEMORY: u64 = 64 << 20;
+
+/// What clients may have.
+fn clients(raw: &RawServer, problems: &mut Vec<Problem>) -> Clients {
+    let mut told = |place, message: String| {
+        problems.push(Problem::new(place, Subject::Server, message));
+    };
+    if let Some(at) = raw.memory.as_ref().filter(|at| at.value < LEAST_MEMORY) {
+        told(at.place, format!("'memory' is {} bytes: at least 64M are needed", at.value));
+    }
+    if let Some(at) = raw.clients.as_ref().filter(|at| at.value == 0) {
+        told(at.place, "'clients' must be at least 1".to_string());
+    }
+    let mut time = |key, at: &Option<At<Duration>>| {
+        if let Some(at) = at.as_ref().filter(|at| at.value.is_zero()) {
+            told(at.place, format!("'{key}' must be greater than 0"));
+        }
+        at.as_ref().map(|at| at.value)
+    };
+    Clients {
+        request_timeout: time("request_timeout", &raw.request_timeout),
+        reply_timeout: time("reply_timeout", &raw.reply_timeout),
+        idle_timeout: time("idle_timeout", &raw.idle_timeout),
+        memory: raw.memory.as_ref().map(|at| at.value),
+        most: raw.clients.as_ref().map(|at| at.value as usize),
+    }
 }
 
 /// What may be done about a device whose shutdown hangs.

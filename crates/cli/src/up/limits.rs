@@ -1,6 +1,10 @@
-//! The process's limits: hundreds of volumes need more open files than the usual 1,024.
+//! Limits: open files of the process, of which hundreds of volumes need more than the usual 1,024, and what clients may have.
 
+use corewise::nbd::Options;
+use corewise::topology;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::manifest::Clients;
 
 /// Raises the soft limit of open files as far as the hard one allows. It stays low by default for
 /// programs that call `select`, which nothing here does.
@@ -8,4 +12,48 @@ pub(crate) fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     // Refused: then the limit stays as it is, and code that can't open a file will say so.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+/// The least that a server takes by itself, in bytes.
+const LEAST: u64 = 64 << 20;
+
+/// What clients may have: what the manifest says, and else a quarter of the memory that this process may use, for
+/// 1,024 clients or as many as that has room for.
+pub(crate) fn of_clients(clients: &Clients) -> Options {
+    let usual = Options::default();
+    let quarter = topology::memory().map(|bytes| (bytes / 4).max(LEAST));
+    options(clients, quarter.unwrap_or(usual.memory))
+}
+
+fn options(clients: &Clients, usual_memory: u64) -> Options {
+    let usual = Options::default();
+    let memory = clients.memory.unwrap_or(usual_memory);
+    let room = Options::connections_for(memory).min(usual.max_connections);
+    let max_connections = clients.most.unwrap_or(room);
+    Options {
+        memory,
+        max_connections,
+        max_half_open: usual.max_half_open.min(max_connections),
+        request_timeout: clients.request_timeout.unwrap_or(usual.request_timeout),
+        reply_timeout: clients.reply_timeout.unwrap_or(usual.reply_timeout),
+        idle_timeout: clients.idle_timeout,
+        ..usual
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_machine_has_room_for_fewer_clients_and_the_manifest_goes_first() {
+        let plenty = options(&Clients::default(), 8 << 30);
+        assert_eq!((plenty.max_connections, plenty.worst_case()), (1024, 8 << 30));
+        let little = options(&Clients::default(), 128 << 20);
+        assert!(little.max_connections < 200, "{}", little.max_connections);
+        assert!(little.worst_case() < 140 << 20, "{}", little.worst_case());
+        let asked = Clients { memory: Some(1 << 30), most: Some(7), ..Clients::default() };
+        let asked = options(&asked, 128 << 20);
+        assert_eq!((asked.max_connections, asked.worst_case()), (7, 1 << 30));
+    }
 }

@@ -91,7 +91,9 @@ fn prepare(
         return Err(Failure::new("no device is left to bring up"));
     }
     override_addresses(&mut manifest, &args, &mut scratch)?;
+    let options = limits::of_clients(&manifest.server.clients);
     Ok(serve::Server {
+        options,
         report: Report { json: args.json },
         keep_going: args.keep_going,
         duration: args.duration,

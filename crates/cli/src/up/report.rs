@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use corewise::blockmq::drivers::MirrorEvent;
-use corewise::nbd::Endpoint;
+use corewise::nbd::{Endpoint, Options};
 use corewise::timeline::{Timeline, duration, json, text};
 use serde_json::{Value, json};
 
@@ -69,11 +69,20 @@ impl Report {
     }
 
     /// Clients are let in.
-    pub(crate) fn ready(self, endpoints: &[Endpoint], exports: &[Shown], control: Option<&Path>) {
+    pub(crate) fn ready(
+        self,
+        endpoints: &[Endpoint],
+        exports: &[Shown],
+        options: &Options,
+        control: Option<&Path>,
+    ) {
         if self.json {
-            event("ready", ready_json(endpoints, exports, control));
+            let mut ready = ready_json(endpoints, exports, control);
+            ready["memory"] = options.worst_case().into();
+            ready["clients"] = options.max_connections.into();
+            event("ready", ready);
         } else {
-            print(&ready_text(endpoints, exports, control));
+            print(&ready_text(endpoints, exports, options, control));
         }
     }
 
@@ -203,10 +212,19 @@ fn ready_json(endpoints: &[Endpoint], exports: &[Shown], control: Option<&Path>)
     })
 }
 
-fn ready_text(endpoints: &[Endpoint], exports: &[Shown], control: Option<&Path>) -> String {
+fn ready_text(
+    endpoints: &[Endpoint],
+    exports: &[Shown],
+    options: &Options,
+    control: Option<&Path>,
+) -> String {
     let mut out = String::new();
     // Writing to a String can't fail.
     let _ = exports_text(&mut out, exports).and_then(|()| listening_text(&mut out, endpoints));
+    let clients = units::count(options.max_connections as u64, "client");
+    let _ = writeln!(out, "{}", styled(TITLE, "Clients"));
+    let memory = units::about(options.worst_case());
+    let _ = writeln!(out, "  {clients} at most, and {memory} of memory for all of them\n");
     if let Some(endpoint) = endpoints.first() {
         let _ = try_text(&mut out, endpoint, exports, control);
     }

@@ -46,6 +46,8 @@ pub(crate) struct Server {
     pub(crate) manifest: Manifest,
     /// What the manifest asks for and can't have.
     pub(crate) left_out: Vec<LeftOut>,
+    /// What clients may have.
+    pub(crate) options: nbd::Options,
     pub(crate) cleanup: Arc<Cleanup>,
     pub(crate) stop: Stop,
     pub(crate) bars: Bars,
@@ -163,7 +165,7 @@ impl Server {
         let manager =
             DeviceManager::new(&pools).map_err(|error| failed("make a device manager", &error))?;
         let manager = Arc::new(manager);
-        let server = Arc::new(nbd::Server::new(nbd::Options::default()));
+        let server = Arc::new(nbd::Server::new(self.options));
         let notes = Arc::new(Notes::default());
         let cleanup = Arc::clone(&self.cleanup);
         let report = self.report;
@@ -372,7 +374,7 @@ impl Server {
         let exports: Vec<Shown> = exports
             .filter_map(|export| shown.iter().find(|shown| shown.name == export.name).cloned())
             .collect();
-        self.report.ready(endpoints, &exports, control.map(Control::path));
+        self.report.ready(endpoints, &exports, &self.options, control.map(Control::path));
     }
 
     /// Nothing was served: what came up goes down, and the files that were made are not kept.
