@@ -122,7 +122,7 @@ impl Seat {
         Entry::Turn
     }
 
-    /// Goes in without asking, with requests that end at once. Reader only.
+    /// Goes in without asking, with requests that end at once, or are likely to. Reader only.
     pub fn force(&self, places: u32) {
         self.word.fetch_add(u64::from(places) * ONE_USED, Ordering::AcqRel);
     }
@@ -390,6 +390,11 @@ impl Turn {
 
     pub(crate) fn give_up(&self) -> Entry {
         self.turns.give_up(&self.seat)
+    }
+
+    /// Whether nothing of the connection is in the device.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.seat.used() == 0
     }
 
     pub(crate) fn force(&self, places: u32) {
