@@ -1,0 +1,273 @@
+//! The ways to abuse an NBD server that others are known to have fallen for, row by row, with the answer of this one.
+//!
+//! The rows are those of a comparison of nbdkit 1.32, qemu-nbd 7.2 and nbd-server 3.24, and the patterns of CVE-2019-14850,
+//! CVE-2019-14851 and CVE-2024-7409. After each of them a bystander and a newcomer are served as before.
+#![cfg(not(loom))]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::*;
+use corewise_nbd::wire::*;
+use corewise_nbd::{Options, Server};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+const MIB: u64 = 1 << 20;
+
+struct Victim {
+    device: Arc<TestDevice>,
+    server: Server,
+    bystander: Client,
+}
+
+impl Victim {
+    fn new() -> Victim {
+        Victim::with(Options::default())
+    }
+
+    fn with(options: Options) -> Victim {
+        let device = TestDevice::new(MIB);
+        let server = server_with(device.clone(), options);
+        let bystander = client(&server);
+        Victim { device, server, bystander }
+    }
+
+    /// A client that has been greeted, and has greeted.
+    fn haggling(&self) -> Client {
+        Client::fixed(connect(&self.server))
+    }
+
+    fn chosen(&self) -> Client {
+        client(&self.server)
+    }
+
+    #[track_caller]
+    fn nobody_noticed(mut self) {
+        assert_eq!(self.bystander.read(99, 512, 512).data, self.device.bytes(512, 512));
+        assert_eq!(self.chosen().read(98, 0, 512).error, 0);
+        drop(self.bystander);
+        assert!(self.server.drain(PATIENCE).is_clean());
+    }
+}
+
+fn head(command: Command, offset: u64, length: u32) -> [u8; REQUEST_LEN] {
+    Request { flags: CommandFlags::empty(), command, cookie: 1, offset, length }.encode()
+}
+
+/// nbd-server carries on; the others disconnect, as does this one.
+#[test]
+fn client_flags_that_nobody_offered() {
+    let victim = Victim::new();
+    Client::greet(connect(&victim.server), ClientFlags(0x8000_0003)).expect_end();
+    victim.nobody_noticed();
+}
+
+#[test]
+fn an_option_with_another_magic() {
+    let victim = Victim::new();
+    let mut client = victim.haggling();
+    client.send(&[0x42; 16]);
+    client.expect_end();
+    victim.nobody_noticed();
+}
+
+#[test]
+fn an_option_that_does_not_exist() {
+    let victim = Victim::new();
+    let mut client = victim.haggling();
+    client.option(OptionKind(4711), b"what is this");
+    assert_eq!(client.opt_reply().kind, OptionReplyKind::ERR_UNSUP);
+    client.go("disk");
+    victim.nobody_noticed();
+}
+
+/// nbd-server reads 4 GiB and says nothing.
+#[test]
+fn an_option_of_four_gib() {
+    let victim = Victim::new();
+    let mut client = victim.haggling();
+    client.send(&OptionHeader { option: OptionKind::GO, length: u32::MAX }.encode());
+    assert_eq!(client.opt_reply().kind, OptionReplyKind::ERR_TOO_BIG);
+    client.expect_end();
+    victim.nobody_noticed();
+}
+
+#[test]
+fn a_name_longer_than_the_data_that_should_hold_it() {
+    let victim = Victim::new();
+    let mut client = victim.haggling();
+    client.option(OptionKind::GO, &[0, 0, 0xff, 0xff, b'd', 0, 0]);
+    assert_eq!(client.opt_reply().kind, OptionReplyKind::ERR_INVALID);
+    client.go("disk");
+    victim.nobody_noticed();
+}
+
+/// qemu-nbd and nbd-server answer all of them.
+#[test]
+fn five_thousand_options_in_one_handshake() {
+    let victim = Victim::new();
+    let mut client = victim.haggling();
+    let list = OptionHeader { option: OptionKind::LIST, length: 0 }.encode().repeat(5000);
+    // The server may hang up in the midst of it.
+    let _ = std::io::Write::write_all(&mut client.stream, &list);
+    client.drain_to_end();
+    victim.nobody_noticed();
+}
+
+#[test]
+fn a_request_with_another_magic() {
+    let victim = Victim::new();
+    let mut client = victim.chosen();
+    client.send(&[0x42; REQUEST_LEN]);
+    client.expect_end();
+    victim.nobody_noticed();
+}
+
+/// nbdkit and nbd-server serve the second one, though they advertise less.
+#[test]
+fn reads_above_the_advertised_size() {
+    let victim = Victim::new();
+    let mut client = victim.chosen();
+    for length in [u32::MAX, 40 << 20] {
+        assert_eq!(client.read(1, 0, length).error, ReplyError::Inval.code());
+    }
+    assert_eq!(client.read(2, 0, 512).error, 0);
+    victim.nobody_noticed();
+}
+
+/// nbd-server waits for the 4 GiB.
+#[test]
+fn a_write_of_four_gib_of_which_64_kib_come() {
+    let victim = Victim::new();
+    let mut client = victim.chosen();
+    client.send(&head(Command::WRITE, 0, u32::MAX));
+    let _ = std::io::Write::write_all(&mut client.stream, &[1; 65536]);
+    client.drain_to_end();
+    assert_eq!(victim.device.bytes(0, 1), [0]);
+    victim.nobody_noticed();
+}
+
+#[test]
+fn reads_and_writes_past_the_end() {
+    let victim = Victim::new();
+    let mut client = victim.chosen();
+    for offset in [MIB, MIB - 512, u64::MAX - 511] {
+        assert_eq!(client.read(1, offset, 1024).error, ReplyError::Inval.code());
+        client.write_request(2, offset, &[1; 1024]);
+        assert_eq!(client.reply(0).error, ReplyError::NoSpc.code());
+    }
+    assert_eq!(client.read(3, 0, 512).error, 0);
+    victim.nobody_noticed();
+}
+
+/// nbdkit answers `EINVAL`; the specification leaves it open.
+#[test]
+fn a_range_of_length_zero() {
+    let victim = Victim::new();
+    let mut client = victim.chosen();
+    assert_eq!(client.read(1, 0, 0).error, 0);
+    victim.nobody_noticed();
+}
+
+#[test]
+fn a_command_and_a_flag_that_do_not_exist() {
+    let victim = Victim::new();
+    let mut client = victim.chosen();
+    client.request(Command(99), 1, 0, 512);
+    assert_eq!(client.reply(0).error, ReplyError::Inval.code());
+    client.request_with(CommandFlags(0x8000), Command::READ, 2, 0, 512);
+    assert_eq!(client.reply(0).error, ReplyError::Inval.code());
+    assert_eq!(client.read(3, 0, 512).error, 0);
+    victim.nobody_noticed();
+}
+
+/// nbdkit and nbd-server wait for ever.
+#[test]
+fn silence_instead_of_a_handshake() {
+    let soon = Duration::from_millis(50);
+    let victim = Victim::with(Options { handshake_timeout: soon, ..Options::default() });
+    let mut silent = Client { stream: connect(&victim.server) };
+    silent.drain_to_end();
+    victim.nobody_noticed();
+}
+
+/// nbd-server's parent dies at some thousand; qemu-nbd takes nobody until they are out of time; nbdkit has a thread for each.
+#[test]
+fn fifteen_hundred_half_open_connections() {
+    // Our ends of them are more than a process may have open, usually.
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let options = Options { max_half_open: 16, ..Options::default() };
+    let victim = Victim::with(options);
+    let half: Vec<_> = (0..1500).map(|_| connect(&victim.server)).collect();
+    assert!(victim.server.connections() <= 1 + 16);
+    drop(half);
+    victim.nobody_noticed();
+}
+
+/// nbdkit ends by `SIGABRT` when the client closes.
+#[test]
+fn two_thousand_reads_that_nobody_takes() {
+    let options = Options { memory: MIB, ..Options::default() };
+    let victim = Victim::with(options);
+    let mut lazy = victim.chosen();
+    let requests = head(Command::READ, 0, 1 << 20).repeat(2000);
+    lazy.send(&requests);
+    victim.device.wait_for_seen(16);
+    assert!(victim.server.memory().taken <= victim.server.memory().of);
+    let mut other = victim.chosen();
+    assert_eq!(other.read(1, 0, 512).error, 0);
+    drop((lazy, other));
+    victim.nobody_noticed();
+}
+
+/// CVE-2019-14850: a connection made nbdkit open its device before anything was agreed on.
+#[test]
+fn a_device_is_not_touched_before_its_export_is_chosen() {
+    let victim = Victim::new();
+    for _ in 0..100 {
+        let mut client = victim.haggling();
+        client.option(OptionKind::LIST, &[]);
+        client.option(OptionKind::INFO, &GoRequest::encode("disk", &[]));
+        while client.opt_reply().option != OptionKind::INFO {}
+    }
+    assert!(victim.device.seen().is_empty());
+    victim.nobody_noticed();
+}
+
+/// CVE-2019-14851: `INFO` of one export and then the choice of another, by whatever option, ended nbdkit by an assertion.
+#[test]
+fn information_about_one_export_and_the_choice_of_another() {
+    let victim = Victim::new();
+    for choice in [OptionKind::GO, OptionKind::EXPORT_NAME] {
+        for name in ["disk", "nope", ""] {
+            let mut client = victim.haggling();
+            client.option(OptionKind::INFO, &GoRequest::encode("disk", &[]));
+            let data = match choice {
+                OptionKind::GO => GoRequest::encode(name, &[]),
+                _ => name.as_bytes().to_vec(),
+            };
+            client.option(choice, &data);
+            client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+            client.drain_to_end();
+        }
+    }
+    victim.nobody_noticed();
+}
+
+/// CVE-2024-7409: qemu ended by a fault where a client kept its socket open while the server was taken down.
+#[test]
+fn sockets_that_are_kept_open_while_the_server_is_taken_down() {
+    let Victim { device, server, bystander } = Victim::new();
+    let silent: Vec<_> = (0..8).map(|_| connect(&server)).collect();
+    let half: Vec<_> = (0..8).map(|_| Client::fixed(connect(&server))).collect();
+    let mut busy = client(&server);
+    device.hold();
+    busy.request(Command::READ, 1, 0, 512);
+    device.wait_for_seen(1);
+    let report = server.drain(Duration::from_millis(50));
+    assert_eq!((report.clients, report.cut), (18, 1));
+    drop(server);
+    device.release();
+    drop((silent, half, busy, bystander));
+}
