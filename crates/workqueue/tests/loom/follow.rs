@@ -9,7 +9,7 @@ use corewise_sync::model::must_fail;
 use corewise_sync::{Completion, thread};
 use corewise_workqueue::{Work, model::PoolModel};
 
-use crate::bounded::bounded;
+use crate::bounded::{bounded, more_if_long};
 
 /// An item, and what is complete once it has run.
 fn ringing() -> (Work, Arc<Completion>) {
@@ -20,8 +20,8 @@ fn ringing() -> (Work, Arc<Completion>) {
 
 /// A pod with one usable CPU, which a worker of its holds for good; another worker is idle, or about
 /// to be. The pod's second CPU comes at the same time as an item.
-fn cpu_comes_against_push<F: FencePolicy>() {
-    bounded(3).check(|| {
+fn cpu_comes_against_push<F: FencePolicy>(preemptions: usize) {
+    bounded(preemptions).check(|| {
         let pools = PoolModel::<F>::new(1, 2);
         pools.follow(1, &[1]);
         let _busy = pools.enlist(0);
@@ -42,15 +42,13 @@ fn cpu_comes_against_push<F: FencePolicy>() {
 
 #[test]
 fn loom_follow_a_cpu_that_comes_takes_the_work_that_waits() {
-    cpu_comes_against_push::<FullFence>();
+    cpu_comes_against_push::<FullFence>(more_if_long(2));
 }
 
 #[test]
 fn loom_follow_without_the_fences_a_cpu_that_comes_leaves_work_waiting() {
-    let said = must_fail(
-        "loom_follow_without_the_fences_a_cpu_that_comes_leaves_work_waiting",
-        cpu_comes_against_push::<NoFence>,
-    );
+    let name = "loom_follow_without_the_fences_a_cpu_that_comes_leaves_work_waiting";
+    let said = must_fail(name, || cpu_comes_against_push::<NoFence>(3));
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
@@ -58,7 +56,7 @@ fn loom_follow_without_the_fences_a_cpu_that_comes_leaves_work_waiting() {
 /// item is pushed: its second worker takes the item, or leaves it to the other pod's.
 #[test]
 fn loom_follow_a_cpu_that_goes_leaves_its_work_to_somebody() {
-    bounded(2).check(|| {
+    bounded(more_if_long(1)).check(|| {
         let pools = PoolModel::<FullFence>::new(2, 2);
         // The other pod has one CPU, and one worker, so that it makes none.
         pools.follow(1, &[2, 1]);

@@ -12,7 +12,7 @@ use corewise_sync::thread;
 use corewise_workqueue::Work;
 use corewise_workqueue::model::{ModelWorker, PoolModel};
 
-use crate::bounded::bounded;
+use crate::bounded::{bounded, more_if_long};
 
 fn counting(count: &Arc<AtomicUsize>) -> Work {
     let count = Arc::clone(count);
@@ -220,7 +220,7 @@ fn loom_pool_no_worker_parks_beside_what_another_has_reserved() {
 /// A worker of a pool with two stripes, one CPU of which can be used. Two pushes from different CPUs at
 /// once: it has to see both before it parks.
 fn push_on_either_stripe_against_park<F: FencePolicy>() {
-    bounded(crate::bounded::once_or_twice()).check(|| {
+    bounded(more_if_long(1)).check(|| {
         let pools = PoolModel::<F>::new(1, 2);
         pools.follow(1, &[1]);
         let count = Arc::new(AtomicUsize::new(0));
@@ -253,7 +253,7 @@ fn loom_pool_without_the_fences_a_push_on_either_stripe_is_lost() {
 
 #[test]
 fn loom_pool_a_push_that_meets_the_closing_is_run_or_cancelled() {
-    bounded(3).check(|| {
+    bounded(more_if_long(2)).check(|| {
         let pools = PoolModel::<FullFence>::new(1, 1);
         let count = Arc::new(AtomicUsize::new(0));
         let worker = pools.enlist(0);
@@ -279,7 +279,7 @@ fn loom_pool_a_push_that_meets_the_closing_is_run_or_cancelled() {
 /// One core, two workers. The first item waits for the second, inside a blocking region: the other
 /// worker has to be woken, by the push or by the region.
 fn blocking_against_push<F: FencePolicy>() {
-    bounded(crate::bounded::once_or_twice()).check(|| {
+    bounded(more_if_long(1)).check(|| {
         let pools = PoolModel::<F>::new(1, 1);
         let second_ran = Arc::new(Completion::new());
         let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
@@ -316,7 +316,7 @@ fn loom_pool_without_the_fences_a_blocking_region_leaves_work_behind() {
 
 #[test]
 fn loom_pool_a_worker_whose_time_runs_out_takes_no_wake_up_along() {
-    bounded(crate::bounded::once_or_twice()).check(|| {
+    bounded(more_if_long(1)).check(|| {
         let pools = PoolModel::<FullFence>::new(1, 1);
         let count = Arc::new(AtomicUsize::new(0));
         let threads = [(); 2].map(|()| {
