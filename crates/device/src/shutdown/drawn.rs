@@ -2,12 +2,14 @@
 //! done that have no callback. Worked out when somebody wants to see it, not while devices wait.
 
 use super::plan::{Kind, Outline};
-use super::report::{Looped, Notes, ShutdownMode};
+use super::report::{Notes, ShutdownMode};
 use crate::record::{Record, Site};
+use crate::takeover::Walk;
 use crate::{DeviceId, Graph};
 use corewise_timeline::Outcome;
 use corewise_topology::CpuId;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A record of each device that was shut down, or was being when that ended.
@@ -18,7 +20,15 @@ use std::time::Duration;
 pub(super) fn records(outline: &Outline, notes: &Notes) -> Vec<Record> {
     let graph = &outline.graph;
     let mut slots: Vec<Option<Record>> = vec![None; graph.len()];
-    let looped = looped(outline, &notes.looped);
+    let failed: BTreeMap<DeviceId, &String> = notes.failed.iter().map(|(d, m)| (*d, m)).collect();
+    let looped = &notes.looped;
+    let worker = looped.worker.as_ref();
+    let calls = &outline.calls[..looped.over];
+    let looped = walked(calls, &looped.walk, Duration::ZERO, worker, &failed);
+    let batches = notes.walked.iter().flat_map(|(batch, over)| {
+        let (devices, worker) = (&batch.devices[..*over], Some(&batch.site.worker));
+        walked(devices, &batch.walk, batch.since(), worker, &failed)
+    });
     let counted = notes.notes.iter().map(|note| Record {
         device: note.device,
         queued: note.start,
@@ -29,7 +39,7 @@ pub(super) fn records(outline: &Outline, notes: &Notes) -> Vec<Record> {
         outcome: note.outcome.clone(),
         no_callback: false,
     });
-    for record in looped.chain(counted) {
+    for record in looped.chain(batches).chain(counted) {
         let place = record.device.index();
         slots[place] = Some(record);
     }
@@ -70,20 +80,25 @@ pub(super) fn records(outline: &Outline, notes: &Notes) -> Vec<Record> {
     slots.into_iter().flatten().collect()
 }
 
-/// The loop's part: each callback began when the one before ended.
-fn looped<'n>(outline: &'n Outline, looped: &'n Looped) -> impl Iterator<Item = Record> + 'n {
-    let failed: BTreeMap<usize, &String> = looped.failed.iter().map(|(p, m)| (*p, m)).collect();
-    let mut start = Duration::ZERO;
-    (0..looped.over).map(move |place| {
-        let note = looped.walk.note(place);
+/// Devices that one thread called back, one after the other: each callback began when the one before
+/// ended, the first one at `start`.
+fn walked<'n>(
+    devices: &'n [DeviceId],
+    walk: &'n Walk,
+    mut start: Duration,
+    worker: Option<&'n Arc<str>>,
+    failed: &'n BTreeMap<DeviceId, &String>,
+) -> impl Iterator<Item = Record> + 'n {
+    devices.iter().enumerate().map(move |(place, &device)| {
+        let note = walk.note(place);
         let end = Duration::from_nanos(note.at);
-        let site = looped.worker.clone().map(|worker| Site {
+        let site = worker.cloned().map(|worker| Site {
             worker,
             cpu: note.mark.checked_sub(1).map(|cpu| CpuId::new(cpu.into())),
         });
-        let failed = failed.get(&place).map(|message| Outcome::Failed((*message).clone()));
+        let failed = failed.get(&device).map(|message| Outcome::Failed((*message).clone()));
         let record = Record {
-            device: outline.calls[place],
+            device,
             queued: start,
             start,
             end,

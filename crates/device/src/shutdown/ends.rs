@@ -2,7 +2,9 @@
 
 use super::plan::Kind;
 use super::report::{Looped, Notes};
-use super::state::{CallerRests, Ended, Finished, Owed, Running, Scratch, ShutdownState, State};
+use super::state::{
+    CallerRests, Ended, Finished, Owed, Ran, Running, Scratch, ShutdownState, State,
+};
 use crate::DeviceId;
 use crate::counters::Settled;
 use corewise_sync::MutexGuard;
@@ -38,8 +40,10 @@ impl ShutdownState {
             self.wake_caller();
             return None;
         }
+        // Its thread may not have said yet that it has returned.
+        self.take_over_from(&mut st, ended.device, scratch);
         drop(st);
-        let (mut st, counts) = self.conclude(Some(ended), scratch);
+        let (mut st, counts) = self.conclude(Ran::One(ended), scratch);
         Some(self.owed(&mut st, at, counts, scratch))
     }
 
@@ -47,6 +51,13 @@ impl ShutdownState {
     /// are noted as cancelled now, while they go on. Called once, by the caller of the shutdown.
     pub(crate) fn finish(&self, now: Duration) -> Finished {
         let mut st = self.state.lock();
+        if self.is_counted() {
+            self.take_all_over(&mut st, &mut Scratch::default());
+        }
+        let walked = st.walked.iter().cloned();
+        // All of them are over, and their threads have not said so yet.
+        let walks = st.walks.iter().map(|batch| (batch.clone(), batch.devices.len()));
+        let walked = walked.chain(walks).collect();
         let mut notes = if st.left > 0 { st.notes.clone() } else { std::mem::take(&mut st.notes) };
         notes.extend(st.running.iter().map(|r| r.note(now, Outcome::Cancelled)));
         if let (Some((place, since)), Some(site)) = (self.loop_is_at(&st), &st.loop_site) {
@@ -56,23 +67,34 @@ impl ShutdownState {
         let looped = Looped {
             walk: self.walk.clone(),
             over: self.walk.over(),
-            failed: std::mem::take(&mut st.loop_failed),
             worker: st.loop_site.as_ref().map(|site| site.worker.clone()),
             all: !self.is_counted(),
         };
         let late = st.late.clone();
-        let notes = Notes { looped, notes, helpers: st.asked, late, gave_up: st.gave_up };
-        Finished { notes, bound: std::mem::take(&mut st.bound) }
+        let (failed, gave_up) = (std::mem::take(&mut st.walk_failed), st.gave_up);
+        let notes = Notes { looped, walked, failed, notes, helpers: st.asked, late, gave_up };
+        Finished { notes, bound: std::mem::take(&mut *self.bound.write()) }
     }
 
     /// Takes in what a thread ran: releases what waited for it (without the lock), then notes it.
     /// False where the end doesn't count, since the device was skipped before.
     pub(super) fn conclude(
         &self,
-        ended: Option<Ended>,
+        ran: Ran,
         scratch: &mut Scratch,
     ) -> (MutexGuard<'_, State>, bool) {
-        let Some(ended) = ended else { return (self.state.lock(), false) };
+        let ended = match ran {
+            Ran::Nothing => return (self.state.lock(), false),
+            Ran::One(ended) => ended,
+            // Nobody takes over what is over: it is this thread's to release.
+            Ran::Batch(batch) => {
+                batch.devices.iter().for_each(|&device| self.cascade(device, scratch));
+                let mut st = self.state.lock();
+                self.batch_is_over(&mut st, &batch);
+                st.take_in(self, scratch);
+                return (st, true);
+            }
+        };
         let device = ended.device;
         // Only where a device may be skipped does somebody else release what it holds up.
         if self.skips() {

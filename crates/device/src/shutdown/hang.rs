@@ -123,7 +123,8 @@ impl ShutdownState {
             return;
         }
         let ready = st.sync.len() + st.asyncs.len();
-        match policy::hang(self.timeouts.policy, st.overdue, st.running.len(), ready) {
+        let running = st.running.len() + st.walks.len();
+        match policy::hang(self.timeouts.policy, st.overdue, running, ready) {
             Hang::Wait => {}
             Hang::GiveUp => {
                 st.gave_up = true;
@@ -230,8 +231,18 @@ impl ShutdownState {
         calls[over..].iter().for_each(|id| open[id.index()] = true);
         st.notes.iter().for_each(|note| open[note.device.index()] = false);
         let at = self.loop_is_at(&st).map(|(place, since)| (calls[place], since));
-        let inside = st.running.iter().map(|r| (r.device, r.since)).chain(at);
-        let running = inside.map(|(device, since)| (device, now.saturating_sub(since))).collect();
+        let mut inside: Vec<_> = st.running.iter().map(|r| (r.device, r.since)).chain(at).collect();
+        let walks = st.walks.iter().map(|batch| (batch, batch.walk.over()));
+        for (batch, over) in walks.chain(st.walked.iter().map(|(batch, over)| (batch, *over))) {
+            batch.devices[..over].iter().for_each(|device| open[device.index()] = false);
+        }
+        // A callback that ended meanwhile is told as running: it was, when this began.
+        for batch in &st.walks {
+            let at = batch.is_at().map(|(over, since)| (batch.devices[over], since));
+            inside.extend(at.filter(|(device, _)| open[device.index()]));
+        }
+        let since = |(device, since): (DeviceId, Duration)| (device, now.saturating_sub(since));
+        let running = inside.into_iter().map(since).collect();
         let skipped = st.skipped.iter().map(|&(d, since)| (d, now.saturating_sub(since))).collect();
         let late = st.running.iter().filter(|r| r.named).map(|r| r.device).collect();
         drop(st);

@@ -139,7 +139,7 @@ fn stepped_a_caller_that_hangs_gets_a_deputy_for_the_synchronous_devices() {
         [("s1", Sync, &[]), ("s2", Sync, &["s1"]), ("s3", Sync, &[])];
     let mut s = timed(&devices, Timeouts { device: Some(3 * SECOND), ..Timeouts::default() });
     assert!(s.state.loop_begins(&s.site, None), "it is the plain loop until something hangs");
-    assert!(s.state.loop_ended(0, s.ended("s3").unwrap()).is_ok());
+    assert!(s.step(0, s.ended("s3").unwrap()).is_ok());
     s.pass(SECOND);
     assert_eq!(s.look_at_deadlines(), Some(2 * SECOND), "s2 began when s3 ended");
     s.pass(2 * SECOND);
@@ -157,7 +157,7 @@ fn stepped_a_caller_that_hangs_gets_a_deputy_for_the_synchronous_devices() {
     s.lead = 1;
     assert_eq!(s.caller(""), "s2");
     assert_eq!(s.caller("s2"), "s1");
-    assert!(s.state.loop_ended(0, s.ended("s3").unwrap()).is_err());
+    assert!(s.step(0, s.ended("s3").unwrap()).is_err());
     s.lead = 0;
     assert_eq!(s.caller("s3"), "replaced");
     s.lead = 1;
@@ -191,12 +191,12 @@ fn stepped_callbacks_that_run_at_the_whole_deadline_are_named_and_keep_their_pla
     assert_eq!(next, Some(2 * SECOND), "nobody has begun, and somebody looks again");
     assert!(s.state.loop_begins(&s.site, None));
     s.pass(SECOND);
-    assert!(s.state.loop_ended(0, s.ended("s3").unwrap()).is_ok());
+    assert!(s.step(0, s.ended("s3").unwrap()).is_ok());
     s.pass(SECOND);
     s.look_at_deadlines();
     assert_eq!(s.news, ["s2 is late"]);
     assert!(s.deputies.is_empty(), "it has had one second of two");
-    assert!(s.state.loop_ended(1, s.ended("s2").unwrap()).is_err());
+    assert!(s.step(1, s.ended("s2").unwrap()).is_err());
     assert_eq!(s.caller("s2"), "s1");
     s.pass(SECOND);
     s.look_at_deadlines();

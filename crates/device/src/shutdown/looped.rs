@@ -1,24 +1,20 @@
 //! The loop's steps, and the way from it to the counters.
 
+use super::batch::BATCH;
 use super::counted::Counted;
 use super::plan::Kind;
 use super::policy::{self, Look, Pace};
 use super::state::{Ended, Running, Scratch, ShutdownState, State, Took};
 use crate::DeviceId;
 use crate::counters::{Release, Settled};
-use crate::driver::Bound;
 use crate::record::Site;
-use crate::takeover::WalkNote;
+use crate::takeover::{Walk, WalkNote};
 use corewise_sync::sys::Tid;
 use corewise_timeline::Outcome;
-use std::sync::Arc;
+use std::ops::Range;
 use std::time::Duration;
 
-/// How many objects the loop takes out of the lock at once. Their list is shorter than the 1024 bytes
-/// from which on glibc's allocator tidies up before it gives memory.
-pub(super) const BATCH: usize = 32;
-
-/// How many at first.
+/// How many callbacks the loop walks at first, before it looks how long they take.
 const FIRST: usize = 4;
 
 impl ShutdownState {
@@ -30,30 +26,24 @@ impl ShutdownState {
         !self.is_counted()
     }
 
-    /// The objects from that place of the loop on, the next one last. Leaves `batch` empty where
-    /// they are gone, since nobody waits for the loop any more.
-    pub(crate) fn loop_takes(&self, place: usize, batch: &mut Vec<Arc<dyn Bound>>) {
-        let st = self.state.lock();
-        let calls = &self.outline.calls[place..];
-        let object = |id: &DeviceId| st.bound.get(id.index())?.clone();
-        // Few at first: how long they take is looked at before the next ones.
-        let most = place.clamp(FIRST, BATCH);
-        batch.extend(calls.iter().take(most).rev().filter_map(object));
+    /// Which places the loop walks next, before it looks how long they take.
+    pub(crate) fn loop_walks(&self, place: usize) -> Range<usize> {
+        place..(place + place.clamp(FIRST, BATCH)).min(self.total())
     }
 
-    /// The loop ended the callback of that place. Gives the end back, where the counting has begun
-    /// and it counts.
-    pub(crate) fn loop_ended(&self, place: usize, ended: Ended) -> Result<(), Ended> {
+    /// Step: a walk, the loop or a batch, ended the callback of that place. Gives the end back where
+    /// the rest was taken over: then it counts as any other one.
+    pub(crate) fn step(&self, walk: &Walk, place: usize, ended: Ended) -> Result<(), Ended> {
         if let Outcome::Failed(message) = &ended.outcome {
-            self.state.lock().loop_failed.push((place, message.clone()));
+            self.state.lock().walk_failed.push((ended.device, message.clone()));
         }
         let at = u64::try_from(ended.at.as_nanos()).unwrap_or(u64::MAX);
         let mark = ended.cpu.and_then(|cpu| u16::try_from(cpu.number() + 1).ok()).unwrap_or(0);
-        if self.walk.step(place, WalkNote { at, mark }) {
+        if walk.step(place, WalkNote { at, mark }) {
             return Ok(());
         }
         if let Outcome::Failed(_) = &ended.outcome {
-            self.state.lock().loop_failed.pop();
+            self.state.lock().walk_failed.retain(|(device, _)| *device != ended.device);
         }
         Err(ended)
     }
@@ -112,22 +102,27 @@ impl ShutdownState {
         before.map_or(Duration::ZERO, |before| Duration::from_nanos(self.walk.note(before).at))
     }
 
-    /// Somebody looks whether the loop should go on as one. `blocked` says whether its thread sleeps.
+    /// Somebody looks whether the loop should go on as one, or whether batches are held up. `blocked`
+    /// says whether the loop's thread sleeps.
     pub(crate) fn look(
         &self,
         now: Duration,
         pace: &mut Pace,
         blocked: impl FnOnce(Option<Tid>) -> bool,
     ) -> Look {
-        let st = self.state.lock();
-        if !self.is_counted() && st.loop_site.is_none() {
+        let mut st = self.state.lock();
+        if self.is_counted() {
+            return self.look_at_batches(&mut st, now, &mut Scratch::default());
+        }
+        if st.loop_site.is_none() {
             return Look::Again(policy::SLOW); // It has not begun: its thread may be late.
         }
-        let Some((place, since)) = self.loop_is_at(&st) else { return Look::Over };
         // The one that runs may be the last that could have been run elsewhere.
-        if place + 1 >= self.outline.asyncs_until || self.stops(&st) {
+        let others = |place: &usize| place + 1 < self.outline.asyncs_until && !self.stops(&st);
+        let Some((place, since)) = self.loop_is_at(&st).filter(|(place, _)| others(place)) else {
+            st.looked_at = false;
             return Look::Over;
-        }
+        };
         let thread = st.loop_thread;
         drop(st);
         policy::look(now, place, now.saturating_sub(since), pace, || blocked(thread))

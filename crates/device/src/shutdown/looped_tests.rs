@@ -6,9 +6,11 @@ use crate::shutdown::policy::{Look, Pace};
 /// A reference: any order of steps must respect the edges, and end.
 #[test]
 fn stepped_random_graphs_and_random_interleavings_end_in_dependency_order() {
+    let mut batches = 0;
     for seed in 1..=200u64 {
         let mut rng = Rng(seed);
-        let n = 2 + rng.below(30);
+        let most = [30, 200][rng.below(2)];
+        let n = 2 + rng.below(most);
         let names: Vec<String> = (0..n).map(|i| format!("d{i}")).collect();
         let mut kinds: Vec<Kind> =
             (0..n).map(|_| [Sync, Async, Async, NoCallback][rng.below(4)]).collect();
@@ -27,6 +29,7 @@ fn stepped_random_graphs_and_random_interleavings_end_in_dependency_order() {
         let devices: Vec<(&str, Kind, &[&str])> =
             (0..n).map(|i| (names[i].as_str(), kinds[i], needs[i].as_slice())).collect();
         let mut s = uncounted(&devices);
+        s.state.is_looked_at(rng.below(2) == 0);
         let ran = loop_randomly(&mut s, &mut rng);
         let caller = s.caller(&ran);
         run_randomly(&mut s, &mut rng, caller);
@@ -38,7 +41,9 @@ fn stepped_random_graphs_and_random_interleavings_end_in_dependency_order() {
                 assert!(place(name) < place(need), "seed {seed}: {need} before {name}");
             }
         }
+        batches += s.batches.len();
     }
+    assert!(batches > 100, "{batches}");
 }
 
 /// Takes some steps of the loop; then somebody begins to count, while a callback runs, which is
@@ -63,7 +68,7 @@ fn loop_randomly(s: &mut Stepped, rng: &mut Rng) -> String {
         if place == before {
             s.state.count(&mut Scratch::default());
         }
-        match s.state.loop_ended(place, s.ended(&name).unwrap()) {
+        match s.step(place, s.ended(&name).unwrap()) {
             Ok(()) => assert!(place < before),
             Err(ended) => return s.state.graph().name(ended.device).to_string(),
         }
@@ -90,7 +95,7 @@ fn stepped_a_loop_of_quick_callbacks_is_left_alone_until_one_is_slow_and_others_
     assert_eq!(look(&s, &mut pace), Look::Again(SLOW), "it has just begun");
     s.pass(Duration::from_micros(300));
     assert_eq!(look(&s, &mut pace), Look::Again(Duration::from_micros(700)));
-    assert!(s.state.loop_ended(0, s.ended("c").unwrap()).is_ok());
+    assert!(s.step(0, s.ended("c").unwrap()).is_ok());
     s.pass(SLOW);
     let computes = s.state.look(s.now, &mut pace, |_| false);
     assert_eq!(computes, Look::Again(SLOW), "it may be waiting for its CPU");
@@ -103,7 +108,7 @@ fn stepped_a_loop_of_quick_callbacks_is_left_alone_until_one_is_slow_and_others_
     assert_eq!(s.comes(), "a");
     assert_eq!(look(&s, &mut pace), Look::Over);
     s.pass(SLOW);
-    assert!(s.state.loop_ended(1, s.ended("b").unwrap()).is_err(), "the counters have to know");
+    assert!(s.step(1, s.ended("b").unwrap()).is_err(), "the counters have to know");
     assert_eq!(s.caller("b"), "sleep");
     s.pass(SLOW);
     assert_eq!(s.helper("a"), "leave");
@@ -129,11 +134,11 @@ fn stepped_a_slow_loop_that_nobody_could_help_stays_a_loop() {
     assert!(s.state.loop_begins(&s.site, None));
     for (place, name) in ["s", "b"].into_iter().enumerate() {
         assert!(matches!(look(s, &mut pace), Look::Again(_)));
-        assert!(s.state.loop_ended(place, s.ended(name).unwrap()).is_ok());
+        assert!(s.step(place, s.ended(name).unwrap()).is_ok());
     }
     s.pass(SLOW * 5);
     assert_eq!(look(s, &mut pace), Look::Over, "no asynchronous device is left to begin");
-    assert!(s.state.loop_ended(2, s.ended("a").unwrap()).is_ok());
+    assert!(s.step(2, s.ended("a").unwrap()).is_ok());
     assert_eq!(look(s, &mut pace), Look::Over);
 }
 
@@ -154,7 +159,7 @@ fn looping(cpus: usize, devices: usize, long: usize, each: Duration) -> Stepped 
         assert!(!s.state.helpers_pay(0) && !s.state.helpers_pay(1), "nothing is known");
         s.pass(each);
         let name = s.state.graph().name(s.state.outline.calls[place]).to_string();
-        assert!(s.state.loop_ended(place, s.ended(&name).unwrap()).is_ok());
+        assert!(s.step(place, s.ended(&name).unwrap()).is_ok());
     }
     s
 }
@@ -198,7 +203,7 @@ fn stepped_fewer_helpers_are_asked_for_than_there_are_cpus_where_less_is_left() 
 fn stepped_counting_that_begins_after_the_end_or_an_abort_begins_nothing() {
     let s = &mut uncounted(&[("a", Async, &[])]);
     assert!(s.state.loop_begins(&s.site, None));
-    assert!(s.state.loop_ended(0, s.ended("a").unwrap()).is_ok());
+    assert!(s.step(0, s.ended("a").unwrap()).is_ok());
     s.state.count(&mut Scratch::default());
     assert!(!s.state.is_counted());
 
@@ -225,21 +230,28 @@ fn stepped_a_device_that_the_counting_finds_free_knows_its_last_blocker() {
     assert_eq!((by("leaf"), by("mid"), by("root")), (None, id("leaf"), id("mid")));
 }
 
-/// Lets the caller and the helpers step in random order until the caller is done.
+/// Lets the caller, the helpers and the watch step in random order until the caller is done.
 fn run_randomly(s: &mut Stepped, rng: &mut Rng, mut caller: String) {
     let mut helpers: Vec<String> = Vec::new();
-    for _ in 0..10_000 {
+    let mut later: Vec<String> = Vec::new();
+    let slow = [0, 0, 1, 15][rng.below(4)];
+    for _ in 0..20_000 {
         if caller == "done" {
+            assert!(later.is_empty() && s.state.state.lock().walks.is_empty());
             return;
         }
-        s.pass(Duration::from_micros(rng.below(700) as u64));
-        match rng.below(4) {
+        let most = if rng.below(30) < slow { 700 } else { 3 };
+        s.pass(Duration::from_micros(rng.below(most) as u64));
+        match rng.below(6) {
             0 if caller == "sleep" && !s.woken => {}
             0 => {
                 let waited = caller == "watch" && !std::mem::take(&mut s.woken);
                 s.woken = false;
+                caller = walk_randomly(s, rng, caller, &mut later);
                 let ran = if caller == "watch" || caller == "sleep" { "" } else { &caller };
-                caller = s.caller_after(ran, waited);
+                if !is_in_batch(s, ran) {
+                    caller = s.caller_after(ran, waited);
+                }
             }
             1 if s.asked > 0 => {
                 let step = s.comes();
@@ -247,11 +259,26 @@ fn run_randomly(s: &mut Stepped, rng: &mut Rng, mut caller: String) {
                     helpers.push(step);
                 }
             }
+            2 => {
+                let _ = look(s, &mut Pace::default());
+                let owed = s.state.owes(s.now, &mut Scratch::default());
+                s.owe(owed);
+            }
+            3 if !later.is_empty() => {
+                let device = later.swap_remove(rng.below(later.len()));
+                let ended = s.ended(&device).unwrap();
+                let owed = s.state.ended_later(ended, &mut Scratch::default()).unwrap();
+                s.owe(owed);
+            }
             _ if !helpers.is_empty() => {
                 let i = rng.below(helpers.len());
                 let before = helpers.swap_remove(i);
+                let before = walk_randomly(s, rng, before, &mut later);
                 let watched = before == "watch";
-                let after = s.helper_after(if watched { "" } else { &before }, watched);
+                let after = match is_in_batch(s, &before) {
+                    true => before,
+                    false => s.helper_after(if watched { "" } else { &before }, watched),
+                };
                 if after != "leave" {
                     helpers.push(after);
                 }
@@ -259,7 +286,34 @@ fn run_randomly(s: &mut Stepped, rng: &mut Rng, mut caller: String) {
             _ => {}
         }
     }
-    panic!("no end in sight: caller {caller}, helpers {helpers:?}");
+    panic!("no end in sight: caller {caller}, helpers {helpers:?}, later {later:?}");
+}
+
+/// Some callback of the batch has not ended.
+fn is_in_batch(s: &Stepped, name: &str) -> bool {
+    s.batch(name).is_some_and(|batch| batch.is_at().is_some())
+}
+
+/// A thread that is in a batch ends one of its callbacks; or that has returned, and ends `later`. Returns
+/// the callback or batch that the thread is in then.
+fn walk_randomly(s: &mut Stepped, rng: &mut Rng, name: String, later: &mut Vec<String>) -> String {
+    let Some(batch) = s.batch(&name) else { return name };
+    let over = batch.walk.over();
+    if rng.below(60) > 0 {
+        let taken = s.walk_on(&batch, over + 1);
+        return taken.map_or(name, |ended| s.name(ended.device));
+    }
+    let device = batch.devices[over];
+    if rng.below(2) == 0 {
+        // Its end may come before its thread says that it has returned.
+        let ended = s.ended(&s.name(device)).unwrap();
+        let owed = s.state.ended_later(ended, &mut Scratch::default()).unwrap();
+        s.owe(owed);
+    } else {
+        later.push(s.name(device));
+    }
+    s.state.batch_detaches(device, &mut Scratch::default());
+    String::new()
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Shutdown: every device after its children and consumers, and never slower than one by one.
 //! Read `README.md` beside this file first.
 
+mod batch;
 mod counted;
 mod drawn;
 mod ends;
@@ -9,6 +10,7 @@ mod looped;
 mod options;
 mod plan;
 pub(crate) mod policy;
+mod ready;
 mod remaining;
 mod report;
 mod run;

@@ -68,7 +68,7 @@ pub(crate) fn look(
         *pace = Pace { at: now, over };
         return Look::Again(SLOW);
     }
-    let again = Look::Again((SLOW - running).max(SHORT));
+    let again = Look::Again(not_too_soon(SLOW - running));
     let (span, done) = (now.saturating_sub(pace.at), over.saturating_sub(pace.over));
     if span / u32::try_from(done).unwrap_or(u32::MAX).max(1) < WORTH {
         *pace = Pace { at: now, over };
@@ -76,6 +76,11 @@ pub(crate) fn look(
     }
     // Slow on average. Not for a moment only?
     if span >= BUSY || (span >= 2 * SLOW && blocked()) { Look::Count } else { again }
+}
+
+/// The time to the next look.
+pub(crate) fn not_too_soon(after: Duration) -> Duration {
+    after.max(SHORT)
 }
 
 /// What it costs to set a helper going, until it runs: its thread may have to be made.
@@ -101,6 +106,24 @@ pub(crate) fn helpers_pay(left: usize, mean: Duration, devices: usize, threads: 
 pub(crate) fn worth(left: usize, mean: Duration) -> usize {
     let left = mean.saturating_mul(u32::try_from(left).unwrap_or(u32::MAX));
     usize::try_from(left.as_nanos() / START.as_nanos()).unwrap_or(usize::MAX)
+}
+
+/// How long a thread is to be in callbacks that it took at once: by then it costs little to take others.
+const AT_ONCE: Duration = Duration::from_micros(50);
+
+/// After so many callbacks their mean says something: the loop looks at it after one more, the first.
+const KNOWN: usize = 3;
+
+/// How many callbacks a thread takes at once where `backlog` are ready, `threads` take them, and
+/// `known` of them took `mean` each: so many that the lock is taken rarely, and so few that all
+/// threads come to an end at the same time. One, where they aren't quick or not many.
+pub(crate) fn at_once(backlog: usize, threads: usize, known: usize, mean: Duration) -> usize {
+    if known < KNOWN {
+        return 1;
+    }
+    let quick = AT_ONCE.as_nanos() / mean.as_nanos().max(1);
+    let share = backlog / (2 * threads.max(1));
+    usize::try_from(quick).unwrap_or(usize::MAX).min(share).max(1)
 }
 
 /// What a shutdown looks like at one moment, to those who decide about helpers.
@@ -352,6 +375,16 @@ mod tests {
         assert_eq!(helpers_to_ask(&Load { backlog: 2, ..much }), 2);
         assert_eq!(helpers_to_ask(&Load { coming: 9, ..much }), 0);
         assert_eq!((worth(50, US(8)), worth(500, US(8)), worth(0, US(8))), (4, 40, 0));
+    }
+
+    #[test]
+    fn quick_callbacks_are_taken_several_at_once_where_there_are_many_and_they_are_known() {
+        assert_eq!(at_once(5_000, 16, 100, US(1)), 50);
+        assert_eq!(at_once(5_000, 16, 100, US(10)), 5);
+        assert_eq!(at_once(5_000, 16, 100, US(60)), 1, "no quick ones");
+        assert_eq!(at_once(320, 16, 100, US(1)), 10);
+        assert_eq!(at_once(31, 16, 100, US(1)), 1, "each thread gets one");
+        assert_eq!(at_once(5_000, 16, 2, US(1)), 1, "nothing is known");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a shutdown says afterwards.
 
+use super::batch::Batch;
 use super::drawn;
 use super::hang::Late;
 use super::plan::Outline;
@@ -66,6 +67,10 @@ pub struct Overdue {
 /// What a shutdown noted down.
 pub(crate) struct Notes {
     pub looped: Looped,
+    /// Batches, with so many callbacks that were over.
+    pub walked: Vec<(Arc<Batch>, usize)>,
+    /// What failed in either.
+    pub failed: Vec<(DeviceId, String)>,
     pub notes: Vec<Note>,
     /// How many helpers were asked for.
     pub helpers: usize,
@@ -78,8 +83,6 @@ pub(crate) struct Looped {
     pub walk: Arc<Walk>,
     /// How many callbacks were over when the shutdown was, or when the counting began.
     pub over: usize,
-    /// What failed, by place.
-    pub failed: Vec<(usize, String)>,
     /// The thread.
     pub worker: Option<Arc<str>>,
     /// Nothing was counted: the loop was all there was.
@@ -94,13 +97,12 @@ impl ShutdownReport {
         remaining: Vec<Remaining>,
     ) -> ShutdownReport {
         let graph = &outline.graph;
-        let looped = notes.looped.failed.iter();
-        let looped = looped.map(|(place, message)| (outline.calls[*place], message));
+        let walked = notes.failed.iter().map(|(device, message)| (*device, message));
         let counted = notes.notes.iter().filter_map(|note| match &note.outcome {
             Outcome::Failed(message) => Some((note.device, message)),
             _ => None,
         });
-        let failed = looped.chain(counted);
+        let failed = walked.chain(counted);
         let failed = failed.map(|(id, said)| (graph.name(id).to_string(), said.clone())).collect();
         let overdue = notes.late.iter().map(|late| Overdue {
             device: graph.name(late.device).to_string(),

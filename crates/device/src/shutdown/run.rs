@@ -1,24 +1,26 @@
 //! Drives a shutdown: the loop, the caller's part by counters, the helpers, the watch.
 
+use super::batch::{BATCH, Batch};
 use super::hang::News;
-use super::looped::BATCH;
 use super::options::HangPolicy;
 use super::policy::{Look, Pace, SLOW};
 use super::report::ShutdownMode;
-use super::state::{CallerStep, Ended, HelperStep, Owed, Scratch, ShutdownState, Task};
+use super::state::{CallerStep, Ended, HelperStep, Owed, Ran, Scratch, ShutdownState, Task};
 use crate::DeviceId;
-use crate::driver::{ShutdownError, caught};
+use crate::driver::{Bound, ShutdownError, caught};
 use crate::event::{self, Event, Observer};
 use crate::handoff::Handoff;
 use crate::placement::Placer;
 use crate::record::{Clock, Site};
 use crate::shutdown_done::{Answer, Call, Ends, Failure, ShutdownDone};
+use crate::takeover::Walk;
 use crate::watch::{Watch, Watched};
 use corewise_sync::sys::{RunState, Tid, run_state};
 use corewise_sync::thread::Builder;
 use corewise_sync::{Mutex, context};
 use corewise_timeline::Outcome;
 use corewise_topology::{CpuId, current_cpu};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +43,11 @@ impl ShutdownRun {
     /// looks at the clock meanwhile, if there is one.
     pub(crate) fn run(self: &Arc<Self>, watch: Option<&Watch>) {
         let parallel = self.state.outline().mode == ShutdownMode::Parallel;
+        self.state.is_looked_at(watch.is_some());
         let watching = self.first_look().and_then(|first| watch?.watch(self.clone(), first));
+        if watching.is_none() {
+            self.state.is_looked_at(false);
+        }
         if watching.is_none() && self.state.first_deadline().is_some() {
             tracing::warn!("no timer: a shutdown callback that hangs is not reported");
         }
@@ -85,69 +91,125 @@ impl ShutdownRun {
 
     /// One by one: no counters, no queue, no lock, no thread.
     fn walk(self: &Arc<Self>) -> Through {
-        let calls = &self.state.outline().calls;
-        let mut site = Site::here(self.placer.machine(), None);
+        let state = &self.state;
+        let site = Site::here(self.placer.machine(), None);
         let thread = Tid::current();
-        if !self.state.loop_begins(&site, Some(thread)) {
+        if !state.loop_begins(&site, Some(thread)) {
             return Through::Counts(None);
         }
-        let (mut call, mut batch) = (self.new_call(DeviceId(0)), Vec::with_capacity(BATCH));
-        for (place, &device) in calls.iter().enumerate() {
-            if batch.is_empty() {
-                if self.state.helpers_pay(place)
-                    && self.state.count_between(&mut Scratch::default())
-                {
-                    return Through::Counts(None);
-                }
-                self.state.loop_takes(place, &mut batch);
+        let mut thread = Thread::new(self, site);
+        let mut place = 0;
+        while place < state.total() {
+            if state.helpers_pay(place) && state.count_between(&mut Scratch::default()) {
+                return Through::Counts(None);
             }
-            let bound = batch.pop().filter(|_| !self.state.is_aborted());
-            let Some(bound) = bound else {
-                self.state.loop_leaves();
-                return Through::Over;
-            };
-            let Some(ended) =
-                self.call(Task { device, bound }, &mut call, &mut site).or_else(|| {
-                    // It has returned, and is over later. Where others may run meanwhile the counting
-                    // begins; else it is waited for.
-                    if self.state.outline().mode == ShutdownMode::Parallel {
-                        self.state.count(&mut Scratch::default());
-                        return self.state.loop_detaches(device);
-                    }
-                    self.state.loop_waits()
-                })
-            else {
-                if self.state.is_aborted() && !self.state.has_counted() {
+            let places = state.loop_walks(place);
+            place = places.end;
+            match self.walk_on(&state.outline().calls, &state.walk, places, &mut thread) {
+                Stop::Through => {}
+                Stop::Taken(ended) => return Through::Counts(Some(ended)),
+                Stop::Leaves(_) => {
+                    state.loop_leaves();
                     return Through::Over;
                 }
-                return Through::Counts(None);
-            };
-            let told = self.told(Some(&ended));
-            if let Err(ended) = self.state.loop_ended(place, ended) {
-                return Through::Counts(Some(ended));
-            }
-            if let Some((device, outcome)) = told {
-                self.tell_finished(device, &outcome, place + 1);
+                // It has returned, and is over later. Where others may run meanwhile the counting
+                // begins; else it is waited for.
+                Stop::Detached(at, device) => {
+                    let ended = if state.outline().mode == ShutdownMode::Parallel {
+                        state.count(&mut Scratch::default());
+                        state.loop_detaches(device)
+                    } else {
+                        state.loop_waits()
+                    };
+                    match ended.map(|ended| self.step(&state.walk, at, ended)) {
+                        Some(Ok(())) => place = at + 1,
+                        Some(Err(ended)) => return Through::Counts(Some(ended)),
+                        None if self.state.is_aborted() && !state.has_counted() => {
+                            return Through::Over;
+                        }
+                        None => return Through::Counts(None),
+                    }
+                }
             }
         }
         Through::Over
     }
 
+    /// Calls devices of a walk back, one after the other: the loop's, or those of a batch.
+    fn walk_on(
+        self: &Arc<Self>,
+        devices: &[DeviceId],
+        walk: &Walk,
+        places: Range<usize>,
+        thread: &mut Thread,
+    ) -> Stop {
+        let mut objects = std::mem::take(&mut thread.objects);
+        self.state.objects(&devices[places.clone()], &mut objects);
+        let mut stop = Stop::Through;
+        for (place, &device) in places.clone().zip(&devices[places]) {
+            let Some(bound) = objects.pop().filter(|_| !self.state.is_aborted()) else {
+                stop = Stop::Leaves(device);
+                break;
+            };
+            let Some(ended) = self.call(Task { device, bound }, thread) else {
+                stop = Stop::Detached(place, device);
+                break;
+            };
+            if let Err(ended) = self.step(walk, place, ended) {
+                stop = Stop::Taken(ended);
+                break;
+            }
+        }
+        objects.clear();
+        thread.objects = objects;
+        stop
+    }
+
+    /// A walk is through with that place. Gives the end back where the rest was taken over.
+    fn step(&self, walk: &Walk, place: usize, ended: Ended) -> Result<(), Ended> {
+        let told = self.told(&ended);
+        self.state.step(walk, place, ended)?;
+        if let Some((device, outcome)) = told {
+            // Only the loop has an observer: there are no batches then.
+            self.tell_finished(device, &outcome, place + 1);
+        }
+        Ok(())
+    }
+
+    /// Calls a batch back. Returns what the thread's next step is to take in.
+    fn call_batch(
+        self: &Arc<Self>,
+        batch: Arc<Batch>,
+        thread: &mut Thread,
+        scratch: &mut Scratch,
+    ) -> Ran {
+        let places = 0..batch.devices.len();
+        match self.walk_on(&batch.devices, &batch.walk, places, thread) {
+            Stop::Through => return Ran::Batch(batch),
+            Stop::Taken(ended) => return Ran::One(ended),
+            Stop::Leaves(device) => self.state.batch_leaves(device, scratch),
+            Stop::Detached(_, device) => self.state.batch_detaches(device, scratch),
+        }
+        Ran::Nothing
+    }
+
     /// The caller's part once the counting has begun: synchronous devices, and asynchronous ones
     /// where it may help. `ended` is what it ran until then.
-    fn by_counters(self: &Arc<Self>, mut ended: Option<Ended>, lead: u64) {
+    fn by_counters(self: &Arc<Self>, ended: Option<Ended>, lead: u64) {
         let mut scratch = Scratch::default();
-        let mut call = self.new_call(DeviceId(0));
-        let mut site = Site::here(self.placer.machine(), None);
-        let mut waited = false;
+        let site = Site::here(self.placer.machine(), None);
+        let mut thread = Thread::new(self, site);
+        let (mut ran, mut waited) = (Ran::from(ended), false);
         loop {
-            let told = self.told(ended.as_ref());
-            let now = self.now_after(ended.as_ref());
-            let (step, owed) =
-                self.state.caller_step(now, ended.take(), (&site, lead), waited, &mut scratch);
+            let told = self.told_of(&ran);
+            let now = self.now_after(&ran);
+            let ran_before = std::mem::replace(&mut ran, Ran::Nothing);
+            let at = (&thread.site, lead);
+            let (step, owed) = self.state.caller_step(now, ran_before, at, waited, &mut scratch);
             self.pay(owed, told);
             match step {
-                CallerStep::Run(task) => ended = self.call_counted(task, &mut call, &mut site),
+                CallerStep::Run(task) => ran = self.call_counted(task, &mut thread),
+                CallerStep::Walk(batch) => ran = self.call_batch(batch, &mut thread, &mut scratch),
                 CallerStep::Wait(limit) => {
                     waited = self.state.caller_wait(limit);
                 }
@@ -167,19 +229,21 @@ impl ShutdownRun {
 
     fn help_by_counters(self: &Arc<Self>) {
         self.state.helper_comes();
-        let mut site = Site::here(self.placer.machine(), None);
+        let site = Site::here(self.placer.machine(), None);
         let mut scratch = Scratch::default();
-        let mut call = self.new_call(DeviceId(0));
-        let (mut ended, mut watched) = (None, false);
+        let mut thread = Thread::new(self, site);
+        let (mut ran, mut watched) = (Ran::Nothing, false);
         loop {
-            let told = self.told(ended.as_ref());
-            let now = self.now_after(ended.as_ref());
+            let told = self.told_of(&ran);
+            let now = self.now_after(&ran);
+            let ran_before = std::mem::replace(&mut ran, Ran::Nothing);
             let (step, owed) =
-                self.state.helper_step(now, ended.take(), &site, watched, &mut scratch);
+                self.state.helper_step(now, ran_before, &thread.site, watched, &mut scratch);
             self.pay(owed, told);
             watched = matches!(step, HelperStep::Watch(_));
             match step {
-                HelperStep::Run(task) => ended = self.call_counted(task, &mut call, &mut site),
+                HelperStep::Run(task) => ran = self.call_counted(task, &mut thread),
+                HelperStep::Walk(batch) => ran = self.call_batch(batch, &mut thread, &mut scratch),
                 HelperStep::Watch(limit) => {
                     context::blocking("device shutdown", || self.state.helper_wait(limit));
                 }
@@ -189,8 +253,12 @@ impl ShutdownRun {
     }
 
     /// The time of a step: a moment ago a callback ended, or it has to be looked up.
-    fn now_after(&self, ended: Option<&Ended>) -> Duration {
-        ended.map_or_else(|| self.clock.now(), |e| e.at)
+    fn now_after(&self, ran: &Ran) -> Duration {
+        match ran {
+            Ran::Nothing => self.clock.now(),
+            Ran::One(ended) => ended.at,
+            Ran::Batch(batch) => batch.ended(batch.devices.len()),
+        }
     }
 
     /// Does what a step owes to others, first of all what sets other threads going.
@@ -219,24 +287,18 @@ impl ShutdownRun {
     }
 
     /// Calls a device back, once the counting has begun.
-    fn call_counted(
-        self: &Arc<Self>,
-        task: Task,
-        call: &mut Arc<Call>,
-        site: &mut Site,
-    ) -> Option<Ended> {
+    fn call_counted(self: &Arc<Self>, task: Task, thread: &mut Thread) -> Ran {
         let device = task.device;
-        let ended = self.call(task, call, site);
+        let ended = self.call(task, thread);
         if ended.is_none() {
             self.state.detached(device);
         }
-        ended
+        ended.into()
     }
 
-    /// Calls a device back. `None`: it will be over later. `call` is kept from call to call, since
-    /// most are over when they return.
-    fn call(self: &Arc<Self>, task: Task, call: &mut Arc<Call>, site: &mut Site) -> Option<Ended> {
-        let Task { device, bound } = task;
+    /// Calls a device back. `None`: it will be over later.
+    fn call(self: &Arc<Self>, task: Task, thread: &mut Thread) -> Option<Ended> {
+        let (Task { device, bound }, Thread { call, site, .. }) = (task, thread);
         if let Some(observer) = &self.observer {
             event::tell(Some(observer), &Event::Started { device: self.name(device) });
         }
@@ -283,9 +345,13 @@ impl ShutdownRun {
     }
 
     /// What the observer is to be told about a callback that is over, if there is an observer.
-    fn told(&self, ended: Option<&Ended>) -> Option<(DeviceId, Outcome)> {
+    fn told(&self, ended: &Ended) -> Option<(DeviceId, Outcome)> {
         self.observer.as_ref()?;
-        ended.map(|e| (e.device, e.outcome.clone()))
+        Some((ended.device, ended.outcome.clone()))
+    }
+
+    fn told_of(&self, ran: &Ran) -> Option<(DeviceId, Outcome)> {
+        if let Ran::One(ended) = ran { self.told(ended) } else { None }
     }
 
     fn tell_finished(&self, device: DeviceId, outcome: &Outcome, done: usize) {
@@ -316,6 +382,34 @@ impl ShutdownRun {
     }
 }
 
+/// What a thread keeps from call to call.
+struct Thread {
+    /// Most calls are over when they return, so it serves for the next one.
+    call: Arc<Call>,
+    /// Where it runs.
+    site: Site,
+    /// Room.
+    objects: Vec<Arc<dyn Bound>>,
+}
+
+impl Thread {
+    fn new(run: &Arc<ShutdownRun>, site: Site) -> Thread {
+        Thread { call: run.new_call(DeviceId(0)), site, objects: Vec::with_capacity(BATCH) }
+    }
+}
+
+/// How a walk ended.
+enum Stop {
+    /// All was called back.
+    Through,
+    /// Before that device: it was aborted.
+    Leaves(DeviceId),
+    /// The callback of that place has returned, and its device will be over later, or is already.
+    Detached(usize, DeviceId),
+    /// The rest was taken over; this is what it ended then.
+    Taken(Ended),
+}
+
 /// How the loop ended.
 enum Through {
     /// All is done, or it was aborted.
@@ -327,7 +421,7 @@ enum Through {
 impl Ends for ShutdownRun {
     fn ended_later(self: Arc<Self>, device: DeviceId, answer: Answer) {
         let ended = self.ended(device, answered(answer), None);
-        let told = self.told(Some(&ended));
+        let told = self.told(&ended);
         if let Some(owed) = self.state.ended_later(ended, &mut Scratch::default()) {
             self.pay(owed, told);
         }
@@ -357,7 +451,12 @@ impl Watched for ShutdownRun {
         }
         let owed = self.state.owes(now, &mut Scratch::default());
         self.pay(owed, None);
-        let again = if let Look::Again(after) = look { Some(after) } else { None };
+        let again = match look {
+            Look::Again(after) => Some(after),
+            // There may be batches.
+            Look::Count => Some(SLOW),
+            Look::Over => None,
+        };
         again.into_iter().chain(deadline).min()
     }
 }

@@ -5,17 +5,19 @@
 //! can't come. Guards: `I:` immutable, `A:` atomic itself, `L:` lock (what it guards is named). Lock
 //! order: `state` is taken last; nothing is called while it is held.
 
+use super::batch::Batch;
 use super::counted::Counted;
 use super::hang::{Late, News};
 use super::plan::{Kind, Outline, ShutdownPlan, Timeouts};
 use super::policy::{self, HelperRole, Load, SLOW};
+use super::ready::Ready;
 use super::report::Notes;
 use crate::driver::Bound;
 use crate::record::Site;
 use crate::takeover::Walk;
 use crate::{Cancel, DeviceId, Graph};
 use corewise_sync::sys::Tid;
-use corewise_sync::{Condvar, Mutex};
+use corewise_sync::{Condvar, Mutex, RwLock};
 use corewise_timeline::Outcome;
 use corewise_topology::CpuId;
 use std::collections::BTreeMap;
@@ -38,12 +40,15 @@ pub(crate) struct ShutdownState {
     /// I: how long things may take.
     pub(super) timeouts: Timeouts,
     /// I: by device, how long the longest chain behind it is expected to take, if that is known.
-    paths: Option<Vec<u64>>,
+    pub(super) paths: Option<Vec<u64>>,
+    /// L: is the lock; guards the objects, by device, until they are given back at the end. Taken after
+    /// `state`.
+    pub(super) bound: RwLock<Vec<Option<Arc<dyn Bound>>>>,
     /// A: itself; where the loop is.
     pub(super) walk: Arc<Walk>,
     /// I: once made, see [`ShutdownState::count`]; made under the lock.
     pub(super) counted: OnceLock<Counted>,
-    /// L: is the lock; guards all that changes but the counters and the walk.
+    /// L: is the lock; guards all that changes but the counters, the walks and the objects.
     pub(super) state: Mutex<State>,
     /// L: with `state`; the caller waits here, and a thread that waits for the end.
     pub(super) caller: Condvar,
@@ -52,7 +57,6 @@ pub(crate) struct ShutdownState {
 }
 
 pub(super) struct State {
-    pub(super) bound: Vec<Option<Arc<dyn Bound>>>,
     /// Where the loop runs, once it was asked to begin.
     pub(super) loop_site: Option<Site>,
     /// The system's number of its thread.
@@ -63,12 +67,20 @@ pub(super) struct State {
     pub(super) loop_detached: bool,
     /// How that callback ended.
     pub(super) loop_later: Option<Ended>,
-    /// What failed in it, by place.
-    pub(super) loop_failed: Vec<(usize, String)>,
+    /// What failed in a walk: the loop, or a batch.
+    pub(super) walk_failed: Vec<(DeviceId, String)>,
     /// Ready devices by rank in base order; the last one goes first.
     pub(super) sync: BTreeMap<u32, DeviceId>,
     /// As `sync`; but first of all those with the longest way to go.
-    pub(super) asyncs: BTreeMap<Urgency, DeviceId>,
+    pub(super) asyncs: Ready,
+    /// Batches that threads are in, or have not said to be over.
+    pub(super) walks: Vec<Arc<Batch>>,
+    /// Those that are over, or were taken over: with so many callbacks.
+    pub(super) walked: Vec<(Arc<Batch>, usize)>,
+    /// A callback returned before its device was over: a batch would be given back each time.
+    pub(super) later_seen: bool,
+    /// Somebody looks whether a batch is held up.
+    pub(super) looked_at: bool,
     pub(super) running: Vec<Running>,
     /// Those that were skipped and have not ended, and since when they run.
     pub(super) skipped: Vec<(DeviceId, Duration)>,
@@ -107,7 +119,7 @@ pub(super) struct State {
     pub(super) asked: usize,
     pub(super) cap: usize,
     target: usize,
-    slow_seen: bool,
+    pub(super) slow_seen: bool,
     /// How long callbacks took.
     pub(super) took: Took,
     pub(super) notes: Vec<Note>,
@@ -178,9 +190,24 @@ pub(crate) struct Ended {
     pub cpu: Option<CpuId>,
 }
 
+/// What a thread did since its last step.
+pub(crate) enum Ran {
+    Nothing,
+    One(Ended),
+    /// All of it.
+    Batch(Arc<Batch>),
+}
+
+impl From<Option<Ended>> for Ran {
+    fn from(ended: Option<Ended>) -> Ran {
+        ended.map_or(Ran::Nothing, Ran::One)
+    }
+}
+
 /// Room for a step to work in, kept by each thread from step to step.
 #[derive(Default)]
 pub(crate) struct Scratch {
+    pub(super) blank: Option<Arc<Batch>>,
     pub(super) ready: Vec<DeviceId>,
     pub(super) stack: Vec<u32>,
 }
@@ -189,6 +216,8 @@ pub(crate) struct Scratch {
 pub(crate) enum CallerStep {
     /// Calls this back.
     Run(Task),
+    /// Calls these back.
+    Walk(Arc<Batch>),
     /// Waits: until woken, or for that long at most.
     Wait(Option<Duration>),
     /// Everything is shut down.
@@ -203,6 +232,8 @@ pub(crate) enum CallerStep {
 pub(crate) enum HelperStep {
     /// Calls this back.
     Run(Task),
+    /// Calls these back.
+    Walk(Arc<Batch>),
     /// Waits that long and asks again.
     Watch(Duration),
     /// Goes home.
@@ -238,15 +269,18 @@ impl ShutdownState {
     pub(crate) fn new(plan: ShutdownPlan) -> ShutdownState {
         let total = plan.outline.calls.len();
         let state = State {
-            bound: plan.bound,
             loop_site: None,
             loop_thread: None,
             loop_left: false,
             loop_detached: false,
             loop_later: None,
-            loop_failed: Vec::new(),
+            walk_failed: Vec::new(),
             sync: BTreeMap::new(),
-            asyncs: BTreeMap::new(),
+            asyncs: Ready::default(),
+            walks: Vec::new(),
+            walked: Vec::new(),
+            later_seen: false,
+            looked_at: false,
             running: Vec::new(),
             skipped: Vec::new(),
             late: Vec::new(),
@@ -282,6 +316,7 @@ impl ShutdownState {
             observed: plan.observed,
             timeouts: plan.timeouts,
             paths: plan.paths,
+            bound: RwLock::new(plan.bound),
             counted: OnceLock::new(),
             state: Mutex::new(state),
             caller: Condvar::new(),
@@ -326,43 +361,57 @@ impl ShutdownState {
         self.outline.calls.len()
     }
 
-    /// The step of the thread that has the caller's part, or had it when it began what it `ended`;
+    /// The step of the thread that has the caller's part, or had it when it began what it `ran`;
     /// `lead` says by which number. `waited` says that its last wait took its whole time.
     pub(crate) fn caller_step(
         &self,
         now: Duration,
-        ended: Option<Ended>,
+        ran: Ran,
         at: (&Site, u64),
         waited: bool,
         scratch: &mut Scratch,
     ) -> (CallerStep, Owed) {
         let (site, lead) = at;
-        let (mut st, counts) = self.conclude(ended, scratch);
+        scratch.prepare(site);
+        let (mut st, counts) = self.conclude(ran, scratch);
         let step = if st.lead != lead {
             CallerStep::Replaced
         } else {
             st.caller = CallerRests::No;
             st.lead_in = None;
-            self.lead_step(&mut st, now, site, waited)
+            self.lead_step(&mut st, now, site, waited, scratch)
         };
         let owed = self.owed(&mut st, now, counts, scratch);
         (step, owed)
     }
 
-    fn lead_step(&self, st: &mut State, now: Duration, site: &Site, waited: bool) -> CallerStep {
+    fn lead_step(
+        &self,
+        st: &mut State,
+        now: Duration,
+        site: &Site,
+        waited: bool,
+        scratch: &mut Scratch,
+    ) -> CallerStep {
         if st.is_over() {
             return CallerStep::Done;
         } else if self.stops(st) {
             return CallerStep::Aborted;
         }
+        if st.sync_left == 0 {
+            let lead = Some(st.lead);
+            if let Some(batch) = self.pick_batch(st, now, lead, scratch) {
+                return CallerStep::Walk(batch);
+            }
+        }
         let sync = if self.has_sync(st) { st.sync.pop_last() } else { None };
         let device = sync.map(|(_, device)| device).or_else(|| {
             let urgency = self.pick_for_caller(st, waited)?;
-            st.asyncs.remove(&urgency)
+            st.asyncs.remove(urgency)
         });
         if let Some(device) = device {
             st.lead_in = Some(device);
-            CallerStep::Run(st.start(device, now, site))
+            CallerStep::Run(self.begin(st, device, now, site))
         } else if st.asyncs.is_empty() {
             st.caller = CallerRests::Asleep;
             CallerStep::Wait(None)
@@ -416,26 +465,30 @@ impl ShutdownState {
         self.wake_caller();
     }
 
-    /// A helper's step. `ended` is what it ran before; `watched` says that it was the watcher.
+    /// A helper's step. `ran` is what it did before; `watched` says that it was the watcher.
     pub(crate) fn helper_step(
         &self,
         now: Duration,
-        ended: Option<Ended>,
+        ran: Ran,
         site: &Site,
         watched: bool,
         scratch: &mut Scratch,
     ) -> (HelperStep, Owed) {
-        let (mut st, counts) = self.conclude(ended, scratch);
+        scratch.prepare(site);
+        let (mut st, counts) = self.conclude(ran, scratch);
         if watched {
             st.watched = false;
         }
         let load = self.observe(&mut st, now);
         let role = if self.stops(&st) { HelperRole::Leave } else { policy::helper_role(&load) };
         let step = match role {
-            HelperRole::Run => {
-                let (_, device) = st.asyncs.pop_last().expect("there is a backlog");
-                HelperStep::Run(st.start(device, now, site))
-            }
+            HelperRole::Run => match self.pick_batch(&mut st, now, None, scratch) {
+                Some(batch) => HelperStep::Walk(batch),
+                None => {
+                    let device = st.asyncs.pop_last().expect("there is a backlog");
+                    HelperStep::Run(self.begin(&mut st, device, now, site))
+                }
+            },
             HelperRole::Watch => {
                 st.watched = true;
                 let turns_slow = |r: &Running| (r.since + SLOW).checked_sub(now);
@@ -460,7 +513,7 @@ impl ShutdownState {
     }
 
     /// How urgent a ready asynchronous device is.
-    fn urgency(&self, device: DeviceId) -> Urgency {
+    pub(super) fn urgency(&self, device: DeviceId) -> Urgency {
         let path = self.paths.as_ref().map_or(0, |paths| paths[device.index()]);
         (path, self.graph().rank(device))
     }
@@ -475,20 +528,26 @@ impl ShutdownState {
 
     /// An asynchronous device that the caller may run now, see [`policy::caller_may_help`].
     fn pick_for_caller(&self, st: &State, waited: bool) -> Option<Urgency> {
-        let &last = st.asyncs.last_key_value()?.0;
+        let (last, _) = st.asyncs.iter().next()?;
         // Helpers that don't come, or may not come, leave it to the caller.
         let forsaken = waited && (st.coming > 0 || st.helpers >= st.cap);
-        let alone = st.asyncs.len() == 1 && st.running.is_empty();
+        let alone = st.asyncs.len() == 1 && st.running.is_empty() && st.walks.is_empty();
         if forsaken || policy::caller_may_help(st.sync_left, alone, None, None) || st.cap == 0 {
             return Some(last);
         }
         let below = self.counted().below.as_ref()?;
-        let may = |device: &DeviceId| {
+        let may = |device: DeviceId| {
             let mask = below.masks[device.index()];
             policy::caller_may_help(st.sync_left, alone, Some(mask), Some(st.sync_mask))
         };
-        let mut ready = st.asyncs.iter().rev().take(LOOK_AT);
-        ready.find(|(_, device)| may(device)).map(|(&urgency, _)| urgency)
+        let mut ready = st.asyncs.iter().take(LOOK_AT);
+        ready.find(|(_, device)| may(*device)).map(|(urgency, _)| urgency)
+    }
+
+    fn begin(&self, st: &mut State, device: DeviceId, now: Duration, site: &Site) -> Task {
+        let bound = self.bound.read()[device.index()].clone();
+        st.running.push(Running::new(device, now, site.clone()));
+        Task { device, bound: bound.expect("a device with a callback is bound") }
     }
 
     /// What the step that was just made owes to others.
@@ -528,7 +587,8 @@ impl ShutdownState {
 
     /// The load now; raises the target where callbacks block.
     fn observe(&self, st: &mut State, now: Duration) -> Load {
-        let (mut running, mut blocked, mut hung) = (0, 0, 0);
+        // A batch that is held up is none any more once somebody has looked at it.
+        let (mut running, mut blocked, mut hung) = (st.walks.len(), 0, 0);
         for r in st.running.iter().filter(|r| !r.detached) {
             if r.overdue {
                 hung += usize::from(st.lead_in != Some(r.device));
@@ -547,7 +607,7 @@ impl ShutdownState {
             helpers: st.helpers.saturating_sub(hung),
             coming: st.coming,
             cap: st.cap,
-            watched: st.watched || st.caller == CallerRests::Watching,
+            watched: st.watched || st.looked_at || st.caller == CallerRests::Watching,
             slow_seen: st.slow_seen,
             worth: policy::worth(st.left.saturating_sub(st.sync_left), st.took.mean()),
         };
@@ -559,11 +619,12 @@ impl ShutdownState {
 
 impl State {
     pub(super) fn take_in(&mut self, of: &ShutdownState, scratch: &mut Scratch) {
-        for device in scratch.ready.drain(..) {
+        // The counting finds the most urgent ones first, which `Ready` has last.
+        for device in scratch.ready.drain(..).rev() {
             match of.outline.kinds[device.index()] {
-                Kind::Sync => self.sync.insert(of.graph().rank(device), device),
+                Kind::Sync => drop(self.sync.insert(of.graph().rank(device), device)),
                 _ => self.asyncs.insert(of.urgency(device), device),
-            };
+            }
         }
     }
 
@@ -571,13 +632,8 @@ impl State {
         self.left == 0 && self.untold == 0
     }
 
-    fn start(&mut self, device: DeviceId, now: Duration, site: &Site) -> Task {
-        let bound = self.bound[device.index()].clone();
-        self.running.push(Running::new(device, now, site.clone()));
-        Task { device, bound: bound.expect("a device with a callback is bound") }
-    }
-
     pub(super) fn detach(&mut self, device: DeviceId) {
+        self.later_seen = true;
         if let Some(running) = self.running.iter_mut().find(|r| r.device == device) {
             running.detached = true;
             self.lead_in = self.lead_in.filter(|&d| d != device);
@@ -599,6 +655,13 @@ impl State {
         }
         self.notes.push(running.note(ended.at, ended.outcome));
         ended.device
+    }
+}
+
+impl Scratch {
+    /// Allocates what a step may need, before it takes the lock.
+    fn prepare(&mut self, site: &Site) {
+        self.blank.get_or_insert_with(|| Batch::blank(site));
     }
 }
 

@@ -6,6 +6,8 @@ use crate::DeviceDecl;
 use crate::record::Record;
 use crate::shutdown::{RemainingState, drawn};
 
+#[path = "batch_tests.rs"]
+mod batch_tests;
 #[path = "hang_tests.rs"]
 mod hang_tests;
 #[path = "looped_tests.rs"]
@@ -27,6 +29,8 @@ struct Stepped {
     lead: u64,
     deputies: Vec<u64>,
     news: Vec<String>,
+    /// All that were begun.
+    batches: Vec<Arc<Batch>>,
 }
 
 /// "a: sync", "b: async", "c: none", "d: absent", each with what it needs.
@@ -70,6 +74,7 @@ fn timed(devices: &[(&str, Kind, &[&str])], timeouts: Timeouts) -> Stepped {
         lead: 0,
         deputies: Vec::new(),
         news: Vec::new(),
+        batches: Vec::new(),
     }
 }
 
@@ -108,8 +113,46 @@ impl Stepped {
         next
     }
 
-    fn name(&self, task: &Task) -> String {
-        self.state.graph().name(task.device).to_string()
+    fn name(&self, device: DeviceId) -> String {
+        self.state.graph().name(device).to_string()
+    }
+
+    /// A walk, the loop's, ended the callback of that place.
+    fn step(&self, place: usize, ended: Ended) -> Result<(), Ended> {
+        self.state.step(&self.state.walk, place, ended)
+    }
+
+    /// A batch that a thread begins, by its devices: "a+b+c".
+    fn begun(&mut self, batch: Arc<Batch>) -> String {
+        let name = self.name_of(&batch);
+        self.batches.push(batch);
+        name
+    }
+
+    fn name_of(&self, batch: &Batch) -> String {
+        let names: Vec<String> = batch.devices.iter().map(|&device| self.name(device)).collect();
+        names.join("+")
+    }
+
+    fn batch(&self, name: &str) -> Option<Arc<Batch>> {
+        self.batches.iter().find(|batch| self.name_of(batch) == name).cloned()
+    }
+
+    /// A thread ends callbacks of its batch until so many are over; what it ended last, where the rest was
+    /// taken over.
+    fn walk_on(&self, batch: &Batch, until: usize) -> Option<Ended> {
+        let mut places = batch.walk.over()..until;
+        places.find_map(|place| {
+            let ended = self.ended(&self.name(batch.devices[place])).unwrap();
+            self.state.step(&batch.walk, place, ended).err()
+        })
+    }
+
+    /// What a thread did: nothing, a callback, or all that is left of a batch.
+    fn ran(&self, name: &str) -> Ran {
+        let Some(batch) = self.batch(name) else { return self.ended(name).into() };
+        let taken = self.walk_on(&batch, batch.devices.len());
+        taken.map_or(Ran::Batch(batch), Ran::One)
     }
 
     /// The caller has run `ended` ("" for nothing) and asks for more.
@@ -118,17 +161,18 @@ impl Stepped {
     }
 
     fn caller_after(&mut self, ended: &str, waited: bool) -> String {
-        let ended = self.ended(ended);
+        let ran = self.ran(ended);
         let (step, owed) = self.state.caller_step(
             self.now,
-            ended,
+            ran,
             (&self.site, self.lead),
             waited,
             &mut self.scratch,
         );
         self.owe(owed);
         match step {
-            CallerStep::Run(task) => self.name(&task),
+            CallerStep::Run(task) => self.name(task.device),
+            CallerStep::Walk(batch) => self.begun(batch),
             CallerStep::Wait(None) => "sleep".into(),
             CallerStep::Wait(Some(_)) => "watch".into(),
             CallerStep::Done => "done".into(),
@@ -149,12 +193,13 @@ impl Stepped {
     }
 
     fn helper_after(&mut self, ended: &str, watched: bool) -> String {
-        let ended = self.ended(ended);
+        let ran = self.ran(ended);
         let (step, owed) =
-            self.state.helper_step(self.now, ended, &self.site, watched, &mut self.scratch);
+            self.state.helper_step(self.now, ran, &self.site, watched, &mut self.scratch);
         self.owe(owed);
         match step {
-            HelperStep::Run(task) => self.name(&task),
+            HelperStep::Run(task) => self.name(task.device),
+            HelperStep::Walk(batch) => self.begun(batch),
             HelperStep::Watch(_) => "watch".into(),
             HelperStep::Leave => "leave".into(),
         }

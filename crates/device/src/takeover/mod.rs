@@ -66,10 +66,10 @@ impl Walk {
     }
 
     /// Take: the rest is taken over. Returns how many elements the walker is through with; the next
-    /// one, if there is one, is what he is at. Called once.
+    /// one, if there is one, is what he is at.
     pub fn take(&self) -> usize {
         // Acquire: the notes of all that is over. Partner: `step`.
-        (self.word.fetch_add(TAKEN, Ordering::AcqRel) >> 1) as usize
+        (self.word.fetch_or(TAKEN, Ordering::AcqRel) >> 1) as usize
     }
 
     /// How many elements the walker is through with, just now or when the rest was taken over.

@@ -1,0 +1,211 @@
+//! Batches: quick callbacks that a thread takes several of at once, and walks as the loop walks its
+//! list. The rest of one that is held up is taken over, see `README.md`.
+
+use super::policy::{self, Look, SLOW};
+use super::state::{Running, Scratch, ShutdownState, State};
+use crate::DeviceId;
+use crate::driver::Bound;
+use crate::record::Site;
+use crate::takeover::Walk;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many objects a thread takes out of their lock at once, and how many callbacks it may take at
+/// once. Their list is shorter than the 1024 bytes from which on glibc's allocator tidies up before it
+/// gives memory.
+pub(crate) const BATCH: usize = 32;
+
+/// Devices that one thread calls back one after the other, all of them asynchronous.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// I: once it is begun. Never empty then.
+    pub devices: Vec<DeviceId>,
+    /// A: itself; which of them is called back.
+    pub walk: Walk,
+    /// I: when that began.
+    since: Duration,
+    /// I: where it began.
+    pub site: Site,
+    /// I: by which number the thread has the caller's part, if it has.
+    lead: Option<u64>,
+}
+
+impl Batch {
+    /// Room for one, made before the lock is taken.
+    pub(super) fn blank(site: &Site) -> Arc<Batch> {
+        Arc::new(Batch {
+            devices: Vec::with_capacity(BATCH),
+            walk: Walk::new(BATCH),
+            since: Duration::ZERO,
+            site: site.clone(),
+            lead: None,
+        })
+    }
+
+    /// How many callbacks are over, and since when the next one runs. `None`: all are, and the thread
+    /// that ran them is to say so.
+    pub(super) fn is_at(&self) -> Option<(usize, Duration)> {
+        let over = self.walk.over();
+        (over < self.devices.len()).then(|| (over, self.ended(over)))
+    }
+
+    /// When so many were over.
+    pub(crate) fn ended(&self, over: usize) -> Duration {
+        let last = over.checked_sub(1).map(|last| self.walk.note(last).at);
+        last.map_or(self.since, Duration::from_nanos)
+    }
+
+    /// When the first one began.
+    pub(super) fn since(&self) -> Duration {
+        self.since
+    }
+
+    /// The longest of those that are over.
+    fn longest(&self, over: usize) -> Duration {
+        let took = |n: usize| self.ended(n + 1).saturating_sub(self.ended(n));
+        (0..over).map(took).max().unwrap_or_default()
+    }
+}
+
+impl ShutdownState {
+    /// Whether somebody looks at batches, as often as [`ShutdownState::look`] says.
+    pub(crate) fn is_looked_at(&self, is: bool) {
+        self.state.lock().looked_at = is;
+    }
+
+    /// The objects of those devices, the next one last. Leaves `objects` empty where they are gone,
+    /// since nobody waits for the rest any more.
+    pub(crate) fn objects(&self, devices: &[DeviceId], objects: &mut Vec<Arc<dyn Bound>>) {
+        let bound = self.bound.read();
+        let object = |id: &DeviceId| bound.get(id.index())?.clone();
+        objects.extend(devices.iter().rev().filter_map(object));
+    }
+
+    /// How many callbacks a thread takes at once where so many are ready.
+    fn at_once(&self, st: &State, backlog: usize) -> usize {
+        // An observer is told of each one, a device that may be skipped is looked at as it ends, and
+        // one that is known to have a long way to go is not to wait behind another one.
+        let alone = self.paths.is_some() || self.observed || self.skips();
+        if alone || st.slow_seen || st.later_seen || !st.looked_at {
+            return 1;
+        }
+        policy::at_once(backlog, self.cpus.min(st.cap + 1), st.took.callbacks, st.took.mean())
+    }
+
+    /// A batch for a thread, where it is to take one; `lead` says by which number it has the caller's
+    /// part.
+    pub(super) fn pick_batch(
+        &self,
+        st: &mut State,
+        now: Duration,
+        lead: Option<u64>,
+        scratch: &mut Scratch,
+    ) -> Option<Arc<Batch>> {
+        let most = self.at_once(st, st.asyncs.len()).min(BATCH);
+        if most < 2 {
+            return None;
+        }
+        let mut blank = scratch.blank.take()?;
+        let batch = Arc::get_mut(&mut blank)?;
+        (batch.since, batch.lead) = (now, lead);
+        batch.devices.extend((0..most).map_while(|_| st.asyncs.pop_last()));
+        st.walks.push(blank.clone());
+        Some(blank)
+    }
+
+    /// A thread is through with its batch, and has released what waited for it.
+    pub(super) fn batch_is_over(&self, st: &mut State, batch: &Arc<Batch>) {
+        st.walks.retain(|walk| !Arc::ptr_eq(walk, batch));
+        self.note_batch(st, batch, batch.devices.len());
+    }
+
+    fn note_batch(&self, st: &mut State, batch: &Arc<Batch>, over: usize) {
+        st.left -= over;
+        st.slow_seen |= batch.longest(over) >= SLOW;
+        st.took.callbacks += over;
+        st.took.in_all += batch.ended(over).saturating_sub(batch.since);
+        st.walked.push((batch.clone(), over));
+    }
+
+    /// Take: what is over of a batch is noted and released, its callback runs as any other one, and
+    /// the rest is ready again. Nothing happens where all of it is over.
+    fn take_over(&self, st: &mut State, place: usize, scratch: &mut Scratch) {
+        let batch = st.walks[place].clone();
+        let over = batch.walk.take();
+        let Some(&device) = batch.devices.get(over) else { return };
+        st.walks.swap_remove(place);
+        // Under the lock: nobody sees that nothing runs and nothing is ready.
+        batch.devices[..over].iter().for_each(|&device| self.cascade(device, scratch));
+        self.note_batch(st, &batch, over);
+        if batch.lead == Some(st.lead) {
+            st.lead_in = Some(device);
+        }
+        st.running.push(Running::new(device, batch.ended(over), batch.site.clone()));
+        scratch.ready.extend(&batch.devices[over + 1..]);
+        st.take_in(self, scratch);
+    }
+
+    /// As [`ShutdownState::take_over`], of all batches.
+    pub(super) fn take_all_over(&self, st: &mut State, scratch: &mut Scratch) {
+        for place in (0..st.walks.len()).rev() {
+            self.take_over(st, place, scratch);
+        }
+    }
+
+    /// As [`ShutdownState::take_over`], of the batch that is in this device's callback, if one is.
+    pub(super) fn take_over_from(&self, st: &mut State, device: DeviceId, scratch: &mut Scratch) {
+        let is_in = |batch: &Arc<Batch>| {
+            batch.is_at().is_some_and(|(over, _)| batch.devices[over] == device)
+        };
+        if let Some(place) = st.walks.iter().position(is_in) {
+            self.take_over(st, place, scratch);
+        }
+    }
+
+    /// The callback of a batch has returned, and the device will be over later, or is already. The rest
+    /// is given back.
+    pub(crate) fn batch_detaches(&self, device: DeviceId, scratch: &mut Scratch) {
+        let mut st = self.state.lock();
+        self.take_over_from(&mut st, device, scratch);
+        st.detach(device);
+    }
+
+    /// The thread of a batch leaves it before it calls this device back, since the rest is left undone.
+    pub(crate) fn batch_leaves(&self, device: DeviceId, scratch: &mut Scratch) {
+        let mut st = self.state.lock();
+        self.take_over_from(&mut st, device, scratch);
+        st.lead_in = st.lead_in.filter(|&in_it| in_it != device);
+        st.running.retain(|r| r.device != device);
+        st.asyncs.insert(self.urgency(device), device);
+    }
+
+    /// Takes batches over that are in a callback for too long. Says when to look again.
+    pub(super) fn look_at_batches(
+        &self,
+        st: &mut State,
+        now: Duration,
+        scratch: &mut Scratch,
+    ) -> Look {
+        // A callback that may be late by then is to be seen as one.
+        let most = self.first_deadline().map_or(SLOW, |deadline| deadline.min(SLOW));
+        let all = self.timeouts.run.is_some_and(|run| now >= run);
+        let mut next = most;
+        for place in (0..st.walks.len()).rev() {
+            let Some((_, since)) = st.walks[place].is_at() else { continue };
+            let runs = now.saturating_sub(since);
+            st.slow_seen |= runs >= SLOW;
+            let left = most.saturating_sub(runs);
+            if all || left.is_zero() {
+                self.take_over(st, place, scratch);
+            } else {
+                next = next.min(left);
+            }
+        }
+        // There may be batches as long as there would be if all that is left were ready.
+        if st.walks.is_empty() && (self.stops(st) || self.at_once(st, st.left) < 2) {
+            st.looked_at = false;
+            return Look::Over;
+        }
+        Look::Again(policy::not_too_soon(next))
+    }
+}
