@@ -120,7 +120,7 @@ mod timeout;
 mod usage;
 mod wait_queue;
 
-pub use complete::{Completer, CompleterStats, RqAffinity};
+pub use complete::{Completer, CompleterStats, RqAffinity, behind_burst};
 pub use device::{BlockDevice, BlockDeviceExt};
 pub use driver::{Dispatch, Driver, Started};
 pub use error::{IoError, IoErrorKind, NotHeld, NowaitError, Refused};

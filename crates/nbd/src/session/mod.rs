@@ -25,7 +25,7 @@ pub(crate) use writer::STACK;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use corewise_blockmq::{BlockDevice, Buffer, Completed, Op, Payload, Request};
+use corewise_blockmq::{BlockDevice, Buffer, Completed, Op, Payload, Request, behind_burst};
 use corewise_sync::Parker;
 
 use crate::connection::Connection;
@@ -158,7 +158,14 @@ impl Session {
             }
         };
         if let Posted::YouSend(right) = self.path.post(reply) {
-            self.send(right, COMPLETION_ROUNDS);
+            // Replies that are posted meanwhile go along.
+            right.give_up();
+            let session = Arc::clone(self);
+            behind_burst(move || {
+                // SAFETY: this thread gave it up just before, for this call, which is the only one.
+                let right = unsafe { session.path.take_over() };
+                session.send(right, COMPLETION_ROUNDS);
+            });
         }
     }
 

@@ -96,7 +96,8 @@ impl FileDriver {
     /// # Errors
     /// Name the path, what failed, and what to do about it.
     pub fn open(options: FileOptions, wq: &Workqueue) -> Result<Self, OpenError> {
-        corewise_sync::context::blocking("FileDriver::open", || open::open(options, wq))
+        corewise_sync::context::might_block("FileDriver::open");
+        open::open(options, wq)
     }
 
     fn new(

@@ -3,9 +3,9 @@
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use corewise_sync::{thread, time};
+use corewise_sync::{context, thread, time};
 use corewise_workqueue::Workqueue;
 use rustix::fs::FlockOperation;
 
@@ -58,10 +58,7 @@ fn try_open(
     let size = match options.size {
         Some(size) if found == 0 && kind.is_file() && !options.read_only => {
             file.set_len(size).map_err(step("setting its size"))?;
-            file.sync_all().map_err(step("making it durable"))?;
-            if new {
-                sync_parent(&options.path).map_err(step("cannot make its folder durable"))?;
-            }
+            make_durable(&file, new.then_some(&options.path))?;
             size
         }
         Some(asked) if asked != found => return Err(OpenErrorKind::SizeDiffers { found, asked }),
@@ -135,11 +132,21 @@ fn lock(file: &File, options: &FileOptions) -> Result<(), OpenErrorKind> {
                 if waited >= options.lock_wait {
                     return Err(OpenErrorKind::InUse);
                 }
-                thread::sleep(LOCK_LOOK.min(options.lock_wait - waited));
+                let pause = LOCK_LOOK.min(options.lock_wait - waited);
+                context::blocking_reported(|| thread::sleep(pause));
             }
             Err(error) => return Err(step("locking it")(error.into())),
         }
     }
+}
+
+/// Waits for the disk. `path`: of a new file.
+fn make_durable(file: &File, path: Option<&PathBuf>) -> Result<(), OpenErrorKind> {
+    context::blocking_reported(|| {
+        file.sync_all().map_err(step("making it durable"))?;
+        let path = path.map_or(Ok(()), |path| sync_parent(path));
+        path.map_err(step("cannot make its folder durable"))
+    })
 }
 
 /// A new file survives a crash only once its folder does.

@@ -229,7 +229,8 @@ impl Rings {
     /// Called by the runner, behind what it queued.
     pub(super) fn commit(&self, ring: usize) {
         let port = &self.rings[ring].port;
-        if port.bell.must_ring() {
+        // Perhaps all was done on the spot; or the thread has taken it already.
+        if !port.inbox.is_empty() && port.bell.must_ring() {
             port.ring();
         }
     }

@@ -16,6 +16,7 @@ use super::super::volume::{self, Volume};
 use super::Port;
 use super::cancel::Ask;
 use super::memory::{Bounce, Memory, Place};
+use crate::complete::Burst;
 use crate::driver::{Queued, Started};
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::policy::BUSY_PAUSE;
@@ -25,6 +26,8 @@ use crate::request::Op;
 const BELL: u64 = u64::MAX;
 /// What is added to a slot's number where its request is called off.
 const OFF: u64 = 1 << 32;
+/// Completions behind which their callers get their turn, though there are more.
+const LONG_BURST: usize = 32;
 /// Entries that the ring has room for before it has to submit some.
 const ENTRIES: u32 = 256;
 /// Completions that the ring has room for. The kernel keeps what is more, and takes longer for it.
@@ -187,6 +190,8 @@ impl Inner {
         cq: &mut CompletionQueue<'_>,
     ) {
         let port = Arc::clone(&self.port);
+        // While there are completions, and how many there were.
+        let mut burst: Option<(Burst, usize)> = None;
         loop {
             for Queued(rq) in port.inbox.take() {
                 self.start(rq, submitter, sq);
@@ -202,7 +207,13 @@ impl Inner {
                 let _ = submitter.submit();
                 sq.sync();
             }
-            if self.reap(cq) {
+            let burst_now = burst.get_or_insert_with(|| (Burst::begin(), 0));
+            let some = self.reap(cq);
+            burst_now.1 += some;
+            if some == 0 || burst_now.1 >= LONG_BURST {
+                burst = None;
+            }
+            if some != 0 {
                 // The requests that the completions brought go along in the same call.
                 continue;
             }
@@ -297,11 +308,11 @@ impl Inner {
         cq.sync();
     }
 
-    /// Completes what is there; false where there was nothing.
-    fn reap(&mut self, cq: &mut CompletionQueue<'_>) -> bool {
+    /// Completes what is there: how many there were.
+    fn reap(&mut self, cq: &mut CompletionQueue<'_>) -> usize {
         self.take(cq);
         let mut batch = mem::take(&mut self.batch);
-        let some = !batch.is_empty();
+        let some = batch.len();
         for (number, result, flags) in batch.drain(..) {
             if number == BELL {
                 self.deaf |= !cqueue::more(flags);

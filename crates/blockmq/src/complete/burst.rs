@@ -1,0 +1,90 @@
+//! Bursts: a thread that completes several requests in a row tells their callers' layer, which may do once for all
+//! what it would do for each. (The kernel's network receive path gathers packets the same way, NAPI with GRO.)
+
+use std::cell::{Cell, RefCell};
+use std::mem;
+
+use corewise_sync::context::AtomicSection;
+use corewise_sync::per_thread;
+
+use crate::request::caught;
+
+type Later = Box<dyn FnOnce()>;
+
+per_thread! {
+    /// O: the thread is in a burst.
+    static IN_BURST: Cell<bool> = Cell::new(false);
+    /// O: what it does at the end of it.
+    static LATER: RefCell<Vec<Later>> = RefCell::new(Vec::new());
+}
+
+/// Calls `f` at once; or, where this thread completes several requests in a row, as a ring's does, when it has completed the last of
+/// them. For completion functions: what can be done once for many, such as sending the replies that have gathered.
+///
+/// Until then some 30 requests are completed and submitted at most, and nothing is waited for. `f` runs on this thread, in an
+/// atomic section; a panic in it is caught.
+pub fn behind_burst(f: impl FnOnce() + 'static) {
+    if IN_BURST.try_with(Cell::get).unwrap_or(false) {
+        LATER.with(|later| later.borrow_mut().push(Box::new(f)));
+    } else {
+        f();
+    }
+}
+
+/// A burst of this thread. Its end, or drop, does what was left for then.
+pub(crate) struct Burst(());
+
+impl Burst {
+    pub(crate) fn begin() -> Self {
+        IN_BURST.with(|inside| inside.set(true));
+        Self(())
+    }
+}
+
+impl Drop for Burst {
+    fn drop(&mut self) {
+        // What is called now calls at once what it wants to be called.
+        IN_BURST.with(|inside| inside.set(false));
+        let mut later = LATER.with(|later| mem::take(&mut *later.borrow_mut()));
+        if later.is_empty() {
+            return;
+        }
+        let _section = AtomicSection::enter("the end of a burst of completions");
+        for f in later.drain(..) {
+            if caught(f).is_none() {
+                tracing::error!("a function behind a burst of completions panicked");
+            }
+        }
+        // The memory is for the next burst.
+        LATER.with(|kept| *kept.borrow_mut() = later);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+
+    #[test]
+    fn behind_a_burst_all_is_called_that_was_left_and_outside_of_one_at_once() {
+        let called = Rc::new(RefCell::new(Vec::new()));
+        let call = |n: u32| {
+            let called = Rc::clone(&called);
+            behind_burst(move || called.borrow_mut().push(n));
+        };
+        call(1);
+        assert_eq!(*called.borrow(), [1]);
+        let burst = Burst::begin();
+        call(2);
+        behind_burst(|| panic!("on purpose"));
+        let inner = Rc::clone(&called);
+        behind_burst(move || behind_burst(move || inner.borrow_mut().push(3)));
+        call(4);
+        assert_eq!(*called.borrow(), [1]);
+        drop(burst);
+        assert_eq!(*called.borrow(), [1, 2, 3, 4]);
+        call(5);
+        assert_eq!(*called.borrow(), [1, 2, 3, 4, 5]);
+    }
+}
