@@ -43,7 +43,7 @@ impl Burst {
 
 impl Drop for Burst {
     fn drop(&mut self) {
-        // What is called now calls at once what it wants to be called.
+        // A function that is called now, and wants another one called, has that called at once.
         IN_BURST.with(|inside| inside.set(false));
         let mut later = LATER.with(|later| mem::take(&mut *later.borrow_mut()));
         if later.is_empty() {

@@ -11,12 +11,12 @@ mod dispatch;
 mod hand;
 mod run;
 
-use std::sync::Weak;
+use std::sync::{OnceLock, Weak};
 
 use corewise_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::inbox::Inbox;
-use corewise_workqueue::{Work, Workqueue};
+use corewise_workqueue::Workqueue;
 
 use crate::ctx::CtxMap;
 use crate::grace::Grace;
@@ -83,16 +83,8 @@ impl Hctx {
     ) -> Self {
         let background = match wq {
             Some(wq) => {
-                let work = || {
-                    let core = Weak::clone(&core);
-                    Work::new(move || {
-                        // A queue that was dropped has nothing left to run.
-                        if let Some(core) = Weak::upgrade(&core) {
-                            core.hctx(index).run_as_worker(&core);
-                        }
-                    })
-                };
-                Background::Workers { wq: wq.clone(), work: work(), later: work(), core }
+                let (wq, work) = (wq.clone(), run::work(&core, index));
+                Background::Workers { wq, work, later: OnceLock::new(), core }
             }
             None => Background::ByHand { wanted: AtomicBool::new(false) },
         };

@@ -1,7 +1,7 @@
 //! The runners of a hardware queue: a visitor, a worker, or a test by hand.
 
 use corewise_topology::current_cpu;
-use std::sync::Weak;
+use std::sync::{OnceLock, Weak};
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,8 @@ pub(super) enum Background {
         wq: Workqueue,
         work: Work,
         /// The same, some time later. An item of its own, so that its timer keeps no other run waiting.
-        later: Work,
+        /// Made when it is first needed.
+        later: OnceLock<Work>,
         core: Weak<Core>,
     },
     /// By a test that calls `step`; every other run only leaves its wish here.
@@ -35,6 +36,17 @@ pub(super) enum Background {
         /// A: somebody wants a run. Release on set, Acquire on take.
         wanted: AtomicBool,
     },
+}
+
+/// The item with which a worker runs hardware queue `index`.
+pub(super) fn work(core: &Weak<Core>, index: usize) -> Work {
+    let core = Weak::clone(core);
+    Work::new(move || {
+        // A queue that was dropped has nothing left to run.
+        if let Some(core) = Weak::upgrade(&core) {
+            core.hctx(index).run_as_worker(&core);
+        }
+    })
 }
 
 impl Hctx {
@@ -127,7 +139,8 @@ impl Hctx {
     /// already comes then instead. (The kernel's `blk_mq_delay_run_hw_queue`.)
     fn run_after(&self, core: &Core, delay: Duration) {
         match &self.background {
-            Background::Workers { wq, later, .. } => {
+            Background::Workers { wq, later, core: ours, .. } => {
+                let later = later.get_or_init(|| work(ours, self.index));
                 let _ = wq.mod_delayed(later, delay);
                 self.unless_alone(core);
             }
@@ -140,7 +153,8 @@ impl Hctx {
     /// off for ever. (The kernel's `blk_mq_delay_run_hw_queues`.)
     pub(crate) fn run_later(&self, core: &Core, delay: Duration) {
         match &self.background {
-            Background::Workers { wq, later, .. } => {
+            Background::Workers { wq, later, core: ours, .. } => {
+                let later = later.get_or_init(|| work(ours, self.index));
                 let _ = wq.queue_delayed(later, delay);
                 self.unless_alone(core);
             }

@@ -11,8 +11,19 @@
 use std::fs::File;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
+use rustix::fs::{AtFlags, StatxFlags};
 
 use crate::error::{IoError, IoErrorKind, errno};
+
+/// The file's length. `fstat` would ask for its times too. Then the kernel notes that somebody has seen them (since Linux 6.13), and
+/// the next write has to give it new ones, which on ext4 is a change of its journal, and can't be done without waiting.
+fn length(file: &File) -> rustix::io::Result<u64> {
+    match rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::SIZE) {
+        Ok(found) => Ok(found.stx_size),
+        // A policy that knows no `statx`, say.
+        Err(_) => Ok(u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0)),
+    }
+}
 
 /// The length that a file has to have.
 pub(super) struct Length {
@@ -46,9 +57,7 @@ impl Length {
     }
 
     fn look(&self, file: &File, name: &str) -> Result<u64, IoError> {
-        let stat = rustix::fs::fstat(file);
-        let stat = stat.map_err(|error| IoError::from_errno(error.raw_os_error()))?;
-        let there = u64::try_from(stat.st_size).unwrap_or(0);
+        let there = length(file).map_err(|error| IoError::from_errno(error.raw_os_error()))?;
         if there < self.size {
             self.is_short(name, there);
         }

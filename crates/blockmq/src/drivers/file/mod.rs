@@ -76,8 +76,9 @@ struct Route {
 }
 
 impl Route {
-    fn new(rings: Arc<Rings>) -> Self {
-        let of = (0..rings.len()).map(AtomicUsize::new).collect();
+    fn new(rings: Arc<Rings>, cpus: usize) -> Self {
+        let of = (0..cpus.max(rings.len())).map(|hctx| AtomicUsize::new(hctx % rings.len()));
+        let of = of.collect();
         Self { rings, of }
     }
 
@@ -129,7 +130,8 @@ impl FileDriver {
         };
         let own = rings.is_some() && options.rings.is_none();
         let queues = options.queues.unwrap_or(if own { 1 } else { usize::MAX });
-        let rings = rings.map(Route::new);
+        let rings =
+            rings.map(|rings| Route::new(rings, options.rings.as_ref().map_or(1, FileRings::cpus)));
         let driver = Self { geometry, created, depth: options.depth, align, queues, volume, rings };
         tracing::info!(
             path = %options.path.display(), io = %driver.io_path_in_use(), size = geometry.size,
@@ -181,8 +183,8 @@ impl Driver for FileDriver {
 
     fn mapped(&self, hctx: usize, cpus: &[CpuId]) {
         if let (Some(route), Some(&cpu)) = (&self.rings, cpus.first()) {
-            if let Some(ring) = route.of.get(hctx) {
-                ring.store(route.rings.of_cpu(cpu), Ordering::Relaxed);
+            if let (Some(place), Some(ring)) = (route.of.get(hctx), route.rings.of_cpu(cpu)) {
+                place.store(ring, Ordering::Relaxed);
             }
         }
     }

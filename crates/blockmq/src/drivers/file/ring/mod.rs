@@ -6,8 +6,9 @@
 //! submitter enters, a completion interrupts the thread that submitted, which waits for a socket by then, and wakes a
 //! second one that takes it.)
 //!
-//! There are as many rings as CPUs, and a hardware queue has the ring of one of its CPUs; so the threads are as many for a
-//! thousand files as for one, and none is waited for by all.
+//! There is a ring for each few CPUs that share a cache, and a hardware queue has the ring of its CPUs; so the threads are as many
+//! for a thousand files as for one, and none is waited for by all. (With a ring for each CPU every completion of a disk
+//! wakes another thread: four share what one wake-up brings.)
 //!
 //! | | the runner of the hardware queue | the ring's thread |
 //! |---|---|---|
@@ -59,7 +60,7 @@ use crate::timeout::{TimedOut, TimerReturn};
 use cancel::Ask;
 use reactor::Reactor;
 
-/// What the file devices of a program share: the rings of io_uring, one for each CPU of the machine, and how many
+/// What the file devices of a program share: the rings of io_uring, one for each cache shard of the machine, and how many
 /// workers may wait for their disks.
 ///
 /// A device that isn't given any ([`FileOptions::rings`](super::FileOptions::rings)) has a ring and workers of its own, which
@@ -93,8 +94,10 @@ pub struct FileRings {
 }
 
 struct Shared {
-    /// The CPUs, each with those near which its ring's thread runs, if it is bound at all.
-    cpus: Vec<(CpuId, Option<CpuSet>)>,
+    /// The CPUs of each ring.
+    shards: Vec<CpuSet>,
+    /// They are those of this machine.
+    live: bool,
     crew: Arc<Crew>,
     /// L: is the lock; guards the rings, once they are there.
     rings: Mutex<Option<Arc<Rings>>>,
@@ -103,23 +106,25 @@ struct Shared {
 impl FileRings {
     /// For the devices of this machine. Nothing is set up yet.
     pub fn new(machine: &Machine) -> Self {
-        let (topology, pods) = (machine.topology(), machine.pods(DEFAULT_SHARD_SIZE));
-        // Near, and not there: a thread that burns the very CPU would keep it waiting.
-        let near = |cpu| {
-            let pod = pods.pod_of(AffinityScope::CacheShard, cpu)?;
-            Some(pods.scope(AffinityScope::CacheShard)[pod as usize].cpus.clone())
-        };
-        let live = !machine.is_synthetic();
-        let cpus = topology.allowed().iter();
-        let cpus = cpus.map(|cpu| (cpu, if live { near(cpu) } else { None })).collect();
-        Self { inner: Arc::new(Shared { cpus, crew: Arc::default(), rings: Mutex::new(None) }) }
+        let pods = machine.pods(DEFAULT_SHARD_SIZE);
+        let shards = pods.scope(AffinityScope::CacheShard).iter().map(|pod| pod.cpus.clone());
+        Self::of(shards.collect(), !machine.is_synthetic())
+    }
+
+    fn of(shards: Vec<CpuSet>, live: bool) -> Self {
+        let (crew, rings) = (Arc::default(), Mutex::new(None));
+        Self { inner: Arc::new(Shared { shards, live, crew, rings }) }
     }
 
     /// As where the kernel has none.
     #[cfg(test)]
     pub(super) fn refused() -> Self {
-        let (cpus, crew, rings) = (Vec::new(), Arc::default(), Mutex::new(None));
-        Self { inner: Arc::new(Shared { cpus, crew, rings }) }
+        Self::of(Vec::new(), false)
+    }
+
+    /// How many CPUs there are.
+    pub(super) fn cpus(&self) -> usize {
+        self.inner.shards.iter().map(CpuSet::len).sum()
     }
 
     pub(super) fn crew(&self) -> &Arc<Crew> {
@@ -132,22 +137,23 @@ impl FileRings {
         if let Some(rings) = &*rings {
             return Ok(Arc::clone(rings));
         }
-        let made = Arc::new(Rings::new(&self.inner.cpus)?);
+        let Shared { shards, live, .. } = &*self.inner;
+        let made = Arc::new(Rings::new(shards.len(), shards, *live)?);
         Ok(Arc::clone(rings.insert(made)))
     }
 }
 
 impl fmt::Debug for FileRings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileRings").field("cpus", &self.inner.cpus.len()).finish_non_exhaustive()
+        f.debug_struct("FileRings").field("rings", &self.inner.shards.len()).finish_non_exhaustive()
     }
 }
 
 /// Rings, each with its thread.
 pub(super) struct Rings {
     rings: Vec<Owned>,
-    /// The CPU of each.
-    cpus: Vec<CpuId>,
+    /// The CPUs of each, where they are divided among them.
+    shards: Vec<CpuSet>,
 }
 
 /// What a ring shows of itself to other threads.
@@ -173,22 +179,23 @@ impl Rings {
     ///
     /// # Errors
     /// Where the kernel refuses: it is too old, or a policy forbids io_uring.
-    fn new(cpus: &[(CpuId, Option<CpuSet>)]) -> io::Result<Self> {
-        if cpus.is_empty() {
+    fn new(n: usize, shards: &[CpuSet], live: bool) -> io::Result<Self> {
+        if n == 0 {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "no CPU may be used"));
         }
-        let share = kernel_threads(cpus.len());
-        let spawn = |(i, (_, near)): (usize, &(CpuId, Option<CpuSet>))| {
-            let ring = Owned::spawn(i, share)?;
-            if let Some(near) = near {
-                if let Err(error) = pin_thread(ring.tid, near) {
+        let spawn = |i| {
+            let shard = shards.get(i);
+            let ring = Owned::spawn(i, kernel_threads(shard.map_or(1, CpuSet::len)))?;
+            // Near, and not on one CPU: a thread that burns that very one would keep it waiting.
+            if let Some(shard) = shard.filter(|_| live) {
+                if let Err(error) = pin_thread(ring.tid, shard) {
                     tracing::info!(%error, "a ring's thread could not be pinned; it runs on any CPU");
                 }
             }
             Ok(ring)
         };
-        let rings = cpus.iter().enumerate().map(spawn).collect::<io::Result<_>>()?;
-        Ok(Self { rings, cpus: cpus.iter().map(|&(cpu, _)| cpu).collect() })
+        let rings = (0..n).map(spawn).collect::<io::Result<_>>()?;
+        Ok(Self { rings, shards: shards.to_vec() })
     }
 
     /// One device's own, `n` of them. Blocks.
@@ -196,17 +203,16 @@ impl Rings {
     /// # Errors
     /// As `new`.
     pub(super) fn own(n: usize) -> io::Result<Arc<Self>> {
-        let anywhere: Vec<_> = (0..n as u32).map(|i| (CpuId::new(i), None)).collect();
-        Ok(Arc::new(Self::new(&anywhere)?))
+        Ok(Arc::new(Self::new(n, &[], false)?))
     }
 
     pub(super) fn len(&self) -> usize {
         self.rings.len()
     }
 
-    /// The ring of a CPU.
-    pub(super) fn of_cpu(&self, cpu: CpuId) -> usize {
-        self.cpus.iter().position(|&known| known == cpu).unwrap_or(0)
+    /// The ring of a CPU, where they are divided by CPUs.
+    pub(super) fn of_cpu(&self, cpu: CpuId) -> Option<usize> {
+        self.shards.iter().position(|shard| shard.contains(cpu))
     }
 
     /// Called by the runner of a hardware queue that has this ring.
@@ -236,11 +242,10 @@ impl Rings {
     }
 }
 
-/// How many threads the kernel may have for each ring, where something can't be done without waiting: a sync, a hole. By
-/// itself it takes four for each CPU, and that for each ring.
-fn kernel_threads(rings: usize) -> u32 {
-    let all = 4 * rings.max(2);
-    u32::try_from((all / rings.max(1)).max(4)).unwrap_or(4)
+/// How many threads the kernel may have for a ring of so many CPUs, where something can't be done without waiting: a sync, a
+/// hole. By itself it takes four for each CPU of the machine, and that for each ring.
+fn kernel_threads(cpus: usize) -> u32 {
+    u32::try_from(2 * cpus).map_or(4, |n| n.max(4))
 }
 
 impl Port {
