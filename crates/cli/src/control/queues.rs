@@ -129,6 +129,8 @@ impl Tables<'_> {
                 (queue.frozen, " frozen"),
             ];
             let marks = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark);
+            let room =
+                queue.capacity.map(|most| format!(" capacity {most}, refused {}", queue.refused));
             what.row([
                 fit(&queue.name, names(width)),
                 queue.id.to_string(),
@@ -136,7 +138,7 @@ impl Tables<'_> {
                 queue.scope.to_string(),
                 queue.nice.to_string(),
                 queue.max_active.map_or("any".to_string(), |max| max.to_string()),
-                std::iter::once(cpus.as_str()).chain(marks).collect(),
+                std::iter::once(cpus.as_str()).chain(marks).chain(room.as_deref()).collect(),
             ]);
         }
         what.write(f, width, "none")?;
@@ -475,6 +477,9 @@ mod tests {
             .unwrap();
         let _careful = Workqueue::builder("careful").rescuer().build(&pools).unwrap();
         let (release, released) = channel::<()>();
+        let full = Workqueue::builder("full").capacity(0).build(&pools).unwrap();
+        assert!(full.try_spawn(|| ()).is_err());
+        has(&text(&pools.dump(), 100).to_string(), &["general capacity 0, refused 1"]);
         let first = ordered.spawn_at(At::Cpu(CpuId::new(0)), move || released.recv().is_ok());
         let second = ordered.spawn_at(At::Cpu(CpuId::new(23)), || ());
         let parts = ["Active instances", "  ordered  the queue           1/1     1\n"];

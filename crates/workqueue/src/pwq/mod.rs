@@ -14,6 +14,7 @@ pub(crate) mod limit_policy;
 pub(crate) mod limit_slot;
 pub(crate) mod queue_core;
 mod report;
+pub(crate) mod room;
 mod schedule;
 pub(crate) mod slot;
 pub(crate) mod submit;

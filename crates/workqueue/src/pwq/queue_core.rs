@@ -17,6 +17,7 @@ use crate::pwq::flush::Colours;
 use crate::pwq::limit::{CountedBy, Limiter};
 use crate::pwq::limit_policy::{MAX_ACTIVE_LIMIT, UNLIMITED, effective};
 use crate::pwq::report::{self, Deferred};
+use crate::pwq::room::Room;
 use crate::pwq::submit::push;
 use crate::pwq::waiting::{Waiting, Waits, stop_in_turn};
 use crate::report::counters::Counters;
@@ -48,6 +49,8 @@ pub(crate) struct QueueCore {
     pub(crate) hazards: Arc<Hazards>,
     /// Keeps the pools open for as long as anything is queued, or can be.
     pub(crate) pools: WorkerPools,
+    /// I: the places for closures of `try_spawn`, where there are so many.
+    pub(crate) room: Option<Arc<Room>>,
 }
 
 /// What a queue is, for good.
@@ -61,6 +64,8 @@ pub(crate) struct Traits {
     pub(crate) cpu_intensive: bool,
     /// I: whether it is counted how long its items run.
     pub(crate) timed: bool,
+    /// I: how many closures of `try_spawn` it takes at once, if it counts them.
+    pub(crate) capacity: Option<usize>,
     /// I: whether it is the queue below another one, which takes work also while it is drained.
     pub(crate) is_below: bool,
 }
@@ -88,6 +93,7 @@ impl QueueCore {
             former: Counters::default(),
             hazards: Arc::clone(pools.hazards()),
             pools: pools.clone(),
+            room: traits.capacity.map(Room::new),
         })
     }
 

@@ -29,6 +29,8 @@ pub(crate) fn of(queue: &QueueCore, id: &dyn Fn(usize, usize) -> Option<usize>) 
         cpus,
         nice,
         max_active: limit(effective(attributes.max_active)),
+        capacity: queue.room.as_ref().map(|room| room.places()),
+        refused: queue.room.as_ref().map_or(0, |room| room.refused()),
         freezable: queue.traits.freezable,
         frozen: queue.is_frozen(),
         timed: queue.traits.timed,

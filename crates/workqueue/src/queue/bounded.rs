@@ -1,12 +1,9 @@
 //! Closures of which a queue takes so many at once, and gives the others back.
 
-use std::sync::Arc;
-
-use corewise_sync::atomic::{AtomicUsize, Ordering};
-
 use crate::attributes::At;
 use crate::error::{QueueError, Refused};
 use crate::handle::join::{JoinHandle, Task};
+use crate::pwq::room::Permit;
 use crate::queue::Workqueue;
 
 impl Workqueue {
@@ -39,7 +36,7 @@ impl Workqueue {
         C: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let permit = match &self.inner.room {
+        let permit = match &self.inner.table.shared().room {
             None => None,
             Some(room) => match room.enter() {
                 None => {
@@ -59,35 +56,5 @@ impl Workqueue {
                 Err(Refused { closure, error })
             }
         }
-    }
-}
-
-/// So many places.
-pub(crate) struct Room {
-    /// I: how many there are.
-    places: usize,
-    /// A: how many are taken. It says nothing of other memory, so Relaxed.
-    taken: AtomicUsize,
-}
-
-/// A place in a [`Room`], until it is dropped.
-pub(crate) struct Permit(Arc<Room>);
-
-impl Room {
-    pub(crate) fn new(places: usize) -> Arc<Room> {
-        Arc::new(Room { places, taken: AtomicUsize::new(0) })
-    }
-
-    /// Takes a place, if there is one.
-    fn enter(self: &Arc<Room>) -> Option<Permit> {
-        let one_more = |taken: usize| (taken < self.places).then(|| taken + 1);
-        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(Permit(Arc::clone(self)))
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -11,7 +11,6 @@ use crate::pwq::limit::CountedBy;
 use crate::pwq::queue_core::{QueueCore, Traits};
 use crate::pwq::table::{Plan, PwqTable};
 use crate::queue::Workqueue;
-use crate::queue::bounded::Room;
 
 /// Sets up a [`Workqueue`].
 ///
@@ -42,7 +41,6 @@ pub struct QueueBuilder {
     scoped: bool,
     power_efficient: bool,
     pub(super) rescuer: bool,
-    capacity: Option<usize>,
 }
 
 impl QueueBuilder {
@@ -54,7 +52,6 @@ impl QueueBuilder {
             scoped: false,
             power_efficient: false,
             rescuer: false,
-            capacity: None,
         }
     }
 
@@ -72,7 +69,13 @@ impl QueueBuilder {
         let per_cpu = above.traits.kind.per_cpu();
         let kind = if per_cpu { above.traits.kind } else { QueueKind::Unbound };
         QueueBuilder {
-            traits: Traits { kind, freezable: false, is_below: true, ..above.traits },
+            traits: Traits {
+                kind,
+                freezable: false,
+                capacity: None,
+                is_below: true,
+                ..above.traits
+            },
             attributes: Attributes { max_active: 0, ..attributes },
             rescuer: above.rescuer.is_some(),
             ..QueueBuilder::new(format!("{}/below", above.name))
@@ -129,7 +132,7 @@ impl QueueBuilder {
     /// [`max_active`](Self::max_active), and those that run. Further ones it gives back. Other
     /// instances of the queue aren't counted. Default: no bound.
     pub fn capacity(mut self, capacity: usize) -> Self {
-        self.capacity = Some(capacity);
+        self.traits.capacity = Some(capacity);
         self
     }
 
@@ -192,7 +195,7 @@ impl QueueBuilder {
     /// thread, [`BuildError::ShutDown`] after [`WorkerPools::shutdown`].
     pub fn build(self, pools: &WorkerPools) -> Result<Workqueue, BuildError> {
         let kind = self.checked_kind(pools)?;
-        let Self { name, traits, mut attributes, capacity, .. } = self;
+        let Self { name, traits, mut attributes, .. } = self;
         if kind.per_cpu() {
             (attributes.scope, attributes.strict) = (AffinityScope::Cpu, true);
         }
@@ -210,7 +213,7 @@ impl QueueBuilder {
         let table = PwqTable::new(&shared, Plan::new(pools, &lease));
         pools.register(Arc::clone(&shared) as _);
         shared.warn_of_cut(attributes.max_active);
-        Ok(Workqueue::new(table, capacity.map(Room::new)))
+        Ok(Workqueue::new(table))
     }
 
     /// What it is to be, where that takes the other options.

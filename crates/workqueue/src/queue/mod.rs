@@ -25,7 +25,6 @@ use crate::handle::join::{JoinHandle, Task};
 use crate::handle::work::Work;
 use crate::pwq::queue_core::QueueCore;
 use crate::pwq::table::PwqTable;
-use crate::queue::bounded::Room;
 use crate::queue::builder::QueueBuilder;
 use crate::report::QueueStats;
 use crate::task::claim::Claimed;
@@ -56,8 +55,6 @@ struct Inner {
     drains: Mutex<usize>,
     /// L: is the lock; guards the queue below, once there is one. Taken before that of the attributes.
     below: Mutex<Option<Workqueue>>,
-    /// I: the places for closures that are let in, where their number is bounded.
-    room: Option<Arc<Room>>,
 }
 
 impl Drop for Inner {
@@ -88,9 +85,9 @@ impl Workqueue {
         QueueBuilder::new(name.into())
     }
 
-    pub(crate) fn new(table: PwqTable, room: Option<Arc<Room>>) -> Workqueue {
+    pub(crate) fn new(table: PwqTable) -> Workqueue {
         let (drains, below) = (Mutex::default(), Mutex::default());
-        Workqueue { inner: Arc::new(Inner { table, drains, below, room }) }
+        Workqueue { inner: Arc::new(Inner { table, drains, below }) }
     }
 
     pub(crate) fn shared(&self) -> &Arc<QueueCore> {

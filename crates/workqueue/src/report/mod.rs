@@ -161,6 +161,10 @@ pub struct QueueDump {
     pub nice: i32,
     /// How many of its instances may be active at once; `None`: any number.
     pub max_active: Option<usize>,
+    /// How many closures [`try_spawn`](crate::Workqueue::try_spawn) puts on it at once; `None`: any number.
+    pub capacity: Option<usize>,
+    /// How many closures it gave back because it was full.
+    pub refused: u64,
     /// Whether a freeze holds its work back.
     pub freezable: bool,
     /// Whether one does.
