@@ -28,9 +28,6 @@ pub struct DeviceDecl {
     /// What the device is compatible with, the most specific first, for drivers that match by a
     /// table ([`Driver::compatible`](crate::Driver::compatible)).
     pub compatible: Vec<String>,
-    /// Only the driver of this name may have the device, and whether it matches is not asked: the
-    /// kernel's `driver_override`.
-    pub driver_override: Option<String>,
     /// The device inside which this one lives. It is bound before and shut down after this one.
     pub parent: Option<String>,
     /// Devices whose service this one uses (managed links): bound before, shut down after this
@@ -71,7 +68,6 @@ impl DeviceDecl {
             name: name.into(),
             driver: driver.into(),
             compatible: Vec::new(),
-            driver_override: None,
             parent: None,
             suppliers: Vec::new(),
             optional_suppliers: Vec::new(),
@@ -94,13 +90,6 @@ impl DeviceDecl {
         let mut decl = DeviceDecl::new(name, "");
         decl.compatible = compatible.into_iter().map(Into::into).collect();
         decl
-    }
-
-    /// Lets only the driver of this name have the device.
-    #[must_use]
-    pub fn driver_override(mut self, driver: impl Into<String>) -> DeviceDecl {
-        self.driver_override = Some(driver.into());
-        self
     }
 
     /// Adds a supplier that the device can do without.
@@ -192,7 +181,6 @@ impl fmt::Debug for DeviceDecl {
             .field("name", &self.name)
             .field("driver", &self.driver)
             .field("compatible", &self.compatible)
-            .field("driver_override", &self.driver_override)
             .field("parent", &self.parent)
             .field("suppliers", &self.suppliers)
             .field("optional_suppliers", &self.optional_suppliers)
@@ -207,6 +195,7 @@ impl fmt::Debug for DeviceDecl {
 
 /// Whether a driver's probes may run beside others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ProbeType {
     /// As it is asked for. In a [bring-up](crate::BringUpOptions#structfield.asynchronous) that is
     /// asynchronous by default; for devices that are
@@ -222,6 +211,7 @@ pub enum ProbeType {
 
 /// What a link between a consumer and a supplier means, as in Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum LinkKind {
     /// The consumer uses the supplier's service: it is probed after and shut down before that.
     Managed,

@@ -378,7 +378,7 @@ impl State {
 fn no_driver(device: usize, decl: &DeviceDecl, drivers: &Drivers) -> GraphError {
     let (name, known) = (decl.name.clone(), drivers.names());
     let named = Some(&decl.driver).filter(|driver| !driver.is_empty());
-    match decl.driver_override.as_ref().or(named) {
+    match named {
         Some(driver) => GraphError::UnknownDriver { device, name, driver: driver.clone(), known },
         None => GraphError::NoMatchingDriver {
             device,

@@ -76,9 +76,6 @@ impl Drivers {
 impl Registered {
     /// Whether it may have the device. A driver that panics when asked may not.
     pub(crate) fn matches(&self, decl: &DeviceDecl) -> bool {
-        if let Some(only) = &decl.driver_override {
-            return **only == *self.name;
-        }
         caught(|| self.driver.matches(decl)).unwrap_or_else(|message| {
             tracing::error!(driver = &*self.name, message, "a driver's match function panicked");
             false
