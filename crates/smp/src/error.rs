@@ -7,6 +7,7 @@ use corewise_sync::panics::PanicPayload;
 
 /// Why a CPU gets no call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum SkipReason {
     /// The CPU isn't online for calls: it never was, it left, or the machine has no such CPU.
     NotOnline,
@@ -25,6 +26,7 @@ impl fmt::Display for SkipReason {
 
 /// The call wasn't accepted: the function never ran, and is given back.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CallError<F> {
     /// The CPU isn't online for calls. It may come back: see
     /// [`Smp::follow_machine`](crate::Smp::follow_machine).
@@ -108,6 +110,7 @@ impl<F> std::error::Error for CallError<F> {}
 
 /// The call was accepted and has no value.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum CallFailed {
     /// The function panicked. Its CPU goes on taking calls.
     Panicked {

@@ -2,6 +2,7 @@
 
 /// Whether a request ends on the CPU that submitted it. (Linux: `rq_affinity` 0, 1 and 2.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RqAffinity {
     /// Where the driver completes it.
     Anywhere,

@@ -18,6 +18,7 @@ use crate::request::Op;
 
 /// How much a queue finds out about its requests' times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum IoStats {
     /// Requests and bytes are counted, nothing is timed.
     Counted,
@@ -45,6 +46,7 @@ pub(crate) fn weight(how: IoStats, use_of_box: u32) -> u32 {
 
 /// What a disk has done so far of one operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OpStats {
     /// Requests that have ended, well or not.
     pub requests: u64,

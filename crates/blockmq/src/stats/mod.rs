@@ -10,6 +10,7 @@ use corewise_sync::atomic::{AtomicU64, Ordering};
 
 /// What a hardware queue has done so far. Read while it runs, the numbers are a moment apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HctxStats {
     /// Requests handed to the driver; several that were merged count as one.
     pub dispatched: u64,

@@ -48,7 +48,7 @@ impl From<LegState> for State {
             LegState::InSync => State::InSync,
             LegState::Resyncing => State::Resyncing,
             LegState::Returning => State::Returning,
-            LegState::Out => State::Out,
+            _ => State::Out,
         }
     }
 }

@@ -16,6 +16,7 @@ const DEVICE_TIMEOUT: Duration = Duration::from_secs(10);
 /// What is done about a callback whose deadline has passed, once everything that doesn't depend on
 /// it is shut down. Until then it is only named, whatever the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum HangPolicy {
     /// It is waited for, as a kernel does.
     #[default]

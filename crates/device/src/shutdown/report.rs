@@ -16,6 +16,7 @@ use std::time::Duration;
 
 /// How a shutdown was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ShutdownMode {
     /// One by one in the caller's thread, since fewer than two callbacks may run elsewhere.
     Serial,

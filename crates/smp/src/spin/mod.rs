@@ -8,6 +8,7 @@ pub(crate) use waiter::Patience;
 
 /// Which threads may spin for a moment before they sleep. [`SmpBuilder::spin`](crate::SmpBuilder::spin)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Spin {
     /// None: a thread that has nothing to do sleeps at once, and each call costs two wake-ups.
     Never,

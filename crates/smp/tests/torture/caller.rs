@@ -200,6 +200,7 @@ impl Caller {
             CallError::ShuttingDown { .. } => {
                 self.world.findings.fail(Check::Reach, || "shut down before its time".into());
             }
+            _ => self.world.findings.fail(Check::Reach, || "refused for no known reason".into()),
         }
         drop(refusal.into_inner());
     }

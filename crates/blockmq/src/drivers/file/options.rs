@@ -11,6 +11,7 @@ use crate::policy::DEFAULT_DEPTH;
 
 /// Which way a file device shall do its I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum IoPath {
     /// io_uring, or workers where it is refused.
     #[default]
@@ -23,6 +24,7 @@ pub enum IoPath {
 
 /// Which way a file device does its I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PathInUse {
     /// io_uring.
     Uring,

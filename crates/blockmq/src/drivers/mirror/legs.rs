@@ -22,6 +22,7 @@ pub(super) struct Legs {
 }
 
 /// A leg, as a mirror is made of it.
+#[non_exhaustive]
 pub enum MirrorLeg {
     /// A device.
     Here(Arc<dyn BlockDevice>),

@@ -166,6 +166,7 @@ pub enum MirrorEvent {
 
 /// What a mirror is at.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MirrorStatus {
     /// Each leg, in order.
     pub legs: Vec<LegState>,
@@ -196,6 +197,7 @@ impl fmt::Display for MirrorStatus {
 
 /// What a leg is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LegState {
     /// It has everything.
     InSync,

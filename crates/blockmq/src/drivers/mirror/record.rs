@@ -264,6 +264,7 @@ impl Assembled {
 /// there, and a mirror is made of all its legs. A leg that had everything, and is another disk now, or an older
 /// copy of itself, is as good as missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Degraded {
     /// None.
     Never,
@@ -487,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_belong_together_is_refused() {
+    fn records_that_do_not_belong_together_are_refused() {
         let three = |n| Head { legs: 3, ..head(n, 5, 7) };
         let other = Head { mirror: [8; 16], ..head(2, 9, 3) };
         let found = [Some(Some(three(0))), Some(Some(three(1))), Some(Some(other))];
