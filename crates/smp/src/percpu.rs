@@ -104,7 +104,7 @@ impl<T> PerCpu<T> {
 
 impl<T: fmt::Debug> fmt::Debug for PerCpu<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.iter()).finish()
+        f.debug_map().entries(self.iter().map(|(cpu, value)| (cpu.number(), value))).finish()
     }
 }
 
