@@ -4,7 +4,6 @@
 //! follows the reader's light or dark mode, prints, and says everything in words and numbers too.
 //! The same input gives the same bytes. It holds any records, of workloads known here or not.
 
-pub mod markdown;
 mod number;
 #[cfg(test)]
 mod tests;
@@ -44,7 +43,7 @@ pub struct Page<'a> {
 /// Which program wrote a record. Figures of two programs never share a scale: they were measured at
 /// different moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+pub enum Source {
     /// `corewise bench`: the scopes, and the old design.
     Own,
     /// `bench-peers`: Corewise and other runtimes.
@@ -171,7 +170,7 @@ fn with_code(text: &str) -> Markup {
 
 /// A ratio that sums a call up, with its interval where there is one: the headlines of a program in their order, and
 /// behind them what stands beside.
-fn ratios(records: &[Record]) -> impl Iterator<Item = (&Record, Option<&Record>)> {
+pub fn ratios(records: &[Record]) -> impl Iterator<Item = (&Record, Option<&Record>)> {
     let interval = |of: &Record| {
         records.iter().find(|other| other.case == INTERVAL && other.metric == of.metric)
     };
@@ -338,7 +337,7 @@ fn value(value: f64, record: &Record) -> Markup {
 }
 
 /// The name of a row.
-fn label(source: Source, record: &Record, place: Option<Place>) -> String {
+pub fn label(source: Source, record: &Record, place: Option<Place>) -> String {
     // Runtimes whose idle workers spin for a good while: their latencies are to be read with their CPU time.
     let spins = ["rayon", "tbb", "glommio-spins", "seastar-poll-mode"];
     match (source, &*printable(&record.variant), place) {

@@ -16,6 +16,7 @@ mod mirrors;
 mod mirrors_degraded;
 mod real_clients;
 mod stacks;
+mod tables;
 mod timeline;
 mod topo;
 mod tuning;
