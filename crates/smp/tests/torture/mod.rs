@@ -21,6 +21,8 @@ mod caller;
 mod check;
 mod job;
 mod kind;
+#[path = "../../../topology/tests/support/live.rs"]
+mod live;
 mod mistake;
 mod phase;
 mod plain;
@@ -77,7 +79,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report, Failed> {
     let half = plan.duration / 2;
     let mut phases = vec![synthetic(plan, half)?];
     // A thread that changes the live machine does it alone.
-    let _alone = plug::alone()?;
+    let _alone = live::alone();
     let live = Machine::live()?;
     let last = live.online().last().filter(|_| live.online().len() > 1);
     let (switch, not_plugged) = match last {

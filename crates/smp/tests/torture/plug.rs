@@ -1,7 +1,7 @@
 //! CPUs that leave and join while calls go on: for calls alone, by the machine's mask, and, where the
 //! process may, by the system itself.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use corewise_sync::atomic::Ordering;
 use corewise_topology::{CpuId, Machine};
 
 use super::check::Check;
+use super::live::Keeper;
 use super::mistake::Mistake;
 use super::rng::Rng;
 use super::world::{World, add};
@@ -19,15 +20,6 @@ use super::world::{World, add};
 const OUT: usize = 2_000;
 /// How often the system takes the CPU: one turn of so many. It takes far longer than the others.
 const SYSTEM: usize = 64;
-
-/// The lock under which the tests of this project change the machine that they run on: one at a time.
-#[allow(clippy::incompatible_msrv, reason = "the tests are run with a newer compiler")]
-pub(super) fn alone() -> io::Result<File> {
-    let path = std::env::temp_dir().join("corewise-tests-change-this-machine.lock");
-    let file = File::options().create(true).append(true).open(path)?;
-    file.lock()?;
-    Ok(file)
-}
 
 /// The switch of a CPU of the live machine.
 pub(super) struct Switch {
@@ -46,28 +38,12 @@ impl Switch {
         }
     }
 
-    fn take<'a>(&'a self, world: &'a World) -> io::Result<Out<'a>> {
+    /// The CPU is offline until what this gives is dropped.
+    fn take(&self) -> io::Result<Keeper> {
         // Before the write: it is put back whatever becomes of that.
-        let out = Out { switch: self, world };
+        let keeper = Keeper::of(&self.file)?;
         fs::write(&self.file, "0")?;
-        Ok(out)
-    }
-}
-
-/// The CPU is offline while this lives.
-struct Out<'a> {
-    switch: &'a Switch,
-    world: &'a World,
-}
-
-impl Drop for Out<'_> {
-    fn drop(&mut self) {
-        // The kernel refuses for a moment while somebody else plugs CPUs.
-        while let Err(error) = fs::write(&self.switch.file, "1") {
-            if error.kind() != io::ErrorKind::ResourceBusy {
-                return failed(self.world, &error);
-            }
-        }
+        Ok(keeper)
     }
 }
 
@@ -175,7 +151,7 @@ fn by_the_system(world: &World, switch: &Switch, gently: bool, pause: &Parker, r
     }
     // From here its target and its handlers may be anywhere: full order, both sides look twice.
     side.away.fetch_add(1, Ordering::SeqCst);
-    match switch.take(world) {
+    match switch.take() {
         Ok(out) => {
             refresh(world, world.smp.machine());
             follow(world);

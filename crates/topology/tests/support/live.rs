@@ -8,8 +8,9 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use corewise_topology::{CpuId, CpuSet, Machine};
 
@@ -31,9 +32,31 @@ pub(crate) fn skipped(test: &str, why: &str) {
     eprintln!("skipped: {test}: {why}");
 }
 
+/// A process that puts a CPU back online when this one ends, however that comes: a test that is killed leaves
+/// a machine behind that has all its CPUs.
+pub(crate) struct Keeper(Child);
+
+impl Keeper {
+    /// For the CPU that this file of `/sys` switches.
+    pub(crate) fn of(file: &Path) -> io::Result<Keeper> {
+        let mut keeper = Command::new("sh");
+        keeper.args(["-c", "cat; until echo 1 > \"$0\"; do sleep 0.1; done"]).arg(file);
+        // A group of its own: a signal to the tests' group doesn't reach it.
+        keeper.stdin(Stdio::piped()).stderr(Stdio::null()).process_group(0).spawn().map(Keeper)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let ended = self.0.wait();
+        assert!(ended.is_ok_and(|status| status.success()), "the CPU was not put back");
+    }
+}
+
 /// A CPU that is offline while this value lives.
 pub(crate) struct Offline {
-    file: PathBuf,
+    _keeper: Keeper,
 }
 
 /// The CPU to take offline in this test: the highest one, if there is another.
@@ -50,25 +73,11 @@ impl Offline {
     /// can be written: most containers' can't.
     pub(crate) fn take(cpu: CpuId) -> Result<Offline, Skip> {
         let file = PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}/online"));
-        // Before the write: it is put back whatever becomes of that.
-        let offline = Offline { file };
-        match fs::write(&offline.file, "0") {
-            Ok(()) => Ok(offline),
-            Err(error) => {
-                let why = format!("CPU {cpu} can't be taken offline: {error}");
-                // There is nothing to put back where nothing may be written.
-                std::mem::forget(offline);
-                Err(why)
-            }
-        }
-    }
-}
-
-impl Drop for Offline {
-    fn drop(&mut self) {
-        // The kernel refuses for a moment while somebody else plugs CPUs.
-        while let Err(error) = fs::write(&self.file, "1") {
-            assert_eq!(error.kind(), io::ErrorKind::ResourceBusy, "{}", self.file.display());
+        fs::write(&file, "1").map_err(|error| format!("CPU {cpu} can't be switched: {error}"))?;
+        let keeper = Keeper::of(&file).map_err(|error| format!("no shell: {error}"))?;
+        match fs::write(&file, "0") {
+            Ok(()) => Ok(Offline { _keeper: keeper }),
+            Err(error) => Err(format!("CPU {cpu} can't be taken offline: {error}")),
         }
     }
 }
