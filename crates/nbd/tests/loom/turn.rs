@@ -7,13 +7,12 @@ use corewise_sync::Parker;
 use loom::model::Builder;
 use loom::thread;
 
-fn one() -> Wish {
-    Wish { first: 1, turn: 1, all: 1, pass: 0 }
-}
+const ONE: Wish = Wish { first: 1, turn: 1, all: 1, pass: 0 };
+const TWO: Wish = Wish { first: 2, turn: 2, all: 2, pass: 0 };
 
 /// As a connection's reader does.
 fn enter(turns: &Turns, seat: &Arc<Seat>, parker: &Parker) {
-    let mut entry = turns.enter(seat, one());
+    let mut entry = turns.enter(seat, ONE);
     while entry == Entry::InLine {
         parker.park();
         entry = seat.granted();
@@ -33,10 +32,9 @@ fn loom_one_that_stands_in_line_is_woken_by_its_own_completion_or_another_s() {
         let (one_parker, two_parker) = (Parker::new(), Parker::new());
         let one_seat = Seat::new(one_parker.unparker());
         let two_seat = Seat::new(two_parker.unparker());
-        let two_places = Wish { first: 2, turn: 2, all: 2, pass: 0 };
-        assert_eq!(turns.enter(&one_seat, two_places), Entry::All);
+        assert_eq!(turns.enter(&one_seat, TWO), Entry::All);
         // Its first request is in past the line; the second has to wait.
-        assert_eq!(turns.enter(&two_seat, one()), Entry::First);
+        assert_eq!(turns.enter(&two_seat, ONE), Entry::First);
         let (theirs, seat) = (Arc::clone(&turns), Arc::clone(&one_seat));
         let completions = thread::spawn(move || {
             theirs.leave(&seat, 1);
@@ -55,13 +53,13 @@ fn loom_one_that_stands_in_line_is_woken_by_its_own_completion_or_another_s() {
 #[test]
 fn loom_places_that_are_kept_are_taken_or_used_and_never_both() {
     model(|| {
-        let turns = Arc::new(Turns::new(1));
+        let turns = Arc::new(Turns::new(2));
         let (one_parker, two_parker) = (Parker::new(), Parker::new());
         let one_seat = Seat::new(one_parker.unparker());
         let two_seat = Seat::new(two_parker.unparker());
-        // It keeps the only place, and doesn't use it.
-        assert_eq!(turns.enter(&one_seat, one()), Entry::All);
-        turns.leave(&one_seat, 1);
+        // It keeps both places, and doesn't use them. The other has a request in the device, and wants a second one.
+        assert_eq!(turns.enter(&one_seat, TWO), Entry::All);
+        turns.leave(&one_seat, 2);
         two_seat.force(1);
         let (theirs, seat) = (Arc::clone(&turns), Arc::clone(&one_seat));
         let user = thread::spawn(move || {
@@ -74,6 +72,6 @@ fn loom_places_that_are_kept_are_taken_or_used_and_never_both() {
         user.join().unwrap();
         turns.rise(&one_seat);
         turns.rise(&two_seat);
-        assert_eq!(turns.free(), 1);
+        assert_eq!(turns.free(), 2);
     });
 }
