@@ -2,16 +2,18 @@
 //! path) act on it.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use corewise_blockmq::Op;
-use corewise_sync::Parker;
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::{Parker, time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown, sockopt};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, getpeername, recv, send, shutdown, sockopt};
 
 use crate::load::{Budget, Charge, Load, Snapshot};
 use crate::memory::Pool;
@@ -26,6 +28,31 @@ pub(crate) struct Connection {
     pub(crate) socket: OwnedFd,
     pub(crate) load: Load,
     pub(crate) pool: Arc<Pool>,
+    made: Instant,
+    /// A: when something last came, in milliseconds since `made`; kept only where somebody asks. Relaxed: a time.
+    active: Option<AtomicU64>,
+}
+
+/// Where a client comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// A user of this machine.
+    User(u32),
+    Address(IpAddr),
+    Unknown,
+}
+
+impl Peer {
+    pub(crate) fn of(socket: &OwnedFd) -> Peer {
+        let name = getpeername(socket).ok().flatten();
+        match name.and_then(|name| SocketAddr::try_from(name).ok()) {
+            Some(address) => Peer::Address(address.ip().to_canonical()),
+            None => match sockopt::socket_peercred(socket) {
+                Ok(credentials) => Peer::User(credentials.uid.as_raw()),
+                Err(_) => Peer::Unknown,
+            },
+        }
+    }
 }
 
 impl Connection {
@@ -35,9 +62,11 @@ impl Connection {
         budget: Budget,
         share: u64,
         pool: Arc<Pool>,
+        watched: bool,
     ) -> (Connection, Parker) {
         let (load, parker) = Load::new(budget, share);
-        (Connection { id, socket, load, pool }, parker)
+        let active = watched.then(|| AtomicU64::new(0));
+        (Connection { id, socket, load, pool, made: time::now(), active }, parker)
     }
 
     /// Receives what is there, at least one byte, behind what `buffer` holds; 0 at the end of the
@@ -73,6 +102,10 @@ impl Connection {
                     let len = buffer.len() + got;
                     // SAFETY: the call initialized the first `got` bytes of the spare capacity.
                     unsafe { buffer.set_len(len) };
+                    if let Some(active) = &self.active {
+                        let since = self.made.elapsed().as_millis() as u64;
+                        active.store(since, Ordering::Relaxed);
+                    }
                     return Ok(got);
                 }
                 Err(Errno::INTR) => {}
@@ -121,6 +154,14 @@ impl Connection {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// How long nothing has come while nothing is owed; `None` where something is, or nobody asks.
+    pub(crate) fn idle(&self) -> Option<Duration> {
+        let active = Duration::from_millis(self.active.as_ref()?.load(Ordering::Relaxed));
+        let load = self.load.snapshot();
+        let is_idle = load.requests == 0 && !load.draining && !load.cut;
+        is_idle.then(|| self.made.elapsed().saturating_sub(active))
     }
 
     /// Whether nobody waits for the end of a request any more. A client that has only closed its sending side may wait for

@@ -41,11 +41,6 @@ pub enum Error {
     },
     /// The server, or the export, is shutting down.
     ShuttingDown,
-    /// All places are taken by clients that are being served.
-    TooManyConnections {
-        /// How many there may be.
-        limit: usize,
-    },
 }
 
 impl fmt::Display for Error {
@@ -79,9 +74,6 @@ impl fmt::Display for Error {
             Error::Listen { address, source } => write!(f, "cannot listen on {address}: {source}"),
             Error::Resource { what, source } => write!(f, "cannot get {what}: {source}"),
             Error::ShuttingDown => f.write_str("the server is shutting down"),
-            Error::TooManyConnections { limit } => {
-                write!(f, "all {limit} allowed connections are in use")
-            }
         }
     }
 }

@@ -20,6 +20,7 @@ pub struct Export {
     description: String,
     device: Arc<dyn BlockDevice>,
     read_only: bool,
+    most_clients: Option<usize>,
     pub(crate) lines: Arc<Lines>,
     /// How its clients share the device.
     pub(crate) turns: Arc<Turns>,
@@ -62,7 +63,15 @@ impl Export {
         let name = name.into();
         let lines = Arc::new(Lines::new(name.clone()));
         let turns = Arc::new(Turns::new(PLACES));
-        Export { name, description: String::new(), device, read_only: false, lines, turns }
+        Export {
+            name,
+            description: String::new(),
+            device,
+            read_only: false,
+            most_clients: None,
+            lines,
+            turns,
+        }
     }
 
     /// Sets a description for people, shown by clients that list the server.
@@ -77,6 +86,17 @@ impl Export {
     pub fn read_only(mut self, read_only: bool) -> Export {
         self.read_only = read_only;
         self
+    }
+
+    /// Lets in so many clients at a time; `None`: as many as the server.
+    #[must_use]
+    pub fn max_clients(mut self, most: Option<usize>) -> Export {
+        self.most_clients = most;
+        self
+    }
+
+    pub(crate) fn most_clients(&self) -> Option<usize> {
+        self.most_clients
     }
 
     /// The name.

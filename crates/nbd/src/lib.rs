@@ -39,7 +39,7 @@
 //! |---|---|
 //! | [`wire`] | constants and messages, bytes to structs and back. Pure |
 //! | [`handshake`] | the negotiation as a state machine over bytes. Pure |
-//! | `policy` | what a request deserves, which flags an export gets, which client is admitted. Pure |
+//! | `policy` | what a request deserves, which flags an export gets. Pure |
 //! | [`Export`] | a [`BlockDevice`](corewise_blockmq::BlockDevice) under a name |
 //! | `load` | what a connection owes its client, in one word |
 //! | `memory` | one budget for the bytes of all requests |

@@ -1,5 +1,5 @@
 //! The decisions of the server as pure functions over plain numbers: what a request deserves, which
-//! flags an export gets, how many options are too many, which client is evicted, how long to wait when file
+//! flags an export gets, how many options are too many, how long to wait when file
 //! descriptors run out.
 
 use std::time::Duration;
@@ -202,36 +202,6 @@ pub fn max_options(exports: usize) -> u32 {
     u32::try_from(exports.saturating_mul(4).saturating_add(64)).unwrap_or(u32::MAX)
 }
 
-/// What to do with a connection that was just accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// Serve it.
-    Admit,
-    /// Serve it, and close the oldest connection that hasn't finished its handshake.
-    EvictOldestHalfOpen,
-    /// Close it: all places are taken by clients that are being served.
-    Refuse,
-}
-
-/// Whether one more connection is admitted where `connections` exist, `half_open` of them still in
-/// their handshake.
-///
-/// Half-open connections never lock anybody out: when places run short, the oldest of them goes.
-pub fn admit(
-    connections: usize,
-    half_open: usize,
-    limit: usize,
-    half_open_limit: usize,
-) -> Admission {
-    if half_open > 0 && (connections >= limit || half_open >= half_open_limit) {
-        Admission::EvictOldestHalfOpen
-    } else if connections >= limit {
-        Admission::Refuse
-    } else {
-        Admission::Admit
-    }
-}
-
 /// How long a client may take to send a request of so many bytes that it began, or to take such a reply: `timeout`, and
 /// a second for each MiB of it.
 pub fn time_for(timeout: Duration, bytes: u64) -> Duration {
@@ -375,14 +345,6 @@ mod tests {
         geometry.preferred = 3000;
         let sizes = block_sizes(&geometry);
         assert_eq!(sizes, BlockSizes { minimum: 512, preferred: 4096, maximum: 1 << 20 });
-    }
-
-    #[test]
-    fn half_open_connections_make_room_and_served_ones_do_not() {
-        assert_eq!(admit(0, 0, 4, 2), Admission::Admit);
-        assert_eq!(admit(2, 2, 4, 2), Admission::EvictOldestHalfOpen);
-        assert_eq!(admit(4, 1, 4, 2), Admission::EvictOldestHalfOpen);
-        assert_eq!(admit(4, 0, 4, 2), Admission::Refuse);
     }
 
     #[test]

@@ -110,6 +110,10 @@ pub(crate) struct Clients {
     pub(crate) memory: Option<u64>,
     /// How many at the same time.
     pub(crate) most: Option<usize>,
+    /// How many of one address or user.
+    pub(crate) per_peer: Option<usize>,
+    /// How long one has to be idle to make room for another.
+    pub(crate) evict_idle: Option<Duration>,
     pub(crate) request_timeout: Option<Duration>,
     pub(crate) reply_timeout: Option<Duration>,
     pub(crate) idle_timeout: Option<Duration>,
@@ -223,6 +227,8 @@ pub(crate) struct Export {
     pub(crate) device: String,
     pub(crate) read_only: bool,
     pub(crate) description: Option<String>,
+    /// How many clients at the same time.
+    pub(crate) clients: Option<usize>,
     /// As a device's.
     pub(crate) shutdown_timeout: Option<Duration>,
 }

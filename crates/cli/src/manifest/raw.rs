@@ -30,6 +30,8 @@ pub(crate) struct RawServer {
     pub(crate) on_hang: Option<At<String>>,
     pub(crate) memory: Option<At<u64>>,
     pub(crate) clients: Option<At<u32>>,
+    pub(crate) clients_per_peer: Option<At<u32>>,
+    pub(crate) evict_idle: Option<At<Duration>>,
     pub(crate) request_timeout: Option<At<Duration>>,
     pub(crate) reply_timeout: Option<At<Duration>>,
     pub(crate) idle_timeout: Option<At<Duration>>,
@@ -95,6 +97,7 @@ pub(crate) struct RawExport {
     pub(crate) device: Option<At<String>>,
     pub(crate) read_only: Option<At<bool>>,
     pub(crate) description: Option<At<String>>,
+    pub(crate) clients: Option<At<u32>>,
     pub(crate) shutdown_timeout: Option<At<Duration>>,
 }
 
@@ -121,6 +124,8 @@ pub(crate) fn parse(text: &str) -> (RawManifest, Vec<Problem>) {
             on_hang: fields.string("on_hang"),
             memory: fields.size("memory"),
             clients: fields.number("clients"),
+            clients_per_peer: fields.number("clients_per_peer"),
+            evict_idle: fields.duration("evict_idle"),
             request_timeout: fields.duration("request_timeout"),
             reply_timeout: fields.duration("reply_timeout"),
             idle_timeout: fields.duration("idle_timeout"),
@@ -214,6 +219,7 @@ fn export(
         device: fields.string("device"),
         read_only: fields.boolean("read_only"),
         description: fields.string("description"),
+        clients: fields.number("clients"),
         shutdown_timeout: fields.duration("shutdown_timeout"),
     };
     let problems = fields.finish();

@@ -175,12 +175,16 @@ fn export(raw: &RawExport, name: Option<&str>, links: &Links<'_>) -> Result<Expo
              true"
         )));
     }
+    if let Some(at) = raw.clients.as_ref().filter(|at| at.value == 0) {
+        return Err(Problem::new(at.place, subject, "'clients' must be at least 1"));
+    }
     Ok(Export {
         name: name.to_string(),
         place: raw.place,
         device: device.value.clone(),
         read_only,
         description: raw.description.as_ref().map(|text| text.value.clone()),
+        clients: raw.clients.as_ref().map(|at| at.value as usize),
         shutdown_timeout: raw.shutdown_timeout.as_ref().map(|at| at.value),
     })
 }
@@ -236,8 +240,10 @@ fn clients(raw: &RawServer, problems: &mut Vec<Problem>) -> Clients {
     if let Some(at) = raw.memory.as_ref().filter(|at| at.value < LEAST_MEMORY) {
         told(at.place, format!("'memory' is {} bytes: at least 64M are needed", at.value));
     }
-    if let Some(at) = raw.clients.as_ref().filter(|at| at.value == 0) {
-        told(at.place, "'clients' must be at least 1".to_string());
+    for (key, at) in [("clients", &raw.clients), ("clients_per_peer", &raw.clients_per_peer)] {
+        if let Some(at) = at.as_ref().filter(|at| at.value == 0) {
+            told(at.place, format!("'{key}' must be at least 1"));
+        }
     }
     let mut time = |key, at: &Option<At<Duration>>| {
         if let Some(at) = at.as_ref().filter(|at| at.value.is_zero()) {
@@ -251,6 +257,8 @@ fn clients(raw: &RawServer, problems: &mut Vec<Problem>) -> Clients {
         idle_timeout: time("idle_timeout", &raw.idle_timeout),
         memory: raw.memory.as_ref().map(|at| at.value),
         most: raw.clients.as_ref().map(|at| at.value as usize),
+        per_peer: raw.clients_per_peer.as_ref().map(|at| at.value as usize),
+        evict_idle: raw.evict_idle.as_ref().map(|at| at.value),
     }
 }
 

@@ -33,6 +33,8 @@ fn options(clients: &Clients, usual_memory: u64) -> Options {
     Options {
         memory,
         max_connections,
+        max_per_peer: clients.per_peer,
+        evict_idle: clients.evict_idle,
         max_half_open: usual.max_half_open.min(max_connections),
         request_timeout: clients.request_timeout.unwrap_or(usual.request_timeout),
         reply_timeout: clients.reply_timeout.unwrap_or(usual.reply_timeout),

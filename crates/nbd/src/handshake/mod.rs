@@ -236,6 +236,7 @@ impl Handshake {
             Some(name) if !catalogue.is_shutting_down() => catalogue.find(name),
             _ => None,
         };
+        let offer = offer.filter(|offer| catalogue.attach(&offer.name).is_ok());
         let Some(offer) = offer else {
             return Step::close(used, CloseReason::NoSuchExport);
         };
@@ -295,6 +296,12 @@ fn describe(
         refuse(out, option, OptionReplyKind::ERR_UNKNOWN, &message);
         return None;
     };
+    if option == OptionKind::GO {
+        if let Err(message) = catalogue.attach(&offer.name) {
+            refuse(out, option, OptionReplyKind::ERR_POLICY, &message);
+            return None;
+        }
+    }
     let mut info = Vec::new();
     wire::encode_info_export(&mut info, offer.summary);
     reply(out, option, OptionReplyKind::INFO, &info);

@@ -19,6 +19,11 @@ pub struct ExportOffer {
 pub trait Catalogue {
     /// The export of this name; the empty name asks for the default export.
     fn find(&self, name: &str) -> Option<ExportOffer>;
+    /// Gives the client a place at the export of this name, which was found: from here on nobody may take it away.
+    ///
+    /// # Errors
+    /// Why there is none, in words for the client.
+    fn attach(&self, name: &str) -> Result<(), String>;
     /// Calls `each` with the name and description of each export.
     fn for_each(&self, each: &mut dyn FnMut(&str, &str));
     /// How many exports there are.

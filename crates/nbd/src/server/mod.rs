@@ -1,6 +1,7 @@
 //! The server: exports, listeners, connections, and how they end.
 
 mod accept;
+mod desk;
 mod drain;
 mod listen;
 mod registry;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use corewise_sync::{Mutex, Parker, context, panics, thread};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Peer};
 use crate::error::Error;
 use crate::export::{Export, tell};
 use crate::handshake::ExportOffer;
@@ -26,6 +27,7 @@ use crate::policy::Limits;
 use crate::session::{Deadlines, End, STACK, Session};
 
 use accept::Acceptor;
+use desk::Desk;
 use registry::Registry;
 
 pub use drain::{DrainReport, FlushOutcome};
@@ -37,8 +39,13 @@ pub use registry::ExportStatus;
 pub struct Options {
     /// How long a handshake may take, from the first byte of ours to the choice of an export.
     pub handshake_timeout: Duration,
-    /// Connections at the same time, handshakes included. Each has a thread.
+    /// Clients that have chosen an export, at the same time. Each has a thread. One more is told that there is no place.
     pub max_connections: usize,
+    /// How many of them may come from one address, or from one user of this machine; `None`: all.
+    pub max_per_peer: Option<usize>,
+    /// Where places run short: lets the client go that has asked for nothing for longest, if it is as long as this; `None`:
+    /// keeps it, and refuses the newcomer.
+    pub evict_idle: Option<Duration>,
     /// Handshakes at the same time. Beyond it the oldest one is closed, so that nobody is locked
     /// out by clients that never speak.
     pub max_half_open: usize,
@@ -76,12 +83,14 @@ impl Options {
 }
 
 impl Default for Options {
-    /// 10 s for a handshake, 1,024 connections, 256 of them in their handshake, 256 requests and 64
+    /// 10 s for a handshake, 1,024 clients and 256 handshakes, 256 requests and 64
     /// MiB in flight each, 4 GiB for all; 30 s for a request, a minute for a reply, no limit for silence.
     fn default() -> Self {
         Options {
             handshake_timeout: Duration::from_secs(10),
             max_connections: 1024,
+            max_per_peer: None,
+            evict_idle: None,
             max_half_open: 256,
             budget: Budget::default(),
             memory: 4 << 30,
@@ -200,7 +209,7 @@ impl Server {
     /// it into blocking mode, as do all descriptors that share it. Starts a thread and returns.
     ///
     /// # Errors
-    /// `ShuttingDown`, `TooManyConnections`, `Resource`: the socket is closed then.
+    /// `ShuttingDown`, `Resource`: the socket is closed then.
     pub fn serve(&self, socket: impl Into<OwnedFd>) -> Result<(), Error> {
         let socket = socket.into();
         // Its threads wait in their calls; a call that doesn't wait looks like a dead client.
@@ -260,10 +269,12 @@ fn after(deadline: Duration) -> Instant {
 
 impl Inner {
     pub(super) fn serve(self: &Arc<Self>, socket: OwnedFd) -> Result<(), Error> {
-        let Options { max_connections, max_half_open, budget, .. } = self.options;
+        let Options { max_half_open, budget, evict_idle, .. } = self.options;
+        let peer = Peer::of(&socket);
         let make = |id| {
             let pool = Arc::clone(&self.pool);
-            let (connection, parker) = Connection::new(id, socket, budget, self.share, pool);
+            let (connection, parker) =
+                Connection::new(id, socket, budget, self.share, pool, evict_idle.is_some());
             (Arc::new(connection), parker)
         };
         let evict = |oldest: &Connection| {
@@ -273,8 +284,7 @@ impl Inner {
             );
             oldest.cut();
         };
-        let (connection, parker) =
-            self.registry.admit(max_connections, max_half_open, make, evict)?;
+        let (connection, parker) = self.registry.admit(peer, max_half_open, make, evict)?;
         let id = connection.id;
         let server = Arc::clone(self);
         thread::Builder::new()
@@ -309,32 +319,32 @@ impl Inner {
 
     fn converse(&self, connection: &Arc<Connection>, parker: &Parker) {
         let deadline = after(self.options.handshake_timeout);
-        let attach = |offer: &ExportOffer| self.registry.attach(connection.id, &offer.name);
-        let (offer, export, received) =
-            match negotiate(connection, &self.registry, attach, deadline) {
-                Ok(agreed) => agreed,
-                Err(NoAgreement::Closed(reason)) => {
-                    tracing::debug!(client = connection.id, %reason, "handshake ended");
-                    return;
-                }
-                Err(NoAgreement::Withdrawn(offer)) => {
-                    tracing::debug!(
-                        client = connection.id,
-                        export = offer.name,
-                        "closed: the export is being removed, or its place was needed"
-                    );
-                    return;
-                }
-                Err(NoAgreement::EndOfStream) => return,
-                Err(NoAgreement::TooSlow) => {
-                    tracing::info!(client = connection.id, "closed: the handshake took too long");
-                    return;
-                }
-                Err(NoAgreement::Failed(error)) => {
-                    tracing::debug!(client = connection.id, %error, "handshake failed");
-                    return;
-                }
-            };
+        let desk = Desk::new(self, connection.id);
+        let attach = |_: &ExportOffer| desk.chosen();
+        let (offer, export, received) = match negotiate(connection, &desk, attach, deadline) {
+            Ok(agreed) => agreed,
+            Err(NoAgreement::Closed(reason)) => {
+                tracing::debug!(client = connection.id, %reason, "handshake ended");
+                return;
+            }
+            Err(NoAgreement::Withdrawn(offer)) => {
+                tracing::debug!(
+                    client = connection.id,
+                    export = offer.name,
+                    "closed: the export is being removed, or its place was needed"
+                );
+                return;
+            }
+            Err(NoAgreement::EndOfStream) => return,
+            Err(NoAgreement::TooSlow) => {
+                tracing::info!(client = connection.id, "closed: the handshake took too long");
+                return;
+            }
+            Err(NoAgreement::Failed(error)) => {
+                tracing::debug!(client = connection.id, %error, "handshake failed");
+                return;
+            }
+        };
         let limits = Limits::new(offer.summary, offer.block_sizes);
         tell(|| tracing::debug!(client = connection.id, export = offer.name, "client attached"));
         let Options { request_timeout, reply_timeout, idle_timeout, .. } = self.options;

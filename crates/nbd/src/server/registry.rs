@@ -3,15 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use corewise_sync::{Condvar, Mutex};
 
-use crate::connection::Connection;
+use super::Options;
+use crate::connection::{Connection, Peer};
 use crate::error::Error;
 use crate::export::Export;
-use crate::handshake::{Catalogue, ExportOffer};
-use crate::policy::{self, Admission};
+use crate::handshake::ExportOffer;
 
 /// The books. The lock is a leaf: nothing else is locked, and no device is called, while it is
 /// held.
@@ -41,7 +41,13 @@ struct Entered {
     connection: Arc<Connection>,
     /// Name of its export; `None` during the handshake.
     export: Option<String>,
+    peer: Peer,
+    /// Its place was given to somebody else: it is being let go.
+    leaving: bool,
 }
+
+/// Whether a limit counts this connection.
+type Belongs<'a> = &'a dyn Fn(&Entered) -> bool;
 
 /// One export, as its owner sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +113,7 @@ impl Registry {
     /// `evict` (inside the lock) to be cut.
     pub(super) fn admit<T>(
         &self,
-        limit: usize,
+        peer: Peer,
         half_open_limit: usize,
         make: impl FnOnce(u64) -> (Arc<Connection>, T),
         evict: impl FnOnce(&Connection),
@@ -116,16 +122,11 @@ impl Registry {
         if books.closing {
             return Err(Error::ShuttingDown);
         }
-        let (all, half_open) = (books.connections.len(), books.half_open.len());
-        match policy::admit(all, half_open, limit, half_open_limit) {
-            Admission::Admit => {}
-            Admission::Refuse => return Err(Error::TooManyConnections { limit }),
-            // Here and now, so that its place is free whatever its thread does.
-            Admission::EvictOldestHalfOpen => {
-                if let Some(oldest) = books.half_open.pop_first() {
-                    if let Some(entered) = books.connections.remove(&oldest) {
-                        evict(&entered.connection);
-                    }
+        // Here and now, so that its place is free whatever its thread does.
+        if books.half_open.len() >= half_open_limit.max(1) {
+            if let Some(oldest) = books.half_open.pop_first() {
+                if let Some(entered) = books.connections.remove(&oldest) {
+                    evict(&entered.connection);
                 }
             }
         }
@@ -133,23 +134,47 @@ impl Registry {
         let id = books.last_id;
         let (connection, rest) = make(id);
         books.half_open.insert(id);
-        let entered = Entered { connection: Arc::clone(&connection), export: None };
+        let entered =
+            Entered { connection: Arc::clone(&connection), export: None, peer, leaving: false };
         books.connections.insert(id, entered);
         Ok((connection, rest))
     }
 
-    /// The connection begins its transmission phase; the export. `None` where it was evicted, or
-    /// the export closed meanwhile.
-    pub(super) fn attach(&self, id: u64, export: &str) -> Option<Export> {
+    /// The connection begins its transmission phase; the export, or why it doesn't. Where all places are taken, the one that
+    /// has been idle for longest may be let go.
+    pub(super) fn attach(&self, id: u64, name: &str, options: &Options) -> Result<Export, String> {
         let mut books = self.books.lock();
-        let entry = books.exports.get(export).filter(|entry| !entry.closing)?;
-        let device = entry.export.clone();
+        // The client may have meant the default export.
+        let Some((name, export)) = books.named(name) else {
+            return Err(format!("there is no export '{}' any more", name.escape_debug()));
+        };
         if books.closing {
-            return None;
+            return Err("the server is shutting down".to_string());
         }
-        books.connections.get_mut(&id)?.export = Some(export.to_owned());
+        let Some(entered) = books.connections.get(&id) else {
+            return Err("the place of this connection was needed".to_string());
+        };
+        let peer = entered.peer;
+        let every = |_: &Entered| true;
+        let its_peer = |other: &Entered| other.peer == peer;
+        let its_export = |other: &Entered| other.export.as_deref() == Some(&*name);
+        let limits: [(Option<usize>, Belongs<'_>, &str); 3] = [
+            (Some(options.max_connections), &every, "of this server"),
+            (options.max_per_peer, &its_peer, "for clients of this address or user"),
+            (export.most_clients(), &its_export, "of this export"),
+        ];
+        for (limit, belongs, what) in limits {
+            let Some(limit) = limit else { continue };
+            let taken = books.attached(belongs).count();
+            if taken >= limit && !books.let_idle_go(belongs, options.evict_idle) {
+                return Err(format!("all {limit} places {what} are taken"));
+            }
+        }
+        if let Some(entered) = books.connections.get_mut(&id) {
+            entered.export = Some(name);
+        }
         books.half_open.remove(&id);
-        Some(device)
+        Ok(export)
     }
 
     pub(super) fn leave(&self, id: u64) {
@@ -204,6 +229,41 @@ impl Registry {
 }
 
 impl Books {
+    /// The open export that a client means by this name, with its own name.
+    fn named(&self, name: &str) -> Option<(String, Export)> {
+        let mut open = self.exports.values().filter(|entry| !entry.closing);
+        let entry = match self.exports.get(name) {
+            Some(entry) => Some(entry).filter(|entry| !entry.closing),
+            // The empty name asks for the default export: where there is one export only,
+            // nothing else can be meant.
+            None if name.is_empty() => open.next().filter(|_| open.next().is_none()),
+            None => None,
+        };
+        entry.map(|entry| (entry.export.name().to_owned(), entry.export.clone()))
+    }
+
+    /// Those of these clients that have a place.
+    fn attached<'a>(&'a self, belongs: Belongs<'a>) -> impl Iterator<Item = &'a Entered> {
+        let attached = |one: &&Entered| one.export.is_some() && !one.leaving && belongs(one);
+        self.connections.values().filter(attached)
+    }
+
+    /// Lets the one go of these clients that has been idle for longest, if that is long enough. It leaves as from a
+    /// drain: what it was answered is flushed.
+    fn let_idle_go(&mut self, belongs: Belongs<'_>, enough: Option<Duration>) -> bool {
+        let Some(enough) = enough else { return false };
+        let idle = self.attached(belongs).filter_map(|one| {
+            let idle = one.connection.idle()?;
+            (idle >= enough).then_some((idle, one.connection.id))
+        });
+        let Some((idle, id)) = idle.max() else { return false };
+        let Some(entered) = self.connections.get_mut(&id) else { return false };
+        entered.leaving = true;
+        tracing::info!(client = id, ?idle, "let go: a newcomer needs its place");
+        entered.connection.drain();
+        true
+    }
+
     /// The connections of an export, or all.
     fn connections_of(&self, export: Option<&str>) -> Vec<Arc<Connection>> {
         self.connections
@@ -214,25 +274,17 @@ impl Books {
     }
 }
 
-/// Exports that are closing are as good as gone.
-impl Catalogue for Registry {
-    fn find(&self, name: &str) -> Option<ExportOffer> {
+/// The exports as clients see them: those that are closing are as good as gone.
+impl Registry {
+    pub(super) fn find(&self, name: &str) -> Option<ExportOffer> {
         let export = {
             let books = self.books.lock();
-            let mut open = books.exports.values().filter(|entry| !entry.closing);
-            let entry = match books.exports.get(name) {
-                Some(entry) => Some(entry).filter(|entry| !entry.closing),
-                // The empty name asks for the default export: where there is one export only,
-                // nothing else can be meant.
-                None if name.is_empty() => open.next().filter(|_| open.next().is_none()),
-                None => None,
-            };
-            entry?.export.clone()
+            books.named(name)?.1
         };
         Some(export.offer())
     }
 
-    fn for_each(&self, each: &mut dyn FnMut(&str, &str)) {
+    pub(super) fn for_each(&self, each: &mut dyn FnMut(&str, &str)) {
         let offers: Vec<(String, String)> = {
             let books = self.books.lock();
             let open = books.exports.values().filter(|entry| !entry.closing);
@@ -244,11 +296,7 @@ impl Catalogue for Registry {
         }
     }
 
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.books.lock().exports.len()
-    }
-
-    fn is_shutting_down(&self) -> bool {
-        self.is_closing()
     }
 }

@@ -71,6 +71,11 @@ impl TestDevice {
         self.state.lock().holding = true;
     }
 
+    /// Requests from now on complete; those that are held stay.
+    pub(crate) fn hold_no_more(&self) {
+        self.state.lock().holding = false;
+    }
+
     /// Requests from now on fail.
     pub(crate) fn fail(&self, kind: IoErrorKind) {
         self.state.lock().fail = Some(kind);

@@ -58,17 +58,85 @@ fn served_clients_keep_their_places_and_the_next_one_is_told() {
     let options = Options { max_connections: 2, ..Options::default() };
     let server = server_with(TestDevice::new(MIB), options);
     let mut clients = [client(&server), client(&server)];
-    let (_ours, theirs) = UnixStream::pair().unwrap();
-    assert!(matches!(server.serve(theirs), Err(Error::TooManyConnections { limit: 2 })));
+    let mut newcomer = Client::fixed(connect(&server));
+    newcomer.option(OptionKind::GO, &GoRequest::encode("disk", &[]));
+    let reply = newcomer.opt_reply();
+    assert_eq!(reply.kind, OptionReplyKind::ERR_POLICY);
+    assert_eq!(reply.data, b"all 2 places of this server are taken");
+    // It may ask again, or what there is.
+    newcomer.option(OptionKind::LIST, &[]);
+    assert_eq!(newcomer.opt_reply().kind, OptionReplyKind::SERVER);
+    let mut curt = Client::fixed(connect(&server));
+    curt.option(OptionKind::EXPORT_NAME, b"disk");
+    curt.expect_end();
     for client in &mut clients {
         assert_eq!(client.read(1, 0, 512).error, 0);
     }
     let [first, _second] = clients;
     drop(first);
-    while server.connections() > 1 {
+    while server.exports()[0].clients > 1 {
         std::thread::yield_now();
     }
     assert_eq!(client(&server).read(1, 0, 512).error, 0, "a free place is given again");
+}
+
+/// The answer to the choice of an export: what went wrong, if something did.
+fn choose(server: &Server, name: &str) -> Result<Client, String> {
+    let mut client = Client::fixed(connect(server));
+    client.option(OptionKind::GO, &GoRequest::encode(name, &[]));
+    loop {
+        let reply = client.opt_reply();
+        match reply.kind {
+            OptionReplyKind::INFO => {}
+            OptionReplyKind::ACK => return Ok(client),
+            kind => {
+                assert_eq!(kind, OptionReplyKind::ERR_POLICY);
+                return Err(String::from_utf8_lossy(&reply.data).into_owned());
+            }
+        }
+    }
+}
+
+#[test]
+fn an_export_and_a_peer_have_no_more_places_than_they_are_given() {
+    let options = Options { max_per_peer: Some(3), ..Options::default() };
+    let server = server_with(TestDevice::new(MIB), options);
+    server.add_export(Export::new("few", TestDevice::new(MIB)).max_clients(Some(1))).unwrap();
+    let few = choose(&server, "few").unwrap();
+    assert_eq!(choose(&server, "few").err().unwrap(), "all 1 places of this export are taken");
+    let _others = [choose(&server, "disk").unwrap(), choose(&server, "disk").unwrap()];
+    let refusal = choose(&server, "disk").err().unwrap();
+    assert_eq!(refusal, "all 3 places for clients of this address or user are taken");
+    drop(few);
+    while server.exports().iter().map(|export| export.clients).sum::<usize>() > 2 {
+        std::thread::yield_now();
+    }
+    choose(&server, "few").unwrap();
+}
+
+#[test]
+fn the_client_that_is_idle_for_longest_makes_room_for_a_newcomer_where_the_owner_says_so() {
+    let evict_idle = Some(Duration::ZERO);
+    let options = Options { max_connections: 3, evict_idle, ..Options::default() };
+    let device = TestDevice::new(MIB);
+    let server = server_with(device.clone(), options);
+    let mut busy = client(&server);
+    device.hold();
+    busy.request(Command::READ, 1, 0, 512);
+    device.wait_for_seen(1);
+    device.hold_no_more();
+    let mut idle = client(&server);
+    idle.write_request(1, 0, &[1; 512]);
+    assert_eq!(idle.reply(0).error, 0);
+    let mut later = client(&server);
+    later.write_request(1, 512, &[1; 512]);
+    assert_eq!(later.reply(0).error, 0);
+    let mut newcomer = client(&server);
+    assert_eq!(newcomer.read(1, 1024, 512).error, 0);
+    idle.expect_end();
+    assert_eq!(later.read(2, 0, 512).error, 0, "it was not its turn to go");
+    device.release();
+    assert_eq!(busy.reply(512).error, 0, "one that waits for its reply isn't idle");
 }
 
 #[test]

@@ -59,6 +59,7 @@ impl Driver for ExportDriver {
         let description = export.description.clone().unwrap_or_default();
         let offer = Export::new(export.name.as_str(), volume)
             .description(description.as_str())
+            .max_clients(export.clients)
             .read_only(export.read_only);
         self.server.add_export(offer).map_err(ProbeError::failed)?;
         self.shown.lock().push(Shown {
