@@ -72,6 +72,10 @@ fn a_bound_queues_item_runs_on_the_cpu_that_queued_it() {
 
 #[test]
 fn on_the_live_machine_a_bound_item_is_on_the_cpu_that_queued_it() {
+    if !corewise_sync::sys::KERNEL_THREADS {
+        // No thread can be pinned.
+        return;
+    }
     let machine = Machine::live().expect("it can be read");
     let queue = Workqueue::builder("live")
         .kind(QueueKind::Bound)
