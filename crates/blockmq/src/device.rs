@@ -7,7 +7,7 @@ use corewise_sync::{Completion, Mutex, hint, thread};
 
 use crate::error::IoError;
 use crate::geometry::Geometry;
-use crate::request::{Buffer, Completed, Request};
+use crate::request::{Buffer, Completed, Extents, Request};
 
 /// A block device, whatever is behind it: a [`Queue`](crate::Queue) over a driver, or anything
 /// else that takes requests. Shared as `Arc<dyn BlockDevice>`, and stackable.
@@ -93,6 +93,12 @@ pub trait BlockDeviceExt: BlockDevice {
     #[track_caller]
     fn write_at(&self, offset: u64, data: impl Into<Buffer>) -> Result<(), IoError> {
         self.execute(Request::write(offset, data)).result
+    }
+
+    /// What is known of a range: see [`Request::extents_of`].
+    #[track_caller]
+    fn extents_of(&self, offset: u64, len: u64, most: u32) -> Result<Extents, IoError> {
+        self.execute(Request::extents_of(offset, len, most)).into_extents()
     }
 
     /// Makes what has completed durable.

@@ -94,6 +94,13 @@ pub trait Driver: Send + Sync + 'static {
         true
     }
 
+    /// Whether the driver knows which parts of the device are allocated and which read as zeroes. Where it doesn't, it is
+    /// asked nothing, and all counts as data. It isn't taken from the device below: a filter that changes bytes can't hand on
+    /// what is known there. Asked once, when the queue is built.
+    fn knows_extents(&self) -> bool {
+        false
+    }
+
     /// How the device is, in a few words for people; `None` where there is nothing to tell. Any context.
     fn condition(&self) -> Option<String> {
         None

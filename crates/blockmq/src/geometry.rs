@@ -40,13 +40,18 @@ pub struct Geometry {
     pub can_discard: bool,
     /// Ranges can be zeroed without sending zeroes. Where false, refused as not supported.
     pub can_write_zeroes: bool,
+    /// A range can be zeroed in less time than zeroes are written in, at least sometimes: where it can't, a request
+    /// that asks for that (`fast`) is refused as not supported, and nothing is changed.
+    pub can_fast_zero: bool,
+    /// There is a cache that a range can be got into before it is read. Where false, that is refused as not supported.
+    pub can_prefetch: bool,
     /// Seeks cost time.
     pub rotational: bool,
 }
 
 impl Geometry {
     /// A writable device of `size` bytes with 512-byte blocks, 4 KiB preferred, transfers of up to
-    /// 32 MiB and no other limit, that can do everything.
+    /// 32 MiB and no other limit, that can do everything but to zero fast and to read ahead.
     pub const fn new(size: u64) -> Self {
         Self {
             size,
@@ -65,6 +70,8 @@ impl Geometry {
             can_fua: true,
             can_discard: true,
             can_write_zeroes: true,
+            can_fast_zero: false,
+            can_prefetch: false,
             rotational: false,
         }
     }

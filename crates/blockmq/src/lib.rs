@@ -129,8 +129,8 @@ pub use map::HwQueues;
 pub use plug::Plug;
 pub use queue::{Queue, QueueBuilder, Released};
 pub use request::{
-    AlignedBuf, Buffer, BufferPool, Completed, Flags, Held, Op, PartDone, Payload, Request,
-    Segment, Segments, Whole,
+    AlignedBuf, Buffer, BufferPool, Completed, Extent, ExtentKind, Extents, Flags, Held, Op,
+    PartDone, Payload, Request, Segment, Segments, Whole,
 };
 pub use sched::{Deadline, IoScheduler};
 pub use stats::{DiskStats, HctxStats, IoStats, OpStats};

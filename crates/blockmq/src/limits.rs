@@ -46,7 +46,7 @@ impl Limits {
     pub(crate) fn takes_at_once(&self, op: Op, len: u64, pieces: usize) -> bool {
         match op {
             Op::Read | Op::Write => len <= self.small && pieces <= 1,
-            Op::Flush => true,
+            Op::Flush | Op::Extents | Op::Prefetch => true,
             Op::Discard => len <= self.discard,
             Op::WriteZeroes => len <= self.zeroes,
         }
@@ -64,7 +64,7 @@ impl Limits {
         pieces: impl Iterator<Item = u64>,
     ) -> Option<u64> {
         match op {
-            Op::Flush => Some(len),
+            Op::Flush | Op::Extents | Op::Prefetch => Some(len),
             Op::Discard => Some(self.cut(offset, len, self.discard)),
             Op::WriteZeroes => Some(self.cut(offset, len, self.zeroes)),
             Op::Read | Op::Write => {
@@ -127,7 +127,7 @@ impl Limits {
                     && a.pieces.saturating_add(b.pieces) <= self.segments
             }
             Op::Discard => len <= self.discard,
-            Op::Flush | Op::WriteZeroes => false,
+            Op::Flush | Op::WriteZeroes | Op::Extents | Op::Prefetch => false,
         };
         fits.then_some(side)
     }

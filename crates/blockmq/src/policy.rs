@@ -55,7 +55,13 @@ pub(crate) fn judge(g: &Geometry, op: Op, offset: u64, len: u64, flags: Flags) -
     if op.is_change() && g.read_only {
         return refuse(ReadOnly, asked());
     }
-    if op == Op::Discard && !g.can_discard || op == Op::WriteZeroes && !g.can_write_zeroes {
+    let can = match op {
+        Op::Discard => g.can_discard,
+        Op::WriteZeroes => g.can_write_zeroes && (g.can_fast_zero || !flags.fast),
+        Op::Prefetch => g.can_prefetch,
+        Op::Read | Op::Write | Op::Flush | Op::Extents => true,
+    };
+    if !can {
         return refuse(NotSupported, asked());
     }
     // A device without a volatile cache is durable anyway: `fua` asks for nothing there.
@@ -146,7 +152,7 @@ mod tests {
     fn unsupported_operations_are_refused() {
         let g = Geometry { can_discard: false, can_fua: false, ..G };
         assert_eq!(kind(&g, Op::Discard, 0, 512), Err(IoErrorKind::NotSupported));
-        let fua = Flags { fua: true, no_unmap: false };
+        let fua = Flags { fua: true, ..Flags::default() };
         assert!(matches!(judge(&g, Op::Write, 0, 512, fua), Verdict::Refuse(_)));
         let durable = Geometry { can_flush: false, ..g };
         assert_eq!(judge(&durable, Op::Write, 0, 512, fua), Verdict::Queue);

@@ -52,7 +52,8 @@ fn serve(requests: &Receiver<Started>) {
                 blocks.extend(numbers.zip(bytes.chunks_exact(BLOCK).map(Box::from)));
             }
             Op::Discard | Op::WriteZeroes => blocks.retain(|number, _| !numbers.contains(number)),
-            Op::Flush => {} // nothing survives it anyway
+            Op::Flush => {}                  // nothing survives it anyway
+            Op::Extents | Op::Prefetch => {} // it says nothing of its extents, and has no cache
         }
         rq.complete(Ok(()));
     }

@@ -40,7 +40,7 @@ impl BlockDevice for Memory {
                 rq.copy_to(&mut data[from..to]);
             }
             Op::Discard | Op::WriteZeroes => data[from..to].fill(0),
-            Op::Flush => {}
+            Op::Flush | Op::Extents | Op::Prefetch => {}
         }
         drop(data);
         rq.complete(Ok(()));

@@ -45,6 +45,8 @@ pub(super) fn combine<'a>(
         can_fua: (a.can_fua || !a.can_flush) && (b.can_fua || !b.can_flush),
         can_discard: a.can_discard && b.can_discard,
         can_write_zeroes: a.can_write_zeroes && b.can_write_zeroes,
+        can_fast_zero: a.can_fast_zero && b.can_fast_zero,
+        can_prefetch: a.can_prefetch && b.can_prefetch,
         rotational: a.rotational || b.rotational,
     })
 }

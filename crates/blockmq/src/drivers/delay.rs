@@ -32,7 +32,7 @@ use crate::request::Op;
 /// How long requests wait before they are passed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delays {
-    /// Reads.
+    /// Reads, requests for extents, and prefetches.
     pub read: Duration,
     /// Writes, discards and write-zeroes.
     pub write: Duration,
@@ -48,7 +48,7 @@ impl Delays {
     /// How long request number `n` waits.
     fn of(&self, op: Op, n: u64) -> Duration {
         let base = match op {
-            Op::Read => self.read,
+            Op::Read | Op::Extents | Op::Prefetch => self.read,
             Op::Flush => self.flush,
             Op::Write | Op::Discard | Op::WriteZeroes => self.write,
         };
@@ -227,6 +227,10 @@ impl Driver for Delay {
 
     fn merges(&self) -> bool {
         false
+    }
+
+    fn knows_extents(&self) -> bool {
+        true
     }
 
     fn poll(&self, _hctx: usize) -> Option<usize> {

@@ -202,6 +202,10 @@ impl Driver for Faulty {
         false
     }
 
+    fn knows_extents(&self) -> bool {
+        true
+    }
+
     fn poll(&self, _hctx: usize) -> Option<usize> {
         self.below.poll()
     }

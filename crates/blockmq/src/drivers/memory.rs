@@ -9,6 +9,8 @@
 //! 8 bytes, as they may on any disk; nothing worse can happen. A caller that needs order waits for
 //! completion.
 
+mod used;
+
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -20,10 +22,11 @@ use crate::driver::{Dispatch, Driver, Started};
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::geometry::Geometry;
 use crate::request::{Op, Request, write_copy};
+use used::Used;
 
 /// Bytes per atomic word.
 const WORD: usize = 8;
-/// Discards give back whole pages. Where pages are larger, the kernel refuses and we write zeroes.
+/// Discards give back whole pages, and what is known is known of pages. Where pages are larger, the kernel refuses and we write zeroes.
 const PAGE: u64 = 4096;
 
 /// A device in memory. Its content is gone when it is dropped, so there is nothing to flush.
@@ -32,6 +35,7 @@ const PAGE: u64 = 4096;
 #[derive(Debug)]
 pub struct Memory {
     map: Mapping,
+    used: Used,
     geometry: Geometry,
 }
 
@@ -42,13 +46,18 @@ impl Memory {
     /// Where the address space or the limits of the process have no room for `size` bytes.
     pub fn new(size: u64) -> io::Result<Self> {
         let size = size & !511;
-        let geometry = Geometry { can_flush: false, ..Geometry::new(size) };
-        Ok(Self { map: Mapping::new(size)?, geometry })
+        let geometry = Geometry { can_flush: false, can_fast_zero: true, ..Geometry::new(size) };
+        Ok(Self { map: Mapping::new(size)?, used: Used::new(size)?, geometry })
     }
 
     fn perform(&self, rq: &mut Request) -> Result<(), IoError> {
-        let words = self.words(rq.offset(), rq.len())?;
+        let (offset, len) = (rq.offset(), rq.len());
+        let words = self.words(offset, len)?;
         match rq.op() {
+            Op::Read if self.used.is_empty(offset, len) => {
+                // The kernel would else give pages for them.
+                rq.put_zeroes(len);
+            }
             Op::Read => {
                 let filled = rq.filled() as usize;
                 let mut at = filled;
@@ -59,17 +68,23 @@ impl Memory {
                 // SAFETY: just written.
                 unsafe { rq.advance((at - filled) as u64) };
             }
-            Op::Write => {
+            Op::Write => self.used.fill(offset, len, || {
                 let mut at = 0;
                 for bytes in rq.chunks() {
                     store(words, at, bytes);
                     at += bytes.len();
                 }
+            }),
+            Op::Flush | Op::Prefetch => {}
+            Op::WriteZeroes if rq.flags().no_unmap && rq.flags().fast => {
+                let why = "zeroes in memory that stays allocated are written";
+                return Err(IoError::with(IoErrorKind::NotSupported, why));
             }
-            Op::Flush => {}
-            Op::Discard => self.zero(rq.offset(), words),
-            Op::WriteZeroes if rq.flags().no_unmap => zero(words),
-            Op::WriteZeroes => self.zero(rq.offset(), words),
+            Op::WriteZeroes if rq.flags().no_unmap => {
+                self.used.fill(offset, len, || zero(words));
+            }
+            Op::Discard | Op::WriteZeroes => self.zero(offset, words),
+            Op::Extents => self.used.tell(rq),
         }
         Ok(())
     }
@@ -88,11 +103,27 @@ impl Memory {
     fn zero(&self, offset: u64, words: &[AtomicU64]) {
         let end = offset + (words.len() * WORD) as u64;
         let (first, last) = (offset.next_multiple_of(PAGE), end & !(PAGE - 1));
-        if first < last && self.map.give_back(first, last - first).is_ok() {
-            zero(&words[..(first - offset) as usize / WORD]);
-            zero(&words[(last - offset) as usize / WORD..]);
-        } else {
-            zero(words);
+        if first >= last {
+            return self.zero_some(offset, words);
+        }
+        let (head, rest) = words.split_at((first - offset) as usize / WORD);
+        let (pages, tail) = rest.split_at((last - first) as usize / WORD);
+        self.zero_some(offset, head);
+        if !self.used.is_empty(first, last - first) {
+            self.used.clear(first, last - first);
+            if self.map.give_back(first, last - first).is_err() {
+                self.used.fill(first, last - first, || zero(pages));
+            }
+        }
+        self.zero_some(last, tail);
+    }
+
+    /// Zeroes parts of pages, which stay.
+    fn zero_some(&self, offset: u64, words: &[AtomicU64]) {
+        let len = (words.len() * WORD) as u64;
+        // What was never written is zero, and stays a hole.
+        if !self.used.is_empty(offset, len) {
+            self.used.fill(offset, len, || zero(words));
         }
     }
 }
@@ -112,6 +143,10 @@ impl Driver for Memory {
 
     fn merges(&self) -> bool {
         false
+    }
+
+    fn knows_extents(&self) -> bool {
+        true
     }
 
     fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {

@@ -27,7 +27,7 @@ use corewise_sync::{CachePadded, Parker, Unparker};
 use crate::driver::{Dispatch, Driver, Queued, Started};
 use crate::geometry::Geometry;
 use crate::policy::DEFAULT_DEPTH;
-use crate::request::{Op, caught};
+use crate::request::{Extent, ExtentKind, Op, caught};
 
 /// What is done on each completion thread when it begins: told its number.
 type AtStart = Arc<dyn Fn(usize) + Send + Sync>;
@@ -165,6 +165,10 @@ impl NullOptions {
 impl NullOptions {
     fn finish(&self, mut rq: Started) {
         self.cost.pay();
+        if rq.op() == Op::Extents {
+            let len = rq.len();
+            rq.put_extent(Extent { len, kind: ExtentKind::Hole });
+        }
         if rq.op() == Op::Read {
             let len = rq.len();
             if self.leave_reads {
@@ -224,7 +228,7 @@ impl Driver for Null {
     }
 
     fn geometry(&self) -> Geometry {
-        Geometry { can_flush: false, ..Geometry::new(self.options.size) }
+        Geometry { can_flush: false, can_fast_zero: true, ..Geometry::new(self.options.size) }
     }
 
     fn hw_queues(&self) -> usize {
@@ -237,6 +241,11 @@ impl Driver for Null {
 
     fn merges(&self) -> bool {
         false
+    }
+
+    fn knows_extents(&self) -> bool {
+        // Reads that leave the memory as it is don't read as zeroes.
+        !self.options.leave_reads
     }
 
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {

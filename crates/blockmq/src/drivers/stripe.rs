@@ -1,5 +1,7 @@
 //! `stripe`: RAID-0 over other block devices. Bytes go round the children, one chunk each in turn.
 
+mod extents;
+
 use std::sync::Arc;
 
 use super::{StackError, below};
@@ -105,6 +107,11 @@ impl Layout {
         Part { child: child as usize, offset: start, len: end - start }
     }
 
+    /// Where on the device byte `at` of `child` lies.
+    fn place_of(self, child: u64, at: u64) -> u64 {
+        (at / self.chunk * self.n + child) * self.chunk + at % self.chunk
+    }
+
     /// How many of the device's first `offset` bytes lie on `child`.
     fn bytes_before(self, child: u64, offset: u64) -> u64 {
         let (chunk, within) = (offset / self.chunk, offset % self.chunk);
@@ -135,12 +142,20 @@ impl Driver for Stripe {
         false
     }
 
+    fn knows_extents(&self) -> bool {
+        true
+    }
+
     fn poll(&self, _hctx: usize) -> Option<usize> {
         below::poll(&self.children)
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         let (op, offset, len) = (rq.op(), rq.offset(), rq.len());
+        if op == Op::Extents {
+            extents::ask(self, rq);
+            return Dispatch::Started;
+        }
         let whole = Whole::new(rq);
         match op {
             Op::Read | Op::Write => {
@@ -156,7 +171,9 @@ impl Driver for Stripe {
                     child.submit(whole.part(0, 0, 0));
                 }
             }
-            Op::Discard | Op::WriteZeroes => {
+            // Above.
+            Op::Extents => {}
+            Op::Discard | Op::WriteZeroes | Op::Prefetch => {
                 for child in 0..self.layout.n {
                     let range = self.layout.range_on(child, offset, len);
                     if range.len != 0 {

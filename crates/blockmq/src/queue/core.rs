@@ -42,6 +42,8 @@ pub(crate) struct Core {
     pub(crate) limits: Limits,
     /// The driver gains by merged requests.
     pub(crate) merges: bool,
+    /// The driver can be asked for extents.
+    knows_extents: bool,
     /// Changes with `fua` go to the driver without, and are flushed then.
     emulates_fua: bool,
     pub(crate) flusher: Flusher<Box<Pending>>,
@@ -115,6 +117,7 @@ impl Core {
             geometry: limits::outer(&theirs),
             limits: Limits::new(&theirs),
             merges: parts.driver.merges(),
+            knows_extents: parts.driver.knows_extents(),
             emulates_fua: flush::emulates_fua(&theirs),
             flusher: Flusher::new(),
             driver: parts.driver,
@@ -261,8 +264,8 @@ impl Core {
     /// Checks a request and puts it into a box; `None` where it completed at once.
     pub(super) fn accept(self: &Arc<Self>, slot: usize, mut rq: Request) -> Option<Box<Pending>> {
         match judge(&self.geometry, rq.op(), rq.offset(), rq.len(), rq.flags()) {
-            Verdict::Queue => {}
-            Verdict::Nothing => {
+            Verdict::Queue if rq.op() != Op::Extents || self.knows_extents => {}
+            Verdict::Queue | Verdict::Nothing => {
                 rq.complete(Ok(()));
                 return None;
             }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
 
+use super::extents::Extents;
 use super::fill::write_copy;
 use super::pool::Region;
 
@@ -131,13 +132,15 @@ pub enum Payload {
     One(Buffer),
     /// Several, in the order of the device's bytes.
     Many(Vec<Buffer>),
+    /// None, but what is known of the range.
+    Extents(Extents),
 }
 
 impl Payload {
     /// The buffers, in order.
     pub fn buffers(&self) -> &[Buffer] {
         match self {
-            Payload::None => &[],
+            Payload::None | Payload::Extents(_) => &[],
             Payload::One(buffer) => std::slice::from_ref(buffer),
             Payload::Many(buffers) => buffers,
         }
@@ -145,7 +148,7 @@ impl Payload {
 
     pub(crate) fn buffers_mut(&mut self) -> &mut [Buffer] {
         match self {
-            Payload::None => &mut [],
+            Payload::None | Payload::Extents(_) => &mut [],
             Payload::One(buffer) => std::slice::from_mut(buffer),
             Payload::Many(buffers) => buffers,
         }

@@ -116,6 +116,11 @@ macro_rules! fills {
                 self.rq_mut().put_zeroes(n)
             }
 
+            /// As [`Request::put_extent`].
+            pub fn put_extent(&mut self, extent: $crate::request::Extent) -> bool {
+                self.rq_mut().put_extent(extent)
+            }
+
             /// As [`Request::filled_mut`].
             pub fn filled_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
                 self.rq_mut().filled_mut()

@@ -5,6 +5,7 @@
 //! nobody ever waits for something that can't come.
 
 mod buffer;
+mod extents;
 mod fill;
 mod inline_fn;
 mod merged;
@@ -13,6 +14,7 @@ mod segments;
 mod whole;
 
 pub use buffer::{AlignedBuf, Buffer, Payload};
+pub use extents::{Extent, ExtentKind, Extents};
 pub use pool::BufferPool;
 pub use segments::{Segment, Segments};
 pub use whole::{Held, PartDone, Whole};
@@ -53,11 +55,16 @@ pub enum Op {
     Discard,
     /// The range reads as zeroes afterwards.
     WriteZeroes,
+    /// Say which bytes of the range are allocated, and which read as zeroes: [`Request::put_extent`].
+    Extents,
+    /// The range is about to be read: get it into a cache, if there is one. A hint.
+    Prefetch,
 }
 
 impl Op {
     /// All of them.
-    pub const ALL: [Op; 5] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
+    pub const ALL: [Op; 7] =
+        [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes, Op::Extents, Op::Prefetch];
 
     /// Its place in [`Op::ALL`].
     #[inline]
@@ -84,6 +91,8 @@ impl fmt::Display for Op {
             Op::Flush => "flush",
             Op::Discard => "discard",
             Op::WriteZeroes => "write-zeroes",
+            Op::Extents => "extents",
+            Op::Prefetch => "prefetch",
         })
     }
 }
@@ -95,6 +104,9 @@ pub struct Flags {
     pub fua: bool,
     /// `WriteZeroes` only: the range must stay allocated (no hole may be punched).
     pub no_unmap: bool,
+    /// `WriteZeroes` only: fail as [not supported](IoErrorKind::NotSupported) rather than do what takes as long as a
+    /// write of zeroes.
+    pub fast: bool,
 }
 
 /// How a request ended, and its buffers back.
@@ -128,6 +140,17 @@ impl Completed {
                 data
             }),
         })
+    }
+}
+
+impl Completed {
+    /// The extents that a request for them has found, or the error. Other operations give none.
+    pub fn into_extents(self) -> Result<Extents, IoError> {
+        self.result?;
+        match self.payload {
+            Payload::Extents(extents) => Ok(extents),
+            _ => Ok(Extents::default()),
+        }
     }
 }
 
@@ -258,6 +281,11 @@ impl Request {
         Self::new(Op::WriteZeroes, offset, len)
     }
 
+    /// Says that `len` bytes at byte `offset` are about to be read.
+    pub fn prefetch(offset: u64, len: u64) -> Self {
+        Self::new(Op::Prefetch, offset, len)
+    }
+
     /// Asks that this change itself be durable when it completes.
     #[must_use]
     pub fn fua(mut self) -> Self {
@@ -269,6 +297,13 @@ impl Request {
     #[must_use]
     pub fn no_unmap(mut self) -> Self {
         self.flags.no_unmap = true;
+        self
+    }
+
+    /// Asks a `write_zeroes` to fail as [not supported](IoErrorKind::NotSupported) rather than take as long as a write.
+    #[must_use]
+    pub fn fast(mut self) -> Self {
+        self.flags.fast = true;
         self
     }
 
@@ -423,12 +458,22 @@ impl Request {
                 unsafe { buffer.grow(seg.len) };
             }
         }
+        let mut found = None;
+        if let Payload::Extents(extents) = &mut payload {
+            match &result {
+                Ok(()) => extents.finish(len),
+                Err(_) => extents.clear(),
+            }
+            if matches!(end, End::Part(_)) {
+                found = Some(mem::take(extents));
+            }
+        }
         let _section = AtomicSection::enter("completion of a block request");
         // The function is a stranger's: its panic must not take a reaper or a worker along.
         let told = match end {
             End::None => Some(()),
             End::Call(f) => caught(|| f.call(Completed { op, offset, len, result, payload })),
-            End::Part(part) => caught(|| part.end(offset, len, result)),
+            End::Part(part) => caught(|| part.end(offset, len, result, found)),
         };
         if told.is_none() {
             tracing::error!(%op, offset, "a completion function panicked");

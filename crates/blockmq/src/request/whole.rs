@@ -6,6 +6,7 @@
 //! `Arc`.
 
 use std::fmt;
+use std::mem;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,9 +14,10 @@ use std::sync::Arc;
 use corewise_sync::SpinLock;
 use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::extents::{Extents, Found};
 use super::inline_fn::InlineFn;
 use super::segments::{Seg, Table};
-use super::{End, Op, Request, caught, fills};
+use super::{End, Op, Payload, Request, caught, fills};
 use crate::driver::Started;
 use crate::error::{IoError, IoErrorKind};
 use crate::pending::Pending;
@@ -48,6 +50,8 @@ pub(crate) struct Inner {
     then: Option<InlineFn<(Held, Result<(), IoError>)>>,
     /// L: is the lock, taken by failed parts only; guards the error to tell, and its place.
     error: SpinLock<Option<(Place, IoError)>>,
+    /// L: is the lock, taken by parts of a request for extents; guards what those have found.
+    found: SpinLock<Found>,
     /// A: parts made so far. Relaxed: a count.
     made: AtomicU32,
     /// A: where the next part of a read may begin: the windows of reads never overlap. Relaxed: a
@@ -174,6 +178,7 @@ impl Whole {
             flat,
             then,
             error: SpinLock::new(error),
+            found: SpinLock::new(Found::default()),
             made: AtomicU32::new(0),
             claimed: AtomicU64::new(0),
             hole: AtomicU64::new(u64::MAX),
@@ -308,6 +313,9 @@ impl Inner {
             None => (Table::Theirs(NonNull::from(rq.segs())), rq.skip + window.at),
         };
         let mut part = Request::bare(rq.op(), rq.flags(), offset, len);
+        if let Some(extents) = rq.extents() {
+            part.payload = Payload::Extents(Extents::new(extents.most()));
+        }
         part.table = table;
         part.skip = skip;
         part.end = End::Part(Part { whole: Arc::clone(this), window, then });
@@ -339,6 +347,9 @@ impl Drop for Inner {
             let asked = self.claimed.load(Ordering::Relaxed).max(rq.filled());
             rq.rq_mut().filled = asked.min(self.hole.load(Ordering::Relaxed));
         }
+        if rq.op() == Op::Extents {
+            mem::take(&mut *self.found.lock()).put_into(rq.rq_mut());
+        }
         let Some(then) = self.then.take() else { return rq.complete(result) };
         if caught(move || then.call((rq, result))).is_none() {
             tracing::error!("the completion function of a request in parts panicked");
@@ -361,8 +372,17 @@ impl fmt::Debug for Part {
 
 impl Part {
     /// The part of `len` bytes at `offset` of its device ended like this. A failure says its range.
-    pub(super) fn end(self, offset: u64, len: u64, result: Result<(), IoError>) {
+    pub(super) fn end(
+        self,
+        offset: u64,
+        len: u64,
+        result: Result<(), IoError>,
+        found: Option<Extents>,
+    ) {
         let Part { whole, window, then } = self;
+        if let (Some(found), Ok(())) = (found, &result) {
+            whole.found.lock().add(window.at, found);
+        }
         let rq = whole.rq();
         let result = result.map_err(|error| match error.range() {
             Some(range) if !window.spread && !rq.is_empty() => {

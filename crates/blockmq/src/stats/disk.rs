@@ -52,7 +52,7 @@ pub struct OpStats {
     pub requests: u64,
     /// Those of them that failed.
     pub errors: u64,
-    /// Bytes of those that ended well. The range of a discard or a write-zeroes counts too.
+    /// Bytes of those that ended well. The range of a request without bytes of its own counts too.
     pub bytes: u64,
     /// From the submission to the end, before the completion function.
     pub latency: Latencies,
@@ -73,6 +73,10 @@ pub struct DiskStats {
     pub discards: OpStats,
     /// Write-zeroes.
     pub write_zeroes: OpStats,
+    /// Requests for extents.
+    pub extents: OpStats,
+    /// Prefetches.
+    pub prefetches: OpStats,
     /// How long the driver had requests, of whatever operation, as they came to it: cut to its limits, merged. The
     /// rest of their latency they waited in the queue, for a tag or for the driver.
     pub in_driver: Latencies,
@@ -87,11 +91,13 @@ impl DiskStats {
             Op::Flush => &self.flushes,
             Op::Discard => &self.discards,
             Op::WriteZeroes => &self.write_zeroes,
+            Op::Extents => &self.extents,
+            Op::Prefetch => &self.prefetches,
         }
     }
 
     /// All operations, in the order of the fields.
-    pub fn all(&self) -> [(Op, &OpStats); 5] {
+    pub fn all(&self) -> [(Op, &OpStats); Op::ALL.len()] {
         Op::ALL.map(|op| (op, self.of(op)))
     }
 }
@@ -174,6 +180,8 @@ impl Counters {
             flushes: of(Op::Flush),
             discards: of(Op::Discard),
             write_zeroes: of(Op::WriteZeroes),
+            extents: of(Op::Extents),
+            prefetches: of(Op::Prefetch),
             in_driver,
         }
     }
@@ -215,6 +223,6 @@ mod tests {
         assert_eq!(stats.in_driver.longest(), Some(Duration::from_micros(100)));
         assert_eq!((stats.flushes.requests, stats.flushes.latency.count()), (1, 0));
         assert_eq!(stats.of(Op::Write), &OpStats::default());
-        assert_eq!(stats.all().map(|(_, of)| of.requests), [3, 0, 1, 0, 0]);
+        assert_eq!(stats.all().map(|(_, of)| of.requests), [3, 0, 1, 0, 0, 0, 0]);
     }
 }

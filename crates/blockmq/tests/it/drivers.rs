@@ -64,7 +64,7 @@ fn agrees_with_the_model(device: &dyn BlockDevice, seed: u64, rounds: usize) -> 
         let (offset, len) = range(&mut rng, g.size);
         let fua = rng.below(8) == 0;
         let with = |rq: Request| if fua { rq.fua() } else { rq };
-        match rng.below(16) {
+        match rng.below(20) {
             0..=5 => {
                 let data = device.read_at(offset, len as usize).unwrap();
                 assert_eq!(data.len() as u64, len);
@@ -79,13 +79,39 @@ fn agrees_with_the_model(device: &dyn BlockDevice, seed: u64, rounds: usize) -> 
                 model.set(offset, (0..len as usize).map(|_| Some(0)));
                 let rq = Request::write_zeroes(offset, len);
                 let rq = if rng.below(2) == 0 { rq.no_unmap() } else { rq };
-                device.execute(with(rq)).result.unwrap();
+                let fast = g.can_fast_zero && rng.below(4) == 0;
+                let rq = if fast { rq.fast() } else { rq };
+                match device.execute(with(rq)).result {
+                    // Nobody says what is zeroed then, of a stripe for instance: so it is.
+                    Err(error) if fast && error.kind() == IoErrorKind::NotSupported => {
+                        device.write_zeroes(offset, len).unwrap();
+                    }
+                    result => result.unwrap(),
+                }
             }
             13 => {
                 model.set(offset, (0..len as usize).map(|_| None));
                 device.execute(with(Request::discard(offset, len))).result.unwrap();
             }
             14 => device.flush().unwrap(),
+            15 if g.can_prefetch => {
+                device.execute(Request::prefetch(offset, len)).result.unwrap();
+            }
+            15..=18 => {
+                let most = 1 + rng.below(6) as u32;
+                let extents = device.extents_of(offset, len, most).unwrap();
+                let found: Vec<_> = extents.iter().collect();
+                assert!(!found.is_empty() && found.len() <= most as usize, "{found:?}");
+                assert!(found.windows(2).all(|two| two[0].kind != two[1].kind), "{found:?}");
+                let mut at = offset;
+                for extent in &found {
+                    let known = &model.0[at as usize..][..extent.len as usize];
+                    let zero = known.iter().all(|byte| matches!(byte, Some(0) | None));
+                    assert!(zero || !extent.kind.is_zero(), "{extent:?} at {at}");
+                    at += extent.len;
+                }
+                assert!(at > offset && at <= offset + len, "{found:?}");
+            }
             // A read behind a header keeps the header.
             _ => {
                 let head = BytesMut::from(&b"header"[..]);

@@ -9,6 +9,7 @@ mod complete;
 mod drivers;
 mod dropped;
 mod durability;
+mod extents;
 mod file;
 mod file_timeouts;
 mod hand;

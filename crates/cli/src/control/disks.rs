@@ -101,6 +101,8 @@ pub(crate) struct Disk {
     pub(crate) flushes: OfOp,
     pub(crate) discards: OfOp,
     pub(crate) write_zeroes: OfOp,
+    pub(crate) extents: OfOp,
+    pub(crate) prefetches: OfOp,
     pub(crate) in_driver: Times,
     pub(crate) hw_queues: Vec<HwQueue>,
 }
@@ -182,6 +184,8 @@ impl Disk {
             flushes: OfOp::from(&stats.flushes),
             discards: OfOp::from(&stats.discards),
             write_zeroes: OfOp::from(&stats.write_zeroes),
+            extents: OfOp::from(&stats.extents),
+            prefetches: OfOp::from(&stats.prefetches),
             in_driver: Times::from(&stats.in_driver),
             hw_queues: hctxs.iter().enumerate().map(hw_queue).collect(),
         }
@@ -235,6 +239,8 @@ pub(crate) fn text(disks: &[Disk], width: usize) -> String {
             ("flush", &disk.flushes),
             ("discard", &disk.discards),
             ("write-zeroes", &disk.write_zeroes),
+            ("extents", &disk.extents),
+            ("prefetch", &disk.prefetches),
         ];
         let mut left = [disk.name.clone(), disk.driver.clone(), disk.in_flight.to_string()];
         let mut any = false;

@@ -8,6 +8,7 @@
 
 mod cached;
 mod direct;
+mod extents;
 mod lane;
 mod length;
 mod open;
@@ -179,6 +180,10 @@ impl Driver for FileDriver {
 
     fn depth(&self) -> u32 {
         self.depth
+    }
+
+    fn knows_extents(&self) -> bool {
+        true
     }
 
     fn mapped(&self, hctx: usize, cpus: &[CpuId]) {

@@ -69,6 +69,7 @@ fn try_open(
         block_size,
         preferred: block_size.max(4096),
         read_only: options.read_only,
+        can_fast_zero: true,
         ..Geometry::new(size)
     };
     let align = if options.direct {
@@ -79,6 +80,8 @@ fn try_open(
     } else {
         None
     };
+    // Past the cache nothing is to be got into it.
+    let geometry = Geometry { can_prefetch: align.is_none(), ..geometry };
     let store = Store::new(file, &options.path.display().to_string(), align);
     let store = if kind.is_file() { store.of_length(size) } else { store };
     FileDriver::new(store, geometry, *created, options, wq).map_err(step("setting up io_uring"))

@@ -13,7 +13,7 @@ use super::direct::Alignment;
 use super::length::Length;
 use super::policy::AT_ONCE;
 use crate::error::{IoError, IoErrorKind, errno};
-use crate::request::{AlignedBuf, Op, Request};
+use crate::request::{AlignedBuf, Flags, Op, Request};
 
 /// Bytes that are copied at once where memory doesn't fit, or that are zeroed at once.
 const PIECE: usize = 64 << 10;
@@ -80,14 +80,15 @@ impl Store {
             Op::Read => self.read_now(rq).then_some(Ok(())),
             Op::Write => self.write_now(rq).then_some(Ok(())),
             Op::Flush => self.in_memory.then(|| self.sync()),
-            Op::Discard | Op::WriteZeroes => None,
+            Op::Extents => self.in_memory.then(|| self.extents(rq)),
+            Op::Discard | Op::WriteZeroes | Op::Prefetch => None,
         }
     }
 
     /// Whether a request may begin: a change that would make the file longer may not.
     pub(super) fn admits(&self, rq: &Request) -> Result<(), IoError> {
         match (rq.op(), &self.length) {
-            (Op::Read | Op::Flush, _) | (_, None) => Ok(()),
+            (Op::Read | Op::Flush | Op::Extents | Op::Prefetch, _) | (_, None) => Ok(()),
             (_, Some(length)) => length.has_room(&self.file, &self.name, rq.offset() + rq.len()),
         }
     }
@@ -110,9 +111,11 @@ impl Store {
             Op::Read => self.read(rq),
             Op::Write => self.write_rest(rq, done),
             Op::Flush => self.sync(),
+            Op::Extents => self.extents(rq),
+            Op::Prefetch => self.prefetch(rq.offset(), rq.len()),
             Op::Discard => self.discard(rq.offset(), rq.len()).and_then(sync_if_fua),
             Op::WriteZeroes => {
-                self.write_zeroes(rq.offset(), rq.len(), rq.flags().no_unmap).and_then(sync_if_fua)
+                self.write_zeroes(rq.offset(), rq.len(), rq.flags()).and_then(sync_if_fua)
             }
         }
     }
@@ -340,12 +343,16 @@ impl Store {
         }
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, no_unmap: bool) -> Result<(), IoError> {
-        let modes: &[FallocateFlags] = if no_unmap { &[ZERO] } else { &[PUNCH, ZERO] };
+    fn write_zeroes(&self, offset: u64, len: u64, flags: Flags) -> Result<(), IoError> {
+        let modes: &[FallocateFlags] = if flags.no_unmap { &[ZERO] } else { &[PUNCH, ZERO] };
         for &mode in modes {
             if let Fallocate::Done = self.fallocate(mode, offset, len)? {
                 return Ok(());
             }
+        }
+        if flags.fast {
+            let why = "the file system can only write zeroes there";
+            return Err(IoError::with(IoErrorKind::NotSupported, why));
         }
         let (mut at, end) = (offset, offset + len);
         while at < end {
@@ -431,7 +438,7 @@ mod tests {
         let mut store = store(None);
         let len = 3 * PIECE as u64 - 512;
         store.write(0, &vec![7; len as usize + 512], ReadWriteFlags::empty()).unwrap();
-        store.write_zeroes(0, len, true).unwrap();
+        store.write_zeroes(0, len, Flags { no_unmap: true, ..Flags::default() }).unwrap();
         let mut all = Vec::new();
         store.file.rewind().unwrap();
         store.file.read_to_end(&mut all).unwrap();

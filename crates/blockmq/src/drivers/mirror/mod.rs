@@ -281,7 +281,9 @@ impl Mirror {
 
 /// What the legs that are there can do together.
 fn check(legs: &Legs) -> Result<Geometry, StackError> {
-    below::combine(legs.devices()).ok_or_else(|| {
+    let all = below::combine(legs.devices());
+    // A leg that can't do what another one has done would be dropped.
+    all.map(|all| Geometry { can_fast_zero: false, ..all }).ok_or_else(|| {
         StackError::new(format!("'{}' is missing, and so are all others", legs.name(0)))
     })
 }
@@ -347,6 +349,10 @@ impl Driver for Mirror {
         false
     }
 
+    fn knows_extents(&self) -> bool {
+        true
+    }
+
     fn poll(&self, _hctx: usize) -> Option<usize> {
         below::poll(self.inner.legs.devices())
     }
@@ -357,7 +363,7 @@ impl Driver for Mirror {
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         match rq.op() {
-            Op::Read => self.inner.read(&Whole::new(rq)),
+            Op::Read | Op::Extents | Op::Prefetch => self.inner.read(&Whole::new(rq)),
             Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => self.inner.change(rq),
         }
         Dispatch::Started

@@ -42,7 +42,7 @@ impl Inner {
             inner.legs.end(n);
             let error = match done.result() {
                 Err(error) => error.clone(),
-                Ok(()) if failed.is_empty() => return,
+                Ok(()) if failed.is_empty() || done.whole().request().op() != Op::Read => return,
                 Ok(()) => return inner.read_elsewhere(done.whole().request(), &failed),
             };
             let mut failed = failed;

@@ -81,6 +81,10 @@ impl Driver for Partition {
         false
     }
 
+    fn knows_extents(&self) -> bool {
+        true
+    }
+
     fn poll(&self, _hctx: usize) -> Option<usize> {
         self.below.poll()
     }

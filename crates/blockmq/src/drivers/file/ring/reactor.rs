@@ -354,6 +354,8 @@ impl Inner {
                 Op::Read if rq.filled() < rq.len() => return volume.work(rq),
                 Op::Write if done < rq.len() => return volume.carry_on(rq, done),
                 Op::Flush => volume.store().synced(Ok(())),
+                // The kernel was never asked.
+                Op::Extents | Op::Prefetch => return volume.work(rq),
                 Op::Read | Op::Write | Op::Discard | Op::WriteZeroes => Ok(()),
             },
             Err(_) => {
@@ -417,7 +419,8 @@ fn entry(rq: &Started, memory: &mut Memory, place: &mut Place<'_>) -> Option<squ
     Some(match rq.op() {
         Op::Read | Op::Write => return memory.entry(rq, place),
         Op::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
-        // Two steps: for a worker.
+        // No call of a ring's, or two steps: for a worker.
+        Op::Extents | Op::Prefetch => return None,
         Op::Discard | Op::WriteZeroes if flags.fua => return None,
         Op::Discard => fallocate(rq, fd, PUNCH.bits()),
         Op::WriteZeroes if flags.no_unmap => fallocate(rq, fd, ZERO.bits()),

@@ -1,0 +1,212 @@
+//! Extents: which bytes of a range are allocated, and which are known to read as zeroes.
+//!
+//! An answer is a snapshot: a change that is under way at the same time is in it or not. What a driver doesn't know it
+//! doesn't claim: data is what may be anything, and every driver that isn't asked has nothing else.
+
+use super::{Op, Payload, Request};
+
+/// What is known of an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExtentKind {
+    /// It may hold anything, or nobody knows.
+    Data,
+    /// It reads as zeroes, and has its space.
+    Zero,
+    /// It reads as zeroes, and has no space: a write there may find that none is left.
+    Hole,
+}
+
+impl ExtentKind {
+    /// True where it reads as zeroes.
+    pub const fn is_zero(self) -> bool {
+        matches!(self, ExtentKind::Zero | ExtentKind::Hole)
+    }
+}
+
+/// A stretch of a device of which the same is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// In bytes, not 0.
+    pub len: u64,
+    /// What is known of it.
+    pub kind: ExtentKind,
+}
+
+/// The extents of a range, one behind the other from its first byte on. They may end before the range does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extents {
+    /// No more than so many.
+    most: u32,
+    /// One was refused: what comes behind it has no place here.
+    closed: bool,
+    /// Where each ends, and what is known of it.
+    list: Vec<(u64, ExtentKind)>,
+}
+
+impl Extents {
+    pub(super) fn new(most: u32) -> Self {
+        Self { most: most.max(1), closed: false, list: Vec::new() }
+    }
+
+    /// In the order of the device; neighbours differ in their kind.
+    pub fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
+        let mut from = 0;
+        self.list.iter().map(move |&(end, kind)| {
+            let len = end - std::mem::replace(&mut from, end);
+            Extent { len, kind }
+        })
+    }
+
+    /// How many there may be.
+    pub fn most(&self) -> u32 {
+        self.most
+    }
+
+    /// How many bytes they cover.
+    pub fn covered(&self) -> u64 {
+        self.list.last().map_or(0, |(end, _)| *end)
+    }
+
+    /// Adds an extent behind the others, in a range of `len` bytes; whether another one is of use.
+    fn push(&mut self, extent: Extent, len: u64) -> bool {
+        let covered = self.covered();
+        let end = covered.saturating_add(extent.len).min(len);
+        if self.closed {
+            return false;
+        }
+        if end > covered {
+            let full = self.list.len() as u64 >= u64::from(self.most);
+            match self.list.last_mut() {
+                Some((last, kind)) if *kind == extent.kind => *last = end,
+                _ if full => {
+                    self.closed = true;
+                    return false;
+                }
+                _ => self.list.push((end, extent.kind)),
+            }
+        }
+        // Also where there may be no more of them: the next one may be of the last one's kind.
+        end < len
+    }
+
+    /// What a request of `len` bytes is answered that ended well.
+    pub(super) fn finish(&mut self, len: u64) {
+        if self.list.is_empty() {
+            self.push(Extent { len, kind: ExtentKind::Data }, len);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::new(self.most);
+    }
+}
+
+/// What the parts of a request have found, each where it begins in its whole.
+#[derive(Debug, Default)]
+pub(super) struct Found(Vec<(u64, Extents)>);
+
+impl Found {
+    pub(super) fn add(&mut self, at: u64, extents: Extents) {
+        self.0.push((at, extents));
+    }
+
+    /// Puts what lies without a gap from the first byte on into `rq`, behind what it has.
+    pub(super) fn put_into(mut self, rq: &mut Request) {
+        self.0.sort_unstable_by_key(|(at, _)| *at);
+        let mut reached = rq.extents().map_or(0, Extents::covered);
+        for (at, extents) in self.0 {
+            if at != reached {
+                return;
+            }
+            for extent in extents.iter() {
+                reached += extent.len;
+                if !rq.put_extent(extent) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Request {
+    /// What is known of `len` bytes at byte `offset`: at most `most` extents (at least one), which may end before the
+    /// range does.
+    pub fn extents_of(offset: u64, len: u64, most: u32) -> Self {
+        let mut rq = Self::new(Op::Extents, offset, len);
+        rq.payload = Payload::Extents(Extents::new(most));
+        rq
+    }
+
+    /// Of a request for extents: those that were found so far; `None` for other operations.
+    pub fn extents(&self) -> Option<&Extents> {
+        match &self.payload {
+            Payload::Extents(extents) => Some(extents),
+            _ => None,
+        }
+    }
+
+    /// Says what comes behind the extents that were found so far: what lies behind the range is cut off. Whether more is
+    /// of use; false for other operations. A request for extents of which none was found ends with one of data.
+    pub fn put_extent(&mut self, extent: Extent) -> bool {
+        let len = self.len;
+        match &mut self.payload {
+            Payload::Extents(extents) => extents.push(extent, len),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DATA: ExtentKind = ExtentKind::Data;
+    const HOLE: ExtentKind = ExtentKind::Hole;
+
+    fn put(rq: &mut Request, len: u64, kind: ExtentKind) -> bool {
+        rq.put_extent(Extent { len, kind })
+    }
+
+    fn list(rq: &Request) -> Vec<(u64, ExtentKind)> {
+        rq.extents().unwrap().iter().map(|e| (e.len, e.kind)).collect()
+    }
+
+    #[test]
+    fn extents_of_one_kind_become_one_and_what_is_behind_the_range_is_cut_off() {
+        let mut rq = Request::extents_of(4096, 1000, 8);
+        assert!(put(&mut rq, 100, HOLE) && put(&mut rq, 0, DATA) && put(&mut rq, 100, HOLE));
+        assert!(put(&mut rq, 300, DATA));
+        assert!(!put(&mut rq, u64::MAX, HOLE) && !put(&mut rq, 1, DATA));
+        assert_eq!(list(&rq), [(200, HOLE), (300, DATA), (500, HOLE)]);
+        assert!(!Request::read(0, 512).put_extent(Extent { len: 1, kind: DATA }));
+    }
+
+    #[test]
+    fn no_more_extents_are_taken_than_were_asked_for_but_the_last_one_may_grow() {
+        let mut rq = Request::extents_of(0, 1000, 2);
+        assert!(put(&mut rq, 1, HOLE) && put(&mut rq, 1, DATA) && put(&mut rq, 1, DATA));
+        assert!(
+            !put(&mut rq, 1, HOLE) && !put(&mut rq, 1, DATA),
+            "nothing behind what was refused"
+        );
+        assert_eq!(list(&rq), [(1, HOLE), (2, DATA)]);
+        let mut rq = Request::extents_of(0, 1000, 0);
+        assert!(put(&mut rq, 1, HOLE) && !put(&mut rq, 1, DATA), "one is always taken");
+    }
+
+    #[test]
+    fn what_parts_have_found_counts_up_to_the_first_gap() {
+        let part = |len, kinds: &[(u64, ExtentKind)]| {
+            let mut rq = Request::extents_of(0, len, 8);
+            kinds.iter().for_each(|&(len, kind)| _ = put(&mut rq, len, kind));
+            rq.extents().unwrap().clone()
+        };
+        let mut found = Found::default();
+        found.add(512, part(512, &[(100, HOLE), (100, DATA)]));
+        found.add(0, part(512, &[(12, DATA), (500, HOLE)]));
+        found.add(1024, part(512, &[(512, HOLE)]));
+        let mut rq = Request::extents_of(0, 4096, 8);
+        found.put_into(&mut rq);
+        assert_eq!(list(&rq), [(12, DATA), (600, HOLE), (100, DATA)]);
+    }
+}
