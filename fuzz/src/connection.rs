@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_nbd::handshake::Handshake;
-use corewise_nbd::wire::{Command, CommandFlags};
 use corewise_nbd::wire::{
-    GREETING_LEN, GoRequest, Greeting, OptionHeader, OptionKind, Request, SIMPLE_REPLY_LEN,
+    BASE_ALLOCATION, GREETING_LEN, GoRequest, Greeting, MetaRequest, OptionHeader, OptionKind,
+    Request, SIMPLE_REPLY_LEN,
 };
+use corewise_nbd::wire::{Command, CommandFlags};
 use corewise_nbd::{Export, Options, Server};
 
 use crate::device::Device;
@@ -46,13 +47,20 @@ pub(crate) fn exchange(server: &Server, input: &[u8]) -> Vec<u8> {
     output
 }
 
-/// The bytes that choose the export.
-pub(crate) fn good_handshake() -> Vec<u8> {
-    let go = GoRequest::encode("disk", &[]);
-    let length = u32::try_from(go.len()).expect("a short name");
+/// The bytes that choose the export, and perhaps structured replies and block status before.
+pub(crate) fn good_handshake(structured: bool) -> Vec<u8> {
     let mut out = 3_u32.to_be_bytes().to_vec();
-    out.extend_from_slice(&OptionHeader { option: OptionKind::GO, length }.encode());
-    out.extend_from_slice(&go);
+    let mut option = |option: OptionKind, data: &[u8]| {
+        let length = u32::try_from(data.len()).expect("a short name");
+        out.extend_from_slice(&OptionHeader { option, length }.encode());
+        out.extend_from_slice(data);
+    };
+    if structured {
+        option(OptionKind::STRUCTURED_REPLY, &[]);
+        let contexts = MetaRequest::encode("disk", &[BASE_ALLOCATION]);
+        option(OptionKind::SET_META_CONTEXT, &contexts);
+    }
+    option(OptionKind::GO, &GoRequest::encode("disk", &[]));
     out
 }
 
@@ -88,7 +96,7 @@ pub fn connection(data: &[u8]) {
         length: 512,
     };
     let expected = device.bytes()[512..1024].to_vec();
-    let output = exchange(&server, &[&good_handshake()[..], &read.encode()[..]].concat());
+    let output = exchange(&server, &[&good_handshake(false)[..], &read.encode()[..]].concat());
     assert!(output.len() > SIMPLE_REPLY_LEN + 512, "the next client isn't served");
     assert_eq!(output[output.len() - 512..], expected);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use corewise_blockmq::{BlockDevice, Geometry, Op, Request};
+use corewise_blockmq::{BlockDevice, Extent, ExtentKind, Geometry, Op, Request};
 use corewise_sync::Mutex;
 
 /// Size of the device in bytes: small, so that an input of a few kilobytes can't ask for gigabytes
@@ -39,7 +39,7 @@ impl BlockDevice for Device {
     }
 
     fn geometry(&self) -> Geometry {
-        Geometry::new(SIZE as u64)
+        Geometry { can_fast_zero: true, can_prefetch: true, ..Geometry::new(SIZE as u64) }
     }
 
     fn submit(&self, mut rq: Request) {
@@ -54,7 +54,14 @@ impl BlockDevice for Device {
                 rq.copy_to(&mut state.0[from..to]);
             }
             Op::Discard | Op::WriteZeroes => state.0[from..to].fill(0),
-            Op::Flush => {}
+            Op::Extents => {
+                for block in state.0[from..to].chunks(512) {
+                    let zero = block.iter().all(|byte| *byte == 0);
+                    let kind = if zero { ExtentKind::Hole } else { ExtentKind::Data };
+                    rq.put_extent(Extent { len: 512, kind });
+                }
+            }
+            Op::Flush | Op::Prefetch => {}
         }
         drop(state);
         rq.complete(Ok(()));

@@ -106,8 +106,9 @@ pub fn handshake(data: &[u8]) {
     }
     assert!(finals <= max_options(NAMES.len()) + 1, "{finals} options answered");
     match outcome {
-        Outcome::Begin(offer) => {
-            assert!(NAMES.contains(&&offer.name[..]), "an export that doesn't exist");
+        Outcome::Begin(agreed) => {
+            assert!(agreed.structured || !agreed.allocation, "block status without its form");
+            assert!(NAMES.contains(&&agreed.offer.name[..]), "an export that doesn't exist");
             assert!([0, 10, 10 + EXPORT_NAME_PADDING].contains(&rest.len()), "{}", rest.len());
         }
         _ => assert!(rest.is_empty(), "{} stray bytes", rest.len()),

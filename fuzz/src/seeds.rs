@@ -5,7 +5,8 @@
 //! named after it.
 
 use corewise_nbd::wire::{
-    Command, CommandFlags, GoRequest, InfoKind, OptionHeader, OptionKind, Request,
+    BASE_ALLOCATION, Command, CommandFlags, GoRequest, InfoKind, MetaRequest, OptionHeader,
+    OptionKind, Request,
 };
 
 /// A seed: its file name, and its bytes.
@@ -91,12 +92,44 @@ pub fn handshake() -> Vec<Seed> {
         ),
         // A client that stays in its handshake while the server is taken away.
         ("cve-2024-7409-half-open", [flags(3), lying(OptionKind::LIST, 100, b"")].concat()),
+        (
+            "contexts",
+            [
+                flags(3),
+                option(OptionKind::LIST_META_CONTEXT, &MetaRequest::encode("disk", &[])),
+                option(OptionKind::STRUCTURED_REPLY, &[]),
+                option(OptionKind::LIST_META_CONTEXT, &MetaRequest::encode("disk", &["base:"])),
+                option(
+                    OptionKind::SET_META_CONTEXT,
+                    &MetaRequest::encode("disk", &["x-none:", BASE_ALLOCATION]),
+                ),
+                go("disk"),
+            ]
+            .concat(),
+        ),
+        (
+            "contexts-without-end",
+            [
+                flags(3),
+                option(OptionKind::STRUCTURED_REPLY, &[]),
+                option(OptionKind::SET_META_CONTEXT, b"\0\0\0\x04disk\xff\xff\xff\xff\0\0\0\0"),
+            ]
+            .concat(),
+        ),
         ("option-of-4-gib", [flags(3), lying(OptionKind(77), u32::MAX, b"data")].concat()),
     ]
 }
 
-/// Seeds for the transmission phase.
+/// Seeds for the transmission phase: each with simple replies, and with structured ones.
 pub fn transmission() -> Vec<Seed> {
+    let forms = |(name, bytes): Seed| {
+        let with = |form: u8| [&[form], &bytes[..]].concat();
+        [(name, with(0)), (format!("structured-{name}").leak() as &str, with(1))]
+    };
+    requests().into_iter().flat_map(forms).collect()
+}
+
+fn requests() -> Vec<Seed> {
     let all = u32::MAX;
     let fua = CommandFlags::FUA;
     vec![
@@ -117,6 +150,10 @@ pub fn transmission() -> Vec<Seed> {
                 with(fua | CommandFlags::NO_HOLE, Command::WRITE_ZEROES, 1024, 1024),
                 request(Command::READ, 0, 16384),
                 request(Command::CACHE, 0, 512),
+                with(CommandFlags::FAST_ZERO, Command::WRITE_ZEROES, 2048, 2048),
+                with(CommandFlags::DF, Command::READ, 0, 16384),
+                request(Command::BLOCK_STATUS, 0, 16384),
+                with(CommandFlags::REQ_ONE, Command::BLOCK_STATUS, 512, 4096),
                 request(Command::DISC, 0, 0),
                 request(Command::READ, 0, 512),
             ]

@@ -1,33 +1,52 @@
-//! The target for the transmission phase: a real session, held against a model.
+//! The target for the transmission phase: a real session, held against a model, with simple replies and with structured
+//! ones. The first byte of an input says which.
 
-use corewise_blockmq::Geometry;
+use corewise_blockmq::BlockDevice;
 use corewise_nbd::model::{Limits, Operation, Verdict, block_sizes, judge, transmission_flags};
 use corewise_nbd::wire::{
-    Command, ExportSummary, REQUEST_LEN, ReplyError, Request, SIMPLE_REPLY_LEN, SimpleReply,
+    CHUNK_LEN, Chunk, Command, REQUEST_LEN, ReplyError, ReplyFlags, ReplyKind, Request,
+    SIMPLE_REPLY_LEN, SIMPLE_REPLY_MAGIC, STATE_ZERO, SimpleReply, TransmissionFlags,
+    decode_block_status, decode_error,
 };
 
 use crate::connection::{MOST_INPUT, exchange, good_handshake, server};
-use crate::device::{Device, SIZE, contents};
+use crate::device::{Device, contents};
 
 /// What the model says about a stream of requests.
 struct Expected {
     /// The stream, with cookies that tell the requests apart.
     stream: Vec<u8>,
-    /// By cookie: the error, and the data of a read. `None`: no reply (a write whose payload never
-    /// came).
-    replies: Vec<Option<(u32, Vec<u8>)>>,
+    /// By cookie. `None`: no reply (a write whose payload never came).
+    replies: Vec<Option<Reply>>,
     contents: Vec<u8>,
 }
 
-fn limits() -> Limits {
-    let geometry = Geometry::new(SIZE as u64);
-    let flags = transmission_flags(&geometry, false);
-    Limits::new(ExportSummary { size: geometry.size, flags }, block_sizes(&geometry))
+/// What a request is answered.
+struct Reply {
+    request: Request,
+    error: u32,
+    /// Of a read: its data. Of a block status: what lies there.
+    data: Vec<u8>,
+    /// Which bytes of it have come.
+    came: Vec<bool>,
+}
+
+fn limits(structured: bool) -> Limits {
+    let geometry = Device::new().geometry();
+    let sizes = block_sizes(&geometry);
+    Limits {
+        size: geometry.size,
+        flags: transmission_flags(&geometry, false).with_if(structured, TransmissionFlags::SEND_DF),
+        block: sizes.minimum,
+        max_payload: sizes.maximum,
+        structured,
+        allocation: structured,
+    }
 }
 
 /// Serves the requests one after the other, in plain slices.
-fn model(data: &[u8]) -> Expected {
-    let limits = limits();
+fn model(data: &[u8], structured: bool) -> Expected {
+    let limits = limits(structured);
     let mut stream = data.to_vec();
     let (mut replies, mut contents, mut at) = (Vec::new(), contents(), 0);
     while let Some(head) = stream.get(at..at + REQUEST_LEN) {
@@ -47,19 +66,25 @@ fn model(data: &[u8]) -> Expected {
         at = payload.end.min(stream.len());
         let range = request.offset as usize
             ..(request.offset as usize).wrapping_add(request.length as usize);
+        let reply = |error: u32, data: Vec<u8>| {
+            let came = vec![false; data.len()];
+            Some(Reply { request, error, data, came })
+        };
         replies.push(match verdict {
-            Verdict::Refuse(error) => Some((error.code(), Vec::new())),
+            Verdict::Refuse(error) => reply(error.code(), Vec::new()),
             Verdict::Submit(Operation::Write { .. }) if !complete => None,
             Verdict::Submit(Operation::Write { .. }) => {
                 contents[range].copy_from_slice(&stream[payload]);
-                Some((0, Vec::new()))
+                reply(0, Vec::new())
             }
-            Verdict::Submit(Operation::Read) => Some((0, contents[range].to_vec())),
+            Verdict::Submit(Operation::Read { .. } | Operation::BlockStatus { .. }) => {
+                reply(0, contents[range].to_vec())
+            }
             Verdict::Submit(Operation::Trim { .. } | Operation::WriteZeroes { .. }) => {
                 contents[range].fill(0);
-                Some((0, Vec::new()))
+                reply(0, Vec::new())
             }
-            _ => Some((0, Vec::new())),
+            _ => reply(0, Vec::new()),
         });
         if !complete {
             break;
@@ -78,7 +103,7 @@ fn check(request: &Request, verdict: Verdict, limits: &Limits) {
             assert!(request.length > 0);
             assert_eq!(request.offset % u64::from(limits.block), 0);
             assert_eq!(request.length % limits.block, 0);
-            if matches!(operation, Operation::Read | Operation::Write { .. }) {
+            if matches!(operation, Operation::Read { .. } | Operation::Write { .. }) {
                 assert!(request.length <= limits.max_payload);
             }
         }
@@ -89,30 +114,107 @@ fn check(request: &Request, verdict: Verdict, limits: &Limits) {
     }
 }
 
-/// Sends these bytes as the requests of a client that has chosen an export.
+/// Sends these bytes as the requests of a client that has chosen an export; the first one says with which replies.
 ///
 /// # Panics
 /// Where a request isn't answered exactly once with what the model says, or the device ends with
 /// other contents.
 pub fn transmission(data: &[u8]) {
-    let expected = model(&data[..data.len().min(MOST_INPUT)]);
+    let (first, data) = data.split_first().unwrap_or((&0, &[]));
+    let structured = first & 1 == 1;
+    let expected = model(&data[..data.len().min(MOST_INPUT)], structured);
     let device = Device::new();
     let server = server(device.clone());
-    let before = exchange(&server, &good_handshake()).len();
-    let output = exchange(&server, &[good_handshake(), expected.stream].concat());
+    let handshake = good_handshake(structured);
+    let before = exchange(&server, &handshake).len();
+    let output = exchange(&server, &[handshake, expected.stream].concat());
     let mut rest = output.get(before..).expect("the handshake gives the same answers again");
     let mut open = expected.replies;
     while !rest.is_empty() {
-        let (head, behind) = rest.split_first_chunk::<SIMPLE_REPLY_LEN>().expect("half a reply");
-        let head = SimpleReply::decode(head).expect("a reply begins with its magic number");
-        let reply = usize::try_from(head.cookie).ok().and_then(|cookie| open.get_mut(cookie));
-        let (error, data) = reply
-            .and_then(Option::take)
-            .unwrap_or_else(|| panic!("an answer that nobody waits for: {head:?}"));
-        assert_eq!(head.error, error, "request {}", head.cookie);
-        assert!(behind.starts_with(&data), "other data for request {}", head.cookie);
-        rest = &behind[data.len()..];
+        rest = if rest.starts_with(&SIMPLE_REPLY_MAGIC.to_be_bytes()) {
+            simple(rest, &mut open, structured)
+        } else {
+            assert!(structured, "a chunk for a client of simple replies");
+            chunk(rest, &mut open)
+        };
     }
     assert!(open.iter().all(Option::is_none), "requests without an answer");
     assert!(device.bytes() == expected.contents, "the device holds something else");
+}
+
+/// The reply that is still open of this cookie.
+fn of(open: &mut [Option<Reply>], cookie: u64) -> &mut Option<Reply> {
+    let reply = usize::try_from(cookie).ok().and_then(|cookie| open.get_mut(cookie));
+    reply
+        .filter(|reply| reply.is_some())
+        .unwrap_or_else(|| panic!("an answer that nobody waits for: {cookie}"))
+}
+
+/// Takes a simple reply; what is behind it.
+fn simple<'a>(rest: &'a [u8], open: &mut [Option<Reply>], structured: bool) -> &'a [u8] {
+    let (head, behind) = rest.split_first_chunk::<SIMPLE_REPLY_LEN>().expect("half a reply");
+    let head = SimpleReply::decode(head).expect("a reply begins with its magic number");
+    let reply = of(open, head.cookie).take().expect("found");
+    let read = reply.request.command == Command::READ;
+    assert!(!structured || !read && reply.data.is_empty(), "{:?} simply", reply.request);
+    assert_eq!(head.error, reply.error, "request {}", head.cookie);
+    assert!(behind.starts_with(&reply.data), "other data for request {}", head.cookie);
+    &behind[reply.data.len()..]
+}
+
+/// Takes a chunk; what is behind it.
+fn chunk<'a>(rest: &'a [u8], open: &mut [Option<Reply>]) -> &'a [u8] {
+    let (head, behind) = rest.split_first_chunk::<CHUNK_LEN>().expect("half a chunk");
+    let head = Chunk::decode(head).expect("a chunk begins with its magic number");
+    let (data, behind) = behind.split_at_checked(head.length as usize).expect("half a chunk");
+    let place = of(open, head.cookie);
+    let reply = place.as_mut().expect("found");
+    let offset = |at: usize| {
+        let offset = u64::from_be_bytes(data[at..at + 8].try_into().expect("eight bytes"));
+        offset.checked_sub(reply.request.offset).expect("inside the request") as usize
+    };
+    match head.kind {
+        ReplyKind::NONE => assert!(data.is_empty()),
+        ReplyKind::OFFSET_DATA | ReplyKind::OFFSET_HOLE => {
+            assert_eq!(reply.request.command, Command::READ);
+            let at = offset(0);
+            let bytes = match head.kind {
+                ReplyKind::OFFSET_DATA => data[8..].to_vec(),
+                _ => {
+                    let len = u32::from_be_bytes(data[8..].try_into().expect("twelve bytes"));
+                    vec![0; len as usize]
+                }
+            };
+            let here = at..at + bytes.len();
+            assert!(!bytes.is_empty() && reply.data[here.clone()] == bytes, "other data");
+            assert!(!reply.came[here.clone()].contains(&true), "twice the same");
+            reply.came[here].fill(true);
+        }
+        ReplyKind::BLOCK_STATUS => {
+            assert_eq!(reply.request.command, Command::BLOCK_STATUS);
+            let (_, extents) = decode_block_status(data).expect("well formed");
+            let mut at = 0;
+            for extent in extents {
+                let bytes = &reply.data[at..at + extent.length as usize];
+                assert!(!bytes.is_empty(), "an extent of nothing");
+                let zero = bytes.iter().all(|byte| *byte == 0);
+                assert!(zero || extent.flags & STATE_ZERO == 0, "a hole that isn't");
+                at += extent.length as usize;
+            }
+            // What isn't told isn't asked for again here.
+            reply.came.fill(true);
+        }
+        kind => {
+            let error = decode_error(kind, data).expect("well formed");
+            assert_eq!(error.error, reply.error, "{:?}: {error:?}", reply.request);
+            assert_ne!(error.error, 0);
+            reply.error = 0;
+        }
+    }
+    if head.flags.contains(ReplyFlags::DONE) {
+        assert_eq!(reply.error, 0, "an error that wasn't told: {:?}", reply.request);
+        assert!(!reply.came.contains(&false), "a part of {:?} is missing", reply.request);
+        *place = None;
+    }
+    behind
 }

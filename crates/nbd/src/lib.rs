@@ -48,10 +48,15 @@
 //! | `session` | the transmission phase of one connection |
 //! | [`Server`] | listeners, exports, connections, drain |
 //!
-//! What is spoken: fixed newstyle negotiation (`EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`),
-//! simple replies, `READ`, `WRITE`, `FLUSH`, `TRIM`, `WRITE_ZEROES`, `DISC`, the flags `FUA` and
-//! `NO_HOLE`, several connections to one export. Not spoken: TLS, structured replies, block status,
-//! extended headers; clients are told so and go on without.
+//! What is spoken: fixed newstyle negotiation (`EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`, `STRUCTURED_REPLY`,
+//! `LIST_META_CONTEXT`, `SET_META_CONTEXT`), simple and structured replies, `READ`, `WRITE`, `FLUSH`, `TRIM`,
+//! `WRITE_ZEROES`, `BLOCK_STATUS` with `base:allocation`, `DISC`, the flags `FUA`, `NO_HOLE`, `DF` and `REQ_ONE`, several
+//! connections to one export; `CACHE` and the flag `FAST_ZERO` where the device has a use for them. Not spoken: TLS,
+//! extended headers, resizing; clients are told so and go on without.
+//!
+//! Holes are what the device knows of them ([`Request::extents_of`](corewise_blockmq::Request::extents_of)): block status tells
+//! them, and a read of 64 KiB or more of a client with structured replies leaves them out. Size and abilities are asked of the
+//! device at each handshake: a device that grew shows it to clients that connect from then on.
 
 mod connection;
 mod error;

@@ -6,7 +6,9 @@ use std::time::Instant;
 use bytes::{Buf, BytesMut};
 
 use crate::connection::Connection;
-use crate::handshake::{Catalogue, CloseReason, ExportOffer, Handshake, MAX_OPTION_DATA, Outcome};
+use crate::handshake::{
+    Agreement, Catalogue, CloseReason, ExportOffer, Handshake, MAX_OPTION_DATA, Outcome,
+};
 use crate::wire::OPTION_HEADER_LEN;
 
 /// Room for the longest option, and for the first requests behind it.
@@ -47,7 +49,7 @@ pub(crate) fn negotiate<T>(
     catalogue: &dyn Catalogue,
     attach: impl FnOnce(&ExportOffer) -> Option<T>,
     deadline: Instant,
-) -> Result<(ExportOffer, T, BytesMut), NoAgreement> {
+) -> Result<(Agreement, T, BytesMut), NoAgreement> {
     let mut handshake = Handshake::new();
     let mut received = BytesMut::with_capacity(RECEIVE);
     let mut replies = Vec::new();
@@ -55,12 +57,12 @@ pub(crate) fn negotiate<T>(
     loop {
         let progress = handshake.advance(&received, catalogue, &mut replies);
         received.advance(progress.consumed);
-        if let Outcome::Begin(offer) = progress.outcome {
-            let Some(attached) = attach(&offer) else {
-                return Err(NoAgreement::Withdrawn(offer));
+        if let Outcome::Begin(agreed) = progress.outcome {
+            let Some(attached) = attach(&agreed.offer) else {
+                return Err(NoAgreement::Withdrawn(agreed.offer));
             };
             connection.send_until(&replies, deadline)?;
-            return Ok((offer, attached, received));
+            return Ok((agreed, attached, received));
         }
         connection.send_until(&replies, deadline)?;
         replies.clear();

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use corewise_blockmq::Geometry;
 
+use crate::handshake::Agreement;
 use crate::wire::{
-    BlockSizes, Command, CommandFlags, ExportSummary, MAX_PAYLOAD, ReplyError, Request,
-    TransmissionFlags,
+    BlockSizes, Command, CommandFlags, MAX_PAYLOAD, ReplyError, Request, TransmissionFlags,
 };
 
 /// What the transmission phase holds a request against.
@@ -22,16 +22,23 @@ pub struct Limits {
     pub block: u32,
     /// Largest payload of a `READ` or `WRITE` in bytes.
     pub max_payload: u32,
+    /// Replies are structured.
+    pub structured: bool,
+    /// `BLOCK_STATUS` may be asked.
+    pub allocation: bool,
 }
 
 impl Limits {
     /// The limits that follow from what a client was told.
-    pub fn new(summary: ExportSummary, sizes: BlockSizes) -> Limits {
+    pub fn new(agreed: &Agreement) -> Limits {
+        let offer = &agreed.offer;
         Limits {
-            size: summary.size,
-            flags: summary.flags,
-            block: sizes.minimum,
-            max_payload: sizes.maximum,
+            size: offer.summary.size,
+            flags: offer.summary.flags,
+            block: offer.block_sizes.minimum,
+            max_payload: offer.block_sizes.maximum,
+            structured: agreed.structured,
+            allocation: agreed.allocation,
         }
     }
 }
@@ -56,7 +63,10 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Read the range.
-    Read,
+    Read {
+        /// In one piece of data, whatever is known of holes.
+        whole: bool,
+    },
     /// Write the payload.
     Write {
         /// Answer when it is durable.
@@ -75,6 +85,15 @@ pub enum Operation {
         fua: bool,
         /// Keep the range allocated.
         no_hole: bool,
+        /// Fail rather than take as long as a write.
+        fast: bool,
+    },
+    /// Get the range into a cache.
+    Cache,
+    /// Say which parts of the range are allocated.
+    BlockStatus {
+        /// One extent is enough.
+        one: bool,
     },
 }
 
@@ -82,9 +101,9 @@ pub enum Operation {
 ///
 /// Choices where the specification leaves one:
 /// - length 0 succeeds without reaching the device, once everything else about the request is
-///   right;
-/// - `READ` above the advertised payload, or beyond the end: `EINVAL`; changes beyond the end:
-///   `ENOSPC`;
+///   right; but `BLOCK_STATUS` of nothing has no answer: `EINVAL`;
+/// - `READ` above the advertised payload: `EINVAL`, or `EOVERFLOW` with structured replies;
+/// - beyond the end: `ENOSPC` for writes and zeroes, else `EINVAL`;
 /// - `WRITE` above the advertised payload: the connection ends, its payload is never read;
 /// - offsets and lengths that aren't multiples of the advertised minimum: `EINVAL`, also for
 ///   clients that didn't ask for it;
@@ -95,9 +114,11 @@ pub enum Operation {
 /// ```
 /// use corewise_nbd::model::{Limits, Operation, Verdict, judge};
 /// use corewise_nbd::wire::{Command, CommandFlags, ReplyError, Request, TransmissionFlags};
-/// let limits = Limits { size: 1 << 20, flags: TransmissionFlags::HAS_FLAGS, block: 512, max_payload: 32 << 20 };
+/// let flags = TransmissionFlags::HAS_FLAGS;
+/// let limits =
+///     Limits { size: 1 << 20, flags, block: 512, max_payload: 32 << 20, structured: false, allocation: false };
 /// let read = Request { flags: CommandFlags::empty(), command: Command::READ, cookie: 1, offset: 0, length: 512 };
-/// assert_eq!(judge(&read, &limits), Verdict::Submit(Operation::Read));
+/// assert_eq!(judge(&read, &limits), Verdict::Submit(Operation::Read { whole: true }));
 /// let beyond = Request { offset: 1 << 20, ..read };
 /// assert_eq!(judge(&beyond, &limits), Verdict::Refuse(ReplyError::Inval));
 /// ```
@@ -107,11 +128,23 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
     }
     let (needs, allowed) = match request.command {
         Command::DISC => return Verdict::Disconnect,
-        Command::READ => (TransmissionFlags::empty(), CommandFlags::empty()),
+        Command::READ => {
+            let df = limits.flags.contains(TransmissionFlags::SEND_DF);
+            let allowed = CommandFlags::empty().with_if(df, CommandFlags::DF);
+            (TransmissionFlags::empty(), allowed)
+        }
         Command::WRITE => (TransmissionFlags::empty(), CommandFlags::empty()),
         Command::FLUSH => (TransmissionFlags::SEND_FLUSH, CommandFlags::empty()),
         Command::TRIM => (TransmissionFlags::SEND_TRIM, CommandFlags::empty()),
-        Command::WRITE_ZEROES => (TransmissionFlags::SEND_WRITE_ZEROES, CommandFlags::NO_HOLE),
+        Command::WRITE_ZEROES => {
+            let fast = limits.flags.contains(TransmissionFlags::SEND_FAST_ZERO);
+            let allowed = CommandFlags::NO_HOLE.with_if(fast, CommandFlags::FAST_ZERO);
+            (TransmissionFlags::SEND_WRITE_ZEROES, allowed)
+        }
+        Command::CACHE => (TransmissionFlags::SEND_CACHE, CommandFlags::empty()),
+        Command::BLOCK_STATUS if limits.allocation => {
+            (TransmissionFlags::empty(), CommandFlags::REQ_ONE)
+        }
         _ => return Verdict::Refuse(ReplyError::Inval),
     };
     let can_fua = limits.flags.contains(TransmissionFlags::SEND_FUA);
@@ -140,23 +173,36 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
         return Verdict::Refuse(ReplyError::Inval);
     }
     if request.command == Command::READ && request.length > limits.max_payload {
-        return Verdict::Refuse(ReplyError::Inval);
+        let error = if limits.structured { ReplyError::Overflow } else { ReplyError::Inval };
+        return Verdict::Refuse(error);
     }
     // The sum may overflow: the offset is any 64-bit number.
     match request.offset.checked_add(request.length.into()) {
         Some(end) if end <= limits.size => {}
-        _ if change => return Verdict::Refuse(ReplyError::NoSpc),
+        _ if change && request.command != Command::TRIM => {
+            return Verdict::Refuse(ReplyError::NoSpc);
+        }
         _ => return Verdict::Refuse(ReplyError::Inval),
     }
     if request.length == 0 {
-        return Verdict::Done;
+        return match request.command {
+            Command::BLOCK_STATUS => Verdict::Refuse(ReplyError::Inval),
+            _ => Verdict::Done,
+        };
     }
-    let fua = request.flags.contains(CommandFlags::FUA);
+    let has = |flag| request.flags.contains(flag);
+    let fua = has(CommandFlags::FUA);
     Verdict::Submit(match request.command {
-        Command::READ => Operation::Read,
+        Command::READ => Operation::Read { whole: !limits.structured || has(CommandFlags::DF) },
+        Command::CACHE => Operation::Cache,
+        Command::BLOCK_STATUS => Operation::BlockStatus { one: has(CommandFlags::REQ_ONE) },
         Command::WRITE => Operation::Write { fua },
         Command::TRIM => Operation::Trim { fua },
-        _ => Operation::WriteZeroes { fua, no_hole: request.flags.contains(CommandFlags::NO_HOLE) },
+        _ => Operation::WriteZeroes {
+            fua,
+            no_hole: has(CommandFlags::NO_HOLE),
+            fast: has(CommandFlags::FAST_ZERO),
+        },
     })
 }
 
@@ -181,6 +227,11 @@ pub fn transmission_flags(geometry: &Geometry, read_only: bool) -> TransmissionF
         .with_if(geometry.rotational, TransmissionFlags::ROTATIONAL)
         .with_if(geometry.can_discard && !read_only, TransmissionFlags::SEND_TRIM)
         .with_if(geometry.can_write_zeroes && !read_only, TransmissionFlags::SEND_WRITE_ZEROES)
+        .with_if(
+            geometry.can_write_zeroes && geometry.can_fast_zero && !read_only,
+            TransmissionFlags::SEND_FAST_ZERO,
+        )
+        .with_if(geometry.can_prefetch, TransmissionFlags::SEND_CACHE)
 }
 
 /// The sizes that are advertised for a device: its block size, its preferred size, and the largest
@@ -222,7 +273,8 @@ mod tests {
     use super::*;
 
     fn limits(flags: TransmissionFlags) -> Limits {
-        Limits { size: 1 << 20, flags, block: 512, max_payload: 1 << 16 }
+        let (structured, allocation) = (false, false);
+        Limits { size: 1 << 20, flags, block: 512, max_payload: 1 << 16, structured, allocation }
     }
 
     fn all() -> TransmissionFlags {
@@ -233,6 +285,7 @@ mod tests {
         Request { flags: CommandFlags::empty(), command, cookie: 1, offset, length }
     }
 
+    const READ: Operation = Operation::Read { whole: true };
     const REFUSE_INVAL: Verdict = Verdict::Refuse(ReplyError::Inval);
 
     #[test]
@@ -240,10 +293,13 @@ mod tests {
         let l = limits(all());
         let end = (1 << 20) - 512;
         for (command, operation) in [
-            (Command::READ, Operation::Read),
+            (Command::READ, READ),
             (Command::WRITE, Operation::Write { fua: false }),
             (Command::TRIM, Operation::Trim { fua: false }),
-            (Command::WRITE_ZEROES, Operation::WriteZeroes { fua: false, no_hole: false }),
+            (
+                Command::WRITE_ZEROES,
+                Operation::WriteZeroes { fua: false, no_hole: false, fast: false },
+            ),
         ] {
             assert_eq!(judge(&request(command, end, 512), &l), Verdict::Submit(operation));
         }
@@ -252,13 +308,13 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_end_is_inval_for_reads_and_nospc_for_changes_and_never_wraps() {
+    fn beyond_the_end_is_nospc_for_writes_and_zeroes_and_inval_for_all_else_and_never_wraps() {
         let l = limits(all());
         let nospc = Verdict::Refuse(ReplyError::NoSpc);
         for offset in [1 << 20, (1 << 20) - 512, u64::MAX - 511, 1 << 63] {
             assert_eq!(judge(&request(Command::READ, offset, 1024), &l), REFUSE_INVAL);
             assert_eq!(judge(&request(Command::WRITE, offset, 1024), &l), nospc);
-            assert_eq!(judge(&request(Command::TRIM, offset, 1024), &l), nospc);
+            assert_eq!(judge(&request(Command::TRIM, offset, 1024), &l), REFUSE_INVAL);
             assert_eq!(judge(&request(Command::WRITE_ZEROES, offset, 1024), &l), nospc);
         }
     }
@@ -296,10 +352,7 @@ mod tests {
                 Verdict::Refuse(ReplyError::Perm)
             );
         }
-        assert_eq!(
-            judge(&request(Command::READ, 0, 512), &limits(flags)),
-            Verdict::Submit(Operation::Read)
-        );
+        assert_eq!(judge(&request(Command::READ, 0, 512), &limits(flags)), Verdict::Submit(READ));
     }
 
     #[test]
@@ -318,7 +371,7 @@ mod tests {
         let hole = Request { flags: CommandFlags::NO_HOLE | CommandFlags::FUA, ..zeroes };
         assert_eq!(
             judge(&hole, &l),
-            Verdict::Submit(Operation::WriteZeroes { fua: true, no_hole: true })
+            Verdict::Submit(Operation::WriteZeroes { fua: true, no_hole: true, fast: false })
         );
     }
 
@@ -331,7 +384,41 @@ mod tests {
         assert_eq!(judge(&fua, &limits(without)), REFUSE_INVAL);
         assert_eq!(judge(&fua, &limits(all())), Verdict::Submit(Operation::Write { fua: true }));
         let read = Request { command: Command::READ, ..fua };
-        assert_eq!(judge(&read, &limits(all())), Verdict::Submit(Operation::Read));
+        assert_eq!(judge(&read, &limits(all())), Verdict::Submit(READ));
+    }
+
+    #[test]
+    fn structured_replies_bring_df_and_block_status_needs_its_context() {
+        let geometry =
+            Geometry { can_fast_zero: true, can_prefetch: true, ..Geometry::new(1 << 20) };
+        let flags = transmission_flags(&geometry, false);
+        let plain = limits(flags);
+        let flags = flags | TransmissionFlags::SEND_DF;
+        let l = Limits { structured: true, allocation: true, flags, ..plain };
+        let with = |flags, request| Request { flags, ..request };
+        let read = request(Command::READ, 0, 512);
+        assert_eq!(judge(&read, &l), Verdict::Submit(Operation::Read { whole: false }));
+        assert_eq!(judge(&with(CommandFlags::DF, read), &l), Verdict::Submit(READ));
+        let long = request(Command::READ, 0, (1 << 16) + 512);
+        assert_eq!(judge(&long, &l), Verdict::Refuse(ReplyError::Overflow));
+        let status = request(Command::BLOCK_STATUS, 512, 1 << 19);
+        assert_eq!(judge(&status, &plain), REFUSE_INVAL);
+        let one = |one| Verdict::Submit(Operation::BlockStatus { one });
+        assert_eq!(judge(&status, &l), one(false));
+        assert_eq!(judge(&with(CommandFlags::REQ_ONE, status), &l), one(true));
+        for (offset, length) in [(0, 0), (1, 512), (512, 1 << 20), (u64::MAX - 511, u32::MAX - 511)]
+        {
+            assert_eq!(judge(&request(Command::BLOCK_STATUS, offset, length), &l), REFUSE_INVAL);
+        }
+        let cache = request(Command::CACHE, 0, 1 << 20);
+        assert_eq!(judge(&cache, &l), Verdict::Submit(Operation::Cache));
+        assert_eq!(judge(&with(CommandFlags::DF, cache), &l), REFUSE_INVAL);
+        let fast = with(CommandFlags::FAST_ZERO, request(Command::WRITE_ZEROES, 0, 512));
+        let zeroes = Operation::WriteZeroes { fua: false, no_hole: false, fast: true };
+        assert_eq!(judge(&fast, &l), Verdict::Submit(zeroes));
+        let read_only = transmission_flags(&geometry, true);
+        assert!(!read_only.contains(TransmissionFlags::SEND_FAST_ZERO));
+        assert!(read_only.contains(TransmissionFlags::SEND_CACHE));
     }
 
     #[test]

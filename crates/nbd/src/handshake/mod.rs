@@ -5,9 +5,10 @@
 //! bytes that were. It never buffers by itself and never trusts a length: the longest input that it
 //! waits for is [`MAX_OPTION_DATA`] bytes of one option.
 //!
-//! Fixed newstyle negotiation with `EXPORT_NAME`, `LIST`, `INFO`, `GO` and `ABORT`; any other
-//! option gets `ERR_UNSUP`.
+//! Fixed newstyle negotiation with `EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`, `STRUCTURED_REPLY`,
+//! `LIST_META_CONTEXT` and `SET_META_CONTEXT`; any other option gets `ERR_UNSUP`.
 
+mod meta;
 mod offer;
 
 use crate::policy;
@@ -16,6 +17,7 @@ use crate::wire::{
     OPTION_HEADER_LEN, OptionHeader, OptionKind, OptionReplyHeader, OptionReplyKind,
 };
 
+pub use meta::ALLOCATION_CONTEXT;
 pub use offer::{Catalogue, ExportOffer};
 
 /// Longest data of one option in bytes. More is answered with `ERR_TOO_BIG`, and the connection is
@@ -36,9 +38,20 @@ pub enum Outcome {
     SendFirst,
     /// Send the replies; the transmission phase of this export begins. Bytes that weren't consumed
     /// belong to it.
-    Begin(ExportOffer),
+    Begin(Agreement),
     /// Send the replies, then close the connection.
     Close(CloseReason),
+}
+
+/// What the two sides have agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    /// The export, as the client was told of it.
+    pub offer: ExportOffer,
+    /// Whether replies are structured.
+    pub structured: bool,
+    /// Whether the client may ask for block status; `base:allocation` is all there is.
+    pub allocation: bool,
 }
 
 /// Why the server ends a handshake.
@@ -100,6 +113,10 @@ pub struct Handshake {
     state: State,
     client: ClientFlags,
     options: u32,
+    /// Replies are structured.
+    structured: bool,
+    /// The export of which `base:allocation` was chosen last.
+    allocation: Option<String>,
 }
 
 impl Default for Handshake {
@@ -111,7 +128,13 @@ impl Default for Handshake {
 impl Handshake {
     /// A handshake that hasn't begun.
     pub fn new() -> Handshake {
-        Handshake { state: State::ClientFlags, client: ClientFlags::empty(), options: 0 }
+        Handshake {
+            state: State::ClientFlags,
+            client: ClientFlags::empty(),
+            options: 0,
+            structured: false,
+            allocation: None,
+        }
     }
 
     /// What the server says before it reads anything.
@@ -210,12 +233,28 @@ impl Handshake {
                 Step::Used(used)
             }
             OptionKind::INFO | OptionKind::GO => {
-                match describe(head.option, data, catalogue, out) {
-                    Some(offer) if head.option == OptionKind::GO => {
-                        Step::End(used, Outcome::Begin(offer))
-                    }
+                match describe(head.option, data, catalogue, self.structured, out) {
+                    Some(offer) if head.option == OptionKind::GO => self.begin(used, offer),
                     _ => Step::Used(used),
                 }
+            }
+            OptionKind::STRUCTURED_REPLY if !data.is_empty() => {
+                let message = "STRUCTURED_REPLY takes no data";
+                refuse(out, head.option, OptionReplyKind::ERR_INVALID, message);
+                Step::Used(used)
+            }
+            OptionKind::STRUCTURED_REPLY => {
+                self.structured = true;
+                reply(out, head.option, OptionReplyKind::ACK, &[]);
+                Step::Used(used)
+            }
+            OptionKind::LIST_META_CONTEXT | OptionKind::SET_META_CONTEXT => {
+                let chosen = meta::answer(head.option, data, catalogue, self.structured, out);
+                // What was chosen before is gone, also where this fails.
+                if head.option == OptionKind::SET_META_CONTEXT {
+                    self.allocation = chosen;
+                }
+                Step::Used(used)
             }
             option => {
                 refuse(out, option, OptionReplyKind::ERR_UNSUP, "this option is not supported");
@@ -237,14 +276,21 @@ impl Handshake {
             _ => None,
         };
         let offer = offer.filter(|offer| catalogue.attach(&offer.name).is_ok());
-        let Some(offer) = offer else {
+        let Some(mut offer) = offer else {
             return Step::close(used, CloseReason::NoSuchExport);
         };
+        offer.replies(self.structured);
         out.extend_from_slice(&offer.summary.encode());
         if !self.client.contains(ClientFlags::NO_ZEROES) {
             out.extend_from_slice(&[0; EXPORT_NAME_PADDING]);
         }
-        Step::End(used, Outcome::Begin(offer))
+        self.begin(used, offer)
+    }
+
+    fn begin(&self, used: usize, offer: ExportOffer) -> Step {
+        let allocation = self.allocation.as_ref() == Some(&offer.name);
+        let agreed = Agreement { offer, structured: self.structured, allocation };
+        Step::End(used, Outcome::Begin(agreed))
     }
 }
 
@@ -282,6 +328,7 @@ fn describe(
     option: OptionKind,
     data: &[u8],
     catalogue: &dyn Catalogue,
+    structured: bool,
     out: &mut Vec<u8>,
 ) -> Option<ExportOffer> {
     let go = match GoRequest::decode(data) {
@@ -291,11 +338,8 @@ fn describe(
             return None;
         }
     };
-    let Some(offer) = catalogue.find(go.name) else {
-        let message = format!("there is no export '{}'", go.name.escape_debug());
-        refuse(out, option, OptionReplyKind::ERR_UNKNOWN, &message);
-        return None;
-    };
+    let mut offer = find(option, go.name, catalogue, out)?;
+    offer.replies(structured);
     if option == OptionKind::GO {
         if let Err(message) = catalogue.attach(&offer.name) {
             refuse(out, option, OptionReplyKind::ERR_POLICY, &message);
@@ -321,6 +365,21 @@ fn describe(
     reply(out, option, OptionReplyKind::INFO, &info);
     reply(out, option, OptionReplyKind::ACK, &[]);
     Some(offer)
+}
+
+/// The export of this name, or the refusal.
+fn find(
+    option: OptionKind,
+    name: &str,
+    catalogue: &dyn Catalogue,
+    out: &mut Vec<u8>,
+) -> Option<ExportOffer> {
+    let offer = catalogue.find(name);
+    if offer.is_none() {
+        let message = format!("there is no export '{}'", name.escape_debug());
+        refuse(out, option, OptionReplyKind::ERR_UNKNOWN, &message);
+    }
+    offer
 }
 
 fn reply(out: &mut Vec<u8>, option: OptionKind, kind: OptionReplyKind, data: &[u8]) {

@@ -1,6 +1,6 @@
 //! What a handshake needs to know about the exports.
 
-use crate::wire::{BlockSizes, ExportSummary};
+use crate::wire::{BlockSizes, ExportSummary, TransmissionFlags};
 
 /// What a client is told about an export, and what the transmission phase then keeps to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +13,13 @@ pub struct ExportOffer {
     pub summary: ExportSummary,
     /// Sizes of requests.
     pub block_sizes: BlockSizes,
+}
+
+impl ExportOffer {
+    /// What depends on the replies that this client has chosen.
+    pub(super) fn replies(&mut self, structured: bool) {
+        self.summary.flags = self.summary.flags.with_if(structured, TransmissionFlags::SEND_DF);
+    }
 }
 
 /// The exports that a handshake may choose from.

@@ -321,7 +321,7 @@ impl Inner {
         let deadline = after(self.options.handshake_timeout);
         let desk = Desk::new(self, connection.id);
         let attach = |_: &ExportOffer| desk.chosen();
-        let (offer, export, received) = match negotiate(connection, &desk, attach, deadline) {
+        let (agreed, export, received) = match negotiate(connection, &desk, attach, deadline) {
             Ok(agreed) => agreed,
             Err(NoAgreement::Closed(reason)) => {
                 tracing::debug!(client = connection.id, %reason, "handshake ended");
@@ -345,7 +345,8 @@ impl Inner {
                 return;
             }
         };
-        let limits = Limits::new(offer.summary, offer.block_sizes);
+        let limits = Limits::new(&agreed);
+        let offer = agreed.offer;
         tell(|| tracing::debug!(client = connection.id, export = offer.name, "client attached"));
         let Options { request_timeout, reply_timeout, idle_timeout, .. } = self.options;
         let deadlines =

@@ -14,18 +14,23 @@
 //! answered is durable, unless that flush failed (which the log says: the protocol has no way to) or
 //! the deadline cut the connection. A client that must know sends its own `FLUSH` and waits for the answer.
 
+mod form;
 mod pace;
 mod reader;
 mod sink;
+mod sparse;
 mod writer;
 
 pub(crate) use pace::Deadlines;
 pub(crate) use writer::STACK;
 
+use std::mem;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use corewise_blockmq::{BlockDevice, Buffer, Completed, Op, Payload, Request, behind_burst};
+use corewise_blockmq::{
+    BlockDevice, Buffer, Completed, IoError, Op, Payload, Request, behind_burst,
+};
 use corewise_sync::Parker;
 
 use crate::connection::Connection;
@@ -34,10 +39,11 @@ use crate::load::Charge;
 use crate::policy::Limits;
 use crate::reply::{Patience, Posted, Ran, ReplyPath, Right};
 use crate::turn::{self, Turn};
-use crate::wire::{ReplyError, SimpleReply};
 
+use form::Form;
 use reader::Reader;
-use sink::{Reply, SocketSink};
+use sink::{Body, Reply, SocketSink};
+use sparse::Hope;
 use writer::Writer;
 
 /// How often a completion thread goes round for replies that arrive meanwhile, before it hands them
@@ -73,6 +79,9 @@ pub(crate) struct Session {
     /// Whether the device takes `fua`; where it has nothing to flush, every write is as durable as
     /// with it.
     device_fua: bool,
+    form: Form,
+    /// Whether reads ask for holes.
+    hope: Hope,
 }
 
 impl Session {
@@ -100,6 +109,8 @@ impl Session {
             device: Arc::clone(export.device()),
             lines: Arc::clone(&export.lines),
             writer,
+            form: Form { structured: limits.structured },
+            hope: Hope::default(),
         });
         let _stop = StopWriter(&session);
         let mut reader = Reader::new(&session, parker, limits, received);
@@ -135,28 +146,39 @@ impl Session {
     }
 
     /// A request completed. Runs in an atomic section, on any thread.
-    fn completed(self: &Arc<Self>, cookie: u64, cost: Charge, done: Completed) {
+    fn completed(self: &Arc<Self>, cookie: u64, cost: Charge, mut done: Completed) {
         // The pieces of a longer one have left before.
         if done.len <= turn::piece(done.op) {
             self.left(done.op, done.len);
         }
-        let reply = match (done.result, done.payload) {
+        let payload = mem::take(&mut done.payload);
+        let body = match (&done.result, payload) {
             // The head has been in front of the data since the request was made.
-            (Ok(()), Payload::One(Buffer::BytesMut(message))) => Reply::message(message, cost),
-            (Ok(()), _) => Reply::head(SimpleReply::new(cookie, Ok(())), cost),
+            (Ok(()), Payload::One(Buffer::BytesMut(message))) => Body::Message(message),
+            (Ok(()), Payload::Extents(extents)) => form::status(cookie, &extents),
+            (Ok(()), _) => self.form.done(cookie),
             (Err(error), _) => {
-                if let Some(before) = self.lines.errors.admit() {
-                    tell(|| {
-                        tracing::warn!(client = self.connection.id, export = self.lines.export,
-                            device = self.device.name(), op = %done.op, offset = done.offset,
-                            len = done.len, errno = error.errno(), %error,
-                            left_out = (before != 0).then_some(before), "a client's request failed");
-                    });
-                }
-                let error = ReplyError::from_errno(error.errno());
-                Reply::head(SimpleReply::new(cookie, Err(error)), cost)
+                self.tell_failure(&done, error);
+                self.form.failed(cookie, error)
             }
         };
+        self.post(Reply::new(body, cost));
+    }
+
+    /// The device has failed a client's request.
+    fn tell_failure(&self, done: &Completed, error: &IoError) {
+        if let Some(before) = self.lines.errors.admit() {
+            tell(|| {
+                tracing::warn!(client = self.connection.id, export = self.lines.export,
+                    device = self.device.name(), op = %done.op, offset = done.offset,
+                    len = done.len, errno = error.errno(), %error,
+                    left_out = (before != 0).then_some(before), "a client's request failed");
+            });
+        }
+    }
+
+    /// Posts a reply of a completion, and sends it if nobody else does.
+    fn post(self: &Arc<Self>, reply: Box<Reply>) {
         if let Posted::YouSend(right) = self.path.post(reply) {
             // Replies that are posted meanwhile go along.
             right.give_up();

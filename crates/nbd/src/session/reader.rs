@@ -7,18 +7,18 @@
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
-use corewise_blockmq::{Plug, Request as DeviceRequest, Whole};
+use corewise_blockmq::{Flags, Plug, Request as DeviceRequest, Whole};
 use corewise_sync::Parker;
 
 use super::pace::{Expects, Pace};
 use super::sink::{Reply, SocketSink};
-use super::{End, Session};
+use super::{End, Session, form, sparse};
 use crate::export::tell;
 use crate::load::Charge;
 use crate::policy::{Limits, Operation, Verdict, judge};
 use crate::reply::{Posted, Right};
 use crate::turn::{self, Deficit, Entry};
-use crate::wire::{REQUEST_LEN, ReplyError, Request, SIMPLE_REPLY_LEN, SimpleReply};
+use crate::wire::{REQUEST_LEN, ReplyError, Request};
 
 /// What one receive may bring, in bytes: about what a Unix socket holds.
 const RECEIVE: usize = 256 << 10;
@@ -150,7 +150,7 @@ impl<'a> Reader<'a> {
                     );
                     return Parsed::End(End::Violation(message));
                 }
-                Verdict::Submit(Operation::Read | Operation::Write { .. }) => {
+                Verdict::Submit(Operation::Read { .. } | Operation::Write { .. }) => {
                     u64::from(request.length)
                 }
                 Verdict::Submit(_) | Verdict::Done | Verdict::Refuse(_) => 0,
@@ -233,7 +233,8 @@ impl<'a> Reader<'a> {
 
     /// Answers without the device, once the payload of the request is out of the way.
     fn answer(&mut self, request: &Request, result: Result<(), ReplyError>, cost: Charge) {
-        let reply = Reply::head(SimpleReply::new(request.cookie, result), cost);
+        let body = self.session.form.unseen(request.command, request.cookie, result);
+        let reply = Reply::new(body, cost);
         let bytes = request.payload_len();
         self.skipping = Some(Skip { bytes: bytes.into(), left: bytes as usize, reply });
     }
@@ -246,14 +247,22 @@ impl<'a> Reader<'a> {
                 | Operation::Trim { fua: true }
                 | Operation::WriteZeroes { fua: true, .. }
         );
-        self.wrote |= !matches!(operation, Operation::Read | Operation::Flush);
+        let form = self.session.form;
         let mut rq = match operation {
-            Operation::Read => {
-                let mut message = BytesMut::with_capacity(SIMPLE_REPLY_LEN + length);
-                let head = SimpleReply::new(request.cookie, Ok(()));
-                message.extend_from_slice(&head.encode());
+            Operation::Read { whole: false } if self.session.hope.asks(request.length) => {
+                let rq = sparse::ask(self.session, request.cookie, offset, request.length, cost);
+                self.batch.push(rq);
+                return Ok(());
+            }
+            Operation::Read { .. } => {
+                let message = form.read(request.cookie, offset, request.length);
                 DeviceRequest::read_into(offset, length, message)
             }
+            Operation::BlockStatus { one } => {
+                let most = if one { 1 } else { form::EXTENTS };
+                DeviceRequest::extents_of(offset, length as u64, most)
+            }
+            Operation::Cache => DeviceRequest::prefetch(offset, length as u64),
             Operation::Write { .. } => match self.payload(length) {
                 Ok(payload) => DeviceRequest::write(offset, payload),
                 Err(end) => {
@@ -263,11 +272,12 @@ impl<'a> Reader<'a> {
             },
             Operation::Flush => DeviceRequest::flush(),
             Operation::Trim { .. } => DeviceRequest::discard(offset, length as u64),
-            Operation::WriteZeroes { no_hole, .. } => {
-                let rq = DeviceRequest::write_zeroes(offset, length as u64);
-                if no_hole { rq.no_unmap() } else { rq }
+            Operation::WriteZeroes { no_hole, fast, .. } => {
+                let flags = Flags { no_unmap: no_hole, fast, ..Flags::default() };
+                DeviceRequest::write_zeroes(offset, length as u64).with_flags(flags)
             }
         };
+        self.wrote |= rq.op().is_change();
         if wants_fua && self.session.device_fua {
             rq = rq.fua();
         }

@@ -17,33 +17,35 @@ use crate::export::tell;
 use crate::load::Charge;
 use crate::policy;
 use crate::reply::{Patience, Sent, Sink};
-use crate::wire::{SIMPLE_REPLY_LEN, SimpleReply};
+use crate::wire::SIMPLE_REPLY_LEN;
 
 /// Replies that one system call sends at most. Far below the kernel's limit of 1,024, and enough to
 /// make the call cheap.
 const PER_CALL: usize = 128;
 
-/// One reply, ready to be sent.
+/// One reply, ready to be sent, or a chunk of one.
 pub(crate) struct Reply {
     link: Link,
     body: Body,
-    /// What the request was admitted with.
-    cost: Charge,
+    /// What the request was admitted with; `None` where more of its reply follows.
+    cost: Option<Charge>,
 }
 
-enum Body {
+pub(super) enum Body {
     Head([u8; SIMPLE_REPLY_LEN]),
-    /// Head and payload, in one piece.
+    /// Head and what follows it, in one piece.
     Message(BytesMut),
 }
 
 impl Reply {
-    pub(crate) fn head(reply: SimpleReply, cost: Charge) -> Box<Reply> {
-        Box::new(Reply { link: Link::new(), body: Body::Head(reply.encode()), cost })
+    /// A reply, or the last chunk of one.
+    pub(super) fn new(body: Body, cost: Charge) -> Box<Reply> {
+        Box::new(Reply { link: Link::new(), body, cost: Some(cost) })
     }
 
-    pub(crate) fn message(message: BytesMut, cost: Charge) -> Box<Reply> {
-        Box::new(Reply { link: Link::new(), body: Body::Message(message), cost })
+    /// Chunks of a reply that goes on.
+    pub(super) fn more(chunks: BytesMut) -> Box<Reply> {
+        Box::new(Reply { link: Link::new(), body: Body::Message(chunks), cost: None })
     }
 
     fn bytes(&self) -> &[u8] {
@@ -127,14 +129,14 @@ impl SocketSink {
                 break;
             }
             of_first -= len;
-            cost += first.cost;
-            requests += 1;
+            if let Some(owed) = first.cost {
+                cost += owed;
+                requests += 1;
+            }
             self.waiting.pop_front();
-        }
-        self.sent_of_first = of_first;
-        if requests > 0 {
             self.since = None;
         }
+        self.sent_of_first = of_first;
         self.connection.settle(requests, cost);
     }
 
@@ -155,9 +157,9 @@ impl SocketSink {
 
     fn drop_all(&mut self) {
         let (mut requests, mut cost) = (0, Charge::NONE);
-        for reply in self.waiting.drain(..) {
+        for owed in self.waiting.drain(..).filter_map(|reply| reply.cost) {
             requests += 1;
-            cost += reply.cost;
+            cost += owed;
         }
         self.sent_of_first = 0;
         self.connection.settle(requests, cost);

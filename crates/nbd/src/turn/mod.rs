@@ -31,8 +31,9 @@ pub const PIECE_WITHOUT_BYTES: u64 = 8 << 20;
 /// The places that a request takes, which is no longer than a piece.
 pub fn places_of(op: Op, len: u64) -> u32 {
     let wanted = match op {
-        Op::Read | Op::Write => len.div_ceil(PLACE),
-        Op::Flush => 1,
+        // A question where holes are, as what is then read.
+        Op::Read | Op::Write | Op::Extents => len.div_ceil(PLACE),
+        Op::Flush | Op::Prefetch => 1,
         Op::Discard | Op::WriteZeroes => len.div_ceil(PIECE_WITHOUT_BYTES / u64::from(QUANTUM)),
     };
     wanted.clamp(1, QUANTUM.into()) as u32
@@ -43,6 +44,8 @@ pub fn piece(op: Op) -> u64 {
     match op {
         Op::Read | Op::Write | Op::Flush => PIECE,
         Op::Discard | Op::WriteZeroes => PIECE_WITHOUT_BYTES,
+        // Bounded by the device, whatever their length.
+        Op::Extents | Op::Prefetch => u64::MAX,
     }
 }
 

@@ -29,6 +29,24 @@ impl ReplyError {
         self as u32
     }
 
+    /// What a client is told in words where the server has nothing better to say.
+    pub const fn message(self) -> &'static str {
+        match self {
+            ReplyError::Perm => "the export is read-only",
+            ReplyError::Io => "the device failed",
+            ReplyError::NoMem => "the server is out of memory",
+            ReplyError::Inval => {
+                "the command, a flag or the range isn't one that was offered, or not in whole blocks"
+            }
+            ReplyError::NoSpc => {
+                "there is no room: the device is full, or ends before the range does"
+            }
+            ReplyError::Overflow => "more than the largest payload that was offered",
+            ReplyError::NotSup => "not faster than a write",
+            ReplyError::Shutdown => "the server, or this export of it, is shutting down",
+        }
+    }
+
     /// The error with this number; `None` for 0 (success) and for numbers outside the set.
     pub const fn from_code(code: u32) -> Option<Self> {
         Some(match code {

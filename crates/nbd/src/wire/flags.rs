@@ -106,15 +106,15 @@ flag_word! {
         SEND_TRIM = 1 << 5;
         /// `WRITE_ZEROES` is understood, and the flag `NO_HOLE` with it.
         SEND_WRITE_ZEROES = 1 << 6;
-        /// The flag `DF` is understood (structured replies only, so never set by this server).
+        /// The flag `DF` is understood (structured replies only).
         SEND_DF = 1 << 7;
         /// A flush on one connection covers what was answered on every connection.
         CAN_MULTI_CONN = 1 << 8;
         /// `RESIZE` is understood (never set by this server).
         SEND_RESIZE = 1 << 9;
-        /// `CACHE` is understood (never set by this server).
+        /// `CACHE` is understood.
         SEND_CACHE = 1 << 10;
-        /// The flag `FAST_ZERO` is understood (never set by this server).
+        /// The flag `FAST_ZERO` is understood.
         SEND_FAST_ZERO = 1 << 11;
     }
 }
@@ -134,6 +134,14 @@ flag_word! {
         FAST_ZERO = 1 << 4;
         /// The request carries a payload (extended headers).
         PAYLOAD_LEN = 1 << 5;
+    }
+}
+
+flag_word! {
+    /// Modifiers of one chunk of a structured reply.
+    ReplyFlags: u16 {
+        /// It is the last one of its reply.
+        DONE = 1;
     }
 }
 

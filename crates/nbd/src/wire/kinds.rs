@@ -106,6 +106,31 @@ named_number! {
 }
 
 named_number! {
+    /// What a chunk of a structured reply holds. Errors have bit 15 set.
+    ReplyKind: u16 {
+        /// Nothing: the reply ends.
+        NONE = 0;
+        /// An offset, and data that lies there.
+        OFFSET_DATA = 1;
+        /// An offset, and how many zeroes lie there.
+        OFFSET_HOLE = 2;
+        /// A metadata context, and what it says of one extent after the other.
+        BLOCK_STATUS = 5;
+        /// An error.
+        ERROR = 0x8001;
+        /// An error, and where it happened.
+        ERROR_OFFSET = 0x8002;
+    }
+}
+
+impl ReplyKind {
+    /// True for the chunks that say that something failed.
+    pub const fn is_error(self) -> bool {
+        self.0 & 0x8000 != 0
+    }
+}
+
+named_number! {
     /// What a request of the transmission phase asks for.
     Command: u16 {
         /// Read `length` bytes at `offset`.

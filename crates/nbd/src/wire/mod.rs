@@ -6,23 +6,30 @@
 //! client's side with the same code.
 //!
 //! Source of the facts: `doc/proto.md` of the NetworkBlockDevice project, fixed newstyle
-//! negotiation and simple replies.
+//! negotiation, simple and structured replies, metadata contexts.
 
 mod error;
 mod flags;
 mod handshake;
 mod kinds;
+mod meta;
+mod structured;
 mod transmission;
 
 pub use error::ReplyError;
-pub use flags::{ClientFlags, CommandFlags, HandshakeFlags, TransmissionFlags};
+pub use flags::{ClientFlags, CommandFlags, HandshakeFlags, ReplyFlags, TransmissionFlags};
 pub use handshake::{
     BlockSizes, ExportSummary, GREETING_LEN, GoRequest, Greeting, MalformedGo, OPTION_HEADER_LEN,
     OPTION_REPLY_HEADER_LEN, OptionHeader, OptionReplyHeader, decode_client_flags,
     decode_export_name, encode_info_block_size, encode_info_export, encode_info_text,
     encode_server_entry,
 };
-pub use kinds::{Command, InfoKind, OptionKind, OptionReplyKind};
+pub use kinds::{Command, InfoKind, OptionKind, OptionReplyKind, ReplyKind};
+pub use meta::{MalformedMeta, MetaRequest, encode_meta_context};
+pub use structured::{
+    CHUNK_LEN, Chunk, ChunkError, DATA_CHUNK_LEN, StatusExtent, decode_block_status, decode_error,
+    encode_block_status, encode_error, encode_hole,
+};
 pub use transmission::{REQUEST_LEN, Request, SIMPLE_REPLY_LEN, SimpleReply};
 
 /// First word of the server's greeting: `NBDMAGIC`.
@@ -35,6 +42,14 @@ pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
 /// First word of each simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+/// First word of each chunk of a structured reply.
+pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+/// The one metadata context that the protocol defines: which parts of an export are allocated.
+pub const BASE_ALLOCATION: &str = "base:allocation";
+/// Of `base:allocation`: no space is allocated there.
+pub const STATE_HOLE: u32 = 1;
+/// Of `base:allocation`: it reads as zeroes.
+pub const STATE_ZERO: u32 = 2;
 /// Longest string (export name, description, message) that the protocol allows, in bytes.
 pub const MAX_STRING: usize = 4096;
 /// Zeroes at the end of the answer to `EXPORT_NAME` when the client didn't ask for `NO_ZEROES`, in

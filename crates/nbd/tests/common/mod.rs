@@ -3,12 +3,17 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
+pub(crate) mod answers;
+
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_blockmq::{BlockDevice, Geometry, IoError, IoErrorKind, Op, Request as DeviceRequest};
+use corewise_blockmq::{
+    BlockDevice, Extent, ExtentKind, Geometry, IoError, IoErrorKind, Op, Request as DeviceRequest,
+};
 use corewise_nbd::wire::*;
 use corewise_nbd::{Export, Options, Server};
 use corewise_sync::{Condvar, Mutex};
@@ -24,6 +29,7 @@ pub(crate) struct Seen {
     pub(crate) len: u64,
     pub(crate) fua: bool,
     pub(crate) no_unmap: bool,
+    pub(crate) fast: bool,
 }
 
 /// A device in memory. Completes inline, or holds requests back until the test releases them.
@@ -42,6 +48,7 @@ struct State {
     seen: Vec<Seen>,
     fail: Option<IoErrorKind>,
     panic_at: Option<u64>,
+    holes: Vec<Range<u64>>,
 }
 
 impl TestDevice {
@@ -62,6 +69,7 @@ impl TestDevice {
             seen: Vec::new(),
             fail: None,
             panic_at: None,
+            holes: Vec::new(),
         };
         Arc::new(TestDevice { geometry, state: Mutex::new(state), arrived: Condvar::new() })
     }
@@ -79,6 +87,13 @@ impl TestDevice {
     /// Requests from now on fail.
     pub(crate) fn fail(&self, kind: IoErrorKind) {
         self.state.lock().fail = Some(kind);
+    }
+
+    /// Zeroes a range, and says of it that it is a hole.
+    pub(crate) fn hole(&self, range: Range<u64>) {
+        let mut state = self.state.lock();
+        state.data[range.start as usize..range.end as usize].fill(0);
+        state.holes.push(range);
     }
 
     /// `submit` panics for a request at this offset.
@@ -158,7 +173,15 @@ impl TestDevice {
                             rq.copy_to(&mut state.data[from..to]);
                         }
                         Op::WriteZeroes | Op::Discard => state.data[from..to].fill(0),
-                        Op::Flush => {}
+                        Op::Extents => {
+                            let is_hole = |at: u64| state.holes.iter().any(|h| h.contains(&at));
+                            for at in (rq.offset()..rq.offset() + rq.len()).step_by(512) {
+                                let kind =
+                                    if is_hole(at) { ExtentKind::Hole } else { ExtentKind::Data };
+                                rq.put_extent(Extent { len: 512, kind });
+                            }
+                        }
+                        Op::Flush | Op::Prefetch => {}
                     }
                     Ok(())
                 }
@@ -185,6 +208,7 @@ impl BlockDevice for TestDevice {
             len: rq.len(),
             fua: rq.flags().fua,
             no_unmap: rq.flags().no_unmap,
+            fast: rq.flags().fast,
         });
         self.arrived.notify_all();
         if state.panic_at == Some(rq.offset()) && rq.op() == Op::Read {

@@ -2,7 +2,7 @@
 #![cfg(not(loom))]
 
 use corewise_nbd::handshake::{
-    Catalogue, CloseReason, ExportOffer, Handshake, MAX_OPTION_DATA, Outcome, Progress,
+    Agreement, Catalogue, CloseReason, ExportOffer, Handshake, MAX_OPTION_DATA, Outcome, Progress,
 };
 use corewise_nbd::model::max_options;
 use corewise_nbd::wire::*;
@@ -22,6 +22,10 @@ fn offer(name: &str) -> ExportOffer {
         summary: SUMMARY,
         block_sizes: SIZES,
     }
+}
+
+fn plain(name: &str) -> Agreement {
+    Agreement { offer: offer(name), structured: false, allocation: false }
 }
 
 impl Catalogue for Shop {
@@ -123,8 +127,10 @@ fn the_table_of_single_options() {
         ("go without data", O::GO, vec![], vec![R::ERR_INVALID]),
         ("go with text that isn't", O::GO, b"\0\0\0\x01\xff\0\0".to_vec(), vec![R::ERR_INVALID]),
         ("tls", O::STARTTLS, vec![], vec![R::ERR_UNSUP]),
-        ("structured replies", O::STRUCTURED_REPLY, vec![], vec![R::ERR_UNSUP]),
-        ("meta contexts", O::SET_META_CONTEXT, vec![0; 12], vec![R::ERR_UNSUP]),
+        ("structured replies", O::STRUCTURED_REPLY, vec![], vec![R::ACK]),
+        ("structured replies with data", O::STRUCTURED_REPLY, vec![1], vec![R::ERR_INVALID]),
+        ("contexts without structured", O::SET_META_CONTEXT, vec![0; 8], vec![R::ERR_INVALID]),
+        ("a list of those", O::LIST_META_CONTEXT, vec![0; 8], vec![R::ERR_INVALID]),
         ("extended headers", O::EXTENDED_HEADERS, vec![], vec![R::ERR_UNSUP]),
         ("a number nobody defined", O(0x1234_5678), vec![9; 100], vec![R::ERR_UNSUP]),
         ("the withdrawn one", O::PEEK_EXPORT, vec![], vec![R::ERR_UNSUP]),
@@ -148,7 +154,7 @@ fn go_answers_the_size_the_sizes_and_what_was_asked_then_begins() {
     let handshake = input.len();
     input.extend_from_slice(b"first request");
     let (out, progress) = feed(&shop(), &input, input.len());
-    assert_eq!(progress.outcome, Outcome::Begin(offer("disk")));
+    assert_eq!(progress.outcome, Outcome::Begin(plain("disk")));
     assert_eq!(progress.consumed, handshake, "what follows belongs to the transmission phase");
     let data: Vec<_> = replies(&out).into_iter().map(|(_, kind, data)| (kind, data)).collect();
     let mut export = vec![0, 0];
@@ -172,7 +178,7 @@ fn export_name_answers_with_or_without_padding_as_negotiated() {
     for (flag_word, padding) in [(0, 124), (1, 124), (2, 0), (3, 0)] {
         let input = [flags(flag_word), option(OptionKind::EXPORT_NAME, b"other")].concat();
         let (out, progress) = converse(&shop(), &input);
-        assert_eq!(progress.outcome, Outcome::Begin(offer("other")), "flags {flag_word}");
+        assert_eq!(progress.outcome, Outcome::Begin(plain("other")), "flags {flag_word}");
         assert_eq!(out.len(), 10 + padding);
         assert_eq!(out[..10], SUMMARY.encode());
         assert!(out[10..].iter().all(|b| *b == 0));
@@ -304,4 +310,100 @@ fn after_the_end_nothing_more_is_taken() {
     assert_eq!(again.consumed, 0);
     assert!(matches!(again.outcome, Outcome::Close(_)));
     assert!(out.is_empty());
+}
+
+#[test]
+fn contexts_are_listed_and_chosen_for_the_export_that_is_named() {
+    use OptionKind as O;
+    use OptionReplyKind as R;
+    let context = |id: u32| [&id.to_be_bytes()[..], BASE_ALLOCATION.as_bytes()].concat();
+    let (listed, chosen) = (context(0), context(1));
+    type Reply<'a> = (R, Option<&'a Vec<u8>>);
+    type Case<'a> = (&'a str, O, &'a str, &'a [&'a str], Vec<Reply<'a>>);
+    let cases: [Case<'_>; 11] = [
+        (
+            "all there are",
+            O::LIST_META_CONTEXT,
+            "disk",
+            &[],
+            vec![(R::META_CONTEXT, Some(&listed)), (R::ACK, None)],
+        ),
+        (
+            "a wildcard",
+            O::LIST_META_CONTEXT,
+            "disk",
+            &["base:"],
+            vec![(R::META_CONTEXT, Some(&listed)), (R::ACK, None)],
+        ),
+        ("others", O::LIST_META_CONTEXT, "disk", &["qemu:", "base:x"], vec![(R::ACK, None)]),
+        (
+            "twice the same",
+            O::LIST_META_CONTEXT,
+            "disk",
+            &["base:", BASE_ALLOCATION],
+            vec![(R::META_CONTEXT, Some(&listed)), (R::ACK, None)],
+        ),
+        ("no export", O::LIST_META_CONTEXT, "nope", &[], vec![(R::ERR_UNKNOWN, None)]),
+        ("none chosen", O::SET_META_CONTEXT, "disk", &[], vec![(R::ACK, None)]),
+        ("no wildcard", O::SET_META_CONTEXT, "disk", &["base:"], vec![(R::ACK, None)]),
+        (
+            "chosen",
+            O::SET_META_CONTEXT,
+            "disk",
+            &["x-a:b", BASE_ALLOCATION],
+            vec![(R::META_CONTEXT, Some(&chosen)), (R::ACK, None)],
+        ),
+        (
+            "of no export",
+            O::SET_META_CONTEXT,
+            "nope",
+            &[BASE_ALLOCATION],
+            vec![(R::ERR_UNKNOWN, None)],
+        ),
+        (
+            "no namespace",
+            O::SET_META_CONTEXT,
+            "disk",
+            &["allocation"],
+            vec![(R::ERR_INVALID, None)],
+        ),
+        ("no query", O::LIST_META_CONTEXT, "disk", &[""], vec![(R::ERR_INVALID, None)]),
+    ];
+    for (what, kind, name, queries, want) in cases {
+        let data = MetaRequest::encode(name, queries);
+        let input = [flags(FIXED), option(O::STRUCTURED_REPLY, &[]), option(kind, &data)].concat();
+        let (out, _) = converse(&shop(), &input);
+        let got: Vec<_> = replies(&out).into_iter().skip(1).collect();
+        assert_eq!(got.len(), want.len(), "{what}: {got:?}");
+        for ((of, kind_got, data), (kind_want, data_want)) in got.iter().zip(&want) {
+            assert_eq!((*of, *kind_got), (kind, *kind_want), "{what}");
+            assert!(data_want.is_none_or(|want| want == data), "{what}: {data:?}");
+        }
+    }
+}
+
+#[test]
+fn the_last_choice_of_contexts_counts_and_only_for_its_export() {
+    let set = |name: &str, queries: &[&str]| {
+        option(OptionKind::SET_META_CONTEXT, &MetaRequest::encode(name, queries))
+    };
+    let go = |name: &str| option(OptionKind::GO, &GoRequest::encode(name, &[]));
+    let all: &[&str] = &[BASE_ALLOCATION];
+    for (choices, allocation) in [
+        (vec![], false),
+        (vec![set("disk", all)], true),
+        (vec![set("disk", all), set("disk", &[])], false),
+        (vec![set("disk", all), set("nope", all)], false),
+        (vec![set("disk", all), set("disk", &["broken"])], false),
+        (vec![set("other", all)], false),
+        (vec![set("other", all), set("disk", all)], true),
+    ] {
+        let input =
+            [flags(FIXED), option(OptionKind::STRUCTURED_REPLY, &[]), choices.concat(), go("disk")]
+                .concat();
+        let (_, progress) = converse(&shop(), &input);
+        let Outcome::Begin(agreed) = progress.outcome else { panic!("{:?}", progress.outcome) };
+        assert_eq!((agreed.structured, agreed.allocation), (true, allocation));
+        assert!(agreed.offer.summary.flags.contains(TransmissionFlags::SEND_DF));
+    }
 }

@@ -8,5 +8,7 @@ mod bounds;
 mod drain;
 mod handshake;
 mod limits;
+mod model;
 mod session;
 mod shares;
+mod structured;

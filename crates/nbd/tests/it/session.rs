@@ -50,11 +50,18 @@ fn the_modifiers_reach_the_device() {
     let seen = device.seen();
     assert_eq!(
         seen[0],
-        Seen { op: Op::WriteZeroes, offset: 512, len: 1024, fua: true, no_unmap: true }
+        Seen {
+            op: Op::WriteZeroes,
+            offset: 512,
+            len: 1024,
+            fua: true,
+            no_unmap: true,
+            fast: false
+        }
     );
     assert_eq!(
         seen[1],
-        Seen { op: Op::Discard, offset: 2048, len: 512, fua: true, no_unmap: false }
+        Seen { op: Op::Discard, offset: 2048, len: 512, fua: true, no_unmap: false, fast: false }
     );
     assert!(!seen[2].fua, "it means nothing on a read");
     assert!(device.bytes(512, 1024).iter().all(|b| *b == 0));

@@ -1,0 +1,241 @@
+//! Reads that leave out holes: a large read of a client with structured replies asks the device for its extents first, and
+//! then reads what isn't zero.
+//!
+//! The question costs a request. So where it found nothing it is asked less and less often: at most once in 64 reads of a
+//! device without holes.
+
+use std::mem;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use corewise_blockmq::{Buffer, Completed, Extents, IoError, IoErrorKind, Op, Payload, Request};
+use corewise_sync::atomic::{AtomicU32, Ordering};
+
+use super::Session;
+use super::form::{self, Form};
+use super::sink::{Body, Reply};
+use crate::load::Charge;
+use crate::turn;
+use crate::wire::ReplyFlags;
+
+/// A read of fewer bytes is just read.
+const WORTH_ASKING: u32 = 64 << 10;
+/// Extents that are asked for.
+const EXTENTS: u32 = 64;
+/// Zeroes that are left out; fewer are read with what is beside them. A chunk has 28 bytes, and a read costs more.
+const WORTH_LEAVING: u64 = 16 << 10;
+/// Reads that are made without the question, at most, after it found nothing.
+const SKIP_MOST: u32 = 63;
+
+/// Whether the question is worth asking.
+#[derive(Debug, Default)]
+pub(super) struct Hope {
+    /// A: reads to be made without it. Relaxed, as the other: a guess.
+    left: AtomicU32,
+    /// A: how many there were the last time.
+    skip: AtomicU32,
+}
+
+impl Hope {
+    /// Whether a read of so many bytes asks. Called by the reader only.
+    pub(super) fn asks(&self, length: u32) -> bool {
+        // A longer one goes in by pieces, each by its turn.
+        if length < WORTH_ASKING || u64::from(length) > turn::PIECE {
+            return false;
+        }
+        let left = self.left.load(Ordering::Relaxed);
+        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
+        left == 0
+    }
+
+    fn learn(&self, found: bool) {
+        let skip = self.skip.load(Ordering::Relaxed);
+        let skip = if found { 0 } else { (2 * skip + 1).min(SKIP_MOST) };
+        self.skip.store(skip, Ordering::Relaxed);
+        self.left.store(skip, Ordering::Relaxed);
+    }
+}
+
+/// A stretch of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stretch {
+    offset: u64,
+    length: u32,
+    zero: bool,
+}
+
+/// Cuts a read into what is left out and what is read; what the extents don't reach is read. Pure.
+fn cut(offset: u64, length: u32, extents: &Extents) -> Vec<Stretch> {
+    let end = offset + u64::from(length);
+    let mut list: Vec<Stretch> = Vec::new();
+    let mut add = |from: u64, to: u64, zero: bool| {
+        let length = (to - from) as u32;
+        match list.last_mut() {
+            Some(last) if last.zero == zero => last.length += length,
+            _ if length != 0 => list.push(Stretch { offset: from, length, zero }),
+            _ => {}
+        }
+    };
+    let mut at = offset;
+    for extent in extents.iter() {
+        let to = (at + extent.len).min(end);
+        add(at, to, extent.kind.is_zero() && to - at >= WORTH_LEAVING);
+        at = to;
+    }
+    add(at, end, false);
+    list
+}
+
+/// A read whose data comes in several chunks.
+struct Parts {
+    session: Arc<Session>,
+    cookie: u64,
+    length: u32,
+    cost: Charge,
+    /// A: parts that haven't posted their chunk, and one for the thread that sends them out. Released behind the chunk,
+    /// acquired by the last, whose chunk ends the reply: so that one is behind all others.
+    left: AtomicU32,
+}
+
+impl Parts {
+    fn ended(&self) {
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // The places of the question were those of all that is read.
+            self.session.left(Op::Extents, self.length.into());
+            self.session.post(Reply::new(form::end(self.cookie), self.cost));
+        }
+    }
+}
+
+/// The request that asks for the extents of a read, and then reads. Its reply comes in any number of chunks.
+pub(super) fn ask(
+    session: &Arc<Session>,
+    cookie: u64,
+    offset: u64,
+    length: u32,
+    cost: Charge,
+) -> Request {
+    let session = Arc::clone(session);
+    let rq = Request::extents_of(offset, length.into(), EXTENTS);
+    rq.on_complete(move |done| {
+        match done.result.as_ref().map_err(IoError::kind) {
+            Err(IoErrorKind::Gone) => session.completed(cookie, cost, done),
+            // Where the device can't say, it is read.
+            _ => {
+                let extents = done.into_extents().unwrap_or_default();
+                answer(session, cookie, offset, length, cost, &extents);
+            }
+        }
+    })
+}
+
+fn answer(
+    session: Arc<Session>,
+    cookie: u64,
+    offset: u64,
+    length: u32,
+    cost: Charge,
+    extents: &Extents,
+) {
+    let stretches = cut(offset, length, extents);
+    let zeroes: Vec<(u64, u32)> =
+        stretches.iter().filter(|part| part.zero).map(|part| (part.offset, part.length)).collect();
+    session.hope.learn(!zeroes.is_empty());
+    if zeroes.is_empty() {
+        let device = Arc::clone(&session.device);
+        let message = Form { structured: true }.read(cookie, offset, length);
+        let rq = Request::read_into(offset, length as usize, message);
+        return device.submit(rq.on_complete(move |done| session.completed(cookie, cost, done)));
+    }
+    let data: Vec<_> = stretches.into_iter().filter(|part| !part.zero).collect();
+    let holes = form::holes(cookie, &zeroes, data.is_empty());
+    if data.is_empty() {
+        session.left(Op::Extents, length.into());
+        return session.post(Reply::new(Body::Message(holes), cost));
+    }
+    session.post(Reply::more(holes));
+    let left = AtomicU32::new(data.len() as u32 + 1);
+    let parts = Arc::new(Parts { session, cookie, length, cost, left });
+    let reads = data.iter().map(|part| {
+        let parts = Arc::clone(&parts);
+        let offset = part.offset;
+        let message = form::data(ReplyFlags::empty(), cookie, offset, part.length);
+        let rq = Request::read_into(offset, part.length as usize, message);
+        rq.on_complete(move |done| {
+            parts.session.post(Reply::more(chunk(&parts.session, cookie, offset, done)));
+            parts.ended();
+        })
+    });
+    parts.session.device.submit_batch(&mut reads.into_iter());
+    parts.ended();
+}
+
+/// The chunk of a part that was read, or wasn't.
+fn chunk(session: &Session, cookie: u64, offset: u64, mut done: Completed) -> BytesMut {
+    let payload = mem::take(&mut done.payload);
+    match (&done.result, payload) {
+        (Ok(()), Payload::One(Buffer::BytesMut(message))) => message,
+        (Err(error), _) => {
+            session.tell_failure(&done, error);
+            form::failure(cookie, error, offset)
+        }
+        // A device that exchanged the buffer.
+        (Ok(()), _) => form::failure(cookie, &IoError::new(IoErrorKind::Gone), offset),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use corewise_blockmq::{Extent, ExtentKind};
+
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+
+    fn cuts(length: u32, extents: &[(u64, ExtentKind)]) -> Vec<(u64, u64, bool)> {
+        let mut rq = Request::extents_of(0, u64::MAX, 64);
+        extents.iter().for_each(|&(len, kind)| _ = rq.put_extent(Extent { len, kind }));
+        let cuts = cut(1 << 40, length, rq.extents().unwrap());
+        cuts.iter()
+            .map(|c| ((c.offset - (1 << 40)) / KIB, u64::from(c.length) / KIB, c.zero))
+            .collect()
+    }
+
+    #[test]
+    fn zeroes_that_are_worth_it_are_left_out_and_all_else_is_read() {
+        let (hole, data) = (ExtentKind::Hole, ExtentKind::Data);
+        let length = 128 << 10;
+        assert_eq!(cuts(length, &[]), [(0, 128, false)]);
+        assert_eq!(cuts(length, &[(1 << 50, hole)]), [(0, 128, true)]);
+        assert_eq!(
+            cuts(
+                length,
+                &[(16 * KIB, data), (64 * KIB, hole), (8 * KIB, data), (4 * KIB, hole), (1, data)]
+            ),
+            [(0, 16, false), (16, 64, true), (80, 48, false)],
+            "a small hole is read with what is around it, and so is what nobody knows"
+        );
+        assert_eq!(
+            cuts(length, &[(64 * KIB, hole), (64 * KIB, ExtentKind::Zero)]),
+            [(0, 128, true)]
+        );
+    }
+
+    #[test]
+    fn a_device_without_holes_is_asked_less_and_less() {
+        let hope = Hope::default();
+        assert!(!hope.asks(4096), "a small read is read");
+        let mut asked = Vec::new();
+        for n in 0..1000 {
+            if hope.asks(256 << 10) {
+                asked.push(n);
+                hope.learn(false);
+            }
+        }
+        assert_eq!(asked[..5], [0, 2, 6, 14, 30]);
+        assert!(asked.len() < 25, "{asked:?}");
+        while !hope.asks(256 << 10) {}
+        hope.learn(true);
+        assert!(hope.asks(256 << 10) && hope.asks(256 << 10), "holes bring it back");
+    }
+}

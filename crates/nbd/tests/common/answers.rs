@@ -1,0 +1,151 @@
+//! A client that takes replies of both forms, and checks that each keeps to the specification.
+
+use std::io::{Read, Write};
+use std::ops::Range;
+
+use corewise_nbd::wire::*;
+
+use super::Client;
+
+/// What came of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) cookie: u64,
+    /// 0 is success.
+    pub(crate) error: u32,
+    pub(crate) message: String,
+    /// Where an error happened.
+    pub(crate) at: Option<u64>,
+    /// Of a read: its bytes; what an error left out is zero.
+    pub(crate) data: Vec<u8>,
+    /// Of a read: how many bytes have come.
+    pub(crate) covered: usize,
+    /// Of a read: what came as a hole.
+    pub(crate) holes: Vec<Range<u64>>,
+    /// Of a block status.
+    pub(crate) extents: Vec<StatusExtent>,
+    /// How many chunks there were; 0 for a simple reply.
+    pub(crate) chunks: usize,
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Asks for structured replies, and perhaps for `base:allocation` of this export.
+    pub(crate) fn structured(&mut self, allocation_of: Option<&str>) {
+        self.option(OptionKind::STRUCTURED_REPLY, &[]);
+        assert_eq!(self.opt_reply().kind, OptionReplyKind::ACK);
+        if let Some(name) = allocation_of {
+            let data = MetaRequest::encode(name, &[BASE_ALLOCATION]);
+            self.option(OptionKind::SET_META_CONTEXT, &data);
+            let context = self.opt_reply();
+            assert_eq!(context.kind, OptionReplyKind::META_CONTEXT);
+            assert_eq!(&context.data[4..], BASE_ALLOCATION.as_bytes());
+            assert_eq!(self.opt_reply().kind, OptionReplyKind::ACK);
+        }
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut data = vec![0; len];
+        self.stream.read_exact(&mut data).unwrap();
+        data
+    }
+
+    /// Takes chunks until one ends a reply. The replies of `open` requests may be mixed.
+    ///
+    /// # Panics
+    /// Where a reply isn't one that the specification allows for its request.
+    pub(crate) fn answer(&mut self, open: &mut Vec<(Request, Answer)>) -> (Request, Answer) {
+        loop {
+            let magic: [u8; 4] = self.bytes(4).try_into().unwrap();
+            let simple = u32::from_be_bytes(magic) == SIMPLE_REPLY_MAGIC;
+            let rest = self.bytes(if simple { SIMPLE_REPLY_LEN - 4 } else { CHUNK_LEN - 4 });
+            let head = [&magic[..], &rest].concat();
+            let (cookie, chunk) = if simple {
+                (SimpleReply::decode(head[..].try_into().unwrap()).unwrap().cookie, None)
+            } else {
+                let chunk = Chunk::decode(head[..].try_into().unwrap()).unwrap();
+                (chunk.cookie, Some(chunk))
+            };
+            let n = open.iter().position(|(request, _)| request.cookie == cookie).unwrap();
+            let done = match chunk {
+                None => {
+                    let (request, answer) = &mut open[n];
+                    assert_eq!(answer.chunks, 0, "a simple reply amid chunks");
+                    answer.error = SimpleReply::decode(head[..].try_into().unwrap()).unwrap().error;
+                    let is_read = request.command == Command::READ;
+                    assert!(request.command != Command::BLOCK_STATUS || answer.error != 0);
+                    let len =
+                        if is_read && answer.error == 0 { request.length as usize } else { 0 };
+                    answer.data = self.bytes(len);
+                    true
+                }
+                Some(chunk) => {
+                    let data = self.bytes(chunk.length as usize);
+                    let (request, answer) = &mut open[n];
+                    take_chunk(request, answer, chunk, &data);
+                    chunk.flags.contains(ReplyFlags::DONE)
+                }
+            };
+            if done {
+                let (request, mut answer) = open.swap_remove(n);
+                answer.cookie = request.cookie;
+                if request.command == Command::READ && answer.error == 0 && answer.chunks > 0 {
+                    assert_eq!(answer.data.len(), request.length as usize, "all of a read comes");
+                    assert_eq!(answer.covered, request.length as usize, "each byte once");
+                }
+                return (request, answer);
+            }
+        }
+    }
+
+    /// Sends a request without payload, and takes its answer.
+    pub(crate) fn ask(&mut self, request: Request) -> Answer {
+        self.send(&request.encode());
+        self.answer(&mut vec![(request, Answer::default())]).1
+    }
+}
+
+fn take_chunk(request: &Request, answer: &mut Answer, chunk: Chunk, data: &[u8]) {
+    answer.chunks += 1;
+    let range = request.offset..request.offset + u64::from(request.length);
+    let number = |from: usize| u64::from_be_bytes(data[from..from + 8].try_into().unwrap());
+    let mut content = |offset: u64, bytes: &[u8]| {
+        assert_eq!(request.command, Command::READ);
+        assert!(!bytes.is_empty() && offset >= range.start);
+        assert!(offset + bytes.len() as u64 <= range.end, "outside of the request");
+        answer.data.resize(request.length as usize, 0);
+        let at = (offset - range.start) as usize;
+        answer.data[at..at + bytes.len()].copy_from_slice(bytes);
+        answer.covered += bytes.len();
+    };
+    match chunk.kind {
+        ReplyKind::NONE => assert!(data.is_empty() && chunk.flags.contains(ReplyFlags::DONE)),
+        ReplyKind::OFFSET_DATA => content(number(0), &data[8..]),
+        ReplyKind::OFFSET_HOLE => {
+            assert_eq!(data.len(), 12);
+            let len = u32::from_be_bytes(data[8..].try_into().unwrap());
+            content(number(0), &vec![0; len as usize]);
+            answer.holes.push(number(0)..number(0) + u64::from(len));
+        }
+        ReplyKind::BLOCK_STATUS => {
+            assert_eq!(request.command, Command::BLOCK_STATUS);
+            assert!(answer.extents.is_empty(), "one chunk for the one context");
+            answer.extents = decode_block_status(data).unwrap().1;
+            let sum: u64 = answer.extents.iter().map(|e| u64::from(e.length)).sum();
+            assert!(
+                sum <= u64::from(request.length) && answer.extents.iter().all(|e| e.length > 0)
+            );
+            let one = request.flags.contains(CommandFlags::REQ_ONE);
+            assert!(!one || answer.extents.len() == 1);
+        }
+        kind => {
+            let error = decode_error(kind, data).unwrap();
+            assert_ne!(error.error, 0);
+            assert!(error.offset.is_none_or(|at| range.contains(&at)), "{error:?} of {request:?}");
+            answer.error = error.error;
+            answer.message = error.message;
+            answer.at = error.offset;
+        }
+    }
+    let df = request.flags.contains(CommandFlags::DF);
+    assert!(!df || answer.chunks == 1 || chunk.kind.is_error(), "one piece was asked for");
+}

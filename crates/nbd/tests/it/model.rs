@@ -1,0 +1,255 @@
+//! A model of an export: a plain vector of bytes, and what flushes have promised. A random client with several connections
+//! sends every command, and each reply is compared with what the model says.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use crate::common::answers::Answer;
+use crate::common::*;
+use corewise_blockmq::{BlockDevice, Extent, ExtentKind, Geometry, Op, Request as DeviceRequest};
+use corewise_nbd::wire::*;
+use corewise_nbd::{Export, Options, Server};
+use corewise_sync::Mutex;
+
+const SIZE: usize = 1 << 20;
+const BLOCK: usize = 512;
+/// Pieces of the export, of which each request of a round has its own.
+const LANES: usize = 8;
+
+/// A disk with a cache that a crash would lose. What it knows of holes is true by construction: zeroes.
+struct Disk {
+    /// L: is the lock; guards what reads see, and what has been flushed.
+    state: Mutex<(Vec<u8>, Vec<u8>)>,
+}
+
+impl BlockDevice for Disk {
+    fn name(&self) -> &str {
+        "model"
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { can_fast_zero: true, can_prefetch: true, ..Geometry::new(SIZE as u64) }
+    }
+
+    fn submit(&self, mut rq: DeviceRequest) {
+        let (from, to) = (rq.offset() as usize, (rq.offset() + rq.len()) as usize);
+        let mut state = self.state.lock();
+        let (now, durable) = &mut *state;
+        match rq.op() {
+            Op::Read => _ = rq.put(&now[from..to]),
+            Op::Write => _ = rq.copy_to(&mut now[from..to]),
+            Op::Flush => durable.copy_from_slice(now),
+            Op::Discard | Op::WriteZeroes => now[from..to].fill(0),
+            Op::Extents => {
+                for block in now[from..to].chunks(BLOCK) {
+                    let zero = block.iter().all(|byte| *byte == 0);
+                    let kind = if zero { ExtentKind::Hole } else { ExtentKind::Data };
+                    rq.put_extent(Extent { len: BLOCK as u64, kind });
+                }
+            }
+            Op::Prefetch => {}
+        }
+        if rq.flags().fua {
+            durable[from..to].copy_from_slice(&now[from..to]);
+        }
+        drop(state);
+        rq.complete(Ok(()));
+    }
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % n
+    }
+}
+
+/// What the export has to hold.
+struct Model {
+    now: Vec<u8>,
+    durable: Vec<u8>,
+}
+
+impl Model {
+    fn check(&self, request: &Request, answer: &Answer, structured: bool) {
+        let (from, to) = range(request);
+        match request.command {
+            // A flag that nobody offered, or a range that isn't there.
+            _ if answer.error != 0 => {
+                assert!(is_wrong(request, structured), "{request:?}: {answer:?}");
+            }
+            Command::READ => {
+                assert!(answer.data == self.now[from..to], "{request:?}");
+                assert_eq!(answer.chunks > 0, structured);
+            }
+            Command::BLOCK_STATUS => {
+                let mut at = from;
+                for extent in &answer.extents {
+                    let bytes = &self.now[at..at + extent.length as usize];
+                    let zero = bytes.iter().all(|byte| *byte == 0);
+                    assert!(zero || extent.flags & STATE_ZERO == 0, "{request:?}: {answer:?}");
+                    at += extent.length as usize;
+                }
+                assert!(at > from);
+            }
+            _ => {}
+        }
+        assert!(answer.error != 0 || !is_wrong(request, structured), "{request:?}: {answer:?}");
+    }
+
+    fn apply(&mut self, request: &Request, payload: &[u8]) {
+        let (from, to) = range(request);
+        match request.command {
+            Command::WRITE => self.now[from..to].copy_from_slice(payload),
+            Command::TRIM | Command::WRITE_ZEROES => self.now[from..to].fill(0),
+            Command::FLUSH => self.durable.copy_from_slice(&self.now),
+            _ => return,
+        }
+        if request.flags.contains(CommandFlags::FUA) {
+            self.durable[from..to].copy_from_slice(&self.now[from..to]);
+        }
+    }
+}
+
+fn range(request: &Request) -> (usize, usize) {
+    (request.offset as usize, request.offset as usize + request.length as usize)
+}
+
+/// Whether the server has to refuse it.
+fn is_wrong(request: &Request, structured: bool) -> bool {
+    let flags = request.flags.without(CommandFlags::FUA);
+    let allowed = match request.command {
+        Command::READ if structured => CommandFlags::DF,
+        Command::WRITE_ZEROES => CommandFlags::NO_HOLE | CommandFlags::FAST_ZERO,
+        Command::BLOCK_STATUS if structured => CommandFlags::REQ_ONE,
+        Command::BLOCK_STATUS => return true,
+        _ => CommandFlags::empty(),
+    };
+    let end = request.offset + u64::from(request.length);
+    !flags.without(allowed).is_empty()
+        || end > SIZE as u64
+        || (request.offset | u64::from(request.length)) % BLOCK as u64 != 0
+}
+
+struct Peer {
+    client: Client<UnixStream>,
+    structured: bool,
+}
+
+fn peer(server: &Server, structured: bool) -> Peer {
+    let mut client = Client::fixed(connect(server));
+    if structured {
+        client.structured(Some("disk"));
+    }
+    client.go("disk");
+    Peer { client, structured }
+}
+
+fn random(rng: &mut Rng, lane: usize, cookie: u64) -> Request {
+    let command = [
+        Command::READ,
+        Command::READ,
+        Command::WRITE,
+        Command::WRITE,
+        Command::TRIM,
+        Command::WRITE_ZEROES,
+        Command::CACHE,
+        Command::BLOCK_STATUS,
+    ][rng.below(8)];
+    let blocks = SIZE / BLOCK / LANES;
+    let first = rng.below(blocks);
+    let most = if rng.below(3) == 0 { blocks } else { 8 };
+    let n = 1 + rng.below(most.min(blocks - first));
+    let mut offset = ((lane * blocks + first) * BLOCK) as u64;
+    let mut length = (n * BLOCK) as u32;
+    let mut flags = [
+        CommandFlags::FUA,
+        CommandFlags::NO_HOLE,
+        CommandFlags::DF,
+        CommandFlags::REQ_ONE,
+        CommandFlags::FAST_ZERO,
+    ]
+    .into_iter()
+    .fold(CommandFlags::empty(), |flags, flag| flags.with_if(rng.below(6) == 0, flag));
+    if rng.below(2) == 0 {
+        flags = CommandFlags::empty();
+    }
+    match rng.below(40) {
+        0 => offset += 1,
+        1 => length += 7,
+        2 => offset += SIZE as u64,
+        _ => {}
+    }
+    Request { flags, command, cookie, offset, length }
+}
+
+fn converse(seed: u64, forms: &[bool]) {
+    let disk = Arc::new(Disk { state: Mutex::new((vec![0; SIZE], vec![0; SIZE])) });
+    let server = Server::new(Options::default());
+    server.add_export(Export::new("disk", disk.clone())).unwrap();
+    let mut peers: Vec<Peer> = forms.iter().map(|&form| peer(&server, form)).collect();
+    let mut model = Model { now: vec![0; SIZE], durable: vec![0; SIZE] };
+    let mut rng = Rng(seed);
+    let mut cookie = 0;
+    for _ in 0..300 {
+        // A round: each connection has several requests in flight, and none touches another's bytes.
+        let mut rounds: Vec<Vec<(Request, Vec<u8>)>> = peers.iter().map(|_| Vec::new()).collect();
+        for lane in 0..LANES {
+            let n = rng.below(peers.len());
+            cookie += 1;
+            let request = random(&mut rng, lane, cookie);
+            let byte = rng.below(3) as u8;
+            let payload = vec![byte; request.payload_len() as usize];
+            rounds[n].push((request, payload));
+        }
+        for (peer, round) in peers.iter_mut().zip(&rounds) {
+            for (request, payload) in round {
+                peer.client.send(&request.encode());
+                peer.client.send(payload);
+            }
+        }
+        for (peer, round) in peers.iter_mut().zip(&rounds) {
+            let mut open: Vec<_> = round.iter().map(|(rq, _)| (*rq, Answer::default())).collect();
+            while !open.is_empty() {
+                let (request, answer) = peer.client.answer(&mut open);
+                model.check(&request, &answer, peer.structured);
+                if answer.error == 0 {
+                    let sent = round.iter().find(|(rq, _)| rq.cookie == request.cookie);
+                    model.apply(&request, &sent.unwrap().1);
+                }
+            }
+        }
+        if rng.below(4) == 0 {
+            // On any connection: it covers what all of them were answered.
+            let n = rng.below(peers.len());
+            cookie += 1;
+            let flush = Request {
+                flags: CommandFlags::empty(),
+                command: Command::FLUSH,
+                cookie,
+                offset: 0,
+                length: 0,
+            };
+            assert_eq!(peers[n].client.ask(flush).error, 0);
+            model.apply(&flush, &[]);
+        }
+        let state = disk.state.lock();
+        assert!(state.0 == model.now, "the disk holds something else");
+        assert!(state.1 == model.durable, "what was promised isn't what is durable");
+    }
+}
+
+#[test]
+fn every_reply_of_an_export_is_what_the_model_says() {
+    for seed in 1..4 {
+        converse(seed, &[false]);
+        converse(seed, &[true]);
+        converse(seed, &[true, false, true]);
+    }
+}
