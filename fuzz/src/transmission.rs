@@ -201,7 +201,7 @@ fn chunk<'a>(rest: &'a [u8], open: &mut [Option<Reply>]) -> &'a [u8] {
                 assert!(zero || extent.flags & STATE_ZERO == 0, "a hole that isn't");
                 at += extent.length as usize;
             }
-            // What isn't told isn't asked for again here.
+            // The rest isn't asked for again here.
             reply.came.fill(true);
         }
         kind => {

@@ -121,7 +121,7 @@ impl Memory {
     /// Zeroes parts of pages, which stay.
     fn zero_some(&self, offset: u64, words: &[AtomicU64]) {
         let len = (words.len() * WORD) as u64;
-        // What was never written is zero, and stays a hole.
+        // Bytes that were never written are zero, and stay a hole.
         if !self.used.is_empty(offset, len) {
             self.used.fill(offset, len, || zero(words));
         }

@@ -1,7 +1,7 @@
 //! Extents: which bytes of a range are allocated, and which are known to read as zeroes.
 //!
-//! An answer is a snapshot: a change that is under way at the same time is in it or not. What a driver doesn't know it
-//! doesn't claim: data is what may be anything, and every driver that isn't asked has nothing else.
+//! An answer is a snapshot: a change that is under way at the same time is in it or not. A driver claims nothing
+//! that it doesn't know: data is anything that may be, and a driver that isn't asked has nothing else.
 
 use super::{Op, Payload, Request};
 

@@ -250,7 +250,7 @@ impl Handshake {
             }
             OptionKind::LIST_META_CONTEXT | OptionKind::SET_META_CONTEXT => {
                 let chosen = meta::answer(head.option, data, catalogue, self.structured, out);
-                // What was chosen before is gone, also where this fails.
+                // An earlier choice is gone, also where this fails.
                 if head.option == OptionKind::SET_META_CONTEXT {
                     self.allocation = chosen;
                 }

@@ -1,4 +1,4 @@
-//! The form of replies that a client has chosen: simple or structured. What is here makes bytes and sends nothing.
+//! The form of replies that a client has chosen: simple or structured. It makes bytes and sends nothing.
 
 use bytes::BytesMut;
 use corewise_blockmq::{Extent, ExtentKind, Extents, IoError};

@@ -54,7 +54,7 @@ fn number(data: &mut &[u8]) -> Result<u32, MalformedMeta> {
 }
 
 impl<'a> MetaRequest<'a> {
-    /// Reads the data of such an option. What is allocated is bounded by the data, whatever that claims.
+    /// Reads the data of such an option. It allocates no more than the data is long, whatever that claims.
     ///
     /// # Errors
     /// Says what is malformed.

@@ -18,7 +18,7 @@ const BLOCK: usize = 512;
 /// Pieces of the export, of which each request of a round has its own.
 const LANES: usize = 8;
 
-/// A disk with a cache that a crash would lose. What it knows of holes is true by construction: zeroes.
+/// A disk with a cache that a crash would lose. It calls zeroes holes, which is true by construction.
 struct Disk {
     /// L: is the lock; guards what reads see, and what has been flushed.
     state: Mutex<(Vec<u8>, Vec<u8>)>,

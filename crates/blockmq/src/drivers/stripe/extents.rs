@@ -50,7 +50,7 @@ impl Asked {
         let mut state = self.state.lock();
         match answer {
             Ok(extents) => state.found[child] = extents,
-            // What lies where on the child says nothing on the device.
+            // A place on the child says nothing on the device.
             Err(error) if state.error.as_ref().is_none_or(|(first, _)| child < *first) => {
                 state.error = Some((child, error));
             }
