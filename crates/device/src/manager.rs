@@ -113,7 +113,7 @@ impl DeviceManager {
             }
             let driver = Arc::new(Registered { driver, name: Arc::from(name), probe_type });
             state.drivers.add(driver.clone());
-            let anew = self.registry.clock.now() + state.deferral_timeout;
+            let anew = self.registry.clock.now().saturating_add(state.deferral_timeout);
             state.deferral_ends = state.deferral_ends.map(|_| anew);
             (driver, state.asked, state.devices.unbound_devices())
         };
@@ -364,7 +364,7 @@ impl DeviceManager {
 impl State {
     /// Deferral begins, if it has not: what was deferred is tried again, now and after each bind.
     fn begin_deferral(&mut self, now: Duration, fx: &mut Effects) {
-        self.deferral_ends.get_or_insert(now + self.deferral_timeout);
+        self.deferral_ends.get_or_insert(now.saturating_add(self.deferral_timeout));
         self.devices.begin_deferral(fx);
     }
 

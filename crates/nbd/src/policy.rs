@@ -2,7 +2,7 @@
 //! flags an export gets, how many options are too many, how long to wait when file
 //! descriptors run out.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use corewise_blockmq::Geometry;
 
@@ -259,6 +259,11 @@ pub fn time_for(timeout: Duration, bytes: u64) -> Duration {
     timeout.saturating_add(Duration::from_secs(bytes >> 20))
 }
 
+/// The moment that is so long after another one; where no clock counts that far, thirty years after it.
+pub fn after(moment: Instant, time: Duration) -> Instant {
+    moment.checked_add(time).unwrap_or(moment + Duration::from_secs(30 * 365 * 86_400))
+}
+
 /// Clients accepted between two looks whether the listener is to be closed.
 pub const ACCEPTS: u32 = 64;
 
@@ -440,6 +445,9 @@ mod tests {
         assert_eq!(time_for(second, 4096), second);
         assert_eq!(time_for(second, 32 << 20), 33 * second);
         assert_eq!(time_for(Duration::MAX, 32 << 20), Duration::MAX);
+        let now = Instant::now();
+        assert_eq!(after(now, second), now + second);
+        assert!(after(now, Duration::MAX) > now + 1_000_000 * second);
     }
 
     #[test]

@@ -262,7 +262,7 @@ impl Registry {
     /// Has somebody look for overdue probes after that time at the latest.
     pub(crate) fn look_after(&self, after: Duration) {
         let mut state = self.state.lock();
-        let at = self.clock.now() + after;
+        let at = self.clock.now().saturating_add(after);
         if state.looks_at.is_none_or(|looks_at| at < looks_at) {
             state.looks_at = Some(at);
             // Under the lock, so that the timer is that of the latest such step.

@@ -535,7 +535,8 @@ impl Devices {
     ) -> (Vec<Named>, Option<Duration>) {
         let mut named = Vec::new();
         let mut next: Option<Duration> = None;
-        let ends = self.batch.as_ref().and_then(|b| Some(b.began + b.options.timeout?));
+        let ends =
+            self.batch.as_ref().and_then(|b| Some(b.began.saturating_add(b.options.timeout?)));
         let late = ends.is_some_and(|ends| ends <= now);
         next = next.into_iter().chain(ends.filter(|_| !late)).min();
         for index in (0u32..).take(self.slots.len()) {
@@ -543,7 +544,7 @@ impl Devices {
             let limit = own.or(self.batch_timeout(index));
             let in_batch = self.slot(index).in_batch;
             let Phase::Probing(probing) = &mut self.slot_mut(index).phase else { continue };
-            let ends = limit.map(|limit| probing.since + limit);
+            let ends = limit.map(|limit| probing.since.saturating_add(limit));
             let is_late = in_batch.is_some() && late || ends.is_some_and(|ends| ends <= now);
             if probing.overdue || !is_late {
                 next = next.into_iter().chain(ends.filter(|_| !probing.overdue)).min();

@@ -61,7 +61,7 @@ impl ShutdownState {
         let run_is_late = run_left == Some(Duration::ZERO);
         if let Some((place, since)) = self.loop_is_at(&st) {
             let timeout = self.timeout(self.outline.calls[place]);
-            let left = timeout.map(|t| (since + t).saturating_sub(now));
+            let left = timeout.map(|t| since.saturating_add(t).saturating_sub(now));
             let next = [left, run_left].into_iter().flatten().min().map(|l| l.min(shortest));
             return (next, run_is_late || left == Some(Duration::ZERO));
         }

@@ -208,3 +208,29 @@ fn a_bring_up_that_takes_too_long_as_a_whole_names_what_runs_and_leaves_the_rest
     begins.recv().unwrap().1.finish(Ok(late.clone()));
     assert_eq!(Arc::strong_count(&late), 1);
 }
+
+#[test]
+fn deadlines_of_probes_beyond_all_time_are_as_good_as_none_and_others_hold() {
+    let rig = Rig::new("core:2 pu:1");
+    rig.manager.set_deferral_timeout(Duration::MAX);
+    let begins = later(&rig, ProbeType::PreferAsynchronous);
+    let patient = decl("patient", &[]).probe_timeout(Duration::MAX);
+    let hung = decl("hung", &[]).probe_timeout(Duration::from_millis(2));
+    let manager = rig.manager.clone();
+    let bring_up = std::thread::spawn(move || {
+        let options = BringUpOptions::new().keep_going(true).on_hang(HangPolicy::Skip);
+        let options = options.timeout(Some(Duration::MAX)).device_timeout(Some(Duration::MAX));
+        manager.bring_up(vec![patient, hung, decl("other", &[])], &options).unwrap()
+    });
+    let mut kept = None;
+    for _ in 0..3 {
+        match begins.recv().unwrap() {
+            (name, done) if name == "hung" => kept = Some(done),
+            (_, done) => done.finish(Ok(Arc::new(Connection))),
+        }
+    }
+    let up = bring_up.join().unwrap();
+    assert_eq!(up.overdue, ["hung"]);
+    assert_eq!(up.bound().count(), 2);
+    drop(kept);
+}

@@ -23,7 +23,7 @@ use crate::handshake::ExportOffer;
 use crate::load::Budget;
 use crate::memory::{self, MemoryUse, Pool, Split};
 use crate::negotiate::{NoAgreement, negotiate};
-use crate::policy::Limits;
+use crate::policy::{self, Limits};
 use crate::session::{Deadlines, End, STACK, Session};
 
 use accept::Acceptor;
@@ -261,10 +261,9 @@ impl fmt::Debug for Server {
     }
 }
 
-/// The time `deadline` from now; a deadline beyond all time is thirty years.
+/// The time `deadline` from now.
 fn after(deadline: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_add(deadline).unwrap_or(now + Duration::from_secs(30 * 365 * 86_400))
+    policy::after(Instant::now(), deadline)
 }
 
 impl Inner {

@@ -145,7 +145,7 @@ impl SocketSink {
     fn wait(&mut self) {
         let since = *self.since.get_or_insert_with(time::now);
         let first = self.waiting.front().map_or(0, |reply| reply.bytes().len());
-        let deadline = since + policy::time_for(self.timeout, first as u64);
+        let deadline = policy::after(since, policy::time_for(self.timeout, first as u64));
         if let Err(error) = self.connection.wait_for_space(deadline) {
             tell(|| {
                 tracing::info!(client = self.connection.id, %error, bytes = first,
