@@ -119,7 +119,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
         state.quit = true;
-        let set = self.shared.timer.set(Duration::from_nanos(1));
+        let set = self.shared.timer.set(Duration::ZERO);
         drop(state);
         let Some(thread) = self.thread.take() else { return };
         // The last handle of a manager may go with what was looked at, on this very thread. And

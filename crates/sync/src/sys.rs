@@ -207,10 +207,11 @@ impl Timer {
         system::Timer::new().map(Timer)
     }
 
-    /// Sets it to go off once, `after` from now; in place of what was set before. Zero: never.
+    /// Sets it to go off once, `after` from now; in place of what was set before. Zero: at once. A time that the system
+    /// can't count to: never.
     ///
     /// # Errors
-    /// The system can't count that far.
+    /// The system refuses: it will do so again.
     pub fn set(&self, after: Duration) -> io::Result<()> {
         self.0.set(after)
     }
@@ -292,6 +293,14 @@ mod tests {
         // Where the system permits them.
         assert_ne!(ask(|| set_policy(Policy::Fifo(1))), Some(true));
         assert_ne!(ask(|| set_niceness(-1)), Some(true));
+    }
+
+    #[test]
+    fn a_timer_goes_off_at_once_where_it_is_set_to_zero_and_takes_a_time_beyond_all_clocks() {
+        let timer = Timer::new().expect("the system has one");
+        assert!(timer.set(Duration::MAX).is_ok());
+        assert!(timer.set(Duration::ZERO).is_ok());
+        assert!(timer.wait().is_ok(), "and it returns");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::batch::{BATCH, Batch};
 use super::hang::News;
 use super::options::HangPolicy;
-use super::policy::{Look, Pace, SLOW};
+use super::policy::{self, Look, Pace, SLOW};
 use super::report::ShutdownMode;
 use super::state::{CallerStep, Ended, HelperStep, Owed, Ran, Scratch, ShutdownState, Task};
 use crate::DeviceId;
@@ -457,7 +457,8 @@ impl Watched for ShutdownRun {
             Look::Count => Some(SLOW),
             Look::Over => None,
         };
-        again.into_iter().chain(deadline).min()
+        // A deadline of nothing is over before its callback begins.
+        again.into_iter().chain(deadline).min().map(policy::not_too_soon)
     }
 }
 

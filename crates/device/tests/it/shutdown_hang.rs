@@ -221,3 +221,30 @@ fn devices_that_were_added_one_by_one_have_deadlines_too() {
     assert_eq!(down.remaining.len(), 2);
     up.let_go.send(()).unwrap();
 }
+
+#[test]
+fn a_deadline_of_zero_is_over_at_once() {
+    for asynchronous in [true, false] {
+        let hangs = || decl("hangs", &[]).async_shutdown(asynchronous);
+        let one = hangs().shutdown_timeout(Duration::ZERO);
+        let up = Up::new(vec![one]);
+        let options = ShutdownOptions::new().device_timeout(None).on_hang(HangPolicy::Skip);
+        let down = up.shut_down(options).join().unwrap();
+        assert!(down.overdue.len() == 1 && down.overdue[0].skipped, "{down:?}");
+
+        let up = Up::new(vec![hangs()]);
+        let options = ShutdownOptions::new().device_timeout(None).timeout(Some(Duration::ZERO));
+        let down = up.shut_down(options.on_hang(HangPolicy::GiveUp)).join().unwrap();
+        assert!(down.gave_up, "{down:?}");
+    }
+}
+
+#[test]
+fn a_deadline_beyond_all_time_is_as_good_as_none_and_others_hold() {
+    let quick = decl("quick", &["hangs"]);
+    let up = Up::new(vec![decl("hangs", &[]).shutdown_timeout(Duration::MAX), quick]);
+    let options = ShutdownOptions::new().device_timeout(Some(Duration::MAX));
+    let options = options.timeout(Some(SOON)).on_hang(HangPolicy::GiveUp);
+    let down = up.shut_down(options).join().unwrap();
+    assert!(down.gave_up && down.overdue.len() == 1, "{down:?}");
+}

@@ -139,8 +139,7 @@ impl Timer {
     }
 
     pub(crate) fn set(&self, after: Duration) -> io::Result<()> {
-        let nanos = u64::try_from(after.as_nanos()).map_err(io::Error::other)?;
-        self.0.set((nanos > 0).then_some(nanos));
+        self.0.set(u64::try_from(after.as_nanos()).ok());
         Ok(())
     }
 

@@ -265,7 +265,12 @@ impl Timer {
 
     pub(crate) fn set(&self, after: Duration) -> io::Result<()> {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let after = Timespec::try_from(after).map_err(io::Error::other)?;
+        // Zero would be: never.
+        let after = after.max(Duration::from_nanos(1));
+        let after = Timespec {
+            tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: after.subsec_nanos().into(),
+        };
         let once = Itimerspec { it_interval: zero, it_value: after };
         timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &once)?;
         Ok(())
