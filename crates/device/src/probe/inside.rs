@@ -34,7 +34,12 @@ impl Inside {
         let before = INSIDE.try_with(|inside| {
             let inside = &mut *inside.borrow_mut();
             let before = inside.len();
-            inside.extend_from_slice(registries);
+            // Each once: what is inside of probes inside of probes is handed on from each of them to the next.
+            registries.iter().for_each(|of| {
+                if !inside.contains(of) {
+                    inside.push(*of);
+                }
+            });
             before
         });
         Inside { before: before.unwrap_or(0) }
@@ -81,4 +86,26 @@ impl Around {
 
 fn address(registry: &Registry) -> usize {
     std::ptr::from_ref(registry).addr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_inside_of_a_probe_and_so_on_is_inside_of_each_registry_once() {
+        let known = || INSIDE.with(|inside| inside.borrow().clone());
+        let mut guards = Vec::new();
+        for _ in 0..10 {
+            guards.push(Around::here().enter());
+            guards.push(Inside::enter_all(&[1, 2]));
+        }
+        assert_eq!(known(), [1, 2]);
+        while guards.len() > 2 {
+            guards.pop();
+        }
+        assert_eq!(known(), [1, 2], "the outermost one is still in there");
+        guards.pop();
+        assert_eq!(known(), [0; 0]);
+    }
 }
