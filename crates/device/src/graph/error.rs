@@ -44,7 +44,7 @@ pub enum GraphError {
         /// Indices and names along the circle: each needs the next, and the last needs the first.
         path: Vec<(usize, String)>,
     },
-    /// No driver of that name is registered.
+    /// No driver of that name is registered, or it doesn't match.
     UnknownDriver {
         /// Index of the declaration.
         device: usize,
@@ -124,6 +124,13 @@ impl fmt::Display for GraphError {
                     write!(f, "\"{back}\"; remove one of these links")
                 }
             },
+            GraphError::UnknownDriver { name, driver, known, .. } if known.contains(driver) => {
+                write!(
+                    f,
+                    "device \"{name}\" names the driver \"{driver}\", whose match function refuses \
+                     it, or panicked (then the log has that); correct either of them"
+                )
+            }
             GraphError::UnknownDriver { name, driver, known, .. } => {
                 write!(f, "device \"{name}\" names the unknown driver \"{driver}\"; ")?;
                 write_known(f, known)

@@ -3,7 +3,7 @@
 
 use crate::support::{Rig, Rng, TestDriver, Unit, decl, edges, random_graph};
 use corewise_device::{
-    BringUpOptions, Cancel, DeviceDecl, Error, Event, GraphError, Observer, ProbeError,
+    BringUpOptions, Cancel, DeviceDecl, Driver, Error, Event, GraphError, Observer, ProbeError,
     ProbeOutcome, ProbeType, ShutdownOptions,
 };
 use std::collections::BTreeSet;
@@ -405,5 +405,26 @@ fn a_probe_with_a_panicking_payload_is_settled_all_the_same() {
         let down = rig.manager.shutdown(&ShutdownOptions::new().observer(observer)).unwrap();
         assert_eq!(down.failed.len(), 2);
         assert!(down.remaining.is_empty());
+    }
+}
+
+#[test]
+fn a_driver_whose_match_function_panics_or_refuses_is_not_called_unknown() {
+    struct Refuses(bool);
+    impl Driver for Refuses {
+        fn name(&self) -> &str {
+            "test"
+        }
+        fn matches(&self, _: &DeviceDecl) -> bool {
+            assert!(self.0, "on purpose");
+            false
+        }
+    }
+    for refuses in [true, false] {
+        let rig = Rig::new(TWO_NODES);
+        rig.manager.register(Arc::new(Refuses(refuses))).unwrap();
+        let refused = rig.manager.bring_up(vec![decl("a", &[])], &options()).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("match function") && !text.contains("unknown"), "{text}");
     }
 }
