@@ -11,13 +11,13 @@ use corewise_sync::panics::{self, PanicPayload};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The machine has none of the CPUs that were asked for.
+    /// The process may use none of the CPUs that were asked for.
     NoCpus {
         /// The queue's name.
         queue: String,
-        /// What was asked for.
+        /// What was asked for. Empty: an empty set.
         asked: String,
-        /// What there is.
+        /// What the process may use, online or not.
         possible: String,
     },
     /// The system gave no thread for the first worker of a pod.
@@ -59,10 +59,14 @@ impl BuildError {
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            BuildError::NoCpus { queue, asked, possible } if asked.is_empty() => write!(
+                f,
+                "workqueue '{queue}': asked for an empty set of CPUs: name at least one of {possible}"
+            ),
             BuildError::NoCpus { queue, asked, possible } => write!(
                 f,
-                "workqueue '{queue}': asked for CPUs {asked}, but the machine has only {possible}: \
-                 name at least one of these"
+                "workqueue '{queue}': asked for CPUs {asked}, but the process may use only \
+                 {possible}, online or not: name at least one of these"
             ),
             BuildError::Threads { queue, reason } => write!(
                 f,

@@ -60,10 +60,16 @@ impl fmt::Display for Unfinished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Unfinished { waited, running, waiting, threads } = self;
         let (running_items, n) = (running.len(), threads.len());
+        let first = match (running_items, *waiting, n) {
+            (1.., ..) => "the running items must return first",
+            (0, 1.., _) => "a worker has to take what waits, and run it",
+            (0, 0, 1..) => "these threads must end first",
+            (0, 0, 0) => "the last workers are about to leave, which takes a moment",
+        };
         write!(
             f,
             "the worker pools are not shut down after {waited:.1?}: {running_items} items run, \
-             {waiting} wait, {n} other threads have not ended; the running items must return first"
+             {waiting} wait, {n} other threads have not ended; {first}"
         )?;
         running.iter().try_for_each(|item| write!(f, "\n  {item}"))?;
         threads.iter().try_for_each(|thread| write!(f, "\n  {thread}"))
@@ -252,6 +258,20 @@ fn late(ends: impl Iterator<Item = Result<(), String>>) -> Result<(), Vec<String
 mod tests {
     use super::*;
     use crate::timekeeper::stall::Doing;
+
+    #[test]
+    fn what_is_left_says_what_has_to_happen_first_and_names_no_item_where_none_is_left() {
+        let left = |waiting, threads: &[&str]| {
+            let threads = threads.iter().map(|&name| name.to_owned()).collect();
+            let left = Unfinished { waited: Duration::ZERO, running: Vec::new(), waiting, threads };
+            let text = left.to_string();
+            text.split_once("; ").map(|(_, first)| first.to_owned())
+        };
+        let says = |text: &str| Some(text.to_owned());
+        assert_eq!(left(0, &[]), says("the last workers are about to leave, which takes a moment"));
+        assert_eq!(left(0, &["cw-time"]), says("these threads must end first\n  cw-time"));
+        assert_eq!(left(3, &[]), says("a worker has to take what waits, and run it"));
+    }
 
     #[test]
     fn an_item_that_was_just_seen_to_run_is_shown_without_a_time() {

@@ -457,15 +457,20 @@ fn shutdown_may_be_called_from_an_item() {
 #[test]
 fn cpus_that_the_machine_lacks_are_refused_by_name() {
     let pools = pools(&machine(2));
-    let error = Workqueue::builder("far")
-        .cpus(CpuSet::from_iter([CpuId::new(7)]))
-        .build(&pools)
-        .unwrap_err();
-    assert!(matches!(error, BuildError::NoCpus { .. }));
+    let refused = |cpus: &[u32]| {
+        let cpus = cpus.iter().map(|&cpu| CpuId::new(cpu)).collect();
+        let error = Workqueue::builder("far").cpus(cpus).build(&pools).unwrap_err();
+        assert!(matches!(error, BuildError::NoCpus { .. }));
+        error.to_string()
+    };
     assert_eq!(
-        error.to_string(),
-        "workqueue 'far': asked for CPUs 7, but the machine has only 0-1: name at least one of \
-         these"
+        refused(&[7]),
+        "workqueue 'far': asked for CPUs 7, but the process may use only 0-1, online or not: name \
+         at least one of these"
+    );
+    assert_eq!(
+        refused(&[]),
+        "workqueue 'far': asked for an empty set of CPUs: name at least one of 0-1"
     );
 }
 
