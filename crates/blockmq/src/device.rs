@@ -7,6 +7,7 @@ use corewise_sync::{Completion, Mutex, hint, thread};
 
 use crate::error::IoError;
 use crate::geometry::Geometry;
+use crate::queue::refuse_to_wait;
 use crate::request::{Buffer, Completed, Extents, Request};
 
 /// A block device, whatever is behind it: a [`Queue`](crate::Queue) over a driver, or anything
@@ -52,22 +53,23 @@ pub trait BlockDevice: Send + Sync {
 
 /// Blocking calls on a [`BlockDevice`], for tests, tools and metadata.
 ///
-/// Each may block the calling thread, so none may be called in an atomic section (for instance in
-/// a completion function). On a workqueue worker they count as a blocking region.
+/// Each may block the calling thread. On a workqueue worker they count as a blocking region.
+///
+/// # Panics
+/// In an atomic section, that is in a driver's `queue_request` or in a completion function: there each could wait for
+/// itself.
 pub trait BlockDeviceExt: BlockDevice {
     /// Submits and waits.
     #[track_caller]
     fn execute(&self, rq: Request) -> Completed {
-        let answer = Answer::of(self, rq);
-        answer.0.wait();
-        answer.take()
+        wait_for(self, rq, "execute")
     }
 
     /// As [`execute`](BlockDeviceExt::execute), but [polls](BlockDevice::poll) the device until the request is done:
     /// less latency, for a core that does nothing else meanwhile. Where the device can't be polled it waits.
     #[track_caller]
     fn execute_polled(&self, rq: Request) -> Completed {
-        let answer = Answer::of(self, rq);
+        let answer = Answer::of(self, rq, "execute_polled");
         let mut idle = 0u32;
         while !answer.0.is_complete() {
             match self.poll() {
@@ -86,41 +88,48 @@ pub trait BlockDeviceExt: BlockDevice {
     /// Reads `len` bytes at byte `offset`.
     #[track_caller]
     fn read_at(&self, offset: u64, len: usize) -> Result<BytesMut, IoError> {
-        self.execute(Request::read(offset, len)).into_data()
+        wait_for(self, Request::read(offset, len), "read_at").into_data()
     }
 
     /// Writes `data` at byte `offset`. Durable after the next [`flush`](BlockDeviceExt::flush).
     #[track_caller]
     fn write_at(&self, offset: u64, data: impl Into<Buffer>) -> Result<(), IoError> {
-        self.execute(Request::write(offset, data)).result
+        wait_for(self, Request::write(offset, data), "write_at").result
     }
 
     /// What is known of a range: see [`Request::extents_of`].
     #[track_caller]
     fn extents_of(&self, offset: u64, len: u64, most: u32) -> Result<Extents, IoError> {
-        self.execute(Request::extents_of(offset, len, most)).into_extents()
+        wait_for(self, Request::extents_of(offset, len, most), "extents_of").into_extents()
     }
 
     /// Makes what has completed durable.
     #[track_caller]
     fn flush(&self) -> Result<(), IoError> {
-        self.execute(Request::flush()).result
+        wait_for(self, Request::flush(), "flush").result
     }
 
     /// Gives up the content of a range.
     #[track_caller]
     fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        self.execute(Request::discard(offset, len)).result
+        wait_for(self, Request::discard(offset, len), "discard").result
     }
 
     /// Zeroes a range.
     #[track_caller]
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        self.execute(Request::write_zeroes(offset, len)).result
+        wait_for(self, Request::write_zeroes(offset, len), "write_zeroes").result
     }
 }
 
 impl<T: BlockDevice + ?Sized> BlockDeviceExt for T {}
+
+#[track_caller]
+fn wait_for<D: BlockDevice + ?Sized>(device: &D, rq: Request, what: &'static str) -> Completed {
+    let answer = Answer::of(device, rq, what);
+    answer.0.wait();
+    answer.take()
+}
 
 /// Where a request that somebody waits for leaves how it ended.
 struct Answer(
@@ -130,8 +139,10 @@ struct Answer(
 );
 
 impl Answer {
-    /// Submits.
-    fn of<D: BlockDevice + ?Sized>(device: &D, rq: Request) -> Arc<Self> {
+    /// Submits, for `what`, a function that waits then.
+    #[track_caller]
+    fn of<D: BlockDevice + ?Sized>(device: &D, rq: Request, what: &'static str) -> Arc<Self> {
+        refuse_to_wait("BlockDeviceExt", what, "submit");
         let answer = Arc::new(Self(Completion::new(), Mutex::new(None)));
         let theirs = Arc::clone(&answer);
         device.submit(rq.on_complete(move |done| {

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use corewise_sync::inbox::{Link, Node};
@@ -16,6 +16,7 @@ use crate::error::{IoError, IoErrorKind};
 use crate::geometry::Geometry;
 use crate::pending::Pending;
 use crate::policy::DEFAULT_DEPTH;
+use crate::queue::Core;
 use crate::request::{Request, fills};
 use crate::timeout::{LateOne, TimedOut, TimerReturn};
 
@@ -65,7 +66,8 @@ pub trait Driver: Send + Sync + 'static {
     /// What kind of driver this is, in a word: `"memory"`, `"file"`.
     fn kind(&self) -> &'static str;
 
-    /// What the device looks like. Asked once, when the queue is built.
+    /// What the device looks like. Asked once, when the queue is built; what can't be is refused
+    /// [there](crate::QueueBuilder::build).
     fn geometry(&self) -> Geometry;
 
     /// For how many hardware queues the driver has room, at least 1. The queue makes as many,
@@ -75,7 +77,8 @@ pub trait Driver: Send + Sync + 'static {
         1
     }
 
-    /// How many requests each hardware queue may have in the driver at once, at least 1.
+    /// How many requests each hardware queue may have in the driver at once: 1 to 10 240, the kernel's
+    /// `BLK_MQ_MAX_DEPTH`. Less counts as 1, more as 10 240.
     fn depth(&self) -> u32 {
         DEFAULT_DEPTH
     }
@@ -156,6 +159,10 @@ pub trait Driver: Send + Sync + 'static {
 }
 
 /// How [`Driver::queue_request`] went.
+///
+/// A driver gives back the very request of this call. Another one, of this queue or of a foreign one, stays the driver's
+/// to answer for: it completes with [`IoErrorKind::Gone`], which is logged, and the request of this call counts as
+/// started.
 #[derive(Debug)]
 #[must_use]
 pub enum Dispatch {
@@ -246,6 +253,27 @@ impl Started {
     pub(crate) fn is(&self, late: &LateOne) -> bool {
         let pending = self.pending();
         LateOne::of(&pending.core, pending.hctx, pending.tag) == *late
+    }
+
+    /// Whether it is the one that `core` has given out through `hctx` under `tag`: nothing else has the three while
+    /// the call lasts that gave it out.
+    pub(crate) fn is_of(&self, core: &Core, hctx: usize, tag: u32) -> bool {
+        let pending = self.pending();
+        ptr::eq(&*pending.core, core) && pending.hctx == hctx && pending.tag == tag
+    }
+
+    /// Ends a request that a driver gave back in another one's place.
+    #[cold]
+    pub(crate) fn refuse(mut self, to: &str) {
+        tracing::error!(
+            queue = %self.pending().core.name, hctx = self.hctx(), tag = self.tag(), to,
+            "a driver gave this request back in place of the one that it was called with"
+        );
+        self.finish(Err(IoError::with(
+            IoErrorKind::Gone,
+            "the driver gave this request back in place of the one that it was called with; give that one back, and \
+             complete or requeue this one",
+        )));
     }
 
     pub(crate) fn rq_mut(&mut self) -> &mut Request {

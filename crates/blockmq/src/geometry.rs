@@ -6,12 +6,12 @@ pub struct Geometry {
     /// Size in bytes, a multiple of `block_size`.
     pub size: u64,
     /// Smallest unit of a request, in bytes: offsets and lengths are multiples of it. A power of
-    /// two, at least 512.
+    /// two, from 512 to 32 MiB.
     pub block_size: u32,
     /// The size in bytes at which (and to multiples of which) the device works best.
     pub preferred: u32,
-    /// The block that the device changes at once, in bytes: `block_size` times a power of two. Requests are
-    /// cut at multiples of it where that is possible.
+    /// The block that the device changes at once, in bytes: `block_size` times a power of two; less counts as
+    /// `block_size`. Requests are cut at multiples of it where that is possible.
     pub physical_block: u32,
     /// Most bytes that one read or write may carry.
     pub max_transfer: u32,
@@ -26,8 +26,8 @@ pub struct Geometry {
     pub max_discard: u64,
     /// Most bytes that one write-zeroes may have.
     pub max_write_zeroes: u64,
-    /// Address and length of each piece of memory at which the device works best: a power of two, 1 where it
-    /// doesn't care. Buffers that a [`Queue`](crate::Queue) allocates are aligned to it.
+    /// Address and length of each piece of memory at which the device works best: a power of two up to 32 MiB, 1
+    /// where it doesn't care. Buffers that a [`Queue`](crate::Queue) allocates are aligned to it.
     pub memory_alignment: u32,
     /// Changes are refused.
     pub read_only: bool,
@@ -48,6 +48,9 @@ pub struct Geometry {
     /// Seeks cost time.
     pub rotational: bool,
 }
+
+/// The largest block, and the largest alignment.
+const MOST: u32 = 32 << 20;
 
 impl Geometry {
     /// A writable device of `size` bytes with 512-byte blocks, 4 KiB preferred, transfers of up to
@@ -73,6 +76,63 @@ impl Geometry {
             can_fast_zero: false,
             can_prefetch: false,
             rotational: false,
+        }
+    }
+
+    /// What no device can be; `None` where it is one that can be.
+    pub(crate) fn cannot_be(&self) -> Option<String> {
+        let Self { size, block_size: block, physical_block: physical, memory_alignment, .. } =
+            *self;
+        if !block.is_power_of_two() || !(512..=MOST).contains(&block) {
+            return Some(format!(
+                "block_size is {block}, and no power of two from 512 to {MOST}; say 512 where the device has no blocks"
+            ));
+        }
+        if size % u64::from(block) != 0 {
+            let below = size - size % u64::from(block);
+            return Some(format!(
+                "size is {size}, and no multiple of block_size {block}; round it down, to {below}"
+            ));
+        }
+        if physical > block && !physical.is_power_of_two() {
+            return Some(format!(
+                "physical_block is {physical}, and not block_size {block} times a power of two; say {block} where the device \
+                 changes each block by itself"
+            ));
+        }
+        if !memory_alignment.is_power_of_two() || memory_alignment > MOST {
+            return Some(format!(
+                "memory_alignment is {memory_alignment}, and no power of two up to {MOST}; say 1 where the device doesn't care"
+            ));
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_device_can_be_is_told_with_what_to_say_instead() {
+        let good = Geometry::new(1 << 30);
+        assert_eq!(good.cannot_be(), None);
+        assert_eq!(Geometry { physical_block: 0, ..good }.cannot_be(), None, "counts as a block");
+        assert_eq!(Geometry { block_size: MOST, size: 1 << 40, ..good }.cannot_be(), None);
+        let told = |g: Geometry, of: &str, instead: &str| {
+            let why = g.cannot_be().unwrap_or_else(|| panic!("{g:?} was taken"));
+            assert!(why.starts_with(of) && why.contains(instead), "{why}");
+        };
+        for block_size in [0, 1, 3, 256, 513, 1 << 26, u32::MAX] {
+            told(Geometry { block_size, ..good }, "block_size", "say 512");
+        }
+        told(Geometry { size: 1000, ..good }, "size", "round it down, to 512");
+        told(Geometry { size: u64::MAX, ..good }, "size", "round it down");
+        for physical_block in [513, 700, u32::MAX] {
+            told(Geometry { physical_block, ..good }, "physical_block", "say 512");
+        }
+        for memory_alignment in [0, 3, 1 << 31, u32::MAX] {
+            told(Geometry { memory_alignment, ..good }, "memory_alignment", "say 1");
         }
     }
 }

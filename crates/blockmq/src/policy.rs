@@ -20,9 +20,11 @@ pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(3);
 pub(crate) const PLUG_REQUESTS: usize = 32;
 /// A request of so many bytes is worth a start of its own (`BLK_PLUG_FLUSH_SIZE`).
 pub(crate) const PLUG_BYTES: u64 = 128 << 10;
+/// Tags of a hardware queue, or of a set, at most: the kernel's `BLK_MQ_MAX_DEPTH`.
+pub(crate) const MAX_DEPTH: u32 = 10_240;
 /// Requests that are inside through each CPU before a thread that may block waits for room, where the builder doesn't
-/// say: the most that the kernel lets a hardware queue have (`BLK_MQ_MAX_DEPTH`).
-pub(crate) const NR_REQUESTS: u32 = 10_240;
+/// say.
+pub(crate) const NR_REQUESTS: u32 = MAX_DEPTH;
 /// Ends of requests that nest on a thread at most, before the next one is put off: more than there are devices in a
 /// stack of them, and far from what fills a small thread's stack.
 pub(crate) const NESTED_ENDS: u32 = 16;

@@ -247,6 +247,13 @@ impl Hctx {
             RunnerStats::add(&self.runner_stats.dispatched, 1);
             match caught(|| driver.queue_request(self.index, rq)) {
                 Some(Dispatch::Started) => *started += 1,
+                Some(Dispatch::Busy(other) | Dispatch::NoResource(other))
+                    if !other.is_of(core, self.index, tag) =>
+                {
+                    // Its tag is no tag of this call's: perhaps of another queue's set. The request of this call stays the driver's.
+                    *started += 1;
+                    other.refuse(&core.name);
+                }
                 Some(Dispatch::Busy(rq)) => {
                     self.give_back(rq, backlog, tags);
                     // The next completion runs the queue again, if there is one to come.

@@ -66,7 +66,7 @@ impl QueueBuilder {
     }
 
     /// At most this many requests of each hardware queue in the driver at once; also at most the
-    /// driver's own depth.
+    /// driver's own [depth](Driver::depth), and 10 240.
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = Some(depth);
         self
@@ -123,7 +123,8 @@ impl QueueBuilder {
     /// so under a raw spinlock.)
     ///
     /// # Panics
-    /// If it was given a set of more [tags](QueueBuilder::tags) than the driver has [room](Driver::depth) for.
+    /// If it was given a set of more [tags](QueueBuilder::tags) than the driver has [room](Driver::depth) for, or the
+    /// driver's [`Geometry`](crate::Geometry) has a field out of the range that its documentation says.
     #[track_caller]
     pub fn build(self, wq: &Workqueue) -> Arc<Queue> {
         context::might_block("QueueBuilder::build");
@@ -137,8 +138,13 @@ impl QueueBuilder {
         self.make(None)
     }
 
+    #[track_caller]
     fn make(self, wq: Option<&Workqueue>) -> Arc<Queue> {
         let driver = self.driver;
+        let geometry = driver.geometry();
+        if let Some(why) = geometry.cannot_be() {
+            panic!("the geometry of a '{}' driver: {why}", driver.kind());
+        }
         if let Some(tags) = &self.tags {
             let (most, room) = (tags.depth(), driver.depth());
             assert!(most <= room, "a set of {most} tags for a driver that has room for {room}");
@@ -153,6 +159,7 @@ impl QueueBuilder {
             name: self.name.unwrap_or_else(|| driver.kind().to_owned()).into(),
             layout: Layout::new(map, &first),
             driver,
+            geometry,
             depth,
             nr_requests: self.nr_requests,
             tags: self.tags,

@@ -94,6 +94,8 @@ pub(crate) struct Core {
 pub(super) struct Parts {
     pub(super) name: Box<str>,
     pub(super) driver: Arc<dyn Driver>,
+    /// What the driver said of itself.
+    pub(super) geometry: Geometry,
     pub(super) layout: Layout,
     pub(super) depth: u32,
     pub(super) nr_requests: u32,
@@ -110,7 +112,7 @@ impl Core {
     pub(super) fn new(parts: Parts) -> Arc<Self> {
         // As many hardware queues as CPUs, at most.
         let slots = parts.layout.map.slots();
-        let theirs = parts.driver.geometry();
+        let theirs = parts.geometry;
         let core = Arc::new_cyclic(|core| Self {
             name: parts.name,
             may_block: parts.driver.may_block(),

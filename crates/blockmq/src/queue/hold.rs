@@ -235,10 +235,16 @@ impl Queue {
 /// The report has both sites, the panic says what to do.
 #[track_caller]
 pub(crate) fn refuse_in_atomic_section(what: &'static str, instead: &str) {
+    refuse_to_wait("Queue", what, instead);
+}
+
+/// The same for what is no function of a queue's.
+#[track_caller]
+pub(crate) fn refuse_to_wait(of: &str, what: &'static str, instead: &str) {
     context::might_block(what);
     assert!(
         !context::in_atomic_section(),
-        "Queue::{what} inside an atomic section (a dispatch or a completion) would wait for \
+        "{of}::{what} inside an atomic section (a dispatch or a completion) would wait for \
          itself; call {instead} here, and wait elsewhere"
     );
 }

@@ -24,7 +24,7 @@ use crate::stats::{DiskStats, HctxStats};
 pub use builder::QueueBuilder;
 pub(crate) use core::Core;
 pub use hold::Released;
-pub(crate) use hold::refuse_in_atomic_section;
+pub(crate) use hold::{refuse_in_atomic_section, refuse_to_wait};
 
 /// A multi-queue block device: per-CPU software queues over the hardware queues of a [`Driver`].
 ///

@@ -77,7 +77,7 @@ struct Put {
 }
 
 impl TagSet {
-    /// `depth` free tags, at least one, for callers on so many CPUs.
+    /// `depth` free tags, 1 to 10 240 (less counts as 1, and more as 10 240), for callers on so many CPUs.
     pub fn new(depth: u32, cpus: usize) -> Self {
         Self::with_marks(depth, cpus)
     }
@@ -86,7 +86,7 @@ impl TagSet {
 impl<const MARKS: bool> TagSet<MARKS> {
     /// As [`TagSet::new`]. Without marks waiters can be forgotten: that is for the model which shows it.
     pub fn with_marks(depth: u32, cpus: usize) -> Self {
-        let bitmap = Bitmap::new(depth, cpus);
+        let bitmap = Bitmap::new(depth.min(crate::policy::MAX_DEPTH), cpus);
         let users = Users {
             joined: SpinLock::new(Joined::default()),
             active: AtomicU32::new(0),

@@ -19,6 +19,7 @@ mod mirror;
 mod mirror_degraded;
 mod mirror_model;
 mod mirror_record;
+mod mistakes;
 mod nested;
 mod null;
 mod partition;
