@@ -2,7 +2,7 @@
 //! list. The rest of one that is held up is taken over, see `README.md`.
 
 use super::policy::{self, Look, SLOW};
-use super::state::{Running, Scratch, ShutdownState, State};
+use super::state::{Ended, Running, Scratch, ShutdownState, State};
 use crate::DeviceId;
 use crate::driver::Bound;
 use crate::record::Site;
@@ -140,7 +140,9 @@ impl ShutdownState {
         if batch.lead == Some(st.lead) {
             st.lead_in = Some(device);
         }
-        st.running.push(Running::new(device, batch.ended(over), batch.site.clone()));
+        let mut running = Running::new(device, batch.ended(over), batch.site.clone());
+        running.walked = true;
+        st.running.push(running);
         scratch.ready.extend(&batch.devices[over + 1..]);
         st.take_in(self, scratch);
     }
@@ -152,22 +154,31 @@ impl ShutdownState {
         }
     }
 
-    /// As [`ShutdownState::take_over`], of the batch that is in this device's callback, if one is.
-    pub(super) fn take_over_from(&self, st: &mut State, device: DeviceId, scratch: &mut Scratch) {
+    /// The place of the batch that is in this device's callback, if one is.
+    pub(super) fn batch_in(st: &State, device: DeviceId) -> Option<usize> {
         let is_in = |batch: &Arc<Batch>| {
             batch.is_at().is_some_and(|(over, _)| batch.devices[over] == device)
         };
-        if let Some(place) = st.walks.iter().position(is_in) {
+        st.walks.iter().position(is_in)
+    }
+
+    /// As [`ShutdownState::take_over`], of that batch.
+    fn take_over_from(&self, st: &mut State, device: DeviceId, scratch: &mut Scratch) {
+        if let Some(place) = Self::batch_in(st, device) {
             self.take_over(st, place, scratch);
         }
     }
 
-    /// The callback of a batch has returned, and the device will be over later, or is already. The rest
-    /// is given back.
-    pub(crate) fn batch_detaches(&self, device: DeviceId, scratch: &mut Scratch) {
+    /// The callback of a batch has returned, and the device will be over later: or is already, then how it
+    /// ended. The rest is given back.
+    pub(crate) fn batch_detaches(&self, device: DeviceId, scratch: &mut Scratch) -> Option<Ended> {
         let mut st = self.state.lock();
         self.take_over_from(&mut st, device, scratch);
-        st.detach(device);
+        let ended = st.ended_meanwhile(device);
+        if ended.is_none() {
+            st.detach(device);
+        }
+        ended
     }
 
     /// The thread of a batch leaves it before it calls this device back, since the rest is left undone.

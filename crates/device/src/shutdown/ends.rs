@@ -30,18 +30,23 @@ impl ShutdownState {
     }
 
     /// A device is over whose callback had returned before. `None` where its end is left to the
-    /// loop.
+    /// walker that called it: the loop, or the thread of a batch.
     pub(crate) fn ended_later(&self, ended: Ended, scratch: &mut Scratch) -> Option<Owed> {
         let at = ended.at;
         let mut st = self.state.lock();
-        if !self.is_counted() {
-            st.loop_later = Some(ended);
+        // It may not have said yet that it has returned. It has objects of other devices: those must not be
+        // dropped by it after all is over.
+        let walked = |r: &Running| r.device == ended.device && r.walked && !r.detached;
+        let counted = self.is_counted();
+        if !counted || Self::batch_in(&st, ended.device).is_some() || st.running.iter().any(walked)
+        {
+            st.walk_later.push(ended);
             drop(st);
-            self.wake_caller();
+            if !counted {
+                self.wake_caller();
+            }
             return None;
         }
-        // Its thread may not have said yet that it has returned.
-        self.take_over_from(&mut st, ended.device, scratch);
         drop(st);
         let (mut st, counts) = self.conclude(Ran::One(ended), scratch);
         Some(self.owed(&mut st, at, counts, scratch))

@@ -50,15 +50,20 @@ impl ShutdownState {
 
     /// The callback of that place has returned, and the device will be over later: the loop waits
     /// for it. `None` where it need not: the counting has begun, or the shutdown was aborted.
-    pub(crate) fn loop_waits(&self) -> Option<Ended> {
+    pub(crate) fn loop_waits(&self, device: DeviceId) -> Option<Ended> {
         let mut st = self.state.lock();
         st.loop_detached = true;
         loop {
-            if let Some(ended) = st.loop_later.take() {
+            if let Some(ended) = st.ended_meanwhile(device) {
                 st.loop_detached = false;
                 return Some(ended);
             }
-            if self.is_counted() || self.stops(&st) {
+            if self.is_counted() {
+                // It may have begun before this thread came here.
+                st.detach(device);
+                return None;
+            }
+            if self.stops(&st) {
                 return None;
             }
             st = self.caller.wait(st);
@@ -69,7 +74,7 @@ impl ShutdownState {
     /// already.
     pub(crate) fn loop_detaches(&self, device: DeviceId) -> Option<Ended> {
         let mut st = self.state.lock();
-        let later = st.loop_later.take();
+        let later = st.ended_meanwhile(device);
         if later.is_none() {
             st.detach(device);
         }
@@ -171,6 +176,7 @@ impl ShutdownState {
             if begun {
                 let mut running = Running::new(device, self.loop_start(over), site);
                 running.detached = st.loop_detached;
+                running.walked = true;
                 st.lead_in = (!running.detached).then_some(device);
                 st.running.push(running);
             }

@@ -119,7 +119,7 @@ impl ShutdownRun {
                         state.count(&mut Scratch::default());
                         state.loop_detaches(device)
                     } else {
-                        state.loop_waits()
+                        state.loop_waits(device)
                     };
                     match ended.map(|ended| self.step(&state.walk, at, ended)) {
                         Some(Ok(())) => place = at + 1,
@@ -188,7 +188,7 @@ impl ShutdownRun {
             Stop::Through => return Ran::Batch(batch),
             Stop::Taken(ended) => return Ran::One(ended),
             Stop::Leaves(device) => self.state.batch_leaves(device, scratch),
-            Stop::Detached(_, device) => self.state.batch_detaches(device, scratch),
+            Stop::Detached(_, device) => return self.state.batch_detaches(device, scratch).into(),
         }
         Ran::Nothing
     }

@@ -65,8 +65,8 @@ pub(super) struct State {
     pub(super) loop_left: bool,
     /// It waits for a callback that has returned.
     pub(super) loop_detached: bool,
-    /// How that callback ended.
-    pub(super) loop_later: Option<Ended>,
+    /// How callbacks ended that had returned, left to the walkers that called them.
+    pub(super) walk_later: Vec<Ended>,
     /// What failed in a walk: the loop, or a batch.
     pub(super) walk_failed: Vec<(DeviceId, String)>,
     /// Ready devices by rank in base order; the last one goes first.
@@ -157,6 +157,8 @@ pub(super) struct Running {
     site: Site,
     /// Its callback has returned, but it is not over: no thread is in it.
     pub(super) detached: bool,
+    /// A walker called it, and still holds objects of other devices until it is ended or detached.
+    pub(super) walked: bool,
     /// Its deadline has passed.
     pub(super) overdue: bool,
     /// The observer was told so, or that all of it is late.
@@ -273,7 +275,7 @@ impl ShutdownState {
             loop_thread: None,
             loop_left: false,
             loop_detached: false,
-            loop_later: None,
+            walk_later: Vec::new(),
             walk_failed: Vec::new(),
             sync: BTreeMap::new(),
             asyncs: Ready::default(),
@@ -640,6 +642,13 @@ impl State {
         }
     }
 
+    /// How a callback ended that a walker called, where it has, and had returned before.
+    pub(super) fn ended_meanwhile(&mut self, device: DeviceId) -> Option<Ended> {
+        let place = self.walk_later.iter().position(|ended| ended.device == device)?;
+        self.later_seen = true;
+        Some(self.walk_later.swap_remove(place))
+    }
+
     /// Notes that a callback is over that runs.
     pub(super) fn record_end(&mut self, ended: Ended) -> DeviceId {
         let of = |r: &Running| r.device == ended.device;
@@ -672,6 +681,7 @@ impl Running {
             since,
             site,
             detached: false,
+            walked: false,
             overdue: false,
             named: false,
             concluding: false,
