@@ -222,8 +222,9 @@ impl Started {
 
     /// Finishes the request, on any thread. The tag is free **before** the completion function
     /// runs, so whatever the driver keeps by tag has to be cleared before this call. May run the
-    /// hardware queue, and so call [`Driver::queue_request`] on this thread. Deep in other completions it
-    /// may end a moment later, as [`Request::complete`] says.
+    /// hardware queue, and so call [`Driver::queue_request`] on this thread: so hold no lock that that takes. To drop
+    /// it does the same; `drop(mutex.lock().unwrap().take())` holds the lock meanwhile, so take it out in a statement of its
+    /// own. Deep in other completions it may end a moment later, as [`Request::complete`] says.
     pub fn complete(mut self, result: Result<(), IoError>) {
         self.finish(result);
     }

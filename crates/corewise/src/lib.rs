@@ -132,11 +132,13 @@ pub use corewise_workqueue as workqueue;
 /// What most programs need: `use corewise::prelude::*`.
 pub mod prelude {
     #[cfg(feature = "smp")]
-    pub use corewise_smp::Smp;
+    pub use corewise_smp::{PerCpu, Smp};
     pub use corewise_sync::context::blocking;
     pub use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine};
     #[cfg(feature = "workqueue")]
-    pub use corewise_workqueue::{JoinError, JoinHandle, Work, WorkerPools, Workqueue};
+    pub use corewise_workqueue::{
+        At, JoinError, JoinHandle, QueueError, QueueKind, Work, WorkerPools, Workqueue,
+    };
 }
 
 /// The README's example is a test too.

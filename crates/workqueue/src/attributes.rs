@@ -6,6 +6,9 @@ use corewise_topology::{AffinityScope, CpuId, CpuSet, current_cpu};
 
 /// The niceness of high-priority queues: the kernel's `HIGHPRI_NICE_LEVEL`, the least that there is.
 pub(crate) const HIGH_PRIORITY: i32 = -20;
+/// The most that `max_active` may be: the kernel's `WQ_MAX_ACTIVE`. More is cut to it, with a
+/// warning.
+pub(crate) const MAX_ACTIVE_LIMIT: usize = 2048;
 
 /// What may be changed about an unbound queue while work flows; see
 /// [`Workqueue::set_attributes`](crate::Workqueue::set_attributes). The defaults are those of
@@ -27,9 +30,20 @@ pub struct Attributes {
     /// workers keep that of the thread that made them, and that is logged once. Default: 0, which
     /// stands for the niceness of the thread that made the [`WorkerPools`](crate::WorkerPools).
     pub nice: i32,
-    /// How many instances may be active at once, in all; 0 is no limit. See
+    /// How many instances may be active at once, in all; more than 2048 is cut to that, and 0 is no limit. See
     /// [`QueueBuilder::max_active`](crate::QueueBuilder::max_active). Default: 0.
     pub max_active: usize,
+}
+
+impl Attributes {
+    /// What a queue has that is asked for these: nothing out of range.
+    pub(crate) fn in_range(self) -> Attributes {
+        Attributes {
+            nice: self.nice.clamp(HIGH_PRIORITY, 19),
+            max_active: self.max_active.min(MAX_ACTIVE_LIMIT),
+            ..self
+        }
+    }
 }
 
 /// What a queue is. It stays that for its whole life.
@@ -47,7 +61,8 @@ pub enum QueueKind {
     Bound,
     /// As bound, with one worker a CPU that runs one item after the other, in order, each in an atomic section: items
     /// must not block, and that is reported where they do. The kernel's `WQ_BH`. Of the options it takes
-    /// [`high_priority`](crate::QueueBuilder::high_priority) and [`timed`](crate::QueueBuilder::timed) only.
+    /// [`high_priority`](crate::QueueBuilder::high_priority), [`timed`](crate::QueueBuilder::timed) and
+    /// [`lowest`](crate::QueueBuilder::lowest) only.
     BottomHalf,
 }
 
@@ -102,7 +117,7 @@ impl PoolKey {
             scope: attributes.scope,
             strict: attributes.strict,
             cpus: attributes.cpus.clone(),
-            nice: attributes.nice.clamp(HIGH_PRIORITY, 19),
+            nice: attributes.nice,
         }
     }
 }
@@ -151,6 +166,5 @@ mod tests {
         assert_ne!(key(&plain), PoolKey::of(QueueKind::Bound, &plain));
         assert_ne!(key(&plain), other(|a| a.nice = HIGH_PRIORITY));
         assert_ne!(key(&plain), other(|a| a.cpus = Some(CpuSet::full(1))));
-        assert_eq!(other(|a| a.nice = 100).nice, 19);
     }
 }

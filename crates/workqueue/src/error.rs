@@ -24,7 +24,7 @@ pub enum BuildError {
     Threads {
         /// The queue's name.
         queue: String,
-        /// What the system said.
+        /// What the system, or the pools' spawn handler, said, and what to do.
         reason: String,
     },
     /// The pools were shut down.
@@ -52,7 +52,16 @@ pub enum BuildError {
 
 impl BuildError {
     pub(crate) fn threads(queue: &str, error: &io::Error) -> BuildError {
-        BuildError::Threads { queue: queue.into(), reason: error.to_string() }
+        // Of a limit the system says that it may be otherwise later.
+        let remedy = match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                "raise the limit of processes (ulimit -u, or the cgroup's pids.max), or choose a wider scope"
+            }
+            _ => {
+                "see to it that threads can be made, by the spawn handler where the pools have one"
+            }
+        };
+        BuildError::Threads { queue: queue.into(), reason: format!("{error}: {remedy}") }
     }
 }
 
@@ -68,11 +77,9 @@ impl fmt::Display for BuildError {
                 "workqueue '{queue}': asked for CPUs {asked}, but the process may use only \
                  {possible}, online or not: name at least one of these"
             ),
-            BuildError::Threads { queue, reason } => write!(
-                f,
-                "workqueue '{queue}': cannot start a first worker ({reason}): raise the limit of \
-                 processes (ulimit -u, or the cgroup's pids.max), or choose a wider scope"
-            ),
+            BuildError::Threads { queue, reason } => {
+                write!(f, "workqueue '{queue}': cannot start a first worker: {reason}")
+            }
             BuildError::ShutDown { queue } => {
                 write!(f, "workqueue '{queue}': its worker pools were shut down")
             }
@@ -245,6 +252,17 @@ impl std::error::Error for JoinError {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_of_processes_is_named_only_where_the_system_says_that_it_is_reached() {
+        let told =
+            |kind, why: &str| BuildError::threads("q", &io::Error::new(kind, why)).to_string();
+        let full = told(io::ErrorKind::WouldBlock, "Resource temporarily unavailable");
+        assert!(full.contains("unavailable: raise the limit of processes"), "{full}");
+        let lost = told(io::ErrorKind::Other, "the spawn handler dropped the worker");
+        assert!(lost.contains("dropped the worker: see to it"), "{lost}");
+        assert!(!lost.contains("limit"), "{lost}");
+    }
 
     #[test]
     fn a_join_error_goes_where_errors_go() {

@@ -189,7 +189,8 @@ impl AlignedBuf {
     /// Room for `capacity` bytes (at least 1) at a multiple of `align`; it holds none yet.
     ///
     /// # Panics
-    /// Where `align` is no power of two, or the capacity is more than half of the address space.
+    /// Where `align` is no power of two, or the capacity is more than half of the address space. Where the system has no
+    /// memory of that size and alignment, the process aborts, as for a `Vec`.
     pub fn new(capacity: usize, align: usize) -> Self {
         let layout = Layout::from_size_align(capacity.max(1), align)
             .expect("an alignment is a power of two, and a capacity fits the address space");

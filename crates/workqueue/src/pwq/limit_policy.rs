@@ -1,9 +1,5 @@
 //! How a queue's `max_active` is divided: pure functions over plain numbers.
 
-/// The most that `max_active` may be: the kernel's `WQ_MAX_ACTIVE`. More is cut to it, with a
-/// warning.
-pub(crate) const MAX_ACTIVE_LIMIT: usize = 2048;
-
 /// What a node may run at least, however few of the CPUs it has: the kernel's `WQ_DFL_MIN_ACTIVE`.
 const MIN_ACTIVE: usize = 8;
 
@@ -13,7 +9,7 @@ pub(crate) const UNLIMITED: usize = usize::MAX;
 /// What `max_active` comes to for the queue as a whole. 0, the default, is no limit of the queue's
 /// own.
 pub(crate) fn effective(max_active: usize) -> usize {
-    if max_active == 0 { UNLIMITED } else { max_active.min(MAX_ACTIVE_LIMIT) }
+    if max_active == 0 { UNLIMITED } else { max_active }
 }
 
 /// How much of an unbound queue's `max_active` a node gets: its share by CPUs, rounded up, at least
@@ -61,10 +57,9 @@ mod tests {
     }
 
     #[test]
-    fn no_limit_stays_no_limit_and_too_much_is_cut() {
+    fn no_limit_stays_no_limit() {
         assert_eq!(effective(0), UNLIMITED);
         assert_eq!(effective(5), 5);
-        assert_eq!(effective(5000), MAX_ACTIVE_LIMIT);
         assert_eq!(node_max(UNLIMITED, 1, 2), UNLIMITED);
     }
 }

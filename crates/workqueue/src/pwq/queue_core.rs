@@ -8,14 +8,14 @@ use corewise_sync::atomic::{Ordering, fence};
 use corewise_sync::hazard::Hazards;
 use corewise_topology::AffinityScope;
 
-use crate::attributes::{Attributes, QueueKind};
+use crate::attributes::{Attributes, MAX_ACTIVE_LIMIT, QueueKind};
 use crate::error::shielded;
 use crate::pools::WorkerPools;
 use crate::pwq::Pwq;
 use crate::pwq::counts::{Careful, Tally};
 use crate::pwq::flush::Colours;
 use crate::pwq::limit::{CountedBy, Limiter};
-use crate::pwq::limit_policy::{MAX_ACTIVE_LIMIT, UNLIMITED, effective};
+use crate::pwq::limit_policy::{UNLIMITED, effective};
 use crate::pwq::report::{self, Deferred};
 use crate::pwq::room::Room;
 use crate::pwq::submit::push;

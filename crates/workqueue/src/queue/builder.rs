@@ -116,7 +116,7 @@ impl QueueBuilder {
     }
 
     /// How many instances may be active at once: let through to a pool and not over. The others
-    /// are held back, in order. At most 2048; 0 is no limit. Default: 0.
+    /// are held back, in order. More than 2048 is cut to that, with a warning; 0 is no limit. Default: 0.
     ///
     /// For a bound queue it holds for each CPU. For an unbound one it holds for the machine, and is
     /// divided among the NUMA nodes by the CPUs that the queue may use there, rounded up, with at
@@ -128,9 +128,11 @@ impl QueueBuilder {
         self
     }
 
-    /// How many closures [`Workqueue::try_spawn`] lets in: those that wait, for a worker or behind
-    /// [`max_active`](Self::max_active), and those that run. Further ones it gives back. Other
-    /// instances of the queue aren't counted. Default: no bound.
+    /// How many closures [`Workqueue::try_spawn`] lets in; it binds that function alone. `spawn`, `execute`, `queue` and
+    /// the others put any number on the queue, and what they put there isn't counted.
+    ///
+    /// Counted are the closures of `try_spawn` that wait, for a worker or behind [`max_active`](Self::max_active), and
+    /// those that run. Further ones it gives back. Default: no bound.
     pub fn capacity(mut self, capacity: usize) -> Self {
         self.traits.capacity = Some(capacity);
         self
@@ -195,7 +197,9 @@ impl QueueBuilder {
     /// thread, [`BuildError::ShutDown`] after [`WorkerPools::shutdown`].
     pub fn build(self, pools: &WorkerPools) -> Result<Workqueue, BuildError> {
         let kind = self.checked_kind(pools)?;
-        let Self { name, traits, mut attributes, .. } = self;
+        let Self { name, traits, attributes, .. } = self;
+        let asked = attributes.max_active;
+        let mut attributes = attributes.in_range();
         if kind.per_cpu() {
             (attributes.scope, attributes.strict) = (AffinityScope::Cpu, true);
         }
@@ -212,13 +216,13 @@ impl QueueBuilder {
         shared.divide(&attributes);
         let table = PwqTable::new(&shared, Plan::new(pools, &lease));
         pools.register(Arc::clone(&shared) as _);
-        shared.warn_of_cut(attributes.max_active);
+        shared.warn_of_cut(asked);
         Ok(Workqueue::new(table))
     }
 
     /// What it is to be, where that takes the other options.
     fn checked_kind(&self, pools: &WorkerPools) -> Result<QueueKind, BuildError> {
-        let Traits { kind, freezable, cpu_intensive, is_below: lowest, .. } = self.traits;
+        let Traits { kind, freezable, capacity, cpu_intensive, is_below: lowest, .. } = self.traits;
         let saves = self.power_efficient && kind == QueueKind::Bound;
         let Attributes { scope, ref cpus, nice, max_active, .. } = self.attributes;
         let pods = self.scoped && scope != AffinityScope::Cpu && !saves;
@@ -227,6 +231,7 @@ impl QueueBuilder {
             (kind.per_cpu() && pods, "scope", kind.name()),
             (max_active > kind.most_active(), "max_active", kind.name()),
             (bottom_half && ![0, HIGH_PRIORITY].contains(&nice), "nice", kind.name()),
+            (bottom_half && capacity.is_some(), "capacity", kind.name()),
             (bottom_half && freezable, "freezable", kind.name()),
             (bottom_half && self.power_efficient, "power_efficient", kind.name()),
             (bottom_half && cpus.is_some(), "cpus", kind.name()),

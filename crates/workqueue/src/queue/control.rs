@@ -4,7 +4,7 @@
 use std::mem;
 use std::panic::Location;
 
-use crate::attributes::{Attributes, PoolKey, QueueKind};
+use crate::attributes::{Attributes, MAX_ACTIVE_LIMIT, PoolKey, QueueKind};
 use crate::error::BuildError;
 use crate::pwq::table::Plan;
 use crate::queue::Workqueue;
@@ -49,8 +49,10 @@ impl Workqueue {
             return Err(BuildError::Fixed { queue, kind });
         }
         self.takes_max_active(attributes.max_active)?;
+        let asked = attributes.max_active;
+        let attributes = attributes.clone().in_range();
         // Prepare: with no lock held, since it may come to a spawn handler, which is the user's.
-        let key = PoolKey::of(shared.traits.kind, attributes);
+        let key = PoolKey::of(shared.traits.kind, &attributes);
         let lease = shared.pools.lease(&shared.name, key.clone())?;
         // Commit: from here on nothing fails.
         let mut current = shared.attributes.lock();
@@ -58,12 +60,12 @@ impl Workqueue {
             // A queuer that has Entered an old pwq queues on the old pools, which that pwq keeps open.
             self.table().replace(Plan::new(&shared.pools, &lease));
         }
-        *current = attributes.clone();
+        *current = attributes;
         shared.divide(&current);
         drop(current);
         drop(lease);
         shared.settle();
-        shared.warn_of_cut(attributes.max_active);
+        shared.warn_of_cut(asked);
         self.tell_below();
         // The former pools may have been this queue's only.
         shared.pools.reap();
@@ -82,7 +84,7 @@ impl Workqueue {
         let shared = self.shared();
         self.takes_max_active(max_active)?;
         let mut current = shared.attributes.lock();
-        current.max_active = max_active;
+        current.max_active = max_active.min(MAX_ACTIVE_LIMIT);
         shared.divide(&current);
         drop(current);
         shared.settle();

@@ -200,6 +200,21 @@ fn a_spawn_handler_may_look_at_the_queue_whose_attributes_change() {
 }
 
 #[test]
+fn an_attribute_out_of_range_is_cut_and_reads_back_as_what_holds() {
+    let pools = pools(MACHINE);
+    let cut = |queue: &Workqueue| (queue.attributes().max_active, queue.attributes().nice);
+    let queue = Workqueue::builder("far").max_active(5000).nice(i32::MAX).build(&pools).unwrap();
+    assert_eq!(cut(&queue), (2048, 19));
+    queue.set_attributes(&with(&queue, |a| (a.max_active, a.nice) = (2049, 20))).unwrap();
+    assert_eq!(cut(&queue), (2048, 19));
+    queue.set_max_active(7).unwrap();
+    queue.set_max_active(usize::MAX).unwrap();
+    assert_eq!(cut(&queue), (2048, 19));
+    let least = Workqueue::builder("near").nice(i32::MIN).build(&pools).unwrap();
+    assert_eq!(cut(&least), (0, -20));
+}
+
+#[test]
 fn only_unbound_queues_can_change() {
     let pools = pools(MACHINE);
     for queue in [

@@ -200,6 +200,7 @@ fn a_bottom_half_queue_takes_no_option_but_high_priority() {
     bh().high_priority().build(&pools).unwrap();
     let refused = [
         bh().max_active(1),
+        bh().capacity(1),
         bh().freezable(),
         bh().power_efficient(),
         bh().nice(3),
