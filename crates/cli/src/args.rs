@@ -97,8 +97,8 @@ Examples:
 Exit codes: 0 success, 1 failure (no server, several servers, or no answer), 2 wrong usage.";
 
 const MIRROR_EXAMPLES: &str = "\
-A part that failed, or that was missing when the mirror came up, is out: the mirror doesn't write to \
-it. Once its disk works again, --take-back resyncs it: the part gets the blocks that were written \
+A leg that failed, or that was missing when the mirror came up, is out: the mirror doesn't write to \
+it. Once its disk works again, --take-back resyncs it: the leg gets the blocks that were written \
 meanwhile, and no others. Clients go on during a resync. With `retry` in the manifest the server \
 tries this by itself. The command finds the server as `corewise dump` does.
 
@@ -106,9 +106,9 @@ Examples:
   corewise mirror
   corewise mirror data --take-back
   corewise mirror data --take-back=disk1 --wait
-  corewise mirror --json | jq '.disks[].mirror.parts'
+  corewise mirror --json | jq '.disks[].mirror.legs'
 
-Exit codes: 0 success, 1 failure (no server, no part to take back, or, with --wait, a part that is
+Exit codes: 0 success, 1 failure (no server, no leg to take back, or, with --wait, a leg that is
 still out), 2 wrong usage.";
 
 const BENCH_EXAMPLES: &str = "\
@@ -224,7 +224,7 @@ pub(crate) enum Command {
     /// Show the worker pools, queues, devices and disks of a running server
     #[command(after_help = DUMP_EXAMPLES)]
     Dump(Dump),
-    /// Show the mirrors of a running server, and take back parts that failed or were missing
+    /// Show the mirrors of a running server, and take back legs that failed or were missing
     #[command(after_help = MIRROR_EXAMPLES)]
     Mirror(Mirror),
     /// Analyse a kernel log: slow probes and shutdowns, and what would be faster
@@ -323,17 +323,17 @@ pub(crate) struct Which {
 pub(crate) struct Mirror {
     /// Name of the mirror's device [default: show all mirrors]
     pub(crate) name: Option<String>,
-    /// Take back this part, or, without PART, all parts that are out
+    /// Take back this leg, or, without LEG, all legs that are out
     #[arg(
         long,
-        value_name = "PART",
+        value_name = "LEG",
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "",
         requires = "name"
     )]
     pub(crate) take_back: Option<String>,
-    /// Wait until each part that is resynced is in sync, or out again
+    /// Wait until each leg that is resynced is in sync, or out again
     #[arg(long, requires = "name")]
     pub(crate) wait: bool,
     #[command(flatten)]

@@ -8,7 +8,7 @@
 //! corewise up --for 5s --timeline up.svg
 //! corewise dump                    # the pools and queues of a running `up`
 //! corewise dump --monitor          # what they do, every second
-//! corewise mirror data --take-back  # a part of a mirror is well again
+//! corewise mirror data --take-back  # a leg of a mirror is well again
 //! corewise timeline dmesg.txt      # what a kernel log says of probes and shutdowns
 //! corewise bench workqueue --quick # which scope serves best on this machine
 //! ```

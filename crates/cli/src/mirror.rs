@@ -1,4 +1,4 @@
-//! `corewise mirror`: what the mirrors of a running `corewise up` are at, and a part that is to come back.
+//! `corewise mirror`: what the mirrors of a running `corewise up` are at, and a leg that is to come back.
 
 use std::io::Write;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::args;
 use crate::control::Question;
 use crate::control::disks::Disk;
-use crate::control::mirrors::{MirrorOf, Part, State};
+use crate::control::mirrors::{Leg, MirrorOf, State};
 use crate::dump::client::{Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
@@ -23,11 +23,11 @@ pub(crate) fn run(args: &args::Mirror) -> Result<(), Failure> {
     let (path, name) = find(&args.server)?;
     let mut client = Client::connect(path, name)?;
     let mut asked = Vec::new();
-    if let Some(part) = &args.take_back {
+    if let Some(leg) = &args.take_back {
         let question = Question {
             ask: "take_back".to_string(),
             disk: args.name.clone(),
-            part: Some(part.clone()).filter(|part| !part.is_empty()),
+            leg: Some(leg.clone()).filter(|leg| !leg.is_empty()),
             ..Question::dump()
         };
         let answer = client.ask(&question)?;
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &args::Mirror) -> Result<(), Failure> {
     };
     show(&answer, &disks, args.json)?;
     match still_out(&disks, &asked).filter(|_| args.wait) {
-        Some(Part { name, why, .. }) => {
+        Some(Leg { name, why, .. }) => {
             let why = why.as_deref().unwrap_or("it failed");
             Err(Failure::new(format!("'{}' is still out: {}", printable(name), printable(why))))
         }
@@ -69,11 +69,11 @@ fn look(client: &mut Client, name: Option<&str>) -> Result<(Value, Vec<Disk>), F
     Ok((answer, disks))
 }
 
-/// A part that was waited for, and is out: of those that were asked for, or, where none was, of all.
-fn still_out<'a>(disks: &'a [Disk], asked: &[String]) -> Option<&'a Part> {
-    let parts = disks.iter().filter_map(|disk| disk.mirror.as_ref()).flat_map(|m| &m.parts);
-    let mut parts = parts.filter(|part| asked.is_empty() || asked.contains(&part.name));
-    parts.find(|part| part.state == State::Out)
+/// A leg that was waited for, and is out: of those that were asked for, or, where none was, of all.
+fn still_out<'a>(disks: &'a [Disk], asked: &[String]) -> Option<&'a Leg> {
+    let legs = disks.iter().filter_map(|disk| disk.mirror.as_ref()).flat_map(|m| &m.legs);
+    let mut legs = legs.filter(|leg| asked.is_empty() || asked.contains(&leg.name));
+    legs.find(|leg| leg.state == State::Out)
 }
 
 fn show(answer: &Value, disks: &[Disk], json: bool) -> Result<(), Failure> {

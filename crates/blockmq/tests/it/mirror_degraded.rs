@@ -96,13 +96,13 @@ fn a_leg_that_had_everything_may_be_missing_only_where_that_is_said() {
     let legs = Legs::new(2).made();
     let refused = |policy| without(&legs, 1, &empty(""), policy).err().unwrap();
     assert!(refused(Degraded::Known).contains("'lost' is missing, and it was complete"));
-    assert!(refused(Degraded::Never).contains("needs all its parts"));
+    assert!(refused(Degraded::Never).contains("needs all its legs"));
     let up = without(&legs, 1, &empty(""), Degraded::Always).unwrap();
     assert_eq!(up.states(), [InSync, Out]);
     up.close();
     // From then on it is known.
     without(&legs, 1, &empty(""), Degraded::Known).unwrap().close();
-    assert!(refused(Degraded::Never).contains("needs all its parts"));
+    assert!(refused(Degraded::Never).contains("needs all its legs"));
     let nobody = legs.open_with(vec![missing(), missing()], |_| {}).err().unwrap();
     assert!(nobody.contains("and so are all others"), "{nobody}");
     // A leg that has everything can't be done without, whatever is said.
@@ -114,7 +114,7 @@ fn a_leg_that_had_everything_may_be_missing_only_where_that_is_said() {
 fn no_mirror_is_made_of_some_of_its_legs() {
     let legs = Legs::new(2);
     let error = without(&legs, 1, &empty(""), Degraded::Always).err().unwrap();
-    assert!(error.contains("no readable part has a record of this mirror"), "{error}");
+    assert!(error.contains("no readable leg has a record of this mirror"), "{error}");
     assert!(legs.disks[0].read_at(SIZE, 4096).unwrap().iter().all(|&b| b == 0), "left alone");
 }
 
@@ -127,13 +127,13 @@ fn legs_that_were_used_without_each_other_are_refused_until_one_gives_in() {
         up.close();
     }
     let error = legs.try_open(legs.disks.clone(), false).err().unwrap();
-    assert!(error.contains("used without the other parts"), "{error}");
+    assert!(error.contains("used without the other legs"), "{error}");
 
     let slot: Slot = Arc::new(Mutex::new(Ok(legs.disks[1].clone())));
     let up = without(&legs, 1, &slot, Degraded::Known).unwrap();
     up.mirror.take_back(1);
     assert_eq!(decided(&up), Out);
-    assert!(up.mirror.why_out(1).unwrap().contains("used without the other parts"));
+    assert!(up.mirror.why_out(1).unwrap().contains("used without the other legs"));
     assert!(legs.disks[1].read_at(5 * REGION, 512).unwrap().iter().all(|&b| b == 7), "left alone");
 
     legs.disks[1].write_at(SIZE, vec![0; REGION as usize]).unwrap();
@@ -242,7 +242,7 @@ fn parts_of_two_copies_of_a_mirror_that_were_both_used_are_not_put_together() {
     let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
     for degraded in [Degraded::Known, Degraded::Always] {
         let error = legs.open_with(parts(), |options| options.degraded = degraded).err().unwrap();
-        assert!(error.contains("used without the other parts"), "{error}");
+        assert!(error.contains("used without the other legs"), "{error}");
     }
     put_back(&legs, 0, &other[0]);
     legs.open().close();
@@ -288,10 +288,7 @@ fn a_mirror_never_starts_from_a_leg_that_was_never_in_sync() {
     drop(up);
     for degraded in [Degraded::Known, Degraded::Always] {
         let error = without(&legs, 0, &empty(""), degraded).err().unwrap();
-        assert!(
-            error.contains("no part that is present is complete: 'lost' is missing"),
-            "{error}"
-        );
+        assert!(error.contains("no leg that is present is complete: 'lost' is missing"), "{error}");
     }
     without(&legs, 1, &empty(""), Degraded::Known).unwrap().close();
 }

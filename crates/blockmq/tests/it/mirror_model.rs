@@ -1,6 +1,6 @@
-//! Mirrors against a plain model, in every order of create, write, error, stop, kill, power failure, start, part
-//! away, part replaced and part back: what was promised is never lost, nor served as something else without an error,
-//! and a part that is called in sync is that. Some 40 lives of a mirror a case; ten times as many cases with
+//! Mirrors against a plain model, in every order of create, write, error, stop, kill, power failure, start, leg
+//! away, leg replaced and leg back: what was promised is never lost, nor served as something else without an error,
+//! and a leg that is called in sync is that. Some 40 lives of a mirror a case; ten times as many cases with
 //! `COREWISE_LONG`.
 #![cfg(not(loom))]
 
@@ -162,7 +162,7 @@ impl Case {
         );
     }
 
-    /// Parts that are called in sync have what was promised, and the same.
+    /// Legs that are called in sync have what was promised, and the same.
     fn check_claims(&self, up: &Up) {
         let in_sync = up.in_sync();
         if up.life.is_over() {
@@ -235,7 +235,7 @@ impl Case {
         self.disks[n].lock().fault = Some(Fault { ops, until, times, done });
     }
 
-    /// Starts it as an operator does, which says that a part can be done without only where he knows it.
+    /// Starts it as an operator does, which says that a leg can be done without only where he knows it.
     fn start(&mut self, life: &Life) -> Option<Up> {
         let record = self.record;
         // An old copy alone would be believed: it was a mirror once.
@@ -258,7 +258,7 @@ impl Case {
                     return Some(up);
                 }
                 // No client has written anything: he knows what he knew. But a start has a name of its own, and
-                // some parts may have it: beginning without them next would be a start that they know nothing of.
+                // some legs may have it: beginning without them next would be a start that they know nothing of.
                 Err(_) if life.is_over() => {
                     self.begun = true;
                     return None;
@@ -320,7 +320,7 @@ impl Case {
         let (mirror, life) = (up.mirror.clone(), up.life.clone());
         up.close();
         if life.is_over() {
-            // It died while it closed: nobody has seen what it would have said of its parts.
+            // It died while it closed: nobody has seen what it would have said of its legs.
             self.log.push("it died meanwhile".to_string());
             return self.after_kill();
         }
@@ -350,7 +350,7 @@ impl Case {
         }
     }
 
-    /// What happens to the parts while the mirror is down.
+    /// What happens to the legs while the mirror is down.
     fn meddle(&mut self) {
         let n = self.rng.below(self.disks.len() as u64) as usize;
         // Nobody throws away what he doesn't know to be elsewhere.
@@ -390,7 +390,7 @@ impl Case {
         }
     }
 
-    /// In the end all parts are there, and in sync.
+    /// In the end all legs are there, and in sync.
     fn end(&mut self) {
         self.away = Arc::new(Mutex::new(vec![false; self.disks.len()]));
         let up = self.start(&Life::new(NEVER)).unwrap();

@@ -334,9 +334,9 @@ fn legs_that_do_not_belong_together_are_refused() {
     let (one, other) = (Legs::new(2).made(), Legs::new(2).made());
     let refused = |legs: Vec<Arc<dyn BlockDevice>>| one.try_open(legs, false).err().unwrap();
     let error = refused(vec![one.disks[0].clone(), other.disks[1].clone()]);
-    assert!(error.contains("the parts belong to 2 mirrors"), "{error}");
+    assert!(error.contains("the legs belong to 2 mirrors"), "{error}");
     let error = refused(vec![one.disks[1].clone(), one.disks[0].clone()]);
-    assert!(error.contains("is part 2 of 2 of this mirror"), "{error}");
+    assert!(error.contains("is leg 2 of 2 of this mirror"), "{error}");
     let tiny: Arc<dyn BlockDevice> = one.rig.queue(Memory::new(4096).unwrap());
     let error = refused(vec![one.disks[0].clone(), tiny]);
     assert!(error.contains("too few for a mirror's record"), "{error}");

@@ -25,7 +25,7 @@ pub(crate) struct Disks {
 
 struct Known {
     queue: Weak<Queue>,
-    /// Where it is one; with the names of its parts.
+    /// Where it is one; with the names of its legs.
     mirror: Option<(Weak<Mirror>, Vec<String>)>,
 }
 
@@ -67,15 +67,15 @@ impl Disks {
         self.up().iter().filter(|(_, mirror)| mirror.is_some()).map(Disk::new).collect()
     }
 
-    /// Has parts of a mirror tried again that are out: all, or this one. Their names, or why there is none.
-    pub(crate) fn take_back(&self, disk: &str, part: Option<&str>) -> Result<Vec<String>, String> {
+    /// Has legs of a mirror tried again that are out: all, or this one. Their names, or why there is none.
+    pub(crate) fn take_back(&self, disk: &str, leg: Option<&str>) -> Result<Vec<String>, String> {
         let up = self.up();
         let Some((_, mirror)) = up.iter().find(|(queue, _)| queue.name() == disk) else {
             let names: Vec<&str> = up.iter().map(|(queue, _)| queue.name()).collect();
             return Err(format!("there is no disk '{disk}'; the disks are: {}", names.join(", ")));
         };
         match mirror {
-            Some((mirror, over)) => take_back(disk, mirror, over, part),
+            Some((mirror, over)) => take_back(disk, mirror, over, leg),
             None => Err(format!("'{disk}' is not a mirror")),
         }
     }
@@ -89,7 +89,7 @@ pub(crate) struct Disk {
     pub(crate) driver: String,
     /// How it is, in words, where there is something to tell.
     pub(crate) condition: Option<String>,
-    /// Of a mirror: its parts.
+    /// Of a mirror: its legs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mirror: Option<MirrorOf>,
     pub(crate) size: u64,

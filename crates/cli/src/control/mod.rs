@@ -35,9 +35,9 @@ pub(crate) struct Question {
     /// For `take_back`: the mirror.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) disk: Option<String>,
-    /// For `take_back`: the part that is to come back; none: all that are out.
+    /// For `take_back`: the leg that is to come back; none: all that are out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) part: Option<String>,
+    pub(crate) leg: Option<String>,
 }
 
 /// The answering server. It stands at the beginning of each answer.

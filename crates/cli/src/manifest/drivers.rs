@@ -37,7 +37,7 @@ const ERRNOS: [(&str, i32); 8] = [
 ];
 /// A shorter time would have a worker do nothing but try.
 const LEAST_RETRY: Duration = Duration::from_millis(100);
-/// Which parts of a mirror may be missing.
+/// Which legs of a mirror may be missing.
 const DEGRADED: [(&str, Degraded); 3] =
     [("never", Degraded::Never), ("known", Degraded::Known), ("always", Degraded::Always)];
 const DEFAULT_BLOCK_SIZE: u32 = 512;
@@ -233,7 +233,7 @@ impl<'a> Asked<'a> {
         let bitmap = raw.bitmap.as_ref().map(|at| at.value);
         let degraded = self.degraded();
         if let (Some(false), Some(at)) = (bitmap, &raw.degraded) {
-            let message = "'degraded' needs a bitmap: a mirror without one needs all its parts";
+            let message = "'degraded' needs a bitmap: a mirror without one needs all its legs";
             self.complain(|s| Problem::new(at.place, s, message));
         }
         if let (Some(least), Some(most)) = (&raw.resync_least, &raw.resync_most) {
@@ -243,7 +243,7 @@ impl<'a> Asked<'a> {
             }
         }
         if let Some(at) = raw.retry.as_ref().filter(|at| at.value < LEAST_RETRY) {
-            let message = "'retry' must be at least \"100ms\": each try reads the part's record";
+            let message = "'retry' must be at least \"100ms\": each try reads the leg's record";
             self.complain(|s| Problem::new(at.place, s, message));
         }
         for (key, rate) in [("resync_least", &raw.resync_least), ("resync_most", &raw.resync_most)]

@@ -65,7 +65,7 @@ impl Manifest {
             .filter(move |device| device.driver.over().iter().any(|over| over == part))
     }
 
-    /// Whether the others come up without that one: a mirror that may begin without all of its parts is
+    /// Whether the others come up without that one: a mirror that may begin without all of its legs is
     /// built over it, in however many steps.
     pub(crate) fn may_be_missing(&self, part: &str) -> bool {
         self.built_over(part).any(|device| match &device.driver {
@@ -175,11 +175,11 @@ pub(crate) enum Driver {
 #[derive(Clone, Debug)]
 pub(crate) struct Mirror {
     pub(crate) over: Vec<String>,
-    /// Whether it keeps a record on its parts; `None`: where that outlives the server.
+    /// Whether it keeps a record on its legs; `None`: where that outlives the server.
     pub(crate) bitmap: Option<bool>,
-    /// How long after it failed a part is tried again.
+    /// How long after it failed a leg is tried again.
     pub(crate) retry: Option<Duration>,
-    /// Which parts may be missing when it comes up.
+    /// Which legs may be missing when it comes up.
     pub(crate) degraded: Degraded,
     /// Bytes a second of a resync.
     pub(crate) resync_least: Option<u64>,
@@ -187,7 +187,7 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
-    /// Whether it may come up without one of its parts.
+    /// Whether it may come up without one of its legs.
     fn begins_degraded(&self) -> bool {
         self.bitmap != Some(false) && self.degraded != Degraded::Never
     }

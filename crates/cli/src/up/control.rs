@@ -455,7 +455,7 @@ fn answer(about: &About, question: &[u8]) -> Result<Answer, String> {
 /// The only one that has something done; a worker of the volumes does it.
 fn take_back(about: &About, question: &Question) -> Result<Answer, String> {
     let disk = question.disk.as_deref().ok_or("'take_back' needs a 'disk'")?;
-    let taken_back = about.disks.take_back(disk, question.part.as_deref())?;
+    let taken_back = about.disks.take_back(disk, question.leg.as_deref())?;
     Ok(Answer { taken_back: Some(taken_back), ..Answer::default() })
 }
 

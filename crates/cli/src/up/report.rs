@@ -121,12 +121,12 @@ impl Report {
         progress.warn(format_args!("{what} of {device}: still at it after {after}{who}"));
     }
 
-    /// Something happened to the mirror `device` with these parts. From any thread.
-    pub(crate) fn mirror(self, device: &str, parts: &[String], happened: &MirrorEvent) {
+    /// Something happened to the mirror `device` with these legs. From any thread.
+    pub(crate) fn mirror(self, device: &str, over: &[String], happened: &MirrorEvent) {
         let names = |legs: &[usize]| -> Vec<&str> {
-            legs.iter().filter_map(|leg| parts.get(*leg)).map(String::as_str).collect()
+            legs.iter().filter_map(|leg| over.get(*leg)).map(String::as_str).collect()
         };
-        let (what, parts, bytes, why) = match happened {
+        let (what, legs, bytes, why) = match happened {
             MirrorEvent::Missing { leg, why } => {
                 ("missing", names(&[*leg]), None, Some(why.clone()))
             }
@@ -141,18 +141,18 @@ impl Report {
             _ => return,
         };
         if let Some(why) = &why {
-            let parts = parts.join("', '");
+            let legs = legs.join("', '");
             let how = if what == "missing" { "is missing" } else { "is left out" };
-            screen::warning(format_args!("device '{device}': its part '{parts}' {how}: {why}"));
+            screen::warning(format_args!("device '{device}': its leg '{legs}' {how}: {why}"));
         }
         if self.json {
             let rest = json!({
-                "device": device, "what": what, "parts": parts, "bytes": bytes, "why": why,
+                "device": device, "what": what, "legs": legs, "bytes": bytes, "why": why,
             });
             event("mirror", rest);
         } else if let Some(bytes) = bytes {
-            let parts = if parts.is_empty() { "its parts".to_string() } else { parts.join(", ") };
-            print(&format!("Mirror {device}: {what}, {parts}, {}\n", units::size(bytes)));
+            let legs = if legs.is_empty() { "its legs".to_string() } else { legs.join(", ") };
+            print(&format!("Mirror {device}: {what}, {legs}, {}\n", units::size(bytes)));
         }
     }
 

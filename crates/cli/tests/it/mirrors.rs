@@ -1,4 +1,4 @@
-//! Mirrors with real clients: what a crash leaves behind, and parts that fail and come back.
+//! Mirrors with real clients: what a crash leaves behind, and legs that fail and come back.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fs::File;
@@ -33,7 +33,7 @@ fn manifest(second: &str, keys: &str) -> String {
         )
 }
 
-/// The data of both parts.
+/// The data of both legs.
 fn data(folder: &Folder) -> [Vec<u8>; 2] {
     ["a.img", "b.img"].map(|name| {
         let mut bytes = std::fs::read(folder.join(name)).unwrap();
@@ -59,7 +59,7 @@ fn after_kill_9_only_what_was_being_written_is_resynced_and_the_parts_are_alike(
     let [a, b] = data(&folder);
     assert!(a == b && a[..MIB] == pattern(0, MIB));
 
-    // One part is slow, so that a kill finds the other one ahead.
+    // One leg is slow, so that a kill finds the other one ahead.
     let server = Server::start(&folder, &["slow.toml"]);
     let mut client = Client::new(&server.socket(), "m");
     for n in [3, 5] {
@@ -96,7 +96,7 @@ fn after_kill_9_only_what_was_being_written_is_resynced_and_the_parts_are_alike(
 }
 
 #[test]
-fn a_part_that_fails_is_told_and_resynced_at_the_next_start() {
+fn a_leg_that_fails_is_told_and_resynced_at_the_next_start() {
     let folder = Folder::new();
     folder.write("good.toml", manifest("", ""));
     let mut server = Server::start(&folder, &["good.toml"]);
@@ -111,12 +111,12 @@ fn a_part_that_fails_is_told_and_resynced_at_the_next_start() {
         client.write(n * MIB as u64, &pattern(n, 4096), 0).unwrap();
     }
     let dropped = server.wait_mirror("dropped");
-    assert_eq!(dropped["parts"], serde_json::json!(["b2"]));
+    assert_eq!(dropped["legs"], serde_json::json!(["b2"]));
     server.kill();
 
     let mut server = Server::start(&folder, &["good.toml"]);
     let ended = server.wait_mirror("resynced");
-    assert_eq!(ended["parts"], serde_json::json!(["b"]));
+    assert_eq!(ended["legs"], serde_json::json!(["b"]));
     // Those that were written to, and what lay ahead of them.
     assert!(ended["bytes"].as_u64().unwrap() <= 10 * MIB as u64, "{ended}");
     let mut client = Client::new(&server.socket(), "m");
@@ -129,7 +129,7 @@ fn a_part_that_fails_is_told_and_resynced_at_the_next_start() {
 }
 
 #[test]
-fn a_part_that_is_well_again_comes_back_while_clients_write() {
+fn a_leg_that_is_well_again_comes_back_while_clients_write() {
     let folder = Folder::new();
     let once = "driver = \"error\"\nfails = [\"write\"]\nfrom = \"4M\"\nto = \"5M\"\ntimes = 1";
     folder.write("up.toml", manifest(once, "retry = \"100ms\""));
@@ -147,12 +147,12 @@ fn a_part_that_is_well_again_comes_back_while_clients_write() {
         let disks = dump["disks"].as_array().unwrap().clone();
         disks.into_iter().find(|disk| disk["name"] == "m").unwrap()["condition"].clone()
     };
-    let ended = server.wait_line("the part is back", |line| line.contains("\"resynced\""));
+    let ended = server.wait_line("the leg is back", |line| line.contains("\"resynced\""));
     assert!(ended.contains("b2"), "{ended}");
     assert_eq!(disks(&folder), "2 of 2 legs in sync");
     folder.corewise(["dump"]).ok().says(&["  m: 2 of 2 legs in sync"]);
     client.write(15 * MIB as u64, &pattern(9, 4096), 0).unwrap();
-    server.stop().ok().complains(&["its part 'b2' is left out: "]);
+    server.stop().ok().complains(&["its leg 'b2' is left out: "]);
     let [a, b] = data(&folder);
     assert!(a == b && a[15 * MIB..15 * MIB + 4096] == pattern(9, 4096));
 }
@@ -175,13 +175,13 @@ fn images_whose_end_is_in_use_are_left_alone() {
     server.stop().ok();
 }
 
-/// What the server tells of the mirror: its condition, and the states of its parts.
+/// What the server tells of the mirror: its condition, and the states of its legs.
 fn told(folder: &Folder) -> (String, Vec<String>) {
     let json = folder.corewise(["mirror", "m", "--json"]).ok().stdout;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     let disk = &json["disks"][0];
-    let parts = disk["mirror"]["parts"].as_array().unwrap().iter();
-    let states = parts.map(|part| part["state"].as_str().unwrap().to_string()).collect();
+    let legs = disk["mirror"]["legs"].as_array().unwrap().iter();
+    let states = legs.map(|leg| leg["state"].as_str().unwrap().to_string()).collect();
     (disk["condition"].as_str().unwrap().to_string(), states)
 }
 
@@ -238,7 +238,7 @@ fn a_new_mirror_is_its_first_part_until_the_others_were_copied_whatever_fails() 
         folder.write("good.toml", behind_errors(never, keys));
         let mut server = Server::start(&folder, &["good.toml"]);
         let ended = server.wait_mirror("resynced");
-        assert_eq!(ended["parts"], serde_json::json!(["b"]));
+        assert_eq!(ended["legs"], serde_json::json!(["b"]));
         assert_eq!(told(&folder).0, "2 of 2 legs in sync");
         let mut client = Client::new(&server.socket(), "m");
         assert!(client.read(10 * MIB as u64, MIB as u32).unwrap() == image[10 * MIB..11 * MIB]);
@@ -250,14 +250,14 @@ fn a_new_mirror_is_its_first_part_until_the_others_were_copied_whatever_fails() 
 }
 
 #[test]
-fn a_part_that_can_not_be_copied_from_the_only_one_in_sync_is_out_and_says_why() {
+fn a_leg_that_can_not_be_copied_from_the_only_one_in_sync_is_out_and_says_why() {
     let folder = Folder::new();
     let image = full_and_blank(&folder);
     let fails = "fails = [\"read\"]\nfrom = \"8M\"\nto = \"9M\"";
     folder.write("up.toml", behind_errors(fails, ""));
     let mut server = Server::start(&folder, &["up.toml"]);
     let dropped = server.wait_mirror("dropped");
-    assert_eq!(dropped["parts"], serde_json::json!(["b"]));
+    assert_eq!(dropped["legs"], serde_json::json!(["b"]));
     let mut client = Client::new(&server.socket(), "m");
     assert_eq!(client.read(8 * MIB as u64, 4096), Err(EIO));
     assert!(client.read(12 * MIB as u64, MIB as u32).unwrap() == image[12 * MIB..13 * MIB]);
@@ -265,15 +265,12 @@ fn a_part_that_can_not_be_copied_from_the_only_one_in_sync_is_out_and_says_why()
     ran.says(&["m: 1 of 2 legs in sync, 1 out", "its source 'x' cannot be read (byte"]);
     drop(client);
     let ran = server.stop().ok();
-    ran.complains(&["its part 'b' is left out: ", "its source 'x' cannot be read"]);
-    // The first part goes: the other one was never in sync.
+    ran.complains(&["its leg 'b' is left out: ", "its source 'x' cannot be read"]);
+    // The first leg goes: the other one was never in sync.
     let alone = behind_errors(fails, "degraded = \"always\"");
     folder.write("up.toml", alone.replace("\"a.img\"", "\"nowhere.img\""));
     let ran = folder.corewise(["up", "up.toml"]).code(1);
-    ran.complains(&[
-        "no part that is present is complete: 'x' is missing",
-        "a mirror never serves",
-    ]);
+    ran.complains(&["no leg that is present is complete: 'x' is missing", "a mirror never serves"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Mirrors that begin without a part, and parts that come back while real clients write.
+//! Mirrors that begin without a leg, and legs that come back while real clients write.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::common::client::{Client, pattern};
@@ -24,7 +24,7 @@ fn manifest(made: bool, keys: &str) -> String {
         )
 }
 
-/// A folder with a mirror that is in sync; its parts hold the same megabytes. Then `b` is taken away.
+/// A folder with a mirror that is in sync; its legs hold the same megabytes. Then `b` is taken away.
 fn without_b() -> Folder {
     let folder = Folder::new();
     folder.write("new.toml", manifest(true, ""));
@@ -64,7 +64,7 @@ fn told(folder: &Folder) -> Value {
 }
 
 #[test]
-fn a_part_that_had_everything_may_be_missing_only_where_the_manifest_says_so() {
+fn a_leg_that_had_everything_may_be_missing_only_where_the_manifest_says_so() {
     let folder = without_b();
     let ran = folder.corewise(["up", "known.toml"]).code(1);
     ran.complains(&[
@@ -74,10 +74,10 @@ fn a_part_that_had_everything_may_be_missing_only_where_the_manifest_says_so() {
     ]);
     let mut server = Server::start(&folder, &["always.toml"]);
     let missing = server.wait_mirror("missing");
-    assert_eq!(missing["parts"], serde_json::json!(["b"]));
+    assert_eq!(missing["legs"], serde_json::json!(["b"]));
     assert!(missing["why"].as_str().unwrap().contains("the file does not exist"), "{missing}");
     let ran = server.stop().ok();
-    ran.complains(&["warning: device 'm': its part 'b' is missing: cannot open"]);
+    ran.complains(&["warning: device 'm': its leg 'b' is missing: cannot open"]);
     // Now it is known. And a user that wants all of them gets nothing else.
     Server::start(&folder, &["known.toml"]).stop().ok();
     folder.write("never.toml", manifest(false, "degraded = \"never\""));
@@ -87,7 +87,7 @@ fn a_part_that_had_everything_may_be_missing_only_where_the_manifest_says_so() {
 }
 
 #[test]
-fn a_part_that_is_back_gets_what_was_written_meanwhile_and_nothing_else() {
+fn a_leg_that_is_back_gets_what_was_written_meanwhile_and_nothing_else() {
     let folder = without_b();
     let mut server = Server::start(&folder, &["always.toml"]);
     let mut client = Client::new(&server.socket(), "m");
@@ -100,8 +100,8 @@ fn a_part_that_is_back_gets_what_was_written_meanwhile_and_nothing_else() {
     let ran = mirror(&folder, &["m", "--wait"]).code(1);
     ran.says(&["b  out: cannot open"]).complains(&["'b' is still out: cannot open"]);
     mirror(&folder, &["m", "--take-back=a"]).code(1).complains(&["'a' is not out of 'm'"]);
-    mirror(&folder, &["m", "--take-back=x"]).code(1).complains(&["'x' is not a part of 'm'; the \
-                                                                  parts are: a, b"]);
+    mirror(&folder, &["m", "--take-back=x"]).code(1).complains(&["'x' is not a leg of 'm'; the \
+                                                                  legs are: a, b"]);
     mirror(&folder, &["a", "--take-back"]).code(1).complains(&["'a' is not a mirror"]);
     mirror(&folder, &["n"]).code(1).complains(&["there is no mirror 'n'; the mirrors are: \"m\""]);
 
@@ -109,14 +109,14 @@ fn a_part_that_is_back_gets_what_was_written_meanwhile_and_nothing_else() {
     let ran = mirror(&folder, &["m", "--take-back=b", "--wait"]).ok();
     ran.says(&["m: 2 of 2 legs in sync", "b  in sync"]);
     let ended = server.wait_mirror("resynced");
-    assert_eq!((&ended["parts"], &ended["bytes"]), (&serde_json::json!(["b"]), &(3 * MIB).into()));
-    mirror(&folder, &["m", "--take-back"]).code(1).complains(&["all parts of 'm' are in"]);
+    assert_eq!((&ended["legs"], &ended["bytes"]), (&serde_json::json!(["b"]), &(3 * MIB).into()));
+    mirror(&folder, &["m", "--take-back"]).code(1).complains(&["all legs of 'm' are in"]);
     let disks = folder.corewise(["dump", "--json"]).ok().stdout;
     let disks: Value = serde_json::from_str(&disks).unwrap();
     let disk = |name: &str| {
         disks["disks"].as_array().unwrap().iter().find(|disk| disk["name"] == name).cloned()
     };
-    assert_eq!(disk("m").unwrap()["mirror"]["parts"][1]["state"], "in_sync");
+    assert_eq!(disk("m").unwrap()["mirror"]["legs"][1]["state"], "in_sync");
     assert!(disk("b").is_some() && disk("a").unwrap().get("mirror").is_none());
     for n in [2, 5, 11] {
         let found = client.read(n * MIB as u64 + 8192, 65536).unwrap();
@@ -145,7 +145,7 @@ fn a_crash_while_a_part_comes_back_leaves_no_more_to_copy_than_was_written_witho
     }
     let status = told(&folder);
     assert_eq!(
-        (&status["to_resync"], &status["parts"][1]["state"]),
+        (&status["to_resync"], &status["legs"][1]["state"]),
         (&(3 * MIB).into(), &"resyncing".into())
     );
     client.write(13 * MIB as u64, &pattern(213, 4096), 0).unwrap();
@@ -153,7 +153,7 @@ fn a_crash_while_a_part_comes_back_leaves_no_more_to_copy_than_was_written_witho
 
     let mut server = Server::start(&folder, &["known.toml"]);
     let ended = server.wait_mirror("resynced");
-    assert_eq!(ended["parts"], serde_json::json!(["b"]));
+    assert_eq!(ended["legs"], serde_json::json!(["b"]));
     let bytes = ended["bytes"].as_u64().unwrap();
     assert!((4..=5).contains(&(bytes / MIB as u64)), "{ended}");
     let mut client = Client::new(&server.socket(), "m");
@@ -166,7 +166,7 @@ fn a_crash_while_a_part_comes_back_leaves_no_more_to_copy_than_was_written_witho
 }
 
 #[test]
-fn a_part_comes_back_while_fio_writes_and_verifies() {
+fn a_leg_comes_back_while_fio_writes_and_verifies() {
     let folder = without_b();
     let keys =
         "degraded = \"always\"\nretry = \"300ms\"\nresync_most = \"8M\"\nresync_least = \"8M\"";

@@ -43,7 +43,7 @@ impl Inner {
         let device = found.map_err(StackError::new)?;
         let (name, theirs) = (self.legs.name(n), device.geometry());
         if let Some(why) = policy::misfit(&self.geometry, &theirs) {
-            return Err(StackError::new(format!("'{name}' cannot be its part: {why}")));
+            return Err(StackError::new(format!("'{name}' cannot be its leg: {why}")));
         }
         let room = keeper.disk.room_on(name, theirs.size)?;
         if room < self.geometry.size {
@@ -92,7 +92,7 @@ impl Inner {
                 Err(why) => {
                     if let Some(left_out) = self.legs.tell_stays(n) {
                         let device = self.legs.name(n);
-                        tracing::warn!(leg = n, device, %why, left_out, "a part of a mirror stays out");
+                        tracing::warn!(leg = n, device, %why, left_out, "a leg of a mirror stays out");
                     }
                     self.legs.set_why(n, why.to_string());
                 }
@@ -110,7 +110,7 @@ impl Inner {
         let joined = match self.write_heads(keeper, state, back) {
             Ok(joined) => joined,
             Err(error) => {
-                return tracing::error!(%error, "parts of a mirror stay out: the record cannot be \
+                return tracing::error!(%error, "legs of a mirror stay out: the record cannot be \
                                                 written");
             }
         };

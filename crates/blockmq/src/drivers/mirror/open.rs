@@ -120,7 +120,7 @@ fn from_nothing(legs: &Legs, degraded: Degraded) -> Result<Assembled, StackError
     if let Some(n) = each(needed).next() {
         let (name, why) = (legs.name(n), legs.why(n));
         return Err(StackError::new(format!(
-            "'{name}' is missing ({why}), and a mirror without a record needs all its parts"
+            "'{name}' is missing ({why}), and a mirror without a record needs all its legs"
         )));
     }
     Ok(Assembled { in_sync: SOURCE, blank: here & !SOURCE, missing, ..Assembled::default() })
@@ -159,7 +159,7 @@ impl Inner {
         }
         for leg in each(assembled.missing) {
             let (device, why) = (self.legs.name(leg), self.legs.why(leg));
-            tracing::error!(leg, device, why, "a mirror starts without this part");
+            tracing::error!(leg, device, why, "a mirror starts without this leg");
             keeper.note(MirrorEvent::Missing { leg, why });
             // Has it told, and the next try due.
             keeper.kick();
@@ -214,16 +214,16 @@ pub(super) fn vacant(disk: &Disk, legs: &Legs, n: usize) -> Result<(), StackErro
     )))
 }
 
-/// A part of a mirror without a record is compared with the first one, and overwritten: it is part of no mirror that
-/// has one, of which it may be the only part that has everything, or one that lacks half of it.
+/// A leg of a mirror without a record is compared with the first one, and overwritten: it is part of no mirror that
+/// has one, of which it may be the only leg that has everything, or one that lacks half of it.
 pub(super) fn unrecorded(name: &str, device: &dyn BlockDevice) -> Result<(), StackError> {
     // A place that can't be read now is no record that anybody could go by.
     let Ok(Some((start, head))) = disk::find_head(device) else { return Ok(()) };
     let bytes = device.geometry().size - start;
     Err(StackError::new(format!(
-        "'{name}' holds the record of a mirror, as part {} of {}. The record knows which parts are \
-         complete; without it, complete parts would be overwritten. Open the mirror with its \
-         record (bitmap = true) and its parts in their order. To discard the record, overwrite the \
+        "'{name}' holds the record of a mirror, as leg {} of {}. The record knows which legs are \
+         complete; without it, complete legs would be overwritten. Open the mirror with its \
+         record (bitmap = true) and its legs in their order. To discard the record, overwrite the \
          last {} KiB of '{name}' with zeroes: dd if=/dev/zero of=PATH bs=512 seek={} count={} \
          conv=notrunc",
         u64::from(head.leg) + 1,
@@ -240,7 +240,7 @@ fn checked(head: Head, room: u64, geometry: &Geometry) -> Result<Head, StackErro
     let in_blocks = head.size.checked_rem(geometry.block_size.into()) == Some(0);
     if head.size == 0 || head.size > room || !in_blocks {
         return Err(StackError::new(format!(
-            "the mirror's record says {} bytes, but its parts have room for {room}",
+            "the mirror's record says {} bytes, but its legs have room for {room}",
             head.size
         )));
     }
@@ -275,7 +275,7 @@ fn bits(
             }
             Err(error) => {
                 return Err(StackError::new(format!(
-                    "'{}' is the only complete part, and its record cannot be read: {error}",
+                    "'{}' is the only complete leg, and its record cannot be read: {error}",
                     legs.name(n)
                 )));
             }

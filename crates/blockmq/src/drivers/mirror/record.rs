@@ -234,9 +234,7 @@ impl Assembled {
         name: impl Fn(usize) -> String,
     ) -> Result<(), StackError> {
         let (needed, why) = match policy {
-            Degraded::Never if self.missing != 0 => {
-                (self.missing, "the mirror needs all its parts")
-            }
+            Degraded::Never if self.missing != 0 => (self.missing, "the mirror needs all its legs"),
             Degraded::Never | Degraded::Known => (
                 self.lost(),
                 "it was complete when the mirror was last up (degraded = \"always\" starts the \
@@ -297,7 +295,7 @@ pub(super) fn assemble(
     let Some(newest) = newest(&goes_on).or_else(|| newest(&|_| true)) else {
         if unread != 0 {
             return Err(StackError::new(format!(
-                "no readable part has a record of this mirror, and '{}', which may have it, cannot \
+                "no readable leg has a record of this mirror, and '{}', which may have it, cannot \
                  be read",
                 name(unread.trailing_zeros() as usize)
             )));
@@ -310,24 +308,24 @@ pub(super) fn assemble(
     let mut mirrors: Vec<(&Head, Vec<String>)> = Vec::new();
     for (n, head) in heads() {
         let same = |h: &Head| (h.mirror, h.size, h.region_shift, h.legs);
-        let part = format!("'{}'", name(n));
+        let leg = format!("'{}'", name(n));
         match mirrors.iter_mut().find(|(first, _)| same(first) == same(head)) {
-            Some((_, parts)) => parts.push(part),
-            None => mirrors.push((head, vec![part])),
+            Some((_, legs)) => legs.push(leg),
+            None => mirrors.push((head, vec![leg])),
         }
     }
     if mirrors.len() > 1 {
-        let parts: Vec<String> = mirrors.iter().map(|(_, parts)| parts.join(", ")).collect();
+        let legs: Vec<String> = mirrors.iter().map(|(_, legs)| legs.join(", ")).collect();
         return Err(StackError::new(format!(
-            "the parts belong to {} mirrors: {}",
+            "the legs belong to {} mirrors: {}",
             mirrors.len(),
-            parts.join(" to one, ") + " to another"
+            legs.join(" to one, ") + " to another"
         )));
     }
     for (n, head) in heads() {
         if head.leg as usize != n || head.legs as usize != found.len() {
             return Err(StackError::new(format!(
-                "'{}' is part {} of {} of this mirror, but was given as part {} of {}",
+                "'{}' is leg {} of {} of this mirror, but was given as leg {} of {}",
                 name(n),
                 head.leg + 1,
                 head.legs,
@@ -359,7 +357,7 @@ pub(super) fn assemble(
         let lost: Vec<_> =
             each(all.lost()).map(|n| format!("'{}' {}", name(n), all.fate(n))).collect();
         return Err(StackError::new(format!(
-            "no part that is present is complete: {}; a mirror never serves a part that was not in \
+            "no leg that is present is complete: {}; a mirror never serves a leg that was not in \
              sync",
             lost.join(", ")
         )));
@@ -373,7 +371,7 @@ pub(super) const SOURCE: u32 = 1;
 /// The legs of a mirror were used without each other.
 pub(super) fn apart(name: &str) -> StackError {
     StackError::new(format!(
-        "'{name}' was used without the other parts, and they without it, so nothing tells which \
+        "'{name}' was used without the other legs, and they without it, so nothing tells which \
          side is right. To replace the content of '{name}' by theirs, overwrite its last 256 KiB \
          with zeroes"
     ))
@@ -493,16 +491,13 @@ mod tests {
         let other = Head { mirror: [8; 16], ..head(2, 9, 3) };
         let found = [Some(Some(three(0))), Some(Some(three(1))), Some(Some(other))];
         let error = put_together(&found).unwrap_err();
-        let want = "the parts belong to 2 mirrors: 'leg0', 'leg1' to one, 'leg2' to another";
+        let want = "the legs belong to 2 mirrors: 'leg0', 'leg1' to one, 'leg2' to another";
         assert_eq!(error, want);
         let error =
             put_together(&[Some(Some(head(1, 5, 3))), Some(Some(head(0, 5, 3)))]).unwrap_err();
-        assert!(error.contains("is part 2 of 2"), "{error}");
+        assert!(error.contains("is leg 2 of 2"), "{error}");
         let error = put_together(&[Some(Some(head(0, 5, 0b10))), None]).unwrap_err();
-        assert!(
-            error.contains("no part that is present is complete: 'leg1' is missing"),
-            "{error}"
-        );
+        assert!(error.contains("no leg that is present is complete: 'leg1' is missing"), "{error}");
         let error = put_together(&[Some(Some(head(0, 5, 0b10))), Some(None)]).unwrap_err();
         assert!(error.contains("'leg1' has no record"), "{error}");
         let error = put_together(&[Some(None), None]).unwrap_err();

@@ -74,7 +74,7 @@ impl Inner {
             }
             tracing::warn!(
                 leg = self.legs.name(*n), offset = rq.offset(), %error,
-                "a part of a mirror could not be read; the mirror rewrites the block"
+                "a leg of a mirror could not be read; the mirror rewrites the block"
             );
             regions.clone().for_each(|n| keeper.regions.mark_stale(n));
         }

@@ -117,7 +117,7 @@ impl Inner {
         }
         // Nobody who has this can read it: those who lack it won't get it. Others may be as they are, or not.
         let Some((from, error)) = unread.first() else { return false };
-        tracing::error!(offset = at, len, %error, "no part of a mirror can be read at this place");
+        tracing::error!(offset = at, len, %error, "no leg of a mirror can be read at this place");
         let why = format!("its source '{}' cannot be read", self.legs.name(*from));
         let error = IoError::with(error.kind(), why).at(at..at + len as u64);
         for n in each(self.legs.states.rebuilding()) {
