@@ -9,7 +9,6 @@ use crate::error::StartError;
 use crate::policy;
 use crate::priority::Priority;
 use crate::smp::Smp;
-use crate::spin::Spin;
 use crate::target::CallTarget;
 use crate::watch::{CallStall, OnStall};
 
@@ -36,8 +35,6 @@ pub struct SmpBuilder {
 pub(crate) struct Settings {
     /// What the targets' threads are to have.
     pub(crate) priority: Priority,
-    /// The threads that may spin.
-    pub(crate) spin: Spin,
     /// Waits that take longer are reported.
     pub(crate) watchdog: Option<Duration>,
     pub(crate) on_stall: Option<Arc<OnStall>>,
@@ -45,12 +42,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn new() -> Settings {
-        Settings {
-            priority: Priority::Plain,
-            spin: Spin::default(),
-            watchdog: Some(policy::STALL_AFTER),
-            on_stall: None,
-        }
+        Settings { priority: Priority::Plain, watchdog: Some(policy::STALL_AFTER), on_stall: None }
     }
 }
 
@@ -96,13 +88,6 @@ impl SmpBuilder {
     /// it.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.settings.priority = priority.in_range();
-        self
-    }
-
-    /// Which threads may spin for a moment before they sleep: by default one that has learned that it pays
-    /// ([`Spin::Habit`]).
-    pub fn spin(mut self, spin: Spin) -> Self {
-        self.settings.spin = spin;
         self
     }
 

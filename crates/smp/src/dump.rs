@@ -41,7 +41,7 @@ pub struct CpuDump {
     pub cpu: CpuId,
     /// Whether it takes calls.
     pub state: CpuState,
-    /// The priority that its thread got; `None` where it has no thread of ours. One that [spins](crate::Spin::Habit) for long gives
+    /// The priority that its thread got; `None` where it has no thread of ours. One that spins for long gives
     /// it up until it sleeps.
     pub priority: Option<Priority>,
     /// The kernel's number of that thread, for a debugger or `/proc`.

@@ -21,7 +21,7 @@
 //!
 //! # What is owed
 //! * **Nobody holds a core while waiting.** The wait set and the completion belong to the call. A
-//!   waiter spins for no longer than a wake-up costs ([`Spin`]) and then parks in a blocking region; as
+//!   waiter spins for no longer than a wake-up costs and then parks in a blocking region; as
 //!   a future it holds nothing.
 //! * **Every accepted call runs**, exactly once, on the CPU that was asked for, also where that CPU
 //!   is just leaving; a call that can't be accepted is refused at once and its function given back.
@@ -102,7 +102,6 @@ pub use many::{ManyAnswers, ManyCall, Reach, Skipped, Values, ValuesIter};
 pub use percpu::PerCpu;
 pub use priority::Priority;
 pub use smp::Smp;
-pub use spin::Spin;
 pub use stats::CallStats;
 pub use target::{CallTarget, Step};
 

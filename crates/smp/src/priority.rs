@@ -18,7 +18,7 @@ pub enum Priority {
     /// everything ordinary on its CPU, for as long as a handler takes; the kernel keeps such threads
     /// from more than 95 % of a second together, unless it was told otherwise
     /// (`/proc/sys/kernel/sched_rt_runtime_us`). A target to which calls come without a gap for 150 us, whether it
-    /// [spins](crate::Spin::Habit) between them or finds the next one in its queue, goes on as an ordinary thread until none comes
+    /// spins between them or finds the next one in its queue, goes on as an ordinary thread until none comes
     /// any more: a call that comes while another thread has the CPU then waits for that one's slice, some milliseconds.
     /// A priority that somebody gives its thread from outside meanwhile (`chrt`, `renice`) is lost when it takes its own back.
     Fifo(u8),

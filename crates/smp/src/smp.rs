@@ -87,7 +87,7 @@ impl Smp {
     pub(crate) fn unopened(machine: &Machine, settings: Settings) -> (Smp, Vec<CallTarget>) {
         let cpus: Vec<CpuId> = machine.topology().cpu_set().iter().collect();
         let handlers = Handlers::default();
-        let spins = spin::policy::targets_spin(settings.spin, machine.is_synthetic(), cpus.len());
+        let spins = spin::policy::targets_spin(machine.is_synthetic(), cpus.len());
         let (targets, owners): (Vec<_>, Vec<_>) =
             cpus.iter().map(|&cpu| Target::new(cpu, spins, &handlers)).unzip();
         let mut index = vec![None; cpus.last().map_or(0, |&last| last.index() + 1)];
@@ -98,11 +98,7 @@ impl Smp {
         let targets: Box<[Arc<Target>]> = targets.into();
         let pools = Arc::new_cyclic(|pools| {
             let (limit, on_stall) = (settings.watchdog, settings.on_stall.clone());
-            Pools::watched(
-                cpus.len(),
-                settings.spin,
-                &Watch::new(limit, on_stall, targets.clone(), pools.clone()),
-            )
+            Pools::watched(cpus.len(), &Watch::new(limit, on_stall, targets.clone(), pools.clone()))
         });
         let shared = Shared {
             machine: machine.clone(),

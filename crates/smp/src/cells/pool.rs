@@ -13,7 +13,7 @@ use corewise_sync::{CachePadded, Mutex, hint};
 
 use super::cell::Cell;
 use super::free_list::{Closed, FreeList};
-use crate::spin::{Patience, Spin};
+use crate::spin::Patience;
 use crate::watch::Watch;
 
 /// Cells in the first chunk.
@@ -33,8 +33,8 @@ unsafe impl Sync for Pools {}
 
 impl Pools {
     /// So many pools, all empty: a pool's first chunk is made when its first cell is wanted.
-    pub(crate) fn watched(pools: usize, spin: Spin, watch: &Arc<Watch>) -> Self {
-        let make = |_| NonNull::from(Box::leak(Box::new(Pool::new(spin, Arc::clone(watch)))));
+    pub(crate) fn watched(pools: usize, watch: &Arc<Watch>) -> Self {
+        let make = |_| NonNull::from(Box::leak(Box::new(Pool::new(Arc::clone(watch)))));
         Pools { pools: (0..pools.max(1)).map(make).collect() }
     }
 
@@ -53,11 +53,7 @@ impl Pools {
     /// As [`Pools::watched`], where nobody watches.
     #[cfg(test)]
     pub(crate) fn new(pools: usize) -> Self {
-        Pools::watched(
-            pools,
-            Spin::default(),
-            &Watch::new(None, None, Box::new([]), std::sync::Weak::new()),
-        )
+        Pools::watched(pools, &Watch::new(None, None, Box::new([]), std::sync::Weak::new()))
     }
 
     /// The watch over the calls.
@@ -108,10 +104,10 @@ fn place(index: u32) -> (usize, usize) {
 }
 
 impl Pool {
-    fn new(spin: Spin, watch: Arc<Watch>) -> Self {
+    fn new(watch: Arc<Watch>) -> Self {
         Pool {
             watch,
-            patience: CachePadded::new(Patience::new(spin)),
+            patience: CachePadded::new(Patience::new()),
             free: CachePadded::new(FreeList::new()),
             chunks: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
             grow: Mutex::new(0),

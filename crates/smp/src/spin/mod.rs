@@ -1,37 +1,25 @@
 //! How targets and waiters spin before they sleep, and learn whether that pays. The decisions are in
 //! `policy.rs`.
+//!
+//! A waiter looks for two to five microseconds before it sleeps. Where it has paid lately, it spins for up to 50 us until its
+//! answer is there, and a target until the next call comes: about as long as a wake-up costs where the system is a guest. Neither
+//! does where that is in vain: it is tried again only after more and more calls for which it would have paid.
+//!
+//! A waiter that spins may be preempted, as it would be at any other work; one on a worker's thread, for whose
+//! core its pool has other work, or on its target's own CPU, doesn't spin so long. On a synthetic machine targets
+//! never spin.
+//!
+//! A target of an ordinary priority spins for as long as calls keep coming: the scheduler has others that want its CPU
+//! share it. A target of a real-time priority ([`Priority::Fifo`]) or a niceness below 0 would keep
+//! it from them: so after 150 us that one goes on as an ordinary thread, and takes its priority back before it sleeps. Where it
+//! couldn't take it back (the process has given up the right to it), or its thread is the program's, it sleeps after 150 us, and for
+//! as long it doesn't spin then; others get less than a tenth of its CPU, since each sleep ends with a call. (It looks at the clock
+//! once in 16 calls that it spun for: where their functions take long it is later by those.)
 
 pub(crate) mod policy;
 mod waiter;
 
 pub(crate) use waiter::Patience;
-
-/// Which threads may spin for a moment before they sleep. [`SmpBuilder::spin`](crate::SmpBuilder::spin)
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum Spin {
-    /// None: a thread that has nothing to do sleeps at once, and each call costs two wake-ups.
-    Never,
-    /// A waiter looks for two to five microseconds before it sleeps. A target doesn't spin.
-    Brief,
-    /// As `Brief`; and where it has paid lately, a waiter spins for up to 50 us until its answer is there, and a target
-    /// until the next call comes: about as long as a wake-up costs where the system is a guest. Neither
-    /// does where that is in vain: it is tried again only after more and more calls for which it would have
-    /// paid.
-    ///
-    /// A waiter that spins may be preempted, as it would be at any other work; one on a worker's thread, for whose
-    /// core its pool has other work, or on its target's own CPU, doesn't spin so long. On a synthetic machine targets
-    /// never spin.
-    ///
-    /// A target of an ordinary priority spins for as long as calls keep coming: the scheduler has others that want its CPU
-    /// share it. A target of a real-time priority ([`Priority::Fifo`](crate::Priority::Fifo)) or a niceness below 0 would keep
-    /// it from them: so after 150 us that one goes on as an ordinary thread, and takes its priority back before it sleeps. Where it
-    /// couldn't take it back (the process has given up the right to it), or its thread is the program's, it sleeps after 150 us, and for
-    /// as long it doesn't spin then; others get less than a tenth of its CPU, since each sleep ends with a call. (It looks at the clock
-    /// once in 16 calls that it spun for: where their functions take long it is later by those.)
-    #[default]
-    Habit,
-}
 
 use corewise_sync::time::Stamp;
 use corewise_sync::{hint, sys};

@@ -5,16 +5,13 @@ use std::time::Duration;
 use corewise_sync::hint;
 use corewise_sync::time::Stamp;
 
-use super::Spin;
-
 /// How often a waiter looks before it does anything else. Where it is on the CPU that it waits for, it only keeps
 /// that from answering.
-pub(crate) fn brief_looks(spin: Spin, on_target: bool) -> u32 {
-    match spin {
+pub(crate) fn brief_looks(on_target: bool) -> u32 {
+    match on_target {
         _ if hint::EVERY_SCHEDULE => 1,
-        _ if on_target => 0,
-        Spin::Never => 0,
-        Spin::Brief | Spin::Habit => BRIEF_LOOKS,
+        true => 0,
+        false => BRIEF_LOOKS,
     }
 }
 
@@ -23,8 +20,8 @@ const BRIEF_LOOKS: u32 = 128;
 
 /// Whether a waiter that has looked in vain may spin for as long as a wake-up costs: where that is proved, its pool
 /// has no other work for the core, and it doesn't stand in its target's way.
-pub(crate) fn waits_by_spinning(spin: Spin, proof: Proof, on_target: bool, observed: bool) -> bool {
-    spin == Spin::Habit && proof.is_given() && !on_target && !observed
+pub(crate) fn waits_by_spinning(proof: Proof, on_target: bool, observed: bool) -> bool {
+    proof.is_given() && !on_target && !observed
 }
 
 /// Whether something pays that is done before a sleep: it is tried after some short sleeps in a row, goes on for as
@@ -79,8 +76,8 @@ pub(super) const BURST: Duration = Duration::from_micros(150);
 const PAUSE: Duration = BURST;
 
 /// Whether targets spin at all: not where a CPU is only a name, and not where there is no other one to call from.
-pub(crate) fn targets_spin(spin: Spin, synthetic: bool, cpus: usize) -> bool {
-    spin == Spin::Habit && !synthetic && cpus > 1
+pub(crate) fn targets_spin(synthetic: bool, cpus: usize) -> bool {
+    !synthetic && cpus > 1
 }
 
 /// Whether a target spins before it sleeps: only while calls come in faster than it could be woken, and within a budget
@@ -215,13 +212,11 @@ mod tests {
     #[test]
     fn a_waiter_spins_where_answers_come_soon_and_nobody_else_wants_its_core() {
         let short = Proof::NEW.slept(SHORT_SLEEP, true).slept(SHORT_SLEEP, true);
-        assert!(waits_by_spinning(Spin::Habit, short, false, false));
-        assert!(!waits_by_spinning(Spin::Brief, short, false, false));
-        assert!(!waits_by_spinning(Spin::Habit, short, true, false), "on the target's own CPU");
-        assert!(!waits_by_spinning(Spin::Habit, short, false, true), "on a worker");
-        assert!(!waits_by_spinning(Spin::Habit, short.in_vain(), false, false));
-        assert_eq!(brief_looks(Spin::Habit, true), 0);
-        assert_eq!(brief_looks(Spin::Never, false), 0);
-        assert!(brief_looks(Spin::Brief, false) > 0);
+        assert!(waits_by_spinning(short, false, false));
+        assert!(!waits_by_spinning(short, true, false), "on the target's own CPU");
+        assert!(!waits_by_spinning(short, false, true), "on a worker");
+        assert!(!waits_by_spinning(short.in_vain(), false, false));
+        assert_eq!(brief_looks(true), 0);
+        assert!(brief_looks(false) > 0);
     }
 }

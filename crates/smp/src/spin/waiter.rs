@@ -4,7 +4,6 @@ use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::time::Stamp;
 use corewise_sync::{Signal, context};
 
-use super::Spin;
 use super::policy::{self, Proof, SPIN};
 
 /// How often it looks before it reads the clock.
@@ -12,8 +11,6 @@ const LOOKS: u32 = 32;
 
 /// What the waiters of one source CPU have learned.
 pub(crate) struct Patience {
-    /// I: who may spin.
-    spin: Spin,
     /// A: a [`Proof`]. Relaxed, and what one writes may be lost to another: it is experience, and orders nothing.
     proof: AtomicU32,
 }
@@ -24,15 +21,15 @@ pub(crate) struct Wait {
 }
 
 impl Patience {
-    pub(crate) fn new(spin: Spin) -> Self {
-        Patience { spin, proof: AtomicU32::new(pack(Proof::NEW)) }
+    pub(crate) fn new() -> Self {
+        Patience { proof: AtomicU32::new(pack(Proof::NEW)) }
     }
 
     /// Looks, as often as may be: `None` where it has happened; else the caller sleeps, and says after that it
     /// [has](Patience::slept).
     #[inline]
     pub(crate) fn spin(&self, signal: &Signal, on_target: bool) -> Option<Wait> {
-        if signal.spin(policy::brief_looks(self.spin, on_target)) {
+        if signal.spin(policy::brief_looks(on_target)) {
             return None;
         }
         self.spin_on(signal, on_target)
@@ -42,7 +39,7 @@ impl Patience {
     fn spin_on(&self, signal: &Signal, on_target: bool) -> Option<Wait> {
         let began = Stamp::precise();
         let proof = self.proof();
-        if policy::waits_by_spinning(self.spin, proof, on_target, context::is_observed()) {
+        if policy::waits_by_spinning(proof, on_target, context::is_observed()) {
             loop {
                 if signal.spin(LOOKS) {
                     self.learn(Proof::well());
@@ -60,9 +57,7 @@ impl Patience {
     /// The waiter has slept, and it has happened.
     #[cold]
     pub(crate) fn slept(&self, wait: &Wait, on_target: bool) {
-        if self.spin == Spin::Habit {
-            self.learn(self.proof().slept(Stamp::precise().since(wait.began), !on_target));
-        }
+        self.learn(self.proof().slept(Stamp::precise().since(wait.began), !on_target));
     }
 
     fn proof(&self) -> Proof {
@@ -85,17 +80,8 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_waiter_that_never_spins_looks_once() {
-        let (patience, signal) = (Patience::new(Spin::Never), Signal::new());
-        assert!(patience.spin(&signal, false).is_some());
-        // SAFETY: once.
-        unsafe { Signal::complete(&signal) };
-        assert!(patience.spin(&signal, false).is_none());
-    }
-
-    #[test]
     fn after_short_waits_it_spins_until_the_answer_is_there_or_learns_that_it_is_in_vain() {
-        let (patience, signal) = (Patience::new(Spin::Habit), Arc::new(Signal::new()));
+        let (patience, signal) = (Patience::new(), Arc::new(Signal::new()));
         patience.learn(Proof::well());
         assert!(patience.spin(&signal, false).is_some(), "nobody answers");
         assert_eq!(patience.proof(), Proof::well().in_vain());

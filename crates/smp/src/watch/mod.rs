@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use crate::cells::Cell;
 use crate::policy;
-use crate::spin::{self, Spin};
+use crate::spin;
 
 pub use stall::{CallStall, Missing, Progress, ThreadState, Waiter};
 pub(crate) use watching::{OnStall, Watch};
@@ -40,7 +40,7 @@ pub(crate) unsafe fn wait(cell: &Cell, on_target: bool) {
         }
         return;
     }
-    let looks = spin::policy::brief_looks(Spin::default(), on_target);
+    let looks = spin::policy::brief_looks(on_target);
     // SAFETY: the caller's promise.
     unsafe { cell.signal().wait(looks) };
 }
