@@ -322,6 +322,14 @@ impl<S: Read + Write> Client<S> {
         self.send(&Request { flags, command, cookie, offset, length }.encode());
     }
 
+    /// Reads the same over and over, asked for in one piece: the server has all of them or none.
+    pub(crate) fn reads(&mut self, cookies: std::ops::Range<u64>, offset: u64, length: u32) {
+        let flags = CommandFlags::empty();
+        let read = |cookie| Request { flags, command: Command::READ, cookie, offset, length };
+        let message: Vec<u8> = cookies.flat_map(|cookie| read(cookie).encode()).collect();
+        self.send(&message);
+    }
+
     pub(crate) fn write_request(&mut self, cookie: u64, offset: u64, data: &[u8]) {
         let length = u32::try_from(data.len()).unwrap();
         let head = Request {

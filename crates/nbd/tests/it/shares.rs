@@ -26,9 +26,7 @@ fn a_client_with_one_request_at_a_time_does_not_wait_behind_those_with_hundreds(
     let server = server(device.clone());
     let mut deep: Vec<_> = (0..8).map(|_| client(&server)).collect();
     for client in &mut deep {
-        for cookie in 0..250 {
-            client.request(Command::READ, cookie, 0, 4096);
-        }
+        client.reads(0..250, 0, 4096);
     }
     wait_for_in_flight(&server, 8 * 250);
     // One client alone would have 250 in the device, too.
@@ -58,19 +56,25 @@ fn clients_that_ask_for_large_pieces_and_for_small_ones_get_the_same_number_of_b
     device.hold();
     let server = server(device.clone());
     let (mut large, mut small) = (client(&server), client(&server));
-    for cookie in 0..8 {
-        large.request(Command::READ, cookie, 0, 8 << 20);
-    }
+    large.reads(0..8, 0, 8 << 20);
     device.wait_for_seen(8);
-    for cookie in 0..256 {
-        small.request(Command::READ, cookie, 4096, 16 << 10);
-    }
+    small.reads(0..256, 4096, 16 << 10);
     wait_for_in_flight(&server, 1 + 256);
     // Until the small ones are all in the device.
-    let mut of_large = 0;
-    while device.seen().iter().filter(|seen| seen.offset == 4096).count() < 256 {
-        of_large = device.seen().iter().filter(|seen| seen.offset != 4096).map(|s| s.len).sum();
-        device.release_some(1);
+    let (mut released, mut of_large) = (0, 0);
+    loop {
+        let seen = device.seen();
+        let large = |seen: &&Seen| seen.offset != 4096;
+        if seen.iter().filter(|seen| !large(seen)).count() == 256 {
+            break;
+        }
+        let inside: u64 = seen[released..].iter().map(|seen| seen.len).sum();
+        // Else a client has its turn, and isn't there yet.
+        if inside > 4 * MIB - MIB / 2 {
+            of_large = seen.iter().filter(large).map(|seen| seen.len).sum();
+            device.release_some(1);
+            released += 1;
+        }
         std::thread::yield_now();
     }
     // 4 MiB were there before; each turn after that was one of both.
