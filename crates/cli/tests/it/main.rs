@@ -15,6 +15,7 @@ mod machine;
 mod mirrors;
 mod mirrors_degraded;
 mod real_clients;
+mod real_clients_holes;
 mod stacks;
 mod tables;
 mod timeline;

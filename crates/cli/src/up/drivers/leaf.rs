@@ -49,6 +49,10 @@ impl<D: Driver> Driver for Coarse<D> {
         self.inner.merges()
     }
 
+    fn knows_extents(&self) -> bool {
+        self.inner.knows_extents()
+    }
+
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
         self.inner.queue_request(hctx, rq)
     }
