@@ -118,7 +118,9 @@ fn a_disk_tells_what_it_has_done_and_how_long_that_took() {
     let [p50, longest] = ["p50_seconds", "longest_seconds"].map(|name| latency[name].as_f64());
     assert!(p50.unwrap() > 0.0 && p50 <= longest, "{latency}");
     let timed = latency["histogram"].as_array().unwrap().iter();
-    assert_eq!(timed.map(|bucket| bucket[1].as_u64().unwrap()).sum::<u64>(), 16);
+    let timed: u64 = timed.map(|bucket| bucket[1].as_u64().unwrap()).sum();
+    // The first eight of a box are timed, and then one that stands for eight.
+    assert!((8..=32).contains(&timed), "{timed}");
     assert_eq!(fast["reads"]["latency"]["p50_seconds"], Value::Null, "nothing was read");
     let queues = fast["hw_queues"].as_array().unwrap();
     let sum = |name| queues.iter().map(|queue| queue[name].as_u64().unwrap()).sum::<u64>();
