@@ -130,6 +130,6 @@ impl Inner {
         for (n, error) in errors(ended) {
             self.drop_leg(n, &error);
         }
-        self.begin_resync(keeper, state);
+        self.begin_resync(keeper, state, joined);
     }
 }

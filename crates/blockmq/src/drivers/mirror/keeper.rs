@@ -88,7 +88,7 @@ pub(super) struct State {
     cleaning: bool,
     retrying: bool,
     /// A resync was told to have begun, and not to have ended: for which legs; 0: for those in sync.
-    resyncing: Option<u32>,
+    pub(super) resyncing: Option<u32>,
 }
 
 impl State {
@@ -456,9 +456,10 @@ impl Inner {
         }
     }
 
-    /// Says that a resync begins, and has it begin.
-    pub(super) fn begin_resync(&self, keeper: &Keeper, state: &mut State) {
-        let rebuilding = self.legs.states.rebuilding();
+    /// Says that a resync begins, and has it begin. `joined`: the legs that it is for, also where a step has dropped them
+    /// already.
+    pub(super) fn begin_resync(&self, keeper: &Keeper, state: &mut State, joined: u32) {
+        let rebuilding = self.legs.states.rebuilding() | joined;
         let legs = list(rebuilding);
         let bytes = keeper.amounts().0;
         tracing::info!(?legs, bytes, "a mirror resyncs");

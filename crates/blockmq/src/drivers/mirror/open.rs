@@ -174,8 +174,9 @@ impl Inner {
         // copies that were made before it.
         state.unwritten = true;
         self.record(keeper, &mut state).map_err(failed)?;
-        if keeper.regions.stale() != 0 && self.legs.states.rebuilding() == 0 {
-            self.begin_resync(keeper, &mut state);
+        // Not where one has begun, also if its legs are out again by now.
+        if keeper.regions.stale() != 0 && state.resyncing.is_none() {
+            self.begin_resync(keeper, &mut state, 0);
         }
         Ok(())
     }
