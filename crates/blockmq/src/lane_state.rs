@@ -66,17 +66,11 @@ impl LaneState {
         (self.word.load(Ordering::Relaxed) / WORKER) & COUNT
     }
 
-    fn change(&self, step: impl FnMut(u64) -> u64) -> u64 {
-        let mut step = step;
-        let mut word = self.word.load(Ordering::Relaxed);
-        loop {
-            let next = step(word);
-            let (ok, fail) = (Ordering::AcqRel, Ordering::Relaxed);
-            match self.word.compare_exchange_weak(word, next, ok, fail) {
-                Ok(before) => return before,
-                Err(now) => word = now,
-            }
-        }
+    fn change(&self, mut step: impl FnMut(u64) -> u64) -> u64 {
+        let always = |word| Some(step(word));
+        let (Ok(before) | Err(before)) =
+            self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, always);
+        before
     }
 }
 

@@ -12,7 +12,7 @@ use corewise_blockmq::{Buffer, Completed, Extents, IoError, IoErrorKind, Op, Pay
 use corewise_sync::atomic::{AtomicU32, Ordering};
 
 use super::Session;
-use super::form::{self, Form};
+use super::form;
 use super::sink::{Body, Reply};
 use crate::load::Charge;
 use crate::turn;
@@ -143,7 +143,7 @@ fn answer(
     session.hope.learn(!zeroes.is_empty());
     if zeroes.is_empty() {
         let device = Arc::clone(&session.device);
-        let message = Form { structured: true }.read(cookie, offset, length);
+        let message = session.form.read(cookie, offset, length);
         let rq = Request::read_into(offset, length as usize, message);
         return device.submit(rq.on_complete(move |done| session.completed(cookie, cost, done)));
     }

@@ -77,6 +77,11 @@ impl Look {
     fn lacks(self, places: u32) -> u32 {
         (self.used + places).saturating_sub(self.kept)
     }
+
+    /// How many it keeps and doesn't use.
+    fn spare(self) -> u32 {
+        self.kept.saturating_sub(self.used)
+    }
 }
 
 /// A connection at an export.
@@ -96,15 +101,9 @@ impl Seat {
 
     /// Goes in with places that it keeps.
     fn enter_kept(&self, places: u32) -> bool {
-        let mut word = self.word.load(Ordering::Acquire);
-        while Look::of(word).lacks(places) == 0 {
-            let new = word + u64::from(places) * ONE_USED;
-            match self.word.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return true,
-                Err(now) => word = now,
-            }
-        }
-        false
+        let enter =
+            |word| (Look::of(word).lacks(places) == 0).then(|| word + u64::from(places) * ONE_USED);
+        self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, enter).is_ok()
     }
 
     fn look(&self) -> Look {
@@ -288,18 +287,12 @@ impl Turns {
 impl State {
     /// Takes the places that a seat keeps and doesn't use.
     fn take_spare(&mut self, seat: &Seat) {
-        let mut word = seat.word.load(Ordering::Acquire);
-        loop {
-            let look = Look::of(word);
-            let spare = look.kept.saturating_sub(look.used);
-            if spare == 0 {
-                return;
-            }
-            let new = word - u64::from(spare) * ONE_KEPT;
-            match seat.word.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => break self.free += spare,
-                Err(now) => word = now,
-            }
+        let take = |word| match Look::of(word).spare() {
+            0 => None,
+            spare => Some(word - u64::from(spare) * ONE_KEPT),
+        };
+        if let Ok(was) = seat.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, take) {
+            self.free += Look::of(was).spare();
         }
     }
 
