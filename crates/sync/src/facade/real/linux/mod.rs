@@ -87,17 +87,8 @@ pub(crate) mod barrier {
 }
 
 #[cfg(miri)]
-pub(crate) mod barrier {
-    pub(crate) const WAITS: bool = false;
-
-    pub(crate) fn register() -> bool {
-        false
-    }
-
-    pub(crate) fn everywhere() -> bool {
-        false
-    }
-}
+#[path = "../no_barrier.rs"]
+pub(crate) mod barrier;
 
 #[inline]
 pub(crate) fn current_cpu() -> Option<u32> {

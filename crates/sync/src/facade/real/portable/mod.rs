@@ -63,18 +63,8 @@ pub(crate) mod futex {
     }
 }
 
-/// There is none: both sides of asymmetric fences are full ones.
-pub(crate) mod barrier {
-    pub(crate) const WAITS: bool = false;
-
-    pub(crate) fn register() -> bool {
-        false
-    }
-
-    pub(crate) fn everywhere() -> bool {
-        false
-    }
-}
+#[path = "../no_barrier.rs"]
+pub(crate) mod barrier;
 
 // The next thread's number. Of the process, since threads are: the kernel would count them.
 static NEXT: AtomicU32 = AtomicU32::new(1);
