@@ -92,12 +92,10 @@ impl ShutdownRun {
     /// One by one: no counters, no queue, no lock, no thread.
     fn walk(self: &Arc<Self>) -> Through {
         let state = &self.state;
-        let site = Site::here(self.placer.machine(), None);
-        let thread = Tid::current();
-        if !state.loop_begins(&site, Some(thread)) {
+        let mut thread = Thread::new(self);
+        if !state.loop_begins(&thread.site, Some(Tid::current())) {
             return Through::Counts(None);
         }
-        let mut thread = Thread::new(self, site);
         let mut place = 0;
         while place < state.total() {
             if state.helpers_pay(place) && state.count_between(&mut Scratch::default()) {
@@ -197,8 +195,7 @@ impl ShutdownRun {
     /// where it may help. `ended` is what it ran until then.
     fn by_counters(self: &Arc<Self>, ended: Option<Ended>, lead: u64) {
         let mut scratch = Scratch::default();
-        let site = Site::here(self.placer.machine(), None);
-        let mut thread = Thread::new(self, site);
+        let mut thread = Thread::new(self);
         let (mut ran, mut waited) = (Ran::from(ended), false);
         loop {
             let told = self.told_of(&ran);
@@ -229,9 +226,8 @@ impl ShutdownRun {
 
     fn help_by_counters(self: &Arc<Self>) {
         self.state.helper_comes();
-        let site = Site::here(self.placer.machine(), None);
         let mut scratch = Scratch::default();
-        let mut thread = Thread::new(self, site);
+        let mut thread = Thread::new(self);
         let (mut ran, mut watched) = (Ran::Nothing, false);
         loop {
             let told = self.told_of(&ran);
@@ -393,8 +389,12 @@ struct Thread {
 }
 
 impl Thread {
-    fn new(run: &Arc<ShutdownRun>, site: Site) -> Thread {
-        Thread { call: run.new_call(DeviceId(0)), site, objects: Vec::with_capacity(BATCH) }
+    fn new(run: &Arc<ShutdownRun>) -> Thread {
+        Thread {
+            call: run.new_call(DeviceId(0)),
+            site: Site::here(run.placer.machine(), None),
+            objects: Vec::with_capacity(BATCH),
+        }
     }
 }
 
