@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// while it links, waits or fetches.
 const AT_ONCE: usize = 2;
 
+/// So many lines of a failed step's log stand at the end, too.
+const REASONS: usize = 40;
+
 /// How one step went.
 struct Done {
     name: &'static str,
@@ -118,10 +121,30 @@ fn sum_up(done: &[Done], took: Duration) -> bool {
     for d in done {
         if let Some(why) = &d.failed {
             println!("failed: {}: {why}", d.name);
+            for line in reasons(&d.said) {
+                println!("    {line}");
+            }
         }
     }
     println!("{sum}");
     sum.failed == 0
+}
+
+/// The lines of a log that say why, at most [`REASONS`]: they are told once more at the end, which may be all that a
+/// reader has.
+fn reasons(log: &str) -> Vec<&str> {
+    let says = |line: &str| {
+        let line = line.trim_start();
+        let starts = ["error", "Caused by", "failures:", "---- ", "signal:", "fatal"];
+        starts.iter().any(|start| line.starts_with(start))
+            || line.ends_with("FAILED")
+            || line.contains("panicked at")
+    };
+    let lines: Vec<&str> = log.lines().collect();
+    // The line after it says more: where, or what.
+    let told = |at: &usize| says(lines[*at]) || (*at > 0 && says(lines[*at - 1]));
+    let all = (0..lines.len()).filter(told).map(|at| lines[at]);
+    all.filter(|line| !line.trim().is_empty()).take(REASONS).collect()
 }
 
 fn seconds(d: Duration) -> String {
@@ -150,6 +173,22 @@ mod tests {
         assert!(!sum_up(&[done], Duration::ZERO));
         let done = one(&step("passes", "", |_| Ok(())), false, false);
         assert!(sum_up(&[done], Duration::ZERO));
+    }
+
+    #[test]
+    fn what_a_failed_step_said_of_the_reason_is_told_again_at_the_end() {
+        let log = "   Compiling a v1.0\nerror: could not compile `a`\n\nCaused by:\n  it was killed\n\
+                   test b ... ok\ntest c ... FAILED\n\nthread 'c' panicked at c.rs:1:2:\nleft is right\n";
+        let told = [
+            "error: could not compile `a`",
+            "Caused by:",
+            "  it was killed",
+            "test c ... FAILED",
+            "thread 'c' panicked at c.rs:1:2:",
+            "left is right",
+        ];
+        assert_eq!(reasons(log), told);
+        assert_eq!(reasons(&"error: no\n".repeat(100)).len(), REASONS);
     }
 
     #[test]
