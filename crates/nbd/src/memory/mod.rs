@@ -90,7 +90,7 @@ impl Pool {
     /// A pool of so many bytes, all of them free.
     pub fn new(bytes: u64) -> Pool {
         let state = Mutex::new(State { free: bytes, line: VecDeque::new() });
-        Pool { bytes, state, freed: trim::Freed::default() }
+        Pool { bytes, state, freed: trim::Freed::new() }
     }
 
     /// What a request of `bytes` takes: all of the pool where it is larger than that.
@@ -144,9 +144,10 @@ impl Pool {
         state.serve();
     }
 
-    /// Gives memory that was given back here to the system, where it is worth that: for a client that leaves. Blocks for
-    /// milliseconds at most.
-    pub fn give_to_system(&self) {
+    /// A client has left, with a share of so many bytes: gives what it took back to the system, as far as that pays. On the
+    /// thread that served it, when all of it is freed. Blocks for milliseconds at most.
+    pub fn client_left(&self, share: u64) {
+        self.freed.add(FIXED + share);
         self.freed.give_to_system();
     }
 

@@ -1,45 +1,90 @@
 //! Memory that requests are done with, back to the system.
 //!
-//! The buffers of large requests come from the C library's heap, which keeps much of what is freed, a heap for each
-//! thread. Nothing may need it again for days.
+//! The buffers of requests come from the C library's heap, which keeps much of what is freed. Nothing may need it
+//! again for days. The heap of glibc has an arena for each few threads. `malloc_trim` gives back what is free inside them, but of
+//! the free memory at their ends (an arena's *top*) only that of the main one. The others' are cut off by a free in that arena, where
+//! they are longer than a threshold. The threshold grows to twice the largest buffer that was ever freed: 64 MiB for each arena.
 
+use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 
 /// The heap isn't looked through for less than this, in bytes.
-const WORTH: u64 = 32 << 20;
+const WORTH: u64 = 16 << 20;
 
 /// Counts what has been freed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Freed {
     /// A: bytes that were freed since the heap was last looked through. Relaxed: a count.
     bytes: AtomicU64,
+    /// L: is the lock; one thread at a time changes the heap's threshold. A leaf.
+    heap: Mutex<()>,
 }
 
 impl Freed {
-    /// So many bytes of the pool were freed. Any context.
+    pub(crate) fn new() -> Freed {
+        heap::set_thresholds();
+        Freed { bytes: AtomicU64::new(0), heap: Mutex::new(()) }
+    }
+
+    /// So many bytes were freed. Any context.
     pub(crate) fn add(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Gives what is free back to the system where that pays: for a client that leaves. May take milliseconds.
+    /// Gives what is free back to the system, as far as that pays: on the thread of a client that leaves, when it has freed
+    /// everything. May take milliseconds.
     pub(crate) fn give_to_system(&self) {
-        if self.bytes.load(Ordering::Relaxed) >= WORTH
-            && self.bytes.swap(0, Ordering::Relaxed) >= WORTH
-        {
-            trim();
+        let _one = self.heap.lock();
+        heap::cut_top();
+        if self.bytes.load(Ordering::Relaxed) >= WORTH {
+            self.bytes.store(0, Ordering::Relaxed);
+            heap::trim();
         }
     }
 }
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn trim() {
+mod heap {
+    use std::ffi::c_int;
+    use std::hint::black_box;
+
+    const M_TRIM_THRESHOLD: c_int = -1;
+    const M_MMAP_THRESHOLD: c_int = -3;
+    /// The largest threshold: no request's buffer has a mapping of its own, and pays for its pages each time.
+    const MMAP: c_int = 32 << 20;
+    /// What an arena keeps at its end for the next requests.
+    const TOP: c_int = 16 << 20;
+    /// From this size on a free looks at its arena's end.
+    const LOOKS: usize = 128 << 10;
+
     unsafe extern "C" {
         /// `malloc_trim(3)`.
-        safe fn malloc_trim(pad: usize) -> std::ffi::c_int;
+        safe fn malloc_trim(pad: usize) -> c_int;
+        /// `mallopt(3)`.
+        safe fn mallopt(param: c_int, value: c_int) -> c_int;
     }
-    malloc_trim(0);
+
+    pub(super) fn set_thresholds() {
+        mallopt(M_MMAP_THRESHOLD, MMAP);
+        mallopt(M_TRIM_THRESHOLD, TOP);
+    }
+
+    /// Gives the end of this thread's arena back.
+    pub(super) fn cut_top() {
+        mallopt(M_TRIM_THRESHOLD, 0);
+        drop(black_box(Vec::<u8>::with_capacity(LOOKS)));
+        mallopt(M_TRIM_THRESHOLD, TOP);
+    }
+
+    pub(super) fn trim() {
+        malloc_trim(0);
+    }
 }
 
 /// Other allocators give back by themselves, or have no way to be asked.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn trim() {}
+mod heap {
+    pub(super) fn set_thresholds() {}
+    pub(super) fn cut_top() {}
+    pub(super) fn trim() {}
+}

@@ -121,7 +121,8 @@ pub(super) struct Inner {
 }
 
 impl Server {
-    /// A server without exports and listeners. Starts no thread.
+    /// A server without exports and listeners. Starts no thread. Where the allocator is glibc's it sets two thresholds of that,
+    /// so that it can give the memory that clients took back to the system when they leave.
     pub fn new(options: Options) -> Server {
         let Split { pool, share, .. } = options.split();
         let (registry, acceptors) = (Registry::new(), Mutex::new(Vec::new()));
@@ -289,7 +290,7 @@ impl Inner {
         thread::Builder::new()
             .name(format!("nbd-{id}"))
             .stack_size(STACK)
-            .spawn(move || server.run(&connection, &parker))
+            .spawn(move || server.run(connection, &parker))
             .map(drop)
             .map_err(|source| {
                 self.registry.leave(id);
@@ -298,8 +299,8 @@ impl Inner {
     }
 
     /// The thread of a connection. A failure or panic in it stays in it.
-    fn run(&self, connection: &Arc<Connection>, parker: &Parker) {
-        let served = catch_unwind(AssertUnwindSafe(|| self.converse(connection, parker)));
+    fn run(&self, connection: Arc<Connection>, parker: &Parker) {
+        let served = catch_unwind(AssertUnwindSafe(|| self.converse(&connection, parker)));
         if let Err(panic) = served {
             tell(|| {
                 tracing::error!(
@@ -313,7 +314,8 @@ impl Inner {
         }
         connection.close();
         self.registry.leave(connection.id);
-        self.pool.give_to_system();
+        drop(connection);
+        self.pool.client_left(self.share);
     }
 
     fn converse(&self, connection: &Arc<Connection>, parker: &Parker) {
