@@ -29,7 +29,7 @@ pub(crate) struct Connection {
     pub(crate) load: Load,
     pub(crate) pool: Arc<Pool>,
     made: Instant,
-    /// A: when something last came, in milliseconds since `made`; kept only where somebody asks. Relaxed: a time.
+    /// A: when something last came, in nanoseconds since `made`; kept only where somebody asks. Relaxed: a time.
     active: Option<AtomicU64>,
 }
 
@@ -103,7 +103,7 @@ impl Connection {
                     // SAFETY: the call initialized the first `got` bytes of the spare capacity.
                     unsafe { buffer.set_len(len) };
                     if let Some(active) = &self.active {
-                        let since = self.made.elapsed().as_millis() as u64;
+                        let since = self.made.elapsed().as_nanos() as u64;
                         active.store(since, Ordering::Relaxed);
                     }
                     return Ok(got);
@@ -158,7 +158,7 @@ impl Connection {
 
     /// How long nothing has come while nothing is owed; `None` where something is, or nobody asks.
     pub(crate) fn idle(&self) -> Option<Duration> {
-        let active = Duration::from_millis(self.active.as_ref()?.load(Ordering::Relaxed));
+        let active = Duration::from_nanos(self.active.as_ref()?.load(Ordering::Relaxed));
         let load = self.load.snapshot();
         let is_idle = load.requests == 0 && !load.draining && !load.cut;
         is_idle.then(|| self.made.elapsed().saturating_sub(active))

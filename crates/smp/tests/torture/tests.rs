@@ -11,7 +11,10 @@ fn tortured(mistake: Option<Mistake>, enough: impl Fn(&Phase) -> bool) -> Phase 
     let plan = Plan { patience, mistake, ..Plan::new(Duration::from_millis(100)) };
     let mut seeds = 1..50;
     loop {
-        let plan = Plan { seed: seeds.next().expect("enough in one of fifty"), ..plan.clone() };
+        let plan = Plan {
+            seed: seeds.next().unwrap_or_else(|| panic!("{mistake:?}: not enough in one of fifty")),
+            ..plan.clone()
+        };
         let phase = synthetic(&plan, plan.duration).expect("a synthetic machine and some threads");
         assert!(mistake.is_some() || phase.failures.is_empty(), "{phase}");
         if enough(&phase) {
