@@ -1,6 +1,6 @@
 //! The target for the handshake machine.
 
-use corewise_nbd::handshake::{Catalogue, ExportOffer, Handshake, Outcome};
+use corewise_nbd::handshake::{Catalogue, ExportOffer, Handshake, NotOffered, Outcome};
 use corewise_nbd::model::max_options;
 use corewise_nbd::wire::{
     BlockSizes, EXPORT_NAME_PADDING, ExportSummary, MAX_STRING, OPTION_REPLY_HEADER_LEN,
@@ -12,9 +12,12 @@ struct Shelf;
 const NAMES: [&str; 2] = ["disk", "other"];
 
 impl Catalogue for Shelf {
-    fn find(&self, name: &str) -> Option<ExportOffer> {
-        let name = NAMES.iter().find(|known| **known == name)?;
-        Some(ExportOffer {
+    fn find(&self, name: &str) -> Result<ExportOffer, NotOffered> {
+        if name == "secret" {
+            return Err(NotOffered::Forbidden("not for you".to_owned()));
+        }
+        let name = NAMES.iter().find(|known| **known == name).ok_or(NotOffered::Unknown)?;
+        Ok(ExportOffer {
             name: (*name).to_owned(),
             description: "a description".to_owned(),
             summary: ExportSummary { size: 1 << 30, flags: TransmissionFlags::HAS_FLAGS },

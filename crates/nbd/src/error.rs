@@ -13,6 +13,8 @@ use crate::export::Export;
 pub enum Error {
     /// An export of this name exists already. The new one is given back.
     NameTaken(Box<Export>),
+    /// There is a default export already. The new one is given back.
+    DefaultTaken(Box<Export>),
     /// A name or description that the protocol can't carry: longer than 4096 bytes, or with a NUL
     /// in it.
     BadText {
@@ -54,6 +56,11 @@ impl fmt::Display for Error {
                     export.name()
                 )
             }
+            Error::DefaultTaken(export) => write!(
+                f,
+                "there is a default export already, and '{}' cannot be another",
+                export.name()
+            ),
             Error::BadText { what, text } => write!(
                 f,
                 "the {what} of an export is at most 4096 bytes of text without NUL, but this one has \

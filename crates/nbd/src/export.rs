@@ -7,6 +7,7 @@ use std::sync::Arc;
 use corewise_blockmq::BlockDevice;
 use corewise_sync::{Throttle, panics};
 
+use crate::access::Access;
 use crate::error::Error;
 use crate::handshake::ExportOffer;
 use crate::policy;
@@ -21,6 +22,8 @@ pub struct Export {
     device: Arc<dyn BlockDevice>,
     read_only: bool,
     most_clients: Option<usize>,
+    pub(crate) access: Access,
+    is_default: bool,
     pub(crate) lines: Arc<Lines>,
     /// How its clients share the device.
     pub(crate) turns: Arc<Turns>,
@@ -69,6 +72,8 @@ impl Export {
             device,
             read_only: false,
             most_clients: None,
+            access: Access::default(),
+            is_default: false,
             lines,
             turns,
         }
@@ -93,6 +98,38 @@ impl Export {
     pub fn max_clients(mut self, most: Option<usize>) -> Export {
         self.most_clients = most;
         self
+    }
+
+    /// Lets in these users of this machine, by their numbers, on Unix sockets: with [`Export::allow_certificates`] any of
+    /// either. Others don't see it in lists, and are told that it isn't for them. Without either it is for
+    /// everybody.
+    #[must_use]
+    pub fn allow_uids(mut self, uids: impl IntoIterator<Item = u32>) -> Export {
+        self.access.uids.get_or_insert_default().extend(uids);
+        self
+    }
+
+    /// Lets in clients with one of these names in their certificate, as [`Export::allow_uids`] does users: a DNS name, a URI, or
+    /// the common name, letter by letter.
+    #[must_use]
+    pub fn allow_certificates<S: Into<String>>(
+        mut self,
+        names: impl IntoIterator<Item = S>,
+    ) -> Export {
+        self.access.names.get_or_insert_default().extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// Makes it the one that clients mean by the empty name; of one server only one can be. Without it
+    /// they mean the only one that there is for them.
+    #[must_use]
+    pub fn default_export(mut self, is_default: bool) -> Export {
+        self.is_default = is_default;
+        self
+    }
+
+    pub(crate) fn is_default(&self) -> bool {
+        self.is_default
     }
 
     pub(crate) fn most_clients(&self) -> Option<usize> {

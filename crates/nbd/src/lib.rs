@@ -41,6 +41,7 @@
 //! | [`handshake`] | the negotiation as a state machine over bytes. Pure |
 //! | `policy` | what a request deserves, which flags an export gets. Pure |
 //! | [`Export`] | a [`BlockDevice`](corewise_blockmq::BlockDevice) under a name |
+//! | `access` | who may attach to an export. Pure |
 //! | `load` | what a connection owes its client, in one word |
 //! | `memory` | one budget for the bytes of all requests |
 //! | `reply` | how replies reach the socket without anybody waiting |
@@ -58,6 +59,7 @@
 //! them, and a read of 64 KiB or more of a client with structured replies leaves them out. Size and abilities are asked of the
 //! device at each handshake: a device that grew shows it to clients that connect from then on.
 
+mod access;
 mod connection;
 mod error;
 mod export;

@@ -229,6 +229,10 @@ pub(crate) struct Export {
     pub(crate) description: Option<String>,
     /// How many clients at the same time.
     pub(crate) clients: Option<usize>,
+    /// The users of this machine that it is for; `None`: all.
+    pub(crate) allow_uids: Option<Vec<u32>>,
+    /// Whether the empty name means it.
+    pub(crate) default: bool,
     /// As a device's.
     pub(crate) shutdown_timeout: Option<Duration>,
 }

@@ -98,6 +98,8 @@ pub(crate) struct RawExport {
     pub(crate) read_only: Option<At<bool>>,
     pub(crate) description: Option<At<String>>,
     pub(crate) clients: Option<At<u32>>,
+    pub(crate) allow_uids: Option<Vec<u32>>,
+    pub(crate) default: Option<At<bool>>,
     pub(crate) shutdown_timeout: Option<At<Duration>>,
 }
 
@@ -220,6 +222,8 @@ fn export(
         read_only: fields.boolean("read_only"),
         description: fields.string("description"),
         clients: fields.number("clients"),
+        allow_uids: fields.numbers("allow_uids", "a list of numbers of users, such as [0, 1000]"),
+        default: fields.boolean("default"),
         shutdown_timeout: fields.duration("shutdown_timeout"),
     };
     let problems = fields.finish();

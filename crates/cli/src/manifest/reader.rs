@@ -181,6 +181,22 @@ impl<'t, 'i> Fields<'t, 'i> {
         Some(names)
     }
 
+    /// A list of whole numbers; `wanted` says of what.
+    pub(crate) fn numbers(&mut self, key: &'static str, wanted: &str) -> Option<Vec<u32>> {
+        let value = self.value(key)?;
+        let number = |item: &Spanned<DeValue<'_>>| {
+            integer(item.get_ref()).and_then(|number| u32::try_from(number).ok())
+        };
+        let numbers = match value.get_ref() {
+            DeValue::Array(array) => array.iter().map(number).collect(),
+            _ => None,
+        };
+        if numbers.is_none() {
+            self.complain(value, format!("'{key}' must be {wanted}"));
+        }
+        numbers
+    }
+
     /// A table of its own, with the place of its header.
     pub(crate) fn table(&mut self, key: &'static str) -> Option<(&'t DeTable<'i>, Place)> {
         let value = self.value(key)?;

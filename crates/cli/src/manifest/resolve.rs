@@ -105,6 +105,7 @@ fn exports(
 ) -> Vec<Export> {
     let mut exports: Vec<Export> = Vec::new();
     let mut first_line: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut default_line = None;
     for raw in &raw.exports {
         let name = raw.name.as_ref().or(raw.device.as_ref()).map(|name| name.value.as_str());
         let subject = Subject::Export(name.map(str::to_string).ok_or(raw.number));
@@ -117,6 +118,14 @@ fn exports(
                     subject.clone(),
                     format!("the export on line {line} has the same name"),
                 ));
+                why = Some("it has an error of its own".to_string());
+            }
+        }
+        if let Some(at) = raw.default.as_ref().filter(|default| default.value) {
+            let line = *default_line.get_or_insert(at.place.line);
+            if line != at.place.line {
+                let message = format!("the one on line {line} is the default export already");
+                problems.push(Problem::new(at.place, subject.clone(), message));
                 why = Some("it has an error of its own".to_string());
             }
         }
@@ -185,6 +194,8 @@ fn export(raw: &RawExport, name: Option<&str>, links: &Links<'_>) -> Result<Expo
         read_only,
         description: raw.description.as_ref().map(|text| text.value.clone()),
         clients: raw.clients.as_ref().map(|at| at.value as usize),
+        allow_uids: raw.allow_uids.clone(),
+        default: raw.default.as_ref().is_some_and(|default| default.value),
         shutdown_timeout: raw.shutdown_timeout.as_ref().map(|at| at.value),
     })
 }

@@ -509,3 +509,26 @@ fn the_parts_of_a_mirror_with_a_record_may_be_missing() {
     assert_eq!(missing("degraded = \"always\""), ["a", "b", "slow"]);
     assert!(missing("degraded = \"never\"").is_empty() && missing("bitmap = false").is_empty());
 }
+
+#[test]
+fn an_export_says_who_may_attach_and_one_may_be_the_default() {
+    let export = |keys: &str| format!("[[export]]\ndevice = \"a\"\n{keys}\n");
+    let named = |name: &str, keys: &str| export(&format!("name = \"{name}\"\n{keys}"));
+    let text = memory("a")
+        + &named("x", "allow_uids = [0, 1000]\ndefault = true")
+        + &named("y", "allow_uids = []")
+        + &named("z", "default = false");
+    let resolved = resolve(&text);
+    assert_eq!(resolved.problems, []);
+    let found: Vec<_> =
+        resolved.manifest.exports.iter().map(|e| (e.allow_uids.clone(), e.default)).collect();
+    assert_eq!(found, [(Some(vec![0, 1000]), true), (Some(vec![]), false), (None, false)]);
+    for keys in ["allow_uids = 7", "allow_uids = [\"root\"]", "allow_uids = [-1]"] {
+        let found = problem(&(memory("a") + &export(keys)));
+        assert!(found.contains("'allow_uids' must be a list of numbers of users"), "{found}");
+    }
+    let text = memory("a") + &named("x", "default = true") + &named("y", "default = true");
+    let found = problem(&text);
+    assert_eq!(found, "up.toml:12:11: export 'y': the one on line 8 is the default export already");
+    assert_eq!(left_out(&text), ["export 'y': it has an error of its own"]);
+}

@@ -18,7 +18,7 @@ use crate::wire::{
 };
 
 pub use meta::ALLOCATION_CONTEXT;
-pub use offer::{Catalogue, ExportOffer};
+pub use offer::{Catalogue, ExportOffer, NotOffered};
 
 /// Longest data of one option in bytes. More is answered with `ERR_TOO_BIG`, and the connection is
 /// closed, since skipping the claimed length could take for ever.
@@ -273,9 +273,9 @@ impl Handshake {
     ) -> Step {
         let offer = match wire::decode_export_name(data) {
             Some(name) if !catalogue.is_shutting_down() => catalogue.find(name),
-            _ => None,
+            _ => Err(NotOffered::Unknown),
         };
-        let offer = offer.filter(|offer| catalogue.attach(&offer.name).is_ok());
+        let offer = offer.ok().filter(|offer| catalogue.attach(&offer.name).is_ok());
         let Some(mut offer) = offer else {
             return Step::close(used, CloseReason::NoSuchExport);
         };
@@ -374,12 +374,16 @@ fn find(
     catalogue: &dyn Catalogue,
     out: &mut Vec<u8>,
 ) -> Option<ExportOffer> {
-    let offer = catalogue.find(name);
-    if offer.is_none() {
-        let message = format!("there is no export '{}'", name.escape_debug());
-        refuse(out, option, OptionReplyKind::ERR_UNKNOWN, &message);
-    }
-    offer
+    let (kind, message) = match catalogue.find(name) {
+        Ok(offer) => return Some(offer),
+        Err(NotOffered::Forbidden(why)) => (OptionReplyKind::ERR_POLICY, why),
+        Err(NotOffered::Unknown) => {
+            let message = format!("there is no export '{}'", name.escape_debug());
+            (OptionReplyKind::ERR_UNKNOWN, message)
+        }
+    };
+    refuse(out, option, kind, &message);
+    None
 }
 
 fn reply(out: &mut Vec<u8>, option: OptionKind, kind: OptionReplyKind, data: &[u8]) {

@@ -22,16 +22,28 @@ impl ExportOffer {
     }
 }
 
+/// Why a client isn't offered an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotOffered {
+    /// There is none of this name.
+    Unknown,
+    /// It isn't for this client; why, in words for it.
+    Forbidden(String),
+}
+
 /// The exports that a handshake may choose from.
 pub trait Catalogue {
     /// The export of this name; the empty name asks for the default export.
-    fn find(&self, name: &str) -> Option<ExportOffer>;
+    ///
+    /// # Errors
+    /// There is none, or it isn't for this client.
+    fn find(&self, name: &str) -> Result<ExportOffer, NotOffered>;
     /// Gives the client a place at the export of this name, which was found: from here on nobody may take it away.
     ///
     /// # Errors
     /// Why there is none, in words for the client.
     fn attach(&self, name: &str) -> Result<(), String>;
-    /// Calls `each` with the name and description of each export.
+    /// Calls `each` with the name and description of each export that is for this client.
     fn for_each(&self, each: &mut dyn FnMut(&str, &str));
     /// How many exports there are.
     fn len(&self) -> usize;

@@ -3,19 +3,21 @@
 use corewise_sync::Mutex;
 
 use super::Inner;
+use crate::access::Identity;
 use crate::export::Export;
-use crate::handshake::{Catalogue, ExportOffer};
+use crate::handshake::{Catalogue, ExportOffer, NotOffered};
 
 pub(super) struct Desk<'a> {
     server: &'a Inner,
     client: u64,
+    who: Identity,
     /// L: is the lock; guards the export at which the client has its place.
     chosen: Mutex<Option<Export>>,
 }
 
 impl<'a> Desk<'a> {
-    pub(super) fn new(server: &'a Inner, client: u64) -> Desk<'a> {
-        Desk { server, client, chosen: Mutex::new(None) }
+    pub(super) fn new(server: &'a Inner, client: u64, who: Identity) -> Desk<'a> {
+        Desk { server, client, who, chosen: Mutex::new(None) }
     }
 
     /// The export at which the client has its place.
@@ -25,18 +27,19 @@ impl<'a> Desk<'a> {
 }
 
 impl Catalogue for Desk<'_> {
-    fn find(&self, name: &str) -> Option<ExportOffer> {
-        self.server.registry.find(name)
+    fn find(&self, name: &str) -> Result<ExportOffer, NotOffered> {
+        self.server.registry.find(name, self.client, &self.who)
     }
 
     fn attach(&self, name: &str) -> Result<(), String> {
-        let export = self.server.registry.attach(self.client, name, &self.server.options)?;
+        let Desk { server, client, who, .. } = self;
+        let export = server.registry.attach(*client, name, who, &server.options)?;
         *self.chosen.lock() = Some(export);
         Ok(())
     }
 
     fn for_each(&self, each: &mut dyn FnMut(&str, &str)) {
-        self.server.registry.for_each(each);
+        self.server.registry.for_each(&self.who, each);
     }
 
     fn len(&self) -> usize {

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use corewise_sync::{Mutex, Parker, context, panics, thread};
 
+use crate::access::Identity;
 use crate::connection::{Connection, Peer};
 use crate::error::Error;
 use crate::export::{Export, tell};
@@ -133,7 +134,7 @@ impl Server {
     /// Offers an export to clients from now on.
     ///
     /// # Errors
-    /// `NameTaken` (gives the export back), `BadText`, `ShuttingDown`.
+    /// `NameTaken` and `DefaultTaken` (they give the export back), `BadText`, `ShuttingDown`.
     pub fn add_export(&self, export: Export) -> Result<(), Error> {
         self.inner.registry.add_export(export)
     }
@@ -320,7 +321,8 @@ impl Inner {
 
     fn converse(&self, connection: &Arc<Connection>, parker: &Parker) {
         let deadline = after(self.options.handshake_timeout);
-        let desk = Desk::new(self, connection.id);
+        let who = Identity { peer: Peer::of(&connection.socket), names: Vec::new() };
+        let desk = Desk::new(self, connection.id, who);
         let attach = |_: &ExportOffer| desk.chosen();
         let (agreed, export, received) = match negotiate(connection, &desk, attach, deadline) {
             Ok(agreed) => agreed,

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use corewise_sync::{Condvar, Mutex};
 
 use super::Options;
+use crate::access::Identity;
 use crate::connection::{Connection, Peer};
 use crate::error::Error;
-use crate::export::Export;
-use crate::handshake::ExportOffer;
+use crate::export::{Export, tell};
+use crate::handshake::{ExportOffer, NotOffered};
 
 /// The books. The lock is a leaf: nothing else is locked, and no device is called, while it is
 /// held.
@@ -78,6 +79,9 @@ impl Registry {
         if books.exports.contains_key(export.name()) {
             return Err(Error::NameTaken(Box::new(export)));
         }
+        if export.is_default() && books.exports.values().any(|entry| entry.export.is_default()) {
+            return Err(Error::DefaultTaken(Box::new(export)));
+        }
         books.exports.insert(export.name().to_owned(), Entry { export, closing: false });
         Ok(())
     }
@@ -142,12 +146,20 @@ impl Registry {
 
     /// The connection begins its transmission phase; the export, or why it doesn't. Where all places are taken, the one that
     /// has been idle for longest may be let go.
-    pub(super) fn attach(&self, id: u64, name: &str, options: &Options) -> Result<Export, String> {
+    pub(super) fn attach(
+        &self,
+        id: u64,
+        name: &str,
+        who: &Identity,
+        options: &Options,
+    ) -> Result<Export, String> {
         let mut books = self.books.lock();
-        // The client may have meant the default export.
-        let Some((name, export)) = books.named(name) else {
+        // By its own name; but another one may have it by now.
+        let export = books.named(name, who).filter(|export| export.access.admits(who)).cloned();
+        let Some(export) = export else {
             return Err(format!("there is no export '{}' any more", name.escape_debug()));
         };
+        let name = export.name().to_owned();
         if books.closing {
             return Err("the server is shutting down".to_string());
         }
@@ -229,17 +241,25 @@ impl Registry {
 }
 
 impl Books {
-    /// The open export that a client means by this name, with its own name.
-    fn named(&self, name: &str) -> Option<(String, Export)> {
-        let mut open = self.exports.values().filter(|entry| !entry.closing);
-        let entry = match self.exports.get(name) {
-            Some(entry) => Some(entry).filter(|entry| !entry.closing),
-            // The empty name asks for the default export: where there is one export only,
-            // nothing else can be meant.
-            None if name.is_empty() => open.next().filter(|_| open.next().is_none()),
-            None => None,
-        };
-        entry.map(|entry| (entry.export.name().to_owned(), entry.export.clone()))
+    /// The open export that this client means by this name, whether it is for it or not.
+    fn named(&self, name: &str, who: &Identity) -> Option<&Export> {
+        if let Some(entry) = self.exports.get(name) {
+            return Some(&entry.export).filter(|_| !entry.closing);
+        }
+        if !name.is_empty() {
+            return None;
+        }
+        let the_default = self.open().find(|export| export.is_default());
+        // Where there is one only, nothing else can be meant.
+        let mut of_it = self.open().filter(|export| export.access.admits(who));
+        let its_only = || of_it.next().filter(|_| of_it.next().is_none());
+        let mut all = self.open();
+        let the_only = || all.next().filter(|_| all.next().is_none());
+        the_default.or_else(its_only).or_else(the_only)
+    }
+
+    fn open(&self) -> impl Iterator<Item = &Export> {
+        self.exports.values().filter(|entry| !entry.closing).map(|entry| &entry.export)
     }
 
     /// Those of these clients that have a place.
@@ -276,20 +296,31 @@ impl Books {
 
 /// The exports as clients see them: those that are closing are as good as gone.
 impl Registry {
-    pub(super) fn find(&self, name: &str) -> Option<ExportOffer> {
-        let export = {
-            let books = self.books.lock();
-            books.named(name)?.1
-        };
-        Some(export.offer())
+    pub(super) fn find(
+        &self,
+        name: &str,
+        client: u64,
+        who: &Identity,
+    ) -> Result<ExportOffer, NotOffered> {
+        let export = self.books.lock().named(name, who).cloned().ok_or(NotOffered::Unknown)?;
+        if export.access.admits(who) {
+            return Ok(export.offer());
+        }
+        if let Some(before) = export.lines.refusals.admit() {
+            tell(|| {
+                tracing::info!(client, export = export.name(), %who,
+                    left_out = (before != 0).then_some(before), "a client was refused: the export is not for it");
+            });
+        }
+        let name = export.name().escape_debug();
+        Err(NotOffered::Forbidden(format!("the export '{name}' is not for {who}")))
     }
 
-    pub(super) fn for_each(&self, each: &mut dyn FnMut(&str, &str)) {
+    pub(super) fn for_each(&self, who: &Identity, each: &mut dyn FnMut(&str, &str)) {
         let offers: Vec<(String, String)> = {
             let books = self.books.lock();
-            let open = books.exports.values().filter(|entry| !entry.closing);
-            open.map(|e| (e.export.name().to_owned(), e.export.description_text().to_owned()))
-                .collect()
+            let theirs = books.open().filter(|export| export.access.admits(who));
+            theirs.map(|e| (e.name().to_owned(), e.description_text().to_owned())).collect()
         };
         for (name, description) in &offers {
             each(name, description);

@@ -2,7 +2,8 @@
 #![cfg(not(loom))]
 
 use corewise_nbd::handshake::{
-    Agreement, Catalogue, CloseReason, ExportOffer, Handshake, MAX_OPTION_DATA, Outcome, Progress,
+    Agreement, Catalogue, CloseReason, ExportOffer, Handshake, MAX_OPTION_DATA, NotOffered,
+    Outcome, Progress,
 };
 use corewise_nbd::model::max_options;
 use corewise_nbd::wire::*;
@@ -29,8 +30,9 @@ fn plain(name: &str) -> Agreement {
 }
 
 impl Catalogue for Shop {
-    fn find(&self, name: &str) -> Option<ExportOffer> {
-        self.names.iter().find(|known| **known == name).map(|name| offer(name))
+    fn find(&self, name: &str) -> Result<ExportOffer, NotOffered> {
+        let found = self.names.iter().find(|known| **known == name);
+        found.map(|name| offer(name)).ok_or(NotOffered::Unknown)
     }
     fn attach(&self, _name: &str) -> Result<(), String> {
         Ok(())

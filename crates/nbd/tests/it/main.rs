@@ -4,6 +4,7 @@
 mod common;
 
 mod abuse;
+mod access;
 mod bounds;
 mod drain;
 mod handshake;

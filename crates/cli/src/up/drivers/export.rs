@@ -57,10 +57,14 @@ impl Driver for ExportDriver {
         let volume = cx.supplier::<Volume>(&export.device)?.device()?;
         let geometry = volume.geometry();
         let description = export.description.clone().unwrap_or_default();
-        let offer = Export::new(export.name.as_str(), volume)
+        let mut offer = Export::new(export.name.as_str(), volume)
             .description(description.as_str())
             .max_clients(export.clients)
+            .default_export(export.default)
             .read_only(export.read_only);
+        if let Some(uids) = &export.allow_uids {
+            offer = offer.allow_uids(uids.iter().copied());
+        }
         self.server.add_export(offer).map_err(ProbeError::failed)?;
         self.shown.lock().push(Shown {
             name: export.name.clone(),

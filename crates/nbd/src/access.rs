@@ -1,0 +1,85 @@
+//! The right to attach to an export. Pure: what a client is was found out before.
+
+use std::fmt;
+
+use crate::connection::Peer;
+
+/// What is known of a client.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) peer: Peer,
+    /// The names in its certificate, where it has shown one that was vouched for.
+    pub(crate) names: Vec<String>,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.peer {
+            Peer::User(uid) => write!(f, "user {uid}")?,
+            Peer::Address(address) => address.fmt(f)?,
+            Peer::Unknown => f.write_str("a client of unknown origin")?,
+        }
+        if self.names.is_empty() {
+            return f.write_str(" without a certificate");
+        }
+        f.write_str(" with the certificate of ")?;
+        for (n, name) in self.names.iter().enumerate() {
+            write!(f, "{}'{}'", if n == 0 { "" } else { ", " }, name.escape_debug())?;
+        }
+        Ok(())
+    }
+}
+
+/// The clients that an export is for; everybody where neither is said.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Access {
+    pub(crate) uids: Option<Vec<u32>>,
+    pub(crate) names: Option<Vec<String>>,
+}
+
+impl Access {
+    /// Whether one of the rules lets this client in.
+    pub(crate) fn admits(&self, who: &Identity) -> bool {
+        let Access { uids, names } = self;
+        if uids.is_none() && names.is_none() {
+            return true;
+        }
+        let has_uid = |uid: &u32| who.peer == Peer::User(*uid);
+        let has_name = |name: &String| who.names.contains(name);
+        uids.iter().flatten().any(has_uid) || names.iter().flatten().any(has_name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who(peer: Peer, names: &[&str]) -> Identity {
+        Identity { peer, names: names.iter().map(ToString::to_string).collect() }
+    }
+
+    #[test]
+    fn a_client_comes_in_by_one_of_the_rules_and_anybody_where_there_is_none() {
+        let local = Peer::Address([127, 0, 0, 1].into());
+        let everybody = Access::default();
+        assert!(everybody.admits(&who(Peer::Unknown, &[])));
+        let rules =
+            Access { uids: Some(vec![7, 8]), names: Some(vec!["a".to_string(), "b".to_string()]) };
+        assert!(rules.admits(&who(Peer::User(8), &[])));
+        assert!(rules.admits(&who(local, &["x", "b"])));
+        assert!(!rules.admits(&who(local, &["ab", "A"])));
+        assert!(!rules.admits(&who(Peer::User(0), &[])), "root is a user like others");
+        let nobody = Access { uids: Some(Vec::new()), names: None };
+        assert!(!nobody.admits(&who(Peer::User(8), &["a"])), "an empty list is for nobody");
+    }
+
+    #[test]
+    fn a_client_is_named_by_what_is_known_of_it() {
+        assert_eq!(who(Peer::User(8), &[]).to_string(), "user 8 without a certificate");
+        let peer = Peer::Address([10, 0, 0, 1].into());
+        assert_eq!(
+            who(peer, &["a", "b\n"]).to_string(),
+            "10.0.0.1 with the certificate of 'a', 'b\\n'"
+        );
+    }
+}
