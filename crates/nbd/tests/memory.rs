@@ -9,12 +9,16 @@ use std::time::Instant;
 use common::*;
 use corewise_nbd::wire::{Command, CommandFlags, Request, SIMPLE_REPLY_LEN};
 use corewise_nbd::{Options, Server};
+use corewise_sync::Mutex;
 
 const MIB: u64 = 1 << 20;
 const LARGE: u32 = 32 << 20;
 /// As so many requests it reaches the device.
 const PIECES: usize = 64;
 const CLIENTS: usize = 100;
+
+/// L: is the lock; memory is the process's, so there is one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
 
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("it is there");
@@ -55,6 +59,7 @@ fn take(client: &mut Client, len: usize) {
 
 #[test]
 fn clients_that_do_their_worst_stay_within_the_memory_and_leave_it_behind() {
+    let _alone = ALONE.lock();
     let device = TestDevice::new(LARGE.into());
     let server = server_with(device.clone(), options());
     let worst = options().worst_case();
@@ -116,4 +121,30 @@ fn clients_that_do_their_worst_stay_within_the_memory_and_leave_it_behind() {
     expect_memory_back(&server, before);
     assert_eq!(other.read(3, 0, LARGE).error, 0, "all of it is free again");
     drop(other);
+}
+
+/// Each small write is followed by a bufferful of something else, in the hope that it keeps all of that.
+#[test]
+fn small_writes_keep_little_of_what_came_with_them() {
+    // All of them find a place in the device.
+    const WRITES: usize = 60;
+    let _alone = ALONE.lock();
+    let device = TestDevice::new(MIB);
+    let server = server_with(device.clone(), options());
+    let mut clients: Vec<_> = (0..4).map(|_| client(&server)).collect();
+    let before = resident();
+    device.hold();
+    // Beyond the end: it is read away, and refused.
+    let filler = vec![7; 250 << 10];
+    for client in &mut clients {
+        for n in 0..WRITES as u64 {
+            client.write_request(n, 0, &[7; 512]);
+            client.write_request(WRITES as u64 + n, MIB, &filler);
+            assert_ne!(client.reply(0).error, 0);
+        }
+    }
+    device.wait_for_seen(clients.len() * WRITES);
+    let (now, before) = (resident() / MIB, before / MIB);
+    assert!(now < before + 24, "{now} MiB resident, {before} MiB before");
+    device.release();
 }

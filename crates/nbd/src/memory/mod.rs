@@ -13,9 +13,9 @@ use corewise_sync::{Mutex, Unparker};
 
 use crate::wire::MAX_PAYLOAD;
 
-/// What a connection costs beside the bytes of its requests, in bytes: what it receives into, 256 requests and
+/// What a connection costs beside the bytes of its requests, in bytes: the two buffers that it receives into, 256 requests and
 /// their replies, and what its two threads touch of their stacks.
-const FIXED: u64 = 512 << 10;
+const FIXED: u64 = 768 << 10;
 /// What a handshake costs, in bytes.
 const HALF_OPEN: u64 = 64 << 10;
 /// The smallest and the largest share of a connection, in bytes.

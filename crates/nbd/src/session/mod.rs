@@ -17,6 +17,7 @@
 mod form;
 mod pace;
 mod reader;
+mod received;
 mod sink;
 mod sparse;
 mod writer;

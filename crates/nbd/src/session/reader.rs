@@ -11,6 +11,7 @@ use corewise_blockmq::{Flags, Plug, Request as DeviceRequest, Whole};
 use corewise_sync::Parker;
 
 use super::pace::{Expects, Pace};
+use super::received::{Received, charge};
 use super::sink::{Reply, SocketSink};
 use super::{End, Session, form, sparse};
 use crate::export::tell;
@@ -19,11 +20,6 @@ use crate::policy::{Limits, Operation, Verdict, judge};
 use crate::reply::{Posted, Right};
 use crate::turn::{self, Deficit, Entry};
 use crate::wire::{REQUEST_LEN, ReplyError, Request};
-
-/// What one receive may bring, in bytes: about what a Unix socket holds.
-const RECEIVE: usize = 256 << 10;
-/// A buffer with less room than this is renewed.
-const RECEIVE_MIN: usize = 32 << 10;
 
 /// How many places a batch may take without a turn at a device that was done with the last one on the spot.
 const PROMPT: u32 = 2 * turn::QUANTUM;
@@ -34,7 +30,7 @@ pub(super) struct Reader<'a> {
     parker: &'a Parker,
     limits: Limits,
     /// Received and not yet understood.
-    buffer: BytesMut,
+    buffer: Received,
     /// Understood and not yet submitted.
     batch: Vec<DeviceRequest>,
     /// The flush right, where a reply of our own got it: run with the batch.
@@ -72,7 +68,7 @@ impl<'a> Reader<'a> {
             session,
             parker,
             limits,
-            buffer,
+            buffer: Received::new(buffer),
             batch: Vec::new(),
             cork: None,
             skipping: None,
@@ -95,10 +91,7 @@ impl<'a> Reader<'a> {
                 break end;
             }
             self.let_go();
-            if self.buffer.capacity() - self.buffer.len() < RECEIVE_MIN {
-                // Reuses the old memory where no request holds a part of it any more.
-                self.buffer.reserve(RECEIVE);
-            }
+            self.buffer.make_room();
             let expects = match &self.skipping {
                 Some(skip) => Expects::Rest(skip.bytes),
                 None if self.buffer.is_empty() => Expects::Request,
@@ -150,9 +143,8 @@ impl<'a> Reader<'a> {
                     );
                     return Parsed::End(End::Violation(message));
                 }
-                Verdict::Submit(Operation::Read { .. } | Operation::Write { .. }) => {
-                    u64::from(request.length)
-                }
+                Verdict::Submit(Operation::Read { .. }) => u64::from(request.length),
+                Verdict::Submit(Operation::Write { .. }) => charge(request.length),
                 Verdict::Submit(_) | Verdict::Done | Verdict::Refuse(_) => 0,
             };
             let Some((cost, draining)) = self.admit(bytes) else {
@@ -319,7 +311,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next `length` bytes of the stream. A payload that fits into the buffer is a slice of it;
+    /// The next `length` bytes of the stream. A payload that fits into the buffer is taken from it;
     /// a larger one is received into memory of its own, and only what had arrived with its head
     /// is copied.
     fn payload(&mut self, length: usize) -> Result<Bytes, End> {
@@ -333,7 +325,7 @@ impl<'a> Reader<'a> {
                 return Err(self.end_of_stream());
             }
         }
-        Ok(self.buffer.split_to(length).freeze())
+        Ok(self.buffer.take(length))
     }
 
     fn large_payload(&mut self, length: usize) -> Result<Bytes, End> {
