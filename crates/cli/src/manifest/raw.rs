@@ -65,6 +65,7 @@ pub(crate) struct RawDevice {
     pub(crate) scheduler: Option<At<String>>,
     pub(crate) timeout: Option<At<Duration>>,
     pub(crate) rq_affinity: Option<At<String>>,
+    pub(crate) iostats: Option<At<String>>,
     pub(crate) read_only: Option<At<bool>>,
     pub(crate) bitmap: Option<At<bool>>,
     pub(crate) retry: Option<At<Duration>>,
@@ -179,6 +180,7 @@ fn device(
         scheduler: fields.string("scheduler"),
         timeout: fields.duration("timeout"),
         rq_affinity: fields.string("rq_affinity"),
+        iostats: fields.string("iostats"),
         read_only: fields.boolean("read_only"),
         bitmap: fields.boolean("bitmap"),
         retry: fields.duration("retry"),
@@ -280,6 +282,7 @@ hw_queues = 2
 scheduler = "none"
 timeout = "6s"
 rq_affinity = "cache"
+iostats = "timed"
 read_only = false
 suppliers = ["b"]
 probe_timeout = "3s"
@@ -303,8 +306,8 @@ shutdown_timeout = "5s"
         );
         assert_eq!(device.block_size.as_ref().unwrap().value, 4096);
         assert_eq!(device.suppliers.as_ref().unwrap()[0].value, "b");
-        assert_eq!(device.keys.len(), 17);
-        assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 34);
+        assert_eq!(device.keys.len(), 18);
+        assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 35);
         let seconds = |at: &Option<At<Duration>>| at.as_ref().map(|at| at.value.as_secs());
         assert_eq!(seconds(&device.probe_timeout), Some(3));
         assert_eq!(seconds(&device.timeout), Some(6));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use corewise::blockmq::{Deadline, HwQueues, IoScheduler, RqAffinity};
+use corewise::blockmq::{Deadline, HwQueues, IoScheduler, IoStats, RqAffinity};
 
 use super::*;
 
@@ -54,6 +54,7 @@ hw_queues = "cache_shard"
 scheduler = "deadline"
 timeout = "30s"
 rq_affinity = "cpu"
+iostats = "timed"
 [[device]]
 name = "b"
 driver = "file"
@@ -94,6 +95,7 @@ read_only = true
         scheduler: IoScheduler::Deadline(Deadline::default()),
         timeout: Some(Duration::from_secs(30)),
         rq_affinity: RqAffinity::Cpu,
+        iostats: IoStats::Timed,
     };
     assert_eq!(devices[0].tuning, tuned);
     let Driver::File(file) = &devices[1].driver else { panic!("{:?}", devices[1]) };
@@ -104,6 +106,7 @@ read_only = true
         scheduler: IoScheduler::None,
         timeout: None,
         rq_affinity: RqAffinity::Anywhere,
+        iostats: IoStats::Sampled,
     };
     assert_eq!(devices[1].tuning, plain);
     // The parts first, then the others, each once.
@@ -128,6 +131,10 @@ fn a_bad_value_of_a_queue_key_is_answered_with_the_valid_ones() {
     assert_eq!(
         said("rq_affinity = \"2\"\n"),
         "up.toml:5:15: device 'a': unknown rq_affinity '2'\n  help: one of: none, cache, cpu"
+    );
+    assert_eq!(
+        said("iostats = \"all\"\n"),
+        "up.toml:5:11: device 'a': unknown iostats 'all'\n  help: one of: counted, sampled, timed"
     );
     assert_eq!(
         said("timeout = \"0s\"\n"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use corewise::blockmq::{Deadline, HwQueues, IoScheduler, RqAffinity};
+use corewise::blockmq::{Deadline, HwQueues, IoScheduler, IoStats, RqAffinity};
 
 use super::links;
 use super::problem::{Problem, word};
@@ -17,6 +17,7 @@ pub(crate) struct Tuning {
     /// How long a request may be in the driver; `None`: as long as it takes.
     pub(crate) timeout: Option<Duration>,
     pub(crate) rq_affinity: RqAffinity,
+    pub(crate) iostats: IoStats,
 }
 
 /// The CPUs that share a hardware queue: those of one pod, by the names of the topology's scopes.
@@ -28,6 +29,8 @@ const SHARES: [(&str, HwQueues); 4] = [
 ];
 const AFFINITIES: [(&str, RqAffinity); 3] =
     [("none", RqAffinity::Anywhere), ("cache", RqAffinity::Cache), ("cpu", RqAffinity::Cpu)];
+const STATS: [(&str, IoStats); 3] =
+    [("counted", IoStats::Counted), ("sampled", IoStats::Sampled), ("timed", IoStats::Timed)];
 
 /// What `raw` asks for; what is wrong with it is added to `problems`.
 pub(super) fn tuning(raw: &RawDevice, problems: &mut Vec<Problem>) -> Tuning {
@@ -48,6 +51,10 @@ pub(super) fn tuning(raw: &RawDevice, problems: &mut Vec<Problem>) -> Tuning {
     let rq_affinity = raw.rq_affinity.as_ref().and_then(|at| {
         word(at, "rq_affinity", "one of", &AFFINITIES, &subject).map_err(&mut told).ok()
     });
+    let iostats = raw
+        .iostats
+        .as_ref()
+        .and_then(|at| word(at, "iostats", "one of", &STATS, &subject).map_err(&mut told).ok());
     if let Some(at) = raw.timeout.as_ref().filter(|at| at.value.is_zero()) {
         let message = "'timeout' must be greater than 0";
         let help = "leave it out for no timeout";
@@ -58,5 +65,6 @@ pub(super) fn tuning(raw: &RawDevice, problems: &mut Vec<Problem>) -> Tuning {
         scheduler: scheduler.unwrap_or_default(),
         timeout: raw.timeout.as_ref().map(|at| at.value),
         rq_affinity: rq_affinity.unwrap_or(RqAffinity::Anywhere),
+        iostats: iostats.unwrap_or_default(),
     }
 }

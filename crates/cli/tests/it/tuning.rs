@@ -38,8 +38,9 @@ fn flags(server: &Server, file: &Path) -> u32 {
 fn clients_lose_nothing_whatever_the_queues_are_like() {
     let folder = Folder::new();
     let queues = [
-        "hw_queues = \"cpu\"\nscheduler = \"deadline\"\nrq_affinity = \"cpu\"\ntimeout = \"30s\"\n",
-        "hw_queues = 1\nscheduler = \"deadline\"\nrq_affinity = \"cache\"\n",
+        "hw_queues = \"cpu\"\nscheduler = \"deadline\"\nrq_affinity = \"cpu\"\ntimeout = \"30s\"\n\
+         iostats = \"timed\"\n",
+        "hw_queues = 1\nscheduler = \"deadline\"\nrq_affinity = \"cache\"\niostats = \"counted\"\n",
         "hw_queues = 1000\nrq_affinity = \"cpu\"\nio = \"threads\"\ndirect = false\n",
     ];
     let mut text = "[server]\nunix = \"s\"\n".to_string();
@@ -78,7 +79,16 @@ fn clients_lose_nothing_whatever_the_queues_are_like() {
     let topo: Value = serde_json::from_str(&topo.stdout).unwrap();
     let cpus = topo["scopes"]["cpu"].as_array().unwrap().len();
     assert_eq!([queues("part0"), queues("part1"), queues("part2")], [cpus, 1, cpus]);
-    assert!(disk(&disks, "part1")["writes"]["requests"].as_u64().unwrap() > 0);
+    let writes = |name| {
+        let writes = &disk(&disks, name)["writes"];
+        let timed = writes["latency"]["histogram"].as_array().unwrap().iter();
+        let timed: u64 = timed.map(|bucket| bucket[1].as_u64().unwrap()).sum();
+        (writes["requests"].as_u64().unwrap(), timed)
+    };
+    let (requests, timed) = writes("part0");
+    assert_eq!(timed, requests, "each is timed");
+    let (requests, timed) = writes("part1");
+    assert!(requests > 0 && timed == 0, "none is timed: {timed} of {requests}");
     server.stop().ok();
 }
 

@@ -81,7 +81,8 @@ impl House {
         let asked = device.tuning;
         let mut builder = Queue::builder(&self.machine, driver)
             .name(device.name.as_str())
-            .scheduler(asked.scheduler);
+            .scheduler(asked.scheduler)
+            .iostats(asked.iostats);
         if let Some(how) = asked.hw_queues {
             builder = builder.hw_queues(how);
         }
