@@ -56,6 +56,7 @@ impl fmt::Display for Site {
 
 /// A call that may block, made inside an atomic section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Violation {
     /// The call that may block.
     pub blocked: Site,
@@ -311,6 +312,7 @@ impl Drop for PlacementGuard {
 
 /// What a thread holds: the atomic section it is in, and how deep it is inside blocking regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Standing {
     section: Option<Site>,
     blocking: u32,
@@ -318,6 +320,7 @@ pub struct Standing {
 
 /// What a call left behind: a guard that it forgot (`std::mem::forget`) or kept alive somewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Leak {
     /// The atomic section that it left the thread in.
     pub section: Option<Site>,

@@ -14,6 +14,7 @@ pub struct DeviceGraph {
 
 /// One dependency: `supplier` probes before `consumer`, and shuts down after it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct GraphEdge {
     /// The device that is needed: a supplier, or a parent.
     pub supplier: String,

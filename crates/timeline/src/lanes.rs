@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 /// The spans that one worker ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Lane {
     /// The worker's name; where it is not known the CPU's, else `no callback` or `unknown worker`.
     pub name: String,
@@ -16,6 +17,7 @@ pub struct Lane {
 
 /// Spans of one lane that do not overlap, by start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LaneRow {
     /// The spans, by start.
     pub spans: Vec<SpanId>,

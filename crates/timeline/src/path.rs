@@ -9,6 +9,7 @@ use std::time::Duration;
 /// The chain of spans that bounds a timeline from below; see
 /// [`Timeline::critical_path`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CriticalPath {
     /// The spans of the chain, first to last. Empty for an empty timeline.
     pub spans: Vec<SpanId>,

@@ -56,6 +56,7 @@ pub struct Agreement {
 
 /// Why the server ends a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CloseReason {
     /// The client sent `ABORT`.
     Aborted,

@@ -53,6 +53,7 @@ pub fn places(memory: u64) -> usize {
 
 /// The memory that the clients of a server share, as its owner sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryUse {
     /// Bytes that requests have taken.
     pub taken: u64,

@@ -29,6 +29,7 @@ pub enum FlushOutcome {
 
 /// What a drain did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DrainReport {
     /// Clients that were connected when the drain began, those in their handshake included.
     pub clients: usize,

@@ -52,6 +52,7 @@ type Belongs<'a> = &'a dyn Fn(&Entered) -> bool;
 
 /// One export, as its owner sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExportStatus {
     /// Name of the export.
     pub name: String,

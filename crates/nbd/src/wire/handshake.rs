@@ -196,6 +196,7 @@ pub struct GoRequest<'a> {
 
 /// What is wrong with the data of `INFO` or `GO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MalformedGo {
     /// The data ends before the name or the list does.
     Truncated,

@@ -13,6 +13,7 @@ pub struct MetaRequest<'a> {
 
 /// What is wrong with the data of `LIST_META_CONTEXT` or `SET_META_CONTEXT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MalformedMeta {
     /// The data ends before the name or the queries do.
     Truncated,

@@ -16,6 +16,7 @@ const AT_ONCE: usize = 512;
 /// For each span of a timeline, the span inside which it ran: the probe of a controller inside the
 /// init function that registered its driver, the probe of a child inside its parent's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Nesting {
     /// By index; `None` is a span that ran inside no other one.
     parents: Vec<Option<SpanId>>,

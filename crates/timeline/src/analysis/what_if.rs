@@ -9,6 +9,7 @@ use std::time::Duration;
 
 /// What is to be different. Nothing, to begin with: then the prediction is the run as it was.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct WhatIf {
     workers: Option<usize>,
     all_async: bool,

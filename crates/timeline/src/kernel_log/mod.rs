@@ -214,6 +214,7 @@ pub struct BootSummary {
 
 /// One device's probes that were put off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Deferral {
     /// The device.
     pub device: String,
@@ -256,6 +257,7 @@ pub enum Bound {
 
 /// Where the time of one span went.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Split {
     /// The span, of the boot.
     pub span: SpanId,
@@ -270,6 +272,7 @@ pub struct Split {
 
 /// A line that looks like one of the forms, and is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SuspiciousLine {
     /// Its number in the log; the first is 1.
     pub line: u64,
