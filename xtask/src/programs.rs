@@ -7,6 +7,7 @@ use std::process::Command;
 const PROGRAMS: &[(&str, &str)] = &[
     ("nbdinfo", "libnbd-bin"),
     ("nbdcopy", "libnbd-bin"),
+    ("nbdsh", "python3-libnbd"),
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
     ("fio", "fio"),
@@ -107,7 +108,7 @@ mod tests {
 
     #[test]
     fn missing_programs_are_named_with_package_and_command() {
-        let missing = [PROGRAMS[0], PROGRAMS[1], PROGRAMS[4]];
+        let missing = [PROGRAMS[0], PROGRAMS[1], PROGRAMS[5]];
         let packages = packages(&missing);
         assert_eq!(packages, ["libnbd-bin", "fio"]);
         let message = explain(&missing, &packages, "only root may install them");

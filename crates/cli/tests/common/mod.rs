@@ -3,11 +3,13 @@
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 pub mod client;
+pub mod every;
 pub mod lease;
 pub mod server;
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -86,6 +88,22 @@ impl Folder {
         run(command)
     }
 
+    /// Makes `disk.img`, of so many bytes, with a table of these partitions by `sfdisk`.
+    pub fn partitioned(&self, size: usize, partitions: &str) {
+        self.write("disk.img", "");
+        let image = std::fs::OpenOptions::new().write(true).open(self.join("disk.img"));
+        image.and_then(|image| image.set_len(size as u64)).expect("a file that was just made");
+        let mut sfdisk = self.command("sfdisk");
+        sfdisk.args(["--quiet", "--no-reread", "disk.img"]).stdin(Stdio::piped());
+        let child = sfdisk.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child =
+            child.unwrap_or_else(|error| panic!("sfdisk: {error}; apt-get install fdisk"));
+        let table = format!("label: gpt\n{partitions}");
+        child.stdin.take().expect("piped").write_all(table.as_bytes()).expect("it reads all");
+        let output = child.wait_with_output().expect("a child can be waited for");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
     /// Runs a client program to its end.
     pub fn client<S: AsRef<OsStr>>(&self, name: &str, args: impl IntoIterator<Item = S>) -> Ran {
         let mut command = self.command(name);
@@ -95,9 +113,10 @@ impl Folder {
 }
 
 /// The Debian package of each client program.
-const PACKAGES: [(&str, &str); 7] = [
+const PACKAGES: [(&str, &str); 8] = [
     ("nbdinfo", "libnbd-bin"),
     ("nbdcopy", "libnbd-bin"),
+    ("/usr/bin/python3", "python3-libnbd"),
     ("qemu-io", "qemu-utils"),
     ("qemu-img", "qemu-utils"),
     ("fio", "fio"),

@@ -14,6 +14,7 @@ mod io_errors;
 mod machine;
 mod mirrors;
 mod mirrors_degraded;
+mod protocol;
 mod real_clients;
 mod real_clients_holes;
 mod stacks;

@@ -1,118 +1,12 @@
 //! The programs that people use: nbdinfo, nbdcopy, qemu-io, qemu-img and fio.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use crate::common::Ran;
 use crate::common::client::pattern;
-use crate::common::server::Server;
-use crate::common::{Folder, Ran};
+use crate::common::every::{Every, SIZE};
 use serde_json::Value;
 
-const MIB: usize = 1 << 20;
-
-/// Every kind of volume, and exports of all sorts.
-const MANIFEST: &str = r#"
-[server]
-unix = "s"
-tcp = 0
-
-[[device]]
-name = "memory"
-driver = "memory"
-size = "32M"
-
-[[device]]
-name = "plain"
-driver = "file"
-path = "plain.img"
-size = "32M"
-create = true
-
-[[device]]
-name = "threads"
-driver = "file"
-path = "threads.img"
-size = "32M"
-create = true
-io = "threads"
-
-[[device]]
-name = "a"
-driver = "file"
-path = "a.img"
-size = "16M"
-create = true
-
-[[device]]
-name = "b"
-driver = "file"
-path = "b.img"
-size = "16M"
-create = true
-
-[[device]]
-name = "c"
-driver = "file"
-path = "c.img"
-size = "32832K" # 64 KiB are for the record of the mirror
-create = true
-
-[[device]]
-name = "d"
-driver = "memory"
-size = "32832K" # 64 KiB are for the record of the mirror
-
-[[device]]
-name = "stripe"
-driver = "stripe"
-over = ["a", "b"]
-chunk = "64K"
-
-[[device]]
-name = "mirror"
-driver = "mirror"
-over = ["c", "d"]
-
-[[export]]
-device = "memory"
-description = "all in memory"
-
-[[export]]
-device = "plain"
-
-[[export]]
-device = "threads"
-
-[[export]]
-device = "stripe"
-
-[[export]]
-device = "mirror"
-
-[[export]]
-name = "locked"
-device = "plain"
-read_only = true
-"#;
-
-/// The volumes that can be written, each of 32 MiB.
-const VOLUMES: [&str; 5] = ["memory", "plain", "threads", "stripe", "mirror"];
-
-struct Fixture {
-    server: Server,
-    folder: Folder,
-}
-
-impl Fixture {
-    fn new() -> Fixture {
-        let folder = Folder::new();
-        folder.write("up.toml", MANIFEST);
-        Fixture { server: Server::start(&folder, &["up.toml"]), folder }
-    }
-
-    /// The same volume over both sockets.
-    fn uris(&self, export: &str) -> [String; 2] {
-        [self.server.uri(export), self.server.tcp_uri(export)]
-    }
-
+impl Every {
     /// Runs qemu-io with these commands; each must do what it says.
     #[track_caller]
     fn qemu_io(&self, uri: &str, commands: &[&str]) -> Ran {
@@ -134,40 +28,38 @@ impl Fixture {
         let ran = self.folder.client("sha256sum", [file]).ok();
         ran.stdout.split_whitespace().next().expect("a sum, then the name").to_string()
     }
-
-    /// Stops it, which must go well.
-    #[track_caller]
-    fn end(self) {
-        self.server.stop().ok();
-    }
 }
 
 #[test]
 fn nbdinfo_lists_all_exports_with_sizes_and_flags_over_both_sockets() {
-    let fixture = Fixture::new();
-    for uri in fixture.uris("") {
+    let fixture = Every::start();
+    for uri in [fixture.server.uri(""), fixture.server.tcp_uri("")] {
         let ran = fixture.folder.client("nbdinfo", ["--list", "--json", &uri]).ok();
         let list: Value = serde_json::from_str(&ran.stdout).unwrap();
         let exports = list["exports"].as_array().unwrap();
         let names: Vec<&str> = exports.iter().map(|e| e["export-name"].as_str().unwrap()).collect();
-        assert_eq!(names, ["locked", "memory", "mirror", "plain", "stripe", "threads"], "{ran}");
+        let mut wanted = fixture.volumes.clone();
+        wanted.extend(["error", "locked", "null"]);
+        wanted.sort_unstable();
+        assert_eq!(names, wanted, "{ran}");
         for export in exports {
-            assert_eq!(export["export-size"], 32 * MIB, "{ran}");
+            assert_eq!(export["export-size"], SIZE, "{ran}");
             assert_eq!(export["can_flush"], true, "{ran}");
             assert_eq!(export["can_multi_conn"], true, "{ran}");
             assert_eq!(export["is_read_only"], export["export-name"] == "locked", "{ran}");
         }
-        assert_eq!(exports[1]["description"], "all in memory");
+        let memory = exports.iter().find(|export| export["export-name"] == "memory").unwrap();
+        assert_eq!(memory["description"], "all in memory");
     }
     fixture.end();
 }
 
 #[test]
 fn nbdcopy_in_and_out_keeps_every_byte() {
-    let fixture = Fixture::new();
-    fixture.folder.write("in.img", pattern(42, 32 * MIB));
+    let fixture = Every::start();
+    fixture.folder.write("in.img", pattern(42, SIZE));
     let sum = fixture.checksum("in.img");
-    for volume in VOLUMES {
+    for &volume in &fixture.volumes {
         for uri in fixture.uris(volume) {
             fixture.qemu_io(&uri, &["write -z 0 32M"]);
             fixture.folder.client("nbdcopy", ["--flush", "in.img", &uri]).ok();
@@ -186,8 +78,8 @@ fn nbdcopy_in_and_out_keeps_every_byte() {
 
 #[test]
 fn both_parts_of_a_mirror_and_the_chunks_of_a_stripe_hold_what_was_written() {
-    let fixture = Fixture::new();
-    let data = pattern(5, 32 * MIB);
+    let fixture = Every::start();
+    let data = pattern(5, SIZE);
     fixture.folder.write("in.img", &data);
     for volume in ["stripe", "mirror"] {
         let uri = fixture.server.uri(volume);
@@ -207,8 +99,8 @@ fn both_parts_of_a_mirror_and_the_chunks_of_a_stripe_hold_what_was_written() {
 
 #[test]
 fn qemu_io_patterns_across_block_chunk_and_volume_ends() {
-    let fixture = Fixture::new();
-    for volume in VOLUMES {
+    let fixture = Every::start();
+    for &volume in &fixture.volumes {
         for uri in fixture.uris(volume) {
             fixture.qemu_io(
                 &uri,
@@ -252,7 +144,7 @@ fn qemu_io_patterns_across_block_chunk_and_volume_ends() {
 
 #[test]
 fn qemu_io_is_refused_beyond_the_end_and_goes_on() {
-    let fixture = Fixture::new();
+    let fixture = Every::start();
     for uri in fixture.uris("stripe") {
         let ran = fixture.qemu_io_unchecked(&uri, &["read 32M 512", "write 32M 512"]);
         assert!(ran.stdout.contains("failed") || ran.code != Some(0), "{ran}");
@@ -262,72 +154,74 @@ fn qemu_io_is_refused_beyond_the_end_and_goes_on() {
 }
 
 #[test]
-fn qemu_img_compares_and_measures_a_volume() {
-    let fixture = Fixture::new();
-    fixture.folder.write("in.img", pattern(8, 32 * MIB));
-    let uri = fixture.server.uri("mirror");
-    let convert = ["convert", "-n", "-f", "raw", "-O", "raw", "in.img", uri.as_str()];
-    fixture.folder.client("qemu-img", convert).ok();
-    let compare = ["compare", "-f", "raw", "-F", "raw", "in.img", uri.as_str()];
-    fixture.folder.client("qemu-img", compare).ok().says(&["Images are identical"]);
+fn qemu_img_converts_compares_and_maps_every_volume() {
+    let fixture = Every::start();
+    // Data, a hole, and data again.
+    let mut image = pattern(8, SIZE);
+    image[8 << 20..24 << 20].fill(0);
+    fixture.folder.write("in.img", &image);
+    for &volume in &fixture.volumes {
+        let uri = fixture.server.uri(volume);
+        let convert = ["convert", "-n", "-f", "raw", "-O", "raw", "in.img", &uri];
+        fixture.folder.client("qemu-img", convert).ok();
+        let compare = ["compare", "-f", "raw", "-F", "raw", "in.img", &uri];
+        fixture.folder.client("qemu-img", compare).ok().says(&["Images are identical"]);
+        let ran = fixture.folder.client("qemu-img", ["map", "-f", "raw", "--output=json", &uri]);
+        let map: Value = serde_json::from_str(&ran.ok().stdout).unwrap();
+        let mut end = 0;
+        for extent in map.as_array().unwrap() {
+            let number = |key: &str| extent[key].as_u64().unwrap() as usize;
+            assert_eq!(number("start"), end, "{volume}: {map}");
+            end += number("length");
+            let zero = image[number("start")..end].iter().all(|byte| *byte == 0);
+            assert!(zero || extent["zero"] == false, "{volume}: {map}");
+        }
+        assert_eq!(end, SIZE, "{volume}: {map}");
+    }
     fixture.end();
 }
 
-/// fio writes a volume with checksums in every block, and reads each of them back.
-#[track_caller]
-fn fio(fixture: &Fixture, uri: &str, jobs: &str) {
-    let ran = fixture.folder.client(
-        "fio",
-        [
-            "--name=verify",
-            "--ioengine=nbd",
-            &format!("--uri={uri}"),
-            "--rw=randrw",
-            "--bsrange=512-64k",
-            "--iodepth=16",
-            "--size=8M",
-            "--offset_increment=8M",
-            &format!("--numjobs={jobs}"),
-            "--verify=crc32c",
-            "--verify_fatal=1",
-            "--fsync=32",
-            "--output-format=json",
-        ],
-    );
-    let ran = ran.ok();
+/// One fio, so that all of them are busy at once.
+#[test]
+fn fio_verifies_every_volume_by_two_jobs_at_depth_and_two_of_them_over_tcp() {
+    let fixture = Every::start();
+    let mut args: Vec<String> = [
+        "--ioengine=nbd",
+        "--rw=randrw",
+        "--bsrange=512-64k",
+        "--iodepth=16",
+        "--numjobs=2",
+        "--size=4M",
+        "--offset_increment=8M",
+        "--verify=crc32c",
+        "--verify_fatal=1",
+        "--fsync=32",
+        "--output-format=json",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    if std::env::var_os("COREWISE_LONG").is_some_and(|value| value == "1") {
+        args.push("--loops=50".to_owned());
+    }
+    let mut jobs = 0;
+    for volume in &fixture.volumes {
+        // Those over TCP have another part of the same volume.
+        for (n, uri) in fixture.uris(volume).into_iter().enumerate() {
+            let offset = format!("--offset={}M", n * 4);
+            args.extend([format!("--name={uri}"), format!("--uri={uri}"), offset]);
+            jobs += 2;
+        }
+    }
+    let ran = fixture.folder.client("fio", &args).ok();
     let start = ran.stdout.find('{').unwrap_or_else(|| panic!("no JSON\n{ran}"));
     let report: Value =
         serde_json::from_str(&ran.stdout[start..]).unwrap_or_else(|e| panic!("{e}\n{ran}"));
-    for job in report["jobs"].as_array().expect("a list of jobs") {
+    let reports = report["jobs"].as_array().expect("a list of jobs");
+    assert_eq!(reports.len(), jobs);
+    for job in reports {
         assert_eq!(job["error"], 0, "{ran}");
         let read = job["read"]["total_ios"].as_u64();
         assert!(read.is_some_and(|ios| ios > 0), "nothing was verified\n{ran}");
-    }
-}
-
-#[test]
-fn fio_verifies_every_volume_over_a_unix_socket() {
-    let fixture = Fixture::new();
-    for volume in VOLUMES {
-        fio(&fixture, &fixture.server.uri(volume), "1");
-    }
-    fixture.end();
-}
-
-#[test]
-fn fio_verifies_over_tcp() {
-    let fixture = Fixture::new();
-    for volume in ["memory", "stripe"] {
-        fio(&fixture, &fixture.server.tcp_uri(volume), "1");
-    }
-    fixture.end();
-}
-
-#[test]
-fn fio_verifies_over_four_connections_at_once() {
-    let fixture = Fixture::new();
-    for volume in ["memory", "stripe", "mirror"] {
-        fio(&fixture, &fixture.server.uri(volume), "4");
     }
     fixture.end();
 }
@@ -336,8 +230,8 @@ fn fio_verifies_over_four_connections_at_once() {
 fn a_write_flushed_on_one_connection_is_read_on_another() {
     use crate::common::client::{Client, FUA};
     // Multi-conn promises: a flush or FUA on one connection counts for all.
-    let fixture = Fixture::new();
-    for volume in VOLUMES {
+    let fixture = Every::start();
+    for &volume in &fixture.volumes {
         let socket = fixture.server.socket();
         let mut connections: Vec<Client> = (0..4).map(|_| Client::new(&socket, volume)).collect();
         for round in 0..8u64 {
@@ -358,12 +252,12 @@ fn a_write_flushed_on_one_connection_is_read_on_another() {
 
 #[test]
 fn a_read_only_export_refuses_writes_and_is_read_by_everyone() {
-    let fixture = Fixture::new();
-    let (writable, locked) = (fixture.server.uri("plain"), fixture.server.uri("locked"));
+    let fixture = Every::start();
+    let (writable, locked) = (fixture.server.uri("cached"), fixture.server.uri("locked"));
     fixture.qemu_io(&writable, &["write -P 0x3c 0 1M", "flush"]);
     let ran = fixture.qemu_io_unchecked(&locked, &["write -P 0 0 512"]);
     assert!(ran.code != Some(0) || ran.stdout.contains("failed"), "{ran}");
-    fixture.folder.write("zeroes.img", vec![0; 32 * MIB]);
+    fixture.folder.write("zeroes.img", vec![0; SIZE]);
     fixture.folder.client("nbdcopy", ["zeroes.img", &locked]).fails();
     let mut args = vec!["-r", "-f", "raw", "-c", "read -P 0x3c 0 1M"];
     args.push(&locked);

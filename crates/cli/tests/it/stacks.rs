@@ -2,9 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fs::OpenOptions;
-use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::process::Stdio;
 
 use crate::common::Folder;
 use crate::common::client::{Client, EINVAL, ENOSPC, READ, WRITE, pattern};
@@ -14,17 +12,9 @@ use serde_json::Value;
 const MIB: usize = 1 << 20;
 const EIO: u32 = 5;
 
-/// An image of 16 MiB with a table that `sfdisk` made: `root` and `data`, 4 MiB each.
+/// An image of 16 MiB with a table: `root` and `data`, 4 MiB each.
 fn partitioned(folder: &Folder) {
-    folder.write("disk.img", vec![0; 16 * MIB]);
-    let mut sfdisk = folder.command("sfdisk");
-    sfdisk.args(["--quiet", "--no-reread", "disk.img"]).stdin(Stdio::piped());
-    let child = sfdisk.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut child = child.unwrap_or_else(|error| panic!("sfdisk: {error}; apt-get install fdisk"));
-    let table = b"label: gpt\nstart=1MiB, size=4MiB, name=root\nsize=4MiB, name=data\n";
-    child.stdin.take().unwrap().write_all(table).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    folder.partitioned(16 * MIB, "start=1MiB, size=4MiB, name=root\nsize=4MiB, name=data\n");
 }
 
 fn partition(name: &str, which: &str) -> String {
