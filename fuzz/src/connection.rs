@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use corewise_nbd::handshake::Handshake;
 use corewise_nbd::wire::{
-    BASE_ALLOCATION, GREETING_LEN, GoRequest, Greeting, MetaRequest, OptionHeader, OptionKind,
-    Request, SIMPLE_REPLY_LEN,
+    BASE_ALLOCATION, Command, CommandFlags, GREETING_LEN, GoRequest, Greeting, MetaRequest,
+    OPTION_REPLY_HEADER_LEN, OptionHeader, OptionKind, OptionReplyHeader, OptionReplyKind, Request,
+    SIMPLE_REPLY_LEN,
 };
-use corewise_nbd::wire::{Command, CommandFlags};
 use corewise_nbd::{Export, Options, Server};
 
 use crate::device::Device;
@@ -23,19 +23,20 @@ pub(crate) const MOST_INPUT: usize = 8 << 10;
 const HANG: Duration = Duration::from_secs(20);
 
 /// A server with one export, "disk", over this device.
-pub(crate) fn server(device: Arc<Device>) -> Server {
+pub(crate) fn server(device: Arc<Device>, read_only: bool) -> Server {
     let server = Server::new(Options::default());
-    server.add_export(Export::new("disk", device)).expect("the name is free");
+    let export = Export::new("disk", device).read_only(read_only);
+    server.add_export(export).expect("the name is free");
     server
 }
 
-/// Sends everything, then reads to the end of the stream.
-pub(crate) fn exchange(server: &Server, input: &[u8]) -> Vec<u8> {
+/// Sends everything in pieces of so many bytes, then reads to the end of the stream.
+pub(crate) fn exchange(server: &Server, input: &[u8], piece: usize) -> Vec<u8> {
     let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
     ours.set_read_timeout(Some(HANG)).expect("a timeout above zero");
     server.serve(theirs).expect("there is room for one client");
     // Fails where the server has hung up already.
-    let _ = ours.write_all(input);
+    let _ = input.chunks(piece).try_for_each(|piece| ours.write_all(piece));
     let _ = ours.shutdown(Shutdown::Write);
     let mut output = Vec::new();
     match ours.read_to_end(&mut output) {
@@ -48,7 +49,7 @@ pub(crate) fn exchange(server: &Server, input: &[u8]) -> Vec<u8> {
 }
 
 /// The bytes that choose the export, and perhaps structured replies and block status before.
-pub(crate) fn good_handshake(structured: bool) -> Vec<u8> {
+pub(crate) fn good_handshake(structured: bool, contexts: bool) -> Vec<u8> {
     let mut out = 3_u32.to_be_bytes().to_vec();
     let mut option = |option: OptionKind, data: &[u8]| {
         let length = u32::try_from(data.len()).expect("a short name");
@@ -57,11 +58,28 @@ pub(crate) fn good_handshake(structured: bool) -> Vec<u8> {
     };
     if structured {
         option(OptionKind::STRUCTURED_REPLY, &[]);
+    }
+    if contexts {
         let contexts = MetaRequest::encode("disk", &[BASE_ALLOCATION]);
         option(OptionKind::SET_META_CONTEXT, &contexts);
     }
     option(OptionKind::GO, &GoRequest::encode("disk", &[]));
     out
+}
+
+/// What the server said behind the handshake.
+pub(crate) fn behind_handshake(output: &[u8]) -> &[u8] {
+    let mut rest = &output[GREETING_LEN..];
+    loop {
+        let (head, behind) =
+            rest.split_first_chunk::<OPTION_REPLY_HEADER_LEN>().expect("an answer to GO");
+        let head = OptionReplyHeader::decode(head).expect("answers to options have heads");
+        assert!(!head.kind.is_error(), "{head:?} to a good handshake");
+        rest = &behind[head.length as usize..];
+        if head.option == OptionKind::GO && head.kind == OptionReplyKind::ACK {
+            return rest;
+        }
+    }
 }
 
 /// Sends these bytes as a whole connection, from the client flags on.
@@ -72,8 +90,8 @@ pub(crate) fn good_handshake(structured: bool) -> Vec<u8> {
 pub fn connection(data: &[u8]) {
     let data = &data[..data.len().min(MOST_INPUT)];
     let device = Device::new();
-    let server = server(device.clone());
-    let output = exchange(&server, data);
+    let server = server(device.clone(), false);
+    let output = exchange(&server, data, MOST_INPUT);
     let greeting = output.first_chunk::<GREETING_LEN>().expect("the greeting comes first");
     assert_eq!(*greeting, Handshake::greeting());
     assert!(Greeting::decode(greeting).is_ok());
@@ -96,7 +114,9 @@ pub fn connection(data: &[u8]) {
         length: 512,
     };
     let expected = device.bytes()[512..1024].to_vec();
-    let output = exchange(&server, &[&good_handshake(false)[..], &read.encode()[..]].concat());
-    assert!(output.len() > SIMPLE_REPLY_LEN + 512, "the next client isn't served");
-    assert_eq!(output[output.len() - 512..], expected);
+    let input = [&good_handshake(false, false)[..], &read.encode()[..]].concat();
+    let output = exchange(&server, &input, MOST_INPUT);
+    let reply = behind_handshake(&output);
+    assert_eq!(reply.len(), SIMPLE_REPLY_LEN + 512, "the next client isn't served");
+    assert_eq!(reply[SIMPLE_REPLY_LEN..], expected);
 }

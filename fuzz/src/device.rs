@@ -7,21 +7,36 @@ use corewise_sync::Mutex;
 
 /// Size of the device in bytes: small, so that an input of a few kilobytes can't ask for gigabytes
 /// of replies.
-pub(crate) const SIZE: usize = 16 << 10;
+const SIZE: usize = 16 << 10;
+/// Size of a large one: its reads are worth asking for holes first, and its longest requests go in by pieces.
+const LARGE: usize = 640 << 10;
 
 pub(crate) struct Device {
+    geometry: Geometry,
     /// L: is the lock; guards contents and count.
     state: Mutex<(Vec<u8>, usize)>,
 }
 
-/// What the device holds at first.
-pub(crate) fn contents() -> Vec<u8> {
-    (0..SIZE).map(|i| (i / 512 + 1) as u8).collect()
+/// What a device holds at first: no block is like another nearby, and a large one has holes.
+fn contents(size: usize) -> Vec<u8> {
+    let byte = |i: usize| if i >> 16 & 1 == 1 { 0 } else { (i / 512 + 1) as u8 };
+    (0..size).map(byte).collect()
 }
 
 impl Device {
+    /// A small device that can do everything.
     pub(crate) fn new() -> Arc<Device> {
-        Arc::new(Device { state: Mutex::new((contents(), 0)) })
+        Device::with(false, false)
+    }
+
+    /// `plain`: it reads and writes, and can do nothing else.
+    pub(crate) fn with(plain: bool, large: bool) -> Arc<Device> {
+        let size = if large { LARGE } else { SIZE };
+        let mut geometry = Geometry::new(size as u64);
+        (geometry.can_fast_zero, geometry.can_prefetch) = (!plain, !plain);
+        (geometry.can_discard, geometry.can_write_zeroes) = (!plain, !plain);
+        geometry.can_fua = !plain;
+        Arc::new(Device { geometry, state: Mutex::new((contents(size), 0)) })
     }
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
@@ -39,7 +54,7 @@ impl BlockDevice for Device {
     }
 
     fn geometry(&self) -> Geometry {
-        Geometry { can_fast_zero: true, can_prefetch: true, ..Geometry::new(SIZE as u64) }
+        self.geometry
     }
 
     fn submit(&self, mut rq: Request) {

@@ -9,6 +9,8 @@ use corewise_nbd::wire::{
     OptionKind, Request,
 };
 
+use crate::transmission as form;
+
 /// A seed: its file name, and its bytes.
 pub type Seed = (&'static str, Vec<u8>);
 
@@ -120,13 +122,43 @@ pub fn handshake() -> Vec<Seed> {
     ]
 }
 
-/// Seeds for the transmission phase: each with simple replies, and with structured ones.
+/// Seeds for the transmission phase: each with simple replies, and with structured ones; and every command in further
+/// forms.
 pub fn transmission() -> Vec<Seed> {
-    let forms = |(name, bytes): Seed| {
-        let with = |form: u8| [&[form], &bytes[..]].concat();
-        [(name, with(0)), (format!("structured-{name}").leak() as &str, with(1))]
-    };
-    requests().into_iter().flat_map(forms).collect()
+    let with = |form: u8, bytes: &[u8]| [&[form], bytes].concat();
+    let mut seeds = Vec::new();
+    for (name, bytes) in requests() {
+        seeds.push((name, with(0, &bytes)));
+        let structured = format!("structured-{name}").leak();
+        seeds.push((structured, with(form::STRUCTURED, &bytes)));
+        if name == "every-command" {
+            let no_contexts = form::STRUCTURED | form::NO_CONTEXTS;
+            seeds.push(("every-command-without-contexts", with(no_contexts, &bytes)));
+            let read_only = form::STRUCTURED | form::READ_ONLY;
+            seeds.push(("every-command-read-only", with(read_only, &bytes)));
+            seeds.push(("every-command-plain-in-pieces", with(form::PLAIN | 0xe0, &bytes)));
+        }
+    }
+    let large = form::STRUCTURED | form::LARGE;
+    seeds.push(("holes-of-a-large-device", with(large, &holes())));
+    seeds
+}
+
+/// Reads that find holes, and requests that go in by pieces.
+fn holes() -> Vec<u8> {
+    let all = 640 << 10;
+    [
+        request(Command::READ, 0, 256 << 10),
+        with(CommandFlags::DF, Command::READ, 0, 256 << 10),
+        request(Command::READ, 64 << 10, 64 << 10),
+        request(Command::BLOCK_STATUS, 0, all),
+        request(Command::WRITE_ZEROES, 0, all),
+        request(Command::READ, 512, 512 << 10),
+        request(Command::TRIM, 0, all),
+        request(Command::CACHE, 0, all),
+        request(Command::READ, 0, all),
+    ]
+    .concat()
 }
 
 fn requests() -> Vec<Seed> {

@@ -1,5 +1,5 @@
-//! The target for the transmission phase: a real session, held against a model, with simple replies and with structured
-//! ones. The first byte of an input says which.
+//! The target for the transmission phase: a real session, held against a model. The first byte of an input says what the
+//! client has chosen, and from which export.
 
 use corewise_blockmq::BlockDevice;
 use corewise_nbd::model::{Limits, Operation, Verdict, block_sizes, judge, transmission_flags};
@@ -9,8 +9,49 @@ use corewise_nbd::wire::{
     decode_block_status, decode_error,
 };
 
-use crate::connection::{MOST_INPUT, exchange, good_handshake, server};
-use crate::device::{Device, contents};
+use crate::connection::{MOST_INPUT, behind_handshake, exchange, good_handshake, server};
+use crate::device::Device;
+
+/// Most bytes of requests to a large device.
+const MOST_TO_LARGE: usize = 1 << 10;
+
+/// What the first byte says.
+#[derive(Clone, Copy)]
+struct Form {
+    structured: bool,
+    contexts: bool,
+    read_only: bool,
+    /// The device can't do more than to read and to write.
+    plain: bool,
+    large: bool,
+    /// In pieces of so many bytes the requests are sent.
+    piece: usize,
+}
+
+impl Form {
+    fn new(byte: u8) -> Form {
+        let has = |bit| byte & bit != 0;
+        let piece = if byte >> 5 == 0 { MOST_INPUT } else { usize::from(byte >> 5) * 13 };
+        Form {
+            structured: has(STRUCTURED),
+            contexts: has(STRUCTURED) && !has(NO_CONTEXTS),
+            read_only: has(READ_ONLY),
+            plain: has(PLAIN),
+            large: has(LARGE),
+            piece,
+        }
+    }
+
+    fn most_input(self) -> usize {
+        if self.large { MOST_TO_LARGE } else { MOST_INPUT }
+    }
+}
+
+pub(crate) const STRUCTURED: u8 = 1;
+pub(crate) const NO_CONTEXTS: u8 = 2;
+pub(crate) const READ_ONLY: u8 = 4;
+pub(crate) const PLAIN: u8 = 8;
+pub(crate) const LARGE: u8 = 16;
 
 /// What the model says about a stream of requests.
 struct Expected {
@@ -31,30 +72,31 @@ struct Reply {
     came: Vec<bool>,
 }
 
-fn limits(structured: bool) -> Limits {
-    let geometry = Device::new().geometry();
+fn limits(device: &Device, form: Form) -> Limits {
+    let geometry = device.geometry();
     let sizes = block_sizes(&geometry);
+    let Form { structured, contexts, read_only, .. } = form;
     Limits {
         size: geometry.size,
-        flags: transmission_flags(&geometry, false).with_if(structured, TransmissionFlags::SEND_DF),
+        flags: transmission_flags(&geometry, read_only)
+            .with_if(structured, TransmissionFlags::SEND_DF),
         block: sizes.minimum,
         max_payload: sizes.maximum,
         structured,
-        allocation: structured,
+        allocation: contexts,
     }
 }
 
 /// Serves the requests one after the other, in plain slices.
-fn model(data: &[u8], structured: bool) -> Expected {
-    let limits = limits(structured);
+fn model(data: &[u8], limits: &Limits, mut contents: Vec<u8>) -> Expected {
     let mut stream = data.to_vec();
-    let (mut replies, mut contents, mut at) = (Vec::new(), contents(), 0);
+    let (mut replies, mut at) = (Vec::new(), 0);
     while let Some(head) = stream.get(at..at + REQUEST_LEN) {
         let head = head.try_into().expect("the slice has that length");
         let Ok(mut request) = Request::decode(head) else { break };
         assert_eq!(request.encode(), *head, "a decoded message encodes to the same bytes");
-        let verdict = judge(&request, &limits);
-        check(&request, verdict, &limits);
+        let verdict = judge(&request, limits);
+        check(&request, verdict, limits);
         if matches!(verdict, Verdict::Disconnect | Verdict::Hopeless) {
             break;
         }
@@ -101,6 +143,11 @@ fn check(request: &Request, verdict: Verdict, limits: &Limits) {
             let end = request.offset.checked_add(request.length.into());
             assert!(end.is_some_and(|end| end <= limits.size), "beyond the end: {request:?}");
             assert!(request.length > 0);
+            let changes = !matches!(
+                operation,
+                Operation::Read { .. } | Operation::BlockStatus { .. } | Operation::Cache
+            );
+            assert!(!changes || !limits.flags.contains(TransmissionFlags::READ_ONLY));
             assert_eq!(request.offset % u64::from(limits.block), 0);
             assert_eq!(request.length % limits.block, 0);
             if matches!(operation, Operation::Read { .. } | Operation::Write { .. }) {
@@ -114,21 +161,22 @@ fn check(request: &Request, verdict: Verdict, limits: &Limits) {
     }
 }
 
-/// Sends these bytes as the requests of a client that has chosen an export; the first one says with which replies.
+/// Sends these bytes, but the first, as the requests of a client that has chosen an export.
 ///
 /// # Panics
 /// Where a request isn't answered exactly once with what the model says, or the device ends with
 /// other contents.
 pub fn transmission(data: &[u8]) {
     let (first, data) = data.split_first().unwrap_or((&0, &[]));
-    let structured = first & 1 == 1;
-    let expected = model(&data[..data.len().min(MOST_INPUT)], structured);
-    let device = Device::new();
-    let server = server(device.clone());
-    let handshake = good_handshake(structured);
-    let before = exchange(&server, &handshake).len();
-    let output = exchange(&server, &[handshake, expected.stream].concat());
-    let mut rest = output.get(before..).expect("the handshake gives the same answers again");
+    let form = Form::new(*first);
+    let Form { structured, contexts, .. } = form;
+    let device = Device::with(form.plain, form.large);
+    let data = &data[..data.len().min(form.most_input())];
+    let expected = model(data, &limits(&device, form), device.bytes());
+    let server = server(device.clone(), form.read_only);
+    let input = [good_handshake(structured, contexts), expected.stream].concat();
+    let output = exchange(&server, &input, form.piece);
+    let mut rest = behind_handshake(&output);
     let mut open = expected.replies;
     while !rest.is_empty() {
         rest = if rest.starts_with(&SIMPLE_REPLY_MAGIC.to_be_bytes()) {
