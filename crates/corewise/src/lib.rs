@@ -107,7 +107,7 @@
 //! the front page of [`workqueue`] says which queue suits which work.
 //!
 //! Each module but [`topology`] and [`sync`] is a feature of its name, and so is `xml`
-//! ([`topology::Topology::from_xml`]). All are on by default; a program that only queues work takes
+//! ([`topology::Topology::from_xml`]). All are on by default, unlike `tls`, the NBD server's, which compiles C; a program that only queues work takes
 //! `default-features = false, features = ["workqueue"]`, or the crate `corewise-workqueue`, and compiles no other.
 //!
 //! What blocks says so: functions that may block call [`sync::context::might_block`], and a wait on a

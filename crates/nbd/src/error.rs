@@ -15,6 +15,13 @@ pub enum Error {
     NameTaken(Box<Export>),
     /// There is a default export already. The new one is given back.
     DefaultTaken(Box<Export>),
+    /// What TLS was to be made of is no good.
+    Tls {
+        /// Which part of it.
+        what: &'static str,
+        /// Why not.
+        why: String,
+    },
     /// A name or description that the protocol can't carry: longer than 4096 bytes, or with a NUL
     /// in it.
     BadText {
@@ -61,6 +68,7 @@ impl fmt::Display for Error {
                 "there is a default export already, and '{}' cannot be another",
                 export.name()
             ),
+            Error::Tls { what, why } => write!(f, "the {what} cannot be used for TLS: {why}"),
             Error::BadText { what, text } => write!(
                 f,
                 "the {what} of an export is at most 4096 bytes of text without NUL, but this one has \

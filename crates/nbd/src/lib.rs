@@ -46,14 +46,15 @@
 //! | `memory` | one budget for the bytes of all requests |
 //! | `reply` | how replies reach the socket without anybody waiting |
 //! | `turn` | how the clients of an export share its device |
+//! | `tls` | the same bytes in TLS; the feature `tls`, which is off by default since ring compiles C |
 //! | `session` | the transmission phase of one connection |
 //! | [`Server`] | listeners, exports, connections, drain |
 //!
 //! What is spoken: fixed newstyle negotiation (`EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`, `STRUCTURED_REPLY`,
 //! `LIST_META_CONTEXT`, `SET_META_CONTEXT`), simple and structured replies, `READ`, `WRITE`, `FLUSH`, `TRIM`,
 //! `WRITE_ZEROES`, `BLOCK_STATUS` with `base:allocation`, `DISC`, the flags `FUA`, `NO_HOLE`, `DF` and `REQ_ONE`, several
-//! connections to one export; `CACHE` and the flag `FAST_ZERO` where the device has a use for them. Not spoken: TLS,
-//! extended headers, resizing; clients are told so and go on without.
+//! connections to one export; `CACHE` and the flag `FAST_ZERO` where the device has a use for them. With the feature `tls` also
+//! `STARTTLS`. Not spoken: extended headers, resizing; clients are told so and go on without.
 //!
 //! Holes are what the device knows of them ([`Request::extents_of`](corewise_blockmq::Request::extents_of)): block status tells
 //! them, and a read of 64 KiB or more of a client with structured replies leaves them out. Size and abilities are asked of the
@@ -73,6 +74,11 @@ mod policy;
 mod reply;
 mod server;
 mod session;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "tls/none.rs"]
+mod tls;
 mod turn;
 pub mod wire;
 
@@ -81,6 +87,8 @@ pub use export::Export;
 pub use load::Budget;
 pub use memory::MemoryUse;
 pub use server::{DrainReport, Endpoint, ExportStatus, FlushOutcome, Listener, Options, Server};
+#[cfg(feature = "tls")]
+pub use tls::Tls;
 
 /// The README's example is a test too.
 #[cfg(doctest)]

@@ -1,14 +1,16 @@
 //! Drives the pure [`Handshake`] over a socket, within a deadline.
 
 use std::io;
+use std::mem;
 use std::time::Instant;
 
 use bytes::{Buf, BytesMut};
 
 use crate::connection::Connection;
 use crate::handshake::{
-    Agreement, Catalogue, CloseReason, ExportOffer, Handshake, MAX_OPTION_DATA, Outcome,
+    Agreement, Catalogue, CloseReason, ExportOffer, Handshake, MAX_OPTION_DATA, Outcome, TlsPolicy,
 };
+use crate::tls::{Incoming, Tls};
 use crate::wire::OPTION_HEADER_LEN;
 
 /// Room for the longest option, and for the first requests behind it.
@@ -26,6 +28,8 @@ pub(crate) enum NoAgreement {
     EndOfStream,
     /// The deadline passed.
     TooSlow,
+    /// TLS failed: the client broke it, or isn't vouched for.
+    Insecure(io::Error),
     /// The socket failed.
     Failed(io::Error),
 }
@@ -34,44 +38,84 @@ impl From<io::Error> for NoAgreement {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::TimedOut => NoAgreement::TooSlow,
+            io::ErrorKind::UnexpectedEof => NoAgreement::EndOfStream,
+            io::ErrorKind::InvalidData => NoAgreement::Insecure(error),
             _ => NoAgreement::Failed(error),
         }
     }
 }
 
-/// Greets the client and answers its options; blocks until the deadline at most. Returns the export
-/// that was chosen, and what the client sent behind its choice.
+/// A connection whose transmission phase may begin.
+pub(crate) struct Begun<T> {
+    pub(crate) agreed: Agreement,
+    /// What the choice of the export gave.
+    pub(crate) attached: T,
+    /// What the client sent behind its choice.
+    pub(crate) received: BytesMut,
+    /// Where TLS was agreed on: what comes next comes from there.
+    pub(crate) incoming: Option<Incoming>,
+}
+
+/// Greets the client and answers its options; blocks until the deadline at most.
 ///
 /// `attach` is called before the client is told that its choice is granted: from then on nobody may
-/// take its place away.
+/// take its place away; `certified` with the names in its certificate, before anything is answered in TLS.
 pub(crate) fn negotiate<T>(
     connection: &Connection,
     catalogue: &dyn Catalogue,
-    attach: impl FnOnce(&ExportOffer) -> Option<T>,
+    tls: Option<&Tls>,
+    certified: impl Fn(Vec<String>),
+    attach: impl Fn(&ExportOffer) -> Option<T>,
     deadline: Instant,
-) -> Result<(Agreement, T, BytesMut), NoAgreement> {
-    let mut handshake = Handshake::new();
+) -> Result<Begun<T>, NoAgreement> {
+    let mut handshake = Handshake::with_tls(match tls {
+        None => TlsPolicy::Off,
+        Some(tls) if tls.is_required() => TlsPolicy::Required,
+        Some(_) => TlsPolicy::Allowed,
+    });
     let mut received = BytesMut::with_capacity(RECEIVE);
     let mut replies = Vec::new();
+    let mut incoming: Option<Incoming> = None;
     connection.send_until(&Handshake::greeting(), deadline)?;
     loop {
         let progress = handshake.advance(&received, catalogue, &mut replies);
         received.advance(progress.consumed);
-        if let Outcome::Begin(agreed) = progress.outcome {
-            let Some(attached) = attach(&agreed.offer) else {
-                return Err(NoAgreement::Withdrawn(agreed.offer));
-            };
-            connection.send_until(&replies, deadline)?;
-            return Ok((agreed, attached, received));
+        let begins = match progress.outcome {
+            Outcome::Begin(agreed) => match attach(&agreed.offer) {
+                Some(attached) => Ok((agreed, attached)),
+                None => return Err(NoAgreement::Withdrawn(agreed.offer)),
+            },
+            other => Err(other),
+        };
+        match &incoming {
+            None => connection.send_until(&replies, deadline)?,
+            Some(incoming) => incoming.channel().send_until(connection, &replies, deadline)?,
         }
-        connection.send_until(&replies, deadline)?;
         replies.clear();
-        match progress.outcome {
+        let outcome = match begins {
+            Ok((agreed, attached)) => return Ok(Begun { agreed, attached, received, incoming }),
+            Err(outcome) => outcome,
+        };
+        match outcome {
             Outcome::Begin(_) | Outcome::SendFirst => {}
             Outcome::Close(reason) => return Err(NoAgreement::Closed(reason)),
+            Outcome::StartTls => {
+                // Nothing is left over, says the machine; should that change, it is lost and not believed.
+                drop(mem::replace(&mut received, BytesMut::with_capacity(RECEIVE)));
+                let Some(tls) = tls else { return Err(NoAgreement::EndOfStream) };
+                let (stream, names) = tls.accept(connection, deadline)?;
+                certified(names);
+                incoming = Some(stream);
+            }
             Outcome::NeedMore => {
                 received.reserve(RECEIVE);
-                if connection.receive_until(&mut received, deadline)? == 0 {
+                let got = match &mut incoming {
+                    None => connection.receive_until(&mut received, deadline)?,
+                    Some(incoming) => {
+                        incoming.receive_until(connection, &mut received, deadline)?
+                    }
+                };
+                if got == 0 {
                     return Err(NoAgreement::EndOfStream);
                 }
             }

@@ -62,7 +62,7 @@ fn clients_that_do_their_worst_stay_within_the_memory_and_leave_it_behind() {
     let _alone = ALONE.lock();
     let device = TestDevice::new(LARGE.into());
     let server = server_with(device.clone(), options());
-    let worst = options().worst_case();
+    let worst = options().worst_case(false);
     assert_eq!(worst, 256 * MIB);
     let before = resident();
 

@@ -50,12 +50,12 @@ mod tests {
     #[test]
     fn a_small_machine_has_room_for_fewer_clients_and_the_manifest_goes_first() {
         let plenty = options(&Clients::default(), 8 << 30);
-        assert_eq!((plenty.max_connections, plenty.worst_case()), (1024, 8 << 30));
+        assert_eq!((plenty.max_connections, plenty.worst_case(false)), (1024, 8 << 30));
         let little = options(&Clients::default(), 128 << 20);
         assert!(little.max_connections < 200, "{}", little.max_connections);
-        assert!(little.worst_case() < 140 << 20, "{}", little.worst_case());
+        assert!(little.worst_case(false) < 140 << 20, "{}", little.worst_case(false));
         let asked = Clients { memory: Some(1 << 30), most: Some(7), ..Clients::default() };
         let asked = options(&asked, 128 << 20);
-        assert_eq!((asked.max_connections, asked.worst_case()), (7, 1 << 30));
+        assert_eq!((asked.max_connections, asked.worst_case(false)), (7, 1 << 30));
     }
 }

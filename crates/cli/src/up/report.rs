@@ -78,7 +78,7 @@ impl Report {
     ) {
         if self.json {
             let mut ready = ready_json(endpoints, exports, control);
-            ready["memory"] = options.worst_case().into();
+            ready["memory"] = options.worst_case(false).into();
             ready["clients"] = options.max_connections.into();
             event("ready", ready);
         } else {
@@ -223,7 +223,7 @@ fn ready_text(
     let _ = exports_text(&mut out, exports).and_then(|()| listening_text(&mut out, endpoints));
     let clients = units::count(options.max_connections as u64, "client");
     let _ = writeln!(out, "{}", styled(TITLE, "Clients"));
-    let memory = units::about(options.worst_case());
+    let memory = units::about(options.worst_case(false));
     let _ = writeln!(out, "  {clients} at most, and {memory} of memory for all of them\n");
     if let Some(endpoint) = endpoints.first() {
         let _ = try_text(&mut out, endpoint, exports, control);

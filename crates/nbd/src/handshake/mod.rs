@@ -5,7 +5,7 @@
 //! bytes that were. It never buffers by itself and never trusts a length: the longest input that it
 //! waits for is [`MAX_OPTION_DATA`] bytes of one option.
 //!
-//! Fixed newstyle negotiation with `EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`, `STRUCTURED_REPLY`,
+//! Fixed newstyle negotiation with `EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`, `STARTTLS`, `STRUCTURED_REPLY`,
 //! `LIST_META_CONTEXT` and `SET_META_CONTEXT`; any other option gets `ERR_UNSUP`.
 
 mod meta;
@@ -18,7 +18,7 @@ use crate::wire::{
 };
 
 pub use meta::ALLOCATION_CONTEXT;
-pub use offer::{Catalogue, ExportOffer, NotOffered};
+pub use offer::{Catalogue, ExportOffer, NotOffered, TlsPolicy};
 
 /// Longest data of one option in bytes. More is answered with `ERR_TOO_BIG`, and the connection is
 /// closed, since skipping the claimed length could take for ever.
@@ -36,6 +36,8 @@ pub enum Outcome {
     /// Send the replies before they grow any further, then feed the unconsumed bytes again: more
     /// may follow from them.
     SendFirst,
+    /// Send the replies, shake hands for TLS, then feed what comes out of that. Nothing behind the option may be left over.
+    StartTls,
     /// Send the replies; the transmission phase of this export begins. Bytes that weren't consumed
     /// belong to it.
     Begin(Agreement),
@@ -70,6 +72,10 @@ pub enum CloseReason {
     TooManyOptions,
     /// `EXPORT_NAME` named something that can't be served, and the protocol has no error for that.
     NoSuchExport,
+    /// Something came behind `STARTTLS` before that was answered: somebody in between may have sent it.
+    BehindStartTls,
+    /// The client chose an export by `EXPORT_NAME` where TLS has to come first.
+    TlsRequired,
     /// A client without fixed newstyle sent something else than `EXPORT_NAME`.
     NotFixedNewstyle,
 }
@@ -85,6 +91,10 @@ impl std::fmt::Display for CloseReason {
             }
             CloseReason::TooManyOptions => f.write_str("too many options in one handshake"),
             CloseReason::NoSuchExport => f.write_str("the client asked for an unknown export"),
+            CloseReason::BehindStartTls => {
+                f.write_str("something came behind STARTTLS before that was answered")
+            }
+            CloseReason::TlsRequired => f.write_str("the client did not ask for TLS"),
             CloseReason::NotFixedNewstyle => f.write_str(
                 "the client sent an option other than EXPORT_NAME without fixed newstyle",
             ),
@@ -114,6 +124,9 @@ pub struct Handshake {
     state: State,
     client: ClientFlags,
     options: u32,
+    tls: TlsPolicy,
+    /// TLS has begun.
+    secure: bool,
     /// Replies are structured.
     structured: bool,
     /// The export of which `base:allocation` was chosen last.
@@ -127,12 +140,19 @@ impl Default for Handshake {
 }
 
 impl Handshake {
-    /// A handshake that hasn't begun.
+    /// A handshake that hasn't begun, without TLS.
     pub fn new() -> Handshake {
+        Handshake::with_tls(TlsPolicy::Off)
+    }
+
+    /// A handshake that hasn't begun.
+    pub fn with_tls(tls: TlsPolicy) -> Handshake {
         Handshake {
             state: State::ClientFlags,
             client: ClientFlags::empty(),
             options: 0,
+            tls,
+            secure: false,
             structured: false,
             allocation: None,
         }
@@ -174,6 +194,10 @@ impl Handshake {
                     if out.len() >= ENOUGH_REPLIES {
                         return Progress { consumed, outcome: Outcome::SendFirst };
                     }
+                }
+                Step::StartTls(n) => {
+                    let consumed = consumed + n;
+                    return Progress { consumed, outcome: Outcome::StartTls };
                 }
                 Step::End(n, outcome) => {
                     self.state = State::Over;
@@ -219,10 +243,20 @@ impl Handshake {
         if self.options > policy::max_options(catalogue.len()) {
             return Step::close(used, CloseReason::TooManyOptions);
         }
+        let locked = self.tls == TlsPolicy::Required && !self.secure;
         match head.option {
             OptionKind::ABORT => {
                 reply(out, head.option, OptionReplyKind::ACK, &[]);
                 Step::close(used, CloseReason::Aborted)
+            }
+            OptionKind::STARTTLS if self.tls != TlsPolicy::Off => {
+                self.start_tls(used, data, rest.len() > used, out)
+            }
+            OptionKind::EXPORT_NAME if locked => Step::close(used, CloseReason::TlsRequired),
+            option if locked => {
+                let message = "this server speaks TLS only: STARTTLS has to come first";
+                refuse(out, option, OptionReplyKind::ERR_TLS_REQD, message);
+                Step::Used(used)
             }
             OptionKind::EXPORT_NAME => self.export_name(used, data, catalogue, out),
             option if catalogue.is_shutting_down() => {
@@ -264,6 +298,33 @@ impl Handshake {
         }
     }
 
+    fn start_tls(&mut self, used: usize, data: &[u8], more: bool, out: &mut Vec<u8>) -> Step {
+        let wrong = match data {
+            _ if self.secure => Some("TLS has begun already"),
+            [] => None,
+            _ => Some("STARTTLS takes no data"),
+        };
+        if let Some(message) = wrong {
+            refuse(out, OptionKind::STARTTLS, OptionReplyKind::ERR_INVALID, message);
+            return Step::Used(used);
+        }
+        // Plain text mustn't count as said in TLS: neither the bytes that follow, nor a choice that was made before.
+        if more {
+            return Step::close(used, CloseReason::BehindStartTls);
+        }
+        let Handshake { tls, client, options, .. } = *self;
+        let secure = true;
+        *self = Handshake {
+            state: State::Options,
+            client,
+            options,
+            secure,
+            ..Handshake::with_tls(tls)
+        };
+        reply(out, OptionKind::STARTTLS, OptionReplyKind::ACK, &[]);
+        Step::StartTls(used)
+    }
+
     /// `EXPORT_NAME` has no error reply: what can't be served is a closed connection.
     fn export_name(
         &self,
@@ -300,6 +361,8 @@ enum Step {
     Wait,
     /// A message of so many bytes was dealt with; there may be another.
     Used(usize),
+    /// A message of so many bytes asked for TLS.
+    StartTls(usize),
     /// A message of so many bytes ended the handshake.
     End(usize, Outcome),
 }

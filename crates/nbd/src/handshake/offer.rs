@@ -22,6 +22,18 @@ impl ExportOffer {
     }
 }
 
+/// What a server says of TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsPolicy {
+    /// There is none.
+    #[default]
+    Off,
+    /// Clients may have it.
+    Allowed,
+    /// Nothing else is answered before it.
+    Required,
+}
+
 /// Why a client isn't offered an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotOffered {

@@ -16,6 +16,8 @@ use crate::wire::MAX_PAYLOAD;
 /// What a connection costs beside the bytes of its requests, in bytes: the two buffers that it receives into, 256 requests and
 /// their replies, and what its two threads touch of their stacks.
 const FIXED: u64 = 768 << 10;
+/// What TLS costs a connection beside, from its handshake on: ciphertext of both directions, a record between, keys.
+const TLS: u64 = 192 << 10;
 /// What a handshake costs, in bytes.
 const HALF_OPEN: u64 = 64 << 10;
 /// The smallest and the largest share of a connection, in bytes.
@@ -32,16 +34,18 @@ pub struct Split {
     pub worst: u64,
 }
 
-/// Splits `memory` bytes among so many connections, with so many more in their handshake.
+/// Splits `memory` bytes among so many connections, with so many more in their handshake; `tls`: with TLS.
 ///
 /// At most half goes to the shares, and the pool always holds a largest request. So a little memory with many
 /// places comes to more than was asked for; `worst` says how much.
-pub fn split(memory: u64, connections: usize, half_open: usize) -> Split {
+pub fn split(memory: u64, connections: usize, half_open: usize, tls: bool) -> Split {
     let connections = (connections as u64).max(1);
-    let shaking = half_open as u64 * HALF_OPEN;
-    let each = (memory.saturating_sub(shaking) / 2 / connections).saturating_sub(FIXED);
+    let more = if tls { TLS } else { 0 };
+    let shaking = half_open as u64 * (HALF_OPEN + more);
+    let fixed_each = FIXED + more;
+    let each = (memory.saturating_sub(shaking) / 2 / connections).saturating_sub(fixed_each);
     let share = each.clamp(SHARE.0, SHARE.1);
-    let fixed = (share + FIXED).saturating_mul(connections).saturating_add(shaking);
+    let fixed = (share + fixed_each).saturating_mul(connections).saturating_add(shaking);
     let pool = memory.saturating_sub(fixed).max(MAX_PAYLOAD.into());
     Split { pool, share, worst: pool.saturating_add(fixed) }
 }
@@ -232,13 +236,13 @@ mod tests {
 
     #[test]
     fn memory_is_split_so_that_every_connection_has_a_share_and_the_worst_case_is_said() {
-        let large = split(4 << 30, 1024, 256);
+        let large = split(4 << 30, 1024, 256, false);
         assert_eq!(large.share, 1 << 20);
         assert_eq!(large.worst, 4 << 30, "all of it is counted");
-        let small = split(64 << 20, 1024, 256);
+        let small = split(64 << 20, 1024, 256, false);
         assert_eq!((small.share, small.pool), (64 << 10, 32 << 20));
         assert!(small.worst > 64 << 20, "more than was asked for, and it is said");
-        let fits = split(128 << 20, places(128 << 20), 0);
+        let fits = split(128 << 20, places(128 << 20), 0, false);
         assert_eq!(fits.worst, 128 << 20);
     }
 }

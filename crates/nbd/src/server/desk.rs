@@ -10,14 +10,20 @@ use crate::handshake::{Catalogue, ExportOffer, NotOffered};
 pub(super) struct Desk<'a> {
     server: &'a Inner,
     client: u64,
-    who: Identity,
+    /// L: is the lock; guards who the client is, of which more is known after TLS.
+    who: Mutex<Identity>,
     /// L: is the lock; guards the export at which the client has its place.
     chosen: Mutex<Option<Export>>,
 }
 
 impl<'a> Desk<'a> {
     pub(super) fn new(server: &'a Inner, client: u64, who: Identity) -> Desk<'a> {
-        Desk { server, client, who, chosen: Mutex::new(None) }
+        Desk { server, client, who: Mutex::new(who), chosen: Mutex::new(None) }
+    }
+
+    /// The client has shown a certificate with these names, and was vouched for.
+    pub(super) fn certified(&self, names: Vec<String>) {
+        self.who.lock().names = names;
     }
 
     /// The export at which the client has its place.
@@ -28,18 +34,18 @@ impl<'a> Desk<'a> {
 
 impl Catalogue for Desk<'_> {
     fn find(&self, name: &str) -> Result<ExportOffer, NotOffered> {
-        self.server.registry.find(name, self.client, &self.who)
+        self.server.registry.find(name, self.client, &self.who.lock())
     }
 
     fn attach(&self, name: &str) -> Result<(), String> {
         let Desk { server, client, who, .. } = self;
-        let export = server.registry.attach(*client, name, who, &server.options)?;
+        let export = server.registry.attach(*client, name, &who.lock(), &server.options)?;
         *self.chosen.lock() = Some(export);
         Ok(())
     }
 
     fn for_each(&self, each: &mut dyn FnMut(&str, &str)) {
-        self.server.registry.for_each(&self.who, each);
+        self.server.registry.for_each(&self.who.lock(), each);
     }
 
     fn len(&self) -> usize {

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use corewise_sync::{Mutex, Parker, context, panics, thread};
+use corewise_sync::{Mutex, Parker, Throttle, context, panics, thread};
 
 use crate::access::Identity;
 use crate::connection::{Connection, Peer};
@@ -23,9 +23,10 @@ use crate::export::{Export, tell};
 use crate::handshake::ExportOffer;
 use crate::load::Budget;
 use crate::memory::{self, MemoryUse, Pool, Split};
-use crate::negotiate::{NoAgreement, negotiate};
+use crate::negotiate::{Begun, NoAgreement, negotiate};
 use crate::policy::{self, Limits};
 use crate::session::{Deadlines, End, STACK, Session};
+use crate::tls::Tls;
 
 use accept::Acceptor;
 use desk::Desk;
@@ -69,8 +70,10 @@ pub struct Options {
 impl Options {
     /// How many bytes of memory clients can take at most, whatever they do: `memory`, or more where that is too
     /// little for so many connections.
-    pub fn worst_case(&self) -> u64 {
-        self.split().worst
+    ///
+    /// `tls`: whether the server has TLS, by which each connection costs more.
+    pub fn worst_case(&self, tls: bool) -> u64 {
+        self.split(tls).worst
     }
 
     /// How many connections `memory` bytes have room for.
@@ -78,8 +81,8 @@ impl Options {
         memory::places(memory)
     }
 
-    fn split(&self) -> Split {
-        memory::split(self.memory, self.max_connections, self.max_half_open)
+    fn split(&self, tls: bool) -> Split {
+        memory::split(self.memory, self.max_connections, self.max_half_open, tls)
     }
 }
 
@@ -112,6 +115,9 @@ pub struct Server {
 
 pub(super) struct Inner {
     options: Options,
+    tls: Option<Tls>,
+    /// Which failures of TLS go to the log.
+    insecure: Throttle,
     /// Of each connection, in bytes.
     share: u64,
     pool: Arc<Pool>,
@@ -125,10 +131,21 @@ impl Server {
     /// A server without exports and listeners. Starts no thread. Where the allocator is glibc's it sets two thresholds of that,
     /// so that it can give the memory that clients took back to the system when they leave.
     pub fn new(options: Options) -> Server {
-        let Split { pool, share, .. } = options.split();
+        Server::make(options, None)
+    }
+
+    /// As [`Server::new`], with TLS for all of its clients.
+    #[cfg(feature = "tls")]
+    pub fn with_tls(options: Options, tls: Tls) -> Server {
+        Server::make(options, Some(tls))
+    }
+
+    fn make(options: Options, tls: Option<Tls>) -> Server {
+        let Split { pool, share, .. } = options.split(tls.is_some());
         let (registry, acceptors) = (Registry::new(), Mutex::new(Vec::new()));
-        let pool = Arc::new(Pool::new(pool));
-        Server { inner: Arc::new(Inner { options, share, pool, registry, acceptors }) }
+        let (pool, insecure) = (Arc::new(Pool::new(pool)), Throttle::new());
+        let inner = Inner { options, tls, insecure, share, pool, registry, acceptors };
+        Server { inner: Arc::new(inner) }
     }
 
     /// Offers an export to clients from now on.
@@ -177,8 +194,8 @@ impl Server {
         self.listen(Listener::unix(path)?)
     }
 
-    /// Listens on a TCP address, as [`Listener::tcp`] says. Starts a thread. The protocol has no
-    /// authentication here: any client that can reach the address can read and write the exports, so
+    /// Listens on a TCP address, as [`Listener::tcp`] says. Starts a thread. Without TLS (`Server::with_tls`) any
+    /// client that can reach the address can read and write the exports, so
     /// listen on loopback unless the network is trusted.
     ///
     /// # Errors
@@ -324,8 +341,10 @@ impl Inner {
         let who = Identity { peer: Peer::of(&connection.socket), names: Vec::new() };
         let desk = Desk::new(self, connection.id, who);
         let attach = |_: &ExportOffer| desk.chosen();
-        let (agreed, export, received) = match negotiate(connection, &desk, attach, deadline) {
-            Ok(agreed) => agreed,
+        let certified = |names| desk.certified(names);
+        let tls = self.tls.as_ref();
+        let begun = match negotiate(connection, &desk, tls, certified, attach, deadline) {
+            Ok(begun) => begun,
             Err(NoAgreement::Closed(reason)) => {
                 tracing::debug!(client = connection.id, %reason, "handshake ended");
                 return;
@@ -343,18 +362,27 @@ impl Inner {
                 tracing::info!(client = connection.id, "closed: the handshake took too long");
                 return;
             }
+            Err(NoAgreement::Insecure(error)) => {
+                if let Some(before) = self.insecure.admit() {
+                    let left_out = (before != 0).then_some(before);
+                    tracing::info!(client = connection.id, %error, left_out, "closed: TLS failed");
+                }
+                return;
+            }
             Err(NoAgreement::Failed(error)) => {
                 tracing::debug!(client = connection.id, %error, "handshake failed");
                 return;
             }
         };
+        let Begun { agreed, attached: export, received, incoming } = begun;
         let limits = Limits::new(&agreed);
         let offer = agreed.offer;
         tell(|| tracing::debug!(client = connection.id, export = offer.name, "client attached"));
         let Options { request_timeout, reply_timeout, idle_timeout, .. } = self.options;
         let deadlines =
             Deadlines { request: request_timeout, reply: reply_timeout, idle: idle_timeout };
-        match Session::run(Arc::clone(connection), parker, &export, limits, deadlines, received) {
+        let theirs = Arc::clone(connection);
+        match Session::run(theirs, parker, &export, limits, deadlines, received, incoming) {
             End::TooSlow(what) => {
                 tell(|| {
                     tracing::info!(client = connection.id, export = offer.name, "closed: {what}");

@@ -39,6 +39,7 @@ use crate::export::{Export, Lines, tell};
 use crate::load::Charge;
 use crate::policy::Limits;
 use crate::reply::{Patience, Posted, Ran, ReplyPath, Right};
+use crate::tls::Incoming;
 use crate::turn::{self, Turn};
 
 use form::Form;
@@ -87,7 +88,7 @@ pub(crate) struct Session {
 
 impl Session {
     /// Runs the transmission phase on the calling thread until it is over; blocks. `received` is
-    /// what the client sent behind its handshake.
+    /// what the client sent behind its handshake; what follows comes out of `incoming`, where there is TLS.
     pub(crate) fn run(
         connection: Arc<Connection>,
         parker: &Parker,
@@ -95,13 +96,16 @@ impl Session {
         limits: Limits,
         deadlines: Deadlines,
         received: BytesMut,
+        incoming: Option<Incoming>,
     ) -> End {
+        let channel = incoming.as_ref().map(|incoming| Arc::clone(incoming.channel()));
         let (writer, writer_parker) = Writer::new();
         let session = Arc::new(Session {
             path: ReplyPath::new(SocketSink::new(
                 Arc::clone(&connection),
                 deadlines.reply,
                 writer_parker,
+                channel.clone(),
             )),
             deadlines,
             turn: Turn::new(&export.turns, connection.load.unparker()),
@@ -114,13 +118,16 @@ impl Session {
             hope: Hope::default(),
         });
         let _stop = StopWriter(&session);
-        let mut reader = Reader::new(&session, parker, limits, received);
+        let mut reader = Reader::new(&session, parker, limits, received, incoming);
         let end = reader.run();
         let wrote = reader.wrote();
         drop(reader);
         session.connection.load.wait_for_zero(parker);
         if wrote && session.connection.load.snapshot().draining {
             session.flush_device(parker);
+        }
+        if let Some(channel) = channel {
+            channel.close(&session.connection);
         }
         end
     }

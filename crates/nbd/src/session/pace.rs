@@ -12,6 +12,7 @@ use corewise_sync::time;
 use super::End;
 use crate::connection::Connection;
 use crate::policy;
+use crate::tls::Incoming;
 
 /// The times that a client is given.
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +35,9 @@ pub(super) enum Expects {
 }
 
 /// The watch over one client's sending.
-#[derive(Debug)]
 pub(super) struct Pace {
+    /// Where what is received comes from, if not from the socket as it is.
+    incoming: Option<Incoming>,
     deadlines: Deadlines,
     /// What the socket was told.
     patience: Option<Duration>,
@@ -46,11 +48,11 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(deadlines: Deadlines) -> Pace {
+    pub(super) fn new(deadlines: Deadlines, incoming: Option<Incoming>) -> Pace {
         // The socket takes no zero.
         let request = deadlines.request.max(Duration::from_millis(1));
         let deadlines = Deadlines { request, ..deadlines };
-        Pace { deadlines, patience: None, begun: None, quiet: Duration::ZERO }
+        Pace { incoming, deadlines, patience: None, begun: None, quiet: Duration::ZERO }
     }
 
     /// A request has come whole.
@@ -67,9 +69,13 @@ impl Pace {
         expects: Expects,
     ) -> Result<usize, End> {
         loop {
+            let in_part = self.incoming.as_ref().is_some_and(Incoming::is_partial);
             let patience = match expects {
-                Expects::Request => self.deadlines.idle.map(|idle| idle.saturating_sub(self.quiet)),
-                Expects::Rest(bytes) => {
+                Expects::Request if !in_part => {
+                    self.deadlines.idle.map(|idle| idle.saturating_sub(self.quiet))
+                }
+                _ => {
+                    let bytes = if let Expects::Rest(bytes) = expects { bytes } else { 0 };
                     let begun = *self.begun.get_or_insert_with(time::now);
                     if begun.elapsed() >= policy::time_for(self.deadlines.request, bytes) {
                         let timeout = self.deadlines.request;
@@ -84,14 +90,21 @@ impl Pace {
                 self.patience = patience;
                 connection.set_patience(patience);
             }
-            let received = match len {
-                None => connection.receive(buffer),
-                Some(len) => connection.receive_all(buffer, len),
+            let received = match (&mut self.incoming, len) {
+                (None, None) => connection.receive(buffer).map(Some),
+                (None, Some(len)) => connection.receive_all(buffer, len).map(Some),
+                (Some(incoming), len) => {
+                    incoming.receive(connection, buffer, len.unwrap_or(usize::MAX))
+                }
             };
             match received {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == ErrorKind::InvalidData => {
+                    return Err(End::Violation(error.to_string()));
+                }
                 Err(error) => return Err(End::Failed(error.to_string())),
-                Ok(got) => {
+                Ok(None) => continue,
+                Ok(Some(got)) => {
                     self.quiet = Duration::ZERO;
                     return Ok(got);
                 }

@@ -18,6 +18,7 @@ use crate::export::tell;
 use crate::load::Charge;
 use crate::policy::{Limits, Operation, Verdict, judge};
 use crate::reply::{Posted, Right};
+use crate::tls::Incoming;
 use crate::turn::{self, Deficit, Entry};
 use crate::wire::{REQUEST_LEN, ReplyError, Request};
 
@@ -63,6 +64,7 @@ impl<'a> Reader<'a> {
         parker: &'a Parker,
         limits: Limits,
         buffer: BytesMut,
+        incoming: Option<Incoming>,
     ) -> Reader<'a> {
         Reader {
             session,
@@ -72,7 +74,7 @@ impl<'a> Reader<'a> {
             batch: Vec::new(),
             cork: None,
             skipping: None,
-            pace: Pace::new(session.deadlines),
+            pace: Pace::new(session.deadlines, incoming),
             deficit: Deficit::default(),
             prompt: false,
             wrote: false,

@@ -17,6 +17,7 @@ use crate::export::tell;
 use crate::load::Charge;
 use crate::policy;
 use crate::reply::{Patience, Sent, Sink};
+use crate::tls::Channel;
 use crate::wire::SIMPLE_REPLY_LEN;
 
 /// Replies that one system call sends at most. Far below the kernel's limit of 1,024, and enough to
@@ -67,6 +68,10 @@ unsafe impl HasLink for Reply {
 pub(crate) struct SocketSink {
     connection: Arc<Connection>,
     waiting: VecDeque<Box<Reply>>,
+    /// Through which replies go, where there is TLS,
+    channel: Option<Arc<Channel>>,
+    /// and how many bytes of them it has encrypted that haven't left.
+    encrypted: usize,
     /// Bytes of the first waiting reply that are sent already.
     sent_of_first: usize,
     /// How long the client may take to take a reply.
@@ -84,8 +89,11 @@ impl SocketSink {
         connection: Arc<Connection>,
         timeout: Duration,
         writer_parker: Parker,
+        channel: Option<Arc<Channel>>,
     ) -> SocketSink {
         SocketSink {
+            channel,
+            encrypted: 0,
             connection,
             timeout,
             since: None,
@@ -111,9 +119,13 @@ impl SocketSink {
             *slot = IoSlice::new(&reply.bytes()[from..]);
             count += 1;
         }
+        let slices = &slices[..count];
+        if let Some(channel) = &self.channel {
+            return channel.send(&self.connection, &mut self.encrypted, slices);
+        }
         sendmsg(
             &self.connection.socket,
-            &slices[..count],
+            slices,
             &mut SendAncillaryBuffer::default(),
             SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
         )
@@ -161,7 +173,7 @@ impl SocketSink {
             requests += 1;
             cost += owed;
         }
-        self.sent_of_first = 0;
+        (self.sent_of_first, self.encrypted) = (0, 0);
         self.connection.settle(requests, cost);
     }
 }

@@ -3,7 +3,7 @@
 
 use corewise_nbd::handshake::{
     Agreement, Catalogue, CloseReason, ExportOffer, Handshake, MAX_OPTION_DATA, NotOffered,
-    Outcome, Progress,
+    Outcome, Progress, TlsPolicy,
 };
 use corewise_nbd::model::max_options;
 use corewise_nbd::wire::*;
@@ -408,4 +408,65 @@ fn the_last_choice_of_contexts_counts_and_only_for_its_export() {
         assert_eq!((agreed.structured, agreed.allocation), (true, allocation));
         assert!(agreed.offer.summary.flags.contains(TransmissionFlags::SEND_DF));
     }
+}
+
+fn starttls() -> Vec<u8> {
+    option(OptionKind::STARTTLS, &[])
+}
+
+#[test]
+fn starttls_forgets_what_was_chosen_before_and_takes_nothing_along() {
+    for policy in [TlsPolicy::Allowed, TlsPolicy::Required] {
+        let mut machine = Handshake::with_tls(policy);
+        let mut out = Vec::new();
+        let mut say = |input: &[u8]| {
+            out.clear();
+            let progress = machine.advance(input, &shop(), &mut out);
+            (progress.outcome, replies(&out).into_iter().map(|reply| reply.1).collect::<Vec<_>>())
+        };
+        use OptionReplyKind as R;
+        let structured = option(OptionKind::STRUCTURED_REPLY, &[]);
+        let before = if policy == TlsPolicy::Required { R::ERR_TLS_REQD } else { R::ACK };
+        assert_eq!(say(&[flags(FIXED), structured].concat()), (Outcome::NeedMore, vec![before]));
+        let with_data = option(OptionKind::STARTTLS, &[1]);
+        assert_eq!(say(&with_data), (Outcome::NeedMore, vec![R::ERR_INVALID]));
+        assert_eq!(say(&starttls()), (Outcome::StartTls, vec![R::ACK]));
+        assert_eq!(say(&starttls()), (Outcome::NeedMore, vec![R::ERR_INVALID]), "it comes once");
+        let go = option(OptionKind::GO, &GoRequest::encode("disk", &[]));
+        assert_eq!(say(&go).0, Outcome::Begin(plain("disk")), "with simple replies");
+    }
+}
+
+#[test]
+fn anything_behind_starttls_in_one_piece_ends_the_handshake_without_an_answer() {
+    let list = option(OptionKind::LIST, &[]);
+    for policy in [TlsPolicy::Allowed, TlsPolicy::Required] {
+        for more in [&list[..], &[22]] {
+            let input = [flags(FIXED), starttls(), more.to_vec()].concat();
+            let mut out = Vec::new();
+            let progress = Handshake::with_tls(policy).advance(&input, &shop(), &mut out);
+            assert_eq!(progress.outcome, Outcome::Close(CloseReason::BehindStartTls));
+            assert_eq!(replies(&out), []);
+        }
+    }
+}
+
+#[test]
+fn where_tls_is_required_a_client_can_do_nothing_but_ask_for_it_or_leave() {
+    let converse = |input: &[u8]| {
+        let mut out = Vec::new();
+        let input = [flags(FIXED), input.to_vec()].concat();
+        let progress = Handshake::with_tls(TlsPolicy::Required).advance(&input, &shop(), &mut out);
+        (progress.outcome, replies(&out))
+    };
+    for kind in (2..=12).map(OptionKind) {
+        let (outcome, replies) = converse(&option(kind, &[]));
+        match kind {
+            OptionKind::ABORT => assert_eq!(outcome, Outcome::Close(CloseReason::Aborted)),
+            OptionKind::STARTTLS => assert_eq!(outcome, Outcome::StartTls),
+            _ => assert_eq!(replies[0].1, OptionReplyKind::ERR_TLS_REQD, "{kind:?}"),
+        }
+    }
+    let (outcome, replies) = converse(&option(OptionKind::EXPORT_NAME, b"disk"));
+    assert_eq!((outcome, replies), (Outcome::Close(CloseReason::TlsRequired), vec![]));
 }

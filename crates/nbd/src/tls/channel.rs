@@ -1,0 +1,271 @@
+//! The stream of one connection in TLS: its two directions, which share one lock.
+
+use std::io::{self, BufRead, ErrorKind, IoSlice, Write};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::{Buf, BytesMut};
+use corewise_sync::Mutex;
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustls::ServerConnection;
+
+use super::{Tls, names};
+use crate::connection::Connection;
+
+/// What one receive may bring of ciphertext, in bytes. A record, of which there is always room for one, has up to 18,437.
+const CIPHERTEXT: usize = 64 << 10;
+/// How much of replies is encrypted at a time, in bytes.
+const OUTGOING: usize = 64 << 10;
+/// The head of a record: its kind, its version and its length.
+const HEAD: usize = 5;
+/// The longest content of a record, in bytes.
+const LONGEST: usize = (16 << 10) + 2048;
+
+/// The TLS of one connection.
+pub(crate) struct Channel {
+    /// L: is the lock; guards the keys and counters of both directions, and the ciphertext that waits to be sent. Held
+    /// for a record of the reader's, or for what the holder of the flush right encrypts and sends without waiting.
+    tls: Mutex<ServerConnection>,
+}
+
+/// The receiving end. Belongs to the reader.
+pub(crate) struct Incoming {
+    channel: Arc<Channel>,
+    /// Received and not yet decrypted.
+    ciphertext: BytesMut,
+    /// What is wrong with what came behind the data that was taken.
+    broken: Option<io::Error>,
+}
+
+impl Tls {
+    /// Shakes hands, until the deadline. Gives the receiving end, and the names in the client's certificate. Blocks.
+    ///
+    /// # Errors
+    /// `TimedOut`; `InvalidData` where the client breaks the protocol, or isn't vouched for; `UnexpectedEof`; those of
+    /// the socket.
+    pub(crate) fn accept(
+        &self,
+        connection: &Connection,
+        deadline: Instant,
+    ) -> io::Result<(Incoming, Vec<String>)> {
+        let mut tls = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
+        tls.set_buffer_limit(Some(OUTGOING));
+        let mut ciphertext = BytesMut::new();
+        let mut ended = Ok(());
+        loop {
+            let mut ours = Vec::new();
+            while tls.wants_write() {
+                tls.write_tls(&mut ours)?;
+            }
+            // The last words may be those about an error.
+            connection.send_until(&ours, deadline)?;
+            ended?;
+            if !tls.is_handshaking() {
+                break;
+            }
+            match record(&ciphertext) {
+                Some(length) => ended = decrypt(&mut tls, &mut ciphertext, length),
+                None => {
+                    ciphertext.reserve(CIPHERTEXT);
+                    if connection.receive_until(&mut ciphertext, deadline)? == 0 {
+                        return Err(ErrorKind::UnexpectedEof.into());
+                    }
+                    ended = Ok(());
+                }
+            }
+        }
+        let certificate = tls.peer_certificates().and_then(|chain| chain.first());
+        let names = certificate.map(names::names).unwrap_or_default();
+        let channel = Arc::new(Channel { tls: Mutex::new(tls) });
+        Ok((Incoming { channel, ciphertext, broken: None }, names))
+    }
+}
+
+/// How long the first record of this ciphertext is; `None` where it hasn't come whole. Bytes that
+/// are no record count as one: rustls says what is wrong with them.
+fn record(ciphertext: &[u8]) -> Option<usize> {
+    let (head, rest) = ciphertext.split_first_chunk::<HEAD>()?;
+    let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
+    if length > LONGEST || !(20..=24).contains(&head[0]) {
+        return Some(ciphertext.len().min(HEAD + LONGEST));
+    }
+    (rest.len() >= length).then_some(HEAD + length)
+}
+
+/// Decrypts the first `length` bytes.
+fn decrypt(tls: &mut ServerConnection, ciphertext: &mut BytesMut, length: usize) -> io::Result<()> {
+    let mut record = &ciphertext[..length];
+    while !record.is_empty() && tls.read_tls(&mut record)? > 0 {}
+    let result = tls.process_new_packets();
+    ciphertext.advance(length);
+    let broken = |error| io::Error::new(ErrorKind::InvalidData, format!("TLS: {error}"));
+    result.map(drop).map_err(broken)
+}
+
+impl Incoming {
+    pub(crate) fn channel(&self) -> &Arc<Channel> {
+        &self.channel
+    }
+
+    /// Whether a record has come in part.
+    pub(crate) fn is_partial(&self) -> bool {
+        !self.ciphertext.is_empty()
+    }
+
+    /// Receives what is there, behind what `buffer` holds and into the room that it has, though no more than `limit` bytes.
+    /// `None` where what came is no data, or not a whole record; 0 at the end of the stream. Blocks, as long as
+    /// [`Connection::receive`] does.
+    pub(crate) fn receive(
+        &mut self,
+        connection: &Connection,
+        buffer: &mut BytesMut,
+        limit: usize,
+    ) -> io::Result<Option<usize>> {
+        let found = self.take(buffer, limit)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        self.ciphertext.reserve(CIPHERTEXT);
+        match connection.receive(&mut self.ciphertext)? {
+            0 => Ok(Some(0)),
+            _ => self.take(buffer, limit),
+        }
+    }
+
+    /// As [`Incoming::receive`], until the deadline: `TimedOut` after it.
+    pub(crate) fn receive_until(
+        &mut self,
+        connection: &Connection,
+        buffer: &mut BytesMut,
+        deadline: Instant,
+    ) -> io::Result<usize> {
+        loop {
+            if let Some(found) = self.take(buffer, usize::MAX)? {
+                return Ok(found);
+            }
+            self.ciphertext.reserve(CIPHERTEXT);
+            if connection.receive_until(&mut self.ciphertext, deadline)? == 0 {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Decrypts whole records as long as there is room for what is in them. `None` where there was nothing, and the
+    /// stream goes on.
+    fn take(&mut self, buffer: &mut BytesMut, limit: usize) -> io::Result<Option<usize>> {
+        if let Some(error) = self.broken.take() {
+            return Err(error);
+        }
+        let room = (buffer.capacity() - buffer.len()).min(limit);
+        let mut taken = 0;
+        loop {
+            // Anew for each record, so that replies go out in between.
+            let mut tls = self.channel.tls.lock();
+            let mut reader = tls.reader();
+            match reader.fill_buf() {
+                // The client has said that nothing more comes.
+                Ok([]) => return Ok(Some(taken)),
+                Ok(data) => {
+                    let count = data.len().min(room - taken);
+                    buffer.extend_from_slice(&data[..count]);
+                    reader.consume(count);
+                    taken += count;
+                    if taken == room {
+                        return Ok(Some(taken));
+                    }
+                    continue;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            let Some(length) = record(&self.ciphertext) else { break };
+            match decrypt(&mut tls, &mut self.ciphertext, length) {
+                Ok(()) => {}
+                Err(error) if taken > 0 => {
+                    self.broken = Some(error);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((taken > 0).then_some(taken))
+    }
+}
+
+impl Channel {
+    /// Sends replies, without waiting: how many bytes of them have left, which is what it encrypted last. `encrypted` belongs to the
+    /// caller, and is how many those are while they haven't left. By the holder of the flush right, with the
+    /// same replies in front until they have.
+    ///
+    /// # Errors
+    /// As those of `sendmsg`; `PROTO` where the client has broken the protocol.
+    pub(crate) fn send(
+        &self,
+        connection: &Connection,
+        encrypted: &mut usize,
+        replies: &[IoSlice<'_>],
+    ) -> Result<usize, Errno> {
+        let mut tls = self.tls.lock();
+        loop {
+            while tls.wants_write() {
+                let sent = tls.write_tls(&mut Socket(connection));
+                sent.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::PIPE))?;
+            }
+            if *encrypted > 0 {
+                return Ok(std::mem::take(encrypted));
+            }
+            match tls.writer().write_vectored(replies) {
+                Ok(0) | Err(_) => return Err(Errno::PROTO),
+                Ok(count) => *encrypted = count,
+            }
+        }
+    }
+
+    /// Sends everything, until the deadline: `TimedOut` after it. For the handshake, where there is one thread.
+    pub(crate) fn send_until(
+        &self,
+        connection: &Connection,
+        mut bytes: &[u8],
+        deadline: Instant,
+    ) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let mut ciphertext = Vec::new();
+            {
+                let mut tls = self.tls.lock();
+                bytes = &bytes[tls.writer().write(bytes)?..];
+                while tls.wants_write() {
+                    tls.write_tls(&mut ciphertext)?;
+                }
+            }
+            connection.send_until(&ciphertext, deadline)?;
+        }
+        Ok(())
+    }
+
+    /// Says that nothing more comes, if there is room for that: what was answered has left, and nobody sends any more.
+    pub(crate) fn close(&self, connection: &Connection) {
+        let mut tls = self.tls.lock();
+        tls.send_close_notify();
+        let _ = tls.write_tls(&mut Socket(connection));
+    }
+}
+
+/// The socket as rustls writes to it. Never blocks.
+struct Socket<'a>(&'a Connection);
+
+impl Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let nothing = &mut SendAncillaryBuffer::default();
+        Ok(sendmsg(&self.0.socket, slices, nothing, flags)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! TLS: what a server shows and asks for, and the stream that comes of it.
+//!
+//! All of TLS is rustls'; ring does its sums. Here is where the bytes go: `README.md` beside this file.
+
+mod channel;
+mod names;
+
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+
+use crate::error::Error;
+
+pub(crate) use channel::{Channel, Incoming};
+
+/// The certificate of a server, and the authorities of its clients.
+///
+/// TLS 1.3 and 1.2, with X.509 certificates. There are no pre-shared keys: rustls has none but those of resumption, which is
+/// off.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    config: Arc<ServerConfig>,
+    required: bool,
+}
+
+impl Tls {
+    /// TLS with this certificate, behind which may stand those that vouch for it, and its key, both as PEM. With `client_ca`
+    /// (PEM, too) each client has to show a certificate that one of these authorities made for clients; without it
+    /// clients are not known. Clients without TLS are refused; [`Tls::required`] lets them in.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use corewise_nbd::{Options, Server, Tls};
+    /// # let made = rcgen::generate_simple_self_signed(["localhost".to_string()])?;
+    /// # let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    /// let tls = Tls::from_pem(certificate.as_bytes(), key.as_bytes(), None)?;
+    /// let server = Server::with_tls(Options::default(), tls);
+    /// # drop(server);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `Tls`: says which of the three is no good, and why.
+    pub fn from_pem(
+        certificate: &[u8],
+        key: &[u8],
+        client_ca: Option<&[u8]>,
+    ) -> Result<Tls, Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let chain = certificates("certificate", certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(wrong("key"))?;
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(wrong("certificate"))?;
+        let builder = match client_ca {
+            None => builder.with_no_client_auth(),
+            Some(pem) => {
+                let mut roots = RootCertStore::empty();
+                for root in certificates("authority of clients", pem)? {
+                    roots.add(root).map_err(wrong("authority of clients"))?;
+                }
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                        .build()
+                        .map_err(wrong("authority of clients"))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config =
+            builder.with_single_cert(chain, key).map_err(wrong("certificate with its key"))?;
+        // A connection lasts for days: what is kept for the next handshake would save nothing.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Tls { config: Arc::new(config), required: true })
+    }
+
+    /// Whether clients without TLS are refused; unless this says no, they are.
+    #[must_use]
+    pub fn required(mut self, required: bool) -> Tls {
+        self.required = required;
+        self
+    }
+
+    pub(crate) fn is_required(&self) -> bool {
+        self.required
+    }
+}
+
+fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let found = found.map_err(wrong(what))?;
+    if found.is_empty() {
+        return Err(wrong(what)("there is no certificate in it"));
+    }
+    Ok(found)
+}
+
+fn wrong<E: ToString>(what: &'static str) -> impl Fn(E) -> Error {
+    move |why| Error::Tls { what, why: why.to_string() }
+}

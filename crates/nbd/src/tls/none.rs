@@ -1,0 +1,71 @@
+//! What stands in for TLS where the feature `tls` is off: values that there are none of, which the compiler knows.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::BytesMut;
+use rustix::io::Errno;
+
+use crate::connection::Connection;
+
+pub(crate) enum Tls {}
+pub(crate) enum Channel {}
+pub(crate) enum Incoming {}
+
+impl Tls {
+    pub(crate) fn is_required(&self) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn accept(&self, _: &Connection, _: Instant) -> io::Result<(Incoming, Vec<String>)> {
+        match *self {}
+    }
+}
+
+impl Incoming {
+    pub(crate) fn channel(&self) -> &Arc<Channel> {
+        match *self {}
+    }
+
+    pub(crate) fn is_partial(&self) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn receive(
+        &mut self,
+        _: &Connection,
+        _: &mut BytesMut,
+        _: usize,
+    ) -> io::Result<Option<usize>> {
+        match *self {}
+    }
+
+    pub(crate) fn receive_until(
+        &mut self,
+        _: &Connection,
+        _: &mut BytesMut,
+        _: Instant,
+    ) -> io::Result<usize> {
+        match *self {}
+    }
+}
+
+impl Channel {
+    pub(crate) fn send(
+        &self,
+        _: &Connection,
+        _: &mut usize,
+        _: &[IoSlice<'_>],
+    ) -> Result<usize, Errno> {
+        match *self {}
+    }
+
+    pub(crate) fn send_until(&self, _: &Connection, _: &[u8], _: Instant) -> io::Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn close(&self, _: &Connection) {
+        match *self {}
+    }
+}

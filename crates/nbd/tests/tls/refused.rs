@@ -1,0 +1,224 @@
+//! Clients that break TLS, don't finish it, or aren't vouched for; and somebody in between.
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use corewise_nbd::wire::*;
+use corewise_nbd::{Error, Options, Server, Tls};
+use rustls::version::{TLS12, TLS13};
+
+use crate::common::*;
+use crate::pki::Authority;
+use crate::{MIB, Secure, connect, serve};
+
+fn server(authority: &Authority) -> Server {
+    serve(TestDevice::new(MIB), authority.tls(false), Options::default())
+}
+
+/// Someone else is served all the same.
+fn serves(server: &Server, authority: &Authority) {
+    let mut client = connect(server, &authority.believer(&[&TLS13], None));
+    client.go("disk");
+    assert_eq!(client.read(1, 0, 512).error, 0);
+}
+
+/// Asks for STARTTLS, and is let.
+fn ask() -> Vec<u8> {
+    OptionHeader { option: OptionKind::STARTTLS, length: 0 }.encode().to_vec()
+}
+
+#[test]
+fn nothing_but_tls_is_answered_where_it_is_required() {
+    let authority = Authority::new();
+    let server = server(&authority);
+    let mut client = Client::fixed(crate::common::connect(&server));
+    let go = GoRequest::encode("disk", &[]);
+    let options = [
+        (OptionKind::LIST, &[][..]),
+        (OptionKind::INFO, &go),
+        (OptionKind::GO, &go),
+        (OptionKind::STRUCTURED_REPLY, &[]),
+        (OptionKind::SET_META_CONTEXT, &[0; 8]),
+        (OptionKind::EXTENDED_HEADERS, &[]),
+        (OptionKind(77), &[1, 2, 3]),
+    ];
+    for (option, data) in options {
+        client.option(option, data);
+        let reply = client.opt_reply();
+        assert_eq!((reply.option, reply.kind), (option, OptionReplyKind::ERR_TLS_REQD));
+    }
+    client.option(OptionKind::ABORT, &[]);
+    assert_eq!(client.opt_reply().kind, OptionReplyKind::ACK);
+    client.expect_end();
+    let mut curt = Client::fixed(crate::common::connect(&server));
+    curt.option(OptionKind::EXPORT_NAME, b"disk");
+    curt.expect_end();
+    serves(&server, &authority);
+}
+
+#[test]
+fn what_was_injected_in_plain_text_behind_starttls_ends_the_connection() {
+    let authority = Authority::new();
+    let server = server(&authority);
+    let mut client = Client::fixed(crate::common::connect(&server));
+    let list = OptionHeader { option: OptionKind::LIST, length: 0 }.encode();
+    // In one piece, as somebody in between would have it.
+    client.send(&[&ask()[..], &list].concat());
+    client.expect_end();
+
+    // Or when the server has asked for the handshake: then it is no record of one.
+    let mut client = Client::fixed(crate::common::connect(&server));
+    client.option(OptionKind::STARTTLS, &[]);
+    assert_eq!(client.opt_reply().kind, OptionReplyKind::ACK);
+    client.send(&list);
+    let mut rest = Vec::new();
+    let _ = client.stream.read_to_end(&mut rest);
+    assert_eq!(rest.first(), Some(&21), "an alert, and no answer: {rest:?}");
+    serves(&server, &authority);
+}
+
+#[test]
+fn what_was_agreed_on_in_plain_text_is_forgotten_in_tls() {
+    let authority = Authority::new();
+    let tls = authority.tls(false).required(false);
+    let server = serve(TestDevice::new(MIB), tls, Options::default());
+    let mut client = Client::fixed(crate::common::connect(&server));
+    client.option(OptionKind::STRUCTURED_REPLY, &[]);
+    assert_eq!(client.opt_reply().kind, OptionReplyKind::ACK);
+    client.option(OptionKind::SET_META_CONTEXT, &MetaRequest::encode("disk", &[BASE_ALLOCATION]));
+    while client.opt_reply().kind != OptionReplyKind::ACK {}
+    let mut client = crate::secure(client, &authority.believer(&[&TLS13], None));
+    client.go("disk");
+    assert_eq!(client.read(1, 0, 512).error, 0, "its reply is a simple one");
+    client.request(Command::BLOCK_STATUS, 2, 0, 512);
+    assert_eq!(client.reply(0).error, ReplyError::Inval.code());
+}
+
+#[test]
+fn starttls_comes_once() {
+    let authority = Authority::new();
+    let server = server(&authority);
+    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
+    client.option(OptionKind::STARTTLS, &[]);
+    assert_eq!(client.opt_reply().kind, OptionReplyKind::ERR_INVALID);
+    client.go("disk");
+}
+
+#[test]
+fn half_a_handshake_ends_with_its_deadline_however_slowly_it_goes_on() {
+    let authority = Authority::new();
+    let options = Options { handshake_timeout: Duration::from_millis(200), ..Options::default() };
+    let server = serve(TestDevice::new(MIB), authority.tls(false), options);
+    let mut silent = Client::fixed(crate::common::connect(&server));
+    let mut slow = Client::fixed(crate::common::connect(&server));
+    for client in [&mut silent, &mut slow] {
+        client.option(OptionKind::STARTTLS, &[]);
+        assert_eq!(client.opt_reply().kind, OptionReplyKind::ACK);
+    }
+    // A record of a handshake, byte by byte, for as long as anybody listens.
+    slow.send(&[22, 3, 1, 0x40, 0]);
+    while slow.stream.write_all(&[0]).is_ok() {
+        std::thread::yield_now();
+    }
+    slow.drain_to_end();
+    silent.drain_to_end();
+}
+
+#[test]
+fn garbage_instead_of_a_handshake_or_of_a_record_ends_the_connection_only() {
+    let authority = Authority::new();
+    let server = server(&authority);
+    for garbage in [vec![0; 4096], vec![0xff; 100_000], [&[22, 3, 3, 0, 4][..], &[9; 4]].concat()] {
+        let mut client = Client::fixed(crate::common::connect(&server));
+        client.option(OptionKind::STARTTLS, &[]);
+        assert_eq!(client.opt_reply().kind, OptionReplyKind::ACK);
+        let _ = client.stream.write_all(&garbage);
+        client.drain_to_end();
+    }
+    // And in the middle of a session, behind a request that is answered.
+    for version in [&TLS12, &TLS13] {
+        let mut client = connect(&server, &authority.believer(&[version], None));
+        client.go("disk");
+        client.request(Command::READ, 7, 0, 512);
+        client.stream.sock.write_all(&[&[23, 3, 3, 0, 64][..], &[5; 64]].concat()).unwrap();
+        let mut rest = Vec::new();
+        let _ = client.stream.read_to_end(&mut rest);
+        assert!(matches!(rest.len(), 0 | 528), "{} bytes", rest.len());
+    }
+    serves(&server, &authority);
+}
+
+/// The server ends it before it says anything.
+fn is_refused(mut client: Client<Secure>) {
+    let list = OptionHeader { option: OptionKind::LIST, length: 0 }.encode();
+    let said = client.stream.write_all(&list).and_then(|()| client.stream.read(&mut [0]));
+    assert!(!matches!(said, Ok(1..)), "{said:?}");
+}
+
+#[test]
+fn a_client_without_a_certificate_or_with_another_authority_s_is_refused() {
+    let authority = Authority::new();
+    let server = serve(TestDevice::new(MIB), authority.tls(true), Options::default());
+    let stranger = Authority::new().client("vm1", &[]);
+    // A server's certificate is none of a client.
+    let no_client = authority.server();
+    for version in [&TLS12, &TLS13] {
+        is_refused(connect(&server, &authority.believer(&[version], None)));
+        is_refused(connect(&server, &authority.believer(&[version], Some(&stranger))));
+        is_refused(connect(&server, &authority.believer(&[version], Some(&no_client))));
+        let known = authority.client("vm1", &[]);
+        connect(&server, &authority.believer(&[version], Some(&known))).go("disk");
+    }
+}
+
+#[test]
+fn half_a_record_is_half_a_request_and_ends_with_its_deadline() {
+    let authority = Authority::new();
+    let options = Options { request_timeout: Duration::from_millis(100), ..Options::default() };
+    let server = serve(TestDevice::new(MIB), authority.tls(false), options);
+    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
+    client.go("disk");
+    assert_eq!(client.read(1, 0, 512).error, 0);
+    client.stream.sock.write_all(&[23, 3, 3, 0x40, 0]).unwrap();
+    // Byte by byte, for as long as anybody listens.
+    while client.stream.sock.write_all(&[0]).is_ok() {
+        std::thread::yield_now();
+    }
+    client.drain_to_end();
+    let mut silent = connect(&server, &authority.believer(&[&TLS13], None));
+    silent.go("disk");
+    silent.request(Command::WRITE, 1, 0, 512);
+    silent.drain_to_end();
+}
+
+#[test]
+fn a_client_that_does_not_take_its_replies_is_given_up() {
+    let authority = Authority::new();
+    let options = Options { reply_timeout: Duration::from_millis(100), ..Options::default() };
+    let server = serve(TestDevice::new(4 * MIB), authority.tls(false), options);
+    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
+    client.go("disk");
+    client.reads(0..10, 0, 4 << 20);
+    while server.connections() > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(server.memory().taken, 0);
+}
+
+#[test]
+fn a_certificate_that_cannot_be_used_is_said_with_its_reason() {
+    let authority = Authority::new();
+    let (one, other) = (authority.server(), authority.server());
+    let (pem, key) = (one.certificate.as_bytes(), one.key.as_bytes());
+    let said = |pem: &[u8], key: &[u8], ca: Option<&[u8]>| {
+        let error = Tls::from_pem(pem, key, ca).unwrap_err();
+        assert!(matches!(error, Error::Tls { .. }));
+        error.to_string()
+    };
+    let none = said(b"", key, None);
+    assert!(none.contains("the certificate cannot") && none.contains("no certificate"), "{none}");
+    assert!(said(pem, b"letters", None).contains("the key cannot"));
+    let mixed = said(pem, other.key.as_bytes(), None);
+    assert!(mixed.contains("certificate with its key"), "{mixed}");
+    assert!(said(pem, key, Some(b"")).contains("authority of clients"));
+}

@@ -1,0 +1,205 @@
+//! Sessions in TLS: the same as without.
+
+use std::io::{Read, Write};
+
+use corewise_nbd::wire::*;
+use corewise_nbd::{Export, Options, Server};
+use rcgen::SanType;
+use rustls::version::{TLS12, TLS13};
+
+use crate::common::*;
+use crate::pki::Authority;
+use crate::{MIB, connect, secure, serve};
+
+/// What a write of `len` bytes brings.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+#[test]
+fn a_session_in_either_version_reads_what_it_wrote_in_every_size() {
+    let authority = Authority::new();
+    let device = TestDevice::new(16 * MIB);
+    let server = serve(device, authority.tls(false), Options::default());
+    for version in [&TLS12, &TLS13] {
+        let mut client = connect(&server, &authority.believer(&[version], None));
+        assert_eq!(client.go("disk").size, 16 * MIB);
+        for (cookie, len) in
+            [512, 4096, 16 << 10, 64 << 10, 1 << 20, 8 << 20].into_iter().enumerate()
+        {
+            let (cookie, data) = (cookie as u64, pattern(len));
+            client.write_request(cookie, 512, &data);
+            client.stream.flush().unwrap();
+            assert_eq!(client.reply(0), Reply { cookie, error: 0, data: Vec::new() });
+            let read = client.read(cookie, 512, len as u32);
+            assert!(read.error == 0 && read.data == data, "{version:?}: {len} bytes");
+        }
+        client.request(Command::DISC, 0, 0, 0);
+        let mut byte = [0];
+        // Not an end that somebody in between may have made.
+        assert_eq!(client.stream.read(&mut byte).unwrap(), 0);
+    }
+}
+
+#[test]
+fn requests_arrive_however_the_records_are_cut() {
+    let authority = Authority::new();
+    let server = serve(TestDevice::new(MIB), authority.tls(false), Options::default());
+    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
+    client.go("disk");
+    let head = Request {
+        flags: CommandFlags::empty(),
+        command: Command::WRITE,
+        cookie: 9,
+        offset: 4096,
+        length: 3000 / 512 * 512,
+    };
+    let data = pattern(head.length as usize);
+    let message = [&head.encode()[..], &data].concat();
+    for piece in message.chunks(97) {
+        client.stream.write_all(piece).unwrap();
+    }
+    // Several requests in one record, and an empty one between.
+    let read = Request { command: Command::READ, cookie: 10, ..head };
+    let more = Request { cookie: 11, ..read };
+    client.stream.write_all(&[]).unwrap();
+    client.send(&[read.encode(), more.encode()].concat());
+    assert_eq!(client.reply(0).error, 0);
+    assert!(client.reply(data.len()).data == data && client.reply(data.len()).data == data);
+}
+
+#[test]
+fn a_slow_client_gets_every_byte_by_the_writer_thread() {
+    let authority = Authority::new();
+    let device = TestDevice::new(4 * MIB);
+    let server = serve(device.clone(), authority.tls(false), Options::default());
+    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
+    client.go("disk");
+    // More than the socket holds: somebody has to wait for room.
+    client.reads(0..40, MIB, 1 << 20);
+    device.wait_for_seen(40);
+    for _ in 0..40 {
+        let reply = client.reply(1 << 20);
+        assert!(reply.error == 0 && reply.data == device.bytes(MIB as usize, 1 << 20));
+    }
+    assert_eq!(client.read(1, 0, 512).error, 0);
+}
+
+#[test]
+fn new_keys_in_the_middle_of_requests_disturb_nothing() {
+    let authority = Authority::new();
+    let device = TestDevice::new(MIB);
+    let server = serve(device.clone(), authority.tls(false), Options::default());
+    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
+    client.go("disk");
+    for round in 0..20 {
+        client.reads(round * 8..round * 8 + 8, 0, 65536);
+        // The server has to answer this with new keys of its own.
+        client.stream.conn.refresh_traffic_keys().unwrap();
+        client.request(Command::READ, 1000, 512, 512);
+        for _ in 0..9 {
+            let mut head = [0; SIMPLE_REPLY_LEN];
+            client.stream.read_exact(&mut head).unwrap();
+            let head = SimpleReply::decode(&head).unwrap();
+            let len = if head.cookie == 1000 { 512 } else { 65536 };
+            let mut data = vec![0; len];
+            client.stream.read_exact(&mut data).unwrap();
+            assert_eq!(data, device.bytes(if len == 512 { 512 } else { 0 }, len));
+        }
+    }
+}
+
+#[test]
+fn a_client_that_has_said_its_last_word_still_gets_its_replies() {
+    let authority = Authority::new();
+    let device = TestDevice::new(MIB);
+    let server = serve(device.clone(), authority.tls(false), Options::default());
+    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
+    client.go("disk");
+    device.hold();
+    client.reads(0..5, 0, 4096);
+    device.wait_for_seen(5);
+    client.stream.conn.send_close_notify();
+    client.stream.flush().unwrap();
+    device.release();
+    for _ in 0..5 {
+        assert_eq!(client.reply(4096).error, 0);
+    }
+    assert_eq!(client.stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn a_drain_answers_what_is_in_flight_and_says_goodbye() {
+    let authority = Authority::new();
+    let device = TestDevice::new(MIB);
+    let server = serve(device.clone(), authority.tls(false), Options::default());
+    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
+    client.go("disk");
+    device.hold();
+    client.reads(0..3, 0, 4096);
+    device.wait_for_seen(3);
+    let report = std::thread::scope(|scope| {
+        let drain = scope.spawn(|| server.drain(PATIENCE));
+        while !server.exports()[0].closing {
+            std::thread::yield_now();
+        }
+        device.release();
+        for _ in 0..3 {
+            assert_eq!(client.reply(4096).error, 0);
+        }
+        assert_eq!(client.stream.read(&mut [0]).unwrap(), 0);
+        drain.join().unwrap()
+    });
+    assert!(report.is_clean(), "{report}");
+}
+
+#[test]
+fn an_export_is_for_the_names_in_a_certificate_that_the_authority_has_signed() {
+    let authority = Authority::new();
+    let server = Server::with_tls(Options::default(), authority.tls(true));
+    let export = |name: &str| Export::new(name, TestDevice::new(MIB));
+    server.add_export(export("all")).unwrap();
+    server.add_export(export("by common name").allow_certificates(["vm 1"])).unwrap();
+    server.add_export(export("by dns").allow_certificates(["vm1.example", "else"])).unwrap();
+    server.add_export(export("by uri").allow_certificates(["spiffe://x/vm1"])).unwrap();
+    server.add_export(export("not").allow_certificates(["vm", "VM1.example", "*"])).unwrap();
+    let more = [
+        SanType::DnsName("vm1.example".try_into().unwrap()),
+        SanType::URI("spiffe://x/vm1".try_into().unwrap()),
+    ];
+    let identity = authority.client("vm 1", &more);
+    let mut client = connect(&server, &authority.believer(&[&TLS13], Some(&identity)));
+    client.option(OptionKind::GO, &GoRequest::encode("not", &[]));
+    let reply = client.opt_reply();
+    assert_eq!(reply.kind, OptionReplyKind::ERR_POLICY);
+    let said = String::from_utf8(reply.data).unwrap();
+    let names = "'vm1.example', 'spiffe://x/vm1', 'vm 1'";
+    assert!(said.starts_with("the export 'not' is not for user "), "{said}");
+    assert!(said.ends_with(&format!(" with the certificate of {names}")), "{said}");
+    client.option(OptionKind::LIST, &[]);
+    let listed = std::iter::repeat_with(|| client.opt_reply().kind)
+        .take_while(|kind| *kind == OptionReplyKind::SERVER);
+    assert_eq!(listed.count(), 4);
+    client.go("by uri");
+    for name in ["all", "by common name", "by dns"] {
+        connect(&server, &authority.believer(&[&TLS12], Some(&identity))).go(name);
+    }
+}
+
+#[test]
+fn where_tls_is_only_allowed_a_client_may_do_without_and_has_no_name() {
+    let authority = Authority::new();
+    let tls = authority.tls(true).required(false);
+    let server = serve(TestDevice::new(MIB), tls, Options::default());
+    let of_one = Export::new("vm1's", TestDevice::new(MIB)).allow_certificates(["vm1"]);
+    server.add_export(of_one).unwrap();
+    let mut plain = Client::fixed(crate::common::connect(&server));
+    plain.option(OptionKind::GO, &GoRequest::encode("vm1's", &[]));
+    assert_eq!(plain.opt_reply().kind, OptionReplyKind::ERR_POLICY);
+    let identity = authority.client("vm1", &[]);
+    let mut secured = secure(plain, &authority.believer(&[&TLS13], Some(&identity)));
+    secured.go("vm1's");
+    let mut plain = Client::fixed(crate::common::connect(&server));
+    plain.go("disk");
+    assert_eq!(plain.read(1, 0, 512).error, 0);
+}
