@@ -23,6 +23,8 @@ pub(crate) enum Tool {
     Glommio,
     /// Seastar's, in C++.
     Seastar,
+    /// This one, which starts a server: `corewise`, or one that is installed.
+    Server(&'static str),
 }
 
 /// What a program is made of.
@@ -40,14 +42,38 @@ struct Source {
 const GO: &str = "unset GOFLAGS; GOTOOLCHAIN=local exec go build -o \"$2\" \"$1\"";
 const GET_GO: &str = "Go 1.22 or newer, with `go` in the PATH; on Debian: apt install golang-go";
 
-impl Tool {
-    /// All of them.
-    pub(crate) const ALL: [Tool; 7] =
-        [Tool::Rust, Tool::Tbb, Tool::Go, Tool::GoCalls, Tool::Java, Tool::Glommio, Tool::Seastar];
+const GET_SERVERS: &str =
+    "on Debian: apt install nbdkit nbd-server qemu-utils qemu-system-common fio libnbd-bin";
 
+/// Whether a program is in the PATH.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Where cargo started this program it builds the server too; else what lies beside this program is taken.
+fn build_corewise() -> Result<(), String> {
+    let made = beside("corewise")?;
+    if let (Some(cargo), Some(target)) =
+        (std::env::var_os("CARGO"), made.parent().and_then(Path::parent))
+    {
+        let mut build = Command::new(cargo);
+        build.args(["build", "--release", "--quiet", "--package", "corewise-cli"]);
+        build.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml")]);
+        compile(build.arg("--target-dir").arg(target))?;
+    }
+    if made.exists() { Ok(()) } else { Err(format!("there is no {}", made.display())) }
+}
+
+/// A program that cargo puts beside this one.
+pub(crate) fn beside(name: &str) -> Result<PathBuf, String> {
+    std::env::current_exe().map(|own| own.with_file_name(name)).map_err(|error| error.to_string())
+}
+
+impl Tool {
     fn source(self) -> Option<Source> {
         Some(match self {
-            Tool::Rust => return None,
+            Tool::Rust | Tool::Server(_) => return None,
             Tool::Tbb => Source {
                 files: &[("tbb.cpp", include_str!("../peers/tbb/main.cpp"))],
                 made: "tbb",
@@ -109,6 +135,13 @@ impl Tool {
     /// and how to get it. This one runs a job of `bench`.
     pub(crate) fn build(self, bench: &str, folder: &Path) -> Result<Program, String> {
         let Some(Source { files, made, build, remedy }) = self.source() else {
+            match self {
+                Tool::Server("corewise") => build_corewise()?,
+                Tool::Server(name) if !is_installed(name) => {
+                    return Err(format!("it isn't installed ({GET_SERVERS})"));
+                }
+                _ => {}
+            }
             let own = std::env::current_exe().map_err(|error| error.to_string())?;
             return Ok(Program::new(own).argument("run").argument(bench));
         };
@@ -117,7 +150,7 @@ impl Tool {
             eprintln!("{self:?}: its program is built, at first use");
             let mut shell = Command::new("sh");
             shell.args(["-c", build, "sh"]).args([&source, &made]).arg(folder);
-            let built = write(folder, files, &made).and_then(|()| compile(shell));
+            let built = write(folder, files, &made).and_then(|()| compile(&mut shell));
             built.map_err(|why| format!("{why} ({remedy})"))?;
         }
         Ok(self.program(made, folder))
@@ -149,7 +182,7 @@ fn write(folder: &Path, files: &[(&str, &str)], made: &Path) -> Result<(), Strin
     Ok(())
 }
 
-fn compile(mut shell: Command) -> Result<(), String> {
+fn compile(shell: &mut Command) -> Result<(), String> {
     match shell.stdin(Stdio::null()).output() {
         Err(error) => Err(format!("the shell can't be started: {error}")),
         Ok(output) if output.status.success() => Ok(()),
@@ -205,11 +238,11 @@ mod tests {
     fn a_compiler_that_is_not_there_or_fails_says_so() {
         let mut none = Command::new("sh");
         none.args(["-c", "exec no-such-compiler-here"]);
-        let none = compile(none).unwrap_err();
+        let none = compile(&mut none).unwrap_err();
         assert!(none.contains("no-such-compiler-here: not found"), "{none}");
         let mut failing = Command::new("sh");
         failing.args(["-c", "echo warning >&2; echo 'x.h: error: none' >&2; exit 1"]);
-        let failed = compile(failing).unwrap_err();
+        let failed = compile(&mut failing).unwrap_err();
         assert_eq!(failed, "the compiler failed: x.h: error: none");
     }
 }

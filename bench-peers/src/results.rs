@@ -11,9 +11,9 @@ use corewise_bench::stats::PairedRatio;
 /// Ours, in all tables and headlines.
 pub(crate) const OURS: &str = "corewise";
 
-/// No peers: what a wake-up costs without a queue, and the plain loop.
+/// No peers: what a wake-up costs without a queue, the plain loop, and fio on the file itself.
 pub(crate) fn is_floor(name: &str) -> bool {
-    ["futex", "eventfd", "serial"].contains(&name)
+    ["futex", "eventfd", "serial", "fio"].contains(&name)
 }
 
 /// What the rounds gave: for each case and runtime, one line a round, or none where a run failed.

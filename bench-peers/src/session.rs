@@ -1,6 +1,6 @@
 //! A session: rounds of runs of one benchmark on everybody, its records, tables and headlines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use corewise_topology::Machine;
 
 use crate::ALLOCATOR;
 use crate::arguments::Options;
+use crate::nbd::files::{self, Files};
 use crate::programs::{self, Tool};
 use crate::results::{self, Ask, Results};
 use crate::rounds::Rounds;
@@ -97,6 +98,8 @@ pub(crate) struct Peers {
     pub(crate) columns: fn(workload: &str) -> &'static [&'static str],
     /// The agreed ones last.
     pub(crate) headlines: &'static [Ask],
+    /// Makes what its runs share.
+    pub(crate) files: Option<files::Make>,
     /// One run on a peer that is Rust.
     pub(crate) run: fn(&Job) -> Result<Option<Line>, BenchError>,
 }
@@ -195,11 +198,16 @@ pub(crate) fn run(peers: &'static Peers, options: &Options) -> Result<(), Box<dy
     let on = On::here(&Machine::live()?, effort);
     let cpus = on.cpus.len();
     let mut groups = peers.cells(options, &on);
-    let programs = programs_of(peers, &mut groups)?;
+    let mut programs = programs_of(peers, &mut groups)?;
     // Programs are built at first use, which isn't part of a look.
     let began = Instant::now();
     if groups.iter().all(Vec::is_empty) {
         return Err("no case and peer is left to run: see --help".into());
+    }
+    // Kept until all has been run.
+    let files = peers.files.map(|make| make(&on)).transpose()?;
+    for program in programs.values_mut() {
+        program.environment.extend(files.as_ref().map(Files::variable));
     }
     let load = Load::watch();
     let until = options.quick.then(|| began + LOOK);
@@ -232,10 +240,8 @@ fn programs_of(
 ) -> Result<BTreeMap<Tool, Program>, Box<dyn Error>> {
     let folder = programs::folder()?;
     let mut programs = BTreeMap::new();
-    for tool in Tool::ALL {
-        if !groups.iter().flatten().any(|cell| cell.tool == tool) {
-            continue;
-        }
+    let tools: BTreeSet<Tool> = groups.iter().flatten().map(|cell| cell.tool).collect();
+    for tool in tools {
         match tool.build(peers.bench.name, &folder) {
             Ok(program) => drop(programs.insert(tool, program)),
             Err(why) => eprintln!("skipped, {tool:?}: {why}"),

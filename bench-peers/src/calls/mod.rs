@@ -88,6 +88,7 @@ pub(crate) static PEERS: Peers = Peers {
         .beside(),
         Ask::lower("roundtrip_p50_vs_best_peer", "latency_p50", as_ours),
     ],
+    files: None,
     run: peer,
 };
 

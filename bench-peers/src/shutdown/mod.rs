@@ -52,6 +52,7 @@ pub(crate) static PEERS: Peers = Peers {
             slow(case).is_some_and(|slow| slow > 0) && !is_floor(peer)
         }),
     ],
+    files: None,
     run: peer,
 };
 

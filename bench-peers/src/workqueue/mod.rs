@@ -149,6 +149,7 @@ pub(crate) static PEERS: Peers = Peers {
             case.starts_with("mix/") && !is_floor(peer)
         }),
     ],
+    files: None,
     run: peer,
 };
 

@@ -107,6 +107,10 @@ pub const METRICS: &[(&str, &str)] = &[
     ("resume_p50", "ns"),
     ("resume_p99", "ns"),
     ("overhead_ns_per_request", "ns"),
+    ("up_time", "ns"),
+    ("down_time", "ns"),
+    ("cpu_per_gib", "ns"),
+    ("memory", "bytes"),
 ];
 
 #[cfg(test)]

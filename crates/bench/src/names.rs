@@ -156,8 +156,8 @@ impl Better {
     /// `None` where the name doesn't tell.
     pub fn of_headline(record: &Record) -> Option<Better> {
         const LOWER: &str =
-            "_p50 _p99 cpu cost span p999 latency makespan _vs_serial no_slow azure";
-        const HIGHER: &str = "items storm inside kernel_test oversubscribed iops seqread";
+            "_p50 _p99 cpu cost span p999 latency makespan _vs_serial no_slow azure exports";
+        const HIGHER: &str = "items storm inside kernel_test oversubscribed iops seqread odirect";
         let has = |words: &str| words.split(' ').any(|word| record.metric.contains(word));
         match () {
             // before's over ours.
@@ -260,10 +260,16 @@ mod tests {
             "storm_reused_vs_best_peer",
             "inside_vs_best_peer",
             "kernel_test_vs_best_peer",
+            "odirect_vs_fio",
         ] {
             assert_eq!(headline(metric), Some(Better::Higher), "{metric}");
         }
-        for metric in ["makespan_vs_critical_path", "no_slow_vs_serial", "azure_vs_serial"] {
+        for metric in [
+            "makespan_vs_critical_path",
+            "no_slow_vs_serial",
+            "azure_vs_serial",
+            "exports_1000_up_vs_best_peer",
+        ] {
             assert_eq!(headline(metric), Some(Better::Lower), "{metric}");
         }
         assert_eq!(headline("something"), None);

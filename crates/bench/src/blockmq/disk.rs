@@ -48,14 +48,7 @@ impl Disk {
         let path = folder.join(format!("corewise-bench-{}.img", std::process::id()));
         // It is removed also where it isn't finished.
         let disk = Disk { path, made: true };
-        let mut file = File::create(&disk.path)?;
-        // The same again and again, each time farther apart than any file system looks for what is the same.
-        let mut rng = Rng::new(1);
-        let piece: Vec<u8> = (0..PIECE / 8).flat_map(|_| rng.next().to_ne_bytes()).collect();
-        for _ in 0..size / PIECE {
-            file.write_all(&piece)?;
-        }
-        file.sync_all()?;
+        fill(&disk.path, size)?;
         Ok(disk)
     }
 
@@ -63,6 +56,21 @@ impl Disk {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Writes so many whole MiB to a new file, and waits until the disk has them.
+///
+/// # Errors
+/// The folder isn't there, or is full.
+pub fn fill(path: &Path, size: u64) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    // The same again and again, each time farther apart than any file system looks for what is the same.
+    let mut rng = Rng::new(1);
+    let piece: Vec<u8> = (0..PIECE / 8).flat_map(|_| rng.next().to_ne_bytes()).collect();
+    for _ in 0..size / PIECE {
+        file.write_all(&piece)?;
+    }
+    file.sync_all()
 }
 
 impl Drop for Disk {

@@ -27,21 +27,35 @@ pub(super) fn run(job: &Job, load: Load) -> Result<Line, BenchError> {
         }
         Device::File => Some(Disk::find()?),
     };
-    let mut fio = Command::new("fio");
-    fio.args(["--name=job", "--output-format=json", "--thread", "--group_reporting"])
-        .args(["--time_based", "--norandommap", "--invalidate=0"])
-        .args(["--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:99:99.9"])
-        .args(engine(load.device))
-        .arg(format!("--rw={}", if load.writes { "randwrite" } else { "randread" }))
-        .arg(format!("--bs={}", job.bytes))
-        .arg(format!("--iodepth={}", load.depth))
-        .arg(format!("--numjobs={}", load.jobs))
-        .arg(format!("--runtime={}ms", job.length_ms))
+    let mix = if load.writes { "randwrite" } else { "randread" };
+    let mut fio = command(mix, job.bytes, load.depth, load.jobs, job.length_ms);
+    fio.args(engine(load.device))
+        .arg("--invalidate=0")
         .arg(format!("--ramp_time={}ms", job.length_ms / u64::from(WARM)));
     match &disk {
         Some(disk) => fio.arg(format!("--filename={}", disk.path().display())),
         None => fio.arg(format!("--size={SIZE}")),
     };
+    measure(fio, job)
+}
+
+/// fio, asked for so many bytes a request, in so many requests of as many jobs, for so many milliseconds.
+pub fn command(mix: &str, bytes: u32, depth: u16, jobs: u16, length_ms: u64) -> Command {
+    let mut fio = Command::new("fio");
+    fio.args(["--name=job", "--output-format=json", "--thread", "--group_reporting"])
+        .args(["--time_based", "--norandommap"])
+        .args(["--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:99:99.9"])
+        .args([format!("--rw={mix}"), format!("--bs={bytes}")])
+        .args([format!("--iodepth={depth}"), format!("--numjobs={jobs}")])
+        .arg(format!("--runtime={length_ms}ms"));
+    fio
+}
+
+/// Runs it, and reads what it measured. Blocks.
+///
+/// # Errors
+/// It couldn't be run, or printed what isn't understood. That it isn't installed, or failed, is in the line.
+pub fn measure(mut fio: Command, job: &Job) -> Result<Line, BenchError> {
     let output = match fio.output() {
         Ok(output) => output,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -52,33 +66,35 @@ pub(super) fn run(job: &Job, load: Load) -> Result<Line, BenchError> {
     if !output.status.success() {
         return Ok(job.cannot(String::from_utf8_lossy(&output.stderr).trim()));
     }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let line = job.line();
-    parse(&text, load.writes, line).ok_or(BenchError::WrongAnswer)
+    parse(&String::from_utf8_lossy(&output.stdout), job.line()).ok_or(BenchError::WrongAnswer)
 }
 
-/// What its documentation recommends.
+/// Its engine for a file past the page cache, as its documentation recommends.
+pub const DIRECT: &[&str] =
+    &["--ioengine=io_uring", "--direct=1", "--registerfiles=1", "--fixedbufs=1"];
+
 fn engine(device: Device) -> &'static [&'static str] {
     match device {
         Device::Null => &["--ioengine=null"],
         Device::Memory => &["--ioengine=mmap"],
-        Device::File => {
-            &["--ioengine=io_uring", "--direct=1", "--registerfiles=1", "--fixedbufs=1"]
-        }
+        Device::File => DIRECT,
     }
 }
 
-/// What fio printed; `None` where there is no such thing in it.
-fn parse(text: &str, writes: bool, mut line: Line) -> Option<Line> {
+/// What fio printed; `None` where there is no such thing in it. Of reads and writes beside each other the sum, and the
+/// worse of their latencies.
+fn parse(text: &str, mut line: Line) -> Option<Line> {
     // It may say something before.
     let json: Value = serde_json::from_str(text.get(text.find('{')?..)?).ok()?;
-    let side = json.get("jobs")?.get(0)?.get(if writes { "write" } else { "read" })?;
-    line.set("items_per_second", side.get("iops")?.as_f64()?);
-    let latency = side.get("lat_ns")?.get("percentile")?;
+    let job = json.get("jobs")?.get(0)?;
+    let sides = [job.get("read")?, job.get("write")?];
+    let sum = |what: &str| sides.iter().filter_map(|side| side.get(what)?.as_f64()).sum::<f64>();
+    line.set("items_per_second", sum("iops"));
     for (metric, percent) in
         [("latency_p50", "50.000000"), ("latency_p99", "99.000000"), ("latency_p999", "99.900000")]
     {
-        line.set(metric, latency.get(percent)?.as_f64()?);
+        let of = |side: &&Value| side.get("lat_ns")?.get("percentile")?.get(percent)?.as_f64();
+        line.set(metric, sides.iter().filter_map(of).reduce(f64::max)?);
     }
     Some(line)
 }
@@ -91,11 +107,12 @@ mod tests {
     fn fio_output_is_parsed() {
         let text = r#"note: something
 { "fio version": "fio-3.33", "jobs": [ { "jobname": "job", "read": { "iops": 12345.5, "lat_ns": {
-"min": 1, "percentile": { "50.000000": 100, "99.000000": 200, "99.900000": 300 } } } } ] }"#;
-        let line = parse(text, false, Line::new("file/randread/1/1", "fio")).unwrap();
-        assert_eq!(line.metrics["items_per_second"], 12345.5);
+"min": 1, "percentile": { "50.000000": 100, "99.000000": 200, "99.900000": 300 } } }, "write": { "iops": 0.5 } } ] }"#;
+        let line = parse(text, Line::new("file/randread/1/1", "fio")).unwrap();
+        assert_eq!(line.metrics["items_per_second"], 12346.0);
         assert_eq!(line.metrics["latency_p99"], 200.0);
-        assert_eq!(parse(text, true, Line::new("x", "fio")), None);
-        assert_eq!(parse("no", false, Line::new("x", "fio")), None);
+        let none = text.replace("percentile", "nothing");
+        assert_eq!(parse(&none, Line::new("x", "fio")), None);
+        assert_eq!(parse("no", Line::new("x", "fio")), None);
     }
 }

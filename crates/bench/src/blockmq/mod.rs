@@ -59,7 +59,7 @@
 //! a thread that finds none sleeps. `latency_*`: of one take in 32.
 
 pub mod disk;
-mod fio;
+pub mod fio;
 mod hold;
 mod io;
 mod pi_mutex;

@@ -1,0 +1,424 @@
+//! NBD servers on the same volumes, with the same clients: fio, nbdcopy, and one of many exports.
+//!
+//! * `random/PLACE/TRANSPORT/MIX/DEPTH/JOBS`: 4 KiB by fio, each job with a connection of its own. PLACE: `memory`, `tmpfs`,
+//!   `disk` (a file through the page cache, which has it) or `direct` (the same file past it). MIX: `read`, `write`, `mixed`.
+//! * `sequential/PLACE/TRANSPORT/MIX`: 128 KiB, eight in flight on one connection.
+//! * `copy/PLACE/TRANSPORT/from`, `/to`: the whole volume by nbdcopy, to nowhere or from a file on tmpfs.
+//! * `exports/COUNT/instant`, `/slow`: until the first block of each export was read by one client of all, and from SIGTERM
+//!   to the end. Slow: each request takes 50 ms, and each export has a block that was written and not flushed.
+//! * `stop/none`, `/idle`, `/busy`: from SIGTERM to the end with no client, or four.
+
+mod client;
+pub(crate) mod files;
+mod server;
+
+use std::fmt::Display;
+use std::fs::File;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use corewise_bench::bench::{Bench, Cases, On, Workload};
+use corewise_bench::blockmq::fio;
+use corewise_bench::{Job, Line};
+
+use crate::programs::Tool;
+use crate::results::{Ask, OURS, is_floor};
+use crate::session::{Idle, Peers, Runtime, When};
+use client::{READ, WRITE, ask, leave};
+use files::Files;
+use server::{Server, Volume, name};
+
+static BENCH: Bench = Bench {
+    name: "nbd",
+    words: "length_ms",
+    workloads: &[Workload {
+        cases: Cases::Fit(fits, cases),
+        quick: |parts, _| quick(parts),
+        numbers: |job, _, on| job.length_ms = on.pick(1_000, 400),
+        variants: |_, _| vec![],
+        run: |job, _| {
+            let known = PEERS.runtimes.iter().any(|runtime| runtime.name == job.runtime);
+            Ok(known.then(|| {
+                Files::find()
+                    .and_then(|files| measure(job, &files))
+                    .unwrap_or_else(|why| job.cannot(&why))
+            }))
+        },
+    }],
+    counting: |_| (),
+    headlines: |_| vec![],
+};
+
+const FIO: &str = "fio";
+const QSD: Tool = Tool::Server("qemu-storage-daemon");
+const QEMU_NBD: Tool = Tool::Server("qemu-nbd");
+
+pub(crate) static PEERS: Peers = Peers {
+    bench: &BENCH,
+    runtimes: &[
+        Runtime::of(OURS, Tool::Server(OURS), Idle::Sleeps, When::Always),
+        Runtime::of("corewise-threads", Tool::Server(OURS), Idle::Sleeps, When::Named),
+        Runtime::of(FIO, Tool::Server(FIO), Idle::Sleeps, When::Always),
+        Runtime::of("nbdkit", Tool::Server("nbdkit"), Idle::Sleeps, When::Usually),
+        Runtime::of("nbdkit-t4", Tool::Server("nbdkit"), Idle::Sleeps, When::Thorough),
+        Runtime::of("qemu-nbd", QEMU_NBD, Idle::Sleeps, When::Thorough),
+        Runtime::of("qemu-nbd-threads", QEMU_NBD, Idle::Sleeps, When::Thorough),
+        Runtime::of("qemu-nbd-native", QEMU_NBD, Idle::Sleeps, When::Thorough),
+        Runtime::of("qemu-storage-daemon", QSD, Idle::Sleeps, When::Usually),
+        Runtime::of("qemu-storage-daemon-threads", QSD, Idle::Sleeps, When::Thorough),
+        Runtime::of("qemu-storage-daemon-native", QSD, Idle::Sleeps, When::Thorough),
+        Runtime::of("nbd-server", Tool::Server("nbd-server"), Idle::Sleeps, When::Usually),
+        Runtime::of("nbd-server-splice", Tool::Server("nbd-server"), Idle::Sleeps, When::Thorough),
+    ],
+    takes,
+    // By TCP what differs: the way, and not the volume.
+    full: |parts, named, _| {
+        let way = &parts[parts.len().min(2)..];
+        named
+            || parts.get(2) != Some(&"tcp")
+            || matches!(way, ["tcp", "read"] | ["tcp", "read", "32", "4"])
+            || matches!(way, ["tcp", "read", "1", "1"] | ["tcp", "from"])
+    },
+    quick,
+    allocates: |_| false,
+    adapt: |_, _, _| (),
+    small: |job| job.length_ms = 100,
+    counts: |_| false,
+    columns: |workload| match workload {
+        "exports" => &["up_time", "down_time", "threads", "memory"],
+        "stop" => &["down_time"],
+        "random" => &[
+            "items_per_second",
+            "cpu_per_item",
+            "latency_p50",
+            "latency_p99",
+            "latency_p999",
+            "threads",
+            "memory",
+        ],
+        _ => &["bytes_per_second", "cpu_per_gib", "threads", "memory"],
+    },
+    headlines: &[
+        Ask::lower("cpu_per_request_vs_best_peer", "cpu_per_item", |case, peer| {
+            case.starts_with("random/") && !is_floor(peer)
+        }),
+        Ask::rate("iops_qd32_vs_best_peer", |case, peer| case.contains("/32/") && !is_floor(peer)),
+        Ask::rate("iops_qd1_vs_best_peer", |case, peer| case.contains("/1/") && !is_floor(peer)),
+        Ask::lower("p999_qd32x4_vs_best_peer", "latency_p999", |case, peer| {
+            case.ends_with("/32/4") && !is_floor(peer)
+        }),
+        Ask::rate("odirect_vs_fio", |case, peer| {
+            case.starts_with("random/direct/") && case.contains("/32/") && peer == FIO
+        }),
+        Ask::lower("exports_1000_up_vs_best_peer", "up_time", |case, _| {
+            case == "exports/1000/instant"
+        }),
+    ],
+    files: Some(Files::make),
+    run: |_| Ok(None),
+};
+
+const PLACES: [&str; 4] = ["memory", "tmpfs", "disk", "direct"];
+
+fn cases(on: &On) -> Vec<String> {
+    let many = on.cpus.len() >= 8;
+    let jobs: &[u32] = if many { &[1, 4, 16] } else { &[1, 4] };
+    let mut all = Vec::new();
+    for place in PLACES {
+        for way in ["unix", "tcp"].map(|transport| format!("{place}/{transport}")) {
+            for mix in ["read", "write", "mixed"] {
+                for depth in [32, 1] {
+                    all.extend(
+                        jobs.iter().map(|jobs| format!("random/{way}/{mix}/{depth}/{jobs}")),
+                    );
+                }
+            }
+            all.extend(["read", "write"].map(|mix| format!("sequential/{way}/{mix}")));
+            all.extend(["from", "to"].map(|to| format!("copy/{way}/{to}")));
+        }
+    }
+    for count in [1, 100, 1_000] {
+        all.extend(["instant", "slow"].map(|how| format!("exports/{count}/{how}")));
+    }
+    all.extend(["none", "idle", "busy"].map(|clients| format!("stop/{clients}")));
+    all
+}
+
+fn fits(parts: &[&str]) -> bool {
+    let counts = |text: &str| text.parse::<u16>().is_ok_and(|number| number > 0);
+    let way = |place, transport| PLACES.contains(place) && ["unix", "tcp"].contains(transport);
+    match parts {
+        ["random", place, transport, "read" | "write" | "mixed", depth, jobs] => {
+            way(place, transport) && counts(depth) && counts(jobs)
+        }
+        ["sequential", place, transport, "read" | "write"]
+        | ["copy", place, transport, "from" | "to"] => way(place, transport),
+        ["exports", count, "instant" | "slow"] => counts(count),
+        ["stop", "none" | "idle" | "busy"] => true,
+        _ => false,
+    }
+}
+
+/// What the headlines need, where they have been worst.
+fn quick(parts: &[&str]) -> bool {
+    matches!(
+        parts,
+        ["random", "memory" | "tmpfs", "unix", "read", "32", "4"]
+            | ["random", "memory" | "tmpfs", "unix", "read", "1", "1"]
+            | ["random", "direct", "unix", "read", "32", "4"]
+            | ["exports", "1000", "instant"]
+    )
+}
+
+/// Whether a server has such a volume: only two have memory, nbdkit and nbd-server know no O_DIRECT, and
+/// qemu-nbd serves one volume.
+fn takes(name: &str, parts: &[&str]) -> bool {
+    let place = if PLACES.contains(&parts[1]) { parts[1] } else { "" };
+    let is_file = ["tmpfs", "disk"].contains(&place);
+    let of_file = |variant: bool| if variant { is_file } else { place != "memory" };
+    match name {
+        OURS => true,
+        "corewise-threads" => is_file || place == "direct",
+        FIO => parts[0] == "random" && parts[1..3] == ["direct", "unix"],
+        "nbdkit" => place != "direct",
+        "nbdkit-t4" => parts[0] == "random" && place != "direct",
+        "nbd-server" => place.is_empty() && parts[parts.len() - 1] != "slow" || is_file,
+        "nbd-server-splice" => is_file,
+        _ if name.ends_with("-native") => place == "direct",
+        "qemu-nbd" if parts[0] == "exports" => parts[1..] == ["1", "instant"],
+        _ => of_file(name.ends_with("-threads")),
+    }
+}
+
+/// How often it is looked how many threads a server has.
+const SAMPLE: Duration = Duration::from_millis(50);
+
+/// Blocks, for a little longer than the run.
+fn measure(job: &Job, files: &Files) -> Result<Line, String> {
+    match *job.parts() {
+        ["exports", count, how] => exports(job, files, number(count).into(), how == "slow"),
+        ["stop", clients] => stop(job, files, clients),
+        _ => load(job, files),
+    }
+}
+
+fn number(text: &str) -> u16 {
+    text.parse().unwrap_or(1)
+}
+
+fn text(error: impl Display) -> String {
+    error.to_string()
+}
+
+fn load(job: &Job, files: &Files) -> Result<Line, String> {
+    let parts = job.parts();
+    let (kind, place, transport, way) = (parts[0], parts[1], parts[2], &parts[3..]);
+    let path = files.volume(["disk", "direct"].contains(&place));
+    let file = File::open(&path).map_err(text)?;
+    let size = file.metadata().map_err(text)?.len();
+    // This one need not wait for the writes of the run before.
+    file.sync_all().map_err(text)?;
+    let (bytes, depth, jobs) = match way {
+        [_, depth, jobs] => (4 << 10, number(depth), number(jobs)),
+        _ => (128 << 10, 8, 1),
+    };
+    let mix = match (kind, way[0]) {
+        ("random", "mixed") => "randrw".to_owned(),
+        ("random", mix) => format!("rand{mix}"),
+        (_, mix) => mix.to_owned(),
+    };
+    let mut fio = fio::command(&mix, bytes, depth, jobs, job.length_ms);
+    fio.arg(format!("--size={size}"));
+    if job.runtime == FIO {
+        fio.args(fio::DIRECT).arg(format!("--filename={}", path.display()));
+        return fio::measure(fio, job).map_err(text);
+    }
+    let volume = match place {
+        "memory" => Volume::Memory(size),
+        _ => Volume::File(&path, place == "direct"),
+    };
+    let mut server = Server::start(&job.runtime, volume, transport == "tcp", files)?;
+    server.wait()?;
+    let (source, uri) = (files.volume(false).display().to_string(), server.uri());
+    if place == "memory" {
+        copy(&source, &uri)?;
+    }
+    fio.args(["--ioengine=nbd".to_owned(), format!("--uri={uri}")]);
+    let (before, _) = server.usage();
+    let (over, until) = mpsc::channel::<()>();
+    let (line, threads, memory) = thread::scope(|scope| {
+        let server = &server;
+        let sampler = scope.spawn(move || {
+            let (mut most, mut memory) = (0, 0);
+            while until.recv_timeout(SAMPLE) == Err(RecvTimeoutError::Timeout) {
+                let (_, threads) = server.usage();
+                if threads > most {
+                    (most, memory) = (threads, server.memory());
+                }
+            }
+            (most, memory)
+        });
+        let copied = |from: &str, to: &str| {
+            let took = copy(from, to)?;
+            let mut line = job.line();
+            line.set("bytes_per_second", size as f64 / took.as_secs_f64());
+            Ok((line, size as f64))
+        };
+        let line = match way[0] {
+            "from" => copied(&uri, "null:"),
+            "to" => copied(&source, &uri),
+            _ => fio::measure(fio, job).map_err(text).map(|mut line| {
+                let rate = line.metrics.get("items_per_second").map_or(0.0, |rate| *rate)
+                    * f64::from(bytes);
+                line.set("bytes_per_second", rate);
+                (line, rate * job.length_ms as f64 / 1e3)
+            }),
+        };
+        drop(over);
+        let (threads, memory) = sampler.join().unwrap_or_default();
+        (line, threads, memory)
+    });
+    let (mut line, moved) = line?;
+    let cpu = server.cpu_since(before);
+    match kind {
+        "random" => line.set("cpu_per_item", cpu / moved * f64::from(bytes)),
+        _ => line.set("cpu_per_gib", cpu / moved * f64::from(1 << 30)),
+    }
+    line.set("threads", threads as f64);
+    line.set("memory", memory as f64);
+    Ok(line)
+}
+
+/// How long nbdcopy takes.
+fn copy(from: &str, to: &str) -> Result<Duration, String> {
+    let began = Instant::now();
+    let output = Command::new("nbdcopy").args([from, to]).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("nbdcopy can't be started: {error}"))?;
+    match output.status.success() {
+        true => Ok(began.elapsed()),
+        false => Err(format!("nbdcopy failed: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
+
+fn exports(job: &Job, files: &Files, count: u32, slow: bool) -> Result<Line, String> {
+    let small = files.small();
+    let volume = if slow { Volume::Slow(count) } else { Volume::Files(&small, count) };
+    let names: Vec<String> = (0..count).map(name).collect();
+    let began = Instant::now();
+    let mut server = Server::start(&job.runtime, volume, false, files)?;
+    server.wait()?;
+    let mut clients = server.address.clients(&names).map_err(text)?;
+    ask(&mut clients, READ).map_err(text)?;
+    let (up, threads, memory) = (began.elapsed(), server.usage().1, server.memory());
+    if slow {
+        ask(&mut clients, WRITE).map_err(text)?;
+    }
+    leave(clients).map_err(text)?;
+    let mut line = job.line();
+    line.set("up_time", up.as_nanos() as f64);
+    line.set("down_time", server.stop()?.as_nanos() as f64);
+    line.set("threads", threads as f64);
+    line.set("memory", memory as f64);
+    Ok(line)
+}
+
+fn stop(job: &Job, files: &Files, clients: &str) -> Result<Line, String> {
+    let path = files.volume(false);
+    let mut server = Server::start(&job.runtime, Volume::File(&path, false), false, files)?;
+    server.wait()?;
+    let names = vec![name(0); if clients == "idle" { 4 } else { 0 }];
+    let idle = server.address.clients(&names).map_err(text)?;
+    let mut busy = None;
+    if clients == "busy" {
+        let mut fio = fio::command("randread", 4 << 10, 32, 4, 20_000);
+        fio.args(["--ioengine=nbd", "--size=64M", &format!("--uri={}", server.uri())]);
+        fio.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        busy = Some(fio.spawn().map_err(text)?);
+        thread::sleep(Duration::from_millis(100 + job.length_ms / 2));
+    }
+    let took = server.stop();
+    if let Some(mut fio) = busy {
+        // It may have ended, since its server has.
+        let _ = fio.kill();
+        fio.wait().map_err(text)?;
+    }
+    drop(idle);
+    let mut line = job.line();
+    line.set("down_time", took?.as_nanos() as f64);
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::programs::is_installed;
+    use crate::results::tests::{find, results};
+    use crate::session::tests::{cells, names};
+    use corewise_bench::bench::Effort;
+    use corewise_topology::{Machine, Topology};
+
+    #[test]
+    fn each_server_serves_what_it_has_in_cases_that_are_read_back() {
+        let on = On::made_up(&Topology::synthetic("core:8 pu:1").unwrap(), Effort::Full);
+        for case in cases(&on) {
+            let job = BENCH.job(&case, OURS, &on);
+            assert_eq!(Job::from_words(&BENCH, job.to_words()), Ok(job), "{case}");
+        }
+        for wrong in ["random/memory/unix/read/0/1", "copy/x/unix/from", "exports/1/later"] {
+            assert!(BENCH.workload(wrong).is_none(), "{wrong}");
+        }
+        let direct = names("nbd", "random/direct/unix/read/32/4");
+        let qemu =
+            ["qemu-nbd", "qemu-nbd-native", "qemu-storage-daemon", "qemu-storage-daemon-native"];
+        assert_eq!(direct, [&[OURS, FIO], &qemu[..]].concat());
+        assert_eq!(names("nbd", "random/memory/tcp/read/32/4"), [OURS, "nbdkit", "nbdkit-t4"]);
+        assert!(names("nbd", "random/memory/tcp/write/32/4").is_empty());
+        let all = [OURS, "nbdkit", "qemu-storage-daemon", "nbd-server"];
+        assert_eq!(names("nbd --quick", "exports/1000/instant"), all);
+        assert_eq!(names("nbd", "exports/100/slow"), all[..3]);
+        assert_eq!(cells("nbd --quick").len(), 6);
+    }
+
+    #[test]
+    fn the_best_peer_of_each_cell_counts_and_fio_is_none() {
+        let (rate, cell) = ("items_per_second", "random/direct/unix/read/32/4");
+        let found = results(&[
+            (cell, OURS, rate, &[90.0]),
+            (cell, FIO, rate, &[100.0]),
+            (cell, "qemu-nbd", rate, &[60.0]),
+            (cell, "nbdkit", rate, &[45.0]),
+            ("exports/1000/instant", OURS, "up_time", &[3.0]),
+            ("exports/1000/instant", "nbd-server", "up_time", &[4.0]),
+        ])
+        .headlines(PEERS.headlines);
+        let of = |name| find(&found, name).unwrap();
+        assert_eq!(of("iops_qd32_vs_best_peer").1, 1.5);
+        assert_eq!(of("odirect_vs_fio").1, 0.9);
+        assert_eq!(of("exports_1000_up_vs_best_peer").1, 0.75);
+        assert_eq!(found.len(), 3);
+    }
+
+    /// Servers that aren't installed take no part; the tests of `xtask` have qemu-nbd.
+    #[test]
+    fn every_installed_peer_serves_a_small_case_of_each_kind_and_stops() {
+        let on = On::here(&Machine::live().unwrap(), Effort::Quick);
+        let files = Files::of(8 << 20).unwrap();
+        for runtime in PEERS.runtimes.iter().filter(|runtime| runtime.name != OURS) {
+            let Tool::Server(program) = runtime.tool else { panic!("{runtime:?} is a server") };
+            let cases = ["random/tmpfs/unix/mixed/2/2", "copy/tmpfs/tcp/from", "exports/1/instant"];
+            let clients = is_installed("fio") && is_installed("nbdcopy");
+            for case in cases.into_iter().filter(|_| clients && is_installed(program)) {
+                if takes(runtime.name, &case.split('/').collect::<Vec<_>>()) {
+                    let mut job = BENCH.job(case, runtime.name, &on);
+                    (PEERS.small)(&mut job);
+                    let line =
+                        measure(&job, &files).unwrap_or_else(|why| panic!("{}: {why}", job.name()));
+                    assert!(line.unsupported.is_none() && line.metrics.len() >= 4, "{line:?}");
+                    assert!(line.metrics.values().all(|value| *value >= 0.0), "{line:?}");
+                }
+            }
+        }
+    }
+}
