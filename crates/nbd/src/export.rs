@@ -4,10 +4,11 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use corewise_blockmq::BlockDevice;
+use corewise_blockmq::{BlockDevice, Request};
 use corewise_sync::{Throttle, panics};
 
 use crate::access::Access;
+use crate::edge::Edges;
 use crate::error::Error;
 use crate::handshake::ExportOffer;
 use crate::policy;
@@ -19,14 +20,35 @@ use crate::wire::{ExportSummary, MAX_STRING};
 pub struct Export {
     name: String,
     description: String,
-    device: Arc<dyn BlockDevice>,
     read_only: bool,
     most_clients: Option<usize>,
     pub(crate) access: Access,
     is_default: bool,
     pub(crate) lines: Arc<Lines>,
-    /// How its clients share the device.
+    /// How all clients of the device share it.
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What the exports of one device have in common.
+pub(crate) struct Shared {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    /// Size of the device's blocks in bytes, a power of two.
+    pub(crate) block: u64,
     pub(crate) turns: Arc<Turns>,
+    pub(crate) edges: Arc<Edges<Request>>,
+}
+
+impl Shared {
+    fn new(device: Arc<dyn BlockDevice>) -> Arc<Shared> {
+        let block = device.geometry().block_size.max(1).into();
+        let turns = Arc::new(Turns::new(PLACES));
+        Arc::new(Shared { device, block, turns, edges: Arc::default() })
+    }
+
+    /// Whether such a range covers a block in part.
+    pub(crate) fn is_odd(&self, offset: u64, len: u64) -> bool {
+        (offset | len) & (self.block - 1) != 0
+    }
 }
 
 /// Which of the messages about its clients go to the log: they come as fast as the clients like.
@@ -65,17 +87,15 @@ impl Export {
     pub fn new(name: impl Into<String>, device: Arc<dyn BlockDevice>) -> Export {
         let name = name.into();
         let lines = Arc::new(Lines::new(name.clone()));
-        let turns = Arc::new(Turns::new(PLACES));
         Export {
             name,
             description: String::new(),
-            device,
             read_only: false,
             most_clients: None,
             access: Access::default(),
             is_default: false,
             lines,
-            turns,
+            shared: Shared::new(device),
         }
     }
 
@@ -148,18 +168,18 @@ impl Export {
 
     /// The device.
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
-        &self.device
+        &self.shared.device
     }
 
     /// Whether a client can change anything: neither the export nor its device is read-only.
     pub fn is_writable(&self) -> bool {
-        !self.read_only && !self.device.geometry().read_only
+        !self.read_only && !self.device().geometry().read_only
     }
 
     /// What a client is told. The size is asked of the device each time, so a device that grew
     /// shows it at the next connection.
     pub fn offer(&self) -> ExportOffer {
-        let geometry = self.device.geometry();
+        let geometry = self.device().geometry();
         ExportOffer {
             name: self.name.clone(),
             description: self.description.clone(),
@@ -168,6 +188,13 @@ impl Export {
                 flags: policy::transmission_flags(&geometry, self.read_only),
             },
             block_sizes: policy::block_sizes(&geometry),
+        }
+    }
+
+    /// Has its clients share the device with those of another export, if it is the same one.
+    pub(crate) fn share_with(&mut self, other: &Export) {
+        if std::ptr::addr_eq(Arc::as_ptr(self.device()), Arc::as_ptr(other.device())) {
+            self.shared = Arc::clone(&other.shared);
         }
     }
 
@@ -186,7 +213,7 @@ impl fmt::Debug for Export {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Export")
             .field("name", &self.name)
-            .field("device", &self.device.name())
+            .field("device", &self.device().name())
             .field("read_only", &self.read_only)
             .finish_non_exhaustive()
     }

@@ -42,6 +42,7 @@
 //! | `policy` | what a request deserves, which flags an export gets. Pure |
 //! | [`Export`] | a [`BlockDevice`](corewise_blockmq::BlockDevice) under a name |
 //! | `access` | who may attach to an export. Pure |
+//! | `edge` | changes that cover blocks of the device in part |
 //! | `load` | what a connection owes its client, in one word |
 //! | `memory` | one budget for the bytes of all requests |
 //! | `reply` | how replies reach the socket without anybody waiting |
@@ -56,12 +57,16 @@
 //! connections to one export; `CACHE` and the flag `FAST_ZERO` where the device has a use for them. With the feature `tls` also
 //! `STARTTLS`. Not spoken: extended headers, resizing; clients are told so and go on without.
 //!
+//! A client may read and write any bytes: what covers a block of the device in part is read, changed and written, one after the
+//! other with all other changes of that block by any client. Where blocks are larger than 64 KiB only whole ones are taken.
+//!
 //! Holes are what the device knows of them ([`Request::extents_of`](corewise_blockmq::Request::extents_of)): block status tells
 //! them, and a read of 64 KiB or more of a client with structured replies leaves them out. Size and abilities are asked of the
 //! device at each handshake: a device that grew shows it to clients that connect from then on.
 
 mod access;
 mod connection;
+mod edge;
 mod error;
 mod export;
 pub mod handshake;

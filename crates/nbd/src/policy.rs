@@ -2,6 +2,7 @@
 //! flags an export gets, how many options are too many, how long to wait when file
 //! descriptors run out.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use corewise_blockmq::Geometry;
@@ -105,8 +106,8 @@ pub enum Operation {
 /// - `READ` above the advertised payload: `EINVAL`, or `EOVERFLOW` with structured replies;
 /// - beyond the end: `ENOSPC` for writes and zeroes, else `EINVAL`;
 /// - `WRITE` above the advertised payload: the connection ends, its payload is never read;
-/// - offsets and lengths that aren't multiples of the advertised minimum: `EINVAL`, also for
-///   clients that didn't ask for it;
+/// - offsets and lengths that aren't multiples of the advertised minimum, where that is more than a byte: `EINVAL`, also
+///   for clients that didn't ask for it;
 /// - `FLUSH` with an offset or a length: `EINVAL`;
 /// - `FUA` is accepted on every command where it is advertised, and means nothing on those that
 ///   change nothing.
@@ -234,17 +235,51 @@ pub fn transmission_flags(geometry: &Geometry, read_only: bool) -> TransmissionF
         .with_if(geometry.can_prefetch, TransmissionFlags::SEND_CACHE)
 }
 
-/// The sizes that are advertised for a device: its block size, its preferred size, and the largest
-/// payload, which is [`MAX_PAYLOAD`] or what the device takes at once, rounded down to whole
-/// blocks.
+/// The sizes that are advertised for a device: a byte, since blocks that a request covers in part are read and written around
+/// it; the preferred size, at least a block of the device, for which that isn't needed; and the largest payload, which is
+/// [`MAX_PAYLOAD`] or what the device takes at once, rounded down to whole blocks. A device with blocks of more than 64 KiB takes
+/// only whole ones.
 pub fn block_sizes(geometry: &Geometry) -> BlockSizes {
-    let minimum = geometry.block_size;
-    let maximum = MAX_PAYLOAD.min(geometry.max_transfer) / minimum * minimum;
+    let block = geometry.block_size;
+    let maximum = (MAX_PAYLOAD.min(geometry.max_transfer) / block * block).max(block);
     BlockSizes {
-        minimum,
-        preferred: geometry.preferred.next_power_of_two().clamp(minimum, maximum.max(minimum)),
-        maximum: maximum.max(minimum),
+        minimum: if block <= LARGEST_EDGE { 1 } else { block },
+        preferred: geometry.preferred.next_power_of_two().clamp(block, maximum),
+        maximum,
     }
+}
+
+/// The largest block of which clients may change a part: the largest that the protocol knows.
+const LARGEST_EDGE: u32 = 64 << 10;
+
+/// The whole blocks around a range.
+pub fn around(offset: u64, len: u64, block: u64) -> Range<u64> {
+    offset / block * block..(offset + len).next_multiple_of(block)
+}
+
+/// The whole blocks inside a range; `None` where there is none.
+pub fn inside(offset: u64, len: u64, block: u64) -> Option<Range<u64>> {
+    let range = offset.next_multiple_of(block)..(offset + len) / block * block;
+    (range.start < range.end).then_some(range)
+}
+
+/// How many blocks a range covers in part.
+pub fn edges(offset: u64, len: u64, block: u64) -> u64 {
+    let blocks = |range: Range<u64>| (range.end - range.start) / block;
+    blocks(around(offset, len, block)) - inside(offset, len, block).map_or(0, blocks)
+}
+
+/// Where the piece of a request ends that begins at `from`: at a multiple of `piece`, and where a block begins that the request
+/// covers in part, or ends.
+pub fn piece_end(from: u64, end: u64, piece: u64, block: u64) -> u64 {
+    // The last multiples may lie beyond all offsets.
+    let next = |of: u64| (from / of * of).saturating_add(of);
+    if from % block != 0 {
+        return end.min(next(block));
+    }
+    let to = end.min(next(piece.max(block)));
+    let whole = to - to % block;
+    if whole > from { whole } else { to }
 }
 
 /// How many options one handshake may hold: a fixed number for haggling, and four for each export,
@@ -431,12 +466,42 @@ mod tests {
         let mut geometry = Geometry::new(1 << 30);
         assert_eq!(
             block_sizes(&geometry),
-            BlockSizes { minimum: 512, preferred: 4096, maximum: 32 << 20 }
+            BlockSizes { minimum: 1, preferred: 4096, maximum: 32 << 20 }
         );
         geometry.max_transfer = (1 << 20) + 100;
         geometry.preferred = 3000;
         let sizes = block_sizes(&geometry);
-        assert_eq!(sizes, BlockSizes { minimum: 512, preferred: 4096, maximum: 1 << 20 });
+        assert_eq!(sizes, BlockSizes { minimum: 1, preferred: 4096, maximum: 1 << 20 });
+        geometry.block_size = 128 << 10;
+        let sizes = block_sizes(&geometry);
+        let block = 128 << 10;
+        assert_eq!(sizes, BlockSizes { minimum: block, preferred: block, maximum: 1 << 20 });
+    }
+
+    #[test]
+    fn a_range_is_cut_where_it_covers_a_block_in_part() {
+        assert_eq!(around(511, 2, 512), 0..1024);
+        assert_eq!(around(512, 512, 512), 512..1024);
+        assert_eq!(inside(511, 2, 512), None);
+        assert_eq!(inside(1, 1024, 512), Some(512..1024));
+        for (offset, len, count) in [(0, 512, 0), (1, 10, 1), (511, 2, 2), (0, 513, 1), (1, 511, 1)]
+        {
+            assert_eq!(edges(offset, len, 512), count, "{offset} {len}");
+        }
+        let pieces = |offset, end| {
+            let mut ends = vec![offset];
+            while *ends.last().unwrap() < end {
+                ends.push(piece_end(*ends.last().unwrap(), end, 2048, 512));
+            }
+            ends
+        };
+        assert_eq!(pieces(0, 512), [0, 512]);
+        assert_eq!(pieces(5, 10), [5, 10]);
+        assert_eq!(pieces(511, 513), [511, 512, 513]);
+        assert_eq!(pieces(511, 4100), [511, 512, 2048, 4096, 4100]);
+        assert_eq!(pieces(512, 4096), [512, 2048, 4096]);
+        // A block that is larger than a piece.
+        assert_eq!(piece_end(0, 8192, 512, 4096), 4096);
     }
 
     #[test]

@@ -124,6 +124,17 @@ fn qemu_io_patterns_across_block_chunk_and_volume_ends() {
                     "read -P 0x66 33488896 1024",
                     "read -P 0x11 33489920 64000",
                     "read -P 0x55 33553920 512",
+                    // Parts of blocks, each beside bytes that have to stay.
+                    "write -P 0x88 2097151 2",
+                    "write -P 0x99 2098000 130001",
+                    "write -z 2098100 3001",
+                    "read -P 0x11 2097000 151",
+                    "read -P 0x88 2097151 2",
+                    "read -P 0x11 2097153 847",
+                    "read -P 0x99 2098000 100",
+                    "read -P 0 2098100 3001",
+                    "read -P 0x99 2101101 126900",
+                    "read -P 0x11 2228001 1000",
                     // FUA, zeroes, discards.
                     "write -f -P 0x77 1M 64k",
                     "read -P 0x77 1M 64k",

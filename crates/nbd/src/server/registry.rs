@@ -71,7 +71,7 @@ impl Registry {
         Registry { books: Mutex::new(Books::default()), left: Condvar::new() }
     }
 
-    pub(super) fn add_export(&self, export: Export) -> Result<(), Error> {
+    pub(super) fn add_export(&self, mut export: Export) -> Result<(), Error> {
         export.check()?;
         let mut books = self.books.lock();
         if books.closing {
@@ -82,6 +82,9 @@ impl Registry {
         }
         if export.is_default() && books.exports.values().any(|entry| entry.export.is_default()) {
             return Err(Error::DefaultTaken(Box::new(export)));
+        }
+        for other in books.exports.values() {
+            export.share_with(&other.export);
         }
         books.exports.insert(export.name().to_owned(), Entry { export, closing: false });
         Ok(())

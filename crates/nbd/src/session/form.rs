@@ -1,7 +1,7 @@
 //! The form of replies that a client has chosen: simple or structured. It makes bytes and sends nothing.
 
 use bytes::BytesMut;
-use corewise_blockmq::{Extent, ExtentKind, Extents, IoError};
+use corewise_blockmq::{Extent, ExtentKind, IoError};
 
 use super::sink::Body;
 use crate::handshake::ALLOCATION_CONTEXT;
@@ -98,8 +98,8 @@ pub(super) fn failure(cookie: u64, error: &IoError, offset: u64) -> BytesMut {
 }
 
 /// The answer to `BLOCK_STATUS`.
-pub(super) fn status(cookie: u64, extents: &Extents) -> Body {
-    let extents: Vec<StatusExtent> = extents.iter().map(status_of).collect();
+pub(super) fn status(cookie: u64, extents: impl Iterator<Item = Extent>) -> Body {
+    let extents: Vec<StatusExtent> = extents.map(status_of).collect();
     let mut out = BytesMut::new();
     encode_block_status(&mut out, ReplyFlags::DONE, cookie, ALLOCATION_CONTEXT, &extents);
     Body::Message(out)

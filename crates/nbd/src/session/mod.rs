@@ -15,6 +15,7 @@
 //! the deadline cut the connection. A client that must know sends its own `FLUSH` and waits for the answer.
 
 mod form;
+mod odd;
 mod pace;
 mod reader;
 mod received;
@@ -35,7 +36,8 @@ use corewise_blockmq::{
 use corewise_sync::Parker;
 
 use crate::connection::Connection;
-use crate::export::{Export, Lines, tell};
+use crate::edge::Changes;
+use crate::export::{Export, Lines, Shared, tell};
 use crate::load::Charge;
 use crate::policy::Limits;
 use crate::reply::{Patience, Posted, Ran, ReplyPath, Right};
@@ -73,6 +75,8 @@ pub(crate) enum End {
 pub(crate) struct Session {
     connection: Arc<Connection>,
     device: Arc<dyn BlockDevice>,
+    shared: Arc<Shared>,
+    changes: Changes<Request>,
     lines: Arc<Lines>,
     path: ReplyPath<SocketSink>,
     writer: Writer,
@@ -108,7 +112,9 @@ impl Session {
                 channel.clone(),
             )),
             deadlines,
-            turn: Turn::new(&export.turns, connection.load.unparker()),
+            turn: Turn::new(&export.shared.turns, connection.load.unparker()),
+            changes: Changes::new(&export.shared.edges, connection.load.unparker().clone()),
+            shared: Arc::clone(&export.shared),
             device_fua: export.device().geometry().can_fua,
             connection,
             device: Arc::clone(export.device()),
@@ -153,17 +159,18 @@ impl Session {
         self.turn.leave(turn::places_of(op, len));
     }
 
-    /// A request completed. Runs in an atomic section, on any thread.
-    fn completed(self: &Arc<Self>, cookie: u64, cost: Charge, mut done: Completed) {
+    /// A request completed; where `counted`, a change that isn't listed. Runs in an atomic section, on any thread.
+    fn completed(self: &Arc<Self>, cookie: u64, cost: Charge, counted: bool, mut done: Completed) {
         // The pieces of a longer one have left before.
-        if done.len <= turn::piece(done.op) {
-            self.left(done.op, done.len);
+        self.left_whole(&done);
+        if counted {
+            self.changes.end();
         }
         let payload = mem::take(&mut done.payload);
         let body = match (&done.result, payload) {
             // The head has been in front of the data since the request was made.
             (Ok(()), Payload::One(Buffer::BytesMut(message))) => Body::Message(message),
-            (Ok(()), Payload::Extents(extents)) => form::status(cookie, &extents),
+            (Ok(()), Payload::Extents(extents)) => form::status(cookie, extents.iter()),
             (Ok(()), _) => self.form.done(cookie),
             (Err(error), _) => {
                 self.tell_failure(&done, error);

@@ -13,10 +13,10 @@ use corewise_sync::Parker;
 use super::pace::{Expects, Pace};
 use super::received::{Received, charge};
 use super::sink::{Reply, SocketSink};
-use super::{End, Session, form, sparse};
+use super::{End, Session, form, odd, sparse};
 use crate::export::tell;
 use crate::load::Charge;
-use crate::policy::{Limits, Operation, Verdict, judge};
+use crate::policy::{self, Limits, Operation, Verdict, judge};
 use crate::reply::{Posted, Right};
 use crate::tls::Incoming;
 use crate::turn::{self, Deficit, Entry};
@@ -40,6 +40,10 @@ pub(super) struct Reader<'a> {
     skipping: Option<Skip>,
     pace: Pace,
     deficit: Deficit,
+    /// The changes in the batch are listed, and not counted.
+    listed: bool,
+    /// This client changes blocks in part, so that all clients' changes are listed.
+    odd: bool,
     /// Nothing of the last batch was left in the device when that was submitted.
     prompt: bool,
     wrote: bool,
@@ -76,6 +80,8 @@ impl<'a> Reader<'a> {
             skipping: None,
             pace: Pace::new(session.deadlines, incoming),
             deficit: Deficit::default(),
+            listed: false,
+            odd: false,
             prompt: false,
             wrote: false,
         }
@@ -136,7 +142,7 @@ impl<'a> Reader<'a> {
             };
             self.buffer.advance(REQUEST_LEN);
             let verdict = judge(&request, &self.limits);
-            let bytes = match verdict {
+            match verdict {
                 Verdict::Disconnect => return Parsed::End(End::Disconnected),
                 Verdict::Hopeless => {
                     let message = format!(
@@ -145,10 +151,9 @@ impl<'a> Reader<'a> {
                     );
                     return Parsed::End(End::Violation(message));
                 }
-                Verdict::Submit(Operation::Read { .. }) => u64::from(request.length),
-                Verdict::Submit(Operation::Write { .. }) => charge(request.length),
-                Verdict::Submit(_) | Verdict::Done | Verdict::Refuse(_) => 0,
-            };
+                Verdict::Submit(_) | Verdict::Done | Verdict::Refuse(_) => {}
+            }
+            let bytes = self.memory_of(&request, verdict);
             let Some((cost, draining)) = self.admit(bytes) else {
                 return Parsed::End(End::Cut);
             };
@@ -186,6 +191,26 @@ impl<'a> Reader<'a> {
         }
         self.post(skip.reply);
         true
+    }
+
+    /// How many bytes of memory a request takes.
+    fn memory_of(&self, request: &Request, verdict: Verdict) -> u64 {
+        let Verdict::Submit(operation) = verdict else { return 0 };
+        let (offset, length, shared) =
+            (request.offset, u64::from(request.length), &self.session.shared);
+        let is_odd = shared.is_odd(offset, length);
+        let edges = || match is_odd {
+            true => policy::edges(offset, length, shared.block) * shared.block,
+            false => 0,
+        };
+        match operation {
+            // The whole blocks, and the reply.
+            Operation::Read { .. } if is_odd => 2 * (length + shared.block),
+            Operation::Read { .. } => length,
+            Operation::Write { .. } => charge(request.length) + edges(),
+            Operation::WriteZeroes { .. } => edges(),
+            _ => 0,
+        }
     }
 
     /// Counts a request as owed, with memory for its bytes; waits for room, and for memory, first. Whether the
@@ -242,7 +267,26 @@ impl<'a> Reader<'a> {
                 | Operation::WriteZeroes { fua: true, .. }
         );
         let form = self.session.form;
+        let is_odd = self.session.shared.is_odd(offset, length as u64);
         let mut rq = match operation {
+            Operation::Read { .. } if is_odd => {
+                let (cookie, length) = (request.cookie, request.length);
+                let rq = odd::read_around(self.session, cookie, offset, length, cost);
+                self.push(rq);
+                return Ok(());
+            }
+            Operation::BlockStatus { one } if is_odd => {
+                let (cookie, length) = (request.cookie, request.length);
+                let most = if one { 1 } else { form::EXTENTS };
+                let rq = odd::status_around(self.session, cookie, offset, length, most, cost);
+                self.push(rq);
+                return Ok(());
+            }
+            // Blocks that it covers in part would be read and written.
+            Operation::WriteZeroes { fast: true, .. } if is_odd => {
+                self.answer(request, Err(ReplyError::NotSup), cost);
+                return Ok(());
+            }
             Operation::Read { whole: false } if self.session.hope.asks(request.length) => {
                 let rq = sparse::ask(self.session, request.cookie, offset, request.length, cost);
                 self.batch.push(rq);
@@ -256,7 +300,10 @@ impl<'a> Reader<'a> {
                 let most = if one { 1 } else { form::EXTENTS };
                 DeviceRequest::extents_of(offset, length as u64, most)
             }
-            Operation::Cache => DeviceRequest::prefetch(offset, length as u64),
+            Operation::Cache => {
+                let blocks = policy::around(offset, length as u64, self.session.shared.block);
+                DeviceRequest::prefetch(blocks.start, blocks.end - blocks.start)
+            }
             Operation::Write { .. } => match self.payload(length) {
                 Ok(payload) => DeviceRequest::write(offset, payload),
                 Err(end) => {
@@ -265,7 +312,14 @@ impl<'a> Reader<'a> {
                 }
             },
             Operation::Flush => DeviceRequest::flush(),
-            Operation::Trim { .. } => DeviceRequest::discard(offset, length as u64),
+            Operation::Trim { .. } => {
+                let block = self.session.shared.block;
+                let Some(blocks) = policy::inside(offset, length as u64, block) else {
+                    self.answer(request, Ok(()), cost);
+                    return Ok(());
+                };
+                DeviceRequest::discard(blocks.start, blocks.end - blocks.start)
+            }
             Operation::WriteZeroes { no_hole, fast, .. } => {
                 let flags = Flags { no_unmap: no_hole, fast, ..Flags::default() };
                 DeviceRequest::write_zeroes(offset, length as u64).with_flags(flags)
@@ -275,40 +329,70 @@ impl<'a> Reader<'a> {
         if wants_fua && self.session.device_fua {
             rq = rq.fua();
         }
+        let counted = rq.op().is_change() && self.begin_change(&rq);
         let session = Arc::clone(self.session);
         let cookie = request.cookie;
-        let rq = rq.on_complete(move |done| session.completed(cookie, cost, done));
-        if rq.len() > turn::piece(rq.op()) {
-            self.submit_in_pieces(rq);
-        } else {
-            self.batch.push(rq);
-        }
+        self.push(rq.on_complete(move |done| session.completed(cookie, cost, counted, done)));
         Ok(())
+    }
+
+    /// Whether the change is counted; else it is listed. Blocks where it is the client's first one of a part of a block.
+    fn begin_change(&mut self, rq: &DeviceRequest) -> bool {
+        if !self.odd && self.session.shared.is_odd(rq.offset(), rq.len()) {
+            self.list();
+        }
+        let counted = !self.odd && self.session.changes.begin();
+        if self.listed == counted {
+            self.let_go();
+            self.listed = !counted;
+        }
+        counted
+    }
+
+    /// Has the changes of all clients be listed, and waits for the last one that isn't, or for the end of the connection.
+    fn list(&mut self) {
+        self.odd = true;
+        self.let_go();
+        let Session { connection, changes, .. } = &**self.session;
+        changes.list();
+        while !changes.are_listed() && !connection.load.snapshot().cut {
+            self.parker.park();
+        }
+    }
+
+    fn push(&mut self, rq: DeviceRequest) {
+        match self.session.goes_in_parts(rq.op(), rq.offset(), rq.len()) {
+            true => self.submit_in_pieces(rq),
+            false => self.batch.push(rq),
+        }
     }
 
     /// Sends a long request to the device piece by piece, each by its turn, and waits for all but the last ones. It ends
     /// early where the connection is given up, or the client has left.
     fn submit_in_pieces(&mut self, rq: DeviceRequest) {
         let (op, offset, end) = (rq.op(), rq.offset(), rq.offset() + rq.len());
-        let piece = turn::piece(op);
+        let (piece, block) = (turn::piece(op), self.session.shared.block);
+        let is_long = rq.len() > piece;
         let whole = Whole::new(rq);
         let mut from = offset;
         while from < end {
             let Session { connection, .. } = &**self.session;
-            if connection.load.snapshot().cut || connection.has_left(op) {
+            if connection.load.snapshot().cut || is_long && connection.has_left(op) {
                 // Dropped, the rest fails the whole.
                 drop(whole.part(from - offset, end - from, from));
                 return;
             }
             // Where the device is likely to have a boundary, too.
-            let to = end.min((from / piece + 1) * piece);
+            let to = policy::piece_end(from, end, piece, block);
             let session = Arc::clone(self.session);
             let part = whole.part_with(from - offset, to - from, from, move |done| {
                 session.left(op, to - from);
                 done.record();
             });
             self.batch.push(part);
-            self.let_go();
+            if is_long {
+                self.let_go();
+            }
             from = to;
         }
     }
@@ -364,7 +448,17 @@ impl<'a> Reader<'a> {
             }
             // For what stands on other devices: those get the batch's parts together, too.
             let _plug = Plug::start();
-            self.session.device.submit_batch(&mut self.batch.drain(..count));
+            let Session { device, shared, .. } = &**self.session;
+            if self.listed {
+                for rq in self.batch.drain(..count) {
+                    match rq.op().is_change() {
+                        true => odd::submit_listed(shared, rq),
+                        false => device.submit(rq),
+                    }
+                }
+            } else {
+                device.submit_batch(&mut self.batch.drain(..count));
+            }
             self.prompt = self.session.turn.is_empty();
         }
         self.send();

@@ -119,7 +119,7 @@ pub(super) fn ask(
     let rq = Request::extents_of(offset, length.into(), EXTENTS);
     rq.on_complete(move |done| {
         match done.result.as_ref().map_err(IoError::kind) {
-            Err(IoErrorKind::Gone) => session.completed(cookie, cost, done),
+            Err(IoErrorKind::Gone) => session.completed(cookie, cost, false, done),
             // Where the device can't say, it is read.
             _ => {
                 let extents = done.into_extents().unwrap_or_default();
@@ -145,7 +145,8 @@ fn answer(
         let device = Arc::clone(&session.device);
         let message = session.form.read(cookie, offset, length);
         let rq = Request::read_into(offset, length as usize, message);
-        return device.submit(rq.on_complete(move |done| session.completed(cookie, cost, done)));
+        return device
+            .submit(rq.on_complete(move |done| session.completed(cookie, cost, false, done)));
     }
     let data: Vec<_> = stretches.into_iter().filter(|part| !part.zero).collect();
     let holes = form::holes(cookie, &zeroes, data.is_empty());

@@ -89,6 +89,11 @@ impl TestDevice {
         self.state.lock().fail = Some(kind);
     }
 
+    /// Requests from now on don't fail.
+    pub(crate) fn fail_no_more(&self) {
+        self.state.lock().fail = None;
+    }
+
     /// Zeroes a range, and says of it that it is a hole.
     pub(crate) fn hole(&self, range: Range<u64>) {
         let mut state = self.state.lock();

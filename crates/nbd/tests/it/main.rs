@@ -10,6 +10,7 @@ mod drain;
 mod handshake;
 mod limits;
 mod model;
+mod odd;
 mod session;
 mod shares;
 mod structured;

@@ -1,0 +1,191 @@
+//! Edges: changes that cover a block of the device in part, and so have to read it first, among all other changes of that device.
+//!
+//! While nobody makes such a change each connection only counts the changes that it has in flight, on a word of its own. The first
+//! one has all connections enter theirs in a [`Table`] instead, where those of the same block wait for each other.
+//!
+//! Steps, races and proof: `README.md` beside this file. Model: `tests/loom/edge.rs`.
+
+mod table;
+
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::{Mutex, Unparker};
+
+pub use table::{Blocks, Table};
+
+/// Changes that are counted. In the lowest bits.
+const ONE: u64 = 1;
+/// Changes that begin are entered in the table. Set and cleared by the holder of the lock.
+const LISTED: u64 = 1 << 63;
+
+/// The changes of one connection that are in flight and not in the table.
+#[derive(Debug)]
+struct Counted {
+    /// A: how many, and `LISTED`. Changed by read-modify-writes only, and not added to under `LISTED`.
+    word: AtomicU64,
+}
+
+/// A connection at a device.
+#[derive(Debug)]
+struct Entry {
+    counted: Arc<Counted>,
+    /// It changes blocks in part.
+    odd: bool,
+}
+
+/// The changes of one device, whose requests are `T`s.
+#[derive(Debug)]
+pub struct Edges<T> {
+    /// L: is the lock; guards everything in `State`. A leaf: inside it threads are woken, and nothing else is locked.
+    state: Mutex<State<T>>,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    connections: Vec<Entry>,
+    /// Readers that wait for the last counted change.
+    waiting: Vec<Unparker>,
+    table: Table<T>,
+}
+
+impl<T> Default for Edges<T> {
+    fn default() -> Self {
+        let (connections, waiting, table) = (Vec::new(), Vec::new(), Table::default());
+        Edges { state: Mutex::new(State { connections, waiting, table }) }
+    }
+}
+
+impl<T> State<T> {
+    fn is_any_odd(&self) -> bool {
+        self.connections.iter().any(|connection| connection.odd)
+    }
+}
+
+impl<T> Edges<T> {
+    /// A change whose connection doesn't count it comes to the device: its number, and itself where it may begin. Else
+    /// [`Edges::leave`] gives it to somebody else.
+    pub fn enter(&self, blocks: Blocks, change: T) -> (u64, Option<T>) {
+        self.state.lock().table.enter(blocks, change)
+    }
+
+    /// It is over: those that may begin now, which the caller sends to the device. Any context; blocks for a few
+    /// instructions at most.
+    #[must_use = "they are nowhere else"]
+    pub fn leave(&self, id: u64) -> Vec<(u64, T)> {
+        self.state.lock().table.leave(id)
+    }
+
+    /// How many changes are in the table.
+    pub fn listed(&self) -> usize {
+        self.state.lock().table.len()
+    }
+}
+
+/// A connection among the others that change the device.
+#[derive(Debug)]
+pub struct Changes<T> {
+    edges: Arc<Edges<T>>,
+    counted: Arc<Counted>,
+    unparker: Unparker,
+}
+
+impl<T> Changes<T> {
+    /// One that changes nothing yet. The parker belongs to its reader.
+    pub fn new(edges: &Arc<Edges<T>>, unparker: Unparker) -> Changes<T> {
+        let mut state = edges.state.lock();
+        let word = if state.is_any_odd() { LISTED } else { 0 };
+        let counted = Arc::new(Counted { word: AtomicU64::new(word) });
+        state.connections.push(Entry { counted: Arc::clone(&counted), odd: false });
+        drop(state);
+        Changes { edges: Arc::clone(edges), counted, unparker }
+    }
+
+    /// Begins a change of whole blocks: true where it is counted, and [ends](Changes::end); else it has to be entered in the
+    /// table. Reader only.
+    pub fn begin(&self) -> bool {
+        let add = |word| (word & LISTED == 0).then_some(word + ONE);
+        self.counted.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_ok()
+    }
+
+    /// A change that was counted is over. Any context; blocks for a few instructions at most.
+    pub fn end(&self) {
+        let was = self.counted.word.fetch_sub(ONE, Ordering::AcqRel);
+        debug_assert!(was & !LISTED != 0, "more ends than began");
+        if was == LISTED | ONE {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        self.edges.state.lock().waiting.drain(..).for_each(|reader| reader.unpark());
+    }
+
+    /// Has all connections enter what they begin in the table, as long as this one is there: before its first change of a
+    /// part of a block. [`Changes::are_listed`] says when that may begin. Reader only.
+    pub fn list(&self) {
+        let mut state = self.edges.state.lock();
+        for connection in &mut state.connections {
+            connection.odd |= Arc::ptr_eq(&connection.counted, &self.counted);
+            connection.counted.word.fetch_or(LISTED, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether all changes that are in flight are in the table. Else the reader is woken when that may be so. Reader only.
+    pub fn are_listed(&self) -> bool {
+        let mut state = self.edges.state.lock();
+        let is_listed = |entry: &Entry| entry.counted.word.load(Ordering::Acquire) & !LISTED == 0;
+        let all = state.connections.iter().all(is_listed);
+        if !all {
+            state.waiting.push(self.unparker.clone());
+        }
+        all
+    }
+}
+
+impl<T> Drop for Changes<T> {
+    /// Nothing of the connection is in the device any more.
+    fn drop(&mut self) {
+        let mut state = self.edges.state.lock();
+        state.connections.retain(|other| !Arc::ptr_eq(&other.counted, &self.counted));
+        if !state.is_any_odd() {
+            for other in &state.connections {
+                other.counted.word.fetch_and(!LISTED, Ordering::AcqRel);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use corewise_sync::Parker;
+
+    use super::*;
+
+    #[test]
+    fn changes_are_counted_until_one_covers_a_block_in_part_and_again_when_its_client_has_left() {
+        let edges = Arc::new(Edges::<()>::default());
+        let (one_parker, two_parker) = (Parker::new(), Parker::new());
+        let one = Changes::new(&edges, one_parker.unparker());
+        let two = Changes::new(&edges, two_parker.unparker());
+        assert!(one.begin() && one.begin() && two.begin());
+        two.list();
+        assert!(!two.are_listed());
+        assert!(!one.begin() && !two.begin(), "what begins now is listed");
+        one.end();
+        two.end();
+        assert!(two_parker.try_park() && !two.are_listed());
+        one.end();
+        assert!(two_parker.try_park() && two.are_listed());
+        let late = Changes::new(&edges, Parker::new().unparker());
+        assert!(!late.begin());
+        one.list();
+        assert!(one.are_listed());
+        drop(two);
+        assert!(!late.begin());
+        drop(one);
+        assert!(late.begin());
+        late.end();
+    }
+}

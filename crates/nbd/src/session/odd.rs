@@ -1,0 +1,206 @@
+//! Requests that cover blocks of the device in part.
+//!
+//! A change of a part of a block reads that block, changes it, and writes it: three steps, of which the end of one begins the next.
+//! Meanwhile other changes of the block [wait](crate::edge), wherever they come from. Other requests are made to fit: a read
+//! fetches whole blocks, a trim leaves out those of which it has only a part.
+
+use std::mem;
+use std::ops::Range;
+use std::sync::Arc;
+
+use corewise_blockmq::{Completed, Extent, ExtentKind, IoError, Op, Payload, Request, Whole};
+
+use super::Session;
+use super::form;
+use super::sink::{Body, Reply};
+use crate::edge::Blocks;
+use crate::export::Shared;
+use crate::load::Charge;
+use crate::policy;
+use crate::turn;
+
+/// The number of a change in the table. When it is dropped, those that waited for it begin.
+struct Listed {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        for (id, rq) in self.shared.edges.leave(self.id) {
+            begin(Listed { shared: Arc::clone(&self.shared), id }, rq);
+        }
+    }
+}
+
+/// Submits a change, or leaves it to the end of one that it has to wait for. Never blocks.
+pub(super) fn submit_listed(shared: &Arc<Shared>, rq: Request) {
+    let blocks = policy::around(rq.offset(), rq.len(), shared.block);
+    let range = blocks.start / shared.block..=(blocks.end - 1) / shared.block;
+    let alone = shared.is_odd(rq.offset(), rq.len());
+    if let (id, Some(rq)) = shared.edges.enter(Blocks { range, alone }, rq) {
+        begin(Listed { shared: Arc::clone(shared), id }, rq);
+    }
+}
+
+fn begin(listed: Listed, rq: Request) {
+    let shared = Arc::clone(&listed.shared);
+    if shared.is_odd(rq.offset(), rq.len()) {
+        return shared.device.submit(read(listed, rq));
+    }
+    let (len, offset) = (rq.len(), rq.offset());
+    let whole = Whole::with(rq, move |rq, result| {
+        drop(listed);
+        rq.complete(result);
+    });
+    shared.device.submit(whole.part(0, len, offset));
+}
+
+/// The first step of a change of a part of a block: the request that reads it, and then has it changed.
+fn read(listed: Listed, rq: Request) -> Request {
+    let block = listed.shared.block;
+    let at = rq.offset() / block * block;
+    Request::read(at, block as usize).on_complete(move |done| {
+        let mut bytes = match done.into_data() {
+            Ok(bytes) => bytes,
+            Err(error) => return end(listed, rq, Err(error)),
+        };
+        let from = (rq.offset() - at) as usize;
+        let part = &mut bytes[from..from + rq.len() as usize];
+        match rq.op() {
+            Op::Write => _ = rq.copy_to(part),
+            _ => part.fill(0),
+        }
+        let mut write = Request::write(at, bytes);
+        if rq.flags().fua {
+            write = write.fua();
+        }
+        let shared = Arc::clone(&listed.shared);
+        shared.device.submit(write.on_complete(move |done| end(listed, rq, done.result)));
+    })
+}
+
+fn end(listed: Listed, rq: Request, result: Result<(), IoError>) {
+    drop(listed);
+    rq.complete(result);
+}
+
+/// The error within the range that the client has asked for.
+fn within(error: IoError, asked: &Range<u64>) -> IoError {
+    let clamp = |at: u64| at.clamp(asked.start, asked.end);
+    match error.range() {
+        Some(range) => error.at(clamp(range.start)..clamp(range.end)),
+        None => error,
+    }
+}
+
+/// A read of a part of some blocks: the request for the whole ones.
+pub(super) fn read_around(
+    session: &Arc<Session>,
+    cookie: u64,
+    offset: u64,
+    length: u32,
+    cost: Charge,
+) -> Request {
+    let session = Arc::clone(session);
+    let blocks = policy::around(offset, length.into(), session.shared.block);
+    let rq = Request::read(blocks.start, (blocks.end - blocks.start) as usize);
+    rq.on_complete(move |done| {
+        session.left_whole(&done);
+        if let Err(error) = &done.result {
+            session.tell_failure(&done, error);
+        }
+        let from = (offset - done.offset) as usize;
+        let body = match done.into_data() {
+            Ok(bytes) => {
+                let mut message = session.form.read(cookie, offset, length);
+                message.extend_from_slice(&bytes[from..from + length as usize]);
+                Body::Message(message)
+            }
+            Err(error) => {
+                let asked = offset..offset + u64::from(length);
+                session.form.failed(cookie, &within(error, &asked))
+            }
+        };
+        session.post(Reply::new(body, cost));
+    })
+}
+
+/// The request that asks for the extents of the blocks around a range.
+pub(super) fn status_around(
+    session: &Arc<Session>,
+    cookie: u64,
+    offset: u64,
+    length: u32,
+    most: u32,
+    cost: Charge,
+) -> Request {
+    let session = Arc::clone(session);
+    let blocks = policy::around(offset, length.into(), session.shared.block);
+    // One may lie in front of the range.
+    let rq = Request::extents_of(blocks.start, blocks.end - blocks.start, most + 1);
+    rq.on_complete(move |mut done| {
+        if done.result.is_err() {
+            return session.completed(cookie, cost, false, done);
+        }
+        session.left_whole(&done);
+        let front = offset - done.offset;
+        let extents = match mem::take(&mut done.payload) {
+            Payload::Extents(extents) => clip(extents.iter(), front, length),
+            _ => clip([], front, length),
+        };
+        let few = &extents[..extents.len().min(most as usize)];
+        session.post(Reply::new(form::status(cookie, few.iter().copied()), cost));
+    })
+}
+
+/// What of the extents is in a range that begins so many bytes behind the first one: at least one. Pure.
+fn clip(extents: impl IntoIterator<Item = Extent>, front: u64, length: u32) -> Vec<Extent> {
+    let end = front + u64::from(length);
+    let mut at = 0;
+    let mut list: Vec<Extent> = Vec::new();
+    for extent in extents {
+        let (from, to) = (at.max(front), (at + extent.len).min(end));
+        at += extent.len;
+        if from < to {
+            list.push(Extent { len: to - from, kind: extent.kind });
+        }
+    }
+    if list.is_empty() {
+        list.push(Extent { len: length.into(), kind: ExtentKind::Data });
+    }
+    list
+}
+
+impl Session {
+    /// A request that went to the device as a whole is out of it.
+    pub(super) fn left_whole(&self, done: &Completed) {
+        if !self.goes_in_parts(done.op, done.offset, done.len) {
+            self.left(done.op, done.len);
+        }
+    }
+
+    /// Whether such a request goes to the device in several.
+    pub(super) fn goes_in_parts(&self, op: Op, offset: u64, len: u64) -> bool {
+        len > turn::piece(op) || op.is_change() && self.shared.is_odd(offset, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_are_told_within_the_range_that_was_asked_for() {
+        let (data, hole) = (ExtentKind::Data, ExtentKind::Hole);
+        let list = [(512, data), (1024, hole), (512, data)].map(|(len, kind)| Extent { len, kind });
+        let clipped = |front, length| -> Vec<_> {
+            clip(list, front, length).iter().map(|extent| (extent.len, extent.kind)).collect()
+        };
+        assert_eq!(clipped(0, 2048), [(512, data), (1024, hole), (512, data)]);
+        assert_eq!(clipped(511, 2), [(1, data), (1, hole)]);
+        assert_eq!(clipped(600, 100), [(100, hole)]);
+        assert_eq!(clipped(512, 1537), [(1024, hole), (512, data)]);
+        assert_eq!(clip([], 3, 5).len(), 1, "an answer has one at least");
+    }
+}
