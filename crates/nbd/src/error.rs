@@ -18,7 +18,7 @@ pub enum Error {
     /// What TLS was to be made of is no good.
     Tls {
         /// Which part of it.
-        what: &'static str,
+        what: TlsPart,
         /// Why not.
         why: String,
     },
@@ -50,6 +50,28 @@ pub enum Error {
     },
     /// The server, or the export, is shutting down.
     ShuttingDown,
+}
+
+/// What TLS is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TlsPart {
+    /// The server's certificate.
+    Certificate,
+    /// Its key, or the two of them together.
+    Key,
+    /// The certificates of the authorities of clients.
+    ClientCa,
+}
+
+impl fmt::Display for TlsPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TlsPart::Certificate => "certificate",
+            TlsPart::Key => "key",
+            TlsPart::ClientCa => "certificate of the clients' authority",
+        })
+    }
 }
 
 impl fmt::Display for Error {

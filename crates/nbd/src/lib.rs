@@ -87,7 +87,7 @@ mod tls;
 mod turn;
 pub mod wire;
 
-pub use error::Error;
+pub use error::{Error, TlsPart};
 pub use export::Export;
 pub use load::Budget;
 pub use memory::MemoryUse;

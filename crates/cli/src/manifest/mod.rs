@@ -1,7 +1,7 @@
 //! The manifest of `corewise up`: what to bring up, what to export and where to listen.
 //!
 //! [`raw`] reads the text and looks nothing up; [`resolve`] decides what it means, with [`drivers`]
-//! for each device's own keys and [`tuning`] for those of its queue; [`links`] follows the names from device to device. All of it is pure: nothing here touches the file
+//! for each device's own keys [`tuning`] for those of its queue and [`tls`] for those of TLS; [`links`] follows the names from device to device. All of it is pure: nothing here touches the file
 //! system. The format is described in `docs/manifest.md`.
 
 mod drivers;
@@ -12,6 +12,7 @@ mod reader;
 mod resolve;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod tuning;
 
 use std::path::Path;
@@ -24,6 +25,7 @@ use corewise::device::HangPolicy;
 pub(crate) use drivers::driver_names;
 pub(crate) use problem::{At, Place, Problem, Subject};
 pub(crate) use resolve::{HANG_POLICIES, hang_policy, tcp_address};
+pub(crate) use tls::Tls;
 pub(crate) use tuning::Tuning;
 
 /// How long exports may go on answering what is in flight at shutdown, unless `drain` says else.
@@ -101,6 +103,7 @@ pub(crate) struct Server {
     /// What is done about a device whose shutdown hangs.
     pub(crate) on_hang: HangPolicy,
     pub(crate) clients: Clients,
+    pub(crate) tls: Option<Tls>,
 }
 
 /// What clients may have. `None`: as is usual.
@@ -231,6 +234,8 @@ pub(crate) struct Export {
     pub(crate) clients: Option<usize>,
     /// The users of this machine that it is for; `None`: all.
     pub(crate) allow_uids: Option<Vec<u32>>,
+    /// The names in certificates that it is for, beside these.
+    pub(crate) allow_certificates: Option<Vec<String>>,
     /// Whether the empty name means it.
     pub(crate) default: bool,
     /// As a device's.

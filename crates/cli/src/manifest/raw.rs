@@ -35,6 +35,10 @@ pub(crate) struct RawServer {
     pub(crate) request_timeout: Option<At<Duration>>,
     pub(crate) reply_timeout: Option<At<Duration>>,
     pub(crate) idle_timeout: Option<At<Duration>>,
+    pub(crate) tls: Option<At<String>>,
+    pub(crate) tls_certificate: Option<At<String>>,
+    pub(crate) tls_key: Option<At<String>>,
+    pub(crate) tls_client_ca: Option<At<String>>,
 }
 
 /// One `[[device]]` table.
@@ -100,6 +104,7 @@ pub(crate) struct RawExport {
     pub(crate) description: Option<At<String>>,
     pub(crate) clients: Option<At<u32>>,
     pub(crate) allow_uids: Option<Vec<u32>>,
+    pub(crate) allow_certificates: Option<Vec<At<String>>>,
     pub(crate) default: Option<At<bool>>,
     pub(crate) shutdown_timeout: Option<At<Duration>>,
 }
@@ -132,6 +137,10 @@ pub(crate) fn parse(text: &str) -> (RawManifest, Vec<Problem>) {
             request_timeout: fields.duration("request_timeout"),
             reply_timeout: fields.duration("reply_timeout"),
             idle_timeout: fields.duration("idle_timeout"),
+            tls: fields.string("tls"),
+            tls_certificate: fields.string("tls_certificate"),
+            tls_key: fields.string("tls_key"),
+            tls_client_ca: fields.string("tls_client_ca"),
         };
         problems.extend(fields.finish());
     }
@@ -225,6 +234,10 @@ fn export(
         description: fields.string("description"),
         clients: fields.number("clients"),
         allow_uids: fields.numbers("allow_uids", "a list of numbers of users, such as [0, 1000]"),
+        allow_certificates: fields.names(
+            "allow_certificates",
+            "a list of names in certificates, such as [\"vm1\", \"vm2.example\"]",
+        ),
         default: fields.boolean("default"),
         shutdown_timeout: fields.duration("shutdown_timeout"),
     };

@@ -10,6 +10,7 @@ use super::drivers::driver;
 use super::links::{self, Links};
 use super::problem::{At, Problem, Subject};
 use super::raw::{RawExport, RawManifest, RawServer};
+use super::tls::tls;
 use super::tuning::tuning;
 use super::{Clients, DEFAULT_DRAIN, Device, Driver, Export, LeftOut, Manifest, Resolved, Server};
 use crate::suggest;
@@ -106,6 +107,7 @@ fn exports(
     let mut exports: Vec<Export> = Vec::new();
     let mut first_line: BTreeMap<&str, usize> = BTreeMap::new();
     let mut default_line = None;
+    let knows_names = raw.server.tls_client_ca.is_some();
     for raw in &raw.exports {
         let name = raw.name.as_ref().or(raw.device.as_ref()).map(|name| name.value.as_str());
         let subject = Subject::Export(name.map(str::to_string).ok_or(raw.number));
@@ -128,6 +130,12 @@ fn exports(
                 problems.push(Problem::new(at.place, subject.clone(), message));
                 why = Some("it has an error of its own".to_string());
             }
+        }
+        let first = raw.allow_certificates.as_ref().and_then(|names| names.first());
+        if let Some(at) = first.filter(|_| !knows_names) {
+            let message = "'allow_certificates' needs a 'tls_client_ca' in [server]";
+            problems.push(Problem::new(at.place, subject.clone(), message));
+            why = Some("it has an error of its own".to_string());
         }
         match export(raw, name, links) {
             Ok(export) if why.is_none() => {
@@ -195,6 +203,10 @@ fn export(raw: &RawExport, name: Option<&str>, links: &Links<'_>) -> Result<Expo
         description: raw.description.as_ref().map(|text| text.value.clone()),
         clients: raw.clients.as_ref().map(|at| at.value as usize),
         allow_uids: raw.allow_uids.clone(),
+        allow_certificates: raw
+            .allow_certificates
+            .as_ref()
+            .map(|names| names.iter().map(|name| name.value.clone()).collect()),
         default: raw.default.as_ref().is_some_and(|default| default.value),
         shutdown_timeout: raw.shutdown_timeout.as_ref().map(|at| at.value),
     })
@@ -236,8 +248,8 @@ fn server(raw: &RawServer, base: &Path, problems: &mut Vec<Problem>) -> Server {
         }
     });
     let on_hang = on_hang.unwrap_or_default();
-    let clients = clients(raw, problems);
-    Server { unix, tcp, drain, control, state, shutdown_timeout, on_hang, clients }
+    let (clients, tls) = (clients(raw, problems), tls(raw, base, problems));
+    Server { unix, tcp, drain, control, state, shutdown_timeout, on_hang, clients, tls }
 }
 
 /// The least memory that a server can do with, in bytes: for one client that reads as much as it may at a time.

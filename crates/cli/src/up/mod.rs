@@ -17,6 +17,7 @@ mod serve;
 mod signals;
 mod source;
 mod stop;
+mod tls;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::drivers::Shown;
 use super::progress::Progress;
-use crate::manifest::LeftOut;
+use crate::manifest::{LeftOut, Tls};
 use crate::screen::{COMMAND, FAINT, GOOD, TITLE, styled};
 use crate::{screen, units};
 
@@ -73,16 +73,16 @@ impl Report {
         self,
         endpoints: &[Endpoint],
         exports: &[Shown],
-        options: &Options,
+        clients: ClientLimits<'_>,
         control: Option<&Path>,
     ) {
         if self.json {
-            let mut ready = ready_json(endpoints, exports, control);
-            ready["memory"] = options.worst_case(false).into();
-            ready["clients"] = options.max_connections.into();
+            let mut ready = ready_json(endpoints, exports, clients, control);
+            ready["memory"] = clients.memory().into();
+            ready["clients"] = clients.options.max_connections.into();
             event("ready", ready);
         } else {
-            print(&ready_text(endpoints, exports, options, control));
+            print(&ready_text(endpoints, exports, clients, control));
         }
     }
 
@@ -185,7 +185,34 @@ fn print(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-fn ready_json(endpoints: &[Endpoint], exports: &[Shown], control: Option<&Path>) -> Value {
+/// What clients may have, and how they come in.
+#[derive(Clone, Copy)]
+pub(crate) struct ClientLimits<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) tls: Option<&'a Tls>,
+}
+
+impl ClientLimits<'_> {
+    /// The most memory that they can take, in bytes.
+    fn memory(self) -> u64 {
+        self.options.worst_case(self.tls.is_some())
+    }
+
+    /// A URI that works.
+    fn uri(self, endpoint: &Endpoint, export: &str) -> String {
+        match self.tls {
+            Some(tls) if tls.required => endpoint.tls_uri(export),
+            _ => endpoint.uri(export),
+        }
+    }
+}
+
+fn ready_json(
+    endpoints: &[Endpoint],
+    exports: &[Shown],
+    clients: ClientLimits<'_>,
+    control: Option<&Path>,
+) -> Value {
     let unix = endpoints.iter().find_map(|endpoint| match endpoint {
         Endpoint::Unix(Some(path)) => Some(path.display().to_string()),
         _ => None,
@@ -195,7 +222,7 @@ fn ready_json(endpoints: &[Endpoint], exports: &[Shown], control: Option<&Path>)
         Endpoint::Unix(_) => None,
     });
     let export = |export: &Shown| {
-        let uris: Vec<String> = endpoints.iter().map(|e| e.uri(&export.name)).collect();
+        let uris: Vec<String> = endpoints.iter().map(|e| clients.uri(e, &export.name)).collect();
         json!({
             "name": export.name,
             "device": export.device,
@@ -215,18 +242,24 @@ fn ready_json(endpoints: &[Endpoint], exports: &[Shown], control: Option<&Path>)
 fn ready_text(
     endpoints: &[Endpoint],
     exports: &[Shown],
-    options: &Options,
+    clients: ClientLimits<'_>,
     control: Option<&Path>,
 ) -> String {
     let mut out = String::new();
     // Writing to a String can't fail.
     let _ = exports_text(&mut out, exports).and_then(|()| listening_text(&mut out, endpoints));
-    let clients = units::count(options.max_connections as u64, "client");
+    let count = units::count(clients.options.max_connections as u64, "client");
     let _ = writeln!(out, "{}", styled(TITLE, "Clients"));
-    let memory = units::about(options.worst_case(false));
-    let _ = writeln!(out, "  {clients} at most, and {memory} of memory for all of them\n");
+    let memory = units::about(clients.memory());
+    let _ = writeln!(out, "  {count} at most, and {memory} of memory for all of them");
+    if let Some(tls) = clients.tls {
+        let how = if tls.required { "TLS only" } else { "with or without TLS" };
+        let who = if tls.client_ca.is_some() { ", by certificate" } else { "" };
+        let _ = writeln!(out, "  {how}{who}");
+    }
+    let _ = writeln!(out);
     if let Some(endpoint) = endpoints.first() {
-        let _ = try_text(&mut out, endpoint, exports, control);
+        let _ = try_text(&mut out, &|export| clients.uri(endpoint, export), exports, control);
     }
     let _ = writeln!(out, "{} Ctrl-C stops it in order.", styled(GOOD, "Ready."));
     out
@@ -272,19 +305,18 @@ fn listening_text(out: &mut String, endpoints: &[Endpoint]) -> std::fmt::Result 
 /// Commands to paste. A URI has no quote in it: what isn't plain is percent-encoded.
 fn try_text(
     out: &mut String,
-    endpoint: &Endpoint,
+    uri: &dyn Fn(&str) -> String,
     exports: &[Shown],
     control: Option<&Path>,
 ) -> std::fmt::Result {
     writeln!(out, "{}", styled(TITLE, "Try"))?;
     let command =
         |out: &mut String, command: String| writeln!(out, "  {}", styled(COMMAND, command));
-    command(out, format!("nbdinfo --list '{}'", endpoint.uri("")))?;
+    command(out, format!("nbdinfo --list '{}'", uri("")))?;
     if let Some(export) = exports.first() {
-        let uri = endpoint.uri(&export.name);
-        command(out, format!("nbdcopy '{uri}' copy.img"))?;
+        command(out, format!("nbdcopy '{}' copy.img", uri(&export.name)))?;
         if let Some(export) = exports.iter().find(|export| !export.read_only) {
-            let uri = endpoint.uri(&export.name);
+            let uri = uri(&export.name);
             command(out, format!("qemu-io -f raw -c 'write -P 7 0 1M' '{uri}'"))?;
         }
     }

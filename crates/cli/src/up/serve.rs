@@ -23,9 +23,9 @@ use super::drivers::{ExportDriver, House, Missing, Notes, Shown, VolumeDriver};
 use super::known::Known;
 use super::plan::{self, Plan};
 use super::progress::Progress;
-use super::report::Report;
+use super::report::{ClientLimits, Report};
 use super::stop::{self, Stop};
-use super::{NOWHERE, listen, tell};
+use super::{NOWHERE, listen, tell, tls};
 use crate::control::disks::Disks;
 use crate::control::place;
 use crate::exit::Failure;
@@ -165,7 +165,12 @@ impl Server {
         let manager =
             DeviceManager::new(&pools).map_err(|error| failed("make a device manager", &error))?;
         let manager = Arc::new(manager);
-        let server = Arc::new(nbd::Server::new(self.options));
+        let server = tls::server(self.options, self.manifest.server.tls.as_ref());
+        let server = server.map_err(|problem| {
+            tell(&self.label, &problem);
+            Failure::Said
+        });
+        let server = Arc::new(server?);
         let notes = Arc::new(Notes::default());
         let cleanup = Arc::clone(&self.cleanup);
         let report = self.report;
@@ -358,12 +363,14 @@ impl Server {
     }
 
     fn ready(&self, running: &Running, endpoints: &[Endpoint], control: Option<&Control>) {
-        for endpoint in endpoints {
+        let tls = self.manifest.server.tls.as_ref();
+        let knows_clients = tls.is_some_and(|tls| tls.required && tls.client_ca.is_some());
+        for endpoint in endpoints.iter().filter(|_| !knows_clients) {
             if let Endpoint::Tcp(address) = endpoint {
                 if !address.ip().is_loopback() {
                     screen::warning(format_args!(
-                        "{address} is open to other machines, which may read and write: this NBD \
-                     server has no authentication"
+                        "{address} is open to other machines, which may read and write: clients \
+                         need no certificate (tls_client_ca in the manifest)"
                     ));
                 }
             }
@@ -374,7 +381,8 @@ impl Server {
         let exports: Vec<Shown> = exports
             .filter_map(|export| shown.iter().find(|shown| shown.name == export.name).cloned())
             .collect();
-        self.report.ready(endpoints, &exports, &self.options, control.map(Control::path));
+        let clients = ClientLimits { options: &self.options, tls };
+        self.report.ready(endpoints, &exports, clients, control.map(Control::path));
     }
 
     /// Nothing was served: what came up goes down, and the files that were made are not kept.

@@ -5,6 +5,7 @@
 pub mod client;
 pub mod every;
 pub mod lease;
+pub mod pki;
 pub mod server;
 
 use std::ffi::OsStr;

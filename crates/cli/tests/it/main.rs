@@ -17,6 +17,8 @@ mod mirrors_degraded;
 mod protocol;
 mod real_clients;
 mod real_clients_holes;
+#[cfg(feature = "tls")]
+mod real_clients_tls;
 mod stacks;
 mod tables;
 mod timeline;

@@ -46,12 +46,26 @@ impl Endpoint {
     /// assert_eq!(tcp.uri("disk"), "nbd://127.0.0.1:10810/disk");
     /// ```
     pub fn uri(&self, export: &str) -> String {
+        self.uri_in("nbd", export)
+    }
+
+    /// The URI by which clients reach `export` here in TLS. Their certificates are for them to name.
+    ///
+    /// ```
+    /// let tcp = corewise_nbd::Endpoint::Tcp("127.0.0.1:10810".parse().unwrap());
+    /// assert_eq!(tcp.tls_uri("disk"), "nbds://127.0.0.1:10810/disk");
+    /// ```
+    pub fn tls_uri(&self, export: &str) -> String {
+        self.uri_in("nbds", export)
+    }
+
+    fn uri_in(&self, scheme: &str, export: &str) -> String {
         match self {
             Endpoint::Unix(path) => {
                 let path = path.as_deref().unwrap_or(Path::new("")).to_string_lossy();
-                format!("nbd+unix:///{}?socket={}", escape(export, ""), escape(&path, "/"))
+                format!("{scheme}+unix:///{}?socket={}", escape(export, ""), escape(&path, "/"))
             }
-            Endpoint::Tcp(address) => format!("nbd://{address}/{}", escape(export, "/")),
+            Endpoint::Tcp(address) => format!("{scheme}://{address}/{}", escape(export, "/")),
         }
     }
 }

@@ -365,7 +365,7 @@ impl Inner {
             Err(NoAgreement::Insecure(error)) => {
                 if let Some(before) = self.insecure.admit() {
                     let left_out = (before != 0).then_some(before);
-                    tracing::info!(client = connection.id, %error, left_out, "closed: TLS failed");
+                    tracing::warn!(client = connection.id, %error, left_out, "closed: TLS failed");
                 }
                 return;
             }

@@ -312,7 +312,7 @@ impl Registry {
         }
         if let Some(before) = export.lines.refusals.admit() {
             tell(|| {
-                tracing::info!(client, export = export.name(), %who,
+                tracing::warn!(client, export = export.name(), %who,
                     left_out = (before != 0).then_some(before), "a client was refused: the export is not for it");
             });
         }

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 
-use crate::error::Error;
+use crate::error::{Error, TlsPart};
 
 pub(crate) use channel::{Channel, Incoming};
 
@@ -51,27 +51,26 @@ impl Tls {
         client_ca: Option<&[u8]>,
     ) -> Result<Tls, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let chain = certificates("certificate", certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(wrong("key"))?;
+        let chain = certificates(TlsPart::Certificate, certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(wrong(TlsPart::Key))?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(wrong("certificate"))?;
+            .map_err(wrong(TlsPart::Certificate))?;
         let builder = match client_ca {
             None => builder.with_no_client_auth(),
             Some(pem) => {
                 let mut roots = RootCertStore::empty();
-                for root in certificates("authority of clients", pem)? {
-                    roots.add(root).map_err(wrong("authority of clients"))?;
+                for root in certificates(TlsPart::ClientCa, pem)? {
+                    roots.add(root).map_err(wrong(TlsPart::ClientCa))?;
                 }
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                         .build()
-                        .map_err(wrong("authority of clients"))?;
+                        .map_err(wrong(TlsPart::ClientCa))?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
-        let mut config =
-            builder.with_single_cert(chain, key).map_err(wrong("certificate with its key"))?;
+        let mut config = builder.with_single_cert(chain, key).map_err(wrong(TlsPart::Key))?;
         // A connection lasts for days: what is kept for the next handshake would save nothing.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
@@ -90,7 +89,7 @@ impl Tls {
     }
 }
 
-fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+fn certificates(what: TlsPart, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.map_err(wrong(what))?;
     if found.is_empty() {
@@ -99,6 +98,6 @@ fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'st
     Ok(found)
 }
 
-fn wrong<E: ToString>(what: &'static str) -> impl Fn(E) -> Error {
+fn wrong<E: ToString>(what: TlsPart) -> impl Fn(E) -> Error {
     move |why| Error::Tls { what, why: why.to_string() }
 }

@@ -65,6 +65,9 @@ impl Driver for ExportDriver {
         if let Some(uids) = &export.allow_uids {
             offer = offer.allow_uids(uids.iter().copied());
         }
+        if let Some(names) = &export.allow_certificates {
+            offer = offer.allow_certificates(names.iter().cloned());
+        }
         self.server.add_export(offer).map_err(ProbeError::failed)?;
         self.shown.lock().push(Shown {
             name: export.name.clone(),

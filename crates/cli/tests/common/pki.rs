@@ -1,0 +1,63 @@
+//! Certificates for a test, in folders as libnbd and QEMU look for them.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+
+use super::Folder;
+
+/// An authority.
+pub struct Pki {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Pki {
+    pub fn new() -> Pki {
+        let mut params = named("the authority");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let key = KeyPair::generate().expect("a key");
+        let pem = params.self_signed(&key).expect("a certificate").pem();
+        Pki { issuer: Issuer::new(params, key), pem }
+    }
+
+    /// Makes `server/cert.pem`, `server/key.pem` and `server/ca.pem`.
+    pub fn server(&self, folder: &Folder) {
+        let mut params = named("the server");
+        let names = ["localhost".to_string(), "127.0.0.1".to_string()];
+        params.subject_alt_names = CertificateParams::new(names).expect("names").subject_alt_names;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let (certificate, key) = self.sign(&params);
+        folder.write("server/cert.pem", certificate);
+        folder.write("server/key.pem", key);
+        folder.write("server/ca.pem", &self.pem);
+    }
+
+    /// Makes a folder with the certificate of a client of this common name, or with none; its path.
+    pub fn client(&self, folder: &Folder, name: Option<&str>) -> String {
+        let place = name.unwrap_or("nobody").replace(' ', "-");
+        if let Some(name) = name {
+            let mut params = named(name);
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+            let (certificate, key) = self.sign(&params);
+            folder.write(&format!("{place}/client-cert.pem"), certificate);
+            folder.write(&format!("{place}/client-key.pem"), key);
+        }
+        folder.write(&format!("{place}/ca-cert.pem"), &self.pem);
+        folder.join(&place).display().to_string()
+    }
+
+    fn sign(&self, params: &CertificateParams) -> (String, String) {
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        (certificate.pem(), key.serialize_pem())
+    }
+}
+
+fn named(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params
+}
