@@ -1,10 +1,12 @@
 //! The target for the handshake machine.
 
-use corewise_nbd::handshake::{Catalogue, ExportOffer, Handshake, NotOffered, Outcome};
+use corewise_nbd::handshake::{
+    Catalogue, CloseReason, ExportOffer, Handshake, NotOffered, Outcome, TlsPolicy,
+};
 use corewise_nbd::model::max_options;
 use corewise_nbd::wire::{
     BlockSizes, EXPORT_NAME_PADDING, ExportSummary, MAX_STRING, OPTION_REPLY_HEADER_LEN,
-    OptionReplyHeader, OptionReplyKind, TransmissionFlags,
+    OptionHeader, OptionKind, OptionReplyHeader, OptionReplyKind, TransmissionFlags,
 };
 
 struct Shelf;
@@ -78,12 +80,51 @@ fn feed(data: &[u8], piece: usize) -> (Vec<u8>, usize, Outcome) {
     (replies, consumed, Outcome::NeedMore)
 }
 
+/// Feeds a handshake that has TLS, byte by byte: these are in plain text up to `STARTTLS`, and what TLS gives behind it.
+fn feed_to_tls(data: &[u8], policy: TlsPolicy) {
+    let (mut machine, mut pending, mut said) =
+        (Handshake::with_tls(policy), Vec::new(), Vec::new());
+    for (at, byte) in data.iter().enumerate() {
+        pending.push(*byte);
+        said.clear();
+        let progress = machine.advance(&pending, &Shelf, &mut said);
+        pending.drain(..progress.consumed);
+        if policy == TlsPolicy::Required {
+            assert!(!matches!(progress.outcome, Outcome::Begin(_)), "it begins without TLS");
+            assert!(!said.windows(11).any(|bytes| bytes == b"description"), "an export is told");
+        }
+        match progress.outcome {
+            Outcome::NeedMore | Outcome::SendFirst => {}
+            Outcome::StartTls => {
+                let mut fresh = Handshake::with_tls(policy);
+                let starttls = OptionHeader { option: OptionKind::STARTTLS, length: 0 }.encode();
+                let head = [&data[..4], &starttls].concat();
+                assert_eq!(fresh.advance(&head, &Shelf, &mut said).outcome, Outcome::StartTls);
+                let end = |mut machine: Handshake| {
+                    let mut out = Vec::new();
+                    let progress = machine.advance(&data[at + 1..], &Shelf, &mut out);
+                    (progress, out)
+                };
+                let (one, other) = (end(machine), end(fresh));
+                // The count of options is all that goes on.
+                if one.0.outcome != Outcome::Close(CloseReason::TooManyOptions) {
+                    assert_eq!(one, other, "something of before counts in TLS");
+                }
+                return;
+            }
+            _ => return,
+        }
+    }
+}
+
 /// Runs a handshake over these bytes.
 ///
 /// # Panics
-/// Where the answer depends on how the bytes are cut, a reply is malformed, or the machine answers
+/// Where the answer depends on how the bytes are cut, or on plain text before TLS, a reply is malformed, or the machine answers
 /// without bound.
 pub fn handshake(data: &[u8]) {
+    feed_to_tls(data, TlsPolicy::Allowed);
+    feed_to_tls(data, TlsPolicy::Required);
     let whole = feed(data, data.len().max(1));
     let odd = 1 + usize::from(data.first().copied().unwrap_or(0)) % 31;
     for piece in [1, odd, 4096] {

@@ -98,7 +98,12 @@ pub(crate) fn negotiate<T>(
         };
         match outcome {
             Outcome::Begin(_) | Outcome::SendFirst => {}
-            Outcome::Close(reason) => return Err(NoAgreement::Closed(reason)),
+            Outcome::Close(reason) => {
+                if let Some(incoming) = &incoming {
+                    incoming.channel().close(connection);
+                }
+                return Err(NoAgreement::Closed(reason));
+            }
             Outcome::StartTls => {
                 // Nothing is left over, says the machine; should that change, it is lost and not believed.
                 drop(mem::replace(&mut received, BytesMut::with_capacity(RECEIVE)));

@@ -13,8 +13,8 @@ use rustls::ServerConnection;
 use super::{Tls, names};
 use crate::connection::Connection;
 
-/// What one receive may bring of ciphertext, in bytes. A record, of which there is always room for one, has up to 18,437.
-const CIPHERTEXT: usize = 64 << 10;
+/// Room for ciphertext at the least, in bytes, and half of what there may come to be. A record has up to 18,437.
+const CIPHERTEXT: usize = 32 << 10;
 /// How much of replies is encrypted at a time, in bytes.
 const OUTGOING: usize = 64 << 10;
 /// The head of a record: its kind, its version and its length.
