@@ -106,7 +106,7 @@ impl<S: Read + Write> Client<S> {
 
 fn take_chunk(request: &Request, answer: &mut Answer, chunk: Chunk, data: &[u8]) {
     answer.chunks += 1;
-    let range = request.offset..request.offset + u64::from(request.length);
+    let range = request.offset..request.offset.saturating_add(request.length.into());
     let number = |from: usize| u64::from_be_bytes(data[from..from + 8].try_into().unwrap());
     let mut content = |offset: u64, bytes: &[u8]| {
         assert_eq!(request.command, Command::READ);

@@ -1,15 +1,20 @@
 //! The ways to abuse an NBD server that others are known to have fallen for, row by row, with the answer of this one.
 //!
 //! The rows are those of a comparison of nbdkit 1.32, qemu-nbd 7.2 and nbd-server 3.24, and the patterns of CVE-2019-14850,
-//! CVE-2019-14851 and CVE-2024-7409. After each of them a bystander and a newcomer are served as before.
+//! CVE-2019-14851, CVE-2024-7409, CVE-2025-47711 and CVE-2025-47712. After each of them a bystander and a newcomer are served as
+//! before.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::answers::Answer;
 use crate::common::*;
+use corewise_blockmq::{BlockDevice, Extent, ExtentKind, Geometry, Op, Request as DeviceRequest};
 use corewise_nbd::wire::*;
-use corewise_nbd::{Options, Server};
+use corewise_nbd::{Export, Options, Server};
+use corewise_sync::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const MIB: u64 = 1 << 20;
@@ -271,4 +276,127 @@ fn sockets_that_are_kept_open_while_the_server_is_taken_down() {
     drop(server);
     device.release();
     drop((silent, half, busy, bystander));
+}
+
+const TIB: u64 = 1 << 40;
+
+/// A terabyte in which nothing is. It calls all of it one hole, which has no end; and it notes what reaches it.
+#[derive(Default)]
+struct Vast {
+    /// L: is the lock; guards what has reached it: operation, offset and length.
+    seen: Mutex<Vec<(Op, u64, u64)>>,
+}
+
+impl BlockDevice for Vast {
+    fn name(&self) -> &str {
+        "vast"
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { can_fast_zero: true, can_prefetch: true, ..Geometry::new(TIB) }
+    }
+
+    fn submit(&self, mut rq: DeviceRequest) {
+        self.seen.lock().push((rq.op(), rq.offset(), rq.len()));
+        match rq.op() {
+            Op::Extents => _ = rq.put_extent(Extent { len: u64::MAX, kind: ExtentKind::Hole }),
+            Op::Read => _ = rq.put_zeroes(rq.len()),
+            _ => {}
+        }
+        rq.complete(Ok(()));
+    }
+}
+
+/// A client with structured replies and block status.
+fn of_vast() -> (Arc<Vast>, Server, Client) {
+    let device = Arc::new(Vast::default());
+    let server = Server::new(Options::default());
+    server.add_export(Export::new("disk", device.clone())).unwrap();
+    let mut client = Client::fixed(connect(&server));
+    client.structured(Some("disk"));
+    client.go("disk");
+    (device, server, client)
+}
+
+fn ask(
+    client: &mut Client,
+    command: Command,
+    flags: CommandFlags,
+    offset: u64,
+    length: u32,
+) -> Answer {
+    client.ask(Request { flags, command, cookie: 1, offset, length })
+}
+
+/// CVE-2025-47711: an extent that ends where 32 bits do, or behind, ended nbdkit by an assertion.
+#[test]
+fn a_block_status_as_long_as_32_bits_say_in_a_hole_that_is_longer() {
+    let (_device, _server, mut client) = of_vast();
+    let longest = u32::MAX - 511;
+    for length in [longest, longest - 512, 1 << 31, (1 << 31) - 512, (1 << 31) + 512] {
+        for offset in [0, 512, 1 << 32, (1 << 32) - 512, TIB - u64::from(length)] {
+            for flags in [CommandFlags::empty(), CommandFlags::REQ_ONE] {
+                let answer = ask(&mut client, Command::BLOCK_STATUS, flags, offset, length);
+                let hole = StatusExtent { length, flags: STATE_HOLE | STATE_ZERO };
+                assert_eq!((answer.error, answer.extents), (0, vec![hole]), "{length} at {offset}");
+            }
+        }
+    }
+}
+
+/// CVE-2025-47712: a length that was rounded up to whole blocks became zero, or went past the end, and ended nbdkit by an
+/// assertion. Here the device is asked for the blocks around such a range, or, by a trim, for those in it, and for none
+/// that isn't there.
+#[test]
+fn ranges_that_pass_32_bits_or_the_end_when_they_are_rounded_to_blocks() {
+    let (device, _server, mut client) = of_vast();
+    let all = u64::from(u32::MAX);
+    let odd = [(1, u32::MAX), (0, u32::MAX), (511, u32::MAX - 1), (513, u32::MAX - 511)];
+    let at_the_end = [(TIB - all, u32::MAX), (TIB - 511, 511), (TIB - 1, 1), (TIB - 513, 512)];
+    let beyond = [(TIB - 511, 512), (TIB - 1, u32::MAX), (u64::MAX, 1), (u64::MAX - 510, 511)];
+    let commands = [Command::BLOCK_STATUS, Command::WRITE_ZEROES, Command::TRIM, Command::CACHE];
+    let tried = odd.iter().chain(&at_the_end).map(|range| (range, true));
+    for (&(offset, length), may) in tried.chain(beyond.iter().map(|range| (range, false))) {
+        for command in commands {
+            device.seen.lock().clear();
+            let answer = ask(&mut client, command, CommandFlags::empty(), offset, length);
+            let seen = std::mem::take(&mut *device.seen.lock());
+            if answer.error != 0 {
+                assert!(seen.is_empty(), "{command:?} of {length} at {offset}: {seen:?}");
+                continue;
+            }
+            assert!(may, "{command:?} of {length} at {offset}");
+            let end = seen.iter().map(|(_, from, len)| from + len).max().unwrap_or(0);
+            // A trim leaves a block of which more is in use.
+            assert!(command == Command::TRIM || end >= offset + u64::from(length), "{end}");
+            for (_, offset, length) in seen {
+                assert!(
+                    (offset | length) % 512 == 0 && offset + length <= TIB,
+                    "{offset} {length}"
+                );
+            }
+        }
+    }
+    assert_eq!(ask(&mut client, Command::READ, CommandFlags::empty(), 0, 512).error, 0);
+}
+
+/// The same two patterns by a command that goes to the device in pieces: each byte is in one of them.
+#[test]
+fn zeroes_as_long_as_32_bits_say() {
+    let (device, _server, mut client) = of_vast();
+    for command in [Command::WRITE_ZEROES, Command::TRIM] {
+        for (offset, length) in [(512, u32::MAX - 511), (TIB - (1 << 31), 1 << 31)] {
+            device.seen.lock().clear();
+            let answer = ask(&mut client, command, CommandFlags::empty(), offset, length);
+            assert_eq!(answer.error, 0);
+            let mut seen = std::mem::take(&mut *device.seen.lock());
+            seen.sort_unstable_by_key(|(_, offset, _)| *offset);
+            let mut at = offset;
+            for (_, from, len) in seen {
+                assert_eq!(from, at);
+                at += len;
+            }
+            assert_eq!(at, offset + u64::from(length));
+        }
+    }
 }

@@ -1,5 +1,5 @@
 //! A model of an export: a plain vector of bytes, and what flushes have promised. A random client with several connections
-//! sends every command, and each reply is compared with what the model says.
+//! sends every command, and each reply is compared with what the model says; so is the disk, or the file, behind it.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -8,10 +8,15 @@ use std::sync::Arc;
 
 use crate::common::answers::Answer;
 use crate::common::*;
-use corewise_blockmq::{BlockDevice, Extent, ExtentKind, Geometry, Op, Request as DeviceRequest};
+use corewise_blockmq::drivers::{FileDriver, FileOptions, IoPath};
+use corewise_blockmq::{
+    BlockDevice, Extent, ExtentKind, Geometry, Op, Queue, Request as DeviceRequest,
+};
 use corewise_nbd::wire::*;
 use corewise_nbd::{Export, Options, Server};
 use corewise_sync::Mutex;
+use corewise_topology::Machine;
+use corewise_workqueue::{WorkerPools, Workqueue};
 
 const SIZE: usize = 1 << 20;
 const BLOCK: usize = 512;
@@ -223,18 +228,65 @@ fn random(rng: &mut Rng, lane: usize, cookie: u64, odd: bool) -> Request {
     Request { flags, command, cookie, offset, length }
 }
 
-fn converse(seed: u64, forms: &[bool]) {
-    let disk = Arc::new(Disk { state: Mutex::new((vec![0; SIZE], vec![0; SIZE])) });
+/// What is found behind the export when nothing is in flight.
+trait Behind {
+    /// Looks whether it is what the model says. `flushed`: a flush ran beside what `changed`, and might have come before or
+    /// after each of these changes.
+    fn check(&self, model: &mut Model, changed: &[Request], flushed: bool);
+}
+
+impl Behind for Disk {
+    fn check(&self, model: &mut Model, changed: &[Request], flushed: bool) {
+        let state = self.state.lock();
+        assert!(state.0 == model.now, "the disk holds something else");
+        for request in changed.iter().filter(|_| flushed) {
+            let fua = request.flags.contains(CommandFlags::FUA);
+            let (mut from, end) = range(request);
+            // Block by block: the first and the last may be changed by themselves.
+            while from < end {
+                let to = end.min((from / BLOCK + 1) * BLOCK);
+                let (is, new) = (&state.1[from..to], &model.now[from..to]);
+                let was = &model.durable[from..to];
+                assert!(is == new || is == was && !fua, "neither before nor after {request:?}");
+                model.durable[from..to].copy_from_slice(is);
+                from = to;
+            }
+        }
+        model.check_durable(&state.1);
+    }
+}
+
+/// A file, as any other process sees it.
+struct Path(std::path::PathBuf);
+
+impl Behind for Path {
+    fn check(&self, model: &mut Model, _changed: &[Request], _flushed: bool) {
+        assert!(std::fs::read(&self.0).unwrap() == model.now, "the file holds something else");
+    }
+}
+
+fn flush(cookie: u64) -> Request {
+    let (flags, command) = (CommandFlags::empty(), Command::FLUSH);
+    Request { flags, command, cookie, offset: 0, length: 0 }
+}
+
+fn converse(
+    seed: u64,
+    forms: &[bool],
+    rounds: usize,
+    device: Arc<dyn BlockDevice>,
+    behind: &dyn Behind,
+) {
     let server = Server::new(Options::default());
-    server.add_export(Export::new("disk", disk.clone())).unwrap();
+    server.add_export(Export::new("disk", device)).unwrap();
     let mut peers: Vec<Peer> = forms.iter().map(|&form| peer(&server, form)).collect();
     let (now, loose) = (vec![0; SIZE], vec![false; SIZE / BLOCK]);
     let mut model = Model { durable: now.clone(), now, loose };
     let mut rng = Rng(seed);
     let mut cookie = 0;
-    for round in 0..300 {
+    for round in 0..rounds {
         // Whole blocks first, then a round of them now and then.
-        let odd = round > 100 && rng.below(4) != 0;
+        let odd = round > rounds / 3 && rng.below(4) != 0;
         // A round: each connection has several requests in flight, and none touches another's bytes.
         let mut rounds: Vec<Vec<(Request, Vec<u8>)>> = peers.iter().map(|_| Vec::new()).collect();
         for lane in 0..LANES {
@@ -245,48 +297,76 @@ fn converse(seed: u64, forms: &[bool]) {
             let payload = vec![byte; request.payload_len() as usize];
             rounds[n].push((request, payload));
         }
+        // A flush beside them covers what was answered before, on whatever connection.
+        let flushed = rng.below(4) == 0;
+        if flushed {
+            cookie += 1;
+            model.apply(&flush(cookie), &[]);
+            let round = rng.below(peers.len());
+            let at = rng.below(rounds[round].len() + 1);
+            rounds[round].insert(at, (flush(cookie), Vec::new()));
+        }
         for (peer, round) in peers.iter_mut().zip(&rounds) {
             for (request, payload) in round {
                 peer.client.send(&request.encode());
                 peer.client.send(payload);
             }
         }
+        let mut changed = Vec::new();
         for (peer, round) in peers.iter_mut().zip(&rounds) {
             let mut open: Vec<_> = round.iter().map(|(rq, _)| (*rq, Answer::default())).collect();
             while !open.is_empty() {
                 let (request, answer) = peer.client.answer(&mut open);
                 model.check(&request, &answer, peer.structured);
-                if answer.error == 0 {
-                    let sent = round.iter().find(|(rq, _)| rq.cookie == request.cookie);
-                    model.apply(&request, &sent.unwrap().1);
+                if answer.error != 0 || request.command == Command::FLUSH {
+                    assert_eq!(answer.error == 0, request.command == Command::FLUSH);
+                    continue;
+                }
+                let sent = round.iter().find(|(rq, _)| rq.cookie == request.cookie);
+                // With a flush beside it, only what a change promises by itself is known.
+                model.apply(&request, &sent.unwrap().1);
+                if request.payload_len() > 0
+                    || [Command::TRIM, Command::WRITE_ZEROES].contains(&request.command)
+                {
+                    changed.push(request);
                 }
             }
         }
+        behind.check(&mut model, &changed, flushed);
         if rng.below(4) == 0 {
             // On any connection: it covers what all of them were answered.
             let n = rng.below(peers.len());
             cookie += 1;
-            let flush = Request {
-                flags: CommandFlags::empty(),
-                command: Command::FLUSH,
-                cookie,
-                offset: 0,
-                length: 0,
-            };
-            assert_eq!(peers[n].client.ask(flush).error, 0);
-            model.apply(&flush, &[]);
+            assert_eq!(peers[n].client.ask(flush(cookie)).error, 0);
+            model.apply(&flush(cookie), &[]);
+            behind.check(&mut model, &[], false);
         }
-        let state = disk.state.lock();
-        assert!(state.0 == model.now, "the disk holds something else");
-        model.check_durable(&state.1);
     }
 }
 
 #[test]
 fn every_reply_of_an_export_is_what_the_model_says() {
     for seed in 1..4 {
-        converse(seed, &[false]);
-        converse(seed, &[true]);
-        converse(seed, &[true, false, true]);
+        for forms in [&[false][..], &[true], &[true, false, true]] {
+            let disk = Arc::new(Disk { state: Mutex::new((vec![0; SIZE], vec![0; SIZE])) });
+            converse(seed, forms, 300, disk.clone(), &*disk);
+        }
     }
+}
+
+#[test]
+fn every_reply_of_a_file_is_what_the_model_says_and_what_is_answered_is_in_the_file() {
+    let machine = Machine::live().unwrap();
+    let pools = WorkerPools::new(&machine);
+    let wq = Workqueue::builder("model").build(&pools).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for (seed, io) in [(11, IoPath::Auto), (12, IoPath::Threads)] {
+        let path = folder.path().join(seed.to_string());
+        let file = FileOptions::new(&path).size(SIZE as u64).io(io);
+        let file = FileDriver::open(file, &wq).unwrap();
+        let disk = Queue::builder(&machine, Arc::new(file)).build(&wq);
+        converse(seed, &[true, false, true], 100, disk.clone(), &Path(path));
+        disk.drain();
+    }
+    pools.shutdown();
 }
