@@ -2,8 +2,8 @@
 
 Usage: protocol.py SOCKET VOLUME[,TRAIT...]...
 
-A trait says of a volume what its driver can't be asked: `null` keeps nothing, `error` fails reads from 20 to 21 MiB,
-`locked` is read-only. Everything else is asked of the server. Each rule runs with simple replies and with structured
+A trait says of a volume what its driver can't be asked: `null` keeps nothing, `holes` knows each of its own, `error` fails
+reads from 20 to 21 MiB, `locked` is read-only. Everything else is asked of the server. Each rule runs with simple replies and with structured
 ones, over a connection of its own where it spoils the one that it has. Prints a line for each rule that is broken, and
 at the end how many were kept.
 """
@@ -119,6 +119,13 @@ def trim(v):
         v.h.trim(65536, 3 * MIB + 65536, flags)
     v.reads(data[:65536], 3 * MIB)
     v.reads(data[2 * 65536:], 3 * MIB + 2 * 65536)
+
+
+@rule("a trim of a volume that keeps holes makes one", structured=True, of="holes")
+def trim_makes_a_hole(v):
+    v.h.pwrite(pattern(3, 3 * 65536), 5 * MIB)
+    v.h.trim(65536, 5 * MIB + 65536)
+    equal(status(v, 65536, 5 * MIB + 65536), [(65536, nbd.STATE_HOLE | nbd.STATE_ZERO)])
 
 
 @rule("what was zeroed reads as zeroes, with each flag, and its neighbours stay")
@@ -273,13 +280,18 @@ def chunks(v, length, offset, flags=0):
 @rule("DF brings a read in one piece, holes or not; without it holes are left out and read as zeroes",
       structured=True)
 def df(v):
-    equal(v.h.can_df(), True)
     data = bytes(65536) + pattern(2, 65536) + bytes(65536)
     v.h.zero(3 * 65536, 9 * MIB)
     v.h.pwrite(data[65536:2 * 65536], 9 * MIB + 65536)
-    equal(chunks(v, len(data), 9 * MIB, DF), (v.kept(data), [nbd.READ_DATA]))
-    found, _ = chunks(v, len(data), 9 * MIB)
+    # A connection that has seen nothing yet: holes are looked for less where there were none.
+    new = Volume(v.name, v.traits, True)
+    equal(new.h.can_df(), True)
+    equal(chunks(new, len(data), 9 * MIB, DF), (v.kept(data), [nbd.READ_DATA]))
+    found, kinds = chunks(new, len(data), 9 * MIB)
     equal(found, v.kept(data))
+    if "holes" in v.traits:
+        equal(sorted(kinds), [nbd.READ_DATA, nbd.READ_HOLE, nbd.READ_HOLE])
+    new.h.shutdown()
 
 
 @rule("a read above the largest size is EINVAL, or EOVERFLOW with structured replies", changes=False)
