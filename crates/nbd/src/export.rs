@@ -12,6 +12,7 @@ use crate::edge::Edges;
 use crate::error::Error;
 use crate::handshake::ExportOffer;
 use crate::policy;
+use crate::rate::{Limiter, Rate};
 use crate::turn::{PLACES, Turns};
 use crate::wire::{ExportSummary, MAX_STRING};
 
@@ -24,6 +25,10 @@ pub struct Export {
     most_clients: Option<usize>,
     pub(crate) access: Access,
     is_default: bool,
+    /// What all its clients together may do in a second.
+    pub(crate) limiter: Option<Arc<Limiter>>,
+    /// What each of them may do.
+    pub(crate) client_rate: Rate,
     pub(crate) lines: Arc<Lines>,
     /// How all clients of the device share it.
     pub(crate) shared: Arc<Shared>,
@@ -92,6 +97,8 @@ impl Export {
             description: String::new(),
             read_only: false,
             most_clients: None,
+            limiter: None,
+            client_rate: Rate::default(),
             access: Access::default(),
             is_default: false,
             lines,
@@ -150,6 +157,20 @@ impl Export {
 
     pub(crate) fn is_default(&self) -> bool {
         self.is_default
+    }
+
+    /// Limits what all its clients together may do in a second. One that asks for more waits, and isn't read from meanwhile.
+    #[must_use]
+    pub fn rate(mut self, rate: Rate) -> Export {
+        self.limiter = Limiter::new(rate).map(Arc::new);
+        self
+    }
+
+    /// Limits what each connection may do in a second, likewise.
+    #[must_use]
+    pub fn client_rate(mut self, rate: Rate) -> Export {
+        self.client_rate = rate;
+        self
     }
 
     pub(crate) fn most_clients(&self) -> Option<usize> {

@@ -42,6 +42,7 @@
 //! | `policy` | what a request deserves, which flags an export gets. Pure |
 //! | [`Export`] | a [`BlockDevice`](corewise_blockmq::BlockDevice) under a name |
 //! | `access` | who may attach to an export. Pure |
+//! | `rate` | limits in requests and bytes a second |
 //! | `edge` | changes that cover blocks of the device in part |
 //! | `load` | what a connection owes its client, in one word |
 //! | `memory` | one budget for the bytes of all requests |
@@ -76,6 +77,7 @@ mod memory;
 pub mod model;
 mod negotiate;
 mod policy;
+mod rate;
 mod reply;
 mod server;
 mod session;
@@ -91,6 +93,7 @@ pub use error::{Error, TlsPart};
 pub use export::Export;
 pub use load::Budget;
 pub use memory::MemoryUse;
+pub use rate::Rate;
 pub use server::{DrainReport, Endpoint, ExportStatus, FlushOutcome, Listener, Options, Server};
 #[cfg(feature = "tls")]
 pub use tls::Tls;

@@ -236,10 +236,20 @@ pub(crate) struct Export {
     pub(crate) allow_uids: Option<Vec<u32>>,
     /// The names in certificates that it is for, beside these.
     pub(crate) allow_certificates: Option<Vec<String>>,
+    /// What all its clients together may do in a second, and each of them.
+    pub(crate) limit: Option<Limit>,
+    pub(crate) client_limit: Option<Limit>,
     /// Whether the empty name means it.
     pub(crate) default: bool,
     /// As a device's.
     pub(crate) shutdown_timeout: Option<Duration>,
+}
+
+/// How much may go through in a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limit {
+    pub(crate) iops: Option<u64>,
+    pub(crate) bytes: Option<u64>,
 }
 
 /// Something that can't be brought up, and why.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use toml::de::DeTable;
 
+use super::Limit;
 use super::problem::{At, Place, Problem, Subject};
 use super::reader::{Fields, Lines};
 
@@ -105,6 +106,8 @@ pub(crate) struct RawExport {
     pub(crate) clients: Option<At<u32>>,
     pub(crate) allow_uids: Option<Vec<u32>>,
     pub(crate) allow_certificates: Option<Vec<At<String>>>,
+    pub(crate) limit: Option<Limit>,
+    pub(crate) client_limit: Option<Limit>,
     pub(crate) default: Option<At<bool>>,
     pub(crate) shutdown_timeout: Option<At<Duration>>,
 }
@@ -238,6 +241,8 @@ fn export(
             "allow_certificates",
             "a list of names in certificates, such as [\"vm1\", \"vm2.example\"]",
         ),
+        limit: fields.limit("limit"),
+        client_limit: fields.limit("client_limit"),
         default: fields.boolean("default"),
         shutdown_timeout: fields.duration("shutdown_timeout"),
     };

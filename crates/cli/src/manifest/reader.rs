@@ -8,6 +8,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::Limit;
 use super::problem::{At, Place, Problem, Subject};
 use crate::{suggest, units};
 
@@ -195,6 +196,26 @@ impl<'t, 'i> Fields<'t, 'i> {
             self.complain(value, format!("'{key}' must be {wanted}"));
         }
         numbers
+    }
+
+    /// How much may go through in a second: one of the two keys at least.
+    pub(crate) fn limit(&mut self, key: &'static str) -> Option<Limit> {
+        let value = self.value(key)?;
+        let wanted = "a limit such as { iops = 1000, bytes = \"100M\" }, or one of the two";
+        let DeValue::Table(table) = value.get_ref() else {
+            self.wrong_type(key, value, wanted);
+            return None;
+        };
+        let mut fields = Fields::new(table, self.lines, self.subject.clone());
+        let (iops, bytes) = (fields.number("iops"), fields.size("bytes"));
+        let limit = Limit { iops: iops.map(|at| at.value.into()), bytes: bytes.map(|at| at.value) };
+        let found = fields.finish();
+        let is_said = limit != Limit::default() && ![limit.iops, limit.bytes].contains(&Some(0));
+        if found.is_empty() && !is_said {
+            self.complain(value, format!("'{key}' must be {wanted}, and each at least 1"));
+        }
+        self.problems.extend(found);
+        Some(limit)
     }
 
     /// A table of its own, with the place of its header.

@@ -207,6 +207,8 @@ fn export(raw: &RawExport, name: Option<&str>, links: &Links<'_>) -> Result<Expo
             .allow_certificates
             .as_ref()
             .map(|names| names.iter().map(|name| name.value.clone()).collect()),
+        limit: raw.limit,
+        client_limit: raw.client_limit,
         default: raw.default.as_ref().is_some_and(|default| default.value),
         shutdown_timeout: raw.shutdown_timeout.as_ref().map(|at| at.value),
     })

@@ -518,6 +518,23 @@ fn the_parts_of_a_mirror_with_a_record_may_be_missing() {
 }
 
 #[test]
+fn an_export_says_how_much_may_go_through_in_a_second() {
+    let export = |keys: &str| memory("a") + &format!("[[export]]\ndevice = \"a\"\n{keys}\n");
+    let text = export("limit = { iops = 1000, bytes = \"10M\" }\nclient_limit = { bytes = 4096 }");
+    let resolved = resolve(&text);
+    assert_eq!(resolved.problems, []);
+    let found = &resolved.manifest.exports[0];
+    assert_eq!(found.limit, Some(Limit { iops: Some(1000), bytes: Some(10 << 20) }));
+    assert_eq!(found.client_limit, Some(Limit { iops: None, bytes: Some(4096) }));
+    for limit in ["7", "{}", "{ iops = 0 }", "{ bytes = 0, iops = 1 }"] {
+        let found = problem(&export(&format!("limit = {limit}")));
+        assert!(found.contains("'limit' must be a limit such as { iops = 1000,"), "{found}");
+    }
+    let found = problem(&export("client_limit = { iop = 1 }"));
+    assert!(found.contains("unknown key 'iop'") && found.contains("'iops'"), "{found}");
+}
+
+#[test]
 fn an_export_says_who_may_attach_and_one_may_be_the_default() {
     let export = |keys: &str| format!("[[export]]\ndevice = \"a\"\n{keys}\n");
     let named = |name: &str, keys: &str| export(&format!("name = \"{name}\"\n{keys}"));

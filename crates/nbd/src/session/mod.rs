@@ -40,6 +40,7 @@ use crate::edge::Changes;
 use crate::export::{Export, Lines, Shared, tell};
 use crate::load::Charge;
 use crate::policy::Limits;
+use crate::rate::Limiter;
 use crate::reply::{Patience, Posted, Ran, ReplyPath, Right};
 use crate::tls::Incoming;
 use crate::turn::{self, Turn};
@@ -74,6 +75,8 @@ pub(crate) enum End {
 /// What the threads of one connection share.
 pub(crate) struct Session {
     connection: Arc<Connection>,
+    /// The export's limit, and the connection's own.
+    limiters: Vec<Arc<Limiter>>,
     device: Arc<dyn BlockDevice>,
     shared: Arc<Shared>,
     changes: Changes<Request>,
@@ -112,6 +115,11 @@ impl Session {
                 channel.clone(),
             )),
             deadlines,
+            limiters: Limiter::new(export.client_rate)
+                .map(Arc::new)
+                .into_iter()
+                .chain(export.limiter.clone())
+                .collect(),
             turn: Turn::new(&export.shared.turns, connection.load.unparker()),
             changes: Changes::new(&export.shared.edges, connection.load.unparker().clone()),
             shared: Arc::clone(&export.shared),

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
-use corewise_blockmq::{Flags, Plug, Request as DeviceRequest, Whole};
-use corewise_sync::Parker;
+use corewise_blockmq::{Flags, Op, Plug, Request as DeviceRequest, Whole};
+use corewise_sync::{Parker, time};
 
 use super::pace::{Expects, Pace};
 use super::received::{Received, charge};
@@ -153,6 +153,9 @@ impl<'a> Reader<'a> {
                 }
                 Verdict::Submit(_) | Verdict::Done | Verdict::Refuse(_) => {}
             }
+            if !self.keep_to_limits(&request, verdict) {
+                return Parsed::End(End::Cut);
+            }
             let bytes = self.memory_of(&request, verdict);
             let Some((cost, draining)) = self.admit(bytes) else {
                 return Parsed::End(End::Cut);
@@ -211,6 +214,37 @@ impl<'a> Reader<'a> {
             Operation::WriteZeroes { .. } => edges(),
             _ => 0,
         }
+    }
+
+    /// Waits until the limits let the request through, or the connection is drained. False where it is over: it was cut, or the client
+    /// has left. Holds nothing meanwhile.
+    fn keep_to_limits(&mut self, request: &Request, verdict: Verdict) -> bool {
+        let bytes = match verdict {
+            Verdict::Submit(Operation::Read { .. }) => request.length,
+            _ => request.payload_len(),
+        };
+        for limiter in &self.session.limiters {
+            let now = time::now();
+            let wait = limiter.take(now, bytes.into());
+            if wait.is_zero() {
+                continue;
+            }
+            self.let_go();
+            let until = policy::after(now, wait);
+            let Session { connection, .. } = &**self.session;
+            loop {
+                let load = connection.load.snapshot();
+                let left = until.saturating_duration_since(time::now());
+                if load.cut || connection.has_left(Op::Read) {
+                    return false;
+                }
+                if load.draining || left.is_zero() {
+                    break;
+                }
+                self.parker.park_timeout(left);
+            }
+        }
+        true
     }
 
     /// Counts a request as owed, with memory for its bytes; waits for room, and for memory, first. Whether the

@@ -11,6 +11,7 @@ mod handshake;
 mod limits;
 mod model;
 mod odd;
+mod rates;
 mod session;
 mod shares;
 mod structured;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise::device::{Bound, Driver, ProbeContext, ProbeError, ShutdownError};
-use corewise::nbd::{DrainReport, Export, FlushOutcome, Server};
+use corewise::nbd::{DrainReport, Export, FlushOutcome, Rate, Server};
 use corewise::sync::Mutex;
 
 use super::{Notes, Volume};
@@ -62,6 +62,14 @@ impl Driver for ExportDriver {
             .max_clients(export.clients)
             .default_export(export.default)
             .read_only(export.read_only);
+        for (limit, set) in [
+            (export.limit, Export::rate as fn(Export, Rate) -> Export),
+            (export.client_limit, Export::client_rate),
+        ] {
+            if let Some(manifest::Limit { iops, bytes }) = limit {
+                offer = set(offer, Rate { requests: iops, bytes });
+            }
+        }
         if let Some(uids) = &export.allow_uids {
             offer = offer.allow_uids(uids.iter().copied());
         }
