@@ -8,9 +8,8 @@ fn main() {
     // All that the program is made of; with the log of HEAD, which a commit changes.
     println!("cargo::rerun-if-changed=..");
     println!("cargo::rerun-if-changed=../../Cargo.lock");
-    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"])
-        && Path::new(&log).exists()
-    {
+    let log = git(&["rev-parse", "--git-path", "logs/HEAD"]);
+    if let Some(log) = log.filter(|log| Path::new(log).exists()) {
         println!("cargo::rerun-if-changed={log}");
     }
     // No tags: a name that never moves.
