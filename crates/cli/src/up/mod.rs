@@ -92,7 +92,7 @@ fn prepare(
         return Err(Failure::new("no device is left to bring up"));
     }
     override_addresses(&mut manifest, &args, &mut scratch)?;
-    let options = limits::of_clients(&manifest.server.clients);
+    let options = limits::of_clients(&manifest.server.clients, manifest.server.tls.is_some());
     Ok(serve::Server {
         options,
         report: Report { json: args.json },

@@ -40,9 +40,8 @@ pub struct Split {
 /// places comes to more than was asked for; `worst` says how much.
 pub fn split(memory: u64, connections: usize, half_open: usize, tls: bool) -> Split {
     let connections = (connections as u64).max(1);
-    let more = if tls { TLS } else { 0 };
-    let shaking = half_open as u64 * (HALF_OPEN + more);
-    let fixed_each = FIXED + more;
+    let fixed_each = fixed(tls);
+    let shaking = half_open as u64 * (HALF_OPEN + fixed_each - FIXED);
     let each = (memory.saturating_sub(shaking) / 2 / connections).saturating_sub(fixed_each);
     let share = each.clamp(SHARE.0, SHARE.1);
     let fixed = (share + fixed_each).saturating_mul(connections).saturating_add(shaking);
@@ -50,9 +49,13 @@ pub fn split(memory: u64, connections: usize, half_open: usize, tls: bool) -> Sp
     Split { pool, share, worst: pool.saturating_add(fixed) }
 }
 
+fn fixed(tls: bool) -> u64 {
+    FIXED + if tls { TLS } else { 0 }
+}
+
 /// How many connections `memory` bytes have room for, where each has the smallest share.
-pub fn places(memory: u64) -> usize {
-    usize::try_from(memory / 2 / (SHARE.0 + FIXED)).unwrap_or(usize::MAX).max(1)
+pub fn places(memory: u64, tls: bool) -> usize {
+    usize::try_from(memory / 2 / (SHARE.0 + fixed(tls))).unwrap_or(usize::MAX).max(1)
 }
 
 /// The memory that the clients of a server share, as its owner sees it.
@@ -242,7 +245,10 @@ mod tests {
         let small = split(64 << 20, 1024, 256, false);
         assert_eq!((small.share, small.pool), (64 << 10, 32 << 20));
         assert!(small.worst > 64 << 20, "more than was asked for, and it is said");
-        let fits = split(128 << 20, places(128 << 20), 0, false);
-        assert_eq!(fits.worst, 128 << 20);
+        for tls in [false, true] {
+            let fits = split(128 << 20, places(128 << 20, tls), 0, tls);
+            assert_eq!(fits.worst, 128 << 20);
+        }
+        assert!(places(128 << 20, true) < places(128 << 20, false));
     }
 }

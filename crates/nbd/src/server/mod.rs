@@ -76,9 +76,9 @@ impl Options {
         self.split(tls).worst
     }
 
-    /// How many connections `memory` bytes have room for.
-    pub fn connections_for(memory: u64) -> usize {
-        memory::places(memory)
+    /// How many connections `memory` bytes have room for; `tls` as in [`Options::worst_case`].
+    pub fn connections_for(memory: u64, tls: bool) -> usize {
+        memory::places(memory, tls)
     }
 
     fn split(&self, tls: bool) -> Split {

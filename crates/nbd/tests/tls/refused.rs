@@ -195,6 +195,21 @@ fn half_a_record_is_half_a_request_and_ends_with_its_deadline() {
 }
 
 #[test]
+fn silence_between_records_is_idleness() {
+    let authority = Authority::new();
+    let options = Options { idle_timeout: Some(Duration::from_millis(100)), ..Options::default() };
+    let server = serve(TestDevice::new(MIB), authority.tls(false), options);
+    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
+    client.go("disk");
+    assert_eq!(client.read(1, 0, 512).error, 0);
+    // New keys are no request.
+    client.stream.conn.refresh_traffic_keys().unwrap();
+    client.stream.flush().unwrap();
+    // It is told of the end, and hasn't to guess.
+    assert_eq!(client.stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
 fn a_client_that_does_not_take_its_replies_is_given_up() {
     let authority = Authority::new();
     let options = Options { reply_timeout: Duration::from_millis(100), ..Options::default() };
