@@ -10,7 +10,6 @@ mod calls;
 mod nbd;
 mod programs;
 mod results;
-mod rounds;
 mod session;
 mod shutdown;
 mod table;

@@ -1,11 +1,10 @@
-//! What rounds gave, and ratios of it: Corewise over each peer, pair by pair, and the peer against
+//! Ratios of what rounds gave: Corewise over each peer, pair by pair, and the peer against
 //! whom that is worst.
 
-use std::collections::BTreeMap;
-
-use corewise_bench::line::Line;
+use corewise_bench::bench::Pairs;
 use corewise_bench::names::Better;
 use corewise_bench::record::Record;
+use corewise_bench::rounds::Series;
 use corewise_bench::stats::PairedRatio;
 
 /// Ours, in all tables and headlines.
@@ -16,51 +15,27 @@ pub(crate) fn is_floor(name: &str) -> bool {
     ["futex", "eventfd", "serial", "fio"].contains(&name)
 }
 
-/// What the rounds gave: for each case and runtime, one line a round, or none where a run failed.
-#[derive(Debug, Default)]
-pub(crate) struct Results(BTreeMap<String, BTreeMap<String, Vec<Option<Line>>>>);
+/// What was asked for, where anything was run of it: of all cases and peers that take part those against whom we
+/// stand worst.
+fn headline(series: &[Series], ask: &Ask) -> Option<Headline> {
+    let pairs = Pairs { series, seed: 1 };
+    let takes_part = |one: &&Series| {
+        let peer = !one.variant.starts_with(OURS) && one.metric == ask.metric;
+        peer && (ask.takes)(&one.case, &one.variant)
+    };
+    let all = series.iter().filter(takes_part).filter_map(|one| {
+        let ours = pairs.values(&one.case, ask.ours, ask.metric);
+        let ratio = pairs.ratio(ours, Some(&one.values))?;
+        Some((format!("{}, {}", one.variant, one.case), ratio))
+    });
+    let (against, ratio) =
+        all.max_by(|(_, a), (_, b)| ask.better.compare(a.summary.median, b.summary.median))?;
+    Some(Headline { name: ask.name, better: ask.better, against, ratio, agreed: ask.agreed })
+}
 
-impl Results {
-    pub(crate) fn add(&mut self, case: &str, runtime: &str, line: Option<Line>) {
-        let of_case = self.0.entry(case.to_owned()).or_default();
-        of_case.entry(runtime.to_owned()).or_default().push(line);
-    }
-
-    /// The lines of a runtime in a case, round by round.
-    pub(crate) fn lines(&self, case: &str, runtime: &str) -> &[Option<Line>] {
-        self.0.get(case).and_then(|of| of.get(runtime)).map_or(&[], Vec::as_slice)
-    }
-
-    /// Ours over theirs in the rounds in which both have the metric.
-    fn ratio(&self, case: &str, metric: &str, ours: &str, peer: &str) -> Option<PairedRatio> {
-        let value = |line: &Option<Line>| line.as_ref()?.metrics.get(metric).copied();
-        let pairs = self.lines(case, ours).iter().zip(self.lines(case, peer));
-        let (ours, theirs): (Vec<f64>, Vec<f64>) =
-            pairs.filter_map(|(ours, theirs)| Some((value(ours)?, value(theirs)?))).unzip();
-        PairedRatio::of(&ours, &theirs, 1)
-    }
-
-    /// What was asked for, where anything was run of it: of all cases and peers that take part those against whom we
-    /// stand worst.
-    fn headline(&self, ask: &Ask) -> Option<Headline> {
-        let ratio = |case: &String, peer: &String| {
-            let takes_part = !peer.starts_with(OURS) && (ask.takes)(case, peer);
-            let ratio = takes_part.then(|| self.ratio(case, ask.metric, ask.ours, peer))??;
-            Some((format!("{peer}, {case}"), ratio))
-        };
-        let of_case = |(case, of): (&String, &BTreeMap<String, _>)| {
-            of.keys().filter_map(|peer| ratio(case, peer)).collect::<Vec<_>>()
-        };
-        let all = self.0.iter().flat_map(of_case);
-        let (against, ratio) =
-            all.max_by(|(_, a), (_, b)| ask.better.compare(a.summary.median, b.summary.median))?;
-        Some(Headline { name: ask.name, better: ask.better, against, ratio, agreed: ask.agreed })
-    }
-
-    /// All headlines that the results allow.
-    pub(crate) fn headlines(&self, asked: &[Ask]) -> Vec<Headline> {
-        asked.iter().filter_map(|ask| self.headline(ask)).collect()
-    }
+/// All headlines that the series allow.
+pub(crate) fn headlines(series: &[Series], asked: &[Ask]) -> Vec<Headline> {
+    asked.iter().filter_map(|ask| headline(series, ask)).collect()
 }
 
 /// What a headline is made of.
@@ -134,18 +109,10 @@ pub(crate) fn records(bench: &str, headlines: &[Headline]) -> Vec<Record> {
 pub(crate) mod tests {
     use super::*;
 
-    /// Results of rounds that weren't run: case, runtime, metric, and a value a round.
-    pub(crate) fn results(cells: &[(&str, &str, &str, &[f64])]) -> Results {
-        let mut results = Results::default();
-        for (case, runtime, metric, values) in cells {
-            for value in *values {
-                let mut line = Line::new(case, runtime);
-                line.set(metric, *value);
-                // A value below zero stands for a run that failed.
-                results.add(case, runtime, (*value >= 0.0).then_some(line));
-            }
-        }
-        results
+    /// What rounds that weren't run give: case, runtime, metric, and a value a round.
+    pub(crate) fn of(cells: &[(&str, &str, &str, &[f64])], asked: &[Ask]) -> Vec<Headline> {
+        let series = cells.iter().map(|one| Series::of(one.0, one.1, one.2, one.3));
+        headlines(&series.collect::<Vec<_>>(), asked)
     }
 
     /// Against whom a headline is, and its median.
@@ -155,14 +122,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_run_that_failed_leaves_its_round_out_of_the_pairs() {
+    fn a_peer_that_failed_is_compared_by_the_rounds_before() {
         let rate = "items_per_second";
-        let results = results(&[
-            ("inside", OURS, rate, &[10.0, -1.0, 30.0]),
-            ("inside", "rayon", rate, &[10.0, 1.0, 10.0]),
+        let cells = [
+            ("inside", OURS, rate, &[10.0, 10.0, 90.0][..]),
+            ("inside", "rayon", rate, &[10.0, 10.0 / 3.0]),
             ("inside", "futex", rate, &[99.0, 99.0, 99.0]),
-        ]);
-        let found = results.headlines(&[Ask::rate("x", |_, peer| !is_floor(peer))]);
+        ];
+        let found = of(&cells, &[Ask::rate("x", |_, peer| !is_floor(peer))]);
         assert_eq!(find(&found, "x"), Some(("rayon, inside", 2.0)));
         assert_eq!(found[0].ratio.summary.runs, 2);
     }

@@ -1,16 +1,18 @@
 //! A session: rounds of runs of one benchmark on everybody, its records, tables and headlines.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::error::Error;
 use std::fs;
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use corewise_bench::bench::{Bench, Effort, On};
-use corewise_bench::line::{Line, METRICS};
+use corewise_bench::line::Line;
 use corewise_bench::load::Load;
 use corewise_bench::process::Program;
 use corewise_bench::record::{Record, to_json};
-use corewise_bench::stats::Summary;
+use corewise_bench::rounds::{self, Cell, Plan, Step};
 use corewise_bench::{BenchError, Job};
 use corewise_topology::Machine;
 
@@ -18,12 +20,13 @@ use crate::ALLOCATOR;
 use crate::arguments::Options;
 use crate::nbd::files::{self, Files};
 use crate::programs::{self, Tool};
-use crate::results::{self, Ask, Results};
-use crate::rounds::Rounds;
+use crate::results::{self, Ask};
 use crate::table;
 
-/// When a look starts no further round that may not end in time.
-const LOOK: Duration = Duration::from_secs(40);
+/// A look begins no round that may not end in this time.
+const LOOK: Duration = Duration::from_secs(44);
+/// Behind a case's name in records: with that allocator.
+const MIMALLOC: &str = "/mimalloc";
 
 /// What an idle worker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,8 +48,6 @@ pub(crate) enum When {
     Usually,
     /// So too, but not in a look: another mode of it is faster in all that the headlines are made of.
     Thorough,
-    /// Only where it is asked for by its whole name.
-    Named,
 }
 
 /// A runtime that takes part.
@@ -70,7 +71,6 @@ impl Runtime {
             When::Always => true,
             When::Usually => begins || options.peers.is_empty(),
             When::Thorough => begins || options.peers.is_empty() && !options.quick,
-            When::Named => options.peers.iter().any(|word| word == self.name),
         }
     }
 }
@@ -93,7 +93,7 @@ pub(crate) struct Peers {
     /// the disk, and goes through all code once.
     pub(crate) small: fn(&mut Job),
     /// Whether the allocations of its items are counted, in a run of their own.
-    pub(crate) counts: fn(&Cell) -> bool,
+    pub(crate) counts: fn(&Runtime, &[&str]) -> bool,
     /// The columns of the tables of a workload; rows are ordered by the first.
     pub(crate) columns: fn(workload: &str) -> &'static [&'static str],
     /// The agreed ones last.
@@ -102,16 +102,6 @@ pub(crate) struct Peers {
     pub(crate) files: Option<files::Make>,
     /// One run on a peer that is Rust.
     pub(crate) run: fn(&Job) -> Result<Option<Line>, BenchError>,
-}
-
-/// One runtime in one case, under one allocator: a row of the tables.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Cell {
-    /// The case in records: the job's, and `/mimalloc` behind it where that is the allocator.
-    pub(crate) case: String,
-    pub(crate) job: Job,
-    pub(crate) tool: Tool,
-    pub(crate) mimalloc: bool,
 }
 
 impl Peers {
@@ -126,7 +116,7 @@ impl Peers {
                 continue;
             }
             for mimalloc in [false, true] {
-                let name = format!("{case}{}", if mimalloc { "/mimalloc" } else { "" });
+                let name = format!("{case}{}", if mimalloc { MIMALLOC } else { "" });
                 if mimalloc && (look || !(self.allocates)(&parts)) || !self.chosen(options, &name) {
                     continue;
                 }
@@ -140,7 +130,8 @@ impl Peers {
                     let mut job = self.bench.job(&case, runtime.name, on);
                     job.seed = options.seed;
                     (self.adapt)(&mut job, &parts, on);
-                    Cell { case: name.clone(), job, tool: runtime.tool, mimalloc }
+                    let count = !look && !mimalloc && (self.counts)(runtime, &parts);
+                    Cell { job, case: name.clone(), variant: runtime.name.to_owned(), count }
                 };
                 groups.push(self.runtimes.iter().filter(takes_part).map(cell).collect());
             }
@@ -152,13 +143,20 @@ impl Peers {
     /// begins so. No words choose all.
     fn chosen(&self, options: &Options, name: &str) -> bool {
         let fits = |word: &String| {
-            let bare = word.strip_suffix("/mimalloc").unwrap_or(word);
+            let bare = word.strip_suffix(MIMALLOC).unwrap_or(word);
             match self.bench.workload(bare) {
                 Some(_) => word == name,
                 None => name.starts_with(&**word),
             }
         };
         options.workloads.is_empty() || options.workloads.iter().any(fits)
+    }
+
+    /// The program that runs a cell.
+    fn tool(&self, cell: &Cell) -> Tool {
+        let mut all = self.runtimes.iter();
+        let runtime = all.find(|runtime| runtime.name == cell.variant);
+        runtime.expect("cells are made of these runtimes").tool
     }
 
     /// Each word is to be the beginning of somebody's name.
@@ -210,13 +208,34 @@ pub(crate) fn run(peers: &'static Peers, options: &Options) -> Result<(), Box<dy
         program.environment.extend(files.as_ref().map(Files::variable));
     }
     let load = Load::watch();
-    let until = options.quick.then(|| began + LOOK);
-    let rounds =
-        Rounds { peers, groups: &groups, programs: &programs, quick: options.quick, until };
-    let results = rounds.run(options.rounds as usize, options.seed)?;
-    let counts = if options.quick { Vec::new() } else { rounds.count_allocations() };
-    let mut records = records_of(peers, &groups, &results, &counts);
-    let headlines = results.headlines(peers.headlines);
+    let rounds = options.rounds as usize;
+    let limit = Duration::from_secs(if options.quick { 10 } else { 60 });
+    let series = rounds::run(
+        Plan { rounds, seed: options.seed },
+        options.quick.then_some(LOOK),
+        &groups,
+        |cell, job, round| {
+            let mut job = job.clone();
+            if round == 0 {
+                (peers.small)(&mut job);
+            }
+            let mut program = programs[&peers.tool(cell)].clone();
+            if cell.case.ends_with(MIMALLOC) {
+                program.environment.push(("LD_PRELOAD".into(), programs::MIMALLOC.into()));
+            }
+            let line =
+                program.run(&job, limit).unwrap_or_else(|error| job.cannot(&error.to_string()));
+            // It is left out from then on.
+            if let Some(why) = &line.unsupported {
+                eprintln!("{}: {why}", job.name());
+            }
+            Ok::<_, Infallible>(line)
+        },
+        |step| tell(step, rounds),
+    )?;
+    let mut records: Vec<Record> =
+        series.iter().filter_map(|one| one.record(peers.bench.name)).collect();
+    let headlines = results::headlines(&series, peers.headlines);
     if !options.json {
         println!("{}", table::tables(peers, &records, &headlines).trim_start_matches('\n'));
         println!("{}", circumstances(&load, cpus, began.elapsed()));
@@ -240,46 +259,36 @@ fn programs_of(
 ) -> Result<BTreeMap<Tool, Program>, Box<dyn Error>> {
     let folder = programs::folder()?;
     let mut programs = BTreeMap::new();
-    let tools: BTreeSet<Tool> = groups.iter().flatten().map(|cell| cell.tool).collect();
+    let tools: BTreeSet<Tool> = groups.iter().flatten().map(|cell| peers.tool(cell)).collect();
     for tool in tools {
         match tool.build(peers.bench.name, &folder) {
             Ok(program) => drop(programs.insert(tool, program)),
             Err(why) => eprintln!("skipped, {tool:?}: {why}"),
         }
     }
-    let mimalloc = groups.iter().flatten().any(|cell| cell.mimalloc).then(programs::mimalloc);
+    let with_mimalloc = |cell: &Cell| cell.case.ends_with(MIMALLOC);
+    let mimalloc = groups.iter().flatten().any(with_mimalloc).then(programs::mimalloc);
     if let Some(Err(why)) = &mimalloc {
         eprintln!("skipped, the runs with mimalloc: {why}");
     }
     let preloads = matches!(mimalloc, Some(Ok(_)));
     for group in groups {
-        group.retain(|cell| programs.contains_key(&cell.tool) && (preloads || !cell.mimalloc));
+        group.retain(|cell| {
+            programs.contains_key(&peers.tool(cell)) && (preloads || !with_mimalloc(cell))
+        });
     }
     Ok(programs)
 }
 
-/// One record for each metric of each cell, in the order of the cells.
-fn records_of(
-    peers: &Peers,
-    groups: &[Vec<Cell>],
-    results: &Results,
-    counts: &[(Cell, Line)],
-) -> Vec<Record> {
-    let mut records = Vec::new();
-    for cell in groups.iter().flatten() {
-        let runtime = &cell.job.runtime;
-        let counted = counts.iter().filter(|(of, _)| of == cell).map(|(_, line)| line);
-        let lines: Vec<&Line> =
-            results.lines(&cell.case, runtime).iter().flatten().chain(counted).collect();
-        for &(metric, unit) in METRICS {
-            let values: Vec<f64> =
-                lines.iter().filter_map(|line| line.metrics.get(metric).copied()).collect();
-            records.extend(Summary::of(&values).map(|summary| {
-                Record::new(peers.bench.name, &cell.case, runtime, metric, unit, summary)
-            }));
-        }
+fn tell(step: Step<'_>, rounds: usize) {
+    if std::io::stderr().is_terminal() {
+        let which = match step.round {
+            0 => "to warm up".to_owned(),
+            round if round > rounds => "allocations".to_owned(),
+            round => format!("round {round} of {rounds}"),
+        };
+        eprint!("\r\x1b[K{which}: {} on {}\r", step.case, step.variant);
     }
-    records
 }
 
 /// What the figures were measured under.
@@ -320,7 +329,7 @@ pub(crate) mod tests {
         let on = On::here(&Machine::live().unwrap(), Effort::Full);
         let peers = crate::peers(&options.bench);
         let cells = peers.cells(&options, &on);
-        let rust = |cell: &&Cell| cell.tool == Tool::Rust && !cell.mimalloc && takes(cell);
+        let rust = |cell: &&Cell| peers.tool(cell) == Tool::Rust && takes(cell);
         for cell in cells.iter().flatten().filter(rust) {
             let mut job = cell.job.clone();
             small(&mut job);

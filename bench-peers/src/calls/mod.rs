@@ -11,16 +11,16 @@ use corewise_topology::Machine;
 use crate::programs::Tool;
 use crate::results::{Ask, OURS, is_floor};
 use crate::session::{self, Idle, Peers, Runtime, When};
+use peers::Targets;
 use peers::channels::{Channels, Crossbeam, Kanal, Std};
 use peers::rayon::Rayon;
 use peers::tokio::Tokio;
-use peers::{FIFO, Targets};
 
 /// The floor: no call, and no peer.
 const EVENTFD: &str = "eventfd";
 
 /// Everybody.
-const RUNTIMES: [Runtime; 15] = [
+const RUNTIMES: [Runtime; 12] = [
     Runtime::of(OURS, Tool::Rust, Idle::Hesitates, When::Always),
     Runtime::of(EVENTFD, Tool::Rust, Idle::Sleeps, When::Always),
     Runtime::of("crossbeam", Tool::Rust, Idle::Hesitates, When::Usually),
@@ -33,9 +33,6 @@ const RUNTIMES: [Runtime; 15] = [
     Runtime::of("glommio-spins", Tool::Glommio, Idle::Spins, When::Usually),
     Runtime::of("seastar", Tool::Seastar, Idle::Hesitates, When::Usually),
     Runtime::of("seastar-poll-mode", Tool::Seastar, Idle::Spins, When::Usually),
-    Runtime::of("crossbeam-fifo", Tool::Rust, Idle::Hesitates, When::Named),
-    Runtime::of("kanal-fifo", Tool::Rust, Idle::Hesitates, When::Named),
-    Runtime::of("tokio-fifo", Tool::Rust, Idle::Sleeps, When::Named),
 ];
 
 pub(crate) static PEERS: Peers = Peers {
@@ -65,7 +62,7 @@ pub(crate) static PEERS: Peers = Peers {
         };
     },
     small: |job| job.items = (job.items / 10).max(1),
-    counts: |cell| cell.tool == Tool::Rust,
+    counts: |runtime, _| runtime.tool == Tool::Rust,
     columns: |_| {
         &["latency_p50", "latency_p99", "latency_p999", "cpu_per_item", "allocations_per_item"]
     },
@@ -113,8 +110,7 @@ fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
     let machine = &Machine::live()?;
     let meter = &mut Meter::new(job.count, Some(session::allocations));
     let to = &Targets::of(job, machine)?;
-    let name = job.runtime.strip_suffix(FIFO).unwrap_or(&job.runtime);
-    let line = match (name, job.parts()[0]) {
+    let line = match (&*job.runtime, job.parts()[0]) {
         ("crossbeam", _) => run_on(job, machine, meter, || Channels::<Crossbeam>::new(to))?,
         ("kanal", _) => run_on(job, machine, meter, || Channels::<Kanal>::new(to))?,
         ("std-mpsc", _) => run_on(job, machine, meter, || Channels::<Std>::new(to))?,
@@ -129,7 +125,7 @@ fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::tests::{find, results};
+    use crate::results::tests::{find, of as headlines_of};
     use crate::session::tests::{names, run_all};
 
     /// Every answer is checked in the run itself.
@@ -137,7 +133,6 @@ mod tests {
     fn every_rust_runtime_answers_a_few_calls_of_each_of_its_cases() {
         let few = |job: &mut Job| (job.items, job.gap_us) = (50, job.gap_us.min(10));
         run_all("calls", |_| true, few);
-        run_all("calls --peers crossbeam-fifo,kanal-fifo,tokio-fifo", |_| true, few);
     }
 
     #[test]
@@ -145,7 +140,7 @@ mod tests {
         for case in ["roundtrip/hot", "roundtrip/cold", "roundtrip/busy"] {
             let names = names("calls", case);
             assert!(names.iter().any(|name| name == EVENTFD), "{names:?}");
-            assert!(names.iter().all(|name| name != "rayon" && !name.ends_with(FIFO)), "{names:?}");
+            assert!(names.iter().all(|name| name != "rayon"), "{names:?}");
         }
         let many = names("calls", "broadcast/4");
         assert!(many.iter().any(|name| name == "rayon"), "{many:?}");
@@ -153,8 +148,8 @@ mod tests {
         assert!(names("calls", "broadcast/2").is_empty());
         assert!(names("calls --quick", "roundtrip/busy").is_empty());
         assert!(!names("calls --quick --workload roundtrip/busy", "roundtrip/busy").is_empty());
-        let asked = "calls --peers glommio,tokio-fifo --workload roundtrip/cold";
-        let expected = [OURS, EVENTFD, "glommio", "glommio-spins", "tokio-fifo"];
+        let asked = "calls --peers glommio,tokio --workload roundtrip/cold";
+        let expected = [OURS, EVENTFD, "tokio", "glommio", "glommio-spins"];
         assert_eq!(names(asked, "roundtrip/cold"), expected);
         assert!(names(asked, "roundtrip/hot").is_empty());
     }
@@ -162,19 +157,21 @@ mod tests {
     #[test]
     fn the_worst_of_hot_and_cold_counts_and_peers_that_spin_through_a_pause_stand_apart() {
         let p50 = "latency_p50";
-        let headlines = results(&[
-            (HOT, OURS, p50, &[200.0, 200.0]),
-            (HOT, EVENTFD, p50, &[50_000.0, 50_000.0]),
-            (HOT, "crossbeam", p50, &[400.0, 400.0]),
-            (HOT, "seastar-poll-mode", p50, &[250.0, 250.0]),
-            (COLD, OURS, p50, &[55.0, 55.0]),
-            (COLD, EVENTFD, p50, &[50.0, 50.0]),
-            (COLD, "crossbeam", p50, &[60.0, 60.0]),
-            (COLD, "glommio-spins", p50, &[11.0, 11.0]),
-            ("broadcast/2", OURS, p50, &[60.0, 60.0]),
-            ("broadcast/2", "rayon", p50, &[80.0, 80.0]),
-        ])
-        .headlines(PEERS.headlines);
+        let headlines = headlines_of(
+            &[
+                (HOT, OURS, p50, &[200.0, 200.0]),
+                (HOT, EVENTFD, p50, &[50_000.0, 50_000.0]),
+                (HOT, "crossbeam", p50, &[400.0, 400.0]),
+                (HOT, "seastar-poll-mode", p50, &[250.0, 250.0]),
+                (COLD, OURS, p50, &[55.0, 55.0]),
+                (COLD, EVENTFD, p50, &[50.0, 50.0]),
+                (COLD, "crossbeam", p50, &[60.0, 60.0]),
+                (COLD, "glommio-spins", p50, &[11.0, 11.0]),
+                ("broadcast/2", OURS, p50, &[60.0, 60.0]),
+                ("broadcast/2", "rayon", p50, &[80.0, 80.0]),
+            ],
+            PEERS.headlines,
+        );
         let agreed = headlines.last().unwrap();
         assert_eq!(agreed.name, "roundtrip_p50_vs_best_peer");
         assert_eq!(agreed.against, "crossbeam, roundtrip/cold");
@@ -184,12 +181,14 @@ mod tests {
         assert_eq!(of("cold_p50_vs_spinning_peer"), Some(5.0));
         assert_eq!(of("broadcast_p50_vs_best_peer"), Some(0.75));
         assert_eq!(of("busy_p50_vs_best_peer"), None, "nothing was run of it");
-        let hot = results(&[
-            (HOT, OURS, p50, &[200.0]),
-            (HOT, "crossbeam", p50, &[400.0]),
-            (HOT, "seastar-poll-mode", p50, &[250.0]),
-        ])
-        .headlines(PEERS.headlines);
+        let hot = headlines_of(
+            &[
+                (HOT, OURS, p50, &[200.0]),
+                (HOT, "crossbeam", p50, &[400.0]),
+                (HOT, "seastar-poll-mode", p50, &[250.0]),
+            ],
+            PEERS.headlines,
+        );
         assert_eq!(hot.last().unwrap().against, "seastar-poll-mode, roundtrip/hot");
     }
 }

@@ -1,9 +1,8 @@
 //! A client of many exports at once: it sends all that it will ask, and then takes the answers.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 /// How long an answer may take.
@@ -21,47 +20,21 @@ const DISCONNECT: u16 = 2;
 /// Bytes that are read and written.
 const BLOCK: u32 = 4096;
 
-/// Where a server listens.
-#[derive(Debug, Clone)]
-pub(super) enum Address {
-    Unix(PathBuf),
-    /// A port of this machine.
-    Tcp(u16),
-}
-
-trait Stream: Read + Write + Send {}
-impl<S: Read + Write + Send> Stream for S {}
-
 /// A connection to one export.
-pub(super) struct Client(Box<dyn Stream>);
+pub(super) struct Client(UnixStream);
 
-impl Address {
-    pub(super) fn connect(&self) -> io::Result<Client> {
-        Ok(Client(match self {
-            Address::Unix(path) => {
-                let stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                Box::new(stream)
-            }
-            Address::Tcp(port) => {
-                let stream = TcpStream::connect(("127.0.0.1", *port))?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                Box::new(stream)
-            }
-        }))
+/// Clients of these exports that have all been let in.
+pub(super) fn clients(socket: &Path, names: &[String]) -> io::Result<Vec<Client>> {
+    let mut clients = Vec::with_capacity(names.len());
+    for name in names {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut client = Client(stream);
+        client.choose(name)?;
+        clients.push(client);
     }
-
-    /// Clients of these exports that have all been let in.
-    pub(super) fn clients(&self, names: &[String]) -> io::Result<Vec<Client>> {
-        let mut clients = Vec::with_capacity(names.len());
-        for name in names {
-            let mut client = self.connect()?;
-            client.choose(name)?;
-            clients.push(client);
-        }
-        clients.iter_mut().try_for_each(Client::chosen)?;
-        Ok(clients)
-    }
+    clients.iter_mut().try_for_each(Client::chosen)?;
+    Ok(clients)
 }
 
 /// Has each read or write its first block.

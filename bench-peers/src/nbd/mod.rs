@@ -19,7 +19,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use corewise_bench::bench::{Bench, Cases, On, Workload};
+use corewise_bench::bench::{Bench, Cases, Workload};
 use corewise_bench::blockmq::fio;
 use corewise_bench::{Job, Line};
 
@@ -34,7 +34,10 @@ static BENCH: Bench = Bench {
     name: "nbd",
     words: "length_ms",
     workloads: &[Workload {
-        cases: Cases::Fit(fits, cases),
+        cases: Cases::Fit(
+            |parts| cases(true).contains(&parts.join("/")),
+            |on| cases(on.cpus.len() >= 8),
+        ),
         quick: |parts, _| quick(parts),
         numbers: |job, _, on| job.length_ms = on.pick(1_000, 400),
         variants: |_, _| vec![],
@@ -59,7 +62,7 @@ pub(crate) static PEERS: Peers = Peers {
     bench: &BENCH,
     runtimes: &[
         Runtime::of(OURS, Tool::Server(OURS), Idle::Sleeps, When::Always),
-        Runtime::of("corewise-threads", Tool::Server(OURS), Idle::Sleeps, When::Named),
+        Runtime::of("corewise-threads", Tool::Server(OURS), Idle::Sleeps, When::Thorough),
         Runtime::of(FIO, Tool::Server(FIO), Idle::Sleeps, When::Always),
         Runtime::of("nbdkit", Tool::Server("nbdkit"), Idle::Sleeps, When::Usually),
         Runtime::of("nbdkit-t4", Tool::Server("nbdkit"), Idle::Sleeps, When::Thorough),
@@ -85,19 +88,13 @@ pub(crate) static PEERS: Peers = Peers {
     allocates: |_| false,
     adapt: |_, _, _| (),
     small: |job| job.length_ms = 100,
-    counts: |_| false,
+    counts: |_, _| false,
     columns: |workload| match workload {
         "exports" => &["up_time", "down_time", "threads", "memory"],
         "stop" => &["down_time"],
-        "random" => &[
-            "items_per_second",
-            "cpu_per_item",
-            "latency_p50",
-            "latency_p99",
-            "latency_p999",
-            "threads",
-            "memory",
-        ],
+        "random" => {
+            &["items_per_second", "cpu_per_item", "latency_p50", "latency_p99", "latency_p999"]
+        }
         _ => &["bytes_per_second", "cpu_per_gib", "threads", "memory"],
     },
     headlines: &[
@@ -122,43 +119,24 @@ pub(crate) static PEERS: Peers = Peers {
 
 const PLACES: [&str; 4] = ["memory", "tmpfs", "disk", "direct"];
 
-fn cases(on: &On) -> Vec<String> {
-    let many = on.cpus.len() >= 8;
+/// All; with sixteen jobs where there are CPUs for them.
+fn cases(many: bool) -> Vec<String> {
     let jobs: &[u32] = if many { &[1, 4, 16] } else { &[1, 4] };
     let mut all = Vec::new();
-    for place in PLACES {
-        for way in ["unix", "tcp"].map(|transport| format!("{place}/{transport}")) {
-            for mix in ["read", "write", "mixed"] {
-                for depth in [32, 1] {
-                    all.extend(
-                        jobs.iter().map(|jobs| format!("random/{way}/{mix}/{depth}/{jobs}")),
-                    );
-                }
-            }
-            all.extend(["read", "write"].map(|mix| format!("sequential/{way}/{mix}")));
-            all.extend(["from", "to"].map(|to| format!("copy/{way}/{to}")));
+    for way in
+        PLACES.into_iter().flat_map(|place| ["unix", "tcp"].map(|by| format!("{place}/{by}")))
+    {
+        for load in ["read/32", "read/1", "write/32", "write/1", "mixed/32", "mixed/1"] {
+            all.extend(jobs.iter().map(|jobs| format!("random/{way}/{load}/{jobs}")));
         }
+        all.extend(["read", "write"].map(|mix| format!("sequential/{way}/{mix}")));
+        all.extend(["from", "to"].map(|to| format!("copy/{way}/{to}")));
     }
     for count in [1, 100, 1_000] {
         all.extend(["instant", "slow"].map(|how| format!("exports/{count}/{how}")));
     }
     all.extend(["none", "idle", "busy"].map(|clients| format!("stop/{clients}")));
     all
-}
-
-fn fits(parts: &[&str]) -> bool {
-    let counts = |text: &str| text.parse::<u16>().is_ok_and(|number| number > 0);
-    let way = |place, transport| PLACES.contains(place) && ["unix", "tcp"].contains(transport);
-    match parts {
-        ["random", place, transport, "read" | "write" | "mixed", depth, jobs] => {
-            way(place, transport) && counts(depth) && counts(jobs)
-        }
-        ["sequential", place, transport, "read" | "write"]
-        | ["copy", place, transport, "from" | "to"] => way(place, transport),
-        ["exports", count, "instant" | "slow"] => counts(count),
-        ["stop", "none" | "idle" | "busy"] => true,
-        _ => false,
-    }
 }
 
 /// What the headlines need, where they have been worst.
@@ -220,14 +198,10 @@ fn load(job: &Job, files: &Files) -> Result<Line, String> {
     let size = file.metadata().map_err(text)?.len();
     // This one need not wait for the writes of the run before.
     file.sync_all().map_err(text)?;
-    let (bytes, depth, jobs) = match way {
-        [_, depth, jobs] => (4 << 10, number(depth), number(jobs)),
-        _ => (128 << 10, 8, 1),
-    };
-    let mix = match (kind, way[0]) {
-        ("random", "mixed") => "randrw".to_owned(),
-        ("random", mix) => format!("rand{mix}"),
-        (_, mix) => mix.to_owned(),
+    let (mix, bytes, depth, jobs) = match way {
+        ["mixed", depth, jobs] => ("randrw".to_owned(), 4 << 10, number(depth), number(jobs)),
+        [mix, depth, jobs] => (format!("rand{mix}"), 4 << 10, number(depth), number(jobs)),
+        _ => (way[0].to_owned(), 128 << 10, 8, 1),
     };
     let mut fio = fio::command(&mix, bytes, depth, jobs, job.length_ms);
     fio.arg(format!("--size={size}"));
@@ -270,10 +244,9 @@ fn load(job: &Job, files: &Files) -> Result<Line, String> {
             "from" => copied(&uri, "null:"),
             "to" => copied(&source, &uri),
             _ => fio::measure(fio, job).map_err(text).map(|mut line| {
-                let rate = line.metrics.get("items_per_second").map_or(0.0, |rate| *rate)
-                    * f64::from(bytes);
-                line.set("bytes_per_second", rate);
-                (line, rate * job.length_ms as f64 / 1e3)
+                let items = line.metrics.get("items_per_second").copied().unwrap_or(0.0);
+                line.set("bytes_per_second", items * f64::from(bytes));
+                (line, items * f64::from(bytes) * job.length_ms as f64 / 1e3)
             }),
         };
         drop(over);
@@ -281,6 +254,9 @@ fn load(job: &Job, files: &Files) -> Result<Line, String> {
         (line, threads, memory)
     });
     let (mut line, moved) = line?;
+    if line.unsupported.is_some() {
+        return Ok(line);
+    }
     let cpu = server.cpu_since(before);
     match kind {
         "random" => line.set("cpu_per_item", cpu / moved * f64::from(bytes)),
@@ -309,7 +285,7 @@ fn exports(job: &Job, files: &Files, count: u32, slow: bool) -> Result<Line, Str
     let began = Instant::now();
     let mut server = Server::start(&job.runtime, volume, false, files)?;
     server.wait()?;
-    let mut clients = server.address.clients(&names).map_err(text)?;
+    let mut clients = server.clients(&names)?;
     ask(&mut clients, READ).map_err(text)?;
     let (up, threads, memory) = (began.elapsed(), server.usage().1, server.memory());
     if slow {
@@ -329,7 +305,7 @@ fn stop(job: &Job, files: &Files, clients: &str) -> Result<Line, String> {
     let mut server = Server::start(&job.runtime, Volume::File(&path, false), false, files)?;
     server.wait()?;
     let names = vec![name(0); if clients == "idle" { 4 } else { 0 }];
-    let idle = server.address.clients(&names).map_err(text)?;
+    let idle = server.clients(&names)?;
     let mut busy = None;
     if clients == "busy" {
         let mut fio = fio::command("randread", 4 << 10, 32, 4, 20_000);
@@ -354,25 +330,22 @@ fn stop(job: &Job, files: &Files, clients: &str) -> Result<Line, String> {
 mod tests {
     use super::*;
     use crate::programs::is_installed;
-    use crate::results::tests::{find, results};
+    use crate::results::tests::{find, of as headlines_of};
     use crate::session::tests::{cells, names};
-    use corewise_bench::bench::Effort;
-    use corewise_topology::{Machine, Topology};
+    use corewise_bench::bench::{Effort, On};
+    use corewise_topology::Machine;
 
     #[test]
     fn each_server_serves_what_it_has_in_cases_that_are_read_back() {
-        let on = On::made_up(&Topology::synthetic("core:8 pu:1").unwrap(), Effort::Full);
-        for case in cases(&on) {
-            let job = BENCH.job(&case, OURS, &on);
-            assert_eq!(Job::from_words(&BENCH, job.to_words()), Ok(job), "{case}");
-        }
-        for wrong in ["random/memory/unix/read/0/1", "copy/x/unix/from", "exports/1/later"] {
-            assert!(BENCH.workload(wrong).is_none(), "{wrong}");
+        for case in cases(true) {
+            let words =
+                [format!("case={case}"), format!("runtime={OURS}"), "length_ms=7".to_owned()];
+            assert_eq!(Job::from_words(&BENCH, &words).unwrap().to_words(), words);
         }
         let direct = names("nbd", "random/direct/unix/read/32/4");
         let qemu =
             ["qemu-nbd", "qemu-nbd-native", "qemu-storage-daemon", "qemu-storage-daemon-native"];
-        assert_eq!(direct, [&[OURS, FIO], &qemu[..]].concat());
+        assert_eq!(direct, [&[OURS, "corewise-threads", FIO], &qemu[..]].concat());
         assert_eq!(names("nbd", "random/memory/tcp/read/32/4"), [OURS, "nbdkit", "nbdkit-t4"]);
         assert!(names("nbd", "random/memory/tcp/write/32/4").is_empty());
         let all = [OURS, "nbdkit", "qemu-storage-daemon", "nbd-server"];
@@ -384,15 +357,17 @@ mod tests {
     #[test]
     fn the_best_peer_of_each_cell_counts_and_fio_is_none() {
         let (rate, cell) = ("items_per_second", "random/direct/unix/read/32/4");
-        let found = results(&[
-            (cell, OURS, rate, &[90.0]),
-            (cell, FIO, rate, &[100.0]),
-            (cell, "qemu-nbd", rate, &[60.0]),
-            (cell, "nbdkit", rate, &[45.0]),
-            ("exports/1000/instant", OURS, "up_time", &[3.0]),
-            ("exports/1000/instant", "nbd-server", "up_time", &[4.0]),
-        ])
-        .headlines(PEERS.headlines);
+        let found = headlines_of(
+            &[
+                (cell, OURS, rate, &[90.0]),
+                (cell, FIO, rate, &[100.0]),
+                (cell, "qemu-nbd", rate, &[60.0]),
+                (cell, "nbdkit", rate, &[45.0]),
+                ("exports/1000/instant", OURS, "up_time", &[3.0]),
+                ("exports/1000/instant", "nbd-server", "up_time", &[4.0]),
+            ],
+            PEERS.headlines,
+        );
         let of = |name| find(&found, name).unwrap();
         assert_eq!(of("iops_qd32_vs_best_peer").1, 1.5);
         assert_eq!(of("odirect_vs_fio").1, 0.9);
@@ -407,7 +382,8 @@ mod tests {
         let files = Files::of(8 << 20).unwrap();
         for runtime in PEERS.runtimes.iter().filter(|runtime| runtime.name != OURS) {
             let Tool::Server(program) = runtime.tool else { panic!("{runtime:?} is a server") };
-            let cases = ["random/tmpfs/unix/mixed/2/2", "copy/tmpfs/tcp/from", "exports/1/instant"];
+            let cases =
+                ["random/tmpfs/unix/mixed/32/4", "copy/tmpfs/tcp/from", "exports/1/instant"];
             let clients = is_installed("fio") && is_installed("nbdcopy");
             for case in cases.into_iter().filter(|_| clients && is_installed(program)) {
                 if takes(runtime.name, &case.split('/').collect::<Vec<_>>()) {

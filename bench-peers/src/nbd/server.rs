@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 use std::fs::{self, File};
-use std::net::TcpListener;
-use std::path::Path;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use tempfile::TempDir;
 
-use super::client::{Address, leave};
+use super::client::{Client, clients, leave};
 use super::files::Files;
 use super::text;
 use crate::programs;
@@ -21,19 +21,27 @@ use crate::programs;
 pub(super) enum Volume<'a> {
     /// So many bytes of memory.
     Memory(u64),
-    /// A file through the page cache, or past it.
-    File(&'a Path, Direct),
+    /// A file; past the page cache where that is true.
+    File(&'a Path, bool),
     /// So many files of a folder, [`name`]d one by one.
     Files(&'a Path, u32),
     /// So many volumes of [`SMALL`] bytes, each of which takes 50 ms for each request.
     Slow(u32),
 }
 
-/// Whether a file is used past the page cache.
-pub(super) type Direct = bool;
+/// Where a server listens.
+#[derive(Debug)]
+enum Address {
+    Unix(PathBuf),
+    /// A port of this machine.
+    Tcp(u16),
+}
 
 /// Bytes of one of many volumes.
 pub(super) const SMALL: u64 = 1 << 20;
+
+const SLOW: &str = "read_delay = '50ms'\nwrite_delay = '50ms'\nflush_delay = '50ms'";
+const SLOW_NBDKIT: &str = "rdelay=50ms\nwdelay=50ms";
 
 /// The name of an export, and of its file.
 pub(super) fn name(number: u32) -> String {
@@ -57,7 +65,7 @@ pub(super) struct Server {
     child: Child,
     /// Of the server, which may be a daemon that the child has started.
     id: u32,
-    pub(super) address: Address,
+    address: Address,
     /// Its socket, its manifest, and what it says.
     folder: TempDir,
 }
@@ -96,7 +104,11 @@ impl Server {
     /// Waits until it serves its first export.
     pub(super) fn wait(&mut self) -> Result<(), String> {
         let (began, name) = (Instant::now(), [name(0)]);
-        while self.address.clients(&name).and_then(leave).is_err() {
+        let ready = || match &self.address {
+            Address::Unix(path) => clients(path, &name).and_then(leave),
+            Address::Tcp(port) => TcpStream::connect(("127.0.0.1", *port)).map(drop),
+        };
+        while ready().is_err() {
             if self.child.try_wait().is_ok_and(|end| end.is_some()) || began.elapsed() > BEGIN {
                 let said = fs::read_to_string(self.folder.path().join("said")).unwrap_or_default();
                 return Err(format!("the server didn't begin: {}", said.trim()));
@@ -107,6 +119,12 @@ impl Server {
             self.id = id.trim().parse().map_err(text)?;
         }
         Ok(())
+    }
+
+    /// Clients by its Unix socket that have been let in, one of each of these exports.
+    pub(super) fn clients(&self, names: &[String]) -> Result<Vec<Client>, String> {
+        let Address::Unix(path) = &self.address else { return Err("it has no socket".to_owned()) };
+        clients(path, names).map_err(text)
     }
 
     pub(super) fn uri(&self) -> String {
@@ -243,20 +261,16 @@ fn arguments(
             let io = if variant == "threads" { "io = 'threads'" } else { "" };
             for number in 0..count {
                 let name = name(number);
+                let file = file(number);
                 let device = match volume {
                     Volume::Memory(size) => format!("driver = 'memory'\nsize = {size}"),
-                    Volume::Slow(_) => {
-                        let memory = format!("name = 'm{name}'\ndriver = 'memory'\nsize = {SMALL}");
-                        let _ = writeln!(text, "[[device]]\n{memory}");
-                        let delays =
-                            "read_delay = '50ms'\nwrite_delay = '50ms'\nflush_delay = '50ms'";
-                        format!("driver = 'delay'\nover = ['m{name}']\n{delays}")
-                    }
-                    _ => format!(
-                        "driver = 'file'\npath = '{}'\ndirect = {direct}\n{io}",
-                        file(number)
-                    ),
+                    Volume::Slow(_) => format!("driver = 'delay'\nover = ['m{name}']\n{SLOW}"),
+                    _ => format!("driver = 'file'\npath = '{file}'\ndirect = {direct}\n{io}"),
                 };
+                if let Volume::Slow(_) = volume {
+                    let memory = format!("name = 'm{name}'\ndriver = 'memory'\nsize = {SMALL}");
+                    let _ = writeln!(text, "[[device]]\n{memory}");
+                }
                 let export = format!("[[export]]\ndevice = '{name}'");
                 let _ = writeln!(text, "[[device]]\nname = '{name}'\n{device}\n{export}");
             }
@@ -264,32 +278,22 @@ fn arguments(
         }
         "nbdkit" => {
             // So many for each client: where there are a thousand clients of one request, one.
-            let threads = if count > 1 {
-                "1"
-            } else if variant == "t4" {
-                "4"
-            } else {
-                "16"
-            };
+            let one = if variant == "t4" { 4 } else { 16 };
+            let threads = if count > 1 { 1 } else { one };
             add(format!("--foreground\n--threads\n{threads}"));
             add(by("--unix\n", "--ipaddr\n", "\n--port\n"));
             add(match volume {
                 Volume::Memory(size) => format!("memory\n{size}"),
                 Volume::File(..) => format!("file\n{}", file(0)),
                 Volume::Files(folder, _) => format!("file\ndir={}", at(folder)),
-                Volume::Slow(_) => {
-                    format!("--filter=delay\nmemory\n{SMALL}\nrdelay=50ms\nwdelay=50ms")
-                }
+                Volume::Slow(_) => format!("--filter=delay\nmemory\n{SMALL}\n{SLOW_NBDKIT}"),
             });
         }
         "qemu-nbd" => {
             let cache = if direct { "none" } else { "writeback" };
             add("--persistent\n--shared=0\n--format=raw\n--export-name=d0".to_owned());
-            add(format!(
-                "--aio={aio}\n--cache={cache}\n{}",
-                by("--socket=", "--bind=", "\n--port=")
-            ));
-            add(file(0));
+            let listen = by("--socket=", "--bind=", "\n--port=");
+            add(format!("--aio={aio}\n--cache={cache}\n{listen}\n{}", file(0)));
         }
         // Without an iothread: with one Debian 12's aborts when a client closes, and one loop is one loop.
         "qemu-storage-daemon" => {

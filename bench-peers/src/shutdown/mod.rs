@@ -39,7 +39,7 @@ pub(crate) static PEERS: Peers = Peers {
         job.shortest_ms = (job.shortest_ms / DROPPED_PART).max(1);
         job.longest_ms = (job.longest_ms / DROPPED_PART).max(1);
     },
-    counts: |_| false,
+    counts: |_, _| false,
     columns: |_| &["makespan_p50", "critical_path", "threads", "voluntary_switches", "cpu_seconds"],
     headlines: &[
         Ask::lower("azure_vs_best_peer", "makespan_p50", |case, peer| {
@@ -67,7 +67,7 @@ fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::tests::{find, results};
+    use crate::results::tests::{find, of as headlines_of};
     use crate::session::tests::{names, run_all};
 
     /// The order is checked in each run.
@@ -99,16 +99,18 @@ mod tests {
     #[test]
     fn the_worst_peer_on_the_worst_web_counts_and_the_plain_loop_is_no_peer() {
         let time = "makespan_p50";
-        let headlines = results(&[
-            ("flat/500/24", OURS, time, &[100.0]),
-            ("flat/500/24", "tokio", time, &[200.0]),
-            ("deep/500/24", OURS, time, &[90.0]),
-            ("deep/500/24", "rayon", time, &[100.0]),
-            ("flat/500/0", OURS, time, &[10.0]),
-            ("flat/500/0", "serial", time, &[1.0]),
-            ("flat/500/0", "tokio", time, &[100.0]),
-        ])
-        .headlines(PEERS.headlines);
+        let headlines = headlines_of(
+            &[
+                ("flat/500/24", OURS, time, &[100.0]),
+                ("flat/500/24", "tokio", time, &[200.0]),
+                ("deep/500/24", OURS, time, &[90.0]),
+                ("deep/500/24", "rayon", time, &[100.0]),
+                ("flat/500/0", OURS, time, &[10.0]),
+                ("flat/500/0", "serial", time, &[1.0]),
+                ("flat/500/0", "tokio", time, &[100.0]),
+            ],
+            PEERS.headlines,
+        );
         assert_eq!(find(&headlines, "makespan_vs_best_peer"), Some(("rayon, deep/500/24", 0.9)));
         assert_eq!(find(&headlines, "no_slow_vs_best_peer"), Some(("tokio, flat/500/0", 0.1)));
         assert_eq!(find(&headlines, "azure_vs_best_peer"), None, "nothing was run of it");

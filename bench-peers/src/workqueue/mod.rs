@@ -17,7 +17,6 @@ use peers::executor::Smol;
 use peers::ours::{self, Spawning};
 use peers::rayon::Rayon;
 use peers::tokio::Tokio;
-use peers::{PINNED, Pins};
 
 /// Ours with a handle for each closure, as tokio has.
 const OURS_SPAWN: &str = "corewise-spawn";
@@ -31,7 +30,7 @@ const FUTEX: &str = "futex";
 const FORK_JOIN_POOL: &str = "java-forkjoinpool";
 
 /// Everybody.
-const RUNTIMES: [Runtime; 19] = [
+const RUNTIMES: [Runtime; 15] = [
     Runtime::of(OURS, Tool::Rust, Idle::Hesitates, When::Always),
     Runtime::of(OURS_SPAWN, Tool::Rust, Idle::Hesitates, When::Thorough),
     Runtime::of(OURS_SLEEPS, Tool::Rust, Idle::Sleeps, When::Always),
@@ -47,10 +46,6 @@ const RUNTIMES: [Runtime; 19] = [
     Runtime::of("go-channel", Tool::Go, Idle::Sleeps, When::Usually),
     Runtime::of("go-goroutine", Tool::Go, Idle::Sleeps, When::Thorough),
     Runtime::of(FORK_JOIN_POOL, Tool::Java, Idle::Sleeps, When::Usually),
-    Runtime::of("tokio-pinned", Tool::Rust, Idle::Sleeps, When::Named),
-    Runtime::of("rayon-pinned", Tool::Rust, Idle::Spins, When::Named),
-    Runtime::of("async-executor-static-pinned", Tool::Rust, Idle::Sleeps, When::Named),
-    Runtime::of("crossbeam-pinned", Tool::Rust, Idle::Hesitates, When::Named),
 ];
 
 pub(crate) static PEERS: Peers = Peers {
@@ -58,7 +53,11 @@ pub(crate) static PEERS: Peers = Peers {
     runtimes: &RUNTIMES,
     takes,
     // All that peers take part in, but the gap of 100 µs, which tells nothing that the other two don't.
-    full: |parts, _, _| !matches!(parts, ["pingpong", _, "100us"] | ["kernel_test", "inline"]),
+    // Rest takes long and varies little: it has to be asked for.
+    full: |parts, named, _| match parts {
+        ["idle"] => named,
+        _ => !matches!(parts, ["pingpong", _, "100us"] | ["kernel_test", "inline"]),
+    },
     quick: |parts| {
         matches!(
             parts,
@@ -83,10 +82,12 @@ pub(crate) static PEERS: Peers = Peers {
         ["mix", ..] => job.items = job.rate as usize / on.pick(1, 3),
         _ => {}
     },
-    small: |job| (job.items, job.passes) = ((job.items / 10).max(1), 1),
-    counts: |cell| {
-        let workload = cell.case.starts_with("storm/") || cell.case == "inside";
-        workload && matches!(cell.tool, Tool::Rust | Tool::Go)
+    small: |job| {
+        (job.items, job.passes, job.rest_ms) = ((job.items / 10).max(1), 1, job.rest_ms / 10);
+    },
+    counts: |runtime, parts| {
+        let workload = matches!(parts[0], "storm" | "inside");
+        workload && matches!(runtime.tool, Tool::Rust | Tool::Go)
     },
     columns: |workload| match workload {
         "kernel_test" => &[
@@ -155,7 +156,6 @@ pub(crate) static PEERS: Peers = Peers {
 
 /// Whether a runtime has a way of its own to run this case.
 fn takes(name: &str, parts: &[&str]) -> bool {
-    let name = name.strip_suffix(PINNED).unwrap_or(name);
     if matches!(name, OURS_SLEEPS | OURS_SPINS) {
         return parts[0] == "pingpong";
     }
@@ -190,11 +190,8 @@ fn spinning(case: &str, peer: &str) -> bool {
 
 fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
     let machine = Machine::live()?;
-    let mut meter = Meter::new(job.count, Some(session::allocations));
-    let meter = &mut meter;
-    let pins = Pins::of(job, &machine);
-    let name = job.runtime.strip_suffix(PINNED).unwrap_or(&job.runtime);
-    let line = match name {
+    let meter = &mut Meter::new(job.count, Some(session::allocations));
+    let line = match &*job.runtime {
         "corewise-spawn" => {
             let ours = ours::idling(job, &machine, Idling::default())?;
             run_on(job, &machine, &Spawning(ours.queue().clone()), meter)?
@@ -207,18 +204,18 @@ fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
             let ours = ours::idling(job, &machine, ours::SPINS)?;
             run_on(job, &machine, ours.queue(), meter)?
         }
-        "tokio" => run_on(job, &machine, &Tokio::<false>::new(job, pins)?, meter)?,
-        "tokio-block-in-place" => run_on(job, &machine, &Tokio::<true>::new(job, pins)?, meter)?,
-        "rayon" => run_on(job, &machine, &Rayon::new(job, pins)?, meter)?,
+        "tokio" => run_on(job, &machine, &Tokio::<false>::new(job)?, meter)?,
+        "tokio-block-in-place" => run_on(job, &machine, &Tokio::<true>::new(job)?, meter)?,
+        "rayon" => run_on(job, &machine, &Rayon::new(job)?, meter)?,
         "async-executor" => {
-            let executor = Smol::<&'static Executor<'static>>::new(job, &pins)?;
+            let executor = Smol::<&'static Executor<'static>>::new(job)?;
             run_on(job, &machine, &executor, meter)?
         }
         "async-executor-static" => {
-            let executor = Smol::<&'static StaticExecutor>::new(job, &pins)?;
+            let executor = Smol::<&'static StaticExecutor>::new(job)?;
             run_on(job, &machine, &executor, meter)?
         }
-        "crossbeam" => run_reused(job, &machine, &Crossbeam::new(job, &pins)?, meter)?,
+        "crossbeam" => run_reused(job, &machine, &Crossbeam::new(job)?, meter)?,
         _ => return Ok(None),
     };
     Ok(Some(line))
@@ -227,7 +224,7 @@ fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::tests::{find, results};
+    use crate::results::tests::{find, of as headlines_of};
     use crate::session::tests::{cells, names, run_all};
 
     #[test]
@@ -249,7 +246,6 @@ mod tests {
         for group in &groups {
             assert!(group.iter().any(|cell| cell.job.runtime == OURS), "{:?}", group.first());
             assert!(group.iter().all(|cell| cell.case == group[0].case));
-            assert!(group.iter().all(|cell| !cell.job.runtime.ends_with(PINNED)));
         }
         let with = |case: &str| names("workqueue", case).len();
         assert_eq!(with("storm/boxed/mimalloc"), with("storm/boxed") - 3);
@@ -274,7 +270,6 @@ mod tests {
             names(&format!("{boxed} go"), "storm/boxed"),
             [OURS, "go-channel", "go-goroutine"]
         );
-        assert_eq!(names(&format!("{boxed} crossbeam-pinned"), "storm/boxed").len(), 2);
         assert_eq!(cells(&format!("{boxed} go")).len(), 1, "a case's whole name is that case");
         let named = |word: &str| -> Vec<String> {
             let groups = cells(&format!("workqueue --quick --workload {word}"));
@@ -287,26 +282,28 @@ mod tests {
     #[test]
     fn the_best_peer_is_the_one_against_whom_ours_stands_worst() {
         let rate = "items_per_second";
-        let results = results(&[
-            ("storm/boxed", "corewise", rate, &[10.0, 12.0, 20.0]),
-            ("storm/boxed", "corewise-spawn", rate, &[90.0, 90.0, 90.0]),
-            ("storm/boxed", "tokio", rate, &[1.0, 2.0, 2.0]),
-            ("storm/boxed", "crossbeam", rate, &[5.0, 4.0, 10.0]),
-            ("storm/boxed", "java-forkjoinpool", rate, &[40.0, 48.0, 80.0]),
-            ("mix/50", "corewise", "short_p99", &[10.0, 10.0]),
-            ("mix/50", "tokio", "short_p99", &[100.0, 100.0]),
-            ("mix/50/hint", "corewise", "short_p99", &[9.0, 9.0]),
-            ("mix/50/hint", "tokio", "short_p99", &[30.0, 30.0]),
-            ("mix/50/hint", "go-channel", "short_p99", &[18.0, 18.0]),
-            ("pingpong/same/hot", "corewise-sleep", "latency_p50", &[11.0]),
-            ("pingpong/same/hot", "futex", "latency_p50", &[10.0]),
-            ("pingpong/cross/hot", "corewise-sleep", "latency_p50", &[100.0]),
-            ("pingpong/cross/hot", "futex", "latency_p50", &[80.0]),
-            ("pingpong/cross/hot", "corewise", "latency_p50", &[2.0]),
-            ("pingpong/cross/hot", "tokio", "latency_p50", &[50.0]),
-            ("pingpong/cross/hot", "rayon", "latency_p50", &[4.0]),
-        ]);
-        let headlines = results.headlines(PEERS.headlines);
+        let headlines = headlines_of(
+            &[
+                ("storm/boxed", "corewise", rate, &[10.0, 12.0, 20.0]),
+                ("storm/boxed", "corewise-spawn", rate, &[90.0, 90.0, 90.0]),
+                ("storm/boxed", "tokio", rate, &[1.0, 2.0, 2.0]),
+                ("storm/boxed", "crossbeam", rate, &[5.0, 4.0, 10.0]),
+                ("storm/boxed", "java-forkjoinpool", rate, &[40.0, 48.0, 80.0]),
+                ("mix/50", "corewise", "short_p99", &[10.0, 10.0]),
+                ("mix/50", "tokio", "short_p99", &[100.0, 100.0]),
+                ("mix/50/hint", "corewise", "short_p99", &[9.0, 9.0]),
+                ("mix/50/hint", "tokio", "short_p99", &[30.0, 30.0]),
+                ("mix/50/hint", "go-channel", "short_p99", &[18.0, 18.0]),
+                ("pingpong/same/hot", "corewise-sleep", "latency_p50", &[11.0]),
+                ("pingpong/same/hot", "futex", "latency_p50", &[10.0]),
+                ("pingpong/cross/hot", "corewise-sleep", "latency_p50", &[100.0]),
+                ("pingpong/cross/hot", "futex", "latency_p50", &[80.0]),
+                ("pingpong/cross/hot", "corewise", "latency_p50", &[2.0]),
+                ("pingpong/cross/hot", "tokio", "latency_p50", &[50.0]),
+                ("pingpong/cross/hot", "rayon", "latency_p50", &[4.0]),
+            ],
+            PEERS.headlines,
+        );
         let of = |name: &str| find(&headlines, name);
         assert_eq!(of("storm_boxed_vs_best_peer"), Some(("crossbeam, storm/boxed", 2.0)));
         assert_eq!(of("storm_boxed_vs_forkjoinpool").unwrap().1, 0.25);

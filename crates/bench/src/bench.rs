@@ -484,7 +484,7 @@ mod tests {
             let number = |text: &str| text.parse::<f64>().unwrap();
             let made_up = |line: &&Vec<&str>| {
                 let values = [number(line[3]), number(line[4])];
-                Series::made_up(line[0], line[1], line[2], values)
+                Series::of(line[0], line[1], line[2], &values)
             };
             let series: Vec<Series> = series.iter().map(made_up).collect();
             let of = |series| {

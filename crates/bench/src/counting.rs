@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Counts the allocations that it hands to another allocator.
+/// Counts the allocations that it hands to the system's allocator.
 ///
 /// ```
 /// use corewise_bench::counting::Counting;
@@ -21,8 +21,7 @@ use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// assert_eq!(ALLOCATOR.count(), before + 1);
 /// ```
 #[derive(Debug)]
-pub struct Counting<A = System> {
-    inner: A,
+pub struct Counting {
     /// A: Relaxed; set once, before what is to be counted.
     on: AtomicBool,
     /// A: Relaxed; read when those who allocate have been waited for.
@@ -30,16 +29,9 @@ pub struct Counting<A = System> {
 }
 
 impl Counting {
-    /// Over the system's allocator.
+    /// Counts nothing yet.
     pub const fn system() -> Counting {
-        Counting::new(System)
-    }
-}
-
-impl<A> Counting<A> {
-    /// Over this allocator.
-    pub const fn new(inner: A) -> Counting<A> {
-        Counting { inner, on: AtomicBool::new(false), count: AtomicU64::new(0) }
+        Counting { on: AtomicBool::new(false), count: AtomicU64::new(0) }
     }
 
     /// Counts from now on.
@@ -60,33 +52,33 @@ impl<A> Counting<A> {
     }
 }
 
-// SAFETY: all calls go to the inner allocator as they came, which keeps the contract; counting
+// SAFETY: all calls go to the system's allocator as they came, which keeps the contract; counting
 // allocates nothing and doesn't unwind.
-unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
+unsafe impl GlobalAlloc for Counting {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.one();
         // SAFETY: the caller keeps the contract of this very function.
-        unsafe { self.inner.alloc(layout) }
+        unsafe { System.alloc(layout) }
     }
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: as above; the block is from the inner allocator, as every one is.
-        unsafe { self.inner.dealloc(block, layout) }
+        // SAFETY: as above; the block is from the system's allocator, as every one is.
+        unsafe { System.dealloc(block, layout) }
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         self.one();
         // SAFETY: as in `alloc`.
-        unsafe { self.inner.alloc_zeroed(layout) }
+        unsafe { System.alloc_zeroed(layout) }
     }
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         self.one();
         // SAFETY: as in `dealloc`.
-        unsafe { self.inner.realloc(block, layout, size) }
+        unsafe { System.realloc(block, layout, size) }
     }
 }

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use crate::job::Job;
-use crate::line::{Line, METRICS};
+use crate::line::{Line, METRICS, unit};
 use crate::record::Record;
 use crate::rng::Rng;
 use crate::stats::{PairedRatio, Summary};
@@ -50,6 +50,13 @@ pub struct Series {
 }
 
 impl Series {
+    /// One of values that are known.
+    pub fn of(case: &str, variant: &str, metric: &str, values: &[f64]) -> Series {
+        let unit = unit(metric).unwrap_or("x").to_owned();
+        let [case, variant, metric] = [case, variant, metric].map(str::to_owned);
+        Series { case, variant, metric, unit, values: values.to_vec() }
+    }
+
     /// The record of its summary; `None` where there are no values.
     pub fn record(&self, bench: &str) -> Option<Record> {
         let summary = Summary::of(&self.values)?;
@@ -84,6 +91,7 @@ pub struct Plan {
 /// Runs the cells of each group against each other: `plan.rounds` rounds, or as many as come to an
 /// end within `budget`, and then the runs that count allocations. One round that counts is always
 /// begun; where the time is over in its middle, all groups but the first do without the rest of it.
+/// `run_one` is given the job of a cell, or that by which its allocations are counted, and the round, as [`Step::round`].
 /// A cell that its runtime can't run is left out from then on. The series of all cells, in their
 /// order.
 ///
@@ -93,7 +101,7 @@ pub fn run<E>(
     plan: Plan,
     budget: Option<Duration>,
     groups: &[Vec<Cell>],
-    mut run_one: impl FnMut(&Job) -> Result<Line, E>,
+    mut run_one: impl FnMut(&Cell, &Job, usize) -> Result<Line, E>,
     mut tell: impl FnMut(Step<'_>),
 ) -> Result<Vec<Series>, E> {
     let cells: usize = groups.iter().map(Vec::len).sum();
@@ -129,7 +137,7 @@ pub fn run<E>(
         if !entry.able || (!entry.first && over(round)) {
             return Ok(None);
         }
-        let line = run_one(&entry.cell.job)?;
+        let line = run_one(entry.cell, &entry.cell.job, round)?;
         entry.able = line.unsupported.is_none();
         Ok(entry.able.then_some(line))
     })?;
@@ -140,7 +148,7 @@ pub fn run<E>(
             series.extend(series_of(cell, &lines));
             if cell.count && *able && (*first || !over(plan.rounds)) {
                 tell(cell.step(done, all, plan.rounds + 1));
-                let line = run_one(&cell.job.clone().counting())?;
+                let line = run_one(cell, &cell.job.clone().counting(), plan.rounds + 1)?;
                 series.extend(series_of(cell, &[line]));
             }
             done += usize::from(cell.count);
@@ -195,12 +203,11 @@ struct Entry<'c> {
 
 /// A series for each metric that every line has.
 fn series_of(cell: &Cell, lines: &[Line]) -> Vec<Series> {
-    let of = |&(metric, unit): &(&str, &str)| {
+    let of = |(metric, _): &(&str, &str)| {
         let values: Option<Vec<f64>> =
-            lines.iter().map(|line| line.metrics.get(metric).copied()).collect();
+            lines.iter().map(|line| line.metrics.get(*metric).copied()).collect();
         let values = values.filter(|values| !values.is_empty())?;
-        let (case, variant) = (cell.case.clone(), cell.variant.clone());
-        Some(Series { case, variant, metric: metric.to_owned(), unit: unit.to_owned(), values })
+        Some(Series::of(&cell.case, &cell.variant, metric, &values))
     };
     METRICS.iter().filter_map(of).collect()
 }
@@ -229,15 +236,6 @@ pub fn records(bench: &str, series: &[Series], headlines: &[Headline]) -> Vec<Re
 }
 
 #[cfg(test)]
-impl Series {
-    /// Of no run: for the tests of what is made from series.
-    pub(crate) fn made_up(case: &str, variant: &str, metric: &str, values: [f64; 2]) -> Series {
-        let [case, variant, metric] = [case, variant, metric].map(str::to_owned);
-        Series { case, variant, metric, unit: "x".to_owned(), values: values.into() }
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
     use crate::workqueue::BENCH;
@@ -252,7 +250,7 @@ mod tests {
         vec![vec![cell("inside", "a"), cell("inside", "b")], vec![cell("fan", "a")]]
     }
 
-    fn answer(job: &Job) -> Result<Line, ()> {
+    fn answer(_: &Cell, job: &Job, _: usize) -> Result<Line, ()> {
         let mut line = job.line();
         if job.runtime == "b" {
             line.unsupported = Some("no".to_owned());

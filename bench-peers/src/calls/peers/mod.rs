@@ -4,17 +4,11 @@ pub(crate) mod channels;
 pub(crate) mod rayon;
 pub(crate) mod tokio;
 
-use corewise_bench::calls::eventfd::TARGET_PRIORITY;
-use corewise_bench::calls::priority::real_time;
 use corewise_bench::calls::roundtrip::called;
 use corewise_bench::start::pinned;
 use corewise_bench::{BenchError, Job};
 use corewise_sync::thread;
 use corewise_topology::{CpuId, CpuSet, Machine};
-
-/// Behind the name of a runtime: its called threads have the priority of Corewise's call targets.
-/// No peer does so by itself; it is tried so that nobody need wonder.
-pub(crate) const FIFO: &str = "-fifo";
 
 /// Whom a job calls.
 pub(crate) struct Targets {
@@ -23,7 +17,6 @@ pub(crate) struct Targets {
     pub(crate) cpus: Vec<CpuId>,
     /// Whether the caller answers too: of a call to many its own CPU's share is its own work.
     pub(crate) own: bool,
-    real_time: bool,
 }
 
 impl Targets {
@@ -34,8 +27,7 @@ impl Targets {
             cpus.retain(|&cpu| cpu != job.client());
         }
         let own = cpus.len() < all;
-        let real_time = job.runtime.ends_with(FIFO);
-        Ok(Targets { machine: machine.clone(), cpus, own, real_time })
+        Ok(Targets { machine: machine.clone(), cpus, own })
     }
 
     /// What the caller itself has to add.
@@ -66,16 +58,8 @@ impl Pinned {
         cpu: CpuId,
         body: impl FnOnce() + Send + 'static,
     ) -> Result<Pinned, BenchError> {
-        let real_time_too = targets.real_time;
         let cpus = Some(CpuSet::from_iter([cpu]));
-        let thread = pinned(&targets.machine, &format!("{name}/{cpu}"), cpus, move || {
-            if real_time_too {
-                // Where it isn't allowed, call targets haven't it either.
-                let _ = real_time(TARGET_PRIORITY);
-            }
-            body();
-        })?;
-        Ok(Pinned(Some(thread)))
+        pinned(&targets.machine, &format!("{name}/{cpu}"), cpus, body).map(|one| Pinned(Some(one)))
     }
 }
 

@@ -14,7 +14,7 @@ use corewise_bench::{BenchError, Job};
 use corewise_sync::Unparker;
 use crossbeam_channel::Sender;
 
-use crate::workqueue::peers::Pins;
+use crate::workqueue::peers::Pin;
 
 /// What a channel carries.
 trait Message: Send + 'static {
@@ -53,25 +53,25 @@ struct Channels {
 }
 
 impl Crossbeam {
-    pub(crate) fn new(job: &Job, pins: &Pins) -> Result<Crossbeam, BenchError> {
+    pub(crate) fn new(job: &Job) -> Result<Crossbeam, BenchError> {
         let mut channels = Channels::default();
         match job.parts()[..] {
-            ["kernel_test" | "pingpong", ..] => channels.token = Some(start(job, pins)?),
-            [_, "reused", ..] => channels.tiny = Some(start(job, pins)?),
-            _ => channels.closure = Some(start(job, pins)?),
+            ["kernel_test" | "pingpong", ..] => channels.token = Some(start(job)?),
+            [_, "reused", ..] => channels.tiny = Some(start(job)?),
+            _ => channels.closure = Some(start(job)?),
         }
         Ok(Crossbeam(Arc::new(channels)))
     }
 }
 
 /// A channel and the workers that receive from it.
-fn start<M: Message>(job: &Job, pins: &Pins) -> Result<Sender<M>, BenchError> {
+fn start<M: Message>(job: &Job) -> Result<Sender<M>, BenchError> {
     let (sender, receiver) = crossbeam_channel::unbounded::<M>();
     for _ in 0..job.workers {
-        let (receiver, pins) = (receiver.clone(), pins.clone());
+        let (receiver, pin) = (receiver.clone(), Pin::of(job));
         let builder = thread::Builder::new().name("crossbeam".to_owned());
         let body = move || {
-            pins.pin();
+            pin.pin();
             receiver.iter().for_each(Message::run);
         };
         builder.spawn(body).map_err(BenchError::Thread)?;

@@ -12,7 +12,7 @@ use corewise_bench::{BenchError, Job};
 use corewise_sync::Unparker;
 use futures_lite::future;
 
-use crate::workqueue::peers::Pins;
+use crate::workqueue::peers::Pin;
 
 /// One of the two executors. It lives as long as the process.
 pub(crate) trait Kind: Copy + Send + Sync + 'static {
@@ -54,13 +54,12 @@ impl Kind for &'static StaticExecutor {
 pub(crate) struct Smol<K>(K);
 
 impl<K: Kind> Smol<K> {
-    pub(crate) fn new(job: &Job, pins: &Pins) -> Result<Self, BenchError> {
-        let executor = K::new();
+    pub(crate) fn new(job: &Job) -> Result<Self, BenchError> {
+        let (executor, pin) = (K::new(), Pin::of(job));
         for _ in 0..job.workers {
             let builder = thread::Builder::new().name("smol".to_owned());
-            let pins = pins.clone();
             let body = move || {
-                pins.pin();
+                pin.pin();
                 executor.run_for_ever();
             };
             builder.spawn(body).map_err(BenchError::Thread)?;

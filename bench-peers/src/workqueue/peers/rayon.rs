@@ -11,16 +11,17 @@ use corewise_bench::{BenchError, Job};
 use corewise_sync::Unparker;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::workqueue::peers::Pins;
+use crate::workqueue::peers::Pin;
 
 /// The pool.
 #[derive(Clone)]
 pub(crate) struct Rayon(Arc<ThreadPool>);
 
 impl Rayon {
-    pub(crate) fn new(job: &Job, pins: Pins) -> Result<Rayon, BenchError> {
+    pub(crate) fn new(job: &Job) -> Result<Rayon, BenchError> {
+        let pin = Pin::of(job);
         let builder = ThreadPoolBuilder::new().num_threads(job.workers);
-        let pool = builder.start_handler(move |_| pins.pin()).build();
+        let pool = builder.start_handler(move |_| pin.pin()).build();
         let pool = pool.map_err(|error| BenchError::Thread(std::io::Error::other(error)))?;
         Ok(Rayon(Arc::new(pool)))
     }

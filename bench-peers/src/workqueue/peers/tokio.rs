@@ -10,16 +10,16 @@ use corewise_bench::{BenchError, Job};
 use corewise_sync::Unparker;
 use tokio::runtime::{Builder, Handle};
 
-use crate::workqueue::peers::Pins;
+use crate::workqueue::peers::Pin;
 
 /// The runtime; `IN_PLACE`: how it is told that a task blocks. It lives as long as the process.
 #[derive(Clone)]
 pub(crate) struct Tokio<const IN_PLACE: bool>(Handle);
 
 impl<const IN_PLACE: bool> Tokio<IN_PLACE> {
-    pub(crate) fn new(job: &Job, pins: Pins) -> Result<Self, BenchError> {
-        let mut builder = Builder::new_multi_thread();
-        builder.worker_threads(job.workers).on_thread_start(move || pins.pin());
+    pub(crate) fn new(job: &Job) -> Result<Self, BenchError> {
+        let (pin, mut builder) = (Pin::of(job), Builder::new_multi_thread());
+        builder.worker_threads(job.workers).on_thread_start(move || pin.pin());
         let runtime = builder.build().map_err(BenchError::Thread)?;
         let handle = runtime.handle().clone();
         std::mem::forget(runtime);

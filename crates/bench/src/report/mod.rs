@@ -1,4 +1,4 @@
-//! A run as one HTML page: a chart for each metric that is a table too, the advice, and what to bear in mind.
+//! A run as one HTML page: a table with bars for each metric of each case, the advice, and what to bear in mind.
 //!
 //! The page is whole: its style is inside, nothing is fetched, and no script is needed. It
 //! follows the reader's light or dark mode, prints, and says everything in words and numbers too.
@@ -12,19 +12,13 @@ use corewise_timeline::markup::printable;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::advice::Advice;
-use crate::names::{BESIDE, Better, CaseName, HEADLINE, INTERVAL, MetricName, Place, sums_up};
+use crate::names::{BESIDE, Better, CaseName, HEADLINE, INTERVAL, Place, sums_up};
 use crate::record::{Record, grouped};
 pub use number::show;
 
 const STYLE: &str = include_str!("style.css");
-/// What the page says of each workload, of its metrics, and of what is unfair: a line each, behind its key.
+/// What the page says of each workload, and of what is unfair: a line each, behind its key.
 const ABOUT: &str = include_str!("about.txt");
-/// Metrics that hardly differ, or say what another one says: they are folded up.
-const MINOR: [&str; 5] =
-    ["threads", "peak_rss", "voluntary_switches", "allocations_per_item", "cpu_seconds"];
-/// Where values are so many times apart, equal lengths are equal factors.
-const LOG_FROM: f64 = 30.0;
-
 /// What a page is made of.
 #[derive(Debug, Clone, Copy)]
 pub struct Page<'a> {
@@ -56,7 +50,6 @@ struct Mark<'r> {
     /// The workload with its parameters.
     case: String,
     place: Option<Place>,
-    metric: MetricName<'r>,
     record: &'r Record,
 }
 
@@ -64,22 +57,7 @@ impl Mark<'_> {
     fn of(source: Source) -> impl Fn(&Record) -> Mark<'_> {
         move |record| {
             let CaseName { workload, place } = CaseName::of(&record.case);
-            let (case, metric) =
-                (printable(&workload).into_owned(), MetricName::of(&record.metric));
-            Mark { source, case, place, metric, record }
-        }
-    }
-
-    fn label(&self) -> String {
-        label(self.source, self.record, self.place)
-    }
-
-    /// `p50`, `max`, or nothing.
-    fn percentile(&self) -> String {
-        match self.metric.percentile {
-            Some(100.0) => "max".to_owned(),
-            Some(percentile) => format!("p{percentile}"),
-            None => String::new(),
+            Mark { source, case: printable(&workload).into_owned(), place, record }
         }
     }
 }
@@ -119,19 +97,17 @@ pub fn render(page: &Page<'_>) -> String {
                 main {
                     @if let Some(advice) = page.advice { (advice_section(advice)) }
                     (headlines(page))
-                    @if workloads.len() > 1 {
-                        nav aria-label="Workloads" { ul {
-                            @for (n, (name, _)) in workloads.iter().enumerate() {
-                                li { a href={ "#workload-" (n) } { (name) } }
-                            }
-                        } }
-                    }
-                    @for (n, (name, marks)) in workloads.into_iter().enumerate() {
+                    @for (name, marks) in workloads {
                         section {
-                            h2 id={ "workload-" (n) } { (name) }
+                            h2 { (name) }
                             @for about in about(&format!("workload {name}")) { p { (about) } }
                             @for (case, marks) in grouped(marks, |mark| mark.case.clone()) {
-                                (case_section(&case, marks))
+                                h3 { (case) }
+                                div.charts {
+                                    @for (_, marks) in grouped(marks, |m| (m.source, &m.record.metric)) {
+                                        (figure(&case, marks))
+                                    }
+                                }
                             }
                         }
                     }
@@ -206,118 +182,44 @@ fn headlines(page: &Page<'_>) -> Markup {
     }
 }
 
-/// All metrics of a case: what `corewise bench` measured at the left, and the peers beside it.
-fn case_section(case: &str, marks: Vec<Mark<'_>>) -> Markup {
-    let metrics = grouped(marks, |mark| (mark.metric.stem, mark.record.unit.as_str()));
-    let (minor, major): (Vec<_>, Vec<_>) =
-        metrics.into_iter().partition(|((stem, _), _)| MINOR.contains(stem));
-    let figures = |metrics: Vec<(_, Vec<Mark<'_>>)>| {
-        let sources = metrics.into_iter().flat_map(|(_, marks)| grouped(marks, |m| m.source));
-        html! { div.charts { @for (_, marks) in sources { (figure(case, marks)) } } }
-    };
-    html! {
-        h3 { (case) }
-        (figures(major))
-        @if !minor.is_empty() {
-            details { summary { "Other figures of " (case) } (figures(minor)) }
-        }
-    }
-}
-
-/// One metric, or all its percentiles, of each variant: a table whose rows have bars.
-fn figure(case: &str, marks: Vec<Mark<'_>>) -> Markup {
-    let (source, first) = (marks[0].source, marks[0].metric.stem);
+/// One metric of each variant: a table whose rows have bars, a whole one for the largest.
+fn figure(case: &str, mut marks: Vec<Mark<'_>>) -> Markup {
+    let (source, first) = (marks[0].source, marks[0].record);
     let (class, whose) = match source {
         Source::Own if marks.iter().any(|mark| mark.place.is_some()) => ("own", " by scope"),
         Source::Own => ("own", ""),
         Source::Peers => ("peers", " beside other runtimes"),
     };
-    let unit = marks[0].record.unit.as_str();
-    let better = Better::of_unit(unit);
-    let scale = Scale::of(&marks);
-    let mut rows = grouped(marks, Mark::label);
-    for (_, marks) in &mut rows {
-        let key = |mark: &Mark<'_>| mark.metric.percentile.unwrap_or(0.0);
-        marks.sort_by(|a, b| key(a).total_cmp(&key(b)));
-    }
+    let better = Better::of_unit(&first.unit);
     // Scopes keep their order, from the finest to the coarsest.
     if source == Source::Peers {
-        rows.sort_by(|(_, a), (_, b)| better.compare(a[0].record.median, b[0].record.median));
+        marks.sort_by(|a, b| better.compare(a.record.median, b.record.median));
     }
-    let heading =
-        about(&format!("metric {first}")).next().map_or_else(|| words(first), str::to_owned);
-    let log = if scale.low > 0.0 { ", lengths by the logarithm" } else { "" };
+    let high = marks.iter().map(|mark| mark.record.max).fold(0.0, f64::max);
+    let percent = |value: f64| format!("{:.1}%", (value / high * 100.0).clamp(0.0, 100.0));
     html! {
         figure class=(class) {
             figcaption {
-                strong { (heading) (whose) } " "
-                span.quiet { (case) ", " (unit) ", " (better.words()) (log) }
+                strong { (first.metric.replace('_', " ")) (whose) } " "
+                span.quiet { (case) ", " (first.unit) ", " (better.words()) }
             }
-            div.scroll role="region" aria-label={ (case) ": " (heading) (whose) } tabindex="0" {
+            div.scroll role="region" aria-label={ (case) ": " (first.metric) (whose) } tabindex="0" {
                 table {
-                    thead { tr { @for head in ["Variant", "", "", "Median", "Least to most", "Runs"] {
+                    thead { tr { @for head in ["Variant", "", "Median", "Least to most", "Runs"] {
                         th scope="col" { (head) }
                     } } }
-                    @for (label, marks) in &rows {
-                        tbody class=(kind(marks[0].record)) {
-                            @for (n, mark) in marks.iter().enumerate() { tr {
-                                @if n == 0 { th scope="rowgroup" rowspan=(marks.len()) { (label) } }
-                                td.quiet { (mark.percentile()) }
-                                td.track { (scale.bar(mark.record)) }
-                                (numbers(mark.record))
+                    tbody { @for Mark { source, place, record, .. } in &marks {
+                        tr class=(kind(record)) {
+                            th scope="row" { (label(*source, record, *place)) }
+                            td.track { @if high > 0.0 {
+                                div.bar style={ "width:" (percent(record.median)) } {}
+                                div.line style={ "left:" (percent(record.min)) ";width:" (percent(record.max - record.min)) } {}
                             } }
+                            (numbers(record))
                         }
-                    }
+                    } }
                 }
             }
-        }
-    }
-}
-
-/// A name as a heading: `speed_of_light` is `Speed of light`.
-fn words(name: &str) -> String {
-    let words = name.replace('_', " ");
-    let mut letters = words.chars();
-    match letters.next() {
-        Some(first) => first.to_uppercase().chain(letters).collect(),
-        None => "Unnamed".to_owned(),
-    }
-}
-
-/// How long bars are.
-struct Scale {
-    /// 0: what is twice as long is twice as much.
-    low: f64,
-    high: f64,
-}
-
-impl Scale {
-    /// Percentiles that are far apart by the logarithm.
-    fn of(marks: &[Mark<'_>]) -> Scale {
-        let values = marks.iter().flat_map(|m| [m.record.median, m.record.min, m.record.max]);
-        let values = values.filter(|value| value.is_finite() && *value > 0.0);
-        let (low, high) =
-            values.fold((f64::INFINITY, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));
-        let far =
-            marks.iter().any(|mark| mark.metric.percentile.is_some()) && high / LOG_FROM > low;
-        Scale { low: if far { (low / 2.0).max(f64::MIN_POSITIVE) } else { 0.0 }, high }
-    }
-
-    /// In percent; nothing lies outside.
-    fn at(&self, value: f64) -> f64 {
-        let part = match self.low > 0.0 {
-            true => (value / self.low).ln() / (self.high / self.low).ln(),
-            false => value / self.high,
-        };
-        if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) * 100.0 }
-    }
-
-    /// The median as a bar, and a line from the smallest run to the largest.
-    fn bar(&self, record: &Record) -> Markup {
-        let [bar, low, high] = [record.median, record.min, record.max].map(|value| self.at(value));
-        html! {
-            div.bar style={ "width:" (format!("{bar:.1}")) "%" } {}
-            div.line style={ "left:" (format!("{low:.1}")) "%;width:" (format!("{:.1}", (high - low).max(0.0))) "%" } {}
         }
     }
 }
@@ -358,22 +260,9 @@ pub fn label(source: Source, record: &Record, place: Option<Place>) -> String {
 
 /// The class of a row: ours, what others are held against, or a peer.
 fn kind(record: &Record) -> &'static str {
-    let yardsticks = [
-        "before",
-        "futex",
-        "eventfd",
-        "idle",
-        "mutex",
-        "mutex_list",
-        "one_by_one",
-        "spin",
-        "unchecked",
-        "serial",
-        "nested",
-        "threads",
-    ];
+    let yardsticks = "before futex eventfd idle mutex mutex_list one_by_one spin unchecked serial nested threads";
     match record.variant.as_str() {
-        variant if yardsticks.contains(&variant) => "yard",
+        variant if yardsticks.split(' ').any(|name| name == variant) => "yard",
         variant if variant.starts_with("corewise") => "ours",
         _ => "peer",
     }

@@ -1,7 +1,5 @@
 //! The page from made-up records: whole, well-formed, and with every record in a table.
 
-use std::collections::HashSet;
-
 use quick_xml::Reader;
 use quick_xml::events::Event;
 
@@ -59,7 +57,7 @@ fn page(own: &[Record], peers: &[Record]) -> String {
     render(&page)
 }
 
-/// Everything that is opened is closed, what is referred to is there once, and nothing is loaded from elsewhere.
+/// Everything that is opened is closed, and nothing is loaded from elsewhere.
 fn check(html: &str) {
     let mut reader = Reader::from_str(html);
     // HTML's elements without an end, as far as the page has them.
@@ -77,16 +75,7 @@ fn check(html: &str) {
         }
     }
     assert!(open.is_empty());
-    let values = |key: &str| -> Vec<&str> {
-        let rest = html.split(key).skip(1);
-        rest.map(|rest| rest.split('"').next().unwrap()).collect()
-    };
-    let ids = values(" id=\"");
-    assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len(), "two elements have one id");
-    for href in values(" href=\"") {
-        assert!(href.strip_prefix('#').is_some_and(|id| ids.contains(&id)), "{href} leads away");
-    }
-    let elsewhere = "http: https: @import url( data: <script <link <img <iframe <object <image <use src= onclick=";
+    let elsewhere = "http: https: @import url( data: <script <link <img <iframe <object <image <use src= href= onclick=";
     for elsewhere in elsewhere.split(' ') {
         assert!(!html.contains(elsewhere), "{elsewhere}");
     }
@@ -94,7 +83,7 @@ fn check(html: &str) {
 
 /// The rows of all tables, as (metric, median, least, most).
 fn rows(html: &str) -> Vec<Vec<String>> {
-    let rows = html.split("<tr>").skip(1).map(|row| row.split("</tr>").next().unwrap());
+    let rows = html.split("<tr").skip(1).map(|row| row.split("</tr>").next().unwrap());
     let values = rows.map(|row| {
         let datas = row.split("<data value=\"").skip(1);
         datas.map(|data| data.split('"').next().unwrap().to_owned()).collect::<Vec<_>>()
@@ -132,18 +121,14 @@ fn the_page_is_whole_and_has_every_record_once() {
 fn peers_stand_beside_the_scopes_of_the_same_case_in_figures_of_their_own() {
     let html = page(&own(), &peers());
     let boxed = html.split(">storm/boxed</h3>").nth(1).unwrap().split("<h3").next().unwrap();
-    let (by_scope, beside) = (boxed.find("Throughput by scope"), boxed.find("Throughput beside"));
-    assert!(by_scope < beside && beside < boxed.find("Time of the queueing call by scope"));
+    let beside = boxed.find("items per second beside");
+    assert!(boxed.find("items per second by scope") < beside);
     let first = boxed.split("</figure>").next().unwrap();
     assert!(!first.contains("tokio"), "one scale for two programs");
     let best = &boxed[beside.unwrap()..];
     assert!(best.find(">Corewise<") < best.find(">crossbeam<"), "the best comes first");
     let reused = html.split(">storm/reused</h3>").nth(1).unwrap();
     assert!(!reused.contains("tokio"));
-    let percentiles: Vec<&str> = boxed.split("<td class=\"quiet\">p").skip(1).take(3).collect();
-    for (shown, label) in percentiles.iter().zip(["50", "90", "99"]) {
-        assert!(shown.starts_with(label), "they are in order");
-    }
 }
 
 #[test]

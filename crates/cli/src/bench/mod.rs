@@ -167,7 +167,7 @@ fn run_cells(
         Plan { rounds, seed: SEED },
         budget,
         groups,
-        |job| program.run(job, LIMIT),
+        |_, job, _| program.run(job, LIMIT),
         |step| progress.tell(step),
     );
     progress.end();

@@ -119,7 +119,8 @@ fn a_report_is_one_whole_file_with_the_peers_beside() {
     folder.corewise(args.iter().chain(&report)).ok().says(&["Advice"]);
     let page = std::fs::read_to_string(folder.join("run.html")).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>"));
-    for part in ["Latency by scope", "tokio", "<dt>Commit</dt>", "--peers peers.json", "Linux "] {
+    for part in ["latency p50 by scope", "tokio", "<dt>Commit</dt>", "--peers peers.json", "Linux "]
+    {
         assert!(page.contains(part), "no {part} in the page");
     }
     assert_eq!(folder.list(), ["peers.json", "run.html"], "something was left behind");
