@@ -15,6 +15,9 @@ use crate::device::Device;
 /// Most bytes of requests to a large device.
 const MOST_TO_LARGE: usize = 1 << 10;
 
+/// The block of the device.
+const BLOCK: usize = 512;
+
 /// What the first byte says.
 #[derive(Clone, Copy)]
 struct Form {
@@ -122,7 +125,21 @@ fn model(data: &[u8], limits: &Limits, mut contents: Vec<u8>) -> Expected {
             Verdict::Submit(Operation::Read { .. } | Operation::BlockStatus { .. }) => {
                 reply(0, contents[range].to_vec())
             }
-            Verdict::Submit(Operation::Trim { .. } | Operation::WriteZeroes { .. }) => {
+            Verdict::Submit(Operation::Trim { .. }) => {
+                // A block of which more is in use stays as it is.
+                let (from, to) = (range.start.next_multiple_of(BLOCK), range.end / BLOCK * BLOCK);
+                if from < to {
+                    contents[from..to].fill(0);
+                }
+                reply(0, Vec::new())
+            }
+            // The ends would be read and written.
+            Verdict::Submit(Operation::WriteZeroes { fast: true, .. })
+                if (range.start | range.end) % BLOCK != 0 =>
+            {
+                reply(ReplyError::NotSup.code(), Vec::new())
+            }
+            Verdict::Submit(Operation::WriteZeroes { .. }) => {
                 contents[range].fill(0);
                 reply(0, Vec::new())
             }
