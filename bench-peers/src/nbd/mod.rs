@@ -119,21 +119,20 @@ pub(crate) static PEERS: Peers = Peers {
 
 const PLACES: [&str; 4] = ["memory", "tmpfs", "disk", "direct"];
 
-/// All; with sixteen jobs where there are CPUs for them.
+/// All, the first ones first where time is short; with sixteen jobs where there are CPUs for them.
 fn cases(many: bool) -> Vec<String> {
     let jobs: &[u32] = if many { &[1, 4, 16] } else { &[1, 4] };
     let mut all = Vec::new();
-    for way in
-        PLACES.into_iter().flat_map(|place| ["unix", "tcp"].map(|by| format!("{place}/{by}")))
-    {
+    for count in [1_000, 100, 1] {
+        all.extend(["instant", "slow"].map(|how| format!("exports/{count}/{how}")));
+    }
+    let ways = PLACES.map(|place| ["unix", "tcp"].map(|by| format!("{place}/{by}")));
+    for way in ways.as_flattened() {
         for load in ["read/32", "read/1", "write/32", "write/1", "mixed/32", "mixed/1"] {
             all.extend(jobs.iter().map(|jobs| format!("random/{way}/{load}/{jobs}")));
         }
         all.extend(["read", "write"].map(|mix| format!("sequential/{way}/{mix}")));
         all.extend(["from", "to"].map(|to| format!("copy/{way}/{to}")));
-    }
-    for count in [1, 100, 1_000] {
-        all.extend(["instant", "slow"].map(|how| format!("exports/{count}/{how}")));
     }
     all.extend(["none", "idle", "busy"].map(|clients| format!("stop/{clients}")));
     all

@@ -90,7 +90,7 @@ pub struct Plan {
 
 /// Runs the cells of each group against each other: `plan.rounds` rounds, or as many as come to an
 /// end within `budget`, and then the runs that count allocations. One round that counts is always
-/// begun; where the time is over in its middle, all groups but the first do without the rest of it.
+/// begun; where the time is over in its middle, all groups that haven't begun do without the rest of it, but for the first.
 /// `run_one` is given the job of a cell, or that by which its allocations are counted, and the round, as [`Step::round`].
 /// A cell that its runtime can't run is left out from then on. The series of all cells, in their
 /// order.
@@ -114,7 +114,7 @@ pub fn run<E>(
         let ((since, longest), now) = (pace.get(), Instant::now());
         pace.set((now, longest.max(now - since)));
     };
-    let entry = |number: usize| move |cell| Entry { cell, able: true, first: number == 0 };
+    let entry = |group: usize| move |cell| Entry { cell, able: true, group };
     let numbered = groups.iter().enumerate();
     let mut entries: Vec<Vec<Entry<'_>>> =
         numbered.map(|(number, group)| group.iter().map(entry(number)).collect()).collect();
@@ -126,6 +126,8 @@ pub fn run<E>(
         // Half of the time is for what counts.
         budget.is_some_and(|budget| began.elapsed() > if round == 0 { budget / 2 } else { budget })
     };
+    // Of the group that is on: a comparison with some of its variants would mislead.
+    let (mut at, mut late) = ((0, 0), false);
     let results = shuffled(plan, &mut entries, another, |entry| {
         let round = done / cells.max(1);
         if done == cells {
@@ -134,7 +136,10 @@ pub fn run<E>(
         }
         tell(entry.cell.step(done, all, round));
         done += 1;
-        if !entry.able || (!entry.first && over(round)) {
+        if at != (round, entry.group) {
+            (at, late) = ((round, entry.group), entry.group > 0 && over(round));
+        }
+        if !entry.able || late {
             return Ok(None);
         }
         let line = run_one(entry.cell, &entry.cell.job, round)?;
@@ -143,10 +148,10 @@ pub fn run<E>(
     })?;
     let mut series = Vec::new();
     for (cells, results) in entries.iter().zip(results) {
-        for (Entry { cell, able, first }, lines) in cells.iter().zip(results) {
+        for (Entry { cell, able, group }, lines) in cells.iter().zip(results) {
             let lines: Vec<Line> = lines.into_iter().flatten().collect();
             series.extend(series_of(cell, &lines));
-            if cell.count && *able && (*first || !over(plan.rounds)) {
+            if cell.count && *able && (*group == 0 || !over(plan.rounds)) {
                 tell(cell.step(done, all, plan.rounds + 1));
                 let line = run_one(cell, &cell.job.clone().counting(), plan.rounds + 1)?;
                 series.extend(series_of(cell, &[line]));
@@ -197,8 +202,8 @@ fn shuffled<V, T, E>(
 struct Entry<'c> {
     cell: &'c Cell,
     able: bool,
-    /// Of the first group, which is run whatever time it takes.
-    first: bool,
+    /// The number of its group. The first is run whatever time it takes.
+    group: usize,
 }
 
 /// A series for each metric that every line has.
