@@ -14,10 +14,6 @@ const KEEPING: [&str; 7] =
     ["memory", "cached", "threads", "stripe", "mirror", "partition", "delay"];
 
 const MANIFEST: &str = r#"
-[server]
-unix = "s"
-tcp = 0
-
 [[device]]
 name = "memory"
 driver = "memory"
@@ -137,12 +133,16 @@ pub struct Every {
 
 impl Every {
     pub fn start() -> Every {
-        let folder = Folder::new();
+        Every::with(Folder::new(), "")
+    }
+
+    /// In this folder, with more keys of `[server]`.
+    pub fn with(folder: Folder, server: &str) -> Every {
         folder.partitioned(34 << 20, "start=1MiB, size=32MiB, name=root\n");
         // On disk, where there is one: TMPDIR may be in memory.
         let on_disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
         let direct = on_disk.path().canonicalize().expect("it was just made").join("direct.img");
-        let mut manifest = MANIFEST.to_owned();
+        let mut manifest = format!("[server]\nunix = \"s\"\ntcp = 0\n{server}{MANIFEST}");
         let mut volumes = KEEPING.to_vec();
         if can_be_direct(&direct) {
             volumes.push("direct");

@@ -1,11 +1,13 @@
 """Every command of the protocol, and each of its errors, as libnbd sees them.
 
-Usage: protocol.py SOCKET VOLUME[,TRAIT...]...
+Usage: protocol.py SOCKET CERTIFICATES VOLUME[,TRAIT...]...
+
+With the folder of a certificate authority all is done in TLS; "": without.
 
 A trait says of a volume what its driver can't be asked: `null` keeps nothing, `holes` knows each of its own, `error` fails
-reads from 20 to 21 MiB, `locked` is read-only. Everything else is asked of the server. Each rule runs with simple replies and with structured
-ones, over a connection of its own where it spoils the one that it has. Prints a line for each rule that is broken, and
-at the end how many were kept.
+reads from 20 to 21 MiB, `locked` is read-only. Everything else is asked of the server. Each rule runs with simple replies
+and with structured ones, over a connection of its own where it spoils the one that it has. Prints a line for each rule
+that is broken, and at the end how many were kept.
 """
 
 import errno
@@ -21,7 +23,7 @@ UNKNOWN_FLAG = 1 << 12
 # What the server takes at once.
 MOST = 32 * MIB
 RULES = []
-SOCKET = sys.argv[1]
+SOCKET, CERTIFICATES = sys.argv[1:3]
 
 
 class Broken(Exception):
@@ -36,15 +38,25 @@ def rule(text, structured=None, changes=True, of=None):
     return add
 
 
-def connect(name, structured, contexts=True):
+def handle(structured):
     h = nbd.NBD()
     h.set_request_structured_replies(structured)
+    if CERTIFICATES:
+        h.set_tls(nbd.TLS_REQUIRE)
+        h.set_tls_certificates(CERTIFICATES)
+    return h
+
+
+def connect(name, structured, contexts=True):
+    h = handle(structured)
     if structured and contexts:
         h.add_meta_context(nbd.CONTEXT_BASE_ALLOCATION)
     h.set_export_name(name)
     # It sends what is wrong, too.
     h.set_strict_mode(0)
     h.connect_unix(SOCKET)
+    if h.get_tls_negotiated() != bool(CERTIFICATES):
+        raise Broken("not the TLS that was asked for")
     return h
 
 
@@ -372,8 +384,7 @@ def multi_conn(v):
 
 @rule("an unknown export is ENOENT, and a known one is chosen behind it", changes=False)
 def unknown_export(v):
-    h = nbd.NBD()
-    h.set_request_structured_replies(v.structured)
+    h = handle(v.structured)
     h.set_opt_mode(True)
     h.connect_unix(SOCKET)
     for option in (h.opt_go, h.opt_info):
@@ -414,7 +425,7 @@ def applies(v, structured, changes, of):
 def main():
     kept = 0
     broken = False
-    for volume in sys.argv[2:]:
+    for volume in sys.argv[3:]:
         name, *traits = volume.split(",")
         for structured in (False, True):
             v = Volume(name, traits, structured)
