@@ -12,13 +12,16 @@ use corewise_nbd::wire::{
 struct Shelf;
 
 const NAMES: [&str; 2] = ["disk", "other"];
+/// An export that has no place for one more client.
+const FULL: &str = "full";
 
 impl Catalogue for Shelf {
     fn find(&self, name: &str) -> Result<ExportOffer, NotOffered> {
         if name == "secret" {
             return Err(NotOffered::Forbidden("not for you".to_owned()));
         }
-        let name = NAMES.iter().find(|known| **known == name).ok_or(NotOffered::Unknown)?;
+        let mut known = NAMES.iter().chain(&[FULL]);
+        let name = known.find(|known| **known == name).ok_or(NotOffered::Unknown)?;
         Ok(ExportOffer {
             name: (*name).to_owned(),
             description: "a description".to_owned(),
@@ -27,8 +30,8 @@ impl Catalogue for Shelf {
         })
     }
 
-    fn attach(&self, _name: &str) -> Result<(), String> {
-        Ok(())
+    fn attach(&self, name: &str) -> Result<(), String> {
+        if name == FULL { Err("no place".to_owned()) } else { Ok(()) }
     }
 
     fn for_each(&self, each: &mut dyn FnMut(&str, &str)) {

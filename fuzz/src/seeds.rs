@@ -61,6 +61,11 @@ pub fn handshake() -> Vec<Seed> {
             [flags(3), option(OptionKind::LIST, &[]), info("disk"), go("disk")].concat(),
         ),
         ("export-name", [flags(0), option(OptionKind::EXPORT_NAME, b"other")].concat()),
+        ("no-place-and-then-another", [flags(3), go("full"), go("secret"), go("disk")].concat()),
+        (
+            "no-place-for-an-old-client",
+            [flags(1), option(OptionKind::EXPORT_NAME, b"full")].concat(),
+        ),
         ("abort", [flags(3), option(OptionKind::ABORT, &[])].concat()),
         ("unknown-flags", flags(0xffff_ffff)),
         ("many-lists", [flags(1), option(OptionKind::LIST, &[]).repeat(90)].concat()),
@@ -177,6 +182,7 @@ fn requests() -> Vec<Seed> {
         (
             "every-command",
             [
+                write(4096, &[3; 512]),
                 with(fua, Command::WRITE_ZEROES, 0, 512),
                 request(Command::TRIM, 512, 512),
                 with(fua | CommandFlags::NO_HOLE, Command::WRITE_ZEROES, 1024, 1024),
