@@ -10,7 +10,7 @@ use crate::handshake::{Catalogue, ExportOffer, NotOffered};
 pub(super) struct Desk<'a> {
     server: &'a Inner,
     client: u64,
-    /// L: is the lock; guards who the client is, of which more is known after TLS.
+    /// L: is the lock; guards what is known of the client, which is more after TLS. Taken before the registry's.
     who: Mutex<Identity>,
     /// L: is the lock; guards the export at which the client has its place.
     chosen: Mutex<Option<Export>>,
