@@ -1,7 +1,9 @@
 //! What the file system knows of a range: where a file has holes, and how to get a range into the cache.
 
+use std::ops::Range;
 use std::os::fd::AsFd;
 
+use corewise_sync::Mutex;
 use rustix::fs::{Advice, SeekFrom};
 use rustix::io::Errno;
 
@@ -12,6 +14,37 @@ use crate::request::{Extent, ExtentKind, Request};
 /// Bytes that one prefetch reads ahead, at most: what it starts it also waits for, as long as the disk has no room.
 const AHEAD: u64 = 16 << 20;
 
+/// The data that was found last. `SEEK_HOLE` walks through all data up to the next hole (on tmpfs page by page), and a
+/// client that copies a file asks for each piece of it.
+#[derive(Default)]
+pub(super) struct Found {
+    /// L: itself: where that is, and how often a part of the file has been freed since it was opened. A file that somebody
+    /// else changes may have holes there: they are read as zeroes, as data is.
+    last: Mutex<(Range<u64>, u64)>,
+}
+
+impl Found {
+    /// Where the data that `at` lies in ends, if that is known; and what [`Found::keep`] asks for.
+    fn end(&self, at: u64) -> (Option<u64>, u64) {
+        let last = self.last.lock();
+        (last.0.contains(&at).then_some(last.0.end), last.1)
+    }
+
+    /// Keeps data that was found when so many parts had been freed. One that was freed meanwhile may be in it.
+    fn keep(&self, data: Range<u64>, freed: u64) {
+        let mut last = self.last.lock();
+        if last.1 == freed {
+            last.0 = data;
+        }
+    }
+
+    /// A part of the file has been freed.
+    pub(super) fn freed(&self) {
+        let mut last = self.last.lock();
+        *last = (0..0, last.1 + 1);
+    }
+}
+
 impl Store {
     /// Answers a request for extents. A file system that doesn't know has none but data, and so has a block device. It may
     /// have allocated space that was never written: that counts as a hole, as it does to `SEEK_HOLE`. Blocks.
@@ -19,6 +52,15 @@ impl Store {
         let (offset, end) = (rq.offset(), rq.offset() + rq.len());
         let mut at = offset;
         while at < end {
+            let (known, freed) = self.found().end(at);
+            if let Some(known) = known {
+                let len = known.min(end) - at;
+                if !rq.put_extent(Extent { len, kind: ExtentKind::Data }) {
+                    return Ok(());
+                }
+                at += len;
+                continue;
+            }
             let data = match self.seek(SeekFrom::Data(at)) {
                 Ok(data) => data.clamp(at, end),
                 // Nothing but a hole up to the file's end, which may lie before the device's: that isn't known then.
@@ -32,7 +74,10 @@ impl Store {
                 return Ok(());
             }
             let next = match self.seek(SeekFrom::Hole(data)) {
-                Ok(next) if next > data => next.min(end),
+                Ok(next) if next > data => {
+                    self.found().keep(data..next, freed);
+                    next.min(end)
+                }
                 _ => end,
             };
             if !rq.put_extent(Extent { len: next - data, kind: ExtentKind::Data }) {
@@ -63,6 +108,7 @@ impl Store {
 mod tests {
     use std::os::unix::fs::FileExt;
 
+    use super::super::store::PUNCH;
     use super::*;
 
     fn found(store: &Store, offset: u64, len: u64, most: u32) -> Vec<(u64, ExtentKind)> {
@@ -86,6 +132,15 @@ mod tests {
         assert_eq!(all, [(8 * MIB, hole), (MIB, data), ((1 << 40) - 9 * MIB, hole)]);
         assert_eq!(found(&store, 8 * MIB + 4096, MIB, 1), [(MIB - 4096, data)]);
         assert_eq!(found(&store, MIB, MIB, 100), [(MIB, hole)]);
+        // Found data stays known when somebody else frees it, and is looked for again once this store has freed a part.
+        rustix::fs::fallocate(store.file(), PUNCH, 8 * MIB, 2 * 4096).unwrap();
+        assert_eq!(found(&store, 8 * MIB + 4096, MIB, 1), [(MIB - 4096, data)]);
+        let (_, freed) = store.found().end(0);
+        store.perform(&mut Request::discard(0, 4096), 0).unwrap();
+        assert_eq!(found(&store, 8 * MIB + 4096, MIB, 2)[0], (4096, hole));
+        store.found().freed();
+        store.found().keep(0..MIB, freed);
+        assert_eq!(store.found().end(0).0, None, "it was found before a part was freed");
         store.perform(&mut Request::write_zeroes(8 * MIB, MIB), 0).unwrap();
         assert_eq!(found(&store, 0, 16 * MIB, 100), [(16 * MIB, hole)], "a zeroed range is a hole");
         store.file().set_len(16 * MIB).unwrap();

@@ -10,6 +10,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::cached;
 use super::direct::Alignment;
+use super::extents::Found;
 use super::length::Length;
 use super::policy::AT_ONCE;
 use crate::error::{IoError, IoErrorKind, errno};
@@ -33,6 +34,7 @@ pub(super) struct Store {
     /// Of a regular file: a block device has its own.
     length: Option<Length>,
     doubt: Doubt,
+    found: Found,
     /// The file lies in memory and nowhere else (tmpfs): nothing that is done with it waits for a disk, and nothing of it
     /// becomes durable.
     in_memory: bool,
@@ -62,8 +64,8 @@ impl Store {
         let now = || AtomicBool::new(align.is_none());
         let (reads_now, writes_now, in_memory) = (now(), now(), false);
         let name = name.to_owned();
-        let (length, doubt) = (None, Doubt::default());
-        Self { file, name, align, length, doubt, in_memory, reads_now, writes_now }
+        let (length, doubt, found) = (None, Doubt::default(), Found::default());
+        Self { file, name, align, length, doubt, found, in_memory, reads_now, writes_now }
     }
 
     /// It is a regular file, which has to stay this long.
@@ -95,6 +97,10 @@ impl Store {
 
     pub(super) fn file(&self) -> &File {
         &self.file
+    }
+
+    pub(super) fn found(&self) -> &Found {
+        &self.found
     }
 
     pub(super) fn align(&self) -> Option<Alignment> {
@@ -366,7 +372,10 @@ impl Store {
     fn fallocate(&self, mode: FallocateFlags, offset: u64, len: u64) -> Result<Fallocate, IoError> {
         loop {
             match rustix::fs::fallocate(&self.file, mode, offset, len) {
-                Ok(()) => return Ok(Fallocate::Done),
+                Ok(()) => {
+                    self.found.freed();
+                    return Ok(Fallocate::Done);
+                }
                 Err(Errno::INTR) => {}
                 // NODEV and INVAL: what some file systems and block devices say for the same.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV | Errno::INVAL) => {

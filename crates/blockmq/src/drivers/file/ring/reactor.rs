@@ -356,7 +356,11 @@ impl Inner {
                 Op::Flush => volume.store().synced(Ok(())),
                 // The kernel was never asked.
                 Op::Extents | Op::Prefetch => return volume.work(rq),
-                Op::Read | Op::Write | Op::Discard | Op::WriteZeroes => Ok(()),
+                Op::Discard | Op::WriteZeroes => {
+                    volume.store().found().freed();
+                    Ok(())
+                }
+                Op::Read | Op::Write => Ok(()),
             },
             Err(_) => {
                 // A sync that was interrupted may have been told of an error that nobody is told of again.
