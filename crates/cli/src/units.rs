@@ -82,9 +82,9 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         number.parse().map_err(|_| format!("'{text}' is not a duration: {example}"))?;
     Duration::try_from_secs_f64(number * seconds)
         .ok()
-        // A century: what is meant by more is "for ever", which is the default.
+        // A century. To leave it out isn't "for ever" with every key.
         .filter(|d| d.as_secs() < 100 * 366 * 86_400)
-        .ok_or_else(|| format!("'{text}' is too long: leave it out for no limit"))
+        .ok_or_else(|| format!("'{text}' is too long: a hundred years are the limit"))
 }
 
 /// Numbers of pods, nodes, caches or cores in the list format of CPUs: `0-3,8`.

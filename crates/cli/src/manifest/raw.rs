@@ -371,7 +371,7 @@ shutdown_timeout = "5s"
                  number of bytes, not a boolean",
                 "m.toml:4:8: device 1 (it has no name): 'over' must be a list of device names, \
                  such as [\"a\", \"b\"], not a string",
-                "m.toml:5:8: device 1 (it has no name): 'node': it must be from 0 to 4294967295",
+                "m.toml:5:8: device 1 (it has no name): 'node': it must not be negative, nor more than 4294967295",
             ]
         );
         let found = messages("device = 3\n[server]\ntcp = [1]\n");

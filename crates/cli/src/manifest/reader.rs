@@ -136,7 +136,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         self.read(key, "a whole number", |value| match value {
             DeValue::Integer(_) => integer(value)
                 .and_then(|n| u32::try_from(n).ok())
-                .ok_or_else(|| Some("it must be from 0 to 4294967295".to_string())),
+                .ok_or_else(|| Some("it must not be negative, nor more than 4294967295".to_string())),
             _ => Err(None),
         })
     }

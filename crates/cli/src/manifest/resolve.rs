@@ -218,9 +218,14 @@ fn server(raw: &RawServer, base: &Path, problems: &mut Vec<Problem>) -> Server {
     let mut socket = |at: &Option<At<String>>| {
         let at = at.as_ref()?;
         let path = base.join(&at.value);
-        if at.value.is_empty() || path.as_os_str().len() > LONGEST_SOCKET_PATH {
+        if at.value.is_empty() {
+            let message = "a socket's path is empty: leave the key out, or name a path";
+            problems.push(Problem::new(at.place, Subject::Server, message));
+            return None;
+        }
+        if path.as_os_str().len() > LONGEST_SOCKET_PATH {
             let message = format!(
-                "a socket's path must have 1 to {LONGEST_SOCKET_PATH} bytes, but this one has {}: \
+                "a socket's path must have at most {LONGEST_SOCKET_PATH} bytes, but this one has {}: \
                  {}",
                 path.as_os_str().len(),
                 path.display()

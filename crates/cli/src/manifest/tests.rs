@@ -372,7 +372,9 @@ fn a_bad_address_is_refused_and_a_bare_port_means_loopback() {
     assert!(found.starts_with("up.toml:6:7: [server]: 'tcp':"), "{found}");
     let long = "x".repeat(120);
     let found = problem(&(memory("a") + &format!("[server]\nunix = \"{long}\"\n")));
-    assert!(found.contains("1 to 107 bytes, but this one has 126"), "{found}");
+    assert!(found.contains("at most 107 bytes, but this one has 126"), "{found}");
+    let found = problem(&(memory("a") + "[server]\nunix = \"\"\n"));
+    assert!(found.contains("path is empty"), "{found}");
 }
 
 /// A memory device `a` and one of `driver` over it.

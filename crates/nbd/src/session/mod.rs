@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use corewise_blockmq::{
-    BlockDevice, Buffer, Completed, IoError, Op, Payload, Request, behind_burst,
+    BlockDevice, Buffer, Completed, IoError, IoErrorKind, Op, Payload, Request, behind_burst,
 };
 use corewise_sync::Parker;
 
@@ -190,6 +190,12 @@ impl Session {
 
     /// The device has failed a client's request.
     fn tell_failure(&self, done: &Completed, error: &IoError) {
+        let Session { connection, .. } = self;
+        let nobody_waits = || connection.load.snapshot().cut || connection.has_left(done.op);
+        // What the reader gave up for that reason never came to the device.
+        if error.kind() == IoErrorKind::Gone && nobody_waits() {
+            return;
+        }
         if let Some(before) = self.lines.errors.admit() {
             tell(|| {
                 tracing::warn!(client = self.connection.id, export = self.lines.export,

@@ -73,8 +73,8 @@ fn same_size(geometry: Geometry, asked: u64) -> Result<(), String> {
 
 fn other_size(found: u64, asked: u64) -> String {
     format!(
-        "it has {found} bytes ({}), but the manifest says {asked} ({}); leave out 'size' to take \
-         the file as it is",
+        "it has {found} bytes ({}), but the manifest says {asked} ({}); without 'size' and 'create' the \
+         file is taken as it is",
         units::size(found),
         units::size(asked)
     )
