@@ -1,15 +1,32 @@
-//! A `tracing` subscriber is the user's code: its panics keep no client from a reply.
+//! A `tracing` subscriber is the user's code: its panics keep no client from a reply, and it hears of no failure that is none.
 #![cfg(not(loom))]
 
 mod common;
 
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use common::*;
 use corewise_blockmq::IoErrorKind;
 use corewise_nbd::wire::Command;
-use tracing::{Event, Metadata, Subscriber, span};
+use corewise_sync::{Mutex, MutexGuard};
+use tracing::{Event, Level, Metadata, Subscriber, span};
 
 /// Panics in each event.
 struct Angry;
+
+/// A: a count of warnings. Relaxed: read behind the end of the connections that are warned about.
+static WARNINGS: AtomicUsize = AtomicUsize::new(0);
+/// L: is the lock; guards the count: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    static SET: Once = Once::new();
+    let alone = ALONE.lock();
+    // For all threads: a connection has its own.
+    SET.call_once(|| tracing::subscriber::set_global_default(Angry).expect("there is none yet"));
+    alone
+}
 
 impl Subscriber for Angry {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
@@ -20,7 +37,10 @@ impl Subscriber for Angry {
     }
     fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn event(&self, _: &Event<'_>) {
+    fn event(&self, event: &Event<'_>) {
+        if *event.metadata().level() == Level::WARN {
+            WARNINGS.fetch_add(1, Ordering::Relaxed);
+        }
         panic!("on purpose, in a subscriber");
     }
     fn enter(&self, _: &span::Id) {}
@@ -29,8 +49,7 @@ impl Subscriber for Angry {
 
 #[test]
 fn a_subscriber_that_panics_keeps_no_client_from_the_error_that_it_gets() {
-    // For all threads: a connection has its own.
-    tracing::subscriber::set_global_default(Angry).unwrap();
+    let _alone = alone();
     let device = TestDevice::new(1 << 20);
     let server = server(device.clone());
     let mut client = client(&server);
@@ -39,4 +58,25 @@ fn a_subscriber_that_panics_keeps_no_client_from_the_error_that_it_gets() {
     device.fail(IoErrorKind::Io(5));
     client.request(Command::READ, 2, 0, 512);
     assert_eq!(client.reply(0), Reply { cookie: 2, error: 5, data: vec![] });
+}
+
+#[test]
+fn a_client_that_leaves_in_a_long_request_is_no_failure_of_the_device() {
+    let _alone = alone();
+    let before = WARNINGS.load(Ordering::Relaxed);
+    let device = TestDevice::new(64 << 20);
+    device.hold();
+    let server = server(device.clone());
+    let mut wiper = client(&server);
+    wiper.request(Command::WRITE_ZEROES, 1, 0, 64 << 20);
+    wiper.request(Command::WRITE_ZEROES, 2, 0, 64 << 20);
+    device.wait_for_seen(8);
+    drop(wiper);
+    device.release();
+    while server.connections() > 0 {
+        std::thread::yield_now();
+    }
+    let seen = device.seen().len();
+    assert!(seen < 16, "all {seen} pieces were wiped: there was nothing to give up");
+    assert_eq!(WARNINGS.load(Ordering::Relaxed), before);
 }

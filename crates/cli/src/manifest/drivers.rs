@@ -153,7 +153,10 @@ impl<'a> Asked<'a> {
         }
         let create = raw.create.as_ref().is_some_and(|create| create.value);
         if create && raw.size.is_none() {
-            self.missing("size", "size = \"64M\", the size of the new file; one that is there needs no 'create'");
+            self.missing(
+                "size",
+                "size = \"64M\", the size of the new file; one that is there needs no 'create'",
+            );
         }
         let block_size = self.block_size()?;
         if let Some(size) = &raw.size {

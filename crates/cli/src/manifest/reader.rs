@@ -134,9 +134,11 @@ impl<'t, 'i> Fields<'t, 'i> {
 
     pub(crate) fn number(&mut self, key: &'static str) -> Option<At<u32>> {
         self.read(key, "a whole number", |value| match value {
-            DeValue::Integer(_) => integer(value)
-                .and_then(|n| u32::try_from(n).ok())
-                .ok_or_else(|| Some("it must not be negative, nor more than 4294967295".to_string())),
+            DeValue::Integer(_) => {
+                integer(value).and_then(|n| u32::try_from(n).ok()).ok_or_else(|| {
+                    Some("it must not be negative, nor more than 4294967295".to_string())
+                })
+            }
             _ => Err(None),
         })
     }

@@ -15,7 +15,13 @@ pub(super) fn server(options: Options, tls: Option<&Tls>) -> Result<Server, Prob
     let wrong = |at: &At<PathBuf>, why: &dyn std::fmt::Display| {
         Problem::new(at.place, Subject::Server, format!("{}: {why}", at.value.display()))
     };
-    let read = |at: &At<PathBuf>| std::fs::read(&at.value).map_err(|error| wrong(at, &error));
+    let read = |at: &At<PathBuf>| {
+        // A FIFO's other end may never come.
+        if at.value.metadata().is_ok_and(|meta| !meta.is_file()) {
+            return Err(wrong(at, &"it is no file"));
+        }
+        std::fs::read(&at.value).map_err(|error| wrong(at, &error))
+    };
     let (certificate, key) = (read(&tls.certificate)?, read(&tls.key)?);
     let client_ca = tls.client_ca.as_ref().map(read).transpose()?;
     let found = corewise::nbd::Tls::from_pem(&certificate, &key, client_ca.as_deref());

@@ -48,7 +48,6 @@ impl Fixture {
         drop((newcomer, self.bystander));
         let ran = self.server.stop().ok();
         assert!(!ran.stderr.contains("panicked"), "{ran}");
-        assert!(!ran.stderr.contains("a client's request failed"), "no device has failed: {ran}");
     }
 }
 

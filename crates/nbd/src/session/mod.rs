@@ -192,7 +192,7 @@ impl Session {
     fn tell_failure(&self, done: &Completed, error: &IoError) {
         let Session { connection, .. } = self;
         let nobody_waits = || connection.load.snapshot().cut || connection.has_left(done.op);
-        // What the reader gave up for that reason never came to the device.
+        // Given up by the reader for that reason: it never came to the device.
         if error.kind() == IoErrorKind::Gone && nobody_waits() {
             return;
         }

@@ -7,7 +7,7 @@ mod names;
 
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
@@ -52,7 +52,9 @@ impl Tls {
     ) -> Result<Tls, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let chain = certificates(TlsPart::Certificate, certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(wrong(TlsPart::Key))?;
+        let key = PrivateKeyDer::from_pem_slice(key);
+        let key =
+            key.map_err(|error| wrong(TlsPart::Key)(words(&error, "key without a password")))?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(wrong(TlsPart::Certificate))?;
@@ -70,7 +72,13 @@ impl Tls {
                 builder.with_client_cert_verifier(verifier)
             }
         };
-        let mut config = builder.with_single_cert(chain, key).map_err(wrong(TlsPart::Key))?;
+        let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
+            rustls::Error::InvalidCertificate(_) => wrong(TlsPart::Certificate)(error.to_string()),
+            rustls::Error::InconsistentKeys(_) => {
+                wrong(TlsPart::Key)("it isn't the certificate's".to_string())
+            }
+            _ => wrong(TlsPart::Key)(error.to_string()),
+        })?;
         // A connection lasts for days: what is kept for the next handshake would save nothing.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
@@ -91,11 +99,22 @@ impl Tls {
 
 fn certificates(what: TlsPart, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let found = found.map_err(wrong(what))?;
+    let found = found.map_err(|error| wrong(what)(words(&error, "certificate")))?;
     if found.is_empty() {
-        return Err(wrong(what)("there is no certificate in it"));
+        return Err(wrong(what)(words(&pem::Error::NoItemsFound, "certificate")));
     }
     Ok(found)
+}
+
+fn words(error: &pem::Error, wanted: &str) -> String {
+    match error {
+        pem::Error::NoItemsFound => format!("there is no {wanted} in it"),
+        pem::Error::MissingSectionEnd { end_marker } => {
+            let end = String::from_utf8_lossy(end_marker);
+            format!("it is cut off: the end of a {end} is missing")
+        }
+        _ => error.to_string(),
+    }
 }
 
 fn wrong<E: ToString>(what: TlsPart) -> impl Fn(E) -> Error {

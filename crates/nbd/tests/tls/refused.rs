@@ -237,6 +237,13 @@ fn a_certificate_that_cannot_be_used_is_said_with_its_reason() {
     assert!(none.contains("the certificate cannot") && none.contains("no certificate"), "{none}");
     assert!(said(pem, b"letters", None).contains("the key cannot"));
     let mixed = said(pem, other.key.as_bytes(), None);
-    assert!(mixed.contains("the key cannot"), "{mixed}");
+    assert!(mixed.contains("the key cannot") && mixed.contains("isn't the cert"), "{mixed}");
+    // Blamed where it is, and not on the key that has to fit it.
+    let bad = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    assert!(said(bad, key, None).contains("the certificate cannot"));
+    let cut = said(&pem[..pem.len() / 2], key, None);
+    assert!(cut.contains("the end of a CERTIFICATE is missing"), "{cut}");
+    let locked = one.key.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
+    assert!(said(pem, locked.as_bytes(), None).contains("no key without a password"));
     assert!(said(pem, key, Some(b"")).contains("clients' authority"));
 }

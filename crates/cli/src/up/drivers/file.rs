@@ -103,8 +103,12 @@ fn why(error: &OpenError) -> String {
             needs.offset
         ),
         OpenErrorKind::Io { step, source } => {
-            use std::io::ErrorKind::NotFound;
+            use std::io::ErrorKind::{NotFound, PermissionDenied};
             match source.kind() {
+                PermissionDenied => format!(
+                    "{step}: {source}; run as a user that may read and write it, or set read_only = \
+                     true if it may be read"
+                ),
                 NotFound => "its folder does not exist".to_string(),
                 _ => format!("{step}: {source}"),
             }
