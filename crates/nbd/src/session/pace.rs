@@ -55,7 +55,7 @@ impl Pace {
         Pace { incoming, deadlines, patience: None, begun: None, quiet: Duration::ZERO }
     }
 
-    /// A request has come whole.
+    /// A request has come whole, or its client had to wait: then its time begins anew.
     pub(super) fn whole(&mut self) {
         self.begun = None;
     }

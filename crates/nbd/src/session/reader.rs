@@ -243,6 +243,7 @@ impl<'a> Reader<'a> {
                 }
                 self.parker.park_timeout(left);
             }
+            self.pace.whole();
         }
         true
     }
@@ -260,11 +261,14 @@ impl<'a> Reader<'a> {
             let Some(charge) = connection.load.charge(bytes) else {
                 self.let_go();
                 connection.load.wait_for_room(self.parker, bytes);
+                self.pace.whole();
                 continue;
             };
             if charge.pool() > 0 && !connection.pool.try_take(charge.pool()) {
                 self.let_go();
-                if !connection.take_memory(self.parker, charge.pool()) {
+                let taken = connection.take_memory(self.parker, charge.pool());
+                self.pace.whole();
+                if !taken {
                     continue;
                 }
             }

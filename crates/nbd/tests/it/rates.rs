@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::common::*;
 use corewise_nbd::wire::*;
@@ -72,4 +73,30 @@ fn a_client_that_is_cut_while_it_waits_is_gone_at_once() {
     drop(server);
     waits.iter_mut().for_each(Client::expect_end);
     assert_eq!(device.seen().iter().filter(|seen| seen.len == 512).count(), 0);
+}
+
+#[test]
+fn the_time_that_a_client_is_made_to_wait_is_not_its_time_for_the_request() {
+    let device = TestDevice::new(4 * u64::from(MIB));
+    let options = Options { request_timeout: Duration::from_secs(2), ..Options::default() };
+    let server = Server::new(options);
+    let rate = Rate { requests: None, bytes: Some(MIB.into()) };
+    server.add_export(Export::new("disk", device).rate(rate)).unwrap();
+    let mut client = client(&server);
+    // It takes four seconds' worth, of which one was saved up.
+    assert_eq!(client.read(1, 0, 4 * MIB).error, 0);
+    let request = Request {
+        flags: CommandFlags::empty(),
+        command: Command::WRITE,
+        cookie: 2,
+        offset: 0,
+        length: 4096,
+    };
+    let head = request.encode();
+    for part in [&head[..5], &head[5..], &[7; 4096]] {
+        client.send(part);
+        // The next part comes by itself, most likely.
+        (0..3).for_each(|_| std::thread::yield_now());
+    }
+    assert_eq!(client.reply(0).error, 0);
 }
