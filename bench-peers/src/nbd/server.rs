@@ -50,8 +50,10 @@ pub(super) fn name(number: u32) -> String {
 
 /// Only a daemon serves several clients.
 const NBD_SERVER: &str = "nbd-server";
-/// Runs it, and kills it once the input ends: when it is dropped, and also when its run is killed.
-const WATCHED: &str = "\"$@\" || exit; read line; kill -KILL \"$(cat \"$5\")\" && rm \"$5\"";
+/// Runs it, and kills it once the input ends or a signal comes: when it is dropped, and also when its run is killed.
+const WATCHED: &str = "trap : INT TERM HUP; \"$@\" || exit; \
+                       until id=$(cat \"$5\") && [ \"$id\" ]; do sleep 0.01; done 2>/dev/null; \
+                       read line; kill -KILL \"$id\"";
 
 /// How long a server may take to begin.
 const BEGIN: Duration = Duration::from_secs(8);
