@@ -212,11 +212,9 @@ impl Export {
         }
     }
 
-    /// Has its clients share the device with those of another export, if it is the same one.
-    pub(crate) fn share_with(&mut self, other: &Export) {
-        if std::ptr::addr_eq(Arc::as_ptr(self.device()), Arc::as_ptr(other.device())) {
-            self.shared = Arc::clone(&other.shared);
-        }
+    /// What tells its device from others for as long as there is something shared of it.
+    pub(crate) fn device_address(&self) -> usize {
+        Arc::as_ptr(self.device()).addr()
     }
 
     /// Refuses what the protocol can't carry.

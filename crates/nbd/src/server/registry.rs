@@ -2,7 +2,7 @@
 //! for a few instructions; never taken on the path of a request.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use corewise_sync::{Condvar, Mutex};
@@ -11,7 +11,7 @@ use super::Options;
 use crate::access::Identity;
 use crate::connection::{Connection, Peer};
 use crate::error::Error;
-use crate::export::{Export, tell};
+use crate::export::{Export, Shared, tell};
 use crate::handshake::{ExportOffer, NotOffered};
 
 /// The books. The lock is a leaf: nothing else is locked, and no device is called, while it is
@@ -27,6 +27,8 @@ pub(super) struct Registry {
 struct Books {
     closing: bool,
     exports: BTreeMap<String, Entry>,
+    /// By the address of the device, which what is shared keeps alive: thousands of exports mustn't look at each other.
+    shared: BTreeMap<usize, Weak<Shared>>,
     connections: BTreeMap<u64, Entered>,
     half_open: BTreeSet<u64>,
     last_id: u64,
@@ -83,8 +85,10 @@ impl Registry {
         if export.is_default() && books.exports.values().any(|entry| entry.export.is_default()) {
             return Err(Error::DefaultTaken(Box::new(export)));
         }
-        for other in books.exports.values() {
-            export.share_with(&other.export);
+        let shared = books.shared.entry(export.device_address()).or_default();
+        match shared.upgrade() {
+            Some(shared) => export.shared = shared,
+            None => *shared = Arc::downgrade(&export.shared),
         }
         books.exports.insert(export.name().to_owned(), Entry { export, closing: false });
         Ok(())
@@ -101,7 +105,15 @@ impl Registry {
     }
 
     pub(super) fn forget_export(&self, name: &str) {
-        self.books.lock().exports.remove(name);
+        let mut books = self.books.lock();
+        let gone = books.exports.remove(name);
+        if let Some(Entry { export, .. }) = &gone {
+            if Arc::strong_count(&export.shared) == 1 {
+                books.shared.remove(&export.device_address());
+            }
+        }
+        drop(books);
+        drop(gone);
     }
 
     /// Closes the server to new clients; its exports, and all connections.
@@ -333,5 +345,44 @@ impl Registry {
 
     pub(super) fn len(&self) -> usize {
         self.books.lock().exports.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use corewise_blockmq::{BlockDevice, Geometry, Request};
+
+    use super::*;
+
+    struct Disk;
+
+    impl BlockDevice for Disk {
+        fn name(&self) -> &str {
+            "disk"
+        }
+        fn geometry(&self) -> Geometry {
+            Geometry::new(1 << 20)
+        }
+        fn submit(&self, _: Request) {}
+    }
+
+    #[test]
+    fn exports_of_one_device_share_it_and_nothing_is_kept_of_those_that_are_gone() {
+        let registry = Registry::new();
+        let (one, other): (Arc<dyn BlockDevice>, Arc<dyn BlockDevice>) =
+            (Arc::new(Disk), Arc::new(Disk));
+        let add = |name: &str, device: &Arc<dyn BlockDevice>| {
+            registry.add_export(Export::new(name, Arc::clone(device))).unwrap();
+            Arc::as_ptr(&registry.books.lock().exports[name].export.shared)
+        };
+        let first = add("a", &one);
+        assert_ne!(add("b", &other), first);
+        assert_eq!(add("c", &one), first);
+        registry.forget_export("a");
+        assert_eq!(add("d", &one), first, "'c' is still there");
+        for name in ["b", "c", "d"] {
+            registry.forget_export(name);
+        }
+        assert!(registry.books.lock().shared.is_empty());
     }
 }
