@@ -225,7 +225,8 @@ impl Server {
     }
 
     /// Serves one connected stream socket (of a socket pair, or accepted by somebody else), and puts
-    /// it into blocking mode, as do all descriptors that share it. Starts a thread and returns.
+    /// it into blocking mode, as do all descriptors that share it. Starts a thread and returns; where many that made way
+    /// for newcomers have not ended, it waits for one of them.
     ///
     /// # Errors
     /// `ShuttingDown`, `Resource`: the socket is closed then.

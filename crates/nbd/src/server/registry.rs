@@ -19,7 +19,7 @@ use crate::handshake::{ExportOffer, NotOffered};
 pub(super) struct Registry {
     /// L: is the lock; guards everything in `Books`.
     books: Mutex<Books>,
-    /// L: waited on with `books`; notified when a connection leaves the books.
+    /// L: waited on with `books`; notified when the thread of a connection ends, and when the server closes.
     left: Condvar,
 }
 
@@ -31,6 +31,8 @@ struct Books {
     shared: BTreeMap<usize, Weak<Shared>>,
     connections: BTreeMap<u64, Entered>,
     half_open: BTreeSet<u64>,
+    /// Connections whose thread has not ended: those above, and those that left the books for a newcomer.
+    threads: usize,
     last_id: u64,
 }
 
@@ -121,7 +123,10 @@ impl Registry {
         let mut books = self.books.lock();
         books.closing = true;
         let exports = books.exports.values().map(|entry| entry.export.clone()).collect();
-        (exports, books.connections_of(None))
+        let connections = books.connections_of(None);
+        drop(books);
+        self.left.notify_all();
+        (exports, connections)
     }
 
     pub(super) fn is_closing(&self) -> bool {
@@ -130,7 +135,8 @@ impl Registry {
 
     /// Enters a new connection, made by `make` from its id, and gives it out with what else `make`
     /// made. Where half-open ones hold the places, the oldest leaves the books and is given to
-    /// `evict` (inside the lock) to be cut.
+    /// `evict` (inside the lock) to be cut. Where as many of these have not ended yet, it waits for one to end: a flood
+    /// of newcomers stays in the system's queue, and makes no threads.
     pub(super) fn admit<T>(
         &self,
         peer: Peer,
@@ -138,12 +144,16 @@ impl Registry {
         make: impl FnOnce(u64) -> (Arc<Connection>, T),
         evict: impl FnOnce(&Connection),
     ) -> Result<(Arc<Connection>, T), Error> {
+        let half_open_limit = half_open_limit.max(1);
         let mut books = self.books.lock();
+        while !books.closing && books.threads - books.connections.len() >= half_open_limit {
+            books = self.left.wait(books);
+        }
         if books.closing {
             return Err(Error::ShuttingDown);
         }
         // Here and now, so that its place is free whatever its thread does.
-        if books.half_open.len() >= half_open_limit.max(1) {
+        if books.half_open.len() >= half_open_limit {
             if let Some(oldest) = books.half_open.pop_first() {
                 if let Some(entered) = books.connections.remove(&oldest) {
                     evict(&entered.connection);
@@ -157,6 +167,7 @@ impl Registry {
         let entered =
             Entered { connection: Arc::clone(&connection), export: None, peer, leaving: false };
         books.connections.insert(id, entered);
+        books.threads += 1;
         Ok((connection, rest))
     }
 
@@ -205,8 +216,10 @@ impl Registry {
         Ok(export)
     }
 
+    /// The thread of a connection ends.
     pub(super) fn leave(&self, id: u64) {
         let mut books = self.books.lock();
+        books.threads -= 1;
         books.half_open.remove(&id);
         let gone = books.connections.remove(&id);
         drop(books);
@@ -351,8 +364,10 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use corewise_blockmq::{BlockDevice, Geometry, Request};
+    use corewise_sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
+    use crate::memory::Pool;
 
     struct Disk;
 
@@ -384,5 +399,39 @@ mod tests {
             registry.forget_export(name);
         }
         assert!(registry.books.lock().shared.is_empty());
+    }
+
+    #[test]
+    fn as_many_threads_may_be_ending_as_may_shake_hands_and_newcomers_wait_until_one_has_ended() {
+        const LIMIT: usize = 2;
+        let registry = Registry::new();
+        let admit = || {
+            let make = |id| {
+                let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
+                let budget = Options::default().budget;
+                let pool = Arc::new(Pool::new(1 << 20));
+                (Arc::new(Connection::new(id, socket.into(), budget, 0, pool, false).0), ())
+            };
+            registry.admit(Peer::Unknown, LIMIT, make, |oldest| oldest.close())
+        };
+        let ids: Vec<u64> = (0..2 * LIMIT).map(|_| admit().unwrap().0.id).collect();
+        assert_eq!(registry.connections(), LIMIT, "the others are being let go");
+        let admitted = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let newcomer = scope.spawn(|| {
+                admit().unwrap();
+                admitted.store(true, Ordering::Release);
+            });
+            // It may not have begun to wait, which makes the look easier to pass, never harder.
+            for _ in 0..1000 {
+                std::thread::yield_now();
+                assert!(!admitted.load(Ordering::Acquire));
+            }
+            registry.leave(ids[0]);
+            newcomer.join().unwrap();
+            let closed_to = scope.spawn(|| admit().err());
+            registry.close();
+            assert!(matches!(closed_to.join().unwrap(), Some(Error::ShuttingDown)));
+        });
     }
 }
