@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite};
 
 use crate::error::{Error, TlsPart};
 
@@ -18,7 +18,7 @@ pub(crate) use channel::{Channel, Incoming};
 
 /// The certificate of a server, and the authorities of its clients.
 ///
-/// TLS 1.3 and 1.2, with X.509 certificates. There are no pre-shared keys: rustls has none but those of resumption, which is
+/// TLS 1.3, and 1.2 with ChaCha20-Poly1305 (its other ciphers would end a connection after 2^24 records), with X.509 certificates. There are no pre-shared keys: rustls has none but those of resumption, which is
 /// off.
 #[derive(Clone, Debug)]
 pub struct Tls {
@@ -50,7 +50,9 @@ impl Tls {
         key: &[u8],
         client_ca: Option<&[u8]>,
     ) -> Result<Tls, Error> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut provider = rustls::crypto::ring::default_provider();
+        provider.cipher_suites.retain(lasts);
+        let provider = Arc::new(provider);
         let chain = certificates(TlsPart::Certificate, certificate)?;
         let key = PrivateKeyDer::from_pem_slice(key);
         let key =
@@ -94,6 +96,15 @@ impl Tls {
 
     pub(crate) fn is_required(&self) -> bool {
         self.required
+    }
+}
+
+/// Whether keys of this suite are good for a connection of any length. TLS 1.3 takes new ones in time; 1.2 can't, and rustls closes
+/// the connection: with AES-GCM after 2^24 records, which a busy client has in minutes.
+fn lasts(suite: &SupportedCipherSuite) -> bool {
+    match suite {
+        SupportedCipherSuite::Tls12(suite) => suite.common.confidentiality_limit == u64::MAX,
+        SupportedCipherSuite::Tls13(_) => true,
     }
 }
 

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use corewise_nbd::wire::*;
 use corewise_nbd::{Export, Options, Server};
 use rcgen::SanType;
+use rustls::SupportedCipherSuite;
 use rustls::version::{TLS12, TLS13};
 
 use crate::common::*;
@@ -24,6 +25,11 @@ fn a_session_in_either_version_reads_what_it_wrote_in_every_size() {
     for version in [&TLS12, &TLS13] {
         let mut client = connect(&server, &authority.believer(&[version], None));
         assert_eq!(client.go("disk").size, 16 * MIB);
+        if version == &TLS12 {
+            let suite = client.stream.conn.negotiated_cipher_suite().unwrap();
+            let SupportedCipherSuite::Tls12(suite) = suite else { panic!("{suite:?}") };
+            assert_eq!(suite.common.confidentiality_limit, u64::MAX, "its keys last as long as it");
+        }
         for (cookie, len) in
             [512, 4096, 16 << 10, 64 << 10, 1 << 20, 8 << 20].into_iter().enumerate()
         {
