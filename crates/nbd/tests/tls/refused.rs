@@ -1,7 +1,7 @@
 //! Clients that break TLS, don't finish it, or aren't vouched for; and somebody in between.
 
 use std::io::{Read, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use corewise_nbd::wire::*;
 use corewise_nbd::{Error, Options, Server, Tls};
@@ -217,10 +217,12 @@ fn a_client_that_does_not_take_its_replies_is_given_up() {
     let mut client = connect(&server, &authority.believer(&[&TLS13], None));
     client.go("disk");
     client.reads(0..10, 0, 4 << 20);
-    while server.connections() > 0 {
+    let begin = Instant::now();
+    // The last reply may be dropped by another thread, when the client is off the books.
+    while server.connections() > 0 || server.memory().taken > 0 {
+        assert!(begin.elapsed() < PATIENCE, "{:?}", server.memory());
         std::thread::yield_now();
     }
-    assert_eq!(server.memory().taken, 0);
 }
 
 #[test]
