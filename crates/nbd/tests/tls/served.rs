@@ -1,6 +1,7 @@
 //! Sessions in TLS: the same as without.
 
 use std::io::{Read, Write};
+use std::sync::Arc;
 
 use corewise_nbd::wire::*;
 use corewise_nbd::{Export, Options, Server};
@@ -10,11 +11,20 @@ use rustls::version::{TLS12, TLS13};
 
 use crate::common::*;
 use crate::pki::Authority;
-use crate::{MIB, connect, secure, serve};
+use crate::{MIB, Secure, connect, secure, serve};
 
 /// What a write of `len` bytes brings.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+/// A server of this device, and a client of it in TLS 1.3.
+fn attached(device: Arc<TestDevice>) -> (Server, Client<Secure>) {
+    let authority = Authority::new();
+    let server = serve(device, authority.tls(false), Options::default());
+    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
+    client.go("disk");
+    (server, client)
 }
 
 #[test]
@@ -93,11 +103,8 @@ fn a_slow_client_gets_every_byte_by_the_writer_thread() {
 
 #[test]
 fn new_keys_in_the_middle_of_requests_disturb_nothing() {
-    let authority = Authority::new();
     let device = TestDevice::new(MIB);
-    let server = serve(device.clone(), authority.tls(false), Options::default());
-    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
-    client.go("disk");
+    let (_server, mut client) = attached(device.clone());
     for round in 0..20 {
         client.reads(round * 8..round * 8 + 8, 0, 65536);
         // The server has to answer this with new keys of its own.
@@ -117,11 +124,8 @@ fn new_keys_in_the_middle_of_requests_disturb_nothing() {
 
 #[test]
 fn a_client_that_has_said_its_last_word_still_gets_its_replies() {
-    let authority = Authority::new();
     let device = TestDevice::new(MIB);
-    let server = serve(device.clone(), authority.tls(false), Options::default());
-    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
-    client.go("disk");
+    let (_server, mut client) = attached(device.clone());
     device.hold();
     client.reads(0..5, 0, 4096);
     device.wait_for_seen(5);
@@ -136,11 +140,8 @@ fn a_client_that_has_said_its_last_word_still_gets_its_replies() {
 
 #[test]
 fn a_drain_answers_what_is_in_flight_and_says_goodbye() {
-    let authority = Authority::new();
     let device = TestDevice::new(MIB);
-    let server = serve(device.clone(), authority.tls(false), Options::default());
-    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
-    client.go("disk");
+    let (server, mut client) = attached(device.clone());
     device.hold();
     client.reads(0..3, 0, 4096);
     device.wait_for_seen(3);
