@@ -60,7 +60,7 @@ pub(crate) const ALL: &[Step] = &[
     }),
     step(
         "supply",
-        "debug",
+        "tools",
         "licences, sources and bans of all dependencies are as deny.toml says",
         supply,
     ),
@@ -151,18 +151,10 @@ fn models(run: &mut Run, checker: &str, adapt: fn(&mut Command)) -> Result<(), S
     })
 }
 
-fn supply(run: &mut Run) -> Result<(), String> {
-    // The manifests of every crate are read, also of those that no build here needs.
-    run.cargo(&["fetch", "--locked"], |_| {})?;
-    run.tests(&["test", "--locked", "-p", "xtask", "--test", "supply"], |_| {})?;
-    if run.is_long() { cargo_deny(run) } else { Ok(()) }
-}
-
 /// The version that deny.toml was written for.
 const CARGO_DENY: &str = "0.20.2";
 
-/// Has cargo-deny look at the same.
-fn cargo_deny(run: &mut Run) -> Result<(), String> {
+fn supply(run: &mut Run) -> Result<(), String> {
     let tools = run.target().join("tools");
     let known = ["cargo-deny".into(), tools.join("bin/cargo-deny")];
     let is_right = |deny: &&PathBuf| {
@@ -187,6 +179,8 @@ fn cargo_deny(run: &mut Run) -> Result<(), String> {
         std::fs::remove_dir_all(&build)
             .map_err(|e| format!("cannot remove {}: {e}", build.display()))?;
     }
+    // It reads the manifests of every crate, also of those that no build here needs.
+    run.cargo(&["fetch", "--locked"], |_| {})?;
     // Offline, as the crates are there by now. Advisories would need their database fetched.
     let args = ["--locked", "--offline", "check", "licenses", "bans", "sources"];
     let deny = known.iter().find(is_right).ok_or("cargo-deny was installed, and isn't there")?;
