@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use corewise_nbd::handshake::Handshake;
 use corewise_nbd::wire::{
-    BASE_ALLOCATION, Command, CommandFlags, GREETING_LEN, GoRequest, Greeting, MetaRequest,
+    BASE_ALLOCATION, Command, CommandFlags, Form, GREETING_LEN, GoRequest, Greeting, MetaRequest,
     OPTION_REPLY_HEADER_LEN, OptionHeader, OptionKind, OptionReplyHeader, OptionReplyKind, Request,
     SIMPLE_REPLY_LEN,
 };
@@ -24,7 +24,7 @@ const HANG: Duration = Duration::from_secs(20);
 
 /// A server with one export, "disk", over this device.
 pub(crate) fn server(device: Arc<Device>, read_only: bool) -> Server {
-    let server = Server::new(Options::default());
+    let server = Server::new(Options { extended_headers: true, ..Options::default() });
     let export = Export::new("disk", device).read_only(read_only);
     server.add_export(export).expect("the name is free");
     server
@@ -48,16 +48,18 @@ pub(crate) fn exchange(server: &Server, input: &[u8], piece: usize) -> Vec<u8> {
     output
 }
 
-/// The bytes that choose the export, and perhaps structured replies and block status before.
-pub(crate) fn good_handshake(structured: bool, contexts: bool) -> Vec<u8> {
+/// The bytes that choose the export, and perhaps a form of messages and block status before.
+pub(crate) fn good_handshake(form: Form, contexts: bool) -> Vec<u8> {
     let mut out = 3_u32.to_be_bytes().to_vec();
     let mut option = |option: OptionKind, data: &[u8]| {
         let length = u32::try_from(data.len()).expect("a short name");
         out.extend_from_slice(&OptionHeader { option, length }.encode());
         out.extend_from_slice(data);
     };
-    if structured {
-        option(OptionKind::STRUCTURED_REPLY, &[]);
+    match form {
+        Form::Simple => {}
+        Form::Structured => option(OptionKind::STRUCTURED_REPLY, &[]),
+        Form::Extended => option(OptionKind::EXTENDED_HEADERS, &[]),
     }
     if contexts {
         let contexts = MetaRequest::encode("disk", &[BASE_ALLOCATION]);
@@ -114,7 +116,7 @@ pub fn connection(data: &[u8]) {
         length: 512,
     };
     let expected = device.bytes()[512..1024].to_vec();
-    let input = [&good_handshake(false, false)[..], &read.encode()[..]].concat();
+    let input = [&good_handshake(Form::Simple, false)[..], &read.encode()[..]].concat();
     let output = exchange(&server, &input, MOST_INPUT);
     let reply = behind_handshake(&output);
     assert_eq!(reply.len(), SIMPLE_REPLY_LEN + 512, "the next client isn't served");

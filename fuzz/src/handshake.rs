@@ -55,7 +55,7 @@ const MOST_AT_ONCE: usize = (64 << 10) + 2 * MAX_STRING + 1024;
 
 /// Feeds the bytes in pieces of this size; the replies, the bytes consumed, how it ended.
 fn feed(data: &[u8], piece: usize) -> (Vec<u8>, usize, Outcome) {
-    let mut machine = Handshake::new();
+    let mut machine = Handshake::new().extended_headers(true);
     let (mut pending, mut replies, mut consumed) = (Vec::new(), Vec::new(), 0);
     for bytes in data.chunks(piece) {
         pending.extend_from_slice(bytes);
@@ -86,7 +86,7 @@ fn feed(data: &[u8], piece: usize) -> (Vec<u8>, usize, Outcome) {
 /// Feeds a handshake that has TLS, byte by byte: these are in plain text up to `STARTTLS`, and what TLS gives behind it.
 fn feed_to_tls(data: &[u8], policy: TlsPolicy) {
     let (mut machine, mut pending, mut said) =
-        (Handshake::with_tls(policy), Vec::new(), Vec::new());
+        (Handshake::with_tls(policy).extended_headers(true), Vec::new(), Vec::new());
     for (at, byte) in data.iter().enumerate() {
         pending.push(*byte);
         said.clear();
@@ -99,7 +99,7 @@ fn feed_to_tls(data: &[u8], policy: TlsPolicy) {
         match progress.outcome {
             Outcome::NeedMore | Outcome::SendFirst => {}
             Outcome::StartTls => {
-                let mut fresh = Handshake::with_tls(policy);
+                let mut fresh = Handshake::with_tls(policy).extended_headers(true);
                 let starttls = OptionHeader { option: OptionKind::STARTTLS, length: 0 }.encode();
                 let head = [&data[..4], &starttls].concat();
                 assert_eq!(fresh.advance(&head, &Shelf, &mut said).outcome, Outcome::StartTls);
@@ -154,7 +154,10 @@ pub fn handshake(data: &[u8]) {
     assert!(finals <= max_options(NAMES.len()) + 1, "{finals} options answered");
     match outcome {
         Outcome::Begin(agreed) => {
-            assert!(agreed.structured || !agreed.allocation, "block status without its form");
+            assert!(
+                agreed.form.has_chunks() || !agreed.allocation,
+                "block status without its form"
+            );
             assert!(NAMES.contains(&&agreed.offer.name[..]), "an export that doesn't exist");
             assert!([0, 10, 10 + EXPORT_NAME_PADDING].contains(&rest.len()), "{}", rest.len());
         }

@@ -6,7 +6,7 @@
 
 use corewise_nbd::wire::{
     BASE_ALLOCATION, Command, CommandFlags, GoRequest, InfoKind, MetaRequest, OptionHeader,
-    OptionKind, Request,
+    OptionKind, Request, StatusQuery,
 };
 
 use crate::transmission as form;
@@ -41,7 +41,22 @@ fn request(command: Command, offset: u64, length: u32) -> Vec<u8> {
 }
 
 fn with(flags: CommandFlags, command: Command, offset: u64, length: u32) -> Vec<u8> {
+    let length = length.into();
     Request { flags, command, cookie: 1, offset, length }.encode().to_vec()
+}
+
+fn extended(command: Command, offset: u64, length: u64) -> Vec<u8> {
+    extended_with(CommandFlags::empty(), command, offset, length)
+}
+
+fn extended_with(flags: CommandFlags, command: Command, offset: u64, length: u64) -> Vec<u8> {
+    Request { flags, command, cookie: 1, offset, length }.encode_extended().to_vec()
+}
+
+/// An extended request with a payload.
+fn carrying(command: Command, offset: u64, data: &[u8]) -> Vec<u8> {
+    let head = extended_with(CommandFlags::PAYLOAD_LEN, command, offset, data.len() as u64);
+    [&head[..], data].concat()
 }
 
 fn write(offset: u64, data: &[u8]) -> Vec<u8> {
@@ -123,6 +138,31 @@ pub fn handshake() -> Vec<Seed> {
             ]
             .concat(),
         ),
+        (
+            "extended-headers",
+            [
+                flags(3),
+                option(OptionKind::EXTENDED_HEADERS, &[0]),
+                option(OptionKind::STRUCTURED_REPLY, &[]),
+                option(OptionKind::EXTENDED_HEADERS, &[]),
+                option(OptionKind::STRUCTURED_REPLY, &[]),
+                option(
+                    OptionKind::SET_META_CONTEXT,
+                    &MetaRequest::encode("disk", &[BASE_ALLOCATION]),
+                ),
+                go("disk"),
+            ]
+            .concat(),
+        ),
+        (
+            "extended-headers-by-name",
+            [
+                flags(3),
+                option(OptionKind::EXTENDED_HEADERS, &[]),
+                option(OptionKind::EXPORT_NAME, b"disk"),
+            ]
+            .concat(),
+        ),
         ("option-of-4-gib", [flags(3), lying(OptionKind(77), u32::MAX, b"data")].concat()),
     ]
 }
@@ -141,11 +181,20 @@ pub fn transmission() -> Vec<Seed> {
             seeds.push(("every-command-without-contexts", with(no_contexts, &bytes)));
             let read_only = form::STRUCTURED | form::READ_ONLY;
             seeds.push(("every-command-read-only", with(read_only, &bytes)));
-            seeds.push(("every-command-plain-in-pieces", with(form::PLAIN | 0xe0, &bytes)));
+            seeds.push(("every-command-plain-in-pieces", with(form::PLAIN | 0x60, &bytes)));
         }
     }
     let large = form::STRUCTURED | form::LARGE;
     seeds.push(("holes-of-a-large-device", with(large, &holes())));
+    for (name, bytes) in extended_requests() {
+        seeds.push((name, with(form::EXTENDED, &bytes)));
+        if name == "extended-every-command" {
+            let in_pieces = form::EXTENDED | form::NO_CONTEXTS | 0x40;
+            seeds.push(("extended-without-contexts-in-pieces", with(in_pieces, &bytes)));
+        }
+    }
+    let large = form::EXTENDED | form::LARGE;
+    seeds.push(("extended-holes-of-a-large-device", with(large, &extended_holes())));
     seeds
 }
 
@@ -164,6 +213,80 @@ fn holes() -> Vec<u8> {
         request(Command::READ, 0, all),
     ]
     .concat()
+}
+
+fn extended_holes() -> Vec<u8> {
+    let all = 640 << 10;
+    [
+        extended(Command::READ, 0, 256 << 10),
+        extended(Command::BLOCK_STATUS, 0, all),
+        extended(Command::WRITE_ZEROES, 0, all),
+        extended(Command::TRIM, 0, all),
+        extended(Command::READ, 512, 512 << 10),
+    ]
+    .concat()
+}
+
+fn extended_requests() -> Vec<Seed> {
+    let query = |length, context| StatusQuery { length, context }.encode();
+    let status = Command::BLOCK_STATUS;
+    vec![
+        (
+            "extended-every-command",
+            [
+                carrying(Command::WRITE, 4096, &[3; 600]),
+                extended_with(CommandFlags::FUA, Command::WRITE_ZEROES, 0, 512),
+                extended(Command::TRIM, 512, 512),
+                extended(Command::READ, 0, 16384),
+                extended(Command::CACHE, 0, 512),
+                extended_with(CommandFlags::DF, Command::READ, 0, 16384),
+                extended(status, 0, 16384),
+                extended_with(CommandFlags::REQ_ONE, status, 512, 4096),
+                carrying(status, 512, &query(4096, 1)),
+                extended(Command::FLUSH, 0, 0),
+                extended(Command::DISC, 0, 0),
+            ]
+            .concat(),
+        ),
+        (
+            "extended-64-bit-lengths",
+            [Command::READ, Command::TRIM, Command::CACHE, Command::WRITE_ZEROES, status]
+                .iter()
+                .flat_map(|&command| {
+                    [(0, 1 << 63), (512, u64::MAX - 511), (1 << 63, 1 << 63), (0, 1 << 32)]
+                        .map(|(offset, length)| extended(command, offset, length))
+                })
+                .collect::<Vec<_>>()
+                .concat(),
+        ),
+        (
+            "extended-queries",
+            [
+                carrying(status, 0, &query(16384, 2)),
+                carrying(status, 0, &query(u64::MAX, 1)),
+                carrying(status, 0, &[&query(512, 1)[..], &[0, 0, 0, 1]].concat()),
+                carrying(status, 0, &[0; 8]),
+                carrying(status, 0, &[0; 3]),
+                extended_with(CommandFlags::PAYLOAD_LEN, status, 0, 12),
+            ]
+            .concat(),
+        ),
+        (
+            "extended-payloads-of-others",
+            [
+                carrying(Command::READ, 0, &[0x21; 64]),
+                carrying(Command::TRIM, 0, &[0x21; 3]),
+                extended(Command::WRITE, 0, 512),
+                extended_with(CommandFlags::PAYLOAD_LEN, Command::TRIM, 0, 1 << 40),
+                extended(Command::READ, 0, 512),
+            ]
+            .concat(),
+        ),
+        (
+            "extended-and-then-compact",
+            [extended(Command::READ, 0, 512), request(Command::READ, 0, 512)].concat(),
+        ),
+    ]
 }
 
 fn requests() -> Vec<Seed> {
@@ -275,6 +398,18 @@ pub fn connection() -> Vec<Seed> {
         ("requests-before-choosing", [flags(3), request(Command::READ, 0, 512)].concat()),
         ("choosing-twice", [begin(), go("disk")].concat()),
         ("nothing", Vec::new()),
+        (
+            "extended-headers",
+            [
+                flags(3),
+                option(OptionKind::EXTENDED_HEADERS, &[]),
+                go("disk"),
+                carrying(Command::WRITE, 0, &[5; 512]),
+                extended(Command::READ, 0, 1024),
+                request(Command::READ, 0, 512),
+            ]
+            .concat(),
+        ),
         ("web-browser", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec()),
         (
             "leaves-with-replies-unread",

@@ -2,10 +2,12 @@
 //! client has chosen, and from which export.
 
 use corewise_blockmq::BlockDevice;
-use corewise_nbd::model::{Limits, Operation, Verdict, block_sizes, judge, transmission_flags};
+use corewise_nbd::model::{
+    Limits, Operation, Verdict, block_sizes, has_query, judge, transmission_flags, with_query,
+};
 use corewise_nbd::wire::{
-    CHUNK_LEN, Chunk, Command, REQUEST_LEN, ReplyError, ReplyFlags, ReplyKind, Request,
-    SIMPLE_REPLY_LEN, SIMPLE_REPLY_MAGIC, STATE_ZERO, SimpleReply, TransmissionFlags,
+    Chunk, Command, Form, ReplyError, ReplyFlags, ReplyKind, Request, SIMPLE_REPLY_LEN,
+    SIMPLE_REPLY_MAGIC, STATE_ZERO, STATUS_QUERY_LEN, SimpleReply, StatusQuery, TransmissionFlags,
     decode_block_status, decode_error,
 };
 
@@ -20,8 +22,8 @@ const BLOCK: usize = 512;
 
 /// What the first byte says.
 #[derive(Clone, Copy)]
-struct Form {
-    structured: bool,
+struct Choice {
+    form: Form,
     contexts: bool,
     read_only: bool,
     /// The device can't do more than to read and to write.
@@ -31,13 +33,21 @@ struct Form {
     piece: usize,
 }
 
-impl Form {
-    fn new(byte: u8) -> Form {
+impl Choice {
+    fn new(byte: u8) -> Choice {
         let has = |bit| byte & bit != 0;
-        let piece = if byte >> 5 == 0 { MOST_INPUT } else { usize::from(byte >> 5) * 13 };
-        Form {
-            structured: has(STRUCTURED),
-            contexts: has(STRUCTURED) && !has(NO_CONTEXTS),
+        let piece = match byte >> 5 & 3 {
+            0 => MOST_INPUT,
+            n => usize::from(n) * 29,
+        };
+        let form = match (has(EXTENDED), has(STRUCTURED)) {
+            (true, _) => Form::Extended,
+            (false, true) => Form::Structured,
+            (false, false) => Form::Simple,
+        };
+        Choice {
+            form,
+            contexts: form.has_chunks() && !has(NO_CONTEXTS),
             read_only: has(READ_ONLY),
             plain: has(PLAIN),
             large: has(LARGE),
@@ -55,6 +65,7 @@ pub(crate) const NO_CONTEXTS: u8 = 2;
 pub(crate) const READ_ONLY: u8 = 4;
 pub(crate) const PLAIN: u8 = 8;
 pub(crate) const LARGE: u8 = 16;
+pub(crate) const EXTENDED: u8 = 128;
 
 /// What the model says about a stream of requests.
 struct Expected {
@@ -75,17 +86,19 @@ struct Reply {
     came: Vec<bool>,
 }
 
-fn limits(device: &Device, form: Form) -> Limits {
+fn limits(device: &Device, choice: Choice) -> Limits {
     let geometry = device.geometry();
     let sizes = block_sizes(&geometry);
-    let Form { structured, contexts, read_only, .. } = form;
+    let Choice { form, contexts, read_only, .. } = choice;
+    let filtered = contexts && form == Form::Extended;
     Limits {
         size: geometry.size,
         flags: transmission_flags(&geometry, read_only)
-            .with_if(structured, TransmissionFlags::SEND_DF),
+            .with_if(form.has_chunks(), TransmissionFlags::SEND_DF)
+            .with_if(filtered, TransmissionFlags::BLOCK_STATUS_PAYLOAD),
         block: sizes.minimum,
         max_payload: sizes.maximum,
-        structured,
+        form,
         allocation: contexts,
     }
 }
@@ -93,20 +106,31 @@ fn limits(device: &Device, form: Form) -> Limits {
 /// Serves the requests one after the other, in plain slices.
 fn model(data: &[u8], limits: &Limits, mut contents: Vec<u8>) -> Expected {
     let mut stream = data.to_vec();
-    let (mut replies, mut at) = (Vec::new(), 0);
-    while let Some(head) = stream.get(at..at + REQUEST_LEN) {
-        let head = head.try_into().expect("the slice has that length");
-        let Ok(mut request) = Request::decode(head) else { break };
-        assert_eq!(request.encode(), *head, "a decoded message encodes to the same bytes");
+    let (mut replies, mut at, form) = (Vec::new(), 0, limits.form);
+    while let Some(head) = stream.get(at..at + form.request_len()) {
+        let found = match head.try_into() {
+            Ok(head) => Request::decode_extended(head),
+            Err(_) => Request::decode(head.try_into().expect("the slice has one of both lengths")),
+        };
+        let Ok(mut request) = found else { break };
+        assert_eq!(encode(&request, form), head, "a decoded message encodes to the same bytes");
+        let (sent, behind) = (request, at + form.request_len());
+        let mut query = 0;
+        if has_query(&request, limits) {
+            let Some(bytes) = stream[behind..].first_chunk::<STATUS_QUERY_LEN>() else { break };
+            request = with_query(&request, StatusQuery::decode(bytes));
+            query = STATUS_QUERY_LEN;
+        }
         let verdict = judge(&request, limits);
         check(&request, verdict, limits);
         if matches!(verdict, Verdict::Disconnect | Verdict::Hopeless) {
             break;
         }
         request.cookie = replies.len() as u64;
-        stream[at..at + REQUEST_LEN].copy_from_slice(&request.encode());
-        at += REQUEST_LEN;
-        let payload = at..at + request.payload_len() as usize;
+        let named = encode(&Request { cookie: request.cookie, ..sent }, form);
+        stream[at..behind].copy_from_slice(&named);
+        at = behind + query;
+        let payload = at..at + request.payload_len(form) as usize;
         let complete = payload.end <= stream.len();
         at = payload.end.min(stream.len());
         let range = request.offset as usize
@@ -152,12 +176,19 @@ fn model(data: &[u8], limits: &Limits, mut contents: Vec<u8>) -> Expected {
     Expected { stream, replies, contents }
 }
 
+fn encode(request: &Request, form: Form) -> Vec<u8> {
+    match form {
+        Form::Simple | Form::Structured => request.encode().to_vec(),
+        Form::Extended => request.encode_extended().to_vec(),
+    }
+}
+
 /// What must hold of every verdict, whatever the rules in detail.
 fn check(request: &Request, verdict: Verdict, limits: &Limits) {
     match verdict {
         Verdict::Submit(Operation::Flush) => assert_eq!((request.offset, request.length), (0, 0)),
         Verdict::Submit(operation) => {
-            let end = request.offset.checked_add(request.length.into());
+            let end = request.offset.checked_add(request.length);
             assert!(end.is_some_and(|end| end <= limits.size), "beyond the end: {request:?}");
             assert!(request.length > 0);
             let changes = !matches!(
@@ -166,13 +197,15 @@ fn check(request: &Request, verdict: Verdict, limits: &Limits) {
             );
             assert!(!changes || !limits.flags.contains(TransmissionFlags::READ_ONLY));
             assert_eq!(request.offset % u64::from(limits.block), 0);
-            assert_eq!(request.length % limits.block, 0);
+            assert_eq!(request.length % u64::from(limits.block), 0);
             if matches!(operation, Operation::Read { .. } | Operation::Write { .. }) {
-                assert!(request.length <= limits.max_payload);
+                assert!(request.length <= limits.max_payload.into());
             }
         }
         Verdict::Disconnect => assert_eq!(request.command, Command::DISC),
-        Verdict::Hopeless => assert!(request.payload_len() > limits.max_payload),
+        Verdict::Hopeless => {
+            assert!(request.payload_len(limits.form) > limits.max_payload.into());
+        }
         Verdict::Done => assert_eq!(request.length, 0),
         Verdict::Refuse(error) => assert_ne!(error, ReplyError::Shutdown, "nobody drains here"),
     }
@@ -185,22 +218,23 @@ fn check(request: &Request, verdict: Verdict, limits: &Limits) {
 /// other contents.
 pub fn transmission(data: &[u8]) {
     let (first, data) = data.split_first().unwrap_or((&0, &[]));
-    let form = Form::new(*first);
-    let Form { structured, contexts, .. } = form;
-    let device = Device::with(form.plain, form.large);
-    let data = &data[..data.len().min(form.most_input())];
-    let expected = model(data, &limits(&device, form), device.bytes());
-    let server = server(device.clone(), form.read_only);
-    let input = [good_handshake(structured, contexts), expected.stream].concat();
-    let output = exchange(&server, &input, form.piece);
+    let choice = Choice::new(*first);
+    let Choice { form, contexts, .. } = choice;
+    let device = Device::with(choice.plain, choice.large);
+    let data = &data[..data.len().min(choice.most_input())];
+    let expected = model(data, &limits(&device, choice), device.bytes());
+    let server = server(device.clone(), choice.read_only);
+    let input = [good_handshake(form, contexts), expected.stream].concat();
+    let output = exchange(&server, &input, choice.piece);
     let mut rest = behind_handshake(&output);
     let mut open = expected.replies;
     while !rest.is_empty() {
         rest = if rest.starts_with(&SIMPLE_REPLY_MAGIC.to_be_bytes()) {
-            simple(rest, &mut open, structured)
+            assert!(form != Form::Extended, "a simple reply to an extended request");
+            simple(rest, &mut open, form.has_chunks())
         } else {
-            assert!(structured, "a chunk for a client of simple replies");
-            chunk(rest, &mut open)
+            assert!(form.has_chunks(), "a chunk for a client of simple replies");
+            chunk(rest, &mut open, form)
         };
     }
     assert!(open.iter().all(Option::is_none), "requests without an answer");
@@ -228,12 +262,19 @@ fn simple<'a>(rest: &'a [u8], open: &mut [Option<Reply>], structured: bool) -> &
 }
 
 /// Takes a chunk; what is behind it.
-fn chunk<'a>(rest: &'a [u8], open: &mut [Option<Reply>]) -> &'a [u8] {
-    let (head, behind) = rest.split_first_chunk::<CHUNK_LEN>().expect("half a chunk");
-    let head = Chunk::decode(head).expect("a chunk begins with its magic number");
+fn chunk<'a>(rest: &'a [u8], open: &mut [Option<Reply>], form: Form) -> &'a [u8] {
+    let (head, behind) = rest.split_at_checked(form.chunk_len()).expect("half a chunk");
+    let head = match head.try_into() {
+        Ok(head) => Chunk::decode_extended(head),
+        Err(_) => Chunk::decode(head.try_into().expect("it has one of both lengths")),
+    };
+    let head = head.expect("a chunk begins with its magic number");
     let (data, behind) = behind.split_at_checked(head.length as usize).expect("half a chunk");
-    let place = of(open, head.cookie);
+    let place = of(open, head.tag.cookie);
     let reply = place.as_mut().expect("found");
+    if form == Form::Extended {
+        assert_eq!(head.tag.offset, reply.request.offset, "the offset of another request");
+    }
     let offset = |at: usize| {
         let offset = u64::from_be_bytes(data[at..at + 8].try_into().expect("eight bytes"));
         offset.checked_sub(reply.request.offset).expect("inside the request") as usize
@@ -255,9 +296,10 @@ fn chunk<'a>(rest: &'a [u8], open: &mut [Option<Reply>]) -> &'a [u8] {
             assert!(!reply.came[here.clone()].contains(&true), "twice the same");
             reply.came[here].fill(true);
         }
-        ReplyKind::BLOCK_STATUS => {
+        kind @ (ReplyKind::BLOCK_STATUS | ReplyKind::BLOCK_STATUS_EXT) => {
             assert_eq!(reply.request.command, Command::BLOCK_STATUS);
-            let (_, extents) = decode_block_status(data).expect("well formed");
+            assert_eq!(kind == ReplyKind::BLOCK_STATUS_EXT, form == Form::Extended);
+            let (_, extents) = decode_block_status(kind, data).expect("well formed");
             let mut at = 0;
             for extent in extents {
                 let bytes = &reply.data[at..at + extent.length as usize];

@@ -66,7 +66,8 @@ const UP_MANIFEST: &str = r#"
 "#;
 
 const UP_AFTER: &str = "
-docs/manifest.md describes every key.
+docs/manifest.md describes every key. NBD's extended headers are off, since their specification is
+experimental; extended_headers = true in [server] lets clients have them.
 
 SIGINT, SIGTERM and --for stop the server. It accepts no more clients, answers the requests in
 flight, flushes, and shuts the devices down in dependency order. A second signal ends it at once.

@@ -62,8 +62,10 @@ pub(crate) struct Lines {
     pub(crate) export: String,
     /// Errors of the device.
     pub(crate) errors: Throttle,
-    /// What clients were refused, or cut for.
+    /// What clients were refused.
     pub(crate) refusals: Throttle,
+    /// What they were cut for.
+    pub(crate) cuts: Throttle,
 }
 
 /// Tells the log. The subscriber is user code: a panic in there keeps no client from its reply.
@@ -73,7 +75,8 @@ pub(crate) fn tell(say: impl FnOnce()) {
 
 impl Lines {
     fn new(export: String) -> Lines {
-        Lines { export, errors: Throttle::new(), refusals: Throttle::new() }
+        let [errors, refusals, cuts] = [(); 3].map(|()| Throttle::new());
+        Lines { export, errors, refusals, cuts }
     }
 }
 

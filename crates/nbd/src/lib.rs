@@ -56,7 +56,8 @@
 //! `LIST_META_CONTEXT`, `SET_META_CONTEXT`), simple and structured replies, `READ`, `WRITE`, `FLUSH`, `TRIM`,
 //! `WRITE_ZEROES`, `BLOCK_STATUS` with `base:allocation`, `DISC`, the flags `FUA`, `NO_HOLE`, `DF` and `REQ_ONE`, several
 //! connections to one export; `CACHE` and the flag `FAST_ZERO` where the device has a use for them. With the feature `tls` also
-//! `STARTTLS`. Not spoken: extended headers, resizing; clients are told so and go on without.
+//! `STARTTLS`, and extended headers where [`Options::extended_headers`] lets clients have them. Not spoken: resizing; clients are
+//! told so and go on without.
 //!
 //! A client may read and write any bytes: what covers a block of the device in part is read, changed and written, one after the
 //! other with all other changes of that block by any client. Where blocks are larger than 64 KiB only whole ones are taken.

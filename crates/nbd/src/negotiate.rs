@@ -58,12 +58,13 @@ pub(crate) struct Begun<T> {
 
 /// Greets the client and answers its options; blocks until the deadline at most.
 ///
-/// `attach` is called before the client is told that its choice is granted: from then on nobody may
+/// `extended`: whether the client may have extended headers. `attach` is called before the client is told that its choice is granted: from then on nobody may
 /// take its place away; `certified` with the names in its certificate, before anything is answered in TLS.
 pub(crate) fn negotiate<T>(
     connection: &Connection,
     catalogue: &dyn Catalogue,
     tls: Option<&Tls>,
+    extended: bool,
     certified: impl Fn(Vec<String>),
     attach: impl Fn(&ExportOffer) -> Option<T>,
     deadline: Instant,
@@ -72,7 +73,8 @@ pub(crate) fn negotiate<T>(
         None => TlsPolicy::Off,
         Some(tls) if tls.is_required() => TlsPolicy::Required,
         Some(_) => TlsPolicy::Allowed,
-    });
+    })
+    .extended_headers(extended);
     let mut received = BytesMut::with_capacity(RECEIVE);
     let mut replies = Vec::new();
     let mut incoming: Option<Incoming> = None;

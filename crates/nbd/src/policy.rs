@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use corewise_blockmq::Geometry;
 
-use crate::handshake::Agreement;
+use crate::handshake::{ALLOCATION_CONTEXT, Agreement};
 use crate::wire::{
-    BlockSizes, Command, CommandFlags, MAX_PAYLOAD, ReplyError, Request, TransmissionFlags,
+    BlockSizes, Command, CommandFlags, Form, MAX_PAYLOAD, ReplyError, Request, STATUS_QUERY_LEN,
+    StatusQuery, TransmissionFlags,
 };
 
 /// What the transmission phase holds a request against.
@@ -23,8 +24,8 @@ pub struct Limits {
     pub block: u32,
     /// Largest payload of a `READ` or `WRITE` in bytes.
     pub max_payload: u32,
-    /// Replies are structured.
-    pub structured: bool,
+    /// How messages look.
+    pub form: Form,
     /// `BLOCK_STATUS` may be asked.
     pub allocation: bool,
 }
@@ -38,7 +39,7 @@ impl Limits {
             flags: offer.summary.flags,
             block: offer.block_sizes.minimum,
             max_payload: offer.block_sizes.maximum,
-            structured: agreed.structured,
+            form: agreed.form,
             allocation: agreed.allocation,
         }
     }
@@ -103,9 +104,11 @@ pub enum Operation {
 /// Choices where the specification leaves one:
 /// - length 0 succeeds without reaching the device, once everything else about the request is
 ///   right; but `BLOCK_STATUS` of nothing has no answer: `EINVAL`;
-/// - `READ` above the advertised payload: `EINVAL`, or `EOVERFLOW` with structured replies;
+/// - `READ` above the advertised payload: `EINVAL`, or `EOVERFLOW` where replies have chunks;
 /// - beyond the end: `ENOSPC` for writes and zeroes, else `EINVAL`;
-/// - `WRITE` above the advertised payload: the connection ends, its payload is never read;
+/// - a payload above the advertised one: the connection ends, it is never read;
+/// - with extended headers, `WRITE` without `PAYLOAD_LEN` and other commands with it: `EINVAL`. ([`with_query`] has turned a
+///   `BLOCK_STATUS` that may have it into one without);
 /// - offsets and lengths that aren't multiples of the advertised minimum, where that is more than a byte: `EINVAL`, also
 ///   for clients that didn't ask for it;
 /// - `FLUSH` with an offset or a length: `EINVAL`;
@@ -114,19 +117,20 @@ pub enum Operation {
 ///
 /// ```
 /// use corewise_nbd::model::{Limits, Operation, Verdict, judge};
-/// use corewise_nbd::wire::{Command, CommandFlags, ReplyError, Request, TransmissionFlags};
+/// use corewise_nbd::wire::{Command, CommandFlags, Form, ReplyError, Request, TransmissionFlags};
 /// let flags = TransmissionFlags::HAS_FLAGS;
 /// let limits =
-///     Limits { size: 1 << 20, flags, block: 512, max_payload: 32 << 20, structured: false, allocation: false };
+///     Limits { size: 1 << 20, flags, block: 512, max_payload: 32 << 20, form: Form::Simple, allocation: false };
 /// let read = Request { flags: CommandFlags::empty(), command: Command::READ, cookie: 1, offset: 0, length: 512 };
 /// assert_eq!(judge(&read, &limits), Verdict::Submit(Operation::Read { whole: true }));
 /// let beyond = Request { offset: 1 << 20, ..read };
 /// assert_eq!(judge(&beyond, &limits), Verdict::Refuse(ReplyError::Inval));
 /// ```
 pub fn judge(request: &Request, limits: &Limits) -> Verdict {
-    if request.payload_len() > limits.max_payload {
+    if request.payload_len(limits.form) > limits.max_payload.into() {
         return Verdict::Hopeless;
     }
+    let extended = limits.form == Form::Extended;
     let (needs, allowed) = match request.command {
         Command::DISC => return Verdict::Disconnect,
         Command::READ => {
@@ -134,7 +138,13 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
             let allowed = CommandFlags::empty().with_if(df, CommandFlags::DF);
             (TransmissionFlags::empty(), allowed)
         }
-        Command::WRITE => (TransmissionFlags::empty(), CommandFlags::empty()),
+        Command::WRITE if extended && !request.flags.contains(CommandFlags::PAYLOAD_LEN) => {
+            return Verdict::Refuse(ReplyError::Inval);
+        }
+        Command::WRITE => {
+            let allowed = CommandFlags::empty().with_if(extended, CommandFlags::PAYLOAD_LEN);
+            (TransmissionFlags::empty(), allowed)
+        }
         Command::FLUSH => (TransmissionFlags::SEND_FLUSH, CommandFlags::empty()),
         Command::TRIM => (TransmissionFlags::SEND_TRIM, CommandFlags::empty()),
         Command::WRITE_ZEROES => {
@@ -170,15 +180,15 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
         };
     }
     let mask = u64::from(limits.block) - 1;
-    if (request.offset | u64::from(request.length)) & mask != 0 {
+    if (request.offset | request.length) & mask != 0 {
         return Verdict::Refuse(ReplyError::Inval);
     }
-    if request.command == Command::READ && request.length > limits.max_payload {
-        let error = if limits.structured { ReplyError::Overflow } else { ReplyError::Inval };
-        return Verdict::Refuse(error);
+    if request.command == Command::READ && request.length > limits.max_payload.into() {
+        let chunks = limits.form.has_chunks();
+        return Verdict::Refuse(if chunks { ReplyError::Overflow } else { ReplyError::Inval });
     }
-    // The sum may overflow: the offset is any 64-bit number.
-    match request.offset.checked_add(request.length.into()) {
+    // The sum may overflow: the offset is any 64-bit number, and with extended headers the length is.
+    match request.offset.checked_add(request.length) {
         Some(end) if end <= limits.size => {}
         _ if change && request.command != Command::TRIM => {
             return Verdict::Refuse(ReplyError::NoSpc);
@@ -194,7 +204,9 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
     let has = |flag| request.flags.contains(flag);
     let fua = has(CommandFlags::FUA);
     Verdict::Submit(match request.command {
-        Command::READ => Operation::Read { whole: !limits.structured || has(CommandFlags::DF) },
+        Command::READ => {
+            Operation::Read { whole: !limits.form.has_chunks() || has(CommandFlags::DF) }
+        }
         Command::CACHE => Operation::Cache,
         Command::BLOCK_STATUS => Operation::BlockStatus { one: has(CommandFlags::REQ_ONE) },
         Command::WRITE => Operation::Write { fua },
@@ -205,6 +217,23 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
             fast: has(CommandFlags::FAST_ZERO),
         },
     })
+}
+
+/// Whether a request is a `BLOCK_STATUS` that names its contexts, and may: then its [query](with_query) is looked at.
+///
+/// There is one context. So a payload of another length names none, or one twice, or one that nobody chose, and is left to [`judge`],
+/// which refuses it.
+pub fn has_query(request: &Request, limits: &Limits) -> bool {
+    request.command == Command::BLOCK_STATUS
+        && limits.flags.contains(TransmissionFlags::BLOCK_STATUS_PAYLOAD)
+        && request.payload_len(limits.form) == STATUS_QUERY_LEN as u64
+}
+
+/// The request that is meant by one with this query: without its payload. One of another context has no length, and is
+/// refused for that.
+pub fn with_query(request: &Request, query: StatusQuery) -> Request {
+    let length = if query.context == ALLOCATION_CONTEXT { query.length } else { 0 };
+    Request { flags: request.flags.without(CommandFlags::PAYLOAD_LEN), length, ..*request }
 }
 
 /// What an export over such a device can do.
@@ -313,15 +342,15 @@ mod tests {
     use super::*;
 
     fn limits(flags: TransmissionFlags) -> Limits {
-        let (structured, allocation) = (false, false);
-        Limits { size: 1 << 20, flags, block: 512, max_payload: 1 << 16, structured, allocation }
+        let (form, allocation) = (Form::Simple, false);
+        Limits { size: 1 << 20, flags, block: 512, max_payload: 1 << 16, form, allocation }
     }
 
     fn all() -> TransmissionFlags {
         transmission_flags(&Geometry::new(1 << 20), false)
     }
 
-    fn request(command: Command, offset: u64, length: u32) -> Request {
+    fn request(command: Command, offset: u64, length: u64) -> Request {
         Request { flags: CommandFlags::empty(), command, cookie: 1, offset, length }
     }
 
@@ -363,8 +392,8 @@ mod tests {
     fn a_payload_above_the_advertised_one_is_refused_for_reads_and_hopeless_for_writes() {
         let l = limits(all());
         assert_eq!(judge(&request(Command::READ, 0, (1 << 16) + 512), &l), REFUSE_INVAL);
-        assert_eq!(judge(&request(Command::READ, 0, u32::MAX), &l), REFUSE_INVAL);
-        assert_eq!(judge(&request(Command::WRITE, 0, u32::MAX), &l), Verdict::Hopeless);
+        assert_eq!(judge(&request(Command::READ, 0, u32::MAX.into()), &l), REFUSE_INVAL);
+        assert_eq!(judge(&request(Command::WRITE, 0, u32::MAX.into()), &l), Verdict::Hopeless);
         assert_eq!(judge(&request(Command::WRITE, 0, (1 << 16) + 512), &l), Verdict::Hopeless);
         // Neither discards nor zeroes carry a payload, so nothing limits them but the size.
         assert!(matches!(judge(&request(Command::TRIM, 0, 1 << 20), &l), Verdict::Submit(_)));
@@ -434,7 +463,7 @@ mod tests {
         let flags = transmission_flags(&geometry, false);
         let plain = limits(flags);
         let flags = flags | TransmissionFlags::SEND_DF;
-        let l = Limits { structured: true, allocation: true, flags, ..plain };
+        let l = Limits { form: Form::Structured, allocation: true, flags, ..plain };
         let with = |flags, request| Request { flags, ..request };
         let read = request(Command::READ, 0, 512);
         assert_eq!(judge(&read, &l), Verdict::Submit(Operation::Read { whole: false }));
@@ -446,8 +475,8 @@ mod tests {
         let one = |one| Verdict::Submit(Operation::BlockStatus { one });
         assert_eq!(judge(&status, &l), one(false));
         assert_eq!(judge(&with(CommandFlags::REQ_ONE, status), &l), one(true));
-        for (offset, length) in [(0, 0), (1, 512), (512, 1 << 20), (u64::MAX - 511, u32::MAX - 511)]
-        {
+        let long = u64::from(u32::MAX) - 511;
+        for (offset, length) in [(0, 0), (1, 512), (512, 1 << 20), (u64::MAX - 511, long)] {
             assert_eq!(judge(&request(Command::BLOCK_STATUS, offset, length), &l), REFUSE_INVAL);
         }
         let cache = request(Command::CACHE, 0, 1 << 20);
@@ -459,6 +488,69 @@ mod tests {
         let read_only = transmission_flags(&geometry, true);
         assert!(!read_only.contains(TransmissionFlags::SEND_FAST_ZERO));
         assert!(read_only.contains(TransmissionFlags::SEND_CACHE));
+    }
+
+    #[test]
+    fn with_extended_headers_a_flag_makes_the_payload_and_lengths_of_64_bits_are_judged_as_any() {
+        let geometry = Geometry { can_prefetch: true, ..Geometry::new(1 << 50) };
+        let flags = transmission_flags(&geometry, false)
+            | TransmissionFlags::SEND_DF
+            | TransmissionFlags::BLOCK_STATUS_PAYLOAD;
+        let l = Limits { size: 1 << 50, form: Form::Extended, allocation: true, ..limits(flags) };
+        let payload = CommandFlags::PAYLOAD_LEN;
+        let with = |flags, request| Request { flags, ..request };
+        let write = request(Command::WRITE, 0, 512);
+        assert_eq!(judge(&write, &l), REFUSE_INVAL, "a write without its payload");
+        let operation = Operation::Write { fua: false };
+        assert_eq!(judge(&with(payload, write), &l), Verdict::Submit(operation));
+        for (command, length) in [(Command::WRITE, 1 << 17), (Command::TRIM, u64::MAX - 511)] {
+            let long = with(payload, request(command, 0, length));
+            assert_eq!(judge(&long, &l), Verdict::Hopeless, "the payload is too long");
+        }
+        for command in [Command::READ, Command::TRIM, Command::CACHE, Command(77)] {
+            assert_eq!(judge(&with(payload, request(command, 0, 512)), &l), REFUSE_INVAL);
+        }
+        let overflow = Verdict::Refuse(ReplyError::Overflow);
+        let nospc = Verdict::Refuse(ReplyError::NoSpc);
+        for (offset, length) in [(0, 1 << 63), (512, u64::MAX - 511), (1 << 63, 1 << 63)] {
+            for (command, verdict) in [
+                (Command::READ, overflow),
+                (Command::TRIM, REFUSE_INVAL),
+                (Command::CACHE, REFUSE_INVAL),
+                (Command::BLOCK_STATUS, REFUSE_INVAL),
+                (Command::WRITE_ZEROES, nospc),
+            ] {
+                let hostile = request(command, offset, length);
+                assert_eq!(judge(&hostile, &l), verdict, "{hostile:?}");
+            }
+        }
+        for command in [Command::TRIM, Command::CACHE, Command::BLOCK_STATUS, Command::WRITE_ZEROES]
+        {
+            let all = request(command, 0, 1 << 50);
+            assert!(matches!(judge(&all, &l), Verdict::Submit(_)), "{all:?}");
+        }
+    }
+
+    #[test]
+    fn a_block_status_that_names_its_context_is_one_of_that_context_or_none() {
+        let flags = all() | TransmissionFlags::BLOCK_STATUS_PAYLOAD;
+        let l = Limits { form: Form::Extended, allocation: true, ..limits(flags) };
+        let (flags, len) = (CommandFlags::PAYLOAD_LEN, STATUS_QUERY_LEN as u64);
+        let status = Request { flags, ..request(Command::BLOCK_STATUS, 512, len) };
+        assert!(has_query(&status, &l));
+        let meant = |length, context| with_query(&status, StatusQuery { length, context });
+        assert_eq!(meant(1024, ALLOCATION_CONTEXT), request(Command::BLOCK_STATUS, 512, 1024));
+        for wrong in [meant(1024, 77), meant(0, ALLOCATION_CONTEXT), meant(1 << 63, 1)] {
+            assert_eq!(judge(&wrong, &l), REFUSE_INVAL, "{wrong:?}");
+        }
+        for length in [len - 4, len + 4] {
+            let other = Request { length, ..status };
+            assert!(!has_query(&other, &l), "no context, or several");
+            assert_eq!(judge(&other, &l), REFUSE_INVAL);
+        }
+        let flags = all();
+        assert!(!has_query(&status, &Limits { flags, ..l }), "it wasn't offered");
+        assert!(!has_query(&request(Command::BLOCK_STATUS, 512, len), &l));
     }
 
     #[test]

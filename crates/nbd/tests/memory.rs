@@ -89,7 +89,7 @@ fn clients_that_do_their_worst_stay_within_the_memory_and_leave_it_behind() {
             command: Command::WRITE,
             cookie: 1,
             offset: 0,
-            length: LARGE,
+            length: LARGE.into(),
         };
         client.send(&head.encode());
         // Up to where the server reads no more, and the socket is full.

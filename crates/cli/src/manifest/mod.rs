@@ -120,6 +120,8 @@ pub(crate) struct Clients {
     pub(crate) request_timeout: Option<Duration>,
     pub(crate) reply_timeout: Option<Duration>,
     pub(crate) idle_timeout: Option<Duration>,
+    /// Whether they may have extended headers.
+    pub(crate) extended_headers: bool,
 }
 
 /// A volume, or a part of one.

@@ -36,6 +36,7 @@ pub(crate) struct RawServer {
     pub(crate) request_timeout: Option<At<Duration>>,
     pub(crate) reply_timeout: Option<At<Duration>>,
     pub(crate) idle_timeout: Option<At<Duration>>,
+    pub(crate) extended_headers: Option<At<bool>>,
     pub(crate) tls: Option<At<String>>,
     pub(crate) tls_certificate: Option<At<String>>,
     pub(crate) tls_key: Option<At<String>>,
@@ -140,6 +141,7 @@ pub(crate) fn parse(text: &str) -> (RawManifest, Vec<Problem>) {
             request_timeout: fields.duration("request_timeout"),
             reply_timeout: fields.duration("reply_timeout"),
             idle_timeout: fields.duration("idle_timeout"),
+            extended_headers: fields.boolean("extended_headers"),
             tls: fields.string("tls"),
             tls_certificate: fields.string("tls_certificate"),
             tls_key: fields.string("tls_key"),
@@ -286,6 +288,7 @@ clients = 7
 request_timeout = "7s"
 reply_timeout = "8s"
 idle_timeout = "9s"
+extended_headers = true
 [[device]]
 name = "a"
 driver = "file"
@@ -317,15 +320,15 @@ shutdown_timeout = "5s"
         assert_eq!(manifest.server.control.unwrap().value, "c.sock");
         assert_eq!(manifest.server.drain.unwrap().value, Duration::from_secs(2));
         let device = &manifest.devices[0];
-        assert_eq!(device.place.line, 14);
+        assert_eq!(device.place.line, 15);
         assert_eq!(
             device.size.as_ref().map(|s| (s.value, s.place.line, s.place.column)),
-            Some((64 << 20, 17, 8))
+            Some((64 << 20, 18, 8))
         );
         assert_eq!(device.block_size.as_ref().unwrap().value, 4096);
         assert_eq!(device.suppliers.as_ref().unwrap()[0].value, "b");
         assert_eq!(device.keys.len(), 18);
-        assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 35);
+        assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 36);
         let seconds = |at: &Option<At<Duration>>| at.as_ref().map(|at| at.value.as_secs());
         assert_eq!(seconds(&device.probe_timeout), Some(3));
         assert_eq!(seconds(&device.timeout), Some(6));
@@ -337,6 +340,7 @@ shutdown_timeout = "5s"
         assert_eq!(seconds(&manifest.server.idle_timeout), Some(9));
         assert_eq!(manifest.server.memory.unwrap().value, 1 << 30);
         assert_eq!(manifest.server.clients.unwrap().value, 7);
+        assert!(manifest.server.extended_headers.unwrap().value);
         assert_eq!(manifest.server.state.unwrap().value, "known");
         assert_eq!(manifest.server.on_hang.unwrap().value, "skip");
     }

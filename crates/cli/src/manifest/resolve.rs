@@ -289,6 +289,7 @@ fn clients(raw: &RawServer, problems: &mut Vec<Problem>) -> Clients {
         most: raw.clients.as_ref().map(|at| at.value as usize),
         per_peer: raw.clients_per_peer.as_ref().map(|at| at.value as usize),
         evict_idle: raw.evict_idle.as_ref().map(|at| at.value),
+        extended_headers: raw.extended_headers.as_ref().is_some_and(|at| at.value),
     }
 }
 

@@ -39,6 +39,7 @@ fn options(clients: &Clients, usual_memory: u64, tls: bool) -> Options {
         request_timeout: clients.request_timeout.unwrap_or(usual.request_timeout),
         reply_timeout: clients.reply_timeout.unwrap_or(usual.reply_timeout),
         idle_timeout: clients.idle_timeout,
+        extended_headers: clients.extended_headers,
         ..usual
     }
 }

@@ -8,6 +8,7 @@ mod bench;
 mod clients_misbehave;
 mod dump;
 mod durability;
+mod extended;
 mod hanging;
 mod hanging_up;
 mod io_errors;

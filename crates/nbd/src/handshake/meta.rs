@@ -1,7 +1,9 @@
 //! Metadata contexts in the handshake. There is one, `base:allocation`.
 
 use super::{Catalogue, find, refuse, reply};
-use crate::wire::{BASE_ALLOCATION, MetaRequest, OptionKind, OptionReplyKind, encode_meta_context};
+use crate::wire::{
+    BASE_ALLOCATION, Form, MetaRequest, OptionKind, OptionReplyKind, encode_meta_context,
+};
 
 /// The number that stands for `base:allocation` in block status.
 pub const ALLOCATION_CONTEXT: u32 = 1;
@@ -13,10 +15,10 @@ pub(super) fn answer(
     option: OptionKind,
     data: &[u8],
     catalogue: &dyn Catalogue,
-    structured: bool,
+    form: Form,
     out: &mut Vec<u8>,
 ) -> Option<String> {
-    if !structured {
+    if !form.has_chunks() {
         let message = "STRUCTURED_REPLY has to come first";
         refuse(out, option, OptionReplyKind::ERR_INVALID, message);
         return None;

@@ -6,14 +6,15 @@
 //! waits for is [`MAX_OPTION_DATA`] bytes of one option.
 //!
 //! Fixed newstyle negotiation with `EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`, `STARTTLS`, `STRUCTURED_REPLY`,
-//! `LIST_META_CONTEXT` and `SET_META_CONTEXT`; any other option gets `ERR_UNSUP`.
+//! `LIST_META_CONTEXT`, `SET_META_CONTEXT` and, where the server has them on, `EXTENDED_HEADERS`; any other option gets
+//! `ERR_UNSUP`.
 
 mod meta;
 mod offer;
 
 use crate::policy;
 use crate::wire::{
-    self, ClientFlags, EXPORT_NAME_PADDING, GoRequest, Greeting, HandshakeFlags, InfoKind,
+    self, ClientFlags, EXPORT_NAME_PADDING, Form, GoRequest, Greeting, HandshakeFlags, InfoKind,
     OPTION_HEADER_LEN, OptionHeader, OptionKind, OptionReplyHeader, OptionReplyKind,
 };
 
@@ -50,8 +51,8 @@ pub enum Outcome {
 pub struct Agreement {
     /// The export, as the client was told of it.
     pub offer: ExportOffer,
-    /// Whether replies are structured.
-    pub structured: bool,
+    /// How messages look from here on.
+    pub form: Form,
     /// Whether the client may ask for block status; `base:allocation` is all there is.
     pub allocation: bool,
 }
@@ -76,6 +77,8 @@ pub enum CloseReason {
     BehindStartTls,
     /// The client chose an export by `EXPORT_NAME` where TLS has to come first.
     TlsRequired,
+    /// The client chose an export by `EXPORT_NAME`, which isn't for those that have chosen extended headers.
+    ExtendedByName,
     /// A client without fixed newstyle sent something else than `EXPORT_NAME`.
     NotFixedNewstyle,
 }
@@ -95,6 +98,9 @@ impl std::fmt::Display for CloseReason {
                 f.write_str("something came behind STARTTLS before that was answered")
             }
             CloseReason::TlsRequired => f.write_str("the client did not ask for TLS"),
+            CloseReason::ExtendedByName => {
+                f.write_str("the client sent EXPORT_NAME, and EXTENDED_HEADERS before it")
+            }
             CloseReason::NotFixedNewstyle => f.write_str(
                 "the client sent an option other than EXPORT_NAME without fixed newstyle",
             ),
@@ -127,8 +133,10 @@ pub struct Handshake {
     tls: TlsPolicy,
     /// TLS has begun.
     secure: bool,
-    /// Replies are structured.
-    structured: bool,
+    /// Clients may have extended headers.
+    extended: bool,
+    /// What the client has chosen.
+    form: Form,
     /// The export of which `base:allocation` was chosen last.
     allocation: Option<String>,
 }
@@ -153,9 +161,17 @@ impl Handshake {
             options: 0,
             tls,
             secure: false,
-            structured: false,
+            extended: false,
+            form: Form::Simple,
             allocation: None,
         }
+    }
+
+    /// Lets clients have extended headers, which they don't otherwise.
+    #[must_use]
+    pub fn extended_headers(mut self, may: bool) -> Handshake {
+        self.extended = may;
+        self
     }
 
     /// What the server says before it reads anything.
@@ -258,6 +274,9 @@ impl Handshake {
                 refuse(out, option, OptionReplyKind::ERR_TLS_REQD, message);
                 Step::Used(used)
             }
+            OptionKind::EXPORT_NAME if self.form == Form::Extended => {
+                Step::close(used, CloseReason::ExtendedByName)
+            }
             OptionKind::EXPORT_NAME => self.export_name(used, data, catalogue, out),
             option if catalogue.is_shutting_down() => {
                 refuse(out, option, OptionReplyKind::ERR_SHUTDOWN, "the server is shutting down");
@@ -268,23 +287,21 @@ impl Handshake {
                 Step::Used(used)
             }
             OptionKind::INFO | OptionKind::GO => {
-                match describe(head.option, data, catalogue, self.structured, out) {
+                match self.describe(head.option, data, catalogue, out) {
                     Some(offer) if head.option == OptionKind::GO => self.begin(used, offer),
                     _ => Step::Used(used),
                 }
             }
-            OptionKind::STRUCTURED_REPLY if !data.is_empty() => {
-                let message = "STRUCTURED_REPLY takes no data";
-                refuse(out, head.option, OptionReplyKind::ERR_INVALID, message);
+            OptionKind::STRUCTURED_REPLY => {
+                self.choose(Form::Structured, head.option, data, out);
                 Step::Used(used)
             }
-            OptionKind::STRUCTURED_REPLY => {
-                self.structured = true;
-                reply(out, head.option, OptionReplyKind::ACK, &[]);
+            OptionKind::EXTENDED_HEADERS if self.extended => {
+                self.choose(Form::Extended, head.option, data, out);
                 Step::Used(used)
             }
             OptionKind::LIST_META_CONTEXT | OptionKind::SET_META_CONTEXT => {
-                let chosen = meta::answer(head.option, data, catalogue, self.structured, out);
+                let chosen = meta::answer(head.option, data, catalogue, self.form, out);
                 // An earlier choice is gone, also where this fails.
                 if head.option == OptionKind::SET_META_CONTEXT {
                     self.allocation = chosen;
@@ -312,15 +329,9 @@ impl Handshake {
         if more {
             return Step::close(used, CloseReason::BehindStartTls);
         }
-        let Handshake { tls, client, options, .. } = *self;
-        let secure = true;
-        *self = Handshake {
-            state: State::Options,
-            client,
-            options,
-            secure,
-            ..Handshake::with_tls(tls)
-        };
+        self.secure = true;
+        self.form = Form::Simple;
+        self.allocation = None;
         reply(out, OptionKind::STARTTLS, OptionReplyKind::ACK, &[]);
         Step::StartTls(used)
     }
@@ -341,7 +352,7 @@ impl Handshake {
         let Some(mut offer) = offer else {
             return Step::close(used, CloseReason::NoSuchExport);
         };
-        offer.replies(self.structured);
+        offer.adapt(self.form, false);
         out.extend_from_slice(&offer.summary.encode());
         if !self.client.contains(ClientFlags::NO_ZEROES) {
             out.extend_from_slice(&[0; EXPORT_NAME_PADDING]);
@@ -350,9 +361,56 @@ impl Handshake {
     }
 
     fn begin(&self, used: usize, offer: ExportOffer) -> Step {
-        let allocation = self.allocation.as_ref() == Some(&offer.name);
-        let agreed = Agreement { offer, structured: self.structured, allocation };
+        let allocation = self.has_chosen(&offer.name);
+        let agreed = Agreement { offer, form: self.form, allocation };
         Step::End(used, Outcome::Begin(agreed))
+    }
+
+    /// Whether the client has chosen `base:allocation` of this export.
+    fn has_chosen(&self, export: &str) -> bool {
+        self.allocation.as_deref() == Some(export)
+    }
+
+    /// The client chooses the form of messages. It doesn't go back from extended headers.
+    fn choose(&mut self, form: Form, option: OptionKind, data: &[u8], out: &mut Vec<u8>) {
+        let (kind, message) = match (form, self.form) {
+            _ if !data.is_empty() => (OptionReplyKind::ERR_INVALID, "this option takes no data"),
+            (Form::Structured, Form::Extended) => {
+                (OptionReplyKind::ERR_EXT_HEADER_REQD, "extended headers were agreed on before")
+            }
+            _ => {
+                self.form = form;
+                return reply(out, option, OptionReplyKind::ACK, &[]);
+            }
+        };
+        refuse(out, option, kind, message);
+    }
+
+    /// Answers `INFO` or `GO`; the offer when the answer was positive.
+    fn describe(
+        &self,
+        option: OptionKind,
+        data: &[u8],
+        catalogue: &dyn Catalogue,
+        out: &mut Vec<u8>,
+    ) -> Option<ExportOffer> {
+        let go = match GoRequest::decode(data) {
+            Ok(go) => go,
+            Err(error) => {
+                refuse(out, option, OptionReplyKind::ERR_INVALID, error.message());
+                return None;
+            }
+        };
+        let mut offer = find(option, go.name, catalogue, out)?;
+        offer.adapt(self.form, self.has_chosen(&offer.name));
+        if option == OptionKind::GO {
+            if let Err(message) = catalogue.attach(&offer.name) {
+                refuse(out, option, OptionReplyKind::ERR_POLICY, &message);
+                return None;
+            }
+        }
+        tell(option, &go, &offer, out);
+        Some(offer)
     }
 }
 
@@ -387,29 +445,8 @@ fn list(data: &[u8], catalogue: &dyn Catalogue, out: &mut Vec<u8>) {
     reply(out, OptionKind::LIST, OptionReplyKind::ACK, &[]);
 }
 
-/// Answers `INFO` or `GO`; the offer when the answer was positive.
-fn describe(
-    option: OptionKind,
-    data: &[u8],
-    catalogue: &dyn Catalogue,
-    structured: bool,
-    out: &mut Vec<u8>,
-) -> Option<ExportOffer> {
-    let go = match GoRequest::decode(data) {
-        Ok(go) => go,
-        Err(error) => {
-            refuse(out, option, OptionReplyKind::ERR_INVALID, error.message());
-            return None;
-        }
-    };
-    let mut offer = find(option, go.name, catalogue, out)?;
-    offer.replies(structured);
-    if option == OptionKind::GO {
-        if let Err(message) = catalogue.attach(&offer.name) {
-            refuse(out, option, OptionReplyKind::ERR_POLICY, &message);
-            return None;
-        }
-    }
+/// What is told of an export.
+fn tell(option: OptionKind, go: &GoRequest<'_>, offer: &ExportOffer, out: &mut Vec<u8>) {
     let mut info = Vec::new();
     wire::encode_info_export(&mut info, offer.summary);
     reply(out, option, OptionReplyKind::INFO, &info);
@@ -428,7 +465,6 @@ fn describe(
     wire::encode_info_block_size(&mut info, offer.block_sizes);
     reply(out, option, OptionReplyKind::INFO, &info);
     reply(out, option, OptionReplyKind::ACK, &[]);
-    Some(offer)
 }
 
 /// The export of this name, or the refusal.

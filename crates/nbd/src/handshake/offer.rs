@@ -1,6 +1,6 @@
 //! What a handshake needs to know about the exports.
 
-use crate::wire::{BlockSizes, ExportSummary, TransmissionFlags};
+use crate::wire::{BlockSizes, ExportSummary, Form, TransmissionFlags};
 
 /// What a client is told about an export, and what the transmission phase then keeps to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,9 +16,11 @@ pub struct ExportOffer {
 }
 
 impl ExportOffer {
-    /// What depends on the replies that this client has chosen.
-    pub(super) fn replies(&mut self, structured: bool) {
-        self.summary.flags = self.summary.flags.with_if(structured, TransmissionFlags::SEND_DF);
+    /// What depends on the form of messages that this client has chosen, and on its metadata context.
+    pub(super) fn adapt(&mut self, form: Form, allocation: bool) {
+        let flags = self.summary.flags.with_if(form.has_chunks(), TransmissionFlags::SEND_DF);
+        let filtered = allocation && form == Form::Extended;
+        self.summary.flags = flags.with_if(filtered, TransmissionFlags::BLOCK_STATUS_PAYLOAD);
     }
 }
 

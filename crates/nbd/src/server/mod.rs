@@ -65,6 +65,9 @@ pub struct Options {
     pub reply_timeout: Duration,
     /// How long it may ask for nothing while nothing is owed to it; `None`: as long as it likes.
     pub idle_timeout: Option<Duration>,
+    /// Whether clients may have extended headers, by which zeroes, trims, block status and prefetches have 64-bit lengths. Off,
+    /// since their specification calls them experimental: it may change, and what speaks them today may not then.
+    pub extended_headers: bool,
 }
 
 impl Options {
@@ -88,7 +91,7 @@ impl Options {
 
 impl Default for Options {
     /// 10 s for a handshake, 1,024 clients and 256 handshakes, 256 requests and 64
-    /// MiB in flight each, 4 GiB for all; 30 s for a request, a minute for a reply, no limit for silence.
+    /// MiB in flight each, 4 GiB for all; 30 s for a request, a minute for a reply, no limit for silence; no extended headers.
     fn default() -> Self {
         Options {
             handshake_timeout: Duration::from_secs(10),
@@ -101,6 +104,7 @@ impl Default for Options {
             request_timeout: Duration::from_secs(30),
             reply_timeout: Duration::from_secs(60),
             idle_timeout: None,
+            extended_headers: false,
         }
     }
 }
@@ -343,8 +347,8 @@ impl Inner {
         let desk = Desk::new(self, connection.id, who);
         let attach = |_: &ExportOffer| desk.chosen();
         let certified = |names| desk.certified(names);
-        let tls = self.tls.as_ref();
-        let begun = match negotiate(connection, &desk, tls, certified, attach, deadline) {
+        let (tls, extended) = (self.tls.as_ref(), self.options.extended_headers);
+        let begun = match negotiate(connection, &desk, tls, extended, certified, attach, deadline) {
             Ok(begun) => begun,
             Err(NoAgreement::Closed(reason)) => {
                 tracing::debug!(client = connection.id, %reason, "handshake ended");
@@ -390,7 +394,7 @@ impl Inner {
                 });
             }
             End::Violation(what) => {
-                if let Some(before) = export.lines.refusals.admit() {
+                if let Some(before) = export.lines.cuts.admit() {
                     let left_out = (before != 0).then_some(before);
                     tracing::warn!(
                         client = connection.id,

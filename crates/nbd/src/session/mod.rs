@@ -44,8 +44,8 @@ use crate::rate::Limiter;
 use crate::reply::{Patience, Posted, Ran, ReplyPath, Right};
 use crate::tls::Incoming;
 use crate::turn::{self, Turn};
+use crate::wire::{Form, Tag};
 
-use form::Form;
 use reader::Reader;
 use sink::{Body, Reply, SocketSink};
 use sparse::Hope;
@@ -128,7 +128,7 @@ impl Session {
             device: Arc::clone(export.device()),
             lines: Arc::clone(&export.lines),
             writer,
-            form: Form { structured: limits.structured },
+            form: limits.form,
             hope: Hope::default(),
         });
         let _stop = StopWriter(&session);
@@ -168,7 +168,7 @@ impl Session {
     }
 
     /// A request completed; where `counted`, a change that isn't listed. Runs in an atomic section, on any thread.
-    fn completed(self: &Arc<Self>, cookie: u64, cost: Charge, counted: bool, mut done: Completed) {
+    fn completed(self: &Arc<Self>, tag: Tag, cost: Charge, counted: bool, mut done: Completed) {
         // The pieces of a longer one have left before.
         self.left_whole(&done);
         if counted {
@@ -178,11 +178,11 @@ impl Session {
         let body = match (&done.result, payload) {
             // The head has been in front of the data since the request was made.
             (Ok(()), Payload::One(Buffer::BytesMut(message))) => Body::Message(message),
-            (Ok(()), Payload::Extents(extents)) => form::status(cookie, extents.iter()),
-            (Ok(()), _) => self.form.done(cookie),
+            (Ok(()), Payload::Extents(extents)) => self.form.status(tag, extents.iter()),
+            (Ok(()), _) => self.form.done(tag),
             (Err(error), _) => {
                 self.tell_failure(&done, error);
-                self.form.failed(cookie, error)
+                self.form.failed(tag, error)
             }
         };
         self.post(Reply::new(body, cost));

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use corewise_blockmq::{Completed, Extent, ExtentKind, IoError, Op, Payload, Request, Whole};
 
 use super::Session;
-use super::form;
 use super::sink::{Body, Reply};
 use crate::edge::Blocks;
 use crate::export::Shared;
 use crate::load::Charge;
 use crate::policy;
 use crate::turn;
+use crate::wire::Tag;
 
 /// The number of a change in the table. When it is dropped, those that waited for it begin.
 struct Listed {
@@ -95,14 +95,9 @@ fn within(error: IoError, asked: &Range<u64>) -> IoError {
 }
 
 /// A read of a part of some blocks: the request for the whole ones.
-pub(super) fn read_around(
-    session: &Arc<Session>,
-    cookie: u64,
-    offset: u64,
-    length: u32,
-    cost: Charge,
-) -> Request {
+pub(super) fn read_around(session: &Arc<Session>, tag: Tag, length: u32, cost: Charge) -> Request {
     let session = Arc::clone(session);
+    let offset = tag.offset;
     let blocks = policy::around(offset, length.into(), session.shared.block);
     let rq = Request::read(blocks.start, (blocks.end - blocks.start) as usize);
     rq.on_complete(move |done| {
@@ -113,13 +108,13 @@ pub(super) fn read_around(
         let from = (offset - done.offset) as usize;
         let body = match done.into_data() {
             Ok(bytes) => {
-                let mut message = session.form.read(cookie, offset, length);
+                let mut message = session.form.read(tag, length);
                 message.extend_from_slice(&bytes[from..from + length as usize]);
                 Body::Message(message)
             }
             Err(error) => {
                 let asked = offset..offset + u64::from(length);
-                session.form.failed(cookie, &within(error, &asked))
+                session.form.failed(tag, &within(error, &asked))
             }
         };
         session.post(Reply::new(body, cost));
@@ -129,34 +124,33 @@ pub(super) fn read_around(
 /// The request that asks for the extents of the blocks around a range.
 pub(super) fn status_around(
     session: &Arc<Session>,
-    cookie: u64,
-    offset: u64,
-    length: u32,
+    tag: Tag,
+    length: u64,
     most: u32,
     cost: Charge,
 ) -> Request {
     let session = Arc::clone(session);
-    let blocks = policy::around(offset, length.into(), session.shared.block);
+    let blocks = policy::around(tag.offset, length, session.shared.block);
     // One may lie in front of the range.
     let rq = Request::extents_of(blocks.start, blocks.end - blocks.start, most + 1);
     rq.on_complete(move |mut done| {
         if done.result.is_err() {
-            return session.completed(cookie, cost, false, done);
+            return session.completed(tag, cost, false, done);
         }
         session.left_whole(&done);
-        let front = offset - done.offset;
+        let front = tag.offset - done.offset;
         let extents = match mem::take(&mut done.payload) {
             Payload::Extents(extents) => clip(extents.iter(), front, length),
             _ => clip([], front, length),
         };
         let few = &extents[..extents.len().min(most as usize)];
-        session.post(Reply::new(form::status(cookie, few.iter().copied()), cost));
+        session.post(Reply::new(session.form.status(tag, few.iter().copied()), cost));
     })
 }
 
 /// What of the extents is in a range that begins so many bytes behind the first one: at least one. Pure.
-fn clip(extents: impl IntoIterator<Item = Extent>, front: u64, length: u32) -> Vec<Extent> {
-    let end = front + u64::from(length);
+fn clip(extents: impl IntoIterator<Item = Extent>, front: u64, length: u64) -> Vec<Extent> {
+    let end = front + length;
     let mut at = 0;
     let mut list: Vec<Extent> = Vec::new();
     for extent in extents {
@@ -167,7 +161,7 @@ fn clip(extents: impl IntoIterator<Item = Extent>, front: u64, length: u32) -> V
         }
     }
     if list.is_empty() {
-        list.push(Extent { len: length.into(), kind: ExtentKind::Data });
+        list.push(Extent { len: length, kind: ExtentKind::Data });
     }
     list
 }

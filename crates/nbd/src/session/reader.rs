@@ -20,7 +20,7 @@ use crate::policy::{self, Limits, Operation, Verdict, judge};
 use crate::reply::{Posted, Right};
 use crate::tls::Incoming;
 use crate::turn::{self, Deficit, Entry};
-use crate::wire::{REQUEST_LEN, ReplyError, Request};
+use crate::wire::{BadMagic, Form, ReplyError, Request, STATUS_QUERY_LEN, StatusQuery, Tag};
 
 /// How many places a batch may take without a turn at a device that was done with the last one on the spot.
 const PROMPT: u32 = 2 * turn::QUANTUM;
@@ -54,6 +54,11 @@ struct Skip {
     bytes: u64,
     left: usize,
     reply: Box<Reply>,
+}
+
+/// What a reply repeats of its request.
+fn tag(request: &Request) -> Tag {
+    Tag { cookie: request.cookie, offset: request.offset }
 }
 
 /// What parsing came to.
@@ -133,20 +138,17 @@ impl<'a> Reader<'a> {
             if !self.skip() {
                 return Parsed::NeedMore;
             }
-            let Some(head) = self.buffer.first_chunk::<REQUEST_LEN>() else {
-                return Parsed::NeedMore;
+            let request = match self.next() {
+                Some(Ok(request)) => request,
+                Some(Err(error)) => return Parsed::End(End::Violation(error.to_string())),
+                None => return Parsed::NeedMore,
             };
-            let request = match Request::decode(head) {
-                Ok(request) => request,
-                Err(error) => return Parsed::End(End::Violation(error.to_string())),
-            };
-            self.buffer.advance(REQUEST_LEN);
             let verdict = judge(&request, &self.limits);
             match verdict {
                 Verdict::Disconnect => return Parsed::End(End::Disconnected),
                 Verdict::Hopeless => {
                     let message = format!(
-                        "a write of {} bytes, the limit is {}",
+                        "a request with {} bytes behind it, the limit is {}",
                         request.length, self.limits.max_payload
                     );
                     return Parsed::End(End::Violation(message));
@@ -182,6 +184,34 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Takes the next request out of the buffer, with the query that belongs to it; `None` where more has to come.
+    fn next(&mut self) -> Option<Result<Request, BadMagic>> {
+        let form = self.limits.form;
+        // A compact request is shorter than an extended one: its client is told now, and not when more has come.
+        if let Err(error) = form.check_request(*self.buffer.first_chunk()?) {
+            return Some(Err(error));
+        }
+        let mut used = form.request_len();
+        let mut found = match form {
+            Form::Simple | Form::Structured => Request::decode(self.buffer.first_chunk()?),
+            Form::Extended => Request::decode_extended(self.buffer.first_chunk()?),
+        };
+        if let Ok(request) = &mut found {
+            if policy::has_query(request, &self.limits) {
+                let query = self.buffer[used..].first_chunk::<STATUS_QUERY_LEN>()?;
+                *request = policy::with_query(request, StatusQuery::decode(query));
+                used += STATUS_QUERY_LEN;
+            }
+        }
+        self.buffer.advance(used);
+        Some(found)
+    }
+
+    /// How many bytes follow a request that was judged: no more than the largest payload.
+    fn payload_len(&self, request: &Request) -> usize {
+        request.payload_len(self.limits.form) as usize
+    }
+
     /// Reads a refused payload away; false where more of it has to come.
     fn skip(&mut self) -> bool {
         let Some(mut skip) = self.skipping.take() else { return true };
@@ -199,8 +229,8 @@ impl<'a> Reader<'a> {
     /// How many bytes of memory a request takes.
     fn memory_of(&self, request: &Request, verdict: Verdict) -> u64 {
         let Verdict::Submit(operation) = verdict else { return 0 };
-        let (offset, length, shared) =
-            (request.offset, u64::from(request.length), &self.session.shared);
+        let Request { offset, length, .. } = *request;
+        let shared = &self.session.shared;
         let is_odd = shared.is_odd(offset, length);
         let edges = || match is_odd {
             true => policy::edges(offset, length, shared.block) * shared.block,
@@ -210,7 +240,7 @@ impl<'a> Reader<'a> {
             // The whole blocks, and the reply.
             Operation::Read { .. } if is_odd => 2 * (length + shared.block),
             Operation::Read { .. } => length,
-            Operation::Write { .. } => charge(request.length) + edges(),
+            Operation::Write { .. } => charge(length) + edges(),
             Operation::WriteZeroes { .. } => edges(),
             _ => 0,
         }
@@ -221,11 +251,11 @@ impl<'a> Reader<'a> {
     fn keep_to_limits(&mut self, request: &Request, verdict: Verdict) -> bool {
         let bytes = match verdict {
             Verdict::Submit(Operation::Read { .. }) => request.length,
-            _ => request.payload_len(),
+            _ => request.payload_len(self.limits.form),
         };
         for limiter in &self.session.limiters {
             let now = time::now();
-            let wait = limiter.take(now, bytes.into());
+            let wait = limiter.take(now, bytes);
             if wait.is_zero() {
                 continue;
             }
@@ -290,14 +320,13 @@ impl<'a> Reader<'a> {
 
     /// Answers without the device, once the payload of the request is out of the way.
     fn answer(&mut self, request: &Request, result: Result<(), ReplyError>, cost: Charge) {
-        let body = self.session.form.unseen(request.command, request.cookie, result);
-        let reply = Reply::new(body, cost);
-        let bytes = request.payload_len();
-        self.skipping = Some(Skip { bytes: bytes.into(), left: bytes as usize, reply });
+        let body = self.session.form.unseen(request.command, tag(request), result);
+        let (reply, left) = (Reply::new(body, cost), self.payload_len(request));
+        self.skipping = Some(Skip { bytes: left as u64, left, reply });
     }
 
     fn submit(&mut self, request: &Request, operation: Operation, cost: Charge) -> Result<(), End> {
-        let (offset, length) = (request.offset, request.length as usize);
+        let (tag, Request { offset, length, .. }) = (tag(request), *request);
         let wants_fua = matches!(
             operation,
             Operation::Write { fua: true }
@@ -305,18 +334,16 @@ impl<'a> Reader<'a> {
                 | Operation::WriteZeroes { fua: true, .. }
         );
         let form = self.session.form;
-        let is_odd = self.session.shared.is_odd(offset, length as u64);
+        let is_odd = self.session.shared.is_odd(offset, length);
         let mut rq = match operation {
             Operation::Read { .. } if is_odd => {
-                let (cookie, length) = (request.cookie, request.length);
-                let rq = odd::read_around(self.session, cookie, offset, length, cost);
+                let rq = odd::read_around(self.session, tag, length as u32, cost);
                 self.push(rq);
                 return Ok(());
             }
             Operation::BlockStatus { one } if is_odd => {
-                let (cookie, length) = (request.cookie, request.length);
                 let most = if one { 1 } else { form::EXTENTS };
-                let rq = odd::status_around(self.session, cookie, offset, length, most, cost);
+                let rq = odd::status_around(self.session, tag, length, most, cost);
                 self.push(rq);
                 return Ok(());
             }
@@ -325,24 +352,24 @@ impl<'a> Reader<'a> {
                 self.answer(request, Err(ReplyError::NotSup), cost);
                 return Ok(());
             }
-            Operation::Read { whole: false } if self.session.hope.asks(request.length) => {
-                let rq = sparse::ask(self.session, request.cookie, offset, request.length, cost);
+            Operation::Read { whole: false } if self.session.hope.asks(length as u32) => {
+                let rq = sparse::ask(self.session, tag, length as u32, cost);
                 self.batch.push(rq);
                 return Ok(());
             }
             Operation::Read { .. } => {
-                let message = form.read(request.cookie, offset, request.length);
-                DeviceRequest::read_into(offset, length, message)
+                let message = form.read(tag, length as u32);
+                DeviceRequest::read_into(offset, length as usize, message)
             }
             Operation::BlockStatus { one } => {
                 let most = if one { 1 } else { form::EXTENTS };
-                DeviceRequest::extents_of(offset, length as u64, most)
+                DeviceRequest::extents_of(offset, length, most)
             }
             Operation::Cache => {
-                let blocks = policy::around(offset, length as u64, self.session.shared.block);
+                let blocks = policy::around(offset, length, self.session.shared.block);
                 DeviceRequest::prefetch(blocks.start, blocks.end - blocks.start)
             }
-            Operation::Write { .. } => match self.payload(length) {
+            Operation::Write { .. } => match self.payload(length as usize) {
                 Ok(payload) => DeviceRequest::write(offset, payload),
                 Err(end) => {
                     self.session.connection.settle(1, cost);
@@ -352,7 +379,7 @@ impl<'a> Reader<'a> {
             Operation::Flush => DeviceRequest::flush(),
             Operation::Trim { .. } => {
                 let block = self.session.shared.block;
-                let Some(blocks) = policy::inside(offset, length as u64, block) else {
+                let Some(blocks) = policy::inside(offset, length, block) else {
                     self.answer(request, Ok(()), cost);
                     return Ok(());
                 };
@@ -360,7 +387,7 @@ impl<'a> Reader<'a> {
             }
             Operation::WriteZeroes { no_hole, fast, .. } => {
                 let flags = Flags { no_unmap: no_hole, fast, ..Flags::default() };
-                DeviceRequest::write_zeroes(offset, length as u64).with_flags(flags)
+                DeviceRequest::write_zeroes(offset, length).with_flags(flags)
             }
         };
         self.wrote |= rq.op().is_change();
@@ -369,8 +396,7 @@ impl<'a> Reader<'a> {
         }
         let counted = rq.op().is_change() && self.begin_change(&rq);
         let session = Arc::clone(self.session);
-        let cookie = request.cookie;
-        self.push(rq.on_complete(move |done| session.completed(cookie, cost, counted, done)));
+        self.push(rq.on_complete(move |done| session.completed(tag, cost, counted, done)));
         Ok(())
     }
 

@@ -16,9 +16,8 @@ const RECEIVE_MIN: usize = 32 << 10;
 const LARGE: usize = 64 << 10;
 
 /// How many bytes of memory the payload of a write takes.
-pub(super) fn charge(length: u32) -> u64 {
-    let length = length as usize;
-    if length >= LARGE { length.max(RECEIVE) as u64 } else { length as u64 }
+pub(super) fn charge(length: u64) -> u64 {
+    if length >= LARGE as u64 { length.max(RECEIVE as u64) } else { length }
 }
 
 pub(super) struct Received {
@@ -119,7 +118,7 @@ mod tests {
     #[test]
     fn a_payload_that_may_keep_a_buffer_alone_is_charged_for_it() {
         assert_eq!(charge(4096), 4096);
-        assert_eq!(charge(LARGE as u32), RECEIVE as u64);
+        assert_eq!(charge(LARGE as u64), RECEIVE as u64);
         assert_eq!(charge(1 << 20), 1 << 20);
     }
 }

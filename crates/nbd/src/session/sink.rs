@@ -18,7 +18,7 @@ use crate::load::Charge;
 use crate::policy;
 use crate::reply::{Patience, Sent, Sink};
 use crate::tls::Channel;
-use crate::wire::SIMPLE_REPLY_LEN;
+use crate::wire::{EXTENDED_CHUNK_LEN, SIMPLE_REPLY_LEN};
 
 /// Replies that one system call sends at most. Far below the kernel's limit of 1,024, and enough to
 /// make the call cheap.
@@ -34,6 +34,8 @@ pub(crate) struct Reply {
 
 pub(super) enum Body {
     Head([u8; SIMPLE_REPLY_LEN]),
+    /// The extended head of a reply that has nothing else to say.
+    Long([u8; EXTENDED_CHUNK_LEN]),
     /// Head and what follows it, in one piece.
     Message(BytesMut),
 }
@@ -52,6 +54,7 @@ impl Reply {
     fn bytes(&self) -> &[u8] {
         match &self.body {
             Body::Head(bytes) => bytes,
+            Body::Long(bytes) => bytes,
             Body::Message(bytes) => bytes,
         }
     }

@@ -12,11 +12,10 @@ use corewise_blockmq::{Buffer, Completed, Extents, IoError, IoErrorKind, Op, Pay
 use corewise_sync::atomic::{AtomicU32, Ordering};
 
 use super::Session;
-use super::form;
 use super::sink::{Body, Reply};
 use crate::load::Charge;
 use crate::turn;
-use crate::wire::ReplyFlags;
+use crate::wire::{ReplyFlags, Tag};
 
 /// A read of fewer bytes is just read.
 const WORTH_ASKING: u32 = 64 << 10;
@@ -89,7 +88,7 @@ fn cut(offset: u64, length: u32, extents: &Extents) -> Vec<Stretch> {
 /// A read whose data comes in several chunks.
 struct Parts {
     session: Arc<Session>,
-    cookie: u64,
+    tag: Tag,
     length: u32,
     cost: Charge,
     /// A: parts that haven't posted their chunk, and one for the thread that sends them out. Released behind the chunk,
@@ -102,68 +101,56 @@ impl Parts {
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             // The places of the question were those of all that is read.
             self.session.left(Op::Extents, self.length.into());
-            self.session.post(Reply::new(form::end(self.cookie), self.cost));
+            let end = self.session.form.end(self.tag);
+            self.session.post(Reply::new(end, self.cost));
         }
     }
 }
 
 /// The request that asks for the extents of a read, and then reads. Its reply comes in any number of chunks.
-pub(super) fn ask(
-    session: &Arc<Session>,
-    cookie: u64,
-    offset: u64,
-    length: u32,
-    cost: Charge,
-) -> Request {
+pub(super) fn ask(session: &Arc<Session>, tag: Tag, length: u32, cost: Charge) -> Request {
     let session = Arc::clone(session);
-    let rq = Request::extents_of(offset, length.into(), EXTENTS);
+    let rq = Request::extents_of(tag.offset, length.into(), EXTENTS);
     rq.on_complete(move |done| {
         match done.result.as_ref().map_err(IoError::kind) {
-            Err(IoErrorKind::Gone) => session.completed(cookie, cost, false, done),
+            Err(IoErrorKind::Gone) => session.completed(tag, cost, false, done),
             // Where the device can't say, it is read.
             _ => {
                 let extents = done.into_extents().unwrap_or_default();
-                answer(session, cookie, offset, length, cost, &extents);
+                answer(session, tag, length, cost, &extents);
             }
         }
     })
 }
 
-fn answer(
-    session: Arc<Session>,
-    cookie: u64,
-    offset: u64,
-    length: u32,
-    cost: Charge,
-    extents: &Extents,
-) {
-    let stretches = cut(offset, length, extents);
+fn answer(session: Arc<Session>, tag: Tag, length: u32, cost: Charge, extents: &Extents) {
+    let stretches = cut(tag.offset, length, extents);
     let zeroes: Vec<(u64, u32)> =
         stretches.iter().filter(|part| part.zero).map(|part| (part.offset, part.length)).collect();
     session.hope.learn(!zeroes.is_empty());
     if zeroes.is_empty() {
         let device = Arc::clone(&session.device);
-        let message = session.form.read(cookie, offset, length);
-        let rq = Request::read_into(offset, length as usize, message);
+        let message = session.form.read(tag, length);
+        let rq = Request::read_into(tag.offset, length as usize, message);
         return device
-            .submit(rq.on_complete(move |done| session.completed(cookie, cost, false, done)));
+            .submit(rq.on_complete(move |done| session.completed(tag, cost, false, done)));
     }
     let data: Vec<_> = stretches.into_iter().filter(|part| !part.zero).collect();
-    let holes = form::holes(cookie, &zeroes, data.is_empty());
+    let holes = session.form.holes(tag, &zeroes, data.is_empty());
     if data.is_empty() {
         session.left(Op::Extents, length.into());
         return session.post(Reply::new(Body::Message(holes), cost));
     }
     session.post(Reply::more(holes));
     let left = AtomicU32::new(data.len() as u32 + 1);
-    let parts = Arc::new(Parts { session, cookie, length, cost, left });
+    let parts = Arc::new(Parts { session, tag, length, cost, left });
     let reads = data.iter().map(|part| {
         let parts = Arc::clone(&parts);
         let offset = part.offset;
-        let message = form::data(ReplyFlags::empty(), cookie, offset, part.length);
+        let message = parts.session.form.data(ReplyFlags::empty(), tag, offset, part.length);
         let rq = Request::read_into(offset, part.length as usize, message);
         rq.on_complete(move |done| {
-            parts.session.post(Reply::more(chunk(&parts.session, cookie, offset, done)));
+            parts.session.post(Reply::more(chunk(&parts.session, tag, offset, done)));
             parts.ended();
         })
     });
@@ -172,16 +159,16 @@ fn answer(
 }
 
 /// The chunk of a part that was read, or wasn't.
-fn chunk(session: &Session, cookie: u64, offset: u64, mut done: Completed) -> BytesMut {
+fn chunk(session: &Session, tag: Tag, offset: u64, mut done: Completed) -> BytesMut {
     let payload = mem::take(&mut done.payload);
     match (&done.result, payload) {
         (Ok(()), Payload::One(Buffer::BytesMut(message))) => message,
         (Err(error), _) => {
             session.tell_failure(&done, error);
-            form::failure(cookie, error, offset)
+            session.form.failure(tag, error, offset)
         }
         // A device that exchanged the buffer.
-        (Ok(()), _) => form::failure(cookie, &IoError::new(IoErrorKind::Gone), offset),
+        (Ok(()), _) => session.form.failure(tag, &IoError::new(IoErrorKind::Gone), offset),
     }
 }
 

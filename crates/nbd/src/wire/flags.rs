@@ -116,6 +116,8 @@ flag_word! {
         SEND_CACHE = 1 << 10;
         /// The flag `FAST_ZERO` is understood.
         SEND_FAST_ZERO = 1 << 11;
+        /// `BLOCK_STATUS` may name the contexts that it is about (extended headers only).
+        BLOCK_STATUS_PAYLOAD = 1 << 12;
     }
 }
 
@@ -132,7 +134,7 @@ flag_word! {
         REQ_ONE = 1 << 3;
         /// Fail rather than write zeroes slowly.
         FAST_ZERO = 1 << 4;
-        /// The request carries a payload (extended headers).
+        /// The length is that of a payload behind the request (extended headers only).
         PAYLOAD_LEN = 1 << 5;
     }
 }

@@ -116,6 +116,8 @@ named_number! {
         OFFSET_HOLE = 2;
         /// A metadata context, and what it says of one extent after the other.
         BLOCK_STATUS = 5;
+        /// The same with 64-bit lengths (extended headers).
+        BLOCK_STATUS_EXT = 6;
         /// An error.
         ERROR = 0x8001;
         /// An error, and where it happened.

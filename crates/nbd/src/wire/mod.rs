@@ -6,10 +6,11 @@
 //! client's side with the same code.
 //!
 //! Source of the facts: `doc/proto.md` of the NetworkBlockDevice project, fixed newstyle
-//! negotiation, simple and structured replies, metadata contexts.
+//! negotiation, simple and structured replies, metadata contexts; and of its branch `extension-ext-header`, extended headers.
 
 mod error;
 mod flags;
+mod form;
 mod handshake;
 mod kinds;
 mod meta;
@@ -18,6 +19,7 @@ mod transmission;
 
 pub use error::ReplyError;
 pub use flags::{ClientFlags, CommandFlags, HandshakeFlags, ReplyFlags, TransmissionFlags};
+pub use form::Form;
 pub use handshake::{
     BlockSizes, ExportSummary, GREETING_LEN, GoRequest, Greeting, MalformedGo, OPTION_HEADER_LEN,
     OPTION_REPLY_HEADER_LEN, OptionHeader, OptionReplyHeader, decode_client_flags,
@@ -27,10 +29,13 @@ pub use handshake::{
 pub use kinds::{Command, InfoKind, OptionKind, OptionReplyKind, ReplyKind};
 pub use meta::{MalformedMeta, MetaRequest, encode_meta_context};
 pub use structured::{
-    CHUNK_LEN, Chunk, ChunkError, DATA_CHUNK_LEN, StatusExtent, decode_block_status, decode_error,
-    encode_block_status, encode_error, encode_hole,
+    CHUNK_LEN, Chunk, ChunkError, EXTENDED_CHUNK_LEN, StatusExtent, Tag, decode_block_status,
+    decode_error, encode_block_status, encode_data, encode_done, encode_error, encode_hole,
 };
-pub use transmission::{REQUEST_LEN, Request, SIMPLE_REPLY_LEN, SimpleReply};
+pub use transmission::{
+    EXTENDED_REQUEST_LEN, REQUEST_LEN, Request, SIMPLE_REPLY_LEN, STATUS_QUERY_LEN, SimpleReply,
+    StatusQuery,
+};
 
 /// First word of the server's greeting: `NBDMAGIC`.
 pub const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
@@ -40,10 +45,14 @@ pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 /// First word of each request of the transmission phase.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// First word of each request with an extended head.
+pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
 /// First word of each simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// First word of each chunk of a structured reply.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+/// First word of each chunk with an extended head.
+pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 /// The one metadata context that the protocol defines: which parts of an export are allocated.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 /// Of `base:allocation`: no space is allocated there.
@@ -73,7 +82,16 @@ pub struct BadMagic {
 
 impl std::fmt::Display for BadMagic {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "magic number is {:#x}, expected {:#x}", self.found, self.expected)
+        write!(f, "magic number is {:#x}, expected {:#x}", self.found, self.expected)?;
+        match (self.found as u32, self.expected as u32) {
+            (REQUEST_MAGIC, EXTENDED_REQUEST_MAGIC) => {
+                f.write_str(": a compact request, though the client has chosen extended headers")
+            }
+            (EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC) => {
+                f.write_str(": an extended request, though extended headers weren't agreed on")
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! A client that takes replies of both forms, and checks that each keeps to the specification.
+//! A client that takes replies of all forms, and checks that each keeps to the specification.
 
 use std::io::{Read, Write};
 use std::ops::Range;
@@ -31,8 +31,19 @@ pub(crate) struct Answer {
 impl<S: Read + Write> Client<S> {
     /// Asks for structured replies, and perhaps for `base:allocation` of this export.
     pub(crate) fn structured(&mut self, allocation_of: Option<&str>) {
-        self.option(OptionKind::STRUCTURED_REPLY, &[]);
+        self.choose(Form::Structured, allocation_of);
+    }
+
+    /// Asks for a form of messages, likewise.
+    pub(crate) fn choose(&mut self, form: Form, allocation_of: Option<&str>) {
+        let option = match form {
+            Form::Simple => return,
+            Form::Structured => OptionKind::STRUCTURED_REPLY,
+            Form::Extended => OptionKind::EXTENDED_HEADERS,
+        };
+        self.option(option, &[]);
         assert_eq!(self.opt_reply().kind, OptionReplyKind::ACK);
+        self.form = form;
         if let Some(name) = allocation_of {
             let data = MetaRequest::encode(name, &[BASE_ALLOCATION]);
             self.option(OptionKind::SET_META_CONTEXT, &data);
@@ -57,13 +68,21 @@ impl<S: Read + Write> Client<S> {
         loop {
             let magic: [u8; 4] = self.bytes(4).try_into().unwrap();
             let simple = u32::from_be_bytes(magic) == SIMPLE_REPLY_MAGIC;
-            let rest = self.bytes(if simple { SIMPLE_REPLY_LEN - 4 } else { CHUNK_LEN - 4 });
-            let head = [&magic[..], &rest].concat();
+            assert!(
+                !simple || self.form != Form::Extended,
+                "a simple reply, with extended headers"
+            );
+            let len = if simple { SIMPLE_REPLY_LEN } else { self.form.chunk_len() };
+            let head = [&magic[..], &self.bytes(len - 4)].concat();
             let (cookie, chunk) = if simple {
                 (SimpleReply::decode(head[..].try_into().unwrap()).unwrap().cookie, None)
             } else {
-                let chunk = Chunk::decode(head[..].try_into().unwrap()).unwrap();
-                (chunk.cookie, Some(chunk))
+                let chunk = match self.form {
+                    Form::Extended => Chunk::decode_extended(head[..].try_into().unwrap()),
+                    _ => Chunk::decode(head[..].try_into().unwrap()),
+                };
+                let chunk = chunk.unwrap();
+                (chunk.tag.cookie, Some(chunk))
             };
             let n = open.iter().position(|(request, _)| request.cookie == cookie).unwrap();
             let done = match chunk {
@@ -81,6 +100,9 @@ impl<S: Read + Write> Client<S> {
                 Some(chunk) => {
                     let data = self.bytes(chunk.length as usize);
                     let (request, answer) = &mut open[n];
+                    let extended = self.form == Form::Extended;
+                    assert!(!extended || chunk.tag.offset == request.offset, "{chunk:?}");
+                    assert!(extended || chunk.kind != ReplyKind::BLOCK_STATUS_EXT);
                     take_chunk(request, answer, chunk, &data);
                     chunk.flags.contains(ReplyFlags::DONE)
                 }
@@ -99,14 +121,14 @@ impl<S: Read + Write> Client<S> {
 
     /// Sends a request without payload, and takes its answer.
     pub(crate) fn ask(&mut self, request: Request) -> Answer {
-        self.send(&request.encode());
+        self.send_request(request);
         self.answer(&mut vec![(request, Answer::default())]).1
     }
 }
 
 fn take_chunk(request: &Request, answer: &mut Answer, chunk: Chunk, data: &[u8]) {
     answer.chunks += 1;
-    let range = request.offset..request.offset.saturating_add(request.length.into());
+    let range = request.offset..request.offset.saturating_add(request.length);
     let number = |from: usize| u64::from_be_bytes(data[from..from + 8].try_into().unwrap());
     let mut content = |offset: u64, bytes: &[u8]| {
         assert_eq!(request.command, Command::READ);
@@ -126,14 +148,12 @@ fn take_chunk(request: &Request, answer: &mut Answer, chunk: Chunk, data: &[u8])
             content(number(0), &vec![0; len as usize]);
             answer.holes.push(number(0)..number(0) + u64::from(len));
         }
-        ReplyKind::BLOCK_STATUS => {
+        kind @ (ReplyKind::BLOCK_STATUS | ReplyKind::BLOCK_STATUS_EXT) => {
             assert_eq!(request.command, Command::BLOCK_STATUS);
             assert!(answer.extents.is_empty(), "one chunk for the one context");
-            answer.extents = decode_block_status(data).unwrap().1;
-            let sum: u64 = answer.extents.iter().map(|e| u64::from(e.length)).sum();
-            assert!(
-                sum <= u64::from(request.length) && answer.extents.iter().all(|e| e.length > 0)
-            );
+            answer.extents = decode_block_status(kind, data).unwrap().1;
+            let sum: u64 = answer.extents.iter().map(|e| e.length).sum();
+            assert!(sum <= request.length && answer.extents.iter().all(|e| e.length > 0));
             let one = request.flags.contains(CommandFlags::REQ_ONE);
             assert!(!one || answer.extents.len() == 1);
         }

@@ -248,12 +248,19 @@ pub(crate) struct OptReply {
 /// A client over any stream; it checks nothing and does what the test says.
 pub(crate) struct Client<S = UnixStream> {
     pub(crate) stream: S,
+    /// How its requests look, and the replies that it takes.
+    pub(crate) form: Form,
 }
 
 impl<S: Read + Write> Client<S> {
+    /// A client that has said nothing.
+    pub(crate) fn new(stream: S) -> Client<S> {
+        Client { stream, form: Form::Simple }
+    }
+
     /// Takes the greeting and answers with these flags.
     pub(crate) fn greet(stream: S, flags: ClientFlags) -> Client<S> {
-        let mut client = Client { stream };
+        let mut client = Client::new(stream);
         let mut greeting = [0; GREETING_LEN];
         client.stream.read_exact(&mut greeting).unwrap();
         let greeting = Greeting::decode(&greeting).unwrap();
@@ -268,7 +275,7 @@ impl<S: Read + Write> Client<S> {
 
     /// As [`Client::fixed`], for a connection that the server may have closed meanwhile.
     pub(crate) fn fixed_or_gone(stream: S) -> Client<S> {
-        let mut client = Client { stream };
+        let mut client = Client::new(stream);
         let _ = client.stream.read_exact(&mut [0; GREETING_LEN]);
         let _ = client.stream.write_all(&3_u32.to_be_bytes());
         client
@@ -324,27 +331,34 @@ impl<S: Read + Write> Client<S> {
         offset: u64,
         length: u32,
     ) {
-        self.send(&Request { flags, command, cookie, offset, length }.encode());
+        self.send_request(Request { flags, command, cookie, offset, length: length.into() });
+    }
+
+    /// Sends a request without its payload.
+    pub(crate) fn send_request(&mut self, request: Request) {
+        match self.form {
+            Form::Simple | Form::Structured => self.send(&request.encode()),
+            Form::Extended => self.send(&request.encode_extended()),
+        }
     }
 
     /// Reads the same over and over, asked for in one piece: the server has all of them or none.
     pub(crate) fn reads(&mut self, cookies: std::ops::Range<u64>, offset: u64, length: u32) {
-        let flags = CommandFlags::empty();
-        let read = |cookie| Request { flags, command: Command::READ, cookie, offset, length };
+        let (flags, command, length) = (CommandFlags::empty(), Command::READ, length.into());
+        let read = |cookie| Request { flags, command, cookie, offset, length };
         let message: Vec<u8> = cookies.flat_map(|cookie| read(cookie).encode()).collect();
         self.send(&message);
     }
 
     pub(crate) fn write_request(&mut self, cookie: u64, offset: u64, data: &[u8]) {
-        let length = u32::try_from(data.len()).unwrap();
-        let head = Request {
-            flags: CommandFlags::empty(),
-            command: Command::WRITE,
-            cookie,
-            offset,
-            length,
+        let flags =
+            CommandFlags::empty().with_if(self.form == Form::Extended, CommandFlags::PAYLOAD_LEN);
+        let (command, length) = (Command::WRITE, data.len() as u64);
+        let head = Request { flags, command, cookie, offset, length };
+        let mut message = match self.form {
+            Form::Simple | Form::Structured => head.encode().to_vec(),
+            Form::Extended => head.encode_extended().to_vec(),
         };
-        let mut message = head.encode().to_vec();
         message.extend_from_slice(data);
         self.send(&message);
     }

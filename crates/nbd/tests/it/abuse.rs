@@ -56,7 +56,8 @@ impl Victim {
 }
 
 fn head(command: Command, offset: u64, length: u32) -> [u8; REQUEST_LEN] {
-    Request { flags: CommandFlags::empty(), command, cookie: 1, offset, length }.encode()
+    Request { flags: CommandFlags::empty(), command, cookie: 1, offset, length: length.into() }
+        .encode()
 }
 
 /// nbd-server carries on; the others disconnect, as does this one.
@@ -191,7 +192,7 @@ fn a_command_and_a_flag_that_do_not_exist() {
 fn silence_instead_of_a_handshake() {
     let soon = Duration::from_millis(50);
     let victim = Victim::with(Options { handshake_timeout: soon, ..Options::default() });
-    let mut silent = Client { stream: connect(&victim.server) };
+    let mut silent = Client::new(connect(&victim.server));
     silent.drain_to_end();
     victim.nobody_noticed();
 }
@@ -325,7 +326,7 @@ fn ask(
     offset: u64,
     length: u32,
 ) -> Answer {
-    client.ask(Request { flags, command, cookie: 1, offset, length })
+    client.ask(Request { flags, command, cookie: 1, offset, length: length.into() })
 }
 
 /// CVE-2025-47711: an extent that ends where 32 bits do, or behind, ended nbdkit by an assertion.
@@ -337,7 +338,7 @@ fn a_block_status_as_long_as_32_bits_say_in_a_hole_that_is_longer() {
         for offset in [0, 512, 1 << 32, (1 << 32) - 512, TIB - u64::from(length)] {
             for flags in [CommandFlags::empty(), CommandFlags::REQ_ONE] {
                 let answer = ask(&mut client, Command::BLOCK_STATUS, flags, offset, length);
-                let hole = StatusExtent { length, flags: STATE_HOLE | STATE_ZERO };
+                let hole = StatusExtent { length: length.into(), flags: STATE_HOLE | STATE_ZERO };
                 assert_eq!((answer.error, answer.extents), (0, vec![hole]), "{length} at {offset}");
             }
         }

@@ -26,7 +26,7 @@ fn offer(name: &str) -> ExportOffer {
 }
 
 fn plain(name: &str) -> Agreement {
-    Agreement { offer: offer(name), structured: false, allocation: false }
+    Agreement { offer: offer(name), form: Form::Simple, allocation: false }
 }
 
 impl Catalogue for Shop {
@@ -405,7 +405,7 @@ fn the_last_choice_of_contexts_counts_and_only_for_its_export() {
                 .concat();
         let (_, progress) = converse(&shop(), &input);
         let Outcome::Begin(agreed) = progress.outcome else { panic!("{:?}", progress.outcome) };
-        assert_eq!((agreed.structured, agreed.allocation), (true, allocation));
+        assert_eq!((agreed.form, agreed.allocation), (Form::Structured, allocation));
         assert!(agreed.offer.summary.flags.contains(TransmissionFlags::SEND_DF));
     }
 }
@@ -417,7 +417,7 @@ fn starttls() -> Vec<u8> {
 #[test]
 fn starttls_forgets_what_was_chosen_before_and_takes_nothing_along() {
     for policy in [TlsPolicy::Allowed, TlsPolicy::Required] {
-        let mut machine = Handshake::with_tls(policy);
+        let mut machine = Handshake::with_tls(policy).extended_headers(true);
         let mut out = Vec::new();
         let mut say = |input: &[u8]| {
             out.clear();
@@ -427,7 +427,9 @@ fn starttls_forgets_what_was_chosen_before_and_takes_nothing_along() {
         use OptionReplyKind as R;
         let structured = option(OptionKind::STRUCTURED_REPLY, &[]);
         let before = if policy == TlsPolicy::Required { R::ERR_TLS_REQD } else { R::ACK };
-        assert_eq!(say(&[flags(FIXED), structured].concat()), (Outcome::NeedMore, vec![before]));
+        let extended = option(OptionKind::EXTENDED_HEADERS, &[]);
+        let said = say(&[flags(FIXED), structured, extended].concat());
+        assert_eq!(said, (Outcome::NeedMore, vec![before, before]));
         let with_data = option(OptionKind::STARTTLS, &[1]);
         assert_eq!(say(&with_data), (Outcome::NeedMore, vec![R::ERR_INVALID]));
         assert_eq!(say(&starttls()), (Outcome::StartTls, vec![R::ACK]));

@@ -21,7 +21,7 @@ fn a_client_that_never_chooses_an_export_is_closed_at_the_deadline() {
     std::io::Read::read_exact(&mut silent, &mut greeting).unwrap();
     haggling.option(OptionKind::LIST, &[]);
     while haggling.opt_reply().kind != OptionReplyKind::ACK {}
-    Client { stream: silent }.expect_end();
+    Client::new(silent).expect_end();
     haggling.expect_end();
 }
 

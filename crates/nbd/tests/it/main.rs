@@ -7,6 +7,7 @@ mod abuse;
 mod access;
 mod bounds;
 mod drain;
+mod extended;
 mod handshake;
 mod limits;
 mod model;

@@ -84,16 +84,16 @@ struct Model {
 }
 
 impl Model {
-    fn check(&self, request: &Request, answer: &Answer, structured: bool) {
+    fn check(&self, request: &Request, answer: &Answer, form: Form) {
         let (from, to) = range(request);
         match request.command {
             // A flag that nobody offered, or a range that isn't there.
             _ if answer.error != 0 => {
-                assert!(is_wrong(request, structured), "{request:?}: {answer:?}");
+                assert!(is_wrong(request, form), "{request:?}: {answer:?}");
             }
             Command::READ => {
                 assert!(answer.data == self.now[from..to], "{request:?}");
-                assert_eq!(answer.chunks > 0, structured);
+                assert_eq!(answer.chunks > 0, form.has_chunks());
             }
             Command::BLOCK_STATUS => {
                 let mut at = from;
@@ -107,7 +107,7 @@ impl Model {
             }
             _ => {}
         }
-        assert!(answer.error != 0 || !is_wrong(request, structured), "{request:?}: {answer:?}");
+        assert!(answer.error != 0 || !is_wrong(request, form), "{request:?}: {answer:?}");
     }
 
     fn apply(&mut self, request: &Request, payload: &[u8]) {
@@ -151,37 +151,36 @@ fn range(request: &Request) -> (usize, usize) {
 }
 
 /// Whether the server has to refuse it.
-fn is_wrong(request: &Request, structured: bool) -> bool {
+fn is_wrong(request: &Request, form: Form) -> bool {
     let flags = request.flags.without(CommandFlags::FUA);
+    let extended = form == Form::Extended;
+    let payload = CommandFlags::empty().with_if(extended, CommandFlags::PAYLOAD_LEN);
+    if request.command == Command::WRITE && !flags.contains(payload) {
+        return true;
+    }
     let allowed = match request.command {
-        Command::READ if structured => CommandFlags::DF,
+        Command::READ if form.has_chunks() => CommandFlags::DF,
         Command::WRITE_ZEROES => CommandFlags::NO_HOLE | CommandFlags::FAST_ZERO,
-        Command::BLOCK_STATUS if structured => CommandFlags::REQ_ONE,
+        Command::BLOCK_STATUS if form.has_chunks() => CommandFlags::REQ_ONE,
         Command::BLOCK_STATUS => return true,
+        Command::WRITE => payload,
         _ => CommandFlags::empty(),
     };
-    let end = request.offset + u64::from(request.length);
-    let is_odd = (request.offset | u64::from(request.length)) % BLOCK as u64 != 0;
+    let end = request.offset.checked_add(request.length);
+    let is_odd = (request.offset | request.length) % BLOCK as u64 != 0;
     !flags.without(allowed).is_empty()
-        || end > SIZE as u64
+        || end.is_none_or(|end| end > SIZE as u64)
         || is_odd && flags.contains(CommandFlags::FAST_ZERO)
 }
 
-struct Peer {
-    client: Client<UnixStream>,
-    structured: bool,
-}
-
-fn peer(server: &Server, structured: bool) -> Peer {
+fn peer(server: &Server, form: Form) -> Client<UnixStream> {
     let mut client = Client::fixed(connect(server));
-    if structured {
-        client.structured(Some("disk"));
-    }
+    client.choose(form, form.has_chunks().then_some("disk"));
     client.go("disk");
-    Peer { client, structured }
+    client
 }
 
-fn random(rng: &mut Rng, lane: usize, cookie: u64, odd: bool) -> Request {
+fn random(rng: &mut Rng, form: Form, lane: usize, cookie: u64, odd: bool) -> Request {
     let command = [
         Command::READ,
         Command::READ,
@@ -209,7 +208,7 @@ fn random(rng: &mut Rng, lane: usize, cookie: u64, odd: bool) -> Request {
             break;
         }
     }
-    let (mut offset, length) = (from as u64, (to - from) as u32);
+    let (mut offset, mut length) = (from as u64, (to - from) as u64);
     let mut flags = [
         CommandFlags::FUA,
         CommandFlags::NO_HOLE,
@@ -224,6 +223,14 @@ fn random(rng: &mut Rng, lane: usize, cookie: u64, odd: bool) -> Request {
     }
     if rng.below(40) == 0 {
         offset += SIZE as u64;
+    }
+    if form == Form::Extended {
+        // Without a payload a length may be one that no compact request can have.
+        if command == Command::WRITE {
+            flags = flags.with_if(rng.below(20) != 0, CommandFlags::PAYLOAD_LEN);
+        } else if rng.below(20) == 0 {
+            length += 1 << [32, 40, 63][rng.below(3)];
+        }
     }
     Request { flags, command, cookie, offset, length }
 }
@@ -272,14 +279,14 @@ fn flush(cookie: u64) -> Request {
 
 fn converse(
     seed: u64,
-    forms: &[bool],
+    forms: &[Form],
     rounds: usize,
     device: Arc<dyn BlockDevice>,
     behind: &dyn Behind,
 ) {
-    let server = Server::new(Options::default());
+    let server = Server::new(Options { extended_headers: true, ..Options::default() });
     server.add_export(Export::new("disk", device)).unwrap();
-    let mut peers: Vec<Peer> = forms.iter().map(|&form| peer(&server, form)).collect();
+    let mut peers: Vec<_> = forms.iter().map(|&form| peer(&server, form)).collect();
     let (now, loose) = (vec![0; SIZE], vec![false; SIZE / BLOCK]);
     let mut model = Model { durable: now.clone(), now, loose };
     let mut rng = Rng(seed);
@@ -292,9 +299,10 @@ fn converse(
         for lane in 0..LANES {
             let n = rng.below(peers.len());
             cookie += 1;
-            let request = random(&mut rng, lane, cookie, odd);
+            let form = peers[n].form;
+            let request = random(&mut rng, form, lane, cookie, odd);
             let byte = rng.below(3) as u8;
-            let payload = vec![byte; request.payload_len() as usize];
+            let payload = vec![byte; request.payload_len(form) as usize];
             rounds[n].push((request, payload));
         }
         // A flush beside them covers what was answered before, on whatever connection.
@@ -308,16 +316,16 @@ fn converse(
         }
         for (peer, round) in peers.iter_mut().zip(&rounds) {
             for (request, payload) in round {
-                peer.client.send(&request.encode());
-                peer.client.send(payload);
+                peer.send_request(*request);
+                peer.send(payload);
             }
         }
         let mut changed = Vec::new();
         for (peer, round) in peers.iter_mut().zip(&rounds) {
             let mut open: Vec<_> = round.iter().map(|(rq, _)| (*rq, Answer::default())).collect();
             while !open.is_empty() {
-                let (request, answer) = peer.client.answer(&mut open);
-                model.check(&request, &answer, peer.structured);
+                let (request, answer) = peer.answer(&mut open);
+                model.check(&request, &answer, peer.form);
                 if answer.error != 0 || request.command == Command::FLUSH {
                     assert_eq!(answer.error == 0, request.command == Command::FLUSH);
                     continue;
@@ -325,7 +333,7 @@ fn converse(
                 let sent = round.iter().find(|(rq, _)| rq.cookie == request.cookie);
                 // With a flush beside it, only what a change promises by itself is known.
                 model.apply(&request, &sent.unwrap().1);
-                if request.payload_len() > 0
+                if request.payload_len(peer.form) > 0
                     || [Command::TRIM, Command::WRITE_ZEROES].contains(&request.command)
                 {
                     changed.push(request);
@@ -337,7 +345,7 @@ fn converse(
             // On any connection: it covers what all of them were answered.
             let n = rng.below(peers.len());
             cookie += 1;
-            assert_eq!(peers[n].client.ask(flush(cookie)).error, 0);
+            assert_eq!(peers[n].ask(flush(cookie)).error, 0);
             model.apply(&flush(cookie), &[]);
             behind.check(&mut model, &[], false);
         }
@@ -347,7 +355,8 @@ fn converse(
 #[test]
 fn every_reply_of_an_export_is_what_the_model_says() {
     for seed in 1..4 {
-        for forms in [&[false][..], &[true], &[true, false, true]] {
+        use Form::{Extended, Simple, Structured};
+        for forms in [&[Simple][..], &[Structured], &[Extended], &[Structured, Simple, Extended]] {
             let disk = Arc::new(Disk { state: Mutex::new((vec![0; SIZE], vec![0; SIZE])) });
             converse(seed, forms, 300, disk.clone(), &*disk);
         }
@@ -365,7 +374,13 @@ fn every_reply_of_a_file_is_what_the_model_says_and_what_is_answered_is_in_the_f
         let file = FileOptions::new(&path).size(SIZE as u64).io(io);
         let file = FileDriver::open(file, &wq).unwrap();
         let disk = Queue::builder(&machine, Arc::new(file)).build(&wq);
-        converse(seed, &[true, false, true], 100, disk.clone(), &Path(path));
+        converse(
+            seed,
+            &[Form::Structured, Form::Simple, Form::Extended],
+            100,
+            disk.clone(),
+            &Path(path),
+        );
         disk.drain();
     }
     pools.shutdown();

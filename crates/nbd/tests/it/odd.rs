@@ -157,7 +157,7 @@ fn block_status_of_a_part_of_a_block_is_told_within_what_was_asked() {
     let mut client = Client::fixed(connect(&server));
     client.structured(Some("disk"));
     client.go("disk");
-    let mut status = |flags, offset, length| -> Vec<(u32, u32)> {
+    let mut status = |flags, offset, length| -> Vec<(u64, u32)> {
         let request = Request { flags, command: Command::BLOCK_STATUS, cookie: 1, offset, length };
         let answer: Answer = client.ask(request);
         answer.extents.iter().map(|extent| (extent.length, extent.flags)).collect()

@@ -146,7 +146,7 @@ fn writes_of_every_size_arrive_whole_however_they_are_cut() {
         };
         stream.extend_from_slice(&head.encode());
         stream.extend((0..size).map(|i| (i / 7) as u8 ^ cookie as u8));
-        at += u64::from(size);
+        at += size;
     }
     for piece in stream.chunks(9973) {
         client.send(piece);
@@ -522,7 +522,7 @@ fn garbage_instead_of_a_handshake_is_dropped() {
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 64], &[0; 4096]] {
         let mut stream = connect(&server);
         let _ = stream.write_all(garbage);
-        let mut client = Client { stream };
+        let mut client = Client::new(stream);
         client.drain_to_end();
     }
     assert_eq!(client(&server).read(1, 0, 512).error, 0);

@@ -26,7 +26,6 @@ fn structured(server: &Server) -> Client {
 }
 
 fn request(command: Command, offset: u64, length: u64) -> Request {
-    let length = u32::try_from(length).unwrap();
     Request { flags: CommandFlags::empty(), command, cookie: 0x7000_0001, offset, length }
 }
 
@@ -142,10 +141,10 @@ fn block_status_tells_the_extents_of_the_range_and_one_where_one_is_enough() {
     let server = server(device.clone());
     let mut client = structured(&server);
     let hole = STATE_HOLE | STATE_ZERO;
-    let list = |answer: &Answer| -> Vec<(u32, u32)> {
+    let list = |answer: &Answer| -> Vec<(u64, u32)> {
         answer.extents.iter().map(|e| (e.length, e.flags)).collect()
     };
-    let mib = MIB as u32;
+    let mib = MIB;
     let all = client.ask(request(Command::BLOCK_STATUS, 0, 4 * MIB));
     assert_eq!(list(&all), [(mib, 0), (mib, hole), (mib, 0), (mib, hole)]);
     let one = client.ask(with(CommandFlags::REQ_ONE, request(Command::BLOCK_STATUS, 512, 2 * MIB)));

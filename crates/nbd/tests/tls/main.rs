@@ -35,7 +35,7 @@ fn secure(mut client: Client, config: &Arc<ClientConfig>) -> Client<Secure> {
     assert_eq!((reply.option, reply.kind), (OptionKind::STARTTLS, OptionReplyKind::ACK));
     let name = ServerName::try_from("localhost").expect("a name");
     let tls = ClientConnection::new(Arc::clone(config), name).expect("a client");
-    Client { stream: StreamOwned::new(tls, client.stream) }
+    Client::new(StreamOwned::new(tls, client.stream))
 }
 
 fn connect(server: &Server, config: &Arc<ClientConfig>) -> Client<Secure> {
