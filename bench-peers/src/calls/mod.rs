@@ -12,9 +12,9 @@ use crate::programs::Tool;
 use crate::results::{Ask, OURS, is_floor};
 use crate::session::{self, Idle, Peers, Runtime, When};
 use peers::Targets;
-use peers::channels::{Channels, Crossbeam, Kanal, Std};
-use peers::rayon::Rayon;
-use peers::tokio::Tokio;
+use peers::channels::channels;
+use peers::rayon::rayon;
+use peers::tokio::tokio;
 
 /// The floor: no call, and no peer.
 const EVENTFD: &str = "eventfd";
@@ -110,12 +110,22 @@ fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
     let machine = &Machine::live()?;
     let meter = &mut Meter::new(job.count, Some(session::allocations));
     let to = &Targets::of(job, machine)?;
-    let line = match (&*job.runtime, job.parts()[0]) {
-        ("crossbeam", _) => run_on(job, machine, meter, || Channels::<Crossbeam>::new(to))?,
-        ("kanal", _) => run_on(job, machine, meter, || Channels::<Kanal>::new(to))?,
-        ("std-mpsc", _) => run_on(job, machine, meter, || Channels::<Std>::new(to))?,
-        ("tokio", _) => run_on(job, machine, meter, || Tokio::new(to))?,
-        ("rayon", "broadcast") => run_on(job, machine, meter, || Rayon::new(to))?,
+    let name = &*job.runtime;
+    let line = match (name, job.parts()[0]) {
+        ("crossbeam", _) => run_on(job, machine, meter, || {
+            let bounded = crossbeam_channel::bounded;
+            channels(to, name, bounded, |to, value| to.send(value).is_ok(), |from| from.recv().ok())
+        })?,
+        ("kanal", _) => run_on(job, machine, meter, || {
+            let bounded = kanal::bounded;
+            channels(to, name, bounded, |to, value| to.send(value).is_ok(), |from| from.recv().ok())
+        })?,
+        ("std-mpsc", _) => run_on(job, machine, meter, || {
+            let bounded = std::sync::mpsc::sync_channel;
+            channels(to, name, bounded, |to, value| to.send(value).is_ok(), |from| from.recv().ok())
+        })?,
+        ("tokio", _) => run_on(job, machine, meter, || tokio(to))?,
+        ("rayon", "broadcast") => run_on(job, machine, meter, || rayon(to))?,
         ("rayon", "roundtrip") => job.cannot("it has no call to one thread"),
         _ => return Ok(None),
     };

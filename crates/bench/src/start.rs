@@ -1,10 +1,11 @@
 //! Threads: one that is pinned, one of its own, and many that go at once, when the last is in its place; or none.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::thread::{self, ScopedJoinHandle};
-use corewise_sync::{Completion, Countdown, Mutex};
+use corewise_sync::{Completion, Countdown, Mutex, time};
 use corewise_topology::{CpuSet, Machine};
 
 use crate::error::BenchError;
@@ -69,15 +70,10 @@ impl Start {
         !self.aborted.load(Ordering::Relaxed)
     }
 
-    /// For the one who started them: waits until all are in their places.
-    pub(crate) fn all_ready(&self) {
-        self.ready.wait();
-    }
-
     /// For the one who started them: releases them when all are in their places. Nobody is where
     /// one said that it can't be.
     pub(crate) fn release(&self) {
-        self.all_ready();
+        self.ready.wait();
         self.go.complete();
     }
 
@@ -89,20 +85,39 @@ impl Start {
     }
 }
 
-/// Runs `body` on as many threads as there are `names`, each given its number. A body makes ready,
-/// calls [`Start::wait`], and does its work if that says so; one that can't get ready calls
-/// [`Start::abort`]. The values that the bodies returned, in their order, once all have ended.
-pub(crate) fn together<T: Send>(
+/// What threads that went at once have done.
+#[derive(Debug)]
+pub(crate) struct Ran<T> {
+    /// What each has given, in their order.
+    pub(crate) given: Vec<T>,
+    /// When the first began.
+    pub(crate) began: Instant,
+    /// When the last was done.
+    pub(crate) ended: Instant,
+}
+
+/// A thread for each of the `names`: each gets `ready`, given its number, and does its `body` once all are. Where one
+/// can't get ready none of them does. All have ended when this returns.
+pub(crate) fn together<P, T: Send>(
     names: &[String],
-    body: impl Fn(usize, &Start) -> Result<Option<T>, BenchError> + Sync,
-) -> Result<Vec<T>, BenchError> {
-    let start = Start::new(names.len());
-    let (start, body) = (&start, &body);
-    thread::scope(|scope| {
+    ready: impl Fn(usize) -> Result<P, BenchError> + Sync,
+    body: impl Fn(usize, P) -> Result<T, BenchError> + Sync,
+) -> Result<Ran<T>, BenchError> {
+    let start = &Start::new(names.len());
+    let one = |number: usize| {
+        let made = ready(number).inspect_err(|_| start.abort())?;
+        if !start.wait() {
+            return Ok(None);
+        }
+        let began = time::now();
+        Ok(Some((body(number, made)?, began, time::now())))
+    };
+    let one = &one;
+    let all = thread::scope(|scope| {
         let mut threads: Vec<ScopedJoinHandle<'_, _>> = Vec::new();
         for (number, name) in names.iter().enumerate() {
             let builder = thread::Builder::new().name(name.clone());
-            match builder.spawn_scoped(scope, move || body(number, start)) {
+            match builder.spawn_scoped(scope, move || one(number)) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
                     // Those that were started wait for the release: let them go home.
@@ -114,12 +129,15 @@ pub(crate) fn together<T: Send>(
         start.release();
         // All are joined before any error is returned: the scope itself panics for a panic left
         // unseen.
-        let joined: Vec<Result<Option<T>, BenchError>> = threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or(Err(BenchError::Panicked)))
-            .collect();
-        joined.into_iter().filter_map(Result::transpose).collect()
-    })
+        let join =
+            |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or(Err(BenchError::Panicked));
+        let joined: Vec<Result<Option<_>, BenchError>> = threads.into_iter().map(join).collect();
+        joined.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()
+    })?;
+    let now = time::now();
+    let began = all.iter().map(|(_, began, _)| *began).min().unwrap_or(now);
+    let ended = all.iter().map(|(_, _, ended)| *ended).max().unwrap_or(now);
+    Ok(Ran { given: all.into_iter().map(|(given, ..)| given).collect(), began, ended })
 }
 
 #[cfg(test)]
@@ -127,27 +145,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_cannot_get_ready_keeps_all_from_running_and_nobody_hangs() {
-        // A machine that claims to be live can't be made up; a start that is aborted by one of
-        // three threads is what a CPU leads to that can't be pinned to.
-        let start = Start::new(3);
-        thread::scope(|scope| {
-            let waiters = [(); 2].map(|()| scope.spawn(|| start.wait()));
-            start.abort();
-            start.release();
-            assert!(waiters.into_iter().all(|waiter| !waiter.join().unwrap()));
-        });
-    }
-
-    #[test]
-    fn results_come_in_order_and_a_panic_is_an_error() {
+    fn values_come_in_order_and_one_that_cannot_get_ready_or_panics_is_an_error() {
         let names: Vec<String> = (0..3).map(|n| format!("t{n}")).collect();
-        let ran = together(&names, |number, start| Ok(start.wait().then_some(number)));
-        assert_eq!(ran.unwrap(), [0, 1, 2]);
-        let ran = together(&names, |number, start| {
-            assert!(start.wait() && number != 1, "on purpose");
-            Ok(Some(()))
+        let ran = together(&names, Ok, |number, made| Ok(number + made)).unwrap();
+        assert_eq!(ran.given, [0, 2, 4]);
+        assert!(ran.began <= ran.ended);
+        let ran = together(&names, Ok, |number, _| {
+            assert!(number != 1, "on purpose");
+            Ok(())
         });
         assert!(matches!(ran, Err(BenchError::Panicked)));
+        let never = |_, ()| -> Result<(), BenchError> { panic!("one of them isn't there") };
+        let ready = |number| if number == 1 { Err(BenchError::WrongAnswer) } else { Ok(()) };
+        assert!(matches!(together(&names, ready, never), Err(BenchError::WrongAnswer)));
     }
 }

@@ -11,12 +11,13 @@ use corewise_sync::thread;
 use corewise_topology::{CpuId, CpuSet, Machine};
 
 /// Whom a job calls.
+#[derive(Clone)]
 pub(crate) struct Targets {
     machine: Machine,
     /// The CPUs of the threads that are called.
     pub(crate) cpus: Vec<CpuId>,
-    /// Whether the caller answers too: of a call to many its own CPU's share is its own work.
-    pub(crate) own: bool,
+    /// 1 where the caller answers too: of a call to many its own CPU's share is its own work.
+    pub(crate) own: u64,
 }
 
 impl Targets {
@@ -26,14 +27,8 @@ impl Targets {
         if job.case.starts_with("broadcast/") {
             cpus.retain(|&cpu| cpu != job.client());
         }
-        let own = cpus.len() < all;
+        let own = (all - cpus.len()) as u64;
         Ok(Targets { machine: machine.clone(), cpus, own })
-    }
-
-    /// What the caller itself has to add.
-    #[inline]
-    fn own_answer(own: bool, number: u64) -> u64 {
-        if own { answer(number) } else { 0 }
     }
 }
 
@@ -43,29 +38,43 @@ pub(crate) fn answer(value: u64) -> u64 {
     value + 1
 }
 
-/// A thread that stays on one CPU. Dropping this waits for its end, so what tells it to end goes
-/// before.
-pub(crate) struct Pinned(Option<thread::JoinHandle<()>>);
+/// Threads that stay on a CPU each, and what tells each something, in the order of the CPUs. Without that they end, and
+/// dropping this waits for it.
+pub(crate) struct Called<S> {
+    senders: Vec<S>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
 
-impl Pinned {
-    /// Starts it, and returns once it is where it is to be.
+impl<S> Called<S> {
+    /// Starts a thread for each target, and returns once all are where they are to be. `make` makes what it runs.
     ///
     /// # Errors
-    /// It couldn't be started or pinned; then `body` isn't run.
-    pub(crate) fn start(
-        targets: &Targets,
+    /// One couldn't be made, started or pinned.
+    pub(crate) fn start<F: FnOnce() + Send + 'static>(
+        to: &Targets,
         name: &str,
-        cpu: CpuId,
-        body: impl FnOnce() + Send + 'static,
-    ) -> Result<Pinned, BenchError> {
-        let cpus = Some(CpuSet::from_iter([cpu]));
-        pinned(&targets.machine, &format!("{name}/{cpu}"), cpus, body).map(|one| Pinned(Some(one)))
+        mut make: impl FnMut() -> Result<(S, F), BenchError>,
+    ) -> Result<Called<S>, BenchError> {
+        let mut called = Called { senders: Vec::new(), threads: Vec::new() };
+        for &cpu in &to.cpus {
+            let (sender, body) = make()?;
+            called.senders.push(sender);
+            let (name, cpus) = (format!("{name}/{cpu}"), Some(CpuSet::from_iter([cpu])));
+            called.threads.push(pinned(&to.machine, &name, cpus, body)?);
+        }
+        Ok(called)
+    }
+
+    #[inline]
+    pub(crate) fn senders(&self) -> &[S] {
+        &self.senders
     }
 }
 
-impl Drop for Pinned {
+impl<S> Drop for Called<S> {
     fn drop(&mut self) {
-        if let Some(thread) = self.0.take() {
+        self.senders.clear();
+        for thread in self.threads.drain(..) {
             // One that panicked has said so.
             drop(thread.join());
         }

@@ -4,50 +4,34 @@
 //! it runs its own share itself. It names no CPU, so it has no round trip.
 
 use corewise_bench::BenchError;
-use corewise_bench::calls::roundtrip::Caller;
 use corewise_topology::CpuSet;
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use rayon::{BroadcastContext, ThreadPoolBuilder};
 
 use crate::calls::peers::{Targets, answer};
 
-/// The pool.
-pub(crate) struct Rayon {
-    pool: ThreadPool,
-    own: bool,
-}
-
-impl Rayon {
-    /// With a thread for each target, beside the caller's own, which must be where it stays.
-    ///
-    /// # Errors
-    /// A thread couldn't be started or pinned.
-    pub(crate) fn new(to: &Targets) -> Result<Rayon, BenchError> {
-        let (machine, cpus) = (to.machine.clone(), to.cpus.clone());
-        let threads = cpus.len() + 1;
-        let pin = move |number: usize| {
-            // Number 0 is the caller.
-            let Some(&cpu) = number.checked_sub(1).and_then(|number| cpus.get(number)) else {
-                return;
-            };
-            if let Err(error) = machine.pin_current_thread(&CpuSet::from_iter([cpu])) {
-                // A thread that isn't where it is measured must not be measured.
-                panic!("a worker can't be pinned to CPU {cpu}: {error}");
-            }
-        };
-        let builder = ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
-        let pool = builder.start_handler(pin).build();
-        let pool = pool.map_err(|error| BenchError::Thread(std::io::Error::other(error)))?;
-        Ok(Rayon { pool, own: to.own })
-    }
-}
-
-impl Caller for Rayon {
-    fn call(&mut self, number: u64) -> u64 {
-        let own = self.own;
-        let run = |context: rayon::BroadcastContext<'_>| match context.index() {
-            0 => Targets::own_answer(own, number),
+/// With a thread for each target, beside the caller's own, which must be where it stays.
+///
+/// # Errors
+/// A thread couldn't be started or pinned.
+pub(crate) fn rayon(to: &Targets) -> Result<impl FnMut(u64) -> u64 + use<>, BenchError> {
+    let (threads, own, to) = (to.cpus.len() + 1, to.own, to.clone());
+    let pin = move |number: usize| {
+        // Number 0 is the caller.
+        let cpu = number.checked_sub(1).and_then(|number| to.cpus.get(number));
+        let Some(&cpu) = cpu else { return };
+        if let Err(error) = to.machine.pin_current_thread(&CpuSet::from_iter([cpu])) {
+            // A thread that isn't where it is measured must not be measured.
+            panic!("a worker can't be pinned to CPU {cpu}: {error}");
+        }
+    };
+    let builder = ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
+    let pool = builder.start_handler(pin).build();
+    let pool = pool.map_err(|error| BenchError::Thread(std::io::Error::other(error)))?;
+    Ok(move |number| {
+        let run = |context: BroadcastContext<'_>| match context.index() {
+            0 => own * answer(number),
             _ => answer(number),
         };
-        self.pool.broadcast(run).into_iter().sum()
-    }
+        pool.broadcast(run).into_iter().sum()
+    })
 }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::thread;
 
-use corewise_bench::workqueue::runtime::{Reuse, Runtime, Signal, Spawn};
+use corewise_bench::workqueue::runtime::{Reuse, Spawn};
 use corewise_bench::workqueue::tiny::Tiny;
 use corewise_bench::{BenchError, Job};
 use corewise_sync::Unparker;
@@ -86,23 +86,13 @@ fn send<M>(channel: Option<&Sender<M>>, message: M) {
     assert!(sent.is_ok(), "the workers receive for as long as there is a handle");
 }
 
-impl Runtime for Crossbeam {}
-
-impl Signal for Crossbeam {
-    type Item = Unparker;
-
-    fn item(&self, done: Unparker) -> Unparker {
-        done
-    }
-
-    fn queue(&self, item: &Unparker) {
-        send(self.0.token.as_ref(), item.clone());
-    }
-}
-
 impl Spawn for Crossbeam {
     fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
         send::<Closure>(self.0.closure.as_ref(), Box::new(closure));
+    }
+
+    fn signal(&self, done: Unparker) -> impl Fn() {
+        move || send(self.0.token.as_ref(), done.clone())
     }
 }
 

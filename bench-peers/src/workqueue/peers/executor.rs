@@ -7,9 +7,8 @@ use std::future::Future;
 use std::thread;
 
 use async_executor::{Executor, StaticExecutor};
-use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
+use corewise_bench::workqueue::runtime::Spawn;
 use corewise_bench::{BenchError, Job};
-use corewise_sync::Unparker;
 use futures_lite::future;
 
 use crate::workqueue::peers::Pin;
@@ -21,33 +20,25 @@ pub(crate) trait Kind: Copy + Send + Sync + 'static {
     fn run_for_ever(self);
 }
 
-impl Kind for &'static Executor<'static> {
-    fn new() -> Self {
-        Box::leak(Box::new(Executor::new()))
-    }
+macro_rules! kind {
+    ($executor:ty) => {
+        impl Kind for &'static $executor {
+            fn new() -> Self {
+                Box::leak(Box::new(<$executor>::new()))
+            }
 
-    fn detached<F: Future<Output = ()> + Send + 'static>(self, task: F) {
-        self.spawn(task).detach();
-    }
+            fn detached<F: Future<Output = ()> + Send + 'static>(self, task: F) {
+                self.spawn(task).detach();
+            }
 
-    fn run_for_ever(self) {
-        future::block_on(self.run(future::pending()))
-    }
+            fn run_for_ever(self) {
+                future::block_on(self.run(future::pending()))
+            }
+        }
+    };
 }
-
-impl Kind for &'static StaticExecutor {
-    fn new() -> Self {
-        Box::leak(Box::new(StaticExecutor::new()))
-    }
-
-    fn detached<F: Future<Output = ()> + Send + 'static>(self, task: F) {
-        self.spawn(task).detach();
-    }
-
-    fn run_for_ever(self) {
-        future::block_on(self.run(future::pending()))
-    }
-}
+kind!(Executor<'static>);
+kind!(StaticExecutor);
 
 /// An executor and the threads that run it.
 #[derive(Clone)]
@@ -65,21 +56,6 @@ impl<K: Kind> Smol<K> {
             builder.spawn(body).map_err(BenchError::Thread)?;
         }
         Ok(Smol(executor))
-    }
-}
-
-impl<K: Kind> Runtime for Smol<K> {}
-
-impl<K: Kind> Signal for Smol<K> {
-    type Item = Unparker;
-
-    fn item(&self, done: Unparker) -> Unparker {
-        done
-    }
-
-    fn queue(&self, item: &Unparker) {
-        let done = item.clone();
-        self.0.detached(async move { done.unpark() });
     }
 }
 

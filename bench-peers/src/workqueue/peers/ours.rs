@@ -8,12 +8,11 @@
 use std::time::Duration;
 
 use corewise_bench::names::Place;
-use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
+use corewise_bench::workqueue::runtime::Spawn;
 use corewise_bench::workqueue::variants::Corewise;
 use corewise_bench::{BenchError, Job};
-use corewise_sync::Unparker;
 use corewise_topology::Machine;
-use corewise_workqueue::{Idle, Work, Workqueue};
+use corewise_workqueue::{Idle, Workqueue};
 
 /// The idle workers of `corewise-spin`.
 pub(crate) const SPINS: Idle = Idle::Busy(Duration::from_millis(1));
@@ -27,26 +26,12 @@ pub(crate) fn idling(job: &Job, machine: &Machine, idle: Idle) -> Result<Corewis
 #[derive(Clone)]
 pub(crate) struct Spawning(pub(crate) Workqueue);
 
-impl Runtime for Spawning {
-    fn flush(&self) {
-        self.0.flush();
-    }
-}
-
-impl Signal for Spawning {
-    type Item = Work;
-
-    fn item(&self, done: Unparker) -> Work {
-        self.0.item(done)
-    }
-
-    fn queue(&self, item: &Work) {
-        Signal::queue(&self.0, item);
-    }
-}
-
 impl Spawn for Spawning {
     fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
         drop(self.0.spawn(closure));
+    }
+
+    fn flush(&self) {
+        self.0.flush();
     }
 }

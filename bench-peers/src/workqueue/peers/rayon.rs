@@ -6,9 +6,8 @@
 
 use std::sync::Arc;
 
-use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
+use corewise_bench::workqueue::runtime::Spawn;
 use corewise_bench::{BenchError, Job};
-use corewise_sync::Unparker;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::workqueue::peers::Pin;
@@ -24,21 +23,6 @@ impl Rayon {
         let pool = builder.start_handler(move |_| pin.pin()).build();
         let pool = pool.map_err(|error| BenchError::Thread(std::io::Error::other(error)))?;
         Ok(Rayon(Arc::new(pool)))
-    }
-}
-
-impl Runtime for Rayon {}
-
-impl Signal for Rayon {
-    type Item = Unparker;
-
-    fn item(&self, done: Unparker) -> Unparker {
-        done
-    }
-
-    fn queue(&self, item: &Unparker) {
-        let done = item.clone();
-        self.0.spawn(move || done.unpark());
     }
 }
 

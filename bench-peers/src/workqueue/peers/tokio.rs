@@ -5,9 +5,8 @@
 //! recommends. A blocking item goes to `spawn_blocking`, or, in a runtime of its own name, says so where
 //! it blocks by `block_in_place`.
 
-use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
+use corewise_bench::workqueue::runtime::Spawn;
 use corewise_bench::{BenchError, Job};
-use corewise_sync::Unparker;
 use tokio::runtime::{Builder, Handle};
 
 use crate::workqueue::peers::Pin;
@@ -24,21 +23,6 @@ impl<const IN_PLACE: bool> Tokio<IN_PLACE> {
         let handle = runtime.handle().clone();
         std::mem::forget(runtime);
         Ok(Tokio(handle))
-    }
-}
-
-impl<const IN_PLACE: bool> Runtime for Tokio<IN_PLACE> {}
-
-impl<const IN_PLACE: bool> Signal for Tokio<IN_PLACE> {
-    type Item = Unparker;
-
-    fn item(&self, done: Unparker) -> Unparker {
-        done
-    }
-
-    fn queue(&self, item: &Unparker) {
-        let done = item.clone();
-        drop(self.0.spawn(async move { done.unpark() }));
     }
 }
 

@@ -1,7 +1,6 @@
 //! Submitters take tags and give them back, more and more of them: a [`TagSet`] against a free list behind a mutex.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use corewise_blockmq::TagSet;
 use corewise_sync::{Condvar, Mutex, thread, time};
@@ -118,39 +117,31 @@ fn measure<T: Tags>(
     let short = (depth as usize) < submitters;
     let names: Vec<String> = (0..submitters).map(|n| format!("submitter{n}")).collect();
     let mut waits: Vec<u64> = Vec::new();
+    let ready =
+        |_| Ok((Vec::with_capacity(each / TIMED + 1), VecDeque::with_capacity(in_flight as usize)));
+    let body = |cpu: usize, (mut timed, mut held): (Vec<u64>, VecDeque<u32>)| {
+        for n in 0..each {
+            if held.len() == in_flight as usize {
+                if let Some(oldest) = held.pop_front() {
+                    tags.put(cpu, oldest);
+                }
+            }
+            let taken = (n % TIMED == 0).then(time::now);
+            held.push_back(tags.get(cpu));
+            if let Some(before) = taken {
+                timed.push(between(before, time::now()));
+            }
+            if short && n % YIELDS == 0 {
+                thread::yield_now();
+            }
+        }
+        held.drain(..).for_each(|tag| tags.put(cpu, tag));
+        Ok(timed)
+    };
     meter.pass(each * submitters, || {
-        let all = together(&names, |cpu, start| {
-            let mut timed = Vec::with_capacity(each / TIMED + 1);
-            let mut held = VecDeque::with_capacity(in_flight as usize);
-            if !start.wait() {
-                return Ok(None);
-            }
-            let began = time::now();
-            for n in 0..each {
-                if held.len() == in_flight as usize {
-                    if let Some(oldest) = held.pop_front() {
-                        tags.put(cpu, oldest);
-                    }
-                }
-                let taken = (n % TIMED == 0).then(time::now);
-                held.push_back(tags.get(cpu));
-                if let Some(before) = taken {
-                    timed.push(between(before, time::now()));
-                }
-                if short && n % YIELDS == 0 {
-                    thread::yield_now();
-                }
-            }
-            held.drain(..).for_each(|tag| tags.put(cpu, tag));
-            Ok(Some((began, time::now(), timed)))
-        })?;
-        let began = all.iter().map(|one| one.0).min();
-        let ended = all.iter().map(|one| one.1).max();
-        waits.extend(all.iter().flat_map(|one| &one.2));
-        Ok(match (began, ended) {
-            (Some(began), Some(ended)) => ended - began,
-            _ => Duration::ZERO,
-        })
+        let ran = together(&names, ready, body)?;
+        waits = ran.given.concat();
+        Ok(ran.ended - ran.began)
     })?;
     let mut line = job.line();
     meter.finish(&mut line);

@@ -7,63 +7,58 @@ use std::sync::Arc;
 
 use corewise_sync::thread;
 use corewise_topology::{CpuId, CpuSet, Machine};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{self, EventfdFlags};
 use rustix::io::{read, retry_on_intr, write};
 
 use crate::calls::priority;
-use crate::calls::roundtrip::Caller;
 use crate::error::BenchError;
 use crate::start::pinned;
 
 /// The real-time priority of the threads that are called: what Corewise's call targets ask for.
-pub const TARGET_PRIORITY: u8 = 50;
+const TARGET_PRIORITY: u8 = 50;
 
-/// The caller's side. Dropping it ends and joins the thread.
-#[derive(Debug)]
-pub struct Eventfd {
-    files: Arc<Files>,
+/// The thread. Dropping this ends and joins it.
+struct Echo {
+    files: Arc<[OwnedFd; 2]>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-#[derive(Debug)]
-struct Files {
-    question: OwnedFd,
-    answer: OwnedFd,
-}
+/// Of the two files, the one to the thread, and the one from it.
+const QUESTION: usize = 0;
+const ANSWER: usize = 1;
 
 /// Asks the thread to end: no number is that large.
 const END: u64 = u64::MAX - 1;
 
-impl Eventfd {
-    /// A thread that is pinned to `cpu` and, where that is allowed, has [`TARGET_PRIORITY`].
-    ///
-    /// # Errors
-    /// It couldn't be started or pinned.
-    pub fn new(machine: &Machine, cpu: CpuId) -> Result<Eventfd, BenchError> {
-        let file = || eventfd(0, EventfdFlags::empty()).map_err(|e| BenchError::Thread(e.into()));
-        let files = Arc::new(Files { question: file()?, answer: file()? });
-        let theirs = Arc::clone(&files);
-        let thread = pinned(machine, "eventfd", Some(CpuSet::from_iter([cpu])), move || {
-            // Where it isn't allowed, call targets haven't it either.
-            let _ = priority::real_time(TARGET_PRIORITY);
-            while let Some(number) = get(&theirs.question).filter(|number| *number != END) {
-                put(&theirs.answer, number + 1);
-            }
-        })?;
-        Ok(Eventfd { files, thread: Some(thread) })
-    }
+/// What asks a thread that is pinned to `cpu` and, where that is allowed, has [`TARGET_PRIORITY`].
+///
+/// # Errors
+/// It couldn't be started or pinned.
+pub(super) fn eventfd(
+    machine: &Machine,
+    cpu: CpuId,
+) -> Result<impl FnMut(u64) -> u64 + use<>, BenchError> {
+    let file =
+        || event::eventfd(0, EventfdFlags::empty()).map_err(|e| BenchError::Thread(e.into()));
+    let files = Arc::new([file()?, file()?]);
+    let theirs = Arc::clone(&files);
+    let thread = pinned(machine, "eventfd", Some(CpuSet::from_iter([cpu])), move || {
+        // Where it isn't allowed, call targets haven't it either.
+        let _ = priority::real_time(TARGET_PRIORITY);
+        while let Some(number) = get(&theirs[QUESTION]).filter(|number| *number != END) {
+            put(&theirs[ANSWER], number + 1);
+        }
+    })?;
+    let echo = Echo { files, thread: Some(thread) };
+    Ok(move |number| {
+        put(&echo.files[QUESTION], number);
+        get(&echo.files[ANSWER]).unwrap_or(0)
+    })
 }
 
-impl Caller for Eventfd {
-    fn call(&mut self, number: u64) -> u64 {
-        put(&self.files.question, number);
-        get(&self.files.answer).unwrap_or(0)
-    }
-}
-
-impl Drop for Eventfd {
+impl Drop for Echo {
     fn drop(&mut self) {
-        put(&self.files.question, END);
+        put(&self.files[QUESTION], END);
         if let Some(thread) = self.thread.take() {
             // One that panicked has no more to say here.
             drop(thread.join());
@@ -91,9 +86,9 @@ mod tests {
     #[test]
     fn the_eventfd_server_answers_each_question_and_ends() {
         let machine = Machine::synthetic("core:1 pu:1").unwrap();
-        let mut eventfd = Eventfd::new(&machine, CpuId::new(0)).unwrap();
+        let mut call = eventfd(&machine, CpuId::new(0)).unwrap();
         for number in 1..100 {
-            assert_eq!(eventfd.call(number), number + 1);
+            assert_eq!(call(number), number + 1);
         }
     }
 }

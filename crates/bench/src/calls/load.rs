@@ -98,21 +98,9 @@ fn clients(
     client: impl Fn(usize) -> Result<(), BenchError> + Sync,
 ) -> Result<Duration, BenchError> {
     let names: Vec<String> = (0..count).map(|number| format!("client/{number}")).collect();
-    let spans = together(&names, |number, start| {
-        if let Err(error) = machine.pin_current_thread(&CpuSet::from_iter([job.client()])) {
-            start.abort();
-            return Err(error.into());
-        }
-        if !start.wait() {
-            return Ok(None);
-        }
-        let began = time::now();
-        client(number)?;
-        Ok(Some((began, time::now())))
-    })?;
-    let began = spans.iter().map(|(began, _)| *began).min();
-    let ended = spans.iter().map(|(_, ended)| *ended).max();
-    Ok(began.zip(ended).map_or(Duration::ZERO, |(began, ended)| ended - began))
+    let ready = |_| Ok(machine.pin_current_thread(&CpuSet::from_iter([job.client()]))?);
+    let ran = together(&names, ready, |number, _| client(number))?;
+    Ok(ran.ended - ran.began)
 }
 
 /// The called function.

@@ -1,6 +1,6 @@
 //! Workloads for cross-CPU calls, and what they are run on.
 //!
-//! [`roundtrip`] has the trait that callers have, and how they are measured; [`eventfd`] is the floor of a round trip,
+//! [`roundtrip`]: how callers are measured; `eventfd` is the floor of a round trip,
 //! [`priority`] is of threads, and how long one was ready to run and didn't.
 //!
 //! # The words
@@ -45,7 +45,7 @@
 //! first, and the answer is the sum of theirs. **`broadcast/synthetic/N`**: the same on a made-up
 //! machine with so many CPUs, whose threads share those that there are.
 
-pub mod eventfd;
+mod eventfd;
 mod held;
 mod load;
 pub mod priority;

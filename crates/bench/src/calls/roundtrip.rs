@@ -1,15 +1,14 @@
 //! One call and its answer, or that of many, from a client that does nothing else meanwhile.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use corewise_smp::Smp;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Parker, hint, sys, thread, time};
 use corewise_topology::{CpuId, CpuSet, Machine};
 
 use crate::bench::{Cases, NOT_SIMULATED, Workload, count, variants};
-use crate::calls::eventfd::Eventfd;
+use crate::calls::eventfd::eventfd;
 use crate::calls::{base, targets};
 use crate::meter::{Meter, between, percentiles, sleep_exactly};
 use crate::start::alone;
@@ -30,14 +29,13 @@ pub(super) const WORKLOAD: Workload = Workload {
     run: |job, allocations| {
         let machine = &Machine::live()?;
         let meter = &mut Meter::new(job.count, allocations);
-        let one = || One::new(machine, job.server_cpu);
         match job.runtime.as_str() {
-            "corewise" => run(job, machine, meter, one).map(Some),
-            "corewise-future" => run(job, machine, meter, || Ok(Awaited::new(one()?))).map(Some),
-            "eventfd" if !sys::KERNEL_THREADS => Ok(Some(job.cannot(NOT_SIMULATED))),
-            "eventfd" => {
-                run(job, machine, meter, || Eventfd::new(machine, job.server_cpu)).map(Some)
+            "corewise" => run(job, machine, meter, || one(machine, job.server_cpu)).map(Some),
+            "corewise-future" => {
+                run(job, machine, meter, || awaited(machine, job.server_cpu)).map(Some)
             }
+            "eventfd" if !sys::KERNEL_THREADS => Ok(Some(job.cannot(NOT_SIMULATED))),
+            "eventfd" => run(job, machine, meter, || eventfd(machine, job.server_cpu)).map(Some),
             _ => Ok(None),
         }
     },
@@ -74,24 +72,17 @@ pub(super) const BROADCAST: Workload = Workload {
         }
         let cpus = called(job, machine)?;
         let meter = &mut Meter::new(job.count, allocations);
-        run(job, machine, meter, || Many::new(machine, cpus)).map(Some)
+        run(job, machine, meter, || many(machine, cpus)).map(Some)
     },
 };
 
-/// What can have something done on another CPU, or on several.
-pub trait Caller {
-    /// Has each called CPU add one to `number`, waits until all have, and returns the sum of their
-    /// answers. Always called by one thread, the one that made this.
-    fn call(&mut self, number: u64) -> u64;
-}
-
-/// Runs a case on a caller. `start` makes it, in the client's thread, which is pinned to
-/// `job.client_cpu` by then: a thread that it makes must pin itself, to `job.server_cpu` or, where
-/// several are called, to one of [`called`] each.
+/// Runs a case on what `start` makes: it has each called CPU add one to its argument, waits until all have, and returns
+/// the sum of their answers. It is made, and called, in the client's thread, which is pinned to `job.client_cpu` by then:
+/// a thread that it makes must pin itself, to `job.server_cpu` or, where several are called, to one of [`called`] each.
 ///
 /// # Errors
 /// The client couldn't be started or pinned, panicked, or got a wrong answer; or `start` failed.
-pub fn run<C: Caller>(
+pub fn run<C: FnMut(u64) -> u64>(
     job: &Job,
     machine: &Machine,
     meter: &mut Meter,
@@ -135,7 +126,7 @@ pub fn called(job: &Job, machine: &Machine) -> Result<CpuSet, BenchError> {
     }
 }
 
-fn client_thread<C: Caller>(
+fn client_thread<C: FnMut(u64) -> u64>(
     job: &Job,
     machine: &Machine,
     meter: &mut Meter,
@@ -143,7 +134,7 @@ fn client_thread<C: Caller>(
 ) -> Result<Vec<u64>, BenchError> {
     machine.pin_current_thread(&CpuSet::from_iter([job.client()]))?;
     sleep_exactly();
-    let mut caller = start()?;
+    let mut call = start()?;
     let answers = called(job, machine)?.len() as u64;
     let gap = job.gap();
     let mut samples = Vec::with_capacity(job.items);
@@ -156,7 +147,7 @@ fn client_thread<C: Caller>(
             }
             number += 1;
             let before = time::now();
-            let answer = caller.call(number);
+            let answer = call(number);
             samples.push(between(before, time::now()));
             if answer != answers * (number + 1) {
                 return Err(BenchError::WrongAnswer);
@@ -180,69 +171,37 @@ fn burn(machine: &Machine, cpu: CpuId, over: &AtomicBool) {
 }
 
 /// Calls to one CPU, each waited for.
-struct One {
-    smp: Smp,
-    cpu: CpuId,
-}
-
-impl One {
-    fn new(machine: &Machine, cpu: CpuId) -> Result<One, BenchError> {
-        Ok(One { smp: targets(machine)?, cpu })
-    }
-}
-
-impl Caller for One {
-    fn call(&mut self, number: u64) -> u64 {
-        let answer = self.smp.call(self.cpu, move || number + 1);
+fn one(machine: &Machine, cpu: CpuId) -> Result<impl FnMut(u64) -> u64 + use<>, BenchError> {
+    let smp = targets(machine)?;
+    Ok(move |number| {
+        let answer = smp.call(cpu, move || number + 1);
         answer.ok().and_then(|call| call.wait().ok()).unwrap_or(0)
-    }
+    })
 }
 
 /// Calls to one CPU, each awaited as a future, by a thread that is parked meanwhile.
-struct Awaited {
-    one: One,
-    parker: Parker,
-    waker: Waker,
-}
-
-impl Awaited {
-    fn new(one: One) -> Awaited {
-        let parker = Parker::new();
-        let waker = parker.waker();
-        Awaited { one, parker, waker }
-    }
-}
-
-impl Caller for Awaited {
-    fn call(&mut self, number: u64) -> u64 {
-        let Ok(mut call) = self.one.smp.call(self.one.cpu, move || number + 1) else { return 0 };
-        let mut context = Context::from_waker(&self.waker);
+fn awaited(machine: &Machine, cpu: CpuId) -> Result<impl FnMut(u64) -> u64 + use<>, BenchError> {
+    let (smp, parker) = (targets(machine)?, Parker::new());
+    let waker = parker.waker();
+    Ok(move |number| {
+        let Ok(mut call) = smp.call(cpu, move || number + 1) else { return 0 };
+        let mut context = Context::from_waker(&waker);
         loop {
             match Pin::new(&mut call).poll(&mut context) {
                 Poll::Ready(answer) => return answer.unwrap_or(0),
-                Poll::Pending => self.parker.park(),
+                Poll::Pending => parker.park(),
             }
         }
-    }
+    })
 }
 
 /// Calls to several CPUs at once, waited for together.
-struct Many {
-    smp: Smp,
-    cpus: CpuSet,
-}
-
-impl Many {
-    fn new(machine: &Machine, cpus: CpuSet) -> Result<Many, BenchError> {
-        Ok(Many { smp: targets(machine)?, cpus })
-    }
-}
-
-impl Caller for Many {
-    fn call(&mut self, number: u64) -> u64 {
-        let answers = self.smp.call_many(&self.cpus, move |_| number + 1).wait();
+fn many(machine: &Machine, cpus: CpuSet) -> Result<impl FnMut(u64) -> u64 + use<>, BenchError> {
+    let smp = targets(machine)?;
+    Ok(move |number| {
+        let answers = smp.call_many(&cpus, move |_| number + 1).wait();
         answers.values.map(|(_, answer)| answer.unwrap_or(0)).sum()
-    }
+    })
 }
 
 #[cfg(test)]
@@ -250,22 +209,11 @@ mod tests {
     use super::*;
     use crate::calls::tests::job;
 
-    struct Here {
-        answers: u64,
-        wrong_at: u64,
-    }
-
-    impl Caller for Here {
-        fn call(&mut self, number: u64) -> u64 {
-            self.answers * (number + 1 + u64::from(number == self.wrong_at))
-        }
-    }
-
     fn measure(case: &str, answers: u64, wrong_at: u64) -> Result<Line, BenchError> {
         let machine = Machine::synthetic("core:2 pu:1").unwrap();
         let job = Job { items: 10, gap_us: 1, ..job(case, 2) };
-        let mut meter = Meter::new(false, None);
-        run(&job, &machine, &mut meter, || Ok(Here { answers, wrong_at }))
+        let here = move |number| answers * (number + 1 + u64::from(number == wrong_at));
+        run(&job, &machine, &mut Meter::new(false, None), || Ok(here))
     }
 
     #[test]
@@ -282,9 +230,9 @@ mod tests {
     #[test]
     fn calls_to_one_and_to_many_answer() {
         let machine = Machine::synthetic("core:3 pu:1").unwrap();
-        assert_eq!(One::new(&machine, CpuId::new(2)).unwrap().call(4), 5);
-        assert_eq!(Awaited::new(One::new(&machine, CpuId::new(1)).unwrap()).call(6), 7);
-        assert_eq!(Many::new(&machine, CpuSet::full(3)).unwrap().call(4), 15);
+        assert_eq!(one(&machine, CpuId::new(2)).unwrap()(4), 5);
+        assert_eq!(awaited(&machine, CpuId::new(1)).unwrap()(6), 7);
+        assert_eq!(many(&machine, CpuSet::full(3)).unwrap()(4), 15);
     }
 
     #[test]

@@ -6,13 +6,13 @@ use std::time::Duration;
 use corewise_device::{
     Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeError, ProbeType,
 };
-use corewise_sync::{thread, time};
+use corewise_sync::time;
 use corewise_topology::Machine;
 use corewise_workqueue::WorkerPools;
 
 use crate::error::BenchError;
 use crate::probe::device::Device;
-use crate::start::Start;
+use crate::start::together;
 
 /// How devices are brought up.
 #[derive(Debug, Clone, Copy)]
@@ -111,27 +111,12 @@ pub(super) struct Threads;
 
 impl Devices for Threads {
     fn bring_up(&self, devices: Vec<Device>, _how: How) -> Result<Duration, BenchError> {
-        let start = &Start::new(devices.len());
-        thread::scope(|scope| {
-            let probe = |device: Device| {
-                let probe = move || {
-                    if start.wait() {
-                        device.probe();
-                    }
-                };
-                scope.spawn(probe)
-            };
-            let all: Vec<_> = devices.into_iter().map(probe).collect();
-            start.all_ready();
-            // Before: they may all run ahead of this thread once they are let go.
-            let began = time::now();
-            start.release();
-            let done = all.into_iter().map(thread::ScopedJoinHandle::join);
-            // Each is joined, also behind one that panicked.
-            match done.fold(true, |well, one| well & one.is_ok()) {
-                true => Ok(time::now() - began),
-                false => Err(BenchError::WrongAnswer),
-            }
-        })
+        let names: Vec<String> = (0..devices.len()).map(|n| format!("probe/{n}")).collect();
+        let probe = |number: usize, ()| {
+            devices[number].probe();
+            Ok(())
+        };
+        let ran = together(&names, |_| Ok(()), probe)?;
+        Ok(ran.ended - ran.began)
     }
 }

@@ -20,7 +20,7 @@ use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine, Pods, current_cpu
 
 use crate::error::BenchError;
 use crate::start::pinned;
-use crate::workqueue::runtime::{Reuse, Runtime, Signal, Spawn};
+use crate::workqueue::runtime::{Reuse, Spawn};
 use crate::workqueue::tiny::Tiny;
 
 /// Something to run, again and again.
@@ -223,7 +223,27 @@ impl Pool {
     }
 }
 
-impl Runtime for Handle {
+impl Spawn for Handle {
+    const HAS_HINT: bool = true;
+
+    fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
+        self.push(Job::Once(Box::new(closure)));
+    }
+
+    fn spawn_blocking<F: FnOnce() + Send + 'static>(&self, closure: F) {
+        self.spawn(move || {
+            let Some(pool) = MINE.with(|mine| mine.borrow().clone()) else { return closure() };
+            pool.block();
+            closure();
+            pool.unblock();
+        });
+    }
+
+    fn signal(&self, done: Unparker) -> impl Fn() {
+        let item: Shared = Arc::new(move || done.unpark());
+        move || self.push(Job::Shared(Arc::clone(&item)))
+    }
+
     fn flush(&self) {
         for pool in &self.all.pools {
             let mut state = pool.state.lock();
@@ -231,18 +251,6 @@ impl Runtime for Handle {
                 state = pool.drained.wait(state);
             }
         }
-    }
-}
-
-impl Signal for Handle {
-    type Item = Shared;
-
-    fn item(&self, done: Unparker) -> Shared {
-        Arc::new(move || done.unpark())
-    }
-
-    fn queue(&self, item: &Shared) {
-        self.push(Job::Shared(Arc::clone(item)));
     }
 }
 
@@ -256,21 +264,6 @@ impl Reuse for Handle {
     fn requeue(&self, item: &Shared) -> bool {
         self.push(Job::Shared(Arc::clone(item)));
         true
-    }
-}
-
-impl Spawn for Handle {
-    const HAS_HINT: bool = true;
-
-    fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
-        self.push(Job::Once(Box::new(closure)));
-    }
-
-    fn blocking(f: impl FnOnce()) {
-        let Some(pool) = MINE.with(|mine| mine.borrow().clone()) else { return f() };
-        pool.block();
-        f();
-        pool.unblock();
     }
 }
 
@@ -333,8 +326,8 @@ mod tests {
         let events: Vec<_> = (0..4).map(|_| Arc::new(Completion::new())).collect();
         for pair in events.windows(2) {
             let (mine, next) = (Arc::clone(&pair[0]), Arc::clone(&pair[1]));
-            pools.handle().spawn(move || {
-                Handle::blocking(|| next.wait());
+            pools.handle().spawn_blocking(move || {
+                next.wait();
                 mine.complete();
             });
         }

@@ -12,7 +12,6 @@ use corewise_topology::{CpuId, CpuSet, Machine};
 
 use crate::error::BenchError;
 use crate::start::pinned;
-use crate::workqueue::runtime::{Runtime, Signal};
 
 /// The thread. Dropping this ends and joins it.
 #[derive(Debug)]
@@ -49,6 +48,13 @@ impl Futex {
         let thread = pinned(machine, "futex", cpus, move || theirs.echo(&parker))?;
         Ok(Futex { wake, shared, thread: Some(thread) })
     }
+
+    /// What asks the thread to wake its client. For one client only: the floor has no queue.
+    pub fn signal(&self, done: Unparker) -> impl Fn() {
+        *self.shared.client.lock() = Some(done);
+        self.shared.ready.complete();
+        || self.wake.unpark()
+    }
 }
 
 impl Shared {
@@ -62,23 +68,6 @@ impl Shared {
             }
             client.unpark();
         }
-    }
-}
-
-impl Runtime for Futex {}
-
-impl Signal for Futex {
-    type Item = Unparker;
-
-    /// For one client only: the floor has no queue.
-    fn item(&self, done: Unparker) -> Unparker {
-        *self.shared.client.lock() = Some(done);
-        self.shared.ready.complete();
-        self.wake.clone()
-    }
-
-    fn queue(&self, item: &Unparker) {
-        item.unpark();
     }
 }
 
@@ -104,9 +93,9 @@ mod tests {
         drop(Futex::new(&machine, None).unwrap());
         let futex = Futex::new(&machine, Some(CpuId::new(0))).unwrap();
         let parker = Parker::new();
-        let item = futex.item(parker.unparker());
+        let ping = futex.signal(parker.unparker());
         for _ in 0..100 {
-            futex.queue(&item);
+            ping();
             parker.park();
         }
     }

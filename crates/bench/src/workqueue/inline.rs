@@ -2,65 +2,43 @@
 
 use std::sync::Arc;
 
-use corewise_sync::Unparker;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 
-use crate::workqueue::runtime::{Reuse, Runtime, Signal, Spawn};
+use crate::workqueue::runtime::{Reuse, Spawn};
 use crate::workqueue::tiny::Tiny;
 
 /// Runs items and closures in the queueing call; refuses each second reused item.
 #[derive(Clone, Default)]
-pub(super) struct Inline {
-    /// A: Relaxed; read after the threads were joined. Calls from outside, refused ones too.
-    queued: Arc<AtomicUsize>,
-    /// A: as `queued`: calls from within a task.
-    inside: Arc<AtomicUsize>,
-    /// A: as `queued`.
-    flushed: Arc<AtomicUsize>,
-}
+pub(super) struct Inline(Arc<[AtomicUsize; 3]>);
+
+const QUEUED: usize = 0;
+const INSIDE: usize = 1;
+const FLUSHED: usize = 2;
 
 impl Inline {
-    pub(super) fn queued(&self) -> usize {
-        self.queued.load(Ordering::Relaxed)
+    fn count(&self, what: usize) -> usize {
+        self.0[what].fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn inside(&self) -> usize {
-        self.inside.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn flushed(&self) -> usize {
-        self.flushed.load(Ordering::Relaxed)
-    }
-}
-
-impl Runtime for Inline {
-    fn flush(&self) {
-        self.flushed.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Signal for Inline {
-    type Item = Unparker;
-
-    fn item(&self, done: Unparker) -> Unparker {
-        done
-    }
-
-    fn queue(&self, item: &Unparker) {
-        self.queued.fetch_add(1, Ordering::Relaxed);
-        item.unpark();
+    /// Calls from outside, refused ones too; calls from within a task; flushes.
+    pub(super) fn counted(&self) -> [usize; 3] {
+        [QUEUED, INSIDE, FLUSHED].map(|what| self.0[what].load(Ordering::Relaxed))
     }
 }
 
 impl Spawn for Inline {
     fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
-        self.queued.fetch_add(1, Ordering::Relaxed);
+        self.count(QUEUED);
         closure();
     }
 
     fn spawn_inside<F: FnOnce() + Send + 'static>(&self, closure: F) {
-        self.inside.fetch_add(1, Ordering::Relaxed);
+        self.count(INSIDE);
         closure();
+    }
+
+    fn flush(&self) {
+        self.count(FLUSHED);
     }
 }
 
@@ -72,7 +50,7 @@ impl Reuse for Inline {
     }
 
     fn requeue(&self, item: &Tiny) -> bool {
-        let accepted = self.queued.fetch_add(1, Ordering::Relaxed) % 2 == 1;
+        let accepted = self.count(QUEUED) % 2 == 1;
         if accepted {
             item.run();
         }

@@ -118,23 +118,3 @@ fn tree<R: Spawn>(runtime: &R) {
     countdown.wait();
     runtime.flush();
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workqueue::inline::Inline;
-    use crate::workqueue::tests::job;
-
-    #[test]
-    fn a_pass_is_one_task_that_queues_all_or_a_tree_of_4161() {
-        let runtime = Inline::default();
-        inside(&job("inside items=20 passes=1", 1), &runtime, &mut Meter::new(false, None))
-            .unwrap();
-        assert_eq!(runtime.inside(), 2 + 20);
-        assert_eq!(TREE, 4161);
-        let runtime = Inline::default();
-        let line = fan(&job("fan items=2", 1), &runtime, &mut Meter::new(false, None)).unwrap();
-        assert_eq!(runtime.inside(), 3 * 4160);
-        assert!(line.metrics["makespan_p50"] > 0.0);
-    }
-}

@@ -113,8 +113,9 @@ pub mod variants;
 #[cfg(test)]
 mod inline;
 
+use corewise_sync::Parker;
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::Idle;
+use corewise_workqueue::{Idle, Queued, Work};
 
 use crate::bench::{Bench, On, Variant};
 use crate::meter::{Allocations, Meter};
@@ -122,7 +123,7 @@ use crate::names::Place;
 use crate::{BenchError, Job, Line};
 use before::LockedPools;
 use floor::Futex;
-use runtime::{Reuse, Signal, Spawn};
+use runtime::{Reuse, Spawn};
 use variants::Corewise;
 
 /// Shard sizes beside the default: those that give other pods than what there is already are run.
@@ -200,14 +201,18 @@ fn with_before(on: &On, decides: bool, count: bool) -> Vec<Variant> {
 ///
 /// # Errors
 /// The workload couldn't be run.
-pub fn run<R: Signal + Spawn>(
+pub fn run<R: Spawn>(
     job: &Job,
     machine: &Machine,
     runtime: &R,
     meter: &mut Meter,
 ) -> Result<Line, BenchError> {
     match job.parts()[..] {
-        ["kernel_test"] => kernel_test::run(job, machine, runtime, meter),
+        ["kernel_test"] => {
+            let client =
+                |parker: Parker| (runtime.signal(parker.unparker()), move || parker.park());
+            kernel_test::run(job, machine, meter, client, || runtime.flush())
+        }
         ["kernel_test", ..] => Ok(job.cannot("its waiters run nothing themselves")),
         ["storm" | "oversubscribed", "reused", ..] => {
             Ok(job.cannot("it has no items that can be queued again"))
@@ -215,7 +220,7 @@ pub fn run<R: Signal + Spawn>(
         ["storm" | "oversubscribed", ..] => storm::boxed(job, runtime, meter),
         ["inside"] => inside::inside(job, runtime, meter),
         ["fan"] => inside::fan(job, runtime, meter),
-        ["pingpong", ..] => pingpong::run(job, machine, runtime, meter),
+        ["pingpong", ..] => pingpong::run(job, machine, meter, |done| runtime.signal(done)),
         ["mix", _, "hint"] if !R::HAS_HINT => {
             Ok(job.cannot("it can't be told that an item blocks"))
         }
@@ -228,7 +233,7 @@ pub fn run<R: Signal + Spawn>(
 ///
 /// # Errors
 /// The workload couldn't be run.
-pub fn run_reused<R: Signal + Spawn + Reuse>(
+pub fn run_reused<R: Reuse>(
     job: &Job,
     machine: &Machine,
     runtime: &R,
@@ -255,7 +260,7 @@ fn own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Line>, Benc
         }
         "futex" if job.case.starts_with("pingpong/") => {
             let futex = Futex::new(machine, job.worker_cpu)?;
-            return pingpong::run(job, machine, &futex, meter).map(Some);
+            return pingpong::run(job, machine, meter, |done| futex.signal(done)).map(Some);
         }
         "futex" => return Ok(Some(job.cannot("it has no queue"))),
         "corewise" => Some(Place::default()),
@@ -263,11 +268,21 @@ fn own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Line>, Benc
     };
     let Some(place) = place else { return Ok(None) };
     let runtime = Corewise::new(job, machine, place, Idle::default())?;
-    match job.case == "kernel_test/inline" {
-        true => kernel_test::run_inline(job, machine, runtime.queue(), meter),
-        false => run_reused(job, machine, runtime.queue(), meter),
+    let queue = runtime.queue();
+    if job.case != "kernel_test/inline" {
+        return run_reused(job, machine, queue, meter).map(Some);
     }
-    .map(Some)
+    // Clients take their item back where no worker has begun it.
+    let client = |_| {
+        let item = Work::new(|| ());
+        let its = item.clone();
+        let queue = move || assert_eq!(queue.queue(&item), Ok(Queued::Now), "it has run");
+        let wait = move || {
+            its.flush();
+        };
+        (queue, wait)
+    };
+    kernel_test::run(job, machine, meter, client, || queue.flush()).map(Some)
 }
 
 #[cfg(test)]
@@ -276,6 +291,7 @@ mod tests {
 
     use super::*;
     use crate::bench::Effort;
+    use crate::workqueue::inline::Inline;
     use corewise_topology::Topology;
 
     /// The run that a case and the words behind it say, on a machine with so many CPUs.
@@ -300,6 +316,43 @@ mod tests {
             (cross.client_cpu, cross.worker_cpu),
             (Some(CpuId::new(3)), Some(CpuId::new(0)))
         );
+    }
+
+    #[test]
+    fn each_item_of_a_pass_and_of_the_tenth_before_is_queued_until_it_is_accepted() {
+        let storm = "items=100 passes=2 ring=7";
+        for (words, cpus, counted) in [
+            ("kernel_test items=50".to_owned(), 3, [3 * (5 + 50), 0, 2]),
+            (format!("storm/reused {storm}"), 1, [2 * (10 + 100 + 100), 0, 3]),
+            (format!("storm/reused/striped {storm}"), 1, [2 * (10 + 100 + 100), 0, 3]),
+            (format!("oversubscribed/reused {storm}"), 1, [2 * (10 + 100 + 100), 0, 3]),
+            (format!("storm/boxed {storm}"), 1, [10 + 100 + 100, 0, 3]),
+            (format!("storm/boxed/striped {storm}"), 1, [10 + 100 + 100, 0, 3]),
+            ("inside items=20 passes=1".to_owned(), 1, [2, 2 + 20, 2]),
+            ("fan items=2".to_owned(), 1, [3, 3 * 4160, 3]),
+            ("pingpong/cross/100us items=10".to_owned(), 2, [1 + 10, 0, 0]),
+            ("mix/80 items=300 block_us=0".to_owned(), 2, [330, 0, 2]),
+            ("idle items=7 rest_ms=1".to_owned(), 1, [7, 0, 1]),
+        ] {
+            let machine = Machine::synthetic(&format!("core:{cpus} pu:1")).unwrap();
+            let (runtime, meter) = (Inline::default(), &mut Meter::new(false, None));
+            let line = run_reused(&job(&words, cpus), &machine, &runtime, meter).unwrap();
+            assert_eq!(runtime.counted(), counted, "{words}");
+            let at_most = |less: &str, more: &str| {
+                line.metrics.get(less).zip(line.metrics.get(more)).is_none_or(|(a, b)| a <= b)
+            };
+            assert!(at_most("call_p50", "latency_p50") && at_most("short_p99", "short_max"));
+            assert!(!line.metrics.contains_key("latency_p999"), "of few pings");
+        }
+    }
+
+    #[test]
+    fn a_panic_in_the_queue_is_an_error_and_nobody_hangs() {
+        let machine = Machine::synthetic("core:2 pu:1").unwrap();
+        let client = |_| (|| panic!("on purpose"), || ());
+        let job = job("kernel_test items=50", 2);
+        let ran = kernel_test::run(&job, &machine, &mut Meter::new(false, None), client, || ());
+        assert!(matches!(ran, Err(BenchError::Panicked)));
     }
 
     #[test]

@@ -1,14 +1,12 @@
 //! One item in flight, from outside: how long until it has run and its client goes on.
 
-use corewise_sync::Parker;
-use corewise_sync::{thread, time};
+use corewise_sync::{Parker, Unparker, thread, time};
 use corewise_topology::{AffinityScope, CpuSet, Machine};
 
 use crate::bench::{Cases, Variant, Workload};
 use crate::meter::{Meter, between, percentiles, sleep_exactly};
 use crate::names::Place;
 use crate::start::alone;
-use crate::workqueue::runtime::Signal;
 use crate::workqueue::{base, before, corewise, own, with_scopes};
 use crate::{BenchError, Job, Line};
 
@@ -45,77 +43,51 @@ pub(super) const WORKLOAD: Workload = Workload {
     run: own,
 };
 
-/// Runs the workload; the runtime has pinned its worker where the job says so.
+/// Runs the workload. `signal` makes what queues an item that leaves the token; the runtime has pinned its worker where
+/// the job says so.
 ///
 /// # Errors
 /// The client couldn't be started or pinned, or panicked.
-pub(super) fn run<R: Signal>(
+pub(super) fn run<Q: Fn()>(
     job: &Job,
     machine: &Machine,
-    runtime: &R,
     meter: &mut Meter,
+    signal: impl FnOnce(Unparker) -> Q + Send,
 ) -> Result<Line, BenchError> {
     let mut line = job.line();
-    let mut samples = alone("client", || client_thread(job, machine, runtime, meter))?;
+    let mut samples = alone("client", || {
+        if let Some(cpu) = job.client_cpu {
+            machine.pin_current_thread(&CpuSet::from_iter([cpu]))?;
+        }
+        sleep_exactly();
+        let parker = Parker::new();
+        let queue = signal(parker.unparker());
+        let gap = job.gap();
+        let mut samples = Vec::with_capacity(job.items * job.passes);
+        let mut pings = |count: usize| {
+            let began = time::now();
+            for _ in 0..count {
+                if !gap.is_zero() {
+                    thread::sleep(gap);
+                }
+                let before = time::now();
+                queue();
+                parker.park();
+                samples.push(between(before, time::now()));
+            }
+            Ok(time::now() - began)
+        };
+        pings(job.items.div_ceil(10))?;
+        for _ in 0..job.passes {
+            meter.pass(job.items, || pings(job.items))?;
+        }
+        samples.drain(..job.items.div_ceil(10));
+        Ok(samples)
+    })?;
     percentiles(&mut line, "latency", &mut samples, &[50.0, 90.0, 99.0, 99.9]);
     if let Some(&max) = samples.last() {
         line.set("latency_max", max as f64);
     }
     meter.finish(&mut line);
     Ok(line)
-}
-
-fn client_thread<R: Signal>(
-    job: &Job,
-    machine: &Machine,
-    runtime: &R,
-    meter: &mut Meter,
-) -> Result<Vec<u64>, BenchError> {
-    if let Some(cpu) = job.client_cpu {
-        machine.pin_current_thread(&CpuSet::from_iter([cpu]))?;
-    }
-    sleep_exactly();
-    let parker = Parker::new();
-    let item = runtime.item(parker.unparker());
-    let gap = job.gap();
-    let mut samples = Vec::with_capacity(job.items * job.passes);
-    let mut pings = |count: usize| {
-        let began = time::now();
-        for _ in 0..count {
-            if !gap.is_zero() {
-                thread::sleep(gap);
-            }
-            let before = time::now();
-            runtime.queue(&item);
-            parker.park();
-            samples.push(between(before, time::now()));
-        }
-        Ok(time::now() - began)
-    };
-    pings(job.items.div_ceil(10))?;
-    for _ in 0..job.passes {
-        meter.pass(job.items, || pings(job.items))?;
-    }
-    runtime.flush();
-    samples.drain(..job.items.div_ceil(10));
-    Ok(samples)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workqueue::inline::Inline;
-    use crate::workqueue::tests;
-
-    #[test]
-    fn the_warm_up_is_not_among_the_samples() {
-        let machine = Machine::synthetic("core:2 pu:1").unwrap();
-        let job = tests::job("pingpong/cross/100us items=10", 2);
-        let (runtime, mut meter) = (Inline::default(), Meter::new(false, None));
-        let samples = client_thread(&job, &machine, &runtime, &mut meter).unwrap();
-        assert_eq!((samples.len(), runtime.queued()), (10, 11));
-        let line = run(&job, &machine, &runtime, &mut meter).unwrap();
-        assert!(line.metrics["latency_p50"] <= line.metrics["latency_max"]);
-        assert!(!line.metrics.contains_key("latency_p999"), "of ten pings");
-    }
 }

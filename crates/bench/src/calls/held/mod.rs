@@ -25,7 +25,7 @@ use crate::bench::{Cases, Workload, variants};
 use crate::calls::{base, priority, targets};
 use crate::meter::{percentiles, sleep_exactly};
 use crate::rng::Rng;
-use crate::start::{Start, together};
+use crate::start::together;
 use crate::{BenchError, Job, Line};
 use core_hold::{Core, Ticker};
 
@@ -84,6 +84,10 @@ const PAUSE_US: (u64, u64) = (2_000, 12_000);
 /// Windows come on time, for any owner of the CPU: they stand for hardware.
 const WINDOW_LEVEL: u8 = 60;
 
+/// Of the threads of a CPU, by their numbers; the third makes windows.
+const TICKER: usize = 0;
+const CALLER: usize = 1;
+
 /// What one of the threads has found: waits of an urgent task, and how many calls it made.
 type Found = (Vec<u64>, u64);
 
@@ -92,19 +96,37 @@ fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Line, B
     let cpus: Vec<CpuId> = machine.online().iter().collect();
     let cores: Vec<Core> = cpus.iter().map(|_| Core::new(way)).collect();
     let length = Duration::from_millis(job.length_ms);
-    let roles = ["ticker", "window", "caller"];
+    let roles = ["ticker", "caller", "window"];
     let names: Vec<String> =
         cpus.iter().flat_map(|cpu| roles.map(|role| format!("{role}/{cpu}"))).collect();
-    let found = together(&names, |number, start| {
-        let (position, role) = (number / roles.len(), number % roles.len());
-        let (cpu, core) = (cpus[position], &cores[position]);
-        let place = Place { machine, job, cpu, core, start, length };
-        match role {
-            0 => place.tick(),
-            1 => place.make_windows(&smp, way, job.seed ^ u64::from(cpu.number())),
-            _ => place.call(&smp, waiter),
+    let of = |number: usize| (cpus[number / roles.len()], &cores[number / roles.len()]);
+    let ready = |number: usize| {
+        let (cpu, core) = of(number);
+        machine.pin_current_thread(&CpuSet::from_iter([cpu]))?;
+        // Those that come on time.
+        if number % roles.len() != CALLER {
+            sleep_exactly();
         }
-    })?;
+        let ready = match number % roles.len() {
+            TICKER => return Ticker::new(core).map(Some).map_err(BenchError::Thread),
+            CALLER => Ok(priority::lowest()),
+            _ if way == Way::Priority => priority::real_time(WINDOW_LEVEL),
+            _ => Ok(()),
+        };
+        ready.map(|()| None).map_err(BenchError::Thread)
+    };
+    let body = |number: usize, ticker: Option<Ticker>| {
+        let ((cpu, core), until) = (of(number), time::now() + length);
+        match (number % roles.len(), ticker) {
+            (_, Some(ticker)) => Ok((tick(job, ticker, until)?, 0)),
+            (CALLER, _) => Ok((Vec::new(), call(machine, cpu, core, &smp, waiter, until)?)),
+            _ => {
+                make_windows(cpu, &smp, job.seed ^ u64::from(cpu.number()), until)?;
+                Ok((Vec::new(), 0))
+            }
+        }
+    };
+    let found: Vec<Found> = together(&names, ready, body)?.given;
     let calls: u64 = found.iter().map(|(_, calls)| calls).sum();
     let mut waits: Vec<u64> = found.into_iter().flat_map(|(waits, _)| waits).collect();
     let mut line = job.line();
@@ -118,122 +140,81 @@ fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Line, B
     Ok(line)
 }
 
-/// Where a thread of the workload lives.
-struct Place<'p> {
-    machine: &'p Machine,
-    job: &'p Job,
-    cpu: CpuId,
-    core: &'p Core,
-    start: &'p Start,
-    length: Duration,
+/// The ticker: the longest wait of each interval.
+fn tick(job: &Job, mut ticker: Ticker, until: Instant) -> Result<Vec<u64>, BenchError> {
+    let (mut longest, mut waits) = (0, Vec::new());
+    let tick = Duration::from_micros(job.tick_us.into());
+    let interval = Duration::from_millis(job.interval_ms.into());
+    let mut interval_ends = time::now() + interval;
+    while time::now() < until {
+        // Its lateness is the system timer's, which isn't what is asked here.
+        thread::sleep(tick);
+        longest = longest.max(ticker.waited().map_err(BenchError::Thread)?);
+        if time::now() >= interval_ends {
+            waits.push(std::mem::take(&mut longest));
+            interval_ends += interval;
+        }
+    }
+    Ok(waits)
 }
 
-impl Place<'_> {
-    /// Gets ready, and waits for the others. `None` where somebody can't.
-    fn begin<T>(
-        &self,
-        ready: impl FnOnce() -> std::io::Result<T>,
-    ) -> Result<Option<(T, Instant)>, BenchError> {
-        let pinned = self.machine.pin_current_thread(&CpuSet::from_iter([self.cpu]));
-        let made =
-            pinned.map_err(BenchError::from).and_then(|_| ready().map_err(BenchError::Thread));
-        match made {
-            Ok(made) => Ok(self.start.wait().then(|| (made, time::now() + self.length))),
-            Err(error) => {
-                self.start.abort();
-                Err(error)
-            }
-        }
+/// Keeps the CPU's target from taking calls, now and then.
+fn make_windows(cpu: CpuId, smp: &Smp, seed: u64, until: Instant) -> Result<(), BenchError> {
+    let mut rng = Rng::new(seed);
+    let mut between =
+        |(least, most): (u64, u64)| Duration::from_micros(least + rng.next() % (most - least + 1));
+    while time::now() < until {
+        thread::sleep(between(PAUSE_US));
+        let window = between(WINDOW_US);
+        let asleep = smp.call(cpu, move || thread::sleep(window));
+        asleep.ok().and_then(|call| call.wait().ok()).ok_or(BenchError::WrongAnswer)?;
     }
+    Ok(())
+}
 
-    /// The ticker: the longest wait of each interval.
-    fn tick(&self) -> Result<Option<Found>, BenchError> {
-        sleep_exactly();
-        let Some((mut ticker, until)) = self.begin(|| Ticker::new(self.core))? else {
-            return Ok(None);
-        };
-        let (mut longest, mut waits) = (0, Vec::new());
-        let tick = Duration::from_micros(self.job.tick_us.into());
-        let interval = Duration::from_millis(self.job.interval_ms.into());
-        let mut interval_ends = time::now() + interval;
-        while time::now() < until {
-            // Its lateness is the system timer's, which isn't what is asked here.
-            thread::sleep(tick);
-            longest = longest.max(ticker.waited().map_err(BenchError::Thread)?);
-            if time::now() >= interval_ends {
-                waits.push(std::mem::take(&mut longest));
-                interval_ends += interval;
-            }
-        }
-        Ok(Some((waits, 0)))
+/// The caller: how many calls it made.
+fn call(
+    machine: &Machine,
+    cpu: CpuId,
+    core: &Core,
+    smp: &Smp,
+    waiter: Waiter,
+    until: Instant,
+) -> Result<u64, BenchError> {
+    let mut others = machine.online();
+    if others.len() > 1 {
+        others.remove(cpu);
     }
-
-    /// Keeps the CPU's target from taking calls, now and then.
-    fn make_windows(&self, smp: &Smp, way: Way, seed: u64) -> Result<Option<Found>, BenchError> {
-        sleep_exactly();
-        let ready = || match way {
-            Way::Priority => priority::real_time(WINDOW_LEVEL),
-            Way::Lock => Ok(()),
-        };
-        let Some(((), until)) = self.begin(ready)? else { return Ok(None) };
-        let mut rng = Rng::new(seed);
-        let mut between = |(least, most): (u64, u64)| {
-            Duration::from_micros(least + rng.next() % (most - least + 1))
-        };
-        while time::now() < until {
-            thread::sleep(between(PAUSE_US));
-            let window = between(WINDOW_US);
-            let asleep = smp.call(self.cpu, move || thread::sleep(window));
-            asleep.ok().and_then(|call| call.wait().ok()).ok_or(BenchError::WrongAnswer)?;
+    let (mut calls, mut number) = (0, 0u64);
+    while time::now() < until {
+        let work_ends = time::now() + WORK;
+        while time::now() < work_ends {
+            number = std::hint::black_box(number + 1);
         }
-        Ok(Some(Found::default()))
-    }
-
-    /// The caller: how many calls it made.
-    fn call(&self, smp: &Smp, waiter: Waiter) -> Result<Option<Found>, BenchError> {
-        let ready = || {
-            priority::lowest();
-            Ok(())
-        };
-        let Some(((), until)) = self.begin(ready)? else { return Ok(None) };
-        let mut others = self.machine.online();
-        if others.len() > 1 {
-            others.remove(self.cpu);
-        }
-        let (mut calls, mut number) = (0, 0u64);
-        while time::now() < until {
-            let work_ends = time::now() + WORK;
-            while time::now() < work_ends {
-                number = std::hint::black_box(number + 1);
+        let answers = match waiter {
+            Waiter::Nobody => {
+                thread::sleep(WORK);
+                continue;
             }
-            let answers = match waiter {
-                Waiter::Nobody => {
-                    thread::sleep(WORK);
-                    continue;
+            Waiter::HoldsItsCore => {
+                core.hold().map_err(BenchError::Thread)?;
+                let call = smp.call_many(&others, move |_| number);
+                while !call.is_complete() {
+                    hint::spin_loop();
                 }
-                Waiter::HoldsItsCore => {
-                    self.core.hold().map_err(BenchError::Thread)?;
-                    let call = smp.call_many(&others, move |_| number);
-                    while !call.is_complete() {
-                        hint::spin_loop();
-                    }
-                    let answers = call.wait();
-                    self.core.release().map_err(BenchError::Thread)?;
-                    answers
-                }
-                Waiter::GivesItBack => {
-                    self.core.call(|| smp.call_many(&others, move |_| number).wait())
-                }
-            };
-            let answers = answers.into_values().map_err(|_| BenchError::WrongAnswer)?;
-            if answers.len() != others.len() || answers.iter().any(|(_, answer)| *answer != number)
-            {
-                return Err(BenchError::WrongAnswer);
+                let answers = call.wait();
+                core.release().map_err(BenchError::Thread)?;
+                answers
             }
-            calls += 1;
+            Waiter::GivesItBack => core.call(|| smp.call_many(&others, move |_| number).wait()),
+        };
+        let answers = answers.into_values().map_err(|_| BenchError::WrongAnswer)?;
+        if answers.len() != others.len() || answers.iter().any(|(_, answer)| *answer != number) {
+            return Err(BenchError::WrongAnswer);
         }
-        Ok(Some((Vec::new(), calls)))
+        calls += 1;
     }
+    Ok(calls)
 }
 
 #[cfg(test)]
