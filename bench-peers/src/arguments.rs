@@ -42,24 +42,3 @@ pub(crate) fn options(line: &str) -> Options {
     let words = ["bench-peers"].into_iter().chain(line.split_whitespace());
     Options::try_parse_from(words).expect("a command line")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_given_one_by_one_or_in_lists() {
-        let line =
-            "workqueue --rounds 2 --peers tokio,go --workload storm --workload fan --out x.json";
-        let given = options(line);
-        assert_eq!((given.rounds, given.seed), (2, 1));
-        assert_eq!(
-            (given.peers, given.workloads),
-            (vec!["tokio".into(), "go".into()], vec!["storm".into(), "fan".into()])
-        );
-        for wrong in ["", "storm", "workqueue --rounds 0", "calls --fast"] {
-            let words = ["bench-peers"].into_iter().chain(wrong.split_whitespace());
-            assert!(Options::try_parse_from(words).is_err(), "{wrong}");
-        }
-    }
-}

@@ -122,30 +122,21 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_peer_that_failed_is_compared_by_the_rounds_before() {
+    fn a_peer_that_failed_is_compared_by_the_rounds_before_and_agreed_headlines_come_last() {
         let rate = "items_per_second";
         let cells = [
             ("inside", OURS, rate, &[10.0, 10.0, 90.0][..]),
             ("inside", "rayon", rate, &[10.0, 10.0 / 3.0]),
             ("inside", "futex", rate, &[99.0, 99.0, 99.0]),
         ];
-        let found = of(&cells, &[Ask::rate("x", |_, peer| !is_floor(peer))]);
+        let ask = Ask::rate("x", |_, peer| !is_floor(peer));
+        let found = of(&cells, &[ask, Ask { name: "y", ..ask }.beside()]);
         assert_eq!(find(&found, "x"), Some(("rayon, inside", 2.0)));
         assert_eq!(found[0].ratio.summary.runs, 2);
-    }
-
-    #[test]
-    fn the_agreed_headlines_are_the_last_records_and_have_their_interval_before() {
-        let ratio = PairedRatio::of(&[10.0, 20.0], &[10.0, 10.0], 1).unwrap();
-        let headline = |name, agreed| {
-            let against = "rayon".to_owned();
-            Headline { name, better: Better::Higher, against, ratio, agreed }
-        };
-        let records = records("calls", &[headline("a", true), headline("b", false)]);
+        let records = records("calls", &found);
         let cases: Vec<&str> = records.iter().map(|record| record.case.as_str()).collect();
         assert_eq!(cases, ["interval95", "interval95", "beside", "headline"]);
         let last = records.last().unwrap();
-        assert_eq!((last.metric.as_str(), last.unit.as_str()), ("a", "ratio"));
-        assert_eq!(last.bench, "calls");
+        assert_eq!((&*last.bench, &*last.metric, &*last.unit), ("calls", "x", "ratio"));
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use corewise_bench::bench::{Bench, Effort, On};
 use corewise_bench::line::Line;
 use corewise_bench::load::Load;
+use corewise_bench::meter::Meter;
 use corewise_bench::process::Program;
 use corewise_bench::record::{Record, to_json};
 use corewise_bench::rounds::{self, Cell, Plan, Step};
@@ -101,7 +102,7 @@ pub(crate) struct Peers {
     /// Makes what its runs share.
     pub(crate) files: Option<files::Make>,
     /// One run on a peer that is Rust.
-    pub(crate) run: fn(&Job) -> Result<Option<Line>, BenchError>,
+    pub(crate) run: fn(&Job, &mut Meter) -> Result<Option<Line>, BenchError>,
 }
 
 impl Peers {
@@ -181,11 +182,12 @@ pub(crate) fn one(peers: &Peers, words: &[String]) -> Result<Line, Box<dyn Error
         return Ok(line);
     }
     let unknown = || format!("there is no runtime {:?} in this program", job.runtime);
-    Ok((peers.run)(&job)?.ok_or_else(unknown)?)
+    let meter = &mut Meter::new(job.count, Some(allocations));
+    Ok((peers.run)(&job, meter)?.ok_or_else(unknown)?)
 }
 
 /// How many allocations this process has counted.
-pub(crate) fn allocations() -> u64 {
+fn allocations() -> u64 {
     ALLOCATOR.count()
 }
 

@@ -5,82 +5,61 @@ use std::fmt::Write;
 use corewise_bench::names::Better;
 use corewise_bench::record::Record;
 use corewise_bench::report::show;
+use corewise_bench::stats::Summary;
 
 use crate::results::Headline;
 use crate::session::{Idle, Peers};
 
 /// All tables; the records are in the order of their cases.
 pub(crate) fn tables(peers: &Peers, records: &[Record], headlines: &[Headline]) -> String {
-    let mut text = String::new();
-    for of_case in records.chunk_by(|a, b| a.case == b.case) {
-        table(peers, &mut text, of_case);
+    let of_cases = records.chunk_by(|a, b| a.case == b.case);
+    let mut text: String = of_cases.map(|of_case| table(peers, of_case)).collect();
+    for (number, Headline { name, better, against, ratio, .. }) in headlines.iter().enumerate() {
+        let above = if number == 0 { "\n" } else { "" };
+        let noise = if ratio.is_beyond_noise() { "" } else { " (within the noise)" };
+        let (better, Summary { median, runs, .. }) = (better.words(), ratio.summary);
+        let _ = writeln!(
+            text,
+            "{above}{name:<38}{median:>7.2}  [{:.2}..{:.2}]  {better}, {runs} pairs, against {against}{noise}",
+            ratio.low, ratio.high,
+        );
     }
-    headline_table(&mut text, headlines);
     text
 }
 
-fn table(peers: &Peers, text: &mut String, records: &[Record]) {
+fn table(peers: &Peers, records: &[Record]) -> String {
     let case = &records[0].case;
     let columns = (peers.columns)(case.split('/').next().unwrap_or(case));
-    let of = |variant: &str, metric: &str| {
-        records.iter().find(|record| record.variant == variant && record.metric == metric)
-    };
     let mut rows: Vec<&Record> = records.iter().filter(|one| one.metric == columns[0]).collect();
-    let Some(runs) = rows.first().map(|first| first.runs) else { return };
+    let Some(first) = rows.first() else { return String::new() };
+    let heads: String = columns[1..].iter().map(|column| format!("{column:>21}")).collect();
+    let case = format!("{case} ({} runs)", first.runs);
+    let mut text = format!("\n{case:<30}{:>26}{heads}\n", columns[0]);
     rows.sort_by(|a, b| Better::of_unit(&a.unit).compare(a.median, b.median));
-    let _ = write!(text, "\n{:<30}{:>26}", format!("{case} ({runs} runs)"), columns[0]);
-    for column in &columns[1..] {
-        let _ = write!(text, "{column:>21}");
-    }
-    text.push('\n');
-    for first in rows {
-        let name = first.variant.as_str();
-        let mark = match peers.runtimes.iter().find(|one| one.name == name).map(|one| one.idle) {
+    for Record { variant, median, min, max, unit, .. } in rows {
+        let idle = peers.runtimes.iter().find(|one| one.name == variant).map(|one| one.idle);
+        let mark = match idle {
             Some(Idle::Spins) => " (spins)",
             Some(Idle::Hesitates) => " (spins a bit)",
             _ => "",
         };
-        let label = format!("  {name}{mark}");
-        let value = format!(
-            "{} [{}..{}]",
-            show(first.median, &first.unit),
-            show(first.min, &first.unit),
-            show(first.max, &first.unit)
-        );
-        let _ = write!(text, "{label:<30}{value:>26}");
-        for column in &columns[1..] {
-            let value = of(name, column).map_or("-".to_owned(), |r| show(r.median, &r.unit));
-            let _ = write!(text, "{value:>21}");
-        }
-        text.push('\n');
+        let [median, min, max] = [median, min, max].map(|value| show(*value, unit));
+        let (label, value) = (format!("  {variant}{mark}"), format!("{median} [{min}..{max}]"));
+        let others = columns[1..].iter().map(|column| {
+            let mut all = records.iter();
+            let found = all.find(|one| one.variant == *variant && one.metric == *column);
+            format!("{:>21}", found.map_or("-".to_owned(), |one| show(one.median, &one.unit)))
+        });
+        let _ = writeln!(text, "{label:<30}{value:>26}{}", others.collect::<String>());
     }
-}
-
-fn headline_table(text: &mut String, headlines: &[Headline]) {
-    for headline in headlines {
-        let ratio = &headline.ratio;
-        let better = headline.better.words();
-        let _ = write!(
-            text,
-            "{}{:<38}{:>7.2}  [{:.2}..{:.2}]  {better}, {} pairs, against {}{}",
-            if std::ptr::eq(headline, &headlines[0]) { "\n" } else { "" },
-            headline.name,
-            ratio.summary.median,
-            ratio.low,
-            ratio.high,
-            ratio.summary.runs,
-            headline.against,
-            if ratio.is_beyond_noise() { "" } else { " (within the noise)" },
-        );
-        text.push('\n');
-    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use corewise_bench::line::unit;
-    use corewise_bench::stats::{PairedRatio, Summary};
+    use corewise_bench::stats::PairedRatio;
 
     fn record(case: &str, variant: &str, metric: &str, median: f64) -> Record {
         let summary = Summary { median, min: median / 2.0, max: median * 2.0, runs: 3 };

@@ -114,7 +114,7 @@ pub(crate) static PEERS: Peers = Peers {
         }),
     ],
     files: Some(Files::make),
-    run: |_| Ok(None),
+    run: |_, _| Ok(None),
 };
 
 const PLACES: [&str; 4] = ["memory", "tmpfs", "disk", "direct"];

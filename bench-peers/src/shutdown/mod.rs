@@ -2,6 +2,7 @@
 
 mod peers;
 
+use corewise_bench::meter::Meter;
 use corewise_bench::shutdown::{BENCH, run as run_on, slow};
 use corewise_bench::{BenchError, Job, Line};
 
@@ -56,10 +57,10 @@ pub(crate) static PEERS: Peers = Peers {
     run: peer,
 };
 
-fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
+fn peer(job: &Job, meter: &mut Meter) -> Result<Option<Line>, BenchError> {
     Ok(Some(match job.runtime.as_str() {
-        "tokio" => run_on(job, tokio::prepare)?,
-        "rayon" => run_on(job, rayon::prepare)?,
+        "tokio" => run_on(job, meter, tokio::prepare)?,
+        "rayon" => run_on(job, meter, rayon::prepare)?,
         _ => return Ok(None),
     }))
 }
@@ -86,14 +87,11 @@ mod tests {
 
     #[test]
     fn everybody_takes_part_and_the_plain_loop_where_it_is_short() {
-        assert_eq!(names("shutdown", "flat/500/0"), [OURS, SERIAL, "tokio", "rayon"]);
-        assert_eq!(names("shutdown", "azure/serial"), [OURS, SERIAL, "tokio", "rayon"]);
-        assert_eq!(names("shutdown", "flat/500/24"), [OURS, "tokio", "rayon"]);
-        assert!(names("shutdown", "flat/500/2").is_empty());
-        assert!(names("shutdown --quick", "flat/500/0").is_empty());
-        assert!(!names("shutdown --quick", "flat/5000/24").is_empty());
-        let asked = "shutdown --quick --workload flat/500/2 --peers ray";
-        assert_eq!(names(asked, "flat/500/2"), [OURS, "rayon"]);
+        let all = |line: &str, case: &str| names(&format!("shutdown {line}"), case);
+        assert_eq!(all("", "flat/500/0"), [OURS, SERIAL, "tokio", "rayon"]);
+        assert_eq!(all("", "flat/500/24"), [OURS, "tokio", "rayon"]);
+        assert!(all("", "flat/500/2").is_empty() && all("--quick", "flat/500/0").is_empty());
+        assert_eq!(all("--quick --workload flat/500/2 --peers ray", "flat/500/2"), [OURS, "rayon"]);
     }
 
     #[test]

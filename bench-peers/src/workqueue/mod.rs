@@ -11,7 +11,7 @@ use corewise_workqueue::Idle as Idling;
 
 use crate::programs::Tool;
 use crate::results::{Ask, OURS, is_floor};
-use crate::session::{self, Idle, Peers, Runtime, When};
+use crate::session::{Idle, Peers, Runtime, When};
 use peers::crossbeam::Crossbeam;
 use peers::executor::Smol;
 use peers::ours::{self, Spawning};
@@ -188,9 +188,8 @@ fn spinning(case: &str, peer: &str) -> bool {
     case.starts_with("pingpong/") && sleeps(peer) == Some(false)
 }
 
-fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
+fn peer(job: &Job, meter: &mut Meter) -> Result<Option<Line>, BenchError> {
     let machine = Machine::live()?;
-    let meter = &mut Meter::new(job.count, Some(session::allocations));
     let line = match &*job.runtime {
         "corewise-spawn" => {
             let ours = ours::idling(job, &machine, Idling::default())?;
@@ -241,42 +240,26 @@ mod tests {
     }
 
     #[test]
-    fn a_full_run_has_ours_in_every_case_and_mimalloc_for_the_native_where_it_matters() {
-        let groups = cells("workqueue");
-        for group in &groups {
-            assert!(group.iter().any(|cell| cell.job.runtime == OURS), "{:?}", group.first());
-            assert!(group.iter().all(|cell| cell.case == group[0].case));
-        }
-        let with = |case: &str| names("workqueue", case).len();
-        assert_eq!(with("storm/boxed/mimalloc"), with("storm/boxed") - 3);
-        assert_eq!((with("storm/reused"), with("storm/reused/mimalloc")), (3, 0));
-        assert!(with("pingpong/cross/500us") > 5);
-    }
-
-    #[test]
-    fn a_look_has_what_the_headlines_need_and_no_second_modes() {
-        let groups = cells("workqueue --quick");
-        let cases: Vec<&str> = groups.iter().map(|group| group[0].case.as_str()).collect();
-        let pings = ["pingpong/same/hot", "pingpong/cross/hot", "mix/50", "mix/50/hint"];
-        let first = ["kernel_test", "storm/reused", "storm/boxed", "inside"];
-        assert_eq!(cases, [first, pings].concat());
-        assert!(groups.iter().flatten().all(|cell| cell.job.runtime != "go-goroutine"));
-    }
-
-    #[test]
-    fn peers_and_workloads_are_chosen_by_beginnings_and_ours_stays() {
-        let boxed = "workqueue --workload storm/boxed --peers";
-        assert_eq!(
-            names(&format!("{boxed} go"), "storm/boxed"),
-            [OURS, "go-channel", "go-goroutine"]
-        );
-        assert_eq!(cells(&format!("{boxed} go")).len(), 1, "a case's whole name is that case");
-        let named = |word: &str| -> Vec<String> {
-            let groups = cells(&format!("workqueue --quick --workload {word}"));
+    fn a_run_has_ours_in_every_case_and_a_look_what_the_headlines_need() {
+        let with = |line: &str, case: &str| names(&format!("workqueue {line}"), case);
+        assert!(cells("workqueue").iter().all(|of| of.iter().any(|one| one.job.runtime == OURS)));
+        let boxed = with("", "storm/boxed").len();
+        assert_eq!(with("", "storm/boxed/mimalloc").len(), boxed - 3, "the native ones");
+        assert_eq!(with("", "storm/reused").len(), 3);
+        assert!(with("", "storm/reused/mimalloc").is_empty());
+        let cases = |line: &str| -> Vec<String> {
+            let groups = cells(&format!("workqueue --quick {line}"));
             groups.iter().map(|group| group[0].case.clone()).collect()
         };
-        assert_eq!(named("storm/boxed/mimalloc"), ["storm/boxed/mimalloc"]);
-        assert_eq!(named("insid"), ["inside", "inside/mimalloc"]);
+        let pings = ["pingpong/same/hot", "pingpong/cross/hot", "mix/50", "mix/50/hint"];
+        let first = ["kernel_test", "storm/reused", "storm/boxed", "inside"];
+        assert_eq!(cases(""), [first, pings].concat());
+        assert!(!with("--quick", "storm/boxed").contains(&"go-goroutine".to_owned()));
+        // Peers and workloads are chosen by beginnings; a case's whole name is that case.
+        let asked = with("--workload storm/boxed --peers go", "storm/boxed");
+        assert_eq!(asked, [OURS, "go-channel", "go-goroutine"]);
+        assert_eq!(cases("--workload storm/boxed/mimalloc"), ["storm/boxed/mimalloc"]);
+        assert_eq!(cases("--workload insid"), ["inside", "inside/mimalloc"]);
     }
 
     #[test]

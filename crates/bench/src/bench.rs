@@ -12,7 +12,7 @@ use corewise_topology::{CpuSet, Machine, Topology};
 
 use crate::advice::Layout;
 use crate::calls::priority;
-use crate::meter::Allocations;
+use crate::meter::Meter;
 use crate::names::Place;
 use crate::rounds::{Cell, Series, values};
 use crate::stats::PairedRatio;
@@ -147,7 +147,7 @@ pub struct Workload {
     /// On what a case is run.
     pub variants: fn(&[&str], &On) -> Vec<Variant>,
     /// One run, in this process; `None` where it has no such runtime.
-    pub run: fn(&Job, Option<Allocations>) -> Result<Option<Line>, BenchError>,
+    pub run: fn(&Job, &mut Meter) -> Result<Option<Line>, BenchError>,
 }
 
 /// A benchmark.

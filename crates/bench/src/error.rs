@@ -22,13 +22,6 @@ pub enum BenchError {
     },
     /// A file couldn't be opened as a device.
     File(OpenError),
-    /// The system failed to do something else.
-    System {
-        /// What was being done.
-        step: &'static str,
-        /// What it said.
-        source: io::Error,
-    },
     /// The system gave no thread.
     Thread(io::Error),
     /// A thread of the workload panicked.
@@ -48,8 +41,8 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    pub(crate) fn system(step: &'static str, source: io::Error) -> BenchError {
-        BenchError::System { step, source }
+    pub(crate) fn unusable(what: &'static str, source: io::Error) -> BenchError {
+        BenchError::Unusable { what, source: source.into() }
     }
 }
 
@@ -58,7 +51,6 @@ impl fmt::Display for BenchError {
         match self {
             BenchError::Unusable { what, .. } => write!(f, "the workload's {what} can't be had"),
             BenchError::File(_) => f.write_str("the workload's file can't be a device"),
-            BenchError::System { step, .. } => write!(f, "{step} failed"),
             BenchError::Thread(_) => f.write_str("the system gives the workload no thread"),
             BenchError::Panicked => f.write_str("a thread of the workload panicked"),
             BenchError::WrongAnswer => f.write_str("a call was answered wrongly, or not at all"),
@@ -77,7 +69,7 @@ impl Error for BenchError {
         match self {
             BenchError::Unusable { source, .. } => Some(&**source),
             BenchError::File(error) => Some(error),
-            BenchError::System { source: error, .. } | BenchError::Thread(error) => Some(error),
+            BenchError::Thread(error) => Some(error),
             _ => None,
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::bench::{Bench, Workload};
-use crate::meter::Allocations;
+use crate::meter::{Allocations, Meter};
 use crate::{BenchError, Line};
 
 /// A run isn't understood.
@@ -263,7 +263,8 @@ impl Job {
         if self.count && allocations.is_none() {
             return Ok(Some(self.cannot("this program counts no allocations")));
         }
-        let run = |workload: &Workload| (workload.run)(self, allocations);
+        let meter = &mut Meter::new(self.count, allocations);
+        let run = |workload: &Workload| (workload.run)(self, meter);
         self.bench.workload(&self.case).map_or(Ok(None), run)
     }
 }

@@ -2,15 +2,9 @@
 
 use std::fs;
 
-/// CPU time of all CPUs so far, in the kernel's ticks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ticks {
-    all: u64,
-    busy: u64,
-    stolen: u64,
-    /// Of this process and of the children that it has waited for.
-    own: u64,
-}
+/// CPU time so far, in the kernel's ticks: of all CPUs, idle or not; busy; stolen by the host; and of this process and of
+/// the children that it has waited for.
+type Ticks = [u64; 4];
 
 /// CPU time in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,9 +29,7 @@ impl Load {
 
     /// What was used since then; `None` where the system doesn't tell.
     pub fn spent(&self) -> Option<Spent> {
-        // SAFETY: it takes a number.
-        let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-        let per_second = if ticks > 0 { ticks as f64 } else { 100.0 };
+        let per_second = rustix::param::clock_ticks_per_second() as f64;
         Some(spent(self.0?, now()?, per_second)).filter(|spent| spent.all > 0.0)
     }
 }
@@ -59,13 +51,12 @@ fn ticks(stat: &str, own: &str) -> Option<Ticks> {
     let (_, behind) = own.rsplit_once(')')?;
     let times = behind.split_whitespace().skip(11).take(4).map(|n| n.parse::<u64>().unwrap_or(0));
     let own = times.sum();
-    (fields.len() >= 4).then_some(Ticks { all: busy + idle + stolen, busy, stolen, own })
+    (fields.len() >= 4).then_some([busy + idle + stolen, busy, stolen, own])
 }
 
 fn spent(before: Ticks, after: Ticks, per_second: f64) -> Spent {
-    let since = |of: fn(&Ticks) -> u64| of(&after).saturating_sub(of(&before)) as f64 / per_second;
-    let (busy, own) = (since(|ticks| ticks.busy), since(|ticks| ticks.own));
-    let (all, stolen) = (since(|ticks| ticks.all), since(|ticks| ticks.stolen));
+    let since = |at: usize| after[at].saturating_sub(before[at]) as f64 / per_second;
+    let [all, busy, stolen, own] = std::array::from_fn(since);
     Spent { all, others: (busy - own).max(0.0), stolen }
 }
 
@@ -78,8 +69,8 @@ mod tests {
         let stat = "cpu  100 10 20 900 5 3 2 7 0 0\ncpu0 1 2 3\n";
         let own = "12 (a (b) c) S 1 1 1 0 -1 0 0 0 0 0 30 20 5 5 20 0 9";
         let before = ticks(stat, own).unwrap();
-        assert_eq!(before, Ticks { all: 1_047, busy: 135, stolen: 7, own: 60 });
-        let after = Ticks { all: 2_047, busy: 335, stolen: 17, own: 160 };
+        assert_eq!(before, [1_047, 135, 7, 60]);
+        let after = [2_047, 335, 17, 160];
         assert_eq!(spent(before, after, 100.0), Spent { all: 10.0, others: 1.0, stolen: 0.1 });
         assert!(ticks("", own).is_none() && ticks("cpu  x\n", own).is_none());
         assert!(now().is_some(), "this machine has them");

@@ -141,34 +141,25 @@ pub(crate) fn between(from: Instant, to: Instant) -> u64 {
 mod tests {
     use super::*;
     #[test]
-    fn passes_add_up_and_the_rate_is_that_of_the_middle_one() {
-        let mut meter = Meter::new(false, None);
-        for seconds in [1, 4, 2] {
-            meter.pass(8, || Ok(Duration::from_secs(seconds))).unwrap();
-        }
-        let mut line = Line::new("inside", "x");
-        meter.finish(&mut line);
-        assert_eq!(line.metrics["items_per_second"], 4.0);
-        assert!(line.metrics["peak_rss"] > 0.0);
-        assert!(!line.metrics.contains_key("allocations_per_item"));
-    }
-
-    #[test]
-    fn a_counting_run_reports_allocations_alone() {
+    fn the_rate_is_that_of_the_middle_pass_and_a_counting_run_reports_allocations_alone() {
         use corewise_sync::atomic::{AtomicU64, Ordering};
         fn count() -> u64 {
             static CALLS: AtomicU64 = AtomicU64::new(0);
             CALLS.fetch_add(6, Ordering::Relaxed)
         }
-        for (counting, expected) in [(true, 1), (false, 0)] {
-            let mut meter = Meter::new(counting, Some(count));
-            meter.pass(3, || Ok(Duration::from_secs(1))).unwrap();
-            let mut line = Line::new("inside", "x");
+        let measured = |counting: bool| {
+            let (mut meter, mut line) = (Meter::new(counting, Some(count)), Line::new("x", "x"));
+            for seconds in [1, 4, 2] {
+                meter.pass(8, || Ok(Duration::from_secs(seconds))).unwrap();
+            }
             meter.finish(&mut line);
-            let counted = line.metrics.get("allocations_per_item");
-            assert_eq!(counted, (expected == 1).then_some(&2.0));
-            assert_eq!(line.metrics.len() == 1, expected == 1);
-        }
+            line.metrics
+        };
+        let timed = measured(false);
+        assert!(timed["items_per_second"] == 4.0 && timed["peak_rss"] > 0.0);
+        assert!(!timed.contains_key("allocations_per_item"));
+        let counted = measured(true);
+        assert_eq!((counted.len(), counted["allocations_per_item"]), (1, 18.0 / 24.0));
     }
 
     #[test]

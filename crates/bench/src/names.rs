@@ -1,4 +1,4 @@
-//! What a record's names say: the workload, the scope, the percentile, and which way is better.
+//! What a record's names say: the workload, the scope, and which way is better.
 //! Read from whatever records there are, also those of cases that aren't known here.
 //!
 //! A case is `WORKLOAD[/PARAMETER...][/SCOPE]`: `kernel_test/cache_shard`, `storm/boxed/cpu`. A
@@ -109,33 +109,6 @@ pub fn sums_up(case: &str) -> bool {
     [HEADLINE, BESIDE, INTERVAL].contains(&case)
 }
 
-/// A metric's name, taken apart: `call_p95` is percentile 95 of `call`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct MetricName<'a> {
-    /// The name without the percentile.
-    pub stem: &'a str,
-    /// The percentile: 99.9 is written `_p999`, 100 `_max`.
-    pub percentile: Option<f64>,
-}
-
-impl MetricName<'_> {
-    /// Takes a metric's name apart.
-    pub fn of(name: &str) -> MetricName<'_> {
-        if let Some(stem) = name.strip_suffix("_max") {
-            return MetricName { stem, percentile: Some(100.0) };
-        }
-        let named = name.rsplit_once("_p").and_then(|(stem, digits)| {
-            let is_number = digits.len() <= 6 && digits.bytes().all(|b| b.is_ascii_digit());
-            let number = digits.parse::<f64>().ok().filter(|_| is_number)?;
-            // 999 is 99.9, 9999 is 99.99.
-            let scale = 10_f64.powi(digits.len() as i32 - 2);
-            let percentile = Some(if number <= 100.0 { number } else { number / scale });
-            Some(MetricName { stem, percentile })
-        });
-        named.unwrap_or(MetricName { stem: name, percentile: None })
-    }
-}
-
 /// Which of two values is the better one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Better {
@@ -196,15 +169,12 @@ mod tests {
             let case = CaseName::of(name);
             (case.workload, case.place)
         };
-        let shard = Some(Place::default());
-        assert_eq!(of("kernel_test/cache_shard"), ("kernel_test".into(), shard));
-        assert_eq!(of("kernel_test"), ("kernel_test".into(), None));
         let four = Some(Place::shards(4));
+        assert_eq!(of("kernel_test"), ("kernel_test".into(), None));
         assert_eq!(of("storm/boxed/cache_shard:4"), ("storm/boxed".into(), four));
         let cpu = Some(Place::of(AffinityScope::Cpu));
         assert_eq!(of("pingpong/cpu/hot"), ("pingpong/hot".into(), cpu));
         assert_eq!(of("cpu"), ("cpu".into(), None), "a workload of that name");
-        assert_eq!(of(""), (String::new(), None));
     }
 
     #[test]
@@ -227,23 +197,6 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_is_the_number_behind_the_last_p() {
-        let of = |name| {
-            let metric = MetricName::of(name);
-            (metric.stem, metric.percentile)
-        };
-        assert_eq!(of("call_p50"), ("call", Some(50.0)));
-        assert_eq!(of("short_p999"), ("short", Some(99.9)));
-        assert_eq!(of("round_trip_p9999"), ("round_trip", Some(99.99)));
-        assert_eq!(of("call_p100"), ("call", Some(100.0)));
-        assert_eq!(of("latency_max"), ("latency", Some(100.0)));
-        assert_eq!(of("items_per_second"), ("items_per_second", None));
-        assert_eq!(of("x_p"), ("x_p", None));
-        assert_eq!(of("x_p+5"), ("x_p+5", None));
-        assert_eq!(of("x_p99999999999999999999"), ("x_p99999999999999999999", None));
-    }
-
-    #[test]
     fn rates_are_better_high_and_times_low() {
         assert_eq!(Better::of_unit("items/s"), Better::Higher);
         assert_eq!(Better::of_unit("ns"), Better::Lower);
@@ -252,24 +205,18 @@ mod tests {
             Better::of_headline(&Record::made_up(HEADLINE, "corewise", metric, "ratio", one))
         };
         // The two headlines whose names look alike, and differ in what is above the line.
-        assert_eq!(headline("cache_shard_vs_before_p50"), Some(Better::Higher));
-        assert_eq!(headline("sleeping_p50_vs_futex"), Some(Better::Lower));
-        assert_eq!(headline("blocking_mix_p99_vs_best_peer"), Some(Better::Lower));
-        for metric in [
-            "cache_shard_vs_before_items",
-            "storm_reused_vs_best_peer",
-            "inside_vs_best_peer",
-            "kernel_test_vs_best_peer",
-            "odirect_vs_fio",
-        ] {
+        for metric in
+            "cache_shard_vs_before_p50 cache_shard_vs_before_items storm_reused_vs_best_peer \
+                       inside_vs_best_peer kernel_test_vs_best_peer odirect_vs_fio"
+                .split_whitespace()
+        {
             assert_eq!(headline(metric), Some(Better::Higher), "{metric}");
         }
-        for metric in [
-            "makespan_vs_critical_path",
-            "no_slow_vs_serial",
-            "azure_vs_serial",
-            "exports_1000_up_vs_best_peer",
-        ] {
+        for metric in
+            "sleeping_p50_vs_futex blocking_mix_p99_vs_best_peer makespan_vs_critical_path \
+                       no_slow_vs_serial azure_vs_serial exports_1000_up_vs_best_peer"
+                .split_whitespace()
+        {
             assert_eq!(headline(metric), Some(Better::Lower), "{metric}");
         }
         assert_eq!(headline("something"), None);

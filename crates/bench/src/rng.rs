@@ -64,16 +64,14 @@ mod tests {
     }
 
     #[test]
-    fn a_shuffle_keeps_the_items_and_reaches_every_order() {
+    fn a_shuffle_reaches_every_order() {
         let mut rng = Rng::new(3);
-        let mut seen = std::collections::HashSet::new();
-        for _ in 0..200 {
+        let mut shuffled = || {
             let mut items = [1, 2, 3];
             rng.shuffle(&mut items);
-            seen.insert(items);
-            items.sort_unstable();
-            assert_eq!(items, [1, 2, 3]);
-        }
+            items
+        };
+        let seen: std::collections::HashSet<_> = (0..200).map(|_| shuffled()).collect();
         assert_eq!(seen.len(), 6);
     }
 }

@@ -88,8 +88,8 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// Runs the cells of each group against each other: `plan.rounds` rounds, or as many as come to an
-/// end within `budget`, and then the runs that count allocations. One round that counts is always
+/// Runs the cells of each group against each other, in an order drawn anew for each round: `plan.rounds` rounds, or as many
+/// as come to an end within `budget`, and then the runs that count allocations. One round that counts is always
 /// begun; where the time is over in its middle, all groups that haven't begun do without the rest of it, but for the first.
 /// `run_one` is given the job of a cell, or that by which its allocations are counted, and the round, as [`Step::round`].
 /// A cell that its runtime can't run is left out from then on. The series of all cells, in their
@@ -104,54 +104,48 @@ pub fn run<E>(
     mut run_one: impl FnMut(&Cell, &Job, usize) -> Result<Line, E>,
     mut tell: impl FnMut(Step<'_>),
 ) -> Result<Vec<Series>, E> {
-    let cells: usize = groups.iter().map(Vec::len).sum();
-    let counting = groups.iter().flatten().filter(|cell| cell.count).count();
-    let all = cells * (plan.rounds + 1) + counting;
-    let (began, mut done) = (Instant::now(), 0);
-    // When the round began that is on, and how long the longest before it was.
-    let pace = std::cell::Cell::new((began, Duration::ZERO));
-    let next_round = || {
-        let ((since, longest), now) = (pace.get(), Instant::now());
-        pace.set((now, longest.max(now - since)));
-    };
-    let entry = |group: usize| move |cell| Entry { cell, able: true, group };
-    let numbered = groups.iter().enumerate();
-    let mut entries: Vec<Vec<Entry<'_>>> =
-        numbered.map(|(number, group)| group.iter().map(entry(number)).collect()).collect();
-    let another = |_| {
-        next_round();
-        budget.is_none_or(|budget| began.elapsed() + pace.get().1 <= budget)
-    };
+    let cells = || groups.iter().flatten();
+    let all = cells().count() * (plan.rounds + 1) + cells().filter(|cell| cell.count).count();
+    let (began, mut longest, mut done) = (Instant::now(), Duration::ZERO, 0);
     let over = |round: usize| {
         // Half of the time is for what counts.
         budget.is_some_and(|budget| began.elapsed() > if round == 0 { budget / 2 } else { budget })
     };
-    // Of the group that is on: a comparison with some of its variants would mislead.
-    let (mut at, mut late) = ((0, 0), false);
-    let results = shuffled(plan, &mut entries, another, |entry| {
-        let round = done / cells.max(1);
-        if done == cells {
-            // Nobody asks before this one.
-            next_round();
+    let mut rng = Rng::new(plan.seed);
+    let entry = |cell| Entry { cell, able: true, lines: Vec::new() };
+    let mut entries: Vec<Vec<Entry<'_>>> =
+        groups.iter().map(|group| group.iter().map(entry).collect()).collect();
+    let mut orders: Vec<Vec<usize>> = groups.iter().map(|g| (0..g.len()).collect()).collect();
+    for round in 0..=plan.rounds {
+        if round > 1 && budget.is_some_and(|budget| began.elapsed() + longest > budget) {
+            break;
         }
-        tell(entry.cell.step(done, all, round));
-        done += 1;
-        if at != (round, entry.group) {
-            (at, late) = ((round, entry.group), entry.group > 0 && over(round));
+        let since = Instant::now();
+        for (number, group) in entries.iter_mut().enumerate() {
+            // Of all of it: a comparison with some of its variants would mislead.
+            let late = number > 0 && over(round);
+            rng.shuffle(&mut orders[number]);
+            for &at in &orders[number] {
+                let Entry { cell, able, lines } = &mut group[at];
+                tell(cell.step(done, all, round));
+                done += 1;
+                if !*able || late {
+                    continue;
+                }
+                let line = run_one(cell, &cell.job, round)?;
+                *able = line.unsupported.is_none();
+                if *able && round > 0 {
+                    lines.push(line);
+                }
+            }
         }
-        if !entry.able || late {
-            return Ok(None);
-        }
-        let line = run_one(entry.cell, &entry.cell.job, round)?;
-        entry.able = line.unsupported.is_none();
-        Ok(entry.able.then_some(line))
-    })?;
+        longest = longest.max(since.elapsed());
+    }
     let mut series = Vec::new();
-    for (cells, results) in entries.iter().zip(results) {
-        for (Entry { cell, able, group }, lines) in cells.iter().zip(results) {
-            let lines: Vec<Line> = lines.into_iter().flatten().collect();
-            series.extend(series_of(cell, &lines));
-            if cell.count && *able && (*group == 0 || !over(plan.rounds)) {
+    for (number, group) in entries.iter().enumerate() {
+        for Entry { cell, able, lines } in group {
+            series.extend(series_of(cell, lines));
+            if cell.count && *able && (number == 0 || !over(plan.rounds)) {
                 tell(cell.step(done, all, plan.rounds + 1));
                 let line = run_one(cell, &cell.job.clone().counting(), plan.rounds + 1)?;
                 series.extend(series_of(cell, &[line]));
@@ -162,48 +156,12 @@ pub fn run<E>(
     Ok(series)
 }
 
-/// Runs each variant of each group once in each round, and returns for each group for each of its
-/// variants the results, in the order of the rounds: the `i`th results of two variants are a pair.
-///
-/// `another` is asked before each round but the first two, so that one that counts is always run;
-/// it is given the number of rounds so far, and may say that it is enough.
-///
-/// # Errors
-/// The first error of a run ends everything.
-fn shuffled<V, T, E>(
-    plan: Plan,
-    groups: &mut [Vec<V>],
-    mut another: impl FnMut(usize) -> bool,
-    mut run_one: impl FnMut(&mut V) -> Result<T, E>,
-) -> Result<Vec<Vec<Vec<T>>>, E> {
-    let mut rng = Rng::new(plan.seed);
-    let empty = |group: &Vec<V>| group.iter().map(|_| Vec::new()).collect();
-    let mut results: Vec<Vec<Vec<T>>> = groups.iter().map(empty).collect();
-    let mut orders: Vec<Vec<usize>> = groups.iter().map(|g| (0..g.len()).collect()).collect();
-    for round in 0..=plan.rounds {
-        if round > 1 && !another(round) {
-            break;
-        }
-        for (number, group) in groups.iter_mut().enumerate() {
-            let order = &mut orders[number];
-            rng.shuffle(order);
-            for &variant in &*order {
-                let result = run_one(&mut group[variant])?;
-                if round > 0 {
-                    results[number][variant].push(result);
-                }
-            }
-        }
-    }
-    Ok(results)
-}
-
 /// A cell, while it is run.
 struct Entry<'c> {
     cell: &'c Cell,
     able: bool,
-    /// The number of its group. The first is run whatever time it takes.
-    group: usize,
+    /// Of the rounds that count.
+    lines: Vec<Line>,
 }
 
 /// A series for each metric that every line has.
@@ -255,7 +213,7 @@ mod tests {
         vec![vec![cell("inside", "a"), cell("inside", "b")], vec![cell("fan", "a")]]
     }
 
-    fn answer(_: &Cell, job: &Job, _: usize) -> Result<Line, ()> {
+    fn answer(job: &Job) -> Result<Line, ()> {
         let mut line = job.line();
         if job.runtime == "b" {
             line.unsupported = Some("no".to_owned());
@@ -272,7 +230,7 @@ mod tests {
         let plan = Plan { rounds: 3, seed: 1 };
         let mut steps = Vec::new();
         let tell = |step: Step<'_>| steps.push((step.round, step.done, step.all));
-        let series = run(plan, None, &groups(), answer, tell).unwrap();
+        let series = run(plan, None, &groups(), |_, job, _| answer(job), tell).unwrap();
         let rate = values(&series, "inside", "a", "items_per_second");
         assert_eq!(rate, Some(&[5e5; 3][..]));
         assert_eq!(values(&series, "inside", "a", "allocations_per_item"), Some(&[1.0][..]));
@@ -285,74 +243,51 @@ mod tests {
     #[test]
     fn a_spent_budget_leaves_one_round_that_counts() {
         let plan = Plan { rounds: 30, seed: 1 };
-        let series = run(plan, Some(Duration::ZERO), &groups(), answer, |_| ()).unwrap();
+        let series =
+            run(plan, Some(Duration::ZERO), &groups(), |_, job, _| answer(job), |_| ()).unwrap();
         let rate = values(&series, "inside", "a", "items_per_second");
         assert_eq!(rate.unwrap().len(), 1);
         assert_eq!(values(&series, "fan", "a", "items_per_second"), None);
     }
 
-    fn traced(plan: Plan) -> (Vec<usize>, Vec<Vec<Vec<usize>>>) {
+    /// The runs of two groups of three variants and one, in their order: number, and round.
+    fn traced(plan: Plan) -> Vec<(usize, usize)> {
+        let cells = ["0", "1", "2", "3"].map(|runtime| cell("fan", runtime));
+        let groups = [cells[..3].to_vec(), cells[3..].to_vec()];
         let mut order = Vec::new();
-        let mut groups = [vec![0, 1, 2], vec![3]];
-        let results = shuffled(
-            plan,
-            &mut groups,
-            |_| true,
-            |&mut variant| {
-                order.push(variant);
-                Ok::<usize, ()>(order.len())
-            },
-        );
-        (order, results.unwrap())
+        let run_one = |_: &Cell, job: &Job, round: usize| {
+            order.push((job.runtime.parse().unwrap(), round));
+            answer(job)
+        };
+        run(plan, None, &groups, run_one, |_| ()).unwrap();
+        order
     }
 
     #[test]
-    fn each_round_runs_each_variant_once_group_by_group_and_the_first_round_is_dropped() {
-        let (order, results) = traced(Plan { rounds: 4, seed: 1 });
-        assert_eq!(order.len(), 20);
-        for round in order.chunks(4) {
-            assert_eq!(round[3], 3, "the other group comes behind");
-            let mut variants = round[..3].to_vec();
+    fn each_round_has_each_variant_once_group_by_group_in_an_order_that_its_seed_repeats() {
+        let plan = Plan { rounds: 20, seed: 5 };
+        let order = traced(plan);
+        for (number, round) in order.chunks(4).enumerate() {
+            assert!(round.iter().all(|(_, of)| *of == number));
+            assert_eq!(round[3].0, 3, "the other group comes behind");
+            let mut variants: Vec<usize> = round[..3].iter().map(|(variant, _)| *variant).collect();
             variants.sort_unstable();
             assert_eq!(variants, [0, 1, 2]);
         }
-        for (variant, results) in results.iter().flatten().enumerate() {
-            assert_eq!(results.len(), 4);
-            for (i, &when) in results.iter().enumerate() {
-                // Result i is of round i + 1, and of this variant.
-                assert_eq!((when - 1) / 4, i + 1);
-                assert_eq!(order[when - 1], variant);
-            }
-        }
+        let of = |round: usize| order[4 * round..][..3].iter().map(|(variant, _)| *variant);
+        assert!((1..20).any(|round| !of(round).eq(of(0))), "one order for all rounds");
+        assert_eq!(order, traced(plan));
+        assert_ne!(order, traced(Plan { seed: 6, ..plan }));
     }
 
     #[test]
-    fn the_order_changes_between_rounds_and_is_repeatable_by_its_seed() {
-        let plan = Plan { rounds: 20, seed: 5 };
-        let (order, _) = traced(plan);
-        assert_eq!(order, traced(plan).0);
-        assert_ne!(order, traced(Plan { seed: 6, ..plan }).0);
-        let first = &order[..4];
-        assert!(order.chunks(4).any(|round| round != first), "one order for all rounds");
-    }
-
-    #[test]
-    fn an_error_ends_the_run_and_enough_does_after_a_round_that_counts() {
-        let (mut runs, plan) = (0, Plan { rounds: 9, seed: 1 });
-        let result = shuffled(
-            plan,
-            &mut [vec![(), ()]],
-            |_| true,
-            |()| {
-                runs += 1;
-                if runs == 3 { Err("broken") } else { Ok(()) }
-            },
-        );
-        assert_eq!((result, runs), (Err("broken"), 3));
-        for (enough, rounds) in [(0, 1), (4, 3), (99, 9)] {
-            let one = |_: &mut ()| Ok::<_, ()>(());
-            let results = shuffled(plan, &mut [vec![()]], |rounds| rounds < enough, one).unwrap();
-            assert_eq!(results[0][0].len(), rounds);
-        }
+    fn the_first_error_ends_the_run() {
+        let mut runs = 0;
+        let run_one = |_: &Cell, job: &Job, _: usize| {
+            runs += 1;
+            if runs == 3 { Err(()) } else { answer(job) }
+        };
+        let result = run(Plan { rounds: 9, seed: 1 }, None, &groups(), run_one, |_| ());
+        assert_eq!((result, runs), (Err(()), 3));
     }
 }

@@ -7,8 +7,19 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::thread::{self, ScopedJoinHandle};
 use corewise_sync::{Completion, Countdown, Mutex, time};
 use corewise_topology::{CpuSet, Machine};
+use corewise_workqueue::WorkerPools;
 
 use crate::error::BenchError;
+
+/// Pools that are shut down where this is dropped.
+#[derive(Debug)]
+pub(crate) struct Pools(pub(crate) WorkerPools);
+
+impl Drop for Pools {
+    fn drop(&mut self) {
+        self.0.shutdown();
+    }
+}
 
 /// Starts a thread that is pinned to these CPUs, if any are given, and returns once it is where it is to be.
 ///

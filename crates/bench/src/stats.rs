@@ -127,18 +127,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_the_middle_or_the_mean_of_the_two_middle_ones() {
-        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
-        assert_eq!(median(&[7.0]), Some(7.0));
-        assert_eq!(median(&[]), None);
-    }
-
-    #[test]
-    fn a_summary_has_the_extremes_and_the_number_of_runs() {
+    fn a_summary_has_the_middle_the_extremes_and_the_number_of_runs() {
         let summary = Summary::of(&[5.0, 1.0, 3.0]).unwrap();
         assert_eq!(summary, Summary { median: 3.0, min: 1.0, max: 5.0, runs: 3 });
-        assert_eq!(Summary::of(&[]), None);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5), "the mean of the two middle ones");
+        assert_eq!((Summary::of(&[]), median(&[])), (None, None));
     }
 
     #[test]
@@ -150,10 +143,6 @@ mod tests {
         }
         assert_eq!(percentile(&samples, 100.0), Some(50));
         assert_eq!(percentile(&[], 50.0), None);
-        let hundred: Vec<u64> = (1..=100).collect();
-        for percent in 1..=100 {
-            assert_eq!(percentile(&hundred, percent as f64), Some(percent));
-        }
         let thousand: Vec<u64> = (1..=1000).collect();
         assert_eq!(percentile(&thousand, 99.9), Some(999), "rounding doesn't move the rank");
     }
@@ -167,12 +156,10 @@ mod tests {
         assert_eq!(ratio.summary, Summary { median: 2.0, min: 2.0, max: 2.0, runs: 5 });
         assert_eq!((ratio.low, ratio.high), (2.0, 2.0));
         assert!(ratio.is_beyond_noise());
-    }
-
-    #[test]
-    fn a_ratio_by_zero_or_of_nothing_is_none() {
-        assert_eq!(PairedRatio::of(&[1.0], &[0.0], 1), None);
-        assert_eq!(PairedRatio::of(&[], &[], 1), None);
+        assert_eq!(
+            (PairedRatio::of(&[1.0], &[0.0], 1), PairedRatio::of(&[], &[], 1)),
+            (None, None)
+        );
     }
 
     #[test]

@@ -63,14 +63,4 @@ mod tests {
         assert_eq!(layout.pods(of(AffinityScope::Cpu)), Some(2));
         assert_eq!((layout.pods(Place::shards(3)), layout.cpus()), (None, 2));
     }
-
-    #[test]
-    fn shard_sizes_differ_where_the_cache_is_large() {
-        let topology = Topology::synthetic("l3:1 core:16 pu:2").unwrap();
-        let layout = Layout::of(&topology, &[4, 16]);
-        assert_eq!(layout.pods(Place::default()), Some(2));
-        assert_eq!(layout.pods(Place::shards(4)), Some(4));
-        assert!(layout.same(Place::shards(16), Place::of(AffinityScope::Cache)));
-        assert!(!layout.same(Place::of(AffinityScope::Cpu), Place::of(AffinityScope::Smt)));
-    }
 }

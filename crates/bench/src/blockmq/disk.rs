@@ -39,8 +39,7 @@ impl Disk {
     /// It couldn't be made.
     pub fn for_runs(effort: Effort) -> Result<Disk, BenchError> {
         let size = if effort == Effort::Quick { 256 << 20 } else { 1 << 30 };
-        Disk::make(&std::env::temp_dir(), size)
-            .map_err(|error| BenchError::system("making a file to read and write", error))
+        Disk::make(&std::env::temp_dir(), size).map_err(|error| BenchError::unusable("file", error))
     }
 
     /// Makes one of so many whole MiB in this folder. Blocks.

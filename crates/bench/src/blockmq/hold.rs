@@ -11,7 +11,7 @@ use corewise_topology::Machine;
 use crate::bench::{Cases, Workload, count, variants};
 use crate::blockmq::base;
 use crate::blockmq::recheck::Run;
-use crate::blockmq::setup::{Class, Setup};
+use crate::blockmq::setup::{Class, Layer};
 use crate::blockmq::stream::{Plan, Stream};
 use crate::meter::{between, percentiles, sleep_exactly};
 use crate::{BenchError, Job, Line};
@@ -48,15 +48,15 @@ const DEVICE: (usize, Duration) = (2, Duration::from_micros(1));
 
 /// Holds a queue so many times, while reads come and go or not.
 fn one(job: &Job) -> Result<Line, BenchError> {
-    let setup = setup()?;
-    let queue = setup.queue();
+    let layer = layer()?;
+    let queue = &layer.queue;
     let freezes = job.case.starts_with("freeze");
     let begin = || if freezes { queue.freeze() } else { queue.quiesce() };
     let end = || {
         let is_open = if freezes { queue.unfreeze() } else { queue.unquiesce() };
         debug_assert_eq!(is_open, Ok(Released::Open), "nobody else holds it");
     };
-    repeat(job, &setup, job.case.ends_with("load"), begin, end)
+    repeat(job, &layer, job.case.ends_with("load"), begin, end)
 }
 
 /// Quiesces so many queues and lets them go, again and again, while reads come and go on the first of them: all
@@ -67,27 +67,27 @@ fn many(job: &Job) -> Result<Option<Line>, BenchError> {
         "one_by_one" => |queues| queues.iter().for_each(|queue| queue.quiesce()),
         _ => return Ok(None),
     };
-    let setup = setup()?;
-    let others: Vec<Arc<Queue>> = (1..job.part(1)).map(|_| setup.idle_queue()).collect();
-    let all: Vec<&Queue> = std::iter::once(setup.queue()).chain(&others).map(Arc::as_ref).collect();
+    let layer = layer()?;
+    let others: Vec<Arc<Queue>> = (1..job.part(1)).map(|_| layer.idle_queue()).collect();
+    let all: Vec<&Queue> = std::iter::once(&layer.queue).chain(&others).map(Arc::as_ref).collect();
     let end = || {
         for queue in &all {
             queue.unquiesce().expect("it was quiesced a moment ago");
         }
     };
-    repeat(job, &setup, true, || quiesce(&all), end).map(Some)
+    repeat(job, &layer, true, || quiesce(&all), end).map(Some)
 }
 
-fn setup() -> Result<Setup, BenchError> {
+fn layer() -> Result<Layer, BenchError> {
     let (threads, cost) = DEVICE;
     sleep_exactly();
-    Setup::new(&Machine::live()?, threads, cost, Class::Ordinary)
+    Layer::null(&Machine::live()?, threads, cost, Class::Ordinary)
 }
 
 /// Begins a hold and ends it so many times; with a load, while there are reads of the queue.
 fn repeat(
     job: &Job,
-    setup: &Setup,
+    layer: &Layer,
     load: bool,
     begin: impl Fn(),
     end: impl Fn(),
@@ -95,7 +95,7 @@ fn repeat(
     let in_flight = job.depth * DEVICE.0 as u32;
     let plan = Plan { reads: u64::MAX / 4, bytes: job.bytes, in_flight, samples: 0 };
     let first = Arc::new(First::default());
-    let stream = load.then(|| Stream::begin(setup.queue(), Arc::clone(&first), plan));
+    let stream = load.then(|| Stream::begin(&layer.queue, Arc::clone(&first), plan));
     let gap = || Parker::new().park_timeout(job.gap());
     let (mut held, mut resumed) = (Vec::new(), Vec::new());
     for _ in 0..job.items {

@@ -16,12 +16,13 @@ use corewise_sync::thread::{Builder, JoinHandle};
 use corewise_sync::time::{self, Stamp};
 use corewise_sync::{Countdown, Mutex, Parker, sys};
 use corewise_topology::{CpuId, CpuSet, Machine};
-use corewise_workqueue::{WorkerPools, Workqueue};
+use corewise_workqueue::Workqueue;
 
 use crate::bench::{Cases, NOT_SIMULATED, Workload, count, variants};
 use crate::blockmq::disk::Disk;
+use crate::blockmq::setup::Layer;
 use crate::blockmq::{base, fio};
-use crate::meter::{Allocations, Meter, percentiles};
+use crate::meter::{Meter, percentiles};
 use crate::rng::Rng;
 use crate::start::Start;
 use crate::{BenchError, Job, Line};
@@ -104,7 +105,7 @@ pub(super) const WORKLOAD: Workload = Workload {
         job.items = if parts[0] == "file" { 20_000 } else { 1_000_000 };
     },
     variants: |_, _| [variants(&["corewise"], true), variants(&["fio"], false)].concat(),
-    run: |job, allocations| {
+    run: |job, meter| {
         let Some(load) = Load::of(&job.parts()) else { return Ok(None) };
         let is_file = load.device == Device::File;
         match job.runtime.as_str() {
@@ -112,17 +113,16 @@ pub(super) const WORKLOAD: Workload = Workload {
                 Ok(Some(job.cannot(NOT_SIMULATED)))
             }
             "fio" => fio::run(job, load).map(Some),
-            "corewise" => run(job, load, allocations).map(Some),
+            "corewise" => run(job, load, meter).map(Some),
             _ => Ok(None),
         }
     },
 };
 
 /// Runs a job on Corewise.
-fn run(job: &Job, load: Load, allocations: Option<Allocations>) -> Result<Line, BenchError> {
+fn run(job: &Job, load: Load, meter: &mut Meter) -> Result<Line, BenchError> {
     let disk = (load.device == Device::File).then(Disk::find).transpose()?;
     let machine = Machine::live()?;
-    let mut meter = Meter::new(job.count, allocations);
     let bench = match Bench::new(&machine, job, load, disk.as_ref()) {
         Err(BenchError::File(error)) if matches!(error.kind(), OpenErrorKind::NotDirect { .. }) => {
             return Ok(job.cannot(&error.to_string()));
@@ -155,10 +155,9 @@ fn run(job: &Job, load: Load, allocations: Option<Allocations>) -> Result<Line, 
     Ok(line)
 }
 
-/// A queue over the device, the workers that run it, and the memory of the requests.
+/// A queue over the device, and the memory of the requests.
 struct Bench {
-    queue: Option<Arc<Queue>>,
-    pools: WorkerPools,
+    layer: Layer,
     buffers: BufferPool,
 }
 
@@ -169,29 +168,28 @@ impl Bench {
         load: Load,
         disk: Option<&Disk>,
     ) -> Result<Bench, BenchError> {
-        let pools = WorkerPools::new(machine);
-        let wq = Workqueue::builder("blockmq").build(&pools)?;
-        let buffers = BufferPool::new(load.in_flight(), job.bytes as usize, 4096);
-        let driver: Arc<dyn Driver> = match (load.device, disk) {
-            (Device::File, Some(disk)) => {
-                let queues = machine.online().len().min(load.jobs.into());
-                let options = FileOptions::new(disk.path())
-                    .direct(true)
-                    .queues(queues)
-                    .depth(load.in_flight());
-                Arc::new(FileDriver::open(options, &wq).map_err(BenchError::File)?)
-            }
-            (Device::Memory, _) => Arc::new(
-                Memory::new(SIZE).map_err(|error| BenchError::system("mapping memory", error))?,
-            ),
-            _ => {
-                // SAFETY: all reads here go to a pool's memory, which begins as zeroes.
-                let options = unsafe { NullOptions::new(SIZE).leave_reads() };
-                Arc::new(Null::with(options).map_err(BenchError::Thread)?)
-            }
+        let driver = |wq: &Workqueue| -> Result<Arc<dyn Driver>, BenchError> {
+            Ok(match (load.device, disk) {
+                (Device::File, Some(disk)) => {
+                    let queues = machine.online().len().min(load.jobs.into());
+                    let options = FileOptions::new(disk.path()).direct(true).queues(queues);
+                    let options = options.depth(load.in_flight());
+                    Arc::new(FileDriver::open(options, wq).map_err(BenchError::File)?)
+                }
+                (Device::Memory, _) => {
+                    let memory = Memory::new(SIZE);
+                    Arc::new(memory.map_err(|error| BenchError::unusable("memory", error))?)
+                }
+                _ => {
+                    // SAFETY: all reads here go to a pool's memory, which begins as zeroes.
+                    let options = unsafe { NullOptions::new(SIZE).leave_reads() };
+                    Arc::new(Null::with(options).map_err(BenchError::Thread)?)
+                }
+            })
         };
-        let queue = Queue::builder(machine, driver).build(&wq);
-        let bench = Bench { queue: Some(queue), pools, buffers };
+        let layer = Layer::new(machine, None, driver)?;
+        let buffers = BufferPool::new(load.in_flight(), job.bytes as usize, 4096);
+        let bench = Bench { layer, buffers };
         // A simulated machine has no pages that come when they are touched, and would pay for each line.
         if load.device == Device::Memory && sys::KERNEL_THREADS {
             bench.fill()?;
@@ -199,15 +197,11 @@ impl Bench {
         Ok(bench)
     }
 
-    fn queue(&self) -> &Arc<Queue> {
-        self.queue.as_ref().expect("only the drop takes it")
-    }
-
     /// Has each page of memory there.
     fn fill(&self) -> Result<(), BenchError> {
         let piece = bytes::Bytes::from(vec![1; 1 << 20]);
         for at in (0..SIZE).step_by(piece.len()) {
-            self.queue().write_at(at, piece.clone()).map_err(|_| BenchError::WrongAnswer)?;
+            self.layer.queue.write_at(at, piece.clone()).map_err(|_| BenchError::WrongAnswer)?;
         }
         Ok(())
     }
@@ -249,7 +243,7 @@ impl Bench {
     }
 
     fn lane(&self, shared: &Arc<Shared>, plan: Plan, seed: u64) -> Lane {
-        let queue = self.queue();
+        let queue = &self.layer.queue;
         let room = if plan.timed { SAMPLES / usize::from(plan.load.depth) } else { 0 };
         let mut buffer = self.buffers.get().expect("there is one for each lane");
         let mut rng = Rng::new(seed);
@@ -267,15 +261,6 @@ impl Bench {
             noted: Vec::with_capacity(room),
             buffer: Some(buffer),
         }
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        if let Some(queue) = self.queue.take() {
-            queue.drain();
-        }
-        self.pools.shutdown();
     }
 }
 

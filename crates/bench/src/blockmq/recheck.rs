@@ -89,21 +89,37 @@ pub(super) trait Lock: Send + Sync + 'static {
     fn hold<R>(&self, f: impl FnOnce() -> R) -> R;
 }
 
-macro_rules! lock {
-    ($lock:ty, $make:expr) => {
-        impl Lock for $lock {
-            fn make() -> Self {
-                $make
-            }
+impl Lock for Mutex<()> {
+    fn make() -> Self {
+        Mutex::new(())
+    }
 
-            #[inline]
-            fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
-                let _guard = self.lock();
-                f()
-            }
-        }
-    };
+    #[inline]
+    fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _guard = self.lock();
+        f()
+    }
 }
-lock!(Mutex<()>, Mutex::new(()));
-lock!(SpinLock<()>, SpinLock::new(()));
-lock!(PiMutex, PiMutex::new().expect("Linux has mutexes that inherit priorities"));
+
+impl Lock for SpinLock<()> {
+    fn make() -> Self {
+        SpinLock::new(())
+    }
+
+    #[inline]
+    fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _guard = self.lock();
+        f()
+    }
+}
+
+impl Lock for PiMutex {
+    fn make() -> Self {
+        PiMutex::new().expect("Linux has mutexes that inherit priorities")
+    }
+
+    #[inline]
+    fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
+        PiMutex::hold(self, f)
+    }
+}

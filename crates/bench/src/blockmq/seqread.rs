@@ -9,10 +9,10 @@ use crate::bench::{Cases, Workload, count, variants};
 use crate::blockmq::base;
 use crate::blockmq::pi_mutex::PiMutex;
 use crate::blockmq::recheck::{Fenced, Run, Unchecked, Under};
-use crate::blockmq::setup::{Class, Setup, Starter, Urgent};
+use crate::blockmq::setup::{Class, Layer, Starter, Urgent};
 use crate::blockmq::stream::{Plan, Stream};
 use crate::calls::priority;
-use crate::meter::{Allocations, Meter, percentiles};
+use crate::meter::{Meter, percentiles};
 use crate::{BenchError, Job, Line};
 
 /// How long the stream runs before anything is measured: long enough for a thread to be interrupted while it has the
@@ -60,7 +60,7 @@ pub(super) const WORKLOAD: Workload = Workload {
         (job.items, job.length_ms) = (20_000, on.pick(1_000, 200));
     },
     variants: |_, _| variants(&["corewise", "before", "mutex", "spin", "unchecked"], true),
-    run: |job, allocations| {
+    run: |job, meter| {
         let class = Class::of(job.parts()[3]);
         if class.is_real_time() && !priority::may_be_real_time() {
             return Ok(Some(job.cannot("real-time priorities aren't permitted here")));
@@ -73,23 +73,22 @@ pub(super) const WORKLOAD: Workload = Workload {
             "unchecked" => measure::<Unchecked>,
             _ => return Ok(None),
         };
-        measure(job, class, allocations).map(Some)
+        measure(job, class, meter).map(Some)
     },
 };
 
 fn measure<R: Run + Default>(
     job: &Job,
     class: Class,
-    allocations: Option<Allocations>,
+    meter: &mut Meter,
 ) -> Result<Line, BenchError> {
     let machine = Machine::live()?;
-    let mut meter = Meter::new(job.count, allocations);
     let (threads, cost) = (job.part(1), Duration::from_nanos(job.part(2).into()));
-    let setup = Setup::new(&machine, threads as usize, cost, class)?;
+    let layer = Layer::null(&machine, threads as usize, cost, class)?;
     let _starter = Starter::new(class);
     let in_flight = job.depth * threads;
     let plan = Plan { reads: u64::MAX / 4, bytes: job.bytes, in_flight, samples: 0 };
-    let begin = |plan| Stream::begin(setup.queue(), R::default(), plan);
+    let begin = |plan| Stream::begin(&layer.queue, R::default(), plan);
     if job.count {
         let pass = |reads: usize| {
             let began = time::now();

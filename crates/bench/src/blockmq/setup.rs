@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_blockmq::drivers::{Null, NullOptions};
-use corewise_blockmq::{HwQueues, Queue};
+use corewise_blockmq::{Driver, HwQueues, Queue};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::hint::spin_loop;
 use corewise_sync::thread::{self, JoinHandle};
@@ -15,6 +15,7 @@ use corewise_workqueue::{WorkerPools, Workqueue};
 use crate::calls::priority;
 use crate::error::BenchError;
 use crate::meter::sleep_exactly;
+use crate::start::Pools;
 
 /// The priority of completion threads: that of the kernel's interrupt threads.
 const COMPLETION: u8 = 50;
@@ -59,29 +60,48 @@ impl Class {
     }
 }
 
-/// A queue over a null device, and the workers that run it.
-///
-/// Within this crate only: the device leaves the memory of reads as it is, and [`Stream`](super::stream::Stream)
-/// alone reads.
-pub(crate) struct Setup {
-    queue: Option<Arc<Queue>>,
-    machine: Machine,
+/// A queue over a device, and the workers that run it. Dropped, it is drained first.
+pub(crate) struct Layer {
+    pub(crate) queue: Arc<Queue>,
     wq: Workqueue,
-    pools: WorkerPools,
+    machine: Machine,
+    _pools: Pools,
 }
 
-impl Setup {
-    /// With so many completion threads, which are pinned to the CPUs in turn, as the vectors of a device are,
-    /// and as many hardware queues. Where there are fewer CPUs, the queue is made for a machine that has enough.
+impl Layer {
+    /// A queue, over what `driver` makes.
+    ///
+    /// # Errors
+    /// The queue or the device couldn't be made.
+    pub(crate) fn new(
+        machine: &Machine,
+        hw_queues: Option<usize>,
+        driver: impl FnOnce(&Workqueue) -> Result<Arc<dyn Driver>, BenchError>,
+    ) -> Result<Layer, BenchError> {
+        let pools = WorkerPools::new(machine);
+        let wq = Workqueue::builder("blockmq").build(&pools)?;
+        let queue = Queue::builder(machine, driver(&wq)?);
+        let queue = match hw_queues {
+            Some(count) => queue.hw_queues(HwQueues::Count(count)),
+            None => queue,
+        };
+        let queue = queue.build(&wq);
+        Ok(Layer { queue, wq, machine: machine.clone(), _pools: Pools(pools) })
+    }
+
+    /// Over a null device with so many completion threads, which are pinned to the CPUs in turn, as the vectors of a
+    /// device are, and as many hardware queues. Where there are fewer CPUs, the queue is made for a machine that has
+    /// enough. Within this crate only: the device leaves the memory of reads as it is, and
+    /// [`Stream`](super::stream::Stream) alone reads.
     ///
     /// # Errors
     /// The queue or a thread couldn't be made.
-    pub(crate) fn new(
+    pub(crate) fn null(
         machine: &Machine,
         threads: usize,
         cost: Duration,
         class: Class,
-    ) -> Result<Setup, BenchError> {
+    ) -> Result<Layer, BenchError> {
         let cpus: Vec<CpuId> = machine.online().iter().collect();
         let pinned = machine.clone();
         let at_start = move |number: usize| {
@@ -103,34 +123,21 @@ impl Setup {
             .at_thread_start(at_start);
         let device = Null::with(options).map_err(BenchError::Thread)?;
         let machine = match machine.online().len() < threads {
-            true => Machine::synthetic(&format!("core:{threads} pu:1"))?,
-            false => machine.clone(),
+            true => &Machine::synthetic(&format!("core:{threads} pu:1"))?,
+            false => machine,
         };
-        let pools = WorkerPools::new(&machine);
-        let wq = Workqueue::builder("blockmq").build(&pools)?;
-        let queue = Queue::builder(&machine, Arc::new(device))
-            .hw_queues(HwQueues::Count(threads))
-            .build(&wq);
-        Ok(Setup { queue: Some(queue), machine, wq, pools })
+        Layer::new(machine, Some(threads), |_| Ok(Arc::new(device)))
     }
 
-    /// The queue.
-    pub(crate) fn queue(&self) -> &Arc<Queue> {
-        self.queue.as_ref().expect("only the drop takes it")
-    }
-
-    /// One more, over a device of its own, from which nobody reads.
+    /// One more queue, over a device of its own, from which nobody reads.
     pub(crate) fn idle_queue(&self) -> Arc<Queue> {
         Queue::builder(&self.machine, Arc::new(Null::new(SIZE))).build(&self.wq)
     }
 }
 
-impl Drop for Setup {
+impl Drop for Layer {
     fn drop(&mut self) {
-        if let Some(queue) = self.queue.take() {
-            queue.drain();
-        }
-        self.pools.shutdown();
+        self.queue.drain();
     }
 }
 

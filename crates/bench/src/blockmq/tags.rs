@@ -7,7 +7,7 @@ use corewise_sync::{Condvar, Mutex, thread, time};
 
 use crate::bench::{Cases, Workload, count, variants};
 use crate::blockmq::base;
-use crate::meter::{Allocations, Meter, between, percentiles};
+use crate::meter::{Meter, between, percentiles};
 use crate::start::together;
 use crate::{BenchError, Job, Line};
 
@@ -29,13 +29,20 @@ pub(super) const WORKLOAD: Workload = Workload {
         };
     },
     variants: |_, _| variants(&["corewise", "mutex_list"], false),
-    run: |job, allocations| {
+    run: |job, meter| {
         let (submitters, depth) = (job.part(1) as usize, job.part(2));
         match job.runtime.as_str() {
-            "corewise" => measure(job, &TagSet::new(depth, submitters), allocations).map(Some),
-            "mutex_list" => measure(job, &FreeList::new(depth), allocations).map(Some),
-            _ => Ok(None),
+            "corewise" => {
+                let tags = TagSet::new(depth, submitters);
+                measure(job, |cpu| tags.get(cpu), |cpu, tag| tags.put(cpu, tag), meter)
+            }
+            "mutex_list" => {
+                let tags = FreeList::new(depth);
+                measure(job, |_| tags.get(), |_, tag| tags.put(tag), meter)
+            }
+            _ => return Ok(None),
         }
+        .map(Some)
     },
 };
 
@@ -45,24 +52,6 @@ const IN_FLIGHT: u32 = 4;
 const YIELDS: usize = 4;
 /// One of so many takes is timed: the clock would cost more than a tag.
 const TIMED: usize = 32;
-
-/// A set of tags.
-trait Tags: Sync {
-    /// Takes one, and waits where there is none.
-    fn get(&self, cpu: usize) -> u32;
-    /// Gives one back.
-    fn put(&self, cpu: usize, tag: u32);
-}
-
-impl Tags for TagSet {
-    fn get(&self, cpu: usize) -> u32 {
-        TagSet::get(self, cpu)
-    }
-
-    fn put(&self, cpu: usize, tag: u32) {
-        TagSet::put(self, cpu, tag);
-    }
-}
 
 /// What one writes first: free tags on a stack, one lock, one condition variable.
 struct FreeList {
@@ -78,8 +67,8 @@ impl FreeList {
     }
 }
 
-impl Tags for FreeList {
-    fn get(&self, _cpu: usize) -> u32 {
+impl FreeList {
+    fn get(&self) -> u32 {
         let mut free = self.free.lock();
         loop {
             if let Some(tag) = free.0.pop() {
@@ -91,7 +80,7 @@ impl Tags for FreeList {
         }
     }
 
-    fn put(&self, _cpu: usize, tag: u32) {
+    fn put(&self, tag: u32) {
         let waiting = {
             let mut free = self.free.lock();
             free.0.push(tag);
@@ -104,13 +93,14 @@ impl Tags for FreeList {
     }
 }
 
-fn measure<T: Tags>(
+/// `get` takes a tag, and waits where there is none; `put` gives one back. They are told the submitter's number.
+fn measure(
     job: &Job,
-    tags: &T,
-    allocations: Option<Allocations>,
+    get: impl Fn(usize) -> u32 + Sync,
+    put: impl Fn(usize, u32) + Sync,
+    meter: &mut Meter,
 ) -> Result<Line, BenchError> {
     let (submitters, depth) = (job.part(1) as usize, job.part(2));
-    let mut meter = Meter::new(job.count, allocations);
     let each = job.items.div_ceil(submitters);
     // Never so many that all wait for each other with some in hand.
     let in_flight = (depth / submitters as u32).clamp(1, IN_FLIGHT);
@@ -123,11 +113,11 @@ fn measure<T: Tags>(
         for n in 0..each {
             if held.len() == in_flight as usize {
                 if let Some(oldest) = held.pop_front() {
-                    tags.put(cpu, oldest);
+                    put(cpu, oldest);
                 }
             }
             let taken = (n % TIMED == 0).then(time::now);
-            held.push_back(tags.get(cpu));
+            held.push_back(get(cpu));
             if let Some(before) = taken {
                 timed.push(between(before, time::now()));
             }
@@ -135,7 +125,7 @@ fn measure<T: Tags>(
                 thread::yield_now();
             }
         }
-        held.drain(..).for_each(|tag| tags.put(cpu, tag));
+        held.drain(..).for_each(|tag| put(cpu, tag));
         Ok(timed)
     };
     meter.pass(each * submitters, || {

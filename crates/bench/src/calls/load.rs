@@ -22,10 +22,8 @@ pub(super) const WORKLOAD: Workload = Workload {
         job.items = on.pick(100_000, 20_000);
     },
     variants: |_, _| variants(&["corewise"], true),
-    run: |job, allocations| match job.runtime.as_str() {
-        "corewise" => {
-            run(job, &Machine::live()?, &mut Meter::new(job.count, allocations)).map(Some)
-        }
+    run: |job, meter| match job.runtime.as_str() {
+        "corewise" => run(job, &Machine::live()?, meter).map(Some),
         _ => Ok(None),
     },
 };

@@ -34,29 +34,3 @@ pub fn lowest() {
 pub fn may_be_real_time() -> bool {
     thread::spawn(|| real_time(1).is_ok()).join().unwrap_or(false)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_threads_delay_grows_only() {
-        let Ok(delay) = RunDelay::of_this_thread() else { return };
-        let before = delay.read().unwrap();
-        std::thread::yield_now();
-        assert!(delay.read().unwrap() >= before);
-    }
-
-    #[test]
-    fn an_ordinary_thread_stays_one() {
-        std::thread::spawn(|| {
-            lowest();
-            if real_time(1).is_ok() {
-                assert!(may_be_real_time());
-            }
-            ordinary().unwrap();
-        })
-        .join()
-        .unwrap();
-    }
-}

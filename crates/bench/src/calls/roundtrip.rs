@@ -26,9 +26,8 @@ pub(super) const WORKLOAD: Workload = Workload {
         };
     },
     variants: |_, _| variants(&["corewise", "corewise-future", "eventfd"], true),
-    run: |job, allocations| {
+    run: |job, meter| {
         let machine = &Machine::live()?;
-        let meter = &mut Meter::new(job.count, allocations);
         match job.runtime.as_str() {
             "corewise" => run(job, machine, meter, || one(machine, job.server_cpu)).map(Some),
             "corewise-future" => {
@@ -62,7 +61,7 @@ pub(super) const BROADCAST: Workload = Workload {
         (job.items, job.gap_us) = (on.pick(1_000, 150), 1_000);
     },
     variants: |parts, _| variants(&["corewise"], parts[1] != "synthetic"),
-    run: |job, allocations| {
+    run: |job, meter| {
         let machine = &match job.parts()[1] {
             "synthetic" => Machine::synthetic(&format!("core:{} pu:1", job.part(2)))?,
             _ => Machine::live()?,
@@ -71,7 +70,6 @@ pub(super) const BROADCAST: Workload = Workload {
             return Ok(None);
         }
         let cpus = called(job, machine)?;
-        let meter = &mut Meter::new(job.count, allocations);
         run(job, machine, meter, || many(machine, cpus)).map(Some)
     },
 };

@@ -41,7 +41,7 @@ pub(super) fn measure(
             free_ns: figure(&free)?,
             free_elsewhere_ns: other.map(|_| figure(&free_elsewhere)).transpose()?,
             malloc_after_elsewhere_ns: other.map(|_| figure(&malloc_after)).transpose()?,
-            pair_ns: lab.repeat_on(cpu, EACH, |count| {
+            pair_ns: lab.repeat_on(cpu, EACH, 1, |count| {
                 for _ in 0..count {
                     free_one(std::hint::black_box(malloc_one(size)));
                 }

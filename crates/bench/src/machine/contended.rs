@@ -8,7 +8,7 @@ use corewise_costs::Contended;
 
 use crate::error::BenchError;
 
-use super::lab::{Apart, Lab, all_there, figure};
+use super::lab::{Apart, Lab, all_there, figure_beside};
 
 /// Of each number of CPUs.
 const EACH: Duration = Duration::from_millis(500);
@@ -44,7 +44,7 @@ fn together(lab: &Lab<'_>, cpus: &[CpuId]) -> Result<Contended, BenchError> {
             // Those of all: one CPU may keep the line for a while.
             let all = last - first + 1;
             let sample = lab.since(before) * f64::from(count) / all as f64;
-            samples.push((sample, all - u64::from(ADDS)));
+            samples.push((sample, all - u64::from(ADDS) >= u64::from(count - 1) * SHARE));
             // The first whose time is over ends it for all: none adds alone.
             if samples.len() >= 5 && Instant::now() >= end {
                 over.0.store(true, Ordering::Relaxed);
@@ -52,10 +52,5 @@ fn together(lab: &Lab<'_>, cpus: &[CpuId]) -> Result<Contended, BenchError> {
         }
         samples
     })?;
-    let together = samples.iter().filter(|(_, others)| *others >= u64::from(count - 1) * SHARE);
-    let mut each: Vec<f64> = together.map(|(each, _)| *each).collect();
-    if each.is_empty() {
-        each = samples.iter().map(|(each, _)| *each).collect();
-    }
-    Ok(Contended { cpus: count, each_ns: figure(&each)? })
+    Ok(Contended { cpus: count, each_ns: figure_beside(&samples)? })
 }

@@ -28,35 +28,15 @@ pub fn distance(topology: &Topology, a: CpuId, b: CpuId) -> Distance {
 }
 
 /// At most so many of these CPUs, in an order in which neighbours stand beside each other: by node,
-/// last-level cache, core. Where there are more, an equal part of each last-level cache, the siblings
-/// of its first core among them, so that each distance occurs that there is.
+/// last-level cache, core. Where there are more, neighbours of one cache, four by four, evenly spread: so each distance
+/// occurs that there is.
 pub fn choose(topology: &Topology, cpus: &CpuSet, most: usize) -> Vec<CpuId> {
     let mut all: Vec<_> = cpus.iter().filter_map(|cpu| topology.cpu(cpu)).collect();
     all.sort_by_key(|cpu| (cpu.node, cpu.package, cpu.llc, cpu.core, cpu.cpu));
-    if all.len() <= most {
-        return all.iter().map(|cpu| cpu.cpu).collect();
-    }
-    let caches: Vec<_> = all.chunk_by(|a, b| (a.node, a.llc) == (b.node, b.llc)).collect();
-    // Three of a cache at least: two siblings, and another core.
-    let of_each = (most / caches.len()).max(3);
-    let caches = spread(&caches, (most / of_each).max(1));
-    let mut chosen = Vec::new();
-    for cache in caches {
-        let cores: Vec<_> = cache.chunk_by(|a, b| a.core.is_some() && a.core == b.core).collect();
-        let siblings = cores.iter().position(|core| core.len() > 1).unwrap_or(0);
-        let mut firsts: Vec<CpuId> = cores.iter().map(|core| core[0].cpu).collect();
-        let mut of_cache: Vec<CpuId> = cores[siblings].iter().take(2).map(|cpu| cpu.cpu).collect();
-        firsts.retain(|cpu| !of_cache.contains(cpu));
-        let room = of_each.saturating_sub(of_cache.len());
-        of_cache.extend(spread(&firsts, room));
-        // The rest of a small cache's part are further siblings.
-        let rest: Vec<CpuId> =
-            cache.iter().map(|cpu| cpu.cpu).filter(|cpu| !of_cache.contains(cpu)).collect();
-        let room = of_each.saturating_sub(of_cache.len());
-        of_cache.extend(spread(&rest, room));
-        chosen.extend(cache.iter().map(|cpu| cpu.cpu).filter(|cpu| of_cache.contains(cpu)));
-    }
-    chosen
+    let caches = all.chunk_by(|a, b| (a.node, a.llc) == (b.node, b.llc));
+    let blocks: Vec<_> = caches.flat_map(|cache| cache.chunks(4)).collect();
+    let chosen = if all.len() <= most { blocks } else { spread(&blocks, most / 4) };
+    chosen.concat().iter().map(|cpu| cpu.cpu).collect()
 }
 
 /// At most `most` of them, evenly spread, in their order, the first among them.

@@ -89,73 +89,30 @@ fn size(text: &str) -> Option<u64> {
 }
 
 /// Bytes of memory that may be taken without pressing others: what is available, and no more than the
-/// process's cgroups allow.
+/// process's cgroups (version 2) allow.
 pub(super) fn available_bytes() -> u64 {
     let text = field(&read("/proc/meminfo"), "MemAvailable");
     let kib = text.strip_suffix("kB").and_then(|text| text.trim().parse::<u64>().ok());
     let available = kib.map_or(0, |kib| kib << 10);
-    // A limit is a number, or the word "max".
-    let limits = limit_files(&read("/proc/self/cgroup"));
-    limits.iter().filter_map(|file| read(file).parse().ok()).fold(available, u64::min)
+    // A limit is a number, or the word "max". In a container its own group is the root.
+    let own = read("/proc/self/cgroup");
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let limits = Path::new(own)
+        .ancestors()
+        .map(|group| format!("/sys/fs/cgroup/{}/memory.max", group.display()));
+    limits.filter_map(|file| read(&file).parse().ok()).fold(available, u64::min)
 }
 
-/// The files that may limit the memory of a process with these cgroups: of each of them and of all
-/// above, and of the root, which in a container is its own.
-fn limit_files(cgroups: &str) -> Vec<String> {
-    let mut files = Vec::new();
-    for line in cgroups.lines() {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
-        let (root, file) = match controllers {
-            "" => ("/sys/fs/cgroup", "memory.max"),
-            "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            _ => continue,
-        };
-        let groups = Path::new(path.trim_start_matches('/')).ancestors();
-        files.extend(groups.map(|group| Path::new(root).join(group).join(file)));
-    }
-    files.into_iter().map(|file| file.display().to_string()).collect()
-}
-
-/// Empty on bare metal.
+/// As the firmware calls it. Empty on bare metal.
 fn hypervisor(cpuinfo: &str) -> String {
-    let xen = read("/sys/hypervisor/type");
-    if !xen.is_empty() {
-        return xen;
-    }
     let is_guest = field(cpuinfo, "flags").split(' ').any(|flag| flag == "hypervisor");
-    let system = || {
-        let [vendor, product] =
-            ["sys_vendor", "product_name"].map(|name| read(&format!("/sys/class/dmi/id/{name}")));
-        format!("{vendor} {product}").trim().to_owned()
-    };
-    let mut names = [signature(), system(), "unnamed".to_owned()].into_iter();
-    names.find(|name| is_guest && !name.is_empty()).unwrap_or_default()
-}
-
-/// As a hypervisor names itself to its guests.
-#[cfg(target_arch = "x86_64")]
-fn signature() -> String {
-    // SAFETY: each x86-64 CPU has the instruction. Newer compilers know, and 1.85 wants to be told.
-    #[allow(unused_unsafe)]
-    let leaf = unsafe { std::arch::x86_64::__cpuid(0x4000_0000) };
-    let bytes: Vec<u8> =
-        [leaf.ebx, leaf.ecx, leaf.edx].iter().flat_map(|word| word.to_le_bytes()).collect();
-    let text = String::from_utf8_lossy(&bytes);
-    let text = text.trim_end_matches('\0').trim();
-    match text {
-        "KVMKVMKVM" => "KVM".to_owned(),
-        "Microsoft Hv" => "Hyper-V".to_owned(),
-        "VMwareVMware" => "VMware".to_owned(),
-        "XenVMMXenVMM" => "Xen".to_owned(),
-        text if text.chars().all(|c| c.is_ascii_graphic() || c == ' ') => text.to_owned(),
-        _ => String::new(),
+    let [vendor, product] =
+        ["sys_vendor", "product_name"].map(|name| read(&format!("/sys/class/dmi/id/{name}")));
+    match format!("{vendor} {product}").trim() {
+        _ if !is_guest => String::new(),
+        "" => "unnamed".to_owned(),
+        named => named.to_owned(),
     }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn signature() -> String {
-    String::new()
 }
 
 #[cfg(target_env = "gnu")]
@@ -175,24 +132,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_limited_by_each_cgroup_up_to_the_root() {
-        let both = "9:name=systemd:/\n4:memory:/a/b\n3:cpuset:/\n0::/c\n";
-        let expected = [
-            "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes",
-            "/sys/fs/cgroup/memory/a/memory.limit_in_bytes",
-            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-            "/sys/fs/cgroup/c/memory.max",
-            "/sys/fs/cgroup/memory.max",
-        ];
-        assert_eq!(limit_files(both), expected);
-        assert!(limit_files("").is_empty());
-        assert!(available_bytes() > 0, "this one runs somewhere");
-    }
-
-    #[test]
     fn facts_are_read_as_the_kernel_writes_them() {
         assert_eq!(field("processor\t: 0\nmodel name\t: Fast: One\n", "model name"), "Fast: One");
         assert_eq!(field("x", "x"), "");
+        assert!(available_bytes() > 0, "this one runs somewhere");
         assert_eq!(size("32768K"), Some(32 << 20));
         assert_eq!(
             (size("1M"), size("512"), size(""), size("3X")),

@@ -140,8 +140,13 @@ impl<'m> Lab<'m> {
     }
 
     /// Nanoseconds of one operation, batch by batch, until `full` (or a quick call's share of it) is
-    /// over. `batch` does as many operations as it is told.
-    pub(super) fn repeat(&self, full: Duration, mut batch: impl FnMut(u32)) -> Vec<f64> {
+    /// over. `batch` does so many times `parts` operations as it is told.
+    pub(super) fn repeat(
+        &self,
+        full: Duration,
+        parts: u32,
+        mut batch: impl FnMut(u32),
+    ) -> Vec<f64> {
         // Doubled until it lasts; a batch that was disturbed ends that too early at worst.
         let mut count = 1;
         loop {
@@ -152,17 +157,7 @@ impl<'m> Lab<'m> {
             }
             count *= 2;
         }
-        let end = Instant::now() + self.budget(full);
-        let mut samples = Vec::new();
-        while samples.len() < LEAST_BATCHES || Instant::now() < end {
-            let before = Instant::now();
-            batch(count);
-            samples.push(self.since(before) / f64::from(count));
-            if samples.len() >= MOST_BATCHES {
-                break;
-            }
-        }
-        samples
+        self.timed(LEAST_BATCHES, self.budget(full), count * parts, || batch(count))
     }
 
     /// Nanoseconds of one of the `of` operations that `batch` does, until there are `least` samples and the budget is spent.
@@ -175,7 +170,7 @@ impl<'m> Lab<'m> {
     ) -> Vec<f64> {
         let end = Instant::now() + budget;
         let mut samples = Vec::new();
-        while samples.len() < least || Instant::now() < end {
+        while samples.len() < least || samples.len() < MOST_BATCHES && Instant::now() < end {
             let before = Instant::now();
             batch();
             samples.push(self.since(before) / f64::from(of));
@@ -238,9 +233,10 @@ impl<'m> Lab<'m> {
         &self,
         cpu: CpuId,
         full: Duration,
+        parts: u32,
         batch: impl FnMut(u32) + Send,
     ) -> Result<Figure, BenchError> {
-        figure(&self.on(cpu, || self.repeat(full, batch))?)
+        figure(&self.on(cpu, || self.repeat(full, parts, batch))?)
     }
 }
 
@@ -287,6 +283,13 @@ pub(super) fn join<T>(thread: ScopedJoinHandle<'_, Option<T>>) -> Result<T, Benc
 /// The figure of samples.
 pub(super) fn figure(samples: &[f64]) -> Result<Figure, BenchError> {
     Figure::of(samples).ok_or(BenchError::Nothing { what: "sample" })
+}
+
+/// The figure of those samples in which the others did their part; of all where they did in none.
+pub(super) fn figure_beside(samples: &[(f64, bool)]) -> Result<Figure, BenchError> {
+    let alone = samples.iter().all(|(_, beside)| !beside);
+    let kept = samples.iter().filter(|(_, beside)| alone || *beside);
+    figure(&kept.map(|(each, _)| *each).collect::<Vec<_>>())
 }
 
 /// The figure of samples whose tail is of use.

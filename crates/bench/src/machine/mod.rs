@@ -21,7 +21,7 @@ mod wake;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use corewise_costs::{Costs, Distance, Figure, Matrix, Switch, Thread, Transfer, VERSION};
+use corewise_costs::{Costs, Distance, Figure, Matrix, Thread, Transfer, VERSION};
 use corewise_topology::{CpuId, CpuSet, Machine};
 
 pub use distance::{MOST_CPUS, choose, distance};
@@ -30,7 +30,10 @@ use crate::bench::Effort;
 use crate::error::BenchError;
 use crate::load::Load;
 use distance::Pairs;
-use lab::Lab;
+use lab::{Lab, figure};
+use pingpong::Rallies;
+
+const NO_MEMORY: BenchError = BenchError::Nothing { what: "memory" };
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -90,10 +93,7 @@ pub fn measure(
     step(8, "calls into the system");
     let call = system::calls(&lab, first, &cpus)?;
     step(12, "switches and threads");
-    let switch = Switch {
-        yield_ns: scheduler::by_yield(&lab, first)?,
-        block_ns: scheduler::by_block(&lab, first)?,
-    };
+    let switch = scheduler::switch(&lab, first)?;
     let thread = Thread {
         spawn_join_ns: system::spawn_join(&lab, first)?,
         spin_hint_ns: system::spin_hint(&lab, first)?,
@@ -134,45 +134,41 @@ pub fn measure(
 fn transfers(
     lab: &Lab<'_>,
     pairs: &Pairs,
-    rallies: &pingpong::Rallies,
+    rallies: &Rallies,
 ) -> Result<BTreeMap<Distance, Transfer>, BenchError> {
-    let mut transfers = BTreeMap::new();
     let known = pairs.distances();
-    for &distance in &known {
+    let transfer = |&distance: &Distance| {
         let of = pairs.of(distance);
-        let pooled = |samples: fn(&pingpong::Rally) -> &Vec<f64>| {
-            let all = of.iter().filter_map(|pair| rallies.get(pair)).flat_map(samples);
-            lab::figure(&all.copied().collect::<Vec<f64>>())
+        let pooled = |kind: usize| {
+            let all = of.iter().filter_map(|pair| rallies.get(pair)).flat_map(|by| &by[kind]);
+            figure(&all.copied().collect::<Vec<f64>>())
         };
-        let lists = list::measure(lab, pairs, distance, known.len())?;
-        transfers.insert(
-            distance,
-            Transfer {
-                pairs: u32::try_from(of.len()).unwrap_or(u32::MAX),
-                one_way_ns: pooled(|rally| &rally.one_way)?,
-                locked_ns: pooled(|rally| &rally.locked)?,
-                list_ns: lists.list,
-                array_ns: lists.array,
-                array_locked_ns: Some(lists.array_locked),
-                list_read_ns: lists.list_read,
-            },
-        );
-    }
-    Ok(transfers)
+        let [list, array, locked, read] = list::measure(lab, pairs, distance, known.len())?;
+        let transfer = Transfer {
+            pairs: u32::try_from(of.len()).unwrap_or(u32::MAX),
+            one_way_ns: pooled(0)?,
+            locked_ns: pooled(1)?,
+            list_ns: figure(&list)?,
+            array_ns: figure(&array)?,
+            array_locked_ns: Some(figure(&locked)?),
+            list_read_ns: Figure::of(&read),
+        };
+        Ok((distance, transfer))
+    };
+    known.iter().map(transfer).collect()
 }
 
-fn matrix(cpus: &[CpuId], rallies: &pingpong::Rallies) -> Matrix {
-    let cell = |a: CpuId, b: CpuId, samples: fn(&pingpong::Rally) -> &Vec<f64>| {
+fn matrix(cpus: &[CpuId], rallies: &Rallies) -> Matrix {
+    let cell = |a: CpuId, b: CpuId, kind: usize| {
         let rally = rallies.get(&(a, b)).or_else(|| rallies.get(&(b, a)));
-        rally.and_then(|rally| Figure::of(samples(rally))).map_or(0.0, |figure| figure.p50)
+        rally.and_then(|by| Figure::of(&by[kind])).map_or(0.0, |figure| figure.p50)
     };
-    let rows = |samples: fn(&pingpong::Rally) -> &Vec<f64>| {
-        let row = |a: CpuId| cpus.iter().map(|&b| cell(a, b, samples)).collect();
-        cpus.iter().map(|&a| row(a)).collect()
+    let rows = |kind: usize| {
+        cpus.iter().map(|&a| cpus.iter().map(|&b| cell(a, b, kind)).collect()).collect()
     };
     Matrix {
         cpus: cpus.iter().copied().map(CpuId::number).collect(),
-        one_way_ns: rows(|rally| &rally.one_way),
-        locked_ns: rows(|rally| &rally.locked),
+        one_way_ns: rows(0),
+        locked_ns: rows(1),
     }
 }

@@ -1,18 +1,20 @@
-//! One word that two CPUs change in turn: half of a round trip is one way of a modified line.
+//! One word that two threads change in turn: half of a round trip is one way of a modified line, or a switch.
 //!
 //! The idea is an old one; nviennot/core-to-core-latency draws the same matrix by compare and swap.
 
 use corewise_topology::CpuId;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
+
+use rustix::thread::{futex, sched_yield};
 
 use crate::error::BenchError;
 use crate::rng::Rng;
 
 use super::distance::Pairs;
-use super::lab::{Apart, Lab, join};
+use super::lab::{Apart, Lab, OVER, join};
 
 /// All pairs together, in a full call.
 const ALL: Duration = Duration::from_millis(14_000);
@@ -20,22 +22,10 @@ const ALL: Duration = Duration::from_millis(14_000);
 const EACH: Duration = Duration::from_millis(400);
 /// So often each pair has its turn, so that what disturbs for a moment disturbs one turn.
 const PASSES: u32 = 4;
-/// Round trips of a batch.
+/// Round trips of a batch; on one CPU half as many.
 const TRIPS: u32 = 100;
-/// Ends the game.
-const OVER: u64 = u64::MAX;
-
-/// The samples of a pair, in nanoseconds for one way.
-#[derive(Debug, Default)]
-pub(super) struct Rally {
-    /// By stores.
-    pub(super) one_way: Vec<f64>,
-    /// By atomic read-modify-write operations.
-    pub(super) locked: Vec<f64>,
-}
-
-/// By pair.
-pub(super) type Rallies = BTreeMap<(CpuId, CpuId), Rally>;
+/// The samples of each pair, in nanoseconds for one way: by stores, and by atomic read-modify-write operations.
+pub(super) type Rallies = BTreeMap<(CpuId, CpuId), [Vec<f64>; 2]>;
 
 /// Of each pair.
 pub(super) fn measure(lab: &Lab<'_>, pairs: &Pairs) -> Result<Rallies, BenchError> {
@@ -49,58 +39,80 @@ pub(super) fn measure(lab: &Lab<'_>, pairs: &Pairs) -> Result<Rallies, BenchErro
         for &(a, b) in &order {
             // Each leads in half of the passes.
             let (leader, partner) = if pass % 2 == 0 { (a, b) } else { (b, a) };
-            let [one_way, locked] = play(lab, leader, partner, turn)?;
             let rally = rallies.entry((a, b)).or_default();
-            rally.one_way.extend(one_way);
-            rally.locked.extend(locked);
+            for (samples, hit) in rally.iter_mut().zip([by_store as Hit, by_swap]) {
+                samples.extend(play(lab, leader, partner, hit, 3, turn)?);
+            }
         }
     }
     Ok(rallies)
 }
 
-/// Both kinds, each for `turn`.
-fn play(
+/// Two threads, on one CPU or two, change a word in turn for so long, and until there are `least` samples: one way.
+pub(super) fn play(
     lab: &Lab<'_>,
     leader: CpuId,
     partner: CpuId,
+    hit: Hit,
+    least: usize,
     turn: Duration,
-) -> Result<[Vec<f64>; 2], BenchError> {
-    let balls = [Apart(AtomicU64::new(0)), Apart(AtomicU64::new(0))];
-    let [stored, locked] = &balls;
+) -> Result<Vec<f64>, BenchError> {
+    let ball = &Apart(AtomicU32::new(0)).0;
+    let trips = if leader == partner { TRIPS / 2 } else { TRIPS };
     thread::scope(|scope| {
-        let partner = lab.start(scope, partner, || {
-            answer(&stored.0, by_store);
-            answer(&locked.0, by_swap);
+        let answers = lab.start(scope, partner, || {
+            let mut expected = 1;
+            while hit(ball, expected) {
+                expected += 2;
+            }
         })?;
-        let samples = lab.on(leader, || {
-            [lead(lab, &stored.0, by_store, turn), lead(lab, &locked.0, by_swap, turn)]
-        });
-        if samples.is_err() {
-            // The leader hasn't begun: nobody else would end the game.
-            stored.0.store(OVER, Ordering::Release);
-            locked.0.store(OVER, Ordering::Release);
-        }
-        join(partner)?;
+        let lead = || {
+            let mut next = 0;
+            let mut batch = || {
+                for _ in 0..trips {
+                    hit(ball, next);
+                    next += 2;
+                }
+                // The last answer belongs to the batch; on one CPU it isn't waited for by spinning.
+                while leader != partner && ball.load(Ordering::Acquire) != next {}
+            };
+            batch();
+            lab.timed(least, turn, 2 * trips, batch)
+        };
+        let samples = match leader == partner {
+            // It isn't to have the CPU for itself.
+            true => lab.start(scope, leader, lead).and_then(join),
+            false => lab.on(leader, lead),
+        };
+        ball.store(OVER, Ordering::Release);
+        let _ = futex::wake(ball, futex::Flags::PRIVATE, 1);
+        join(answers)?;
         samples
     })
 }
 
-/// Waits until the ball is `expected` and makes it one more; gives what it is where it is over.
-type Hit = fn(&AtomicU64, u64) -> bool;
+/// Waits until the ball is `expected` and makes it one more; false where it is over.
+pub(super) type Hit = fn(&AtomicU32, u32) -> bool;
 
-fn by_store(ball: &AtomicU64, expected: u64) -> bool {
+/// By a load again and again, with something between, and a store.
+#[inline]
+fn by_load(ball: &AtomicU32, expected: u32, between: impl Fn(u32)) -> bool {
     loop {
         match ball.load(Ordering::Acquire) {
             OVER => return false,
             found if found == expected => break,
-            _ => {}
+            found => between(found),
         }
     }
     ball.store(expected + 1, Ordering::Release);
     true
 }
 
-fn by_swap(ball: &AtomicU64, expected: u64) -> bool {
+fn by_store(ball: &AtomicU32, expected: u32) -> bool {
+    by_load(ball, expected, |_| ())
+}
+
+fn by_swap(ball: &AtomicU32, expected: u32) -> bool {
     loop {
         let hit =
             ball.compare_exchange(expected, expected + 1, Ordering::AcqRel, Ordering::Acquire);
@@ -112,25 +124,18 @@ fn by_swap(ball: &AtomicU64, expected: u64) -> bool {
     }
 }
 
-fn answer(ball: &AtomicU64, hit: Hit) {
-    let mut expected = 1;
-    while hit(ball, expected) {
-        expected += 2;
-    }
+/// Both threads are ready all the time.
+pub(super) fn by_yield(ball: &AtomicU32, expected: u32) -> bool {
+    by_load(ball, expected, |_| sched_yield())
 }
 
-fn lead(lab: &Lab<'_>, ball: &AtomicU64, hit: Hit, turn: Duration) -> Vec<f64> {
-    let mut next = 0;
-    let mut batch = || {
-        for _ in 0..TRIPS {
-            hit(ball, next);
-            next += 2;
-        }
-        // The last answer belongs to the batch.
-        while ball.load(Ordering::Acquire) != next {}
+/// The thread that passes the turn wakes the other one, and sleeps.
+pub(super) fn by_block(ball: &AtomicU32, expected: u32) -> bool {
+    // However a sleep ends, the ball is looked at again.
+    let sleep = |found| {
+        let _ = futex::wait(ball, futex::Flags::PRIVATE, found, None);
     };
-    batch();
-    let samples = lab.timed(3, turn, 2 * TRIPS, batch);
-    ball.store(OVER, Ordering::Release);
-    samples
+    let is_on = by_load(ball, expected, sleep);
+    let _ = futex::wake(ball, futex::Flags::PRIVATE, 1);
+    is_on
 }

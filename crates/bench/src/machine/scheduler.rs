@@ -2,15 +2,14 @@
 
 use corewise_topology::CpuId;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use corewise_costs::{Figure, Scheduler};
-use rustix::thread::{futex, sched_yield};
+use corewise_costs::{Scheduler, Switch};
 
 use crate::error::BenchError;
 
-use super::lab::{Apart, Lab, OVER, figure, join, tail};
+use super::lab::{Lab, figure, tail};
+use super::pingpong::{Hit, by_block, by_yield, play};
 
 /// Of each kind of switch.
 const EACH: Duration = Duration::from_millis(300);
@@ -18,79 +17,10 @@ const EACH: Duration = Duration::from_millis(300);
 const SLICES: Duration = Duration::from_millis(2_500);
 /// Slices at least.
 const LEAST: usize = 20;
-/// Round trips of a batch.
-const TRIPS: u32 = 50;
-
-/// Passes a turn from one to the other. `wait` returns once the turn is `mine`, or over.
-fn passing(
-    lab: &Lab<'_>,
-    cpu: CpuId,
-    pass: fn(&AtomicU32, u32),
-    wait: fn(&AtomicU32, u32),
-) -> Result<Figure, BenchError> {
-    let turn = Apart(AtomicU32::new(0));
-    let samples = thread::scope(|scope| {
-        let other = lab.start(scope, cpu, || {
-            loop {
-                wait(&turn.0, 1);
-                if turn.0.load(Ordering::Acquire) == OVER {
-                    return;
-                }
-                pass(&turn.0, 0);
-            }
-        })?;
-        let one = lab.start(scope, cpu, || {
-            let batch = || {
-                for _ in 0..TRIPS {
-                    pass(&turn.0, 1);
-                    wait(&turn.0, 0);
-                }
-            };
-            batch();
-            lab.timed(9, lab.budget(EACH), 2 * TRIPS, batch)
-        });
-        let samples = one.and_then(join);
-        pass(&turn.0, OVER);
-        join(other)?;
-        samples
-    })?;
-    figure(&samples)
-}
-
-/// Both are ready all the time.
-pub(super) fn by_yield(lab: &Lab<'_>, cpu: CpuId) -> Result<Figure, BenchError> {
-    fn pass(turn: &AtomicU32, whose: u32) {
-        turn.store(whose, Ordering::Release);
-    }
-    fn wait(turn: &AtomicU32, mine: u32) {
-        loop {
-            let now = turn.load(Ordering::Acquire);
-            if now == mine || now == OVER {
-                return;
-            }
-            sched_yield();
-        }
-    }
-    passing(lab, cpu, pass, wait)
-}
-
-/// The thread that passes the turn wakes the other one, and sleeps.
-pub(super) fn by_block(lab: &Lab<'_>, cpu: CpuId) -> Result<Figure, BenchError> {
-    fn pass(turn: &AtomicU32, whose: u32) {
-        turn.store(whose, Ordering::Release);
-        let _ = futex::wake(turn, futex::Flags::PRIVATE, 1);
-    }
-    fn wait(turn: &AtomicU32, mine: u32) {
-        loop {
-            let now = turn.load(Ordering::Acquire);
-            if now == mine || now == OVER {
-                return;
-            }
-            // However it ends, the turn is looked at again.
-            let _ = futex::wait(turn, futex::Flags::PRIVATE, now, None);
-        }
-    }
-    passing(lab, cpu, pass, wait)
+/// Two threads pass a turn.
+pub(super) fn switch(lab: &Lab<'_>, cpu: CpuId) -> Result<Switch, BenchError> {
+    let by = |hit: Hit| figure(&play(lab, cpu, cpu, hit, 9, lab.budget(EACH))?);
+    Ok(Switch { yield_ns: by(by_yield)?, block_ns: by(by_block)? })
 }
 
 /// Two threads compute on one CPU.

@@ -11,7 +11,7 @@ use rustix::thread::futex;
 
 use crate::error::BenchError;
 
-use super::lab::{Apart, Lab, figure};
+use super::lab::{Apart, Lab, figure, figure_beside};
 
 /// Of each figure.
 const EACH: Duration = Duration::from_millis(200);
@@ -25,7 +25,7 @@ pub(super) fn calls(lab: &Lab<'_>, cpu: CpuId, cpus: &[CpuId]) -> Result<Calls, 
     let nobody = Apart(AtomicU32::new(0));
     let word = &nobody.0;
     let each = |op: &(dyn Fn() + Sync)| {
-        lab.repeat_on(cpu, EACH, |count| {
+        lab.repeat_on(cpu, EACH, 1, |count| {
             for _ in 0..count {
                 op();
             }
@@ -141,11 +141,7 @@ fn membarrier_beside(lab: &Lab<'_>, cpu: CpuId, others: &[CpuId]) -> Result<Figu
         }
         samples
     })?;
-    let beside: Vec<f64> = samples.iter().filter(|(_, all)| *all).map(|(each, _)| *each).collect();
-    match beside.is_empty() {
-        true => figure(&samples.iter().map(|(each, _)| *each).collect::<Vec<f64>>()),
-        false => figure(&beside),
-    }
+    figure_beside(&samples)
 }
 
 /// A thread from its start until it has been joined.
@@ -161,7 +157,7 @@ pub(super) fn spawn_join(lab: &Lab<'_>, cpu: CpuId) -> Result<Figure, BenchError
 }
 
 pub(super) fn spin_hint(lab: &Lab<'_>, cpu: CpuId) -> Result<Figure, BenchError> {
-    lab.repeat_on(cpu, EACH, |count| {
+    lab.repeat_on(cpu, EACH, 1, |count| {
         for _ in 0..count {
             spin_loop();
         }

@@ -18,7 +18,8 @@ use corewise_workqueue::{At, QueueKind, WorkerPools, Workqueue};
 
 use crate::error::BenchError;
 use crate::probe::device::Device;
-use crate::probe::ours::{Devices, How};
+use crate::probe::ours::How;
+use crate::start::Pools;
 
 /// Where the second worker is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,10 +37,10 @@ const ASYNC_ACTIVE: usize = 256;
 /// An old design.
 #[derive(Debug)]
 pub(super) struct Twice {
-    pools: WorkerPools,
     asynchronous: Workqueue,
     probes: Workqueue,
     second: Second,
+    _pools: Pools,
 }
 
 impl Twice {
@@ -53,16 +54,17 @@ impl Twice {
         let probes = Workqueue::builder("probe");
         let probes = if second == Second::Near { probes } else { probes.kind(QueueKind::Bound) }
             .build(&pools)?;
-        Ok(Twice { pools, asynchronous, probes, second })
+        Ok(Twice { asynchronous, probes, second, _pools: Pools(pools) })
     }
 }
 
-impl Devices for Twice {
-    fn bring_up(&self, devices: Vec<Device>, how: How) -> Result<Duration, BenchError> {
+impl Twice {
+    /// Until the last device is up.
+    pub(super) fn bring_up(&self, devices: Vec<Device>, how: How) -> Result<Duration, BenchError> {
         let began = time::now();
         let all = Arc::new(Countdown::new(devices.len()));
         for device in devices {
-            let (probes, second, all) = (self.probes.clone(), self.second, all.clone());
+            let (probes, second, all) = (self.probes.clone(), self.second, Arc::clone(&all));
             let placed = move || probe(&probes, second, how.node, device);
             if how.synchronous {
                 placed();
@@ -91,10 +93,4 @@ fn probe(probes: &Workqueue, second: Second, node: Option<u32>, device: Device) 
     };
     // Its result has no meaning here: fake devices don't fail.
     let _ = context::blocking("flush_work", || placed.join());
-}
-
-impl Drop for Twice {
-    fn drop(&mut self) {
-        self.pools.shutdown();
-    }
 }

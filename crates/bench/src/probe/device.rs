@@ -91,18 +91,8 @@ pub(super) fn oversleep(sleep: Duration) -> Duration {
     over[over.len() / 2]
 }
 
-/// What the probes of one pass took.
-#[derive(Debug, Default)]
-pub(super) struct Costs {
-    /// L: is the lock; guards the costs so far.
-    noted: Mutex<Noted>,
-}
-
-#[derive(Debug, Default)]
-struct Noted {
-    costs: Vec<u64>,
-    cpus: BTreeSet<CpuId>,
-}
+/// What the probes of one pass took, in nanoseconds, and the CPUs on which they were seen.
+type Noted = (Vec<u64>, BTreeSet<CpuId>);
 
 /// A device that can be probed, wherever that is.
 #[derive(Debug, Clone)]
@@ -111,8 +101,8 @@ pub(super) struct Device {
     pub pattern: Pattern,
     /// What a sleep takes beyond its time: see [`oversleep`].
     pub oversleep: Duration,
-    /// Where that is noted.
-    pub costs: Arc<Costs>,
+    /// L: is the lock; guards what it took, and other devices' probes with the same.
+    pub costs: Arc<Mutex<Noted>>,
 }
 
 impl Device {
@@ -126,17 +116,14 @@ impl Device {
         let began = time::now();
         self.pattern.go_through(self.oversleep, || cpus.extend(current_cpu()));
         let cost = nanoseconds(time::now() - began);
-        let mut noted = self.costs.noted.lock();
-        noted.costs.push(cost);
-        noted.cpus.append(&mut cpus);
+        let mut noted = self.costs.lock();
+        noted.0.push(cost);
+        noted.1.append(&mut cpus);
     }
-}
 
-impl Costs {
-    /// The costs in nanoseconds, and the CPUs on which probes were seen. Empties both.
-    pub(super) fn take(&self) -> (Vec<u64>, BTreeSet<CpuId>) {
-        let noted = std::mem::take(&mut *self.noted.lock());
-        (noted.costs, noted.cpus)
+    /// What was noted so far, and no more is.
+    pub(super) fn take(&self) -> Noted {
+        std::mem::take(&mut *self.costs.lock())
     }
 }
 
@@ -173,9 +160,9 @@ mod tests {
         let before = thread_cpu();
         device.probe();
         assert!(thread_cpu() - before >= pattern.cpu());
-        let (costs, cpus) = device.costs.take();
+        let (costs, cpus) = device.take();
         assert!(costs.len() == 1 && u128::from(costs[0]) >= pattern.cpu().as_nanos());
         assert!(!cpus.is_empty());
-        assert!(device.costs.take().0.is_empty());
+        assert!(device.take().0.is_empty());
     }
 }

@@ -52,15 +52,17 @@ use std::time::Duration;
 
 use corewise_sync::time;
 use corewise_topology::{CpuId, CpuSet, Machine};
+use corewise_workqueue::WorkerPools;
 
 use crate::bench::{Bench, Cases, Workload, count, variants, worst};
 use crate::meter::{Meter, nanoseconds, thread_cpu};
 use crate::rounds::Series;
+use crate::start::Pools;
 use crate::stats::median;
 use crate::{BenchError, Job, Line};
 use before::{Second, Twice};
-use device::{Costs, Device, Pattern, oversleep};
-use ours::{Devices, How, Managed, Threads};
+use device::{Device, Pattern, oversleep};
+use ours::{How, managed, threads};
 
 /// `corewise bench probe`. The headlines: the mean cost of three devices' probes over that of the old design, and until
 /// all are up over what no design can beat, where that is worst. Less is better in both.
@@ -119,21 +121,27 @@ const PROBES: Workload = Workload {
         job.wait_ns = nanoseconds(pattern.wait);
     },
     variants: |_, _| variants(&["corewise", "before", "nested", "threads"], false),
-    run: |job, _| {
+    run: |job, meter| {
         let machine = &Machine::live()?;
         let (node, cpus) = home(machine);
         let first = cpus.first().unwrap_or(CpuId::new(0));
-        let meter = &Meter::new(false, None);
-        let run = |devices: &dyn Devices| run(job, devices, node, cpus.len(), meter).map(Some);
+        let run = |bring_up: BringUp<'_>| run(job, bring_up, node, cpus.len(), meter).map(Some);
+        let twice = |second| {
+            let twice = Twice::new(machine, second)?;
+            run(&|devices, how| twice.bring_up(devices, how))
+        };
         let few = job.case.starts_with("devices/") && job.part(1) <= MOST_THREADS;
         match job.runtime.as_str() {
-            "corewise" => run(&Managed::new(machine)),
+            "corewise" => {
+                let pools = Pools(WorkerPools::new(machine));
+                run(&|devices, how| managed(&pools.0, devices, how))
+            }
             "nested" if job.case.starts_with("sync/") => {
                 Ok(Some(job.cannot("it is about asynchronous probes")))
             }
-            "before" => run(&Twice::new(machine, Second::On(first))?),
-            "nested" => run(&Twice::new(machine, Second::Near)?),
-            "threads" if few => run(&Threads),
+            "before" => twice(Second::On(first)),
+            "nested" => twice(Second::Near),
+            "threads" if few => run(&|devices, _| threads(&devices)),
             "threads" => Ok(Some(
                 job.cannot("a thread for each of a few devices that burn and wait is all it is"),
             )),
@@ -155,6 +163,9 @@ fn home(machine: &Machine) -> (Option<u32>, CpuSet) {
     (node, all.filter(|c| c.node == node).map(|c| c.cpu).collect())
 }
 
+/// A design under test: it brings devices up, and says how long it took until the last one was.
+type BringUp<'d> = &'d dyn Fn(Vec<Device>, How) -> Result<Duration, BenchError>;
+
 /// What one pass took.
 struct Pass {
     makespan: f64,
@@ -164,7 +175,7 @@ struct Pass {
 
 fn run(
     job: &Job,
-    design: &dyn Devices,
+    bring_up: BringUp<'_>,
     node: Option<u32>,
     cpus: usize,
     meter: &Meter,
@@ -175,12 +186,12 @@ fn run(
     };
     let pattern = pattern(job);
     let oversleep = oversleep(pattern.wait);
-    let device = Device { pattern, oversleep, costs: Arc::<Costs>::default() };
+    let device = Device { pattern, oversleep, costs: Arc::default() };
     let count = job.part(1) as usize;
     let pass = |count: usize| {
         let devices = vec![device.clone(); count];
-        let makespan = design.bring_up(devices, how)?;
-        let (costs, seen) = device.costs.take();
+        let makespan = bring_up(devices, how)?;
+        let (costs, seen) = device.take();
         Ok::<_, BenchError>(Pass {
             makespan: makespan.as_secs_f64() * 1e9,
             costs,
@@ -223,7 +234,7 @@ fn alone(device: &Device) -> Alone {
     let (began, cpu) = (time::now(), thread_cpu());
     device.probe();
     let alone = Alone { wall: time::now() - began, cpu: thread_cpu() - cpu };
-    device.costs.take();
+    device.take();
     alone
 }
 

@@ -1,4 +1,5 @@
-//! A device manager, which places each probe once; and no design at all.
+//! A device manager, which places each probe once; and no design at all. Each brings all devices up, and says how long it
+//! took until the last one was.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,6 @@ use corewise_device::{
     Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeError, ProbeType,
 };
 use corewise_sync::time;
-use corewise_topology::Machine;
 use corewise_workqueue::WorkerPools;
 
 use crate::error::BenchError;
@@ -23,55 +23,29 @@ pub(super) struct How {
     pub synchronous: bool,
 }
 
-/// What brings devices up: a design under test.
-pub(super) trait Devices {
-    /// Brings all of them up, and returns when the last one is: how long that took. Work that has to be
-    /// made before doesn't count.
-    ///
-    /// # Errors
-    /// It couldn't.
-    fn bring_up(&self, devices: Vec<Device>, how: How) -> Result<Duration, BenchError>;
-}
-
-/// Corewise's own: one manager a pass, all on the same pools.
-#[derive(Debug)]
-pub(super) struct Managed {
-    pools: WorkerPools,
-}
-
-impl Managed {
-    /// On a machine.
-    pub(super) fn new(machine: &Machine) -> Managed {
-        Managed { pools: WorkerPools::new(machine) }
-    }
-}
-
-impl Devices for Managed {
-    fn bring_up(&self, devices: Vec<Device>, how: How) -> Result<Duration, BenchError> {
-        let manager = DeviceManager::new(&self.pools)?;
-        let probe_type = match how.synchronous {
-            true => ProbeType::ForceSynchronous,
-            false => ProbeType::PreferAsynchronous,
-        };
-        manager.register(Arc::new(Fake { probe_type }))?;
-        let decl = |(number, device): (usize, Device)| {
-            DeviceDecl::new(format!("fake{number}"), "fake").node(how.node).config(device)
-        };
-        let decls = devices.into_iter().enumerate().map(decl).collect();
-        let began = time::now();
-        let up = manager.bring_up(decls, &BringUpOptions::new())?;
-        let took = time::now() - began;
-        match up.is_complete() {
-            true => Ok(took),
-            false => Err(BenchError::WrongAnswer),
-        }
-    }
-}
-
-impl Drop for Managed {
-    fn drop(&mut self) {
-        self.pools.shutdown();
-    }
+/// By Corewise's own manager, one a pass, all on the same pools. Work that has to be done before doesn't count.
+///
+/// # Errors
+/// A device doesn't come up.
+pub(super) fn managed(
+    pools: &WorkerPools,
+    devices: Vec<Device>,
+    how: How,
+) -> Result<Duration, BenchError> {
+    let manager = DeviceManager::new(pools)?;
+    let probe_type = match how.synchronous {
+        true => ProbeType::ForceSynchronous,
+        false => ProbeType::PreferAsynchronous,
+    };
+    manager.register(Arc::new(Fake { probe_type }))?;
+    let decl = |(number, device): (usize, Device)| {
+        DeviceDecl::new(format!("fake{number}"), "fake").node(how.node).config(device)
+    };
+    let decls = devices.into_iter().enumerate().map(decl).collect();
+    let began = time::now();
+    let up = manager.bring_up(decls, &BringUpOptions::new())?;
+    let took = time::now() - began;
+    if up.is_complete() { Ok(took) } else { Err(BenchError::WrongAnswer) }
 }
 
 struct Fake {
@@ -101,22 +75,20 @@ impl Driver for Fake {
     }
 }
 
-/// A plain thread a device, started beforehand and let go at the same moment, which the system's scheduler puts where it
-/// likes.
+/// By a plain thread a device, started beforehand and let go at the same moment, which the system's scheduler puts where
+/// it likes.
 ///
 /// It says what the machine makes of the pattern by itself. Where there are fewer CPUs than devices
 /// that is not what no design can beat: two probes that share a CPU wait for each other, and drift.
-#[derive(Debug)]
-pub(super) struct Threads;
-
-impl Devices for Threads {
-    fn bring_up(&self, devices: Vec<Device>, _how: How) -> Result<Duration, BenchError> {
-        let names: Vec<String> = (0..devices.len()).map(|n| format!("probe/{n}")).collect();
-        let probe = |number: usize, ()| {
-            devices[number].probe();
-            Ok(())
-        };
-        let ran = together(&names, |_| Ok(()), probe)?;
-        Ok(ran.ended - ran.began)
-    }
+///
+/// # Errors
+/// A thread couldn't be started.
+pub(super) fn threads(devices: &[Device]) -> Result<Duration, BenchError> {
+    let names: Vec<String> = (0..devices.len()).map(|n| format!("probe/{n}")).collect();
+    let probe = |number: usize, ()| {
+        devices[number].probe();
+        Ok(())
+    };
+    let ran = together(&names, |_| Ok(()), probe)?;
+    Ok(ran.ended - ran.began)
 }

@@ -11,7 +11,6 @@ mod tests;
 use corewise_timeline::markup::printable;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::advice::Advice;
 use crate::names::{BESIDE, Better, CaseName, HEADLINE, INTERVAL, Place, sums_up};
 use crate::record::{Record, grouped};
 pub use number::show;
@@ -26,8 +25,8 @@ pub struct Page<'a> {
     pub name: &'a str,
     /// Where and how: name and value of machine, kernel, commit, date, command.
     pub facts: &'a [(String, String)],
-    /// What the run says.
-    pub advice: Option<&'a Advice>,
+    /// What the run says, the advice first.
+    pub advice: &'a [String],
     /// What `corewise bench` measured.
     pub records: &'a [Record],
     /// What `bench-peers` measured; empty where it wasn't run.
@@ -44,24 +43,6 @@ pub enum Source {
     Peers,
 }
 
-/// A record, and where it stands.
-struct Mark<'r> {
-    source: Source,
-    /// The workload with its parameters.
-    case: String,
-    place: Option<Place>,
-    record: &'r Record,
-}
-
-impl Mark<'_> {
-    fn of(source: Source) -> impl Fn(&Record) -> Mark<'_> {
-        move |record| {
-            let CaseName { workload, place } = CaseName::of(&record.case);
-            Mark { source, case: printable(&workload).into_owned(), place, record }
-        }
-    }
-}
-
 /// What the text says behind a key.
 fn about(key: &str) -> impl Iterator<Item = &'static str> {
     ABOUT.lines().filter_map(move |line| line.strip_prefix(key)?.strip_prefix(": "))
@@ -70,11 +51,11 @@ fn about(key: &str) -> impl Iterator<Item = &'static str> {
 /// The page. Its size grows with the records, by about half a KiB each.
 pub fn render(page: &Page<'_>) -> String {
     let title = format!("Corewise: {}", page.name);
-    let own = page.records.iter().map(Mark::of(Source::Own));
-    let marks = own.chain(page.peers.iter().map(Mark::of(Source::Peers)));
-    let marks = marks.filter(|mark| !sums_up(&mark.record.case));
-    let first = |case: &str| case.split('/').next().unwrap_or_default().to_owned();
-    let workloads = grouped(marks, |mark| first(&mark.case));
+    let own = page.records.iter().map(|record| (Source::Own, record));
+    let all = own.chain(page.peers.iter().map(|record| (Source::Peers, record)));
+    let marks = all.filter(|(_, record)| !sums_up(&record.case));
+    let marks = marks.map(|(source, record)| (source, CaseName::of(&record.case), record));
+    let first = |case: &str| printable(case.split('/').next().unwrap_or_default()).into_owned();
     let notes: &[(&str, &str)] = match page.peers {
         [] => &[("reading", "How to read this")],
         _ => &[("reading", "How to read this"), ("unfair", "What is unfair to whom")],
@@ -95,17 +76,23 @@ pub fn render(page: &Page<'_>) -> String {
                     dl.facts { @for (name, value) in page.facts { div { dt { (name) } dd { (value) } } } }
                 }
                 main {
-                    @if let Some(advice) = page.advice { (advice_section(advice)) }
+                    @if let [lead, found @ ..] = page.advice {
+                        section.advice {
+                            h2 { "What this run says" }
+                            p.lead { (with_code(lead)) }
+                            ul { @for sentence in found { li { (with_code(sentence)) } } }
+                        }
+                    }
                     (headlines(page))
-                    @for (name, marks) in workloads {
+                    @for (name, marks) in grouped(marks, |(_, case, _)| first(&case.workload)) {
                         section {
                             h2 { (name) }
                             @for about in about(&format!("workload {name}")) { p { (about) } }
-                            @for (case, marks) in grouped(marks, |mark| mark.case.clone()) {
-                                h3 { (case) }
+                            @for (case, marks) in grouped(marks, |(_, case, _)| case.workload.clone()) {
+                                h3 { (printable(&case)) }
                                 div.charts {
-                                    @for (_, marks) in grouped(marks, |m| (m.source, &m.record.metric)) {
-                                        (figure(&case, marks))
+                                    @for (_, marks) in grouped(marks, |(source, _, one)| (*source, &one.metric)) {
+                                        (figure(marks))
                                     }
                                 }
                             }
@@ -119,20 +106,6 @@ pub fn render(page: &Page<'_>) -> String {
         }
     };
     markup.into_string()
-}
-
-fn advice_section(advice: &Advice) -> Markup {
-    html! {
-        section.advice {
-            h2 { "What this run says" }
-            p.lead { (with_code(&advice.lead)) }
-            ul { @for finding in &advice.findings { li { (with_code(finding)) } } }
-            @if !advice.limits.is_empty() {
-                h3 { "What it can't say" }
-                ul { @for limit in &advice.limits { li { (with_code(limit)) } } }
-            }
-        }
-    }
 }
 
 /// The text with what stands between backticks set as code.
@@ -156,6 +129,16 @@ pub fn ratios(records: &[Record]) -> impl Iterator<Item = (&Record, Option<&Reco
 
 fn headlines(page: &Page<'_>) -> Markup {
     let all: Vec<_> = ratios(page.records).chain(ratios(page.peers)).collect();
+    let rows = html! {
+        @for (record, interval) in &all { tr {
+            th scope="row" { (record.metric) }
+            (numbers(record))
+            td.n { @if let Some(one) = interval {
+                (value(one.min, one)) " to " (value(one.max, one))
+            } }
+            td { (Better::of_headline(record).map_or("", Better::words)) }
+        } }
+    };
     html! {
         @if !all.is_empty() {
             section {
@@ -164,62 +147,58 @@ fn headlines(page: &Page<'_>) -> Markup {
                     "Ratios of pairs of runs of one call. The interval holds the true median in 95 of \
                      100 such calls; one that holds 1 shows no difference."
                 }
-                table {
-                    thead { tr { @for head in ["Headline", "Median", "Least to most", "Runs", "95 % interval", "Read as"] {
-                        th scope="col" { (head) }
-                    } } }
-                    tbody { @for (record, interval) in all { tr {
-                        th scope="row" { (record.metric) }
-                        (numbers(record))
-                        td.n { @if let Some(one) = interval {
-                            (value(one.min, one)) " to " (value(one.max, one))
-                        } }
-                        td { (Better::of_headline(record).map_or("", Better::words)) }
-                    } } }
-                }
+                (table(&["Headline", "Median", "Least to most", "Runs", "95 % interval", "Read as"], &rows))
             }
         }
     }
 }
 
+fn table(heads: &[&str], rows: &Markup) -> Markup {
+    html! {
+        table {
+            thead { tr { @for head in heads { th scope="col" { (head) } } } }
+            tbody { (rows) }
+        }
+    }
+}
+
+/// A record, its case, and whose it is.
+type Mark<'r> = (Source, CaseName, &'r Record);
+
 /// One metric of each variant: a table whose rows have bars, a whole one for the largest.
-fn figure(case: &str, mut marks: Vec<Mark<'_>>) -> Markup {
-    let (source, first) = (marks[0].source, marks[0].record);
-    let (class, whose) = match source {
-        Source::Own if marks.iter().any(|mark| mark.place.is_some()) => ("own", " by scope"),
-        Source::Own => ("own", ""),
-        Source::Peers => ("peers", " beside other runtimes"),
+fn figure(mut marks: Vec<Mark<'_>>) -> Markup {
+    let (source, _, first) = marks[0];
+    let whose = match source {
+        Source::Own if marks.iter().any(|(_, case, _)| case.place.is_some()) => " by scope",
+        Source::Own => "",
+        Source::Peers => " beside other runtimes",
     };
     let better = Better::of_unit(&first.unit);
     // Scopes keep their order, from the finest to the coarsest.
     if source == Source::Peers {
-        marks.sort_by(|a, b| better.compare(a.record.median, b.record.median));
+        marks.sort_by(|(.., a), (.., b)| better.compare(a.median, b.median));
     }
-    let high = marks.iter().map(|mark| mark.record.max).fold(0.0, f64::max);
+    let high = marks.iter().map(|(.., record)| record.max).fold(0.0, f64::max);
     let percent = |value: f64| format!("{:.1}%", (value / high * 100.0).clamp(0.0, 100.0));
+    let rows = html! {
+        @for (_, case, record) in &marks {
+            tr.ours[record.variant.starts_with("corewise")] {
+                th scope="row" { (label(source, record, case.place)) }
+                td.track { @if high > 0.0 {
+                    div.bar style={ "width:" (percent(record.median)) } {}
+                    div.line style={ "left:" (percent(record.min)) ";width:" (percent(record.max - record.min)) } {}
+                } }
+                (numbers(record))
+            }
+        }
+    };
     html! {
-        figure class=(class) {
+        figure {
             figcaption {
                 strong { (first.metric.replace('_', " ")) (whose) } " "
-                span.quiet { (case) ", " (first.unit) ", " (better.words()) }
+                span.quiet { (first.unit) ", " (better.words()) }
             }
-            div.scroll role="region" aria-label={ (case) ": " (first.metric) (whose) } tabindex="0" {
-                table {
-                    thead { tr { @for head in ["Variant", "", "Median", "Least to most", "Runs"] {
-                        th scope="col" { (head) }
-                    } } }
-                    tbody { @for Mark { source, place, record, .. } in &marks {
-                        tr class=(kind(record)) {
-                            th scope="row" { (label(*source, record, *place)) }
-                            td.track { @if high > 0.0 {
-                                div.bar style={ "width:" (percent(record.median)) } {}
-                                div.line style={ "left:" (percent(record.min)) ";width:" (percent(record.max - record.min)) } {}
-                            } }
-                            (numbers(record))
-                        }
-                    } }
-                }
-            }
+            div.scroll { (table(&["Variant", "", "Median", "Least to most", "Runs"], &rows)) }
         }
     }
 }
@@ -255,15 +234,5 @@ pub fn label(source: Source, record: &Record, place: Option<Place>) -> String {
             format!("{variant} (spins)")
         }
         (_, variant, None) => variant.to_owned(),
-    }
-}
-
-/// The class of a row: ours, what others are held against, or a peer.
-fn kind(record: &Record) -> &'static str {
-    let yardsticks = "before futex eventfd idle mutex mutex_list one_by_one spin unchecked serial nested threads";
-    match record.variant.as_str() {
-        variant if yardsticks.split(' ').any(|name| name == variant) => "yard",
-        variant if variant.starts_with("corewise") => "ours",
-        _ => "peer",
     }
 }

@@ -20,6 +20,7 @@ use corewise_workqueue::{WorkerPools, Workqueue};
 use crate::error::BenchError;
 use crate::shutdown::ours::{Fake, Left};
 use crate::shutdown::pass::Pass;
+use crate::start::Pools;
 
 /// Items that run at once.
 const MAX_ACTIVE: usize = 256;
@@ -76,11 +77,11 @@ pub(super) fn prepare(
     machine: &Machine,
     pass: &Arc<Pass>,
 ) -> Result<impl FnOnce() -> Result<Left, BenchError> + use<>, BenchError> {
-    let pools = WorkerPools::new(machine);
+    let pools = Pools(WorkerPools::new(machine));
     let queue = Workqueue::builder("async").scope(AffinityScope::System).max_active(MAX_ACTIVE);
-    let queue = queue.build(&pools)?;
+    let queue = queue.build(&pools.0)?;
     let before = Arc::new(Before::new(pass));
-    let left = Left::of(pools);
+    let left = Left { devices: None, _pools: pools };
     Ok(move || {
         for device in before.pass.web().backwards() {
             let its = Arc::clone(&before);

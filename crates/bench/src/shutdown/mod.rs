@@ -148,12 +148,12 @@ const WEBS: Workload = Workload {
         };
         variants(names, false)
     },
-    run: |job, _| {
+    run: |job, meter| {
         let machine = &Machine::live()?;
         match job.runtime.as_str() {
-            "corewise" => run(job, |pass| ours::prepare(machine, pass)).map(Some),
-            "before" => run(job, |pass| before::prepare(machine, pass)).map(Some),
-            "serial" => run(job, |pass| serial::prepare(machine, pass)).map(Some),
+            "corewise" => run(job, meter, |pass| ours::prepare(machine, pass)).map(Some),
+            "before" => run(job, meter, |pass| before::prepare(machine, pass)).map(Some),
+            "serial" => run(job, meter, |pass| serial::prepare(machine, pass)).map(Some),
             _ => Ok(None),
         }
     },
@@ -190,6 +190,7 @@ fn web(job: &Job) -> Web {
 /// Those of `prepare` and what it made; or the order wasn't kept.
 pub fn run<D, R>(
     job: &Job,
+    meter: &mut Meter,
     mut prepare: impl FnMut(&Arc<Pass>) -> Result<D, BenchError>,
 ) -> Result<Line, BenchError>
 where
@@ -198,7 +199,6 @@ where
     // Threads that are made from now on inherit it.
     sleep_exactly();
     let web = Arc::new(web(job));
-    let mut meter = Meter::new(false, None);
     let mut makespans = Vec::with_capacity(job.passes);
     let mut came = 0;
     // Where there are several passes, one more goes through all code before.

@@ -12,6 +12,7 @@ use corewise_workqueue::WorkerPools;
 use crate::error::BenchError;
 use crate::shutdown::pass::Pass;
 use crate::shutdown::web::{Device, Web};
+use crate::start::Pools;
 
 /// A device that is up.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ pub(super) fn prepare(
     pass: &Arc<Pass>,
 ) -> Result<impl FnOnce() -> Result<Left, BenchError> + use<>, BenchError> {
     let (devices, pools) = bring_up(machine, pass)?;
-    let left = Left { devices: Some(devices), pools };
+    let left = Left { devices: Some(devices), _pools: pools };
     Ok(move || {
         let devices = left.devices.as_ref().expect("it was made with them");
         let report = devices.shutdown(&ShutdownOptions::new())?;
@@ -82,9 +83,9 @@ pub(super) fn prepare(
 pub(crate) fn bring_up(
     machine: &Machine,
     pass: &Arc<Pass>,
-) -> Result<(DeviceManager, WorkerPools), BenchError> {
-    let pools = WorkerPools::new(machine);
-    let devices = DeviceManager::new(&pools)?;
+) -> Result<(DeviceManager, Pools), BenchError> {
+    let pools = Pools(WorkerPools::new(machine));
+    let devices = DeviceManager::new(&pools.0)?;
     devices.register(Arc::new(Fakes { pass: Arc::clone(pass) }))?;
     let decls = decls(pass.web());
     if !devices.bring_up(decls, &BringUpOptions::new())?.is_complete() {
@@ -114,20 +115,6 @@ pub(crate) fn decls(web: &Web) -> Vec<DeviceDecl> {
 /// of the devices.
 #[derive(Debug)]
 pub(super) struct Left {
-    devices: Option<DeviceManager>,
-    pools: WorkerPools,
-}
-
-impl Left {
-    /// Threads alone.
-    pub(crate) fn of(pools: WorkerPools) -> Left {
-        Left { devices: None, pools }
-    }
-}
-
-impl Drop for Left {
-    fn drop(&mut self) {
-        drop(self.devices.take());
-        self.pools.shutdown();
-    }
+    pub(super) devices: Option<DeviceManager>,
+    pub(super) _pools: Pools,
 }

@@ -47,6 +47,10 @@ pub(super) fn prepare(
         while let Some(device) = devices.pop() {
             drop(device);
         }
-        if failed > 0 { Err(BenchError::Panicked) } else { Ok(Left::of(pools)) }
+        if failed > 0 {
+            Err(BenchError::Panicked)
+        } else {
+            Ok(Left { devices: None, _pools: pools })
+        }
     })
 }

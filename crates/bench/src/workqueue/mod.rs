@@ -3,7 +3,7 @@
 //! 1. [`runtime`]: the traits that the workloads need, and [`tiny`]: the item of the storms.
 //! 2. The workloads, a file each; and [`meter`](crate::meter): what they cost.
 //! 3. [`variants`]: Corewise's queues, [`before`]: the old design, one locked list per cache, and
-//!    [`floor`]: no queue at all.
+//!    `floor`: no queue at all.
 //!
 //! # The words
 //!
@@ -99,7 +99,7 @@
 //! the line.
 
 pub mod before;
-pub mod floor;
+mod floor;
 mod idle;
 mod inside;
 mod kernel_test;
@@ -118,11 +118,11 @@ use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{Idle, Queued, Work};
 
 use crate::bench::{Bench, On, Variant};
-use crate::meter::{Allocations, Meter};
+use crate::meter::Meter;
 use crate::names::Place;
 use crate::{BenchError, Job, Line};
 use before::LockedPools;
-use floor::Futex;
+use floor::futex;
 use runtime::{Reuse, Spawn};
 use variants::Corewise;
 
@@ -220,7 +220,7 @@ pub fn run<R: Spawn>(
         ["storm" | "oversubscribed", ..] => storm::boxed(job, runtime, meter),
         ["inside"] => inside::inside(job, runtime, meter),
         ["fan"] => inside::fan(job, runtime, meter),
-        ["pingpong", ..] => pingpong::run(job, machine, meter, |done| runtime.signal(done)),
+        ["pingpong", ..] => pingpong::run(job, machine, meter, |done| Ok(runtime.signal(done))),
         ["mix", _, "hint"] if !R::HAS_HINT => {
             Ok(job.cannot("it can't be told that an item blocks"))
         }
@@ -247,9 +247,8 @@ pub fn run_reused<R: Reuse>(
 
 /// Runs a job on Corewise (`corewise`, `corewise/SCOPE[:SHARD]`), on the old design (`before`), or
 /// on the floor of the ping-pong (`futex`).
-fn own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Line>, BenchError> {
+fn own(job: &Job, meter: &mut Meter) -> Result<Option<Line>, BenchError> {
     let machine = &Machine::live()?;
-    let meter = &mut Meter::new(job.count, allocations);
     let place = match job.runtime.as_str() {
         "before" => {
             let pools = match job.worker_cpu {
@@ -259,8 +258,8 @@ fn own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Line>, Benc
             return run_reused(job, machine, pools.handle(), meter).map(Some);
         }
         "futex" if job.case.starts_with("pingpong/") => {
-            let futex = Futex::new(machine, job.worker_cpu)?;
-            return pingpong::run(job, machine, meter, |done| futex.signal(done)).map(Some);
+            let signal = |done| futex(machine, job.worker_cpu, done);
+            return pingpong::run(job, machine, meter, signal).map(Some);
         }
         "futex" => return Ok(Some(job.cannot("it has no queue"))),
         "corewise" => Some(Place::default()),

@@ -52,7 +52,7 @@ pub(super) fn run<Q: Fn()>(
     job: &Job,
     machine: &Machine,
     meter: &mut Meter,
-    signal: impl FnOnce(Unparker) -> Q + Send,
+    signal: impl FnOnce(Unparker) -> Result<Q, BenchError> + Send,
 ) -> Result<Line, BenchError> {
     let mut line = job.line();
     let mut samples = alone("client", || {
@@ -61,7 +61,7 @@ pub(super) fn run<Q: Fn()>(
         }
         sleep_exactly();
         let parker = Parker::new();
-        let queue = signal(parker.unparker());
+        let queue = signal(parker.unparker())?;
         let gap = job.gap();
         let mut samples = Vec::with_capacity(job.items * job.passes);
         let mut pings = |count: usize| {

@@ -57,11 +57,6 @@ impl Countdown {
     pub fn wait(&self) {
         self.done.wait();
     }
-
-    /// How many are left.
-    pub fn left(&self) -> usize {
-        self.left.load(Ordering::Acquire)
-    }
 }
 
 /// What an item of a storm holds: sixteen bytes. Running it counts down once.
@@ -84,23 +79,5 @@ impl Tiny {
     pub fn run(self) {
         std::hint::black_box(self.payload);
         self.countdown.count();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_of_all_items_ends_the_wait_striped_or_not() {
-        let one = Countdown::new(2);
-        (0..2).for_each(|payload| Tiny { countdown: one, payload }.run());
-        one.wait();
-        let (all, stripes) = Countdown::striped(&[2, 0, 1]);
-        stripes[0].count();
-        stripes[2].count();
-        assert_eq!(all.left(), 1);
-        stripes[0].count();
-        all.wait();
     }
 }

@@ -5,6 +5,7 @@ use corewise_topology::{AffinityScope, CpuSet, Machine};
 use corewise_workqueue::{Idle, Queued, Work, WorkerPools, Workqueue, blocking};
 
 use crate::names::Place;
+use crate::start::Pools;
 use crate::workqueue::runtime::{Reuse, Spawn};
 use crate::workqueue::tiny::Tiny;
 use crate::{BenchError, Job};
@@ -14,7 +15,7 @@ use crate::{BenchError, Job};
 #[derive(Debug)]
 pub struct Corewise {
     queue: Workqueue,
-    pools: WorkerPools,
+    _pools: Pools,
 }
 
 impl Corewise {
@@ -37,18 +38,12 @@ impl Corewise {
                 .cpus(CpuSet::from_iter([cpu]))
                 .strict(true),
         };
-        Ok(Corewise { queue: queue.build(&pools)?, pools })
+        Ok(Corewise { queue: queue.build(&pools)?, _pools: Pools(pools) })
     }
 
     /// The queue.
     pub fn queue(&self) -> &Workqueue {
         &self.queue
-    }
-}
-
-impl Drop for Corewise {
-    fn drop(&mut self) {
-        self.pools.shutdown();
     }
 }
 

@@ -13,7 +13,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use corewise::topology::Machine;
-use corewise_bench::advice::{Advice, Layout, advise};
+use corewise_bench::advice::{Layout, advise};
 use corewise_bench::bench::{self, Bench, Effort, On, Pairs};
 use corewise_bench::blockmq::disk::{DISK, Disk};
 use corewise_bench::counting::Counting;
@@ -47,7 +47,8 @@ struct Measured {
     which: &'static Bench,
     series: Vec<Series>,
     headlines: Vec<Headline>,
-    advice: Option<Advice>,
+    /// Sentences, the advice first; none where there is no scope to choose.
+    advice: Vec<String>,
 }
 
 impl Measured {
@@ -134,7 +135,10 @@ fn measure(machine: &Machine, args: &args::Bench, bars: &Bars) -> Result<Vec<Mea
         let headlines = (which.headlines)(&Pairs { series: &series, seed: SEED });
         let headlines = headlines.into_iter().filter_map(|(name, of)| Some((name, of?))).collect();
         let layout = || Layout::of(machine.topology(), &SHARD_SIZES);
-        let advice = (which.name == "workqueue").then(|| advise(&layout(), &series, SEED));
+        let advice = match which.name {
+            "workqueue" => advise(&layout(), &series, SEED),
+            _ => Vec::new(),
+        };
         Ok(Measured { which, series, headlines, advice })
     };
     plans.into_iter().map(measured).collect()
@@ -184,9 +188,9 @@ fn text(measured: &Measured, machine: &Machine, width: usize) -> String {
     let mut text = format!("{}\n", styled(TITLE, format!("{} on {cpus}, {counted}", said.title)));
     text.push_str(&table::tables(&measured.series, said.note, width));
     text.push_str(&table::headlines(said.headlines, &measured.headlines, width));
-    if let Some(advice) = &measured.advice {
+    if !measured.advice.is_empty() {
         text.push_str(&format!("\n{}\n", styled(TITLE, "Advice")));
-        for sentence in advice.sentences() {
+        for sentence in &measured.advice {
             text.push_str(&table::wrapped(sentence, width));
         }
     }

@@ -34,7 +34,7 @@ impl<'a> Report<'a> {
         let page = report::render(&Page {
             name: &names.join(" and "),
             facts: &facts,
-            advice: measured.iter().find_map(|one| one.advice.as_ref()),
+            advice: &measured.iter().flat_map(|one| one.advice.clone()).collect::<Vec<_>>(),
             records: &records,
             peers: &self.peers,
         });

