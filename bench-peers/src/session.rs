@@ -95,8 +95,6 @@ pub(crate) struct Peers {
     pub(crate) small: fn(&mut Job),
     /// Whether the allocations of its items are counted, in a run of their own.
     pub(crate) counts: fn(&Runtime, &[&str]) -> bool,
-    /// The columns of the tables of a workload; rows are ordered by the first.
-    pub(crate) columns: fn(workload: &str) -> &'static [&'static str],
     /// The agreed ones last.
     pub(crate) headlines: &'static [Ask],
     /// Makes what its runs share.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use corewise_bench::line::metrics;
 use corewise_bench::names::Better;
 use corewise_bench::record::Record;
 use corewise_bench::report::show;
@@ -9,6 +10,9 @@ use corewise_bench::stats::Summary;
 
 use crate::results::Headline;
 use crate::session::{Idle, Peers};
+
+/// The records have all, a table so many.
+const MOST_COLUMNS: usize = 6;
 
 /// All tables; the records are in the order of their cases.
 pub(crate) fn tables(peers: &Peers, records: &[Record], headlines: &[Headline]) -> String {
@@ -29,7 +33,18 @@ pub(crate) fn tables(peers: &Peers, records: &[Record], headlines: &[Headline]) 
 
 fn table(peers: &Peers, records: &[Record]) -> String {
     let case = &records[0].case;
-    let columns = (peers.columns)(case.split('/').next().unwrap_or(case));
+    let has = |metric: &str| records.iter().any(|record| record.metric == metric);
+    // The metrics of the headlines come first.
+    let asked = peers
+        .headlines
+        .iter()
+        .filter(|ask| peers.runtimes.iter().any(|runtime| (ask.takes)(case, runtime.name)));
+    let mut columns: Vec<&str> = Vec::new();
+    for metric in asked.map(|ask| ask.metric).chain(metrics().map(|(metric, _)| metric)) {
+        if columns.len() < MOST_COLUMNS && has(metric) && !columns.contains(&metric) {
+            columns.push(metric);
+        }
+    }
     let mut rows: Vec<&Record> = records.iter().filter(|one| one.metric == columns[0]).collect();
     let Some(first) = rows.first() else { return String::new() };
     let heads: String = columns[1..].iter().map(|column| format!("{column:>21}")).collect();

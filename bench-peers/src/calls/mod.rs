@@ -63,9 +63,6 @@ pub(crate) static PEERS: Peers = Peers {
     },
     small: |job| job.items = (job.items / 10).max(1),
     counts: |runtime, _| runtime.tool == Tool::Rust,
-    columns: |_| {
-        &["latency_p50", "latency_p99", "latency_p999", "cpu_per_item", "allocations_per_item"]
-    },
     headlines: &[
         Ask::lower("roundtrip_p50_vs_eventfd", "latency_p50", |case, peer| {
             (case == HOT || case == COLD) && peer == EVENTFD

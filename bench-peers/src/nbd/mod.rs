@@ -89,14 +89,6 @@ pub(crate) static PEERS: Peers = Peers {
     adapt: |_, _, _| (),
     small: |job| job.length_ms = 100,
     counts: |_, _| false,
-    columns: |workload| match workload {
-        "exports" => &["up_time", "down_time", "threads", "memory"],
-        "stop" => &["down_time"],
-        "random" => {
-            &["items_per_second", "cpu_per_item", "latency_p50", "latency_p99", "latency_p999"]
-        }
-        _ => &["bytes_per_second", "cpu_per_gib", "threads", "memory"],
-    },
     headlines: &[
         Ask::lower("cpu_per_request_vs_best_peer", "cpu_per_item", |case, peer| {
             case.starts_with("random/") && !is_floor(peer)

@@ -41,7 +41,6 @@ pub(crate) static PEERS: Peers = Peers {
         job.longest_ms = (job.longest_ms / DROPPED_PART).max(1);
     },
     counts: |_, _| false,
-    columns: |_| &["makespan_p50", "critical_path", "threads", "voluntary_switches", "cpu_seconds"],
     headlines: &[
         Ask::lower("azure_vs_best_peer", "makespan_p50", |case, peer| {
             slow(case).is_none() && !is_floor(peer)

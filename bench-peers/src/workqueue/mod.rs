@@ -89,27 +89,6 @@ pub(crate) static PEERS: Peers = Peers {
         let workload = matches!(parts[0], "storm" | "inside");
         workload && matches!(runtime.tool, Tool::Rust | Tool::Go)
     },
-    columns: |workload| match workload {
-        "kernel_test" => &[
-            "items_per_second",
-            "call_p50",
-            "call_p95",
-            "latency_p50",
-            "latency_p99",
-            "cpu_per_item",
-        ],
-        "fan" => &["makespan_p50", "makespan_p99", "items_per_second", "cpu_per_item"],
-        "pingpong" => &["latency_p50", "latency_p99", "latency_p999", "cpu_per_item"],
-        "mix" => &["short_p99", "short_p50", "short_p999", "cpu_per_item", "threads"],
-        "idle" => &["cpu_seconds", "voluntary_switches", "threads"],
-        _ => &[
-            "items_per_second",
-            "cpu_per_item",
-            "voluntary_switches",
-            "peak_rss",
-            "allocations_per_item",
-        ],
-    },
     headlines: &[
         Ask::rate("storm_boxed_vs_forkjoinpool", |case, peer| {
             case == "storm/boxed" && peer == FORK_JOIN_POOL

@@ -7,7 +7,7 @@ use corewise_sync::sys;
 use crate::stats::{median, percentile};
 use crate::usage::Usage;
 pub(crate) use crate::usage::{thread_cpu, threads};
-use crate::{BenchError, Line};
+use crate::{BenchError, Job, Line};
 
 /// Lets sleeps of this thread end when they should, and not up to 50 µs later.
 pub(crate) fn sleep_exactly() {
@@ -56,6 +56,16 @@ impl Meter {
         self.pass_of(|| Ok((items, pass()?)))
     }
 
+    /// Measures the passes of a job, after one over a tenth of the items that isn't measured.
+    pub(crate) fn passes(
+        &mut self,
+        job: &Job,
+        mut pass: impl FnMut(usize) -> Result<Duration, BenchError>,
+    ) -> Result<(), BenchError> {
+        pass(job.items.div_ceil(10))?;
+        (0..job.passes).try_for_each(|_| self.pass(job.items, || pass(job.items)))
+    }
+
     /// As [`Meter::pass`], where only the pass knows over how many items it was.
     pub(crate) fn pass_of(
         &mut self,
@@ -94,12 +104,12 @@ impl Meter {
 
     /// What a workload in which items are done has measured; where allocations were counted, these
     /// alone.
-    pub(crate) fn finish(&self, line: &mut Line) {
+    pub(crate) fn finish(&self, mut line: Line) -> Line {
         let items = self.items.max(1) as f64;
         if self.allocations.is_some() {
             line.metrics.clear();
             line.set("allocations_per_item", self.allocated as f64 / items);
-            return;
+            return line;
         }
         let cpu = self.cpu.saturating_sub(self.not_ours);
         if let Some(rate) = median(&self.rates) {
@@ -109,20 +119,21 @@ impl Meter {
         line.set("cpu_seconds", cpu.as_secs_f64());
         line.set("voluntary_switches", self.voluntary_switches as f64 * 1e6 / items);
         line.set("peak_rss", Usage::now().peak_rss as f64);
+        line
     }
 }
 
-/// Adds the percentiles of some samples in nanoseconds, as `STEM_p50` and so on. The 99.9th of fewer
-/// than 5 000 samples says nothing, and is left out.
+/// Adds the percentiles of some samples in nanoseconds, as `STEM_p50` and so on, and the 100th as `STEM_max`. The 99.9th of
+/// fewer than 5 000 samples says nothing, and is left out.
 pub(crate) fn percentiles(line: &mut Line, stem: &str, samples: &mut [u64], which: &[f64]) {
     samples.sort_unstable();
     for &percent in which {
-        if percent > 99.0 && samples.len() < 5_000 {
+        if percent == 99.9 && samples.len() < 5_000 {
             continue;
         }
         if let Some(value) = percentile(samples, percent) {
-            let digits = percent.to_string().replace('.', "");
-            line.set(&format!("{stem}_p{digits}"), value as f64);
+            let name = if percent == 100.0 { "max".to_owned() } else { format!("p{percent}") };
+            line.set(&format!("{stem}_{}", name.replace('.', "")), value as f64);
         }
     }
 }
@@ -148,12 +159,11 @@ mod tests {
             CALLS.fetch_add(6, Ordering::Relaxed)
         }
         let measured = |counting: bool| {
-            let (mut meter, mut line) = (Meter::new(counting, Some(count)), Line::new("x", "x"));
+            let mut meter = Meter::new(counting, Some(count));
             for seconds in [1, 4, 2] {
                 meter.pass(8, || Ok(Duration::from_secs(seconds))).unwrap();
             }
-            meter.finish(&mut line);
-            line.metrics
+            meter.finish(Line::new("x", "x")).metrics
         };
         let timed = measured(false);
         assert!(timed["items_per_second"] == 4.0 && timed["peak_rss"] > 0.0);
@@ -169,7 +179,10 @@ mod tests {
         assert_eq!(line.metrics.keys().collect::<Vec<_>>(), ["latency_p50", "latency_p99"]);
         assert_eq!(line.metrics["latency_p50"], 2.0);
         let mut many: Vec<u64> = (1..=10_000).collect();
-        percentiles(&mut line, "latency", &mut many, &[99.9]);
-        assert_eq!(line.metrics["latency_p999"], 9_990.0);
+        percentiles(&mut line, "latency", &mut many, &[99.9, 100.0]);
+        assert_eq!(
+            (line.metrics["latency_p999"], line.metrics["latency_max"]),
+            (9_990.0, 10_000.0)
+        );
     }
 }

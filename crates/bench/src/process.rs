@@ -24,21 +24,13 @@ pub struct Program {
     pub environment: Vec<(OsString, OsString)>,
 }
 
-/// A run gave no line.
+/// A run gave no line: which, why not, and the end of what it said on the standard error.
 #[derive(Debug)]
-pub struct RunError {
-    /// Case and runtime.
-    pub what: String,
-    /// What happened.
-    pub why: String,
-    /// The end of what it said on the standard error.
-    pub said: String,
-}
+pub struct RunError(String);
 
 impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the run of {} failed: {}", self.what, self.why)?;
-        if self.said.is_empty() { Ok(()) } else { write!(f, "\n{}", self.said) }
+        f.write_str(&self.0)
     }
 }
 
@@ -67,12 +59,10 @@ impl Program {
     pub fn run(&self, job: &Job, limit: Duration) -> Result<Line, RunError> {
         let failed = |why: String, said: &[u8]| {
             let said = String::from_utf8_lossy(said);
-            let mut start = said.len().saturating_sub(SHOWN);
-            while !said.is_char_boundary(start) {
-                start += 1;
-            }
-            let said = said[start..].trim_end().to_owned();
-            RunError { what: job.name(), why, said }
+            let end = said.len().saturating_sub(SHOWN)..;
+            let end = end.into_iter().find(|at| said.is_char_boundary(*at)).unwrap_or(0);
+            let text = format!("the run of {} failed: {why}\n{}", job.name(), &said[end..]);
+            RunError(text.trim_end().to_owned())
         };
         let mut command = Command::new(&self.path);
         command.args(&self.arguments).args(job.to_words()).envs(self.environment.iter().cloned());
@@ -144,11 +134,11 @@ mod tests {
         let error = run("echo because >&2; exit 3", LONG).unwrap_err().to_string();
         assert!(error.contains("idle on shell") && error.contains("3"), "{error}");
         assert!(error.contains("because"), "{error}");
-        assert!(run("true", LONG).unwrap_err().why.contains("no line"));
-        let error = run("exec sleep 1000", Duration::from_millis(1)).unwrap_err();
-        assert!(error.why.contains("longer"), "{error}");
+        assert!(run("true", LONG).unwrap_err().to_string().contains("no line"));
+        let error = run("exec sleep 1000", Duration::from_millis(1)).unwrap_err().to_string();
+        assert!(error.contains("longer"), "{error}");
         let none = Program::new("/nowhere/program");
         let job = Job::plain(&crate::workqueue::BENCH, "idle", "x");
-        assert!(none.run(&job, LONG).unwrap_err().why.contains("/nowhere/program"));
+        assert!(none.run(&job, LONG).unwrap_err().to_string().contains("/nowhere/program"));
     }
 }

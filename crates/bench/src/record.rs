@@ -38,17 +38,10 @@ impl Record {
         unit: &str,
         summary: Summary,
     ) -> Record {
-        Record {
-            bench: bench.to_owned(),
-            case: case.to_owned(),
-            variant: variant.to_owned(),
-            metric: metric.to_owned(),
-            unit: unit.to_owned(),
-            median: summary.median,
-            min: summary.min,
-            max: summary.max,
-            runs: summary.runs,
-        }
+        let [bench, case, variant, metric, unit] =
+            [bench, case, variant, metric, unit].map(str::to_owned);
+        let Summary { median, min, max, runs } = summary;
+        Record { bench, case, variant, metric, unit, median, min, max, runs }
     }
 
     /// A headline: a ratio of pairs of runs of the same call, or a metric by its [own name](unit()).

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use crate::job::Job;
-use crate::line::{Line, METRICS, unit};
+use crate::line::{Line, metrics, unit};
 use crate::record::Record;
 use crate::rng::Rng;
 use crate::stats::{PairedRatio, Summary};
@@ -166,13 +166,13 @@ struct Entry<'c> {
 
 /// A series for each metric that every line has.
 fn series_of(cell: &Cell, lines: &[Line]) -> Vec<Series> {
-    let of = |(metric, _): &(&str, &str)| {
+    let of = |(metric, _): (&str, &str)| {
         let values: Option<Vec<f64>> =
-            lines.iter().map(|line| line.metrics.get(*metric).copied()).collect();
+            lines.iter().map(|line| line.metrics.get(metric).copied()).collect();
         let values = values.filter(|values| !values.is_empty())?;
         Some(Series::of(&cell.case, &cell.variant, metric, &values))
     };
-    METRICS.iter().filter_map(of).collect()
+    metrics().filter_map(of).collect()
 }
 
 /// The values of one metric of one variant in one case.

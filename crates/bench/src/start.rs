@@ -59,43 +59,6 @@ pub(crate) fn alone<T: Send>(
     })
 }
 
-/// The gate.
-#[derive(Debug)]
-pub(crate) struct Start {
-    ready: Countdown,
-    go: Completion,
-    /// A: Relaxed; ordered by `go`.
-    aborted: AtomicBool,
-}
-
-impl Start {
-    pub(crate) fn new(threads: usize) -> Self {
-        let (ready, go) = (Countdown::new(threads), Completion::new());
-        Start { ready, go, aborted: AtomicBool::new(false) }
-    }
-
-    /// For the threads: in place; true when released.
-    pub(crate) fn wait(&self) -> bool {
-        self.ready.done();
-        self.go.wait();
-        !self.aborted.load(Ordering::Relaxed)
-    }
-
-    /// For the one who started them: releases them when all are in their places. Nobody is where
-    /// one said that it can't be.
-    pub(crate) fn release(&self) {
-        self.ready.wait();
-        self.go.complete();
-    }
-
-    /// Nobody runs.
-    pub(crate) fn abort(&self) {
-        self.aborted.store(true, Ordering::Relaxed);
-        self.go.complete();
-        self.ready.done();
-    }
-}
-
 /// What threads that went at once have done.
 #[derive(Debug)]
 pub(crate) struct Ran<T> {
@@ -114,16 +77,22 @@ pub(crate) fn together<P, T: Send>(
     ready: impl Fn(usize) -> Result<P, BenchError> + Sync,
     body: impl Fn(usize, P) -> Result<T, BenchError> + Sync,
 ) -> Result<Ran<T>, BenchError> {
-    let start = &Start::new(names.len());
-    let one = |number: usize| {
-        let made = ready(number).inspect_err(|_| start.abort())?;
-        if !start.wait() {
+    // A: Relaxed; ordered by `all_there`.
+    let (all_there, aborted) = (Countdown::new(names.len()), AtomicBool::new(false));
+    let one = &|number: usize| {
+        let made = ready(number);
+        if made.is_err() {
+            aborted.store(true, Ordering::Relaxed);
+        }
+        all_there.done();
+        all_there.wait();
+        let made = made?;
+        if aborted.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let began = time::now();
         Ok(Some((body(number, made)?, began, time::now())))
     };
-    let one = &one;
     let all = thread::scope(|scope| {
         let mut threads: Vec<ScopedJoinHandle<'_, _>> = Vec::new();
         for (number, name) in names.iter().enumerate() {
@@ -131,13 +100,13 @@ pub(crate) fn together<P, T: Send>(
             match builder.spawn_scoped(scope, move || one(number)) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    // Those that were started wait for the release: let them go home.
-                    start.abort();
+                    // Those that were started wait for the others: let them go home.
+                    aborted.store(true, Ordering::Relaxed);
+                    (number..names.len()).for_each(|_| _ = all_there.done());
                     return Err(BenchError::Thread(error));
                 }
             }
         }
-        start.release();
         // All are joined before any error is returned: the scope itself panics for a panic left
         // unseen.
         let join =

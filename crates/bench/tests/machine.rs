@@ -4,9 +4,8 @@
 
 use corewise_bench::bench::Effort;
 use corewise_bench::machine::{Plan, Step, measure};
-use corewise_costs::{Costs, Distance, Figure, Matrix, Target};
+use corewise_costs::{Costs, Distance, Matrix, Target};
 use corewise_topology::{CpuId, CpuSet, Machine, Topology};
-use serde_json::Value;
 
 fn quick(machine: &Machine, cpus: Option<CpuSet>) -> Costs {
     let plan =
@@ -18,28 +17,9 @@ fn quick(machine: &Machine, cpus: Option<CpuSet>) -> Costs {
     costs
 }
 
-/// All figures, wherever they stand.
-fn figures(value: &Value) -> Vec<Figure> {
-    match value {
-        Value::Object(of) if of.contains_key("p50") => {
-            vec![serde_json::from_value(value.clone()).unwrap()]
-        }
-        Value::Object(of) => of.values().flat_map(figures).collect(),
-        Value::Array(of) => of.iter().flat_map(figures).collect(),
-        _ => Vec::new(),
-    }
-}
-
-/// No time is asserted: an order of magnitude that no machine is outside of, however busy it is.
-fn is_plausible(costs: &Costs) {
-    let all = figures(&serde_json::to_value(costs).unwrap());
-    assert!(all.len() > 16, "{all:?}");
-    for figure in all {
-        let Figure { p10, p50, p90, p99 } = figure;
-        assert!(0.0 <= p10 && p10 <= p50 && p50 <= p90 && 0.0 < p90, "{figure:?}");
-        assert!(p99.is_none_or(|p99| p90 <= p99 && p99 < 1e12), "{figure:?}");
-    }
-    assert_eq!(Costs::read(&costs.write()).as_ref(), Ok(costs), "what was measured is a file");
+/// What was measured is a file, and no time is asserted: a file's figures are at least 0, and rise.
+fn is_a_file(costs: &Costs) {
+    assert_eq!(Costs::read(&costs.write()).as_ref(), Ok(costs));
 }
 
 /// Each pair, and nothing on the diagonal.
@@ -64,7 +44,7 @@ fn one_cpu_has_no_distances_and_all_else() {
     let machine = Machine::live().unwrap();
     let last = machine.online().last().unwrap();
     let costs = quick(&machine, Some(CpuSet::from_iter([last])));
-    is_plausible(&costs);
+    is_a_file(&costs);
     has_all_pairs(costs.matrix.as_ref().unwrap(), &[last]);
     let described = costs.machine.as_ref().unwrap();
     assert_eq!((&*described.commit, &*described.effort), ("none", "quick"));
@@ -83,7 +63,7 @@ fn each_distance_of_a_larger_machine_is_measured() {
     let topology = Topology::synthetic("numa:2 l3:2 core:1 pu:1").unwrap();
     let machine = Machine::new(topology.with_allowed(&"0-2".parse().unwrap()).unwrap());
     let costs = quick(&machine, None);
-    is_plausible(&costs);
+    is_a_file(&costs);
     has_all_pairs(costs.matrix.as_ref().unwrap(), &[CpuId::new(0), CpuId::new(1), CpuId::new(2)]);
     let distances: Vec<Distance> = costs.distance.keys().copied().collect();
     assert_eq!(distances, [Distance::Numa, Distance::System]);

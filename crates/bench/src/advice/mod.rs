@@ -32,12 +32,13 @@ const IN_BY_CHANCE: usize = 20;
 /// which nobody would choose a scope. `seed` is that of the intervals.
 pub fn advise(layout: &Layout, series: &[Series], seed: u64) -> Vec<String> {
     let ours = series.iter().filter(|one| one.variant == "corewise" && decides(one));
-    let ours = ours.filter_map(|one| {
-        let CaseName { workload, place } = CaseName::of(&one.case);
-        Some(Measured { workload, place: place?, series: one })
-    });
-    let ours: Vec<Measured<'_>> = ours.collect();
-    let mut places: Vec<Place> = ours.iter().map(|one| one.place).collect();
+    let ours: Vec<(String, Place, &Series)> = ours
+        .filter_map(|one| {
+            let CaseName { workload, place } = CaseName::of(&one.case);
+            Some((format!("{workload} {}", one.metric), place?, one))
+        })
+        .collect();
+    let mut places: Vec<Place> = ours.iter().map(|(_, place, _)| *place).collect();
     places.sort_by_key(|place| !place.is_default());
     // Those with the same pods together, the default first.
     let mut groups: Vec<Vec<Place>> = Vec::new();
@@ -48,25 +49,65 @@ pub fn advise(layout: &Layout, series: &[Series], seed: u64) -> Vec<String> {
             None => groups.push(vec![place]),
         }
     }
-    let rounds = ours.iter().map(|one| one.series.values.len()).min().unwrap_or(0);
-    let asked = grouped(&ours, |one| (&one.workload, &one.series.metric));
-    let questions = asked.iter().filter_map(|(_, of)| Question::of(of, &groups, rounds, seed));
-    let questions: Vec<Question> = questions.collect();
-    let mut said = vec![lead(&questions, &groups, rounds)];
-    said.extend(questions.iter().filter_map(|question| question.finding(groups[0][0])));
-    let noise: Vec<String> = questions.iter().filter_map(Question::noise).collect();
-    if !noise.is_empty() {
-        said.push(format!("Within the noise: {}.", join(&noise)));
+    let rounds = ours.iter().map(|(.., one)| one.values.len()).min().unwrap_or(0);
+    let mut found = Vec::new();
+    for (about, of) in grouped(&ours, |(about, ..)| about) {
+        let better = Better::of_unit(&of[0].2.unit);
+        // `None` where one isn't there, they aren't pairs, or a value is 0.
+        let ratio = |ours: Place, theirs: Place| {
+            let values = |wanted| {
+                let (.., one) = of.iter().find(|(_, place, _)| *place == wanted)?;
+                (!one.values.contains(&0.0)).then_some(&*one.values)
+            };
+            match (values(ours)?, values(theirs)?) {
+                (ours, theirs) if ours.len() != theirs.len() => None,
+                (ours, theirs) if better == Better::Higher => PairedRatio::of(ours, theirs, seed),
+                (ours, theirs) => PairedRatio::of(theirs, ours, seed),
+            }
+        };
+        let off = |ratio: &PairedRatio| ratio.summary.median.max(1.0 / ratio.summary.median) - 1.0;
+        let twins = groups.iter().flat_map(|group| group[1..].iter().map(|twin| (*twin, group[0])));
+        let floor = twins.filter_map(|(twin, first)| ratio(twin, first)).map(|of| off(&of));
+        let floor = floor.fold(0.0, f64::max);
+        found.extend(groups[1..].iter().filter_map(|group| {
+            let ratio = ratio(group[0], groups[0][0])?;
+            let sure = rounds >= LEAST_ROUNDS && ratio.is_beyond_noise() && off(&ratio) > floor;
+            let better = sure.then_some(ratio.summary.median > 1.0);
+            Some(Found { about, place: group[0], ratio, better })
+        }));
+    }
+    let mut said = vec![lead(&found, &groups, rounds)];
+    for (about, found) in grouped(&found, |one| one.about) {
+        let sure = found.iter().filter(|one| one.better.is_some());
+        let told = sure.map(|Found { place, ratio, .. }| {
+            let [median, low, high] = [ratio.summary.median, ratio.low, ratio.high].map(shown);
+            format!("{place} was {median} times as good ({low} to {high})")
+        });
+        let told: Vec<String> = told.collect();
+        said.push(match told.is_empty() {
+            true => format!("{about}: within the noise."),
+            false => {
+                format!("{about}: against {}, {}, beyond the noise.", groups[0][0], told.join(", "))
+            }
+        });
     }
     let alike: Vec<String> =
         groups.iter().filter(|group| group.len() > 1).map(|group| names(group)).collect();
     if !alike.is_empty() {
-        said.push(format!(
-            "The same pods here, so that only noise makes them differ: {}.",
-            alike.join("; ")
-        ));
+        let alike = alike.join("; ");
+        said.push(format!("The same pods here, so that only noise makes them differ: {alike}."));
     }
     said
+}
+
+/// A place against the reference, in one metric of one workload.
+struct Found<'a> {
+    about: &'a String,
+    place: Place,
+    /// How many times better the place is; below 1 it is worse.
+    ratio: PairedRatio,
+    /// Whether it is better or worse beyond the noise.
+    better: Option<bool>,
 }
 
 /// Whether somebody would choose a scope by this metric. In a ping-pong and at a fixed rate, how many
@@ -83,87 +124,14 @@ fn decides(series: &Series) -> bool {
     }
 }
 
-/// One metric of one workload at one place.
-struct Measured<'s> {
-    workload: String,
-    place: Place,
-    series: &'s Series,
-}
-
-/// A place against the reference.
-struct Against {
-    place: Place,
-    /// How many times better the place is; below 1 it is worse.
-    ratio: PairedRatio,
-    /// Whether it is better or worse beyond the noise.
-    better: Option<bool>,
-}
-
-/// One metric of one workload: which places served better or worse than the reference.
-struct Question {
-    about: String,
-    /// One at least.
-    others: Vec<Against>,
-}
-
-impl Question {
-    /// `None` where there is nothing to compare. The reference is the first of the first group.
-    fn of(of: &[&Measured<'_>], groups: &[Vec<Place>], rounds: usize, seed: u64) -> Option<Self> {
-        let better = Better::of_unit(&of[0].series.unit);
-        // `None` where one isn't there, they aren't pairs, or a value is 0.
-        let ratio = |ours: Place, theirs: Place| {
-            let values = |place| {
-                let values = &*of.iter().find(|one| one.place == place)?.series.values;
-                (!values.contains(&0.0)).then_some(values)
-            };
-            match (values(ours)?, values(theirs)?) {
-                (ours, theirs) if ours.len() != theirs.len() => None,
-                (ours, theirs) if better == Better::Higher => PairedRatio::of(ours, theirs, seed),
-                (ours, theirs) => PairedRatio::of(theirs, ours, seed),
-            }
-        };
-        let off = |ratio: &PairedRatio| ratio.summary.median.max(1.0 / ratio.summary.median) - 1.0;
-        let twins = groups.iter().flat_map(|group| group[1..].iter().map(|twin| (*twin, group[0])));
-        let floor = twins.filter_map(|(twin, first)| ratio(twin, first)).map(|of| off(&of));
-        let floor = floor.fold(0.0, f64::max);
-        let against = |place: Place| {
-            let ratio = ratio(place, groups[0][0])?;
-            let sure = rounds >= LEAST_ROUNDS && ratio.is_beyond_noise() && off(&ratio) > floor;
-            let better = sure.then_some(ratio.summary.median > 1.0);
-            Some(Against { place, ratio, better })
-        };
-        let others: Vec<_> = groups[1..].iter().filter_map(|group| against(group[0])).collect();
-        let about = format!("{} {}", of[0].workload, of[0].series.metric);
-        (!others.is_empty()).then_some(Question { about, others })
-    }
-
-    /// What is beyond the noise.
-    fn finding(&self, reference: Place) -> Option<String> {
-        let told = |Against { place, ratio, .. }: &Against| {
-            let [median, low, high] = [ratio.summary.median, ratio.low, ratio.high].map(shown);
-            format!("{place} was {median} times as good ({low} to {high})")
-        };
-        let sure = self.others.iter().filter(|one| one.better.is_some());
-        let told: Vec<String> = sure.map(told).collect();
-        let about = &self.about;
-        (!told.is_empty())
-            .then(|| format!("{about}: against {reference}, {}, beyond the noise.", join(&told)))
-    }
-
-    /// Its name where nothing is.
-    fn noise(&self) -> Option<String> {
-        self.others.iter().all(|one| one.better.is_none()).then(|| self.about.clone())
-    }
-}
-
 /// What to do: the place that gained most and lost nowhere, or the reference.
-fn lead(questions: &[Question], groups: &[Vec<Place>], rounds: usize) -> String {
+fn lead(found: &[Found<'_>], groups: &[Vec<Place>], rounds: usize) -> String {
     let Some(reference) = groups.first().map(|group| group[0]) else {
         return "No scope was measured in this run, so there is nothing to advise.".to_owned();
     };
     let known =
         format!("{reference}{}", if reference.is_default() { " (the default)" } else { "" });
-    if questions.is_empty() {
+    if found.is_empty() {
         return format!(
             "Leave {known}: no other pods were measured, so there is nothing to compare it with."
         );
@@ -174,10 +142,9 @@ fn lead(questions: &[Question], groups: &[Vec<Place>], rounds: usize) -> String 
             count(rounds, "round")
         );
     }
-    let compared = count(questions.len(), "comparison");
+    let compared = count(found.len(), "comparison");
     let ratios = |group: &[Place], better: bool| -> Vec<f64> {
-        let all = questions.iter().flat_map(|question| &question.others);
-        let of = all.filter(|one| one.place == group[0] && one.better == Some(better));
+        let of = found.iter().filter(|one| one.place == group[0] && one.better == Some(better));
         of.map(|one| one.ratio.summary.median).collect()
     };
     let gain = |group: &Vec<Place>| ratios(group, true).iter().product::<f64>();
@@ -197,8 +164,7 @@ fn lead(questions: &[Question], groups: &[Vec<Place>], rounds: usize) -> String 
     let [least, most] =
         [f64::min, f64::max].map(|of| shown(better.iter().copied().fold(better[0], of)));
     let by = if least == most { least } else { format!("{least} to {most}") };
-    let made: usize = questions.iter().map(|question| question.others.len()).sum();
-    let chance = match better.len() * IN_BY_CHANCE <= made {
+    let chance = match better.len() * IN_BY_CHANCE <= found.len() {
         true => " So few of so many may be chance: repeat the run before you rely on it.",
         false => "",
     };
@@ -236,13 +202,4 @@ fn shown(ratio: f64) -> String {
 
 fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
-}
-
-/// `a`, `a and b`, `a, b and c`.
-fn join(items: &[String]) -> String {
-    match items {
-        [] => String::new(),
-        [one] => one.clone(),
-        [first @ .., last] => format!("{} and {last}", first.join(", ")),
-    }
 }

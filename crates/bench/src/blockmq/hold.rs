@@ -117,8 +117,7 @@ fn repeat(
         stream.wait()?;
     }
     let mut line = job.line();
-    percentiles(&mut line, "latency", &mut held, &[50.0, 99.0, 99.9]);
-    line.set("latency_max", held.last().copied().unwrap_or(0) as f64);
+    percentiles(&mut line, "latency", &mut held, &[50.0, 99.0, 99.9, 100.0]);
     percentiles(&mut line, "resume", &mut resumed, &[50.0, 99.0]);
     Ok(line)
 }

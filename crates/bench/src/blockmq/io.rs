@@ -12,7 +12,7 @@ use corewise_blockmq::{
     Request,
 };
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::thread::{Builder, JoinHandle};
+use corewise_sync::thread::{self, Builder};
 use corewise_sync::time::{self, Stamp};
 use corewise_sync::{Countdown, Mutex, Parker, sys};
 use corewise_topology::{CpuId, CpuSet, Machine};
@@ -24,7 +24,6 @@ use crate::blockmq::setup::Layer;
 use crate::blockmq::{base, fio};
 use crate::meter::{Meter, percentiles};
 use crate::rng::Rng;
-use crate::start::Start;
 use crate::{BenchError, Job, Line};
 
 /// Bytes of the devices in memory.
@@ -130,23 +129,23 @@ fn run(job: &Job, load: Load, meter: &mut Meter) -> Result<Line, BenchError> {
         other => other?,
     };
     let plan = Plan::new(job, load);
-    bench.ready(&machine, Plan { length: plan.length / WARM, ..plan })?.pass()?;
+    bench.pass(Plan { length: plan.length / WARM, ..plan }).run(&machine)?;
     // The clock costs much where a request costs little: then it has a pass of its own. Where others are
     // compared, and look at it all the time, it is looked at too.
     let timed = load.device == Device::File && !job.count;
-    let ready = bench.ready(&machine, Plan { timed, ..plan })?;
+    let pass = bench.pass(Plan { timed, ..plan });
     let mut done = Done::default();
     meter.pass_of(|| {
-        done = ready.pass()?;
+        done = pass.run(&machine)?;
         Ok((done.requests as usize, done.took))
     })?;
     if !job.count && !timed {
         let plan = Plan { length: plan.length / 4, timed: true, ..plan };
-        done = bench.ready(&machine, plan)?.pass()?;
+        done = bench.pass(plan).run(&machine)?;
     }
     let mut line = job.line();
     percentiles(&mut line, "latency", &mut done.noted, &[50.0, 99.0, 99.9]);
-    meter.finish(&mut line);
+    let mut line = meter.finish(line);
     if let Some(rate) = line.metrics.get("items_per_second").copied() {
         if load.device == Device::Null && load.jobs == 1 {
             line.set("overhead_ns_per_request", 1e9 / rate);
@@ -206,40 +205,21 @@ impl Bench {
         Ok(())
     }
 
-    /// Has everything there that a pass needs, so that the pass itself allocates nothing.
-    fn ready(&self, machine: &Machine, plan: Plan) -> Result<Ready, BenchError> {
-        let jobs = usize::from(plan.load.jobs);
+    /// Has everything there that requests need, so that they themselves allocate nothing.
+    fn pass(&self, plan: Plan) -> Pass {
         let shared = Arc::new(Shared {
-            start: Start::new(jobs),
             over: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             ended: Countdown::new(plan.load.in_flight() as usize),
             done: Mutex::new(Done::default()),
         });
-        let cpus: Vec<CpuId> = machine.online().iter().collect();
-        let starter = |job: usize| {
-            let seed = |lane| (job as u64) << 16 | lane;
+        let lanes = |job: u64| -> Vec<Box<Lane>> {
+            let seed = |lane| job << 16 | lane;
             let lane = |n| Box::new(self.lane(&shared, plan, seed(n)));
-            let lanes: Vec<Box<Lane>> = (0..plan.load.depth.into()).map(lane).collect();
-            let (machine, shared) = (machine.clone(), Arc::clone(&shared));
-            let cpu = CpuSet::from_iter([cpus[job % cpus.len()]]);
-            let body = move || {
-                // Where it can't be pinned it begins anywhere.
-                let _ = machine.pin_current_thread(&cpu);
-                if shared.start.wait() {
-                    lanes.into_iter().for_each(Lane::begin);
-                }
-            };
-            Builder::new().name(format!("job{job}")).spawn(body)
+            (0..plan.load.depth.into()).map(lane).collect()
         };
-        let starters = (0..jobs).map(starter).collect::<Result<_, _>>();
-        match starters {
-            Ok(starters) => Ok(Ready { shared, starters, plan }),
-            Err(error) => {
-                shared.start.abort();
-                Err(BenchError::Thread(error))
-            }
-        }
+        let lanes = (0..plan.load.jobs.into()).map(lanes).collect();
+        Pass { shared, lanes, plan }
     }
 
     fn lane(&self, shared: &Arc<Shared>, plan: Plan, seed: u64) -> Lane {
@@ -264,25 +244,43 @@ impl Bench {
     }
 }
 
-/// A pass that may begin.
-struct Ready {
+/// A pass that may begin: for each job those of its requests that are in flight.
+struct Pass {
     shared: Arc<Shared>,
-    starters: Vec<JoinHandle<()>>,
+    // Boxed beforehand: a pass allocates nothing for a request.
+    #[allow(clippy::vec_box)]
+    lanes: Vec<Vec<Box<Lane>>>,
     plan: Plan,
 }
 
-impl Ready {
-    fn pass(self) -> Result<Done, BenchError> {
-        let Ready { shared, starters, plan } = self;
-        shared.start.release();
+impl Pass {
+    fn run(self, machine: &Machine) -> Result<Done, BenchError> {
+        let Pass { shared, lanes, plan } = self;
+        let cpus: Vec<CpuId> = machine.online().iter().collect();
         let began = time::now();
-        if plan.requests == u64::MAX {
-            Parker::new().park_timeout(plan.length);
-            shared.over.store(true, Ordering::Relaxed);
-        }
-        if starters.into_iter().any(|starter| starter.join().is_err()) {
-            return Err(BenchError::Panicked);
-        }
+        thread::scope(|scope| {
+            let start = |(job, lanes): (usize, Vec<Box<Lane>>)| {
+                let cpu = CpuSet::from_iter([cpus[job % cpus.len()]]);
+                let body = move || {
+                    // Where it can't be pinned it begins anywhere.
+                    let _ = machine.pin_current_thread(&cpu);
+                    lanes.into_iter().for_each(Lane::begin);
+                };
+                Builder::new().name(format!("job{job}")).spawn_scoped(scope, body)
+            };
+            let jobs: Vec<_> = lanes.into_iter().enumerate().map(start).collect();
+            let all = jobs.iter().all(Result::is_ok);
+            if all && plan.requests == u64::MAX {
+                Parker::new().park_timeout(plan.length);
+            }
+            if !all || plan.requests == u64::MAX {
+                shared.over.store(true, Ordering::Relaxed);
+            }
+            for job in jobs {
+                job.map_err(BenchError::Thread)?.join().map_err(|_| BenchError::Panicked)?;
+            }
+            Ok::<_, BenchError>(())
+        })?;
         shared.ended.wait();
         let mut done = std::mem::take(&mut *shared.done.lock());
         done.took = time::now() - began;
@@ -323,7 +321,6 @@ struct Done {
 }
 
 struct Shared {
-    start: Start,
     /// A: no more requests are begun; Relaxed, a hint.
     over: AtomicBool,
     /// A: a request failed; Relaxed, ordered by `ended`.

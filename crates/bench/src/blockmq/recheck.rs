@@ -39,14 +39,8 @@ impl Run for Fenced {
 }
 
 /// The second look under a lock of the queue.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Under<L>(L);
-
-impl<L: Lock> Default for Under<L> {
-    fn default() -> Under<L> {
-        Under(L::make())
-    }
-}
 
 impl<L: Lock> Run for Under<L> {
     #[inline]
@@ -81,19 +75,12 @@ impl Recheck for Unchecked {
 }
 
 /// A lock that guards nothing but the order.
-pub(super) trait Lock: Send + Sync + 'static {
-    /// A free one.
-    fn make() -> Self;
-
+pub(super) trait Lock: Default + Send + Sync + 'static {
     /// Holds it for the time of a call.
     fn hold<R>(&self, f: impl FnOnce() -> R) -> R;
 }
 
 impl Lock for Mutex<()> {
-    fn make() -> Self {
-        Mutex::new(())
-    }
-
     #[inline]
     fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
         let _guard = self.lock();
@@ -101,23 +88,24 @@ impl Lock for Mutex<()> {
     }
 }
 
-impl Lock for SpinLock<()> {
-    fn make() -> Self {
-        SpinLock::new(())
-    }
+/// A spin lock.
+pub(super) struct Spin(SpinLock<()>);
 
+impl Default for Spin {
+    fn default() -> Spin {
+        Spin(SpinLock::new(()))
+    }
+}
+
+impl Lock for Spin {
     #[inline]
     fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
-        let _guard = self.lock();
+        let _guard = self.0.lock();
         f()
     }
 }
 
 impl Lock for PiMutex {
-    fn make() -> Self {
-        PiMutex::new().expect("Linux has mutexes that inherit priorities")
-    }
-
     #[inline]
     fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
         PiMutex::hold(self, f)

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use corewise_sync::{Mutex, SpinLock, time};
+use corewise_sync::{Mutex, time};
 use corewise_topology::Machine;
 
 use crate::bench::{Cases, Workload, count, variants};
 use crate::blockmq::base;
 use crate::blockmq::pi_mutex::PiMutex;
-use crate::blockmq::recheck::{Fenced, Run, Unchecked, Under};
+use crate::blockmq::recheck::{Fenced, Run, Spin, Unchecked, Under};
 use crate::blockmq::setup::{Class, Layer, Starter, Urgent};
 use crate::blockmq::stream::{Plan, Stream};
 use crate::calls::priority;
@@ -68,7 +68,7 @@ pub(super) const WORKLOAD: Workload = Workload {
         let measure = match job.runtime.as_str() {
             "corewise" => measure::<Fenced>,
             "before" => measure::<Under<PiMutex>>,
-            "spin" => measure::<Under<SpinLock<()>>>,
+            "spin" => measure::<Under<Spin>>,
             "mutex" => measure::<Under<Mutex<()>>>,
             "unchecked" => measure::<Unchecked>,
             _ => return Ok(None),
@@ -98,9 +98,7 @@ fn measure<R: Run + Default>(
         // Memory that is allocated once is allocated here.
         pass(job.items)?;
         meter.pass(job.items, || pass(job.items))?;
-        let mut line = job.line();
-        meter.finish(&mut line);
-        return Ok(line);
+        return Ok(meter.finish(job.line()));
     }
     let urgent = (class == Class::Fifo).then(|| Urgent::new(&machine)).transpose()?;
     let stream = begin(Plan { samples: SAMPLES / in_flight as usize, ..plan });
@@ -114,11 +112,10 @@ fn measure<R: Run + Default>(
     let mut waits: Vec<u64> = stream.wait()?.into_iter().map(u64::from).collect();
     let inside: u64 = waits.iter().sum();
     let mut line = job.line();
-    percentiles(&mut line, "wait", &mut waits, &[50.0, 99.0, 99.9]);
-    line.set("wait_max", waits.last().copied().unwrap_or(0) as f64);
+    percentiles(&mut line, "wait", &mut waits, &[50.0, 99.0, 99.9, 100.0]);
     line.set("waiting", inside as f64 / 1e9 / took.as_secs_f64());
     line.set("threads", meter.new_threads() as f64);
-    meter.finish(&mut line);
+    let mut line = meter.finish(line);
     if let Some(rate) = line.metrics.get("items_per_second").copied() {
         line.set("bytes_per_second", rate * f64::from(job.bytes));
     }

@@ -134,10 +134,6 @@ fn measure(
         Ok(ran.ended - ran.began)
     })?;
     let mut line = job.line();
-    meter.finish(&mut line);
-    if !job.count {
-        percentiles(&mut line, "latency", &mut waits, &[50.0, 99.0, 99.9]);
-        line.set("latency_max", waits.last().copied().unwrap_or(0) as f64);
-    }
-    Ok(line)
+    percentiles(&mut line, "latency", &mut waits, &[50.0, 99.0, 99.9, 100.0]);
+    Ok(meter.finish(line))
 }

@@ -43,11 +43,10 @@ fn run(job: &Job, machine: &Machine, meter: &mut Meter) -> Result<Line, BenchErr
         false => waiters(job, machine, &smp, items),
     };
     pass(job.items.div_ceil(10))?;
-    let mut line = job.line();
     let before = wakeups();
     meter.pass(job.items, || pass(job.items))?;
     let woken = wakeups() - before;
-    meter.finish(&mut line);
+    let mut line = meter.finish(job.line());
     if !job.count {
         line.set("wakeups_per_1000", woken as f64 * 1_000.0 / job.items as f64);
     }

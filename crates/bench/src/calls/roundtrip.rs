@@ -99,7 +99,7 @@ pub fn run<C: FnMut(u64) -> u64>(
         samples
     })?;
     percentiles(&mut line, "latency", &mut samples, &[50.0, 99.0, 99.9]);
-    meter.finish(&mut line);
+    let mut line = meter.finish(line);
     if job.case == "roundtrip/busy" {
         // Nearly all of it is the thread that burns the CPU.
         line.metrics.remove("cpu_per_item");

@@ -3,7 +3,7 @@
 
 use corewise_topology::CpuId;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use corewise_costs::Allocator;
 
 use crate::error::BenchError;
 
-use super::lab::{Apart, Lab, OURS, OVER, all_there, figure, have, join, serve};
+use super::lab::{Apart, Lab, OURS, OVER, figure, have, join, serve};
 
 const SIZES: [usize; 3] = [64, 256, 4096];
 /// Of each figure of each size.
@@ -129,12 +129,10 @@ fn freed_elsewhere(
 
 /// All CPUs do the same at once: nanoseconds of a malloc and a free.
 fn at_once(lab: &Lab<'_>, size: usize, cpus: &[CpuId]) -> Result<Vec<f64>, BenchError> {
-    let (over, there) = (Apart(AtomicBool::new(false)), Apart(AtomicU32::new(0)));
-    lab.on_all(cpus, &over.0, |_| {
-        all_there(&there.0, cpus.len(), &over.0);
-        let [mallocs, frees] = rows(lab, size, || !over.0.load(Ordering::Relaxed));
+    lab.on_all(cpus, |_, over| {
+        let [mallocs, frees] = rows(lab, size, || !over.load(Ordering::Relaxed));
         // The first whose time is over ends it for all: none goes on alone.
-        over.0.store(true, Ordering::Relaxed);
+        over.store(true, Ordering::Relaxed);
         mallocs.iter().zip(&frees).map(|(malloc, free)| malloc + free).collect()
     })
 }

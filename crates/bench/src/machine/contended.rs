@@ -1,14 +1,14 @@
 //! One line that several CPUs write at once.
 
 use corewise_topology::CpuId;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use corewise_costs::Contended;
 
 use crate::error::BenchError;
 
-use super::lab::{Apart, Lab, all_there, figure_beside};
+use super::lab::{Apart, Lab, figure_beside};
 
 /// Of each number of CPUs.
 const EACH: Duration = Duration::from_millis(500);
@@ -27,14 +27,12 @@ pub(super) fn measure(lab: &Lab<'_>, cpus: &[CpuId]) -> Result<Vec<Contended>, B
 }
 
 fn together(lab: &Lab<'_>, cpus: &[CpuId]) -> Result<Contended, BenchError> {
-    let (word, over) = (Apart(AtomicU64::new(0)), Apart(AtomicBool::new(false)));
-    let there = Apart(AtomicU32::new(0));
+    let word = Apart(AtomicU64::new(0));
     let count = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
-    let samples = lab.on_all(cpus, &over.0, |_| {
-        all_there(&there.0, cpus.len(), &over.0);
+    let samples = lab.on_all(cpus, |_, over| {
         let end = Instant::now() + lab.budget(EACH);
         let mut samples = Vec::new();
-        while !over.0.load(Ordering::Relaxed) {
+        while !over.load(Ordering::Relaxed) {
             let before = Instant::now();
             let first = word.0.fetch_add(1, Ordering::AcqRel);
             for _ in 2..ADDS {
@@ -47,7 +45,7 @@ fn together(lab: &Lab<'_>, cpus: &[CpuId]) -> Result<Contended, BenchError> {
             samples.push((sample, all - u64::from(ADDS) >= u64::from(count - 1) * SHARE));
             // The first whose time is over ends it for all: none adds alone.
             if samples.len() >= 5 && Instant::now() >= end {
-                over.0.store(true, Ordering::Relaxed);
+                over.store(true, Ordering::Relaxed);
             }
         }
         samples

@@ -178,14 +178,24 @@ impl<'m> Lab<'m> {
         samples
     }
 
-    /// Runs `body` on all of these CPUs, and gives what they gave together. Where a thread can't be had it is `over`
-    /// for the others.
+    /// Runs `body` on all of these CPUs, from when all are there, and gives what they gave together. It is given its number,
+    /// and whether it is over for all.
     pub(super) fn on_all<T: Send>(
         &self,
         cpus: &[CpuId],
-        over: &AtomicBool,
-        body: impl Fn(usize) -> Vec<T> + Sync,
+        body: impl Fn(usize, &AtomicBool) -> Vec<T> + Sync,
     ) -> Result<Vec<T>, BenchError> {
+        let (over, there) = (&Apart(AtomicBool::new(false)).0, &Apart(AtomicU32::new(0)).0);
+        let body = |nth: usize| {
+            there.fetch_add(1, Ordering::AcqRel);
+            while (there.load(Ordering::Acquire) as usize) < cpus.len()
+                && !over.load(Ordering::Relaxed)
+            {
+                // Two may share a CPU.
+                thread::yield_now();
+            }
+            body(nth, over)
+        };
         let body = &body;
         thread::scope(|scope| {
             let start = |(nth, cpu): (usize, &CpuId)| self.start(scope, *cpu, move || body(nth));
@@ -237,14 +247,6 @@ impl<'m> Lab<'m> {
         batch: impl FnMut(u32) + Send,
     ) -> Result<Figure, BenchError> {
         figure(&self.on(cpu, || self.repeat(full, parts, batch))?)
-    }
-}
-
-/// Waits until so many threads have come here, or it is over.
-pub(super) fn all_there(there: &AtomicU32, count: usize, over: &AtomicBool) {
-    there.fetch_add(1, Ordering::AcqRel);
-    while (there.load(Ordering::Acquire) as usize) < count && !over.load(Ordering::Relaxed) {
-        std::hint::spin_loop();
     }
 }
 

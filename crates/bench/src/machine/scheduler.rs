@@ -28,8 +28,7 @@ pub(super) fn measure(lab: &Lab<'_>, cpu: CpuId) -> Result<Scheduler, BenchError
     // The thread that ran last, and since when. Only one of the two runs at a time: on one CPU nothing is
     // written at the same moment, but one may lose the CPU between two steps.
     let (last, since) = (AtomicU32::new(0), AtomicU64::new(0));
-    let over = AtomicBool::new(false);
-    let burn = |nth: usize| {
+    let burn = |nth: usize, over: &AtomicBool| {
         let me = nth as u32 + 1;
         let mut slices = Vec::new();
         let end = Instant::now() + lab.budget(SLICES);
@@ -50,6 +49,6 @@ pub(super) fn measure(lab: &Lab<'_>, cpu: CpuId) -> Result<Scheduler, BenchError
         }
         slices
     };
-    let slices = lab.on_all(&[cpu; 2], &over, burn)?;
+    let slices = lab.on_all(&[cpu; 2], burn)?;
     Ok(Scheduler { slice_ns: tail(&slices)? })
 }

@@ -12,7 +12,7 @@ use crate::error::BenchError;
 use crate::meter::sleep_exactly;
 
 use super::distance::{Pairs, spread};
-use super::lab::{Apart, Lab, join, tail};
+use super::lab::{Apart, Lab, OVER, join, tail};
 
 /// How long a thread sleeps whose CPU has nothing else to do: not at all nearly, shortly, until the CPU halts, and
 /// until it sleeps deeply.
@@ -35,8 +35,6 @@ const MOST: usize = 2_000;
 /// A wake-up that found nobody asleep counts for nothing; after so many there are no others.
 const TRIES: usize = 10;
 
-const OVER: u32 = u32::MAX;
-
 /// Of each distance there is.
 pub(super) fn measure(lab: &Lab<'_>, cpu: CpuId, pairs: &Pairs) -> Result<Vec<Wake>, BenchError> {
     let mut kinds = Vec::new();
@@ -58,8 +56,8 @@ pub(super) fn measure(lab: &Lab<'_>, cpu: CpuId, pairs: &Pairs) -> Result<Vec<Wa
         let each = if target == Target::Idle { idle } else { busy } / chosen.len() as u32;
         let (mut calls, mut latencies) = (Vec::new(), Vec::new());
         for pair in chosen {
-            let waking = Waking { pair, target, slept: Duration::from_micros(slept) };
-            let (call, latency) = waking.measure(lab, each)?;
+            let kind = (target, Duration::from_micros(slept));
+            let (call, latency) = wake(lab, pair, kind, each)?;
             calls.extend(call);
             latencies.extend(latency);
         }
@@ -104,81 +102,79 @@ impl Bed {
     }
 }
 
-/// One kind of wake-up.
-#[derive(Debug, Clone, Copy)]
-struct Waking {
-    /// The waker, and the sleeper.
-    pair: (CpuId, CpuId),
-    target: Target,
-    slept: Duration,
+/// What the calls of one kind of wake-up cost, and how long it took until the thread ran.
+fn wake(
+    lab: &Lab<'_>,
+    (from, to): (CpuId, CpuId),
+    (target, slept): (Target, Duration),
+    budget: Duration,
+) -> Result<(Vec<f64>, Vec<f64>), BenchError> {
+    let (bed, over) = (Bed::default(), Apart(AtomicBool::new(false)));
+    let gives_way = from == to && target == Target::Idle;
+    thread::scope(|scope| {
+        let sleeper = lab.start(scope, to, || bed.sleep(lab))?;
+        // Where both are one, the waker computes.
+        let burner = (target == Target::Busy && from != to).then(|| {
+            lab.start(scope, to, || {
+                while !over.0.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        });
+        let waker = lab.start(scope, from, || wake_again(lab, &bed, gives_way, slept, budget));
+        let samples = waker.and_then(join);
+        over.0.store(true, Ordering::Relaxed);
+        bed.word.0.store(OVER, Ordering::Release);
+        bed.wake();
+        join(sleeper)?;
+        if let Some(burner) = burner {
+            join(burner?)?;
+        }
+        samples
+    })
 }
 
-impl Waking {
-    /// What the calls cost, and how long it took until the thread ran.
-    fn measure(self, lab: &Lab<'_>, budget: Duration) -> Result<(Vec<f64>, Vec<f64>), BenchError> {
-        let (bed, over) = (Bed::default(), Apart(AtomicBool::new(false)));
-        let (from, to) = self.pair;
-        thread::scope(|scope| {
-            let sleeper = lab.start(scope, to, || bed.sleep(lab))?;
-            // Where both are one, the waker computes.
-            let burner = (self.target == Target::Busy && from != to).then(|| {
-                lab.start(scope, to, || {
-                    while !over.0.load(Ordering::Relaxed) {
-                        std::hint::spin_loop();
-                    }
-                })
-            });
-            let samples =
-                lab.start(scope, from, || self.wake_again(lab, &bed, budget)).and_then(join);
-            over.0.store(true, Ordering::Relaxed);
-            bed.word.0.store(OVER, Ordering::Release);
-            bed.wake();
-            join(sleeper)?;
-            if let Some(burner) = burner {
-                join(burner?)?;
-            }
-            samples
-        })
-    }
-
-    fn wake_again(self, lab: &Lab<'_>, bed: &Bed, budget: Duration) -> (Vec<f64>, Vec<f64>) {
-        sleep_exactly();
-        let gives_way = self.pair.0 == self.pair.1 && self.target == Target::Idle;
-        let end = Instant::now() + budget;
-        let (mut calls, mut latencies) = (Vec::new(), Vec::new());
-        for number in 1..(MOST * TRIES) as u32 {
-            let enough = calls.len() >= LEAST || number as usize >= LEAST * TRIES;
-            if calls.len() >= MOST || enough && Instant::now() >= end {
-                break;
-            }
-            let ran = bed.ran.0.load(Ordering::Acquire);
-            if gives_way {
-                thread::sleep(self.slept);
-            } else {
-                let before = Instant::now();
-                while before.elapsed() < self.slept {
-                    std::hint::spin_loop();
-                }
-            }
-            bed.word.0.store(number, Ordering::Release);
-            let asked = lab.now();
-            let woken = bed.wake();
-            let returned = lab.now();
-            let mut now = bed.ran.0.load(Ordering::Acquire);
-            while now == ran {
-                if gives_way {
-                    sched_yield();
-                } else {
-                    std::hint::spin_loop();
-                }
-                now = bed.ran.0.load(Ordering::Acquire);
-            }
-            // A thread that hadn't gone to sleep yet wasn't woken.
-            if woken {
-                calls.push(lab.without_clock(returned.saturating_sub(asked) as f64));
-                latencies.push(now.saturating_sub(asked) as f64);
-            }
+fn wake_again(
+    lab: &Lab<'_>,
+    bed: &Bed,
+    gives_way: bool,
+    slept: Duration,
+    budget: Duration,
+) -> (Vec<f64>, Vec<f64>) {
+    sleep_exactly();
+    let end = Instant::now() + budget;
+    let (mut calls, mut latencies) = (Vec::new(), Vec::new());
+    for number in 1..(MOST * TRIES) as u32 {
+        let enough = calls.len() >= LEAST || number as usize >= LEAST * TRIES;
+        if calls.len() >= MOST || enough && Instant::now() >= end {
+            break;
         }
-        (calls, latencies)
+        let ran = bed.ran.0.load(Ordering::Acquire);
+        let before = Instant::now();
+        if gives_way {
+            thread::sleep(slept);
+        }
+        while before.elapsed() < slept {
+            std::hint::spin_loop();
+        }
+        bed.word.0.store(number, Ordering::Release);
+        let asked = lab.now();
+        let woken = bed.wake();
+        let returned = lab.now();
+        let mut now = bed.ran.0.load(Ordering::Acquire);
+        while now == ran {
+            if gives_way {
+                sched_yield();
+            } else {
+                std::hint::spin_loop();
+            }
+            now = bed.ran.0.load(Ordering::Acquire);
+        }
+        // A thread that hadn't gone to sleep yet wasn't woken.
+        if woken {
+            calls.push(lab.without_clock(returned.saturating_sub(asked) as f64));
+            latencies.push(now.saturating_sub(asked) as f64);
+        }
     }
+    (calls, latencies)
 }

@@ -1,8 +1,6 @@
 //! What the process has used so far, by the system.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -44,12 +42,10 @@ pub(crate) fn threads() -> Option<u64> {
 }
 
 /// How long the thread that made it has been ready to run without running, as the kernel counts it
-/// (`run_delay` in `/proc/self/task/TID/schedstat`). How late a timer fires isn't in it, nor what an
-/// idle CPU takes to come back.
+/// (`run_delay` in `/proc/thread-self/schedstat`). How late a timer fires isn't in it, nor what an
+/// idle CPU takes to come back. No other thread may read it.
 #[derive(Debug)]
-pub struct RunDelay {
-    file: File,
-}
+pub struct RunDelay(());
 
 impl RunDelay {
     /// Of the calling thread.
@@ -57,11 +53,7 @@ impl RunDelay {
     /// # Errors
     /// The kernel doesn't count it.
     pub fn of_this_thread() -> io::Result<RunDelay> {
-        let id = rustix::thread::gettid().as_raw_nonzero();
-        let file = File::open(format!("/proc/self/task/{id}/schedstat"))?;
-        let delay = RunDelay { file };
-        delay.read()?;
-        Ok(delay)
+        RunDelay(()).read().map(|_| RunDelay(()))
     }
 
     /// In all, so far, in nanoseconds.
@@ -69,9 +61,7 @@ impl RunDelay {
     /// # Errors
     /// The kernel doesn't count it.
     pub fn read(&self) -> io::Result<u64> {
-        let mut text = [0; 96];
-        let length = self.file.read_at(&mut text, 0)?;
-        let text = std::str::from_utf8(&text[..length]).unwrap_or_default();
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
         let delay = text.split_whitespace().nth(1).and_then(|word| word.parse().ok());
         delay.ok_or_else(|| io::Error::other(format!("'{text}' is no schedstat")))
     }

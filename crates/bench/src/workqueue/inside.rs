@@ -57,13 +57,8 @@ pub(super) fn inside<R: Spawn>(
         runtime.flush();
         Ok(took)
     };
-    pass(job.items.div_ceil(10))?;
-    for _ in 0..job.passes {
-        meter.pass(job.items, || pass(job.items))?;
-    }
-    let mut line = job.line();
-    meter.finish(&mut line);
-    Ok(line)
+    meter.passes(job, pass)?;
+    Ok(meter.finish(job.line()))
 }
 
 /// Children of the root, and of each of these.
@@ -95,8 +90,7 @@ pub(super) fn fan<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result
     }
     let mut line = job.line();
     percentiles(&mut line, "makespan", &mut makespans, &[50.0, 90.0, 99.0]);
-    meter.finish(&mut line);
-    Ok(line)
+    Ok(meter.finish(line))
 }
 
 fn tree<R: Spawn>(runtime: &R) {

@@ -76,7 +76,6 @@ pub(super) fn run<Q: Fn(), W: Fn()>(
         (calls, latencies) = ran.given.into_iter().flatten().unzip();
         Ok(took)
     };
-    // The first one is over a tenth, and isn't measured.
     pass(job.items.div_ceil(10))?;
     for _ in 0..job.passes {
         meter.pass(job.items * cpus.len(), || pass(job.items))?;
@@ -84,6 +83,5 @@ pub(super) fn run<Q: Fn(), W: Fn()>(
     let mut line = job.line();
     percentiles(&mut line, "call", &mut calls, &[50.0, 90.0, 95.0, 99.0]);
     percentiles(&mut line, "latency", &mut latencies, &[50.0, 90.0, 99.0, 99.9]);
-    meter.finish(&mut line);
-    Ok(line)
+    Ok(meter.finish(line))
 }

@@ -40,7 +40,6 @@ pub(super) fn run<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result
     if job.rate == 0 {
         return Err(BenchError::Nothing { what: "items per second" });
     }
-    let mut line = job.line();
     let plan = plan(job);
     let (first, rest) = plan.split_at(job.items.div_ceil(10));
     produce(job, runtime, first);
@@ -52,13 +51,10 @@ pub(super) fn run<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result
         Ok(time::now() - began.0)
     })?;
     meter.exclude(producer);
-    percentiles(&mut line, "short", &mut short, &[50.0, 90.0, 99.0, 99.9]);
-    if let Some(&max) = short.last() {
-        line.set("short_max", max as f64);
-    }
+    let mut line = job.line();
+    percentiles(&mut line, "short", &mut short, &[50.0, 90.0, 99.0, 99.9, 100.0]);
     line.set("threads", meter.new_threads() as f64);
-    meter.finish(&mut line);
-    Ok(line)
+    Ok(meter.finish(line))
 }
 
 /// One item of the plan: how long after the one before it, and whether it blocks.

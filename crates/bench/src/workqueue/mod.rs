@@ -34,7 +34,7 @@
 //! ```
 //!
 //! It is the last line of the standard output that begins with a brace; the exit code is 0.
-//! `metrics` maps names to numbers, and [`METRICS`](crate::line::METRICS) has all names with their units. A runtime
+//! `metrics` maps names to numbers, and [`metrics`](crate::line::metrics()) has all names with their units. A runtime
 //! that can't do a case prints `{"case":...,"runtime":...,"unsupported":"WHY"}`.
 //!
 //! Every run reports what it can of `cpu_per_item` (ns), `cpu_seconds` (user and system, of all

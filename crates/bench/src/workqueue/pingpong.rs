@@ -54,7 +54,6 @@ pub(super) fn run<Q: Fn()>(
     meter: &mut Meter,
     signal: impl FnOnce(Unparker) -> Result<Q, BenchError> + Send,
 ) -> Result<Line, BenchError> {
-    let mut line = job.line();
     let mut samples = alone("client", || {
         if let Some(cpu) = job.client_cpu {
             machine.pin_current_thread(&CpuSet::from_iter([cpu]))?;
@@ -64,7 +63,7 @@ pub(super) fn run<Q: Fn()>(
         let queue = signal(parker.unparker())?;
         let gap = job.gap();
         let mut samples = Vec::with_capacity(job.items * job.passes);
-        let mut pings = |count: usize| {
+        let pings = |count: usize| {
             let began = time::now();
             for _ in 0..count {
                 if !gap.is_zero() {
@@ -77,17 +76,11 @@ pub(super) fn run<Q: Fn()>(
             }
             Ok(time::now() - began)
         };
-        pings(job.items.div_ceil(10))?;
-        for _ in 0..job.passes {
-            meter.pass(job.items, || pings(job.items))?;
-        }
+        meter.passes(job, pings)?;
         samples.drain(..job.items.div_ceil(10));
         Ok(samples)
     })?;
-    percentiles(&mut line, "latency", &mut samples, &[50.0, 90.0, 99.0, 99.9]);
-    if let Some(&max) = samples.last() {
-        line.set("latency_max", max as f64);
-    }
-    meter.finish(&mut line);
-    Ok(line)
+    let mut line = job.line();
+    percentiles(&mut line, "latency", &mut samples, &[50.0, 90.0, 99.0, 99.9, 100.0]);
+    Ok(meter.finish(line))
 }

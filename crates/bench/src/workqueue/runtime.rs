@@ -28,7 +28,7 @@ pub trait Spawn: Clone + Send + Sync + 'static {
     }
 
     /// An item that leaves the token when it runs: kernel's test and ping-pong have one in flight for each client.
-    /// What is returned queues it, and that call is timed; it is made again when the item has run, or is about to end.
+    /// The function that is returned queues it, and its call is timed; it is made again when the item has run, or is about to end.
     /// A runtime whose items can be queued again makes one here, which isn't timed.
     fn signal(&self, done: Unparker) -> impl Fn() {
         move || {

@@ -117,9 +117,7 @@ fn storm<R: Spawn, M: Send>(
     for _ in 0..job.passes {
         pass(job.items, Some(meter))?;
     }
-    let mut line = job.line();
-    meter.finish(&mut line);
-    Ok(line)
+    Ok(meter.finish(job.line()))
 }
 
 /// `items` divided among the producers; the first ones take the rest.

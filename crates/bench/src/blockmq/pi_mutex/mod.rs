@@ -5,3 +5,9 @@
 mod imp;
 
 pub(super) use imp::PiMutex;
+
+impl Default for PiMutex {
+    fn default() -> PiMutex {
+        PiMutex::new().expect("Linux has mutexes that inherit priorities")
+    }
+}

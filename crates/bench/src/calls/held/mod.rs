@@ -109,7 +109,10 @@ fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Line, B
         }
         let ready = match number % roles.len() {
             TICKER => return Ticker::new(core).map(Some).map_err(BenchError::Thread),
-            CALLER => Ok(priority::lowest()),
+            CALLER => {
+                priority::lowest();
+                Ok(())
+            }
             _ if way == Way::Priority => priority::real_time(WINDOW_LEVEL),
             _ => Ok(()),
         };
@@ -130,10 +133,7 @@ fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Line, B
     let calls: u64 = found.iter().map(|(_, calls)| calls).sum();
     let mut waits: Vec<u64> = found.into_iter().flat_map(|(waits, _)| waits).collect();
     let mut line = job.line();
-    percentiles(&mut line, "held", &mut waits, &[50.0, 99.0]);
-    if let Some(&longest) = waits.last() {
-        line.set("held_max", longest as f64);
-    }
+    percentiles(&mut line, "held", &mut waits, &[50.0, 99.0, 100.0]);
     if waiter != Waiter::Nobody {
         line.set("calls_per_second", calls as f64 / length.as_secs_f64());
     }
