@@ -136,7 +136,7 @@ pub(crate) struct Device {
     /// over, then those named in `suppliers`. Each once.
     pub(crate) suppliers: Vec<String>,
     /// The NUMA node that it is near to.
-    pub(crate) node: Option<u32>,
+    pub(crate) node: Option<At<u32>>,
     /// How long bringing it up may take before it is named.
     pub(crate) probe_timeout: Option<Duration>,
     /// How long shutting it down may take before it is named.

@@ -248,6 +248,8 @@ fn export(
         default: fields.boolean("default"),
         shutdown_timeout: fields.duration("shutdown_timeout"),
     };
+    fields.refuse_empty("allow_uids");
+    fields.refuse_empty("allow_certificates");
     let problems = fields.finish();
     export.broken = !problems.is_empty();
     (export, problems)

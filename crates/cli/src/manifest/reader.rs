@@ -184,6 +184,17 @@ impl<'t, 'i> Fields<'t, 'i> {
         Some(names)
     }
 
+    /// Refuses an empty list that lets nobody in.
+    pub(crate) fn refuse_empty(&mut self, key: &str) {
+        let Some(value) = self.table.get(key) else { return };
+        if matches!(value.get_ref(), DeValue::Array(array) if array.is_empty()) {
+            let place = self.lines.place(value.span().start);
+            let message = format!("'{key}' is empty, so it lets nobody in");
+            let help = "name those that may attach, or leave it out";
+            self.problems.push(Problem::new(place, self.subject.clone(), message).help(help));
+        }
+    }
+
     /// A list of whole numbers; `wanted` says of what.
     pub(crate) fn numbers(&mut self, key: &'static str, wanted: &str) -> Option<Vec<u32>> {
         let value = self.value(key)?;

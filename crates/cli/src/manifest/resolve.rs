@@ -58,7 +58,7 @@ pub(super) fn resolve(raw: &RawManifest, mut problems: Vec<Problem>, base: &Path
                 driver,
                 tuning,
                 suppliers: links.suppliers(index),
-                node: raw.node.as_ref().map(|node| node.value),
+                node: raw.node.clone(),
                 probe_timeout: raw.probe_timeout.as_ref().map(|at| at.value),
                 shutdown_timeout: raw.shutdown_timeout.as_ref().map(|at| at.value),
             })
@@ -107,7 +107,8 @@ fn exports(
     let mut exports: Vec<Export> = Vec::new();
     let mut first_line: BTreeMap<&str, usize> = BTreeMap::new();
     let mut default_line = None;
-    let knows_names = raw.server.tls_client_ca.is_some();
+    let server = &raw.server;
+    let knows_names = server.tls_client_ca.is_some();
     for raw in &raw.exports {
         let name = raw.name.as_ref().or(raw.device.as_ref()).map(|name| name.value.as_str());
         let subject = Subject::Export(name.map(str::to_string).ok_or(raw.number));
@@ -137,7 +138,7 @@ fn exports(
             problems.push(Problem::new(at.place, subject.clone(), message));
             why = Some("it has an error of its own".to_string());
         }
-        match export(raw, name, links) {
+        match export(raw, name, links, server) {
             Ok(export) if why.is_none() => {
                 match links.find(&export.device).filter(|device| links.is_bad(*device)) {
                     Some(_) => why = Some(format!("it needs '{}'", export.device)),
@@ -158,7 +159,12 @@ fn exports(
     exports
 }
 
-fn export(raw: &RawExport, name: Option<&str>, links: &Links<'_>) -> Result<Export, Problem> {
+fn export(
+    raw: &RawExport,
+    name: Option<&str>,
+    links: &Links<'_>,
+    server: &RawServer,
+) -> Result<Export, Problem> {
     let subject = Subject::Export(name.map(str::to_string).ok_or(raw.number));
     let Some(device) = &raw.device else {
         return Err(Problem::new(raw.place, subject, "an export needs a 'device'"));
@@ -194,6 +200,23 @@ fn export(raw: &RawExport, name: Option<&str>, links: &Links<'_>) -> Result<Expo
     }
     if let Some(at) = raw.clients.as_ref().filter(|at| at.value == 0) {
         return Err(Problem::new(at.place, subject, "'clients' must be at least 1"));
+    }
+    if let (Some(at), Some(all)) = (&raw.clients, &server.clients) {
+        let help = format!("[server] lets in {} in all, by its own 'clients'", all.value);
+        if at.value > all.value {
+            let message = format!("'clients' is {}, and there are never so many", at.value);
+            return Err(Problem::new(at.place, subject, message).help(help));
+        }
+    }
+    if let (Some(each), Some(all)) = (raw.client_limit, raw.limit) {
+        let above = |each: Option<u64>, all: Option<u64>| {
+            each.zip(all).is_some_and(|(each, all)| each > all)
+        };
+        if above(each.iops, all.iops) || above(each.bytes, all.bytes) {
+            let message = "'client_limit', of each client, is more than 'limit', of all of them";
+            return Err(Problem::new(raw.place, subject, message)
+                .help("lower it, or leave it out: a client alone may have all of 'limit'"));
+        }
     }
     Ok(Export {
         name: name.to_string(),
@@ -236,6 +259,12 @@ fn server(raw: &RawServer, base: &Path, problems: &mut Vec<Problem>) -> Server {
         Some(At::new(path, at.place))
     };
     let (unix, control) = (socket(&raw.unix), socket(&raw.control));
+    if let (Some(unix), Some(control)) = (&unix, &control) {
+        if unix.value == control.value {
+            let message = "'control' and 'unix' are one path: give each a socket of its own";
+            problems.push(Problem::new(control.place, Subject::Server, message));
+        }
+    }
     let tcp = raw.tcp.as_ref().and_then(|at| match tcp_address(&at.value) {
         Ok(address) => Some(At::new(address, at.place)),
         Err(message) => {
@@ -244,6 +273,10 @@ fn server(raw: &RawServer, base: &Path, problems: &mut Vec<Problem>) -> Server {
         }
     });
     let drain = raw.drain.as_ref().map_or(DEFAULT_DRAIN, |drain| drain.value);
+    if let Some(at) = raw.state.as_ref().filter(|at| at.value.is_empty()) {
+        let message = "'state' is empty: leave it out, or name a folder";
+        problems.push(Problem::new(at.place, Subject::Server, message));
+    }
     let state = raw.state.as_ref().map(|at| base.join(&at.value));
     let shutdown_timeout = raw.shutdown_timeout.as_ref().map(|at| at.value);
     let on_hang = raw.on_hang.as_ref().map(|at| match hang_policy(&at.value) {
@@ -273,6 +306,20 @@ fn clients(raw: &RawServer, problems: &mut Vec<Problem>) -> Clients {
     for (key, at) in [("clients", &raw.clients), ("clients_per_peer", &raw.clients_per_peer)] {
         if let Some(at) = at.as_ref().filter(|at| at.value == 0) {
             told(at.place, format!("'{key}' must be at least 1"));
+        }
+    }
+    if let (Some(each), Some(all)) = (&raw.clients_per_peer, &raw.clients) {
+        if each.value > all.value {
+            let message = "'clients_per_peer' is more than 'clients', of all peers together: lower \
+                           it, or leave it out";
+            told(each.place, message.to_string());
+        }
+    }
+    if let (Some(evict), Some(idle)) = (&raw.evict_idle, &raw.idle_timeout) {
+        if evict.value >= idle.value {
+            let message = "'evict_idle' must be less than 'idle_timeout', after which idle clients \
+                           are gone in any case";
+            told(evict.place, message.to_string());
         }
     }
     let mut time = |key, at: &Option<At<Duration>>| {

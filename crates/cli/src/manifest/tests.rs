@@ -89,7 +89,7 @@ read_only = true
     let Driver::File(file) = &devices[0].driver else { panic!("{:?}", devices[0]) };
     assert_eq!(file.path.value, Path::new("/base/a.img"));
     assert_eq!((file.create, file.block_size, file.io), (true, 4096, Io::Threads));
-    assert_eq!((file.direct, devices[0].node), (true, Some(1)));
+    assert_eq!((file.direct, devices[0].node.as_ref().map(|at| at.value)), (true, Some(1)));
     let tuned = Tuning {
         hw_queues: Some(HwQueues::PerShard),
         scheduler: IoScheduler::Deadline(Deadline::default()),
@@ -537,18 +537,58 @@ fn an_export_says_how_much_may_go_through_in_a_second() {
 }
 
 #[test]
+fn settings_that_contradict_each_other_or_let_nobody_in_are_refused_with_a_way_out() {
+    let server = |keys: &str| format!("[server]\n{keys}\n{}", memory("a"));
+    let export =
+        |keys: &str| format!("{}[[export]]\ndevice = \"a\"\n{keys}\n", server("clients = 5"));
+    for (text, says) in [
+        (
+            server("clients = 5\nclients_per_peer = 6"),
+            "up.toml:3:20: [server]: 'clients_per_peer' is more than",
+        ),
+        (
+            server("evict_idle = \"9s\"\nidle_timeout = \"9s\""),
+            "'evict_idle' must be less than 'idle_timeout'",
+        ),
+        (server("unix = \"s\"\ncontrol = \"s\""), "'control' and 'unix' are one path"),
+        (server("state = \"\""), "'state' is empty: leave it out"),
+        (
+            export("allow_uids = []"),
+            "'allow_uids' is empty, so it lets nobody in\n  help: name those",
+        ),
+        (export("allow_certificates = []"), "'allow_certificates' is empty, so it lets nobody in"),
+        (
+            export("clients = 6"),
+            "'clients' is 6, and there are never so many\n  help: [server] lets in 5 in all",
+        ),
+        (
+            export("limit = { iops = 5 }\nclient_limit = { iops = 6 }"),
+            "'client_limit', of each client, is more than 'limit'",
+        ),
+    ] {
+        let found = problem(&text);
+        assert!(found.contains(says), "{says}: {found}");
+    }
+    for text in [
+        server("clients = 5\nclients_per_peer = 5\nevict_idle = \"8s\"\nidle_timeout = \"9s\""),
+        export("clients = 5\nlimit = { iops = 5 }\nclient_limit = { iops = 5, bytes = 7 }"),
+    ] {
+        assert_eq!(resolve(&text).problems, [], "{text}");
+    }
+}
+
+#[test]
 fn an_export_says_who_may_attach_and_one_may_be_the_default() {
     let export = |keys: &str| format!("[[export]]\ndevice = \"a\"\n{keys}\n");
     let named = |name: &str, keys: &str| export(&format!("name = \"{name}\"\n{keys}"));
     let text = memory("a")
         + &named("x", "allow_uids = [0, 1000]\ndefault = true")
-        + &named("y", "allow_uids = []")
         + &named("z", "default = false");
     let resolved = resolve(&text);
     assert_eq!(resolved.problems, []);
     let found: Vec<_> =
         resolved.manifest.exports.iter().map(|e| (e.allow_uids.clone(), e.default)).collect();
-    assert_eq!(found, [(Some(vec![0, 1000]), true), (Some(vec![]), false), (None, false)]);
+    assert_eq!(found, [(Some(vec![0, 1000]), true), (None, false)]);
     for keys in ["allow_uids = 7", "allow_uids = [\"root\"]", "allow_uids = [-1]"] {
         let found = problem(&(memory("a") + &export(keys)));
         assert!(found.contains("'allow_uids' must be a list of numbers of users"), "{found}");

@@ -51,7 +51,8 @@ impl Plan {
             };
             plan.origins
                 .insert(device.name.clone(), (Subject::Device(Ok(device.name.clone())), place));
-            let decl = DeviceDecl::new(&device.name, device.driver.name()).node(device.node);
+            let decl = DeviceDecl::new(&device.name, device.driver.name())
+                .node(device.node.as_ref().map(|at| at.value));
             let mut decl = device.suppliers.iter().fold(decl, DeviceDecl::supplier);
             decl.probe_timeout = device.probe_timeout;
             decl.shutdown_timeout = device.shutdown_timeout;

@@ -83,6 +83,10 @@ impl Calls {
     }
 }
 
+fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(format!("cannot {what}: {error}"))
+}
+
 /// What a shutdown came to.
 struct Down {
     timeline: Timeline,
@@ -97,7 +101,10 @@ impl Server {
     pub(crate) fn run(mut self) -> Result<(), Failure> {
         // Problems were told already; what matters now is the exit code at the end.
         let mut complete = self.left_out.is_empty();
-        let running = self.build()?;
+        let machine =
+            Machine::live().map_err(|error| failed("read this machine's topology", &error))?;
+        complete &= self.look_for_nodes(&machine)?;
+        let running = self.build(machine)?;
         let listeners = self.bind(&mut complete)?;
         // Until the end, so that a shutdown that hangs can be looked at, too.
         let control = self.answer(&running, &mut complete)?;
@@ -148,12 +155,26 @@ impl Server {
         if complete { Ok(()) } else { Err(Failure::Said) }
     }
 
-    fn build(&self) -> Result<Running, Failure> {
-        let failed = |what: &str, error: &dyn std::fmt::Display| {
-            Failure::new(format!("cannot {what}: {error}"))
-        };
-        let machine =
-            Machine::live().map_err(|error| failed("read this machine's topology", &error))?;
+    /// Looks whether the NUMA nodes are there that devices are to be near to. With `--keep-going` such a device has no
+    /// preference; whether there was none.
+    fn look_for_nodes(&mut self, machine: &Machine) -> Result<bool, Failure> {
+        let topology = machine.topology();
+        let is_there = |node: u32| topology.node(node).is_some();
+        let mut missing = false;
+        for device in &mut self.manifest.devices {
+            let Some(at) = device.node.take_if(|at| !is_there(at.value)) else { continue };
+            missing = true;
+            let known: Vec<_> =
+                topology.nodes().iter().map(|known| known.node.to_string()).collect();
+            let message = format!("this machine has no NUMA node {}", at.value);
+            let help = format!("leave 'node' out, or name one of: {}", known.join(", "));
+            let subject = Subject::Device(Ok(device.name.clone()));
+            tell(&self.label, &Problem::new(at.place, subject, message).help(help));
+        }
+        if missing && !self.keep_going { Err(Failure::Said) } else { Ok(!missing) }
+    }
+
+    fn build(&self, machine: Machine) -> Result<Running, Failure> {
         let pools = WorkerPools::builder(&machine).follow(true).build();
         let workqueue = Workqueue::builder("volumes")
             // Two clock readings an item are nothing beside its IO; `corewise dump` shows the sum.

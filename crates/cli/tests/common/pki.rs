@@ -25,7 +25,13 @@ impl Pki {
 
     /// Makes `server/cert.pem`, `server/key.pem` and `server/ca.pem`.
     pub fn server(&self, folder: &Folder) {
+        self.server_until(folder, 4096);
+    }
+
+    /// The same, to be good up to a year.
+    pub fn server_until(&self, folder: &Folder, year: i32) {
         let mut params = named("the server");
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
         let names = ["localhost".to_string(), "127.0.0.1".to_string()];
         params.subject_alt_names = CertificateParams::new(names).expect("names").subject_alt_names;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

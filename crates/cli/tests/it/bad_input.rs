@@ -270,3 +270,15 @@ fn a_file_that_is_only_read_is_shared_by_devices_and_by_servers() {
     first.stop().ok();
     second.stop().ok();
 }
+
+#[test]
+fn a_numa_node_that_the_machine_does_not_have() {
+    refused(&(memory("a") + "node = 99\n")).complains(&[
+        "error: up.toml:5:8: device 'a': this machine has no NUMA node 99",
+        "help: leave 'node' out, or name one of: 0",
+    ]);
+    let folder = Folder::new();
+    folder.write("up.toml", memory("a") + "node = 99\n[[export]]\ndevice = \"a\"\n");
+    let server = Server::start(&folder, &["up.toml", "--keep-going"]);
+    server.stop().code(1).complains(&["device 'a': this machine has no NUMA node 99"]);
+}

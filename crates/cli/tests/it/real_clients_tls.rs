@@ -138,6 +138,22 @@ fn qemu_reads_writes_and_maps_in_tls() {
 }
 
 #[test]
+fn a_certificate_that_has_expired_is_refused_at_the_start_and_says_so() {
+    let (folder, pki) = (Folder::new(), Pki::new());
+    pki.server_until(&folder, 2025);
+    folder.write(
+        "up.toml",
+        "[server]\ntls_certificate = \"server/cert.pem\"\ntls_key = \"server/key.pem\"\n\
+         [[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = \"1M\"\n",
+    );
+    folder.corewise(["up", "up.toml"]).code(1).complains(&[
+        "error: up.toml:2:19: [server]: ",
+        "the certificate cannot be used for TLS: it expired ",
+        " days ago, so clients would refuse it: renew it",
+    ]);
+}
+
+#[test]
 fn where_tls_is_only_allowed_a_client_may_do_without() {
     let fixture = Fixture::start("allow");
     for uri in [fixture.server.uri("disk"), fixture.server.tcp_uri("disk")] {

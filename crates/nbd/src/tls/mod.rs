@@ -4,11 +4,12 @@
 
 mod channel;
 mod names;
+mod validity;
 
 use std::sync::Arc;
 
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite};
 
@@ -44,7 +45,8 @@ impl Tls {
     /// ```
     ///
     /// # Errors
-    /// `Tls`: says which of the three is no good, and why.
+    /// `Tls`: says which of the three is no good, and why. A certificate of the server that has expired, or isn't valid yet, is
+    /// no good.
     pub fn from_pem(
         certificate: &[u8],
         key: &[u8],
@@ -74,6 +76,7 @@ impl Tls {
                 builder.with_client_cert_verifier(verifier)
             }
         };
+        let fault = validity::fault(&chain, builder.crypto_provider(), UnixTime::now());
         let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
             rustls::Error::InvalidCertificate(_) => wrong(TlsPart::Certificate)(error.to_string()),
             rustls::Error::InconsistentKeys(_) => {
@@ -81,6 +84,9 @@ impl Tls {
             }
             _ => wrong(TlsPart::Key)(error.to_string()),
         })?;
+        if let Some(why) = fault {
+            return Err(wrong(TlsPart::Certificate)(why));
+        }
         // A connection lasts for days: what is kept for the next handshake would save nothing.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;

@@ -1,0 +1,87 @@
+//! Whether the server's own certificates are good at this time: clients refuse others, and their users hear of it first.
+
+use std::time::Duration;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use webpki::{EndEntityCert, KeyUsage};
+
+/// Why one of these certificates, the server's and those behind it, is no good at that time. Other faults are up
+/// to clients, which know the authority.
+pub(super) fn fault(
+    chain: &[CertificateDer<'_>],
+    provider: &CryptoProvider,
+    now: UnixTime,
+) -> Option<String> {
+    let algorithms = provider.signature_verification_algorithms.all;
+    chain.iter().enumerate().find_map(|(number, certificate)| {
+        let certificate = EndEntityCert::try_from(certificate).ok()?;
+        // The time is looked at before the authority is looked for, of which there is none here.
+        let usage = KeyUsage::server_auth();
+        let found = certificate.verify_for_usage(algorithms, &[], &[], now, usage, None, None);
+        let which = match number {
+            0 => "it".to_owned(),
+            _ => format!("certificate number {} in it", number + 1),
+        };
+        let apart = |one: UnixTime, other: UnixTime| {
+            words(Duration::from_secs(one.as_secs().abs_diff(other.as_secs())))
+        };
+        match found.err()? {
+            webpki::Error::CertExpired { not_after, .. } => Some(format!(
+                "{which} expired {} ago, so clients would refuse it: renew it",
+                apart(now, not_after)
+            )),
+            webpki::Error::CertNotValidYet { not_before, .. } => Some(format!(
+                "{which} is not valid before {} from now, so clients would refuse it: wait, or set \
+                 the clock of this machine",
+                apart(now, not_before)
+            )),
+            _ => None,
+        }
+    })
+}
+
+/// A duration in its largest unit.
+fn words(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (count, unit) = match seconds {
+        0..120 => (seconds, "second"),
+        120..7200 => (seconds / 60, "minute"),
+        7200..172_800 => (seconds / 3600, "hour"),
+        _ => (seconds / 86_400, "day"),
+    };
+    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_told_of_before_and_behind_its_time_and_so_are_those_that_vouch_for_it() {
+        let provider = rustls::crypto::ring::default_provider();
+        let made = |from: i32, to: i32| {
+            let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+            params.not_before = rcgen::date_time_ymd(from, 1, 1);
+            params.not_after = rcgen::date_time_ymd(to, 1, 1);
+            let key = rcgen::KeyPair::generate().unwrap();
+            params.self_signed(&key).unwrap().der().clone()
+        };
+        // The first days of 2020 and of 2021.
+        let at = |day: u64| UnixTime::since_unix_epoch(Duration::from_secs(86_400 * day));
+        let (new_year, next) = (18_262, 18_628);
+        let good = made(2020, 2021);
+        let told = |chain: &[_], now| fault(chain, &provider, now).unwrap_or_default();
+        let one = std::slice::from_ref(&good);
+        assert_eq!(told(one, at(new_year + 1)), "");
+        let late = told(one, at(next + 9));
+        assert!(late.starts_with("it expired 9 days ago"), "{late}");
+        let early = told(one, at(new_year - 1));
+        assert!(early.starts_with("it is not valid before 24 hours from now"), "{early}");
+        let chain = [good.clone(), made(2010, 2011)];
+        let behind = told(&chain, at(new_year + 1));
+        assert!(behind.starts_with("certificate number 2 in it expired"), "{behind}");
+        assert_eq!(words(Duration::from_secs(1)), "1 second");
+        assert_eq!(words(Duration::from_secs(600)), "10 minutes");
+    }
+}
