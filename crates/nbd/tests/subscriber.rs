@@ -7,7 +7,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::*;
-use corewise_blockmq::IoErrorKind;
+use corewise_blockmq::{Geometry, IoErrorKind};
 use corewise_nbd::wire::Command;
 use corewise_sync::{Mutex, MutexGuard};
 use tracing::{Event, Level, Metadata, Subscriber, span};
@@ -64,7 +64,8 @@ fn a_subscriber_that_panics_keeps_no_client_from_the_error_that_it_gets() {
 fn a_client_that_leaves_in_a_long_request_is_no_failure_of_the_device() {
     let _alone = alone();
     let before = WARNINGS.load(Ordering::Relaxed);
-    let device = TestDevice::new(64 << 20);
+    let geometry = Geometry { can_fast_zero: true, ..Geometry::new(64 << 20) };
+    let device = TestDevice::with(geometry);
     device.hold();
     let server = server(device.clone());
     let mut wiper = client(&server);

@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use corewise_blockmq::{
-    BlockDevice, Buffer, Completed, IoError, IoErrorKind, Op, Payload, Request, behind_burst,
+    BlockDevice, Buffer, Completed, IoError, IoErrorKind, Payload, Request, behind_burst,
 };
 use corewise_sync::Parker;
 
@@ -43,7 +43,7 @@ use crate::policy::Limits;
 use crate::rate::Limiter;
 use crate::reply::{Patience, Posted, Ran, ReplyPath, Right};
 use crate::tls::Incoming;
-use crate::turn::{self, Turn};
+use crate::turn::{Turn, Work};
 use crate::wire::{Form, Tag};
 
 use reader::Reader;
@@ -72,6 +72,21 @@ pub(crate) enum End {
     Cut,
 }
 
+/// How a request is counted while it is in the device.
+#[derive(Clone, Copy)]
+struct Inside {
+    work: Work,
+    /// A change that isn't listed.
+    counted: bool,
+}
+
+impl Inside {
+    /// Something that changes nothing.
+    fn without_change(work: Work) -> Inside {
+        Inside { work, counted: false }
+    }
+}
+
 /// What the threads of one connection share.
 pub(crate) struct Session {
     connection: Arc<Connection>,
@@ -85,6 +100,8 @@ pub(crate) struct Session {
     writer: Writer,
     deadlines: Deadlines,
     turn: Turn,
+    /// Whether the device has zeroes that cost less than a write.
+    can_fast_zero: bool,
     /// Whether the device takes `fua`; where it has nothing to flush, every write is as durable as
     /// with it.
     device_fua: bool,
@@ -107,6 +124,7 @@ impl Session {
     ) -> End {
         let channel = incoming.as_ref().map(|incoming| Arc::clone(incoming.channel()));
         let (writer, writer_parker) = Writer::new();
+        let geometry = export.device().geometry();
         let session = Arc::new(Session {
             path: ReplyPath::new(SocketSink::new(
                 Arc::clone(&connection),
@@ -123,7 +141,8 @@ impl Session {
             turn: Turn::new(&export.shared.turns, connection.load.unparker()),
             changes: Changes::new(&export.shared.edges, connection.load.unparker().clone()),
             shared: Arc::clone(&export.shared),
-            device_fua: export.device().geometry().can_fua,
+            device_fua: geometry.can_fua,
+            can_fast_zero: geometry.can_fast_zero,
             connection,
             device: Arc::clone(export.device()),
             lines: Arc::clone(&export.lines),
@@ -163,15 +182,20 @@ impl Session {
     }
 
     /// A request of the device is out of it, whole or a piece of one. Runs in an atomic section, on any thread.
-    fn left(&self, op: Op, len: u64) {
-        self.turn.leave(turn::places_of(op, len));
+    fn left(&self, work: Work, len: u64) {
+        self.turn.leave(work.places(len));
     }
 
-    /// A request completed; where `counted`, a change that isn't listed. Runs in an atomic section, on any thread.
-    fn completed(self: &Arc<Self>, tag: Tag, cost: Charge, counted: bool, mut done: Completed) {
+    /// What a request is to the device.
+    fn work(&self, rq: &Request) -> Work {
+        Work::of(rq.op(), rq.flags(), self.can_fast_zero)
+    }
+
+    /// A request completed. Runs in an atomic section, on any thread.
+    fn completed(self: &Arc<Self>, tag: Tag, cost: Charge, inside: Inside, mut done: Completed) {
         // The pieces of a longer one have left before.
-        self.left_whole(&done);
-        if counted {
+        self.left_whole(inside.work, &done);
+        if inside.counted {
             self.changes.end();
         }
         let payload = mem::take(&mut done.payload);

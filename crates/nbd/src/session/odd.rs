@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use corewise_blockmq::{Completed, Extent, ExtentKind, IoError, Op, Payload, Request, Whole};
 
-use super::Session;
 use super::sink::{Body, Reply};
+use super::{Inside, Session};
 use crate::edge::Blocks;
 use crate::export::Shared;
 use crate::load::Charge;
 use crate::policy;
-use crate::turn;
+use crate::turn::Work;
 use crate::wire::Tag;
 
 /// The number of a change in the table. When it is dropped, those that waited for it begin.
@@ -101,7 +101,7 @@ pub(super) fn read_around(session: &Arc<Session>, tag: Tag, length: u32, cost: C
     let blocks = policy::around(offset, length.into(), session.shared.block);
     let rq = Request::read(blocks.start, (blocks.end - blocks.start) as usize);
     rq.on_complete(move |done| {
-        session.left_whole(&done);
+        session.left_whole(Work::Bytes, &done);
         if let Err(error) = &done.result {
             session.tell_failure(&done, error);
         }
@@ -135,9 +135,9 @@ pub(super) fn status_around(
     let rq = Request::extents_of(blocks.start, blocks.end - blocks.start, most + 1);
     rq.on_complete(move |mut done| {
         if done.result.is_err() {
-            return session.completed(tag, cost, false, done);
+            return session.completed(tag, cost, Inside::without_change(Work::Question), done);
         }
-        session.left_whole(&done);
+        session.left_whole(Work::Question, &done);
         let front = tag.offset - done.offset;
         let extents = match mem::take(&mut done.payload) {
             Payload::Extents(extents) => clip(extents.iter(), front, length),
@@ -168,15 +168,15 @@ fn clip(extents: impl IntoIterator<Item = Extent>, front: u64, length: u64) -> V
 
 impl Session {
     /// A request that went to the device as a whole is out of it.
-    pub(super) fn left_whole(&self, done: &Completed) {
-        if !self.goes_in_parts(done.op, done.offset, done.len) {
-            self.left(done.op, done.len);
+    pub(super) fn left_whole(&self, work: Work, done: &Completed) {
+        if !self.goes_in_parts(work, done.op, done.offset, done.len) {
+            self.left(work, done.len);
         }
     }
 
     /// Whether such a request goes to the device in several.
-    pub(super) fn goes_in_parts(&self, op: Op, offset: u64, len: u64) -> bool {
-        len > turn::piece(op) || op.is_change() && self.shared.is_odd(offset, len)
+    pub(super) fn goes_in_parts(&self, work: Work, op: Op, offset: u64, len: u64) -> bool {
+        len > work.piece() || op.is_change() && self.shared.is_odd(offset, len)
     }
 }
 

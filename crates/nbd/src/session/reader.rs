@@ -13,13 +13,13 @@ use corewise_sync::{Parker, time};
 use super::pace::{Expects, Pace};
 use super::received::{Received, charge};
 use super::sink::{Reply, SocketSink};
-use super::{End, Session, form, odd, sparse};
+use super::{End, Inside, Session, form, odd, sparse};
 use crate::export::tell;
 use crate::load::Charge;
 use crate::policy::{self, Limits, Operation, Verdict, judge};
 use crate::reply::{Posted, Right};
 use crate::tls::Incoming;
-use crate::turn::{self, Deficit, Entry};
+use crate::turn::{self, Deficit, Entry, Work};
 use crate::wire::{BadMagic, Form, ReplyError, Request, STATUS_QUERY_LEN, StatusQuery, Tag};
 
 /// How many places a batch may take without a turn at a device that was done with the last one on the spot.
@@ -396,7 +396,8 @@ impl<'a> Reader<'a> {
         }
         let counted = rq.op().is_change() && self.begin_change(&rq);
         let session = Arc::clone(self.session);
-        self.push(rq.on_complete(move |done| session.completed(tag, cost, counted, done)));
+        let inside = Inside { work: session.work(&rq), counted };
+        self.push(rq.on_complete(move |done| session.completed(tag, cost, inside, done)));
         Ok(())
     }
 
@@ -425,17 +426,18 @@ impl<'a> Reader<'a> {
     }
 
     fn push(&mut self, rq: DeviceRequest) {
-        match self.session.goes_in_parts(rq.op(), rq.offset(), rq.len()) {
-            true => self.submit_in_pieces(rq),
+        let work = self.session.work(&rq);
+        match self.session.goes_in_parts(work, rq.op(), rq.offset(), rq.len()) {
+            true => self.submit_in_pieces(rq, work),
             false => self.batch.push(rq),
         }
     }
 
     /// Sends a long request to the device piece by piece, each by its turn, and waits for all but the last ones. It ends
     /// early where the connection is given up, or the client has left.
-    fn submit_in_pieces(&mut self, rq: DeviceRequest) {
+    fn submit_in_pieces(&mut self, rq: DeviceRequest, work: Work) {
         let (op, offset, end) = (rq.op(), rq.offset(), rq.offset() + rq.len());
-        let (piece, block) = (turn::piece(op), self.session.shared.block);
+        let (piece, block) = (work.piece(), self.session.shared.block);
         let is_long = rq.len() > piece;
         let whole = Whole::new(rq);
         let mut from = offset;
@@ -450,7 +452,7 @@ impl<'a> Reader<'a> {
             let to = policy::piece_end(from, end, piece, block);
             let session = Arc::clone(self.session);
             let part = whole.part_with(from - offset, to - from, from, move |done| {
-                session.left(op, to - from);
+                session.left(work, to - from);
                 done.record();
             });
             self.batch.push(part);
@@ -540,7 +542,7 @@ impl<'a> Reader<'a> {
     /// turn came.
     fn enter(&mut self) -> Option<usize> {
         let turn = &self.session.turn;
-        let places = |rq: &DeviceRequest| turn::places_of(rq.op(), rq.len());
+        let places = |rq: &DeviceRequest| self.session.work(rq).places(rq.len());
         let wish = self.deficit.wish(self.batch.iter().map(places));
         // A device that completes on the spot has nothing for others to wait behind, and so there are no turns at it.
         if self.prompt && wish.all <= PROMPT {
@@ -573,7 +575,7 @@ impl<'a> Reader<'a> {
     /// Ends what wasn't submitted. It leaves the device without having been there.
     fn drop_batch(&mut self) {
         for rq in self.batch.drain(..) {
-            self.session.turn.force(turn::places_of(rq.op(), rq.len()));
+            self.session.turn.force(self.session.work(&rq).places(rq.len()));
         }
     }
 }

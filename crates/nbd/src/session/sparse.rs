@@ -8,13 +8,13 @@ use std::mem;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use corewise_blockmq::{Buffer, Completed, Extents, IoError, IoErrorKind, Op, Payload, Request};
+use corewise_blockmq::{Buffer, Completed, Extents, IoError, IoErrorKind, Payload, Request};
 use corewise_sync::atomic::{AtomicU32, Ordering};
 
-use super::Session;
 use super::sink::{Body, Reply};
+use super::{Inside, Session};
 use crate::load::Charge;
-use crate::turn;
+use crate::turn::{self, Work};
 use crate::wire::{ReplyFlags, Tag};
 
 /// A read of fewer bytes is just read.
@@ -100,7 +100,7 @@ impl Parts {
     fn ended(&self) {
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             // The places of the question were those of all that is read.
-            self.session.left(Op::Extents, self.length.into());
+            self.session.left(Work::Question, self.length.into());
             let end = self.session.form.end(self.tag);
             self.session.post(Reply::new(end, self.cost));
         }
@@ -111,9 +111,10 @@ impl Parts {
 pub(super) fn ask(session: &Arc<Session>, tag: Tag, length: u32, cost: Charge) -> Request {
     let session = Arc::clone(session);
     let rq = Request::extents_of(tag.offset, length.into(), EXTENTS);
+    let question = Inside::without_change(Work::Question);
     rq.on_complete(move |done| {
         match done.result.as_ref().map_err(IoError::kind) {
-            Err(IoErrorKind::Gone) => session.completed(tag, cost, false, done),
+            Err(IoErrorKind::Gone) => session.completed(tag, cost, question, done),
             // Where the device can't say, it is read.
             _ => {
                 let extents = done.into_extents().unwrap_or_default();
@@ -130,15 +131,16 @@ fn answer(session: Arc<Session>, tag: Tag, length: u32, cost: Charge, extents: &
     session.hope.learn(!zeroes.is_empty());
     if zeroes.is_empty() {
         let device = Arc::clone(&session.device);
+        let bytes = Inside::without_change(Work::Bytes);
         let message = session.form.read(tag, length);
         let rq = Request::read_into(tag.offset, length as usize, message);
         return device
-            .submit(rq.on_complete(move |done| session.completed(tag, cost, false, done)));
+            .submit(rq.on_complete(move |done| session.completed(tag, cost, bytes, done)));
     }
     let data: Vec<_> = stretches.into_iter().filter(|part| !part.zero).collect();
     let holes = session.form.holes(tag, &zeroes, data.is_empty());
     if data.is_empty() {
-        session.left(Op::Extents, length.into());
+        session.left(Work::Question, length.into());
         return session.post(Reply::new(Body::Message(holes), cost));
     }
     session.post(Reply::more(holes));

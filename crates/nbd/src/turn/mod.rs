@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use corewise_blockmq::Op;
+use corewise_blockmq::{Flags, Op};
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Mutex, Unparker};
 
@@ -22,30 +22,53 @@ const PLACE: u64 = 16 << 10;
 pub const PLACES: u32 = 256;
 /// How many places a connection gets in its turn.
 pub const QUANTUM: u32 = 32;
-/// What of a read or write is in the device as one request, in bytes: a turn's worth.
+/// What of a read or write, or of zeroes that are written, is in the device as one request, in bytes: a turn's worth.
 pub const PIECE: u64 = PLACE * QUANTUM as u64;
-/// What of a discard or of zeroes is in the device as one request, in bytes. They take a turn each: devices write zeroes some
-/// times faster than they move bytes, or need only note them.
-pub const PIECE_WITHOUT_BYTES: u64 = 8 << 20;
+/// What of a discard, or of zeroes that are only noted, is in the device as one request, in bytes. They take a turn each.
+pub const PIECE_NOTED: u64 = 8 << 20;
 
-/// The places that a request takes, which is no longer than a piece.
-pub fn places_of(op: Op, len: u64) -> u32 {
-    let wanted = match op {
-        // A question where holes are, as what is then read.
-        Op::Read | Op::Write | Op::Extents => len.div_ceil(PLACE),
-        Op::Flush | Op::Prefetch => 1,
-        Op::Discard | Op::WriteZeroes => len.div_ceil(PIECE_WITHOUT_BYTES / u64::from(QUANTUM)),
-    };
-    wanted.clamp(1, QUANTUM.into()) as u32
+/// What a request is to the device, by which it is cut and counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// It moves its bytes, or writes as many zeroes.
+    Bytes,
+    /// Its range is noted, as of discards, and of zeroes that become holes.
+    Noted,
+    /// A question where holes are: counted as what is then read. It is bounded by the device, whatever its length.
+    Question,
+    /// Bounded by the device likewise, and counted as one.
+    One,
 }
 
-/// The longest piece of such a request.
-pub fn piece(op: Op) -> u64 {
-    match op {
-        Op::Read | Op::Write | Op::Flush => PIECE,
-        Op::Discard | Op::WriteZeroes => PIECE_WITHOUT_BYTES,
-        // Bounded by the device, whatever their length.
-        Op::Extents | Op::Prefetch => u64::MAX,
+impl Work {
+    /// What such a request is; `can_fast_zero`: what the device says.
+    pub fn of(op: Op, flags: Flags, can_fast_zero: bool) -> Work {
+        match op {
+            Op::Read | Op::Write => Work::Bytes,
+            Op::WriteZeroes if flags.no_unmap || !can_fast_zero => Work::Bytes,
+            Op::Discard | Op::WriteZeroes => Work::Noted,
+            Op::Extents => Work::Question,
+            Op::Flush | Op::Prefetch => Work::One,
+        }
+    }
+
+    /// The longest piece of such a request.
+    pub fn piece(self) -> u64 {
+        match self {
+            Work::Bytes => PIECE,
+            Work::Noted => PIECE_NOTED,
+            Work::Question | Work::One => u64::MAX,
+        }
+    }
+
+    /// The places that a request takes, which is no longer than a piece.
+    pub fn places(self, len: u64) -> u32 {
+        let wanted = match self {
+            Work::Bytes | Work::Question => len.div_ceil(PLACE),
+            Work::Noted => len.div_ceil(PIECE_NOTED / u64::from(QUANTUM)),
+            Work::One => 1,
+        };
+        wanted.clamp(1, QUANTUM.into()) as u32
     }
 }
 

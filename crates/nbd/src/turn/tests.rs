@@ -216,3 +216,48 @@ fn clients_that_always_have_more_get_what_plain_deficit_round_robin_gives_them()
         }
     }
 }
+
+#[test]
+fn a_reader_beside_two_that_write_zeroes_has_a_turn_after_each_of_theirs() {
+    let zeroes = Work::of(Op::WriteZeroes, Flags { no_unmap: true, ..Flags::default() }, true);
+    let piece = zeroes.places(zeroes.piece());
+    assert_eq!((zeroes.piece(), piece), (PIECE, QUANTUM), "as a write");
+    let noted = Work::of(Op::WriteZeroes, Flags::default(), true);
+    assert_eq!(noted.piece(), Work::of(Op::Discard, Flags::default(), false).piece());
+    assert_eq!(Work::of(Op::WriteZeroes, Flags::default(), false), zeroes, "they may be written");
+    // A device with room for two pieces, which ends the oldest of what it has, one after the other.
+    let (turns, wipers, reader) = (Turns::new(2 * QUANTUM), [client(), client()], client());
+    let mut device: VecDeque<(usize, u32)> = VecDeque::new();
+    let one =
+        |client: &Client, places| match turns.enter(&client.seat, wish(places, places, places)) {
+            Entry::InLine => false,
+            Entry::All | Entry::First | Entry::Turn => true,
+        };
+    let mut waits = [false; 3];
+    let (mut ahead_most, mut reads) = (0, 0);
+    for _ in 0..300 {
+        for n in 0..3 {
+            let (client, places) = if n < 2 { (&wipers[n], piece) } else { (&reader, 1) };
+            // One read at a time, and as many pieces as go in.
+            if n == 2 && device.iter().any(|of| of.0 == 2) {
+                continue;
+            }
+            let inside = match waits[n] {
+                true => client.seat.granted() == Entry::Turn,
+                false => one(client, places),
+            };
+            waits[n] = !inside;
+            if inside {
+                if n == 2 {
+                    ahead_most = ahead_most.max(device.iter().map(|of| of.1).sum());
+                    reads += 1;
+                }
+                device.push_back((n, places));
+            }
+        }
+        let (n, places) = device.pop_front().expect("the wipers always have something in it");
+        turns.leave(if n < 2 { &wipers[n].seat } else { &reader.seat }, places);
+    }
+    assert!(ahead_most <= 3 * QUANTUM, "{ahead_most} places of zeroes are in front of a read");
+    assert!(reads >= 300 / 4, "{reads} reads beside {} pieces", 300 - reads);
+}

@@ -45,7 +45,7 @@ impl BlockDevice for Nothing {
     }
 
     fn geometry(&self) -> Geometry {
-        Geometry { can_prefetch: true, ..Geometry::new(TIB) }
+        Geometry { can_fast_zero: true, can_prefetch: true, ..Geometry::new(TIB) }
     }
 
     fn submit(&self, mut rq: DeviceRequest) {

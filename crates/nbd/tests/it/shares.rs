@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::*;
-use corewise_blockmq::{IoErrorKind, Op};
+use corewise_blockmq::{Geometry, IoErrorKind, Op};
 use corewise_nbd::Server;
 use corewise_nbd::wire::*;
 
@@ -84,8 +84,37 @@ fn clients_that_ask_for_little_have_their_turns_between_the_pieces_of_large_requ
 }
 
 #[test]
+fn zeroes_that_are_written_keep_the_device_from_others_no_longer_than_writes() {
+    let fast = TestDevice::with(Geometry { can_fast_zero: true, ..Geometry::new(64 * MIB) });
+    // Allocated for one device, in any way for the other, which says of no zeroes that they are fast.
+    for (device, flags) in
+        [(fast, CommandFlags::NO_HOLE), (TestDevice::new(64 * MIB), CommandFlags::empty())]
+    {
+        device.hold();
+        let server = server(device.clone());
+        let (mut one, mut two, mut other) = (client(&server), client(&server), client(&server));
+        one.request_with(flags, Command::WRITE_ZEROES, 1, 0, 64 << 20);
+        device.wait_for_seen(8);
+        two.request_with(flags, Command::WRITE_ZEROES, 1, 0, 64 << 20);
+        device.wait_for_seen(9);
+        // The two have their turns in front of it, and nothing more.
+        for cookie in 0..20 {
+            other.request(Command::READ, cookie, 4096, 4096);
+            device.wait_for_seen_at(4096, cookie as usize + 1);
+            let ahead = device.held() - 1;
+            assert!(ahead <= 8 + 1, "{ahead} pieces are in front of it");
+            assert!(device.seen().iter().all(|seen| seen.len <= 512 << 10));
+            device.release_some(ahead + 1);
+            assert_eq!(other.reply(4096).cookie, cookie);
+        }
+        drop((one, two));
+        device.release();
+    }
+}
+
+#[test]
 fn long_zeroes_leave_the_device_to_others_and_end_when_their_client_leaves() {
-    let device = TestDevice::new(64 * MIB);
+    let device = TestDevice::with(Geometry { can_fast_zero: true, ..Geometry::new(64 * MIB) });
     device.hold();
     let server = server(device.clone());
     let mut wiper = client(&server);
@@ -111,7 +140,7 @@ fn long_zeroes_leave_the_device_to_others_and_end_when_their_client_leaves() {
 
 #[test]
 fn a_long_request_ends_with_the_deadline_of_a_drain() {
-    let device = TestDevice::new(64 * MIB);
+    let device = TestDevice::with(Geometry { can_fast_zero: true, ..Geometry::new(64 * MIB) });
     device.hold();
     let server = Arc::new(server(device.clone()));
     let mut wiper = client(&server);
