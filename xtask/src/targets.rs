@@ -14,6 +14,8 @@ const TARGETS: &[(&str, &[&str])] = &[
     ("i686-unknown-linux-gnu", &["corewise-timeline", "corewise-smp", "corewise-device"]),
     // The libraries that need no Linux. Calls do, and say so by their one error.
     ("aarch64-apple-darwin", PORTABLE),
+    // An older one. Only in these, and in the two below, is anything said of a processor.
+    ("x86_64-apple-darwin", &["corewise-workqueue"]),
 ];
 
 /// The libraries that work on any system. None has a dependency that compiles C.
