@@ -76,7 +76,7 @@ impl BlockDevice for Device {
                     rq.put_extent(Extent { len: 512, kind });
                 }
             }
-            Op::Flush | Op::Prefetch => {}
+            _ => {}
         }
         drop(state);
         rq.complete(Ok(()));

@@ -165,6 +165,7 @@ pub trait Driver: Send + Sync + 'static {
 /// started.
 #[derive(Debug)]
 #[must_use]
+#[non_exhaustive]
 pub enum Dispatch {
     /// The driver has the request, or has completed it already.
     Started,

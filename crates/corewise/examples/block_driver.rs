@@ -52,8 +52,8 @@ fn serve(requests: &Receiver<Started>) {
                 blocks.extend(numbers.zip(bytes.chunks_exact(BLOCK).map(Box::from)));
             }
             Op::Discard | Op::WriteZeroes => blocks.retain(|number, _| !numbers.contains(number)),
-            Op::Flush => {}                  // nothing survives it anyway
-            Op::Extents | Op::Prefetch => {} // it says nothing of its extents, and has no cache
+            // A flush: nothing survives it anyway. Extents and prefetches: it says nothing of the former, and has no cache.
+            _ => {}
         }
         rq.complete(Ok(()));
     }

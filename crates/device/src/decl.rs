@@ -20,6 +20,7 @@ use std::time::Duration;
 /// # let _ = disk;
 /// ```
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct DeviceDecl {
     /// Unique among all devices of a manager; not empty.
     pub name: String,

@@ -27,7 +27,7 @@ fn resident() -> u64 {
 }
 
 fn options() -> Options {
-    Options { memory: 256 * MIB, max_connections: 128, max_half_open: 16, ..Options::default() }
+    Options::new().memory(256 * MIB).max_connections(128).max_half_open(16)
 }
 
 /// Nobody is there any more, and what they took is given back to the system.

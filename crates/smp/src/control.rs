@@ -120,6 +120,7 @@ impl fmt::Debug for Leaving {
 /// What following the machine changed.
 #[derive(Debug)]
 #[must_use = "the CPUs that leave may still be running calls, and some may have failed to start"]
+#[non_exhaustive]
 pub struct Followed {
     /// The machine's epoch that the call targets now match.
     pub epoch: u64,

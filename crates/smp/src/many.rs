@@ -21,6 +21,7 @@ pub struct Skipped {
 }
 
 /// Which CPUs a call to many reached, and which it skipped.
+#[must_use = "it says which CPUs were left out"]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reach {
     /// Where the function runs, in CPU order.
@@ -42,7 +43,9 @@ pub struct ManyCall<R> {
 impl<R> Unpin for ManyCall<R> {}
 
 /// What a call to many gave.
+#[must_use = "it says which CPUs were left out, and which calls panicked"]
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ManyAnswers<R> {
     /// What the function returned on each CPU that was reached, in CPU order.
     pub values: Values<R>,

@@ -151,7 +151,7 @@ fn a_call_of_up_to_64_bytes_allocates_nothing_and_a_larger_one_is_boxed() {
             allocations(|_| {
                 let reach = smp.call_all_nowait(|_| ());
                 assert_eq!(reach.reached.len(), 4);
-                smp.call_all(|_| ()).wait();
+                let _ = smp.call_all(|_| ()).wait();
             }),
         ),
     ];

@@ -103,6 +103,7 @@ impl Completion {
 
     /// As [`Completion::wait`], for at most `timeout`: true where it happened.
     #[track_caller]
+    #[must_use = "false: the time ran out"]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         context::might_block("Completion::wait_timeout");
         if self.spin() {
@@ -261,6 +262,7 @@ impl Countdown {
 
     /// Waits for all, for at most `timeout`; as [`Completion::wait_timeout`].
     #[track_caller]
+    #[must_use = "false: the time ran out"]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         self.all.wait_timeout(timeout)
     }

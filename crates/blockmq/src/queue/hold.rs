@@ -11,6 +11,7 @@ use crate::usage::Unfrozen;
 
 /// What an [unquiesce](Queue::unquiesce) or an [unfreeze](Queue::unfreeze) did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Released {
     /// It undid the last one: requests go on.
     Open,

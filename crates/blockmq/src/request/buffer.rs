@@ -19,6 +19,7 @@ use super::pool::Region;
 /// A read appends to what the buffer holds, which stays in front: so a caller may put the head of a reply
 /// there first.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Buffer {
     /// Shared bytes that nobody changes: for writes only.
     Bytes(Bytes),
@@ -124,6 +125,7 @@ impl From<&'static [u8]> for Buffer {
 
 /// The buffers of a request.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub enum Payload {
     /// None: a flush, discard or write-zeroes, or a part of somebody else's request.
     #[default]

@@ -42,8 +42,10 @@ pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(f)).map_err(panics::discard).ok()
 }
 
-/// What a request asks for.
+/// What a request asks for. There may be more of them one day: a driver has an arm for all others, and gets none of those
+/// without saying that it knows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Op {
     /// Append `len` bytes from `offset` to the request's buffers.
     Read,
@@ -110,7 +112,9 @@ pub struct Flags {
 }
 
 /// How a request ended, and its buffers back.
+#[must_use = "its `result` says whether the request succeeded"]
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Completed {
     /// What was asked.
     pub op: Op,

@@ -22,6 +22,7 @@ const TICK: Duration = Duration::from_millis(4);
 /// (Linux: `blk_eh_timer_return`.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
+#[non_exhaustive]
 pub enum TimerReturn {
     /// The driver has completed it, or will: it isn't told of this request again.
     Done,

@@ -48,14 +48,12 @@ impl Legs {
     ) -> Result<Up, String> {
         let (tx, news) = mpsc::channel();
         let tx = Mutex::new(tx);
-        let mut options = MirrorOptions {
-            region_shift: Some(REGION.trailing_zeros()),
-            clean_after: Duration::from_millis(1),
-            observer: Some(Arc::new(move |event: &MirrorEvent| {
+        let mut options = MirrorOptions::new()
+            .region_shift(Some(REGION.trailing_zeros()))
+            .clean_after(Duration::from_millis(1))
+            .observer(move |event: &MirrorEvent| {
                 let _ = tx.lock().send(event.clone());
-            })),
-            ..MirrorOptions::default()
-        };
+            });
         change(&mut options);
         let mirror = Mirror::open(legs, options, &self.rig.wq).map_err(|e| e.to_string())?;
         let mirror = Arc::new(mirror);
@@ -116,7 +114,7 @@ impl Up {
 
 /// A mirror without a record, over legs that are alike once this returns.
 pub fn unrecorded(rig: &Rig, legs: Vec<Arc<dyn BlockDevice>>) -> Mirror {
-    let options = MirrorOptions { record: false, ..MirrorOptions::default() };
+    let options = MirrorOptions::new().record(false);
     let mirror = Mirror::open(legs, options, &rig.wq).unwrap();
     until_alike(&mirror);
     mirror

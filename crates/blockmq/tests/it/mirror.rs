@@ -75,11 +75,7 @@ fn mirror(rig: &Rig, legs: Vec<Arc<dyn BlockDevice>>) -> (Arc<Mirror>, Arc<Queue
             let _ = tx.lock().send(());
         }
     };
-    let options = MirrorOptions {
-        clean_after: STALL,
-        observer: Some(Arc::new(observer)),
-        ..MirrorOptions::default()
-    };
+    let options = MirrorOptions::new().clean_after(STALL).observer(observer);
     let mirror = Arc::new(Mirror::open(legs, options, &rig.wq).unwrap());
     let queue = Queue::builder(&rig.machine, mirror.clone()).build(&rig.wq);
     queue.write_at(0, vec![7; 4096]).unwrap();

@@ -131,13 +131,13 @@ fn legs_that_were_used_without_each_other_are_refused_until_one_gives_in() {
 
     let slot: Slot = Arc::new(Mutex::new(Ok(legs.disks[1].clone())));
     let up = without(&legs, 1, &slot, Degraded::Known).unwrap();
-    up.mirror.take_back(1);
+    let _ = up.mirror.take_back(1);
     assert_eq!(decided(&up), Out);
     assert!(up.mirror.why_out(1).unwrap().contains("used without the other legs"));
     assert!(legs.disks[1].read_at(5 * REGION, 512).unwrap().iter().all(|&b| b == 7), "left alone");
 
     legs.disks[1].write_at(SIZE, vec![0; REGION as usize]).unwrap();
-    up.mirror.take_back(1);
+    let _ = up.mirror.take_back(1);
     assert_eq!(up.resynced(), (vec![1], SIZE));
     up.close();
     assert!(legs.alike());
@@ -162,7 +162,7 @@ fn a_crash_in_the_middle_of_a_resync_leaves_no_more_to_copy_than_there_was() {
         })
         .unwrap();
     assert_eq!(up.mirror.status().to_resync, 0, "one leg alone differs from nobody");
-    up.mirror.take_back(1);
+    let _ = up.mirror.take_back(1);
     while up.mirror.status().resynced == 0 || decided(&up) == Out {
         std::thread::yield_now();
     }
@@ -350,7 +350,7 @@ fn an_unsuitable_device_stays_out() {
     ];
     for (device, why) in wrong {
         *slot.lock() = Ok(device);
-        up.mirror.take_back(1);
+        let _ = up.mirror.take_back(1);
         assert_eq!(decided(&up), Out);
         let told = up.mirror.why_out(1).unwrap();
         assert!(told.contains(why), "{told}");
@@ -358,7 +358,7 @@ fn an_unsuitable_device_stays_out() {
     // It fits, and holds something else.
     let other = Legs::new(2).made();
     *slot.lock() = Ok(other.disks[1].clone());
-    up.mirror.take_back(1);
+    let _ = up.mirror.take_back(1);
     assert_eq!(decided(&up), Out);
     assert!(up.mirror.why_out(1).unwrap().contains("has other data at its end"));
 }
@@ -399,7 +399,7 @@ fn writes_go_on_during_the_search_for_a_leg_even_if_it_panics() {
             }));
         })
         .unwrap();
-    up.mirror.take_back(1);
+    let _ = up.mirror.take_back(1);
     assert_eq!(up.states(), [InSync, Returning]);
     // These need the keeper for their bits.
     (4..16).for_each(|region| up.fill(region, 1));

@@ -53,15 +53,13 @@ fn start(
     let legs: Vec<_> = (0..disks.len()).map(leg).collect();
     let theirs: Vec<_> = disks.iter().map(|disk| plug(rig, disk, life)).collect();
     let away = Arc::clone(away);
-    let mut options = MirrorOptions {
-        region_shift: Some(12),
-        clean_after: std::time::Duration::from_millis(1),
-        find: Some(Arc::new(move |n| match away.lock()[n] {
+    let mut options = MirrorOptions::new()
+        .region_shift(Some(12))
+        .clean_after(std::time::Duration::from_millis(1))
+        .find(move |n| match away.lock()[n] {
             true => Err("away".to_string()),
             false => Ok(theirs[n].clone()),
-        })),
-        ..MirrorOptions::default()
-    };
+        });
     change(&mut options);
     let mirror = Arc::new(Mirror::open(legs, options, &rig.wq).map_err(|e| e.to_string())?);
     let queue = Queue::builder(&rig.machine, mirror.clone()).build(&rig.wq);
@@ -300,7 +298,7 @@ impl Case {
                 13 => {
                     let n = self.rng.below(self.disks.len() as u64) as usize;
                     self.away.lock()[n] = false;
-                    up.mirror.take_back(n);
+                    let _ = up.mirror.take_back(n);
                 }
                 // A place that can't be read or written takes for ever.
                 14 if !failing => up.resynced(),

@@ -48,7 +48,7 @@ fn a_mirror_that_was_closed_in_order_has_nothing_to_resync() {
 fn after_a_crash_only_what_was_dirty_is_resynced() {
     let legs = Legs::new(2).made();
     // Longer than this test takes: no bit is taken away.
-    let options = MirrorOptions { clean_after: STALL, ..MirrorOptions::default() };
+    let options = MirrorOptions::new().clean_after(STALL);
     let mirror = Mirror::open(legs.disks.clone(), options, &legs.rig.wq).unwrap();
     let queue = legs.rig.queue(mirror);
     queue.write_at(5 * REGION, vec![5; 4096]).unwrap();
@@ -104,7 +104,7 @@ fn a_write_goes_to_no_leg_before_its_bit_is_on_all_and_its_neighbours_need_none(
         let noting = Noting { below: disk.clone(), writes: writes.clone() };
         legs.rig.queue(noting) as Arc<dyn BlockDevice>
     };
-    let options = MirrorOptions { clean_after: STALL, ..MirrorOptions::default() };
+    let options = MirrorOptions::new().clean_after(STALL);
     let legs_up: Vec<_> = legs.disks.iter().map(noting).collect();
     let queue = legs.rig.queue(Mirror::open(legs_up, options, &legs.rig.wq).unwrap());
     writes.lock().clear();
@@ -316,7 +316,7 @@ fn a_crash_in_the_middle_of_a_resync_does_not_make_a_leg_look_good() {
     up.close();
     legs.disks[1] = legs.rig.queue(Memory::new(LEG).unwrap());
     let degraded = Degraded::Always;
-    let options = MirrorOptions { resync_most: 1, degraded, ..MirrorOptions::default() };
+    let options = MirrorOptions::new().resync_most(1).degraded(degraded);
     let mirror = Arc::new(Mirror::open(legs.disks.clone(), options, &legs.rig.wq).unwrap());
     // One region, and then a pause that outlasts the test.
     while mirror.status().to_resync == SIZE {

@@ -193,7 +193,7 @@ impl Inner {
                     block.durable.store(block.now.load(Ordering::Relaxed), Ordering::Relaxed);
                 }
             }
-            Op::Discard | Op::Extents | Op::Prefetch => {}
+            _ => {}
         }
         rq.complete(Ok(()));
     }

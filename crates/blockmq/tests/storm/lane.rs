@@ -125,7 +125,7 @@ impl Lane {
             Op::WriteZeroes => Request::write_zeroes(offset, len as u64),
             Op::Discard => Request::discard(offset, len as u64),
             Op::Flush => Request::flush(),
-            Op::Extents | Op::Prefetch => unreachable!("no lane asks for it"),
+            op => unreachable!("no lane asks for {op:?}"),
         };
         let rq = if asked.fua { rq.fua() } else { rq };
         let this = Arc::clone(self);
@@ -171,7 +171,6 @@ impl Lane {
                     });
                 return if good { Ok(()) } else { Err("wrong data") };
             }
-            Op::Discard | Op::Extents | Op::Prefetch => return Ok(()),
             Op::Flush => {
                 // Sent alone: everything before is durable.
                 return if self.is_durable(0..BLOCKS as usize) {
@@ -182,6 +181,7 @@ impl Lane {
             }
             Op::Write => round,
             Op::WriteZeroes => 0,
+            _ => return Ok(()),
         };
         for holds in &self.state.holds[mine.clone()] {
             holds.store(value, Ordering::Relaxed);

@@ -30,18 +30,16 @@ fn options(clients: &Clients, usual_memory: u64, tls: bool) -> Options {
     let memory = clients.memory.unwrap_or(usual_memory);
     let room = Options::connections_for(memory, tls).min(usual.max_connections);
     let max_connections = clients.most.unwrap_or(room);
-    Options {
-        memory,
-        max_connections,
-        max_per_peer: clients.per_peer,
-        evict_idle: clients.evict_idle,
-        max_half_open: usual.max_half_open.min(max_connections),
-        request_timeout: clients.request_timeout.unwrap_or(usual.request_timeout),
-        reply_timeout: clients.reply_timeout.unwrap_or(usual.reply_timeout),
-        idle_timeout: clients.idle_timeout,
-        extended_headers: clients.extended_headers,
-        ..usual
-    }
+    usual
+        .memory(memory)
+        .max_connections(max_connections)
+        .max_per_peer(clients.per_peer)
+        .evict_idle(clients.evict_idle)
+        .max_half_open(usual.max_half_open.min(max_connections))
+        .request_timeout(clients.request_timeout.unwrap_or(usual.request_timeout))
+        .reply_timeout(clients.reply_timeout.unwrap_or(usual.reply_timeout))
+        .idle_timeout(clients.idle_timeout)
+        .extended_headers(clients.extended_headers)
 }
 
 #[cfg(test)]

@@ -219,7 +219,7 @@ fn ready_json(
     });
     let tcp = endpoints.iter().find_map(|endpoint| match endpoint {
         Endpoint::Tcp(address) => Some(address.to_string()),
-        Endpoint::Unix(_) => None,
+        _ => None,
     });
     let export = |export: &Shown| {
         let uris: Vec<String> = endpoints.iter().map(|e| clients.uri(e, &export.name)).collect();
@@ -294,8 +294,8 @@ fn listening_text(out: &mut String, endpoints: &[Endpoint]) -> std::fmt::Result 
     writeln!(out, "{}", styled(TITLE, "Listening"))?;
     for endpoint in endpoints {
         let kind = match endpoint {
-            Endpoint::Unix(_) => "Unix",
             Endpoint::Tcp(_) => "TCP",
+            _ => "Unix",
         };
         writeln!(out, "  {kind:<4}  {endpoint}")?;
     }

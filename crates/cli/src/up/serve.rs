@@ -462,8 +462,8 @@ impl Server {
             let took = duration(took);
             screen::error(format_args!("shutdown {said} after {took}, not shut down: {left}"));
         } else {
-            // A client that has not chosen an export yet is on nobody's list.
-            running.server.drain(Duration::ZERO);
+            // A client that has not chosen an export yet is on nobody's list. Nothing is left that could be flushed.
+            let _ = running.server.drain(Duration::ZERO);
             if !holds {
                 running.pools.shutdown();
             }

@@ -12,6 +12,7 @@ use std::time::Duration;
 /// How to bring devices up. The default: side by side, as far as they don't need each other; stop at the
 /// first failure.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct BringUpOptions {
     /// Go on when a device fails or its declaration is at fault: everything that doesn't need it
     /// comes up.
@@ -163,6 +164,7 @@ impl ProbeOutcome {
 
 /// What a bring-up did: one outcome per declaration, and when everything happened. Its facts on single
 /// devices are put into words when it is first asked for, so that a caller that doesn't read it never waits for that.
+#[must_use = "it says which devices did not come up"]
 #[derive(Clone)]
 pub struct BringUp {
     /// I: shared by copies.

@@ -36,6 +36,7 @@ pub enum HangPolicy {
 /// How to shut devices down. The default: side by side, as far as they don't need each other and their
 /// declarations allow it; callbacks that take longer than ten seconds are named, and waited for.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct ShutdownOptions {
     /// The global switch: false runs every callback in the caller's thread, one by one.
     pub asynchronous: bool,

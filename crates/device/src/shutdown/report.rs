@@ -26,6 +26,7 @@ pub enum ShutdownMode {
 }
 
 /// What a shutdown did.
+#[must_use = "it says which devices failed, and which are left"]
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ShutdownReport {

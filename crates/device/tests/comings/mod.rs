@@ -277,12 +277,12 @@ pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
     if chance.one_in(4) {
         // While they act.
         (0..chance.below(20)).for_each(|_| thread::yield_now());
-        manager.shutdown(&options).unwrap();
+        let _ = manager.shutdown(&options).unwrap();
         actors.into_iter().for_each(|actor| actor.join().unwrap());
     } else {
         actors.into_iter().for_each(|actor| actor.join().unwrap());
         check_quiet(&manager, &book);
-        manager.shutdown(&options).unwrap();
+        let _ = manager.shutdown(&options).unwrap();
     }
     drop(manager);
     pools.shutdown();

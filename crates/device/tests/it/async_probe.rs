@@ -62,7 +62,7 @@ fn probes_that_end_elsewhere_hold_no_worker_and_release_their_consumers() {
         assert_eq!(begun[2], "both");
         let up = bring_up.join().unwrap();
         assert!(up.is_complete(), "{up:?}");
-        rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
+        let _ = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
     }
 }
 
@@ -188,7 +188,7 @@ fn a_probe_that_hangs_is_given_up_when_the_policy_says_so_and_nothing_else_suffe
             rig.manager.wait_for_probes().unwrap();
             assert!(rig.manager.bound::<Connection>("behind").is_some());
         }
-        rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
+        let _ = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
     }
 }
 
@@ -203,7 +203,7 @@ fn a_bring_up_that_takes_too_long_as_a_whole_names_what_runs_and_leaves_the_rest
     assert!(up.gave_up && up.overdue == ["a"], "{up:?}");
     assert_eq!(up.devices()[1].outcome, ProbeOutcome::Cancelled);
     // The shutdown waits for nobody who was given up, and what comes after it is dropped.
-    rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
+    let _ = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
     let late = Arc::new(Connection);
     begins.recv().unwrap().1.finish(Ok(late.clone()));
     assert_eq!(Arc::strong_count(&late), 1);

@@ -225,7 +225,7 @@ fn the_default_probe_type_runs_on_a_worker_unless_the_bring_up_is_synchronous() 
     let asked = [("a", options()), ("b", options().asynchronous(false))];
     let me = std::thread::current().id();
     let in_the_caller = asked.map(|(name, options)| {
-        rig.manager.bring_up(vec![decl(name, &[])], &options).unwrap();
+        let _ = rig.manager.bring_up(vec![decl(name, &[])], &options).unwrap();
         rig.log.entries()[rig.log.place("probe begins", name).unwrap()].thread == me
     });
     assert_eq!(in_the_caller, [false, true]);
@@ -322,7 +322,7 @@ fn a_later_bring_up_may_use_devices_of_an_earlier_one() {
         })
     });
     let keep = options().keep_going(true);
-    rig.manager.bring_up(vec![decl("disk", &[]), decl("dead", &[])], &keep).unwrap();
+    let _ = rig.manager.bring_up(vec![decl("disk", &[]), decl("dead", &[])], &keep).unwrap();
     let more = vec![decl("volume", &["disk"]), decl("other", &["dead"]), decl("disk", &[])];
     let up = rig.manager.bring_up(more, &keep).unwrap();
     assert_eq!(outcome(&up, "volume"), ProbeOutcome::Bound);

@@ -20,7 +20,7 @@ fn sync_rig() -> Rig {
 #[test]
 fn a_device_that_is_added_late_is_probed_by_this_call_if_it_is_synchronous() {
     let rig = sync_rig();
-    rig.manager.bring_up(vec![decl("disk", &[])], &BringUpOptions::new()).unwrap();
+    let _ = rig.manager.bring_up(vec![decl("disk", &[])], &BringUpOptions::new()).unwrap();
     assert_eq!(rig.manager.add(decl("volume", &["disk"])).unwrap(), DeviceState::Bound);
     assert_eq!(rig.manager.bound::<Unit>("volume").unwrap().name, "volume");
     let down = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
@@ -73,8 +73,8 @@ fn add_during_shutdown_is_refused() {
         Ok(())
     });
     rig.register(driver).unwrap();
-    rig.manager.bring_up(vec![decl("a", &[])], &BringUpOptions::new()).unwrap();
-    rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
+    let _ = rig.manager.bring_up(vec![decl("a", &[])], &BringUpOptions::new()).unwrap();
+    let _ = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
     let refused = refused.lock().unwrap();
     assert!(refused.len() == 4 && refused.iter().all(|r| matches!(r, Err(Error::ShuttingDown))));
     assert!(matches!(rig.manager.remove("a"), Err(Error::ShuttingDown)));
@@ -116,7 +116,7 @@ fn unbind_and_bind_spread_probes_over_the_node_again_and_consumers_follow() {
     let rig = Rig::new(TWO_NODES).with(|d| d);
     let decls =
         vec![decl("disk", &[]).node(Some(1)), decl("volume", &["disk"]), decl("other", &[])];
-    rig.manager.bring_up(decls, &BringUpOptions::new()).unwrap();
+    let _ = rig.manager.bring_up(decls, &BringUpOptions::new()).unwrap();
     let mut cpus = vec![rig.manager.device("disk").unwrap().cost.cpu];
     for _ in 0..2 {
         assert!(rig.manager.unbind("disk").unwrap().is_empty());
@@ -467,7 +467,7 @@ fn a_synchronous_probe_that_hangs_on_the_late_worker_is_given_up_and_holds_up_no
     rig.manager.add(decl("base", &[])).unwrap();
     rig.manager.wait_for_probes().unwrap();
     assert_eq!(rig.manager.device("user").unwrap().state, DeviceState::Bound);
-    rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
+    let _ = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
     drop(let_go);
 }
 
@@ -498,6 +498,6 @@ fn a_consumer_whose_link_is_taken_away_comes_up_without_that_supplier() {
     let parent = rig.manager.unlink("disk", "bus").unwrap_err().to_string();
     assert!(parent.contains("\"bus\" is the parent of \"disk\""), "{parent}");
     assert!(matches!(rig.manager.unlink("nobody", "bus"), Err(Error::NoSuchDevice(_))));
-    rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
+    let _ = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
     assert!(matches!(rig.manager.unlink("disk", "bus"), Err(Error::ShuttingDown)));
 }

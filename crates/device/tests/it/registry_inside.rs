@@ -73,7 +73,7 @@ fn a_probe_within_another_managers_probe_that_would_wait_for_the_outer_one_is_re
                 if late {
                     its.add(device).unwrap();
                 } else {
-                    its.bring_up(vec![device], &BringUpOptions::new()).unwrap();
+                    let _ = its.bring_up(vec![device], &BringUpOptions::new()).unwrap();
                 }
                 Ok(())
             });

@@ -130,7 +130,7 @@ fn a_deferred_probe_that_hangs_when_tried_again_is_given_up_and_holds_up_no_shut
     let options = given_up();
     let up = rig.manager.bring_up(vec![decl("a", &[])], &options).unwrap();
     assert!(!up.is_complete());
-    rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
+    let _ = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
     drop(let_go);
 }
 
@@ -190,8 +190,8 @@ fn the_children_of_a_probe_that_fails_after_the_shutdown_are_called_back_once() 
     let (begun, begins) = channel();
     rig.manager.register(Arc::new(Parent(rig.manager.clone(), Mutex::new(begun)))).unwrap();
     let options = given_up();
-    rig.manager.bring_up(vec![DeviceDecl::new("p", "parent")], &options).unwrap();
-    rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
+    let _ = rig.manager.bring_up(vec![DeviceDecl::new("p", "parent")], &options).unwrap();
+    let _ = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
     assert_eq!(rig.log.of("shutdown begins"), ["child"]);
     begins.recv().unwrap().finish(Err(ProbeError::failed("late")));
     rig.pools.shutdown();
@@ -214,9 +214,10 @@ fn the_last_reference_of_a_former_outline_is_dropped_outside_of_the_lock() {
     let rig = sync_rig();
     let dropped = Arc::new(AtomicBool::new(false));
     let asks = Asks(rig.manager.clone(), dropped.clone());
-    rig.manager.bring_up(vec![decl("x", &[]).config(asks)], &BringUpOptions::new()).unwrap();
+    let _ =
+        rig.manager.bring_up(vec![decl("x", &[]).config(asks)], &BringUpOptions::new()).unwrap();
     rig.manager.remove("x").unwrap();
-    rig.manager.bring_up(vec![decl("y", &[])], &BringUpOptions::new()).unwrap();
+    let _ = rig.manager.bring_up(vec![decl("y", &[])], &BringUpOptions::new()).unwrap();
     assert!(dropped.load(Ordering::SeqCst));
 }
 

@@ -61,7 +61,7 @@ fn a_supplier_that_is_bound_again_while_its_object_is_dropped_is_not_unbound_und
     let driver = Noting { log: rig.log.clone(), meanwhile: meanwhile.clone() };
     rig.manager.register(Arc::new(driver)).unwrap();
     let decls = vec![decl("base", &[]), decl("user", &["base"])];
-    rig.manager.bring_up(decls, &BringUpOptions::new()).unwrap();
+    let _ = rig.manager.bring_up(decls, &BringUpOptions::new()).unwrap();
     let manager = rig.manager.clone();
     *meanwhile.lock().unwrap() = Some(Box::new(move || {
         assert_eq!(manager.bind("base").unwrap(), DeviceState::Bound);
@@ -72,7 +72,7 @@ fn a_supplier_that_is_bound_again_while_its_object_is_dropped_is_not_unbound_und
     for device in rig.manager.devices() {
         assert_eq!(device.state, DeviceState::Bound, "{}", device.name);
     }
-    rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
+    let _ = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
     assert_eq!(rig.log.of("shutdown"), ["user", "base", "user", "base"]);
 }
 
@@ -126,7 +126,7 @@ fn an_object_is_dropped_before_those_that_it_needs_whoever_unbinds_them() {
     let (users, found) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     rig.manager.register(Arc::new(Counting(users, found.clone()))).unwrap();
     let decls = vec![decl("base", &[]), decl("user", &["base"])];
-    rig.manager.bring_up(decls, &BringUpOptions::new()).unwrap();
+    let _ = rig.manager.bring_up(decls, &BringUpOptions::new()).unwrap();
     let over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {

@@ -189,7 +189,7 @@ fn devices_that_never_came_up_count_as_done() {
         is_async(decl("disk", &["bus"])),
     ];
     let keep = BringUpOptions::new().keep_going(true);
-    rig.manager.bring_up(decls, &keep).unwrap();
+    let _ = rig.manager.bring_up(decls, &keep).unwrap();
     let down = rig.manager.shutdown(&options()).unwrap();
     assert_eq!(down.mode, ShutdownMode::Parallel);
     assert_eq!(down.order().collect::<Vec<_>>(), ["disk", "bus"]);
@@ -226,7 +226,7 @@ fn errors_and_panics_are_recorded_and_stop_nothing() {
 fn the_registry_is_closed_by_the_first_shutdown() {
     let rig = Rig::new(MACHINE).with(|d| d);
     bring_up(&rig, &[decl("a", &[])]);
-    rig.manager.shutdown(&options()).unwrap();
+    let _ = rig.manager.shutdown(&options()).unwrap();
     let late = rig.manager.bring_up(vec![decl("late", &[])], &BringUpOptions::new());
     assert!(matches!(late, Err(Error::ShuttingDown)));
     assert!(matches!(rig.manager.shutdown(&options()), Err(Error::ShuttingDown)));
@@ -247,7 +247,7 @@ fn a_device_added_from_a_shutdown_callback_is_refused() {
     });
     rig.register(driver).unwrap();
     bring_up(&rig, &[decl("a", &[])]);
-    rig.manager.shutdown(&options()).unwrap();
+    let _ = rig.manager.shutdown(&options()).unwrap();
     assert!(matches!(*refused.lock().unwrap(), Some(Error::ShuttingDown)));
 }
 
@@ -256,7 +256,7 @@ fn bound_objects_are_dropped_after_the_last_callback_each_before_what_it_needs()
     let rig = Rig::new(MACHINE).with(|d| d);
     let decls = [decl("volume", &["disk"]), decl("disk", &["bus"]), decl("bus", &[])];
     bring_up(&rig, &decls);
-    rig.manager.shutdown(&options()).unwrap();
+    let _ = rig.manager.shutdown(&options()).unwrap();
     assert_eq!(rig.log.of("drop"), ["volume", "disk", "bus"]);
     assert!(rig.log.place("shutdown ends", "bus") < rig.log.place("drop", "volume"));
 }
@@ -474,7 +474,7 @@ fn events_count_the_callbacks_and_all_were_told_when_it_returns() {
             seen.lock().unwrap().push((*done, *total));
         }
     });
-    rig.manager.shutdown(&options().observer(observer)).unwrap();
+    let _ = rig.manager.shutdown(&options().observer(observer)).unwrap();
     let mut counts = counts.lock().unwrap().clone();
     counts.sort_unstable();
     assert_eq!(counts, [(1, 3), (2, 3), (3, 3)]);

@@ -142,7 +142,7 @@ fn after_a_skip_the_pools_say_which_callback_holds_their_worker_and_end_without_
     rig.register(driver).unwrap();
     let asynchronous = |name| is_async(decl(name, &[])).shutdown_timeout(SOON);
     let decls = vec![asynchronous("one"), asynchronous("other"), decl("caller's", &[])];
-    rig.manager.bring_up(decls, &BringUpOptions::new()).unwrap();
+    let _ = rig.manager.bring_up(decls, &BringUpOptions::new()).unwrap();
     let down = rig.manager.shutdown(&soon(HangPolicy::Skip)).unwrap();
     assert!(down.remaining.iter().any(|left| left.skipped), "{down:?}");
 

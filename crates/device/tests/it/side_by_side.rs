@@ -115,7 +115,7 @@ fn adding_a_device_returns_its_outcome() {
     for decl in decls(3) {
         assert_eq!(manager.add(decl).unwrap(), DeviceState::Bound);
     }
-    manager.shutdown(&ShutdownOptions::new()).unwrap();
+    let _ = manager.shutdown(&ShutdownOptions::new()).unwrap();
     pools.shutdown();
 }
 #[test]
@@ -127,7 +127,7 @@ fn bring_ups_nested_deeper_than_there_are_workers_end() {
     let decls = ["a", "b"].map(|name| DeviceDecl::new(name, "nesting").config(12u32));
     let up = manager.bring_up(decls.to_vec(), &BringUpOptions::new()).unwrap();
     assert!(up.is_complete(), "{up:?}");
-    manager.shutdown(&ShutdownOptions::new()).unwrap();
+    let _ = manager.shutdown(&ShutdownOptions::new()).unwrap();
     pools.shutdown();
 }
 

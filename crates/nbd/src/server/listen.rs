@@ -28,6 +28,7 @@ const KEEPALIVE_PROBES: u32 = 6;
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Endpoint {
     /// A Unix socket; `None` where the caller's listener has no path.
     Unix(Option<PathBuf>),

@@ -36,8 +36,9 @@ pub use drain::{DrainReport, FlushOutcome};
 pub use listen::{Endpoint, Listener};
 pub use registry::ExportStatus;
 
-/// What a server allows its clients.
+/// What a server allows its clients: the [default](Options#impl-Default-for-Options), and what is set of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Options {
     /// How long a handshake may take, from the first byte of ours to the choice of an export.
     pub handshake_timeout: Duration,
@@ -71,6 +72,88 @@ pub struct Options {
 }
 
 impl Options {
+    /// The defaults.
+    pub fn new() -> Options {
+        Options::default()
+    }
+
+    /// Sets how long a handshake may take.
+    #[must_use]
+    pub fn handshake_timeout(mut self, time: Duration) -> Options {
+        self.handshake_timeout = time;
+        self
+    }
+
+    /// Sets how many clients may be there at the same time.
+    #[must_use]
+    pub fn max_connections(mut self, most: usize) -> Options {
+        self.max_connections = most;
+        self
+    }
+
+    /// Sets how many of them may come from one address, or from one user.
+    #[must_use]
+    pub fn max_per_peer(mut self, most: Option<usize>) -> Options {
+        self.max_per_peer = most;
+        self
+    }
+
+    /// Sets how long a client must have been silent that makes room for a newcomer.
+    #[must_use]
+    pub fn evict_idle(mut self, idle: Option<Duration>) -> Options {
+        self.evict_idle = idle;
+        self
+    }
+
+    /// Sets how many handshakes may go on at the same time.
+    #[must_use]
+    pub fn max_half_open(mut self, most: usize) -> Options {
+        self.max_half_open = most;
+        self
+    }
+
+    /// Sets what one connection may have in flight.
+    #[must_use]
+    pub fn budget(mut self, budget: Budget) -> Options {
+        self.budget = budget;
+        self
+    }
+
+    /// Sets the bytes of memory that all clients together may take.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Options {
+        self.memory = bytes;
+        self
+    }
+
+    /// Sets how long a client may take to send a request.
+    #[must_use]
+    pub fn request_timeout(mut self, time: Duration) -> Options {
+        self.request_timeout = time;
+        self
+    }
+
+    /// Sets how long a client may take to take a reply.
+    #[must_use]
+    pub fn reply_timeout(mut self, time: Duration) -> Options {
+        self.reply_timeout = time;
+        self
+    }
+
+    /// Sets how long a client may ask for nothing.
+    #[must_use]
+    pub fn idle_timeout(mut self, time: Option<Duration>) -> Options {
+        self.idle_timeout = time;
+        self
+    }
+
+    /// Sets whether clients may have extended headers.
+    #[must_use]
+    pub fn extended_headers(mut self, yes: bool) -> Options {
+        self.extended_headers = yes;
+        self
+    }
+
     /// How many bytes of memory clients can take at most, whatever they do: `memory`, or more where that is too
     /// little for so many connections.
     ///
@@ -164,6 +247,7 @@ impl Server {
     /// `deadline`, its device is flushed. Returns when no client uses the device, or after the
     /// deadline; `None` where there is no such export, or it is being withdrawn by
     /// somebody else. Blocks.
+    #[must_use = "None: there is no such export; else the report says how it ended"]
     pub fn remove_export(&self, name: &str, deadline: Duration) -> Option<DrainReport> {
         let until = after(deadline);
         let registry = &self.inner.registry;

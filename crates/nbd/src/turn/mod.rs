@@ -48,7 +48,8 @@ impl Work {
             Op::WriteZeroes if flags.no_unmap || !can_fast_zero => Work::Bytes,
             Op::Discard | Op::WriteZeroes => Work::Noted,
             Op::Extents => Work::Question,
-            Op::Flush | Op::Prefetch => Work::One,
+            // A flush and a prefetch.
+            _ => Work::One,
         }
     }
 

@@ -186,7 +186,7 @@ impl TestDevice {
                                 rq.put_extent(Extent { len: 512, kind });
                             }
                         }
-                        Op::Flush | Op::Prefetch => {}
+                        _ => {}
                     }
                     Ok(())
                 }

@@ -191,7 +191,7 @@ fn a_command_and_a_flag_that_do_not_exist() {
 #[test]
 fn silence_instead_of_a_handshake() {
     let soon = Duration::from_millis(50);
-    let victim = Victim::with(Options { handshake_timeout: soon, ..Options::default() });
+    let victim = Victim::with(Options::new().handshake_timeout(soon));
     let mut silent = Client::new(connect(&victim.server));
     silent.drain_to_end();
     victim.nobody_noticed();
@@ -203,7 +203,7 @@ fn fifteen_hundred_half_open_connections() {
     // Our ends of them are more than a process may have open, usually.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
-    let options = Options { max_half_open: 16, ..Options::default() };
+    let options = Options::new().max_half_open(16);
     let victim = Victim::with(options);
     let half: Vec<_> = (0..1500).map(|_| connect(&victim.server)).collect();
     assert!(victim.server.connections() <= 1 + 16);
@@ -214,7 +214,7 @@ fn fifteen_hundred_half_open_connections() {
 /// nbdkit ends by `SIGABRT` when the client closes.
 #[test]
 fn two_thousand_reads_that_nobody_takes() {
-    let options = Options { memory: MIB, ..Options::default() };
+    let options = Options::new().memory(MIB);
     let victim = Victim::with(options);
     let mut lazy = victim.chosen();
     let requests = head(Command::READ, 0, 1 << 20).repeat(2000);

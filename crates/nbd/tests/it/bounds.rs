@@ -12,7 +12,7 @@ const SOON: Duration = Duration::from_millis(50);
 
 #[test]
 fn a_request_that_is_sent_in_part_only_ends_the_connection() {
-    let options = Options { request_timeout: SOON, ..Options::default() };
+    let options = Options::new().request_timeout(SOON);
     let server = server_with(TestDevice::new(MIB), options);
     // Of the head, of a payload that fits the buffer, of a large one, of one that was refused.
     for (length, sent) in [(0, 0), (4096, 100), (1000 << 10, 100), (4096, 0)] {
@@ -35,7 +35,7 @@ fn a_request_that_is_sent_in_part_only_ends_the_connection() {
 
 #[test]
 fn a_client_that_says_nothing_between_requests_has_all_the_time() {
-    let options = Options { request_timeout: SOON, ..Options::default() };
+    let options = Options::new().request_timeout(SOON);
     let server = server_with(TestDevice::new(MIB), options);
     let mut calm = client(&server);
     // In two parts, so that its socket has been told a time.
@@ -62,7 +62,7 @@ fn a_client_that_says_nothing_between_requests_has_all_the_time() {
 
 #[test]
 fn an_idle_client_is_let_go_where_the_owner_says_so_and_one_that_waits_is_not() {
-    let options = Options { idle_timeout: Some(SOON), ..Options::default() };
+    let options = Options::new().idle_timeout(Some(SOON));
     let device = TestDevice::new(MIB);
     let server = server_with(device.clone(), options);
     device.hold();
@@ -78,7 +78,7 @@ fn an_idle_client_is_let_go_where_the_owner_says_so_and_one_that_waits_is_not() 
 
 #[test]
 fn a_client_that_does_not_take_its_replies_is_disconnected() {
-    let options = Options { reply_timeout: SOON, ..Options::default() };
+    let options = Options::new().reply_timeout(SOON);
     let device = TestDevice::new(MIB);
     let server = server_with(device, options);
     let mut lazy = client(&server);
@@ -92,7 +92,7 @@ fn a_client_that_does_not_take_its_replies_is_disconnected() {
 #[test]
 fn a_large_read_waits_for_memory_until_those_that_hold_it_are_out_of_time() {
     // The pool of so little memory holds 32 MiB.
-    let options = Options { memory: MIB, reply_timeout: SOON, ..Options::default() };
+    let options = Options::new().memory(MIB).reply_timeout(SOON);
     let server = server_with(TestDevice::new(MIB), options);
     let large = (1 << 20) - 4096;
     let mut lazy: Vec<_> = (0..40).map(|_| client(&server)).collect();
@@ -106,7 +106,7 @@ fn a_large_read_waits_for_memory_until_those_that_hold_it_are_out_of_time() {
 
 #[test]
 fn a_client_that_waits_for_memory_is_drained_like_any_other() {
-    let options = Options { memory: MIB, ..Options::default() };
+    let options = Options::new().memory(MIB);
     let device = TestDevice::new(32 * MIB);
     device.hold();
     let server = std::sync::Arc::new(server_with(device.clone(), options));

@@ -199,7 +199,7 @@ fn a_drained_server_takes_nobody_and_its_socket_file_is_gone() {
     let mut client = Client::fixed(UnixStream::connect(&path).unwrap());
     client.go("disk");
     assert_eq!(server.endpoints().len(), 2);
-    server.drain(PATIENCE);
+    let _ = server.drain(PATIENCE);
     client.expect_end();
     assert!(!path.exists());
     assert!(server.endpoints().is_empty());

@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 fn a_client_that_never_chooses_an_export_is_closed_at_the_deadline() {
-    let options = Options { handshake_timeout: Duration::from_millis(50), ..Options::default() };
+    let options = Options::new().handshake_timeout(Duration::from_millis(50));
     let server = server_with(TestDevice::new(MIB), options);
     let mut silent = connect(&server);
     let mut haggling = Client::fixed(connect(&server));
@@ -27,7 +27,7 @@ fn a_client_that_never_chooses_an_export_is_closed_at_the_deadline() {
 
 #[test]
 fn the_deadline_does_not_touch_a_client_that_has_chosen() {
-    let options = Options { handshake_timeout: Duration::from_millis(100), ..Options::default() };
+    let options = Options::new().handshake_timeout(Duration::from_millis(100));
     let server = server_with(TestDevice::new(MIB), options);
     let mut chosen = client(&server);
     // A silent one that came later is closed by its deadline: then the first one's deadline is over
@@ -39,7 +39,7 @@ fn the_deadline_does_not_touch_a_client_that_has_chosen() {
 
 #[test]
 fn half_open_connections_lock_nobody_out() {
-    let options = Options { max_half_open: 4, max_connections: 8, ..Options::default() };
+    let options = Options::new().max_half_open(4).max_connections(8);
     let server = server_with(TestDevice::new(MIB), options);
     let mut half_open: Vec<_> = (0..20).map(|_| Client::fixed_or_gone(connect(&server))).collect();
     let mut served: Vec<_> = (0..4).map(|_| client(&server)).collect();
@@ -55,7 +55,7 @@ fn half_open_connections_lock_nobody_out() {
 
 #[test]
 fn served_clients_keep_their_places_and_the_next_one_is_told() {
-    let options = Options { max_connections: 2, ..Options::default() };
+    let options = Options::new().max_connections(2);
     let server = server_with(TestDevice::new(MIB), options);
     let mut clients = [client(&server), client(&server)];
     let mut newcomer = Client::fixed(connect(&server));
@@ -99,7 +99,7 @@ fn choose(server: &Server, name: &str) -> Result<Client, String> {
 
 #[test]
 fn an_export_and_a_peer_have_no_more_places_than_they_are_given() {
-    let options = Options { max_per_peer: Some(3), ..Options::default() };
+    let options = Options::new().max_per_peer(Some(3));
     let server = server_with(TestDevice::new(MIB), options);
     server.add_export(Export::new("few", TestDevice::new(MIB)).max_clients(Some(1))).unwrap();
     let few = choose(&server, "few").unwrap();
@@ -117,7 +117,7 @@ fn an_export_and_a_peer_have_no_more_places_than_they_are_given() {
 #[test]
 fn the_client_that_is_idle_for_longest_makes_room_for_a_newcomer_where_the_owner_says_so() {
     let evict_idle = Some(Duration::ZERO);
-    let options = Options { max_connections: 3, evict_idle, ..Options::default() };
+    let options = Options::new().max_connections(3).evict_idle(evict_idle);
     let device = TestDevice::new(MIB);
     let server = server_with(device.clone(), options);
     let mut busy = client(&server);

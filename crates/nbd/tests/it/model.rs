@@ -54,7 +54,7 @@ impl BlockDevice for Disk {
                     rq.put_extent(Extent { len: BLOCK as u64, kind });
                 }
             }
-            Op::Prefetch => {}
+            _ => {}
         }
         if rq.flags().fua {
             durable[from..to].copy_from_slice(&now[from..to]);

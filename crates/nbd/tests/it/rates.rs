@@ -78,7 +78,7 @@ fn a_client_that_is_cut_while_it_waits_is_gone_at_once() {
 #[test]
 fn the_time_that_a_client_is_made_to_wait_is_not_its_time_for_the_request() {
     let device = TestDevice::new(4 * u64::from(MIB));
-    let options = Options { request_timeout: Duration::from_secs(2), ..Options::default() };
+    let options = Options::new().request_timeout(Duration::from_secs(2));
     let server = Server::new(options);
     let rate = Rate { requests: None, bytes: Some(MIB.into()) };
     server.add_export(Export::new("disk", device).rate(rate)).unwrap();

@@ -322,7 +322,7 @@ fn a_client_that_dies_with_requests_in_flight_harms_nobody() {
 fn requests_of_a_client_that_is_gone_are_not_run_to_the_end() {
     let device = TestDevice::new(2 * MIB);
     let budget = Budget { requests: 8, bytes: 64 << 20 };
-    let server = server_with(device.clone(), Options { budget, ..Options::default() });
+    let server = server_with(device.clone(), Options::new().budget(budget));
     let mut gone = client(&server);
     let read = Request {
         flags: CommandFlags::empty(),
@@ -357,7 +357,7 @@ fn a_panic_while_a_client_is_served_closes_that_client_only() {
 fn two_thousand_reads_that_nobody_drains_stay_within_the_budget() {
     let device = TestDevice::new(2 * MIB);
     let budget = Budget { requests: 16, bytes: 8 << 20 };
-    let server = server_with(device.clone(), Options { budget, ..Options::default() });
+    let server = server_with(device.clone(), Options::new().budget(budget));
     let mut lazy = client(&server);
     let mut requests = Vec::new();
     for cookie in 0..2000 {
@@ -396,7 +396,7 @@ fn the_budget_bounds_what_reaches_the_device() {
     let device = TestDevice::new(2 * MIB);
     device.hold();
     let budget = Budget { requests: 4, bytes: 64 << 20 };
-    let server = server_with(device.clone(), Options { budget, ..Options::default() });
+    let server = server_with(device.clone(), Options::new().budget(budget));
     let mut client = client(&server);
     for cookie in 0..12 {
         client.request(Command::READ, cookie, 0, 512);

@@ -110,7 +110,7 @@ fn starttls_comes_once() {
 #[test]
 fn half_a_handshake_ends_with_its_deadline_however_slowly_it_goes_on() {
     let authority = Authority::new();
-    let options = Options { handshake_timeout: Duration::from_millis(200), ..Options::default() };
+    let options = Options::new().handshake_timeout(Duration::from_millis(200));
     let server = serve(TestDevice::new(MIB), authority.tls(false), options);
     let mut silent = Client::fixed(crate::common::connect(&server));
     let mut slow = Client::fixed(crate::common::connect(&server));
@@ -177,7 +177,7 @@ fn a_client_without_a_certificate_or_with_another_authority_s_is_refused() {
 #[test]
 fn half_a_record_is_half_a_request_and_ends_with_its_deadline() {
     let authority = Authority::new();
-    let options = Options { request_timeout: Duration::from_millis(100), ..Options::default() };
+    let options = Options::new().request_timeout(Duration::from_millis(100));
     let server = serve(TestDevice::new(MIB), authority.tls(false), options);
     let mut client = connect(&server, &authority.believer(&[&TLS13], None));
     client.go("disk");
@@ -197,7 +197,7 @@ fn half_a_record_is_half_a_request_and_ends_with_its_deadline() {
 #[test]
 fn silence_between_records_is_idleness() {
     let authority = Authority::new();
-    let options = Options { idle_timeout: Some(Duration::from_millis(100)), ..Options::default() };
+    let options = Options::new().idle_timeout(Some(Duration::from_millis(100)));
     let server = serve(TestDevice::new(MIB), authority.tls(false), options);
     let mut client = connect(&server, &authority.believer(&[&TLS13], None));
     client.go("disk");
@@ -212,7 +212,7 @@ fn silence_between_records_is_idleness() {
 #[test]
 fn a_client_that_does_not_take_its_replies_is_given_up() {
     let authority = Authority::new();
-    let options = Options { reply_timeout: Duration::from_millis(100), ..Options::default() };
+    let options = Options::new().reply_timeout(Duration::from_millis(100));
     let server = serve(TestDevice::new(4 * MIB), authority.tls(false), options);
     let mut client = connect(&server, &authority.believer(&[&TLS13], None));
     client.go("disk");

@@ -66,6 +66,7 @@ struct Inner {
 
 /// How a mirror behaves; see [`Mirror::open`].
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct MirrorOptions {
     /// Whether a record is kept on the legs, as it is unless said otherwise.
     pub record: bool,
@@ -107,6 +108,79 @@ impl Default for MirrorOptions {
             region_shift: None,
             observer: None,
         }
+    }
+}
+
+impl MirrorOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets whether a record is kept on the legs.
+    #[must_use]
+    pub fn record(mut self, yes: bool) -> Self {
+        self.record = yes;
+        self
+    }
+
+    /// Sets the least bytes a second that a resync does.
+    #[must_use]
+    pub fn resync_least(mut self, bytes: u64) -> Self {
+        self.resync_least = bytes;
+        self
+    }
+
+    /// Sets the most bytes a second that a resync does.
+    #[must_use]
+    pub fn resync_most(mut self, bytes: u64) -> Self {
+        self.resync_most = bytes;
+        self
+    }
+
+    /// Sets how long a region has to be left alone.
+    #[must_use]
+    pub fn clean_after(mut self, time: Duration) -> Self {
+        self.clean_after = time;
+        self
+    }
+
+    /// Sets when a leg that was dropped is tried again.
+    #[must_use]
+    pub fn retry(mut self, after: Option<Duration>) -> Self {
+        self.retry = after;
+        self
+    }
+
+    /// Sets which legs may be missing at the beginning.
+    #[must_use]
+    pub fn degraded(mut self, degraded: Degraded) -> Self {
+        self.degraded = degraded;
+        self
+    }
+
+    /// Sets the size of the regions of a new mirror.
+    #[must_use]
+    pub fn region_shift(mut self, shift: Option<u32>) -> Self {
+        self.region_shift = shift;
+        self
+    }
+
+    /// Sets the finder of legs that were missing.
+    #[must_use]
+    pub fn find(
+        mut self,
+        find: impl Fn(usize) -> Result<Arc<dyn BlockDevice>, String> + Send + Sync + 'static,
+    ) -> Self {
+        self.find = Some(Arc::new(find));
+        self
+    }
+
+    /// Sets the listener to what happens.
+    #[must_use]
+    pub fn observer(mut self, observer: impl Fn(&MirrorEvent) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
     }
 }
 
@@ -259,6 +333,7 @@ impl Mirror {
     /// Asks for leg `n`, which was dropped or missing, to be tried again: if it can be had and written to it is
     /// resynced, and is in sync after that; else [`why_out`](Mirror::why_out) says why it isn't. False where
     /// there is no such leg, it isn't out, the mirror has settled, or the worker pools were shut down. Any context; it happens on a worker.
+    #[must_use = "false: there is nothing to take back"]
     pub fn take_back(&self, n: usize) -> bool {
         let inner = &self.inner;
         let keeper = &inner.keeper;

@@ -22,6 +22,7 @@ const MOST_ENTRIES: u32 = 1024;
 
 /// What a GUID partition table says, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PartitionTable {
     /// The partitions that can be used, by number.
     pub partitions: Vec<PartitionEntry>,
@@ -33,6 +34,7 @@ pub struct PartitionTable {
 
 /// One partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PartitionEntry {
     /// Its number, from 1.
     pub number: u32,

@@ -31,23 +31,22 @@ pub(super) fn open(
     let usual = MirrorOptions::default();
     let (report, device, over) = (house.report, name.to_owned(), asked.over.clone());
     let (theirs, size) = (legs.to_vec(), here.first().map(|device| device.geometry().size));
-    let options = MirrorOptions {
-        record,
-        retry: asked.retry,
-        degraded: asked.degraded,
-        resync_least: asked.resync_least.unwrap_or(usual.resync_least),
-        resync_most: asked.resync_most.unwrap_or(usual.resync_most),
-        observer: Some(Arc::new(move |event: &MirrorEvent| report.mirror(&device, &over, event))),
-        find: Some(Arc::new(move |n| {
+    let (least, most) = (usual.resync_least, usual.resync_most);
+    let options = usual
+        .record(record)
+        .retry(asked.retry)
+        .degraded(asked.degraded)
+        .resync_least(asked.resync_least.unwrap_or(least))
+        .resync_most(asked.resync_most.unwrap_or(most))
+        .observer(move |event: &MirrorEvent| report.mirror(&device, &over, event))
+        .find(move |n| {
             let leg = theirs.get(n).ok_or("there is no such leg")?;
             let found = leg.appear()?;
             match Some(found.geometry().size) == size {
                 true => Ok(found),
                 false => Err(format!("'{}' differs in size from the other legs", leg.name())),
             }
-        })),
-        ..usual
-    };
+        });
     let side = |(leg, device): (&Arc<Volume>, Result<_, ProbeError>)| match device {
         Ok(device) => MirrorLeg::Here(device),
         Err(_) => MirrorLeg::Missing { name: leg.name().to_owned(), why: leg.why.lock().clone() },

@@ -54,11 +54,9 @@ impl Rig {
             false => MirrorLeg::Here(port(n)),
         };
         let found: Vec<_> = (0..legs).map(port).collect();
-        let options = MirrorOptions {
-            region_shift: Some(REGION_SHIFT),
-            find: Some(Arc::new(move |n| Ok(found[n].clone()))),
-            ..MirrorOptions::default()
-        };
+        let options = MirrorOptions::new()
+            .region_shift(Some(REGION_SHIFT))
+            .find(move |n| Ok(found[n].clone()));
         let legs = Legs::new((0..legs).map(leg).collect()).unwrap();
         let inner = Inner::open(legs, options, &self.idle).map_err(|error| error.to_string())?;
         let notice = self.idle.on_end(|| {});
