@@ -164,7 +164,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let disk = Queue::builder(&machine, Arc::new(Disk::new(64 << 20)?)).build(&queue);
     let filter = Scramble { below: Arc::clone(&disk) as _, key: Key(42) };
-    let volume = Queue::builder(&machine, Arc::new(filter)).name("volume").build(&queue);
+    // A thread that submits faster than the disk takes waits while so many of its requests are inside: their bytes take memory.
+    let volume =
+        Queue::builder(&machine, Arc::new(filter)).name("volume").nr_requests(256).build(&queue);
 
     let text = b"What is read is what was written. ".repeat(256);
     let length = text.len() / BLOCK * BLOCK;

@@ -2,7 +2,7 @@
 //! stops in dependency order.
 //!
 //! `cargo run --release -p corewise --example tutorial`
-#![allow(clippy::print_stdout, reason = "an example talks to its user")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to its user")]
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -21,6 +21,9 @@ use corewise::device::{
 use corewise::prelude::*;
 use corewise::smp::PerCpu;
 
+/// Work that makes no progress for so long is told to the terminal: the program has no log.
+const STALL: Duration = Duration::from_secs(2);
+
 /// One shard of the store: the keys of one CPU, and their values.
 type Shard = HashMap<String, String>;
 
@@ -34,7 +37,11 @@ struct Store {
 impl Store {
     fn new(machine: &Machine) -> Result<Store, ProbeError> {
         Ok(Store {
-            smp: Smp::new(machine).map_err(ProbeError::failed)?,
+            smp: Smp::builder(machine)
+                .watchdog(Some(STALL))
+                .on_stall(|stall| eprintln!("{stall}"))
+                .build()
+                .map_err(ProbeError::failed)?,
             cpus: machine.online().iter().collect(),
             shards: PerCpu::new(machine, |_| Mutex::default()),
         })
@@ -208,7 +215,10 @@ impl Driver for Frontends {
 fn main() -> Result<(), Box<dyn Error>> {
     let file = std::env::temp_dir().join(format!("tutorial-{}.log", std::process::id()));
     let machine = Machine::live()?;
-    let pools = WorkerPools::new(&machine);
+    let pools = WorkerPools::builder(&machine)
+        .stall_after(STALL)
+        .on_stall(|stall| eprintln!("{stall}"))
+        .build();
 
     let devices = DeviceManager::new(&pools)?;
     devices.register(Arc::new(Journals(pools.clone())))?;

@@ -4,9 +4,10 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::thread;
 
 use crate::common::{Rig, STALL};
 use bytes::{Bytes, BytesMut};
@@ -17,6 +18,16 @@ use corewise_blockmq::{AlignedBuf, BlockDevice, BlockDeviceExt, IoErrorKind, Op,
 
 fn open(rig: &Rig, options: FileOptions) -> Result<FileDriver, OpenError> {
     FileDriver::open(options, &rig.wq)
+}
+
+/// Opened as soon as nobody has it any more.
+fn once_free(rig: &Rig, path: &Path) -> FileDriver {
+    loop {
+        match open(rig, FileOptions::new(path)) {
+            Err(error) if matches!(error.kind(), OpenErrorKind::InUse) => {}
+            other => return other.unwrap(),
+        }
+    }
 }
 
 #[track_caller]
@@ -111,17 +122,24 @@ fn a_file_is_one_servers_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk");
     let first = open(&rig, FileOptions::new(&path).size(4096)).unwrap();
-    let at_once = || FileOptions::new(&path).lock_wait(Duration::ZERO);
-    let error = open(&rig, at_once()).err().unwrap();
-    assert!(matches!(error.kind(), OpenErrorKind::InUse), "{error}");
-    assert!(path.exists(), "the loser must not remove the winner's file");
-    drop(first);
+    let shared = dir.path().join("shared");
+    fs::write(&shared, [0; 4096]).unwrap();
     let readers: Vec<_> =
-        (0..2).map(|_| open(&rig, FileOptions::new(&path).read_only(true)).unwrap()).collect();
-    let error = open(&rig, at_once()).err().unwrap();
-    assert!(matches!(error.kind(), OpenErrorKind::InUse), "{error}");
-    drop(readers);
-    open(&rig, at_once()).unwrap();
+        (0..2).map(|_| open(&rig, FileOptions::new(&shared).read_only(true)).unwrap()).collect();
+    // At the same time, since each waits for two seconds.
+    thread::scope(|threads| {
+        for path in [&path, &shared] {
+            let rig = &rig;
+            threads.spawn(move || {
+                let error = open(rig, FileOptions::new(path)).err().unwrap();
+                assert!(matches!(error.kind(), OpenErrorKind::InUse), "{error}");
+            });
+        }
+    });
+    assert!(path.exists(), "the loser must not remove the winner's file");
+    drop((first, readers));
+    open(&rig, FileOptions::new(&path)).unwrap();
+    open(&rig, FileOptions::new(&shared)).unwrap();
 }
 
 #[test]
@@ -349,7 +367,7 @@ fn a_driver_dropped_by_its_last_request_on_its_own_thread_ends_in_peace() {
         drop(queue);
         assert_eq!(rx.recv_timeout(STALL).unwrap(), Op::Flush);
         // The lock goes with the driver, wherever that is dropped.
-        open(&rig, FileOptions::new(&path).lock_wait(STALL)).unwrap();
+        once_free(&rig, &path);
     }
 }
 
@@ -492,7 +510,7 @@ fn flushed_data_and_the_right_to_open_the_file_survive_a_killed_process() {
     assert!(acknowledged, "the child died before it had acknowledged anything");
     let rig = Rig::live();
     // The child's requests in flight may hold the lock for a moment.
-    let queue = rig.queue(open(&rig, FileOptions::new(&path).lock_wait(STALL)).unwrap());
+    let queue = rig.queue(once_free(&rig, &path));
     assert!(queue.read_at(0, 64 << 10).unwrap().iter().all(|&b| b == 1));
     assert!(queue.read_at(64 << 10, 4096).unwrap().iter().all(|&b| b == 2));
 }

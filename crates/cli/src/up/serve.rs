@@ -483,7 +483,11 @@ impl Server {
             }
         };
         let server = &self.manifest.server;
-        ShutdownOptions::new()
+        let usual = ShutdownOptions::new();
+        // An export's callback may block for as long as its clients may drain; all of them do so side by side.
+        let helpers = usual.max_helpers.max(self.manifest.exports.len());
+        usual
+            .max_helpers(helpers)
             .observer(Arc::new(observer))
             .timeout(server.shutdown_timeout)
             .on_hang(server.on_hang)

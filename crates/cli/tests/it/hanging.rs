@@ -2,6 +2,8 @@
 //! it keeps between runs.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use std::time::{Duration, Instant};
+
 use crate::common::Folder;
 use crate::common::client::{Client, READ};
 use crate::common::server::Server;
@@ -50,6 +52,38 @@ fn a_device_that_hangs_is_named_with_whom_it_holds_up_and_waited_for() {
     drop(client);
     let ran = server.wait().ok();
     ran.complains(&["shutdown of export:m: still at it after", "it holds up m"]);
+}
+
+#[test]
+fn all_exports_drain_at_the_same_time_however_many_have_a_client_that_takes_no_replies() {
+    const EXPORTS: usize = 40;
+    let folder = Folder::new();
+    let export = |n| format!("[[export]]\nname = \"e{n}\"\ndevice = \"m\"\n");
+    let exports: String = (0..EXPORTS).map(export).collect();
+    folder.write("up.toml", STUCK.replace("[[export]]\ndevice = \"m\"\n", &exports));
+    let server = Server::start(&folder, &["up.toml"]);
+    let clients: Vec<Client> = (0..EXPORTS)
+        .map(|n| {
+            let mut client = Client::new(&server.socket(), &format!("e{n}"));
+            client.send(READ, 0, 0, 4 << 20, &[]).unwrap();
+            client.read_some();
+            client
+        })
+        .collect();
+    server.signal(Signal::TERM);
+    let given_up = Instant::now() + Duration::from_secs(60);
+    loop {
+        let dump = folder.corewise(["dump", "--json"]).ok();
+        let dump: Value = serde_json::from_str(&dump.stdout).unwrap();
+        let devices = dump["devices"].as_array().unwrap();
+        let stopping = devices.iter().filter(|device| device["state"] == "stopping").count();
+        if stopping == EXPORTS {
+            break;
+        }
+        assert!(Instant::now() < given_up, "{stopping} of {EXPORTS} exports drain");
+    }
+    drop(clients);
+    server.wait().ok();
 }
 
 #[test]

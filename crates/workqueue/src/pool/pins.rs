@@ -19,8 +19,6 @@ use crate::pool::policy;
 pub(crate) enum Pinning {
     /// Nowhere: the machine is synthetic.
     Nowhere,
-    /// Each to all CPUs of its pod.
-    Pod,
     /// The first on each CPU of the pod to that one, the others to all.
     Cpu,
 }
@@ -388,7 +386,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "it doesn't know the system call")]
     fn a_subscriber_may_look_at_the_pins_of_a_worker_that_could_not_be_pinned() {
         let no_such_cpu = CpuSet::from_iter([CpuId::new(1023)]);
-        let pins = Arc::new(Pins::new(no_such_cpu.clone(), Pinning::Pod));
+        let pins = Arc::new(Pins::new(no_such_cpu.clone(), Pinning::Cpu));
         let (tell, told) = mpsc::channel();
         let subscriber = tracing_subscriber::registry().with(Looks(Arc::clone(&pins), tell));
         tracing::subscriber::with_default(subscriber, || {

@@ -97,7 +97,7 @@ fn a_thread_that_a_subscriber_s_panic_ends_is_no_worker_any_more() {
     });
     let no_such_cpu = CpuSet::from_iter([CpuId::new(1023)]);
     let spec = PoolSpec { pod: 0, cpus: no_such_cpu, node: None, max: 1, near: Vec::new() };
-    let setup = Setup { pinning: Pinning::Pod, spawner, ..Setup::by_hand(AffinityScope::Cpu) };
+    let setup = Setup { pinning: Pinning::Cpu, spawner, ..Setup::by_hand(AffinityScope::Cpu) };
     let group: Arc<Group<FullFence>> = Arc::new(Group::new(setup, vec![spec]));
     group.start().expect("the handler makes a thread");
     told.wait();

@@ -46,7 +46,6 @@ pub struct PoolsBuilder {
     /// A test's own.
     keeper: Option<Arc<Timekeeper>>,
     pub(super) power_efficient: bool,
-    pub(super) own_cpus: bool,
     follow: bool,
 }
 
@@ -107,21 +106,6 @@ impl PoolsBuilder {
     /// stay asleep: the kernel's `workqueue.power_efficient`. Default: no.
     pub fn power_efficient(mut self, power_efficient: bool) -> Self {
         self.power_efficient = power_efficient;
-        self
-    }
-
-    /// Whether a pool's first worker on each CPU is pinned to that CPU alone, and is the one that is
-    /// woken by what is queued from there. Else the kernel moves each worker freely among the CPUs of
-    /// its pod. Default: yes.
-    ///
-    /// Where the queuer then waits, on the same CPU, an item takes some 4 us and not the 50 us that it
-    /// takes to wake another CPU that has been halted and to be woken by it. The cost: a queuer that goes
-    /// on computing shares its CPU with the worker until the item is over, also where others are idle
-    /// (the scheduler mostly lets the worker go first); and a real-time thread that never pauses keeps
-    /// the worker of its CPU from running, with what it has been woken for. Isolate the CPUs of such
-    /// threads, or say no.
-    pub fn own_cpus(mut self, own_cpus: bool) -> Self {
-        self.own_cpus = own_cpus;
         self
     }
 
@@ -271,7 +255,6 @@ impl WorkerPools {
             time: Settings::default(),
             keeper: None,
             power_efficient: false,
-            own_cpus: true,
             follow: false,
         }
     }

@@ -57,8 +57,9 @@ use volume::Volume;
 ///
 /// # Locking
 /// The file is locked (`flock`, exclusively unless read-only) for as long as the driver lives, so
-/// that no second server writes to it; see [`FileOptions::lock_wait`]. The lock is advisory:
-/// programs that don't ask don't care.
+/// that no second server writes to it. [`FileDriver::open`] waits up to 2 seconds for a lock that somebody else has: a server
+/// that was killed may keep its lock for a moment, until what it had in flight in the kernel has ended. The lock is
+/// advisory: programs that don't ask don't care.
 pub struct FileDriver {
     geometry: Geometry,
     created: bool,

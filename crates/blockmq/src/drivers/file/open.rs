@@ -9,7 +9,7 @@ use corewise_sync::{context, thread, time};
 use corewise_workqueue::Workqueue;
 use rustix::fs::FlockOperation;
 
-use super::options::{FileOptions, LOCK_LOOK, OpenError, OpenErrorKind};
+use super::options::{FileOptions, LOCK_LOOK, LOCK_WAIT, OpenError, OpenErrorKind};
 use super::store::Store;
 use super::{FileDriver, direct};
 use crate::geometry::Geometry;
@@ -132,10 +132,10 @@ fn lock(file: &File, options: &FileOptions) -> Result<(), OpenErrorKind> {
             Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let waited = time::now().duration_since(start);
-                if waited >= options.lock_wait {
+                if waited >= LOCK_WAIT {
                     return Err(OpenErrorKind::InUse);
                 }
-                let pause = LOCK_LOOK.min(options.lock_wait - waited);
+                let pause = LOCK_LOOK.min(LOCK_WAIT - waited);
                 context::blocking_reported(|| thread::sleep(pause));
             }
             Err(error) => return Err(step("locking it")(error.into())),

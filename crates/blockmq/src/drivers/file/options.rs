@@ -54,11 +54,11 @@ pub struct FileOptions {
     pub(super) rings: Option<FileRings>,
     pub(super) queues: Option<usize>,
     pub(super) depth: u32,
-    pub(super) lock_wait: Duration,
 }
 
-/// How long an open waits for a lock that somebody else has, unless told otherwise.
-const LOCK_WAIT: Duration = Duration::from_secs(2);
+/// How long an open waits for a lock that somebody else has. A server that was killed keeps its lock until what it had in
+/// flight in the kernel has ended: those writes must not land behind the next server's back.
+pub(super) const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// How often it looks meanwhile: there is no way to wait for a `flock` with a deadline.
 pub(super) const LOCK_LOOK: Duration = Duration::from_millis(5);
 
@@ -76,7 +76,6 @@ impl FileOptions {
             rings: None,
             queues: None,
             depth: DEFAULT_DEPTH,
-            lock_wait: LOCK_WAIT,
         }
     }
 
@@ -132,16 +131,6 @@ impl FileOptions {
         self
     }
 
-    /// How long to wait for the file's lock while somebody else has it; 2 seconds unless set.
-    ///
-    /// A server that was killed may keep its lock for a moment: until what it had in flight in the
-    /// kernel has ended. That is as it should be, for those writes must not land behind the next
-    /// server's back; so the next one waits for them.
-    pub fn lock_wait(mut self, at_most: Duration) -> Self {
-        self.lock_wait = at_most;
-        self
-    }
-
     /// Requests in flight for each hardware queue, 1 to 4096.
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = depth.clamp(1, 4096);
@@ -165,7 +154,7 @@ pub enum OpenErrorKind {
     /// It is neither a regular file nor a block device.
     NotAFile,
     /// Somebody else has it locked, another server or another device of this one, and kept it for
-    /// longer than [`FileOptions::lock_wait`].
+    /// longer than 2 seconds.
     InUse,
     /// The file has another size than it should; nothing was changed.
     SizeDiffers {
