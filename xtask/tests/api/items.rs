@@ -3,11 +3,56 @@
 //! Each `pub` item can be reached from outside, as the lint `unreachable_pub` is on: so no module has to be followed. Lines name no
 //! file, since users don't see where an item lies.
 
-/// The lines of one file, whose code comes without comments and without what stands in its strings.
-pub(crate) fn of(code: &str) -> Vec<String> {
-    let mut lines = Vec::new();
+use std::collections::BTreeSet;
+
+/// The lines of one file, whose code comes without comments and without what stands in its strings. `macros`: those of the crate
+/// that declare something public.
+pub(crate) fn of(code: &str, macros: &BTreeSet<String>) -> Vec<String> {
+    let mut lines = Lines { macros, lines: Vec::new() };
     members(code, "", false, &mut lines);
-    lines
+    lines.lines
+}
+
+/// The macros of one file in whose text something public is declared. What they make of an invocation is no item of the source.
+pub(crate) fn public_macros(code: &str) -> impl Iterator<Item = String> {
+    code.split("macro_rules! ").skip(1).filter_map(|rest| {
+        let (name, _) = rest.split_once('{')?;
+        let body = &rest[name.len()..=name.len() + closing(&rest[name.len()..])?];
+        body.contains("pub ").then(|| name.trim().to_owned())
+    })
+}
+
+struct Lines<'a> {
+    macros: &'a BTreeSet<String>,
+    lines: Vec<String>,
+}
+
+impl Lines<'_> {
+    fn push(&mut self, line: String) {
+        self.lines.push(line);
+    }
+
+    /// What a macro declares for each of its invocations.
+    fn made(&mut self, name: &str, body: &str) {
+        if self.macros.contains(name) {
+            let heads = body.split("pub ").skip(1).filter_map(|rest| rest.split(['{', ';']).next());
+            let items = ["fn ", "const ", "struct ", "enum ", "unsafe "];
+            let heads = heads.filter(|head| items.iter().any(|item| head.starts_with(item)));
+            self.lines.extend(heads.map(|head| format!("{name}! makes {}", tidied(head))));
+        }
+    }
+
+    /// What one of them is given: a line for each part.
+    fn invoked(&mut self, name: &str, arguments: &str, body: &str) {
+        let (of, each) = body.rsplit_once('{').unwrap_or((arguments, body));
+        let (of, each) = (tidied(of), each.trim_end().trim_end_matches('}'));
+        let each = each.split([';', ',']).map(tidied).filter(|part| !part.is_empty());
+        let before = self.lines.len();
+        self.lines.extend(each.map(|part| format!("{name}! {of}: {part}")));
+        if self.lines.len() == before {
+            self.lines.push(format!("{name}! {of}"));
+        }
+    }
 }
 
 /// Attributes that are part of an item's promise.
@@ -15,7 +60,7 @@ const PROMISES: [&str; 6] =
     ["derive(", "deprecated", "macro_export", "must_use", "non_exhaustive", "repr("];
 
 /// The items in a body. `within` stands before each of them. Where `all` holds they are public without saying so, as those of a trait.
-fn members(code: &str, within: &str, all: bool, lines: &mut Vec<String>) {
+fn members(code: &str, within: &str, all: bool, lines: &mut Lines<'_>) {
     let mut rest = code;
     while let Some(item) = Item::first(rest) {
         rest = item.rest;
@@ -85,20 +130,39 @@ impl<'a> Item<'a> {
         None
     }
 
-    fn say(self, within: &str, all: bool, lines: &mut Vec<String>) {
+    fn say(self, within: &str, all: bool, lines: &mut Lines<'_>) {
         let Item { attributes, head, body, .. } = self;
         let kept = attributes.iter().filter(|a| PROMISES.iter().any(|p| a[2..].starts_with(p)));
         let promises: String = kept.map(|a| format!("{a} ")).collect();
         let body = body.unwrap_or_default();
         if head.starts_with("impl") {
-            let head = head.split(" where ").next().unwrap_or(&head);
-            return match head.contains(" for ") {
-                true => lines.push(head.to_owned()),
-                false => members(body, &format!("{head}: "), false, lines),
-            };
+            let is_of_trait =
+                head.split(" where ").next().is_some_and(|head| head.contains(" for "));
+            if !is_of_trait {
+                return members(body, &format!("{head}: "), false, lines);
+            }
+            let mut rest = body;
+            while let Some(item) = Item::first(rest) {
+                rest = item.rest;
+                if item.head.starts_with("type ") {
+                    lines.push(format!("{head}: {}", item.head));
+                }
+            }
+            return lines.push(head);
         }
         if promises.contains("macro_export") {
             return lines.push(format!("{within}{promises}{head}"));
+        }
+        if let Some(name) = head.strip_prefix("macro_rules! ") {
+            return lines.made(name, body);
+        }
+        let is_name = |name: &str| name.chars().all(|c| c.is_alphanumeric() || "_:".contains(c));
+        if let Some((name, arguments)) = head.split_once('!').filter(|(name, _)| is_name(name)) {
+            return match lines.macros.contains(name) {
+                true => lines.invoked(name, arguments, body),
+                // It declares what it is given.
+                false => members(body, within, all, lines),
+            };
         }
         let Some(said) = head.strip_prefix("pub ").or_else(|| all.then_some(&*head)) else {
             return;
@@ -111,9 +175,8 @@ impl<'a> Item<'a> {
                 members(body, &format!("{within}{name}::"), false, lines);
             }
             Some("use") => {
-                lines.extend(
-                    imported(&said["use ".len()..]).map(|name| format!("{within}use {name}")),
-                );
+                imported(&said["use ".len()..])
+                    .for_each(|name| lines.push(format!("{within}use {name}")));
             }
             Some("trait") => {
                 lines.push(format!("{within}{promises}{said}"));

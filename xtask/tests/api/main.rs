@@ -76,10 +76,11 @@ fn api(library: &str) -> BTreeSet<String> {
     let folder = root().join("crates").join(library).join("src");
     let mut files = Vec::new();
     sources(&folder, &folder, &mut files);
-    let mut lines = BTreeSet::new();
-    for file in files {
-        lines.extend(items::of(&code(&fs::read_to_string(file).expect("a source can be read"))));
-    }
+    let read = |file| code(&fs::read_to_string(file).expect("a source can be read"));
+    let files: Vec<String> = files.into_iter().map(read).collect();
+    let macros = files.iter().flat_map(|code| items::public_macros(code)).collect();
+    let mut lines: BTreeSet<String> =
+        files.iter().flat_map(|code| items::of(code, &macros)).collect();
     let declared: BTreeSet<String> = lines.iter().filter_map(|line| type_of(line)).collect();
     lines.retain(|line| match implementing(line) {
         Some(of) => declared.contains(&of),
@@ -151,14 +152,15 @@ mod tests {
     use super::*;
 
     fn found(source: &str) -> Vec<String> {
-        items::of(&code(source))
+        let code = code(source);
+        items::of(&code, &items::public_macros(&code).collect())
     }
 
     #[test]
     fn functions_and_methods_have_a_line_each_and_private_ones_none() {
         let source = "pub fn f(a: u8,\n    b: [u8; 2],\n) -> Result<u8, E> {\n    1\n}\nfn g() {}\npub(crate) fn h() {}\n\
                       impl<T: Ord> S<T>\nwhere T: Copy {\n    /// Doc.\n    #[must_use]\n    pub fn m(&self) -> T { self.0 }\n    fn n() {}\n}\n";
-        let method = "impl<T: Ord> S<T>: #[must_use] fn m(&self) -> T";
+        let method = "impl<T: Ord> S<T> where T: Copy: #[must_use] fn m(&self) -> T";
         assert_eq!(found(source), ["fn f(a: u8, b: [u8; 2]) -> Result<u8, E>", method]);
     }
 
@@ -196,6 +198,32 @@ mod tests {
             "m::use W as U",
             "m::const C: S",
             "impl Drop for S",
+        ];
+        assert_eq!(found(source), lines);
+    }
+
+    #[test]
+    fn a_lost_bound_and_another_associated_type_of_an_implementation_are_seen() {
+        let source = "impl<T> Iterator for S<T>\nwhere\n    T: Copy,\n{\n    type Item = (u8, T);\n    \
+                      fn next(&mut self) -> Option<(u8, T)> { None }\n}\n";
+        let head = "impl<T> Iterator for S<T> where T: Copy";
+        assert_eq!(found(source), [&format!("{head}: type Item = (u8, T)"), head]);
+        assert_eq!(implementing(&found(source)[0]).as_deref(), Some("S"));
+    }
+
+    #[test]
+    fn what_macros_declare_is_found() {
+        let source = "macro_rules! numbers {\n    ($n:ident { $($i:ident = $v:expr;)* }) => {\n        pub struct $n(pub u8);\n        \
+                      impl $n { $(pub const $i: $n = $n($v);)* fn f() {} }\n    };\n}\n\
+                      numbers! {\n    /// Doc.\n    Kind { A = 1; B = 2; }\n}\n\
+                      macro_rules! other { () => {}; }\nother!();\n\
+                      impl S {\n    constructor! {\n        /// Doc.\n        pub fn new() -> S { S }\n    }\n}\n";
+        let lines = [
+            "numbers! makes struct $n(",
+            "numbers! makes const $i: $n = $n($v)",
+            "numbers! Kind: A = 1",
+            "numbers! Kind: B = 2",
+            "impl S: fn new() -> S",
         ];
         assert_eq!(found(source), lines);
     }
