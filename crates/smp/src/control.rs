@@ -90,8 +90,16 @@ impl Leaving {
     /// Waits until they have all left. The writes of their last calls are visible after. May block: as
     /// [`Call::wait`](crate::Call::wait). A target that is stepped by hand has to be stepped
     /// elsewhere.
+    ///
+    /// # Panics
+    /// Inside an atomic section, unless they have all left: a function on a call target would wait for its own end.
     #[track_caller]
     pub fn wait(&self) {
+        assert!(
+            self.is_complete() || !context::in_atomic_section(),
+            "Leaving::wait inside an atomic section (a function on a call target) would wait for itself; the CPUs leave in any \
+             case: drop this, or wait elsewhere"
+        );
         for event in &self.events {
             event.wait();
         }

@@ -219,8 +219,19 @@ impl Core {
     /// # Panics
     /// If there never was such a one.
     #[inline]
+    #[track_caller]
     pub(crate) fn hctx(&self, index: usize) -> &Hctx {
-        self.hctxs.get(index).and_then(|hctx| hctx.get()).expect("no such hardware queue")
+        match self.hctxs.get(index).and_then(|hctx| hctx.get()) {
+            Some(hctx) => hctx,
+            None => self.has_no_hctx(index),
+        }
+    }
+
+    #[cold]
+    #[track_caller]
+    fn has_no_hctx(&self, index: usize) -> ! {
+        let (name, there) = (&self.name, self.hctxs().count());
+        panic!("`{name}` has no hardware queue {index}: it has {there}, counted from 0")
     }
 
     /// All hardware queues that there ever were, in use or not.

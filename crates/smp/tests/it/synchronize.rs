@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use corewise_smp::{CallFailed, Smp, Step};
+use corewise_smp::{CallFailed, Leaving, Smp, Step};
 use corewise_topology::{CpuId, Machine};
 
 fn machine(cpus: usize) -> Machine {
@@ -45,6 +45,20 @@ fn a_function_that_runs_is_waited_for_and_idle_cpus_are_not_woken() {
         let stats = smp.cpu_stats(CpuId::new(cpu)).unwrap();
         assert_eq!((stats.calls, stats.wakeups), (0, 0), "CPU {cpu} was disturbed");
     }
+}
+
+#[test]
+fn a_function_that_waits_until_its_own_cpu_has_left_is_stopped() {
+    let smp = Smp::new(&machine(2)).unwrap();
+    let ways: [fn(&Smp) -> Leaving; 2] =
+        [|smp| smp.cpu_offline(CpuId::new(1)), |smp| smp.shutdown()];
+    for (cpu, way) in [1, 0].map(CpuId::new).into_iter().zip(ways) {
+        let inside = smp.clone();
+        let call = smp.call(cpu, move || way(&inside).wait()).unwrap();
+        let Err(CallFailed::Panicked { panic, .. }) = call.wait() else { panic!("it went on") };
+        assert!(panic.message().contains("would wait for itself"), "{}", panic.message());
+    }
+    smp.shutdown().wait();
 }
 
 #[test]

@@ -120,7 +120,7 @@ impl Workqueue {
     /// [`scope`](Workqueue::scope), under whose rules it waits.
     ///
     /// # Panics
-    /// With the panic of `a` or of `b`; where both panic, with one of them.
+    /// With the panic of `a` or of `b`, once both are over; where both panic, with that of `a`.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -143,7 +143,17 @@ impl Workqueue {
         let site = Location::caller();
         self.scope(|s| {
             let b = s.spawn_from(site, At::Here, b);
-            (a(), b.join().unwrap_or_else(|error| error.resume()))
+            let a = panic::catch_unwind(AssertUnwindSafe(a));
+            match (a, b.join()) {
+                (Ok(a), Ok(b)) => (a, b),
+                (Ok(_), Err(error)) => error.resume(),
+                (Err(payload), b) => {
+                    if let Err(JoinError::Panicked(other)) = b {
+                        panics::discard(other.into_inner());
+                    }
+                    panic::resume_unwind(payload)
+                }
+            }
         })
     }
 }
