@@ -13,7 +13,7 @@ pub(crate) fn of(code: &str, macros: &BTreeSet<String>) -> Vec<String> {
     lines.lines
 }
 
-/// The macros of one file in whose text something public is declared. What they make of an invocation is no item of the source.
+/// The macros of one file in whose text something public is declared: no item of the source says it.
 pub(crate) fn public_macros(code: &str) -> impl Iterator<Item = String> {
     code.split("macro_rules! ").skip(1).filter_map(|rest| {
         let (name, _) = rest.split_once('{')?;
