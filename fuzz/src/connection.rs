@@ -24,7 +24,7 @@ const HANG: Duration = Duration::from_secs(20);
 
 /// A server with one export, "disk", over this device.
 pub(crate) fn server(device: Arc<Device>, read_only: bool) -> Server {
-    let server = Server::new(Options { extended_headers: true, ..Options::default() });
+    let server = Server::new(Options::new().extended_headers(true));
     let export = Export::new("disk", device).read_only(read_only);
     server.add_export(export).expect("the name is free");
     server

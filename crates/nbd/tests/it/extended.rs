@@ -66,7 +66,7 @@ impl BlockDevice for Nothing {
 }
 
 fn options() -> Options {
-    Options { extended_headers: true, ..Options::default() }
+    Options::new().extended_headers(true)
 }
 
 fn nothing() -> (Arc<Nothing>, Server) {

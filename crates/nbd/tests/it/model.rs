@@ -284,7 +284,7 @@ fn converse(
     device: Arc<dyn BlockDevice>,
     behind: &dyn Behind,
 ) {
-    let server = Server::new(Options { extended_headers: true, ..Options::default() });
+    let server = Server::new(Options::new().extended_headers(true));
     server.add_export(Export::new("disk", device)).unwrap();
     let mut peers: Vec<_> = forms.iter().map(|&form| peer(&server, form)).collect();
     let (now, loose) = (vec![0; SIZE], vec![false; SIZE / BLOCK]);
