@@ -14,7 +14,7 @@ use crate::tls::{Incoming, Tls};
 use crate::wire::OPTION_HEADER_LEN;
 
 /// Room for the longest option, and for the first requests behind it.
-const RECEIVE: usize = 32 << 10;
+pub(crate) const RECEIVE: usize = 32 << 10;
 const _: () = assert!(RECEIVE > OPTION_HEADER_LEN + MAX_OPTION_DATA as usize);
 
 /// Why there is no transmission phase.

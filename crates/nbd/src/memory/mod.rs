@@ -14,8 +14,8 @@ use corewise_sync::{Mutex, Unparker};
 use crate::wire::MAX_PAYLOAD;
 
 /// What a connection costs beside the bytes of its requests, in bytes: the two buffers that it receives into, 256 requests and
-/// their replies, and what its two threads touch of their stacks.
-const FIXED: u64 = 768 << 10;
+/// their replies, the memory of 32 replies that is used again, and what its two threads touch of their stacks.
+const FIXED: u64 = 896 << 10;
 /// What TLS costs a connection beside, from its handshake on: ciphertext of both directions, a record between, keys.
 const TLS: u64 = 192 << 10;
 /// What a handshake costs, in bytes.

@@ -15,13 +15,19 @@ use crate::wire::{
 pub(super) const EXTENTS: u32 = 1024;
 
 impl Form {
-    /// The head of a successful read of `length` bytes, with room for them behind it.
-    pub(super) fn read(self, tag: Tag, length: u32) -> BytesMut {
-        if self.has_chunks() {
-            return self.data(ReplyFlags::DONE, tag, tag.offset, length);
+    /// How long the reply to a read of `length` bytes is.
+    pub(super) fn read_len(self, length: u32) -> usize {
+        let head = if self.has_chunks() { self.data_chunk_len() } else { SIMPLE_REPLY_LEN };
+        head + length as usize
+    }
+
+    /// The head of a successful read of `length` bytes, with room for them behind it; in `spare`, where there is one.
+    pub(super) fn read(self, tag: Tag, length: u32, spare: Option<BytesMut>) -> BytesMut {
+        let mut message = spare.unwrap_or_else(|| BytesMut::with_capacity(self.read_len(length)));
+        match self.has_chunks() {
+            true => encode_data(&mut message, self, ReplyFlags::DONE, tag, tag.offset, length),
+            false => message.extend_from_slice(&SimpleReply::new(tag.cookie, Ok(())).encode()),
         }
-        let mut message = BytesMut::with_capacity(SIMPLE_REPLY_LEN + length as usize);
-        message.extend_from_slice(&SimpleReply::new(tag.cookie, Ok(())).encode());
         message
     }
 

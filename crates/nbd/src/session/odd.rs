@@ -108,7 +108,7 @@ pub(super) fn read_around(session: &Arc<Session>, tag: Tag, length: u32, cost: C
         let from = (offset - done.offset) as usize;
         let body = match done.into_data() {
             Ok(bytes) => {
-                let mut message = session.form.read(tag, length);
+                let mut message = session.form.read(tag, length, None);
                 message.extend_from_slice(&bytes[from..from + length as usize]);
                 Body::Message(message)
             }

@@ -12,7 +12,7 @@ use corewise_sync::{Parker, time};
 
 use super::pace::{Expects, Pace};
 use super::received::{Received, charge};
-use super::sink::{Reply, SocketSink};
+use super::sink::{Reply, SPARE, SocketSink};
 use super::{End, Inside, Session, form, odd, sparse};
 use crate::export::tell;
 use crate::load::Charge;
@@ -358,7 +358,8 @@ impl<'a> Reader<'a> {
                 return Ok(());
             }
             Operation::Read { .. } => {
-                let message = form.read(tag, length as u32);
+                let spare = self.spare(length as u32);
+                let message = form.read(tag, length as u32, spare);
                 DeviceRequest::read_into(offset, length as usize, message)
             }
             Operation::BlockStatus { one } => {
@@ -492,6 +493,19 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(payload.freeze())
+    }
+
+    /// Memory of an earlier reply, for one of a read of `length` bytes. The sink has it, and so the replies are corked from here on:
+    /// what follows is parsed, and never waited for.
+    fn spare(&mut self, length: u32) -> Option<BytesMut> {
+        let bytes = self.session.form.read_len(length);
+        if bytes > SPARE {
+            return None;
+        }
+        if self.cork.is_none() {
+            self.cork = self.session.path.cork();
+        }
+        self.cork.as_mut()?.with_sink(|sink| sink.spare(bytes))
     }
 
     /// Posts a reply of the reader's own; if that wins the flush right, it is run with the batch.

@@ -10,8 +10,13 @@ use bytes::{Bytes, BytesMut};
 
 /// Size of a buffer, in bytes: about what a Unix socket holds.
 const RECEIVE: usize = 256 << 10;
-/// A buffer with less room than this is renewed.
+/// Size of the first buffer, which the handshake has left. A client that never fills it needs no other, and it stays in a
+/// core's cache.
+const FIRST: usize = crate::negotiate::RECEIVE;
+/// A buffer with less room than this is renewed,
 const RECEIVE_MIN: usize = 32 << 10;
+/// and the first one with less than this.
+const FIRST_MIN: usize = 16 << 10;
 /// A payload of so many bytes is charged for all of its buffer.
 const LARGE: usize = 64 << 10;
 
@@ -22,6 +27,8 @@ pub(super) fn charge(length: u64) -> u64 {
 
 pub(super) struct Received {
     buffer: BytesMut,
+    /// The size of the next one, and the least room in this one.
+    sizes: (usize, usize),
     /// Small slices of it have been taken.
     sliced: bool,
     /// An earlier buffer, of which there are small slices.
@@ -30,19 +37,24 @@ pub(super) struct Received {
 
 impl Received {
     pub(super) fn new(buffer: BytesMut) -> Received {
-        Received { buffer, sliced: false, kept: None }
+        Received { buffer, sizes: (FIRST, FIRST_MIN), sliced: false, kept: None }
     }
 
     /// Sees to it that there is room to receive into.
     pub(super) fn make_room(&mut self) {
-        if self.buffer.capacity() - self.buffer.len() >= RECEIVE_MIN {
+        let room = self.buffer.capacity() - self.buffer.len();
+        if room == 0 {
+            self.sizes = (RECEIVE, RECEIVE_MIN);
+        }
+        let (size, least) = self.sizes;
+        if room >= least {
             return;
         }
         let sliced = std::mem::take(&mut self.sliced);
-        if self.buffer.try_reclaim(RECEIVE) {
+        if self.buffer.try_reclaim(size) {
             return;
         }
-        let mut new = BytesMut::with_capacity(RECEIVE);
+        let mut new = BytesMut::with_capacity(size);
         new.extend_from_slice(&self.buffer);
         let old = std::mem::replace(&mut self.buffer, new).freeze();
         // None was kept when it was sliced.
@@ -113,6 +125,23 @@ mod tests {
         let third = fill(&mut received, 512);
         assert!(!third.is_unique(), "a slice again, since the first has gone");
         assert!([&second, &large, &third].iter().all(|bytes| bytes.iter().all(|byte| *byte == 7)));
+    }
+
+    #[test]
+    fn a_client_keeps_the_small_buffer_of_its_handshake_until_it_fills_it() {
+        let mut received = Received::new(BytesMut::with_capacity(FIRST));
+        let first = received.as_ptr().addr();
+        for _ in 0..FIRST {
+            received.make_room();
+            received.extend_from_slice(&[7; 28]);
+            let _ = received.split_to(28);
+        }
+        assert!((first..first + FIRST).contains(&received.as_ptr().addr()));
+        let room = received.capacity() - received.len();
+        received.resize(room, 7);
+        received.make_room();
+        assert!(received.capacity() >= RECEIVE);
+        assert_eq!(received.len(), room);
     }
 
     #[test]

@@ -23,6 +23,15 @@ use crate::wire::{EXTENDED_CHUNK_LEN, SIMPLE_REPLY_LEN};
 /// Replies that one system call sends at most. Far below the kernel's limit of 1,024, and enough to
 /// make the call cheap.
 const PER_CALL: usize = 128;
+/// So many are few.
+const FEW: usize = 8;
+
+/// The largest reply whose memory is used again, in bytes: a read of a page, with its head.
+pub(super) const SPARE: usize = 4096 + 64;
+/// A smaller one isn't kept: the allocator has those at hand itself.
+const SPARE_MIN: usize = 1 << 10;
+/// How many of them wait for their next reply, at most.
+const SPARES: usize = 32;
 
 /// One reply, ready to be sent, or a chunk of one.
 pub(crate) struct Reply {
@@ -83,6 +92,8 @@ pub(crate) struct SocketSink {
     since: Option<Instant>,
     /// The socket failed: replies are dropped from now on.
     broken: bool,
+    /// Memory of replies that were sent.
+    spares: Vec<BytesMut>,
     /// The parker of the writer thread until that is started.
     pub(super) writer_parker: Option<Parker>,
 }
@@ -103,6 +114,7 @@ impl SocketSink {
             waiting: VecDeque::new(),
             sent_of_first: 0,
             broken: false,
+            spares: Vec::new(),
             writer_parker: Some(writer_parker),
         }
     }
@@ -115,7 +127,16 @@ impl SocketSink {
     }
 
     fn send_some(&mut self) -> Result<usize, Errno> {
-        let mut slices = [IoSlice::new(&[]); PER_CALL];
+        // A few need no long list, which would be made anew each time.
+        if self.waiting.len() <= FEW {
+            self.send_up_to::<FEW>()
+        } else {
+            self.send_up_to::<PER_CALL>()
+        }
+    }
+
+    fn send_up_to<const MOST: usize>(&mut self) -> Result<usize, Errno> {
+        let mut slices = [IoSlice::new(&[]); MOST];
         let mut count = 0;
         for (slot, reply) in slices.iter_mut().zip(&self.waiting) {
             let from = if count == 0 { self.sent_of_first } else { 0 };
@@ -134,6 +155,21 @@ impl SocketSink {
         )
     }
 
+    /// Memory for a reply of `length` bytes, of one that was sent.
+    pub(super) fn spare(&mut self, length: usize) -> Option<BytesMut> {
+        // One that is too small goes: from now on there are larger ones.
+        self.spares.pop().filter(|spare| spare.capacity() >= length)
+    }
+
+    fn keep(&mut self, reply: Reply) {
+        if let Body::Message(mut message) = reply.body {
+            if (SPARE_MIN..=SPARE).contains(&message.capacity()) && self.spares.len() < SPARES {
+                message.clear();
+                self.spares.push(message);
+            }
+        }
+    }
+
     /// Takes what was sent off the queue, and off what is owed.
     fn sent(&mut self, bytes: usize) {
         let mut of_first = self.sent_of_first + bytes;
@@ -148,7 +184,9 @@ impl SocketSink {
                 cost += owed;
                 requests += 1;
             }
-            self.waiting.pop_front();
+            if let Some(reply) = self.waiting.pop_front() {
+                self.keep(*reply);
+            }
             self.since = None;
         }
         self.sent_of_first = of_first;
@@ -206,5 +244,48 @@ impl Sink for SocketSink {
             }
         }
         Sent::All
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use corewise_sync::inbox::Inbox;
+
+    use super::*;
+    use crate::load::Budget;
+    use crate::memory::Pool;
+
+    #[test]
+    fn the_memory_of_small_replies_is_that_of_later_ones_and_only_so_much_is_kept() {
+        let (ours, mut client) = UnixStream::pair().unwrap();
+        let pool = Arc::new(Pool::new(1 << 20));
+        let (connection, _) = Connection::new(1, ours.into(), Budget::default(), 0, pool, false);
+        let connection = Arc::new(connection);
+        let mut sink = SocketSink::new(Arc::clone(&connection), Duration::MAX, Parker::new(), None);
+        let mut send = |sink: &mut SocketSink, message: BytesMut| {
+            connection.load.admit(Charge::NONE);
+            let (inbox, len) = (Inbox::new(), message.len());
+            inbox.push(Reply::new(Body::Message(message), Charge::NONE));
+            assert_eq!(sink.send(inbox.take(), Patience::None), Sent::All);
+            client.read_exact(&mut vec![0; len]).unwrap();
+        };
+        for len in [100, SPARE + 1] {
+            send(&mut sink, BytesMut::zeroed(len));
+            assert!(sink.spare(len).is_none(), "one of {len} bytes isn't kept");
+        }
+        for _ in 0..2 * SPARES {
+            send(&mut sink, BytesMut::zeroed(SPARE_MIN));
+        }
+        assert_eq!(sink.spares.len(), SPARES);
+        assert!(sink.spare(SPARE).is_none(), "too small, it goes");
+        assert_eq!(sink.spares.len(), SPARES - 1);
+        let message = BytesMut::zeroed(SPARE);
+        let address = message.as_ptr();
+        send(&mut sink, message);
+        let again = sink.spare(SPARE).unwrap();
+        assert!(again.is_empty() && again.as_ptr() == address);
     }
 }

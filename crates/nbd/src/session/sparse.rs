@@ -132,7 +132,7 @@ fn answer(session: Arc<Session>, tag: Tag, length: u32, cost: Charge, extents: &
     if zeroes.is_empty() {
         let device = Arc::clone(&session.device);
         let bytes = Inside::without_change(Work::Bytes);
-        let message = session.form.read(tag, length);
+        let message = session.form.read(tag, length, None);
         let rq = Request::read_into(tag.offset, length as usize, message);
         return device
             .submit(rq.on_complete(move |done| session.completed(tag, cost, bytes, done)));
