@@ -397,7 +397,7 @@ impl Inner {
         thread::Builder::new()
             .name(format!("nbd-{id}"))
             .stack_size(STACK)
-            .spawn(move || server.run(connection, &parker))
+            .spawn(move || server.run(connection, peer, &parker))
             .map(drop)
             .map_err(|source| {
                 self.registry.leave(id);
@@ -406,8 +406,8 @@ impl Inner {
     }
 
     /// The thread of a connection. A failure or panic in it stays in it.
-    fn run(&self, connection: Arc<Connection>, parker: &Parker) {
-        let served = catch_unwind(AssertUnwindSafe(|| self.converse(&connection, parker)));
+    fn run(&self, connection: Arc<Connection>, peer: Peer, parker: &Parker) {
+        let served = catch_unwind(AssertUnwindSafe(|| self.converse(&connection, peer, parker)));
         if let Err(panic) = served {
             tell(|| {
                 tracing::error!(
@@ -425,9 +425,9 @@ impl Inner {
         self.pool.client_left(self.share);
     }
 
-    fn converse(&self, connection: &Arc<Connection>, parker: &Parker) {
+    fn converse(&self, connection: &Arc<Connection>, peer: Peer, parker: &Parker) {
         let deadline = after(self.options.handshake_timeout);
-        let who = Identity { peer: Peer::of(&connection.socket), names: Vec::new() };
+        let who = Identity { peer, names: Vec::new() };
         let desk = Desk::new(self, connection.id, who);
         let attach = |_: &ExportOffer| desk.chosen();
         let certified = |names| desk.certified(names);

@@ -202,8 +202,10 @@ impl Registry {
             (options.max_per_peer, &its_peer, "for clients of this address or user"),
             (export.most_clients(), &its_export, "of this export"),
         ];
+        // Thousands of clients that come together mustn't each look at all others.
+        let most = books.connections.len() - books.half_open.len();
         for (limit, belongs, what) in limits {
-            let Some(limit) = limit else { continue };
+            let Some(limit) = limit.filter(|limit| most >= *limit) else { continue };
             let taken = books.attached(belongs).count();
             if taken >= limit && !books.let_idle_go(belongs, options.evict_idle) {
                 return Err(format!("all {limit} places {what} are taken"));
