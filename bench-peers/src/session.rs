@@ -100,7 +100,7 @@ pub(crate) struct Peers {
     /// Makes what its runs share.
     pub(crate) files: Option<files::Make>,
     /// One run on a peer that is Rust.
-    pub(crate) run: fn(&Job, &mut Meter) -> Result<Option<Line>, BenchError>,
+    pub(crate) run: fn(&Job, &mut Meter) -> Result<Line, BenchError>,
 }
 
 impl Peers {
@@ -176,12 +176,12 @@ pub(crate) fn one(peers: &Peers, words: &[String]) -> Result<Line, Box<dyn Error
     if job.count {
         ALLOCATOR.start();
     }
-    if let Some(line) = job.run_own(Some(allocations))? {
-        return Ok(line);
-    }
-    let unknown = || format!("there is no runtime {:?} in this program", job.runtime);
-    let meter = &mut Meter::new(job.count, Some(allocations));
-    Ok((peers.run)(&job, meter)?.ok_or_else(unknown)?)
+    Ok(match job.run_own(Some(allocations)) {
+        Err(BenchError::NoRuntime { .. }) => {
+            (peers.run)(&job, &mut Meter::new(job.count, Some(allocations)))?
+        }
+        done => done?,
+    })
 }
 
 /// How many allocations this process has counted.

@@ -103,7 +103,7 @@ fn busy(case: &str, peer: &str) -> bool {
     case == "roundtrip/busy" && !is_floor(peer) && !spins(peer)
 }
 
-fn peer(job: &Job, meter: &mut Meter) -> Result<Option<Line>, BenchError> {
+fn peer(job: &Job, meter: &mut Meter) -> Result<Line, BenchError> {
     let machine = &Machine::live()?;
     let to = &Targets::of(job, machine)?;
     let name = &*job.runtime;
@@ -123,9 +123,9 @@ fn peer(job: &Job, meter: &mut Meter) -> Result<Option<Line>, BenchError> {
         ("tokio", _) => run_on(job, machine, meter, || tokio(to))?,
         ("rayon", "broadcast") => run_on(job, machine, meter, || rayon(to))?,
         ("rayon", "roundtrip") => job.cannot("it has no call to one thread"),
-        _ => return Ok(None),
+        _ => return job.unknown(),
     };
-    Ok(Some(line))
+    Ok(line)
 }
 
 #[cfg(test)]

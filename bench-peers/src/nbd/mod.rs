@@ -41,13 +41,11 @@ static BENCH: Bench = Bench {
         quick: |parts, _| quick(parts),
         numbers: |job, _, on| job.length_ms = on.pick(1_000, 400),
         variants: |_, _| vec![],
-        run: |job, _| {
-            let known = PEERS.runtimes.iter().any(|runtime| runtime.name == job.runtime);
-            Ok(known.then(|| {
-                Files::find()
-                    .and_then(|files| measure(job, &files))
-                    .unwrap_or_else(|why| job.cannot(&why))
-            }))
+        run: |job, _| match PEERS.runtimes.iter().any(|runtime| runtime.name == job.runtime) {
+            true => Ok(Files::find()
+                .and_then(|files| measure(job, &files))
+                .unwrap_or_else(|why| job.cannot(&why))),
+            false => job.unknown(),
         },
     }],
     counting: |_| (),
@@ -106,7 +104,7 @@ pub(crate) static PEERS: Peers = Peers {
         }),
     ],
     files: Some(Files::make),
-    run: |_, _| Ok(None),
+    run: |job, _| job.unknown(),
 };
 
 const PLACES: [&str; 4] = ["memory", "tmpfs", "disk", "direct"];

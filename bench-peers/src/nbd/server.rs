@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use procfs::ProcResult;
+use procfs::process::Process;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use tempfile::TempDir;
 
@@ -138,35 +140,30 @@ impl Server {
 
     /// CPU time so far in ticks of the kernel, with that of the processes it had for its clients; and its threads.
     pub(super) fn usage(&self) -> (u64, u64) {
-        let (mut ticks, mut threads) = (0, 0);
-        for process in self.family() {
-            let stat = stat(process);
-            let number = |at| stat.split_whitespace().nth(at)?.parse::<u64>().ok();
-            // utime and stime; of the first those of children that it has waited for, too.
-            let times = if process == self.id { 11..15 } else { 11..13 };
-            ticks += times.filter_map(number).sum::<u64>();
-            threads += number(17).unwrap_or(0);
-        }
-        (ticks, threads)
+        let stats = self.family().into_iter().filter_map(|process| process.stat().ok());
+        stats.fold((0, 0), |(ticks, threads), stat| {
+            // Of the first those of children that it has waited for, too.
+            let is_first = stat.pid.unsigned_abs() == self.id;
+            let children = if is_first { stat.cutime + stat.cstime } else { 0 };
+            let own = stat.utime + stat.stime + children.unsigned_abs();
+            (ticks + own, threads + stat.num_threads.unsigned_abs())
+        })
     }
 
     /// Bytes; those that its processes share count once.
     pub(super) fn memory(&self) -> u64 {
-        let of = |process: u32| {
-            let text = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).ok()?;
-            let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
-            line.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+        let of = |process: Process| {
+            let all = process.smaps_rollup().ok()?.memory_map_rollup;
+            all.0.first()?.extension.map.get("Pss").copied()
         };
-        self.family().into_iter().filter_map(of).sum::<u64>() << 10
+        self.family().into_iter().filter_map(of).sum()
     }
 
     /// The server and its children, one for each client of nbd-server.
-    fn family(&self) -> Vec<u32> {
-        let id = self.id;
-        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
-        let children = children.unwrap_or_default();
-        let children = children.split_whitespace().filter_map(|id| id.parse().ok());
-        std::iter::once(id).chain(children).collect()
+    fn family(&self) -> Vec<Process> {
+        let children = process(self.id).and_then(|own| own.task_main_thread()?.children());
+        let all = std::iter::once(self.id).chain(children.unwrap_or_default());
+        all.filter_map(|id| process(id).ok()).collect()
     }
 
     /// CPU time in nanoseconds since so many ticks, once it is rid of its clients.
@@ -175,7 +172,7 @@ impl Server {
         while self.family().len() > 1 && began.elapsed() < Duration::from_secs(1) {
             sleep(Duration::from_millis(1));
         }
-        let per_second = rustix::param::clock_ticks_per_second() as f64;
+        let per_second = procfs::ticks_per_second() as f64;
         (self.usage().0 - ticks) as f64 * 1e9 / per_second
     }
 
@@ -184,7 +181,7 @@ impl Server {
         let began = Instant::now();
         let id = Pid::from_raw(self.id as i32).ok_or("it has no number")?;
         kill_process(id, Signal::TERM).map_err(text)?;
-        while !matches!(stat(self.id).split_whitespace().next(), None | Some("Z")) {
+        while process(self.id).and_then(|own| own.stat()).is_ok_and(|stat| stat.state != 'Z') {
             if began.elapsed() > END {
                 return Err(format!("it is still there {} s after SIGTERM", END.as_secs()));
             }
@@ -196,10 +193,8 @@ impl Server {
     }
 }
 
-/// What `/proc` tells of a process behind its name: its state first. Nothing, once it is gone.
-fn stat(process: u32) -> String {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').map_or("", |(_, behind)| behind).to_owned()
+fn process(id: u32) -> ProcResult<Process> {
+    Process::new(id.try_into().unwrap_or(0))
 }
 
 impl Drop for Server {

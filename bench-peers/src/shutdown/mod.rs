@@ -56,12 +56,12 @@ pub(crate) static PEERS: Peers = Peers {
     run: peer,
 };
 
-fn peer(job: &Job, meter: &mut Meter) -> Result<Option<Line>, BenchError> {
-    Ok(Some(match job.runtime.as_str() {
-        "tokio" => run_on(job, meter, tokio::prepare)?,
-        "rayon" => run_on(job, meter, rayon::prepare)?,
-        _ => return Ok(None),
-    }))
+fn peer(job: &Job, meter: &mut Meter) -> Result<Line, BenchError> {
+    match job.runtime.as_str() {
+        "tokio" => run_on(job, meter, tokio::prepare),
+        "rayon" => run_on(job, meter, rayon::prepare),
+        _ => job.unknown(),
+    }
 }
 
 #[cfg(test)]

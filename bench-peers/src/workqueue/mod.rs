@@ -167,7 +167,7 @@ fn spinning(case: &str, peer: &str) -> bool {
     case.starts_with("pingpong/") && sleeps(peer) == Some(false)
 }
 
-fn peer(job: &Job, meter: &mut Meter) -> Result<Option<Line>, BenchError> {
+fn peer(job: &Job, meter: &mut Meter) -> Result<Line, BenchError> {
     let machine = Machine::live()?;
     let line = match &*job.runtime {
         "corewise-spawn" => {
@@ -194,9 +194,9 @@ fn peer(job: &Job, meter: &mut Meter) -> Result<Option<Line>, BenchError> {
             run_on(job, &machine, &executor, meter)?
         }
         "crossbeam" => run_reused(job, &machine, &Crossbeam::new(job)?, meter)?,
-        _ => return Ok(None),
+        _ => return job.unknown(),
     };
-    Ok(Some(line))
+    Ok(line)
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! A run as text: words `key=value`, which a program in any language reads without a table of its own.
 
 use corewise_topology::CpuId;
-use std::fmt;
 use std::time::Duration;
 
 use crate::bench::{Bench, Workload};
@@ -9,16 +8,9 @@ use crate::meter::{Allocations, Meter};
 use crate::{BenchError, Line};
 
 /// A run isn't understood.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct BadJob(String);
-
-impl fmt::Display for BadJob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadJob {}
 
 /// A number of a run: written as a whole number without a sign, or left out.
 trait Number: Sized {
@@ -255,16 +247,24 @@ impl Job {
         Line { unsupported: Some(why.to_owned()), ..self.line() }
     }
 
-    /// Runs it in this process, on one of the runtimes of this crate. `None`: it isn't for one of these.
+    /// That it isn't for a runtime of this program.
     ///
     /// # Errors
-    /// The workload couldn't be run.
-    pub fn run_own(&self, allocations: Option<Allocations>) -> Result<Option<Line>, BenchError> {
+    /// Always.
+    pub fn unknown<T>(&self) -> Result<T, BenchError> {
+        Err(BenchError::NoRuntime { runtime: self.runtime.clone() })
+    }
+
+    /// Runs it in this process, on one of the runtimes of this crate.
+    ///
+    /// # Errors
+    /// It is for another one, or the workload couldn't be run.
+    pub fn run_own(&self, allocations: Option<Allocations>) -> Result<Line, BenchError> {
         if self.count && allocations.is_none() {
-            return Ok(Some(self.cannot("this program counts no allocations")));
+            return Ok(self.cannot("this program counts no allocations"));
         }
         let meter = &mut Meter::new(self.count, allocations);
         let run = |workload: &Workload| (workload.run)(self, meter);
-        self.bench.workload(&self.case).map_or(Ok(None), run)
+        self.bench.workload(&self.case).map_or_else(|| self.unknown(), run)
     }
 }

@@ -34,7 +34,6 @@ pub mod probe;
 pub mod process;
 pub mod record;
 pub mod report;
-pub mod rng;
 pub mod rounds;
 pub mod shutdown;
 pub mod start;

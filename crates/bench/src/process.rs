@@ -1,7 +1,6 @@
 //! Runs in processes of their own.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -25,16 +24,9 @@ pub struct Program {
 }
 
 /// A run gave no line: which, why not, and the end of what it said on the standard error.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct RunError(String);
-
-impl fmt::Display for RunError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for RunError {}
 
 /// So much of the standard error is shown.
 const SHOWN: usize = 2_000;

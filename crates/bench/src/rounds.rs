@@ -8,10 +8,11 @@
 
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
+
 use crate::job::Job;
 use crate::line::{Line, metrics, unit};
 use crate::record::Record;
-use crate::rng::Rng;
 use crate::stats::{PairedRatio, Summary};
 
 /// A job, and what its records are called.
@@ -111,7 +112,7 @@ pub fn run<E>(
         // Half of the time is for what counts.
         budget.is_some_and(|budget| began.elapsed() > if round == 0 { budget / 2 } else { budget })
     };
-    let mut rng = Rng::new(plan.seed);
+    let mut rng = Rng::with_seed(plan.seed);
     let entry = |cell| Entry { cell, able: true, lines: Vec::new() };
     let mut entries: Vec<Vec<Entry<'_>>> =
         groups.iter().map(|group| group.iter().map(entry).collect()).collect();

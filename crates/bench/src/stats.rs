@@ -2,7 +2,7 @@
 //!
 //! All functions take finite numbers. Each says what it does with an empty slice.
 
-use crate::rng::Rng;
+use fastrand::Rng;
 
 /// Middle and extremes of one metric over its runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,11 +95,11 @@ impl PairedRatio {
 
 /// The middle 95 % of the medians of resamples of `values`, which isn't empty.
 fn bootstrap_median(values: &[f64], seed: u64) -> (f64, f64) {
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::with_seed(seed);
     let mut medians: Vec<f64> = (0..RESAMPLES)
         .filter_map(|_| {
             let drawn: Vec<f64> =
-                (0..values.len()).map(|_| values[rng.below(values.len())]).collect();
+                (0..values.len()).map(|_| values[rng.usize(..values.len())]).collect();
             median(&drawn)
         })
         .collect();
@@ -189,13 +189,12 @@ mod tests {
     /// as it says. Twenty draws from a known distribution, many times.
     #[test]
     fn the_interval_covers_the_true_median_about_95_times_in_100() {
-        let mut rng = Rng::new(11);
+        let mut rng = Rng::with_seed(11);
         let ones = [1.0; 21];
         let covered = (0..300)
             .filter(|&trial| {
                 // Uniform on 0.5 to 1.5: the true median is 1.
-                let draws: Vec<f64> =
-                    (0..21).map(|_| 0.5 + rng.below(1_000_000) as f64 / 1e6).collect();
+                let draws: Vec<f64> = (0..21).map(|_| 0.5 + rng.f64()).collect();
                 let ratio = PairedRatio::of(&draws, &ones, trial).expect("21 pairs, none by zero");
                 (ratio.low..=ratio.high).contains(&1.0)
             })

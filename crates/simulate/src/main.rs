@@ -207,11 +207,7 @@ fn one(
         run()
     });
     let took = began.elapsed();
-    let line = match outcome.value {
-        Ok(Some(ref line)) => line.clone(),
-        Ok(None) => return Err(format!("there is no such runtime here: {}", words.join(" "))),
-        Err(ref error) => return Err(error.to_string()),
-    };
+    let line = outcome.value.as_ref().map_err(ToString::to_string)?.clone();
     told::tell(what, words, &line, &outcome, took);
     Ok(())
 }

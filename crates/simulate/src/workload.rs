@@ -8,8 +8,8 @@ use corewise_bench::job::Job;
 use corewise_bench::line::Line;
 use corewise_topology::Topology;
 
-/// What the machine's first thread does. `None`: there is no such runtime.
-pub(crate) type Run = Box<dyn FnOnce() -> Result<Option<Line>, BenchError>>;
+/// What the machine's first thread does.
+pub(crate) type Run = Box<dyn FnOnce() -> Result<Line, BenchError>>;
 
 /// The order in which a name is looked for, and in which they are listed.
 const ORDER: [&str; 5] = ["workqueue", "calls", "blockmq", "probe", "shutdown"];

@@ -1,12 +1,14 @@
 //! The file that is read and written: full of bytes that nobody compresses.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use fastrand::Rng;
+use tempfile::{NamedTempFile, TempPath};
+
 use crate::bench::Effort;
 use crate::error::BenchError;
-use crate::rng::Rng;
 
 /// Names the file to the processes that measure; without it each makes its own, which takes long.
 pub const DISK: &str = "COREWISE_BENCH_DISK";
@@ -18,7 +20,7 @@ const PIECE: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct Disk {
     path: PathBuf,
-    made: bool,
+    _made: Option<TempPath>,
 }
 
 impl Disk {
@@ -28,7 +30,7 @@ impl Disk {
     /// It couldn't be made.
     pub fn find() -> Result<Disk, BenchError> {
         match std::env::var_os(DISK) {
-            Some(path) => Ok(Disk { path: path.into(), made: false }),
+            Some(path) => Ok(Disk { path: path.into(), _made: None }),
             None => Disk::for_runs(Effort::Quick),
         }
     }
@@ -39,16 +41,17 @@ impl Disk {
     /// It couldn't be made.
     pub fn for_runs(effort: Effort) -> Result<Disk, BenchError> {
         let size = if effort == Effort::Quick { 256 << 20 } else { 1 << 30 };
-        Disk::make(&std::env::temp_dir(), size).map_err(|error| BenchError::unusable("file", error))
+        Disk::make(&std::env::temp_dir(), size)
     }
 
     /// Makes one of so many whole MiB in this folder. Blocks.
-    pub(super) fn make(folder: &Path, size: u64) -> io::Result<Disk> {
-        let path = folder.join(format!("corewise-bench-{}.img", std::process::id()));
-        // It is removed also where it isn't finished.
-        let disk = Disk { path, made: true };
-        fill(&disk.path, size)?;
-        Ok(disk)
+    pub(super) fn make(folder: &Path, size: u64) -> Result<Disk, BenchError> {
+        let file = tempfile::Builder::new().prefix("corewise-bench-").tempfile_in(folder);
+        let made = file.map(NamedTempFile::into_temp_path).and_then(|file| {
+            fill(&file, size)?;
+            Ok(Disk { path: file.to_path_buf(), _made: Some(file) })
+        });
+        made.map_err(|source| BenchError::Unusable { what: "file", source })
     }
 
     /// Where it is.
@@ -64,19 +67,10 @@ impl Disk {
 pub fn fill(path: &Path, size: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
     // The same again and again, each time farther apart than any file system looks for what is the same.
-    let mut rng = Rng::new(1);
-    let piece: Vec<u8> = (0..PIECE / 8).flat_map(|_| rng.next().to_ne_bytes()).collect();
+    let mut piece = vec![0; PIECE as usize];
+    Rng::with_seed(1).fill(&mut piece);
     for _ in 0..size / PIECE {
         file.write_all(&piece)?;
     }
     file.sync_all()
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        if self.made {
-            // There is nobody to tell, and nothing to be done.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
 }

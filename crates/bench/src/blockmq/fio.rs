@@ -19,8 +19,7 @@ pub(super) fn run(job: &Job, load: Load) -> Result<Line, BenchError> {
         Device::Null => None,
         Device::Memory => {
             // Its own; as its job writes it the first time it is filled.
-            let folder = "/dev/shm".as_ref();
-            Some(Disk::make(folder, SIZE).map_err(|error| BenchError::unusable("memory", error))?)
+            Some(Disk::make("/dev/shm".as_ref(), SIZE)?)
         }
         Device::File => Some(Disk::find()?),
     };
@@ -58,7 +57,7 @@ pub fn measure(mut fio: Command, job: &Job) -> Result<Line, BenchError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(job.cannot("fio isn't installed"));
         }
-        Err(error) => return Err(BenchError::unusable("fio", error)),
+        Err(source) => return Err(BenchError::Unusable { what: "fio", source }),
     };
     if !output.status.success() {
         return Ok(job.cannot(String::from_utf8_lossy(&output.stderr).trim()));

@@ -26,8 +26,8 @@ pub(super) const HOLD: Workload = Workload {
     },
     variants: |_, _| variants(&["corewise"], false),
     run: |job, _| match job.runtime.as_str() {
-        "corewise" => one(job).map(Some),
-        _ => Ok(None),
+        "corewise" => one(job),
+        _ => job.unknown(),
     },
 };
 
@@ -61,11 +61,11 @@ fn one(job: &Job) -> Result<Line, BenchError> {
 
 /// Quiesces so many queues and lets them go, again and again, while reads come and go on the first of them: all
 /// with one fence and one wait, or one after the other.
-fn many(job: &Job) -> Result<Option<Line>, BenchError> {
+fn many(job: &Job) -> Result<Line, BenchError> {
     let quiesce: fn(&[&Queue]) = match job.runtime.as_str() {
         "corewise" => Queue::quiesce_all,
         "one_by_one" => |queues| queues.iter().for_each(|queue| queue.quiesce()),
-        _ => return Ok(None),
+        _ => return job.unknown(),
     };
     let layer = layer()?;
     let others: Vec<Arc<Queue>> = (1..job.part(1)).map(|_| layer.idle_queue()).collect();
@@ -75,7 +75,7 @@ fn many(job: &Job) -> Result<Option<Line>, BenchError> {
             queue.unquiesce().expect("it was quiesced a moment ago");
         }
     };
-    repeat(job, &layer, true, || quiesce(&all), end).map(Some)
+    repeat(job, &layer, true, || quiesce(&all), end)
 }
 
 fn layer() -> Result<Layer, BenchError> {

@@ -17,13 +17,13 @@ use corewise_sync::time::{self, Stamp};
 use corewise_sync::{Countdown, Mutex, Parker, sys};
 use corewise_topology::{CpuId, CpuSet, Machine};
 use corewise_workqueue::Workqueue;
+use fastrand::Rng;
 
 use crate::bench::{Cases, NOT_SIMULATED, Workload, count, variants};
 use crate::blockmq::disk::Disk;
 use crate::blockmq::setup::Layer;
 use crate::blockmq::{base, fio};
 use crate::meter::{Meter, percentiles};
-use crate::rng::Rng;
 use crate::{BenchError, Job, Line};
 
 /// Bytes of the devices in memory.
@@ -105,15 +105,15 @@ pub(super) const WORKLOAD: Workload = Workload {
     },
     variants: |_, _| [variants(&["corewise"], true), variants(&["fio"], false)].concat(),
     run: |job, meter| {
-        let Some(load) = Load::of(&job.parts()) else { return Ok(None) };
+        let Some(load) = Load::of(&job.parts()) else { return job.unknown() };
         let is_file = load.device == Device::File;
         match job.runtime.as_str() {
             runtime if !sys::KERNEL_THREADS && (is_file || runtime == "fio") => {
-                Ok(Some(job.cannot(NOT_SIMULATED)))
+                Ok(job.cannot(NOT_SIMULATED))
             }
-            "fio" => fio::run(job, load).map(Some),
-            "corewise" => run(job, load, meter).map(Some),
-            _ => Ok(None),
+            "fio" => fio::run(job, load),
+            "corewise" => run(job, load, meter),
+            _ => job.unknown(),
         }
     },
 };
@@ -177,7 +177,9 @@ impl Bench {
                 }
                 (Device::Memory, _) => {
                     let memory = Memory::new(SIZE);
-                    Arc::new(memory.map_err(|error| BenchError::unusable("memory", error))?)
+                    Arc::new(
+                        memory.map_err(|source| BenchError::Unusable { what: "memory", source })?,
+                    )
                 }
                 _ => {
                     // SAFETY: all reads here go to a pool's memory, which begins as zeroes.
@@ -226,10 +228,10 @@ impl Bench {
         let queue = &self.layer.queue;
         let room = if plan.timed { SAMPLES / usize::from(plan.load.depth) } else { 0 };
         let mut buffer = self.buffers.get().expect("there is one for each lane");
-        let mut rng = Rng::new(seed);
-        for _ in 0..plan.bytes / 8 {
-            buffer.extend_from_slice(&rng.next().to_ne_bytes());
-        }
+        let mut rng = Rng::with_seed(seed);
+        let mut bytes = vec![0; plan.bytes as usize];
+        rng.fill(&mut bytes);
+        buffer.extend_from_slice(&bytes);
         Lane {
             blocks: (queue.geometry().size / u64::from(plan.bytes)) as usize,
             target: Arc::new(Target(Arc::clone(queue))),
@@ -364,7 +366,7 @@ impl Lane {
         }
         self.requests += 1;
         let bytes = self.plan.bytes as usize;
-        let offset = (self.rng.below(self.blocks) * bytes) as u64;
+        let offset = (self.rng.usize(..self.blocks) * bytes) as u64;
         if self.plan.timed {
             self.began = Stamp::precise();
         }

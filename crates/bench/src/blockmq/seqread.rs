@@ -63,7 +63,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     run: |job, meter| {
         let class = Class::of(job.parts()[3]);
         if class.is_real_time() && !priority::may_be_real_time() {
-            return Ok(Some(job.cannot("real-time priorities aren't permitted here")));
+            return Ok(job.cannot("real-time priorities aren't permitted here"));
         }
         let measure = match job.runtime.as_str() {
             "corewise" => measure::<Fenced>,
@@ -71,9 +71,9 @@ pub(super) const WORKLOAD: Workload = Workload {
             "spin" => measure::<Under<Spin>>,
             "mutex" => measure::<Under<Mutex<()>>>,
             "unchecked" => measure::<Unchecked>,
-            _ => return Ok(None),
+            _ => return job.unknown(),
         };
-        measure(job, class, meter).map(Some)
+        measure(job, class, meter)
     },
 };
 

@@ -40,9 +40,8 @@ pub(super) const WORKLOAD: Workload = Workload {
                 let tags = FreeList::new(depth);
                 measure(job, |_| tags.get(), |_, tag| tags.put(tag), meter)
             }
-            _ => return Ok(None),
+            _ => job.unknown(),
         }
-        .map(Some)
     },
 };
 

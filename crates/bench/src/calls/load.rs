@@ -23,8 +23,8 @@ pub(super) const WORKLOAD: Workload = Workload {
     },
     variants: |_, _| variants(&["corewise"], true),
     run: |job, meter| match job.runtime.as_str() {
-        "corewise" => run(job, &Machine::live()?, meter).map(Some),
-        _ => Ok(None),
+        "corewise" => run(job, &Machine::live()?, meter),
+        _ => job.unknown(),
     },
 };
 

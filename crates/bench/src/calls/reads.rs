@@ -26,7 +26,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     },
     variants: |_, _| variants(&["corewise", "arc_swap", "rwlock"], false),
     run: |job, _| match job.runtime.as_str() {
-        "arc_swap" | "rwlock" if !sys::KERNEL_THREADS => Ok(Some(job.cannot(NOT_SIMULATED))),
+        "arc_swap" | "rwlock" if !sys::KERNEL_THREADS => Ok(job.cannot(NOT_SIMULATED)),
         _ => run(job, &Machine::live()?),
     },
 };
@@ -47,9 +47,9 @@ fn sum(value: &Value) -> u64 {
 /// batches of 1000, while a writer that is pinned to `server_cpu` replaces the value every `gap_us`
 /// (0: back to back). `read_*`: of the batches, divided by 1000. `replace_p50`: of the writer's calls; the old value is
 /// dropped before one returns, or later.
-fn run(job: &Job, machine: &Machine) -> Result<Option<Line>, BenchError> {
+fn run(job: &Job, machine: &Machine) -> Result<Line, BenchError> {
     let first = [1; 16];
-    let line = match job.runtime.as_str() {
+    match job.runtime.as_str() {
         "corewise" => {
             // Once in a process, and no part of what is measured.
             fence::prepare();
@@ -65,9 +65,8 @@ fn run(job: &Job, machine: &Machine) -> Result<Option<Line>, BenchError> {
             let read = || cell.read().map_or(1, |value| sum(&value));
             measure(job, machine, read, |value| *cell.write().expect("no reader panics") = value)
         }
-        _ => return Ok(None),
-    };
-    line.map(Some)
+        _ => job.unknown(),
+    }
 }
 
 fn measure(

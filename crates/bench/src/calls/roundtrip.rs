@@ -29,13 +29,11 @@ pub(super) const WORKLOAD: Workload = Workload {
     run: |job, meter| {
         let machine = &Machine::live()?;
         match job.runtime.as_str() {
-            "corewise" => run(job, machine, meter, || one(machine, job.server_cpu)).map(Some),
-            "corewise-future" => {
-                run(job, machine, meter, || awaited(machine, job.server_cpu)).map(Some)
-            }
-            "eventfd" if !sys::KERNEL_THREADS => Ok(Some(job.cannot(NOT_SIMULATED))),
-            "eventfd" => run(job, machine, meter, || eventfd(machine, job.server_cpu)).map(Some),
-            _ => Ok(None),
+            "corewise" => run(job, machine, meter, || one(machine, job.server_cpu)),
+            "corewise-future" => run(job, machine, meter, || awaited(machine, job.server_cpu)),
+            "eventfd" if !sys::KERNEL_THREADS => Ok(job.cannot(NOT_SIMULATED)),
+            "eventfd" => run(job, machine, meter, || eventfd(machine, job.server_cpu)),
+            _ => job.unknown(),
         }
     },
 };
@@ -67,10 +65,10 @@ pub(super) const BROADCAST: Workload = Workload {
             _ => Machine::live()?,
         };
         if job.runtime != "corewise" {
-            return Ok(None);
+            return job.unknown();
         }
         let cpus = called(job, machine)?;
-        run(job, machine, meter, || many(machine, cpus)).map(Some)
+        run(job, machine, meter, || many(machine, cpus))
     },
 };
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use corewise_costs::Machine;
 use corewise_topology::{CpuId, CpuSet, Topology};
+use procfs::process::Process;
+use procfs::{CpuInfo, Current, Meminfo};
 
 use crate::bench::Effort;
 
@@ -13,13 +15,6 @@ use super::Plan;
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
-}
-
-/// The value of the first line `name : value`.
-fn field(text: &str, name: &str) -> String {
-    let is_it = |line: &&str| line.split(':').next().is_some_and(|key| key.trim() == name);
-    let line = text.lines().find(is_it).and_then(|line| line.split_once(':'));
-    line.map_or_else(String::new, |(_, value)| value.trim().to_owned())
 }
 
 /// The machine of these CPUs.
@@ -35,10 +30,11 @@ pub(super) fn machine(topology: &Topology, cpus: &[CpuId], plan: &Plan, took: Du
     for core in known.iter().filter_map(|cpu| cpu.core) {
         *threads.entry(core).or_default() += 1;
     }
-    let cpuinfo = read("/proc/cpuinfo");
+    let cpuinfo = CpuInfo::current().ok();
+    let cpuinfo = cpuinfo.as_ref();
     let first = cpus.first().copied().unwrap_or(CpuId::new(0));
     Machine {
-        cpu_model: field(&cpuinfo, "model name"),
+        cpu_model: cpuinfo.and_then(|info| info.model_name(0)).unwrap_or_default().to_owned(),
         architecture: std::env::consts::ARCH.to_owned(),
         cpus: cpus.iter().copied().collect::<CpuSet>().to_string(),
         cpu_count: u32::try_from(cpus.len()).unwrap_or(u32::MAX),
@@ -49,7 +45,7 @@ pub(super) fn machine(topology: &Topology, cpus: &[CpuId], plan: &Plan, took: Du
         nodes: count(|cpu| cpu.node),
         packages: count(|cpu| cpu.package),
         kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease")),
-        hypervisor: hypervisor(&cpuinfo),
+        hypervisor: hypervisor(cpuinfo.and_then(|info| info.flags(0)).unwrap_or_default()),
         clock_source: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         idle_driver: read("/sys/devices/system/cpu/cpuidle/current_driver"),
         governor: read(&format!("/sys/devices/system/cpu/cpu{first}/cpufreq/scaling_governor")),
@@ -91,12 +87,13 @@ fn size(text: &str) -> Option<u64> {
 /// Bytes of memory that may be taken without pressing others: what is available, and no more than the
 /// process's cgroups (version 2) allow.
 pub(super) fn available_bytes() -> u64 {
-    let text = field(&read("/proc/meminfo"), "MemAvailable");
-    let kib = text.strip_suffix("kB").and_then(|text| text.trim().parse::<u64>().ok());
-    let available = kib.map_or(0, |kib| kib << 10);
+    let memory = Meminfo::current().ok();
+    let available = memory.and_then(|memory| memory.mem_available).unwrap_or(0);
     // A limit is a number, or the word "max". In a container its own group is the root.
-    let own = read("/proc/self/cgroup");
-    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let groups = Process::myself().and_then(|own| own.cgroups());
+    let groups = groups.map_or_else(|_| Vec::new(), |groups| groups.0);
+    let own = groups.iter().find(|group| group.hierarchy == 0);
+    let own = own.map_or("", |group| group.pathname.trim_start_matches('/'));
     let limits = Path::new(own)
         .ancestors()
         .map(|group| format!("/sys/fs/cgroup/{}/memory.max", group.display()));
@@ -104,12 +101,11 @@ pub(super) fn available_bytes() -> u64 {
 }
 
 /// As the firmware calls it. Empty on bare metal.
-fn hypervisor(cpuinfo: &str) -> String {
-    let is_guest = field(cpuinfo, "flags").split(' ').any(|flag| flag == "hypervisor");
+fn hypervisor(flags: Vec<&str>) -> String {
     let [vendor, product] =
         ["sys_vendor", "product_name"].map(|name| read(&format!("/sys/class/dmi/id/{name}")));
     match format!("{vendor} {product}").trim() {
-        _ if !is_guest => String::new(),
+        _ if !flags.contains(&"hypervisor") => String::new(),
         "" => "unnamed".to_owned(),
         named => named.to_owned(),
     }
@@ -133,8 +129,6 @@ mod tests {
 
     #[test]
     fn facts_are_read_as_the_kernel_writes_them() {
-        assert_eq!(field("processor\t: 0\nmodel name\t: Fast: One\n", "model name"), "Fast: One");
-        assert_eq!(field("x", "x"), "");
         assert!(available_bytes() > 0, "this one runs somewhere");
         assert_eq!(size("32768K"), Some(32 << 20));
         assert_eq!(

@@ -1,15 +1,15 @@
 //! Lines that another CPU has written: a linked list costs a miss each, an array's misses overlap.
 
-use corewise_topology::CpuId;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use corewise_costs::Distance;
+use corewise_topology::CpuId;
+use fastrand::Rng;
 
 use crate::error::BenchError;
-use crate::rng::Rng;
 
 use super::NO_MEMORY;
 use super::distance::{Pairs, spread};
@@ -54,7 +54,7 @@ impl Lines {
         nodes.extend((0..count).map(|_| node()));
         order.extend(0..count as u32);
         if shuffled {
-            Rng::new(7).shuffle(&mut order);
+            Rng::with_seed(7).shuffle(&mut order);
         }
         let lines = Lines { nodes, order };
         lines.write();

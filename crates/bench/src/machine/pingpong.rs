@@ -2,16 +2,16 @@
 //!
 //! The idea is an old one; nviennot/core-to-core-latency draws the same matrix by compare and swap.
 
-use corewise_topology::CpuId;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use corewise_topology::CpuId;
+use fastrand::Rng;
 use rustix::thread::{futex, sched_yield};
 
 use crate::error::BenchError;
-use crate::rng::Rng;
 
 use super::distance::Pairs;
 use super::lab::{Apart, Lab, OVER, join};
@@ -33,7 +33,7 @@ pub(super) fn measure(lab: &Lab<'_>, pairs: &Pairs) -> Result<Rallies, BenchErro
     let mut order = pairs.all();
     let count = u32::try_from(order.len()).unwrap_or(u32::MAX).max(1);
     let turn = (lab.budget(ALL) / count).min(lab.budget(EACH)) / PASSES / 2;
-    let mut rng = Rng::new(1);
+    let mut rng = Rng::with_seed(1);
     for pass in 0..PASSES {
         rng.shuffle(&mut order);
         for &(a, b) in &order {

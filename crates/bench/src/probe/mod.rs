@@ -125,7 +125,7 @@ const PROBES: Workload = Workload {
         let machine = &Machine::live()?;
         let (node, cpus) = home(machine);
         let first = cpus.first().unwrap_or(CpuId::new(0));
-        let run = |bring_up: BringUp<'_>| run(job, bring_up, node, cpus.len(), meter).map(Some);
+        let run = |bring_up: BringUp<'_>| run(job, bring_up, node, cpus.len(), meter);
         let twice = |second| {
             let twice = Twice::new(machine, second)?;
             run(&|devices, how| twice.bring_up(devices, how))
@@ -137,15 +137,15 @@ const PROBES: Workload = Workload {
                 run(&|devices, how| managed(&pools.0, devices, how))
             }
             "nested" if job.case.starts_with("sync/") => {
-                Ok(Some(job.cannot("it is about asynchronous probes")))
+                Ok(job.cannot("it is about asynchronous probes"))
             }
             "before" => twice(Second::On(first)),
             "nested" => twice(Second::Near),
             "threads" if few => run(&|devices, _| threads(&devices)),
-            "threads" => Ok(Some(
-                job.cannot("a thread for each of a few devices that burn and wait is all it is"),
-            )),
-            _ => Ok(None),
+            "threads" => {
+                Ok(job.cannot("a thread for each of a few devices that burn and wait is all it is"))
+            }
+            _ => job.unknown(),
         }
     },
 };

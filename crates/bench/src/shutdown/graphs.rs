@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
+
 use crate::job::Job;
-use crate::rng::Rng;
 use crate::shutdown::web::{Device, Web, Work};
 
 /// Chains of a deep web.
@@ -15,7 +16,7 @@ const CALLBACK_EACH: usize = 10;
 
 /// The web of a shape.
 pub(super) fn web(job: &Job, shape: &str, devices: usize, slow: usize) -> Web {
-    let mut rng = Rng::new(job.seed);
+    let mut rng = Rng::with_seed(job.seed);
     let mut order: Vec<usize> = (0..devices).collect();
     rng.shuffle(&mut order);
     let mut works: Vec<Work> = (0..devices)

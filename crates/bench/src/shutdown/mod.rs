@@ -151,10 +151,10 @@ const WEBS: Workload = Workload {
     run: |job, meter| {
         let machine = &Machine::live()?;
         match job.runtime.as_str() {
-            "corewise" => run(job, meter, |pass| ours::prepare(machine, pass)).map(Some),
-            "before" => run(job, meter, |pass| before::prepare(machine, pass)).map(Some),
-            "serial" => run(job, meter, |pass| serial::prepare(machine, pass)).map(Some),
-            _ => Ok(None),
+            "corewise" => run(job, meter, |pass| ours::prepare(machine, pass)),
+            "before" => run(job, meter, |pass| before::prepare(machine, pass)),
+            "serial" => run(job, meter, |pass| serial::prepare(machine, pass)),
+            _ => job.unknown(),
         }
     },
 };

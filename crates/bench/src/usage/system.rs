@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use procfs::process::Process;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Usage;
@@ -36,9 +37,7 @@ pub(crate) fn thread_cpu() -> Duration {
 
 /// How many threads this process has.
 pub(crate) fn threads() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Threads:"))?;
-    line.trim().parse().ok()
+    Process::myself().and_then(|own| own.stat()).ok()?.num_threads.try_into().ok()
 }
 
 /// How long the thread that made it has been ready to run without running, as the kernel counts it

@@ -247,7 +247,7 @@ pub fn run_reused<R: Reuse>(
 
 /// Runs a job on Corewise (`corewise`, `corewise/SCOPE[:SHARD]`), on the old design (`before`), or
 /// on the floor of the ping-pong (`futex`).
-fn own(job: &Job, meter: &mut Meter) -> Result<Option<Line>, BenchError> {
+fn own(job: &Job, meter: &mut Meter) -> Result<Line, BenchError> {
     let machine = &Machine::live()?;
     let place = match job.runtime.as_str() {
         "before" => {
@@ -255,21 +255,21 @@ fn own(job: &Job, meter: &mut Meter) -> Result<Option<Line>, BenchError> {
                 Some(cpu) => LockedPools::on(machine, cpu)?,
                 None => LockedPools::new(machine)?,
             };
-            return run_reused(job, machine, pools.handle(), meter).map(Some);
+            return run_reused(job, machine, pools.handle(), meter);
         }
         "futex" if job.case.starts_with("pingpong/") => {
             let signal = |done| futex(machine, job.worker_cpu, done);
-            return pingpong::run(job, machine, meter, signal).map(Some);
+            return pingpong::run(job, machine, meter, signal);
         }
-        "futex" => return Ok(Some(job.cannot("it has no queue"))),
+        "futex" => return Ok(job.cannot("it has no queue")),
         "corewise" => Some(Place::default()),
         other => other.strip_prefix("corewise/").and_then(|place| place.parse().ok()),
     };
-    let Some(place) = place else { return Ok(None) };
+    let Some(place) = place else { return job.unknown() };
     let runtime = Corewise::new(job, machine, place, Idle::default())?;
     let queue = runtime.queue();
     if job.case != "kernel_test/inline" {
-        return run_reused(job, machine, queue, meter).map(Some);
+        return run_reused(job, machine, queue, meter);
     }
     // Clients take their item back where no worker has begun it.
     let client = |_| {
@@ -281,7 +281,7 @@ fn own(job: &Job, meter: &mut Meter) -> Result<Option<Line>, BenchError> {
         };
         (queue, wait)
     };
-    kernel_test::run(job, machine, meter, client, || queue.flush()).map(Some)
+    kernel_test::run(job, machine, meter, client, || queue.flush())
 }
 
 #[cfg(test)]

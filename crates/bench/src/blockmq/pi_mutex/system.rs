@@ -78,6 +78,8 @@ impl std::fmt::Debug for PiMutex {
 mod tests {
     use std::thread;
 
+    use procfs::process::Process;
+
     use super::*;
     use crate::calls::priority;
 
@@ -89,10 +91,8 @@ mod tests {
         }
         let priority = || -> i64 {
             let id = rustix::thread::gettid().as_raw_nonzero();
-            let stat = std::fs::read_to_string(format!("/proc/self/task/{id}/stat")).unwrap();
-            // The name may hold blanks; the 18th field is the 16th behind it.
-            let (_, fields) = stat.rsplit_once(") ").unwrap();
-            fields.split(' ').nth(15).unwrap().parse().unwrap()
+            let task = Process::myself().unwrap().task_from_tid(id.get()).unwrap();
+            task.stat().unwrap().priority
         };
         let mutex = PiMutex::new().unwrap();
         thread::scope(|scope| {

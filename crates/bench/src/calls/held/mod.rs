@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 use corewise_smp::Smp;
 use corewise_sync::{hint, thread, time};
 use corewise_topology::{CpuId, CpuSet, Machine};
+use fastrand::Rng;
 
 use crate::bench::{Cases, Workload, variants};
 use crate::calls::{base, priority, targets};
 use crate::meter::{percentiles, sleep_exactly};
-use crate::rng::Rng;
 use crate::start::together;
 use crate::{BenchError, Job, Line};
 use core_hold::{Core, Ticker};
@@ -55,10 +55,10 @@ pub(super) const WORKLOAD: Workload = Workload {
             "corewise" => Waiter::GivesItBack,
             "before" => Waiter::HoldsItsCore,
             "idle" => Waiter::Nobody,
-            _ => return Ok(None),
+            _ => return job.unknown(),
         };
         let way = if job.case == "held_span/lock" { Way::Lock } else { Way::Priority };
-        run(job, &Machine::live()?, way, waiter).map(Some)
+        run(job, &Machine::live()?, way, waiter)
     },
 };
 
@@ -160,9 +160,8 @@ fn tick(job: &Job, mut ticker: Ticker, until: Instant) -> Result<Vec<u64>, Bench
 
 /// Keeps the CPU's target from taking calls, now and then.
 fn make_windows(cpu: CpuId, smp: &Smp, seed: u64, until: Instant) -> Result<(), BenchError> {
-    let mut rng = Rng::new(seed);
-    let mut between =
-        |(least, most): (u64, u64)| Duration::from_micros(least + rng.next() % (most - least + 1));
+    let mut rng = Rng::with_seed(seed);
+    let mut between = |(least, most): (u64, u64)| Duration::from_micros(rng.u64(least..=most));
     while time::now() < until {
         thread::sleep(between(PAUSE_US));
         let window = between(WINDOW_US);
