@@ -27,16 +27,14 @@ fn cpu_comes_against_push<F: FencePolicy>(preemptions: usize) {
         let _busy = pools.enlist(0);
         let worker = pools.enlist(0);
         let (work, ran) = ringing();
-        let working = thread::spawn(move || worker.work_until(|| false));
+        let working = thread::spawn(move || worker.work_until(|| ran.is_complete()));
         let coming = {
             let pools = pools.clone();
             thread::spawn(move || pools.follow(2, &[2]))
         };
         assert!(pools.push(0, &work));
-        ran.wait();
-        coming.join().unwrap();
-        pools.close();
         working.join().unwrap();
+        coming.join().unwrap();
     });
 }
 
