@@ -87,8 +87,8 @@ impl Head {
 
     /// How every head begins, in a block of `len` bytes.
     pub(super) fn beginning(len: usize) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
-        bytes.resize(len, 0);
+        let mut bytes = vec![0; len];
+        bytes[..MAGIC.len()].copy_from_slice(MAGIC);
         bytes
     }
 
@@ -393,8 +393,8 @@ fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, byte| (crc >> 8) ^ CRC[usize::from(crc as u8 ^ byte)])
 }
 
-/// What a byte makes of it.
-const CRC: [u32; 256] = {
+/// What a byte makes of it. (A constant would be copied for each byte, where nothing is optimised.)
+static CRC: [u32; 256] = {
     let mut table = [0; 256];
     let mut n = 0;
     while n < 256 {
