@@ -17,6 +17,7 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use corewise::prelude::*;
+use corewise::sync::Counter;
 use corewise::workqueue::{QueueError, Ticker};
 
 /// Jobs that wait or run. More are refused.
@@ -30,8 +31,9 @@ struct Server {
     /// How often a job hashes its text: the configuration.
     rounds: Arc<AtomicUsize>,
     reload: Work,
-    done: Arc<AtomicUsize>,
-    refused: AtomicUsize,
+    /// Added to by all workers and clients, read now and then.
+    done: Arc<Counter>,
+    refused: Counter,
     /// Ends with the server.
     _ticker: Ticker,
 }
@@ -42,7 +44,7 @@ struct Busy;
 impl Server {
     fn start(pools: &WorkerPools, configuration: PathBuf) -> Result<Server, Box<dyn Error>> {
         let queue = Workqueue::builder("jobs").capacity(CAPACITY).build(pools)?;
-        let (rounds, done) = (Arc::new(AtomicUsize::new(1_000)), Arc::new(AtomicUsize::new(0)));
+        let (rounds, done) = (Arc::new(AtomicUsize::new(1_000)), Arc::new(Counter::new()));
 
         // The function of a `Work` may have a state of its own, without a lock: its runs never overlap.
         let (file, its_rounds, mut reloads) = (configuration.clone(), Arc::clone(&rounds), 0);
@@ -57,11 +59,11 @@ impl Server {
 
         let (its_done, mut before) = (Arc::clone(&done), 0);
         let ticker = queue.every(Duration::from_millis(20), move || {
-            let now = its_done.load(Relaxed);
+            let now = its_done.total();
             println!("{} jobs in the last 20 ms", now - before);
             before = now;
         })?;
-        let refused = AtomicUsize::new(0);
+        let refused = Counter::new();
         Ok(Server { queue, configuration, rounds, reload, done, refused, _ticker: ticker })
     }
 
@@ -73,12 +75,12 @@ impl Server {
             for byte in text.bytes().cycle().take(text.len() * rounds) {
                 hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }
-            done.fetch_add(1, Relaxed);
+            done.add(1);
             hash
         };
         self.queue.try_spawn(job).map_err(|refused| {
             assert_eq!(refused.error, QueueError::Full, "it is open while there is a server");
-            self.refused.fetch_add(1, Relaxed);
+            self.refused.add(1);
             Busy
         })
     }
@@ -125,7 +127,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if stuck.join_timeout(Duration::from_millis(5)).is_err() {
         println!("one job took too long, and was dropped");
     }
-    let (done, refused) = (server.done.load(Relaxed), server.refused.load(Relaxed));
+    let (done, refused) = (server.done.total(), server.refused.total());
     println!("{} jobs asked for, {done} done, {refused} refused", done + refused);
     drop(server);
     pools.shutdown();

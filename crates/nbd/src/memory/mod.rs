@@ -41,7 +41,7 @@ pub struct Split {
 pub fn split(memory: u64, connections: usize, half_open: usize, tls: bool) -> Split {
     let connections = (connections as u64).max(1);
     let fixed_each = fixed(tls);
-    let shaking = half_open as u64 * (HALF_OPEN + fixed_each - FIXED);
+    let shaking = (half_open as u64).saturating_mul(HALF_OPEN + fixed_each - FIXED);
     let each = (memory.saturating_sub(shaking) / 2 / connections).saturating_sub(fixed_each);
     let share = each.clamp(SHARE.0, SHARE.1);
     let fixed = (share + fixed_each).saturating_mul(connections).saturating_add(shaking);
@@ -187,6 +187,14 @@ mod tests {
 
     fn usage(pool: &Pool) -> (u64, usize) {
         (pool.usage().taken, pool.usage().waiting)
+    }
+
+    #[test]
+    fn any_numbers_are_split() {
+        let most = split(u64::MAX, usize::MAX, usize::MAX, true);
+        assert_eq!((most.worst, most.share), (u64::MAX, SHARE.0));
+        let least = split(0, 0, 0, false);
+        assert_eq!((least.pool, least.share), (MAX_PAYLOAD.into(), SHARE.0));
     }
 
     #[test]

@@ -58,13 +58,14 @@ impl DrainReport {
 
 impl fmt::Display for DrainReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} clients ({} idle), {} requests answered",
-            self.clients, self.idle, self.requests_completed
-        )?;
+        let clients = |n: usize| if n == 1 { "client" } else { "clients" };
+        let requests = |n: u64| if n == 1 { "request" } else { "requests" };
+        let (all, answered) = (self.clients, self.requests_completed);
+        write!(f, "{all} {} ({} idle), ", clients(all), self.idle)?;
+        write!(f, "{answered} {} answered", requests(answered))?;
         if self.cut > 0 {
-            write!(f, ", {} clients disconnected with {} requests", self.cut, self.requests_cut)?;
+            let (cut, lost) = (self.cut, self.requests_cut);
+            write!(f, ", {cut} {} disconnected with {lost} {}", clients(cut), requests(lost))?;
         }
         for (export, outcome) in &self.flushes {
             match outcome {

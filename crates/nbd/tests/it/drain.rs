@@ -110,6 +110,7 @@ fn after_the_deadline_clients_are_cut_and_counted() {
     assert_eq!((report.requests_completed, report.requests_cut), (0, 3));
     assert_eq!(report.flushes, [("disk".to_owned(), FlushOutcome::Unfinished)]);
     assert!(!report.is_clean());
+    assert!(report.to_string().contains("1 client disconnected with"), "{report}");
     idle.expect_end();
     stuck.expect_end();
     // The device answers after all: nobody is there, and nothing happens.
