@@ -56,6 +56,11 @@ impl Form {
         self.refused(tag, ReplyError::from_errno(error.errno()), &message, offset)
     }
 
+    /// Making the answer has panicked.
+    pub(super) fn broken(self, tag: Tag) -> Body {
+        self.refused(tag, ReplyError::Io, "the server failed to answer", None)
+    }
+
     fn refused(self, tag: Tag, error: ReplyError, message: &str, offset: Option<u64>) -> Body {
         if !self.has_chunks() {
             return Body::Head(SimpleReply::new(tag.cookie, Err(error)).encode());

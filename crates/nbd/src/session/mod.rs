@@ -27,13 +27,14 @@ pub(crate) use pace::Deadlines;
 pub(crate) use writer::STACK;
 
 use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::BytesMut;
 use corewise_blockmq::{
     BlockDevice, Buffer, Completed, IoError, IoErrorKind, Payload, Request, behind_burst,
 };
-use corewise_sync::Parker;
+use corewise_sync::{Parker, panics};
 
 use crate::connection::Connection;
 use crate::edge::Changes;
@@ -199,7 +200,7 @@ impl Session {
             self.changes.end();
         }
         let payload = mem::take(&mut done.payload);
-        let body = match (&done.result, payload) {
+        self.answer(tag, cost, || match (&done.result, payload) {
             // The head has been in front of the data since the request was made.
             (Ok(()), Payload::One(Buffer::BytesMut(message))) => Body::Message(message),
             (Ok(()), Payload::Extents(extents)) => self.form.status(tag, extents.iter()),
@@ -208,8 +209,36 @@ impl Session {
                 self.tell_failure(&done, error);
                 self.form.failed(tag, error)
             }
-        };
+        });
+    }
+
+    /// Posts the answer to a request, and that it failed where making that panics.
+    fn answer(self: &Arc<Self>, tag: Tag, cost: Charge, make: impl FnOnce() -> Body) {
+        let body = self.sound(tag, make).unwrap_or_else(|| self.form.broken(tag));
         self.post(Reply::new(body, cost));
+    }
+
+    /// Makes a part of an answer. A panic there is an error of ours, for which no client has to wait until its patience ends; the log
+    /// says it.
+    #[cfg_attr(not(test), expect(unused_variables, reason = "a test has it panic by the cookie"))]
+    fn sound<T>(&self, tag: Tag, make: impl FnOnce() -> T) -> Option<T> {
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            #[cfg(test)]
+            assert_ne!(tag.cookie, tests::PANICS, "on purpose");
+            make()
+        }));
+        made.map_err(|panic| {
+            tell(|| {
+                tracing::error!(
+                    client = self.connection.id,
+                    export = self.lines.export,
+                    panic = panics::message(&*panic),
+                    "answering a request panicked: it fails"
+                );
+            });
+            panics::discard(panic);
+        })
+        .ok()
     }
 
     /// The device has failed a client's request.
@@ -239,7 +268,13 @@ impl Session {
             behind_burst(move || {
                 // SAFETY: this thread gave it up just before, for this call, which is the only one.
                 let right = unsafe { session.path.take_over() };
-                session.send(right, COMPLETION_ROUNDS);
+                let sent =
+                    catch_unwind(AssertUnwindSafe(|| session.send(right, COMPLETION_ROUNDS)));
+                if let Err(panic) = sent {
+                    // Nobody sends any more, so nobody should wait.
+                    session.connection.cut();
+                    panics::discard(panic);
+                }
             });
         }
     }
@@ -260,3 +295,6 @@ impl Drop for StopWriter<'_> {
         self.0.writer.stop();
     }
 }
+
+#[cfg(test)]
+mod tests;

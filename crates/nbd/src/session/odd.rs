@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use corewise_blockmq::{Completed, Extent, ExtentKind, IoError, Op, Payload, Request, Whole};
 
-use super::sink::{Body, Reply};
+use super::sink::Body;
 use super::{Inside, Session};
 use crate::edge::Blocks;
 use crate::export::Shared;
@@ -102,22 +102,23 @@ pub(super) fn read_around(session: &Arc<Session>, tag: Tag, length: u32, cost: C
     let rq = Request::read(blocks.start, (blocks.end - blocks.start) as usize);
     rq.on_complete(move |done| {
         session.left_whole(Work::Bytes, &done);
-        if let Err(error) = &done.result {
-            session.tell_failure(&done, error);
-        }
-        let from = (offset - done.offset) as usize;
-        let body = match done.into_data() {
-            Ok(bytes) => {
-                let mut message = session.form.read(tag, length, None);
-                message.extend_from_slice(&bytes[from..from + length as usize]);
-                Body::Message(message)
+        session.answer(tag, cost, || {
+            if let Err(error) = &done.result {
+                session.tell_failure(&done, error);
             }
-            Err(error) => {
-                let asked = offset..offset + u64::from(length);
-                session.form.failed(tag, &within(error, &asked))
+            let from = (offset - done.offset) as usize;
+            match done.into_data() {
+                Ok(bytes) => {
+                    let mut message = session.form.read(tag, length, None);
+                    message.extend_from_slice(&bytes[from..from + length as usize]);
+                    Body::Message(message)
+                }
+                Err(error) => {
+                    let asked = offset..offset + u64::from(length);
+                    session.form.failed(tag, &within(error, &asked))
+                }
             }
-        };
-        session.post(Reply::new(body, cost));
+        });
     })
 }
 
@@ -138,13 +139,15 @@ pub(super) fn status_around(
             return session.completed(tag, cost, Inside::without_change(Work::Question), done);
         }
         session.left_whole(Work::Question, &done);
-        let front = tag.offset - done.offset;
-        let extents = match mem::take(&mut done.payload) {
-            Payload::Extents(extents) => clip(extents.iter(), front, length),
-            _ => clip([], front, length),
-        };
-        let few = &extents[..extents.len().min(most as usize)];
-        session.post(Reply::new(session.form.status(tag, few.iter().copied()), cost));
+        session.answer(tag, cost, || {
+            let front = tag.offset - done.offset;
+            let extents = match mem::take(&mut done.payload) {
+                Payload::Extents(extents) => clip(extents.iter(), front, length),
+                _ => clip([], front, length),
+            };
+            let few = &extents[..extents.len().min(most as usize)];
+            session.form.status(tag, few.iter().copied())
+        });
     })
 }
 

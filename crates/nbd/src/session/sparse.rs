@@ -92,17 +92,28 @@ struct Parts {
     length: u32,
     cost: Charge,
     /// A: parts that haven't posted their chunk, and one for the thread that sends them out. Released behind the chunk,
-    /// acquired by the last, whose chunk ends the reply: so that one is behind all others.
+    /// acquired by the last, whose chunk ends the reply: so that one is behind all others. Added to while that thread has its one.
     left: AtomicU32,
 }
 
-impl Parts {
-    fn ended(&self) {
-        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+/// One of those that a reply waits for, until this is dropped: also by a panic of the device.
+struct Part(Arc<Parts>);
+
+impl Part {
+    fn new(parts: &Arc<Parts>) -> Part {
+        parts.left.fetch_add(1, Ordering::Relaxed);
+        Part(Arc::clone(parts))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let Part(parts) = self;
+        if parts.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             // The places of the question were those of all that is read.
-            self.session.left(Work::Question, self.length.into());
-            let end = self.session.form.end(self.tag);
-            self.session.post(Reply::new(end, self.cost));
+            parts.session.left(Work::Question, parts.length.into());
+            let end = parts.session.form.end(parts.tag);
+            parts.session.post(Reply::new(end, parts.cost));
         }
     }
 }
@@ -125,11 +136,18 @@ pub(super) fn ask(session: &Arc<Session>, tag: Tag, length: u32, cost: Charge) -
 }
 
 fn answer(session: Arc<Session>, tag: Tag, length: u32, cost: Charge, extents: &Extents) {
-    let stretches = cut(tag.offset, length, extents);
-    let zeroes: Vec<(u64, u32)> =
-        stretches.iter().filter(|part| part.zero).map(|part| (part.offset, part.length)).collect();
-    session.hope.learn(!zeroes.is_empty());
-    if zeroes.is_empty() {
+    let found = session.sound(tag, || {
+        let stretches = cut(tag.offset, length, extents);
+        let (zeroes, data): (Vec<_>, Vec<_>) = stretches.into_iter().partition(|part| part.zero);
+        let list: Vec<_> = zeroes.iter().map(|part| (part.offset, part.length)).collect();
+        (session.form.holes(tag, &list, data.is_empty()), data, zeroes.is_empty())
+    });
+    let Some((holes, data, none)) = found else {
+        session.left(Work::Question, length.into());
+        return session.post(Reply::new(session.form.broken(tag), cost));
+    };
+    session.hope.learn(!none);
+    if none {
         let device = Arc::clone(&session.device);
         let bytes = Inside::without_change(Work::Bytes);
         let message = session.form.read(tag, length, None);
@@ -137,33 +155,34 @@ fn answer(session: Arc<Session>, tag: Tag, length: u32, cost: Charge, extents: &
         return device
             .submit(rq.on_complete(move |done| session.completed(tag, cost, bytes, done)));
     }
-    let data: Vec<_> = stretches.into_iter().filter(|part| !part.zero).collect();
-    let holes = session.form.holes(tag, &zeroes, data.is_empty());
     if data.is_empty() {
         session.left(Work::Question, length.into());
         return session.post(Reply::new(Body::Message(holes), cost));
     }
     session.post(Reply::more(holes));
-    let left = AtomicU32::new(data.len() as u32 + 1);
-    let parts = Arc::new(Parts { session, tag, length, cost, left });
-    let reads = data.iter().map(|part| {
-        let parts = Arc::clone(&parts);
-        let offset = part.offset;
-        let message = parts.session.form.data(ReplyFlags::empty(), tag, offset, part.length);
-        let rq = Request::read_into(offset, part.length as usize, message);
+    let parts = Arc::new(Parts { session, tag, length, cost, left: AtomicU32::new(0) });
+    let sender = Part::new(&parts);
+    let reads = data.iter().map(|stretch| {
+        let (part, offset) = (Part::new(&sender.0), stretch.offset);
+        let message = parts.session.form.data(ReplyFlags::empty(), tag, offset, stretch.length);
+        let rq = Request::read_into(offset, stretch.length as usize, message);
         rq.on_complete(move |done| {
-            parts.session.post(Reply::more(chunk(&parts.session, tag, offset, done)));
-            parts.ended();
+            let session = &part.0.session;
+            session.post(Reply::more(chunk(session, tag, offset, done)));
         })
     });
-    parts.session.device.submit_batch(&mut reads.into_iter());
-    parts.ended();
+    let submit = || parts.session.device.submit_batch(&mut reads.into_iter());
+    if parts.session.sound(tag, submit).is_none() {
+        // Some parts were never made, and say nothing of themselves.
+        let failed = parts.session.form.failure(tag, &IoError::new(IoErrorKind::Gone), tag.offset);
+        parts.session.post(Reply::more(failed));
+    }
 }
 
 /// The chunk of a part that was read, or wasn't.
 fn chunk(session: &Session, tag: Tag, offset: u64, mut done: Completed) -> BytesMut {
     let payload = mem::take(&mut done.payload);
-    match (&done.result, payload) {
+    let made = session.sound(tag, || match (&done.result, payload) {
         (Ok(()), Payload::One(Buffer::BytesMut(message))) => message,
         (Err(error), _) => {
             session.tell_failure(&done, error);
@@ -171,7 +190,8 @@ fn chunk(session: &Session, tag: Tag, offset: u64, mut done: Completed) -> Bytes
         }
         // A device that exchanged the buffer.
         (Ok(()), _) => session.form.failure(tag, &IoError::new(IoErrorKind::Gone), offset),
-    }
+    });
+    made.unwrap_or_else(|| session.form.failure(tag, &IoError::new(IoErrorKind::Io(5)), offset))
 }
 
 #[cfg(test)]

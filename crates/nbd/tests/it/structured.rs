@@ -113,6 +113,22 @@ fn a_part_of_a_sparse_read_that_fails_says_where_and_the_reply_ends_all_the_same
 }
 
 #[test]
+fn a_device_that_panics_amid_a_sparse_read_leaves_no_client_without_an_end() {
+    let device = device();
+    for hole in 0..3 {
+        device.hole(hole * 128 * KIB..hole * 128 * KIB + 64 * KIB);
+    }
+    // The second of three pieces of data, which are asked for when the question where holes are is answered.
+    device.panic_at(192 * KIB);
+    let server = server(device.clone());
+    let mut client = structured(&server);
+    let read = request(Command::READ, 0, 384 * KIB);
+    assert_ne!(client.ask(read).error, 0);
+    let other = client.ask(request(Command::READ, 64 * KIB, 4096));
+    assert_eq!(other.data, device.bytes(64 << 10, 4096), "the connection goes on");
+}
+
+#[test]
 fn refusals_of_reads_are_structured_too_and_the_connection_goes_on() {
     let server = server(device());
     let mut client = structured(&server);
