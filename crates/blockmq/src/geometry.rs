@@ -79,8 +79,9 @@ impl Geometry {
         }
     }
 
-    /// What no device can be; `None` where it is one that can be.
-    pub(crate) fn cannot_be(&self) -> Option<String> {
+    /// A field that is out of the range that its documentation says, with what to do about it; `None` where all are within. A
+    /// [`Queue`](crate::Queue) isn't built for such a device, and a server doesn't export it.
+    pub fn cannot_be(&self) -> Option<String> {
         let Self { size, block_size: block, physical_block: physical, memory_alignment, .. } =
             *self;
         if !block.is_power_of_two() || !(512..=MOST).contains(&block) {

@@ -15,6 +15,14 @@ pub enum Error {
     NameTaken(Box<Export>),
     /// There is a default export already. The new one is given back.
     DefaultTaken(Box<Export>),
+    /// The device's [`Geometry`](corewise_blockmq::Geometry) has a field out of the range that its documentation says. The export
+    /// is given back.
+    BadDevice {
+        /// It.
+        export: Box<Export>,
+        /// Which field, and what to do.
+        why: String,
+    },
     /// What TLS was to be made of is no good.
     Tls {
         /// Which part of it.
@@ -90,6 +98,9 @@ impl fmt::Display for Error {
                 "there is a default export already, and '{}' cannot be another",
                 export.name()
             ),
+            Error::BadDevice { export, why } => {
+                write!(f, "the geometry of the device of export '{}': {why}", export.name())
+            }
             Error::Tls { what, why } => write!(f, "the {what} cannot be used for TLS: {why}"),
             Error::BadText { what, text } => write!(
                 f,

@@ -238,8 +238,11 @@ impl Server {
     /// Offers an export to clients from now on.
     ///
     /// # Errors
-    /// `NameTaken` and `DefaultTaken` (they give the export back), `BadText`, `ShuttingDown`.
+    /// `NameTaken`, `DefaultTaken` and `BadDevice` (they give the export back), `BadText`, `ShuttingDown`.
     pub fn add_export(&self, export: Export) -> Result<(), Error> {
+        if let Some(why) = export.device().geometry().cannot_be() {
+            return Err(Error::BadDevice { export: Box::new(export), why });
+        }
         self.inner.registry.add_export(export)
     }
 

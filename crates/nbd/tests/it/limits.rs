@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use crate::common::*;
+use corewise_blockmq::Geometry;
 use corewise_nbd::wire::*;
 use corewise_nbd::{Endpoint, Error, Export, Options, Server};
 
@@ -216,6 +217,19 @@ fn an_address_in_use_is_said_with_the_address() {
     let Endpoint::Tcp(address) = server.listen_tcp("127.0.0.1:0").unwrap() else { panic!() };
     let error = server.listen_tcp(address).unwrap_err();
     assert!(error.to_string().contains(&address.port().to_string()), "{error}");
+}
+
+#[test]
+fn a_device_whose_geometry_cannot_be_is_not_exported() {
+    let server = server(TestDevice::new(MIB));
+    let device = TestDevice::with(Geometry { block_size: 0, ..Geometry::new(MIB) });
+    let error = server.add_export(Export::new("bad", device)).unwrap_err();
+    let said = error.to_string();
+    assert!(
+        said.starts_with("the geometry of the device of export 'bad': block_size is 0"),
+        "{said}"
+    );
+    assert!(matches!(error, Error::BadDevice { export, .. } if export.name() == "bad"));
 }
 
 #[test]
