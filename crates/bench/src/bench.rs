@@ -14,7 +14,6 @@ use crate::meter::Meter;
 use crate::names::Place;
 use crate::rounds::{Cell, Series, values};
 use crate::stats::PairedRatio;
-use crate::usage::RunDelay;
 use crate::{BenchError, Job, Line};
 
 /// Why a simulated machine doesn't run what isn't made of `corewise_sync`.
@@ -52,8 +51,6 @@ pub struct On {
     pub effort: Effort,
     /// Threads may have real-time priorities.
     pub urgent: bool,
-    /// The system tells how long a thread was ready to run and didn't.
-    pub counted: bool,
     /// Which scopes are the same pods.
     pub layout: Layout,
 }
@@ -62,14 +59,13 @@ impl On {
     /// The machine that this process is on.
     pub fn here(machine: &Machine, effort: Effort) -> On {
         let here = On::made_up(machine.topology(), effort);
-        let (urgent, counted) = (priority::may_be_real_time(), RunDelay::of_this_thread().is_ok());
-        On { cpus: machine.online(), urgent, counted, ..here }
+        On { cpus: machine.online(), urgent: priority::may_be_real_time(), ..here }
     }
 
     /// A machine on which nobody may have a real-time priority.
     pub fn made_up(topology: &Topology, effort: Effort) -> On {
         let layout = Layout::of(topology, &crate::workqueue::SHARD_SIZES);
-        On { cpus: topology.allowed().clone(), effort, urgent: false, counted: false, layout }
+        On { cpus: topology.allowed().clone(), effort, urgent: false, layout }
     }
 
     /// The number of a full call, or of a short one.
@@ -268,7 +264,7 @@ mod tests {
     #[test]
     fn every_case_has_cells_that_are_told_apart_and_words_that_are_read_back() {
         for (effort, urgent) in [(Effort::Full, true), (Effort::Quick, false)] {
-            let on = On { urgent, counted: urgent, ..on("l3:2 core:4 pu:2", effort) };
+            let on = On { urgent, ..on("l3:2 core:4 pu:2", effort) };
             for bench in ALL {
                 let cases = bench.cases(&on);
                 assert!(cases.iter().all(|case| bench.workload(case).is_some()), "{cases:?}");

@@ -462,7 +462,7 @@ fn workload(text: &str) -> Result<String, String> {
     let one = Topology::synthetic("core:1 pu:1").map_err(|error| error.to_string())?;
     let on = bench::On::made_up(&one, bench::Effort::Full);
     let on = bench::On { cpus: CpuSet::full(1 << 12), ..on };
-    let ons = [on.clone(), bench::On { urgent: true, counted: true, ..on }];
+    let ons = [on.clone(), bench::On { urgent: true, ..on }];
     let cases = |bench: &'static bench::Bench| ons.iter().flat_map(|on| bench.cases(on));
     let all: Vec<String> = bench::ALL.into_iter().flat_map(cases).collect();
     if all.iter().any(|case| names::matches(text, case)) {

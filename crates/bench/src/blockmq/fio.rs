@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::blockmq::disk::Disk;
-use crate::blockmq::io::{Device, Load, SIZE, WARM};
+use crate::blockmq::io::{Load, SIZE, WARM};
 use crate::{BenchError, Job, Line};
 
 /// Runs a job with fio: its engine `null`, `mmap` on a file in memory, or `io_uring` on the same file as ours, past the
@@ -15,17 +15,15 @@ use crate::{BenchError, Job, Line};
 /// # Errors
 /// It couldn't be run, or printed what isn't understood.
 pub(super) fn run(job: &Job, load: Load) -> Result<Line, BenchError> {
-    let disk = match load.device {
-        Device::Null => None,
-        Device::Memory => {
-            // Its own; as its job writes it the first time it is filled.
-            Some(Disk::make("/dev/shm".as_ref(), SIZE)?)
-        }
-        Device::File => Some(Disk::find()?),
+    let (disk, engine) = match load.device {
+        "null" => (None, &["--ioengine=null"][..]),
+        // Its own; as its job writes it the first time it is filled.
+        "memory" => (Some(Disk::make("/dev/shm".as_ref(), SIZE)?), &["--ioengine=mmap"][..]),
+        _ => (Some(Disk::find()?), DIRECT),
     };
     let mix = if load.writes { "randwrite" } else { "randread" };
     let mut fio = command(mix, job.bytes, load.depth, load.jobs, job.length_ms);
-    fio.args(engine(load.device))
+    fio.args(engine)
         .arg("--invalidate=0")
         .arg(format!("--ramp_time={}ms", job.length_ms / u64::from(WARM)));
     match &disk {
@@ -68,14 +66,6 @@ pub fn measure(mut fio: Command, job: &Job) -> Result<Line, BenchError> {
 /// Its engine for a file past the page cache, as its documentation recommends.
 pub const DIRECT: &[&str] =
     &["--ioengine=io_uring", "--direct=1", "--registerfiles=1", "--fixedbufs=1"];
-
-fn engine(device: Device) -> &'static [&'static str] {
-    match device {
-        Device::Null => &["--ioengine=null"],
-        Device::Memory => &["--ioengine=mmap"],
-        Device::File => DIRECT,
-    }
-}
 
 /// What fio printed; `None` where there is no such thing in it. Of reads and writes beside each other the sum, and the
 /// worse of their latencies.

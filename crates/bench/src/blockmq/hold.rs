@@ -11,7 +11,7 @@ use corewise_topology::Machine;
 use crate::bench::{Cases, Workload, count, variants};
 use crate::blockmq::base;
 use crate::blockmq::recheck::Run;
-use crate::blockmq::setup::{Class, Layer};
+use crate::blockmq::setup::Layer;
 use crate::blockmq::stream::{Plan, Stream};
 use crate::meter::{between, percentiles, sleep_exactly};
 use crate::{BenchError, Job, Line};
@@ -81,7 +81,7 @@ fn many(job: &Job) -> Result<Line, BenchError> {
 fn layer() -> Result<Layer, BenchError> {
     let (threads, cost) = DEVICE;
     sleep_exactly();
-    Layer::null(&Machine::live()?, threads, cost, Class::Ordinary)
+    Layer::null(&Machine::live()?, threads, cost, false)
 }
 
 /// Begins a hold and ends it so many times; with a load, while there are reads of the queue.

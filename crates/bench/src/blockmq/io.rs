@@ -33,22 +33,14 @@ const SAMPLES: usize = 1 << 20;
 /// So much shorter is the pass that warms up.
 pub(super) const WARM: u32 = 10;
 
-/// What is read and written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Device {
-    /// Nothing.
-    Null,
-    /// Memory.
-    Memory,
-    /// A file on a disk, past the page cache.
-    File,
-}
+/// What is read and written: nothing, memory, or a file on a disk, past the page cache.
+const DEVICES: [&str; 3] = ["null", "memory", "file"];
 
 /// Random requests of one block each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Load {
-    /// To what.
-    pub(super) device: Device,
+    /// To which of [`DEVICES`].
+    pub(super) device: &'static str,
     /// Writes, not reads.
     pub(super) writes: bool,
     /// In flight, for each job.
@@ -60,12 +52,7 @@ pub(super) struct Load {
 impl Load {
     pub(super) fn of(parts: &[&str]) -> Option<Load> {
         let [device, mix, depth, jobs] = parts else { return None };
-        let device = match *device {
-            "null" => Device::Null,
-            "memory" => Device::Memory,
-            "file" => Device::File,
-            _ => return None,
-        };
+        let device = DEVICES.into_iter().find(|known| known == device)?;
         let is_right = matches!(*mix, "randread" | "randwrite") && count(depth) && count(jobs);
         let load = |depth, jobs| Load { device, writes: *mix == "randwrite", depth, jobs };
         is_right.then_some(load(depth.parse().ok()?, jobs.parse().ok()?))
@@ -89,7 +76,7 @@ pub(super) const WORKLOAD: Workload = Workload {
         |parts| Load::of(parts).is_some(),
         |_| {
             let mut all = Vec::new();
-            for device in ["null", "memory", "file"] {
+            for device in DEVICES {
                 for mix in ["randread", "randwrite"] {
                     all.extend(LOADS.map(|(depth, jobs)| format!("{device}/{mix}/{depth}/{jobs}")));
                 }
@@ -106,7 +93,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     variants: |_, _| [variants(&["corewise"], true), variants(&["fio"], false)].concat(),
     run: |job, meter| {
         let Some(load) = Load::of(&job.parts()) else { return job.unknown() };
-        let is_file = load.device == Device::File;
+        let is_file = load.device == "file";
         match job.runtime.as_str() {
             runtime if !sys::KERNEL_THREADS && (is_file || runtime == "fio") => {
                 Ok(job.cannot(NOT_SIMULATED))
@@ -120,7 +107,7 @@ pub(super) const WORKLOAD: Workload = Workload {
 
 /// Runs a job on Corewise.
 fn run(job: &Job, load: Load, meter: &mut Meter) -> Result<Line, BenchError> {
-    let disk = (load.device == Device::File).then(Disk::find).transpose()?;
+    let disk = (load.device == "file").then(Disk::find).transpose()?;
     let machine = Machine::live()?;
     let bench = match Bench::new(&machine, job, load, disk.as_ref()) {
         Err(BenchError::File(error)) if matches!(error.kind(), OpenErrorKind::NotDirect { .. }) => {
@@ -132,7 +119,7 @@ fn run(job: &Job, load: Load, meter: &mut Meter) -> Result<Line, BenchError> {
     bench.pass(Plan { length: plan.length / WARM, ..plan }).run(&machine)?;
     // The clock costs much where a request costs little: then it has a pass of its own. Where others are
     // compared, and look at it all the time, it is looked at too.
-    let timed = load.device == Device::File && !job.count;
+    let timed = load.device == "file" && !job.count;
     let pass = bench.pass(Plan { timed, ..plan });
     let mut done = Done::default();
     meter.pass_of(|| {
@@ -147,7 +134,7 @@ fn run(job: &Job, load: Load, meter: &mut Meter) -> Result<Line, BenchError> {
     percentiles(&mut line, "latency", &mut done.noted, &[50.0, 99.0, 99.9]);
     let mut line = meter.finish(line);
     if let Some(rate) = line.metrics.get("items_per_second").copied() {
-        if load.device == Device::Null && load.jobs == 1 {
+        if load.device == "null" && load.jobs == 1 {
             line.set("overhead_ns_per_request", 1e9 / rate);
         }
     }
@@ -169,13 +156,13 @@ impl Bench {
     ) -> Result<Bench, BenchError> {
         let driver = |wq: &Workqueue| -> Result<Arc<dyn Driver>, BenchError> {
             Ok(match (load.device, disk) {
-                (Device::File, Some(disk)) => {
+                ("file", Some(disk)) => {
                     let queues = machine.online().len().min(load.jobs.into());
                     let options = FileOptions::new(disk.path()).direct(true).queues(queues);
                     let options = options.depth(load.in_flight());
                     Arc::new(FileDriver::open(options, wq).map_err(BenchError::File)?)
                 }
-                (Device::Memory, _) => {
+                ("memory", _) => {
                     let memory = Memory::new(SIZE);
                     Arc::new(
                         memory.map_err(|source| BenchError::Unusable { what: "memory", source })?,
@@ -192,7 +179,7 @@ impl Bench {
         let buffers = BufferPool::new(load.in_flight(), job.bytes as usize, 4096);
         let bench = Bench { layer, buffers };
         // A simulated machine has no pages that come when they are touched, and would pay for each line.
-        if load.device == Device::Memory && sys::KERNEL_THREADS {
+        if load.device == "memory" && sys::KERNEL_THREADS {
             bench.fill()?;
         }
         Ok(bench)
@@ -259,29 +246,37 @@ impl Pass {
     fn run(self, machine: &Machine) -> Result<Done, BenchError> {
         let Pass { shared, lanes, plan } = self;
         let cpus: Vec<CpuId> = machine.online().iter().collect();
-        let began = time::now();
-        thread::scope(|scope| {
+        let there = &Countdown::new(lanes.len());
+        let began = thread::scope(|scope| {
             let start = |(job, lanes): (usize, Vec<Box<Lane>>)| {
                 let cpu = CpuSet::from_iter([cpus[job % cpus.len()]]);
                 let body = move || {
                     // Where it can't be pinned it begins anywhere.
                     let _ = machine.pin_current_thread(&cpu);
+                    let began = time::now();
+                    there.done();
                     lanes.into_iter().for_each(Lane::begin);
+                    began
                 };
                 Builder::new().name(format!("job{job}")).spawn_scoped(scope, body)
             };
             let jobs: Vec<_> = lanes.into_iter().enumerate().map(start).collect();
             let all = jobs.iter().all(Result::is_ok);
+            if all {
+                there.wait();
+            }
             if all && plan.requests == u64::MAX {
                 Parker::new().park_timeout(plan.length);
             }
             if !all || plan.requests == u64::MAX {
                 shared.over.store(true, Ordering::Relaxed);
             }
+            let mut first = time::now();
             for job in jobs {
-                job.map_err(BenchError::Thread)?.join().map_err(|_| BenchError::Panicked)?;
+                let job = job.map_err(BenchError::Thread)?;
+                first = first.min(job.join().map_err(|_| BenchError::Panicked)?);
             }
-            Ok::<_, BenchError>(())
+            Ok::<_, BenchError>(first)
         })?;
         shared.ended.wait();
         let mut done = std::mem::take(&mut *shared.done.lock());

@@ -33,33 +33,6 @@ const STEPS_PER_US: u128 = 900;
 const URGENT: (u8, Duration, Duration) =
     (80, Duration::from_micros(200), Duration::from_micros(20));
 
-/// How threads are scheduled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
-    /// By a real-time priority (SCHED_FIFO), as interrupt threads are. Before anything is measured, a task of a
-    /// higher priority runs on each CPU 20 of each 200 µs, and interrupts them.
-    Fifo,
-    /// As [`Class::Fifo`], without them.
-    Alone,
-    /// As any others: where no real-time priority may be had, and to compare.
-    Ordinary,
-}
-
-impl Class {
-    pub(crate) fn of(name: &str) -> Class {
-        match name {
-            "fifo" => Class::Fifo,
-            "alone" => Class::Alone,
-            _ => Class::Ordinary,
-        }
-    }
-
-    /// Whether completion threads have a real-time priority.
-    pub(crate) fn is_real_time(self) -> bool {
-        self != Class::Ordinary
-    }
-}
-
 /// A queue over a device, and the workers that run it. Dropped, it is drained first.
 pub(crate) struct Layer {
     pub(crate) queue: Arc<Queue>,
@@ -89,7 +62,7 @@ impl Layer {
         Ok(Layer { queue, wq, machine: machine.clone(), _pools: Pools(pools) })
     }
 
-    /// Over a null device with so many completion threads, which are pinned to the CPUs in turn, as the vectors of a
+    /// Over a null device with so many completion threads, of a real-time priority or not, which are pinned to the CPUs in turn, as the vectors of a
     /// device are, and as many hardware queues. Where there are fewer CPUs, the queue is made for a machine that has
     /// enough. Within this crate only: the device leaves the memory of reads as it is, and
     /// [`Stream`](super::stream::Stream) alone reads.
@@ -100,7 +73,7 @@ impl Layer {
         machine: &Machine,
         threads: usize,
         cost: Duration,
-        class: Class,
+        real_time: bool,
     ) -> Result<Layer, BenchError> {
         let cpus: Vec<CpuId> = machine.online().iter().collect();
         let pinned = machine.clone();
@@ -108,7 +81,7 @@ impl Layer {
             let cpu = cpus[number % cpus.len()];
             // Where it can't be pinned it goes where the system sends it.
             let _ = pinned.pin_current_thread(&CpuSet::from_iter([cpu]));
-            if class.is_real_time() {
+            if real_time {
                 // Asked for only where it may be had.
                 let _ = priority::real_time(COMPLETION);
             }
@@ -146,8 +119,8 @@ pub(crate) struct Starter(bool);
 
 impl Starter {
     /// The calling thread; where completion threads are ordinary, it stays so too.
-    pub(crate) fn new(class: Class) -> Starter {
-        Starter(class.is_real_time() && priority::real_time(STARTER).is_ok())
+    pub(crate) fn new(real_time: bool) -> Starter {
+        Starter(real_time && priority::real_time(STARTER).is_ok())
     }
 }
 

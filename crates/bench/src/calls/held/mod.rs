@@ -43,7 +43,9 @@ pub(super) const WORKLOAD: Workload = Workload {
     cases: Cases::Fit(
         |parts| matches!(parts, ["held_span", "priority" | "lock"]),
         |on| {
-            let way = if on.urgent && on.counted { "priority" } else { "lock" };
+            // Only where the system tells how long a thread was ready to run and didn't.
+            let counted = priority::RunDelay::of_this_thread().is_ok();
+            let way = if on.urgent && counted { "priority" } else { "lock" };
             vec![format!("held_span/{way}")]
         },
     ),
