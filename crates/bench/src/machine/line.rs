@@ -9,7 +9,7 @@ use corewise_costs::{Figure, Line};
 use crate::error::BenchError;
 
 use super::lab::{Apart, Lab, figure};
-use super::list::Lines;
+use super::list::{Lines, far_apart};
 use super::{NO_MEMORY, facts};
 
 /// Of each figure.
@@ -28,7 +28,7 @@ const LEAST_BYTES: u64 = 32 << 20;
 pub(super) fn measure(lab: &Lab<'_>, cpu: CpuId, cpus: &[CpuId]) -> Result<Line, BenchError> {
     let own = Apart(AtomicU64::new(0));
     let word = &own.0;
-    let ring = Lines::new(RING, false).ok_or(NO_MEMORY)?;
+    let ring = Lines::new(RING, |nth| nth).ok_or(NO_MEMORY)?;
     let walk = |count: u32| {
         ring.walk(0, 16 * count as usize);
     };
@@ -71,7 +71,11 @@ fn memory(lab: &Lab<'_>, cpu: CpuId) -> Result<Figure, BenchError> {
     let samples = lab.on(cpu, || {
         // A process may get less than the system has.
         let mut sizes = (0..).map(|power| bytes >> power).take_while(|bytes| *bytes >= LEAST_BYTES);
-        let ring = sizes.find_map(|bytes| Lines::new((bytes / 64) as usize, true))?;
+        let lines = |bytes: u64| {
+            let count = (bytes / 64) as usize;
+            Lines::new(count, |nth| far_apart(nth, count))
+        };
+        let ring = sizes.find_map(lines)?;
         let mut at = 0;
         let walk = || at = ring.walk(at, LOADS);
         Some(lab.timed(50, lab.budget(2 * EACH), LOADS as u32, walk))

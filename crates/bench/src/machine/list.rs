@@ -44,19 +44,17 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// So many, one after the other or, `shuffled`, in an order that no prefetcher guesses; written in that order.
+    /// So many, the `n`th of the circle being that of number `order(n)`; written in that order.
     /// `None` where the process gets no memory for them.
-    pub(super) fn new(count: usize, shuffled: bool) -> Option<Lines> {
+    pub(super) fn new(count: usize, order: impl Fn(u32) -> u32) -> Option<Lines> {
         let node = || Node { next: AtomicPtr::new(ptr::null_mut()), value: AtomicU64::new(0) };
-        let (mut nodes, mut order) = (Vec::new(), Vec::new());
+        let (mut nodes, numbers) = (Vec::new(), 0..count as u32);
+        let mut ordered = Vec::new();
         nodes.try_reserve_exact(count).ok()?;
-        order.try_reserve_exact(count).ok()?;
-        nodes.extend((0..count).map(|_| node()));
-        order.extend(0..count as u32);
-        if shuffled {
-            Rng::with_seed(7).shuffle(&mut order);
-        }
-        let lines = Lines { nodes, order };
+        ordered.try_reserve_exact(count).ok()?;
+        nodes.extend(numbers.clone().map(|_| node()));
+        ordered.extend(numbers.map(order));
+        let lines = Lines { nodes, order: ordered };
         lines.write();
         Some(lines)
     }
@@ -102,6 +100,12 @@ impl Lines {
     }
 }
 
+/// An order in which neighbours share no page, where there are many lines: steps of a prime, which has no divisor in common
+/// with their number.
+pub(super) fn far_apart(nth: u32, count: usize) -> u32 {
+    (u64::from(nth) * 2_654_435_761 % count as u64) as u32
+}
+
 /// The turns of the others.
 const WRITER: u32 = 1;
 const READER: u32 = 2;
@@ -117,7 +121,10 @@ pub(super) fn measure(
     let chosen = spread(pairs.of(distance), PAIRS);
     let parts = u32::try_from(distances * chosen.len()).unwrap_or(u32::MAX).max(1);
     let each = (lab.budget(ALL) / parts).min(lab.budget(EACH));
-    let lines = Lines::new(NODES, true).ok_or(NO_MEMORY)?;
+    // No prefetcher guesses it.
+    let mut order: Vec<u32> = (0..NODES as u32).collect();
+    Rng::with_seed(7).shuffle(&mut order);
+    let lines = Lines::new(NODES, |nth| order[nth as usize]).ok_or(NO_MEMORY)?;
     let mut samples = [const { Vec::new() }; 4];
     for pair in chosen {
         let of_pair = one(lab, &lines, pair, pairs.third(pair), each)?;
@@ -183,8 +190,8 @@ mod tests {
 
     #[test]
     fn a_circle_leads_to_each_line_that_was_written_once() {
-        for (count, shuffled) in [(1, true), (64, false), (NODES, true)] {
-            let lines = Lines::new(count, shuffled).unwrap();
+        for count in [1, 64, 1000, NODES] {
+            let lines = Lines::new(count, |nth| far_apart(nth, count)).unwrap();
             let mut seen = vec![false; count];
             let mut at = lines.order[0] as usize;
             for _ in 0..count {
