@@ -1,4 +1,4 @@
-//! Runs the steps, two beside each other where they build in different folders, and adds it all up.
+//! Runs the steps, two beside each other, and adds it all up.
 
 use crate::args::Args;
 use crate::run::Run;
@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// How many steps run at the same time. Each may use all CPUs; a second one uses those that the first leaves idle,
-/// while it links, waits or fetches.
+/// while it links, waits or fetches. Cargo has one of two builds in the same folder wait, but for no test that runs.
 const AT_ONCE: usize = 2;
 
 /// So many lines of a failed step's log stand at the end, too.
@@ -35,7 +35,8 @@ pub(crate) fn all(args: &Args) -> bool {
     std::thread::scope(|threads| {
         let mut running: Vec<&Step> = Vec::new();
         loop {
-            while let Some(step) = next(&todo, &running).map(|at| todo.remove(at)) {
+            while todo.first().is_some_and(|next| may_run(next, &running)) {
+                let step = todo.remove(0);
                 running.push(step);
                 println!("=== {}: {} ===", step.name, step.what);
                 let tell = tell.clone();
@@ -59,16 +60,11 @@ pub(crate) fn all(args: &Args) -> bool {
     sum_up(&done, begun.elapsed())
 }
 
-/// The first step to do that may run beside those that are running.
-fn next(todo: &[&Step], running: &[&Step]) -> Option<usize> {
-    let full = running.len() == AT_ONCE;
-    if full || running.iter().any(|step| step.needed_by_all) {
-        return None;
-    }
-    let free = |step: &Step| running.iter().all(|other| other.folder != step.folder);
-    let first = todo.iter().position(|step| free(step))?;
+/// Whether the next step may run beside those that are running.
+fn may_run(next: &Step, running: &[&Step]) -> bool {
+    let full = running.len() == AT_ONCE || running.iter().any(|step| step.needed_by_all);
     // The steps after it need it, and none before it may still run then.
-    (!todo[first].needed_by_all || running.is_empty()).then_some(first)
+    !full && (!next.needed_by_all || running.is_empty())
 }
 
 fn one(step: &Step, long: bool, live: bool) -> Done {
@@ -158,20 +154,16 @@ fn seconds(d: Duration) -> String {
 mod tests {
     use super::*;
 
-    fn step(
-        name: &'static str,
-        folder: &'static str,
-        check: fn(&mut Run) -> Result<(), String>,
-    ) -> Step {
-        Step { name, what: "a made-up step", check, folder, needed_by_all: false }
+    fn step(name: &'static str, check: fn(&mut Run) -> Result<(), String>) -> Step {
+        Step { name, what: "a made-up step", check, needed_by_all: false }
     }
 
     #[test]
     fn a_step_that_fails_without_a_failed_test_counts_as_one_failure() {
-        let done = one(&step("fails", "", |_| Err("no".into())), false, false);
+        let done = one(&step("fails", |_| Err("no".into())), false, false);
         assert_eq!(done.tally, Tally { failed: 1, ..Tally::default() });
         assert!(!sum_up(&[done], Duration::ZERO));
-        let done = one(&step("passes", "", |_| Ok(())), false, false);
+        let done = one(&step("passes", |_| Ok(())), false, false);
         assert!(sum_up(&[done], Duration::ZERO));
     }
 
@@ -192,22 +184,17 @@ mod tests {
     }
 
     #[test]
-    fn two_steps_run_beside_each_other_if_they_build_in_different_folders() {
-        let [a, b, c] = [("a", "debug"), ("b", "debug"), ("c", "loom")]
-            .map(|(name, folder)| step(name, folder, |_| Ok(())));
-        assert_eq!(next(&[&a, &b, &c], &[]), Some(0));
-        assert_eq!(next(&[&b, &c], &[&a]), Some(1));
-        assert_eq!(next(&[&b], &[&a]), None);
-        assert_eq!(next(&[&b], &[&a, &c]), None);
-        assert_eq!(next(&[&b], &[&c]), Some(0));
+    fn two_steps_run_beside_each_other_and_no_third() {
+        let [a, b, c] = ["a", "b", "c"].map(|name| step(name, |_| Ok(())));
+        assert!(may_run(&a, &[]) && may_run(&b, &[&a]));
+        assert!(!may_run(&c, &[&a, &b]));
     }
 
     #[test]
     fn no_step_runs_beside_the_one_that_all_need() {
-        let [before, after] = ["a", "b"].map(|name| step(name, name, |_| Ok(())));
-        let needed = Step { needed_by_all: true, ..step("needed", "needed", |_| Ok(())) };
-        assert_eq!(next(&[&needed, &after], &[&before]), None);
-        assert_eq!(next(&[&needed, &after], &[]), Some(0));
-        assert_eq!(next(&[&after], &[&needed]), None);
+        let [before, after] = ["a", "b"].map(|name| step(name, |_| Ok(())));
+        let needed = Step { needed_by_all: true, ..step("needed", |_| Ok(())) };
+        assert!(!may_run(&needed, &[&before]) && may_run(&needed, &[]));
+        assert!(!may_run(&after, &[&needed]));
     }
 }

@@ -22,8 +22,8 @@ The last line is `N passed, N failed, N skipped`: tests, of which the ignored on
 skipped. A step that fails without a failed test (formatting, a lint, a build) counts as one
 failure. The exit code is 0 when nothing failed, 1 when something did, 2 for wrong usage.
 
-Two steps run beside each other where they build in different folders. The output of a step is shown
-when the step ends (at once, with one step alone), and is kept in target/steps/STEP.log.
+Two steps run beside each other. The output of a step is shown when the step ends (at once, with one
+step alone), and is kept in target/steps/STEP.log.
 
 Everything that is built goes below the target folder.
 

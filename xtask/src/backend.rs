@@ -1,7 +1,8 @@
 //! What cargo is told to build for a backend of the facade that isn't the real one.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Has `cargo` build for this backend, below the target folder that is given.
@@ -10,6 +11,29 @@ pub(crate) fn build_for(cargo: &mut Command, backend: &str, target: &Path) {
     // would throw the other's away.
     cargo.env("CARGO_TARGET_DIR", target.join(backend));
     cargo.env("RUSTFLAGS", flags(std::env::var_os("RUSTFLAGS").as_deref(), backend));
+}
+
+/// A program to give to cargo as `RUSTC_WORKSPACE_WRAPPER`: the workspace's crates are then built for this backend, where they
+/// are built for all tests. The crates of others are the same there, and built once, if their features are the same.
+///
+/// # Errors
+///
+/// It can't be written below the target folder.
+pub(crate) fn compiler(backend: &str, target: &Path) -> Result<PathBuf, String> {
+    // Cargo keeps apart what such a program compiles, by its name. It also asks it for what is configured, so that
+    // dependencies may depend on that.
+    let folder = target.join("backends");
+    let program = folder.join(backend);
+    let text = format!("#!/bin/sh\nexec \"$@\" --cfg {backend}\n");
+    // It stays untouched if it can, or cargo would take all for outdated.
+    if std::fs::read_to_string(&program).ok().as_ref() != Some(&text) {
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::create_dir_all(&folder)
+            .and_then(|()| std::fs::write(&program, &text))
+            .and_then(|()| std::fs::set_permissions(&program, mode))
+            .map_err(|e| format!("cannot write {}: {e}", program.display()))?;
+    }
+    Ok(program)
 }
 
 /// Behind those of the caller.
@@ -26,6 +50,7 @@ fn flags(of_caller: Option<&OsStr>, backend: &str) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workspace;
 
     #[test]
     fn flags_of_the_caller_are_kept() {
@@ -35,11 +60,21 @@ mod tests {
     }
 
     #[test]
-    fn each_backend_has_a_folder_of_its_own() {
+    fn a_build_of_everything_for_a_backend_has_a_folder_of_its_own() {
         let mut cargo = Command::new("cargo");
         build_for(&mut cargo, "sim", Path::new("/builds"));
         let (_, target) =
             cargo.get_envs().find(|(name, _)| *name == "CARGO_TARGET_DIR").expect("it is set");
         assert_eq!(target, Some(OsStr::new("/builds/sim")));
+    }
+
+    #[test]
+    fn the_compiler_of_a_backend_adds_it_to_what_it_is_told() {
+        let target = workspace::target(&workspace::root().unwrap()).join("tmp");
+        for backend in ["loom", "shuttle"] {
+            let compiler = compiler(backend, &target).unwrap();
+            let said = Command::new(compiler).args(["echo", "a b"]).output().unwrap();
+            assert_eq!(String::from_utf8(said.stdout).unwrap(), format!("a b --cfg {backend}\n"));
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The steps of `cargo xtask test`: quick ones first. Where two may run at once, a step may begin before those above it.
+//! The steps of `cargo xtask test`: quick ones first, then the longest, so that short ones fill the end.
 
 use crate::backend;
 use crate::crates;
@@ -6,7 +6,6 @@ use crate::programs;
 use crate::run::Run;
 use crate::sim;
 use crate::targets;
-use crate::workspace;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -15,9 +14,6 @@ pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
     pub(crate) check: fn(&mut Run) -> Result<(), String>,
-    /// Where it builds, below the target folder. Cargo lets one build at a time into a folder, so no two steps with the
-    /// same one run at the same time.
-    pub(crate) folder: &'static str,
     /// It runs alone, and nothing after it makes sense when it failed.
     pub(crate) needed_by_all: bool,
 }
@@ -27,20 +23,16 @@ pub(crate) const ALL: &[Step] = &[
         needed_by_all: true,
         ..step(
             "programs",
-            "",
             "the client programs that tests drive are there (root: installs what is missing)",
             |run| programs::ensure(|command| run.command(command)),
         )
     },
-    step("fmt", "", "the sources are formatted", |run| {
-        run.cargo(&["fmt", "--all", "--check"], |_| {})
-    }),
-    step("floors", "debug", "each crate imports only what floors.toml allows", |run| {
+    step("fmt", "the sources are formatted", |run| run.cargo(&["fmt", "--all", "--check"], |_| {})),
+    step("floors", "each crate imports only what floors.toml allows", |run| {
         run.tests(&["test", "--locked", "-p", "xtask", "--test", "floors"], |_| {})
     }),
     step(
         "tidy",
-        "debug",
         "the house rules that can be checked in the sources, and xtask's own tests",
         |run| {
             run.tests(
@@ -49,56 +41,20 @@ pub(crate) const ALL: &[Step] = &[
             )
         },
     ),
-    step("api", "debug", "the public API of each library is the one in docs/api", |run| {
+    step("api", "the public API of each library is the one in docs/api", |run| {
         run.tests(&["test", "--locked", "-p", "xtask", "--test", "api"], |_| {})
     }),
-    step("clippy", "debug", "no lint speaks up in any target", |run| {
+    step("clippy", "no lint speaks up in any target", |run| {
         run.cargo(
             &["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"],
             |_| {},
         )
     }),
-    step(
-        "supply",
-        "tools",
-        "licences, sources and bans of all dependencies are as deny.toml says",
-        supply,
-    ),
-    step(
-        "counts",
-        "sim",
-        "on a simulated machine no more lines bounce, and no more threads wake, than were recorded",
-        sim::counts,
-    ),
-    step(
-        "workloads",
-        "sim",
-        "each workload of the benchmarks ends on a simulated machine",
-        sim::workloads,
-    ),
-    step(
-        "targets",
-        "debug",
-        "the product compiles for musl, aarch64, 32 bits and (in part) macOS",
-        targets::check,
-    ),
-    step("doc", "debug", "the documentation builds without a warning", |run| {
-        // Libraries: the program and the facade have one name, so their pages would collide.
-        run.cargo(&["doc", "--locked", "--workspace", "--no-deps", "--lib"], |command| {
-            command.env("RUSTDOCFLAGS", "-D warnings");
-        })
-    }),
-    step(
-        "crates",
-        "oldest",
-        "the libraries can be packed, each feature compiles alone",
-        crates::check,
-    ),
+    step("supply", "licences, sources and bans of all dependencies are as deny.toml says", supply),
     // All in one build: a package alone has other features of its dependencies, and so other builds of them. With debug
     // assertions, as it is worth checking most closely what a client does to the server.
     step(
         "tests",
-        "debug",
         "unit, stepped, integration and documentation tests; real clients; stored inputs of the fuzz targets",
         |run| {
             // The house's own tests have steps of their own.
@@ -106,48 +62,60 @@ pub(crate) const ALL: &[Step] = &[
             run.tests(&[&["test", "--locked", "--no-fail-fast"], &which[..]].concat(), |_| {})
         },
     ),
-    step("loom", "loom", "the models of the lock-free protocols, in every interleaving", |run| {
-        models(run, "loom", |_| {})
+    step(
+        "counts",
+        "on a simulated machine no more lines bounce, and no more threads wake, than were recorded",
+        sim::counts,
+    ),
+    step(
+        "workloads",
+        "each workload of the benchmarks ends on a simulated machine",
+        sim::workloads,
+    ),
+    step("release", "the optimised program works: `corewise up --for 5s`", release),
+    step("loom", "the models of the lock-free protocols, in every interleaving", |run| {
+        models(run, "loom", &[])
     }),
     step(
         "shuttle",
-        "shuttle",
         "the rules of workqueue, devices and block layer, in thousands of random schedules",
-        |run| {
-            models(run, "shuttle", |command| {
-                command.env("CARGO_PROFILE_MODEL_DEBUG_ASSERTIONS", "true");
-            })
-        },
+        |run| models(run, "shuttle", &["--config", "profile.dev.debug-assertions=true"]),
     ),
+    step("crates", "the libraries can be packed, each feature compiles alone", crates::check),
     step(
-        "portable",
         "portable",
         "the libraries that need no Linux do their work without one, as on a Mac",
         targets::portable,
     ),
-    step("release", "release", "the optimised program works: `corewise up --for 5s`", release),
+    step(
+        "targets",
+        "the product compiles for musl, aarch64, 32 bits and (in part) macOS",
+        targets::check,
+    ),
+    step("doc", "the documentation builds without a warning", |run| {
+        // Libraries: the program and the facade have one name, so their pages would collide.
+        run.cargo(&["doc", "--locked", "--workspace", "--no-deps", "--lib"], |command| {
+            command.env("RUSTDOCFLAGS", "-D warnings");
+        })
+    }),
 ];
 
 const fn step(
     name: &'static str,
-    folder: &'static str,
     what: &'static str,
     check: fn(&mut Run) -> Result<(), String>,
 ) -> Step {
-    Step { name, what, check, folder, needed_by_all: false }
+    Step { name, what, check, needed_by_all: false }
 }
 
 /// Runs the tests that are built for a model checker: `--cfg CHECKER`, `tests/CHECKER/main.rs`.
-fn models(run: &mut Run, checker: &str, adapt: fn(&mut Command)) -> Result<(), String> {
-    let packages = workspace::packages_with_models(run.root(), checker)?;
-    let mut args = vec!["test", "--locked", "--no-fail-fast", "--profile=model", "--test", checker];
-    for package in &packages {
-        args.extend(["-p", package]);
-    }
-    let target = run.target().to_path_buf();
+fn models(run: &mut Run, checker: &str, more: &[&str]) -> Result<(), String> {
+    // All packages: then the crates of others have the features that they have in all tests.
+    let args = ["test", "--locked", "--no-fail-fast", "--workspace", "--exclude", "xtask"];
+    let args = [&args[..], &["--test", checker, "--config", "xtask/model.toml"], more].concat();
+    let compiler = backend::compiler(checker, run.target())?;
     run.tests(&args, |command| {
-        backend::build_for(command, checker, &target);
-        adapt(command);
+        command.env("RUSTC_WORKSPACE_WRAPPER", compiler);
     })
 }
 

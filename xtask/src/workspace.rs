@@ -1,4 +1,4 @@
-//! Where things are: the root, the target folder, the crates that have models.
+//! Where things are: the root, the target folder, the libraries.
 
 use std::path::{Path, PathBuf};
 
@@ -28,18 +28,6 @@ pub(crate) fn target(root: &Path) -> PathBuf {
         .map(PathBuf::from)
         .and_then(|dir| std::path::absolute(dir).ok())
         .unwrap_or_else(|| root.join("target"))
-}
-
-/// The packages below `crates` that have a `tests/CHECKER/main.rs`, sorted.
-pub(crate) fn packages_with_models(root: &Path, checker: &str) -> Result<Vec<String>, String> {
-    let mut packages = Vec::new();
-    for folder in entries(&root.join("crates"))? {
-        if folder.join("tests").join(checker).join("main.rs").is_file() {
-            packages.push(package_name(&folder.join("Cargo.toml"))?);
-        }
-    }
-    packages.sort();
-    Ok(packages)
 }
 
 /// The packages below `crates` that can be published, with their folders, sorted: those that don't inherit the
@@ -97,13 +85,6 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_free_inbox_has_its_model_run() {
-        let packages = packages_with_models(&root().unwrap(), "loom").unwrap();
-        assert!(packages.contains(&"corewise-sync".to_owned()), "{packages:?}");
-        assert!(!packages.contains(&"corewise-timeline".to_owned()), "{packages:?}");
-    }
-
-    #[test]
     fn the_libraries_are_told_from_programs_and_benchmarks() {
         let libraries = libraries(&root().unwrap()).unwrap();
         let names: Vec<_> = libraries.iter().map(|(name, _)| name.as_str()).collect();
@@ -116,11 +97,5 @@ mod tests {
         let features = features(&root().unwrap().join("crates/corewise/Cargo.toml")).unwrap();
         assert!(features.contains(&"workqueue".to_owned()), "{features:?}");
         assert!(!features.contains(&"tokio.workspace".to_owned()), "{features:?}");
-    }
-
-    #[test]
-    fn workqueue_devices_and_block_layer_have_their_random_schedules_run() {
-        let packages = packages_with_models(&root().unwrap(), "shuttle").unwrap();
-        assert_eq!(packages, ["corewise-blockmq", "corewise-device", "corewise-workqueue"]);
     }
 }
