@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use corewise_blockmq::Op;
-use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::{Parker, time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -31,6 +31,8 @@ pub(crate) struct Connection {
     made: Instant,
     /// A: when something last came, in nanoseconds since `made`; kept only where somebody asks. Relaxed: a time.
     active: Option<AtomicU64>,
+    /// A: its handshake has had to wait for the client. Relaxed: the books ask again.
+    waited: AtomicBool,
 }
 
 /// Where a client comes from.
@@ -66,7 +68,8 @@ impl Connection {
     ) -> (Connection, Parker) {
         let (load, parker) = Load::new(budget, share);
         let active = watched.then(|| AtomicU64::new(0));
-        (Connection { id, socket, load, pool, made: time::now(), active }, parker)
+        let (made, waited) = (time::now(), AtomicBool::new(false));
+        (Connection { id, socket, load, pool, made, active, waited }, parker)
     }
 
     /// Receives what is there, at least one byte, behind what `buffer` holds; 0 at the end of the
@@ -120,7 +123,7 @@ impl Connection {
         buffer: &mut BytesMut,
         deadline: Instant,
     ) -> io::Result<usize> {
-        self.wait_until(PollFlags::IN, deadline)?;
+        self.look_and_wait(PollFlags::IN, deadline)?;
         self.receive(buffer)
     }
 
@@ -129,7 +132,7 @@ impl Connection {
         while !bytes.is_empty() {
             match send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(sent) => bytes = &bytes[sent..],
-                Err(Errno::AGAIN) => self.wait_until(PollFlags::OUT, deadline)?,
+                Err(Errno::AGAIN) => self.look_and_wait(PollFlags::OUT, deadline)?,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -142,17 +145,46 @@ impl Connection {
         self.wait_until(PollFlags::OUT, deadline)
     }
 
+    /// For a handshake: notes where it really has to wait.
+    fn look_and_wait(&self, what: PollFlags, deadline: Instant) -> io::Result<()> {
+        if self.poll_until(what, deadline, Duration::ZERO)? {
+            return Ok(());
+        }
+        self.note_wait();
+        self.wait_until(what, deadline)
+    }
+
+    /// The handshake waits for its client.
+    pub(crate) fn note_wait(&self) {
+        self.waited.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the handshake has had to wait for its client: if not, its thread may not have begun.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.waited.load(Ordering::Relaxed)
+    }
+
     fn wait_until(&self, what: PollFlags, deadline: Instant) -> io::Result<()> {
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            match poll(&mut [PollFd::new(&self.socket, what)], Some(&timespec(left))) {
-                Ok(0) | Err(Errno::INTR) => {}
-                Ok(_) => return Ok(()),
-                Err(error) => return Err(error.into()),
-            }
+        while !self.poll_until(what, deadline, Duration::MAX)? {}
+        Ok(())
+    }
+
+    /// Waits for so long, at most: whether it has come.
+    fn poll_until(
+        &self,
+        what: PollFlags,
+        deadline: Instant,
+        patience: Duration,
+    ) -> io::Result<bool> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let patience = timespec(left.min(patience));
+        match poll(&mut [PollFd::new(&self.socket, what)], Some(&patience)) {
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+            Ok(ready) => Ok(ready > 0),
         }
     }
 

@@ -331,6 +331,10 @@ pub fn after(moment: Instant, time: Duration) -> Instant {
 /// Clients accepted between two looks whether the listener is to be closed.
 pub const ACCEPTS: u32 = 64;
 
+/// How often it is looked whether a handshake waits for its client, where all places are held by handshakes whose threads may not
+/// have begun.
+pub const HANDSHAKES_LOOK: Duration = Duration::from_millis(1);
+
 /// How long to wait before accepting again after the `failures`-th failure in a row for want of
 /// resources: 10 ms, doubling up to 1 s. The wait ends early when the listener is stopped.
 pub fn accept_backoff(failures: u32) -> Duration {

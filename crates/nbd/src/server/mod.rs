@@ -49,8 +49,8 @@ pub struct Options {
     /// Where places run short: lets the client go that has asked for nothing for longest, if it is as long as this; `None`:
     /// keeps it, and refuses the newcomer.
     pub evict_idle: Option<Duration>,
-    /// Handshakes at the same time. Beyond it the oldest one is closed, so that nobody is locked
-    /// out by clients that never speak.
+    /// Handshakes at the same time. Beyond it the oldest one that waits for its client is closed, so that nobody is locked
+    /// out by clients that never speak; where none does, the newcomer waits.
     pub max_half_open: usize,
     /// What one connection may have in flight.
     pub budget: Budget,
@@ -317,7 +317,7 @@ impl Server {
 
     /// Serves one connected stream socket (of a socket pair, or accepted by somebody else), and puts
     /// it into blocking mode, as do all descriptors that share it. Starts a thread and returns; where many that made way
-    /// for newcomers have not ended, it waits for one of them.
+    /// for newcomers have not ended, or all handshakes have just begun, it waits for one of them.
     ///
     /// # Errors
     /// `ShuttingDown`, `Resource`: the socket is closed then.

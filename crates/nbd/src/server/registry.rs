@@ -13,6 +13,7 @@ use crate::connection::{Connection, Peer};
 use crate::error::Error;
 use crate::export::{Export, Shared, tell};
 use crate::handshake::{ExportOffer, NotOffered};
+use crate::policy;
 
 /// The books. The lock is a leaf: nothing else is locked, and no device is called, while it is
 /// held.
@@ -134,31 +135,31 @@ impl Registry {
     }
 
     /// Enters a new connection, made by `make` from its id, and gives it out with what else `make`
-    /// made. Where half-open ones hold the places, the oldest leaves the books and is given to
-    /// `evict` (inside the lock) to be cut. Where as many of these have not ended yet, it waits for one to end: a flood
-    /// of newcomers stays in the system's queue, and makes no threads.
+    /// made. Where half-open ones hold the places, the oldest one that waits for its client leaves the books and is given to
+    /// `evict` (inside the lock) to be cut. Where none does, this waits: they have come together, and their threads haven't got to
+    /// them. So it does where as many of those that were cut have not ended yet: a flood of newcomers stays in the
+    /// system's queue, and makes no threads.
     pub(super) fn admit<T>(
         &self,
         peer: Peer,
         half_open_limit: usize,
         make: impl FnOnce(u64) -> (Arc<Connection>, T),
-        evict: impl FnOnce(&Connection),
+        evict: impl Fn(&Connection),
     ) -> Result<(Arc<Connection>, T), Error> {
         let half_open_limit = half_open_limit.max(1);
         let mut books = self.books.lock();
-        while !books.closing && books.threads - books.connections.len() >= half_open_limit {
-            books = self.left.wait(books);
-        }
-        if books.closing {
-            return Err(Error::ShuttingDown);
-        }
-        // Here and now, so that its place is free whatever its thread does.
-        if books.half_open.len() >= half_open_limit {
-            if let Some(oldest) = books.half_open.pop_first() {
-                if let Some(entered) = books.connections.remove(&oldest) {
-                    evict(&entered.connection);
+        loop {
+            if books.closing {
+                return Err(Error::ShuttingDown);
+            }
+            let ending = books.threads - books.connections.len();
+            if ending < half_open_limit {
+                // Here and now, so that its place is free whatever its thread does.
+                if books.half_open.len() < half_open_limit || books.let_silent_go(&evict) {
+                    break;
                 }
             }
+            (books, _) = self.left.wait_timeout(books, policy::HANDSHAKES_LOOK);
         }
         books.last_id += 1;
         let id = books.last_id;
@@ -299,6 +300,19 @@ impl Books {
         self.connections.values().filter(attached)
     }
 
+    /// Lets the oldest one go of those that wait for their client in its handshake.
+    fn let_silent_go(&mut self, evict: impl Fn(&Connection)) -> bool {
+        let silent = |id: &&u64| {
+            self.connections.get(id).is_none_or(|entered| entered.connection.has_waited())
+        };
+        let Some(oldest) = self.half_open.iter().find(silent).copied() else { return false };
+        self.half_open.remove(&oldest);
+        if let Some(entered) = self.connections.remove(&oldest) {
+            evict(&entered.connection);
+        }
+        true
+    }
+
     /// Lets the one go of these clients that has been idle for longest, if that is long enough. It leaves as from a
     /// drain: what it was answered is flushed.
     fn let_idle_go(&mut self, belongs: Belongs<'_>, enough: Option<Duration>) -> bool {
@@ -403,20 +417,51 @@ mod tests {
         assert!(registry.books.lock().shared.is_empty());
     }
 
+    fn admit_to(registry: &Registry, limit: usize) -> Result<(Arc<Connection>, ()), Error> {
+        let make = |id| {
+            let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
+            let budget = Options::default().budget;
+            let pool = Arc::new(Pool::new(1 << 20));
+            (Arc::new(Connection::new(id, socket.into(), budget, 0, pool, false).0), ())
+        };
+        registry.admit(Peer::Unknown, limit, make, |oldest| oldest.close())
+    }
+
+    #[test]
+    fn a_client_whose_thread_has_not_got_to_it_keeps_its_place_and_the_newcomer_waits() {
+        const LIMIT: usize = 2;
+        let registry = Registry::new();
+        let first: Vec<_> = (0..LIMIT).map(|_| admit_to(&registry, LIMIT).unwrap().0).collect();
+        let admitted = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let newcomer = scope.spawn(|| {
+                let id = admit_to(&registry, LIMIT).unwrap().0.id;
+                admitted.store(true, Ordering::Release);
+                id
+            });
+            for _ in 0..1000 {
+                std::thread::yield_now();
+                assert!(!admitted.load(Ordering::Acquire));
+            }
+            // The second one's client turns out to say nothing.
+            first[1].note_wait();
+            let newcomer = newcomer.join().unwrap();
+            let here: Vec<u64> = registry.books.lock().half_open.iter().copied().collect();
+            assert_eq!(here, [first[0].id, newcomer]);
+        });
+    }
+
     #[test]
     fn as_many_threads_may_be_ending_as_may_shake_hands_and_newcomers_wait_until_one_has_ended() {
         const LIMIT: usize = 2;
         let registry = Registry::new();
-        let admit = || {
-            let make = |id| {
-                let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
-                let budget = Options::default().budget;
-                let pool = Arc::new(Pool::new(1 << 20));
-                (Arc::new(Connection::new(id, socket.into(), budget, 0, pool, false).0), ())
-            };
-            registry.admit(Peer::Unknown, LIMIT, make, |oldest| oldest.close())
+        let admit = || admit_to(&registry, LIMIT);
+        let admitted = || {
+            let (connection, ()) = admit().unwrap();
+            connection.note_wait();
+            connection.id
         };
-        let ids: Vec<u64> = (0..2 * LIMIT).map(|_| admit().unwrap().0.id).collect();
+        let ids: Vec<u64> = (0..2 * LIMIT).map(|_| admitted()).collect();
         assert_eq!(registry.connections(), LIMIT, "the others are being let go");
         let admitted = AtomicBool::new(false);
         std::thread::scope(|scope| {
