@@ -23,6 +23,8 @@ pub enum Error {
         /// Which field, and what to do.
         why: String,
     },
+    /// There is no export of this name with this device, or it is being removed. The new one is given back.
+    NotReplaced(Box<Export>),
     /// What TLS was to be made of is no good.
     Tls {
         /// Which part of it.
@@ -101,6 +103,11 @@ impl fmt::Display for Error {
             Error::BadDevice { export, why } => {
                 write!(f, "the geometry of the device of export '{}': {why}", export.name())
             }
+            Error::NotReplaced(export) => write!(
+                f,
+                "there is no export '{}' of this device that could be replaced: add the new one",
+                export.name()
+            ),
             Error::Tls { what, why } => write!(f, "the {what} cannot be used for TLS: {why}"),
             Error::BadText { what, text } => write!(
                 f,

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use corewise_blockmq::{BlockDevice, Request};
+use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Throttle, panics};
 
 use crate::access::Access;
@@ -22,6 +23,7 @@ pub struct Export {
     name: String,
     description: String,
     read_only: bool,
+    pub(crate) refusal: Arc<Refusal>,
     most_clients: Option<usize>,
     pub(crate) access: Access,
     is_default: bool,
@@ -32,6 +34,19 @@ pub struct Export {
     pub(crate) lines: Arc<Lines>,
     /// How all clients of the device share it.
     pub(crate) shared: Arc<Shared>,
+}
+
+/// Whether an export became read-only after clients had been told that it isn't.
+///
+/// A: Relaxed: a change that is on its way meanwhile may go either way.
+#[derive(Debug, Default)]
+pub(crate) struct Refusal(AtomicBool);
+
+impl Refusal {
+    /// Whether their changes are refused.
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// What the exports of one device have in common.
@@ -99,6 +114,7 @@ impl Export {
             name,
             description: String::new(),
             read_only: false,
+            refusal: Arc::default(),
             most_clients: None,
             limiter: None,
             client_rate: Rate::default(),
@@ -174,6 +190,13 @@ impl Export {
     pub fn client_rate(mut self, rate: Rate) -> Export {
         self.client_rate = rate;
         self
+    }
+
+    /// Takes the place of one of the same name and device, whose clients hear of it.
+    pub(crate) fn take_over(&mut self, former: &Export) {
+        former.refusal.0.store(self.read_only, Ordering::Relaxed);
+        self.refusal = Arc::clone(&former.refusal);
+        (self.lines, self.shared) = (Arc::clone(&former.lines), Arc::clone(&former.shared));
     }
 
     pub(crate) fn most_clients(&self) -> Option<usize> {

@@ -99,6 +99,16 @@ pub enum Operation {
     },
 }
 
+impl Operation {
+    /// Whether it may change what the device holds.
+    pub fn is_change(self) -> bool {
+        matches!(
+            self,
+            Operation::Write { .. } | Operation::Trim { .. } | Operation::WriteZeroes { .. }
+        )
+    }
+}
+
 /// Judges a request.
 ///
 /// Choices where the specification leaves one:

@@ -262,6 +262,38 @@ impl Server {
         Some(report)
     }
 
+    /// Puts an export into the place of the one of its name, which has the same device: clients that come from now on
+    /// get this one. Those that are there keep what they were told and how fast they may be; but where this one
+    /// is read-only their changes are refused from now on with `EPERM`, until one that isn't takes its place.
+    ///
+    /// # Errors
+    /// `NotReplaced` where there is no such export, it has another device, or it is being removed;
+    /// `DefaultTaken`. They give the export back. `BadText`.
+    pub fn replace_export(&self, export: Export) -> Result<(), Error> {
+        self.inner.registry.replace_export(export)
+    }
+
+    /// Hides an export: new clients don't find it any more, those that it has go on. Says how many these are;
+    /// `None` where there is no such export, or it is being removed. [`Server::remove_export`] removes it.
+    #[must_use]
+    pub fn hide_export(&self, name: &str) -> Option<usize> {
+        self.inner.registry.hide_export(name, true)
+    }
+
+    /// Shows a hidden export to new clients again. False where there is no such export, or it is being removed.
+    pub fn show_export(&self, name: &str) -> bool {
+        self.inner.registry.hide_export(name, false).is_some()
+    }
+
+    /// Waits until a hidden export has no client any more. False where it is shown again or removed meanwhile,
+    /// or the server drains. Blocks.
+    #[must_use]
+    pub fn wait_until_unused(&self, name: &str) -> bool {
+        context::blocking("Server::wait_until_unused", || {
+            self.inner.registry.wait_until_unused(name)
+        })
+    }
+
     /// The exports and how busy they are, by name.
     pub fn exports(&self) -> Vec<ExportStatus> {
         self.inner.registry.exports()

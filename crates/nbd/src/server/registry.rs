@@ -39,8 +39,17 @@ struct Books {
 
 struct Entry {
     export: Export,
-    /// No client is admitted any more.
-    closing: bool,
+    state: State,
+}
+
+/// Who may use an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// Those that have it; no client is admitted.
+    Hidden,
+    /// It is being removed: nobody, soon.
+    Closing,
 }
 
 struct Entered {
@@ -67,7 +76,7 @@ pub struct ExportStatus {
     pub draining: usize,
     /// Requests that were admitted and whose reply hasn't been sent.
     pub in_flight: u64,
-    /// No client is admitted any more.
+    /// No client is admitted: it is hidden, or being removed.
     pub closing: bool,
 }
 
@@ -93,18 +102,73 @@ impl Registry {
             Some(shared) => export.shared = shared,
             None => *shared = Arc::downgrade(&export.shared),
         }
-        books.exports.insert(export.name().to_owned(), Entry { export, closing: false });
+        books.exports.insert(export.name().to_owned(), Entry { export, state: State::Open });
         Ok(())
     }
 
-    /// Closes an export to new clients and gives it out with its connections; `None` where there is
+    /// Puts an export of the same name and device into the place of one that isn't being removed.
+    pub(super) fn replace_export(&self, mut export: Export) -> Result<(), Error> {
+        export.check()?;
+        let mut books = self.books.lock();
+        let is_default = |entry: &Entry| entry.export.is_default();
+        let mut others =
+            books.exports.values().filter(|entry| entry.export.name() != export.name());
+        if export.is_default() && others.any(is_default) {
+            return Err(Error::DefaultTaken(Box::new(export)));
+        }
+        let entry = books.exports.get_mut(export.name());
+        let same = |entry: &&mut Entry| {
+            entry.state != State::Closing
+                && entry.export.device_address() == export.device_address()
+        };
+        let Some(entry) = entry.filter(same) else {
+            return Err(Error::NotReplaced(Box::new(export)));
+        };
+        export.take_over(&entry.export);
+        let former = std::mem::replace(&mut entry.export, export);
+        drop(books);
+        drop(former);
+        Ok(())
+    }
+
+    /// Hides an export from new clients, or shows it to them again: how many it has; `None` where there is none, or it is
+    /// being removed.
+    pub(super) fn hide_export(&self, name: &str, hide: bool) -> Option<usize> {
+        let mut books = self.books.lock();
+        let entry = books.exports.get_mut(name).filter(|entry| entry.state != State::Closing)?;
+        entry.state = if hide { State::Hidden } else { State::Open };
+        let clients = books.connections_of(Some(name)).len();
+        drop(books);
+        self.left.notify_all();
+        Some(clients)
+    }
+
+    /// Waits until a hidden export has no client. False where it isn't hidden any more. Blocks.
+    pub(super) fn wait_until_unused(&self, name: &str) -> bool {
+        let mut books = self.books.lock();
+        loop {
+            let hidden = |entry: &Entry| entry.state == State::Hidden;
+            if books.closing || !books.exports.get(name).is_some_and(hidden) {
+                return false;
+            }
+            if books.connections_of(Some(name)).is_empty() {
+                return true;
+            }
+            books = self.left.wait(books);
+        }
+    }
+
+    /// Closes an export to all clients and gives it out with its connections; `None` where there is
     /// none, or somebody else is removing it.
     pub(super) fn close_export(&self, name: &str) -> Option<(Export, Vec<Arc<Connection>>)> {
         let mut books = self.books.lock();
-        let entry = books.exports.get_mut(name).filter(|entry| !entry.closing)?;
-        entry.closing = true;
+        let entry = books.exports.get_mut(name).filter(|entry| entry.state != State::Closing)?;
+        entry.state = State::Closing;
         let export = entry.export.clone();
-        Some((export, books.connections_of(Some(name))))
+        let connections = books.connections_of(Some(name));
+        drop(books);
+        self.left.notify_all();
+        Some((export, connections))
     }
 
     pub(super) fn forget_export(&self, name: &str) {
@@ -265,7 +329,7 @@ impl Registry {
                     clients: clients.len(),
                     draining: loads().filter(|load| load.draining).count(),
                     in_flight: loads().map(|load| u64::from(load.requests)).sum(),
-                    closing: entry.closing || books.closing,
+                    closing: entry.state != State::Open || books.closing,
                 }
             })
             .collect()
@@ -276,7 +340,7 @@ impl Books {
     /// The open export that this client means by this name, whether it is for it or not.
     fn named(&self, name: &str, who: &Identity) -> Option<&Export> {
         if let Some(entry) = self.exports.get(name) {
-            return Some(&entry.export).filter(|_| !entry.closing);
+            return Some(&entry.export).filter(|_| entry.state == State::Open);
         }
         if !name.is_empty() {
             return None;
@@ -291,7 +355,8 @@ impl Books {
     }
 
     fn open(&self) -> impl Iterator<Item = &Export> {
-        self.exports.values().filter(|entry| !entry.closing).map(|entry| &entry.export)
+        let open = |entry: &&Entry| entry.state == State::Open;
+        self.exports.values().filter(open).map(|entry| &entry.export)
     }
 
     /// Those of these clients that have a place.

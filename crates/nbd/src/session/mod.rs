@@ -38,7 +38,7 @@ use corewise_sync::{Parker, panics};
 
 use crate::connection::Connection;
 use crate::edge::Changes;
-use crate::export::{Export, Lines, Shared, tell};
+use crate::export::{Export, Lines, Refusal, Shared, tell};
 use crate::load::Charge;
 use crate::policy::Limits;
 use crate::rate::Limiter;
@@ -95,6 +95,7 @@ pub(crate) struct Session {
     limiters: Vec<Arc<Limiter>>,
     device: Arc<dyn BlockDevice>,
     shared: Arc<Shared>,
+    refusal: Arc<Refusal>,
     changes: Changes<Request>,
     lines: Arc<Lines>,
     path: ReplyPath<SocketSink>,
@@ -142,6 +143,7 @@ impl Session {
             turn: Turn::new(&export.shared.turns, connection.load.unparker()),
             changes: Changes::new(&export.shared.edges, connection.load.unparker().clone()),
             shared: Arc::clone(&export.shared),
+            refusal: Arc::clone(&export.refusal),
             device_fua: geometry.can_fua,
             can_fast_zero: geometry.can_fast_zero,
             connection,

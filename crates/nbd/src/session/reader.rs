@@ -143,7 +143,14 @@ impl<'a> Reader<'a> {
                 Some(Err(error)) => return Parsed::End(End::Violation(error.to_string())),
                 None => return Parsed::NeedMore,
             };
-            let verdict = judge(&request, &self.limits);
+            let verdict = match judge(&request, &self.limits) {
+                Verdict::Submit(operation)
+                    if operation.is_change() && self.session.refusal.is_on() =>
+                {
+                    Verdict::Refuse(ReplyError::Perm)
+                }
+                verdict => verdict,
+            };
             match verdict {
                 Verdict::Disconnect => return Parsed::End(End::Disconnected),
                 Verdict::Hopeless => {

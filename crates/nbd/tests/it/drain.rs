@@ -234,3 +234,69 @@ fn dropping_the_server_cuts_its_clients() {
     drop(server);
     client.expect_end();
 }
+
+#[test]
+fn a_hidden_export_keeps_its_clients_and_lets_nobody_in_until_it_is_shown_again() {
+    let server = server(TestDevice::new(MIB));
+    let mut old = client(&server);
+    assert_eq!(server.hide_export("disk"), Some(1));
+    assert_eq!(old.read(1, 0, 512).error, 0, "it goes on");
+    let mut late = Client::fixed(connect(&server));
+    late.option(OptionKind::GO, &GoRequest::encode("disk", &[]));
+    assert_eq!(late.opt_reply().kind, OptionReplyKind::ERR_UNKNOWN);
+    assert!(server.show_export("disk"));
+    assert!(!server.wait_until_unused("disk"), "it isn't hidden");
+    let mut newcomer = client(&server);
+    assert_eq!(newcomer.read(2, 0, 512).error, 0);
+    assert_eq!(server.hide_export("disk"), Some(2));
+    drop((old, newcomer));
+    assert!(server.wait_until_unused("disk"));
+    assert!(server.remove_export("disk", PATIENCE).is_some());
+    assert!(server.hide_export("disk").is_none() && !server.show_export("disk"));
+}
+
+#[test]
+fn waiting_for_the_clients_of_a_hidden_export_ends_with_the_server() {
+    let server = Arc::new(server(TestDevice::new(MIB)));
+    let _client = client(&server);
+    assert_eq!(server.hide_export("disk"), Some(1));
+    let theirs = Arc::clone(&server);
+    let waits = std::thread::spawn(move || theirs.wait_until_unused("disk"));
+    server.drain(PATIENCE);
+    assert!(!waits.join().unwrap());
+}
+
+#[test]
+fn an_export_that_becomes_read_only_refuses_the_changes_of_clients_that_are_there() {
+    let device: Arc<TestDevice> = TestDevice::new(MIB);
+    let server = server(device.clone());
+    let mut old = client(&server);
+    let of_it = || Export::new("disk", device.clone());
+    server.replace_export(of_it().read_only(true)).unwrap();
+    old.write_request(1, 0, &[1; 512]);
+    assert_eq!(old.reply(0).error, ReplyError::Perm.code());
+    assert_eq!(old.read(2, 0, 512).error, 0);
+    let mut newcomer = Client::fixed(connect(&server));
+    let told = newcomer.go("disk");
+    assert!(told.flags.contains(TransmissionFlags::READ_ONLY));
+    server.replace_export(of_it()).unwrap();
+    old.write_request(3, 0, &[1; 512]);
+    assert_eq!(old.reply(0).error, 0);
+    newcomer.write_request(4, 0, &[1; 512]);
+    assert_eq!(newcomer.reply(0).error, ReplyError::Perm.code(), "it was told so");
+}
+
+#[test]
+fn an_export_is_replaced_only_by_one_of_its_name_and_device() {
+    let device = TestDevice::new(MIB);
+    let server = server(device.clone());
+    let other = server.replace_export(Export::new("disk", TestDevice::new(MIB)));
+    assert!(matches!(other, Err(Error::NotReplaced(export)) if export.name() == "disk"));
+    let none = server.replace_export(Export::new("none", device.clone()));
+    assert!(matches!(none, Err(Error::NotReplaced(_))));
+    server.add_export(Export::new("default", device.clone()).default_export(true)).unwrap();
+    let second = server.replace_export(Export::new("disk", device.clone()).default_export(true));
+    assert!(matches!(second, Err(Error::DefaultTaken(_))));
+    server.replace_export(Export::new("default", device.clone())).unwrap();
+    server.replace_export(Export::new("disk", device).default_export(true)).unwrap();
+}
