@@ -10,6 +10,7 @@ use corewise::device::HangPolicy;
 use corewise::topology::{AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Topology, TopologyError};
 use corewise_bench::{bench, names};
 
+use crate::control::Mode;
 use crate::timeline::{self, TimelineFile};
 use crate::{manifest, suggest, units};
 
@@ -26,6 +27,7 @@ Examples:
   corewise topo                     show the CPUs, caches, nodes and pods of this machine
   corewise dump                     show the pools, queues and disks of a running server
   corewise mirror                   show the mirrors of a running server
+  corewise reload --dry-run         show what changed in the manifest of a running server
   corewise timeline dmesg.txt       find the slow probes and shutdowns in a kernel log
   corewise bench workqueue --quick  find the best affinity scope for this machine
 
@@ -111,6 +113,22 @@ Examples:
 
 Exit codes: 0 success, 1 failure (no server, no leg to take back, or, with --wait, a leg that is
 still out), 2 wrong usage.";
+
+const CHANGE_EXAMPLES: &str = "\
+Everything else is served meanwhile. Exports that go drain, then their devices flush and close; new devices come up \
+side by side. `add` adds all or nothing. `reload` reads the server's manifest again, as SIGHUP does: what isn't in it \
+goes, what changed is restarted with all that stands on it, and where only the keys of an export changed its \
+clients stay. It doesn't follow [server]. docs/control.md explains the rest. The command finds the server as `corewise dump` does.
+
+Examples:
+  corewise add more.toml
+  corewise remove data --mode soft
+  corewise remove export:data --mode hide
+  corewise reload --dry-run
+  corewise reload --mode soft
+
+Exit codes: 0 success, 1 failure (no server, clients that are in the way, a device that failed), 2 wrong
+usage.";
 
 const BENCH_EXAMPLES: &str = "\
 Benchmarks:
@@ -228,6 +246,15 @@ pub(crate) enum Command {
     /// Show the mirrors of a running server, and take back legs that failed or were missing
     #[command(after_help = MIRROR_EXAMPLES)]
     Mirror(Mirror),
+    /// Add the devices and exports of a manifest to a running server
+    #[command(after_help = CHANGE_EXAMPLES)]
+    Add(Add),
+    /// Remove a device with its exports, or an export, from a running server
+    #[command(after_help = CHANGE_EXAMPLES)]
+    Remove(Remove),
+    /// Have a running server follow its manifest, which changed
+    #[command(after_help = CHANGE_EXAMPLES)]
+    Reload(Reload),
     /// Analyse a kernel log: slow probes and shutdowns, and what would be faster
     #[command(after_help = timeline::EXAMPLES)]
     Timeline(timeline::Args),
@@ -337,6 +364,50 @@ pub(crate) struct Mirror {
     /// Wait until each leg that is resynced is in sync, or out again
     #[arg(long, requires = "name")]
     pub(crate) wait: bool,
+    #[command(flatten)]
+    pub(crate) server: Which,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `corewise add`.
+#[derive(Debug, Args)]
+pub(crate) struct Add {
+    /// TOML file that declares them; they may be built over the server's devices
+    pub(crate) manifest: PathBuf,
+    #[command(flatten)]
+    pub(crate) how: Change,
+}
+
+/// `corewise remove`.
+#[derive(Debug, Args)]
+pub(crate) struct Remove {
+    /// Name of the device; 'export:NAME' removes that export alone
+    pub(crate) name: String,
+    /// What becomes of the clients that are there
+    #[arg(long, value_name = "MODE", default_value = "safe")]
+    pub(crate) mode: Mode,
+    #[command(flatten)]
+    pub(crate) how: Change,
+}
+
+/// `corewise reload`.
+#[derive(Debug, Args)]
+pub(crate) struct Reload {
+    /// What becomes of the clients of an export that goes, or whose device is another one: safe, soft or hard
+    #[arg(long, value_name = "MODE", default_value = "safe", hide_possible_values = true)]
+    pub(crate) mode: Mode,
+    #[command(flatten)]
+    pub(crate) how: Change,
+}
+
+/// What all changes have in common.
+#[derive(Debug, Args)]
+pub(crate) struct Change {
+    /// Only say what would be done
+    #[arg(long)]
+    pub(crate) dry_run: bool,
     #[command(flatten)]
     pub(crate) server: Which,
     /// Print one JSON document

@@ -9,18 +9,22 @@
 //! corewise dump                    # the pools and queues of a running `up`
 //! corewise dump --monitor          # what they do, every second
 //! corewise mirror data --take-back  # a leg of a mirror is well again
+//! corewise add more.toml           # volumes and exports for a running `up`
+//! corewise remove data --mode soft
+//! corewise reload --dry-run        # what changed in its manifest
 //! corewise timeline dmesg.txt      # what a kernel log says of probes and shutdowns
 //! corewise bench workqueue --quick # which scope serves best on this machine
 //! ```
 //!
 //! In reading order: `args` defines every flag, `manifest` reads and checks what to bring up
 //! without touching anything, `up` does it and undoes it, `dump` and `mirror` ask a running one over its
-//! `control` socket, `topo` shows a machine, `timeline` what a kernel's log says of one, `bench` measures it; `exit` alone knows exit codes,
+//! `control` socket, by which `change` changes it, `topo` shows a machine, `timeline` what a kernel's log says of one, `bench` measures it; `exit` alone knows exit codes,
 //! `screen` how to write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
 mod bench;
+mod change;
 mod columns;
 mod control;
 mod dump;
@@ -49,6 +53,9 @@ fn main() -> ExitCode {
         args::Command::Up(args) => up::run(args, bars),
         args::Command::Dump(args) => dump::run(&args),
         args::Command::Mirror(args) => mirror::run(&args),
+        args::Command::Add(args) => change::add(&args),
+        args::Command::Remove(args) => change::remove(&args),
+        args::Command::Reload(args) => change::reload(&args),
         args::Command::Timeline(args) => timeline::run(&args),
         args::Command::Bench(args) => bench::run(&args, &bars),
     };

@@ -4,6 +4,7 @@
 //! A line of JSON asks, a line of JSON answers, as often as the client likes. `up::control` has the
 //! end that answers, `dump` and `mirror` those that ask.
 
+pub(crate) mod changes;
 pub(crate) mod devices;
 pub(crate) mod disks;
 pub(crate) mod document;
@@ -11,7 +12,11 @@ pub(crate) mod mirrors;
 pub(crate) mod place;
 pub(crate) mod queues;
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
+
+pub(crate) use changes::Mode;
 
 /// The protocol, and the document that it carries. It goes up when something that a client may rely
 /// on is changed or taken away, and not when something is added.
@@ -24,7 +29,7 @@ pub(crate) const LONGEST_QUESTION: usize = 4096;
 pub(crate) struct Question {
     /// [`VERSION`].
     pub(crate) corewise: u32,
-    /// `hello`, `dump`, `mirrors` or `take_back`.
+    /// `hello`, `dump`, `mirrors`, `take_back`, `add`, `remove` or `reload`.
     pub(crate) ask: String,
     /// For `dump`: the queues that are wanted, a `*` stands for any letters; none: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -38,6 +43,18 @@ pub(crate) struct Question {
     /// For `take_back`: the leg that is to come back; none: all that are out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) leg: Option<String>,
+    /// For `add`: the manifest's absolute path, by which the server reads it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<PathBuf>,
+    /// For `remove`: a device, or `export:` and an export.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    /// For `remove` and `reload`: what becomes of clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mode: Option<Mode>,
+    /// For `add`, `remove` and `reload`: only say what would be done.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) dry_run: bool,
 }
 
 /// The answering server. It stands at the beginning of each answer.
@@ -72,6 +89,8 @@ pub(crate) struct Answer {
     pub(crate) text: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) taken_back: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) changed: Option<changes::Changed>,
 }
 
 /// Whether `name` is what `pattern` says; a `*` in it stands for any letters.

@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::control::place::{Found, look};
 use crate::control::{Question, VERSION, Who};
 use crate::exit::Failure;
+use crate::screen;
 
 /// A server that hasn't answered by then hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,6 +23,8 @@ pub(crate) struct Client {
     stream: BufReader<UnixStream>,
     /// How messages call the server.
     name: String,
+    /// Whether it waits for longer than [`PATIENCE`].
+    patient: bool,
 }
 
 impl Question {
@@ -48,7 +51,13 @@ impl Client {
         let set = stream.set_read_timeout(Some(PATIENCE));
         set.and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
             .map_err(|error| failed(error.to_string()))?;
-        Ok(Client { stream: BufReader::new(stream), name })
+        Ok(Client { stream: BufReader::new(stream), name, patient: false })
+    }
+
+    /// Asks for something that takes as long as it takes, and says so where that is long.
+    pub(crate) fn ask_for_long(&mut self, question: &Question) -> Result<Value, Failure> {
+        self.patient = true;
+        self.ask(question)
     }
 
     /// Asks and waits for the answer. An answer that says why there is none is a failure.
@@ -65,8 +74,18 @@ impl Client {
         };
         self.stream.get_mut().write_all(&line).map_err(words)?;
         let mut answer = Vec::new();
-        let mut limited = (&mut self.stream).take(LONGEST_ANSWER);
-        limited.read_until(b'\n', &mut answer).map_err(words)?;
+        while let Err(error) =
+            (&mut self.stream).take(LONGEST_ANSWER).read_until(b'\n', &mut answer)
+        {
+            if !(self.patient
+                && matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
+            {
+                return Err(words(error));
+            }
+            let name = &self.name;
+            let message = "is still at it; Ctrl-C ends this wait, and not the change";
+            screen::warning(format_args!("{name} {message}"));
+        }
         if answer.last() != Some(&b'\n') {
             let why = if answer.is_empty() { "it has ended" } else { "it cut its answer short" };
             return Err(failed(why.to_string()));
@@ -75,7 +94,8 @@ impl Client {
             .map_err(|error| failed(format!("its answer is not JSON: {error}")))?;
         // First: a server of another version may say that it is one.
         if let Some(error) = answer.get("error").and_then(Value::as_str) {
-            return Err(failed(printable(error)));
+            let lines: Vec<String> = error.lines().map(printable).collect();
+            return Err(failed(lines.join("\n")));
         }
         let spoken = who(&answer).corewise;
         if spoken != VERSION {

@@ -3,18 +3,22 @@
 
 use std::collections::BTreeMap;
 
-use super::LeftOut;
 use super::drivers::shares_its_part;
-use super::problem::{Problem, Subject};
+use super::problem::{Place, Problem, Subject};
 use super::raw::{RawDevice, RawManifest};
+use super::{Device, Export, LeftOut, Manifest};
 
 /// The devices of a manifest by index, and what is known to be wrong with each.
 pub(super) struct Links<'m> {
     devices: &'m [RawDevice],
+    /// What the server has already that these are added to.
+    server: Option<&'m Manifest>,
     /// Why a device can't be brought up; `None` while it can.
     bad: Vec<Option<String>>,
     /// Suppliers by index, each once, parts first.
     suppliers: Vec<Vec<usize>>,
+    /// Those that the server has already, each once.
+    suppliers_up: Vec<Vec<String>>,
     by_name: BTreeMap<&'m str, usize>,
 }
 
@@ -28,14 +32,20 @@ pub(super) fn subject(device: &RawDevice) -> Subject {
 
 impl<'m> Links<'m> {
     /// Follows all names. Problems are added to `problems`.
-    pub(super) fn follow(raw: &'m RawManifest, problems: &mut Vec<Problem>) -> Links<'m> {
+    pub(super) fn follow(
+        raw: &'m RawManifest,
+        server: Option<&'m Manifest>,
+        problems: &mut Vec<Problem>,
+    ) -> Links<'m> {
         let devices = raw.devices.as_slice();
         let why = "it has an error of its own";
         let bad = devices.iter().map(|device| device.broken.then(|| why.to_string())).collect();
         let mut links = Links {
             devices,
+            server,
             bad,
             suppliers: vec![Vec::new(); devices.len()],
+            suppliers_up: vec![Vec::new(); devices.len()],
             by_name: BTreeMap::new(),
         };
         links.names(problems);
@@ -58,21 +68,35 @@ impl<'m> Links<'m> {
         self.by_name.get(name).copied()
     }
 
+    /// Whether the server has a device of that name already.
+    pub(super) fn is_up(&self, name: &str) -> bool {
+        self.server.is_some_and(|server| server.device(name).is_some())
+    }
+
     pub(super) fn names_known(&self) -> impl Iterator<Item = &'m str> + '_ {
-        self.by_name.keys().copied()
+        let up = self.server.into_iter().flat_map(|server| &server.devices);
+        self.by_name.keys().copied().chain(up.map(|device| device.name.as_str()))
     }
 
     /// The names of the devices that must be up before `index`.
     pub(super) fn suppliers(&self, index: usize) -> Vec<String> {
-        self.suppliers[index].iter().map(|s| self.name(*s).to_string()).collect()
+        let these = self.suppliers[index].iter().map(|s| self.name(*s).to_string());
+        these.chain(self.suppliers_up[index].iter().cloned()).collect()
     }
 
-    /// The device that is built over device `index`, if there is one.
-    pub(super) fn built_over(&self, index: usize) -> Option<&'m str> {
-        let name = self.name(index);
+    /// The device that is built over that one, if there is one.
+    pub(super) fn built_over(&self, name: &str) -> Option<&'m str> {
         let claims =
             |device: &&RawDevice| device.over.iter().flatten().any(|part| part.value == name);
-        self.devices.iter().find(claims).and_then(|d| d.name.as_ref()).map(|n| n.value.as_str())
+        let here = self.devices.iter().find(claims).and_then(|device| device.name.as_ref());
+        here.map(|at| at.value.as_str()).or_else(|| self.built_over_there(name))
+    }
+
+    /// The server's own device that is built over that one, if there is one.
+    fn built_over_there(&self, name: &str) -> Option<&'m str> {
+        let over = |device: &&Device| device.driver.over().iter().any(|over| over == name);
+        let device = self.server.and_then(|server| server.devices.iter().find(over));
+        device.map(|device| device.name.as_str())
     }
 
     /// Takes out all that depend on a bad device, directly or not, and says why for each.
@@ -123,6 +147,12 @@ impl<'m> Links<'m> {
                 self.mark(index);
                 continue;
             }
+            if self.is_up(&name.value) {
+                let message = "the server has a device of this name already";
+                problems.push(Problem::new(name.place, subject(device), message));
+                self.mark(index);
+                continue;
+            }
             if let Some(&first) = self.by_name.get(name.value.as_str()) {
                 let line = self.devices[first].name.as_ref().map_or(0, |name| name.place.line);
                 problems.push(
@@ -148,8 +178,11 @@ impl<'m> Links<'m> {
             let over = device.over.iter().flatten().map(|name| (name, "part"));
             let others = device.suppliers.iter().flatten().map(|name| (name, "supplier"));
             for (name, role) in over.chain(others) {
-                match self.find(&name.value) {
-                    Some(found) if role == "part" && self.suppliers[index].contains(&found) => {
+                let found = self.find(&name.value);
+                let up = self.suppliers_up[index].contains(&name.value);
+                let twice = up || found.is_some_and(|f| self.suppliers[index].contains(&f));
+                match found {
+                    _ if role == "part" && twice => {
                         problems.push(Problem::new(
                             name.place,
                             subject(device),
@@ -157,8 +190,11 @@ impl<'m> Links<'m> {
                         ));
                         self.mark(index);
                     }
-                    Some(found) if self.suppliers[index].contains(&found) => {}
+                    _ if twice => {}
                     Some(found) => self.suppliers[index].push(found),
+                    None if self.is_up(&name.value) => {
+                        self.suppliers_up[index].push(name.value.clone());
+                    }
                     None => {
                         let message =
                             format!("its {role} '{}' is not a declared device", name.value);
@@ -188,6 +224,17 @@ impl<'m> Links<'m> {
                     let driver = self.devices[index].driver.as_ref();
                     driver.is_some_and(|driver| shares_its_part(&driver.value))
                 };
+                let its_name = device.name.as_ref().map(|name| name.value.as_str());
+                if its_name.is_some_and(|name| self.is_up(name)) {
+                    // That has been complained about.
+                    continue;
+                }
+                if let Err(problem) = self.claim_there(&part.value, shares(index)) {
+                    let problem = Problem { place: Some(part.place), ..problem };
+                    problems.push(Problem { subject: subject(device), ..problem });
+                    self.mark(index);
+                    continue;
+                }
                 if first == index || shares(first) && shares(index) {
                     continue;
                 }
@@ -201,6 +248,27 @@ impl<'m> Links<'m> {
                     self.mark(first);
                 }
             }
+        }
+    }
+
+    /// A part that the server has already has to be free.
+    fn claim_there(&self, part: &str, shares: bool) -> Result<(), Problem> {
+        let Some(server) = self.server else { return Ok(()) };
+        let told = |message| Problem::new(Place::default(), Subject::Manifest, message);
+        let above = self.built_over_there(part);
+        let theirs = |name: &str| {
+            server.device(name).is_some_and(|device| shares_its_part(device.driver.name()))
+        };
+        if let Some(above) = above.filter(|above| !(shares && theirs(above))) {
+            return Err(told(format!("'{part}' is already a part of '{above}'")));
+        }
+        let writes = |export: &&Export| export.device == part && !export.read_only;
+        match server.exports.iter().find(writes) {
+            Some(export) => {
+                Err(told(format!("clients may write to '{part}' by the export '{}'", export.name))
+                    .help("remove that export, or make it read-only, first"))
+            }
+            None => Ok(()),
         }
     }
 

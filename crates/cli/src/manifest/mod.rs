@@ -4,6 +4,7 @@
 //! for each device's own keys [`tuning`] for those of its queue and [`tls`] for those of TLS; [`links`] follows the names from device to device. All of it is pure: nothing here touches the file
 //! system. The format is described in `docs/manifest.md`.
 
+mod changes;
 mod drivers;
 mod links;
 mod problem;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use corewise::blockmq::drivers::{Degraded, Delays, Fault};
 use corewise::device::HangPolicy;
 
+pub(crate) use changes::Changes;
 pub(crate) use drivers::driver_names;
 pub(crate) use problem::{At, Place, Problem, Subject};
 pub(crate) use resolve::{HANG_POLICIES, hang_policy, tcp_address};
@@ -60,6 +62,20 @@ impl Driver {
 }
 
 impl Manifest {
+    pub(crate) fn device(&self, name: &str) -> Option<&Device> {
+        self.devices.iter().find(|device| device.name == name)
+    }
+
+    pub(crate) fn export(&self, name: &str) -> Option<&Export> {
+        self.exports.iter().find(|export| export.name == name)
+    }
+
+    /// Keeps what `keep` says of the names of devices, which those of exports begin with `export:` among.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.devices.retain(|device| keep(&device.name));
+        self.exports.retain(|export| keep(&export_name(&export.name)));
+    }
+
     /// The devices that are built over that one.
     pub(crate) fn built_over<'a>(&'a self, part: &'a str) -> impl Iterator<Item = &'a Device> {
         self.devices
@@ -77,8 +93,13 @@ impl Manifest {
     }
 }
 
+/// What an export is called among devices; no device of a manifest has a colon in its name.
+pub(crate) fn export_name(export: &str) -> String {
+    format!("export:{export}")
+}
+
 /// What a manifest asks for, checked as far as that is possible without touching anything.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Manifest {
     pub(crate) server: Server,
     /// In the order of the file.
@@ -88,7 +109,7 @@ pub(crate) struct Manifest {
 }
 
 /// Where to listen, and how long to drain.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Server {
     pub(crate) unix: Option<At<PathBuf>>,
     /// `HOST:PORT`.
@@ -125,7 +146,7 @@ pub(crate) struct Clients {
 }
 
 /// A volume, or a part of one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Device {
     pub(crate) name: String,
     /// Where its table begins.
@@ -144,7 +165,7 @@ pub(crate) struct Device {
 }
 
 /// What a device is made of. Sizes are in bytes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Driver {
     Memory {
         size: u64,
@@ -177,7 +198,7 @@ pub(crate) enum Driver {
 }
 
 /// Parts with the same data.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Mirror {
     pub(crate) over: Vec<String>,
     /// Whether it keeps a record on its legs; `None`: where that outlives the server.
@@ -199,7 +220,7 @@ impl Mirror {
 }
 
 /// A file, or a disk of this machine, as a device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FileDriver {
     pub(crate) path: At<PathBuf>,
     /// Make the file if it isn't there. Needs `size`.
@@ -225,7 +246,7 @@ pub(crate) enum Io {
 }
 
 /// A device that clients can see.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Export {
     pub(crate) name: String,
     pub(crate) place: Place,
@@ -277,5 +298,11 @@ pub(crate) struct Resolved {
 /// Reads a manifest. Relative paths in it start at `base`.
 pub(crate) fn read(text: &str, base: &Path) -> Resolved {
     let (raw, problems) = raw::parse(text);
-    resolve::resolve(&raw, problems, base)
+    resolve::resolve(&raw, problems, base, None)
+}
+
+/// Reads the manifest of what is to be added to a server that has all of `server`, and may be built over that.
+pub(crate) fn read_beside(text: &str, base: &Path, server: &Manifest) -> Resolved {
+    let (raw, problems) = raw::parse(text);
+    resolve::resolve(&raw, problems, base, Some(server))
 }

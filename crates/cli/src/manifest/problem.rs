@@ -2,18 +2,25 @@
 
 use std::fmt;
 
-/// A place in the text; both numbers count from 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A place in the text; both numbers count from 1. The default is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) line: usize,
     pub(crate) column: usize,
 }
 
-/// A value and the place where it is written.
-#[derive(Clone, Debug, PartialEq)]
+/// A value and the place where it is written. Two are equal where their values are: a manifest that was rearranged says what
+/// it said before.
+#[derive(Clone, Debug)]
 pub(crate) struct At<T> {
     pub(crate) value: T,
     pub(crate) place: Place,
+}
+
+impl<T: PartialEq> PartialEq for At<T> {
+    fn eq(&self, other: &At<T>) -> bool {
+        self.value == other.value
+    }
 }
 
 impl<T> At<T> {

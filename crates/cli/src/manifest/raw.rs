@@ -15,6 +15,8 @@ const DEVICES: &str = "a list of device names, such as [\"a\", \"b\"]";
 #[derive(Debug, Default)]
 pub(crate) struct RawManifest {
     pub(crate) server: RawServer,
+    /// Where the `[server]` table is, if there is one.
+    pub(crate) has_server: Option<Place>,
     pub(crate) devices: Vec<RawDevice>,
     pub(crate) exports: Vec<RawExport>,
 }
@@ -124,7 +126,8 @@ pub(crate) fn parse(text: &str) -> (RawManifest, Vec<Problem>) {
     let mut manifest = RawManifest::default();
     let mut problems = Vec::new();
     let mut root = Fields::new(document.get_ref(), &lines, Subject::Manifest);
-    if let Some((table, _)) = root.table("server") {
+    if let Some((table, place)) = root.table("server") {
+        manifest.has_server = Some(place);
         let mut fields = Fields::new(table, &lines, Subject::Server);
         manifest.server = RawServer {
             unix: fields.string("unix"),

@@ -12,7 +12,9 @@ use super::problem::{At, Problem, Subject};
 use super::raw::{RawExport, RawManifest, RawServer};
 use super::tls::tls;
 use super::tuning::tuning;
-use super::{Clients, DEFAULT_DRAIN, Device, Driver, Export, LeftOut, Manifest, Resolved, Server};
+use super::{
+    Clients, DEFAULT_DRAIN, Device, Driver, Export, FileDriver, LeftOut, Manifest, Resolved, Server,
+};
 use crate::suggest;
 
 /// The port that IANA gave to NBD.
@@ -21,8 +23,19 @@ const NBD_PORT: u16 = 10809;
 const LONGEST_SOCKET_PATH: usize = 107;
 
 /// Decides what `raw` means. `problems` are those that reading it found already.
-pub(super) fn resolve(raw: &RawManifest, mut problems: Vec<Problem>, base: &Path) -> Resolved {
-    let mut links = Links::follow(raw, &mut problems);
+///
+/// `beside`: what the server has already that all of it is added to.
+pub(super) fn resolve(
+    raw: &RawManifest,
+    mut problems: Vec<Problem>,
+    base: &Path,
+    beside: Option<&Manifest>,
+) -> Resolved {
+    let mut links = Links::follow(raw, beside, &mut problems);
+    if let (Some(place), Some(_)) = (raw.has_server, beside) {
+        let message = "a running server keeps its own [server]: leave the table out";
+        problems.push(Problem::new(place, Subject::Server, message));
+    }
     let (mut drivers, mut tunings) = (Vec::new(), Vec::new());
     for (index, raw) in raw.devices.iter().enumerate() {
         let before = problems.len();
@@ -32,13 +45,14 @@ pub(super) fn resolve(raw: &RawManifest, mut problems: Vec<Problem>, base: &Path
             links.mark(index);
         }
     }
-    for index in shared_files(raw, &drivers, &mut problems) {
+    for index in shared_files(raw, &drivers, beside, &mut problems) {
         links.mark(index);
     }
     let mut left_out = links.left_out();
-    let exports = exports(raw, &links, &mut problems, &mut left_out);
+    let exports = exports(raw, &links, beside, &mut problems, &mut left_out);
     let server = server(&raw.server, base, &mut problems);
-    if raw.devices.is_empty() && problems.is_empty() {
+    let nothing = raw.devices.is_empty() && (beside.is_none() || raw.exports.is_empty());
+    if nothing && problems.is_empty() {
         problems.push(Problem {
             place: None,
             subject: Subject::Manifest,
@@ -75,12 +89,35 @@ pub(super) fn resolve(raw: &RawManifest, mut problems: Vec<Problem>, base: &Path
 fn shared_files(
     raw: &RawManifest,
     drivers: &[Option<Driver>],
+    beside: Option<&Manifest>,
     problems: &mut Vec<Problem>,
 ) -> Vec<usize> {
     let mut first_with: BTreeMap<PathBuf, usize> = BTreeMap::new();
     let mut bad = Vec::new();
+    let up = beside.into_iter().flat_map(|server| &server.devices);
+    let up: Vec<_> = up
+        .filter_map(|device| match &device.driver {
+            Driver::File(file) => Some((device, file)),
+            _ => None,
+        })
+        .collect();
     for (index, driver) in drivers.iter().enumerate() {
         let Some(Driver::File(file)) = driver else { continue };
+        let its_name = raw.devices[index].name.as_ref().map(|name| name.value.as_str());
+        let same = |device: &Device, other: &FileDriver| {
+            // That there is one of its name has been complained about.
+            its_name != Some(&device.name)
+                && other.path == file.path
+                && !(other.read_only && file.read_only)
+        };
+        if let Some((other, _)) = up.iter().find(|(device, other)| same(device, other)) {
+            problems.push(Problem::new(
+                file.path.place,
+                links::subject(&raw.devices[index]),
+                format!("the server's device '{}' has the same file", other.name),
+            ));
+            bad.push(index);
+        }
         let parts = file.path.value.components().filter(|part| *part != Component::CurDir);
         let first = *first_with.entry(parts.collect()).or_insert(index);
         let reads =
@@ -101,6 +138,7 @@ fn shared_files(
 fn exports(
     raw: &RawManifest,
     links: &Links<'_>,
+    beside: Option<&Manifest>,
     problems: &mut Vec<Problem>,
     left_out: &mut Vec<LeftOut>,
 ) -> Vec<Export> {
@@ -108,26 +146,37 @@ fn exports(
     let mut first_line: BTreeMap<&str, usize> = BTreeMap::new();
     let mut default_line = None;
     let server = &raw.server;
-    let knows_names = server.tls_client_ca.is_some();
+    let knows_names = match beside {
+        Some(server) => server.server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some()),
+        None => raw.server.tls_client_ca.is_some(),
+    };
+    let default_up = beside.and_then(|server| server.exports.iter().find(|export| export.default));
     for raw in &raw.exports {
         let name = raw.name.as_ref().or(raw.device.as_ref()).map(|name| name.value.as_str());
         let subject = Subject::Export(name.map(str::to_string).ok_or(raw.number));
         let mut why = raw.broken.then(|| "it has an error of its own".to_string());
         if let Some(name) = name {
             let line = *first_line.entry(name).or_insert(raw.place.line);
-            if line != raw.place.line {
-                problems.push(Problem::new(
-                    raw.name.as_ref().map_or(raw.place, |name| name.place),
-                    subject.clone(),
-                    format!("the export on line {line} has the same name"),
-                ));
+            let is_up = beside.is_some_and(|server| server.export(name).is_some());
+            if is_up || line != raw.place.line {
+                let message = match is_up {
+                    true => "the server has an export of this name already".to_string(),
+                    false => format!("the export on line {line} has the same name"),
+                };
+                let place = raw.name.as_ref().map_or(raw.place, |name| name.place);
+                problems.push(Problem::new(place, subject.clone(), message));
                 why = Some("it has an error of its own".to_string());
             }
         }
         if let Some(at) = raw.default.as_ref().filter(|default| default.value) {
             let line = *default_line.get_or_insert(at.place.line);
-            if line != at.place.line {
-                let message = format!("the one on line {line} is the default export already");
+            if default_up.is_some() || line != at.place.line {
+                let message = match default_up {
+                    Some(export) => {
+                        format!("the server's export '{}' is the default already", export.name)
+                    }
+                    None => format!("the one on line {line} is the default export already"),
+                };
                 problems.push(Problem::new(at.place, subject.clone(), message));
                 why = Some("it has an error of its own".to_string());
             }
@@ -170,7 +219,7 @@ fn export(
         return Err(Problem::new(raw.place, subject, "an export needs a 'device'"));
     };
     let name = name.unwrap_or(&device.value);
-    let Some(index) = links.find(&device.value) else {
+    if links.find(&device.value).is_none() && !links.is_up(&device.value) {
         let known: Vec<&str> = links.names_known().collect();
         let help = match suggest::closest(&device.value, known.iter().copied()) {
             Some(close) => format!("did you mean '{close}'?"),
@@ -178,7 +227,7 @@ fn export(
         };
         let message = format!("there is no device '{}'", device.value);
         return Err(Problem::new(device.place, subject, message).help(help));
-    };
+    }
     // The protocol allows 4096 bytes; names with control characters would garble every listing.
     if name.len() > 4096 || name.chars().any(char::is_control) {
         let place = raw.name.as_ref().map_or(raw.place, |name| name.place);
@@ -191,7 +240,7 @@ fn export(
         }
     }
     let read_only = raw.read_only.as_ref().is_some_and(|read_only| read_only.value);
-    if let (false, Some(above)) = (read_only, links.built_over(index)) {
+    if let (false, Some(above)) = (read_only, links.built_over(&device.value)) {
         let message = format!("device '{}' is a part of '{above}'", device.value);
         return Err(Problem::new(device.place, subject, message).help(format!(
             "writes that bypass '{above}' would damage it: export '{above}', or set read_only = \

@@ -6,7 +6,7 @@ use super::problem::{At, Problem, Subject, word};
 use super::raw::RawServer;
 
 /// How clients come in by TLS.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(
     not(feature = "tls"),
     expect(dead_code, reason = "a manifest that asks for it is refused")

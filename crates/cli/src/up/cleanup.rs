@@ -4,6 +4,7 @@
 //! It is shared with the thread that handles a second signal, so every way out leaves nothing
 //! behind, `kill -9` excepted.
 
+use std::collections::BTreeSet;
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -24,6 +25,8 @@ struct Held {
     things: Vec<Thing>,
     /// Whether the files of volumes that are up are the user's.
     keeps_files: bool,
+    /// Devices whose files are not the user's yet, though they may be up.
+    together: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -89,6 +92,31 @@ impl Cleanup {
         held.let_go();
     }
 
+    /// These devices come up together or not at all: until it is known the files that are made for them are nobody's.
+    pub(crate) fn begin_together(&self, devices: impl IntoIterator<Item = String>) {
+        self.held.lock().together = devices.into_iter().collect();
+    }
+
+    /// It is known: those that weren't given up are the user's.
+    pub(crate) fn end_together(&self) {
+        let mut held = self.held.lock();
+        held.together.clear();
+        held.let_go();
+    }
+
+    /// `device` isn't up, and won't be: the file that was made for it goes.
+    pub(crate) fn give_up(&self, device: &str) {
+        // Under the lock, so that nobody removes it at the same time. A file that can't be removed is left to nobody:
+        // the device's own failure is told, and that is what matters.
+        self.held.lock().things.retain(|thing| match thing {
+            Thing::NewFile { device: whose, path, identity, .. } if whose == device => {
+                let _ = remove_if(path, *identity);
+                false
+            }
+            _ => true,
+        });
+    }
+
     /// From now on there are clients: the data of each device that is up, or comes up later, is the
     /// user's, and its new file stays.
     pub(crate) fn keep_files(&self) {
@@ -124,7 +152,11 @@ impl Held {
     /// Forgets what is the user's.
     fn let_go(&mut self) {
         if self.keeps_files {
-            self.things.retain(|thing| !matches!(thing, Thing::NewFile { up: true, .. }));
+            let together = &self.together;
+            self.things.retain(|thing| match thing {
+                Thing::NewFile { up: true, device, .. } => together.contains(device),
+                _ => true,
+            });
         }
     }
 }

@@ -22,6 +22,7 @@ use corewise::workqueue::WorkerPools;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::cleanup::Cleanup;
+use super::live::{Live, Wish};
 use crate::control::devices;
 use crate::control::disks::{self, Disks};
 use crate::control::document::Document;
@@ -35,6 +36,8 @@ const CLIENTS: usize = 16;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Tries to make a socket in a folder that others remove when it is empty.
 const TRIES: usize = 16;
+/// How long a client may take to take the answer about a change.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A socket that listens, and nobody answers yet.
 #[derive(Debug)]
@@ -154,6 +157,7 @@ pub(crate) struct About {
     pub(crate) manager: Arc<DeviceManager>,
     pub(crate) disks: Arc<Disks>,
     pub(crate) manifest: String,
+    pub(crate) live: Arc<Live>,
     pub(crate) since: Instant,
 }
 
@@ -179,7 +183,7 @@ impl Control {
         let mut serving = Serving {
             listener: bound.listener,
             stopped,
-            about,
+            about: Arc::new(about),
             clients: Vec::new(),
             closed_until: None,
             next_answer: Instant::now(),
@@ -205,7 +209,7 @@ impl Drop for Control {
 struct Serving {
     listener: UnixListener,
     stopped: UnixStream,
-    about: About,
+    about: Arc<About>,
     clients: Vec<Client>,
     /// Nobody is let in before.
     closed_until: Option<Instant>,
@@ -225,12 +229,14 @@ struct Client {
 }
 
 /// What is to become of a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Then {
     Keep,
     Close,
     /// It was answered: the others first.
     Last,
+    /// It wants something changed, which takes its time: a thread of its own does that, and answers.
+    Change(Box<Question>),
 }
 
 impl Serving {
@@ -249,6 +255,10 @@ impl Serving {
                     Then::Close => drop(self.clients.remove(index)),
                     // One after the other, also where one has many questions.
                     Then::Last => self.clients[index..].rotate_left(1),
+                    Then::Change(question) => {
+                        let client = self.clients.remove(index);
+                        change(&self.about, client.stream, *question);
+                    }
                 }
             }
         }
@@ -346,6 +356,10 @@ impl Serving {
                     // The rest of one that was too long is no question.
                     client.ended |= question.last() != Some(&b'\n');
                     client.heard = Instant::now();
+                    if let Some(question) = wants_change(&question) {
+                        self.next_answer = Instant::now() + PAUSE;
+                        return Then::Change(Box::new(question));
+                    }
                     client.output = line(&self.about, &question);
                     self.next_answer = Instant::now() + PAUSE;
                     then = Then::Last;
@@ -405,8 +419,41 @@ fn is_trusted(stream: &UnixStream) -> bool {
     peer.is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
 
+/// A question that wants something changed.
+fn wants_change(question: &[u8]) -> Option<Question> {
+    let question: Question = serde_json::from_slice(question).ok()?;
+    let wants = question.corewise == VERSION && Wish::of(&question).is_some();
+    wants.then_some(question)
+}
+
+/// Makes a change on a thread, which then answers. It makes no more of them than one at a time; the others end at once.
+fn change(about: &Arc<About>, stream: UnixStream, question: Question) {
+    let about = Arc::clone(about);
+    let run = move || {
+        let answer = answered(&about, || {
+            let wish = Wish::of(&question).ok_or("it is not about a change")??;
+            let mode = question.mode.unwrap_or_default();
+            let changed = about.live.change(wish, mode, question.dry_run)?;
+            Ok(Answer { changed: Some(changed), ..Answer::default() })
+        });
+        // A client that doesn't wait for its answer has been served all the same.
+        let _ = stream
+            .set_nonblocking(false)
+            .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+            .and_then(|()| (&stream).write_all(&answer));
+    };
+    let started = std::thread::Builder::new().name("change".to_string()).spawn(run);
+    if let Err(error) = started {
+        tracing::warn!(%error, "no thread for a change: nothing was changed");
+    }
+}
+
 /// The answer to a question, as a line.
 fn line(about: &About, question: &[u8]) -> Vec<u8> {
+    answered(about, || answer(about, question))
+}
+
+fn answered(about: &About, answer: impl FnOnce() -> Result<Answer, String>) -> Vec<u8> {
     let who = || Who {
         corewise: VERSION,
         pid: std::process::id(),
@@ -415,7 +462,7 @@ fn line(about: &About, question: &[u8]) -> Vec<u8> {
         up_seconds: about.since.elapsed().as_secs_f64(),
     };
     // A bug in here is no business of the server's.
-    let answered = catch_unwind(AssertUnwindSafe(|| answer(about, question)));
+    let answered = catch_unwind(AssertUnwindSafe(answer));
     let answered = answered.unwrap_or_else(|_| Err("this is a bug in corewise".to_string()));
     let answer = match answered {
         Ok(answer) => Answer { who: who(), ..answer },
@@ -446,8 +493,7 @@ fn answer(about: &About, question: &[u8]) -> Result<Answer, String> {
         "mirrors" => Ok(Answer { disks: Some(about.disks.mirrors()), ..Answer::default() }),
         "take_back" => take_back(about, &question),
         other => Err(format!(
-            "there is no question '{other}'; ask hello, dump, mirrors or \
-                              take_back"
+            "there is no question '{other}'; ask hello, dump, mirrors, take_back, add, remove or reload"
         )),
     }
 }

@@ -4,12 +4,14 @@
 //! Everything is checked before anything is touched; then sockets are bound, devices come up,
 //! clients are let in. The way back is the reverse, wherever it begins.
 
+mod calls;
 mod cleanup;
 mod control;
 mod drivers;
 mod known;
 mod limits;
 mod listen;
+mod live;
 mod plan;
 mod progress;
 mod report;
@@ -44,7 +46,7 @@ pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
     // Not before: a user that types a manifest on a terminal may want to stop that, and has nothing to
     // clean up. Not later: from here on there is.
     let cleanup = Arc::new(Cleanup::default());
-    let stop = Stop::watch(Arc::clone(&cleanup), bars.clone())
+    let stop = Stop::watch(Arc::clone(&cleanup), bars.clone(), source.file.is_some())
         .map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;
     // Also where there is a bug in what follows.
     let cleaner = Cleaner(Arc::clone(&cleanup));
@@ -91,6 +93,7 @@ fn prepare(
     if manifest.devices.is_empty() {
         return Err(Failure::new("no device is left to bring up"));
     }
+    let written = manifest.clone();
     override_addresses(&mut manifest, &args, &mut scratch)?;
     let options = limits::of_clients(&manifest.server.clients, manifest.server.tls.is_some());
     Ok(serve::Server {
@@ -101,6 +104,8 @@ fn prepare(
         control: !args.no_control,
         timeline: args.timeline,
         label: source.label,
+        source: source.file,
+        written,
         manifest,
         left_out,
         cleanup,

@@ -3,15 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use corewise::device::DeviceDecl;
+use corewise::device::{BringUp, DeviceDecl, DeviceReport, ProbeOutcome};
 
 use super::drivers::EXPORT;
-use crate::manifest::{Driver, Manifest, Place, Subject};
-
-/// Exports are devices, too; no device of a manifest has a colon in its name.
-pub(crate) fn export_name(export: &str) -> String {
-    format!("export:{export}")
-}
+use crate::manifest::{Driver, Manifest, Place, Subject, export_name};
 
 /// The devices that need that one, directly or through others: none of them is up before it.
 pub(crate) fn needing(device: &str, decls: &[DeviceDecl]) -> Vec<String> {
@@ -67,6 +62,21 @@ impl Plan {
             plan.decls.push(decl.config(export.clone()));
         }
         plan
+    }
+
+    /// Those that failed by themselves, and why.
+    pub(crate) fn failures(
+        &self,
+        up: &BringUp,
+        lacking: &BTreeMap<String, String>,
+    ) -> Vec<(String, String)> {
+        let of_it = |device: &DeviceReport| match &device.outcome {
+            ProbeOutcome::Failed(error) => Some(error.to_string()),
+            ProbeOutcome::Rejected(fault) => Some(fault.to_string()),
+            _ => lacking.get(&device.name).cloned(),
+        };
+        let found = up.devices().iter().filter_map(|one| Some((one.name.clone(), of_it(one)?)));
+        found.collect()
     }
 
     /// The entry of the manifest that a device of the manager is, and where it says so.

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::drivers::Shown;
 use super::progress::Progress;
+use crate::control::changes::Changed;
 use crate::manifest::{LeftOut, Tls};
 use crate::screen::{COMMAND, FAINT, GOOD, TITLE, styled};
 use crate::{screen, units};
@@ -119,6 +120,28 @@ impl Report {
         };
         let after = duration(after);
         progress.warn(format_args!("{what} of {device}: still at it after {after}{who}"));
+    }
+
+    /// Volumes and exports came, went or changed while others were served. From any thread.
+    pub(crate) fn changed(self, changed: &Changed) {
+        for failed in &changed.failed {
+            screen::error(format_args!("{}: {}", failed.name, failed.why));
+        }
+        for note in &changed.notes {
+            screen::warning(format_args!("{note}"));
+        }
+        match self.json {
+            true => event("changed", serde_json::to_value(changed).unwrap_or_default()),
+            false => print(&changed.text()),
+        }
+    }
+
+    /// A change that nobody waits for wasn't made.
+    pub(crate) fn refused(self, what: &str, why: &str) {
+        screen::error(format_args!("{what}: nothing was changed: {why}"));
+        if self.json {
+            event("refused", json!({"what": what, "why": why}));
+        }
     }
 
     /// Something happened to the mirror `device` with these legs. From any thread.

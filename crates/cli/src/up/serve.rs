@@ -1,26 +1,28 @@
 //! The life of a server: sockets, bring-up, clients, shutdown.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corewise::blockmq::drivers::FileRings;
-use corewise::blockmq::{Completer, RqAffinity};
 use corewise::device::{
     BringUp, BringUpOptions, DeviceInfo, DeviceManager, DeviceReport, DeviceState, Event, Pending,
     PendingState, ProbeOutcome, ShutdownOptions,
 };
 use corewise::nbd::{self, Endpoint, Listener};
-use corewise::smp::{Priority, Smp, StartError};
 use corewise::sync::Mutex;
+use corewise::sync::atomic::AtomicBool;
 use corewise::timeline::{Timeline, duration};
-use corewise::topology::{Machine, Subscription};
+use corewise::topology::Machine;
 use corewise::workqueue::{WorkerPools, Workqueue};
 
+use super::calls::Calls;
 use super::cleanup::Cleanup;
 use super::control::{self, About, Control};
 use super::drivers::{ExportDriver, House, Missing, Notes, Shown, VolumeDriver};
 use super::known::Known;
+use super::live::Live;
 use super::plan::{self, Plan};
 use super::progress::Progress;
 use super::report::{ClientLimits, Report};
@@ -43,6 +45,10 @@ pub(crate) struct Server {
     pub(crate) timeline: Option<TimelineFile>,
     /// How messages call the manifest.
     pub(crate) label: String,
+    /// The manifest's file, where it can be read again.
+    pub(crate) source: Option<PathBuf>,
+    /// As it is written, without what the command line says instead.
+    pub(crate) written: Manifest,
     pub(crate) manifest: Manifest,
     /// What the manifest asks for and can't have.
     pub(crate) left_out: Vec<LeftOut>,
@@ -61,26 +67,9 @@ struct Running {
     /// L: is the lock; guards the exports that are up.
     shown: Arc<Mutex<Vec<Shown>>>,
     disks: Arc<Disks>,
-    missing: Arc<Missing>,
     notes: Arc<Notes>,
     known: Known,
-    _calls: Option<Calls>,
-}
-
-/// Call targets, by which requests end on other CPUs. They follow the machine's CPUs.
-struct Calls {
-    smp: Smp,
-    _follows: Subscription,
-}
-
-impl Calls {
-    fn start(machine: &Machine) -> Result<Calls, StartError> {
-        // Their handlers end requests, which is short: so they may run ahead of ordinary work.
-        let smp = Smp::builder(machine).priority(Priority::OF_INTERRUPT_THREADS).build()?;
-        let follower = smp.clone();
-        let follows = machine.on_change(move |_| drop(follower.follow_machine()));
-        Ok(Calls { smp, _follows: follows })
-    }
+    live: Arc<Live>,
 }
 
 fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
@@ -112,7 +101,7 @@ impl Server {
         let plan = Plan::new(&self.manifest);
         self.report.begin(&self.label, plan.decls.len());
         let up = self.bring_up(&running, &plan)?;
-        let lacking = self.lacking(running.missing.take(), &up);
+        let lacking = running.live.missing.lacking(&self.manifest, &up);
         self.tell_failures(&up, &lacking, &plan);
         complete &= up.is_complete() && lacking.is_empty();
         self.left_out.extend(not_up(&up, &lacking, &plan));
@@ -132,6 +121,7 @@ impl Server {
         let why = match self.accept(&running, listeners) {
             Ok(endpoints) => {
                 self.ready(&running, &endpoints, control.as_ref());
+                running.live.begin(self.has(&up, &lacking));
                 self.write_timelines(&[&times], &mut complete);
                 self.stop.wait(self.duration)
             }
@@ -141,6 +131,7 @@ impl Server {
                 "cannot accept clients".to_string()
             }
         };
+        running.live.end();
         self.report.stopping(&why);
         let Down { timeline: down, hangs, holds } = self.shut_down(&running, &mut complete);
         self.report.shutdown(&down);
@@ -153,6 +144,17 @@ impl Server {
         }
         self.leave(running, control, holds);
         if complete { Ok(()) } else { Err(Failure::Said) }
+    }
+
+    /// What the server has: of what the manifest asks for, what came up.
+    fn has(&self, up: &BringUp, lacking: &BTreeMap<String, String>) -> Manifest {
+        let mut has = self.written.clone();
+        has.retain(|name| {
+            let device = up.device(name);
+            device.is_some_and(|one| one.outcome == ProbeOutcome::Bound)
+                && !lacking.contains_key(name)
+        });
+        has
     }
 
     /// Looks whether the NUMA nodes are there that devices are to be near to. With `--keep-going` such a device has no
@@ -196,17 +198,18 @@ impl Server {
         let cleanup = Arc::clone(&self.cleanup);
         let report = self.report;
         let disks = Arc::new(Disks::default());
-        let devices = &self.manifest.devices;
-        let calls = devices.iter().any(|d| d.tuning.rq_affinity != RqAffinity::Anywhere);
-        let calls = calls.then(|| Calls::start(&machine)).transpose();
-        let calls = calls.map_err(|error| failed("start call targets", &error))?;
-        let missing = Arc::new(Missing::new(&self.manifest));
+        let calls = Arc::new(Calls::default());
+        calls
+            .start_for(&self.manifest, &machine)
+            .map_err(|error| failed("start call targets", &error))?;
+        let missing = Arc::new(Missing::default());
+        missing.expect(&self.manifest);
         let house = House {
             rings: FileRings::new(&machine),
-            machine,
+            machine: machine.clone(),
             workqueue,
-            completer: calls.as_ref().map(|calls| Completer::new(&calls.smp)),
-            cleanup,
+            calls: Arc::clone(&calls),
+            cleanup: Arc::clone(&cleanup),
             notes: Arc::clone(&notes),
             report,
             disks: Arc::clone(&disks),
@@ -221,9 +224,27 @@ impl Server {
                 VolumeDriver::all(&house).try_for_each(|driver| manager.register(Arc::new(driver)))
             })
             .map_err(|error| failed("register the drivers", &error))?;
-        self.stop.manages(&manager);
+        let live = Arc::new(Live {
+            manager: Arc::clone(&manager),
+            server: Arc::clone(&server),
+            machine,
+            calls,
+            missing,
+            shown: Arc::clone(&shown),
+            cleanup,
+            notes: Arc::clone(&notes),
+            report,
+            drain,
+            source: self.source.clone(),
+            cancel: self.stop.cancel(),
+            has: Mutex::new(None),
+            hiding: Mutex::default(),
+            missed: Mutex::default(),
+            ended: AtomicBool::new(false),
+        });
+        self.stop.manages(&manager, &live);
         let known = Known::load(self.manifest.server.state.as_deref());
-        Ok(Running { manager, pools, server, shown, disks, missing, notes, known, _calls: calls })
+        Ok(Running { manager, pools, server, shown, disks, notes, known, live })
     }
 
     /// Binds what can be bound. Without `--keep-going` that has to be all.
@@ -266,6 +287,7 @@ impl Server {
             manager: Arc::clone(&running.manager),
             disks: Arc::clone(&running.disks),
             manifest: self.label.clone(),
+            live: Arc::clone(&running.live),
             since: Instant::now(),
         };
         let started = bound.and_then(|bound| {
@@ -325,45 +347,14 @@ impl Server {
         up.map_err(|error| Failure::new(error.to_string()))
     }
 
-    /// Of those that are missing, which one is a failure: something that is built over it is not up.
-    fn lacking(&self, missing: Vec<(String, String)>, up: &BringUp) -> BTreeMap<String, String> {
-        let missing: BTreeMap<String, String> = missing.into_iter().collect();
-        let is_up = |name: &str| {
-            up.device(name).is_some_and(|device| device.outcome == ProbeOutcome::Bound)
-        };
-        let excused = |name: &str| {
-            let mut todo = vec![name];
-            while let Some(name) = todo.pop() {
-                for over in self.manifest.built_over(name) {
-                    match missing.contains_key(&over.name) {
-                        true => todo.push(&over.name),
-                        false if is_up(&over.name) => {}
-                        false => return false,
-                    }
-                }
-            }
-            true
-        };
-        let lacking = missing.iter().filter(|(name, _)| !excused(name));
-        lacking.map(|(name, why)| (name.clone(), why.clone())).collect()
-    }
-
     /// One message for each device that failed by itself.
     fn tell_failures(&self, up: &BringUp, lacking: &BTreeMap<String, String>, plan: &Plan) {
-        for device in up.devices() {
-            let message = match &device.outcome {
-                ProbeOutcome::Failed(error) => error.to_string(),
-                ProbeOutcome::Rejected(fault) => fault.to_string(),
-                _ => match lacking.get(&device.name) {
-                    Some(why) => why.clone(),
-                    None => continue,
-                },
-            };
-            match plan.origin(&device.name) {
+        for (device, message) in plan.failures(up, lacking) {
+            match plan.origin(&device) {
                 Some((subject, place)) => {
                     tell(&self.label, &Problem::new(*place, subject.clone(), message));
                 }
-                None => screen::error(format_args!("{}: {message}", device.name)),
+                None => screen::error(format_args!("{device}: {message}")),
             }
         }
     }
@@ -432,7 +423,7 @@ impl Server {
     /// Exports drain, volumes flush, each after those that need it.
     fn shut_down(&self, running: &Running, complete: &mut bool) -> Down {
         running.server.stop_accepting();
-        let devices = self.manifest.devices.len() + self.manifest.exports.len();
+        let devices = running.manager.devices().len();
         let progress = Progress::new(&self.bars, "Shutdown", devices, !self.report.json);
         let manager = Arc::clone(&running.manager);
         let waiting = progress.waiting(move || stop::blocker(&manager.remaining()));

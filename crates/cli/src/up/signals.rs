@@ -1,4 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP: the first stops the server in order, the second at once.
+//! SIGINT, SIGTERM and SIGHUP: the first stops the server in order, the second at once. Where there is a manifest to read
+//! again SIGHUP does that.
 
 use std::ffi::c_int;
 use std::io;
@@ -7,10 +8,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// Starts the thread that waits for signals. It runs `first` with the name of the first one and
-/// `again` with that of each later one; both run on that thread and may block.
+/// `again` with that of each later one; all run on that thread and may block. A SIGHUP that `hang_up` takes counts as none.
 ///
 /// SIGHUP counts only where it is not ignored: a server started under nohup outlives its terminal.
 pub(crate) fn watch(
+    hang_up: impl Fn() -> bool + Send + 'static,
     first: impl FnOnce(&'static str) + Send + 'static,
     again: impl Fn(&'static str) + Send + 'static,
 ) -> io::Result<()> {
@@ -22,6 +24,9 @@ pub(crate) fn watch(
     std::thread::Builder::new().name("signals".to_string()).spawn(move || {
         let mut first = Some(first);
         for signal in signals.forever() {
+            if signal == SIGHUP && hang_up() {
+                continue;
+            }
             let name = match signal {
                 SIGINT => "SIGINT",
                 SIGTERM => "SIGTERM",

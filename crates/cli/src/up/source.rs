@@ -16,12 +16,15 @@ pub(crate) struct Source {
     pub(crate) label: String,
     /// Where relative paths begin; `None`: in a temporary folder.
     pub(crate) base: Option<PathBuf>,
+    /// The file, which can be read again.
+    pub(crate) file: Option<PathBuf>,
 }
 
 impl Source {
     /// The built-in manifest.
     pub(crate) fn built_in() -> Source {
-        Source { text: BUILT_IN.to_string(), label: "the built-in manifest".into(), base: None }
+        let label = "the built-in manifest".to_string();
+        Source { text: BUILT_IN.to_string(), label, base: None, file: None }
     }
 
     /// Reads a file, or stdin where the path is `-`.
@@ -40,13 +43,15 @@ impl Source {
             let mut text = String::new();
             std::io::stdin().read_to_string(&mut text).map_err(cannot)?;
             let base = std::env::current_dir().map_err(cannot)?;
-            return Ok(Source { text, label: "stdin".to_string(), base: Some(base) });
+            return Ok(Source { text, label: "stdin".to_string(), base: Some(base), file: None });
         }
         let text = std::fs::read_to_string(path).map_err(cannot)?;
         // Absolute, since the text of a socket's path is shown to people who are elsewhere.
         let path = std::path::absolute(path).map_err(cannot)?;
         let base = path.parent().unwrap_or(Path::new("/")).to_path_buf();
-        Ok(Source { text, label, base: Some(base) })
+        // What comes out of a pipe comes once.
+        let file = path.is_file().then_some(path);
+        Ok(Source { text, label, base: Some(base), file })
     }
 }
 

@@ -9,6 +9,7 @@ use corewise::device::{Cancel, DeviceManager, DeviceState, Remaining, RemainingS
 use corewise::timeline::duration;
 
 use super::cleanup::Cleanup;
+use super::live::Live;
 use super::signals;
 use crate::screen::{self, Bars};
 
@@ -27,16 +28,26 @@ struct Undo {
     /// I: set once, before there is anything to undo. Knows better while a shutdown is in
     /// progress.
     manager: OnceLock<Arc<DeviceManager>>,
+    /// I: set with it.
+    live: OnceLock<Arc<Live>>,
 }
 
 impl Stop {
     /// From now on signals are handled: the first cancels a bring-up and ends a wait, the second
-    /// ends the process, after `cleanup` and after saying what is left undone.
-    pub(crate) fn watch(cleanup: Arc<Cleanup>, bars: Bars) -> io::Result<Stop> {
+    /// ends the process, after `cleanup` and after saying what is left undone. SIGHUP has the manifest read again,
+    /// where that can be done.
+    pub(crate) fn watch(cleanup: Arc<Cleanup>, bars: Bars, can_reload: bool) -> io::Result<Stop> {
         let (sender, signals) = channel();
         let cancel = Cancel::new();
         let undo: Arc<Undo> = Arc::default();
         let (theirs, undone) = (cancel.clone(), Arc::clone(&undo));
+        let told = Arc::clone(&undo);
+        let hang_up = move || {
+            if let (true, Some(live)) = (can_reload, told.live.get()) {
+                live.hang_up();
+            }
+            can_reload
+        };
         let first = move |name| {
             theirs.cancel();
             // Nobody waits any more where the server ends by itself.
@@ -54,13 +65,14 @@ impl Stop {
                 std::process::exit(1)
             })
         };
-        signals::watch(first, again)?;
+        signals::watch(hang_up, first, again)?;
         Ok(Stop { signals, cancel, undo })
     }
 
-    /// Whose devices are left undone where a second signal comes.
-    pub(crate) fn manages(&self, manager: &Arc<DeviceManager>) {
+    /// Whose devices are left undone where a second signal comes, and what follows the manifest.
+    pub(crate) fn manages(&self, manager: &Arc<DeviceManager>, live: &Arc<Live>) {
         self.undo.manager.get_or_init(|| Arc::clone(manager));
+        self.undo.live.get_or_init(|| Arc::clone(live));
     }
 
     /// What cancels a bring-up.

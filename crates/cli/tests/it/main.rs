@@ -5,6 +5,7 @@ mod common;
 
 mod bad_input;
 mod bench;
+mod changes;
 mod clients_misbehave;
 mod dump;
 mod durability;

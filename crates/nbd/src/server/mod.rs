@@ -248,18 +248,37 @@ impl Server {
 
     /// Withdraws an export: new clients don't find it any more, those it has are drained until
     /// `deadline`, its device is flushed. Returns when no client uses the device, or after the
-    /// deadline; `None` where there is no such export, or it is being withdrawn by
-    /// somebody else. Blocks.
+    /// deadline; `None` where there is no such export, and where somebody else withdraws it, when that is done, or after the
+    /// deadline. Blocks.
     #[must_use = "None: there is no such export; else the report says how it ended"]
     pub fn remove_export(&self, name: &str, deadline: Duration) -> Option<DrainReport> {
+        self.remove_exports(&[name], deadline)
+    }
+
+    /// As [`Server::remove_export`], for several at the same time: those of them that there are. `None`
+    /// where there is none.
+    #[must_use = "None: there is no such export; else the report says how it ended"]
+    pub fn remove_exports(&self, names: &[&str], deadline: Duration) -> Option<DrainReport> {
         let until = after(deadline);
         let registry = &self.inner.registry;
-        let (export, connections) = registry.close_export(name)?;
-        let report = context::blocking("Server::remove_export", || {
-            drain::drain(registry, &[export], connections, until)
+        let (mut exports, mut connections) = (Vec::new(), Vec::new());
+        for (export, its_own) in names.iter().filter_map(|name| registry.close_export(name)) {
+            exports.push(export);
+            connections.extend(its_own);
+        }
+        let others = |name: &&&str| !exports.iter().any(|export: &Export| export.name() == **name);
+        let report = context::blocking("Server::remove_exports", || {
+            let report =
+                (!exports.is_empty()).then(|| drain::drain(registry, &exports, connections, until));
+            for name in names.iter().filter(others) {
+                registry.wait_until_removed(name, until);
+            }
+            report
         });
-        registry.forget_export(name);
-        Some(report)
+        for export in &exports {
+            registry.forget_export(export.name());
+        }
+        report
     }
 
     /// Puts an export into the place of the one of its name, which has the same device: clients that come from now on

@@ -180,7 +180,21 @@ impl Registry {
             }
         }
         drop(books);
+        self.left.notify_all();
         drop(gone);
+    }
+
+    /// Waits until there is no export of that name that is being removed, or the deadline passes. Blocks.
+    pub(super) fn wait_until_removed(&self, name: &str, deadline: Instant) {
+        let mut books = self.books.lock();
+        let closing = |entry: &Entry| entry.state == State::Closing;
+        while books.exports.get(name).is_some_and(closing) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            (books, _) = self.left.wait_timeout(books, left);
+        }
     }
 
     /// Closes the server to new clients; its exports, and all connections.

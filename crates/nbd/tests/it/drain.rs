@@ -154,7 +154,13 @@ fn an_export_is_withdrawn_without_its_neighbours() {
     while !server.exports()[0].closing {
         std::thread::yield_now();
     }
-    assert!(server.remove_export("first", PATIENCE).is_none(), "somebody else removes it");
+    assert!(server.remove_export("first", Duration::ZERO).is_none(), "somebody else removes it");
+    let (theirs, (told, ended)) = (Arc::clone(&server), std::sync::mpsc::channel());
+    let second = std::thread::spawn(move || {
+        let report = theirs.remove_export("first", PATIENCE);
+        told.send(theirs.exports().len()).unwrap();
+        report
+    });
     let mut late = Client::fixed(connect(&server));
     late.option(OptionKind::GO, &GoRequest::encode("first", &[]));
     assert_eq!(late.opt_reply().kind, OptionReplyKind::ERR_UNKNOWN);
@@ -163,6 +169,8 @@ fn an_export_is_withdrawn_without_its_neighbours() {
     on_first.expect_end_or_shutdown();
     let report = removal.join().unwrap().unwrap();
     assert_eq!((report.clients, report.cut), (1, 0));
+    assert!(second.join().unwrap().is_none());
+    assert_eq!(ended.recv().unwrap(), 1, "it waited for the other's end");
     assert_eq!(first.seen().last().unwrap().op, Op::Flush);
     assert_eq!(on_second.read(2, 0, 512).error, 0, "the neighbour goes on");
     let names: Vec<_> = server.exports().into_iter().map(|export| export.name).collect();

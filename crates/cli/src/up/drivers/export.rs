@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewise::blockmq::BlockDevice;
 use corewise::device::{Bound, Driver, ProbeContext, ProbeError, ShutdownError};
 use corewise::nbd::{DrainReport, Export, FlushOutcome, Rate, Server};
 use corewise::sync::Mutex;
@@ -24,6 +25,43 @@ pub(crate) struct Shown {
     pub(crate) size: u64,
     pub(crate) read_only: bool,
     pub(crate) description: String,
+}
+
+impl Shown {
+    pub(crate) fn new(export: &manifest::Export, volume: &dyn BlockDevice) -> Shown {
+        let geometry = volume.geometry();
+        Shown {
+            name: export.name.clone(),
+            device: export.device.clone(),
+            size: geometry.size,
+            read_only: export.read_only || geometry.read_only,
+            description: export.description.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// What clients are offered.
+pub(crate) fn offer(export: &manifest::Export, volume: Arc<dyn BlockDevice>) -> Export {
+    let mut offer = Export::new(export.name.as_str(), volume)
+        .description(export.description.clone().unwrap_or_default())
+        .max_clients(export.clients)
+        .default_export(export.default)
+        .read_only(export.read_only);
+    for (limit, set) in [
+        (export.limit, Export::rate as fn(Export, Rate) -> Export),
+        (export.client_limit, Export::client_rate),
+    ] {
+        if let Some(manifest::Limit { iops, bytes }) = limit {
+            offer = set(offer, Rate { requests: iops, bytes });
+        }
+    }
+    if let Some(uids) = &export.allow_uids {
+        offer = offer.allow_uids(uids.iter().copied());
+    }
+    if let Some(names) = &export.allow_certificates {
+        offer = offer.allow_certificates(names.iter().cloned());
+    }
+    offer
 }
 
 /// Brings exports up.
@@ -55,35 +93,8 @@ impl Driver for ExportDriver {
     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
         let export = cx.config::<manifest::Export>()?;
         let volume = cx.supplier::<Volume>(&export.device)?.device()?;
-        let geometry = volume.geometry();
-        let description = export.description.clone().unwrap_or_default();
-        let mut offer = Export::new(export.name.as_str(), volume)
-            .description(description.as_str())
-            .max_clients(export.clients)
-            .default_export(export.default)
-            .read_only(export.read_only);
-        for (limit, set) in [
-            (export.limit, Export::rate as fn(Export, Rate) -> Export),
-            (export.client_limit, Export::client_rate),
-        ] {
-            if let Some(manifest::Limit { iops, bytes }) = limit {
-                offer = set(offer, Rate { requests: iops, bytes });
-            }
-        }
-        if let Some(uids) = &export.allow_uids {
-            offer = offer.allow_uids(uids.iter().copied());
-        }
-        if let Some(names) = &export.allow_certificates {
-            offer = offer.allow_certificates(names.iter().cloned());
-        }
-        self.server.add_export(offer).map_err(ProbeError::failed)?;
-        self.shown.lock().push(Shown {
-            name: export.name.clone(),
-            device: export.device.clone(),
-            size: geometry.size,
-            read_only: export.read_only || geometry.read_only,
-            description,
-        });
+        self.shown.lock().push(Shown::new(export, &*volume));
+        self.server.add_export(offer(export, volume)).map_err(ProbeError::failed)?;
         Ok(Arc::new(BoundExport {
             server: Arc::clone(&self.server),
             name: export.name.clone(),
@@ -91,6 +102,18 @@ impl Driver for ExportDriver {
             notes: Arc::clone(&self.notes),
         }))
     }
+}
+
+/// The clients that a drain didn't wait for any longer, in words.
+pub(crate) fn cut(report: &DrainReport) -> Option<String> {
+    (report.cut > 0).then(|| {
+        format!(
+            "disconnected {} after {}, with {} unanswered",
+            count(report.cut as u64, "client"),
+            corewise::timeline::duration(report.took),
+            count(report.requests_cut, "request"),
+        )
+    })
 }
 
 struct BoundExport {
@@ -106,21 +129,16 @@ impl Bound for BoundExport {
         let Some(report) = self.server.remove_export(&self.name, self.drain) else {
             return Ok(());
         };
-        if report.cut > 0 {
+        if let Some(cut) = cut(&report) {
             // No failure: nothing that was acknowledged is lost, and the deadline was asked for.
-            self.notes.add(format!(
-                "export '{}': disconnected {} after {}, with {} unanswered",
-                self.name,
-                count(report.cut as u64, "client"),
-                corewise::timeline::duration(report.took),
-                count(report.requests_cut, "request"),
-            ));
+            self.notes.add(format!("export '{}': {cut}", self.name));
         }
         flushed(&report)
     }
 }
 
-fn flushed(report: &DrainReport) -> Result<(), ShutdownError> {
+/// Whether what clients were answered is durable.
+pub(crate) fn flushed(report: &DrainReport) -> Result<(), ShutdownError> {
     for (_, flush) in &report.flushes {
         match flush {
             FlushOutcome::Done => {}

@@ -1,22 +1,23 @@
 //! Drivers of the device manager: what turns a manifest's devices into block devices and exports.
 
-mod export;
+pub(super) mod export;
 mod file;
 mod leaf;
 mod mirror;
 mod over_one;
 mod volume;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use corewise::blockmq::drivers::FileRings;
-use corewise::blockmq::{self, Completer, Queue, RqAffinity};
-use corewise::device::{self, Bound, ProbeContext, ProbeError};
+use corewise::blockmq::{self, Queue, RqAffinity};
+use corewise::device::{self, Bound, BringUp, ProbeContext, ProbeError, ProbeOutcome};
 use corewise::sync::Mutex;
 use corewise::topology::Machine;
 use corewise::workqueue::Workqueue;
 
+use super::calls::Calls;
 use super::cleanup::Cleanup;
 use super::report::Report;
 use crate::control::disks::Disks;
@@ -33,8 +34,7 @@ pub(crate) struct House {
     pub(crate) rings: FileRings,
     /// Runs what the queues of volumes can't run on the spot.
     pub(crate) workqueue: Workqueue,
-    /// Where a volume asks for it.
-    pub(crate) completer: Option<Completer>,
+    pub(crate) calls: Arc<Calls>,
     /// Knows the files that were made.
     pub(crate) cleanup: Arc<Cleanup>,
     pub(crate) notes: Arc<Notes>,
@@ -47,31 +47,52 @@ pub(crate) struct House {
 }
 
 /// Parts of mirrors, and what these are built over: they may be missing at the beginning.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Missing {
-    may: BTreeSet<String>,
+    /// L: is the lock; guards the names of those that may be.
+    may: Mutex<BTreeSet<String>>,
     /// L: is the lock; guards who is missing, and why.
     found: Mutex<Vec<(String, String)>>,
 }
 
 impl Missing {
-    pub(crate) fn new(manifest: &Manifest) -> Missing {
+    /// What may be missing in the bring-up that follows: of the devices of this manifest.
+    pub(crate) fn expect(&self, manifest: &Manifest) {
         let names = manifest.devices.iter().map(|device| device.name.clone());
-        let may = names.filter(|name| manifest.may_be_missing(name)).collect();
-        Missing { may, found: Mutex::default() }
+        *self.may.lock() = names.filter(|name| manifest.may_be_missing(name)).collect();
     }
 
     fn may(&self, device: &str) -> bool {
-        self.may.contains(device)
+        self.may.lock().contains(device)
     }
 
     fn add(&self, device: &str, why: String) {
         self.found.lock().push((device.to_string(), why));
     }
 
-    /// Those that were missing, and why.
-    pub(crate) fn take(&self) -> Vec<(String, String)> {
-        std::mem::take(&mut *self.found.lock())
+    /// Of those that were missing in that bring-up, which one is a failure, and why it was missing: something that is built over it
+    /// is not up.
+    pub(crate) fn lacking(&self, manifest: &Manifest, up: &BringUp) -> BTreeMap<String, String> {
+        let missing: BTreeMap<String, String> =
+            std::mem::take(&mut *self.found.lock()).into_iter().collect();
+        let is_up = |name: &str| {
+            up.device(name).is_some_and(|device| device.outcome == ProbeOutcome::Bound)
+        };
+        let excused = |name: &str| {
+            let mut todo = vec![name];
+            while let Some(name) = todo.pop() {
+                for over in manifest.built_over(name) {
+                    match missing.contains_key(&over.name) {
+                        true => todo.push(&over.name),
+                        false if is_up(&over.name) => {}
+                        false => return false,
+                    }
+                }
+            }
+            true
+        };
+        let lacking = missing.iter().filter(|(name, _)| !excused(name));
+        lacking.map(|(name, why)| (name.clone(), why.clone())).collect()
     }
 }
 
@@ -89,10 +110,10 @@ impl House {
         if let Some(after) = asked.timeout {
             builder = builder.timeout(Some(after));
         }
-        if let (Some(completer), true) =
-            (&self.completer, asked.rq_affinity != RqAffinity::Anywhere)
-        {
-            builder = builder.complete_with(completer, asked.rq_affinity);
+        if asked.rq_affinity != RqAffinity::Anywhere {
+            if let Some(completer) = self.calls.completer() {
+                builder = builder.complete_with(&completer, asked.rq_affinity);
+            }
         }
         builder.build(&self.workqueue)
     }

@@ -1,0 +1,69 @@
+//! `corewise add`, `remove` and `reload`: what a running `corewise up` has is changed while it serves.
+
+use std::io::Write;
+
+use corewise::timeline::{json, text};
+use serde_json::Value;
+
+use crate::args;
+use crate::control::Question;
+use crate::control::changes::Changed;
+use crate::dump::client::{Client, printable};
+use crate::dump::find;
+use crate::exit::Failure;
+use crate::screen;
+
+pub(crate) fn add(args: &args::Add) -> Result<(), Failure> {
+    let file = std::path::absolute(&args.manifest).map_err(|error| {
+        Failure::new(format!("cannot read '{}': {error}", args.manifest.display()))
+    })?;
+    ask(&args.how, Question { ask: "add".to_string(), file: Some(file), ..Question::dump() })
+}
+
+pub(crate) fn remove(args: &args::Remove) -> Result<(), Failure> {
+    let name = Some(args.name.clone());
+    let question = Question { name, mode: Some(args.mode), ..Question::dump() };
+    ask(&args.how, Question { ask: "remove".to_string(), ..question })
+}
+
+pub(crate) fn reload(args: &args::Reload) -> Result<(), Failure> {
+    let question = Question { mode: Some(args.mode), ..Question::dump() };
+    ask(&args.how, Question { ask: "reload".to_string(), ..question })
+}
+
+/// Asks, waits as long as it takes, and shows what was done.
+fn ask(how: &args::Change, question: Question) -> Result<(), Failure> {
+    let (path, name) = find(&how.server)?;
+    let mut client = Client::connect(path, name)?;
+    let answer = client.ask_for_long(&Question { dry_run: how.dry_run, ..question })?;
+    let changed: Changed = serde_json::from_value(answer["changed"].clone())
+        .map_err(|error| Failure::new(format!("the answer doesn't say what changed: {error}")))?;
+    show(&answer, &changed, how.json)?;
+    for note in &changed.notes {
+        screen::warning(format_args!("{}", printable(note)));
+    }
+    for failed in &changed.failed {
+        let why = format!("{}: {}", failed.name, failed.why);
+        screen::error(format_args!("{}", printable(&why)));
+    }
+    if changed.failed.is_empty() { Ok(()) } else { Err(Failure::Said) }
+}
+
+fn show(answer: &Value, changed: &Changed, as_json: bool) -> Result<(), Failure> {
+    let mut out = anstream::stdout().lock();
+    if as_json {
+        let json = serde_json::to_string_pretty(answer)
+            .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
+        writeln!(out, "{json}")?;
+        return Ok(out.flush()?);
+    }
+    for line in changed.text().lines() {
+        writeln!(out, "{}", printable(line))?;
+    }
+    let timelines = changed.timelines.iter().filter_map(|one| json::read(&one.to_string()).ok());
+    // Of one that stands alone the line above says all.
+    for timeline in timelines.flatten().filter(|timeline| timeline.spans().len() > 1) {
+        write!(out, "\n{}", text::render(&timeline, screen::all_columns()))?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,130 @@
+//! Changes of a running server as JSON and as text. The names of the JSON are the promise: `docs/control.md` explains each.
+
+use std::fmt::Write as _;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::units::count;
+
+/// What becomes of the clients of an export that is removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    /// Refuse, and change nothing, where there are any
+    #[default]
+    Safe,
+    /// Let them go on, and no others in; the rest is done when the last one has left
+    Hide,
+    /// Answer what they have asked for, then disconnect them; at most as long as `drain` in the manifest
+    Soft,
+    /// Disconnect them at once
+    Hard,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Changed {
+    /// Nothing was done: it is what would be.
+    pub(crate) dry_run: bool,
+    /// In their order.
+    pub(crate) steps: Vec<Step>,
+    /// What went wrong.
+    pub(crate) failed: Vec<Failed>,
+    /// What is worth a word, and no failure.
+    pub(crate) notes: Vec<String>,
+    /// Of what went down, and of what came up, as `--timeline FILE.json` has them.
+    pub(crate) timelines: Vec<Value>,
+}
+
+/// One thing that was done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Step {
+    pub(crate) what: What,
+    /// A device, or `export:` and an export.
+    pub(crate) name: String,
+    /// How many it had, of an export that goes.
+    pub(crate) clients: usize,
+}
+
+/// What is done to a device or an export.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum What {
+    /// It goes when its last client leaves; until then no other finds it.
+    Hide,
+    Remove,
+    Add,
+    /// It goes and comes again, since it, or what it stands on, is another one.
+    Restart,
+    /// Clients that come from now on see it otherwise.
+    #[default]
+    #[serde(other)]
+    Change,
+}
+
+/// One thing that went wrong.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Failed {
+    pub(crate) name: String,
+    pub(crate) why: String,
+}
+
+impl Step {
+    fn words(&self, dry_run: bool) -> String {
+        let (did, would) = match self.what {
+            What::Hide => ("hidden", "hide"),
+            What::Remove => ("removed", "remove"),
+            What::Add => ("added", "add"),
+            What::Restart => ("restarted", "restart"),
+            What::Change => ("changed", "change"),
+        };
+        let subject = match self.name.split_once(':') {
+            Some((_, export)) => format!("export '{export}'"),
+            None => format!("device '{}'", self.name),
+        };
+        let clients = match self.clients {
+            0 => String::new(),
+            clients => format!(" ({})", count(clients as u64, "client")),
+        };
+        match dry_run {
+            true => format!("would {would} {subject}{clients}"),
+            false => format!("{did} {subject}{clients}"),
+        }
+    }
+}
+
+impl Changed {
+    /// A line for each step, and for what is worth a word.
+    pub(crate) fn text(&self) -> String {
+        let mut out = String::new();
+        for step in &self.steps {
+            let _ = writeln!(out, "{}", step.words(self.dry_run));
+        }
+        if self.steps.is_empty() && self.failed.is_empty() {
+            let _ = writeln!(out, "nothing to change");
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_is_a_line_which_says_whether_it_was_done() {
+        let step = |what, name: &str, clients| Step { what, name: name.to_string(), clients };
+        let steps = vec![step(What::Remove, "export:a b", 2), step(What::Add, "disk", 0)];
+        let mut changed = Changed { steps, ..Changed::default() };
+        assert_eq!(changed.text(), "removed export 'a b' (2 clients)\nadded device 'disk'\n");
+        changed.dry_run = true;
+        assert!(changed.text().starts_with("would remove export"), "{}", changed.text());
+        assert_eq!(Changed::default().text(), "nothing to change\n");
+        assert_eq!(serde_json::to_string(&Mode::Safe).unwrap(), "\"safe\"");
+    }
+}

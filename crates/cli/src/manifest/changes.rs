@@ -1,0 +1,174 @@
+//! What has to be done to a running server so that it is what another manifest says.
+
+use std::collections::BTreeSet;
+
+use super::{Device, Export, Manifest, export_name};
+
+/// The difference of two manifests, in the order in which it is made.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changes {
+    /// Their names.
+    pub(crate) remove_exports: Vec<String>,
+    /// Their names; each after those that need it.
+    pub(crate) remove_devices: Vec<String>,
+    pub(crate) add_devices: Vec<Device>,
+    pub(crate) add_exports: Vec<Export>,
+    /// Their device stays as it is, and with it their clients.
+    pub(crate) replace_exports: Vec<Export>,
+    /// Of those that are removed and added: they change, or stand on one that does.
+    pub(crate) restarted: BTreeSet<String>,
+    /// The `[server]` table changed, which a running server doesn't follow.
+    pub(crate) server: bool,
+}
+
+impl Changes {
+    /// From what a server has to what it is to have.
+    pub(crate) fn between(old: &Manifest, new: &Manifest) -> Changes {
+        let same = |device: &Device| {
+            let other = new.device(&device.name);
+            other.is_some_and(|other| Device { place: other.place, ..device.clone() } == *other)
+        };
+        let changed = old.devices.iter().filter(|device| !same(device));
+        let gone = with_consumers(old, changed.map(|device| device.name.clone()).collect());
+        let stays = |name: &str| old.device(name).is_some() && !gone.contains(name);
+        let (mut remove_exports, mut replace_exports) = (Vec::new(), Vec::new());
+        let mut restarted: BTreeSet<String> =
+            gone.iter().filter(|name| new.device(name).is_some()).cloned().collect();
+        let mut kept = BTreeSet::new();
+        for export in &old.exports {
+            match new.export(&export.name) {
+                Some(other) if other.device == export.device && stays(&export.device) => {
+                    kept.insert(export.name.as_str());
+                    if (Export { place: other.place, ..export.clone() }) != *other {
+                        replace_exports.push(other.clone());
+                    }
+                }
+                other => {
+                    if other.is_some() {
+                        restarted.insert(export_name(&export.name));
+                    }
+                    remove_exports.push(export.name.clone());
+                }
+            }
+        }
+        // One that gives the default up goes before the one that gets it.
+        replace_exports.sort_by_key(|export| export.default);
+        let new_ones = new.devices.iter().filter(|device| !stays(&device.name));
+        let new_exports = new.exports.iter().filter(|export| !kept.contains(export.name.as_str()));
+        Changes {
+            remove_exports,
+            remove_devices: in_order(old, &gone),
+            add_devices: new_ones.cloned().collect(),
+            add_exports: new_exports.cloned().collect(),
+            replace_exports,
+            restarted,
+            server: old.server != new.server,
+        }
+    }
+
+    /// Whether there is nothing to do.
+    pub(crate) fn is_empty(&self) -> bool {
+        let Changes { remove_exports, remove_devices, add_devices, .. } = self;
+        remove_exports.is_empty()
+            && remove_devices.is_empty()
+            && add_devices.is_empty()
+            && self.add_exports.is_empty()
+            && self.replace_exports.is_empty()
+    }
+}
+
+/// These devices, and all that need one of them.
+fn with_consumers(manifest: &Manifest, mut gone: BTreeSet<String>) -> BTreeSet<String> {
+    loop {
+        let needs = |device: &&Device| {
+            !gone.contains(&device.name) && device.suppliers.iter().any(|s| gone.contains(s))
+        };
+        let more: Vec<String> =
+            manifest.devices.iter().filter(needs).map(|device| device.name.clone()).collect();
+        if more.is_empty() {
+            return gone;
+        }
+        gone.extend(more);
+    }
+}
+
+/// These devices, each after those that need it.
+fn in_order(manifest: &Manifest, gone: &BTreeSet<String>) -> Vec<String> {
+    let mut left: Vec<&Device> =
+        manifest.devices.iter().filter(|device| gone.contains(&device.name)).collect();
+    let mut order = Vec::new();
+    while !left.is_empty() {
+        let needed: BTreeSet<&str> =
+            left.iter().flat_map(|device| &device.suppliers).map(String::as_str).collect();
+        let free = left.iter().filter(|device| !needed.contains(device.name.as_str()));
+        let free: Vec<String> = free.map(|device| device.name.clone()).collect();
+        // A manifest has no cycles.
+        if free.is_empty() {
+            order.extend(left.drain(..).map(|device| device.name.clone()));
+        }
+        left.retain(|device| !free.contains(&device.name));
+        order.extend(free);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::manifest::read;
+
+    const BEFORE: &str = "[[device]]\nname = \"a\"\ndriver = \"null\"\nsize = \"1M\"\n\
+        [[device]]\nname = \"b\"\ndriver = \"null\"\nsize = \"1M\"\n\
+        [[device]]\nname = \"s\"\ndriver = \"stripe\"\nover = [\"a\", \"b\"]\n\
+        [[device]]\nname = \"z\"\ndriver = \"null\"\nsize = \"1M\"\n\
+        [[export]]\ndevice = \"s\"\n[[export]]\ndevice = \"z\"\n";
+
+    fn changes(after: &str) -> Changes {
+        let manifest = |text: &str| {
+            let read = read(text, Path::new("/"));
+            assert_eq!(read.problems, []);
+            read.manifest
+        };
+        Changes::between(&manifest(BEFORE), &manifest(after))
+    }
+
+    #[test]
+    fn a_manifest_that_was_only_rearranged_changes_nothing() {
+        let changes = changes(&format!("# a comment\n\n{BEFORE}"));
+        assert!(changes.is_empty() && !changes.server, "{changes:?}");
+    }
+
+    #[test]
+    fn a_changed_part_takes_all_that_stand_on_it_down_and_up_again() {
+        let changes = changes(&BEFORE.replacen("1M", "2M", 1));
+        assert_eq!(changes.remove_exports, ["s"]);
+        assert_eq!(changes.remove_devices, ["s", "a"]);
+        let added: Vec<&str> = changes.add_devices.iter().map(|d| d.name.as_str()).collect();
+        assert_eq!(added, ["a", "s"]);
+        assert_eq!(changes.add_exports.len(), 1);
+        let restarted: Vec<&str> = changes.restarted.iter().map(String::as_str).collect();
+        assert_eq!(restarted, ["a", "export:s", "s"]);
+    }
+
+    #[test]
+    fn an_export_whose_device_stays_is_replaced_and_the_new_default_comes_last() {
+        let after = BEFORE.replace("device = \"s\"\n", "device = \"s\"\ndefault = true\n");
+        let after = after.replace("device = \"z\"\n", "device = \"z\"\nread_only = true\n");
+        let changes = changes(&after);
+        let replaced: Vec<&str> = changes.replace_exports.iter().map(|e| e.name.as_str()).collect();
+        assert_eq!(replaced, ["z", "s"]);
+        assert!(changes.remove_exports.is_empty() && changes.add_devices.is_empty());
+    }
+
+    #[test]
+    fn what_is_gone_is_removed_and_a_changed_server_table_is_noticed() {
+        let (rest, _) = BEFORE.split_once("[[device]]\nname = \"z\"").unwrap();
+        let changes =
+            changes(&format!("[server]\ndrain = \"1s\"\n{rest}[[export]]\ndevice = \"s\"\n"));
+        assert_eq!(changes.remove_exports, ["z"]);
+        assert_eq!(changes.remove_devices, ["z"]);
+        assert!(changes.restarted.is_empty() && changes.server);
+    }
+}

@@ -1,0 +1,306 @@
+//! A running `corewise up` that is changed while it serves: `add`, `remove`, `reload` and SIGHUP.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use crate::common::client::{Client, connect};
+use crate::common::server::Server;
+use crate::common::{COREWISE, Folder, Ran, run};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const EPERM: u32 = 1;
+
+const BASE: &str = "[server]\nunix = \"s\"\ncontrol = \"c\"\ndrain = \"5s\"\n\
+    [[device]]\nname = \"disk\"\ndriver = \"file\"\npath = \"disk.img\"\nsize = \"1M\"\ncreate = true\n\
+    [[device]]\nname = \"ram\"\ndriver = \"memory\"\nsize = \"1M\"\n\
+    [[export]]\ndevice = \"disk\"\n\
+    [[export]]\ndevice = \"ram\"\n";
+
+struct Up {
+    folder: Folder,
+    server: Server,
+}
+
+impl Up {
+    fn new(manifest: &str) -> Up {
+        let folder = Folder::new();
+        folder.write("up.toml", manifest);
+        let server = Server::start(&folder, &["up.toml"]);
+        Up { folder, server }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.join("s")
+    }
+
+    fn client(&self, export: &str) -> Client {
+        Client::new(&self.socket(), export)
+    }
+
+    fn corewise(&self, args: &[&str]) -> Ran {
+        self.folder.corewise(args.iter().chain(&["--control", "c"]))
+    }
+
+    fn dump(&self) -> Value {
+        serde_json::from_str(&self.corewise(&["dump", "--json"]).ok().stdout).unwrap()
+    }
+
+    /// Waits until a request has come to that disk.
+    fn wait_in_flight(&self, name: &str) {
+        let busy = |disk: &Value| disk["name"] == name && disk["in_flight"] != 0;
+        while !self.dump()["disks"].as_array().unwrap().iter().any(busy) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// The names of all that is up.
+    fn names(&self) -> BTreeSet<String> {
+        let dump = self.dump();
+        let devices = dump["devices"].as_array().unwrap().iter();
+        assert!(devices.clone().all(|device| device["state"] == "bound"), "{dump}");
+        devices.map(|device| device["name"].as_str().unwrap().to_string()).collect()
+    }
+}
+
+fn set<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
+    names.map(str::to_string).into()
+}
+
+#[test]
+fn what_is_added_comes_up_in_its_order_beside_clients_that_go_on() {
+    let up = Up::new(BASE);
+    let mut old = up.client("disk");
+    up.folder.write(
+        "more.toml",
+        "[[device]]\nname = \"part\"\ndriver = \"memory\"\nsize = \"1M\"\n\
+         [[device]]\nname = \"wide\"\ndriver = \"stripe\"\nover = [\"part\", \"more\"]\n\
+         [[device]]\nname = \"more\"\ndriver = \"memory\"\nsize = \"1M\"\nsuppliers = [\"ram\"]\n\
+         [[export]]\ndevice = \"wide\"\n",
+    );
+    let would = up.corewise(&["add", "more.toml", "--dry-run"]).ok();
+    would.says(&["would add device 'wide'", "would add export 'wide'"]);
+    assert_eq!(up.names(), set(["disk", "ram", "export:disk", "export:ram"]));
+    let ran = up.corewise(&["add", "more.toml"]).ok();
+    ran.says(&["added device 'wide'", "bring-up: 4 devices, all ok"]);
+    let mut new = up.client("wide");
+    new.write(4096, &[7; 4096], 0).unwrap();
+    assert_eq!(new.read(4096, 4096).unwrap(), [7; 4096]);
+    old.write(0, &[1; 512], 0).unwrap();
+    let again = up.corewise(&["add", "more.toml"]).code(1);
+    again
+        .complains(&["more.toml:2:8: device 'part': the server has a device of this name already"]);
+    let needed = up.corewise(&["remove", "ram"]).code(1);
+    needed.complains(&["'more' needs 'ram': remove it first"]);
+    drop(new);
+    let ran = up.corewise(&["remove", "wide", "--mode", "soft"]).ok();
+    ran.says(&["removed export 'wide'", "removed device 'wide'", "removal: 2 devices, all ok"]);
+    assert!(Client::over(connect(&up.socket()), "wide").is_err());
+    old.flush().unwrap();
+    up.server.stop().ok();
+}
+
+#[test]
+fn of_an_addition_that_fails_nothing_stays() {
+    let up = Up::new(BASE);
+    up.folder.write(
+        "more.toml",
+        "[[device]]\nname = \"good\"\ndriver = \"file\"\npath = \"new.img\"\nsize = \"1M\"\ncreate = true\n\
+         [[device]]\nname = \"bad\"\ndriver = \"file\"\npath = \"none.img\"\nsuppliers = [\"good\"]\n\
+         [[export]]\ndevice = \"good\"\n",
+    );
+    let ran = up.corewise(&["add", "more.toml"]).code(1);
+    ran.complains(&["nothing was added: bad: ", "the file does not exist"]);
+    assert_eq!(up.names(), set(["disk", "ram", "export:disk", "export:ram"]));
+    let problem = |text: &str| {
+        up.folder.write("wrong.toml", text);
+        up.corewise(&["add", "wrong.toml"]).code(1)
+    };
+    problem("[server]\ndrain = \"1s\"\n")
+        .complains(&["wrong.toml:1:1: [server]: a running server keeps"]);
+    problem(
+        "[[device]]\nname = \"x\"\ndriver = \"delay\"\nover = [\"ram\"]\nread_delay = \"1s\"\n",
+    )
+    .complains(&["clients may write to 'ram' by the export 'ram'", "make it read-only"]);
+    problem("[[export]]\nname = \"ram\"\ndevice = \"disk\"\n")
+        .complains(&["the server has an export of this name already"]);
+    problem("[[device]]\nname = \"x\"\ndriver = \"file\"\npath = \"disk.img\"\n")
+        .complains(&["the server's device 'disk' has the same file"]);
+    assert!(!up.folder.join("new.img").exists(), "it was made, and is removed");
+    up.server.stop().ok();
+}
+
+#[test]
+fn clients_of_what_goes_keep_it_or_finish_or_are_cut_as_the_mode_says() {
+    let slow = BASE.replace(
+        "[[export]]\ndevice = \"ram\"",
+        "[[device]]\nname = \"slow\"\ndriver = \"delay\"\nover = [\"ram\"]\nread_delay = \"300ms\"\n\
+         [[export]]\ndevice = \"slow\"",
+    );
+    let up = Up::new(&slow);
+    let mut client = up.client("slow");
+    let refused = up.corewise(&["remove", "slow"]).code(1);
+    refused.complains(&["export 'slow' has 1 client; --mode soft answers"]);
+    client.flush().unwrap();
+    drop(up.client("slow"));
+    // A read.
+    let cookie = client.send(0, 0, 0, 512, &[]).unwrap();
+    up.wait_in_flight("slow");
+    let ran = up.corewise(&["remove", "export:slow", "--mode", "soft"]).ok();
+    ran.says(&["removed export 'slow' (1 client)"]);
+    assert_eq!(client.receive(512).unwrap(), (cookie, Ok(vec![0; 512])), "it was answered");
+    assert!(client.is_closed());
+    assert!(up.names().contains("slow"), "only its export went");
+    up.folder.write("more.toml", "[[export]]\ndevice = \"slow\"\n");
+    up.corewise(&["add", "more.toml"]).ok();
+    let mut client = up.client("slow");
+    client.send(0, 0, 0, 512, &[]).unwrap();
+    up.wait_in_flight("slow");
+    up.corewise(&["remove", "export:slow", "--mode", "hard"]).ok();
+    assert!(client.is_closed(), "it was cut");
+    up.server.stop().ok();
+}
+
+#[test]
+fn a_server_that_is_stopped_in_the_midst_of_a_change_ends_in_order() {
+    let slow = BASE.replace(
+        "[[export]]\ndevice = \"ram\"",
+        "[[device]]\nname = \"slow\"\ndriver = \"delay\"\nover = [\"ram\"]\nread_delay = \"500ms\"\n\
+         [[export]]\ndevice = \"slow\"",
+    );
+    let up = Up::new(&slow);
+    let mut client = up.client("slow");
+    let cookie = client.send(0, 0, 0, 512, &[]).unwrap();
+    up.wait_in_flight("slow");
+    let mut removal = up.folder.command(COREWISE);
+    removal.args(["remove", "slow", "--mode", "soft", "--control", "c"]);
+    let removal = std::thread::spawn(|| run(removal));
+    // A new client doesn't find it: the removal has begun.
+    while Client::over(connect(&up.socket()), "slow").is_ok() {}
+    up.server.signal(Signal::TERM);
+    removal.join().unwrap();
+    assert_eq!(client.receive(512).unwrap(), (cookie, Ok(vec![0; 512])));
+    up.server.wait().ok();
+}
+
+#[test]
+fn a_hidden_export_goes_with_its_last_client() {
+    let mut up = Up::new(BASE);
+    let mut client = up.client("ram");
+    up.corewise(&["remove", "ram", "--mode", "hide"])
+        .ok()
+        .says(&["hidden export 'ram' (1 client)"]);
+    client.write(0, &[1; 512], 0).unwrap();
+    assert!(Client::over(connect(&up.socket()), "ram").is_err());
+    let again = up.corewise(&["remove", "ram", "--mode", "hide"]).code(1);
+    again.complains(&["hidden already"]);
+    assert_eq!(up.server.wait_event("changed")["steps"][0]["what"], "hide");
+    drop(client);
+    assert_eq!(up.server.wait_event("changed")["steps"][1]["name"], "ram");
+    assert_eq!(up.names(), set(["disk", "export:disk"]));
+    up.server.stop().ok();
+}
+
+#[test]
+fn a_reload_does_what_changed_and_leaves_the_rest_alone() {
+    let up = Up::new(BASE);
+    let (mut disk, mut ram) = (up.client("disk"), up.client("ram"));
+    disk.write(0, &[5; 512], 0).unwrap();
+    let after = BASE
+        .replace("drain = \"5s\"", "drain = \"4s\"")
+        .replace("\"memory\"\nsize = \"1M\"", "\"memory\"\nsize = \"2M\"")
+        .replace("device = \"disk\"\n", "device = \"disk\"\nread_only = true\n");
+    up.folder.write("up.toml", after);
+    let would = up.corewise(&["reload", "--dry-run"]).ok();
+    let would =
+        would.says(&["would restart export 'ram' (1 client)", "would change export 'disk'"]);
+    would.complains(&["[server] follows at the next start"]);
+    up.corewise(&["reload"]).code(1).complains(&["export 'ram' has 1 client"]);
+    disk.write(0, &[6; 512], 0).unwrap();
+    let ran = up.corewise(&["reload", "--mode", "soft"]).ok();
+    ran.says(&["restarted device 'ram'", "changed export 'disk'"]);
+    assert!(ram.is_closed());
+    assert_eq!(disk.read(0, 512).unwrap(), [6; 512], "it was not disconnected");
+    assert_eq!(disk.write(0, &[7; 512], 0), Err(EPERM));
+    up.client("ram").write((2 << 20) - 512, &[1; 512], 0).unwrap();
+    up.corewise(&["reload"]).ok().says(&["nothing to change"]);
+    up.server.stop().ok();
+}
+
+#[test]
+fn sighup_follows_the_manifest_and_one_with_an_error_changes_nothing() {
+    let mut up = Up::new(BASE);
+    up.folder.write("up.toml", BASE.replace("ram", "other"));
+    up.server.signal(Signal::HUP);
+    let changed = up.server.wait_event("changed");
+    assert_eq!(changed["failed"].as_array().unwrap().len(), 0, "{changed}");
+    assert_eq!(up.names(), set(["disk", "other", "export:disk", "export:other"]));
+    up.folder.write("up.toml", "[[device]]\nname = 7\n");
+    let ran = up.corewise(&["reload"]).code(1);
+    ran.complains(&["up.toml:2:8: device 1 (it has no name): 'name' must be a string"]);
+    up.server.signal(Signal::HUP);
+    let refused = up.server.wait_event("refused");
+    assert!(refused["why"].as_str().unwrap().contains("'name' must be a string"), "{refused}");
+    assert_eq!(up.names(), set(["disk", "other", "export:disk", "export:other"]));
+    up.server.stop().ok();
+}
+
+#[test]
+fn a_manifest_that_came_through_a_pipe_cannot_be_read_again() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--control", "c"]);
+    let ran = folder.corewise(["reload", "--control", "c"]).code(1);
+    ran.complains(&["the server has no manifest that could be read again"]);
+    server.stop().ok();
+}
+
+#[test]
+fn after_any_reload_there_is_what_the_manifest_says_and_files_keep_what_they_hold() {
+    let up = Up::new(BASE);
+    up.client("disk").write(512, &[9; 512], 0).unwrap();
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut chance = |of: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % of
+    };
+    for _ in 0..25 {
+        let mut text = BASE.split("[[device]]\nname = \"ram\"").next().unwrap().to_string();
+        let mut names = set(["disk"]);
+        let mut free = Vec::new();
+        for name in ["a", "b", "c", "d"] {
+            if chance(3) > 0 {
+                let size = 1 + chance(2);
+                text += &format!(
+                    "[[device]]\nname = \"{name}\"\ndriver = \"memory\"\nsize = \"{size}M\"\n"
+                );
+                names.insert(name.to_string());
+                free.push(name);
+            }
+        }
+        if free.len() > 2 && chance(2) == 0 {
+            let (one, other) = (free.remove(0), free.remove(0));
+            text += &format!(
+                "[[device]]\nname = \"s\"\ndriver = \"stripe\"\nover = [\"{one}\", \"{other}\"]\n"
+            );
+            names.insert("s".to_string());
+            free.push("s");
+        }
+        for name in free.into_iter().chain(["disk"]) {
+            if chance(3) > 0 {
+                let read_only = chance(2) == 0;
+                text += &format!("[[export]]\ndevice = \"{name}\"\nread_only = {read_only}\n");
+                names.insert(format!("export:{name}"));
+            }
+        }
+        up.folder.write("up.toml", &text);
+        up.corewise(&["reload", "--mode", "hard"]).ok();
+        assert_eq!(up.names(), names, "{text}");
+        if names.contains("export:disk") {
+            assert_eq!(up.client("disk").read(512, 512).unwrap(), [9; 512]);
+        }
+    }
+    up.server.stop().ok();
+}
