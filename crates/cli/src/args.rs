@@ -79,6 +79,7 @@ and the devices that wait for it. All other devices go on.
 Examples:
   corewise up
   corewise up --for 5s --timeline up.svg
+  corewise up disks.toml --check
   corewise up disks.toml --keep-going
   corewise up disks.toml --state /var/lib/corewise --shutdown-timeout 1m --on-hang give-up
   corewise up disks.toml --socket /run/corewise.sock --tcp 10809
@@ -297,6 +298,9 @@ pub(crate) enum Source {
 pub(crate) struct Up {
     /// TOML file that declares devices and exports; '-' is stdin
     pub(crate) manifest: Option<PathBuf>,
+    /// Say whether the manifest would come up, as far as that can be known without opening anything, and stop
+    #[arg(long, conflicts_with_all = ["duration", "timeline", "keep_going", "json"])]
+    pub(crate) check: bool,
     /// Stop after this time, such as 5s, 2m or 1h
     #[arg(long = "for", value_name = "DURATION", value_parser = units::parse_duration)]
     pub(crate) duration: Option<Duration>,

@@ -164,6 +164,14 @@ impl Live {
             Wish::Remove(name) => (without(name, old)?, false),
         };
         let changes = Changes::between(old, &new);
+        let nodes = changes
+            .add_devices
+            .iter()
+            .filter_map(|device| Some((device, device.node.as_ref()?.value)));
+        let is_there = |node: u32| self.machine.topology().node(node).is_some();
+        if let Some((device, node)) = nodes.clone().find(|(_, node)| !is_there(*node)) {
+            return Err(format!("device '{}': this machine has no NUMA node {node}", device.name));
+        }
         let mut changed = self.steps(&changes);
         changed.dry_run = dry_run;
         if changes.server {

@@ -5,6 +5,7 @@
 //! clients are let in. The way back is the reverse, wherever it begins.
 
 mod calls;
+mod check;
 mod cleanup;
 mod control;
 mod drivers;
@@ -51,7 +52,11 @@ pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
     // Also where there is a bug in what follows.
     let cleaner = Cleaner(Arc::clone(&cleanup));
     limits::raise_open_files();
-    let outcome = prepare(args, source, stop, cleanup, bars).and_then(serve::Server::run);
+    let outcome = match prepare(args, source, stop, cleanup, bars) {
+        Ok(Some(server)) => server.run(),
+        Ok(None) => Ok(()),
+        Err(failure) => Err(failure),
+    };
     drop(cleaner);
     outcome
 }
@@ -67,14 +72,14 @@ impl Drop for Cleaner {
     }
 }
 
-/// Everything that can be checked without touching anything.
+/// Everything that can be checked without touching anything. `None`: that was all that was wanted.
 fn prepare(
     args: args::Up,
     source: Source,
     stop: Stop,
     cleanup: Arc<Cleanup>,
     bars: Bars,
-) -> Result<serve::Server, Failure> {
+) -> Result<Option<serve::Server>, Failure> {
     if let Some(file) = &args.timeline {
         timeline::file::check(file)?;
     }
@@ -93,10 +98,13 @@ fn prepare(
     if manifest.devices.is_empty() {
         return Err(Failure::new("no device is left to bring up"));
     }
+    if args.check {
+        return check::check(&manifest, &source.label).map(|()| None);
+    }
     let written = manifest.clone();
     override_addresses(&mut manifest, &args, &mut scratch)?;
     let options = limits::of_clients(&manifest.server.clients, manifest.server.tls.is_some());
-    Ok(serve::Server {
+    Ok(Some(serve::Server {
         options,
         report: Report { json: args.json },
         keep_going: args.keep_going,
@@ -111,7 +119,7 @@ fn prepare(
         cleanup,
         stop,
         bars,
-    })
+    }))
 }
 
 /// Says what is wrong, on stderr.

@@ -282,3 +282,35 @@ fn a_numa_node_that_the_machine_does_not_have() {
     let server = Server::start(&folder, &["up.toml", "--keep-going"]);
     server.stop().code(1).complains(&["device 'a': this machine has no NUMA node 99"]);
 }
+
+#[test]
+fn a_check_finds_what_a_look_at_the_files_tells_and_makes_nothing() {
+    let folder = Folder::new();
+    folder.write("odd.img", [0; 1000]);
+    let device = |name: &str, rest: &str| {
+        format!("[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\n{rest}")
+    };
+    let good = device("new", "size = \"1M\"\ncreate = true\n") + "[[export]]\ndevice = \"new\"\n";
+    folder.write("good.toml", &good);
+    let ran = folder.corewise(["up", "--check", "good.toml"]).ok();
+    ran.says(&["good.toml: 1 device, 1 export, no problem found"]);
+    assert_eq!(folder.list(), ["good.toml", "odd.img"]);
+    folder.write(
+        "bad.toml",
+        good + &device("odd", "") + &device("none", "") + &device("tmp/no/x", ""),
+    );
+    let ran = folder.corewise(["up", "--check", "bad.toml"]).code(1);
+    ran.complains(&["a device's name may contain letters"]);
+    let bad =
+        device("odd", "") + &device("none", "") + &device("far", "size = \"1M\"\ncreate = true\n");
+    folder.write("bad.toml", bad.replace("far.img", "no/far.img"));
+    let ran = folder.corewise(["up", "--check", "bad.toml"]).code(1);
+    ran.complains(&[
+        "bad.toml:4:8: device 'odd': ",
+        "its size, 1000, is not a multiple of its block size 512",
+        "device 'none': ",
+        "No such file or directory",
+        "device 'far': ",
+        "cannot be created: its folder: ",
+    ]);
+}

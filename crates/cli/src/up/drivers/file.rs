@@ -55,7 +55,7 @@ pub(super) fn open(
 }
 
 /// Opening a FIFO would wait for its other end, opening a terminal or a tape has effects.
-fn refuse_what_is_no_disk(path: &Path) -> Result<(), String> {
+pub(crate) fn refuse_what_is_no_disk(path: &Path) -> Result<(), String> {
     match path.metadata() {
         Ok(meta) if meta.is_dir() => Err("it is a folder".to_string()),
         Ok(meta) if !meta.is_file() && !meta.file_type().is_block_device() => {
@@ -71,7 +71,8 @@ fn same_size(geometry: Geometry, asked: u64) -> Result<(), String> {
     if found == asked { Ok(()) } else { Err(other_size(found, asked)) }
 }
 
-fn other_size(found: u64, asked: u64) -> String {
+/// The size of the file is another one than the manifest says.
+pub(crate) fn other_size(found: u64, asked: u64) -> String {
     format!(
         "it has {found} bytes ({}), but the manifest says {asked} ({}); without 'size' and 'create' the \
          file is taken as it is",

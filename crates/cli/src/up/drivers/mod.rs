@@ -1,7 +1,7 @@
 //! Drivers of the device manager: what turns a manifest's devices into block devices and exports.
 
 pub(super) mod export;
-mod file;
+pub(super) mod file;
 mod leaf;
 mod mirror;
 mod over_one;

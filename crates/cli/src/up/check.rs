@@ -1,0 +1,69 @@
+//! `--check`: whether a manifest would come up, as far as a look at its files tells.
+
+use std::io::Write;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+
+use super::drivers::file::{other_size, refuse_what_is_no_disk};
+use super::{limits, tell, tls};
+use crate::exit::Failure;
+use crate::manifest::{Driver, FileDriver, Manifest, Problem, Subject};
+use crate::units::count;
+
+/// Says what is wrong with the files that the manifest names, or that nothing is.
+pub(super) fn check(manifest: &Manifest, label: &str) -> Result<(), Failure> {
+    let mut problems = Vec::new();
+    for device in &manifest.devices {
+        if let Driver::File(file) = &device.driver {
+            if let Err(why) = look(file) {
+                let subject = Subject::Device(Ok(device.name.clone()));
+                let why = format!("{}: {why}", file.path.value.display());
+                problems.push(Problem::new(file.path.place, subject, why));
+            }
+        }
+    }
+    let server = &manifest.server;
+    let options = limits::of_clients(&server.clients, server.tls.is_some());
+    problems.extend(tls::server(options, server.tls.as_ref()).err());
+    problems.iter().for_each(|problem| tell(label, problem));
+    if !problems.is_empty() {
+        return Err(Failure::Said);
+    }
+    let devices = count(manifest.devices.len() as u64, "device");
+    let exports = count(manifest.exports.len() as u64, "export");
+    writeln!(anstream::stdout(), "{label}: {devices}, {exports}, no problem found")?;
+    Ok(())
+}
+
+fn look(file: &FileDriver) -> Result<(), String> {
+    let path = &file.path.value;
+    let meta = match path.metadata() {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && file.create => {
+            let folder = path.parent().unwrap_or(Path::new("/"));
+            return may(folder, Access::WRITE_OK | Access::EXEC_OK)
+                .map_err(|why| format!("cannot be created: its folder: {why}"));
+        }
+        Err(error) => return Err(error.to_string()),
+    };
+    refuse_what_is_no_disk(path)?;
+    let writes = if file.read_only { Access::empty() } else { Access::WRITE_OK };
+    may(path, Access::READ_OK | writes)?;
+    if !meta.is_file() {
+        return Ok(());
+    }
+    match &file.size {
+        Some(asked) if asked.value != meta.len() => Err(other_size(meta.len(), asked.value)),
+        _ if meta.len() == 0 => Err("it is empty".to_string()),
+        _ if meta.len() % u64::from(file.block_size) != 0 => {
+            let (size, block) = (meta.len(), file.block_size);
+            Err(format!("its size, {size}, is not a multiple of its block size {block}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn may(path: &Path, how: Access) -> Result<(), String> {
+    access(path, how).map_err(|error| std::io::Error::from(error).to_string())
+}
