@@ -66,6 +66,18 @@ pub trait Driver: Send + Sync + 'static {
     /// What kind of driver this is, in a word: `"memory"`, `"file"`.
     fn kind(&self) -> &'static str;
 
+    /// Makes the device longer: to `size` bytes, or, where that is `None`, to what its medium has by now. The new size;
+    /// no request lies beyond the old one before this has returned. It is never made shorter. One call at a time. May block.
+    ///
+    /// # Errors
+    /// `NotSupported`, which is the default; `InvalidInput` for a size that isn't whole blocks, or less than it has;
+    /// `NoSpace` for one that the medium hasn't got.
+    fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
+        let _ = size;
+        let why = format!("a '{}' device cannot grow", self.kind());
+        Err(IoError::with(IoErrorKind::NotSupported, why))
+    }
+
     /// What the device looks like. Asked once, when the queue is built; what can't be is refused
     /// [there](crate::QueueBuilder::build).
     fn geometry(&self) -> Geometry;

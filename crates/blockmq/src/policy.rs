@@ -45,8 +45,15 @@ pub(crate) enum Verdict {
 }
 
 /// Judges a request against what the device is and can do. Overflow-safe for any numbers, since
-/// they may come from a client.
-pub(crate) fn judge(g: &Geometry, op: Op, offset: u64, len: u64, flags: Flags) -> Verdict {
+/// they may come from a client. `size` is the device's by now.
+pub(crate) fn judge(
+    g: &Geometry,
+    size: u64,
+    op: Op,
+    offset: u64,
+    len: u64,
+    flags: Flags,
+) -> Verdict {
     use IoErrorKind::{InvalidInput, NoSpace, NotSupported, OutOfRange, ReadOnly};
     let refuse = |kind, why: String| Verdict::Refuse(IoError::with(kind, why));
     let asked = || format!("{op} of {len} bytes at {offset}");
@@ -84,9 +91,9 @@ pub(crate) fn judge(g: &Geometry, op: Op, offset: u64, len: u64, flags: Flags) -
             format!("{}: the device takes at most {} at once", asked(), g.max_transfer),
         );
     }
-    if offset.checked_add(len).is_none_or(|end| end > g.size) {
+    if offset.checked_add(len).is_none_or(|end| end > size) {
         let kind = if matches!(op, Op::Write | Op::WriteZeroes) { NoSpace } else { OutOfRange };
-        return refuse(kind, format!("{}: the device has {} bytes", asked(), g.size));
+        return refuse(kind, format!("{}: the device has {size} bytes", asked()));
     }
     if len == 0 { Verdict::Nothing } else { Verdict::Queue }
 }
@@ -98,7 +105,7 @@ mod tests {
     const G: Geometry = Geometry { max_transfer: 4096, ..Geometry::new(8192) };
 
     fn kind(g: &Geometry, op: Op, offset: u64, len: u64) -> Result<Verdict, IoErrorKind> {
-        match judge(g, op, offset, len, Flags::default()) {
+        match judge(g, g.size, op, offset, len, Flags::default()) {
             Verdict::Refuse(error) => Err(error.kind()),
             taken => Ok(taken),
         }
@@ -155,10 +162,14 @@ mod tests {
         let g = Geometry { can_discard: false, can_fua: false, ..G };
         assert_eq!(kind(&g, Op::Discard, 0, 512), Err(IoErrorKind::NotSupported));
         let fua = Flags { fua: true, ..Flags::default() };
-        assert!(matches!(judge(&g, Op::Write, 0, 512, fua), Verdict::Refuse(_)));
+        assert!(matches!(judge(&g, g.size, Op::Write, 0, 512, fua), Verdict::Refuse(_)));
         let durable = Geometry { can_flush: false, ..g };
-        assert_eq!(judge(&durable, Op::Write, 0, 512, fua), Verdict::Queue);
-        assert_eq!(judge(&durable, Op::Flush, 0, 0, fua), Verdict::Nothing);
-        assert_eq!(judge(&g, Op::Read, 0, 512, fua), Verdict::Queue, "fua means nothing to a read");
+        assert_eq!(judge(&durable, durable.size, Op::Write, 0, 512, fua), Verdict::Queue);
+        assert_eq!(judge(&durable, durable.size, Op::Flush, 0, 0, fua), Verdict::Nothing);
+        assert_eq!(
+            judge(&g, g.size, Op::Read, 0, 512, fua),
+            Verdict::Queue,
+            "fua means nothing to a read"
+        );
     }
 }

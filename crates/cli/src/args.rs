@@ -118,13 +118,14 @@ still out), 2 wrong usage.";
 const CHANGE_EXAMPLES: &str = "\
 Everything else is served meanwhile. Exports that go drain, then their devices flush and close; new devices come up \
 side by side. `add` adds all or nothing. `reload` reads the server's manifest again, as SIGHUP does: what isn't in it \
-goes, what changed is restarted with all that stands on it, and where only the keys of an export changed its \
-clients stay. It doesn't follow [server]. docs/control.md explains the rest. The command finds the server as `corewise dump` does.
+goes, what changed is restarted with all that stands on it; where only the keys of an export changed its \
+clients stay, and a file on which nothing stands grows under them. It doesn't follow [server]. docs/control.md explains the rest. The command finds the server as `corewise dump` does.
 
 Examples:
   corewise add more.toml
   corewise remove data --mode soft
   corewise remove export:data --mode hide
+  corewise grow disk 20G
   corewise reload --dry-run
   corewise reload --mode soft
 
@@ -253,6 +254,9 @@ pub(crate) enum Command {
     /// Remove a device with its exports, or an export, from a running server
     #[command(after_help = CHANGE_EXAMPLES)]
     Remove(Remove),
+    /// Make a file of a running server longer
+    #[command(after_help = CHANGE_EXAMPLES)]
+    Grow(Grow),
     /// Have a running server follow its manifest, which changed
     #[command(after_help = CHANGE_EXAMPLES)]
     Reload(Reload),
@@ -392,6 +396,18 @@ pub(crate) struct Remove {
     /// What becomes of the clients that are there
     #[arg(long, value_name = "MODE", default_value = "safe")]
     pub(crate) mode: Mode,
+    #[command(flatten)]
+    pub(crate) how: Change,
+}
+
+/// `corewise grow`.
+#[derive(Debug, Args)]
+pub(crate) struct Grow {
+    /// Name of the device
+    pub(crate) name: String,
+    /// Its new size, such as 2G [default: as much as its file or disk has by now]
+    #[arg(value_parser = units::parse_size)]
+    pub(crate) size: Option<u64>,
     #[command(flatten)]
     pub(crate) how: Change,
 }

@@ -1,4 +1,4 @@
-//! `corewise add`, `remove` and `reload`: what a running `corewise up` has is changed while it serves.
+//! `corewise add`, `remove`, `grow` and `reload`: what a running `corewise up` has is changed while it serves.
 
 use std::io::Write;
 
@@ -24,6 +24,11 @@ pub(crate) fn remove(args: &args::Remove) -> Result<(), Failure> {
     let name = Some(args.name.clone());
     let question = Question { name, mode: Some(args.mode), ..Question::dump() };
     ask(&args.how, Question { ask: "remove".to_string(), ..question })
+}
+
+pub(crate) fn grow(args: &args::Grow) -> Result<(), Failure> {
+    let (name, size) = (Some(args.name.clone()), args.size);
+    ask(&args.how, Question { ask: "grow".to_string(), name, size, ..Question::dump() })
 }
 
 pub(crate) fn reload(args: &args::Reload) -> Result<(), Failure> {

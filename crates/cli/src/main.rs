@@ -55,6 +55,7 @@ fn main() -> ExitCode {
         args::Command::Mirror(args) => mirror::run(&args),
         args::Command::Add(args) => change::add(&args),
         args::Command::Remove(args) => change::remove(&args),
+        args::Command::Grow(args) => change::grow(&args),
         args::Command::Reload(args) => change::reload(&args),
         args::Command::Timeline(args) => timeline::run(&args),
         args::Command::Bench(args) => bench::run(&args, &bars),

@@ -4,7 +4,7 @@ use corewise_topology::{CpuId, current_cpu};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::inbox::Inbox;
 use corewise_sync::{Mutex, Throttle, context};
 use corewise_workqueue::{EndNotice, Workqueue};
@@ -36,8 +36,12 @@ use crate::usage::Usage;
 /// long as it runs.
 pub(crate) struct Core {
     pub(crate) name: Box<str>,
-    /// What the queue takes: see [`limits::outer`].
+    /// What the queue takes: see [`limits::outer`]. Its size is that at the beginning.
     pub(crate) geometry: Geometry,
+    /// A: the device's size in bytes, which only grows. Release, when the driver has grown; Acquire by whoever takes a request for it.
+    size: AtomicU64,
+    /// L: is the lock, held while the driver grows.
+    growing: Mutex<()>,
     /// What the driver takes at once.
     pub(crate) limits: Limits,
     /// The driver gains by merged requests.
@@ -117,6 +121,8 @@ impl Core {
             name: parts.name,
             may_block: parts.driver.may_block(),
             geometry: limits::outer(&theirs),
+            size: AtomicU64::new(theirs.size),
+            growing: Mutex::new(()),
             limits: Limits::new(&theirs),
             merges: parts.driver.merges(),
             knows_extents: parts.driver.knows_extents(),
@@ -266,6 +272,19 @@ impl Core {
         self.hctxs().any(nest::is_in_pass_of)
     }
 
+    /// What the device is like by now.
+    pub(super) fn geometry(&self) -> Geometry {
+        Geometry { size: self.size.load(Ordering::Acquire), ..self.geometry }
+    }
+
+    /// Has the driver grow. The new size.
+    pub(super) fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
+        let _alone = self.growing.lock();
+        let new = self.driver.grow(size)?;
+        self.size.fetch_max(new, Ordering::Release);
+        Ok(new)
+    }
+
     /// Checks a request, takes it in, and runs its hardware queue.
     #[inline]
     pub(super) fn submit(self: &Arc<Self>, slot: usize, rq: Request) {
@@ -276,7 +295,8 @@ impl Core {
 
     /// Checks a request and puts it into a box; `None` where it completed at once.
     pub(super) fn accept(self: &Arc<Self>, slot: usize, mut rq: Request) -> Option<Box<Pending>> {
-        match judge(&self.geometry, rq.op(), rq.offset(), rq.len(), rq.flags()) {
+        let size = self.size.load(Ordering::Acquire);
+        match judge(&self.geometry, size, rq.op(), rq.offset(), rq.len(), rq.flags()) {
             Verdict::Queue if rq.op() != Op::Extents || self.knows_extents => {}
             Verdict::Queue | Verdict::Nothing => {
                 rq.complete(Ok(()));

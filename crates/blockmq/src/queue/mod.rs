@@ -155,7 +155,7 @@ impl BlockDevice for Queue {
     }
 
     fn geometry(&self) -> Geometry {
-        self.core.geometry
+        self.core.geometry()
     }
 
     fn submit(&self, rq: Request) {

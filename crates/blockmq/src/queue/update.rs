@@ -2,6 +2,7 @@
 
 use super::Queue;
 use super::hold::refuse_in_atomic_section;
+use crate::error::IoError;
 use crate::map::HwQueues;
 use crate::sched::IoScheduler;
 
@@ -58,6 +59,17 @@ impl Queue {
         });
         core.tell_mapped();
         first.len()
+    }
+
+    /// Makes the device longer while requests flow: to `size` bytes, or, where that is `None`, to what its medium has by now.
+    /// Returns the new size, which [`geometry`](crate::BlockDevice::geometry) has from then on. What was built over the
+    /// device knows the old one. May block.
+    ///
+    /// # Errors
+    /// Those of [`Driver::grow`](crate::Driver::grow): it isn't longer then.
+    pub fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
+        corewise_sync::context::might_block("Queue::grow");
+        self.core.grow(size)
     }
 
     /// In which order requests that wait for a tag get one.

@@ -531,3 +531,31 @@ fn a_truncation_that_a_read_found_is_remembered_when_the_length_is_restored() {
         assert!(error.contains("truncated") && error.contains("has its old size again"), "{error}");
     }
 }
+
+#[test]
+fn a_file_grows_while_requests_flow_and_what_is_added_reads_as_zeroes() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    for io in [IoPath::Auto, IoPath::Threads] {
+        fs::write(&path, [1; 4096]).unwrap();
+        let queue = rig.queue(open(&rig, FileOptions::new(&path).io(io)).unwrap());
+        let beyond = queue.read_at(4096, 512).unwrap_err();
+        assert_eq!(beyond.kind(), IoErrorKind::OutOfRange);
+        assert_eq!(queue.grow(Some(8192)).unwrap(), 8192);
+        assert_eq!(queue.geometry().size, 8192);
+        assert_eq!(queue.read_at(4096, 512).unwrap()[..], [0; 512]);
+        queue.write_at(7680, Bytes::from_static(&[2; 512])).unwrap();
+        queue.flush().unwrap();
+        for (size, kind) in [(4096, IoErrorKind::InvalidInput), (9000, IoErrorKind::InvalidInput)] {
+            assert_eq!(queue.grow(Some(size)).unwrap_err().kind(), kind);
+        }
+        assert_eq!((queue.geometry().size, fs::metadata(&path).unwrap().len()), (8192, 8192));
+        fs::File::options().write(true).open(&path).unwrap().set_len(12_800).unwrap();
+        assert_eq!(queue.grow(None).unwrap(), 12_800);
+        fs::File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
+        assert!(queue.flush().is_err(), "it has to stay as long as it grew");
+    }
+    let queue = rig.queue(open(&rig, FileOptions::new(&path).read_only(true)).unwrap());
+    assert_eq!(queue.grow(Some(16_384)).unwrap_err().kind(), IoErrorKind::NoSpace);
+}

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::units::count;
+use crate::units::{self, count};
 
 /// What becomes of the clients of an export that is removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -48,6 +48,9 @@ pub(crate) struct Step {
     pub(crate) name: String,
     /// How many it had, of an export that goes.
     pub(crate) clients: usize,
+    /// In bytes, of a device that grows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) size: Option<u64>,
 }
 
 /// What is done to a device or an export.
@@ -60,6 +63,8 @@ pub(crate) enum What {
     Add,
     /// It goes and comes again, since it, or what it stands on, is another one.
     Restart,
+    /// It is longer. Clients that come from now on see that.
+    Grow,
     /// Clients that come from now on see it otherwise.
     #[default]
     #[serde(other)]
@@ -81,6 +86,7 @@ impl Step {
             What::Remove => ("removed", "remove"),
             What::Add => ("added", "add"),
             What::Restart => ("restarted", "restart"),
+            What::Grow => ("grew", "grow"),
             What::Change => ("changed", "change"),
         };
         let subject = match self.name.split_once(':') {
@@ -91,9 +97,10 @@ impl Step {
             0 => String::new(),
             clients => format!(" ({})", count(clients as u64, "client")),
         };
+        let to = self.size.map(|size| format!(" to {}", units::size(size))).unwrap_or_default();
         match dry_run {
-            true => format!("would {would} {subject}{clients}"),
-            false => format!("{did} {subject}{clients}"),
+            true => format!("would {would} {subject}{to}{clients}"),
+            false => format!("{did} {subject}{to}{clients}"),
         }
     }
 }
@@ -118,7 +125,12 @@ mod tests {
 
     #[test]
     fn each_step_is_a_line_which_says_whether_it_was_done() {
-        let step = |what, name: &str, clients| Step { what, name: name.to_string(), clients };
+        let step = |what, name: &str, clients| Step {
+            what,
+            name: name.to_string(),
+            clients,
+            ..Step::default()
+        };
         let steps = vec![step(What::Remove, "export:a b", 2), step(What::Add, "disk", 0)];
         let mut changed = Changed { steps, ..Changed::default() };
         assert_eq!(changed.text(), "removed export 'a b' (2 clients)\nadded device 'disk'\n");

@@ -29,7 +29,7 @@ pub(crate) const LONGEST_QUESTION: usize = 4096;
 pub(crate) struct Question {
     /// [`VERSION`].
     pub(crate) corewise: u32,
-    /// `hello`, `dump`, `mirrors`, `take_back`, `add`, `remove` or `reload`.
+    /// `hello`, `dump`, `mirrors`, `take_back`, `add`, `remove`, `grow` or `reload`.
     pub(crate) ask: String,
     /// For `dump`: the queues that are wanted, a `*` stands for any letters; none: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -46,9 +46,12 @@ pub(crate) struct Question {
     /// For `add`: the manifest's absolute path, by which the server reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<PathBuf>,
-    /// For `remove`: a device, or `export:` and an export.
+    /// For `remove`: a device, or `export:` and an export. For `grow`: a device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
+    /// For `grow`: how many bytes it is to have; none: as many as its file or disk has by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) size: Option<u64>,
     /// For `remove` and `reload`: what becomes of clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<Mode>,

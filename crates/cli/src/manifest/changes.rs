@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Device, Export, Manifest, export_name};
+use super::{Device, Driver, Export, FileDriver, Manifest, export_name};
 
 /// The difference of two manifests, in the order in which it is made.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +13,8 @@ pub(crate) struct Changes {
     pub(crate) remove_devices: Vec<String>,
     pub(crate) add_devices: Vec<Device>,
     pub(crate) add_exports: Vec<Export>,
+    /// Their names, and the sizes that they get while clients go on.
+    pub(crate) grow: Vec<(String, u64)>,
     /// Their device stays as it is, and with it their clients.
     pub(crate) replace_exports: Vec<Export>,
     /// Of those that are removed and added: they change, or stand on one that does.
@@ -24,9 +26,13 @@ pub(crate) struct Changes {
 impl Changes {
     /// From what a server has to what it is to have.
     pub(crate) fn between(old: &Manifest, new: &Manifest) -> Changes {
+        let grow: Vec<(String, u64)> =
+            old.devices.iter().filter_map(|device| grows(device, old, new)).collect();
         let same = |device: &Device| {
-            let other = new.device(&device.name);
-            other.is_some_and(|other| Device { place: other.place, ..device.clone() } == *other)
+            new.device(&device.name).is_some_and(|other| {
+                let grown = grow.iter().find(|(name, _)| *name == device.name);
+                grown.is_some() || Device { place: other.place, ..device.clone() } == *other
+            })
         };
         let changed = old.devices.iter().filter(|device| !same(device));
         let gone = with_consumers(old, changed.map(|device| device.name.clone()).collect());
@@ -60,6 +66,7 @@ impl Changes {
             remove_devices: in_order(old, &gone),
             add_devices: new_ones.cloned().collect(),
             add_exports: new_exports.cloned().collect(),
+            grow,
             replace_exports,
             restarted,
             server: old.server != new.server,
@@ -73,8 +80,22 @@ impl Changes {
             && remove_devices.is_empty()
             && add_devices.is_empty()
             && self.add_exports.is_empty()
+            && self.grow.is_empty()
             && self.replace_exports.is_empty()
     }
+}
+
+/// A file that is to be longer, and to be the same in all else. What is built over a device knows its old size.
+fn grows(device: &Device, old: &Manifest, new: &Manifest) -> Option<(String, u64)> {
+    let other = new.device(&device.name)?;
+    let (Driver::File(from), Driver::File(to)) = (&device.driver, &other.driver) else {
+        return None;
+    };
+    let (had, wanted) = (from.size.as_ref()?.value, to.size.as_ref()?.value);
+    let driver = Driver::File(FileDriver { size: to.size.clone(), ..from.clone() });
+    let rest = Device { place: other.place, driver, ..device.clone() };
+    let alone = old.built_over(&device.name).chain(new.built_over(&device.name)).next().is_none();
+    (wanted > had && alone && rest == *other).then(|| (device.name.clone(), wanted))
 }
 
 /// These devices, and all that need one of them.
@@ -170,5 +191,28 @@ mod tests {
         assert_eq!(changes.remove_exports, ["z"]);
         assert_eq!(changes.remove_devices, ["z"]);
         assert!(changes.restarted.is_empty() && changes.server);
+    }
+
+    #[test]
+    fn a_file_that_is_to_be_longer_grows_unless_something_is_built_over_it_or_more_has_changed() {
+        let file = |size: &str, rest: &str| {
+            let text = format!(
+                "[[device]]\nname = \"f\"\ndriver = \"file\"\npath = \"f\"\nsize = \"{size}\"\n\
+                 create = true\n{rest}"
+            );
+            read(&text, Path::new("/")).manifest
+        };
+        let (old, above) = (
+            file("1M", ""),
+            "[[device]]\nname = \"p\"\ndriver = \"partition\"\nover = [\"f\"]\npartition = 1\n",
+        );
+        let changes = Changes::between(&old, &file("2M", ""));
+        assert_eq!(changes.grow, [("f".to_string(), 2 << 20)]);
+        assert!(changes.remove_devices.is_empty() && !changes.is_empty());
+        for new in [file("512K", ""), file("2M", "direct = true\n"), file("2M", above)] {
+            let changes = Changes::between(&old, &new);
+            assert!(changes.grow.is_empty());
+            assert_eq!(changes.remove_devices, ["f"]);
+        }
     }
 }

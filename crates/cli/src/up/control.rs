@@ -493,7 +493,7 @@ fn answer(about: &About, question: &[u8]) -> Result<Answer, String> {
         "mirrors" => Ok(Answer { disks: Some(about.disks.mirrors()), ..Answer::default() }),
         "take_back" => take_back(about, &question),
         other => Err(format!(
-            "there is no question '{other}'; ask hello, dump, mirrors, take_back, add, remove or reload"
+            "there is no question '{other}'; ask hello, dump, mirrors, take_back, add, remove, grow or reload"
         )),
     }
 }

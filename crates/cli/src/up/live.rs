@@ -26,8 +26,8 @@ use super::source::Source;
 use crate::control::changes::{Changed, Failed, Step, What};
 use crate::control::{Mode, Question};
 use crate::exit::Failure;
-use crate::manifest::{self, Changes, Manifest, Resolved, export_name};
-use crate::units::count;
+use crate::manifest::{self, Changes, Driver, FileDriver, Manifest, Resolved, export_name};
+use crate::units::{self, count};
 
 /// What a running server is changed by.
 pub(crate) struct Live {
@@ -66,6 +66,7 @@ impl fmt::Debug for Live {
 pub(crate) enum Wish {
     Add(PathBuf),
     Remove(String),
+    Grow(String, Option<u64>),
     Reload,
 }
 
@@ -80,6 +81,10 @@ impl Wish {
             "remove" => match &question.name {
                 Some(name) => Ok(Wish::Remove(name.clone())),
                 None => Err("'remove' needs a 'name'".to_string()),
+            },
+            "grow" => match &question.name {
+                Some(name) => Ok(Wish::Grow(name.clone(), question.size)),
+                None => Err("'grow' needs a 'name'".to_string()),
             },
             "reload" => Ok(Wish::Reload),
             _ => return None,
@@ -158,8 +163,11 @@ impl Live {
             let what = if ending { "ends" } else { "is not up yet" };
             return Err(format!("the server {what}"));
         };
+        if let Wish::Grow(name, size) = &wish {
+            return self.grow_alone(name, *size, old, dry_run);
+        }
         let (new, rolls_back) = match &wish {
-            Wish::Reload => (self.again()?, false),
+            Wish::Grow(..) | Wish::Reload => (self.again(old)?, false),
             Wish::Add(file) => (added(file, old)?, true),
             Wish::Remove(name) => (without(name, old)?, false),
         };
@@ -202,6 +210,11 @@ impl Live {
         if !down.is_empty() {
             changed.timelines.push(as_json(&down));
         }
+        for (name, size) in &changes.grow {
+            if let Err(why) = self.grow(name, Some(*size), old) {
+                changed.failed.push(Failed { name: name.clone(), why });
+            }
+        }
         let (last, first): (Vec<_>, Vec<_>) =
             changes.replace_exports.iter().partition(|export| export.default);
         self.replace(&first, old, &mut changed);
@@ -221,12 +234,19 @@ impl Live {
     }
 
     /// The manifest as it is now.
-    fn again(&self) -> Result<Manifest, String> {
+    fn again(&self, old: &Manifest) -> Result<Manifest, String> {
         let file = self.source.as_ref().ok_or(
             "the server has no manifest that could be read again: it is built in, or came through a pipe",
         )?;
         let read = |text: &str, base: &Path| manifest::read(text, base);
         let manifest = checked(file, read)?;
+        for (name, had, asked) in shrunk(old, &manifest) {
+            return Err(format!(
+                "device '{name}' has {} by now, and the manifest says {}: a volume doesn't become shorter",
+                units::size(had),
+                units::size(asked)
+            ));
+        }
         match manifest.devices.is_empty() {
             true => Err(format!("{}: it declares no device", file.display())),
             false => Ok(manifest),
@@ -240,11 +260,12 @@ impl Live {
         let mut steps = Vec::new();
         let mut step = |what, name: String, clients| {
             let again = changes.restarted.contains(&name);
-            match (what, again) {
-                (What::Add, true) => {}
-                (_, true) => steps.push(Step { what: What::Restart, name, clients }),
-                (what, false) => steps.push(Step { what, name, clients }),
-            }
+            let what = match (what, again) {
+                (What::Add, true) => return,
+                (_, true) => What::Restart,
+                (what, false) => what,
+            };
+            steps.push(Step { what, name, clients, size: None });
         };
         for name in &changes.remove_exports {
             step(What::Remove, export_name(name), clients.get(name).copied().unwrap_or(0));
@@ -260,6 +281,10 @@ impl Live {
         }
         for export in &changes.replace_exports {
             step(What::Change, export_name(&export.name), 0);
+        }
+        for (name, size) in &changes.grow {
+            let (name, size) = (name.clone(), Some(*size));
+            steps.push(Step { what: What::Grow, name, clients: 0, size });
         }
         Changed { steps, ..Changed::default() }
     }
@@ -372,6 +397,46 @@ impl Live {
         timeline
     }
 
+    /// One device grows, and nothing else changes.
+    fn grow_alone(
+        &self,
+        name: &str,
+        size: Option<u64>,
+        has: &mut Manifest,
+        dry_run: bool,
+    ) -> Result<Changed, String> {
+        let device = has.device(name);
+        let device = device.ok_or_else(|| format!("there is no device '{name}'{}", known(has)))?;
+        if let Some(above) = has.built_over(&device.name).next() {
+            return Err(format!("'{}' is built over '{name}', and knows its size", above.name));
+        }
+        let size = match dry_run {
+            true => size,
+            false => Some(self.grow(name, size, has)?),
+        };
+        let step = Step { what: What::Grow, name: name.to_string(), clients: 0, size };
+        let changed = Changed { dry_run, steps: vec![step], ..Changed::default() };
+        if !dry_run {
+            self.report.changed(&changed);
+        }
+        Ok(changed)
+    }
+
+    /// Makes a volume longer; clients that come from now on see that. The size that it has then.
+    fn grow(&self, name: &str, size: Option<u64>, has: &mut Manifest) -> Result<u64, String> {
+        let volume = self.manager.bound::<Volume>(name).ok_or("it is not up")?;
+        let size = volume.grow(size)?;
+        for device in has.devices.iter_mut().filter(|device| device.name == name) {
+            if let Driver::File(FileDriver { size: Some(at), .. }) = &mut device.driver {
+                at.value = size;
+            }
+        }
+        for shown in self.shown.lock().iter_mut().filter(|shown| shown.device == name) {
+            shown.size = size;
+        }
+        Ok(size)
+    }
+
     /// New volumes and exports come up. Where one fails and all are wanted, or none, what came up goes again.
     fn bring_up(
         &self,
@@ -466,6 +531,21 @@ impl Live {
             }
         }
     }
+}
+
+/// The files that a server has and that are to be shorter: their devices, and both sizes.
+fn shrunk<'a>(
+    old: &'a Manifest,
+    new: &'a Manifest,
+) -> impl Iterator<Item = (&'a str, u64, u64)> + 'a {
+    let size = |device: &manifest::Device| match &device.driver {
+        Driver::File(file) => Some((file.path.value.clone(), file.size.as_ref()?.value)),
+        _ => None,
+    };
+    old.devices.iter().filter_map(move |device| {
+        let ((path, had), (same, asked)) = (size(device)?, size(new.device(&device.name)?)?);
+        (path == same && asked < had).then_some((&*device.name, had, asked))
+    })
 }
 
 fn as_json(timeline: &Timeline) -> serde_json::Value {

@@ -10,7 +10,7 @@
 
 use std::fs::File;
 
-use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::fs::{AtFlags, StatxFlags};
 
 use crate::error::{IoError, IoErrorKind, errno};
@@ -27,14 +27,20 @@ fn length(file: &File) -> rustix::io::Result<u64> {
 
 /// The length that a file has to have.
 pub(super) struct Length {
-    size: u64,
+    /// A: it only grows. Relaxed: a request beyond the old one comes after the file has grown.
+    size: AtomicU64,
     /// A: it was found shorter. Set once, before the request that found it completes; Release and Acquire.
     short: AtomicBool,
 }
 
 impl Length {
     pub(super) fn new(size: u64) -> Self {
-        Self { size, short: AtomicBool::new(false) }
+        Self { size: AtomicU64::new(size), short: AtomicBool::new(false) }
+    }
+
+    /// The file has grown, and has to stay so.
+    pub(super) fn grew(&self, size: u64) {
+        self.size.fetch_max(size, Ordering::Relaxed);
     }
 
     /// A read found the file's end at or before byte `at`. It has been short then, whatever it is now.
@@ -58,7 +64,7 @@ impl Length {
 
     fn look(&self, file: &File, name: &str) -> Result<u64, IoError> {
         let there = length(file).map_err(|error| IoError::from_errno(error.raw_os_error()))?;
-        if there < self.size {
+        if there < self.size.load(Ordering::Relaxed) {
             self.is_short(name, there);
         }
         Ok(there)
@@ -72,7 +78,7 @@ impl Length {
     }
 
     fn truncated(&self, there: u64) -> IoError {
-        let size = self.size;
+        let size = self.size.load(Ordering::Relaxed);
         let why = if there < size {
             format!(
                 "the file was truncated while in use, from {size} bytes to {there}; stop the \

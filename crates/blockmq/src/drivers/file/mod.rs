@@ -20,7 +20,7 @@ mod volume;
 
 use std::sync::Arc;
 
-use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use corewise_topology::CpuId;
 use corewise_workqueue::Workqueue;
 
@@ -29,6 +29,7 @@ pub use options::{FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse};
 pub use ring::FileRings;
 
 use crate::driver::{Dispatch, Driver, Started};
+use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::timeout::{TimedOut, TimerReturn};
 use ring::Rings;
@@ -61,7 +62,10 @@ use volume::Volume;
 /// that was killed may keep its lock for a moment, until what it had in flight in the kernel has ended. The lock is
 /// advisory: programs that don't ask don't care.
 pub struct FileDriver {
+    /// Its size is that at the beginning.
     geometry: Geometry,
+    /// A: in bytes; it only grows. Release and Acquire.
+    size: AtomicU64,
     created: bool,
     depth: u32,
     align: Option<Alignment>,
@@ -134,7 +138,9 @@ impl FileDriver {
         let queues = options.queues.unwrap_or(if own { 1 } else { usize::MAX });
         let rings =
             rings.map(|rings| Route::new(rings, options.rings.as_ref().map_or(1, FileRings::cpus)));
-        let driver = Self { geometry, created, depth: options.depth, align, queues, volume, rings };
+        let size = AtomicU64::new(geometry.size);
+        let driver =
+            Self { geometry, size, created, depth: options.depth, align, queues, volume, rings };
         tracing::info!(
             path = %options.path.display(), io = %driver.io_path_in_use(), size = geometry.size,
             direct = align.is_some(), "file device opened"
@@ -172,7 +178,16 @@ impl Driver for FileDriver {
     }
 
     fn geometry(&self) -> Geometry {
-        self.geometry
+        Geometry { size: self.size.load(Ordering::Acquire), ..self.geometry }
+    }
+
+    /// A regular file that may be written is made longer (what is added reads as zeroes, and takes no room); of any other
+    /// what there is by now can be used.
+    fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
+        let least = self.size.load(Ordering::Acquire);
+        let new = self.volume.store().grow(size, least, &self.geometry)?;
+        self.size.store(new, Ordering::Release);
+        Ok(new)
     }
 
     fn hw_queues(&self) -> usize {

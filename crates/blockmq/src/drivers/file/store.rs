@@ -1,7 +1,7 @@
 //! The file of a device, and what can be done with it by calls that block.
 
 use std::fs::File;
-use std::io::IoSlice;
+use std::io::{IoSlice, Seek, SeekFrom};
 use std::mem::MaybeUninit;
 
 use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,6 +14,7 @@ use super::extents::Found;
 use super::length::Length;
 use super::policy::AT_ONCE;
 use crate::error::{IoError, IoErrorKind, errno};
+use crate::geometry::Geometry;
 use crate::request::{AlignedBuf, Flags, Op, Request};
 
 /// Bytes that are copied at once where memory doesn't fit, or that are zeroed at once.
@@ -93,6 +94,46 @@ impl Store {
             (Op::Read | Op::Flush | Op::Extents | Op::Prefetch, _) | (_, None) => Ok(()),
             (_, Some(length)) => length.has_room(&self.file, &self.name, rq.offset() + rq.len()),
         }
+    }
+
+    /// Makes it longer: to `wanted` bytes, or to as many whole blocks as it has by now. `least` is what it has to have already.
+    pub(super) fn grow(
+        &self,
+        wanted: Option<u64>,
+        least: u64,
+        geometry: &Geometry,
+    ) -> Result<u64, IoError> {
+        use IoErrorKind::{InvalidInput, NoSpace};
+        let block = u64::from(geometry.block_size);
+        // Where the end of a block device is, too.
+        let there = (&self.file).seek(SeekFrom::End(0));
+        let there =
+            there.map_err(|error| IoError::from_errno(error.raw_os_error().unwrap_or(0)))?;
+        let size = wanted.unwrap_or(there / block * block);
+        if size < least {
+            let why =
+                format!("it has {least} bytes, and doesn't become shorter: {size} were asked for");
+            return Err(IoError::with(InvalidInput, why));
+        }
+        if size % block != 0 {
+            let why = format!("{size} bytes are not whole blocks of {block}");
+            return Err(IoError::with(InvalidInput, why));
+        }
+        match &self.length {
+            Some(_) if size > there && !geometry.read_only => {
+                rustix::fs::ftruncate(&self.file, size)
+                    .map_err(|error| IoError::from_errno(error.raw_os_error()))?;
+            }
+            _ if size > there => {
+                let why = format!("it has {there} bytes: {size} were asked for");
+                return Err(IoError::with(NoSpace, why));
+            }
+            _ => {}
+        }
+        if let Some(length) = &self.length {
+            length.grew(size);
+        }
+        Ok(size)
     }
 
     pub(super) fn file(&self) -> &File {

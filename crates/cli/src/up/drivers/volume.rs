@@ -62,6 +62,12 @@ impl Volume {
         }
     }
 
+    /// Makes it longer, and says how long it is then. Nothing may be built over it. May block.
+    pub(crate) fn grow(&self, size: Option<u64>) -> Result<u64, String> {
+        let made = self.made.get().ok_or("it is missing")?;
+        made.queue.grow(size).map_err(|error| error.to_string())
+    }
+
     /// The device, which is looked for where it was missing; else why it still is. May block.
     pub(super) fn appear(&self) -> Result<Arc<dyn BlockDevice>, String> {
         let _alone = self.making.lock();
