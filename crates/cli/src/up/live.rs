@@ -240,7 +240,7 @@ impl Live {
         )?;
         let read = |text: &str, base: &Path| manifest::read(text, base);
         let manifest = checked(file, read)?;
-        for (name, had, asked) in shrunk(old, &manifest) {
+        if let Some((name, had, asked)) = shrunk(old, &manifest).next() {
             return Err(format!(
                 "device '{name}' has {} by now, and the manifest says {}: a volume doesn't become shorter",
                 units::size(had),
