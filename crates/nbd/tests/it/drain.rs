@@ -270,7 +270,7 @@ fn waiting_for_the_clients_of_a_hidden_export_ends_with_the_server() {
     assert_eq!(server.hide_export("disk"), Some(1));
     let theirs = Arc::clone(&server);
     let waits = std::thread::spawn(move || theirs.wait_until_unused("disk"));
-    server.drain(PATIENCE);
+    let _ = server.drain(PATIENCE);
     assert!(!waits.join().unwrap());
 }
 
