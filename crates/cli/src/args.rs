@@ -117,9 +117,10 @@ still out), 2 wrong usage.";
 
 const CHANGE_EXAMPLES: &str = "\
 Everything else is served meanwhile. Exports that go drain, then their devices flush and close; new devices come up \
-side by side. `add` adds all or nothing. `reload` reads the server's manifest again, as SIGHUP does: what isn't in it \
-goes, what changed is restarted with all that stands on it; where only the keys of an export changed its \
-clients stay, and a file on which nothing stands grows under them. It doesn't follow [server]. docs/control.md explains the rest. The command finds the server as `corewise dump` does.
+side by side. `add` adds all or nothing. `reload` reads the server's manifest again, as SIGHUP does: devices that aren't in it \
+go, and a device that changed is restarted with all that stands on it. Where only the keys of an export changed its \
+clients stay, and a file on which nothing stands grows under them. `reload` doesn't follow [server]. docs/control.md \
+explains the rest. The commands find the server as `corewise dump` does.
 
 Examples:
   corewise add more.toml

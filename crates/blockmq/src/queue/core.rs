@@ -38,7 +38,7 @@ pub(crate) struct Core {
     pub(crate) name: Box<str>,
     /// What the queue takes: see [`limits::outer`]. Its size is that at the beginning.
     pub(crate) geometry: Geometry,
-    /// A: the device's size in bytes, which only grows. Release, when the driver has grown; Acquire by whoever takes a request for it.
+    /// A: the device's size in bytes, which only grows. Release, when the driver has grown; Acquire where a request is taken.
     size: AtomicU64,
     /// L: is the lock, held while the driver grows.
     growing: Mutex<()>,

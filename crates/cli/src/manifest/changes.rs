@@ -85,7 +85,7 @@ impl Changes {
     }
 }
 
-/// A file that is to be longer, and to be the same in all else. What is built over a device knows its old size.
+/// A file that is to be longer, and to be the same in all else. Devices that are built over it would know its old size.
 fn grows(device: &Device, old: &Manifest, new: &Manifest) -> Option<(String, u64)> {
     let other = new.device(&device.name)?;
     let (Driver::File(from), Driver::File(to)) = (&device.driver, &other.driver) else {

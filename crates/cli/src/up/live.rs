@@ -1,7 +1,7 @@
 //! Changes of a running server: volumes and exports come, go and change while others are served.
 //!
 //! One change at a time. Exports go first, all at once, then the volumes under them, each after those that stand on it; then
-//! new ones come up side by side, as at the start. What isn't touched by a change notices nothing of it.
+//! new ones come up side by side, as at the start. All else notices nothing of a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -135,7 +135,7 @@ impl Live {
         self.has.try_lock().is_none_or(|has| has.is_some())
     }
 
-    /// Makes a change, or says why nothing was changed. What was done is told here, too. Blocks as long as it takes.
+    /// Makes a change, or says why nothing was changed. Tells it on stdout, too. Blocks as long as it takes.
     pub(crate) fn change(
         self: &Arc<Self>,
         wish: Wish,
@@ -496,7 +496,7 @@ impl Live {
         let keep = |name: &str| is_up(name) && (complete || !all_or_none);
         for decl in plan.decls.iter().rev().filter(|decl| !keep(&decl.name)) {
             self.shown.lock().retain(|shown| export_name(&shown.name) != decl.name);
-            // What is not up has nothing to say; of the others clients have seen nothing.
+            // One that is not up has nothing to say; of the others clients have seen nothing.
             let _ = self.manager.remove(&decl.name);
             self.cleanup.give_up(&decl.name);
         }

@@ -49,7 +49,7 @@ impl Source {
         // Absolute, since the text of a socket's path is shown to people who are elsewhere.
         let path = std::path::absolute(path).map_err(cannot)?;
         let base = path.parent().unwrap_or(Path::new("/")).to_path_buf();
-        // What comes out of a pipe comes once.
+        // A pipe gives its text once.
         let file = path.is_file().then_some(path);
         Ok(Source { text, label, base: Some(base), file })
     }

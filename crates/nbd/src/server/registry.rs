@@ -42,7 +42,7 @@ struct Entry {
     state: State,
 }
 
-/// Who may use an export.
+/// Whether an export may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
