@@ -40,34 +40,40 @@ pub(super) fn measure(lab: &Lab<'_>, pairs: &Pairs) -> Result<Rallies, BenchErro
             // Each leads in half of the passes.
             let (leader, partner) = if pass % 2 == 0 { (a, b) } else { (b, a) };
             let rally = rallies.entry((a, b)).or_default();
-            for (samples, hit) in rally.iter_mut().zip([by_store as Hit, by_swap]) {
-                samples.extend(play(lab, leader, partner, hit, 3, turn)?);
-            }
+            let played = play(lab, leader, partner, [by_store as Hit, by_swap], 3, turn)?;
+            rally.iter_mut().zip(played).for_each(|(all, samples)| all.extend(samples));
         }
     }
     Ok(rallies)
 }
 
-/// Two threads, on one CPU or two, change a word in turn for so long, and until there are `least` samples: one way.
-pub(super) fn play(
+/// Two threads, on one CPU or two, change a word in turn, in one way after the other, each for so long, and until there are
+/// `least` samples: one way.
+pub(super) fn play<const WAYS: usize>(
     lab: &Lab<'_>,
     leader: CpuId,
     partner: CpuId,
-    hit: Hit,
+    hits: [Hit; WAYS],
     least: usize,
     turn: Duration,
-) -> Result<Vec<f64>, BenchError> {
-    let ball = &Apart(AtomicU32::new(0)).0;
+) -> Result<[Vec<f64>; WAYS], BenchError> {
+    let balls = &hits.map(|_| Apart(AtomicU32::new(0)));
+    let end = |ball: &AtomicU32| {
+        ball.store(OVER, Ordering::Release);
+        let _ = futex::wake(ball, futex::Flags::PRIVATE, 1);
+    };
     let trips = if leader == partner { TRIPS / 2 } else { TRIPS };
     thread::scope(|scope| {
         let answers = lab.start(scope, partner, || {
-            let mut expected = 1;
-            while hit(ball, expected) {
-                expected += 2;
+            for (ball, hit) in balls.iter().zip(hits) {
+                let mut expected = 1;
+                while hit(&ball.0, expected) {
+                    expected += 2;
+                }
             }
         })?;
-        let lead = || {
-            let mut next = 0;
+        let way = |nth: usize| {
+            let (ball, hit, mut next) = (&balls[nth].0, hits[nth], 0);
             let mut batch = || {
                 for _ in 0..trips {
                     hit(ball, next);
@@ -77,15 +83,18 @@ pub(super) fn play(
                 while leader != partner && ball.load(Ordering::Acquire) != next {}
             };
             batch();
-            lab.timed(least, turn, 2 * trips, batch)
+            let samples = lab.timed(least, turn, 2 * trips, batch);
+            end(ball);
+            samples
         };
+        let lead = move || std::array::from_fn(way);
         let samples = match leader == partner {
             // It isn't to have the CPU for itself.
             true => lab.start(scope, leader, lead).and_then(join),
             false => lab.on(leader, lead),
         };
-        ball.store(OVER, Ordering::Release);
-        let _ = futex::wake(ball, futex::Flags::PRIVATE, 1);
+        // A leader that hasn't begun has ended none.
+        balls.iter().for_each(|ball| end(&ball.0));
         join(answers)?;
         samples
     })

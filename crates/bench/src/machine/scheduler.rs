@@ -19,8 +19,8 @@ const SLICES: Duration = Duration::from_millis(2_500);
 const LEAST: usize = 20;
 /// Two threads pass a turn.
 pub(super) fn switch(lab: &Lab<'_>, cpu: CpuId) -> Result<Switch, BenchError> {
-    let by = |hit: Hit| figure(&play(lab, cpu, cpu, hit, 9, lab.budget(EACH))?);
-    Ok(Switch { yield_ns: by(by_yield)?, block_ns: by(by_block)? })
+    let [yields, blocks] = play(lab, cpu, cpu, [by_yield as Hit, by_block], 9, lab.budget(EACH))?;
+    Ok(Switch { yield_ns: figure(&yields)?, block_ns: figure(&blocks)? })
 }
 
 /// Two threads compute on one CPU.
