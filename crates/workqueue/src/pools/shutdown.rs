@@ -68,8 +68,8 @@ impl fmt::Display for Unfinished {
         };
         write!(
             f,
-            "the worker pools are not shut down after {waited:.1?}: {running_items} items run, \
-             {waiting} wait, {n} other threads have not ended; {first}"
+            "the worker pools are not shut down after {waited:.1?}: items: {running_items} running, \
+             {waiting} waiting; other threads left: {n}; {first}"
         )?;
         running.iter().try_for_each(|item| write!(f, "\n  {item}"))?;
         threads.iter().try_for_each(|thread| write!(f, "\n  {thread}"))
