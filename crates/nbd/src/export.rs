@@ -55,6 +55,9 @@ pub(crate) struct Shared {
     /// Size of the device's blocks in bytes, a power of two.
     pub(crate) block: u64,
     pub(crate) turns: Arc<Turns>,
+    /// A: a client has changed something, so that an end needs a flush. Relaxed: it is set before the request comes to the device, and asked
+    /// when the client is off the books, which have a lock.
+    changed: AtomicBool,
     pub(crate) edges: Arc<Edges<Request>>,
 }
 
@@ -62,7 +65,18 @@ impl Shared {
     fn new(device: Arc<dyn BlockDevice>) -> Arc<Shared> {
         let block = device.geometry().block_size.max(1).into();
         let turns = Arc::new(Turns::new(PLACES));
-        Arc::new(Shared { device, block, turns, edges: Arc::default() })
+        let changed = AtomicBool::new(false);
+        Arc::new(Shared { device, block, turns, changed, edges: Arc::default() })
+    }
+
+    /// A client is about to change something.
+    pub(crate) fn changes(&self) {
+        self.changed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether clients have changed anything.
+    pub(crate) fn was_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed)
     }
 
     /// Whether such a range covers a block in part.

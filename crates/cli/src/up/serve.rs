@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use corewise::blockmq::drivers::FileRings;
 use corewise::device::{
-    BringUp, BringUpOptions, DeviceInfo, DeviceManager, DeviceReport, DeviceState, Event, Pending,
-    PendingState, ProbeOutcome, ShutdownOptions,
+    BringUp, BringUpOptions, DeviceManager, DeviceReport, Event, Pending, PendingState,
+    ProbeOutcome, ShutdownOptions,
 };
 use corewise::nbd::{self, Endpoint, Listener};
 use corewise::sync::Mutex;
@@ -76,13 +76,14 @@ fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(format!("cannot {what}: {error}"))
 }
 
+/// Exports that drain at a time: half of the workers that a pool may have, since what they wait for needs workers, too.
+const MOST_HELPERS: usize = 128;
+
 /// What a shutdown came to.
 struct Down {
     timeline: Timeline,
     /// Callbacks hang that nobody waits for any more.
     hangs: bool,
-    /// These or probes have threads that won't end.
-    holds: bool,
 }
 
 impl Server {
@@ -133,7 +134,7 @@ impl Server {
         };
         running.live.end();
         self.report.stopping(&why);
-        let Down { timeline: down, hangs, holds } = self.shut_down(&running, &mut complete);
+        let Down { timeline: down, hangs } = self.shut_down(&running, &mut complete);
         self.report.shutdown(&down);
         running.known.keep(&[&times, &down]);
         self.write_timelines(&[&times, &down], &mut complete);
@@ -142,7 +143,7 @@ impl Server {
             false => self.report.done(complete, &format!("all devices are down after {took}.")),
             true => self.report.done(false, &format!("given up after {took}.")),
         }
-        self.leave(running, control, holds);
+        leave(running, control);
         if complete { Ok(()) } else { Err(Failure::Said) }
     }
 
@@ -408,7 +409,7 @@ impl Server {
             screen::error(format_args!("{name} during bring-up: no volume was served"));
         }
         let mut complete = false;
-        let Down { timeline: down, holds, .. } = self.shut_down(&running, &mut complete);
+        let Down { timeline: down, .. } = self.shut_down(&running, &mut complete);
         self.write_timelines(&[up, &down], &mut complete);
         // People have been told what is wrong; more would hide it.
         if self.report.json {
@@ -416,7 +417,7 @@ impl Server {
             self.report.shutdown(&down);
             self.report.done(false, "");
         }
-        self.leave(running, None, holds);
+        leave(running, None);
         Err(Failure::Said)
     }
 
@@ -435,7 +436,7 @@ impl Server {
             Err(error) => {
                 screen::error(format_args!("shutdown: {error}"));
                 *complete = false;
-                return Down { timeline: Timeline::new("shutdown"), hangs: false, holds: true };
+                return Down { timeline: Timeline::new("shutdown"), hangs: false };
             }
         };
         self.tell_notes(running);
@@ -444,9 +445,6 @@ impl Server {
         }
         *complete &= down.is_clean();
         let hangs = !down.remaining.is_empty();
-        // Given up as the policy says; the pools can't be shut down before such a one is back.
-        let is_probed = |one: &DeviceInfo| one.state == DeviceState::Probing;
-        let holds = hangs || running.manager.devices().iter().any(is_probed);
         if hangs {
             let left = stop::waiting(&down.remaining);
             let (said, took) = (if down.gave_up { "given up" } else { "left" }, down.elapsed);
@@ -455,12 +453,9 @@ impl Server {
         } else {
             // A client that has not chosen an export yet is on nobody's list. Nothing is left that could be flushed.
             let _ = running.server.drain(Duration::ZERO);
-            if !holds {
-                running.pools.shutdown();
-            }
             self.tell_notes(running);
         }
-        Down { timeline: down.timeline(), hangs, holds }
+        Down { timeline: down.timeline(), hangs }
     }
 
     fn shutdown_options(&self, running: &Running, progress: &Progress) -> ShutdownOptions {
@@ -475,23 +470,14 @@ impl Server {
         };
         let server = &self.manifest.server;
         let usual = ShutdownOptions::new();
-        // An export's callback may block for as long as its clients may drain; all of them do so side by side.
-        let helpers = usual.max_helpers.max(self.manifest.exports.len());
+        // An export's callback may block for as long as its clients may drain; so many of them do so side by side.
+        let helpers = usual.max_helpers.max(self.manifest.exports.len().min(MOST_HELPERS));
         usual
             .max_helpers(helpers)
             .observer(Arc::new(observer))
             .timeout(server.shutdown_timeout)
             .on_hang(server.on_hang)
             .history(running.known.history())
-    }
-
-    /// Lets go of everything. A hanging part keeps its thread and what that uses: then the end of the
-    /// process takes it all.
-    fn leave(&self, running: Running, control: Option<Control>, holds: bool) {
-        drop(control);
-        if holds {
-            std::mem::forget(running);
-        }
     }
 
     fn write_timelines(&self, timelines: &[&Timeline], complete: &mut bool) {
@@ -503,6 +489,13 @@ impl Server {
             failure.say();
         }
     }
+}
+
+/// Ends what others see of the server. Its threads have nothing left to do, or hang, and the end of the process takes them: to join one
+/// after the other would take as many turns of the scheduler.
+fn leave(running: Running, control: Option<Control>) {
+    drop(control);
+    std::mem::forget(running);
 }
 
 /// What did not come up, and why.

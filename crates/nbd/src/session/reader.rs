@@ -398,7 +398,10 @@ impl<'a> Reader<'a> {
                 DeviceRequest::write_zeroes(offset, length).with_flags(flags)
             }
         };
-        self.wrote |= rq.op().is_change();
+        if rq.op().is_change() && !self.wrote {
+            self.wrote = true;
+            self.session.shared.changes();
+        }
         if wants_fua && self.session.device_fua {
             rq = rq.fua();
         }

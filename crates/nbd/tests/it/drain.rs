@@ -97,13 +97,15 @@ fn acknowledged_writes_are_flushed_before_the_client_is_disconnected() {
 #[test]
 fn after_the_deadline_clients_are_cut_and_counted() {
     let device = TestDevice::new(MIB);
-    device.hold();
     let server = server(device.clone());
     let mut stuck = client(&server);
+    stuck.write_request(9, 0, &[5; 512]);
+    assert_eq!(stuck.reply(0).error, 0);
+    device.hold();
     for cookie in 0..3 {
         stuck.request(Command::READ, cookie, 0, 512);
     }
-    device.wait_for_seen(3);
+    device.wait_for_seen(1 + 3);
     let mut idle = client(&server);
     let report = server.drain(Duration::from_millis(50));
     assert_eq!((report.clients, report.idle, report.cut), (2, 1, 1));
@@ -146,9 +148,11 @@ fn an_export_is_withdrawn_without_its_neighbours() {
     on_first.go("first");
     let mut on_second = Client::fixed(connect(&server));
     on_second.go("second");
+    on_first.write_request(9, 0, &[5; 512]);
+    assert_eq!(on_first.reply(0).error, 0);
     first.hold();
     on_first.request(Command::READ, 1, 0, 512);
-    first.wait_for_seen(1);
+    first.wait_for_seen(2);
     let theirs = Arc::clone(&server);
     let removal = std::thread::spawn(move || theirs.remove_export("first", PATIENCE));
     while !server.exports()[0].closing {
@@ -190,10 +194,36 @@ fn a_read_only_export_is_not_flushed() {
 }
 
 #[test]
+fn a_device_that_no_client_has_changed_is_not_flushed_and_one_that_another_export_has_is() {
+    let devices = [TestDevice::new(MIB), TestDevice::new(MIB)];
+    let server = server(devices[0].clone());
+    for (name, device) in [("other", &devices[0]), ("idle", &devices[1])] {
+        server.add_export(Export::new(name, device.clone())).unwrap();
+    }
+    let mut writer = client(&server);
+    writer.write_request(1, 0, &[5; 512]);
+    assert_eq!(writer.reply(0).error, 0);
+    let mut reader = Client::fixed(connect(&server));
+    reader.go("idle");
+    assert_eq!(reader.read(1, 0, 512).error, 0);
+    for name in ["idle", "other"] {
+        let report = server.remove_export(name, PATIENCE).unwrap();
+        assert_eq!(report.flushes, [(name.to_owned(), FlushOutcome::Done)]);
+    }
+    let ops = |device: &TestDevice| device.seen().iter().map(|seen| seen.op).collect::<Vec<_>>();
+    assert_eq!(ops(&devices[0]), [Op::Write, Op::Flush]);
+    assert_eq!(ops(&devices[1]), [Op::Read]);
+}
+
+#[test]
 fn a_flush_that_fails_is_reported() {
     let device = TestDevice::new(MIB);
+    let server = server(device.clone());
+    let mut writer = client(&server);
+    writer.write_request(1, 0, &[5; 512]);
+    assert_eq!(writer.reply(0).error, 0);
     device.fail(corewise_blockmq::IoErrorKind::Io(5));
-    let report = server(device).drain(PATIENCE);
+    let report = server.drain(PATIENCE);
     assert!(matches!(&report.flushes[..], [(_, FlushOutcome::Failed(why))] if why.contains("I/O")));
     assert!(report.to_string().contains("flush of 'disk' failed"), "{report}");
 }
