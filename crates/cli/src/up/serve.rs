@@ -471,7 +471,7 @@ impl Server {
         let server = &self.manifest.server;
         let usual = ShutdownOptions::new();
         // An export's callback may block for as long as its clients may drain; so many of them do so side by side.
-        let helpers = usual.max_helpers.max(self.manifest.exports.len().min(MOST_HELPERS));
+        let helpers = usual.max_helpers.max(running.server.exports().len().min(MOST_HELPERS));
         usual
             .max_helpers(helpers)
             .observer(Arc::new(observer))
