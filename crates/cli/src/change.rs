@@ -1,6 +1,7 @@
 //! `corewise add`, `remove`, `grow` and `reload`: what a running `corewise up` has is changed while it serves.
 
 use std::io::Write;
+use std::path::Path;
 
 use corewise::timeline::{json, text};
 use serde_json::Value;
@@ -14,6 +15,9 @@ use crate::exit::Failure;
 use crate::screen;
 
 pub(crate) fn add(args: &args::Add) -> Result<(), Failure> {
+    if args.manifest == Path::new("-") {
+        return Err(Failure::new("the server reads the manifest by its name: write it to a file"));
+    }
     let file = std::path::absolute(&args.manifest).map_err(|error| {
         Failure::new(format!("cannot read '{}': {error}", args.manifest.display()))
     })?;

@@ -63,6 +63,8 @@ pub(crate) enum What {
     Add,
     /// It goes and comes again, since it, or what it stands on, is another one.
     Restart,
+    /// It is hidden no longer, and doesn't go.
+    Show,
     /// It is longer. Clients that come from now on see that.
     Grow,
     /// Clients that come from now on see it otherwise.
@@ -86,10 +88,12 @@ impl Step {
             What::Remove => ("removed", "remove"),
             What::Add => ("added", "add"),
             What::Restart => ("restarted", "restart"),
+            What::Show => ("showed", "show"),
             What::Grow => ("grew", "grow"),
             What::Change => ("changed", "change"),
         };
         let subject = match self.name.split_once(':') {
+            Some((_, export)) if self.what == What::Show => format!("export '{export}' again"),
             Some((_, export)) => format!("export '{export}'"),
             None => format!("device '{}'", self.name),
         };

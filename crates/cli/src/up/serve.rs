@@ -240,7 +240,9 @@ impl Server {
             cancel: self.stop.cancel(),
             has: Mutex::new(None),
             hiding: Mutex::default(),
+            follows: AtomicBool::new(false),
             missed: Mutex::default(),
+            unclean: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });
         self.stop.manages(&manager, &live);
@@ -443,7 +445,7 @@ impl Server {
         for (device, message) in &down.failed {
             screen::error(format_args!("shutdown of {device}: {message}"));
         }
-        *complete &= down.is_clean();
+        *complete &= down.is_clean() && !running.live.is_unclean();
         let hangs = !down.remaining.is_empty();
         if hangs {
             let left = stop::waiting(&down.remaining);

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::exit::Failure;
 
+/// The longest manifest that a running server reads, in bytes: one of a hundred thousand devices has less.
+const LONGEST: u64 = 64 << 20;
+
 /// What is brought up when nobody says what.
 const BUILT_IN: &str = include_str!("default.toml");
 
@@ -25,6 +28,21 @@ impl Source {
     pub(crate) fn built_in() -> Source {
         let label = "the built-in manifest".to_string();
         Source { text: BUILT_IN.to_string(), label, base: None, file: None }
+    }
+
+    /// Reads a plain file, for a server that runs: nothing that blocks, or never ends.
+    pub(crate) fn read_plain(path: &Path) -> Result<Source, String> {
+        let cannot =
+            |why: &dyn std::fmt::Display| format!("cannot read '{}': {why}", path.display());
+        let meta = path.metadata().map_err(|error| cannot(&error))?;
+        match meta.is_file() {
+            false => Err(cannot(&"it is not a plain file")),
+            true if meta.len() > LONGEST => Err(cannot(&"it has more than 64 MiB")),
+            true => Source::read(path).map_err(|failure| match failure {
+                Failure::Message { message, .. } => message,
+                _ => cannot(&"it failed"),
+            }),
+        }
     }
 
     /// Reads a file, or stdin where the path is `-`.

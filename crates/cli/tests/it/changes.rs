@@ -129,6 +129,11 @@ fn of_an_addition_that_fails_nothing_stays() {
     problem("[[device]]\nname = \"x\"\ndriver = \"file\"\npath = \"disk.img\"\n")
         .complains(&["the server's device 'disk' has the same file"]);
     assert!(!up.folder.join("new.img").exists(), "it was made, and is removed");
+    for no_file in ["/dev/zero", "tmp", "none.toml"] {
+        let ran = up.corewise(&["add", no_file]).code(1);
+        ran.complains(&["cannot read '"]);
+    }
+    up.corewise(&["add", "-"]).code(1).complains(&["write it to a file"]);
     up.server.stop().ok();
 }
 
@@ -187,6 +192,37 @@ fn a_server_that_is_stopped_in_the_midst_of_a_change_ends_in_order() {
 }
 
 #[test]
+fn a_sighup_during_a_change_follows_the_manifest_after_it() {
+    let slow = BASE.replace(
+        "[[export]]\ndevice = \"ram\"",
+        "[[device]]\nname = \"slow\"\ndriver = \"delay\"\nover = [\"ram\"]\nread_delay = \"300ms\"\n\
+         [[export]]\ndevice = \"slow\"",
+    );
+    let mut up = Up::new(&slow);
+    let mut client = up.client("slow");
+    client.send(0, 0, 0, 512, &[]).unwrap();
+    up.wait_in_flight("slow");
+    up.folder.write(
+        "up.toml",
+        BASE.replace("name = \"ram\"", "name = \"new\"")
+            .replace("device = \"ram\"", "device = \"new\""),
+    );
+    let mut removal = up.folder.command(COREWISE);
+    removal.args(["remove", "slow", "--mode", "soft", "--control", "c"]);
+    let removal = std::thread::spawn(|| run(removal));
+    while Client::over(connect(&up.socket()), "slow").is_ok() {}
+    for _ in 0..3 {
+        up.server.signal(Signal::HUP);
+    }
+    removal.join().unwrap().ok();
+    up.server.wait_line("the new device", |line| {
+        line.starts_with("{\"event\":\"changed\"") && line.contains("\"new\"")
+    });
+    assert_eq!(up.names(), set(["disk", "new", "export:disk", "export:new"]));
+    up.server.stop().ok();
+}
+
+#[test]
 fn a_hidden_export_goes_with_its_last_client() {
     let mut up = Up::new(BASE);
     let mut client = up.client("ram");
@@ -201,6 +237,37 @@ fn a_hidden_export_goes_with_its_last_client() {
     drop(client);
     assert_eq!(up.server.wait_event("changed")["steps"][1]["name"], "ram");
     assert_eq!(up.names(), set(["disk", "export:disk"]));
+    up.server.stop().ok();
+}
+
+#[test]
+fn a_reload_shows_a_hidden_export_again_that_the_manifest_has() {
+    let up = Up::new(BASE);
+    let old = up.client("ram");
+    up.corewise(&["remove", "ram", "--mode", "hide"]).ok();
+    up.corewise(&["reload", "--dry-run"]).ok().says(&["would show export 'ram' again"]);
+    up.corewise(&["reload"]).ok().says(&["showed export 'ram' again"]);
+    drop(old);
+    up.client("ram").flush().unwrap();
+    up.corewise(&["reload"]).ok().says(&["nothing to change"]);
+    assert_eq!(up.names(), set(["disk", "ram", "export:disk", "export:ram"]));
+    up.server.stop().ok();
+}
+
+#[test]
+fn a_device_that_fails_in_a_reload_is_not_told_as_added_nor_what_needs_it() {
+    let up = Up::new(BASE);
+    up.folder.write(
+        "up.toml",
+        BASE.replace("create = true", "direct = false").replace("disk.img", "none.img"),
+    );
+    let ran = up.corewise(&["reload"]).code(1);
+    let ran = ran.says(&["removed device 'disk'"]);
+    assert!(!ran.stdout.contains("restarted"), "{ran}");
+    ran.complains(&["disk: ", "the file does not exist", "export:disk: it needs 'disk'"]);
+    assert_eq!(up.names(), set(["ram", "export:ram"]));
+    up.folder.write("up.toml", BASE);
+    up.corewise(&["reload"]).ok().says(&["added device 'disk'", "added export 'disk'"]);
     up.server.stop().ok();
 }
 

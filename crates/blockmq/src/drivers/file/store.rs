@@ -121,8 +121,10 @@ impl Store {
         }
         match &self.length {
             Some(_) if size > there && !geometry.read_only => {
-                rustix::fs::ftruncate(&self.file, size)
-                    .map_err(|error| IoError::from_errno(error.raw_os_error()))?;
+                rustix::fs::ftruncate(&self.file, size).map_err(|error| {
+                    let why = format!("it cannot be made {size} bytes long: {error}");
+                    IoError::with(IoErrorKind::Io(error.raw_os_error()), why)
+                })?;
             }
             _ if size > there => {
                 let why = format!("it has {there} bytes: {size} were asked for");

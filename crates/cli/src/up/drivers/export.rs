@@ -138,7 +138,7 @@ impl Bound for BoundExport {
 }
 
 /// Whether what clients were answered is durable.
-pub(crate) fn flushed(report: &DrainReport) -> Result<(), ShutdownError> {
+fn flushed(report: &DrainReport) -> Result<(), ShutdownError> {
     for (_, flush) in &report.flushes {
         match flush {
             FlushOutcome::Done => {}

@@ -3,6 +3,8 @@
 //! One change at a time. Exports go first, all at once, then the volumes under them, each after those that stand on it; then
 //! new ones come up side by side, as at the start. All else notices nothing of a change.
 
+mod wanted;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,47 +15,50 @@ use corewise::device::{self, BringUpOptions, Cancel, DeviceManager, ProbeOutcome
 use corewise::nbd::{self, FlushOutcome};
 use corewise::sync::Mutex;
 use corewise::sync::atomic::{AtomicBool, Ordering};
-use corewise::timeline::{Outcome, Span, SpanKind, Timeline, json};
+use corewise::timeline::{Outcome, Span, SpanKind, Timeline, duration, json};
 use corewise::topology::Machine;
 
 use super::calls::Calls;
 use super::cleanup::Cleanup;
-use super::drivers::export::{cut, flushed, offer};
+use super::drivers::export::{cut, offer};
 use super::drivers::{Missing, Notes, Shown, Volume};
 use super::plan::Plan;
 use super::report::Report;
-use super::source::Source;
 use crate::control::changes::{Changed, Failed, Step, What};
 use crate::control::{Mode, Question};
-use crate::exit::Failure;
-use crate::manifest::{self, Changes, Driver, FileDriver, Manifest, Resolved, export_name};
+use crate::manifest::{self, Changes, Driver, FileDriver, Manifest, export_name};
 use crate::units::{self, count};
+use wanted::{added, checked, known, shrunk, without};
 
 /// What a running server is changed by.
 pub(crate) struct Live {
-    pub(super) manager: Arc<DeviceManager>,
-    pub(super) server: Arc<nbd::Server>,
-    pub(super) machine: Machine,
-    pub(super) calls: Arc<Calls>,
-    pub(super) missing: Arc<Missing>,
-    pub(super) shown: Arc<Mutex<Vec<Shown>>>,
-    pub(super) cleanup: Arc<Cleanup>,
-    pub(super) notes: Arc<Notes>,
-    pub(super) report: Report,
+    pub(in crate::up) manager: Arc<DeviceManager>,
+    pub(in crate::up) server: Arc<nbd::Server>,
+    pub(in crate::up) machine: Machine,
+    pub(in crate::up) calls: Arc<Calls>,
+    pub(in crate::up) missing: Arc<Missing>,
+    pub(in crate::up) shown: Arc<Mutex<Vec<Shown>>>,
+    pub(in crate::up) cleanup: Arc<Cleanup>,
+    pub(in crate::up) notes: Arc<Notes>,
+    pub(in crate::up) report: Report,
     /// How long clients may go on.
-    pub(super) drain: Duration,
+    pub(in crate::up) drain: Duration,
     /// The manifest's file, where it can be read again.
-    pub(super) source: Option<PathBuf>,
+    pub(in crate::up) source: Option<PathBuf>,
     /// Thrown when the server is to end.
-    pub(super) cancel: Cancel,
+    pub(in crate::up) cancel: Cancel,
     /// L: is the lock, held as long as a change takes; guards what the server has. `None` until it is up.
-    pub(super) has: Mutex<Option<Manifest>>,
+    pub(in crate::up) has: Mutex<Option<Manifest>>,
     /// L: is the lock; guards what goes when its last client leaves.
-    pub(super) hiding: Mutex<BTreeSet<String>>,
-    /// L: is the lock; guards whether a SIGHUP came before the server was up. Taken alone.
-    pub(super) missed: Mutex<bool>,
+    pub(in crate::up) hiding: Mutex<BTreeSet<String>>,
+    /// A: whether a thread waits to follow the manifest, and hasn't begun. AcqRel: one that comes before it is read counts.
+    pub(in crate::up) follows: AtomicBool,
+    /// L: is the lock, taken inside that of `has`; guards whether a SIGHUP came before the server was up.
+    pub(in crate::up) missed: Mutex<bool>,
+    /// A: whether a flush failed in a change that the server's end overtook. Relaxed: read when that change is over.
+    pub(in crate::up) unclean: AtomicBool,
     /// A: whether the server ends. Relaxed: a change that comes at the same time is refused by the device manager.
-    pub(super) ended: AtomicBool,
+    pub(in crate::up) ended: AtomicBool,
 }
 
 impl fmt::Debug for Live {
@@ -101,6 +106,11 @@ impl Live {
         }
     }
 
+    /// Whether a change that the end overtook has lost what clients were answered.
+    pub(crate) fn is_unclean(&self) -> bool {
+        self.unclean.load(Ordering::Relaxed)
+    }
+
     /// The server ends: no more changes. One that is in progress is not waited for; the shutdown does.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
@@ -108,31 +118,27 @@ impl Live {
 
     /// SIGHUP: follows the manifest, on a thread of its own.
     pub(crate) fn hang_up(self: &Arc<Self>) {
-        if self.ended.load(Ordering::Relaxed) {
+        // One that waits for a change to end reads the manifest after that, and so for all that came meanwhile.
+        if self.ended.load(Ordering::Relaxed) || self.follows.swap(true, Ordering::AcqRel) {
             return;
         }
         let theirs = Arc::clone(self);
         let reload = move || {
-            if !theirs.is_up() {
+            let mut has = theirs.has.lock();
+            theirs.follows.store(false, Ordering::Release);
+            if has.is_none() {
                 *theirs.missed.lock() = true;
-                // It may have come up meanwhile, and not have seen that.
-                if !(theirs.is_up() && std::mem::take(&mut *theirs.missed.lock())) {
-                    return;
-                }
+                return;
             }
-            if let Err(why) = theirs.change(Wish::Reload, Mode::Safe, false) {
+            if let Err(why) = theirs.made(&mut has, Wish::Reload, Mode::Safe, false) {
                 theirs.report.refused("SIGHUP", &why);
             }
         };
         let started = std::thread::Builder::new().name("change".to_string()).spawn(reload);
         if let Err(error) = started {
+            self.follows.store(false, Ordering::Release);
             self.report.refused("SIGHUP", &format!("no thread for it: {error}"));
         }
-    }
-
-    fn is_up(&self) -> bool {
-        // Locked: a change is in progress, so it is.
-        self.has.try_lock().is_none_or(|has| has.is_some())
     }
 
     /// Makes a change, or says why nothing was changed. Tells it on stdout, too. Blocks as long as it takes.
@@ -182,13 +188,26 @@ impl Live {
         }
         let mut changed = self.steps(&changes);
         changed.dry_run = dry_run;
+        let shown_again = match wish {
+            Wish::Reload => self.hidden_and_wanted(&new, &changes),
+            _ => Vec::new(),
+        };
+        for name in &shown_again {
+            let (what, name) = (What::Show, export_name(name));
+            changed.steps.push(Step { what, name, ..Step::default() });
+        }
         if changes.server {
             changed.notes.push("[server] follows at the next start".to_string());
         }
-        if !dry_run && changes.is_empty() {
-            self.report.changed(&changed);
+        if dry_run {
+            return Ok(changed);
         }
-        if dry_run || changes.is_empty() {
+        for name in &shown_again {
+            self.hiding.lock().remove(name);
+            self.server.show_export(name);
+        }
+        if changes.is_empty() {
+            self.report.changed(&changed);
             return Ok(changed);
         }
         let kept = self.hide(&changes.remove_exports, mode)?;
@@ -201,7 +220,11 @@ impl Live {
             return Ok(changed);
         }
         let deadline = if mode == Mode::Hard { Duration::ZERO } else { self.drain };
-        let down = self.remove(&changes, deadline, &mut changed);
+        let Some(down) = self.remove(&changes, deadline, &mut changed) else {
+            // Writes that were answered may not be durable: the end has to say so.
+            self.unclean.fetch_or(!changed.failed.is_empty(), Ordering::Relaxed);
+            return Err("the server ends meanwhile, and shuts all of it down".to_string());
+        };
         let gone = |name: &str| {
             changes.remove_devices.iter().any(|gone| gone == name)
                 || changes.remove_exports.iter().any(|gone| export_name(gone) == name)
@@ -242,7 +265,7 @@ impl Live {
         let manifest = checked(file, read)?;
         if let Some((name, had, asked)) = shrunk(old, &manifest).next() {
             return Err(format!(
-                "device '{name}' has {} by now, and the manifest says {}: a volume doesn't become shorter",
+                "device '{name}' has {} by now, and the manifest says {}: a volume doesn't become shorter; write size = \"{had}\" into the manifest",
                 units::size(had),
                 units::size(asked)
             ));
@@ -289,6 +312,13 @@ impl Live {
         Changed { steps, ..Changed::default() }
     }
 
+    /// The exports that were to go with their last client, and that the manifest has all the same.
+    fn hidden_and_wanted(&self, new: &Manifest, changes: &Changes) -> Vec<String> {
+        let stays =
+            |name: &&String| new.export(name).is_some() && !changes.remove_exports.contains(name);
+        self.hiding.lock().iter().filter(stays).cloned().collect()
+    }
+
     /// Hides these exports from newcomers, and gives out those that have clients. Where these are not to be lost all
     /// are shown again.
     fn hide(&self, exports: &[String], mode: Mode) -> Result<Vec<String>, String> {
@@ -333,10 +363,15 @@ impl Live {
         let (theirs, wanted, hidden) = (Arc::clone(self), name.to_string(), exports.clone());
         let wait = move || {
             let unused = exports.iter().all(|export| theirs.server.wait_until_unused(export));
-            theirs.hiding.lock().retain(|export| !exports.contains(export));
-            // Else somebody removed it in another way meanwhile.
-            if unused {
-                theirs.remove_unused(&wanted);
+            // A change that is in progress is over some time.
+            let mut has = theirs.has.lock();
+            let mut hiding = theirs.hiding.lock();
+            let still = exports.iter().all(|export| hiding.contains(export));
+            hiding.retain(|export| !exports.contains(export));
+            drop(hiding);
+            // Else it was removed in another way meanwhile, or is shown again.
+            if unused && still {
+                theirs.remove_unused(&mut has, &wanted);
             }
         };
         let started = std::thread::Builder::new().name("hidden".to_string()).spawn(wait);
@@ -349,28 +384,41 @@ impl Live {
         })
     }
 
-    fn remove_unused(self: &Arc<Self>, name: &str) {
-        // A change that is in progress is over some time.
-        let mut has = self.has.lock();
-        if let Err(why) = self.made(&mut has, Wish::Remove(name.to_string()), Mode::Soft, false) {
+    fn remove_unused(self: &Arc<Self>, has: &mut Option<Manifest>, name: &str) {
+        if let Err(why) = self.made(has, Wish::Remove(name.to_string()), Mode::Soft, false) {
             self.report
                 .refused(&format!("removal of '{name}', which has no client any more"), &why);
         }
     }
 
-    /// Exports drain, all at once; then volumes flush and close, each after those that stand on it.
-    fn remove(&self, changes: &Changes, deadline: Duration, changed: &mut Changed) -> Timeline {
+    /// Exports drain, all at once; then volumes flush and close, each after those that stand on it. `None` where the server ends
+    /// meanwhile.
+    fn remove(
+        &self,
+        changes: &Changes,
+        deadline: Duration,
+        changed: &mut Changed,
+    ) -> Option<Timeline> {
         let mut timeline = Timeline::new("removal");
         let begin = Instant::now();
         let exports: Vec<&str> = changes.remove_exports.iter().map(String::as_str).collect();
-        if let Some(mut report) = self.server.remove_exports(&exports, deadline) {
-            if deadline.is_zero() {
-                // Nobody gave it time. It goes on, and the volume's own end waits for it.
-                report.flushes.retain(|(_, flush)| *flush != FlushOutcome::Unfinished);
-            }
+        if let Some(report) = self.server.remove_exports(&exports, deadline) {
             changed.notes.extend(cut(&report));
-            if let Err(error) = flushed(&report) {
-                changed.failed.push(Failed { name: "flush".to_string(), why: error.to_string() });
+            for (name, flush) in &report.flushes {
+                let name = export_name(name);
+                match flush {
+                    FlushOutcome::Done => {}
+                    FlushOutcome::Failed(why) => {
+                        let why = format!("the flush failed, so recent writes may be lost: {why}");
+                        changed.failed.push(Failed { name, why });
+                    }
+                    // Nobody gave it time.
+                    FlushOutcome::Unfinished if deadline.is_zero() => {}
+                    FlushOutcome::Unfinished => changed.notes.push(format!(
+                        "{name}: its flush takes longer than {}, and goes on; the end of its device waits for it",
+                        duration(deadline)
+                    )),
+                }
             }
         }
         let drained = begin.elapsed();
@@ -384,6 +432,7 @@ impl Live {
             let why = match result {
                 // It was never up.
                 Err(device::Error::NoSuchDevice(_)) => None,
+                Err(device::Error::ShuttingDown) => return None,
                 Err(error) => Some(error.to_string()),
                 Ok(errors) => errors.into_iter().map(|(_, error)| error.to_string()).next(),
             };
@@ -394,7 +443,7 @@ impl Live {
             }
             timeline.push(span);
         }
-        timeline
+        Some(timeline)
     }
 
     /// One device grows, and nothing else changes.
@@ -410,21 +459,34 @@ impl Live {
         if let Some(above) = has.built_over(&device.name).next() {
             return Err(format!("'{}' is built over '{name}', and knows its size", above.name));
         }
-        let size = match dry_run {
-            true => size,
-            false => Some(self.grow(name, size, has)?),
-        };
-        let step = Step { what: What::Grow, name: name.to_string(), clients: 0, size };
-        let changed = Changed { dry_run, steps: vec![step], ..Changed::default() };
-        if !dry_run {
-            self.report.changed(&changed);
+        let written = matches!(&device.driver, Driver::File(FileDriver { size: Some(_), .. }));
+        let step = |size| Step { what: What::Grow, name: name.to_string(), clients: 0, size };
+        if dry_run {
+            return Ok(Changed { dry_run, steps: vec![step(size)], ..Changed::default() });
         }
+        let (had, size) = self.grow(name, size, has)?;
+        let mut changed = Changed::default();
+        if size > had {
+            changed.steps.push(step(Some(size)));
+        }
+        if written && size > had && self.source.is_some() {
+            changed
+                .notes
+                .push(format!("write size = \"{size}\" for '{name}' into the manifest, too"));
+        }
+        self.report.changed(&changed);
         Ok(changed)
     }
 
-    /// Makes a volume longer; clients that come from now on see that. The size that it has then.
-    fn grow(&self, name: &str, size: Option<u64>, has: &mut Manifest) -> Result<u64, String> {
+    /// Makes a volume longer; clients that come from now on see that. The sizes that it had, and has then.
+    fn grow(
+        &self,
+        name: &str,
+        size: Option<u64>,
+        has: &mut Manifest,
+    ) -> Result<(u64, u64), String> {
         let volume = self.manager.bound::<Volume>(name).ok_or("it is not up")?;
+        let had = volume.device().map_err(|error| error.to_string())?.geometry().size;
         let size = volume.grow(size)?;
         for device in has.devices.iter_mut().filter(|device| device.name == name) {
             if let Driver::File(FileDriver { size: Some(at), .. }) = &mut device.driver {
@@ -434,7 +496,7 @@ impl Live {
         for shown in self.shown.lock().iter_mut().filter(|shown| shown.device == name) {
             shown.size = size;
         }
-        Ok(size)
+        Ok((had, size))
     }
 
     /// New volumes and exports come up. Where one fails and all are wanted, or none, what came up goes again.
@@ -483,6 +545,11 @@ impl Live {
         for (name, why) in plan.failures(&up, &lacking) {
             fail(&name, why);
         }
+        for device in up.devices() {
+            if let ProbeOutcome::Skipped { culprit } = &device.outcome {
+                fail(&device.name, format!("it needs '{culprit}'"));
+            }
+        }
         let is_up = |name: &str| {
             let bound = up.device(name).is_some_and(|one| one.outcome == ProbeOutcome::Bound);
             bound && !lacking.contains_key(name)
@@ -499,6 +566,11 @@ impl Live {
             // One that is not up has nothing to say; of the others clients have seen nothing.
             let _ = self.manager.remove(&decl.name);
             self.cleanup.give_up(&decl.name);
+            // It isn't there: it was added in vain, or went and didn't come again.
+            changed.steps.retain(|step| (step.what, &step.name) != (What::Add, &decl.name));
+            for step in changed.steps.iter_mut().filter(|step| step.name == decl.name) {
+                step.what = What::Remove;
+            }
         }
         self.cleanup.end_together();
         has.devices.extend(adds.devices.into_iter().filter(|device| keep(&device.name)));
@@ -533,80 +605,6 @@ impl Live {
     }
 }
 
-/// The files that a server has and that are to be shorter: their devices, and both sizes.
-fn shrunk<'a>(
-    old: &'a Manifest,
-    new: &'a Manifest,
-) -> impl Iterator<Item = (&'a str, u64, u64)> + 'a {
-    let size = |device: &manifest::Device| match &device.driver {
-        Driver::File(file) => Some((file.path.value.clone(), file.size.as_ref()?.value)),
-        _ => None,
-    };
-    old.devices.iter().filter_map(move |device| {
-        let ((path, had), (same, asked)) = (size(device)?, size(new.device(&device.name)?)?);
-        (path == same && asked < had).then_some((&*device.name, had, asked))
-    })
-}
-
 fn as_json(timeline: &Timeline) -> serde_json::Value {
     serde_json::from_str(&json::render(timeline)).unwrap_or_default()
-}
-
-/// A manifest without a problem.
-fn checked(file: &Path, read: impl FnOnce(&str, &Path) -> Resolved) -> Result<Manifest, String> {
-    let source = Source::read(file).map_err(|failure| match failure {
-        Failure::Message { message, .. } => message,
-        _ => format!("cannot read {}", file.display()),
-    })?;
-    let base = source.base.unwrap_or_default();
-    let Resolved { manifest, problems, .. } = read(&source.text, &base);
-    match problems.is_empty() {
-        true => Ok(manifest),
-        false => {
-            let each = problems.iter().map(|problem| problem.display(&source.label).to_string());
-            Err(each.collect::<Vec<_>>().join("\n"))
-        }
-    }
-}
-
-/// What a server has, with what the file adds.
-fn added(file: &Path, old: &Manifest) -> Result<Manifest, String> {
-    let more = checked(file, |text, base| manifest::read_beside(text, base, old))?;
-    let mut new = old.clone();
-    new.devices.extend(more.devices);
-    new.exports.extend(more.exports);
-    Ok(new)
-}
-
-/// What a server has, without a device and its exports, or without an export.
-fn without(name: &str, old: &Manifest) -> Result<Manifest, String> {
-    let mut new = old.clone();
-    if let Some(export) = name.strip_prefix("export:") {
-        new.exports.retain(|one| one.name != export);
-        return match new.exports.len() < old.exports.len() {
-            true => Ok(new),
-            false => Err(format!("there is no export '{export}'{}", known(old))),
-        };
-    }
-    if old.device(name).is_none() {
-        // No device has its name, so it is the export that is meant.
-        return match old.export(name) {
-            Some(_) => without(&export_name(name), old),
-            None => Err(format!("there is no device and no export '{name}'{}", known(old))),
-        };
-    }
-    let needs = |device: &&manifest::Device| device.suppliers.iter().any(|one| one == name);
-    if let Some(above) = old.devices.iter().find(needs) {
-        return Err(format!("'{}' needs '{name}': remove it first", above.name));
-    }
-    new.exports.retain(|export| export.device != name);
-    new.devices.retain(|device| device.name != name);
-    Ok(new)
-}
-
-fn known(manifest: &Manifest) -> String {
-    let devices = manifest.devices.iter().map(|device| device.name.clone());
-    let all: Vec<String> =
-        devices.chain(manifest.exports.iter().map(|export| export_name(&export.name))).collect();
-    format!("; there are {}", all.join(", "))
 }
