@@ -265,7 +265,7 @@ mod tests {
             let threads = threads.iter().map(|&name| name.to_owned()).collect();
             let left = Unfinished { waited: Duration::ZERO, running: Vec::new(), waiting, threads };
             let text = left.to_string();
-            text.split_once("; ").map(|(_, first)| first.to_owned())
+            text.rsplit_once("; ").map(|(_, first)| first.to_owned())
         };
         let says = |text: &str| Some(text.to_owned());
         assert_eq!(left(0, &[]), says("the last workers are about to leave, which takes a moment"));
