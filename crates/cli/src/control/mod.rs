@@ -55,7 +55,7 @@ pub(crate) struct Question {
     /// For `remove` and `reload`: what becomes of clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<Mode>,
-    /// For `add`, `remove` and `reload`: only say what would be done.
+    /// For changes: only say what would be done.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) dry_run: bool,
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::thread::JoinHandle;
 
 use crate::common::client::{Client, connect};
 use crate::common::server::Server;
@@ -18,6 +19,13 @@ const BASE: &str = "[server]\nunix = \"s\"\ncontrol = \"c\"\ndrain = \"5s\"\n\
     [[device]]\nname = \"ram\"\ndriver = \"memory\"\nsize = \"1M\"\n\
     [[export]]\ndevice = \"disk\"\n\
     [[export]]\ndevice = \"ram\"\n";
+
+/// The memory is exported through a device whose reads take so long.
+fn slow(read_delay: &str) -> String {
+    let device = "[[device]]\nname = \"slow\"\ndriver = \"delay\"\nover = [\"ram\"]\n";
+    let slow = format!("{device}read_delay = \"{read_delay}\"\n[[export]]\ndevice = \"slow\"");
+    BASE.replace("[[export]]\ndevice = \"ram\"", &slow)
+}
 
 struct Up {
     folder: Folder,
@@ -54,6 +62,16 @@ impl Up {
         while !self.dump()["disks"].as_array().unwrap().iter().any(busy) {
             std::thread::yield_now();
         }
+    }
+
+    /// Begins to remove a device of which a client has a request in flight.
+    fn begin_removal(&self, name: &str) -> JoinHandle<Ran> {
+        let mut removal = self.folder.command(COREWISE);
+        removal.args(["remove", name, "--mode", "soft", "--control", "c"]);
+        let removal = std::thread::spawn(|| run(removal));
+        // A new client doesn't find it: the removal has begun.
+        while Client::over(connect(&self.socket()), name).is_ok() {}
+        removal
     }
 
     /// The names of all that is up.
@@ -139,12 +157,7 @@ fn of_an_addition_that_fails_nothing_stays() {
 
 #[test]
 fn clients_of_what_goes_keep_it_or_finish_or_are_cut_as_the_mode_says() {
-    let slow = BASE.replace(
-        "[[export]]\ndevice = \"ram\"",
-        "[[device]]\nname = \"slow\"\ndriver = \"delay\"\nover = [\"ram\"]\nread_delay = \"300ms\"\n\
-         [[export]]\ndevice = \"slow\"",
-    );
-    let up = Up::new(&slow);
+    let up = Up::new(&slow("300ms"));
     let mut client = up.client("slow");
     let refused = up.corewise(&["remove", "slow"]).code(1);
     refused.complains(&["export 'slow' has 1 client; --mode soft answers"]);
@@ -171,20 +184,11 @@ fn clients_of_what_goes_keep_it_or_finish_or_are_cut_as_the_mode_says() {
 
 #[test]
 fn a_server_that_is_stopped_in_the_midst_of_a_change_ends_in_order() {
-    let slow = BASE.replace(
-        "[[export]]\ndevice = \"ram\"",
-        "[[device]]\nname = \"slow\"\ndriver = \"delay\"\nover = [\"ram\"]\nread_delay = \"500ms\"\n\
-         [[export]]\ndevice = \"slow\"",
-    );
-    let up = Up::new(&slow);
+    let up = Up::new(&slow("500ms"));
     let mut client = up.client("slow");
     let cookie = client.send(0, 0, 0, 512, &[]).unwrap();
     up.wait_in_flight("slow");
-    let mut removal = up.folder.command(COREWISE);
-    removal.args(["remove", "slow", "--mode", "soft", "--control", "c"]);
-    let removal = std::thread::spawn(|| run(removal));
-    // A new client doesn't find it: the removal has begun.
-    while Client::over(connect(&up.socket()), "slow").is_ok() {}
+    let removal = up.begin_removal("slow");
     up.server.signal(Signal::TERM);
     removal.join().unwrap();
     assert_eq!(client.receive(512).unwrap(), (cookie, Ok(vec![0; 512])));
@@ -193,12 +197,7 @@ fn a_server_that_is_stopped_in_the_midst_of_a_change_ends_in_order() {
 
 #[test]
 fn a_sighup_during_a_change_follows_the_manifest_after_it() {
-    let slow = BASE.replace(
-        "[[export]]\ndevice = \"ram\"",
-        "[[device]]\nname = \"slow\"\ndriver = \"delay\"\nover = [\"ram\"]\nread_delay = \"300ms\"\n\
-         [[export]]\ndevice = \"slow\"",
-    );
-    let mut up = Up::new(&slow);
+    let mut up = Up::new(&slow("300ms"));
     let mut client = up.client("slow");
     client.send(0, 0, 0, 512, &[]).unwrap();
     up.wait_in_flight("slow");
@@ -207,10 +206,7 @@ fn a_sighup_during_a_change_follows_the_manifest_after_it() {
         BASE.replace("name = \"ram\"", "name = \"new\"")
             .replace("device = \"ram\"", "device = \"new\""),
     );
-    let mut removal = up.folder.command(COREWISE);
-    removal.args(["remove", "slow", "--mode", "soft", "--control", "c"]);
-    let removal = std::thread::spawn(|| run(removal));
-    while Client::over(connect(&up.socket()), "slow").is_ok() {}
+    let removal = up.begin_removal("slow");
     for _ in 0..3 {
         up.server.signal(Signal::HUP);
     }
@@ -245,6 +241,13 @@ fn a_reload_shows_a_hidden_export_again_that_the_manifest_has() {
     let up = Up::new(BASE);
     let old = up.client("ram");
     up.corewise(&["remove", "ram", "--mode", "hide"]).ok();
+    let disk = up.client("disk");
+    up.folder.write("up.toml", BASE.replace("[[export]]\ndevice = \"disk\"\n", ""));
+    up.corewise(&["reload"]).code(1).complains(&["export 'disk' has 1 client"]);
+    let late = Client::over(connect(&up.socket()), "ram");
+    assert!(late.is_err(), "what was refused has shown nothing");
+    drop(disk);
+    up.folder.write("up.toml", BASE);
     up.corewise(&["reload", "--dry-run"]).ok().says(&["would show export 'ram' again"]);
     up.corewise(&["reload"]).ok().says(&["showed export 'ram' again"]);
     drop(old);

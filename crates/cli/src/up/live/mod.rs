@@ -169,11 +169,9 @@ impl Live {
             let what = if ending { "ends" } else { "is not up yet" };
             return Err(format!("the server {what}"));
         };
-        if let Wish::Grow(name, size) = &wish {
-            return self.grow_alone(name, *size, old, dry_run);
-        }
         let (new, rolls_back) = match &wish {
-            Wish::Grow(..) | Wish::Reload => (self.again(old)?, false),
+            Wish::Grow(name, size) => return self.grow_alone(name, *size, old, dry_run),
+            Wish::Reload => (self.again(old)?, false),
             Wish::Add(file) => (added(file, old)?, true),
             Wish::Remove(name) => (without(name, old)?, false),
         };
@@ -202,6 +200,8 @@ impl Live {
         if dry_run {
             return Ok(changed);
         }
+        let kept = self.hide(&changes.remove_exports, mode)?;
+        // Not before nothing is in the way any more: a refusal changes nothing.
         for name in &shown_again {
             self.hiding.lock().remove(name);
             self.server.show_export(name);
@@ -210,12 +210,12 @@ impl Live {
             self.report.changed(&changed);
             return Ok(changed);
         }
-        let kept = self.hide(&changes.remove_exports, mode)?;
         if let (Mode::Hide, Wish::Remove(name), false) = (mode, &wish, kept.is_empty()) {
             for step in &mut changed.steps {
                 step.what = What::Hide;
             }
-            self.remove_when_unused(name, kept)?;
+            // Those without a client, too: a reload may show them again.
+            self.remove_when_unused(name, changes.remove_exports.clone())?;
             self.report.changed(&changed);
             return Ok(changed);
         }
