@@ -67,6 +67,8 @@ pub(crate) enum What {
     Show,
     /// It is longer. Clients that come from now on see that.
     Grow,
+    /// Clients that come from now on are shown what the files of `[server]` for TLS hold by now. It has no name.
+    Renew,
     /// Clients that come from now on see it otherwise.
     #[default]
     #[serde(other)]
@@ -90,9 +92,11 @@ impl Step {
             What::Restart => ("restarted", "restart"),
             What::Show => ("showed", "show"),
             What::Grow => ("grew", "grow"),
+            What::Renew => ("renewed", "renew"),
             What::Change => ("changed", "change"),
         };
         let subject = match self.name.split_once(':') {
+            _ if self.what == What::Renew => "the certificates of TLS".to_string(),
             Some((_, export)) if self.what == What::Show => format!("export '{export}' again"),
             Some((_, export)) => format!("export '{export}'"),
             None => format!("device '{}'", self.name),

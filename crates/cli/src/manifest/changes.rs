@@ -19,7 +19,7 @@ pub(crate) struct Changes {
     pub(crate) replace_exports: Vec<Export>,
     /// Of those that are removed and added: they change, or stand on one that does.
     pub(crate) restarted: BTreeSet<String>,
-    /// The `[server]` table changed, which a running server doesn't follow.
+    /// The `[server]` table changed, which a running server doesn't follow but for what its keys of TLS name.
     pub(crate) server: bool,
 }
 
@@ -59,6 +59,10 @@ impl Changes {
         }
         // One that gives the default up goes before the one that gets it.
         replace_exports.sort_by_key(|export| export.default);
+        let mut server = old.server.clone();
+        if server.tls.is_some() && new.server.tls.is_some() {
+            server.tls.clone_from(&new.server.tls);
+        }
         let new_ones = new.devices.iter().filter(|device| !stays(&device.name));
         let new_exports = new.exports.iter().filter(|export| !kept.contains(export.name.as_str()));
         Changes {
@@ -69,7 +73,7 @@ impl Changes {
             grow,
             replace_exports,
             restarted,
-            server: old.server != new.server,
+            server: server != new.server,
         }
     }
 

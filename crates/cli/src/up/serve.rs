@@ -194,7 +194,8 @@ impl Server {
             tell(&self.label, &problem);
             Failure::Said
         });
-        let server = Arc::new(server?);
+        let (server, seen) = server?;
+        let server = Arc::new(server);
         let notes = Arc::new(Notes::default());
         let cleanup = Arc::clone(&self.cleanup);
         let report = self.report;
@@ -238,6 +239,7 @@ impl Server {
             drain,
             source: self.source.clone(),
             cancel: self.stop.cancel(),
+            seen: Mutex::new(seen),
             has: Mutex::new(None),
             hiding: Mutex::default(),
             follows: AtomicBool::new(false),

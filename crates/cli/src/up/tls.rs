@@ -2,45 +2,105 @@
 
 use corewise::nbd::{Options, Server};
 
+#[cfg(feature = "tls")]
+pub(super) use with::{Renewed, Seen, renewed};
+#[cfg(not(feature = "tls"))]
+pub(super) use without::{Renewed, Seen, renewed};
+
 use crate::manifest::{Problem, Tls};
 
-/// A server without exports.
-#[cfg(feature = "tls")]
-pub(super) fn server(options: Options, tls: Option<&Tls>) -> Result<Server, Problem> {
-    use std::path::PathBuf;
-
-    use crate::manifest::{At, Subject};
-
-    let Some(tls) = tls else { return Ok(Server::new(options)) };
-    let wrong = |at: &At<PathBuf>, why: &dyn std::fmt::Display| {
-        Problem::new(at.place, Subject::Server, format!("{}: {why}", at.value.display()))
-    };
-    let read = |at: &At<PathBuf>| {
-        // A FIFO's other end may never come.
-        if at.value.metadata().is_ok_and(|meta| !meta.is_file()) {
-            return Err(wrong(at, &"it is no file"));
-        }
-        std::fs::read(&at.value).map_err(|error| wrong(at, &error))
-    };
-    let (certificate, key) = (read(&tls.certificate)?, read(&tls.key)?);
-    let client_ca = tls.client_ca.as_ref().map(read).transpose()?;
-    let found = corewise::nbd::Tls::from_pem(&certificate, &key, client_ca.as_deref());
-    let found = found.map_err(|error| {
-        use corewise::nbd::{Error, TlsPart};
-        let at = match &error {
-            Error::Tls { what: TlsPart::Key, .. } => &tls.key,
-            Error::Tls { what: TlsPart::ClientCa, .. } => {
-                tls.client_ca.as_ref().unwrap_or(&tls.certificate)
-            }
-            _ => &tls.certificate,
-        };
-        wrong(at, &error)
-    })?;
-    Ok(Server::with_tls(options, found.required(tls.required)))
+/// A server without exports, and what it shows its clients.
+pub(super) fn server(
+    options: Options,
+    tls: Option<&Tls>,
+) -> Result<(Server, Option<Seen>), Problem> {
+    #[cfg(feature = "tls")]
+    if let Some(tls) = tls {
+        let (found, seen) = with::read(tls)?;
+        return Ok((Server::with_tls(options, found), Some(seen)));
+    }
+    // Without the feature a manifest that asks for it was refused before.
+    let _ = tls;
+    Ok((Server::new(options), None))
 }
 
-/// A server without exports. A manifest that asks for TLS was refused before.
+#[cfg(feature = "tls")]
+mod with {
+    use std::path::PathBuf;
+
+    use corewise::nbd::{self, Error, Server, TlsPart};
+
+    use crate::manifest::{At, Problem, Subject, Tls};
+
+    /// What was read, but for the key, which belongs to its certificate.
+    #[derive(PartialEq, Eq)]
+    pub(in crate::up) struct Seen {
+        certificate: Vec<u8>,
+        client_ca: Option<Vec<u8>>,
+        required: bool,
+    }
+
+    /// What newcomers are to be shown.
+    pub(in crate::up) struct Renewed(nbd::Tls, Seen);
+
+    impl Renewed {
+        pub(in crate::up) fn apply(self, server: &Server) -> Option<Seen> {
+            server.renew_tls(self.0).then_some(self.1)
+        }
+    }
+
+    /// What the files hold by now, where a server that shows `seen` has to show something else.
+    pub(in crate::up) fn renewed(tls: &Tls, seen: &Seen) -> Result<Option<Renewed>, Problem> {
+        let (found, now) = read(tls)?;
+        Ok((now != *seen).then_some(Renewed(found, now)))
+    }
+
+    pub(super) fn read(tls: &Tls) -> Result<(nbd::Tls, Seen), Problem> {
+        let wrong = |at: &At<PathBuf>, why: &dyn std::fmt::Display| {
+            Problem::new(at.place, Subject::Server, format!("{}: {why}", at.value.display()))
+        };
+        let read = |at: &At<PathBuf>| {
+            // A FIFO's other end may never come.
+            if at.value.metadata().is_ok_and(|meta| !meta.is_file()) {
+                return Err(wrong(at, &"it is no file"));
+            }
+            std::fs::read(&at.value).map_err(|error| wrong(at, &error))
+        };
+        let (certificate, key) = (read(&tls.certificate)?, read(&tls.key)?);
+        let client_ca = tls.client_ca.as_ref().map(read).transpose()?;
+        let found = nbd::Tls::from_pem(&certificate, &key, client_ca.as_deref());
+        let found = found.map_err(|error| {
+            let at = match &error {
+                Error::Tls { what: TlsPart::Key, .. } => &tls.key,
+                Error::Tls { what: TlsPart::ClientCa, .. } => {
+                    tls.client_ca.as_ref().unwrap_or(&tls.certificate)
+                }
+                _ => &tls.certificate,
+            };
+            wrong(at, &error)
+        })?;
+        let required = tls.required;
+        Ok((found.required(required), Seen { certificate, client_ca, required }))
+    }
+}
+
+/// Values that there are none of, which the compiler knows.
 #[cfg(not(feature = "tls"))]
-pub(super) fn server(options: Options, _: Option<&Tls>) -> Result<Server, Problem> {
-    Ok(Server::new(options))
+mod without {
+    use corewise::nbd::Server;
+
+    use crate::manifest::{Problem, Tls};
+
+    pub(in crate::up) enum Seen {}
+    pub(in crate::up) enum Renewed {}
+
+    impl Renewed {
+        pub(in crate::up) fn apply(self, _: &Server) -> Option<Seen> {
+            match self {}
+        }
+    }
+
+    pub(in crate::up) fn renewed(_: &Tls, seen: &Seen) -> Result<Option<Renewed>, Problem> {
+        match *seen {}
+    }
 }

@@ -1,6 +1,9 @@
 //! nbdinfo, nbdcopy, qemu-img and qemu-io in TLS: with a certificate, without one, and with one that an export isn't for.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+
 use crate::common::client::pattern;
 use crate::common::pki::Pki;
 use crate::common::server::Server;
@@ -151,6 +154,45 @@ fn a_certificate_that_has_expired_is_refused_at_the_start_and_says_so() {
         "the certificate cannot be used for TLS: it expired ",
         " days ago, so clients would refuse it: renew it",
     ]);
+}
+
+#[test]
+fn a_reload_shows_newcomers_a_renewed_certificate_and_clients_that_are_there_stay() {
+    let fixture = Fixture::start("require");
+    let control = fixture.server.control().display().to_string();
+    let corewise =
+        |args: &[&str]| fixture.folder.corewise(args.iter().chain(&["--control", &control]));
+    assert_eq!(corewise(&["reload"]).ok().stdout, "nothing to change\n");
+    let script = format!(
+        "h.connect_uri({:?})\nh.pwrite(b'x' * 512, 0)\nprint('there', flush=True)\ninput()\n\
+         assert h.pread(512, 0) == b'x' * 512",
+        fixture.tcp("disk", &fixture.vm1)
+    );
+    let mut stays = fixture.folder.command("nbdsh");
+    stays.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut stays = stays.spawn().unwrap();
+    let mut told = BufReader::new(stays.stdout.take().unwrap());
+    let mut line = String::new();
+    told.read_line(&mut line).unwrap();
+    assert_eq!(line, "there\n");
+    // Another authority made the new one, and no longer do clients of the old one come in.
+    let pki = Pki::new();
+    pki.server(&fixture.folder);
+    let newcomer = pki.client(&fixture.folder, Some("vm 9"));
+    let would = corewise(&["reload", "--dry-run"]).ok();
+    assert_eq!(would.stdout, "would renew the certificates of TLS\n");
+    fixture.folder.client("nbdinfo", ["--size", &fixture.tcp("disk", &newcomer)]).fails();
+    let done = corewise(&["reload"]).ok();
+    assert_eq!(done.stdout, "renewed the certificates of TLS\n");
+    fixture.folder.client("nbdinfo", ["--size", &fixture.tcp("disk", &newcomer)]).ok();
+    fixture.folder.client("nbdinfo", ["--size", &fixture.tcp("disk", &fixture.vm1)]).fails();
+    // One that can't be used changes nothing.
+    fixture.folder.write("server/cert.pem", "");
+    corewise(&["reload"]).fails().complains(&["server/cert.pem", "no certificate"]);
+    fixture.folder.client("nbdinfo", ["--size", &fixture.tcp("disk", &newcomer)]).ok();
+    stays.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(stays.wait().unwrap().success());
+    fixture.server.stop().ok();
 }
 
 #[test]

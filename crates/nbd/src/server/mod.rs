@@ -202,7 +202,8 @@ pub struct Server {
 
 pub(super) struct Inner {
     options: Options,
-    tls: Option<Tls>,
+    /// L: is the lock; guards what the next handshake uses. `None`: the server was made without TLS.
+    tls: Option<Mutex<Tls>>,
     /// Which failures of TLS go to the log.
     insecure: Throttle,
     /// Of each connection, in bytes.
@@ -231,8 +232,20 @@ impl Server {
         let Split { pool, share, .. } = options.split(tls.is_some());
         let (registry, acceptors) = (Registry::new(), Mutex::new(Vec::new()));
         let (pool, insecure) = (Arc::new(Pool::new(pool)), Throttle::new());
+        let tls = tls.map(Mutex::new);
         let inner = Inner { options, tls, insecure, share, pool, registry, acceptors };
         Server { inner: Arc::new(inner) }
+    }
+
+    /// Gives clients that come from now on this TLS instead: a renewed certificate, other authorities. Those that are
+    /// there, in their handshakes too, keep what they have. Never blocks for long. False, and nothing done, where the server was
+    /// made without TLS ([`Server::new`]): its memory was shared out without.
+    #[cfg(feature = "tls")]
+    #[must_use = "false: the server was made without TLS"]
+    pub fn renew_tls(&self, tls: Tls) -> bool {
+        let Some(now) = &self.inner.tls else { return false };
+        *now.lock() = tls;
+        true
     }
 
     /// Offers an export to clients from now on.
@@ -485,7 +498,8 @@ impl Inner {
         let desk = Desk::new(self, connection.id, who);
         let attach = |_: &ExportOffer| desk.chosen();
         let certified = |names| desk.certified(names);
-        let (tls, extended) = (self.tls.as_ref(), self.options.extended_headers);
+        let tls = self.tls.as_ref().map(|tls| tls.lock().clone());
+        let (tls, extended) = (tls.as_ref(), self.options.extended_headers);
         let begun = match negotiate(connection, &desk, tls, extended, certified, attach, deadline) {
             Ok(begun) => begun,
             Err(NoAgreement::Closed(reason)) => {

@@ -66,7 +66,16 @@ impl Tls {
             None => builder.with_no_client_auth(),
             Some(pem) => {
                 let mut roots = RootCertStore::empty();
-                for root in certificates(TlsPart::ClientCa, pem)? {
+                let authorities = certificates(TlsPart::ClientCa, pem)?;
+                if let Some(fault) =
+                    validity::authority_fault(&authorities, &provider, UnixTime::now())
+                {
+                    tracing::warn!(
+                        "the authority of clients: {fault}; clients that it made certificates for are \
+                         let in all the same: renew it"
+                    );
+                }
+                for root in authorities {
                     roots.add(root).map_err(wrong(TlsPart::ClientCa))?;
                 }
                 let verifier =

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::connection::Connection;
 
+#[derive(Clone)]
 pub(crate) enum Tls {}
 pub(crate) enum Channel {}
 pub(crate) enum Incoming {}

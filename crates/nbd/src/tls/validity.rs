@@ -1,4 +1,4 @@
-//! Whether the server's own certificates are good at this time: clients refuse others, and their users hear of it first.
+//! Whether certificates are good at this time: clients refuse the server's own that aren't, and their users hear of it first.
 
 use std::time::Duration;
 
@@ -13,6 +13,42 @@ pub(super) fn fault(
     provider: &CryptoProvider,
     now: UnixTime,
 ) -> Option<String> {
+    first_outside(chain, provider, now).map(|(which, when)| match when {
+        When::Expired(ago) => {
+            format!("{which} expired {ago} ago, so clients would refuse it: renew it")
+        }
+        When::NotYet(until) => format!(
+            "{which} is not valid before {until} from now, so clients would refuse it: wait, or set \
+             the clock of this machine"
+        ),
+    })
+}
+
+/// Why an operator should look at the clients' authorities. They are believed all the same: rustls looks at no date of an authority
+/// that it is given.
+pub(super) fn authority_fault(
+    authorities: &[CertificateDer<'_>],
+    provider: &CryptoProvider,
+    now: UnixTime,
+) -> Option<String> {
+    first_outside(authorities, provider, now).map(|(which, when)| match when {
+        When::Expired(ago) => format!("{which} expired {ago} ago"),
+        When::NotYet(until) => format!("{which} is not valid before {until} from now"),
+    })
+}
+
+/// How far a certificate is outside of its time.
+enum When {
+    Expired(String),
+    NotYet(String),
+}
+
+/// The first of these that isn't valid at that time: which one, and since or until when.
+fn first_outside(
+    chain: &[CertificateDer<'_>],
+    provider: &CryptoProvider,
+    now: UnixTime,
+) -> Option<(String, When)> {
     let algorithms = provider.signature_verification_algorithms.all;
     chain.iter().enumerate().find_map(|(number, certificate)| {
         let certificate = EndEntityCert::try_from(certificate).ok()?;
@@ -27,15 +63,12 @@ pub(super) fn fault(
             words(Duration::from_secs(one.as_secs().abs_diff(other.as_secs())))
         };
         match found.err()? {
-            webpki::Error::CertExpired { not_after, .. } => Some(format!(
-                "{which} expired {} ago, so clients would refuse it: renew it",
-                apart(now, not_after)
-            )),
-            webpki::Error::CertNotValidYet { not_before, .. } => Some(format!(
-                "{which} is not valid before {} from now, so clients would refuse it: wait, or set \
-                 the clock of this machine",
-                apart(now, not_before)
-            )),
+            webpki::Error::CertExpired { not_after, .. } => {
+                Some((which, When::Expired(apart(now, not_after))))
+            }
+            webpki::Error::CertNotValidYet { not_before, .. } => {
+                Some((which, When::NotYet(apart(now, not_before))))
+            }
             _ => None,
         }
     })
@@ -81,6 +114,15 @@ mod tests {
         let chain = [good.clone(), made(2010, 2011)];
         let behind = told(&chain, at(new_year + 1));
         assert!(behind.starts_with("certificate number 2 in it expired"), "{behind}");
+        let mut authority = rcgen::CertificateParams::new([]).unwrap();
+        authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        authority.not_before = rcgen::date_time_ymd(2010, 1, 1);
+        authority.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let authority = [authority.self_signed(&key).unwrap().der().clone()];
+        let told = |now| authority_fault(&authority, &provider, now);
+        assert_eq!(told(at(new_year + 9)).unwrap(), "it expired 9 days ago");
+        assert_eq!(told(at(new_year - 9)), None);
         assert_eq!(words(Duration::from_secs(1)), "1 second");
         assert_eq!(words(Duration::from_secs(600)), "10 minutes");
     }

@@ -24,6 +24,7 @@ use super::drivers::export::{cut, offer};
 use super::drivers::{Missing, Notes, Shown, Volume};
 use super::plan::Plan;
 use super::report::Report;
+use super::tls::{self, Renewed, Seen};
 use crate::control::changes::{Changed, Failed, Step, What};
 use crate::control::{Mode, Question};
 use crate::manifest::{self, Changes, Driver, FileDriver, Manifest, export_name};
@@ -47,6 +48,8 @@ pub(crate) struct Live {
     pub(in crate::up) source: Option<PathBuf>,
     /// Thrown when the server is to end.
     pub(in crate::up) cancel: Cancel,
+    /// L: is the lock, taken inside that of `has`; guards what newcomers are shown. `None`: no TLS.
+    pub(in crate::up) seen: Mutex<Option<Seen>>,
     /// L: is the lock, held as long as a change takes; guards what the server has. `None` until it is up.
     pub(in crate::up) has: Mutex<Option<Manifest>>,
     /// L: is the lock; guards what goes when its last client leaves.
@@ -194,6 +197,13 @@ impl Live {
             let (what, name) = (What::Show, export_name(name));
             changed.steps.push(Step { what, name, ..Step::default() });
         }
+        let renewed = match wish {
+            Wish::Reload => self.renewed(&new)?,
+            _ => None,
+        };
+        if renewed.is_some() {
+            changed.steps.push(Step { what: What::Renew, ..Step::default() });
+        }
         if changes.server {
             changed.notes.push("[server] follows at the next start".to_string());
         }
@@ -205,6 +215,9 @@ impl Live {
         for name in &shown_again {
             self.hiding.lock().remove(name);
             self.server.show_export(name);
+        }
+        if let Some(renewed) = renewed {
+            *self.seen.lock() = renewed.apply(&self.server);
         }
         if changes.is_empty() {
             self.report.changed(&changed);
@@ -273,6 +286,16 @@ impl Live {
         match manifest.devices.is_empty() {
             true => Err(format!("{}: it declares no device", file.display())),
             false => Ok(manifest),
+        }
+    }
+
+    /// What newcomers are to be shown, where it isn't what they are shown now.
+    fn renewed(&self, new: &Manifest) -> Result<Option<Renewed>, String> {
+        let seen = self.seen.lock();
+        match (&new.server.tls, &*seen) {
+            (Some(tls), Some(seen)) => tls::renewed(tls, seen)
+                .map_err(|problem| problem.display("the manifest").to_string()),
+            _ => Ok(None),
         }
     }
 
