@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 
 use corewise_sync::{context, per_thread};
 
+use crate::driver::Started;
 use crate::policy::{PLUG_BYTES, PLUG_REQUESTS};
 use crate::queue::Core;
 use crate::request::Request;
@@ -22,6 +23,19 @@ per_thread! {
     static DEPTH: Cell<u32> = Cell::new(0);
     /// O: what is held back.
     static HELD: RefCell<Held> = RefCell::new(Vec::new());
+    /// O: whether the thread does by itself what a driver would wake a worker for.
+    static WORKS: Cell<bool> = Cell::new(false);
+    /// O: what it is to do so.
+    static CHORES: RefCell<Vec<Chore>> = RefCell::new(Vec::new());
+}
+
+/// A request that a driver would wake a worker for.
+pub(crate) struct Chore {
+    pub(crate) rq: Started,
+    /// Does it, outside of atomic sections; false where the next one is better off with a worker. May block.
+    pub(crate) here: fn(Started) -> bool,
+    /// Wakes a worker after all. Never blocks.
+    pub(crate) away: fn(Started),
 }
 
 /// Holds back what this thread submits to [queues](crate::Queue), until it is dropped.
@@ -55,10 +69,82 @@ impl Plug {
         Self { not_send: PhantomData }
     }
 
+    /// Runs `f` under a plug, on a thread that may block: at its end the thread does by itself what a driver would
+    /// wake a worker for. No worker is woken then, and the answer has no way back. Today that is
+    /// writes to the host's page cache, where the [file driver](crate::drivers::FileDriver) can't try them without waiting
+    /// (ext4), and of late none has waited.
+    ///
+    /// Requests of others that the thread dispatched may be among them. So `f` returns soon; where it waits in
+    /// another way than [`Plug`] says, it calls [`Plug::flush`] before, and a worker is woken then.
+    ///
+    /// Under another plug, in a blocking region and in an atomic section it is as [`Plug::start`]. (Linux: the submitter
+    /// runs a queue with `BLK_MQ_F_BLOCKING` where it may sleep.)
+    pub fn working<R>(f: impl FnOnce(&Plug) -> R) -> R {
+        let works = !is_plugged() && !context::is_blocking() && !context::in_atomic_section();
+        // Dropped behind the plug.
+        let _end = works.then(Working::begin);
+        f(&Plug::start())
+    }
+
     /// Lets go what is held back now. Never blocks; any context.
     pub fn flush(&self) {
         let_go();
     }
+}
+
+/// A thread that does chores by itself. Dropped, it does them, or, where it panics, wakes workers for them.
+struct Working;
+
+impl Working {
+    fn begin() -> Working {
+        WORKS.with(|works| works.set(true));
+        Working
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        WORKS.with(|works| works.set(false));
+        do_chores(!std::thread::panicking());
+    }
+}
+
+/// Whether this thread does chores by itself.
+pub(crate) fn works() -> bool {
+    WORKS.with(Cell::get)
+}
+
+/// Adds to what this thread, which [works](works), does when its plug is gone.
+pub(crate) fn put_off(chore: Chore) {
+    let first = CHORES.with(|chores| {
+        let mut chores = chores.borrow_mut();
+        chores.push(chore);
+        chores.len() == 1
+    });
+    if first {
+        context::before_blocking(Some(let_go));
+    }
+}
+
+/// Does what was put off, or from the first one on that is better off with a worker wakes that.
+fn do_chores(mut here: bool) {
+    let mut chores = CHORES.with(RefCell::take);
+    if chores.is_empty() {
+        return;
+    }
+    for chore in chores.drain(..) {
+        match here {
+            true => here = (chore.here)(chore.rq),
+            false => (chore.away)(chore.rq),
+        }
+    }
+    // Its room is used again.
+    CHORES.with(|empty| {
+        let mut empty = empty.borrow_mut();
+        if empty.capacity() == 0 {
+            *empty = chores;
+        }
+    });
 }
 
 impl Drop for Plug {
@@ -68,7 +154,7 @@ impl Drop for Plug {
             depth.get()
         });
         if depth == 0 {
-            let_go();
+            submit_held();
         }
     }
 }
@@ -94,20 +180,27 @@ pub(crate) fn hold(core: &Arc<Core>, rq: Request) {
         held.len()
     });
     // A thread that is inside a blocking region already isn't asked again before it blocks.
-    if held >= PLUG_REQUESTS || bytes >= PLUG_BYTES || context::is_blocking() {
+    if context::is_blocking() {
         let_go();
+    } else if held >= PLUG_REQUESTS || bytes >= PLUG_BYTES {
+        submit_held();
     } else if held == 1 {
         context::before_blocking(Some(let_go));
     }
 }
 
-/// Lets go what this thread holds back, if it does: sends it to its queues, each queue's in their order, with one
-/// run.
+/// Lets go what this thread holds back, if it does, and wakes workers for what it put off.
+pub(crate) fn let_go() {
+    submit_held();
+    do_chores(false);
+}
+
+/// Sends what is held back to its queues, each queue's in their order, with one run.
 ///
 /// One queue after the other, and the others' stay where they are until then: a queue may have to be waited for,
 /// since it has no room, and what makes room there may be among them. The hook that stands for them lets them go
 /// before that wait.
-pub(crate) fn let_go() {
+fn submit_held() {
     // Requests held back meanwhile are for the next time: ends that submit again would keep this going.
     let mut left = HELD.with(|held| held.borrow().len());
     while left > 0 {
@@ -143,6 +236,7 @@ fn next_queue() -> Option<(Weak<Core>, Held)> {
         }
         Some(((core, here), !held.is_empty()))
     })?;
-    context::before_blocking(others.then_some(let_go));
+    let more = others || CHORES.with(|chores| !chores.borrow().is_empty());
+    context::before_blocking(more.then_some(let_go));
     Some(next)
 }

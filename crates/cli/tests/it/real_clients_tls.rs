@@ -164,11 +164,11 @@ fn a_reload_shows_newcomers_a_renewed_certificate_and_clients_that_are_there_sta
         |args: &[&str]| fixture.folder.corewise(args.iter().chain(&["--control", &control]));
     assert_eq!(corewise(&["reload"]).ok().stdout, "nothing to change\n");
     let script = format!(
-        "h.connect_uri({:?})\nh.pwrite(b'x' * 512, 0)\nprint('there', flush=True)\ninput()\n\
+        "import nbd\nh = nbd.NBD()\nh.set_uri_allow_local_file(True)\nh.connect_uri({:?})\nh.pwrite(b'x' * 512, 0)\nprint('there', flush=True)\ninput()\n\
          assert h.pread(512, 0) == b'x' * 512",
         fixture.tcp("disk", &fixture.vm1)
     );
-    let mut stays = fixture.folder.command("nbdsh");
+    let mut stays = fixture.folder.command("/usr/bin/python3");
     stays.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut stays = stays.spawn().unwrap();
     let mut told = BufReader::new(stays.stdout.take().unwrap());

@@ -536,19 +536,20 @@ impl<'a> Reader<'a> {
             if self.cork.is_none() {
                 self.cork = self.session.path.cork();
             }
-            // For what stands on other devices: those get the batch's parts together, too.
-            let _plug = Plug::start();
             let Session { device, shared, .. } = &**self.session;
-            if self.listed {
-                for rq in self.batch.drain(..count) {
-                    match rq.op().is_change() {
-                        true => odd::submit_listed(shared, rq),
-                        false => device.submit(rq),
+            // For what stands on other devices, too: those get the batch's parts together.
+            Plug::working(|_| {
+                if self.listed {
+                    for rq in self.batch.drain(..count) {
+                        match rq.op().is_change() {
+                            true => odd::submit_listed(shared, rq),
+                            false => device.submit(rq),
+                        }
                     }
+                } else {
+                    device.submit_batch(&mut self.batch.drain(..count));
                 }
-            } else {
-                device.submit_batch(&mut self.batch.drain(..count));
-            }
+            });
             self.prompt = self.session.turn.is_empty();
         }
         self.send();

@@ -7,6 +7,7 @@
 //! protocol of rings, lanes and their ends.
 
 mod cached;
+mod calm;
 mod direct;
 mod extents;
 mod lane;
@@ -211,7 +212,7 @@ impl Driver for FileDriver {
     }
 
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
-        if let Some(rq) = self.volume.now(rq) {
+        if let Some(rq) = self.volume.now(rq).and_then(|rq| self.volume.put_off(rq)) {
             match &self.rings {
                 Some(route) if !self.volume.is_for_workers(&rq) => {
                     route.rings.queue(route.of(hctx), &self.volume, rq);

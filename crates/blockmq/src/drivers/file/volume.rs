@@ -7,13 +7,15 @@
 
 use std::sync::Arc;
 
-use corewise_sync::context;
+use corewise_sync::{context, time};
 use corewise_workqueue::Workqueue;
 
+use super::calm::Calm;
 use super::lane::{Crew, Lanes};
 use super::store::Store;
 use crate::driver::Started;
 use crate::error::{IoError, IoErrorKind, workers_gone};
+use crate::plug::{self, Chore};
 use crate::request::{Op, Request};
 
 /// A file, and the workers that do its I/O.
@@ -21,12 +23,13 @@ pub(super) struct Volume {
     store: Store,
     wq: Workqueue,
     lanes: Lanes,
+    calm: Calm,
 }
 
 impl Volume {
     pub(super) fn new(store: Store, wq: &Workqueue, crew: &Arc<Crew>) -> Arc<Self> {
         let lanes = Lanes::new(crew, store.align().is_none());
-        Arc::new(Self { store, wq: wq.below(), lanes })
+        Arc::new(Self { store, wq: wq.below(), lanes, calm: Calm::new() })
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -46,6 +49,21 @@ impl Volume {
     /// Whether a worker does better with it than a ring, whose kernel would only have a thread of its own do it.
     pub(super) fn is_for_workers(&self, rq: &Request) -> bool {
         rq.op() == Op::Write && self.store.align().is_none()
+    }
+
+    /// Has the submitter do a change of the cache when it may block, where it [works](plug::works), and no such change
+    /// has taken long of late. Any other request it gives back.
+    pub(super) fn put_off(self: &Arc<Self>, mut rq: Started) -> Option<Started> {
+        if !self.is_for_workers(&rq) || !plug::works() || !self.calm.is(time::now()) {
+            return Some(rq);
+        }
+        rq.set_owner(Arc::clone(self) as _);
+        let away = |mut rq| match of(&mut rq) {
+            Some(volume) => volume.work(rq),
+            None => rq.complete(Err(lost())),
+        };
+        plug::put_off(Chore { rq, here: perform, away });
+        None
     }
 
     /// Has a worker do the request, or its rest. (A read's progress is in the request.)
@@ -88,19 +106,28 @@ pub(super) fn of(rq: &mut Started) -> Option<Arc<Volume>> {
     rq.take_owner()?.downcast().ok()
 }
 
-/// Does a request that was taken out of a lane. Blocks.
-pub(super) fn perform(mut rq: Started) {
-    let Some(volume) = of(&mut rq) else { return rq.complete(Err(lost())) };
-    let result = context::blocking("file I/O", || volume.store.perform(rq.rq_mut(), 0));
+/// Does a request, and says whether that was quick, as changes of the cache should be. Blocks.
+pub(super) fn perform(mut rq: Started) -> bool {
+    let Some(volume) = of(&mut rq) else {
+        rq.complete(Err(lost()));
+        return true;
+    };
+    let perform = |rq: &mut Request| context::blocking("file I/O", || volume.store.perform(rq, 0));
+    let (result, quick) = match volume.is_for_workers(&rq) {
+        true => volume.calm.watch(|| perform(rq.rq_mut())),
+        false => (perform(rq.rq_mut()), true),
+    };
     // The file goes before the request, which may be the last to keep the device.
     drop(volume);
     rq.complete(result);
+    quick
 }
 
 /// Completes a request that was taken out of a lane: there are no workers.
-pub(super) fn gone(mut rq: Started) {
+pub(super) fn gone(mut rq: Started) -> bool {
     drop(of(&mut rq));
     rq.complete(Err(workers_gone()));
+    true
 }
 
 /// Cannot be: the one that put it there put its volume with it.
@@ -116,5 +143,133 @@ impl Drop for Waiting {
         if let Some(rq) = self.0.take() {
             rq.complete(Err(workers_gone()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread::{self, ThreadId};
+
+    use corewise_topology::Machine;
+    use corewise_workqueue::WorkerPools;
+
+    use super::*;
+    use crate::drivers::file::{FileDriver, FileOptions};
+    use crate::{BlockDevice, Completed, Plug, Queue};
+
+    /// A device whose writes are too long for the spot.
+    struct Rig {
+        pools: WorkerPools,
+        driver: Arc<FileDriver>,
+        queue: Arc<Queue>,
+        _dir: tempfile::TempDir,
+        told: Sender<(ThreadId, Completed)>,
+        done: Receiver<(ThreadId, Completed)>,
+    }
+
+    impl Rig {
+        fn new() -> Rig {
+            let machine = Machine::live().unwrap();
+            let pools = WorkerPools::new(&machine);
+            let wq = Workqueue::builder("submitter-test").build(&pools).unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            let options = FileOptions::new(dir.path().join("disk")).size(1 << 20);
+            let driver = Arc::new(FileDriver::open(options, &wq).unwrap());
+            let queue = Queue::builder(&machine, driver.clone()).build(&wq);
+            let (told, done) = channel();
+            Rig { pools, driver, queue, _dir: dir, told, done }
+        }
+
+        fn submit(&self) {
+            let told = self.told.clone();
+            let write = Request::write(0, vec![7; 128 << 10]);
+            self.queue.submit(
+                write.on_complete(move |done| told.send((thread::current().id(), done)).unwrap()),
+            );
+        }
+
+        /// How many of so many this thread has done.
+        fn mine(&self, count: usize) -> usize {
+            let done = self.done.iter().take(count);
+            let mine = done.filter(|(thread, done)| {
+                done.result.as_ref().unwrap();
+                *thread == thread::current().id()
+            });
+            mine.count()
+        }
+
+        fn end(self) {
+            self.queue.drain();
+            self.pools.shutdown();
+        }
+    }
+
+    #[test]
+    fn a_submitter_that_may_block_does_its_writes_by_itself_when_its_plug_is_gone() {
+        let rig = Rig::new();
+        Plug::working(|_| {
+            (0..8).for_each(|_| rig.submit());
+            assert!(rig.done.try_recv().is_err());
+        });
+        assert_eq!(rig.mine(8), 8);
+        rig.submit();
+        assert_eq!(rig.mine(1), 0, "without that a worker does it");
+        rig.end();
+    }
+
+    #[test]
+    fn a_submitter_that_blocks_or_panics_or_lets_go_leaves_its_writes_to_a_worker() {
+        let rig = Rig::new();
+        Plug::working(|_| {
+            rig.submit();
+            assert_eq!(context::blocking("test", || rig.mine(1)), 0);
+            rig.submit();
+            rig.submit();
+        });
+        assert_eq!(rig.mine(2), 2, "and the next ones are its own again");
+        Plug::working(|plug| {
+            rig.submit();
+            plug.flush();
+            assert_eq!(rig.mine(1), 0);
+        });
+        let panics = || {
+            Plug::working(|_| {
+                rig.submit();
+                panic!("a test")
+            })
+        };
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).unwrap_err();
+        assert_eq!(rig.mine(1), 0);
+        context::blocking("test", || Plug::working(|_| rig.submit()));
+        assert_eq!(rig.mine(1), 0, "in a region it isn't asked again");
+        let outer = Plug::start();
+        Plug::working(|_| rig.submit());
+        drop(outer);
+        assert_eq!(rig.mine(1), 0, "nor under another plug");
+        rig.end();
+    }
+
+    #[test]
+    fn after_a_write_that_took_long_workers_do_them() {
+        let rig = Rig::new();
+        rig.driver.volume.calm.disturb_for_ever();
+        Plug::working(|_| rig.submit());
+        assert_eq!(rig.mine(1), 0);
+        rig.end();
+    }
+
+    #[test]
+    fn a_completion_that_submits_again_does_not_keep_a_submitter_at_work() {
+        let rig = Rig::new();
+        let (queue, told) = (Arc::clone(&rig.queue), rig.told.clone());
+        Plug::working(|_| {
+            rig.queue.submit(Request::write(0, vec![1; 128 << 10]).on_complete(move |_| {
+                let tell = move |done| told.send((thread::current().id(), done)).unwrap();
+                queue.submit(Request::write(0, vec![2; 128 << 10]).on_complete(tell));
+            }));
+        });
+        assert_eq!(rig.mine(1), 0);
+        rig.end();
     }
 }
