@@ -144,6 +144,33 @@ impl TryFrom<TcpListener> for Listener {
     }
 }
 
+impl TryFrom<OwnedFd> for Listener {
+    type Error = io::Error;
+
+    /// A socket that listens already, of a kind that only the system knows: one that a service manager passed. Its
+    /// socket file, if any, stays the caller's.
+    ///
+    /// # Errors
+    /// `InvalidInput` says what it is instead of a listening stream socket, Unix or TCP.
+    fn try_from(socket: OwnedFd) -> io::Result<Self> {
+        let no = |why: &str| Err(io::Error::new(ErrorKind::InvalidInput, why.to_string()));
+        match sockopt::socket_type(&socket) {
+            Ok(SocketType::STREAM) => {}
+            Ok(_) => return no("it is not a stream socket"),
+            Err(Errno::NOTSOCK) => return no("it is not a socket"),
+            Err(error) => return Err(error.into()),
+        }
+        if !sockopt::socket_acceptconn(&socket)? {
+            return no("it is a socket that does not listen, as that of one connection");
+        }
+        match sockopt::socket_domain(&socket)? {
+            AddressFamily::UNIX => Ok(UnixListener::from(socket).into()),
+            AddressFamily::INET | AddressFamily::INET6 => TcpListener::from(socket).try_into(),
+            _ => no("it is neither a Unix socket nor a TCP socket"),
+        }
+    }
+}
+
 impl Listener {
     /// Binds a Unix socket. A socket file that nobody answers on is a leftover, and replaced. The
     /// file is removed when the listener is dropped. Doesn't wait for a server that may listen there.
@@ -345,6 +372,27 @@ mod tests {
         let before = identity(&path).unwrap();
         drop(ours);
         assert_eq!(identity(&path).ok(), Some(before));
+    }
+
+    #[test]
+    fn what_was_passed_has_to_be_a_stream_socket_that_listens() {
+        let no = |socket: OwnedFd| Listener::try_from(socket).unwrap_err().to_string();
+        assert!(no(File::open("/dev/null").unwrap().into()).contains("not a socket"));
+        let (one, _) = UnixStream::pair().unwrap();
+        assert!(no(one.into()).contains("does not listen"));
+        let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(no(datagrams.into()).contains("not a stream socket"));
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = tcp.local_addr().unwrap();
+        let tcp = Listener::try_from(OwnedFd::from(tcp)).unwrap();
+        assert_eq!(*tcp.endpoint(), Endpoint::Tcp(address));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let unix = UnixListener::bind(&path).unwrap();
+        let unix = Listener::try_from(OwnedFd::from(unix)).unwrap();
+        assert_eq!(*unix.endpoint(), Endpoint::Unix(Some(path.clone())));
+        drop(unix);
+        assert!(path.exists(), "the file is the caller's");
     }
 
     #[test]
