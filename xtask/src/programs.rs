@@ -12,6 +12,8 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("qemu-io", "qemu-utils"),
     ("fio", "fio"),
     ("sfdisk", "fdisk"),
+    // groff-base has no fonts but is enough for pages of text.
+    ("groff", "groff-base"),
     ("cc", "gcc"),
 ];
 

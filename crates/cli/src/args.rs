@@ -267,6 +267,25 @@ pub(crate) enum Command {
     /// Benchmark the library on this machine, and advise on the affinity scope
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(Bench),
+    /// Print a script that completes the flags of corewise in a shell
+    Completions(Completions),
+    /// Write the man pages of corewise to a folder
+    #[command(hide = true)]
+    Man(Man),
+}
+
+/// `corewise completions`.
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// The shell; for bash: corewise completions bash > ~/.local/share/bash-completion/completions/corewise
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// `corewise man`.
+#[derive(Debug, Args)]
+pub(crate) struct Man {
+    /// The folder, which is made
+    pub(crate) folder: PathBuf,
 }
 
 /// `corewise topo`.

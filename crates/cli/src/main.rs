@@ -32,6 +32,7 @@ mod exit;
 mod log;
 mod manifest;
 mod mirror;
+mod pages;
 mod screen;
 mod suggest;
 mod timeline;
@@ -59,6 +60,8 @@ fn main() -> ExitCode {
         args::Command::Reload(args) => change::reload(&args),
         args::Command::Timeline(args) => timeline::run(&args),
         args::Command::Bench(args) => bench::run(&args, &bars),
+        args::Command::Completions(args) => pages::completions(&args),
+        args::Command::Man(args) => pages::man(&args),
     };
     // A bug is a failure like any other: it has been told on stderr by now.
     exit::code(catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {

@@ -27,7 +27,7 @@ fn of(given: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cl
 
 /// What there is to say, where a number below zero is the value of its flag, and not a flag of its
 /// own: so it is told that this number can't be, and which can.
-fn command() -> Command {
+pub(crate) fn command() -> Command {
     const NUMBERS: [&str; 5] = ["DURATION", "INTERVAL", "N", "PID", "DEVICE=FACTOR"];
     let numbers = |arg: clap::Arg| {
         let names = arg.get_value_names().unwrap_or_default();

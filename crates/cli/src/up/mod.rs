@@ -17,6 +17,7 @@ mod plan;
 mod progress;
 mod report;
 mod serve;
+mod service;
 mod signals;
 mod source;
 mod stop;
@@ -24,6 +25,8 @@ mod tls;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use corewise::nbd::Listener;
 
 use crate::args;
 use crate::exit::Failure;
@@ -40,6 +43,8 @@ const NOWHERE: Place = Place { line: 0, column: 0 };
 
 /// Runs a server to its end, and takes away what it made.
 pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
+    // Before anything else is opened.
+    let passed = service::passed(&args)?;
     let source = match &args.manifest {
         Some(path) => Source::read(path)?,
         None => Source::built_in(),
@@ -52,7 +57,7 @@ pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
     // Also where there is a bug in what follows.
     let cleaner = Cleaner(Arc::clone(&cleanup));
     limits::raise_open_files();
-    let outcome = match prepare(args, source, stop, cleanup, bars) {
+    let outcome = match prepare(args, source, passed, stop, cleanup, bars) {
         Ok(Some(server)) => server.run(),
         Ok(None) => Ok(()),
         Err(failure) => Err(failure),
@@ -76,6 +81,7 @@ impl Drop for Cleaner {
 fn prepare(
     args: args::Up,
     source: Source,
+    passed: Vec<Listener>,
     stop: Stop,
     cleanup: Arc<Cleanup>,
     bars: Bars,
@@ -102,11 +108,12 @@ fn prepare(
         return check::check(&manifest, &source.label).map(|()| None);
     }
     let written = manifest.clone();
-    override_addresses(&mut manifest, &args, &mut scratch)?;
+    override_addresses(&mut manifest, &args, !passed.is_empty(), &mut scratch)?;
     let options = limits::of_clients(&manifest.server.clients, manifest.server.tls.is_some());
     Ok(Some(serve::Server {
         options,
-        report: Report { json: args.json },
+        report: Report { json: args.json, quiet: service::is_client(&passed) },
+        passed,
         keep_going: args.keep_going,
         duration: args.duration,
         control: !args.no_control,
@@ -127,10 +134,11 @@ fn tell(label: &str, problem: &Problem) {
     screen::error(format_args!("{}", problem.display(label)));
 }
 
-/// The command line's word goes before the manifest's. With neither, a Unix socket of our own.
+/// The command line's word, or sockets that were passed, go before the manifest's. With none of them, a Unix socket of our own.
 fn override_addresses(
     manifest: &mut Manifest,
     args: &args::Up,
+    passed: bool,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), Failure> {
     let server = &mut manifest.server;
@@ -154,7 +162,9 @@ fn override_addresses(
     }
     server.shutdown_timeout = args.shutdown_timeout.or(server.shutdown_timeout);
     server.on_hang = args.on_hang.unwrap_or(server.on_hang);
-    if server.unix.is_none() && server.tcp.is_none() {
+    if passed {
+        (server.unix, server.tcp) = (None, None);
+    } else if server.unix.is_none() && server.tcp.is_none() {
         server.unix = Some(At::new(scratch.folder()?.join("nbd.sock"), NOWHERE));
     }
     Ok(())

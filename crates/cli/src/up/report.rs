@@ -23,9 +23,17 @@ use crate::{screen, units};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
     pub(crate) json: bool,
+    /// What is for people has no reader: stdout is that of a client that started the server.
+    pub(crate) quiet: bool,
 }
 
 impl Report {
+    fn print(self, text: &str) {
+        if !self.quiet {
+            print(text);
+        }
+    }
+
     /// These are not brought up, though the rest is.
     pub(crate) fn left_out(self, left_out: &[LeftOut]) {
         if self.json {
@@ -37,7 +45,7 @@ impl Report {
             for LeftOut { subject, why } in left_out {
                 let _ = writeln!(lines, "  {subject}: {why}");
             }
-            print(&format!("{lines}\n"));
+            self.print(&format!("{lines}\n"));
         }
     }
 
@@ -66,7 +74,7 @@ impl Report {
         }
         let rendered = text::render(timeline, screen::all_columns());
         let (head, rest) = rendered.split_once('\n').unwrap_or((&rendered, ""));
-        print(&format!("{}\n{rest}\n", styled(TITLE, head)));
+        self.print(&format!("{}\n{rest}\n", styled(TITLE, head)));
     }
 
     /// Clients are let in.
@@ -83,7 +91,7 @@ impl Report {
             ready["clients"] = clients.options.max_connections.into();
             event("ready", ready);
         } else {
-            print(&ready_text(endpoints, exports, clients, control));
+            self.print(&ready_text(endpoints, exports, clients, control));
         }
     }
 
@@ -94,7 +102,7 @@ impl Report {
         } else {
             let hint = styled(FAINT, "(the next signal ends it at once)");
             // The terminal has just written ^C at the beginning of this line.
-            print(&format!("\n{} {hint}\n\n", styled(TITLE, format!("Stopping: {why}"))));
+            self.print(&format!("\n{} {hint}\n\n", styled(TITLE, format!("Stopping: {why}"))));
         }
     }
 
@@ -132,7 +140,7 @@ impl Report {
         }
         match self.json {
             true => event("changed", serde_json::to_value(changed).unwrap_or_default()),
-            false => print(&changed.text()),
+            false => self.print(&changed.text()),
         }
     }
 
@@ -175,7 +183,7 @@ impl Report {
             event("mirror", rest);
         } else if let Some(bytes) = bytes {
             let legs = if legs.is_empty() { "its legs".to_string() } else { legs.join(", ") };
-            print(&format!("Mirror {device}: {what}, {legs}, {}\n", units::size(bytes)));
+            self.print(&format!("Mirror {device}: {what}, {legs}, {}\n", units::size(bytes)));
         }
     }
 
@@ -184,9 +192,9 @@ impl Report {
         if self.json {
             event("done", json!({"ok": ok}));
         } else if ok {
-            print(&format!("{} {what}\n", styled(GOOD, "Done:")));
+            self.print(&format!("{} {what}\n", styled(GOOD, "Done:")));
         } else {
-            print(&format!("Done, but not completely: {what}\n"));
+            self.print(&format!("Done, but not completely: {what}\n"));
         }
     }
 }

@@ -26,6 +26,7 @@ use super::live::Live;
 use super::plan::{self, Plan};
 use super::progress::Progress;
 use super::report::{ClientLimits, Report};
+use super::service::{self, Service};
 use super::stop::{self, Stop};
 use super::{NOWHERE, listen, tell, tls};
 use crate::control::disks::Disks;
@@ -50,6 +51,8 @@ pub(crate) struct Server {
     /// As it is written, without what the command line says instead.
     pub(crate) written: Manifest,
     pub(crate) manifest: Manifest,
+    /// Sockets that listen already; with any, no other is bound.
+    pub(crate) passed: Vec<Listener>,
     /// What the manifest asks for and can't have.
     pub(crate) left_out: Vec<LeftOut>,
     /// What clients may have.
@@ -63,6 +66,7 @@ pub(crate) struct Server {
 struct Running {
     manager: Arc<DeviceManager>,
     pools: WorkerPools,
+    workqueue: Workqueue,
     server: Arc<nbd::Server>,
     /// L: is the lock; guards the exports that are up.
     shown: Arc<Mutex<Vec<Shown>>>,
@@ -70,6 +74,16 @@ struct Running {
     notes: Arc<Notes>,
     known: Known,
     live: Arc<Live>,
+}
+
+impl Running {
+    /// Tells the service manager, where there is one, that the server is up, and goes on to tell it how it is.
+    fn service(&self, drain: Duration) -> Service {
+        let (server, disks) = (Arc::clone(&self.server), Arc::clone(&self.disks));
+        let status = move || service::status(&server.exports(), &disks.mirrors());
+        let manager = Arc::clone(&self.manager);
+        Service::start(&self.workqueue, drain, status, move || manager.remaining().len())
+    }
 }
 
 fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
@@ -119,9 +133,11 @@ impl Server {
             self.report.left_out(&self.left_out);
         }
 
+        let mut service = None;
         let why = match self.accept(&running, listeners) {
             Ok(endpoints) => {
                 self.ready(&running, &endpoints, control.as_ref());
+                service = Some(running.service(self.manifest.server.drain));
                 running.live.begin(self.has(&up, &lacking));
                 self.write_timelines(&[&times], &mut complete);
                 self.stop.wait(self.duration)
@@ -134,6 +150,9 @@ impl Server {
         };
         running.live.end();
         self.report.stopping(&why);
+        if let Some(service) = &service {
+            service.stopping(&why);
+        }
         let Down { timeline: down, hangs } = self.shut_down(&running, &mut complete);
         self.report.shutdown(&down);
         running.known.keep(&[&times, &down]);
@@ -209,7 +228,7 @@ impl Server {
         let house = House {
             rings: FileRings::new(&machine),
             machine: machine.clone(),
-            workqueue,
+            workqueue: workqueue.clone(),
             calls: Arc::clone(&calls),
             cleanup: Arc::clone(&cleanup),
             notes: Arc::clone(&notes),
@@ -249,11 +268,14 @@ impl Server {
         });
         self.stop.manages(&manager, &live);
         let known = Known::load(self.manifest.server.state.as_deref());
-        Ok(Running { manager, pools, server, shown, disks, notes, known, live })
+        Ok(Running { manager, pools, workqueue, server, shown, disks, notes, known, live })
     }
 
     /// Binds what can be bound. Without `--keep-going` that has to be all.
-    fn bind(&self, complete: &mut bool) -> Result<Vec<Listener>, Failure> {
+    fn bind(&mut self, complete: &mut bool) -> Result<Vec<Listener>, Failure> {
+        if !self.passed.is_empty() {
+            return Ok(std::mem::take(&mut self.passed));
+        }
         let server = &self.manifest.server;
         let unix =
             server.unix.as_ref().map(|at| (listen::unix(&at.value, &self.cleanup), at.place));

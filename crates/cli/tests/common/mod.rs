@@ -114,9 +114,11 @@ impl Folder {
 }
 
 /// The Debian package of each client program.
-const PACKAGES: [(&str, &str); 7] = [
+const PACKAGES: [(&str, &str); 9] = [
     ("nbdinfo", "libnbd-bin"),
     ("nbdcopy", "libnbd-bin"),
+    ("groff", "groff-base"),
+    ("bash", "bash"),
     ("/usr/bin/python3", "python3-libnbd"),
     ("qemu-io", "qemu-utils"),
     ("qemu-img", "qemu-utils"),

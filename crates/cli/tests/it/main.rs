@@ -16,11 +16,13 @@ mod io_errors;
 mod machine;
 mod mirrors;
 mod mirrors_degraded;
+mod pages;
 mod protocol;
 mod real_clients;
 mod real_clients_holes;
 #[cfg(feature = "tls")]
 mod real_clients_tls;
+mod service;
 mod stacks;
 mod tables;
 mod timeline;

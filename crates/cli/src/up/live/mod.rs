@@ -24,6 +24,7 @@ use super::drivers::export::{cut, offer};
 use super::drivers::{Missing, Notes, Shown, Volume};
 use super::plan::Plan;
 use super::report::Report;
+use super::service;
 use super::tls::{self, Renewed, Seen};
 use crate::control::changes::{Changed, Failed, Step, What};
 use crate::control::{Mode, Question};
@@ -172,6 +173,7 @@ impl Live {
             let what = if ending { "ends" } else { "is not up yet" };
             return Err(format!("the server {what}"));
         };
+        let _told = service::Reloading::told(matches!(wish, Wish::Reload) && !dry_run);
         let (new, rolls_back) = match &wish {
             Wish::Grow(name, size) => return self.grow_alone(name, *size, old, dry_run),
             Wish::Reload => (self.again(old)?, false),
