@@ -1,22 +1,24 @@
-//! Whether changes of a file's cache have been quick of late, so that a submitter may do one by itself.
+//! Whether a submitter may do a change of a file's cache by itself: they have been quick of late, and few do.
 
 use std::time::Instant;
 
-use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use corewise_sync::time;
 
-use super::policy::{CALM_AFTER, LONG};
+use super::policy::{CACHED_CHANGES, CALM_AFTER, LONG};
 
 /// When one last took long.
 pub(super) struct Calm {
     made: Instant,
     /// A: when that was over, in ms since `made`, and 1 more; 0: never. Relaxed: a hint.
     disturbed: AtomicU64,
+    /// A: how many submitters are at one. Relaxed: a hint.
+    submitters: AtomicU16,
 }
 
 impl Calm {
     pub(super) fn new() -> Self {
-        Self { made: time::now(), disturbed: AtomicU64::new(0) }
+        Self { made: time::now(), disturbed: AtomicU64::new(0), submitters: AtomicU16::new(0) }
     }
 
     pub(super) fn is(&self, now: Instant) -> bool {
@@ -29,6 +31,13 @@ impl Calm {
         let began = time::now();
         let done = change();
         (done, self.note(began, time::now()))
+    }
+
+    /// Runs `change` in a submitter; `None` where so many are at one already that it would only wait for them.
+    pub(super) fn one_of_few<R>(&self, change: impl FnOnce() -> R) -> Option<R> {
+        let others = self.submitters.fetch_add(1, Ordering::Relaxed);
+        let _place = Place(self);
+        (others < CACHED_CHANGES).then(change)
     }
 
     fn note(&self, began: Instant, over: Instant) -> bool {
@@ -50,6 +59,15 @@ impl Calm {
     }
 }
 
+/// A submitter, counted in.
+struct Place<'a>(&'a Calm);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.submitters.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,5 +80,14 @@ mod tests {
         assert!(!calm.note(at(10), at(20)));
         assert!(!calm.is(at(20)) && !calm.is(at(1019)));
         assert!(calm.is(at(1020)));
+    }
+
+    #[test]
+    fn a_submitter_that_would_wait_for_others_is_told_so() {
+        let calm = Calm::new();
+        let third = || calm.one_of_few(|| "done");
+        let second = || calm.one_of_few(third);
+        assert_eq!(calm.one_of_few(second), Some(Some(None)));
+        assert_eq!(calm.one_of_few(third), Some(Some("done")));
     }
 }

@@ -77,7 +77,7 @@ impl Worker {
         self.serve(volume::perform);
     }
 
-    fn serve(&self, with: fn(Started) -> bool) {
+    fn serve(&self, with: fn(Started)) {
         let mut had = false;
         while self.lane.state.next(had) {
             had = true;

@@ -62,7 +62,7 @@ impl Volume {
             Some(volume) => volume.work(rq),
             None => rq.complete(Err(lost())),
         };
-        plug::put_off(Chore { rq, here: perform, away });
+        plug::put_off(Chore { rq, here: by_submitter, away });
         None
     }
 
@@ -70,6 +70,13 @@ impl Volume {
     pub(super) fn work(self: &Arc<Self>, rq: Started) {
         let lane = if rq.op() == Op::Write { &self.lanes.changes } else { &self.lanes.others };
         lane.push(self, rq, &self.wq);
+    }
+
+    /// Does a request, and says whether that was quick, as changes of the cache should be. Blocks.
+    fn perform(&self, rq: &mut Request) -> (Result<(), IoError>, bool) {
+        let is_change = self.is_for_workers(rq);
+        let mut perform = || context::blocking("file I/O", || self.store.perform(rq, 0));
+        if is_change { self.calm.watch(perform) } else { (perform(), true) }
     }
 
     /// Has a worker carry on a write whose first `done` bytes are written.
@@ -106,28 +113,36 @@ pub(super) fn of(rq: &mut Started) -> Option<Arc<Volume>> {
     rq.take_owner()?.downcast().ok()
 }
 
-/// Does a request, and says whether that was quick, as changes of the cache should be. Blocks.
-pub(super) fn perform(mut rq: Started) -> bool {
+/// Does a request that was taken out of a lane. Blocks.
+pub(super) fn perform(mut rq: Started) {
+    let Some(volume) = of(&mut rq) else { return rq.complete(Err(lost())) };
+    let (result, _) = volume.perform(rq.rq_mut());
+    // The file goes before the request, which may be the last to keep the device.
+    drop(volume);
+    rq.complete(result);
+}
+
+/// Does a change that was put off, unless as many submitters as make sense are at it; false where workers do better with
+/// the next ones. Blocks.
+fn by_submitter(mut rq: Started) -> bool {
     let Some(volume) = of(&mut rq) else {
         rq.complete(Err(lost()));
         return true;
     };
-    let perform = |rq: &mut Request| context::blocking("file I/O", || volume.store.perform(rq, 0));
-    let (result, quick) = match volume.is_for_workers(&rq) {
-        true => volume.calm.watch(|| perform(rq.rq_mut())),
-        false => (perform(rq.rq_mut()), true),
+    let done = volume.calm.one_of_few(|| volume.perform(rq.rq_mut()));
+    let Some((result, quick)) = done else {
+        volume.work(rq);
+        return false;
     };
-    // The file goes before the request, which may be the last to keep the device.
     drop(volume);
     rq.complete(result);
     quick
 }
 
 /// Completes a request that was taken out of a lane: there are no workers.
-pub(super) fn gone(mut rq: Started) -> bool {
+pub(super) fn gone(mut rq: Started) {
     drop(of(&mut rq));
     rq.complete(Err(workers_gone()));
-    true
 }
 
 /// Cannot be: the one that put it there put its volume with it.
