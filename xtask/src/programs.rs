@@ -14,6 +14,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("sfdisk", "fdisk"),
     // groff-base has no fonts but is enough for pages of text.
     ("groff", "groff-base"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("e2fsck", "e2fsprogs"),
+    ("debugfs", "e2fsprogs"),
     ("cc", "gcc"),
 ];
 

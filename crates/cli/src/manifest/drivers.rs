@@ -16,7 +16,7 @@ use crate::{suggest, units};
 const DRIVERS: [(&str, &[&str]); 8] = [
     ("delay", &["over", "read_delay", "write_delay", "flush_delay", "jitter", "seed"]),
     ("error", &["over", "fails", "from", "to", "after", "every", "times", "rate", "errno", "seed"]),
-    ("file", &["path", "create", "size", "block_size", "io", "direct", "read_only"]),
+    ("file", &["path", "create", "size", "block_size", "io", "direct", "write_log", "read_only"]),
     ("memory", &["size", "block_size"]),
     ("mirror", &["over", "bitmap", "degraded", "retry", "resync_least", "resync_most"]),
     ("null", &["size", "block_size"]),
@@ -168,6 +168,10 @@ impl<'a> Asked<'a> {
                            stay empty";
             self.complain(|s| Problem::new(at.place, s, message));
         }
+        if let (true, Some(at)) = (read_only, &raw.write_log) {
+            let message = "'write_log' and 'read_only' exclude each other: nothing is written";
+            self.complain(|s| Problem::new(at.place, s, message));
+        }
         let path = raw.path.as_ref()?;
         Some(Driver::File(FileDriver {
             path: At::new(base.join(&path.value), path.place),
@@ -176,6 +180,7 @@ impl<'a> Asked<'a> {
             block_size,
             io: self.io()?,
             direct: raw.direct.as_ref().is_some_and(|at| at.value),
+            write_log: raw.write_log.as_ref().map(|at| base.join(&at.value)),
             read_only,
         }))
     }

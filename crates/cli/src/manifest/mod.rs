@@ -231,6 +231,8 @@ pub(crate) struct FileDriver {
     pub(crate) io: Io,
     /// Whether to go past the page cache.
     pub(crate) direct: bool,
+    /// Where its changes are logged.
+    pub(crate) write_log: Option<PathBuf>,
     pub(crate) read_only: bool,
 }
 

@@ -6,6 +6,7 @@ pub mod client;
 pub mod every;
 pub mod lease;
 pub mod pki;
+pub mod replay;
 pub mod server;
 
 use std::ffi::OsStr;
@@ -114,7 +115,7 @@ impl Folder {
 }
 
 /// The Debian package of each client program.
-const PACKAGES: [(&str, &str); 9] = [
+const PACKAGES: [(&str, &str); 12] = [
     ("nbdinfo", "libnbd-bin"),
     ("nbdcopy", "libnbd-bin"),
     ("groff", "groff-base"),
@@ -124,6 +125,9 @@ const PACKAGES: [(&str, &str); 9] = [
     ("qemu-img", "qemu-utils"),
     ("fio", "fio"),
     ("sfdisk", "fdisk"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("e2fsck", "e2fsprogs"),
+    ("debugfs", "e2fsprogs"),
 ];
 
 /// Runs a client program; one that isn't installed fails the test, which names its package.

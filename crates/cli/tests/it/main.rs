@@ -7,6 +7,7 @@ mod bad_input;
 mod bench;
 mod changes;
 mod clients_misbehave;
+mod crashes;
 mod dump;
 mod durability;
 mod extended;

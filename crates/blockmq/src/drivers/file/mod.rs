@@ -18,6 +18,7 @@ mod policy;
 mod ring;
 mod store;
 mod volume;
+mod write_log;
 
 use std::sync::Arc;
 

@@ -11,6 +11,7 @@ use rustix::fs::FlockOperation;
 
 use super::options::{FileOptions, LOCK_LOOK, LOCK_WAIT, OpenError, OpenErrorKind};
 use super::store::Store;
+use super::write_log::WriteLog;
 use super::{FileDriver, direct};
 use crate::geometry::Geometry;
 
@@ -84,6 +85,10 @@ fn try_open(
     let geometry = Geometry { can_prefetch: align.is_none(), ..geometry };
     let store = Store::new(file, &options.path.display().to_string(), align);
     let store = if kind.is_file() { store.of_length(size) } else { store };
+    let store = match options.write_log.as_ref().filter(|_| !options.read_only) {
+        Some(path) => store.logged(WriteLog::open(path).map_err(step("opening its write log"))?),
+        None => store,
+    };
     FileDriver::new(store, geometry, *created, options, wq).map_err(step("setting up io_uring"))
 }
 

@@ -51,6 +51,7 @@ pub struct FileOptions {
     pub(super) read_only: bool,
     pub(super) io: IoPath,
     pub(super) direct: bool,
+    pub(super) write_log: Option<PathBuf>,
     pub(super) rings: Option<FileRings>,
     pub(super) queues: Option<usize>,
     pub(super) depth: u32,
@@ -73,6 +74,7 @@ impl FileOptions {
             read_only: false,
             io: IoPath::Auto,
             direct: false,
+            write_log: None,
             rings: None,
             queues: None,
             depth: DEFAULT_DEPTH,
@@ -114,6 +116,15 @@ impl FileOptions {
     /// database): nothing is cached twice, and a flush finds little to do, for nothing has gathered.
     pub fn direct(mut self, yes: bool) -> Self {
         self.direct = yes;
+        self
+    }
+
+    /// Logs each change and each flush to this file, in the format of the kernel's `dm-log-writes`, so that a test can replay
+    /// what a crash at any moment may leave. An entry is there before its change is acknowledged; a change that can't be logged
+    /// fails. A log that is there is continued. The log grows with each change, outlives this process but not the machine, and has
+    /// all changes done by workers, which is slower. A read-only device logs nothing.
+    pub fn write_log(mut self, path: impl Into<PathBuf>) -> Self {
+        self.write_log = Some(path.into());
         self
     }
 

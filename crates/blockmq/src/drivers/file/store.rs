@@ -13,6 +13,7 @@ use super::direct::Alignment;
 use super::extents::Found;
 use super::length::Length;
 use super::policy::AT_ONCE;
+use super::write_log::WriteLog;
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::geometry::Geometry;
 use crate::request::{AlignedBuf, Flags, Op, Request};
@@ -34,6 +35,8 @@ pub(super) struct Store {
     align: Option<Alignment>,
     /// Of a regular file: a block device has its own.
     length: Option<Length>,
+    /// Where changes are logged.
+    log: Option<WriteLog>,
     doubt: Doubt,
     found: Found,
     /// The file lies in memory and nowhere else (tmpfs): nothing that is done with it waits for a disk, and nothing of it
@@ -65,8 +68,8 @@ impl Store {
         let now = || AtomicBool::new(align.is_none());
         let (reads_now, writes_now, in_memory) = (now(), now(), false);
         let name = name.to_owned();
-        let (length, doubt, found) = (None, Doubt::default(), Found::default());
-        Self { file, name, align, length, doubt, found, in_memory, reads_now, writes_now }
+        let (length, log, doubt, found) = (None, None, Doubt::default(), Found::default());
+        Self { file, name, align, length, log, doubt, found, in_memory, reads_now, writes_now }
     }
 
     /// It is a regular file, which has to stay this long.
@@ -76,11 +79,22 @@ impl Store {
         Self { length: Some(Length::new(size)), in_memory, ..self }
     }
 
+    /// Its changes and flushes are logged there.
+    pub(super) fn logged(self, log: WriteLog) -> Self {
+        Self { log: Some(log), ..self }
+    }
+
+    pub(super) fn is_logged(&self) -> bool {
+        self.log.is_some()
+    }
+
     /// Does what needs no waiting, and says how it went; `None` where it isn't done, though a read may have got its
     /// first bytes. Never blocks, but for memory.
     pub(super) fn now(&self, rq: &mut Request) -> Option<Result<(), IoError>> {
         match rq.op() {
             Op::Read => self.read_now(rq).then_some(Ok(())),
+            // To log it may wait.
+            Op::Write | Op::Flush if self.is_logged() => None,
             Op::Write => self.write_now(rq).then_some(Ok(())),
             Op::Flush => self.in_memory.then(|| self.sync()),
             Op::Extents => self.in_memory.then(|| self.extents(rq)),
@@ -153,6 +167,13 @@ impl Store {
     /// Does a request, from byte `done` on where it is a write. (A read's progress is in the request.)
     /// Blocks.
     pub(super) fn perform(&self, rq: &mut Request, done: u64) -> Result<(), IoError> {
+        match &self.log {
+            Some(log) => log.around(rq, |rq| self.perform_unlogged(rq, done)),
+            None => self.perform_unlogged(rq, done),
+        }
+    }
+
+    fn perform_unlogged(&self, rq: &mut Request, done: u64) -> Result<(), IoError> {
         self.admits(rq)?;
         let fua = rq.flags().fua;
         let sync_if_fua = |()| if fua { self.sync() } else { Ok(()) };

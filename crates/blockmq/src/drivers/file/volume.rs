@@ -48,13 +48,16 @@ impl Volume {
 
     /// Whether a worker does better with it than a ring, whose kernel would only have a thread of its own do it.
     pub(super) fn is_for_workers(&self, rq: &Request) -> bool {
-        rq.op() == Op::Write && self.store.align().is_none()
+        let logged = self.store.is_logged() && !matches!(rq.op(), Op::Read | Op::Extents);
+        logged || rq.op() == Op::Write && self.store.align().is_none()
     }
 
     /// Has the submitter do a change of the cache when it may block, where it [works](plug::works), and no such change
     /// has taken long of late. Any other request it gives back.
     pub(super) fn put_off(self: &Arc<Self>, mut rq: Started) -> Option<Started> {
-        if !self.is_for_workers(&rq) || !plug::works() || !self.calm.is(time::now()) {
+        // A change that is logged may be a flush.
+        let may = self.is_for_workers(&rq) && !self.store.is_logged();
+        if !may || !plug::works() || !self.calm.is(time::now()) {
             return Some(rq);
         }
         rq.set_owner(Arc::clone(self) as _);

@@ -37,6 +37,9 @@ pub(super) fn open(
     if let (true, Some(size)) = (file.create, &file.size) {
         options = options.size(size.value);
     }
+    if let Some(log) = &file.write_log {
+        options = options.write_log(log);
+    }
     let driver =
         FileDriver::open(options, &house.workqueue).map_err(|error| failed(why(&error)))?;
     if driver.created() {

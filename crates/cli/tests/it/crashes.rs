@@ -1,0 +1,362 @@
+//! What was acknowledged and flushed is there after a crash at any moment: the volumes log their writes, and what a crash
+//! could have left of them is made and looked at.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+
+use crate::common::Folder;
+use crate::common::client::{Client, FLUSH, FUA, WRITE, WRITE_ZEROES};
+use crate::common::replay::{Chance, Log, count};
+use crate::common::server::Server;
+
+const BLOCK: usize = 4096;
+const SECTOR: usize = 512;
+const BLOCKS: usize = 96;
+/// Requests on their way at once.
+const DEPTH: usize = 8;
+
+/// More with `cargo xtask test --long`.
+fn rounds(few: usize) -> usize {
+    if std::env::var_os("COREWISE_LONG").is_some() { few * 20 } else { few }
+}
+
+fn seed() -> u64 {
+    let given = std::env::var("COREWISE_SEED").ok().and_then(|seed| seed.parse().ok());
+    given.unwrap_or(1)
+}
+
+/// What was durable for sure when the logs had so many entries.
+struct Durable {
+    counts: Vec<usize>,
+    block: usize,
+    version: usize,
+}
+
+/// A client that knows what it wrote: each sector says which block and which version of it it is.
+struct Writer {
+    logs: Vec<PathBuf>,
+    chance: Chance,
+    /// Of each block, the versions that were sent: whether each is zeroes. All begin as zeroes.
+    sent: Vec<Vec<bool>>,
+    /// Of each block, the newest version that was acknowledged.
+    acked: Vec<usize>,
+    durable: Vec<Durable>,
+}
+
+enum InFlight {
+    Write {
+        block: usize,
+        version: usize,
+        fua: bool,
+    },
+    /// What was acknowledged when it was sent.
+    Flush(Vec<usize>),
+}
+
+impl Writer {
+    fn new(logs: Vec<PathBuf>, seed: u64) -> Writer {
+        let (sent, acked) = (vec![vec![true]; BLOCKS], vec![0; BLOCKS]);
+        Writer { logs, chance: Chance::new(seed), sent, acked, durable: Vec::new() }
+    }
+
+    /// Sends so many requests, several at once, and waits for all but the last of them where `leaves`.
+    fn work(&mut self, client: &mut Client, requests: usize, leaves: bool) {
+        let mut flying: HashMap<u64, InFlight> = HashMap::new();
+        for _ in 0..requests {
+            let busy = |block: &usize| {
+                let on_it =
+                    |f: &InFlight| matches!(f, InFlight::Write { block: b, .. } if b == block);
+                flying.values().any(on_it)
+            };
+            if self.chance.below(8) == 0 {
+                let cookie = client.send(FLUSH, 0, 0, 0, &[]).unwrap();
+                flying.insert(cookie, InFlight::Flush(self.acked.clone()));
+            } else {
+                let mut block = self.chance.below(BLOCKS as u64) as usize;
+                while busy(&block) {
+                    block = (block + 1) % BLOCKS;
+                }
+                let fua = self.chance.below(6) == 0;
+                let zeroes = self.chance.below(6) == 0;
+                let version = self.sent[block].len();
+                self.sent[block].push(zeroes);
+                let flags = if fua { FUA } else { 0 };
+                let at = (block * BLOCK) as u64;
+                let cookie = match zeroes {
+                    true => client.send(WRITE_ZEROES, flags, at, BLOCK as u32, &[]),
+                    false => client.send(WRITE, flags, at, BLOCK as u32, &content(block, version)),
+                };
+                flying.insert(cookie.unwrap(), InFlight::Write { block, version, fua });
+            }
+            while flying.len() >= DEPTH {
+                self.receive(client, &mut flying);
+            }
+        }
+        while !leaves && !flying.is_empty() {
+            self.receive(client, &mut flying);
+        }
+    }
+
+    fn receive(&mut self, client: &mut Client, flying: &mut HashMap<u64, InFlight>) {
+        let (cookie, result) = client.receive(0).unwrap();
+        result.unwrap();
+        let counts: Vec<usize> = self.logs.iter().map(|log| count(log)).collect();
+        let mut durable = |block, version| {
+            self.durable.push(Durable { counts: counts.clone(), block, version });
+        };
+        match flying.remove(&cookie).unwrap() {
+            InFlight::Write { block, version, fua } => {
+                self.acked[block] = version;
+                if fua {
+                    durable(block, version);
+                }
+            }
+            InFlight::Flush(acked) => {
+                acked.into_iter().enumerate().for_each(|(block, version)| durable(block, version));
+            }
+        }
+    }
+
+    /// In a crash in which the logs had these entries, each block has its newest durable version, or one that was sent later.
+    #[track_caller]
+    fn check(&self, image: &[u8], counts: &[usize], when: &str) {
+        let mut least = vec![0; BLOCKS];
+        let is_so = |d: &&Durable| d.counts.iter().zip(counts).all(|(then, now)| then <= now);
+        for d in self.durable.iter().filter(is_so) {
+            least[d.block] = least[d.block].max(d.version);
+        }
+        for (block, &least) in least.iter().enumerate() {
+            for n in 0..BLOCK / SECTOR {
+                let at = block * BLOCK + n * SECTOR;
+                let found = &image[at..at + SECTOR];
+                let sent = &self.sent[block];
+                // The version that it says itself, or, where it says nothing, the newest version that zeroes.
+                let says = u64::from_le_bytes(found[8..16].try_into().unwrap());
+                let version = match says.checked_sub(1) {
+                    Some(version) => version as usize,
+                    None => sent.iter().rposition(|zeroes| *zeroes).unwrap(),
+                };
+                let whole = match says {
+                    0 => found.iter().all(|byte| *byte == 0),
+                    _ => *found == sector(block, version, n),
+                };
+                assert!(
+                    whole && (least..sent.len()).contains(&version),
+                    "{when}: sector {n} of block {block} is older than version {least}, or torn: \
+                     {:?}",
+                    &found[..24]
+                );
+            }
+        }
+    }
+}
+
+fn content(block: usize, version: usize) -> Vec<u8> {
+    (0..BLOCK / SECTOR).flat_map(|n| sector(block, version, n)).collect()
+}
+
+fn sector(block: usize, version: usize, n: usize) -> [u8; SECTOR] {
+    let words = [block, version, n].map(|word| (word as u64 + 1).to_le_bytes());
+    let mut sector = [0; SECTOR];
+    for (at, word) in sector.chunks_exact_mut(8).zip(words.iter().cycle()) {
+        at.copy_from_slice(word);
+    }
+    sector
+}
+
+fn file(name: &str, size: &str, keys: &str) -> String {
+    format!(
+        "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\n\
+         size = \"{size}\"\ncreate = true\n{keys}"
+    )
+}
+
+fn logged(name: &str, size: &str, keys: &str) -> String {
+    file(name, size, &format!("write_log = \"{name}.log\"\n{keys}"))
+}
+
+#[test]
+fn a_file_has_what_was_flushed_after_a_crash_at_each_flush_and_between_them() {
+    for io in ["auto", "threads"] {
+        let folder = Folder::new();
+        let keys = format!("io = \"{io}\"\n");
+        let manifest =
+            logged("a", "1M", &keys) + "[[export]]\ndevice = \"a\"\n[server]\nunix = \"s\"\n";
+        folder.write("up.toml", manifest);
+        let log = folder.join("a.log");
+        let mut writer = Writer::new(vec![log.clone()], seed());
+        // The second life goes on where the first one was killed.
+        for _ in 0..2 {
+            let server = Server::start(&folder, &["up.toml"]);
+            let mut client = Client::new(&server.socket(), "a");
+            writer.work(&mut client, rounds(250), true);
+            server.kill();
+        }
+        let log = Log::read(&log);
+        let mut chance = Chance::new(seed() + 1);
+        let some = (0..40).map(|_| 1 + chance.below(log.len() as u64) as usize);
+        let moments: Vec<usize> = log.flushes().into_iter().chain(some).collect();
+        assert!(moments.len() > 60, "{}", moments.len());
+        for upto in moments {
+            let mut image = vec![0; 1 << 20];
+            log.replay(&mut image, upto, &mut chance);
+            writer.check(&image, &[upto], &format!("{io}, seed {}, entry {upto}", seed()));
+        }
+        // The log has all that the file has.
+        let mut image = vec![0; 1 << 20];
+        log.replay(&mut image, *log.flushes().last().unwrap(), &mut chance);
+        let there = std::fs::read(folder.join("a.img")).unwrap();
+        writer.check(&there, &[log.len()], "the file itself");
+    }
+}
+
+/// Waits until each thread of the server stands still.
+fn stop_still(server: &Server) {
+    server.signal(Signal::STOP);
+    let stopped = |task: PathBuf| {
+        let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+    };
+    let tasks = || std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
+    while !tasks().all(|task| stopped(task.unwrap().path())) {
+        std::thread::yield_now();
+    }
+}
+
+fn mirror(a: &str, b: &str) -> String {
+    format!(
+        "{a}{b}[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"a\", \"b\"]\n\
+         [[export]]\ndevice = \"m\"\n[server]\nunix = \"s\"\n"
+    )
+}
+
+/// What both logs have, at one moment.
+fn moment(server: &Server, logs: &[PathBuf]) -> Vec<usize> {
+    stop_still(server);
+    let counts = logs.iter().map(|log| count(log)).collect();
+    server.signal(Signal::CONT);
+    counts
+}
+
+#[test]
+fn a_mirror_has_what_was_flushed_after_a_crash_of_both_legs_and_they_become_alike() {
+    let folder = Folder::new();
+    folder.write("up.toml", mirror(&logged("a", "2M", ""), &logged("b", "2M", "")));
+    folder.write("again.toml", mirror(&file("a", "2M", ""), &file("b", "2M", "")));
+    let logs = ["a.log", "b.log"].map(|name| folder.join(name)).to_vec();
+    let mut writer = Writer::new(logs.clone(), seed());
+    let server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "m");
+    let mut moments = Vec::new();
+    for _ in 0..rounds(6) {
+        // Replies of the last requests are read in the next batch: they are under way at that moment.
+        writer.work(&mut client, 40, false);
+        let ahead = writer.chance.below(BLOCKS as u64) as usize;
+        let version = writer.sent[ahead].len();
+        writer.sent[ahead].push(false);
+        let data = content(ahead, version);
+        client.send(WRITE, 0, (ahead * BLOCK) as u64, BLOCK as u32, &data).unwrap();
+        moments.push(moment(&server, &logs));
+        client.receive(0).unwrap().1.unwrap();
+        writer.acked[ahead] = version;
+    }
+    server.kill();
+    let read = logs.iter().map(|log| Log::read(log)).collect::<Vec<_>>();
+    let mut chance = Chance::new(seed() + 1);
+    for counts in moments {
+        let after = Folder::new();
+        for ((log, name), &upto) in read.iter().zip(["a.img", "b.img"]).zip(&counts) {
+            let mut image = vec![0; 2 << 20];
+            log.replay(&mut image, upto, &mut chance);
+            after.write(name, image);
+        }
+        std::fs::copy(folder.join("again.toml"), after.join("again.toml")).unwrap();
+        let when = format!("seed {}, entries {counts:?}", seed());
+        let server = Server::start(&after, &["again.toml"]);
+        let mut client = Client::new(&server.socket(), "m");
+        let found = client.read(0, (BLOCKS * BLOCK) as u32).unwrap();
+        writer.check(&found, &counts, &when);
+        let control = server.control().display().to_string();
+        after.corewise(["mirror", "m", "--wait", "--control", &control]).ok();
+        // Content that was read once stays so, whichever leg answers.
+        assert!(client.read(0, (BLOCKS * BLOCK) as u32).unwrap() == found, "{when}");
+        server.stop().ok();
+        let data = ["a.img", "b.img"].map(|name| std::fs::read(after.join(name)).unwrap());
+        let size = client.size as usize;
+        assert!(data[0][..size] == data[1][..size], "{when}: the legs differ");
+    }
+}
+
+/// The file system in these bytes is whole.
+#[track_caller]
+fn fsck(folder: &Folder, image: &[u8], when: &str) {
+    folder.write("fs.img", image);
+    let ran = folder.client("e2fsck", ["-f", "-n", "fs.img"]);
+    assert!(ran.code == Some(0), "{when}\n{ran}");
+}
+
+#[test]
+fn a_file_system_in_a_partition_is_whole_at_each_flush_and_the_table_always() {
+    let folder = Folder::new();
+    let (start, len) = (1 << 20, 6 << 20);
+    folder.partitioned(8 << 20, "size=6MiB, name=p\n");
+    let base = std::fs::read(folder.join("disk.img")).unwrap();
+    folder.write(
+        "up.toml",
+        "[[device]]\nname = \"disk\"\ndriver = \"file\"\npath = \"disk.img\"\n\
+         write_log = \"disk.log\"\n[[device]]\nname = \"p\"\ndriver = \"partition\"\n\
+         over = [\"disk\"]\npartition = 1\n[[export]]\ndevice = \"p\"\n[server]\nunix = \"s\"\n",
+    );
+    folder.write("new.img", vec![0; len]);
+    folder.client("mkfs.ext4", ["-q", "-F", "new.img"]).ok();
+    let server = Server::start(&folder, &["up.toml"]);
+    let uri = server.uri("p");
+    let mut states = Vec::new();
+    for n in 0..3 {
+        folder.write(&format!("file{n}"), vec![n as u8 + 1; 100_000 * (n + 1)]);
+        let write = format!("write file{n} file{n}");
+        folder.client("debugfs", ["-w", "-R", &write, "new.img"]).ok();
+        folder.client("nbdcopy", ["--flush", "new.img", &uri]).ok();
+        states.push((
+            count(&folder.join("disk.log")),
+            std::fs::read(folder.join("new.img")).unwrap(),
+        ));
+    }
+    server.stop().ok();
+    let log = Log::read(&folder.join("disk.log"));
+    let mut chance = Chance::new(seed());
+    for (upto, state) in &states {
+        let when = format!("seed {}, entry {upto}", seed());
+        let mut image = base.clone();
+        log.replay(&mut image, *upto, &mut chance);
+        let found = &image[start..start + len];
+        fsck(&folder, found, &when);
+        assert!(found == &state[..], "{when}: it isn't what was copied");
+    }
+    for _ in 0..rounds(20) {
+        let upto = 1 + chance.below(log.len() as u64) as usize;
+        let mut image = base.clone();
+        log.replay(&mut image, upto, &mut chance);
+        let same = |range: std::ops::Range<usize>| image[range.clone()] == base[range];
+        assert!(same(0..start) && same(start + len..base.len()), "entry {upto}: the table changed");
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_had_is_refused_and_says_why() {
+    let folder = Folder::new();
+    let manifest = |log: &str| {
+        file("a", "1M", &format!("write_log = \"{log}\"\n"))
+            + "[[export]]\ndevice = \"a\"\n[server]\nunix = \"s\"\n"
+    };
+    folder.write("other", vec![b'x'; 4096]);
+    folder.write("up.toml", manifest("other"));
+    folder.corewise(["up", "up.toml"]).fails().complains(&["write log", "other", "move it away"]);
+    assert!(std::fs::read(folder.join("other")).unwrap() == [b'x'; 4096]);
+    folder.write("up.toml", manifest("a.img"));
+    folder.corewise(["up", "up.toml"]).fails().complains(&["write log", "has it locked"]);
+    assert!(!Path::new(&folder.join("a.img")).exists(), "it was made for nothing");
+}
