@@ -205,7 +205,7 @@ impl Pending {
             // The subscriber is user code: a panic in there keeps no request from its end.
             caught(|| {
                 tracing::warn!(
-                    device = %self.core.name, op = %rq.op(), offset = rq.offset(), len = rq.len(),
+                    device = %self.core.name, request = %rq.op(), offset = rq.offset(), len = rq.len(),
                     errno = error.errno(), %error, left_out = (before != 0).then_some(before),
                     "a request failed"
                 );

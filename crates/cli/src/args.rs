@@ -209,6 +209,16 @@ pub(crate) struct Log {
     /// Log to stderr at this level or above [default: warn]
     #[arg(long, value_name = "LEVEL", global = true, display_order = 901)]
     log: Option<Level>,
+    /// The form of the messages: text for people, or a JSON object a line
+    #[arg(long, value_name = "FORM", global = true, default_value = "text", display_order = 902)]
+    pub(crate) log_format: LogFormat,
+}
+
+/// The form of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
 }
 
 /// The severity of a message.

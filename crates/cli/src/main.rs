@@ -48,7 +48,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let cli = usage::parse();
     let bars = screen::Bars::default();
-    log::start(cli.log.level(), bars.clone());
+    log::start(&cli.log, bars.clone());
     let run = || match cli.command {
         args::Command::Topo(args) => topo::run(&args),
         args::Command::Up(args) => up::run(args, bars),

@@ -88,7 +88,7 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
         drivers: Alignment, Degraded, Delay, Delays, Fault, Faulty, FileDriver, FileOptions, FileRings, IoPath, LegState, Memory,
             Mirror, MirrorEvent, MirrorLeg, MirrorOptions, MirrorStatus, Null, NullOptions, OpenError, OpenErrorKind, Partition,
             PartitionEntry, PartitionTable, PathInUse, StackError, Stripe;
-        nbd: Budget, DrainReport, Endpoint, Error, Export, ExportStatus, FlushOutcome, Listener, MemoryUse, Options, Rate,
+        nbd: Budget, DrainReport, Endpoint, Error, Export, ExportStatus, FlushOutcome, Listener, MemoryUse, Options, Peer, Rate,
             Server, TlsPart;
         timeline: Certainty, DependencyError, DeviceGraph, Edge, EdgeKind, EdgeSource, GraphEdge, Lane, LaneRow, Length, Outcome,
             CriticalPath, Span, SpanId, SpanKind, Summary, Timeline, Unplaced;

@@ -14,17 +14,10 @@ pub(crate) struct Identity {
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.peer {
-            Peer::User(uid) => write!(f, "user {uid}")?,
-            Peer::Address(address) => address.fmt(f)?,
-            Peer::Unknown => f.write_str("a client of unknown origin")?,
-        }
-        if self.names.is_empty() {
-            return f.write_str(" without a certificate");
-        }
-        f.write_str(" with the certificate of ")?;
+        self.peer.fmt(f)?;
         for (n, name) in self.names.iter().enumerate() {
-            write!(f, "{}'{}'", if n == 0 { "" } else { ", " }, name.escape_debug())?;
+            let before = if n == 0 { " with the certificate of " } else { ", " };
+            write!(f, "{before}'{}'", name.escape_debug())?;
         }
         Ok(())
     }
@@ -75,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_client_is_named_by_what_is_known_of_it() {
-        assert_eq!(who(Peer::User(8), &[]).to_string(), "user 8 without a certificate");
+        assert_eq!(who(Peer::User(8), &[]).to_string(), "user 8");
         let peer = Peer::Address([10, 0, 0, 1].into());
         assert_eq!(
             who(peer, &["a", "b\n"]).to_string(),

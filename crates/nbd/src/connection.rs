@@ -1,6 +1,7 @@
 //! One accepted connection: the socket, and the handles by which others (drain, eviction, the reply
 //! path) act on it.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -17,6 +18,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, getpeername, recv, send, shutd
 
 use crate::load::{Budget, Charge, Load, Snapshot};
 use crate::memory::Pool;
+use crate::told::Voice;
 
 /// A connected stream socket and what is owed on it. Shared by the reader thread, completions, the
 /// writer thread and the server.
@@ -28,6 +30,8 @@ pub(crate) struct Connection {
     pub(crate) socket: OwnedFd,
     pub(crate) load: Load,
     pub(crate) pool: Arc<Pool>,
+    /// By which it is told of before it has an export.
+    pub(crate) voice: Voice,
     made: Instant,
     /// A: when something last came, in nanoseconds since `made`; kept only where somebody asks. Relaxed: a time.
     active: Option<AtomicU64>,
@@ -37,11 +41,24 @@ pub(crate) struct Connection {
 
 /// Where a client comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Peer {
-    /// A user of this machine.
+#[non_exhaustive]
+pub enum Peer {
+    /// A user of this machine, by its number.
     User(u32),
+    /// An address.
     Address(IpAddr),
+    /// The system doesn't say.
     Unknown,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::User(uid) => write!(f, "user {uid}"),
+            Peer::Address(address) => address.fmt(f),
+            Peer::Unknown => f.write_str("a client of unknown origin"),
+        }
+    }
 }
 
 impl Peer {
@@ -59,7 +76,7 @@ impl Peer {
 
 impl Connection {
     pub(crate) fn new(
-        id: u64,
+        voice: Voice,
         socket: OwnedFd,
         budget: Budget,
         share: u64,
@@ -69,7 +86,8 @@ impl Connection {
         let (load, parker) = Load::new(budget, share);
         let active = watched.then(|| AtomicU64::new(0));
         let (made, waited) = (time::now(), AtomicBool::new(false));
-        (Connection { id, socket, load, pool, made, active, waited }, parker)
+        let id = voice.client;
+        (Connection { id, socket, load, pool, voice, made, active, waited }, parker)
     }
 
     /// Receives what is there, at least one byte, behind what `buffer` holds; 0 at the end of the
@@ -197,10 +215,10 @@ impl Connection {
     }
 
     /// Whether nobody waits for the end of a request any more. A client that has only closed its sending side may wait for
-    /// data, though not for the end of zeroes. Never blocks.
+    /// data, though not for the end of zeroes. In a drain we may have closed that side. Never blocks.
     pub(crate) fn has_left(&self, op: Op) -> bool {
         let mut signs = PollFlags::HUP | PollFlags::ERR;
-        if !op.has_bytes() {
+        if !op.has_bytes() && !self.load.snapshot().draining {
             signs |= PollFlags::RDHUP;
         }
         let mut socket = [PollFd::new(&self.socket, PollFlags::RDHUP)];

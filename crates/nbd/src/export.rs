@@ -1,12 +1,10 @@
 //! An export: a block device under a name.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use corewise_blockmq::{BlockDevice, Request};
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::{Throttle, panics};
 
 use crate::access::Access;
 use crate::edge::Edges;
@@ -31,7 +29,6 @@ pub struct Export {
     pub(crate) limiter: Option<Arc<Limiter>>,
     /// What each of them may do.
     pub(crate) client_rate: Rate,
-    pub(crate) lines: Arc<Lines>,
     /// How all clients of the device share it.
     pub(crate) shared: Arc<Shared>,
 }
@@ -85,47 +82,12 @@ impl Shared {
     }
 }
 
-/// Which of the messages about its clients go to the log: they come as fast as the clients like.
-#[derive(Debug)]
-pub(crate) struct Lines {
-    pub(crate) export: String,
-    /// Errors of the device.
-    pub(crate) errors: Throttle,
-    /// What clients were refused.
-    pub(crate) refusals: Throttle,
-    /// What they were cut for.
-    pub(crate) cuts: Throttle,
-}
-
-/// Tells the log. The subscriber is user code: a panic in there keeps no client from its reply.
-pub(crate) fn tell(say: impl FnOnce()) {
-    catch_unwind(AssertUnwindSafe(say)).unwrap_or_else(panics::discard);
-}
-
-impl Lines {
-    fn new(export: String) -> Lines {
-        let [errors, refusals, cuts] = [(); 3].map(|()| Throttle::new());
-        Lines { export, errors, refusals, cuts }
-    }
-}
-
-impl Drop for Lines {
-    fn drop(&mut self) {
-        let left_out = self.errors.take_left_out();
-        if left_out != 0 {
-            tell(|| tracing::warn!(export = self.export, left_out, "more client errors"));
-        }
-    }
-}
-
 impl Export {
     /// An export of `device` under `name`. The device's own limits (size, read-only, abilities)
     /// apply.
     pub fn new(name: impl Into<String>, device: Arc<dyn BlockDevice>) -> Export {
-        let name = name.into();
-        let lines = Arc::new(Lines::new(name.clone()));
         Export {
-            name,
+            name: name.into(),
             description: String::new(),
             read_only: false,
             refusal: Arc::default(),
@@ -134,7 +96,6 @@ impl Export {
             client_rate: Rate::default(),
             access: Access::default(),
             is_default: false,
-            lines,
             shared: Shared::new(device),
         }
     }
@@ -210,7 +171,7 @@ impl Export {
     pub(crate) fn take_over(&mut self, former: &Export) {
         former.refusal.0.store(self.read_only, Ordering::Relaxed);
         self.refusal = Arc::clone(&former.refusal);
-        (self.lines, self.shared) = (Arc::clone(&former.lines), Arc::clone(&former.shared));
+        self.shared = Arc::clone(&former.shared);
     }
 
     pub(crate) fn most_clients(&self) -> Option<usize> {

@@ -49,6 +49,7 @@
 //! | `reply` | how replies reach the socket without anybody waiting |
 //! | `turn` | how the clients of an export share its device |
 //! | `tls` | the same bytes in TLS; the feature `tls`, which is off by default since ring compiles C |
+//! | `told` | what of clients goes to the log, and how often |
 //! | `session` | the transmission phase of one connection |
 //! | [`Server`] | listeners, exports, connections, drain |
 //!
@@ -87,9 +88,11 @@ mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "tls/none.rs"]
 mod tls;
+mod told;
 mod turn;
 pub mod wire;
 
+pub use connection::Peer;
 pub use error::{Error, TlsPart};
 pub use export::Export;
 pub use load::Budget;

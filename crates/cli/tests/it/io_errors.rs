@@ -37,24 +37,81 @@ fn errors_of_a_disk_are_told_with_what_was_asked_and_a_flood_of_them_in_a_few_li
         for n in 0..FAILED / 2 {
             assert_eq!(client.read(n % 100 * 512, 1024), Err(5));
         }
-        // Its own mistake is no news, unless somebody asks.
+        // Its own mistake is told, too.
         assert!(client.read(1 << 40, 512).is_err());
     }
     let ran = server.stop().ok();
     let (disk, all) = told(&ran.stderr, "a request failed", "more requests failed");
     assert_eq!(all, FAILED, "{ran}");
     assert!((1..100).contains(&disk.len()), "{} lines: {ran}", disk.len());
-    for part in ["WARN", "device=bad", "op=read", "offset=", "len=1024", "errno=5", "error="] {
+    for part in ["WARN", "device=bad", "request=read", "offset=", "len=1024", "errno=5", "error="] {
         assert!(disk.iter().all(|line| line.contains(part)), "{part}: {ran}");
     }
-    assert!(!ran.stderr.contains("device=top op"), "told twice: {ran}");
-    let (client, all) = told(&ran.stderr, "a client's request failed", "more client errors");
+    assert!(!ran.stderr.contains("device=top request"), "told twice: {ran}");
+    let (client, all) = told(&ran.stderr, "a client's request failed", "more of a client");
     assert_eq!(all, FAILED, "{ran}");
     assert!((1..100).contains(&client.len()), "{} lines: {ran}", client.len());
-    for part in ["WARN", "export=\"top\"", "op=read", "offset=", "len=1024", "errno=5", "client="] {
+    let peer = format!("peer=user {}", rustix::process::getuid().as_raw());
+    for part in [
+        "WARN",
+        "export=\"top\"",
+        &peer,
+        "request=read",
+        "offset=",
+        "len=1024",
+        "errno=5",
+        "client=",
+    ] {
         assert!(client.iter().all(|line| line.contains(part)), "{part}: {ran}");
     }
-    assert!(!ran.stderr.contains("was refused"), "{ran}");
+    let (refused, _) = told(&ran.stderr, "request was refused", "none");
+    assert_eq!(refused.len(), 2, "{ran}");
+    for part in [&*peer, "export=\"top\"", "errno=22", "request=READ"] {
+        assert!(refused.iter().all(|line| line.contains(part)), "{part}: {ran}");
+    }
+}
+
+#[test]
+fn a_client_that_does_all_it_can_to_fill_the_log_gets_a_few_lines_and_all_of_it_is_counted() {
+    let folder = Folder::new();
+    let manifest = "[[device]]\nname = \"m\"\ndriver = \"memory\"\nsize = \"1M\"\n\
+                    [[export]]\ndevice = \"m\"\n[[export]]\nname = \"ro\"\ndevice = \"m\"\n\
+                    read_only = true\n[server]\nunix = \"s\"\n";
+    folder.write("up.toml", manifest);
+    let server = Server::start(&folder, &["up.toml", "--log-format", "json"]);
+    let mut caused = 0;
+    for n in 0..100 {
+        let mut client = Client::new(&server.socket(), if n % 2 == 0 { "m" } else { "ro" });
+        for _ in 0..10 {
+            assert!(client.read(1 << 40, 512).is_err());
+            assert!(client.write(1 << 40, &[0; 512], 0).is_err());
+            caused += 2;
+        }
+        client.send_raw(&[1; 28]).unwrap();
+        assert!(client.is_closed());
+        caused += 1;
+    }
+    let ran = server.stop().ok();
+    let lines: Vec<serde_json::Value> = ran
+        .stderr
+        .lines()
+        .filter(|line| line.starts_with('{'))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    // A burst, one a second, and at the end one an export.
+    assert!((3..80).contains(&lines.len()), "{} lines: {ran}", lines.len());
+    let left_out = |line: &serde_json::Value| line["left_out"].as_u64().unwrap_or_default();
+    let is_sum = |line: &&serde_json::Value| {
+        line["message"].as_str().unwrap().starts_with("more of a client was not told: ")
+    };
+    let sums = lines.iter().filter(is_sum).count();
+    let told = (lines.len() - sums) as u64 + lines.iter().map(left_out).sum::<u64>();
+    assert_eq!(told, caused, "{ran}");
+    for line in &lines {
+        assert!(line["peer"].as_str().unwrap().starts_with("user "), "{line}");
+        assert!(line["timestamp"].as_str().unwrap().ends_with('Z'), "{line}");
+        assert!(line["level"] == "WARN" && line["export"].is_string(), "{line}");
+    }
 }
 
 #[test]
@@ -83,7 +140,7 @@ fn a_file_that_somebody_truncates_does_not_grow_again_and_the_log_says_so() {
         for part in [
             "export=\"disk\"",
             "device=\"disk\"",
-            "op=write",
+            "request=write",
             "offset=8388608",
             "len=65536",
             "errno=5",

@@ -6,10 +6,11 @@ use super::Inner;
 use crate::access::Identity;
 use crate::export::Export;
 use crate::handshake::{Catalogue, ExportOffer, NotOffered};
+use crate::told::Voice;
 
 pub(super) struct Desk<'a> {
     server: &'a Inner,
-    client: u64,
+    voice: &'a Voice,
     /// L: is the lock; guards what is known of the client, which is more after TLS. Taken before the registry's.
     who: Mutex<Identity>,
     /// L: is the lock; guards the export at which the client has its place.
@@ -17,13 +18,18 @@ pub(super) struct Desk<'a> {
 }
 
 impl<'a> Desk<'a> {
-    pub(super) fn new(server: &'a Inner, client: u64, who: Identity) -> Desk<'a> {
-        Desk { server, client, who: Mutex::new(who), chosen: Mutex::new(None) }
+    pub(super) fn new(server: &'a Inner, voice: &'a Voice) -> Desk<'a> {
+        Desk { server, voice, who: Mutex::new(voice.who.clone()), chosen: Mutex::new(None) }
     }
 
     /// The client has shown a certificate with these names, and was vouched for.
     pub(super) fn certified(&self, names: Vec<String>) {
         self.who.lock().names = names;
+    }
+
+    /// What is known of the client by now.
+    pub(super) fn who(&self) -> Identity {
+        self.who.lock().clone()
     }
 
     /// The export at which the client has its place.
@@ -34,12 +40,12 @@ impl<'a> Desk<'a> {
 
 impl Catalogue for Desk<'_> {
     fn find(&self, name: &str) -> Result<ExportOffer, NotOffered> {
-        self.server.registry.find(name, self.client, &self.who.lock())
+        self.server.registry.find(name, self.voice, &self.who.lock())
     }
 
     fn attach(&self, name: &str) -> Result<(), String> {
-        let Desk { server, client, who, .. } = self;
-        let export = server.registry.attach(*client, name, &who.lock(), &server.options)?;
+        let Desk { server, voice, who, .. } = self;
+        let export = server.registry.attach(voice.client, name, &who.lock(), &server.options)?;
         *self.chosen.lock() = Some(export);
         Ok(())
     }

@@ -2,7 +2,7 @@
 //!
 //! accepting → quiescing (no new clients, new requests get `ESHUTDOWN`) → draining (what is in
 //! flight finishes and is answered, each client's device is flushed, then its connection is closed;
-//! an idle client's at once) → gone (the device is flushed once more; after the deadline the
+//! an idle client's at once, and one that doesn't send the rest of a request soon isn't waited for) → gone (the device is flushed once more; after the deadline the
 //! connections that are left are cut).
 
 use std::fmt;
@@ -15,6 +15,9 @@ use corewise_sync::{Completion, Mutex};
 use super::registry::Registry;
 use crate::connection::Connection;
 use crate::export::Export;
+
+/// For how long requests that were begun may still come, and half the time that there is at most.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// How the last flush of a device ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,12 +97,20 @@ pub(super) fn drain(
         report.idle += usize::from(owed == 0);
         in_flight += u64::from(owed);
     }
+    // A request that a client has sent in part wasn't answered, so it may be lost; and one that isn't whole by now may never be. The
+    // client's other requests are still answered.
+    let grace = GRACE.min(deadline.saturating_duration_since(begin) / 2);
+    let connections = registry.wait_until_gone(connections, begin + grace);
+    for connection in &connections {
+        connection.stop_reading();
+    }
     for connection in registry.wait_until_gone(connections, deadline) {
         let owed = connection.cut().requests;
         report.cut += 1;
         report.requests_cut += u64::from(owed);
         tracing::warn!(
             client = connection.id,
+            peer = %connection.voice.who,
             requests = owed,
             "disconnected at the deadline of a drain"
         );

@@ -14,19 +14,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use corewise_sync::{Mutex, Parker, Throttle, context, panics, thread};
+use corewise_sync::{Mutex, Parker, context, panics, thread};
 
 use crate::access::Identity;
 use crate::connection::{Connection, Peer};
 use crate::error::Error;
-use crate::export::{Export, tell};
-use crate::handshake::ExportOffer;
+use crate::export::Export;
+use crate::handshake::{CloseReason, ExportOffer};
 use crate::load::Budget;
 use crate::memory::{self, MemoryUse, Pool, Split};
 use crate::negotiate::{Begun, NoAgreement, negotiate};
 use crate::policy::{self, Limits};
 use crate::session::{Deadlines, End, STACK, Session};
 use crate::tls::Tls;
+use crate::told::{Hosts, Voice, What, tell};
 
 use accept::Acceptor;
 use desk::Desk;
@@ -204,8 +205,8 @@ pub(super) struct Inner {
     options: Options,
     /// L: is the lock; guards what the next handshake uses. `None`: the server was made without TLS.
     tls: Option<Mutex<Tls>>,
-    /// Which failures of TLS go to the log.
-    insecure: Throttle,
+    /// How much of what its clients do goes to the log.
+    hosts: Hosts,
     /// Of each connection, in bytes.
     share: u64,
     pool: Arc<Pool>,
@@ -231,9 +232,9 @@ impl Server {
     fn make(options: Options, tls: Option<Tls>) -> Server {
         let Split { pool, share, .. } = options.split(tls.is_some());
         let (registry, acceptors) = (Registry::new(), Mutex::new(Vec::new()));
-        let (pool, insecure) = (Arc::new(Pool::new(pool)), Throttle::new());
+        let (pool, hosts) = (Arc::new(Pool::new(pool)), Hosts::new());
         let tls = tls.map(Mutex::new);
-        let inner = Inner { options, tls, insecure, share, pool, registry, acceptors };
+        let inner = Inner { options, tls, hosts, share, pool, registry, acceptors };
         Server { inner: Arc::new(inner) }
     }
 
@@ -411,7 +412,9 @@ impl Server {
         let (exports, connections) = self.inner.registry.close();
         self.stop_accepting();
         context::blocking("Server::drain", || {
-            drain::drain(&self.inner.registry, &exports, connections, until)
+            let report = drain::drain(&self.inner.registry, &exports, connections, until);
+            self.inner.hosts.tell_rest();
+            report
         })
     }
 }
@@ -445,17 +448,20 @@ impl Inner {
     pub(super) fn serve(self: &Arc<Self>, socket: OwnedFd) -> Result<(), Error> {
         let Options { max_half_open, budget, evict_idle, .. } = self.options;
         let peer = Peer::of(&socket);
+        let host = self.hosts.of(peer);
         let make = |id| {
             let pool = Arc::clone(&self.pool);
+            let voice = Voice::new(host, id, Identity { peer, names: Vec::new() });
             let (connection, parker) =
-                Connection::new(id, socket, budget, self.share, pool, evict_idle.is_some());
+                Connection::new(voice, socket, budget, self.share, pool, evict_idle.is_some());
             (Arc::new(connection), parker)
         };
         let evict = |oldest: &Connection| {
-            tracing::info!(
-                client = oldest.id,
-                "closed: other clients wait, and this one has not chosen an export"
-            );
+            let voice = &oldest.voice;
+            voice.tell(What::Evicted, |left_out| {
+                tracing::info!(client = oldest.id, peer = %voice.who, left_out,
+                    "closed: other clients wait, and this one has not chosen an export");
+            });
             oldest.cut();
         };
         let (connection, parker) = self.registry.admit(peer, max_half_open, make, evict)?;
@@ -464,7 +470,7 @@ impl Inner {
         thread::Builder::new()
             .name(format!("nbd-{id}"))
             .stack_size(STACK)
-            .spawn(move || server.run(connection, peer, &parker))
+            .spawn(move || server.run(connection, &parker))
             .map(drop)
             .map_err(|source| {
                 self.registry.leave(id);
@@ -473,15 +479,14 @@ impl Inner {
     }
 
     /// The thread of a connection. A failure or panic in it stays in it.
-    fn run(&self, connection: Arc<Connection>, peer: Peer, parker: &Parker) {
-        let served = catch_unwind(AssertUnwindSafe(|| self.converse(&connection, peer, parker)));
+    fn run(&self, connection: Arc<Connection>, parker: &Parker) {
+        let served = catch_unwind(AssertUnwindSafe(|| self.converse(&connection, parker)));
         if let Err(panic) = served {
-            tell(|| {
-                tracing::error!(
-                    client = connection.id,
+            let voice = &connection.voice;
+            voice.tell(What::Ours, |left_out| {
+                tracing::error!(client = connection.id, peer = %voice.who, left_out,
                     panic = panics::message(&*panic),
-                    "serving a client panicked: its connection is closed"
-                );
+                    "serving a client panicked: its connection is closed");
             });
             connection.cut();
             panics::discard(panic);
@@ -492,74 +497,62 @@ impl Inner {
         self.pool.client_left(self.share);
     }
 
-    fn converse(&self, connection: &Arc<Connection>, peer: Peer, parker: &Parker) {
+    fn converse(&self, connection: &Arc<Connection>, parker: &Parker) {
         let deadline = after(self.options.handshake_timeout);
-        let who = Identity { peer, names: Vec::new() };
-        let desk = Desk::new(self, connection.id, who);
+        let voice = &connection.voice;
+        let desk = Desk::new(self, voice);
         let attach = |_: &ExportOffer| desk.chosen();
         let certified = |names| desk.certified(names);
         let tls = self.tls.as_ref().map(|tls| tls.lock().clone());
         let (tls, extended) = (tls.as_ref(), self.options.extended_headers);
         let begun = match negotiate(connection, &desk, tls, extended, certified, attach, deadline) {
             Ok(begun) => begun,
-            Err(NoAgreement::Closed(reason)) => {
-                tracing::debug!(client = connection.id, %reason, "handshake ended");
-                return;
-            }
-            Err(NoAgreement::Withdrawn(offer)) => {
-                tracing::debug!(
-                    client = connection.id,
-                    export = offer.name,
-                    "closed: the export is being removed, or its place was needed"
-                );
-                return;
-            }
-            Err(NoAgreement::EndOfStream) => return,
-            Err(NoAgreement::TooSlow) => {
-                tracing::info!(client = connection.id, "closed: the handshake took too long");
-                return;
-            }
-            Err(NoAgreement::Insecure(error)) => {
-                if let Some(before) = self.insecure.admit() {
-                    let left_out = (before != 0).then_some(before);
-                    tracing::warn!(client = connection.id, %error, left_out, "closed: TLS failed");
-                }
-                return;
-            }
-            Err(NoAgreement::Failed(error)) => {
-                tracing::debug!(client = connection.id, %error, "handshake failed");
-                return;
-            }
+            Err(end) => return tell_end(&end, voice.client, &desk.who(), voice),
         };
         let Begun { agreed, attached: export, received, incoming } = begun;
         let limits = Limits::new(&agreed);
-        let offer = agreed.offer;
-        tell(|| tracing::debug!(client = connection.id, export = offer.name, "client attached"));
+        let voice = Arc::new(voice.at(desk.who(), export.name()));
+        let Voice { client, who, export: name, .. } = &*voice;
+        tell(|| tracing::debug!(client, peer = %who, export = name, "client attached"));
         let Options { request_timeout, reply_timeout, idle_timeout, .. } = self.options;
         let deadlines =
             Deadlines { request: request_timeout, reply: reply_timeout, idle: idle_timeout };
-        let theirs = Arc::clone(connection);
+        let theirs = (Arc::clone(connection), Arc::clone(&voice));
         match Session::run(theirs, parker, &export, limits, deadlines, received, incoming) {
-            End::TooSlow(what) => {
-                tell(|| {
-                    tracing::info!(client = connection.id, export = offer.name, "closed: {what}");
-                });
-            }
-            End::Violation(what) => {
-                if let Some(before) = export.lines.cuts.admit() {
-                    let left_out = (before != 0).then_some(before);
-                    tracing::warn!(
-                        client = connection.id,
-                        export = offer.name,
-                        what,
-                        left_out,
-                        "closed"
-                    );
-                }
-            }
-            end => {
-                tracing::debug!(client = connection.id, export = offer.name, ?end, "client left")
-            }
+            End::TooSlow(what) => voice.tell(What::Slow, |left_out| {
+                tracing::info!(client, peer = %who, export = name, left_out, "closed: {what}");
+            }),
+            End::Violation(what) => voice.tell(What::Cut, |left_out| {
+                tracing::warn!(client, peer = %who, export = name, what, left_out, "closed");
+            }),
+            end => tell(|| {
+                tracing::debug!(client, peer = %who, export = name, ?end, "client left");
+            }),
         }
+        voice.over();
     }
+}
+
+/// Tells why there is no transmission phase.
+fn tell_end(end: &NoAgreement, client: u64, who: &Identity, voice: &Voice) {
+    match end {
+        NoAgreement::EndOfStream | NoAgreement::Closed(CloseReason::Aborted) => {}
+        NoAgreement::Closed(reason) => voice.tell(What::Handshake, |left_out| {
+            tracing::info!(client, peer = %who, %reason, left_out, "closed: the handshake failed");
+        }),
+        NoAgreement::Withdrawn(offer) => tell(|| {
+            tracing::debug!(client, peer = %who, export = offer.name,
+                "closed: the export is being removed, or its place was needed");
+        }),
+        NoAgreement::TooSlow => voice.tell(What::Handshake, |left_out| {
+            tracing::info!(client, peer = %who, left_out, "closed: the handshake took too long");
+        }),
+        NoAgreement::Insecure(error) => voice.tell(What::Tls, |left_out| {
+            tracing::warn!(client, peer = %who, %error, left_out, "closed: TLS failed");
+        }),
+        NoAgreement::Failed(error) => tell(|| {
+            tracing::debug!(client, peer = %who, %error, "the handshake failed");
+        }),
+    }
+    voice.over();
 }

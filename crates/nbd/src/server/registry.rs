@@ -11,9 +11,10 @@ use super::Options;
 use crate::access::Identity;
 use crate::connection::{Connection, Peer};
 use crate::error::Error;
-use crate::export::{Export, Shared, tell};
+use crate::export::{Export, Shared};
 use crate::handshake::{ExportOffer, NotOffered};
 use crate::policy;
+use crate::told::{Voice, What};
 
 /// The books. The lock is a leaf: nothing else is locked, and no device is called, while it is
 /// held.
@@ -403,8 +404,11 @@ impl Books {
         let Some((idle, id)) = idle.max() else { return false };
         let Some(entered) = self.connections.get_mut(&id) else { return false };
         entered.leaving = true;
-        tracing::info!(client = id, ?idle, "let go: a newcomer needs its place");
-        entered.connection.drain();
+        let Entered { connection, peer, export, .. } = entered;
+        connection.voice.tell(What::Evicted, |left_out| {
+            tracing::info!(client = id, %peer, export, ?idle, left_out, "let go: a newcomer needs its place");
+        });
+        connection.drain();
         true
     }
 
@@ -423,21 +427,20 @@ impl Registry {
     pub(super) fn find(
         &self,
         name: &str,
-        client: u64,
+        voice: &Voice,
         who: &Identity,
     ) -> Result<ExportOffer, NotOffered> {
         let export = self.books.lock().named(name, who).cloned().ok_or(NotOffered::Unknown)?;
         if export.access.admits(who) {
             return Ok(export.offer());
         }
-        if let Some(before) = export.lines.refusals.admit() {
-            tell(|| {
-                tracing::warn!(client, export = export.name(), %who,
-                    left_out = (before != 0).then_some(before), "a client was refused: the export is not for it");
-            });
-        }
+        voice.tell(What::Forbidden, |left_out| {
+            tracing::warn!(client = voice.client, peer = %who, export = export.name(), left_out,
+                "a client was refused: the export is not for it");
+        });
         let name = export.name().escape_debug();
-        Err(NotOffered::Forbidden(format!("the export '{name}' is not for {who}")))
+        let without = if who.names.is_empty() { " without a certificate" } else { "" };
+        Err(NotOffered::Forbidden(format!("the export '{name}' is not for {who}{without}")))
     }
 
     pub(super) fn for_each(&self, who: &Identity, each: &mut dyn FnMut(&str, &str)) {
@@ -501,7 +504,12 @@ mod tests {
             let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
             let budget = Options::default().budget;
             let pool = Arc::new(Pool::new(1 << 20));
-            (Arc::new(Connection::new(id, socket.into(), budget, 0, pool, false).0), ())
+            (
+                Arc::new(
+                    Connection::new(Voice::of_test(id), socket.into(), budget, 0, pool, false).0,
+                ),
+                (),
+            )
         };
         registry.admit(Peer::Unknown, limit, make, |oldest| oldest.close())
     }

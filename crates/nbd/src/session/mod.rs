@@ -38,14 +38,15 @@ use corewise_sync::{Parker, panics};
 
 use crate::connection::Connection;
 use crate::edge::Changes;
-use crate::export::{Export, Lines, Refusal, Shared, tell};
+use crate::export::{Export, Refusal, Shared};
 use crate::load::Charge;
 use crate::policy::Limits;
 use crate::rate::Limiter;
 use crate::reply::{Patience, Posted, Ran, ReplyPath, Right};
 use crate::tls::Incoming;
+use crate::told::{Voice, What};
 use crate::turn::{Turn, Work};
-use crate::wire::{Form, Tag};
+use crate::wire::{Form, ReplyError, Tag};
 
 use reader::Reader;
 use sink::{Body, Reply, SocketSink};
@@ -97,7 +98,7 @@ pub(crate) struct Session {
     shared: Arc<Shared>,
     refusal: Arc<Refusal>,
     changes: Changes<Request>,
-    lines: Arc<Lines>,
+    voice: Arc<Voice>,
     path: ReplyPath<SocketSink>,
     writer: Writer,
     deadlines: Deadlines,
@@ -116,7 +117,7 @@ impl Session {
     /// Runs the transmission phase on the calling thread until it is over; blocks. `received` is
     /// what the client sent behind its handshake; what follows comes out of `incoming`, where there is TLS.
     pub(crate) fn run(
-        connection: Arc<Connection>,
+        (connection, voice): (Arc<Connection>, Arc<Voice>),
         parker: &Parker,
         export: &Export,
         limits: Limits,
@@ -130,6 +131,7 @@ impl Session {
         let session = Arc::new(Session {
             path: ReplyPath::new(SocketSink::new(
                 Arc::clone(&connection),
+                Arc::clone(&voice),
                 deadlines.reply,
                 writer_parker,
                 channel.clone(),
@@ -148,7 +150,7 @@ impl Session {
             can_fast_zero: geometry.can_fast_zero,
             connection,
             device: Arc::clone(export.device()),
-            lines: Arc::clone(&export.lines),
+            voice,
             writer,
             form: limits.form,
             hope: Hope::default(),
@@ -172,11 +174,14 @@ impl Session {
     /// like one.
     fn flush_device(self: &Arc<Self>, parker: &Parker) {
         self.connection.load.admit(Charge::NONE);
-        let connection = Arc::clone(&self.connection);
+        let session = Arc::clone(self);
         self.device.submit(Request::flush().on_complete(move |done| {
+            let Session { connection, voice, device, .. } = &*session;
             if let Err(error) = done.result {
-                tell(|| {
-                    tracing::error!(client = connection.id, %error, "the flush of a drained connection failed");
+                voice.tell(What::Failed(ReplyError::from_errno(error.errno())), |left_out| {
+                    tracing::error!(client = voice.client, peer = %voice.who, export = voice.export,
+                        device = device.name(), %error, left_out,
+                        "the flush of a drained connection failed");
                 });
             }
             connection.settle(1, Charge::NONE);
@@ -230,13 +235,10 @@ impl Session {
             make()
         }));
         made.map_err(|panic| {
-            tell(|| {
-                tracing::error!(
-                    client = self.connection.id,
-                    export = self.lines.export,
-                    panic = panics::message(&*panic),
-                    "answering a request panicked: it fails"
-                );
+            let voice = &self.voice;
+            voice.tell(What::Ours, |left_out| {
+                tracing::error!(client = voice.client, peer = %voice.who, export = voice.export, left_out,
+                    panic = panics::message(&*panic), "answering a request panicked: it fails");
             });
             panics::discard(panic);
         })
@@ -251,14 +253,12 @@ impl Session {
         if error.kind() == IoErrorKind::Gone && nobody_waits() {
             return;
         }
-        if let Some(before) = self.lines.errors.admit() {
-            tell(|| {
-                tracing::warn!(client = self.connection.id, export = self.lines.export,
-                    device = self.device.name(), op = %done.op, offset = done.offset,
-                    len = done.len, errno = error.errno(), %error,
-                    left_out = (before != 0).then_some(before), "a client's request failed");
-            });
-        }
+        let voice = &self.voice;
+        voice.tell(What::Failed(ReplyError::from_errno(error.errno())), |left_out| {
+            tracing::warn!(client = voice.client, peer = %voice.who, export = voice.export,
+                device = self.device.name(), request = %done.op, offset = done.offset,
+                len = done.len, errno = error.errno(), %error, left_out, "a client's request failed");
+        });
     }
 
     /// Posts a reply of a completion, and sends it if nobody else does.

@@ -14,11 +14,11 @@ use super::pace::{Expects, Pace};
 use super::received::{Received, charge};
 use super::sink::{Reply, SPARE, SocketSink};
 use super::{End, Inside, Session, form, odd, sparse};
-use crate::export::tell;
 use crate::load::Charge;
 use crate::policy::{self, Limits, Operation, Verdict, judge};
 use crate::reply::{Posted, Right};
 use crate::tls::Incoming;
+use crate::told::What;
 use crate::turn::{self, Deficit, Entry, Work};
 use crate::wire::{BadMagic, Form, ReplyError, Request, STATUS_QUERY_LEN, StatusQuery, Tag};
 
@@ -176,7 +176,7 @@ impl<'a> Reader<'a> {
                     Err(end) => return Parsed::End(end),
                 },
                 Verdict::Refuse(error) => {
-                    if !draining {
+                    if !draining && error != ReplyError::NotSup {
                         self.tell_refusal(&request, error);
                     }
                     self.answer(&request, Err(error), cost);
@@ -313,16 +313,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The client's mistake: no news for the operator, unless the log level asks for it.
     fn tell_refusal(&self, request: &Request, error: ReplyError) {
-        let Session { connection, lines, .. } = &**self.session;
-        if let Some(before) = lines.refusals.admit() {
-            tell(|| {
-                tracing::info!(client = connection.id, export = lines.export, command = ?request.command,
-                    offset = request.offset, len = request.length, ?error,
-                    left_out = (before != 0).then_some(before), "a client's request was refused");
-            });
-        }
+        let voice = &self.session.voice;
+        voice.tell(What::Refused(error), |left_out| {
+            tracing::warn!(client = voice.client, peer = %voice.who, export = voice.export,
+                request = ?request.command, offset = request.offset, len = request.length,
+                errno = error.code(), error = error.message(), left_out,
+                "a client's request was refused");
+        });
     }
 
     /// Answers without the device, once the payload of the request is out of the way.

@@ -13,11 +13,11 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use crate::connection::Connection;
-use crate::export::tell;
 use crate::load::Charge;
 use crate::policy;
 use crate::reply::{Patience, Sent, Sink};
 use crate::tls::Channel;
+use crate::told::{Voice, What, tell};
 use crate::wire::{EXTENDED_CHUNK_LEN, SIMPLE_REPLY_LEN};
 
 /// Replies that one system call sends at most. Far below the kernel's limit of 1,024, and enough to
@@ -79,6 +79,7 @@ unsafe impl HasLink for Reply {
 /// The socket, and what couldn't be sent yet.
 pub(crate) struct SocketSink {
     connection: Arc<Connection>,
+    voice: Arc<Voice>,
     waiting: VecDeque<Box<Reply>>,
     /// Through which replies go, where there is TLS,
     channel: Option<Arc<Channel>>,
@@ -101,6 +102,7 @@ pub(crate) struct SocketSink {
 impl SocketSink {
     pub(crate) fn new(
         connection: Arc<Connection>,
+        voice: Arc<Voice>,
         timeout: Duration,
         writer_parker: Parker,
         channel: Option<Arc<Channel>>,
@@ -109,6 +111,7 @@ impl SocketSink {
             channel,
             encrypted: 0,
             connection,
+            voice,
             timeout,
             since: None,
             waiting: VecDeque::new(),
@@ -200,9 +203,11 @@ impl SocketSink {
         let first = self.waiting.front().map_or(0, |reply| reply.bytes().len());
         let deadline = policy::after(since, policy::time_for(self.timeout, first as u64));
         if let Err(error) = self.connection.wait_for_space(deadline) {
-            tell(|| {
-                tracing::info!(client = self.connection.id, %error, bytes = first,
-                    timeout = ?self.timeout, "closed: the client does not take its replies");
+            let voice = &self.voice;
+            voice.tell(What::Slow, |left_out| {
+                tracing::info!(client = voice.client, peer = %voice.who, export = voice.export, %error,
+                    bytes = first, timeout = ?self.timeout, left_out,
+                    "closed: the client does not take its replies");
             });
             self.give_up();
         }
@@ -236,7 +241,7 @@ impl Sink for SocketSink {
                 Err(Errno::AGAIN) => self.wait(),
                 Err(error) => {
                     tell(|| {
-                        tracing::debug!(client = self.connection.id, %error,
+                        tracing::debug!(client = self.voice.client, peer = %self.voice.who, %error,
                             "cannot send replies: the client is gone");
                     });
                     self.give_up();
@@ -262,9 +267,17 @@ mod tests {
     fn the_memory_of_small_replies_is_that_of_later_ones_and_only_so_much_is_kept() {
         let (ours, mut client) = UnixStream::pair().unwrap();
         let pool = Arc::new(Pool::new(1 << 20));
-        let (connection, _) = Connection::new(1, ours.into(), Budget::default(), 0, pool, false);
+        let voice = Voice::of_test(1);
+        let (connection, _) =
+            Connection::new(voice.clone(), ours.into(), Budget::default(), 0, pool, false);
         let connection = Arc::new(connection);
-        let mut sink = SocketSink::new(Arc::clone(&connection), Duration::MAX, Parker::new(), None);
+        let mut sink = SocketSink::new(
+            Arc::clone(&connection),
+            Arc::new(voice),
+            Duration::MAX,
+            Parker::new(),
+            None,
+        );
         let mut send = |sink: &mut SocketSink, message: BytesMut| {
             connection.load.admit(Charge::NONE);
             let (inbox, len) = (Inbox::new(), message.len());

@@ -10,8 +10,8 @@ use corewise_sync::{Parker, Unparker, thread};
 
 use super::Session;
 use super::sink::SocketSink;
-use crate::export::tell;
 use crate::reply::{Patience, Ran, Right};
+use crate::told::What;
 
 /// Stack of a connection's threads in bytes: they call the device and little else.
 pub(crate) const STACK: usize = 512 << 10;
@@ -57,8 +57,9 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>
     let spawned =
         thread::Builder::new().name(name).stack_size(STACK).spawn(move || run(&theirs, &parker));
     if let Err(error) = spawned {
-        tell(|| {
-            tracing::error!(client = session.connection.id, %error,
+        let voice = &session.voice;
+        voice.tell(What::Ours, |left_out| {
+            tracing::error!(client = voice.client, peer = %voice.who, export = voice.export, %error, left_out,
                 "cannot start a thread for the replies of a slow client: the connection is closed");
         });
         if session.writer.handed.swap(false, Ordering::Acquire) {

@@ -38,6 +38,59 @@ fn idle_clients_are_closed_at_once() {
 }
 
 #[test]
+fn a_request_that_was_sent_in_part_costs_a_drain_little_and_others_of_its_client_are_answered() {
+    let device = TestDevice::new(64 * MIB);
+    let server = Arc::new(server(device.clone()));
+    // A part of a head, of a small payload, of a large one, and of one that is refused.
+    let begun = |length: u32, offset: u64, sent: usize| {
+        let mut client = client(&server);
+        let request = Request {
+            flags: CommandFlags::empty(),
+            command: Command::WRITE,
+            cookie: 7,
+            offset,
+            length: length.into(),
+        };
+        let mut bytes = request.encode().to_vec();
+        bytes.resize(bytes.len() + length as usize, 1);
+        client.send(&bytes[..sent]);
+        client
+    };
+    let mut clients = [
+        begun(512, 0, 10),
+        begun(512, 0, 100),
+        begun(4 << 20, 0, 1 << 16),
+        begun(512, 1 << 40, 100),
+    ];
+    device.hold();
+    let mut busy = client(&server);
+    busy.request(Command::READ, 1, 0, 512);
+    device.wait_for_seen(1);
+    let head = Request {
+        flags: CommandFlags::empty(),
+        command: Command::WRITE,
+        cookie: 2,
+        offset: 0,
+        length: 512,
+    };
+    busy.send(&head.encode());
+    // The heads of all but the first are understood.
+    while server.exports()[0].in_flight < 5 {
+        std::thread::yield_now();
+    }
+    let drain = begin_drain(&server, PATIENCE);
+    for client in &mut clients {
+        client.drain_to_end();
+    }
+    device.release();
+    assert_eq!(busy.reply(512).error, 0, "it was in flight");
+    let report = drain.join().unwrap();
+    assert_eq!((report.clients, report.cut, report.requests_cut), (5, 0, 0), "{report}");
+    busy.drain_to_end();
+    assert_eq!(device.seen().len(), 1, "nothing was written in part");
+}
+
+#[test]
 fn requests_in_flight_finish_and_new_ones_are_told_that_the_server_goes() {
     let device = TestDevice::new(MIB);
     let server = Arc::new(server(device.clone()));

@@ -299,7 +299,8 @@ impl Timekeeper {
                     }
                     _ => "computes for long: make its queue cpu_intensive",
                 };
-                tracing::warn!(queue = name, function, %site, hits, "a work item {said}");
+                // For the author of the item, not for an operator.
+                tracing::debug!(queue = name, function, %site, hits, "a work item {said}");
             }
             Found::Mayday { group, pool } => {
                 let queues = group.waiting_queues(pool).into_iter().filter_map(|id| self.queue(id));
