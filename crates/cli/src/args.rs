@@ -110,10 +110,11 @@ Examples:
   corewise mirror
   corewise mirror data --take-back
   corewise mirror data --take-back=disk1 --wait
+  corewise mirror data --check --rate 50M --wait
   corewise mirror --json | jq '.disks[].mirror.legs'
 
 Exit codes: 0 success, 1 failure (no server, no leg to take back, or, with --wait, a leg that is
-still out), 2 wrong usage.";
+still out, or legs that differ), 2 wrong usage.";
 
 const CHANGE_EXAMPLES: &str = "\
 Everything else is served meanwhile. Exports that go drain, then their devices flush and close; new devices come up \
@@ -256,7 +257,7 @@ pub(crate) enum Command {
     /// Show the worker pools, queues, devices and disks of a running server
     #[command(after_help = DUMP_EXAMPLES)]
     Dump(Dump),
-    /// Show the mirrors of a running server, and take back legs that failed or were missing
+    /// Show the mirrors of a running server, check them, and take back legs that failed or were missing
     #[command(after_help = MIRROR_EXAMPLES)]
     Mirror(Mirror),
     /// Add the devices and exports of a manifest to a running server
@@ -399,7 +400,19 @@ pub(crate) struct Mirror {
         requires = "name"
     )]
     pub(crate) take_back: Option<String>,
-    /// Wait until each leg that is resynced is in sync, or out again
+    /// Read all legs and compare them, while clients go on
+    #[arg(long, requires = "name", conflicts_with = "take_back")]
+    pub(crate) check: bool,
+    /// With --check: write anew what differs or can't be read, with what the first leg in sync has
+    #[arg(long, requires = "check")]
+    pub(crate) repair: bool,
+    /// With --check: at most so many bytes a second, such as 50M [default: as a resync]
+    #[arg(long, requires = "check", value_name = "BYTES", value_parser = units::parse_size)]
+    pub(crate) rate: Option<u64>,
+    /// End the check that goes on
+    #[arg(long, requires = "name", conflicts_with_all = ["check", "take_back"])]
+    pub(crate) stop: bool,
+    /// Wait until each leg that is resynced is in sync, or out again, and a check is over
     #[arg(long, requires = "name")]
     pub(crate) wait: bool,
     #[command(flatten)]

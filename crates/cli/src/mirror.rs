@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::args;
 use crate::control::Question;
 use crate::control::disks::Disk;
-use crate::control::mirrors::{Leg, MirrorOf, State};
+use crate::control::mirrors::{Check, How, Leg, MirrorOf, State};
 use crate::dump::client::{Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
@@ -33,6 +33,16 @@ pub(crate) fn run(args: &args::Mirror) -> Result<(), Failure> {
         let answer = client.ask(&question)?;
         asked = serde_json::from_value(answer["taken_back"].clone()).unwrap_or_default();
     }
+    if args.check || args.stop {
+        let how = How { rate: args.rate, repair: args.repair, stop: args.stop };
+        let question = Question {
+            ask: "check".to_string(),
+            disk: args.name.clone(),
+            check: Some(how),
+            ..Question::dump()
+        };
+        client.ask(&question)?;
+    }
     let (answer, disks) = loop {
         let (answer, disks) = look(&mut client, args.name.as_deref())?;
         let busy = disks.iter().filter_map(|disk| disk.mirror.as_ref()).any(|m| m.is_busy());
@@ -42,6 +52,13 @@ pub(crate) fn run(args: &args::Mirror) -> Result<(), Failure> {
         std::thread::sleep(PAUSE);
     };
     show(&answer, &disks, args.json)?;
+    let checks = disks.iter().filter_map(|disk| disk.mirror.as_ref()?.check.as_ref());
+    let wrong: u64 = checks.map(Check::wrong).sum();
+    if args.check && args.wait && wrong != 0 {
+        return Err(Failure::new(format!(
+            "{wrong} bytes differ or can't be read; --check --repair writes them anew"
+        )));
+    }
     match still_out(&disks, &asked).filter(|_| args.wait) {
         Some(Leg { name, why, .. }) => {
             let why = why.as_deref().unwrap_or("it failed");

@@ -16,6 +16,7 @@ mod hand;
 mod hotplug;
 mod inject;
 mod mirror;
+mod mirror_check;
 mod mirror_degraded;
 mod mirror_model;
 mod mirror_record;

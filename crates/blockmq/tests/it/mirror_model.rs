@@ -1,4 +1,4 @@
-//! Mirrors against a plain model, in every order of create, write, error, stop, kill, power failure, start, leg
+//! Mirrors against a plain model, in every order of create, write, error, check, stop, kill, power failure, start, leg
 //! away, leg replaced and leg back: what was promised is never lost, nor served as something else without an error,
 //! and a leg that is called in sync is that. Some 40 lives of a mirror a case; ten times as many cases with
 //! `COREWISE_LONG`.
@@ -286,7 +286,7 @@ impl Case {
         let Some(up) = self.start(&life) else { return self.after_kill() };
         let mut failing = false;
         for _ in 0..self.rng.below(40) {
-            match self.rng.below(16) {
+            match self.rng.below(17) {
                 0..6 => self.write(&up),
                 6..8 => self.flush(&up),
                 8..12 => self.read(&up, failing),
@@ -300,8 +300,13 @@ impl Case {
                     self.away.lock()[n] = false;
                     let _ = up.mirror.take_back(n);
                 }
+                14 => {
+                    let repair = one_in(&mut self.rng, 2);
+                    self.log.push(format!("check, repair {repair}"));
+                    let _ = up.mirror.check(None, repair);
+                }
                 // A place that can't be read or written takes for ever.
-                14 if !failing => up.resynced(),
+                15 if !failing => up.resynced(),
                 _ => self.check_claims(&up),
             }
             if up.life.is_over() {

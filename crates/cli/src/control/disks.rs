@@ -13,7 +13,7 @@ use corewise::timeline::duration;
 use corewise::topology::CpuSet;
 use serde::{Deserialize, Serialize};
 
-use super::mirrors::{MirrorOf, take_back};
+use super::mirrors::{self, MirrorOf};
 use crate::columns::Columns;
 
 /// The disks that are up. It keeps none of them up.
@@ -69,13 +69,26 @@ impl Disks {
 
     /// Has legs of a mirror tried again that are out: all, or this one. Their names, or why there is none.
     pub(crate) fn take_back(&self, disk: &str, leg: Option<&str>) -> Result<Vec<String>, String> {
+        self.with_mirror(disk, |mirror, over| mirrors::take_back(disk, mirror, over, leg))
+    }
+
+    /// Begins a check of a mirror, or stops it.
+    pub(crate) fn check(&self, disk: &str, how: &mirrors::How) -> Result<(), String> {
+        self.with_mirror(disk, |mirror, _| mirrors::check(disk, mirror, how))
+    }
+
+    fn with_mirror<R>(
+        &self,
+        disk: &str,
+        ask: impl FnOnce(&Mirror, &[String]) -> Result<R, String>,
+    ) -> Result<R, String> {
         let up = self.up();
         let Some((_, mirror)) = up.iter().find(|(queue, _)| queue.name() == disk) else {
             let names: Vec<&str> = up.iter().map(|(queue, _)| queue.name()).collect();
             return Err(format!("there is no disk '{disk}'; the disks are: {}", names.join(", ")));
         };
         match mirror {
-            Some((mirror, over)) => take_back(disk, mirror, over, leg),
+            Some((mirror, over)) => ask(mirror, over),
             None => Err(format!("'{disk}' is not a mirror")),
         }
     }

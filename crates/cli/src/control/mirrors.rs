@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use corewise::blockmq::drivers::{LegState, Mirror};
+use corewise::blockmq::drivers::{LegState, Mirror, MirrorCheck};
 use serde::{Deserialize, Serialize};
 
 /// What a mirror is made of, and what it is at.
@@ -17,6 +17,86 @@ pub(crate) struct MirrorOf {
     pub(crate) to_resync: u64,
     pub(crate) resynced: u64,
     pub(crate) dirty: u64,
+    /// The check that goes on, or the last one.
+    pub(crate) check: Option<Check>,
+}
+
+/// A check of a mirror. In bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Check {
+    pub(crate) running: bool,
+    pub(crate) repair: bool,
+    pub(crate) checked: u64,
+    pub(crate) size: u64,
+    pub(crate) differ: u64,
+    pub(crate) unreadable: u64,
+    pub(crate) repaired: u64,
+    /// The first of them.
+    pub(crate) places: Vec<Place>,
+}
+
+/// A place where a leg wasn't as it should be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Place {
+    pub(crate) leg: String,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    /// The leg that it differs from, and is repaired from.
+    pub(crate) from: Option<String>,
+    /// Why it can't be read.
+    pub(crate) error: Option<String>,
+}
+
+impl Check {
+    pub(crate) fn new(check: &MirrorCheck, over: &[String]) -> Check {
+        let name = |leg: usize| over.get(leg).cloned();
+        let places = check.places.iter().map(|place| Place {
+            leg: name(place.leg).unwrap_or_default(),
+            offset: place.range.start,
+            bytes: place.range.end - place.range.start,
+            from: place.from.and_then(name),
+            error: place.error.as_ref().map(ToString::to_string),
+        });
+        Check {
+            running: check.running,
+            repair: check.repair,
+            checked: check.checked,
+            size: check.size,
+            differ: check.differ,
+            unreadable: check.unreadable,
+            repaired: check.repaired,
+            places: places.collect(),
+        }
+    }
+
+    /// Bytes that aren't as they should be.
+    pub(crate) fn wrong(&self) -> u64 {
+        (self.differ + self.unreadable).saturating_sub(self.repaired)
+    }
+
+    fn text(&self, out: &mut String) {
+        let Check { checked, size, differ, unreadable, repaired, .. } = self;
+        let state = match (self.running, checked < size) {
+            (true, _) => "check: running",
+            (false, true) => "check: stopped",
+            (false, false) => "check: done",
+        };
+        let _ = writeln!(
+            out,
+            "  {state}, {checked} of {size} bytes looked at, {differ} differ, {unreadable} can't be \
+             read, {repaired} repaired"
+        );
+        for Place { leg, offset, bytes, from, error } in &self.places {
+            let what = match (error, from) {
+                (Some(error), _) => format!("can't be read: {error}"),
+                (None, Some(from)) => format!("differs from {from}"),
+                (None, None) => "differs".to_string(),
+            };
+            let _ = writeln!(out, "    {leg}: {bytes} bytes at {offset}: {what}");
+        }
+    }
 }
 
 /// A leg of a mirror.
@@ -79,13 +159,15 @@ impl MirrorOf {
             to_resync: status.to_resync,
             resynced: status.resynced,
             dirty: status.dirty,
+            check: status.check.as_ref().map(|check| Check::new(check, over)),
         }
     }
 
-    /// Whether a leg is on its way back.
+    /// Whether a leg is on its way back, or a check goes on.
     pub(crate) fn is_busy(&self) -> bool {
         let busy = |leg: &Leg| matches!(leg.state, State::Resyncing | State::Returning);
-        self.to_resync != 0 || self.legs.iter().any(busy)
+        let checks = self.check.as_ref().is_some_and(|check| check.running);
+        checks || self.to_resync != 0 || self.legs.iter().any(busy)
     }
 
     /// A line a leg.
@@ -98,8 +180,33 @@ impl MirrorOf {
             let why = leg.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
             let _ = writeln!(out, "  {name:<widest$}  {state}{why}");
         }
+        self.check.iter().for_each(|check| check.text(&mut out));
         out
     }
+}
+
+/// Begins a check of the mirror, or stops it.
+pub(super) fn check(disk: &str, mirror: &Mirror, how: &How) -> Result<(), String> {
+    if how.stop {
+        let stopped = mirror.stop_check();
+        return stopped.then_some(()).ok_or_else(|| format!("no check of '{disk}' goes on"));
+    }
+    let began = mirror.check(how.rate, how.repair);
+    began
+        .then_some(())
+        .ok_or_else(|| format!("a check of '{disk}' goes on already; --stop ends it"))
+}
+
+/// How a mirror is checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct How {
+    /// Most bytes a second.
+    pub(crate) rate: Option<u64>,
+    /// Make alike what isn't.
+    pub(crate) repair: bool,
+    /// End the check that goes on instead.
+    pub(crate) stop: bool,
 }
 
 /// Has legs of the mirror tried again that are out: all, or this one. Their names, or why there is none.

@@ -29,7 +29,7 @@ pub(crate) const LONGEST_QUESTION: usize = 4096;
 pub(crate) struct Question {
     /// [`VERSION`].
     pub(crate) corewise: u32,
-    /// `hello`, `dump`, `mirrors`, `take_back`, `add`, `remove`, `grow` or `reload`.
+    /// `hello`, `dump`, `mirrors`, `take_back`, `check`, `add`, `remove`, `grow` or `reload`.
     pub(crate) ask: String,
     /// For `dump`: the queues that are wanted, a `*` stands for any letters; none: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -37,12 +37,15 @@ pub(crate) struct Question {
     /// For `dump`: also as text of about so many columns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) text: Option<usize>,
-    /// For `take_back`: the mirror.
+    /// For `take_back` and `check`: the mirror.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) disk: Option<String>,
     /// For `take_back`: the leg that is to come back; none: all that are out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) leg: Option<String>,
+    /// For `check`: how.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) check: Option<mirrors::How>,
     /// For `add`: the manifest's absolute path, by which the server reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<PathBuf>,

@@ -492,17 +492,25 @@ fn answer(about: &About, question: &[u8]) -> Result<Answer, String> {
         "dump" => dump(about, &question),
         "mirrors" => Ok(Answer { disks: Some(about.disks.mirrors()), ..Answer::default() }),
         "take_back" => take_back(about, &question),
+        "check" => check(about, &question),
         other => Err(format!(
-            "there is no question '{other}'; ask hello, dump, mirrors, take_back, add, remove, grow or reload"
+            "there is no question '{other}'; ask hello, dump, mirrors, take_back, check, add, remove, grow or reload"
         )),
     }
 }
 
-/// The only one that has something done; a worker of the volumes does it.
+/// A worker of the volumes does it.
 fn take_back(about: &About, question: &Question) -> Result<Answer, String> {
     let disk = question.disk.as_deref().ok_or("'take_back' needs a 'disk'")?;
     let taken_back = about.disks.take_back(disk, question.leg.as_deref())?;
     Ok(Answer { taken_back: Some(taken_back), ..Answer::default() })
+}
+
+/// As `take_back`.
+fn check(about: &About, question: &Question) -> Result<Answer, String> {
+    let disk = question.disk.as_deref().ok_or("'check' needs a 'disk'")?;
+    about.disks.check(disk, &question.check.clone().unwrap_or_default())?;
+    Ok(Answer::default())
 }
 
 fn dump(about: &About, question: &Question) -> Result<Answer, String> {

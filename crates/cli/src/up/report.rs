@@ -168,10 +168,22 @@ impl Report {
             MirrorEvent::ResyncEnded { legs, bytes } => {
                 ("resynced", names(legs), Some(*bytes), None)
             }
+            MirrorEvent::CheckEnded { check } => {
+                let found = check.differ + check.unreadable;
+                let wrong = (found != 0).then(|| {
+                    format!(
+                        "a check found {} bytes that differ and {} that can't be read, and repaired {}",
+                        check.differ, check.unreadable, check.repaired
+                    )
+                });
+                ("checked", Vec::new(), Some(check.checked), wrong)
+            }
             // Other events may come; they are in the log.
             _ => return,
         };
-        if let Some(why) = &why {
+        if let (Some(why), "checked") = (&why, what) {
+            screen::warning(format_args!("device '{device}': {why}"));
+        } else if let Some(why) = &why {
             let legs = legs.join("', '");
             let how = if what == "missing" { "is missing" } else { "is left out" };
             screen::warning(format_args!("device '{device}': its leg '{legs}' {how}: {why}"));

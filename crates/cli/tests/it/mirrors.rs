@@ -336,3 +336,32 @@ fn a_record_is_not_left_behind_by_taking_the_bitmap_away() {
         ran.complains(&["holds the record of a mirror"]);
     }
 }
+
+#[test]
+fn a_check_tells_what_differs_repairs_it_where_asked_and_can_be_stopped() {
+    let folder = Folder::new();
+    folder.write("up.toml", manifest("", ""));
+    let mut server = Server::start(&folder, &["up.toml"]);
+    server.wait_mirror("resynced");
+    let mut client = Client::new(&server.socket(), "m");
+    client.write(0, &pattern(1, MIB), 0).unwrap();
+    client.flush().unwrap();
+    let corewise = |args: &[&str]| folder.corewise([&["mirror", "m"], args].concat());
+    corewise(&["--check", "--wait"]).ok().says(&["check: done, 16711680 of", " 0 differ"]);
+    // Behind the mirror's back.
+    let second = File::options().write(true).open(folder.join("b.img")).unwrap();
+    second.write_all_at(&[7; 4096], 8192).unwrap();
+    let found = "b: 4096 bytes at 8192: differs from a";
+    corewise(&["--check", "--wait"]).code(1).says(&[found]).complains(&["4096 bytes differ"]);
+    assert!(data(&folder)[1][8192..12288] == [7; 4096], "nobody asked for a repair");
+    folder.corewise(["dump"]).ok().says(&["4096 bytes that differ"]);
+    corewise(&["--check", "--repair", "--wait"]).ok().says(&[found, "4096 repaired"]);
+    let [a, b] = data(&folder);
+    assert!(a == b && a[..MIB] == pattern(1, MIB));
+    corewise(&["--check", "--rate", "1"]).ok().says(&["check: running"]);
+    corewise(&["--check"]).fails().complains(&["goes on already"]);
+    corewise(&["--stop"]).ok().says(&["check: stopped"]);
+    corewise(&["--stop"]).fails().complains(&["no check of 'm' goes on"]);
+    corewise(&["--repair"]).code(2);
+    server.stop().ok().complains(&["a check found 4096 bytes that differ"]);
+}

@@ -11,6 +11,7 @@ use corewise_sync::time::Stamp;
 use corewise_sync::{Mutex, SpinLock};
 use corewise_workqueue::{Work, Workqueue};
 
+use super::check::Check;
 use super::disk::{self, Disk};
 use super::legs::{all, each};
 use super::record::Head;
@@ -55,6 +56,8 @@ pub(super) struct Keeper {
     /// L: is the lock, held through a step of the resync: who takes a leg back takes it too, so that no
     /// step is in the middle of a copy that the leg is not part of.
     pub(super) cursor: Mutex<Cursor>,
+    /// L: is the lock, held for a moment; guards the check, and what it has found.
+    pub(super) check: SpinLock<Check>,
     /// A: bytes that this resync has looked at; Relaxed, for reports.
     pub(super) resynced: AtomicU64,
     /// L: is the lock, held for a push or a take; guards what the observer has not been told yet.
@@ -63,6 +66,7 @@ pub(super) struct Keeper {
     work: Work,
     pub(super) resync: Work,
     clean: Work,
+    pub(super) check_on: Work,
     /// Looks for devices, which may take long: nobody waits for that.
     pub(super) search: Work,
     retry: Work,
@@ -179,11 +183,13 @@ impl Keeper {
             settling: AtomicBool::new(false),
             state: Mutex::new(state),
             cursor: Mutex::new(Cursor::default()),
+            check: SpinLock::new(Check::default()),
             resynced: AtomicU64::new(0),
             events: SpinLock::new(Vec::new()),
             queue: wq.below(),
             work: work(|inner, keeper| inner.keep(keeper)),
             resync: work(|inner, keeper| inner.resync_step(keeper)),
+            check_on: work(|_, keeper| Inner::check_on(keeper)),
             clean: work(|_, keeper| keeper.wish(wish::CLEAN)),
             search: work(|inner, keeper| inner.search(keeper)),
             retry: work(|inner, keeper| {
@@ -246,6 +252,7 @@ impl Keeper {
         self.settling.store(true, Ordering::Relaxed);
         self.kick_resync();
         let _ = self.resync.flush_delayed();
+        self.check_on.cancel();
         self.clean.cancel();
         self.retry.cancel();
         // From here on nobody comes back: the legs are about to close.

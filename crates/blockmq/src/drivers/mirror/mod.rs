@@ -4,6 +4,7 @@
 //! writes keep out of each other's way.
 
 mod alone;
+mod check;
 mod comeback;
 #[cfg(test)]
 mod crashes;
@@ -29,6 +30,7 @@ use crate::driver::{Dispatch, Driver, Started};
 use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{Op, Whole};
+pub use check::{MirrorCheck, MirrorPlace};
 use keeper::Keeper;
 pub use legs::MirrorLeg;
 use legs::{Legs, each};
@@ -229,6 +231,11 @@ pub enum MirrorEvent {
         /// In bytes.
         bytes: u64,
     },
+    /// A check is over, or was stopped.
+    CheckEnded {
+        /// What it has found.
+        check: MirrorCheck,
+    },
     /// A resync is over; not told where it was for legs that all were dropped meanwhile.
     ResyncEnded {
         /// Legs that have everything from now on.
@@ -250,6 +257,8 @@ pub struct MirrorStatus {
     pub resynced: u64,
     /// Bytes of regions that the record says may differ: what a crash now would have resynced.
     pub dirty: u64,
+    /// The check that goes on, or the last one; `None`: there was none yet.
+    pub check: Option<MirrorCheck>,
 }
 
 impl fmt::Display for MirrorStatus {
@@ -264,6 +273,18 @@ impl fmt::Display for MirrorStatus {
             let (left, done) = (self.to_resync, self.resynced);
             let percent = u128::from(done) * 100 / (u128::from(done) + u128::from(left));
             write!(f, ", {} MiB to resync ({percent} % done)", left.div_ceil(1 << 20))?;
+        }
+        let Some(check) = &self.check else { return Ok(()) };
+        if check.running {
+            let percent = u128::from(check.checked) * 100 / u128::from(check.size.max(1));
+            write!(f, ", {percent} % checked")?;
+        }
+        if check.differ + check.unreadable != 0 {
+            let MirrorCheck { differ, unreadable, repaired, .. } = check;
+            write!(
+                f,
+                ", the check found {differ} bytes that differ and {unreadable} that can't be read, and repaired {repaired}"
+            )?;
         }
         Ok(())
     }
@@ -316,7 +337,9 @@ impl Mirror {
             _ => LegState::Out,
         };
         let resynced = keeper.resynced.load(Ordering::Relaxed);
-        MirrorStatus { legs: (0..legs.len()).map(state).collect(), to_resync, resynced, dirty }
+        let check = keeper.check.lock().report.clone();
+        let legs = (0..legs.len()).map(state).collect();
+        MirrorStatus { legs, to_resync, resynced, dirty, check }
     }
 
     /// Whether it keeps a record: which legs are in sync, and what the others lack.
@@ -342,6 +365,32 @@ impl Mirror {
             return false;
         }
         inner.take_back(keeper, 1 << n)
+    }
+
+    /// Begins a check: all legs in sync are read and compared, while requests go on, at most `rate` bytes of the mirror a second
+    /// (`None`: as fast as a resync). With `repair` what differs, or can't be read, is written anew, with what the first leg in
+    /// sync has that can be read there; else it is only told, by [`status`](Mirror::status) and
+    /// [`CheckEnded`](MirrorEvent::CheckEnded). False where one goes on already, the mirror has settled, or the worker pools were
+    /// shut down. Any context; workers do it.
+    #[must_use = "false: no check was begun"]
+    pub fn check(&self, rate: Option<u64>, repair: bool) -> bool {
+        let keeper = &self.inner.keeper;
+        if keeper.settling.load(Ordering::Relaxed) || keeper.end.has_come() {
+            return false;
+        }
+        let (size, rate) = (self.inner.geometry.size, rate.unwrap_or(u64::MAX));
+        let began = keeper.check.lock().begin(rate, repair, size);
+        keeper.kick_resync();
+        began
+    }
+
+    /// Ends a check where it is; false where none goes on. Any context.
+    #[must_use = "false: there was no check"]
+    pub fn stop_check(&self) -> bool {
+        let stopped = self.inner.keeper.check.lock().end();
+        let was = stopped.is_some();
+        stopped.into_iter().for_each(|report| self.inner.tell_checked(&self.inner.keeper, report));
+        was
     }
 
     /// Ends a resync where it is, and has the record say what is so: without writes in flight, that all

@@ -1,6 +1,7 @@
 //! The resync of a mirror: region by region, behind the requests of others. One work item, which never
 //! runs twice at once; a step of it is one region.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use corewise_sync::atomic::Ordering;
@@ -22,6 +23,8 @@ pub(super) struct Cursor {
     at: usize,
     /// A region that is locked, from which the last writer may not have gone yet.
     held: Option<usize>,
+    /// The keeper was told that nothing is stale, since the last copy.
+    told: bool,
 }
 
 impl Inner {
@@ -41,10 +44,18 @@ impl Inner {
             Some(_) => return,
             None => {
                 let next = keeper.regions.next_stale(cursor.at);
-                let Some(n) = next.or_else(|| keeper.regions.next_stale(0)) else {
-                    cursor.at = 0;
-                    return keeper.synced();
+                let stale = next.or_else(|| keeper.regions.next_stale(0));
+                let n = match stale.or_else(|| self.next_to_check(keeper)) {
+                    Some(n) => n,
+                    None => {
+                        (cursor.at, cursor.told) = (0, true);
+                        return keeper.synced();
+                    }
                 };
+                if stale.is_none() && (!cursor.told || self.legs.states.rebuilding() != 0) {
+                    cursor.told = true;
+                    keeper.synced();
+                }
                 if !keeper.regions.lock(n) {
                     cursor.held = Some(n);
                     return;
@@ -53,17 +64,34 @@ impl Inner {
             }
         };
         let (begun, since) = (self.legs.begun(), Stamp::precise());
-        let (bytes, alike) = self.copy_region(keeper, region);
+        let stale = keeper.regions.is_stale(region..region + 1);
+        let (bytes, alike) = match stale {
+            true => self.copy_region(keeper, region),
+            false => self.check_region(keeper, region),
+        };
         keeper.regions.unlock(region, alike);
-        (cursor.at, cursor.held) = (region + 1, None);
+        cursor.held = None;
+        if stale {
+            (cursor.at, cursor.told) = (region + 1, false);
+            keeper.resynced.fetch_add(bytes, Ordering::Relaxed);
+        }
         drop(cursor);
-        keeper.resynced.fetch_add(bytes, Ordering::Relaxed);
         // For the writes that this has kept waiting.
         keeper.kick();
         let busy = self.legs.busy() || self.legs.begun() != begun;
         let options = &keeper.options;
         let took = Stamp::precise().since(since);
-        let mut pause = policy::pause(bytes, took, busy, options.resync_least, options.resync_most);
+        let pause = |most| policy::pause(bytes, took, busy, options.resync_least, most);
+        if !stale {
+            let most = options.resync_most.min(keeper.check.lock().rate);
+            // Anew: the timer of a slower check, which was stopped, may still run.
+            let _ = keeper.queue.mod_delayed(&keeper.check_on, pause(most));
+            if keeper.regions.is_stale(region..region + 1) {
+                let _ = keeper.queue.queue_delayed(&keeper.resync, policy::AGAIN);
+            }
+            return;
+        }
+        let mut pause = pause(options.resync_most);
         if !alike {
             pause = pause.max(policy::AGAIN);
         }
@@ -73,24 +101,29 @@ impl Inner {
 
     /// Makes the legs alike in a region, as far as they can be read and written: how large it is, and whether
     /// they are.
-    fn copy_region(&self, keeper: &Keeper, region: usize) -> (u64, bool) {
+    pub(super) fn copy_region(&self, keeper: &Keeper, region: usize) -> (u64, bool) {
         if self.legs.states.active().count_ones() == 1 {
             // One alone differs from nobody, and nobody waits for that.
             return (0, true);
         }
-        let size = keeper.regions.size();
-        let first = region as u64 * size;
-        let end = (first + size).min(self.geometry.size);
-        let piece = PIECE.min(u64::from(self.geometry.max_transfer));
-        let piece = (piece / u64::from(self.geometry.block_size)).max(1)
-            * u64::from(self.geometry.block_size);
-        let (mut at, mut alike) = (first, true);
-        while at < end {
-            let len = piece.min(end - at);
+        let (whole, piece) = self.pieces(keeper, region);
+        let (mut at, mut alike) = (whole.start, true);
+        while at < whole.end {
+            let len = piece.min(whole.end - at);
             alike &= self.copy_piece(at, len as usize);
             at += len;
         }
-        (end - first, alike)
+        (whole.end - whole.start, alike)
+    }
+
+    /// The bytes of a region, and how many of them are read at once.
+    pub(super) fn pieces(&self, keeper: &Keeper, region: usize) -> (Range<u64>, u64) {
+        let size = keeper.regions.size();
+        let first = region as u64 * size;
+        let end = (first + size).min(self.geometry.size);
+        let block = u64::from(self.geometry.block_size);
+        let piece = PIECE.min(u64::from(self.geometry.max_transfer));
+        (first..end, (piece / block).max(1) * block)
     }
 
     /// False where legs are used on that could not be made alike: nobody may take this place for synced.
