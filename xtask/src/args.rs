@@ -9,6 +9,7 @@ machine.
 Usage: cargo xtask test [OPTIONS]
        cargo xtask sim [--machine MACHINE] [--costs FILE] --workload NAME ...
        cargo xtask sim check | counts
+       cargo xtask deb             (the Debian package, into the target folder)
 
 `cargo xtask sim --help` and docs/sim.md say more of the latter.
 
@@ -40,6 +41,8 @@ pub(crate) enum Task {
     Test,
     /// A program of its own takes the words that follow.
     Sim,
+    /// Builds the Debian package.
+    Deb,
     List,
     Help,
 }
@@ -63,11 +66,19 @@ impl Args {
             Some("sim") => {
                 return Ok(Args { task: Task::Sim, words: args.collect(), ..parsed });
             }
+            Some("deb") => {
+                return match args.next() {
+                    None => Ok(Args { task: Task::Deb, ..parsed }),
+                    Some(more) => Err(format!("`deb` takes no `{more}`")),
+                };
+            }
             Some("-h" | "--help" | "help") => return Ok(parsed),
             Some(other) => {
-                return Err(format!("there is no task `{other}`; the tasks are `test` and `sim`"));
+                return Err(format!(
+                    "there is no task `{other}`; the tasks are `test`, `sim` and `deb`"
+                ));
             }
-            None => return Err("which task? There are `test` and `sim`".into()),
+            None => return Err("which task? There are `test`, `sim` and `deb`".into()),
         }
         while let Some(arg) = args.next() {
             match arg.as_str() {

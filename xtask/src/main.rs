@@ -5,6 +5,7 @@ mod all;
 mod args;
 mod backend;
 mod crates;
+mod deb;
 mod oldest;
 mod programs;
 mod run;
@@ -38,6 +39,18 @@ fn main() -> ExitCode {
         }
         Task::Sim => match sim::run(&args.words) {
             Ok(code) => code,
+            Err(message) => {
+                eprintln!("xtask: {message}");
+                ExitCode::FAILURE
+            }
+        },
+        Task::Deb => match run::Run::new("deb", true, true)
+            .and_then(|mut run| deb::build(&mut run, "release"))
+        {
+            Ok(package) => {
+                println!("{}", package.display());
+                ExitCode::SUCCESS
+            }
             Err(message) => {
                 eprintln!("xtask: {message}");
                 ExitCode::FAILURE

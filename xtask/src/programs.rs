@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Each program with the Debian package that has it.
-const PROGRAMS: &[(&str, &str)] = &[
+const PROGRAMS: &[Program] = &[
     ("nbdinfo", "libnbd-bin"),
     ("nbdcopy", "libnbd-bin"),
     ("nbdsh", "python3-libnbd"),
@@ -20,6 +20,15 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("cc", "gcc"),
 ];
 
+/// Makes sure that every program of the tests is there.
+///
+/// # Errors
+///
+/// As [`ensure`].
+pub(crate) fn of_tests(run: impl FnMut(&mut Command) -> Result<(), String>) -> Result<(), String> {
+    ensure(PROGRAMS, run)
+}
+
 /// Makes sure that every program is there: where some are not, and this user may, installs their
 /// packages by `run` (which runs a command and says how it failed).
 ///
@@ -27,9 +36,10 @@ const PROGRAMS: &[(&str, &str)] = &[
 ///
 /// Which programs are missing, and the command that installs them.
 pub(crate) fn ensure(
+    programs: &[Program],
     mut run: impl FnMut(&mut Command) -> Result<(), String>,
 ) -> Result<(), String> {
-    let missing = missing();
+    let missing = missing(programs);
     if missing.is_empty() {
         return Ok(());
     }
@@ -47,7 +57,7 @@ pub(crate) fn ensure(
         .map_err(|failed| {
             explain(&missing, &packages, &format!("installing them failed: {failed}"))
         })?;
-    let still = self::missing();
+    let still = self::missing(programs);
     if still.is_empty() {
         return Ok(());
     }
@@ -61,10 +71,10 @@ fn apt() -> Command {
     apt
 }
 
-type Program = (&'static str, &'static str);
+pub(crate) type Program = (&'static str, &'static str);
 
-fn missing() -> Vec<Program> {
-    PROGRAMS.iter().copied().filter(|(program, _)| find(program).is_none()).collect()
+fn missing(programs: &[Program]) -> Vec<Program> {
+    programs.iter().copied().filter(|(program, _)| find(program).is_none()).collect()
 }
 
 /// Each package once, in the order of the table.
@@ -87,7 +97,7 @@ fn explain(missing: &[Program], packages: &[&str], why: &str) -> String {
 }
 
 /// The file that a shell would run under that name.
-fn find(program: &str) -> Option<PathBuf> {
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt as _;
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| {
@@ -95,7 +105,7 @@ fn find(program: &str) -> Option<PathBuf> {
     })
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt as _;
     // The folder of a process belongs to the user whom it runs as.
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)

@@ -2,6 +2,7 @@
 
 use crate::backend;
 use crate::crates;
+use crate::deb;
 use crate::programs;
 use crate::run::Run;
 use crate::sim;
@@ -24,7 +25,7 @@ pub(crate) const ALL: &[Step] = &[
         ..step(
             "programs",
             "the client programs that tests drive are there (root: installs what is missing)",
-            |run| programs::ensure(|command| run.command(command)),
+            |run| programs::of_tests(|command| run.command(command)),
         )
     },
     step("fmt", "the sources are formatted", |run| run.cargo(&["fmt", "--all", "--check"], |_| {})),
@@ -73,6 +74,11 @@ pub(crate) const ALL: &[Step] = &[
         sim::workloads,
     ),
     step("release", "the optimised program works: `corewise up --for 5s`", release),
+    step(
+        "package",
+        "the Debian package can be built; long: it is installed, run and removed in a clean root",
+        deb::check,
+    ),
     step("loom", "the models of the lock-free protocols, in every interleaving", |run| {
         models(run, "loom", &[])
     }),
@@ -155,8 +161,13 @@ fn supply(run: &mut Run) -> Result<(), String> {
     run.command(Command::new(deny).args(args))
 }
 
+/// How the program is built for the steps that want it optimised: this is the one that pays, but in a long run.
+pub(crate) fn profile(run: &Run) -> &'static str {
+    if run.is_long() { "release" } else { "smoke" }
+}
+
 fn release(run: &mut Run) -> Result<(), String> {
-    let profile = if run.is_long() { "release" } else { "smoke" };
+    let profile = profile(run);
     run.cargo(&["build", "--locked", "--profile", profile, "-p", "corewise-cli"], |_| {})?;
     let program = run.target().join(profile).join("corewise");
     let said = run.output(Command::new(program).args(["up", "--for", "5s"]))?;
