@@ -88,8 +88,8 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
         drivers: Alignment, Degraded, Delay, Delays, Fault, Faulty, FileDriver, FileOptions, FileRings, IoPath, LegState, Memory,
             Mirror, MirrorEvent, MirrorLeg, MirrorOptions, MirrorStatus, Null, NullOptions, OpenError, OpenErrorKind, Partition,
             PartitionEntry, PartitionTable, PathInUse, StackError, Stripe;
-        nbd: Budget, DrainReport, Endpoint, Error, Export, ExportStatus, FlushOutcome, Listener, MemoryUse, Options, Peer, Rate,
-            Server, TlsPart;
+        nbd: Budget, ClientEvent<'static>, ClientStatus, DrainReport, Endpoint, Error, Export, ExportStatus, FlushOutcome, Listener,
+            MemoryUse, Options, Peer, Rate, Server, TlsPart, Traffic;
         timeline: Certainty, DependencyError, DeviceGraph, Edge, EdgeKind, EdgeSource, GraphEdge, Lane, LaneRow, Length, Outcome,
             CriticalPath, Span, SpanId, SpanKind, Summary, Timeline, Unplaced;
         sync: CleanAt, Completion, Condvar, Countdown, Counter, Mutex<u8>, MutexGuard<'static, u8>, Parker, RwLock<u8>,

@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, getpeername, recv, send, shutdown, sockopt};
 
+use crate::counts::Counts;
 use crate::load::{Budget, Charge, Load, Snapshot};
 use crate::memory::Pool;
 use crate::told::Voice;
@@ -32,6 +33,7 @@ pub(crate) struct Connection {
     pub(crate) pool: Arc<Pool>,
     /// By which it is told of before it has an export.
     pub(crate) voice: Voice,
+    pub(crate) counts: Counts,
     made: Instant,
     /// A: when something last came, in nanoseconds since `made`; kept only where somebody asks. Relaxed: a time.
     active: Option<AtomicU64>,
@@ -86,8 +88,18 @@ impl Connection {
         let (load, parker) = Load::new(budget, share);
         let active = watched.then(|| AtomicU64::new(0));
         let (made, waited) = (time::now(), AtomicBool::new(false));
-        let id = voice.client;
-        (Connection { id, socket, load, pool, voice, made, active, waited }, parker)
+        let (id, counts) = (voice.client, Counts::default());
+        (Connection { id, socket, load, pool, counts, voice, made, active, waited }, parker)
+    }
+
+    /// How long it has been there.
+    pub(crate) fn age(&self) -> Duration {
+        time::now().saturating_duration_since(self.made)
+    }
+
+    /// The same in nanoseconds, by which its requests are timed.
+    pub(crate) fn clock(&self) -> u64 {
+        self.age().as_nanos() as u64
     }
 
     /// Receives what is there, at least one byte, behind what `buffer` holds; 0 at the end of the
@@ -124,8 +136,7 @@ impl Connection {
                     // SAFETY: the call initialized the first `got` bytes of the spare capacity.
                     unsafe { buffer.set_len(len) };
                     if let Some(active) = &self.active {
-                        let since = self.made.elapsed().as_nanos() as u64;
-                        active.store(since, Ordering::Relaxed);
+                        active.store(self.clock(), Ordering::Relaxed);
                     }
                     return Ok(got);
                 }

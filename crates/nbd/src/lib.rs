@@ -69,6 +69,7 @@
 
 mod access;
 mod connection;
+mod counts;
 mod edge;
 mod error;
 mod export;
@@ -93,12 +94,16 @@ mod turn;
 pub mod wire;
 
 pub use connection::Peer;
+pub use counts::Traffic;
 pub use error::{Error, TlsPart};
 pub use export::Export;
 pub use load::Budget;
 pub use memory::MemoryUse;
 pub use rate::Rate;
-pub use server::{DrainReport, Endpoint, ExportStatus, FlushOutcome, Listener, Options, Server};
+pub use server::{
+    ClientEvent, ClientStatus, DrainReport, Endpoint, ExportStatus, FlushOutcome, Listener,
+    Options, Server,
+};
 #[cfg(feature = "tls")]
 pub use tls::Tls;
 

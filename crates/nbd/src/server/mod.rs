@@ -11,7 +11,7 @@ use std::net::ToSocketAddrs;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use corewise_sync::{Mutex, Parker, context, panics, thread};
@@ -35,7 +35,7 @@ use registry::Registry;
 
 pub use drain::{DrainReport, FlushOutcome};
 pub use listen::{Endpoint, Listener};
-pub use registry::ExportStatus;
+pub use registry::{ClientStatus, ExportStatus};
 
 /// What a server allows its clients: the [default](Options#impl-Default-for-Options), and what is set of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,6 +193,34 @@ impl Default for Options {
     }
 }
 
+/// Something that happened to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClientEvent<'a> {
+    /// It has chosen an export.
+    Attached {
+        /// Its [number](ClientStatus::id).
+        id: u64,
+        /// Where it comes from.
+        peer: Peer,
+        /// The names in its certificate.
+        names: &'a [String],
+        /// The export's name.
+        export: &'a str,
+    },
+    /// It has left, or was let go: nothing of it is in a device any more.
+    Left {
+        /// Its number.
+        id: u64,
+        /// The export's name.
+        export: &'a str,
+        /// Why, in words.
+        why: &'a str,
+    },
+}
+
+type Observer = dyn Fn(&ClientEvent<'_>) + Send + Sync;
+
 /// An NBD server: exports block devices to the clients of its listeners.
 ///
 /// Exports, listeners and clients may come and go while it runs. Dropping the server stops the
@@ -211,6 +239,7 @@ pub(super) struct Inner {
     share: u64,
     pool: Arc<Pool>,
     registry: Registry,
+    observer: OnceLock<Box<Observer>>,
     /// L: is the lock; guards the listeners' threads. Taken before the registry's lock, never
     /// inside it.
     acceptors: Mutex<Vec<(Endpoint, Acceptor)>>,
@@ -233,8 +262,8 @@ impl Server {
         let Split { pool, share, .. } = options.split(tls.is_some());
         let (registry, acceptors) = (Registry::new(), Mutex::new(Vec::new()));
         let (pool, hosts) = (Arc::new(Pool::new(pool)), Hosts::new());
-        let tls = tls.map(Mutex::new);
-        let inner = Inner { options, tls, hosts, share, pool, registry, acceptors };
+        let (tls, observer) = (tls.map(Mutex::new), OnceLock::new());
+        let inner = Inner { options, tls, hosts, share, pool, registry, observer, acceptors };
         Server { inner: Arc::new(inner) }
     }
 
@@ -330,6 +359,26 @@ impl Server {
     /// The exports and how busy they are, by name.
     pub fn exports(&self) -> Vec<ExportStatus> {
         self.inner.registry.exports()
+    }
+
+    /// The connections, handshakes included, in the order in which they came. The cost grows with how many they are; it
+    /// delays none of their requests.
+    pub fn clients(&self) -> Vec<ClientStatus> {
+        self.inner.registry.clients()
+    }
+
+    /// Has `tell` called for what happens to clients from now on, on the client's thread: no request of that client is served
+    /// meanwhile. A panic in it is discarded. False where there is such a function already, which stays.
+    pub fn observe(&self, tell: impl Fn(&ClientEvent<'_>) + Send + Sync + 'static) -> bool {
+        self.inner.observer.set(Box::new(tell)).is_ok()
+    }
+
+    /// Ends a connection now, without waiting for its requests: those that the device has go on there, and their replies are
+    /// dropped. False where there is no connection of that [number](ClientStatus::id), or it has left. It doesn't keep the client from coming
+    /// again.
+    #[must_use = "false: there is no such client"]
+    pub fn disconnect(&self, id: u64) -> bool {
+        self.inner.registry.disconnect(id)
     }
 
     /// How many connections there are, handshakes included.
@@ -480,7 +529,9 @@ impl Inner {
 
     /// The thread of a connection. A failure or panic in it stays in it.
     fn run(&self, connection: Arc<Connection>, parker: &Parker) {
-        let served = catch_unwind(AssertUnwindSafe(|| self.converse(&connection, parker)));
+        let mut why = String::new();
+        let served =
+            catch_unwind(AssertUnwindSafe(|| self.converse(&connection, parker, &mut why)));
         if let Err(panic) = served {
             let voice = &connection.voice;
             voice.tell(What::Ours, |left_out| {
@@ -488,16 +539,28 @@ impl Inner {
                     panic = panics::message(&*panic),
                     "serving a client panicked: its connection is closed");
             });
+            why = "serving it panicked".to_string();
             connection.cut();
             panics::discard(panic);
         }
         connection.close();
-        self.registry.leave(connection.id);
+        if let Some(export) = self.registry.leave(connection.id) {
+            self.tell(&ClientEvent::Left { id: connection.id, export: &export, why: &why });
+        }
         drop(connection);
         self.pool.client_left(self.share);
     }
 
-    fn converse(&self, connection: &Arc<Connection>, parker: &Parker) {
+    fn tell(&self, event: &ClientEvent<'_>) {
+        if let Some(observer) = self.observer.get() {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer(event))) {
+                panics::discard(panic);
+            }
+        }
+    }
+
+    /// `why`: it left, where it had chosen an export.
+    fn converse(&self, connection: &Arc<Connection>, parker: &Parker, why: &mut String) {
         let deadline = after(self.options.handshake_timeout);
         let voice = &connection.voice;
         let desk = Desk::new(self, voice);
@@ -518,7 +581,11 @@ impl Inner {
         let deadlines =
             Deadlines { request: request_timeout, reply: reply_timeout, idle: idle_timeout };
         let theirs = (Arc::clone(connection), Arc::clone(&voice));
-        match Session::run(theirs, parker, &export, limits, deadlines, received, incoming) {
+        let Identity { peer, names } = who;
+        self.tell(&ClientEvent::Attached { id: *client, peer: *peer, names, export: name });
+        let end = Session::run(theirs, parker, &export, limits, deadlines, received, incoming);
+        *why = end.to_string();
+        match end {
             End::TooSlow(what) => voice.tell(What::Slow, |left_out| {
                 tracing::info!(client, peer = %who, export = name, left_out, "closed: {what}");
             }),

@@ -10,6 +10,7 @@ use corewise_sync::{Condvar, Mutex};
 use super::Options;
 use crate::access::Identity;
 use crate::connection::{Connection, Peer};
+use crate::counts::Traffic;
 use crate::error::Error;
 use crate::export::{Export, Shared};
 use crate::handshake::{ExportOffer, NotOffered};
@@ -41,6 +42,8 @@ struct Books {
 struct Entry {
     export: Export,
     state: State,
+    /// What those of its clients came to that have left.
+    past: Traffic,
 }
 
 /// Whether an export may be used.
@@ -58,6 +61,8 @@ struct Entered {
     /// Name of its export; `None` during the handshake.
     export: Option<String>,
     peer: Peer,
+    /// In its certificate.
+    names: Vec<String>,
     /// Its place was given to somebody else: it is being let go.
     leaving: bool,
 }
@@ -79,6 +84,34 @@ pub struct ExportStatus {
     pub in_flight: u64,
     /// No client is admitted: it is hidden, or being removed.
     pub closing: bool,
+    /// It is [hidden](super::Server::hide_export), and not being removed.
+    pub hidden: bool,
+    /// What all its clients have been answered, those that left included.
+    pub traffic: Traffic,
+}
+
+/// One connection, as the server's owner sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClientStatus {
+    /// Its number, as in the log: never used again by this server.
+    pub id: u64,
+    /// Where it comes from.
+    pub peer: Peer,
+    /// The names in its certificate, where it has shown one that was vouched for.
+    pub names: Vec<String>,
+    /// Name of its export; `None` during its handshake.
+    pub export: Option<String>,
+    /// How long it has been connected.
+    pub age: Duration,
+    /// Requests that were admitted and whose reply hasn't been sent.
+    pub in_flight: u32,
+    /// Bytes of their payloads; those beyond the connection's own share are rounded up.
+    pub in_flight_bytes: u64,
+    /// Its new requests are refused, since it is being drained or cut.
+    pub draining: bool,
+    /// What it has been answered.
+    pub traffic: Traffic,
 }
 
 impl Registry {
@@ -103,7 +136,10 @@ impl Registry {
             Some(shared) => export.shared = shared,
             None => *shared = Arc::downgrade(&export.shared),
         }
-        books.exports.insert(export.name().to_owned(), Entry { export, state: State::Open });
+        books.exports.insert(
+            export.name().to_owned(),
+            Entry { export, state: State::Open, past: Traffic::default() },
+        );
         Ok(())
     }
 
@@ -244,8 +280,13 @@ impl Registry {
         let id = books.last_id;
         let (connection, rest) = make(id);
         books.half_open.insert(id);
-        let entered =
-            Entered { connection: Arc::clone(&connection), export: None, peer, leaving: false };
+        let entered = Entered {
+            connection: Arc::clone(&connection),
+            export: None,
+            peer,
+            names: Vec::new(),
+            leaving: false,
+        };
         books.connections.insert(id, entered);
         books.threads += 1;
         Ok((connection, rest))
@@ -293,20 +334,27 @@ impl Registry {
         }
         if let Some(entered) = books.connections.get_mut(&id) {
             entered.export = Some(name);
+            entered.names.clone_from(&who.names);
         }
         books.half_open.remove(&id);
         Ok(export)
     }
 
-    /// The thread of a connection ends.
-    pub(super) fn leave(&self, id: u64) {
+    /// The thread of a connection ends; the export that it had.
+    pub(super) fn leave(&self, id: u64) -> Option<String> {
         let mut books = self.books.lock();
         books.threads -= 1;
         books.half_open.remove(&id);
         let gone = books.connections.remove(&id);
+        let its_export = gone.as_ref().and_then(|gone| gone.export.as_ref());
+        if let (Some(name), Some(gone)) = (its_export, &gone) {
+            if let Some(entry) = books.exports.get_mut(name) {
+                entry.past.add(&gone.connection.counts.read());
+            }
+        }
         drop(books);
         self.left.notify_all();
-        drop(gone);
+        gone.and_then(|gone| gone.export)
     }
 
     /// Waits until none of the connections is in the books, or the deadline passes; those that are
@@ -333,21 +381,74 @@ impl Registry {
 
     pub(super) fn exports(&self) -> Vec<ExportStatus> {
         let books = self.books.lock();
-        books
+        let closing = books.closing;
+        let mut clients: BTreeMap<&str, Vec<Arc<Connection>>> = BTreeMap::new();
+        for entered in books.connections.values() {
+            if let Some(name) = &entered.export {
+                clients.entry(name).or_default().push(Arc::clone(&entered.connection));
+            }
+        }
+        let exports: Vec<_> = books
             .exports
             .iter()
             .map(|(name, entry)| {
-                let clients = books.connections_of(Some(name));
+                let clients = clients.remove(name.as_str()).unwrap_or_default();
+                (name.clone(), entry.state, entry.past.clone(), clients)
+            })
+            .collect();
+        drop(clients);
+        drop(books);
+        // Those that leave meanwhile were not counted among those that had left.
+        let status =
+            |(name, state, mut traffic, clients): (_, _, Traffic, Vec<Arc<Connection>>)| {
                 let loads = || clients.iter().map(|client| client.load.snapshot());
+                clients.iter().for_each(|client| traffic.add(&client.counts.read()));
                 ExportStatus {
-                    name: name.clone(),
+                    name,
                     clients: clients.len(),
                     draining: loads().filter(|load| load.draining).count(),
                     in_flight: loads().map(|load| u64::from(load.requests)).sum(),
-                    closing: entry.state != State::Open || books.closing,
+                    closing: state != State::Open || closing,
+                    hidden: state == State::Hidden,
+                    traffic,
                 }
-            })
-            .collect()
+            };
+        exports.into_iter().map(status).collect()
+    }
+
+    pub(super) fn clients(&self) -> Vec<ClientStatus> {
+        let books = self.books.lock();
+        let known = |entered: &Entered| {
+            let Entered { connection, export, peer, names, .. } = entered;
+            (Arc::clone(connection), export.clone(), *peer, names.clone())
+        };
+        let clients: Vec<_> = books.connections.values().map(known).collect();
+        drop(books);
+        let status = |(connection, export, peer, names): (Arc<Connection>, _, _, _)| {
+            let load = connection.load.snapshot();
+            ClientStatus {
+                id: connection.id,
+                peer,
+                names,
+                export,
+                age: connection.age(),
+                in_flight: load.requests,
+                in_flight_bytes: load.bytes,
+                draining: load.draining || load.cut,
+                traffic: connection.counts.read(),
+            }
+        };
+        clients.into_iter().map(status).collect()
+    }
+
+    /// Ends a connection now. False where there is none of that number.
+    pub(super) fn disconnect(&self, id: u64) -> bool {
+        let connection =
+            self.books.lock().connections.get(&id).map(|one| Arc::clone(&one.connection));
+        connection.is_some_and(|connection| {
+            connection.cut();
+            true
+        })
     }
 }
 

@@ -26,6 +26,7 @@ mod writer;
 pub(crate) use pace::Deadlines;
 pub(crate) use writer::STACK;
 
+use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -37,6 +38,7 @@ use corewise_blockmq::{
 use corewise_sync::{Parker, panics};
 
 use crate::connection::Connection;
+use crate::counts::{Cost, Due};
 use crate::edge::Changes;
 use crate::export::{Export, Refusal, Shared};
 use crate::load::Charge;
@@ -72,6 +74,18 @@ pub(crate) enum End {
     TooSlow(String),
     /// The connection was given up by the server.
     Cut,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Disconnected => f.write_str("it said goodbye"),
+            End::StreamEnded => f.write_str("its stream ended"),
+            End::Violation(what) | End::TooSlow(what) => f.write_str(what),
+            End::Failed(why) => write!(f, "its socket failed: {why}"),
+            End::Cut => f.write_str("it was disconnected"),
+        }
+    }
 }
 
 /// How a request is counted while it is in the device.
@@ -200,14 +214,15 @@ impl Session {
     }
 
     /// A request completed. Runs in an atomic section, on any thread.
-    fn completed(self: &Arc<Self>, tag: Tag, cost: Charge, inside: Inside, mut done: Completed) {
+    fn completed(self: &Arc<Self>, tag: Tag, cost: Cost, inside: Inside, mut done: Completed) {
         // The pieces of a longer one have left before.
         self.left_whole(inside.work, &done);
         if inside.counted {
             self.changes.end();
         }
         let payload = mem::take(&mut done.payload);
-        self.answer(tag, cost, || match (&done.result, payload) {
+        let due = cost.due(Some(done.op), done.result.is_ok().then_some(done.len));
+        self.answer(tag, due, || match (&done.result, payload) {
             // The head has been in front of the data since the request was made.
             (Ok(()), Payload::One(Buffer::BytesMut(message))) => Body::Message(message),
             (Ok(()), Payload::Extents(extents)) => self.form.status(tag, extents.iter()),
@@ -220,9 +235,11 @@ impl Session {
     }
 
     /// Posts the answer to a request, and that it failed where making that panics.
-    fn answer(self: &Arc<Self>, tag: Tag, cost: Charge, make: impl FnOnce() -> Body) {
-        let body = self.sound(tag, make).unwrap_or_else(|| self.form.broken(tag));
-        self.post(Reply::new(body, cost));
+    fn answer(self: &Arc<Self>, tag: Tag, due: Due, make: impl FnOnce() -> Body) {
+        self.post(match self.sound(tag, make) {
+            Some(body) => Reply::new(body, due),
+            None => Reply::new(self.form.broken(tag), due.failed()),
+        });
     }
 
     /// Makes a part of an answer. A panic there is an error of ours, for which no client has to wait until its patience ends; the log

@@ -12,9 +12,9 @@ use corewise_blockmq::{Completed, Extent, ExtentKind, IoError, Op, Payload, Requ
 
 use super::sink::Body;
 use super::{Inside, Session};
+use crate::counts::Cost;
 use crate::edge::Blocks;
 use crate::export::Shared;
-use crate::load::Charge;
 use crate::policy;
 use crate::turn::Work;
 use crate::wire::Tag;
@@ -95,14 +95,15 @@ fn within(error: IoError, asked: &Range<u64>) -> IoError {
 }
 
 /// A read of a part of some blocks: the request for the whole ones.
-pub(super) fn read_around(session: &Arc<Session>, tag: Tag, length: u32, cost: Charge) -> Request {
+pub(super) fn read_around(session: &Arc<Session>, tag: Tag, length: u32, cost: Cost) -> Request {
     let session = Arc::clone(session);
     let offset = tag.offset;
     let blocks = policy::around(offset, length.into(), session.shared.block);
     let rq = Request::read(blocks.start, (blocks.end - blocks.start) as usize);
     rq.on_complete(move |done| {
         session.left_whole(Work::Bytes, &done);
-        session.answer(tag, cost, || {
+        let due = cost.due(Some(Op::Read), done.result.is_ok().then_some(length.into()));
+        session.answer(tag, due, || {
             if let Err(error) = &done.result {
                 session.tell_failure(&done, error);
             }
@@ -128,7 +129,7 @@ pub(super) fn status_around(
     tag: Tag,
     length: u64,
     most: u32,
-    cost: Charge,
+    cost: Cost,
 ) -> Request {
     let session = Arc::clone(session);
     let blocks = policy::around(tag.offset, length, session.shared.block);
@@ -139,7 +140,7 @@ pub(super) fn status_around(
             return session.completed(tag, cost, Inside::without_change(Work::Question), done);
         }
         session.left_whole(Work::Question, &done);
-        session.answer(tag, cost, || {
+        session.answer(tag, cost.due(Some(Op::Extents), Some(length)), || {
             let front = tag.offset - done.offset;
             let extents = match mem::take(&mut done.payload) {
                 Payload::Extents(extents) => clip(extents.iter(), front, length),

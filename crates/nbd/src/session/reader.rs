@@ -14,13 +14,15 @@ use super::pace::{Expects, Pace};
 use super::received::{Received, charge};
 use super::sink::{Reply, SPARE, SocketSink};
 use super::{End, Inside, Session, form, odd, sparse};
-use crate::load::Charge;
+use crate::counts::Cost;
 use crate::policy::{self, Limits, Operation, Verdict, judge};
 use crate::reply::{Posted, Right};
 use crate::tls::Incoming;
 use crate::told::What;
 use crate::turn::{self, Deficit, Entry, Work};
-use crate::wire::{BadMagic, Form, ReplyError, Request, STATUS_QUERY_LEN, StatusQuery, Tag};
+use crate::wire::{
+    BadMagic, Command, Form, ReplyError, Request, STATUS_QUERY_LEN, StatusQuery, Tag,
+};
 
 /// How many places a batch may take without a turn at a device that was done with the last one on the spot.
 const PROMPT: u32 = 2 * turn::QUANTUM;
@@ -47,6 +49,8 @@ pub(super) struct Reader<'a> {
     /// Nothing of the last batch was left in the device when that was submitted.
     prompt: bool,
     wrote: bool,
+    /// When the last piece came, by the connection's clock.
+    came: u64,
 }
 
 struct Skip {
@@ -59,6 +63,20 @@ struct Skip {
 /// What a reply repeats of its request.
 fn tag(request: &Request) -> Tag {
     Tag { cookie: request.cookie, offset: request.offset }
+}
+
+/// What of a device a command asks for.
+fn op_of(command: Command) -> Option<Op> {
+    Some(match command {
+        Command::READ => Op::Read,
+        Command::WRITE => Op::Write,
+        Command::FLUSH => Op::Flush,
+        Command::TRIM => Op::Discard,
+        Command::WRITE_ZEROES => Op::WriteZeroes,
+        Command::BLOCK_STATUS => Op::Extents,
+        Command::CACHE => Op::Prefetch,
+        _ => return None,
+    })
 }
 
 /// What parsing came to.
@@ -89,6 +107,7 @@ impl<'a> Reader<'a> {
             odd: false,
             prompt: false,
             wrote: false,
+            came: session.connection.clock(),
         }
     }
 
@@ -125,7 +144,10 @@ impl<'a> Reader<'a> {
     }
 
     fn receive(&mut self, expects: Expects) -> Result<usize, End> {
-        self.pace.receive(&self.session.connection, &mut self.buffer, None, expects)
+        let connection = &self.session.connection;
+        let got = self.pace.receive(connection, &mut self.buffer, None, expects)?;
+        self.came = connection.clock();
+        Ok(got)
     }
 
     fn end_of_stream(&self) -> End {
@@ -287,7 +309,7 @@ impl<'a> Reader<'a> {
 
     /// Counts a request as owed, with memory for its bytes; waits for room, and for memory, first. Whether the
     /// connection is being drained: then no memory is taken. `None` where it was cut.
-    fn admit(&mut self, bytes: u64) -> Option<(Charge, bool)> {
+    fn admit(&mut self, bytes: u64) -> Option<(Cost, bool)> {
         let Session { connection, .. } = &**self.session;
         loop {
             let load = connection.load.snapshot();
@@ -309,7 +331,8 @@ impl<'a> Reader<'a> {
                     continue;
                 }
             }
-            return Some((charge, connection.load.admit(charge).draining));
+            let cost = Cost { charge, came: self.came };
+            return Some((cost, connection.load.admit(charge).draining));
         }
     }
 
@@ -324,13 +347,20 @@ impl<'a> Reader<'a> {
     }
 
     /// Answers without the device, once the payload of the request is out of the way.
-    fn answer(&mut self, request: &Request, result: Result<(), ReplyError>, cost: Charge) {
+    fn answer(&mut self, request: &Request, result: Result<(), ReplyError>, cost: Cost) {
         let body = self.session.form.unseen(request.command, tag(request), result);
-        let (reply, left) = (Reply::new(body, cost), self.payload_len(request));
+        let done = result.is_ok().then_some(request.length);
+        let due = cost.due(op_of(request.command), done);
+        let (reply, left) = (Reply::new(body, due), self.payload_len(request));
         self.skipping = Some(Skip { bytes: left as u64, left, reply });
     }
 
-    fn submit(&mut self, request: &Request, operation: Operation, cost: Charge) -> Result<(), End> {
+    fn submit(
+        &mut self,
+        request: &Request,
+        operation: Operation,
+        mut cost: Cost,
+    ) -> Result<(), End> {
         let (tag, Request { offset, length, .. }) = (tag(request), *request);
         let wants_fua = matches!(
             operation,
@@ -376,9 +406,13 @@ impl<'a> Reader<'a> {
                 DeviceRequest::prefetch(blocks.start, blocks.end - blocks.start)
             }
             Operation::Write { .. } => match self.payload(length as usize) {
-                Ok(payload) => DeviceRequest::write(offset, payload),
+                Ok(payload) => {
+                    // Only now is it there.
+                    cost.came = self.came;
+                    DeviceRequest::write(offset, payload)
+                }
                 Err(end) => {
-                    self.session.connection.settle(1, cost);
+                    self.session.connection.settle(1, cost.charge);
                     return Err(end);
                 }
             },
@@ -500,6 +534,7 @@ impl<'a> Reader<'a> {
                 return Err(self.end_of_stream());
             }
         }
+        self.came = self.session.connection.clock();
         Ok(payload.freeze())
     }
 

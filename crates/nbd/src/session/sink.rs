@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use crate::connection::Connection;
+use crate::counts::Due;
 use crate::load::Charge;
 use crate::policy;
 use crate::reply::{Patience, Sent, Sink};
@@ -37,8 +38,8 @@ const SPARES: usize = 32;
 pub(crate) struct Reply {
     link: Link,
     body: Body,
-    /// What the request was admitted with; `None` where more of its reply follows.
-    cost: Option<Charge>,
+    /// What is settled when it has left; `None` where more of its reply follows.
+    due: Option<Due>,
 }
 
 pub(super) enum Body {
@@ -51,13 +52,13 @@ pub(super) enum Body {
 
 impl Reply {
     /// A reply, or the last chunk of one.
-    pub(super) fn new(body: Body, cost: Charge) -> Box<Reply> {
-        Box::new(Reply { link: Link::new(), body, cost: Some(cost) })
+    pub(super) fn new(body: Body, due: Due) -> Box<Reply> {
+        Box::new(Reply { link: Link::new(), body, due: Some(due) })
     }
 
     /// Chunks of a reply that goes on.
     pub(super) fn more(chunks: BytesMut) -> Box<Reply> {
-        Box::new(Reply { link: Link::new(), body: Body::Message(chunks), cost: None })
+        Box::new(Reply { link: Link::new(), body: Body::Message(chunks), due: None })
     }
 
     fn bytes(&self) -> &[u8] {
@@ -176,15 +177,17 @@ impl SocketSink {
     /// Takes what was sent off the queue, and off what is owed.
     fn sent(&mut self, bytes: usize) {
         let mut of_first = self.sent_of_first + bytes;
-        let (mut requests, mut cost) = (0, Charge::NONE);
+        let (mut requests, mut cost, mut now) = (0, Charge::NONE, None);
         while let Some(first) = self.waiting.front() {
             let len = first.bytes().len();
             if of_first < len {
                 break;
             }
             of_first -= len;
-            if let Some(owed) = first.cost {
-                cost += owed;
+            if let Some(due) = &first.due {
+                let now = *now.get_or_insert_with(|| self.connection.clock());
+                self.connection.counts.answered(due, now);
+                cost += due.cost.charge;
                 requests += 1;
             }
             if let Some(reply) = self.waiting.pop_front() {
@@ -215,9 +218,9 @@ impl SocketSink {
 
     fn drop_all(&mut self) {
         let (mut requests, mut cost) = (0, Charge::NONE);
-        for owed in self.waiting.drain(..).filter_map(|reply| reply.cost) {
+        for due in self.waiting.drain(..).filter_map(|reply| reply.due) {
             requests += 1;
-            cost += owed;
+            cost += due.cost.charge;
         }
         (self.sent_of_first, self.encrypted) = (0, 0);
         self.connection.settle(requests, cost);
@@ -260,6 +263,7 @@ mod tests {
     use corewise_sync::inbox::Inbox;
 
     use super::*;
+    use crate::counts::Cost;
     use crate::load::Budget;
     use crate::memory::Pool;
 
@@ -281,7 +285,8 @@ mod tests {
         let mut send = |sink: &mut SocketSink, message: BytesMut| {
             connection.load.admit(Charge::NONE);
             let (inbox, len) = (Inbox::new(), message.len());
-            inbox.push(Reply::new(Body::Message(message), Charge::NONE));
+            let cost = Cost { charge: Charge::NONE, came: 0 };
+            inbox.push(Reply::new(Body::Message(message), cost.due(None, Some(0))));
             assert_eq!(sink.send(inbox.take(), Patience::None), Sent::All);
             client.read_exact(&mut vec![0; len]).unwrap();
         };

@@ -8,12 +8,12 @@ use std::mem;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use corewise_blockmq::{Buffer, Completed, Extents, IoError, IoErrorKind, Payload, Request};
-use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_blockmq::{Buffer, Completed, Extents, IoError, IoErrorKind, Op, Payload, Request};
+use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::sink::{Body, Reply};
 use super::{Inside, Session};
-use crate::load::Charge;
+use crate::counts::{Cost, Due};
 use crate::turn::{self, Work};
 use crate::wire::{ReplyFlags, Tag};
 
@@ -90,7 +90,9 @@ struct Parts {
     session: Arc<Session>,
     tag: Tag,
     length: u32,
-    cost: Charge,
+    due: Due,
+    /// A: whether one of the parts has failed. Relaxed: `left` orders it.
+    failed: AtomicBool,
     /// A: parts that haven't posted their chunk, and one for the thread that sends them out. Released behind the chunk,
     /// acquired by the last, whose chunk ends the reply: so that one is behind all others. Added to while that thread has its one.
     left: AtomicU32,
@@ -113,13 +115,17 @@ impl Drop for Part {
             // The places of the question were those of all that is read.
             parts.session.left(Work::Question, parts.length.into());
             let end = parts.session.form.end(parts.tag);
-            parts.session.post(Reply::new(end, parts.cost));
+            let due = match parts.failed.load(Ordering::Relaxed) {
+                true => parts.due.failed(),
+                false => parts.due,
+            };
+            parts.session.post(Reply::new(end, due));
         }
     }
 }
 
 /// The request that asks for the extents of a read, and then reads. Its reply comes in any number of chunks.
-pub(super) fn ask(session: &Arc<Session>, tag: Tag, length: u32, cost: Charge) -> Request {
+pub(super) fn ask(session: &Arc<Session>, tag: Tag, length: u32, cost: Cost) -> Request {
     let session = Arc::clone(session);
     let rq = Request::extents_of(tag.offset, length.into(), EXTENTS);
     let question = Inside::without_change(Work::Question);
@@ -135,7 +141,8 @@ pub(super) fn ask(session: &Arc<Session>, tag: Tag, length: u32, cost: Charge) -
     })
 }
 
-fn answer(session: Arc<Session>, tag: Tag, length: u32, cost: Charge, extents: &Extents) {
+fn answer(session: Arc<Session>, tag: Tag, length: u32, cost: Cost, extents: &Extents) {
+    let due = cost.due(Some(Op::Read), Some(length.into()));
     let found = session.sound(tag, || {
         let stretches = cut(tag.offset, length, extents);
         let (zeroes, data): (Vec<_>, Vec<_>) = stretches.into_iter().partition(|part| part.zero);
@@ -144,7 +151,7 @@ fn answer(session: Arc<Session>, tag: Tag, length: u32, cost: Charge, extents: &
     });
     let Some((holes, data, none)) = found else {
         session.left(Work::Question, length.into());
-        return session.post(Reply::new(session.form.broken(tag), cost));
+        return session.post(Reply::new(session.form.broken(tag), due.failed()));
     };
     session.hope.learn(!none);
     if none {
@@ -157,10 +164,11 @@ fn answer(session: Arc<Session>, tag: Tag, length: u32, cost: Charge, extents: &
     }
     if data.is_empty() {
         session.left(Work::Question, length.into());
-        return session.post(Reply::new(Body::Message(holes), cost));
+        return session.post(Reply::new(Body::Message(holes), due));
     }
     session.post(Reply::more(holes));
-    let parts = Arc::new(Parts { session, tag, length, cost, left: AtomicU32::new(0) });
+    let (failed, left) = (AtomicBool::new(false), AtomicU32::new(0));
+    let parts = Arc::new(Parts { session, tag, length, due, failed, left });
     let sender = Part::new(&parts);
     let reads = data.iter().map(|stretch| {
         let (part, offset) = (Part::new(&sender.0), stretch.offset);
@@ -168,12 +176,16 @@ fn answer(session: Arc<Session>, tag: Tag, length: u32, cost: Charge, extents: &
         let rq = Request::read_into(offset, stretch.length as usize, message);
         rq.on_complete(move |done| {
             let session = &part.0.session;
+            if done.result.is_err() {
+                part.0.failed.store(true, Ordering::Relaxed);
+            }
             session.post(Reply::more(chunk(session, tag, offset, done)));
         })
     });
     let submit = || parts.session.device.submit_batch(&mut reads.into_iter());
     if parts.session.sound(tag, submit).is_none() {
         // Some parts were never made, and say nothing of themselves.
+        parts.failed.store(true, Ordering::Relaxed);
         let failed = parts.session.form.failure(tag, &IoError::new(IoErrorKind::Gone), tag.offset);
         parts.session.post(Reply::more(failed));
     }

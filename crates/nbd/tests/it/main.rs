@@ -6,6 +6,7 @@ mod common;
 mod abuse;
 mod access;
 mod bounds;
+mod clients;
 mod drain;
 mod extended;
 mod handshake;
