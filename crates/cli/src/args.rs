@@ -12,7 +12,7 @@ use corewise_bench::{bench, names};
 
 use crate::control::Mode;
 use crate::timeline::{self, TimelineFile};
-use crate::{manifest, suggest, units};
+use crate::{manifest, suggest, units, watch};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -260,6 +260,18 @@ pub(crate) enum Command {
     /// Show the mirrors of a running server, check them, and take back legs that failed or were missing
     #[command(after_help = MIRROR_EXAMPLES)]
     Mirror(Mirror),
+    /// List the clients of a running server, and what they do
+    #[command(after_help = watch::EXAMPLES)]
+    Clients(watch::Clients),
+    /// End the connection of a client of a running server
+    #[command(after_help = watch::EXAMPLES)]
+    Disconnect(watch::Disconnect),
+    /// Print what happens on a running server, as it happens
+    #[command(after_help = watch::EXAMPLES)]
+    Events(watch::Events),
+    /// Show what a running server does, again and again, on the terminal
+    #[command(after_help = watch::EXAMPLES)]
+    Top(watch::Top),
     /// Add the devices and exports of a manifest to a running server
     #[command(after_help = CHANGE_EXAMPLES)]
     Add(Add),
@@ -375,7 +387,7 @@ pub(crate) struct Up {
 }
 
 /// The server to ask.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Which {
     /// Ask the server with this control socket
     #[arg(long, value_name = "PATH", conflicts_with = "pid")]
@@ -488,7 +500,7 @@ pub(crate) struct Dump {
     /// Print one JSON document; with --monitor, one line of JSON per round
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print the queues' counters every INTERVAL [default: 1s], until Ctrl-C
+    /// Print the queues' counters and rates every INTERVAL [default: 1s], until Ctrl-C
     #[arg(
         long,
         value_name = "INTERVAL",
@@ -618,7 +630,7 @@ fn workload(text: &str) -> Result<String, String> {
 /// Between two rounds: no server answers more often than that.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-fn interval(text: &str) -> Result<Duration, String> {
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let interval = units::parse_duration(text)?;
     match interval < SHORTEST {
         true => {

@@ -30,6 +30,15 @@ impl Failure {
         }
     }
 
+    /// What it says, in a line.
+    pub(crate) fn words(&self) -> String {
+        match self {
+            Failure::Said => "it failed".to_string(),
+            Failure::Message { message, .. } => message.replace('\n', " "),
+            Failure::Stdout(error) => error.to_string(),
+        }
+    }
+
     /// Says it on stderr, unless that was done.
     pub(crate) fn say(&self) {
         match self {

@@ -8,6 +8,7 @@
 //! corewise up --for 5s --timeline up.svg
 //! corewise dump                    # the pools and queues of a running `up`
 //! corewise dump --monitor          # what they do, every second
+//! corewise top                     # the same and more, on the terminal; clients, events: a part of it
 //! corewise mirror data --take-back  # a leg of a mirror is well again
 //! corewise add more.toml           # volumes and exports for a running `up`
 //! corewise remove data --mode soft
@@ -17,7 +18,7 @@
 //! ```
 //!
 //! In reading order: `args` defines every flag, `manifest` reads and checks what to bring up
-//! without touching anything, `up` does it and undoes it, `dump` and `mirror` ask a running one over its
+//! without touching anything, `up` does it and undoes it, `dump`, `watch` and `mirror` ask a running one over its
 //! `control` socket, by which `change` changes it, `topo` shows a machine, `timeline` what a kernel's log says of one, `bench` measures it; `exit` alone knows exit codes,
 //! `screen` how to write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -40,6 +41,7 @@ mod topo;
 mod units;
 mod up;
 mod usage;
+mod watch;
 mod whole_file;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,6 +56,10 @@ fn main() -> ExitCode {
         args::Command::Up(args) => up::run(args, bars),
         args::Command::Dump(args) => dump::run(&args),
         args::Command::Mirror(args) => mirror::run(&args),
+        args::Command::Clients(args) => watch::clients(&args),
+        args::Command::Disconnect(args) => watch::disconnect(&args),
+        args::Command::Events(args) => watch::events(&args),
+        args::Command::Top(args) => watch::top(&args),
         args::Command::Add(args) => change::add(&args),
         args::Command::Remove(args) => change::remove(&args),
         args::Command::Grow(args) => change::grow(&args),

@@ -1,7 +1,6 @@
 //! `corewise mirror`: what the mirrors of a running `corewise up` are at, and a leg that is to come back.
 
 use std::io::Write;
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -14,14 +13,16 @@ use crate::dump::find;
 use crate::exit::Failure;
 use crate::screen::{TITLE, styled};
 
-/// Between two looks of a waiting client: the server answers questions and tells of nothing by itself, so it asks again,
-/// as `dump --monitor` does.
-const PAUSE: Duration = Duration::from_millis(50);
-
 /// Asks, waits if that is wanted, and shows what is so then.
 pub(crate) fn run(args: &args::Mirror) -> Result<(), Failure> {
     let (path, name) = find(&args.server)?;
-    let mut client = Client::connect(path, name)?;
+    let mut client = Client::connect(path.clone(), name.clone())?;
+    // Before anything is begun: what happens from here on is told.
+    let mut events = match args.wait {
+        true => Some(Client::connect(path, name)?),
+        false => None,
+    };
+    events.as_mut().map(Client::listen).transpose()?;
     let mut asked = Vec::new();
     if let Some(leg) = &args.take_back {
         let question = Question {
@@ -46,10 +47,10 @@ pub(crate) fn run(args: &args::Mirror) -> Result<(), Failure> {
     let (answer, disks) = loop {
         let (answer, disks) = look(&mut client, args.name.as_deref())?;
         let busy = disks.iter().filter_map(|disk| disk.mirror.as_ref()).any(|m| m.is_busy());
-        if !(args.wait && busy) {
-            break (answer, disks);
+        match &mut events {
+            Some(events) if busy => wait_for_mirrors(events)?,
+            _ => break (answer, disks),
         }
-        std::thread::sleep(PAUSE);
     };
     show(&answer, &disks, args.json)?;
     let checks = disks.iter().filter_map(|disk| disk.mirror.as_ref()?.check.as_ref());
@@ -65,6 +66,16 @@ pub(crate) fn run(args: &args::Mirror) -> Result<(), Failure> {
             Err(Failure::new(format!("'{}' is still out: {}", printable(name), printable(why))))
         }
         None => Ok(()),
+    }
+}
+
+/// Waits until something has happened to a mirror.
+fn wait_for_mirrors(events: &mut Client) -> Result<(), Failure> {
+    loop {
+        let event: Value = serde_json::from_str(&events.next_event()?).unwrap_or_default();
+        if matches!(event["event"].as_str(), Some("mirror" | "mirror_state" | "lost")) {
+            return Ok(());
+        }
     }
 }
 

@@ -67,6 +67,12 @@ impl Disks {
         self.up().iter().filter(|(_, mirror)| mirror.is_some()).map(Disk::new).collect()
     }
 
+    /// What the mirrors are at, but for what changes with each write.
+    pub(crate) fn each_mirror(&self) -> Vec<(String, MirrorOf)> {
+        let mirrors = self.mirrors().into_iter().filter_map(|disk| Some((disk.name, disk.mirror?)));
+        mirrors.map(|(name, mirror)| (name, MirrorOf { dirty: 0, ..mirror })).collect()
+    }
+
     /// Has legs of a mirror tried again that are out: all, or this one. Their names, or why there is none.
     pub(crate) fn take_back(&self, disk: &str, leg: Option<&str>) -> Result<Vec<String>, String> {
         self.with_mirror(disk, |mirror, over| mirrors::take_back(disk, mirror, over, leg))
@@ -205,6 +211,21 @@ impl Disk {
     }
 }
 
+impl Disk {
+    /// Each operation with its name in pictures and metrics.
+    pub(crate) fn ops(&self) -> [(&'static str, &OfOp); 7] {
+        [
+            ("read", &self.reads),
+            ("write", &self.writes),
+            ("flush", &self.flushes),
+            ("discard", &self.discards),
+            ("write_zeroes", &self.write_zeroes),
+            ("extents", &self.extents),
+            ("prefetch", &self.prefetches),
+        ]
+    }
+}
+
 impl From<&OpStats> for OfOp {
     fn from(stats: &OpStats) -> OfOp {
         OfOp {
@@ -246,18 +267,9 @@ pub(crate) fn text(disks: &[Disk], width: usize) -> String {
     ];
     let mut rows = Vec::new();
     for disk in disks {
-        let ops = [
-            ("read", &disk.reads),
-            ("write", &disk.writes),
-            ("flush", &disk.flushes),
-            ("discard", &disk.discards),
-            ("write-zeroes", &disk.write_zeroes),
-            ("extents", &disk.extents),
-            ("prefetch", &disk.prefetches),
-        ];
         let mut left = [disk.name.clone(), disk.driver.clone(), disk.in_flight.to_string()];
         let mut any = false;
-        for (op, of_op) in ops.into_iter().filter(|(_, of_op)| of_op.requests != 0) {
+        for (op, of_op) in disk.ops().into_iter().filter(|(_, of_op)| of_op.requests != 0) {
             let [name, driver, in_flight] = std::mem::take(&mut left);
             let time = |seconds: Option<f64>| {
                 let time = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());

@@ -8,9 +8,11 @@ pub(crate) mod changes;
 pub(crate) mod devices;
 pub(crate) mod disks;
 pub(crate) mod document;
+pub(crate) mod metrics;
 pub(crate) mod mirrors;
 pub(crate) mod place;
 pub(crate) mod queues;
+pub(crate) mod served;
 
 use std::path::PathBuf;
 
@@ -29,7 +31,7 @@ pub(crate) const LONGEST_QUESTION: usize = 4096;
 pub(crate) struct Question {
     /// [`VERSION`].
     pub(crate) corewise: u32,
-    /// `hello`, `dump`, `mirrors`, `take_back`, `check`, `add`, `remove`, `grow` or `reload`.
+    /// `hello`, `dump`, `clients`, `disconnect`, `events`, `mirrors`, `take_back`, `check`, `add`, `remove`, `grow` or `reload`.
     pub(crate) ask: String,
     /// For `dump`: the queues that are wanted, a `*` stands for any letters; none: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -37,6 +39,9 @@ pub(crate) struct Question {
     /// For `dump`: also as text of about so many columns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) text: Option<usize>,
+    /// For `disconnect`: which one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) client: Option<u64>,
     /// For `take_back` and `check`: the mirror.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) disk: Option<String>,
@@ -91,6 +96,14 @@ pub(crate) struct Answer {
     pub(crate) devices: Option<Vec<devices::Device>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) disks: Option<Vec<disks::Disk>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exports: Option<Vec<served::Export>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) clients: Option<Vec<served::Client>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memory: Option<served::Memory>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) disconnected: Option<served::Client>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) text: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -60,6 +60,27 @@ impl Client {
         self.ask(question)
     }
 
+    /// Hears from now on of what happens, and asks no more.
+    pub(crate) fn listen(&mut self) -> Result<(), Failure> {
+        self.ask(&Question { ask: "events".to_string(), ..Question::dump() }).map(drop)
+    }
+
+    /// What happens next, a line of JSON. Waits for it.
+    pub(crate) fn next_event(&mut self) -> Result<String, Failure> {
+        let failed = |why: String| Failure::new(format!("{}: {why}", self.name));
+        let set = self.stream.get_ref().set_read_timeout(None);
+        set.map_err(|error| failed(error.to_string()))?;
+        let mut line = String::new();
+        match (&mut self.stream).take(LONGEST_ANSWER).read_line(&mut line) {
+            Ok(_) if line.ends_with('\n') => Ok(line.trim_end().to_string()),
+            Ok(_) => Err(failed("it has ended".to_string())),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {
+                Err(failed("it has ended".to_string()))
+            }
+            Err(error) => Err(failed(error.to_string())),
+        }
+    }
+
     /// Asks and waits for the answer. An answer that says why there is none is a failure.
     pub(crate) fn ask(&mut self, question: &Question) -> Result<Value, Failure> {
         let failed = |why: String| Failure::new(format!("{}: {why}", self.name));

@@ -1,19 +1,21 @@
-//! `corewise dump --monitor`: the queues' counters, again and again, in the spirit of the kernel's
-//! `wq_monitor.py`.
+//! `corewise dump --monitor`: the queues' counters and rates, again and again, in the spirit of the kernel's
+//! `wq_monitor.py`; on a terminal in place.
 
-use std::io::Write;
-use std::time::Duration;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use corewise::timeline::markup;
 use serde_json::Value;
 
-use super::client::{Client, printable};
+use super::client::{Client, printable, who};
 use crate::args;
 use crate::columns::Columns;
 use crate::control::Question;
 use crate::control::document::{Document, Queue};
+use crate::control::served;
 use crate::exit::Failure;
 use crate::screen::{self, FAINT, styled};
+use crate::watch::utc;
 
 /// The least and the most room for a queue's name.
 const NAMES: (usize, usize) = (10, 32);
@@ -26,6 +28,10 @@ pub(super) fn run(
 ) -> Result<(), Failure> {
     let question = Question { queues: args.queues.clone(), ..Question::dump() };
     let mut round = 0;
+    let mut before: Option<(f64, Document)> = None;
+    let in_place = std::io::stdout().is_terminal();
+    // Of the last round, where it is to be written over.
+    let mut lines = 0;
     loop {
         round += 1;
         let answer = client.ask(&question)?;
@@ -33,9 +39,19 @@ pub(super) fn run(
         if args.json {
             writeln!(out, "{}", line(round, answer))?;
         } else {
+            let up = who(&answer).up_seconds;
             let document: Document = serde_json::from_value(answer)
                 .map_err(|error| Failure::new(format!("the answer is not a dump: {error}")))?;
-            write!(out, "{}", table(&document, screen::width()))?;
+            let had = before.as_ref().map(|(then, document)| (up - then, document));
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let head = format!("{}, up for {}", utc(now.as_secs_f64()), served::seconds(up));
+            let text = format!("{head}\n{}", table(had, &document, screen::width()));
+            if lines != 0 {
+                write!(out, "\x1b[{lines}A\x1b[J")?;
+            }
+            lines = if in_place { text.lines().count() } else { 0 };
+            write!(out, "{text}")?;
+            before = Some((up, document));
         }
         out.flush()?;
         drop(out);
@@ -58,24 +74,33 @@ fn line(round: u64, mut answer: Value) -> String {
     answer.to_string()
 }
 
-/// A column: its head, its width, and what stands in it.
-type Column = (&'static str, usize, fn(&Queue) -> String);
+/// A queue at the last look, and how many seconds ago that was.
+type Had<'a> = Option<(f64, &'a Queue)>;
 
-const COLUMNS: [Column; 8] = [
-    ("total", 8, |queue| queue.started.to_string()),
-    ("infl", 6, |queue| queue.in_flight.to_string()),
-    ("run time", 8, |queue| match queue.timed {
+/// A column: its head, its width, and what stands in it.
+type Column = (&'static str, usize, fn(&Queue, Had<'_>) -> String);
+
+const COLUMNS: [Column; 9] = [
+    ("total", 8, |queue, _| queue.started.to_string()),
+    ("infl", 6, |queue, _| queue.in_flight.to_string()),
+    ("items/s", 7, |queue, had| match had {
+        Some((seconds, had)) if seconds > 0.0 => {
+            format!("{:.0}", queue.started.saturating_sub(had.started) as f64 / seconds)
+        }
+        _ => "-".to_string(),
+    }),
+    ("run time", 8, |queue, _| match queue.timed {
         true => format!("{:.1} s", queue.counters.run_seconds),
         false => "-".to_string(),
     }),
-    ("hogs", 5, |queue| queue.counters.cpu_intensive.to_string()),
-    ("blocked", 7, |queue| queue.counters.blocked_untold.to_string()),
-    ("moved", 7, |queue| queue.counters.overflowed.to_string()),
-    ("mayday", 6, |queue| queue.counters.maydays.to_string()),
-    ("rescued", 7, |queue| queue.counters.rescued.to_string()),
+    ("hogs", 5, |queue, _| queue.counters.cpu_intensive.to_string()),
+    ("blocked", 7, |queue, _| queue.counters.blocked_untold.to_string()),
+    ("moved", 7, |queue, _| queue.counters.overflowed.to_string()),
+    ("mayday", 6, |queue, _| queue.counters.maydays.to_string()),
+    ("rescued", 7, |queue, _| queue.counters.rescued.to_string()),
 ];
 
-fn table(document: &Document, width: usize) -> String {
+fn table(had: Option<(f64, &Document)>, document: &Document, width: usize) -> String {
     let longest = document.queues.iter().map(|queue| queue.name.chars().count()).max();
     let rest: usize = COLUMNS.iter().map(|(_, width, _)| 2 + width).sum();
     let room = width.saturating_sub(rest).clamp(NAMES.0, NAMES.1);
@@ -86,7 +111,10 @@ fn table(document: &Document, width: usize) -> String {
     let heads: Vec<String> = [" ".repeat(names)].into_iter().chain(heads).collect();
     let row = |queue: &Queue| {
         let name = markup::fit(&printable(&queue.name), names);
-        let cells = COLUMNS.iter().map(|(_, width, cell)| wide(&cell(queue), *width));
+        let had = had.and_then(|(seconds, had)| {
+            Some((seconds, had.queues.iter().find(|other| other.id == queue.id)?))
+        });
+        let cells = COLUMNS.iter().map(|(_, width, cell)| wide(&cell(queue, had), *width));
         [name].into_iter().chain(cells).collect()
     };
     let rows = document.queues.iter().map(row).collect();

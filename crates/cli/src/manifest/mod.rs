@@ -117,6 +117,8 @@ pub(crate) struct Server {
     pub(crate) drain: Duration,
     /// Where the control socket is to be, unless in the usual place.
     pub(crate) control: Option<At<PathBuf>>,
+    /// Where Prometheus may ask.
+    pub(crate) metrics: Option<At<MetricsAt>>,
     /// Where it is kept between runs how long devices take.
     pub(crate) state: Option<PathBuf>,
     /// How long the whole shutdown may take.
@@ -125,6 +127,14 @@ pub(crate) struct Server {
     pub(crate) on_hang: HangPolicy,
     pub(crate) clients: Clients,
     pub(crate) tls: Option<Tls>,
+}
+
+/// Where metrics are to be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MetricsAt {
+    /// `HOST:PORT`.
+    Tcp(String),
+    Unix(PathBuf),
 }
 
 /// What clients may have. `None`: as is usual.

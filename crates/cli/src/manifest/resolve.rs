@@ -13,7 +13,8 @@ use super::raw::{RawExport, RawManifest, RawServer};
 use super::tls::tls;
 use super::tuning::tuning;
 use super::{
-    Clients, DEFAULT_DRAIN, Device, Driver, Export, FileDriver, LeftOut, Manifest, Resolved, Server,
+    Clients, DEFAULT_DRAIN, Device, Driver, Export, FileDriver, LeftOut, Manifest, MetricsAt,
+    Resolved, Server,
 };
 use crate::suggest;
 
@@ -321,6 +322,14 @@ fn server(raw: &RawServer, base: &Path, problems: &mut Vec<Problem>) -> Server {
             None
         }
     });
+    let metrics = raw.metrics.as_ref().and_then(|at| match metrics_at(&at.value, base) {
+        Ok(place) => Some(At::new(place, at.place)),
+        Err(message) => {
+            let message = format!("'metrics': {message}");
+            problems.push(Problem::new(at.place, Subject::Server, message));
+            None
+        }
+    });
     let drain = raw.drain.as_ref().map_or(DEFAULT_DRAIN, |drain| drain.value);
     if let Some(at) = raw.state.as_ref().filter(|at| at.value.is_empty()) {
         let message = "'state' is empty: leave it out, or name a folder";
@@ -338,7 +347,7 @@ fn server(raw: &RawServer, base: &Path, problems: &mut Vec<Problem>) -> Server {
     });
     let on_hang = on_hang.unwrap_or_default();
     let (clients, tls) = (clients(raw, problems), tls(raw, base, problems));
-    Server { unix, tcp, drain, control, state, shutdown_timeout, on_hang, clients, tls }
+    Server { unix, tcp, drain, control, metrics, state, shutdown_timeout, on_hang, clients, tls }
 }
 
 /// The least memory that a server can do with, in bytes: for one client that reads as much as it may at a time.
@@ -399,6 +408,24 @@ pub(crate) fn hang_policy(text: &str) -> Result<HangPolicy, String> {
     found
         .map(|(_, policy)| *policy)
         .ok_or_else(|| format!("'{text}' is not a policy: write wait, skip or give-up"))
+}
+
+/// Where metrics are to be had, from `HOST:PORT`, a port alone, or a path with a slash in it.
+fn metrics_at(text: &str, base: &Path) -> Result<MetricsAt, String> {
+    if text.contains('/') {
+        let path = base.join(text);
+        return match path.as_os_str().len() > LONGEST_SOCKET_PATH {
+            true => Err(format!("a socket's path must have at most {LONGEST_SOCKET_PATH} bytes")),
+            false => Ok(MetricsAt::Unix(path)),
+        };
+    }
+    let (host, port) = text.rsplit_once(':').unwrap_or(("127.0.0.1", text));
+    match port.parse::<u16>() {
+        Ok(port) if !host.is_empty() => Ok(MetricsAt::Tcp(format!("{host}:{port}"))),
+        _ => Err(format!(
+            "'{text}' is no place for them: write HOST:PORT, PORT, or a path with a '/' in it"
+        )),
+    }
 }
 
 /// `HOST:PORT` from an address, a host, or a port. Without a host it is the loopback, without a

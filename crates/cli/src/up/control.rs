@@ -20,14 +20,18 @@ use std::time::{Duration, Instant};
 use corewise::device::DeviceManager;
 use corewise::workqueue::WorkerPools;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::json;
 
 use super::cleanup::Cleanup;
+use super::events::Listening;
 use super::live::{Live, Wish};
 use crate::control::devices;
 use crate::control::disks::{self, Disks};
 use crate::control::document::Document;
+use crate::control::mirrors::MirrorOf;
 use crate::control::place::{self, Found};
 use crate::control::queues;
+use crate::control::served::{self, Export};
 use crate::control::{Answer, LONGEST_QUESTION, Question, VERSION, Who, matches};
 
 /// Clients at once.
@@ -36,6 +40,8 @@ const CLIENTS: usize = 16;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Tries to make a socket in a folder that others remove when it is empty.
 const TRIES: usize = 16;
+/// Between two looks at the mirrors for those that listen.
+const LOOK: Duration = Duration::from_millis(500);
 /// How long a client may take to take the answer about a change.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -177,16 +183,18 @@ impl Control {
     }
 
     /// Answers from now on.
-    pub(crate) fn start(bound: Bound, about: About) -> io::Result<Control> {
+    pub(crate) fn start(bound: Bound, about: Arc<About>) -> io::Result<Control> {
         bound.listener.set_nonblocking(true)?;
         let (stop, stopped) = UnixStream::pair()?;
         let mut serving = Serving {
             listener: bound.listener,
             stopped,
-            about: Arc::new(about),
+            about,
             clients: Vec::new(),
             closed_until: None,
             next_answer: Instant::now(),
+            next_look: Instant::now(),
+            mirrors: Vec::new(),
         };
         let thread = std::thread::Builder::new().name("control".to_string()).spawn(move || {
             if let Err(error) = serving.run() {
@@ -215,6 +223,10 @@ struct Serving {
     closed_until: Option<Instant>,
     /// Nobody is answered before.
     next_answer: Instant,
+    /// The mirrors aren't looked at before,
+    next_look: Instant,
+    /// and they were like this the last time.
+    mirrors: Vec<(String, MirrorOf)>,
 }
 
 struct Client {
@@ -226,6 +238,8 @@ struct Client {
     ended: bool,
     /// When it came, or was answered last.
     heard: Instant,
+    /// It asks no more, and hears of what happens.
+    listens: Option<Listening>,
 }
 
 /// What is to become of a client.
@@ -243,6 +257,7 @@ impl Serving {
     fn run(&mut self) -> io::Result<()> {
         loop {
             let Some(ready) = self.wait()? else { return Ok(()) };
+            self.look_at_mirrors();
             let mut ready = ready.into_iter();
             if ready.next() == Some(true) {
                 self.let_in();
@@ -269,14 +284,24 @@ impl Serving {
     fn wait(&self) -> io::Result<Option<Vec<bool>>> {
         let now = Instant::now();
         let open = self.closed_until.is_none_or(|until| until <= now);
-        let mut polled = vec![PollFd::new(&self.stopped, PollFlags::IN)];
+        let events = &self.about.live.report.events;
+        let mut polled = vec![
+            PollFd::new(&self.stopped, PollFlags::IN),
+            PollFd::from_borrowed_fd(events.wake(), PollFlags::IN),
+        ];
         let mut places = Vec::new();
         let mut until = if open { None } else { self.closed_until };
+        if events.are_heard() {
+            until = Some(until.map_or(self.next_look, |until| until.min(self.next_look)));
+        }
         if open {
             polled.push(PollFd::new(&self.listener, PollFlags::IN));
         }
         for client in &self.clients {
             let flags = match (client.output.is_empty(), client.question().is_some()) {
+                // It has said all, and may still take what there is to hear: the system tells when it has gone.
+                (true, _) if client.listens.is_some() && client.ended => PollFlags::empty(),
+                (true, _) if client.listens.is_some() => PollFlags::IN,
                 (false, _) => PollFlags::OUT,
                 (true, false) => PollFlags::IN,
                 // It is our turn, and not to be told of again and again.
@@ -301,8 +326,11 @@ impl Serving {
         if ready(0) {
             return Ok(None);
         }
+        if ready(1) {
+            events.awake();
+        }
         let clients = places.into_iter().map(|at| at.is_none_or(ready));
-        Ok(Some(std::iter::once(open && ready(1)).chain(clients).collect()))
+        Ok(Some(std::iter::once(open && ready(2)).chain(clients).collect()))
     }
 
     fn let_in(&mut self) {
@@ -322,7 +350,8 @@ impl Serving {
         if !is_trusted(&stream) || stream.set_nonblocking(true).is_err() {
             return;
         }
-        if self.clients.len() >= CLIENTS {
+        let asking = self.clients.iter().filter(|client| client.listens.is_none()).count();
+        if asking >= CLIENTS {
             self.drop_quietest();
         }
         self.clients.push(Client {
@@ -331,11 +360,14 @@ impl Serving {
             output: Vec::new(),
             ended: false,
             heard: Instant::now(),
+            listens: None,
         });
     }
 
     fn drop_quietest(&mut self) {
-        let quietest = (0..self.clients.len()).min_by_key(|&index| self.clients[index].heard);
+        let asks = |index: &usize| self.clients[*index].listens.is_none();
+        let quietest =
+            (0..self.clients.len()).filter(asks).min_by_key(|&index| self.clients[index].heard);
         if let Some(index) = quietest {
             self.clients.remove(index);
         }
@@ -344,6 +376,9 @@ impl Serving {
     /// Does what can be done for a client without waiting.
     fn attend(&mut self, index: usize, ready: bool) -> Then {
         let client = &mut self.clients[index];
+        if client.listens.is_some() {
+            return client.listen(ready);
+        }
         let reads = ready && client.output.is_empty() && client.question().is_none();
         if reads && client.read().is_err() {
             return Then::Close;
@@ -360,21 +395,90 @@ impl Serving {
                         self.next_answer = Instant::now() + PAUSE;
                         return Then::Change(Box::new(question));
                     }
-                    client.output = line(&self.about, &question);
+                    let output = match wants_events(&question) {
+                        true => self.begin_to_listen(index),
+                        false => line(&self.about, &question),
+                    };
+                    self.clients[index].output = output;
                     self.next_answer = Instant::now() + PAUSE;
                     then = Then::Last;
                 }
             }
         }
+        let client = &mut self.clients[index];
         if client.write().is_err() {
             return Then::Close;
+        }
+        if client.listens.is_some() {
+            return then;
         }
         let over = client.output.is_empty() && client.question().is_none();
         if over && client.ended { Then::Close } else { then }
     }
 }
 
+impl Serving {
+    /// The client hears from now on of what happens; the answer.
+    fn begin_to_listen(&mut self, index: usize) -> Vec<u8> {
+        let events = Arc::clone(&self.about.live.report.events);
+        // So that the first change that it hears of is one, and others miss none.
+        self.next_look = Instant::now();
+        match events.are_heard() {
+            true => self.look_at_mirrors(),
+            false => self.mirrors = self.about.disks.each_mirror(),
+        }
+        let place = Listening::new(events);
+        let answer = answered(&self.about, || match &place {
+            Some(_) => Ok(Answer::default()),
+            None => Err("too many listen already; end one of them".to_string()),
+        });
+        self.clients[index].listens = place;
+        answer
+    }
+
+    /// Tells of mirrors that are otherwise than at the last look, where anybody listens.
+    fn look_at_mirrors(&mut self) {
+        let report = &self.about.live.report;
+        if !report.events.are_heard() || self.next_look > Instant::now() {
+            return;
+        }
+        let now = self.about.disks.each_mirror();
+        for (device, mirror) in now.iter().filter(|mirror| !self.mirrors.contains(mirror)) {
+            report.publish("mirror_state", json!({"device": device, "mirror": mirror}));
+        }
+        self.mirrors = now;
+        self.next_look = Instant::now() + LOOK;
+    }
+}
+
 impl Client {
+    /// Takes what there is to hear, and sends what can be sent without waiting.
+    fn listen(&mut self, ready: bool) -> Then {
+        if ready && self.output.is_empty() {
+            match self.stream.read(&mut [0; 64]) {
+                // Gone, or it has only said that it says no more.
+                Ok(0) if self.ended => return Then::Close,
+                Ok(0) => self.ended = true,
+                Ok(_) => {}
+                Err(error) if is_later(&error) => {}
+                Err(_) => return Then::Close,
+            }
+        }
+        loop {
+            if self.output.is_empty() {
+                if let Some(listening) = &self.listens {
+                    listening.take(&mut self.output);
+                }
+            }
+            match self.output.is_empty() {
+                true => return Then::Keep,
+                false if self.write().is_err() => return Then::Close,
+                false if !self.output.is_empty() => return Then::Keep,
+                false => {}
+            }
+        }
+    }
+
     /// Where the first question ends, its newline included. One that is too long, or the last thing
     /// that it says, needs none.
     fn question(&self) -> Option<usize> {
@@ -426,6 +530,12 @@ fn wants_change(question: &[u8]) -> Option<Question> {
     wants.then_some(question)
 }
 
+/// A question after which the client listens.
+fn wants_events(question: &[u8]) -> bool {
+    let question: Option<Question> = serde_json::from_slice(question).ok();
+    question.is_some_and(|question| question.corewise == VERSION && question.ask == "events")
+}
+
 /// Makes a change on a thread, which then answers. It makes no more of them than one at a time; the others end at once.
 fn change(about: &Arc<About>, stream: UnixStream, question: Question) {
     let about = Arc::clone(about);
@@ -453,20 +563,23 @@ fn line(about: &About, question: &[u8]) -> Vec<u8> {
     answered(about, || answer(about, question))
 }
 
-fn answered(about: &About, answer: impl FnOnce() -> Result<Answer, String>) -> Vec<u8> {
-    let who = || Who {
+fn who(about: &About) -> Who {
+    Who {
         corewise: VERSION,
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_string(),
         manifest: about.manifest.clone(),
         up_seconds: about.since.elapsed().as_secs_f64(),
-    };
+    }
+}
+
+fn answered(about: &About, answer: impl FnOnce() -> Result<Answer, String>) -> Vec<u8> {
     // A bug in here is no business of the server's.
     let answered = catch_unwind(AssertUnwindSafe(answer));
     let answered = answered.unwrap_or_else(|_| Err("this is a bug in corewise".to_string()));
     let answer = match answered {
-        Ok(answer) => Answer { who: who(), ..answer },
-        Err(error) => Answer { who: who(), error: Some(error), ..Answer::default() },
+        Ok(answer) => Answer { who: who(about), ..answer },
+        Err(error) => Answer { who: who(about), error: Some(error), ..Answer::default() },
     };
     let mut line = serde_json::to_vec(&answer).unwrap_or_else(|_| b"{}".to_vec());
     line.push(b'\n');
@@ -493,8 +606,13 @@ fn answer(about: &About, question: &[u8]) -> Result<Answer, String> {
         "mirrors" => Ok(Answer { disks: Some(about.disks.mirrors()), ..Answer::default() }),
         "take_back" => take_back(about, &question),
         "check" => check(about, &question),
+        "clients" => {
+            let clients = Some(served::clients(&about.live.server));
+            Ok(Answer { clients, ..Answer::default() })
+        }
+        "disconnect" => disconnect(about, &question),
         other => Err(format!(
-            "there is no question '{other}'; ask hello, dump, mirrors, take_back, check, add, remove, grow or reload"
+            "there is no question '{other}'; ask hello, dump, clients, disconnect, events, mirrors, take_back, check, add, remove, grow or reload"
         )),
     }
 }
@@ -513,6 +631,52 @@ fn check(about: &About, question: &Question) -> Result<Answer, String> {
     Ok(Answer::default())
 }
 
+fn disconnect(about: &About, question: &Question) -> Result<Answer, String> {
+    let id = question.client.ok_or("'disconnect' needs a 'client', its number")?;
+    let server = &about.live.server;
+    let client = server.clients().into_iter().find(|client| client.id == id);
+    // It may leave by itself meanwhile.
+    match client.filter(|_| server.disconnect(id)) {
+        Some(client) => {
+            let disconnected = Some(served::Client::new(&client));
+            Ok(Answer { disconnected, ..Answer::default() })
+        }
+        None => Err(format!("there is no client {id}; `corewise clients` lists them")),
+    }
+}
+
+fn exports(about: &About) -> Vec<Export> {
+    let shown = about.live.shown.lock().clone();
+    let of = |name: &str| {
+        let shown = shown.iter().find(|shown| shown.name == name)?;
+        Some((shown.device.clone(), shown.read_only))
+    };
+    let exports = about.live.server.exports();
+    exports.iter().map(|export| Export::new(export, of(&export.name))).collect()
+}
+
+/// Everything there is to tell, as metrics.
+pub(super) fn metrics(about: &About) -> String {
+    crate::control::metrics::text(&Answer { who: who(about), ..whole(about) })
+}
+
+/// Everything there is to tell, but for the text.
+fn whole(about: &About) -> Answer {
+    Answer { dump: Some(Document::from(&about.pools.dump())), ..all_but_pools(about) }
+}
+
+fn all_but_pools(about: &About) -> Answer {
+    let server = &about.live.server;
+    Answer {
+        devices: Some(devices::all(&about.manager)),
+        disks: Some(about.disks.all()),
+        exports: Some(exports(about)),
+        clients: Some(served::clients(server)),
+        memory: Some(server.memory().into()),
+        ..Answer::default()
+    }
+}
+
 fn dump(about: &About, question: &Question) -> Result<Answer, String> {
     let mut dump = about.pools.dump();
     for pattern in &question.queues {
@@ -527,14 +691,20 @@ fn dump(about: &About, question: &Question) -> Result<Answer, String> {
         dump.retain_queues(|name| question.queues.iter().any(|pattern| matches(pattern, name)));
     }
     // A client that asks for some queues wants these.
-    let all = question.queues.is_empty();
-    let devices = all.then(|| devices::all(&about.manager));
-    let disks = all.then(|| about.disks.all());
+    let rest = match question.queues.is_empty() {
+        true => all_but_pools(about),
+        false => Answer::default(),
+    };
     let text = question.text.map(|width| {
         let width = width.min(1000);
-        let devices = devices.as_deref().map(|all| devices::text(all, width)).unwrap_or_default();
-        let disks = disks.as_deref().map(|all| disks::text(all, width)).unwrap_or_default();
-        format!("{}{devices}{disks}", queues::text(&dump, width))
+        let devices =
+            rest.devices.as_deref().map(|all| devices::text(all, width)).unwrap_or_default();
+        let disks = rest.disks.as_deref().map(|all| disks::text(all, width)).unwrap_or_default();
+        let served = match (&rest.exports, &rest.clients) {
+            (Some(exports), Some(clients)) => served::text(exports, clients, width),
+            _ => String::new(),
+        };
+        format!("{}{devices}{disks}{served}", queues::text(&dump, width))
     });
-    Ok(Answer { dump: Some(Document::from(&dump)), devices, disks, text, ..Answer::default() })
+    Ok(Answer { dump: Some(Document::from(&dump)), text, ..rest })
 }

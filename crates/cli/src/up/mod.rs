@@ -9,10 +9,12 @@ mod check;
 mod cleanup;
 mod control;
 mod drivers;
+mod events;
 mod known;
 mod limits;
 mod listen;
 mod live;
+mod metrics;
 mod plan;
 mod progress;
 mod report;
@@ -34,6 +36,7 @@ use crate::manifest::{self, At, Manifest, Place, Problem, Resolved};
 use crate::screen::{self, Bars};
 use crate::timeline;
 use cleanup::Cleanup;
+use events::Events;
 use report::Report;
 use source::Source;
 use stop::Stop;
@@ -109,10 +112,13 @@ fn prepare(
     }
     let written = manifest.clone();
     override_addresses(&mut manifest, &args, !passed.is_empty(), &mut scratch)?;
+    let events =
+        Events::new().map_err(|error| Failure::new(format!("cannot make an eventfd: {error}")))?;
     let options = limits::of_clients(&manifest.server.clients, manifest.server.tls.is_some());
+    let quiet = service::is_client(&passed);
     Ok(Some(serve::Server {
         options,
-        report: Report { json: args.json, quiet: service::is_client(&passed) },
+        report: Report { json: args.json, quiet, events: Arc::new(events) },
         passed,
         keep_going: args.keep_going,
         duration: args.duration,

@@ -5,42 +5,66 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use corewise::blockmq::drivers::MirrorEvent;
-use corewise::nbd::{Endpoint, Options};
+use corewise::nbd::{ClientEvent, Endpoint, Options};
 use corewise::timeline::{Timeline, duration, json, text};
 use serde_json::{Value, json};
 
 use super::drivers::Shown;
+use super::events::Events;
 use super::progress::Progress;
 use crate::control::changes::Changed;
+use crate::control::served::Origin;
 use crate::manifest::{LeftOut, Tls};
 use crate::screen::{COMMAND, FAINT, GOOD, TITLE, styled};
 use crate::{screen, units};
 
 /// Says things in one of the two ways.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Report {
     pub(crate) json: bool,
     /// What is for people has no reader: stdout is that of a client that started the server.
     pub(crate) quiet: bool,
+    /// Those that hear of events on the control socket, whichever way it is.
+    pub(crate) events: Arc<Events>,
 }
 
 impl Report {
-    fn print(self, text: &str) {
+    fn print(&self, text: &str) {
         if !self.quiet {
             print(text);
         }
     }
 
-    /// These are not brought up, though the rest is.
-    pub(crate) fn left_out(self, left_out: &[LeftOut]) {
-        if self.json {
-            for LeftOut { subject, why } in left_out {
-                event("left_out", json!({"subject": subject.to_string(), "why": why}));
+    /// Something happened that people are told in other words.
+    fn event(&self, name: &str, rest: impl FnOnce() -> Value) {
+        if self.json || self.events.are_heard() {
+            let rest = rest();
+            if self.json {
+                print(&line(name, &rest));
             }
-        } else if !left_out.is_empty() {
+            self.publish(name, rest);
+        }
+    }
+
+    /// Something happened that only those hear who listen on the control socket.
+    pub(crate) fn publish(&self, name: &str, mut rest: Value) {
+        if self.events.are_heard() {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            rest["time"] = now.as_secs_f64().into();
+            self.events.tell(&line(name, &rest));
+        }
+    }
+
+    /// These are not brought up, though the rest is.
+    pub(crate) fn left_out(&self, left_out: &[LeftOut]) {
+        for LeftOut { subject, why } in left_out {
+            self.event("left_out", || json!({"subject": subject.to_string(), "why": why}));
+        }
+        if !self.json && !left_out.is_empty() {
             let mut lines = format!("{}\n", styled(TITLE, "Left out"));
             for LeftOut { subject, why } in left_out {
                 let _ = writeln!(lines, "  {subject}: {why}");
@@ -50,26 +74,26 @@ impl Report {
     }
 
     /// Bring-up begins.
-    pub(crate) fn begin(self, label: &str, devices: usize) {
-        if self.json {
-            event("begin", json!({"manifest": label, "devices": devices}));
-        }
+    pub(crate) fn begin(&self, label: &str, devices: usize) {
+        self.event("begin", || json!({"manifest": label, "devices": devices}));
     }
 
     /// Devices came up, or didn't.
-    pub(crate) fn bring_up(self, timeline: &Timeline) {
+    pub(crate) fn bring_up(&self, timeline: &Timeline) {
         self.timeline("bring_up", timeline);
     }
 
     /// Devices went down.
-    pub(crate) fn shutdown(self, timeline: &Timeline) {
+    pub(crate) fn shutdown(&self, timeline: &Timeline) {
         self.timeline("shutdown", timeline);
     }
 
-    fn timeline(self, name: &str, timeline: &Timeline) {
-        if self.json {
+    fn timeline(&self, name: &str, timeline: &Timeline) {
+        self.event(name, || {
             let timeline: Value = serde_json::from_str(&json::render(timeline)).unwrap_or_default();
-            event(name, json!({"timeline": timeline}));
+            json!({"timeline": timeline})
+        });
+        if self.json {
             return;
         }
         let rendered = text::render(timeline, screen::all_columns());
@@ -79,27 +103,29 @@ impl Report {
 
     /// Clients are let in.
     pub(crate) fn ready(
-        self,
+        &self,
         endpoints: &[Endpoint],
         exports: &[Shown],
         clients: ClientLimits<'_>,
         control: Option<&Path>,
+        metrics: Option<&str>,
     ) {
-        if self.json {
+        self.event("ready", || {
             let mut ready = ready_json(endpoints, exports, clients, control);
+            ready["metrics"] = metrics.into();
             ready["memory"] = clients.memory().into();
             ready["clients"] = clients.options.max_connections.into();
-            event("ready", ready);
-        } else {
-            self.print(&ready_text(endpoints, exports, clients, control));
+            ready
+        });
+        if !self.json {
+            self.print(&ready_text(endpoints, exports, clients, control, metrics));
         }
     }
 
     /// The end begins.
-    pub(crate) fn stopping(self, why: &str) {
-        if self.json {
-            event("stopping", json!({"why": why}));
-        } else {
+    pub(crate) fn stopping(&self, why: &str) {
+        self.event("stopping", || json!({"why": why}));
+        if !self.json {
             let hint = styled(FAINT, "(the next signal ends it at once)");
             // The terminal has just written ^C at the beginning of this line.
             self.print(&format!("\n{} {hint}\n\n", styled(TITLE, format!("Stopping: {why}"))));
@@ -108,20 +134,17 @@ impl Report {
 
     /// A device's bring-up or shutdown takes too long, and holds these up.
     pub(crate) fn overdue(
-        self,
+        &self,
         what: &str,
         device: &str,
         after: Duration,
         held_up: &[String],
         progress: &Progress,
     ) {
-        if self.json {
+        self.event("overdue", || {
             let seconds = after.as_secs_f64();
-            event(
-                "overdue",
-                json!({"device": device, "phase": what, "seconds": seconds, "held_up": held_up}),
-            );
-        }
+            json!({"device": device, "phase": what, "seconds": seconds, "held_up": held_up})
+        });
         let who = match held_up {
             [] => String::new(),
             held_up => format!("; it holds up {}", held_up.join(", ")),
@@ -131,29 +154,27 @@ impl Report {
     }
 
     /// Volumes and exports came, went or changed while others were served. From any thread.
-    pub(crate) fn changed(self, changed: &Changed) {
+    pub(crate) fn changed(&self, changed: &Changed) {
         for failed in &changed.failed {
             screen::error(format_args!("{}: {}", failed.name, failed.why));
         }
         for note in &changed.notes {
             screen::warning(format_args!("{note}"));
         }
-        match self.json {
-            true => event("changed", serde_json::to_value(changed).unwrap_or_default()),
-            false => self.print(&changed.text()),
+        self.event("changed", || serde_json::to_value(changed).unwrap_or_default());
+        if !self.json {
+            self.print(&changed.text());
         }
     }
 
     /// A change that nobody waits for wasn't made.
-    pub(crate) fn refused(self, what: &str, why: &str) {
+    pub(crate) fn refused(&self, what: &str, why: &str) {
         screen::error(format_args!("{what}: nothing was changed: {why}"));
-        if self.json {
-            event("refused", json!({"what": what, "why": why}));
-        }
+        self.event("refused", || json!({"what": what, "why": why}));
     }
 
     /// Something happened to the mirror `device` with these legs. From any thread.
-    pub(crate) fn mirror(self, device: &str, over: &[String], happened: &MirrorEvent) {
+    pub(crate) fn mirror(&self, device: &str, over: &[String], happened: &MirrorEvent) {
         let names = |legs: &[usize]| -> Vec<&str> {
             legs.iter().filter_map(|leg| over.get(*leg)).map(String::as_str).collect()
         };
@@ -188,39 +209,56 @@ impl Report {
             let how = if what == "missing" { "is missing" } else { "is left out" };
             screen::warning(format_args!("device '{device}': its leg '{legs}' {how}: {why}"));
         }
-        if self.json {
-            let rest = json!({
-                "device": device, "what": what, "legs": legs, "bytes": bytes, "why": why,
-            });
-            event("mirror", rest);
-        } else if let Some(bytes) = bytes {
+        self.event(
+            "mirror",
+            || json!({"device": device, "what": what, "legs": legs, "bytes": bytes, "why": why}),
+        );
+        if let Some(bytes) = bytes.filter(|_| !self.json) {
             let legs = if legs.is_empty() { "its legs".to_string() } else { legs.join(", ") };
             self.print(&format!("Mirror {device}: {what}, {legs}, {}\n", units::size(bytes)));
         }
     }
 
+    /// A client came or went. From any thread.
+    pub(crate) fn client(&self, happened: &ClientEvent<'_>) {
+        if !self.events.are_heard() {
+            return;
+        }
+        let (what, rest) = match *happened {
+            ClientEvent::Attached { id, peer, names, export } => {
+                let mut rest = serde_json::to_value(Origin::new(peer, names)).unwrap_or_default();
+                (rest["client"], rest["export"]) = (id.into(), export.into());
+                ("attached", rest)
+            }
+            ClientEvent::Left { id, export, why } => {
+                ("left", json!({"client": id, "export": export, "why": why}))
+            }
+            _ => return,
+        };
+        self.publish(what, rest);
+    }
+
     /// All is over.
-    pub(crate) fn done(self, ok: bool, what: &str) {
-        if self.json {
-            event("done", json!({"ok": ok}));
-        } else if ok {
-            self.print(&format!("{} {what}\n", styled(GOOD, "Done:")));
-        } else {
-            self.print(&format!("Done, but not completely: {what}\n"));
+    pub(crate) fn done(&self, ok: bool, what: &str) {
+        self.event("done", || json!({"ok": ok}));
+        match (self.json, ok) {
+            (true, _) => {}
+            (false, true) => self.print(&format!("{} {what}\n", styled(GOOD, "Done:"))),
+            (false, false) => self.print(&format!("Done, but not completely: {what}\n")),
         }
     }
 }
 
 /// A line of JSON. `event` comes first, so that lines can be told apart without a parser.
-fn event(name: &str, mut rest: Value) {
-    let inside = match rest.as_object_mut() {
+fn line(name: &str, rest: &Value) -> String {
+    let inside = match rest.as_object() {
         Some(map) if !map.is_empty() => {
             let text = rest.to_string();
             format!(",{}", &text[1..])
         }
         _ => "}".to_string(),
     };
-    print(&format!("{{\"event\":\"{name}\"{inside}\n"));
+    format!("{{\"event\":\"{name}\"{inside}\n")
 }
 
 fn print(text: &str) {
@@ -287,10 +325,12 @@ fn ready_text(
     exports: &[Shown],
     clients: ClientLimits<'_>,
     control: Option<&Path>,
+    metrics: Option<&str>,
 ) -> String {
     let mut out = String::new();
     // Writing to a String can't fail.
-    let _ = exports_text(&mut out, exports).and_then(|()| listening_text(&mut out, endpoints));
+    let _ =
+        exports_text(&mut out, exports).and_then(|()| listening_text(&mut out, endpoints, metrics));
     let count = units::count(clients.options.max_connections as u64, "client");
     let _ = writeln!(out, "{}", styled(TITLE, "Clients"));
     let memory = units::about(clients.memory());
@@ -333,7 +373,11 @@ fn exports_text(out: &mut String, exports: &[Shown]) -> std::fmt::Result {
     writeln!(out)
 }
 
-fn listening_text(out: &mut String, endpoints: &[Endpoint]) -> std::fmt::Result {
+fn listening_text(
+    out: &mut String,
+    endpoints: &[Endpoint],
+    metrics: Option<&str>,
+) -> std::fmt::Result {
     writeln!(out, "{}", styled(TITLE, "Listening"))?;
     for endpoint in endpoints {
         let kind = match endpoint {
@@ -341,6 +385,9 @@ fn listening_text(out: &mut String, endpoints: &[Endpoint]) -> std::fmt::Result 
             _ => "Unix",
         };
         writeln!(out, "  {kind:<4}  {endpoint}")?;
+    }
+    if let Some(metrics) = metrics {
+        writeln!(out, "  Metrics  {metrics}")?;
     }
     writeln!(out)
 }

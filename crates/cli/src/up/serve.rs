@@ -23,6 +23,7 @@ use super::control::{self, About, Control};
 use super::drivers::{ExportDriver, House, Missing, Notes, Shown, VolumeDriver};
 use super::known::Known;
 use super::live::Live;
+use super::metrics::{self, Metrics};
 use super::plan::{self, Plan};
 use super::progress::Progress;
 use super::report::{ClientLimits, Report};
@@ -111,7 +112,16 @@ impl Server {
         let running = self.build(machine)?;
         let listeners = self.bind(&mut complete)?;
         // Until the end, so that a shutdown that hangs can be looked at, too.
-        let control = self.answer(&running, &mut complete)?;
+        let about = Arc::new(About {
+            pools: running.pools.clone(),
+            manager: Arc::clone(&running.manager),
+            disks: Arc::clone(&running.disks),
+            manifest: self.label.clone(),
+            live: Arc::clone(&running.live),
+            since: Instant::now(),
+        });
+        let control = self.answer(&about, &mut complete)?;
+        let metrics = self.measure(&about, &mut complete)?;
 
         let plan = Plan::new(&self.manifest);
         self.report.begin(&self.label, plan.decls.len());
@@ -136,7 +146,7 @@ impl Server {
         let mut service = None;
         let why = match self.accept(&running, listeners) {
             Ok(endpoints) => {
-                self.ready(&running, &endpoints, control.as_ref());
+                self.ready(&running, &endpoints, control.as_ref(), metrics.as_ref());
                 service = Some(running.service(self.manifest.server.drain));
                 running.live.begin(self.has(&up, &lacking));
                 self.write_timelines(&[&times], &mut complete);
@@ -162,7 +172,7 @@ impl Server {
             false => self.report.done(complete, &format!("all devices are down after {took}.")),
             true => self.report.done(false, &format!("given up after {took}.")),
         }
-        leave(running, control);
+        leave(running, control, metrics);
         if complete { Ok(()) } else { Err(Failure::Said) }
     }
 
@@ -215,9 +225,11 @@ impl Server {
         });
         let (server, seen) = server?;
         let server = Arc::new(server);
+        let told = self.report.clone();
+        server.observe(move |event| told.client(event));
         let notes = Arc::new(Notes::default());
         let cleanup = Arc::clone(&self.cleanup);
-        let report = self.report;
+        let report = self.report.clone();
         let disks = Arc::new(Disks::default());
         let calls = Arc::new(Calls::default());
         calls
@@ -232,7 +244,7 @@ impl Server {
             calls: Arc::clone(&calls),
             cleanup: Arc::clone(&cleanup),
             notes: Arc::clone(&notes),
-            report,
+            report: report.clone(),
             disks: Arc::clone(&disks),
             missing: Arc::clone(&missing),
         };
@@ -298,7 +310,7 @@ impl Server {
 
     /// Answers who looks on. Without it the server does all the same; but a place that somebody has
     /// asked for has to be had.
-    fn answer(&self, running: &Running, complete: &mut bool) -> Result<Option<Control>, Failure> {
+    fn answer(&self, about: &Arc<About>, complete: &mut bool) -> Result<Option<Control>, Failure> {
         if !self.control {
             return Ok(None);
         }
@@ -309,16 +321,8 @@ impl Server {
             Some(at) => control::bind_at(&at.value, &self.cleanup),
             None => control::bind(&self.cleanup),
         };
-        let about = About {
-            pools: running.pools.clone(),
-            manager: Arc::clone(&running.manager),
-            disks: Arc::clone(&running.disks),
-            manifest: self.label.clone(),
-            live: Arc::clone(&running.live),
-            since: Instant::now(),
-        };
         let started = bound.and_then(|bound| {
-            Control::start(bound, about)
+            Control::start(bound, Arc::clone(about))
                 .map_err(|error| format!("cannot start its thread: {error}"))
         });
         match (started, place) {
@@ -335,6 +339,24 @@ impl Server {
         }
     }
 
+    /// Lets Prometheus ask, where the manifest says so.
+    fn measure(&self, about: &Arc<About>, complete: &mut bool) -> Result<Option<Metrics>, Failure> {
+        let Some(at) = &self.manifest.server.metrics else { return Ok(None) };
+        let about = Arc::clone(about);
+        let started = metrics::bind(&at.value, &self.cleanup).and_then(|bound| {
+            Metrics::start(bound, move || control::metrics(&about))
+                .map_err(|error| format!("cannot start the thread for metrics: {error}"))
+        });
+        match started {
+            Ok(metrics) => Ok(Some(metrics)),
+            Err(reason) => {
+                *complete = false;
+                self.tell_unbound(at.place, &reason);
+                if self.keep_going { Ok(None) } else { Err(Failure::Said) }
+            }
+        }
+    }
+
     fn tell_unbound(&self, place: Place, reason: &str) {
         let message = format!("cannot listen on {reason}");
         if place == NOWHERE {
@@ -346,7 +368,7 @@ impl Server {
 
     fn bring_up(&self, running: &Running, plan: &Plan) -> Result<BringUp, Failure> {
         let progress = Progress::new(&self.bars, "Bring-up", plan.decls.len(), !self.report.json);
-        let (observed, report) = (progress.clone(), self.report);
+        let (observed, report) = (progress.clone(), self.report.clone());
         let decls = plan.decls.clone();
         let observer = move |event: &Event<'_>| {
             observed.tell(event);
@@ -401,7 +423,13 @@ impl Server {
         listeners.into_iter().map(|listener| running.server.listen(listener)).collect()
     }
 
-    fn ready(&self, running: &Running, endpoints: &[Endpoint], control: Option<&Control>) {
+    fn ready(
+        &self,
+        running: &Running,
+        endpoints: &[Endpoint],
+        control: Option<&Control>,
+        metrics: Option<&Metrics>,
+    ) {
         let tls = self.manifest.server.tls.as_ref();
         let knows_clients = tls.is_some_and(|tls| tls.required && tls.client_ca.is_some());
         for endpoint in endpoints.iter().filter(|_| !knows_clients) {
@@ -421,7 +449,8 @@ impl Server {
             .filter_map(|export| shown.iter().find(|shown| shown.name == export.name).cloned())
             .collect();
         let clients = ClientLimits { options: &self.options, tls };
-        self.report.ready(endpoints, &exports, clients, control.map(Control::path));
+        let metrics = metrics.map(Metrics::address);
+        self.report.ready(endpoints, &exports, clients, control.map(Control::path), metrics);
     }
 
     /// Nothing was served: what came up goes down, and the files that were made are not kept.
@@ -443,7 +472,7 @@ impl Server {
             self.report.shutdown(&down);
             self.report.done(false, "");
         }
-        leave(running, None);
+        leave(running, None, None);
         Err(Failure::Said)
     }
 
@@ -485,7 +514,7 @@ impl Server {
     }
 
     fn shutdown_options(&self, running: &Running, progress: &Progress) -> ShutdownOptions {
-        let (progress, report) = (progress.clone(), self.report);
+        let (progress, report) = (progress.clone(), self.report.clone());
         let manager = Arc::clone(&running.manager);
         let observer = move |event: &Event<'_>| {
             progress.tell(event);
@@ -519,8 +548,8 @@ impl Server {
 
 /// Ends what others see of the server. Its threads have nothing left to do, or hang, and the end of the process takes them: to join one
 /// after the other would take as many turns of the scheduler.
-fn leave(running: Running, control: Option<Control>) {
-    drop(control);
+fn leave(running: Running, control: Option<Control>, metrics: Option<Metrics>) {
+    drop((control, metrics));
     std::mem::forget(running);
 }
 

@@ -97,6 +97,12 @@ impl Server {
         }
     }
 
+    /// Whether it has said a line that nobody has waited for.
+    pub fn has_line(&mut self) -> bool {
+        let line = self.lines.try_recv();
+        line.map(|line| self.stdout.push_str(&format!("{line}\n"))).is_ok()
+    }
+
     /// Waits for an event of `--json`.
     #[track_caller]
     pub fn wait_event(&mut self, name: &str) -> Value {

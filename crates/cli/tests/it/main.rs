@@ -30,3 +30,4 @@ mod timeline;
 mod topo;
 mod tuning;
 mod up;
+mod watching;

@@ -29,7 +29,7 @@ pub(super) fn open(
         return Err(missing.clone());
     }
     let usual = MirrorOptions::default();
-    let (report, device, over) = (house.report, name.to_owned(), asked.over.clone());
+    let (report, device, over) = (house.report.clone(), name.to_owned(), asked.over.clone());
     let (theirs, size) = (legs.to_vec(), here.first().map(|device| device.geometry().size));
     let (least, most) = (usual.resync_least, usual.resync_most);
     let options = usual

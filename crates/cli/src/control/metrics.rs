@@ -1,0 +1,347 @@
+//! The control document in Prometheus's text format (0.0.4). `docs/monitoring.md` lists the names, which are a promise as those of
+//! the document are.
+//!
+//! By hand: the format is a line a sample, and the crate that there is for it leaves the escaping of labels to its users.
+
+use std::fmt::Write as _;
+
+use super::Answer;
+use super::disks::{OfOp, Times};
+use super::mirrors::State;
+use super::served::ExportState;
+
+/// The upper ends of a histogram's buckets, in seconds.
+const BOUNDS: [f64; 20] = [
+    1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0, 30.0,
+];
+
+type Labels<'a> = &'a [(&'a str, &'a str)];
+/// Operations, each with its name.
+type Ops<'a> = [(&'static str, &'a OfOp); 7];
+/// A family of metrics of something: what its name ends with, or all of it, what it is, and its value.
+type Of<T, V> = (&'static str, &'static str, fn(&T) -> V);
+/// The same with its kind behind its name.
+type OfKind<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
+
+/// A family after the other, each with all its samples behind its head.
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a String can't fail, here and below.
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: Labels<'_>, value: f64) {
+        self.0.push_str(name);
+        for (n, (label, value)) in labels.iter().enumerate() {
+            let _ = write!(self.0, "{}{label}=\"", if n == 0 { '{' } else { ',' });
+            for c in value.chars() {
+                match c {
+                    '\\' => self.0.push_str("\\\\"),
+                    '"' => self.0.push_str("\\\""),
+                    '\n' => self.0.push_str("\\n"),
+                    c => self.0.push(c),
+                }
+            }
+            self.0.push('"');
+        }
+        let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+
+    /// A family of which there is one sample for each of these.
+    fn of_each<'a, T: 'a>(
+        &mut self,
+        (name, kind, help): (&str, &str, &str),
+        all: impl IntoIterator<Item = &'a T>,
+        sample: impl Fn(&'a T) -> (Vec<(&'a str, &'a str)>, f64),
+    ) {
+        self.family(name, kind, help);
+        for one in all {
+            let (labels, value) = sample(one);
+            self.sample(name, &labels, value);
+        }
+    }
+
+    fn histogram(&mut self, name: &str, labels: Labels<'_>, times: &Times) {
+        let mut counts = [0; BOUNDS.len()];
+        let (mut all, mut sum) = (0, 0.0);
+        for &(end, count) in &times.histogram {
+            all += count;
+            sum += end * count as f64;
+            if let Some(bucket) = BOUNDS.iter().position(|bound| end <= *bound) {
+                counts[bucket] += count;
+            }
+        }
+        let mut below = 0;
+        let ends = BOUNDS.iter().zip(counts).map(|(bound, count)| {
+            below += count;
+            (bound.to_string(), below)
+        });
+        for (end, count) in ends.chain([("+Inf".to_string(), all)]) {
+            let labels = [labels, &[("le", end.as_str())]].concat();
+            self.sample(&format!("{name}_bucket"), &labels, count as f64);
+        }
+        self.sample(&format!("{name}_sum"), labels, sum);
+        self.sample(&format!("{name}_count"), labels, all as f64);
+    }
+
+    /// Requests, errors, bytes and times by operation, of those that there were, of each of these.
+    fn by_op(&mut self, of: &str, what: &str, all: &[(&str, Ops<'_>)]) {
+        let counters: [Of<OfOp, u64>; 3] = [
+            ("requests", "that ended, well or not", |op| op.requests),
+            ("errors", "that failed", |op| op.errors),
+            ("bytes", "of those that ended well, in bytes", |op| op.bytes),
+        ];
+        let used = || {
+            all.iter().flat_map(|(name, ops)| {
+                ops.iter().filter(|(_, op)| op.requests != 0).map(move |(op, of)| (*name, *op, *of))
+            })
+        };
+        for (counter, help, value) in counters {
+            let name = format!("corewise_{of}_{counter}_total");
+            self.family(&name, "counter", &format!("Requests {what} {help}."));
+            for (one, op, of_op) in used() {
+                self.sample(&name, &[(of, one), ("op", op)], value(of_op) as f64);
+            }
+        }
+        let name = format!("corewise_{of}_request_duration_seconds");
+        self.family(&name, "histogram", &format!("How long requests {what} took."));
+        for (one, op, of_op) in used() {
+            self.histogram(&name, &[(of, one), ("op", op)], &of_op.latency);
+        }
+    }
+}
+
+/// All metrics of a server.
+pub(crate) fn text(answer: &Answer) -> String {
+    let mut text = Text::default();
+    let who = &answer.who;
+    text.family("corewise_build_info", "gauge", "The program's version, as a label.");
+    text.sample("corewise_build_info", &[("version", &who.version)], 1.0);
+    text.family("corewise_up_seconds", "gauge", "How long the server has been up.");
+    text.sample("corewise_up_seconds", &[], who.up_seconds);
+    clients(&mut text, answer);
+    volumes(&mut text, answer);
+    mirrors(&mut text, answer);
+    pools(&mut text, answer);
+    text.0
+}
+
+fn clients(text: &mut Text, answer: &Answer) {
+    let exports = answer.exports.as_deref().unwrap_or_default();
+    let clients = answer.clients.as_deref().unwrap_or_default();
+    let attached = clients.iter().filter(|client| client.export.is_some()).count();
+    for (name, help, value) in [
+        ("corewise_clients", "Clients that have chosen an export.", attached),
+        ("corewise_handshakes", "Clients that have not.", clients.len() - attached),
+    ] {
+        text.family(name, "gauge", help);
+        text.sample(name, &[], value as f64);
+    }
+    let memory = answer.memory.clone().unwrap_or_default();
+    for (name, help, value) in [
+        (
+            "corewise_memory_taken_bytes",
+            "Memory that requests have taken of the clients' budget.",
+            memory.taken,
+        ),
+        ("corewise_memory_limit_bytes", "That budget.", memory.of),
+        ("corewise_memory_waiting_clients", "Clients that wait for memory.", memory.waiting as u64),
+    ] {
+        text.family(name, "gauge", help);
+        text.sample(name, &[], value as f64);
+    }
+    let gauge = |name, help| (name, "gauge", help);
+    text.of_each(gauge("corewise_export_clients", "Clients of an export."), exports, |one| {
+        (vec![("export", &*one.name)], one.clients as f64)
+    });
+    text.of_each(
+        gauge("corewise_export_in_flight_requests", "Requests that were not answered yet."),
+        exports,
+        |one| (vec![("export", &*one.name)], one.in_flight as f64),
+    );
+    text.of_each(
+        gauge(
+            "corewise_export_open",
+            "1 where new clients find the export, 0 where it is hidden or leaving.",
+        ),
+        exports,
+        |one| {
+            let open = one.state == ExportState::Open;
+            (vec![("export", &*one.name)], f64::from(u8::from(open)))
+        },
+    );
+    let ops: Vec<_> = exports.iter().map(|one| (&*one.name, one.ops.all())).collect();
+    text.by_op("export", "of clients", &ops);
+}
+
+fn volumes(text: &mut Text, answer: &Answer) {
+    let disks = answer.disks.as_deref().unwrap_or_default();
+    let gauge = |name, help| (name, "gauge", help);
+    text.of_each(gauge("corewise_volume_size_bytes", "Size of a volume."), disks, |disk| {
+        (vec![("volume", &*disk.name), ("driver", &*disk.driver)], disk.size as f64)
+    });
+    text.of_each(
+        gauge(
+            "corewise_volume_in_flight_requests",
+            "Requests in a volume: queued, or with its driver.",
+        ),
+        disks,
+        |disk| (vec![("volume", &*disk.name)], disk.in_flight as f64),
+    );
+    let ops: Vec<_> = disks.iter().map(|disk| (&*disk.name, disk.ops())).collect();
+    text.by_op("volume", "of volumes", &ops);
+    let name = "corewise_volume_driver_duration_seconds";
+    text.family(name, "histogram", "How long the driver of a volume had requests.");
+    for disk in disks.iter().filter(|disk| !disk.in_driver.histogram.is_empty()) {
+        text.histogram(name, &[("volume", &disk.name)], &disk.in_driver);
+    }
+    let counters: [Of<super::disks::HwQueue, u64>; 4] = [
+        ("merged_requests", "Requests that went to the driver as a part of another one.", |hw| {
+            hw.merged
+        }),
+        ("tag_waits", "Times that no tag was free.", |hw| hw.tag_waits),
+        ("requeues", "Times that the driver gave a request back.", |hw| hw.busy + hw.requeues),
+        ("timeouts", "Times that the driver had a request for too long.", |hw| hw.timeouts),
+    ];
+    for (counter, help, value) in counters {
+        let name = format!("corewise_volume_{counter}_total");
+        text.family(&name, "counter", help);
+        for disk in disks {
+            let sum: u64 = disk.hw_queues.iter().map(value).sum();
+            text.sample(&name, &[("volume", &disk.name)], sum as f64);
+        }
+    }
+}
+
+fn mirrors(text: &mut Text, answer: &Answer) {
+    let disks = answer.disks.as_deref().unwrap_or_default();
+    let mirrors: Vec<_> =
+        disks.iter().filter_map(|disk| Some((&*disk.name, disk.mirror.as_ref()?))).collect();
+    let name = "corewise_mirror_leg_in_sync";
+    text.family(name, "gauge", "1 where a leg of a mirror is in sync.");
+    for (mirror, of) in &mirrors {
+        for leg in &of.legs {
+            let is = f64::from(u8::from(leg.state == State::InSync));
+            text.sample(name, &[("mirror", mirror), ("leg", &leg.name)], is);
+        }
+    }
+    for (name, help, value) in [
+        (
+            "corewise_mirror_to_resync_bytes",
+            "Bytes that a resync has yet to look at.",
+            (|of| of.to_resync) as fn(&super::mirrors::MirrorOf) -> u64,
+        ),
+        ("corewise_mirror_dirty_bytes", "Bytes that a crash now would have resynced.", |of| {
+            of.dirty
+        }),
+    ] {
+        text.family(name, "gauge", help);
+        for (mirror, of) in &mirrors {
+            text.sample(name, &[("mirror", mirror)], value(of) as f64);
+        }
+    }
+    let devices = answer.devices.as_deref().unwrap_or_default();
+    text.of_each(
+        ("corewise_device_up", "gauge", "1 where a device is up, exports included."),
+        devices,
+        |device| {
+            let up = f64::from(u8::from(device.state == "bound"));
+            (vec![("device", &*device.name)], up)
+        },
+    );
+}
+
+fn pools(text: &mut Text, answer: &Answer) {
+    let Some(dump) = &answer.dump else { return };
+    let names: Vec<String> = dump.pools.iter().map(|pool| pool.pool.to_string()).collect();
+    let pools: Vec<_> = dump.pools.iter().zip(&names).collect();
+    let of_pools: [OfKind<super::document::Pool>; 5] = [
+        ("corewise_pool_workers", "gauge", "Threads of a pool of workers.", |pool| {
+            pool.workers as f64
+        }),
+        ("corewise_pool_idle_workers", "gauge", "Those of them that are parked.", |pool| {
+            pool.idle as f64
+        }),
+        ("corewise_pool_waiting_items", "gauge", "Items that wait for a worker.", |pool| {
+            pool.waiting as f64
+        }),
+        ("corewise_pool_items_total", "counter", "Items that the workers of a pool ran.", |pool| {
+            pool.ran as f64
+        }),
+        ("corewise_pool_cpu_seconds_total", "counter", "Time of its workers on CPUs.", |pool| {
+            pool.cpu_seconds
+        }),
+    ];
+    for (name, kind, help, value) in of_pools {
+        text.of_each((name, kind, help), &pools, |(pool, number)| {
+            (vec![("pool", number.as_str()), ("scope", &*pool.scope)], value(pool))
+        });
+    }
+    // Names needn't be alone, numbers are.
+    let ids: Vec<String> = dump.queues.iter().map(|queue| queue.id.to_string()).collect();
+    let queues: Vec<_> = dump.queues.iter().zip(&ids).collect();
+    let of_queues: [OfKind<super::document::Queue>; 3] = [
+        (
+            "corewise_queue_in_flight_items",
+            "gauge",
+            "Items of a workqueue that are queued and not over.",
+            |queue| queue.in_flight as f64,
+        ),
+        ("corewise_queue_items_total", "counter", "Items of a workqueue that are over.", |queue| {
+            queue.counters.completed as f64
+        }),
+        (
+            "corewise_queue_refused_total",
+            "counter",
+            "Items that a full workqueue gave back.",
+            |queue| queue.refused as f64,
+        ),
+    ];
+    for (name, kind, help, value) in of_queues {
+        text.of_each((name, kind, help), &queues, |(queue, id)| {
+            (vec![("queue", &*queue.name), ("id", id.as_str())], value(queue))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::served::{self, Client, Export};
+    use super::*;
+
+    #[test]
+    fn labels_are_escaped_and_a_histogram_counts_upwards() {
+        let latency =
+            Times { histogram: vec![(4e-6, 2), (0.001, 3), (60.0, 1)], ..Times::default() };
+        let reads = OfOp { requests: 6, bytes: 4096, latency, ..OfOp::default() };
+        let name = "a\"b\\c\nd".to_string();
+        let export = Export {
+            name,
+            clients: 2,
+            ops: served::Ops { reads, ..served::Ops::default() },
+            ..Export::default()
+        };
+        let client = Client { export: Some(String::new()), ..Client::default() };
+        let clients = Some(vec![client, Client::default()]);
+        let answer = Answer { exports: Some(vec![export]), clients, ..Answer::default() };
+        let text = text(&answer);
+        let label = r#"{export="a\"b\\c\nd",op="read""#;
+        for line in [
+            "corewise_clients 1".to_string(),
+            "corewise_handshakes 1".to_string(),
+            format!("corewise_export_requests_total{label}}} 6"),
+            format!("corewise_export_request_duration_seconds_bucket{label},le=\"0.00001\"}} 2"),
+            format!("corewise_export_request_duration_seconds_bucket{label},le=\"0.001\"}} 5"),
+            format!("corewise_export_request_duration_seconds_bucket{label},le=\"30\"}} 5"),
+            format!("corewise_export_request_duration_seconds_bucket{label},le=\"+Inf\"}} 6"),
+            format!("corewise_export_request_duration_seconds_count{label}}} 6"),
+        ] {
+            assert!(text.lines().any(|other| other == line), "no {line} in\n{text}");
+        }
+        assert!(!text.contains("op=\"write\""), "nothing was written");
+    }
+}

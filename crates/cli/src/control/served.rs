@@ -1,0 +1,386 @@
+//! Exports and their clients as JSON and as text. The names of the JSON are the promise: `docs/control.md` explains each.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use corewise::blockmq::Op;
+use corewise::nbd::{self, ClientStatus, ExportStatus, MemoryUse, Peer, Traffic};
+use corewise::timeline::duration;
+use serde::{Deserialize, Serialize};
+
+use super::disks::{OfOp, Times};
+use crate::columns::Columns;
+
+/// What clients have been answered, by operation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Ops {
+    pub(crate) reads: OfOp,
+    pub(crate) writes: OfOp,
+    pub(crate) flushes: OfOp,
+    pub(crate) discards: OfOp,
+    pub(crate) write_zeroes: OfOp,
+    pub(crate) extents: OfOp,
+    pub(crate) prefetches: OfOp,
+}
+
+impl From<&Traffic> for Ops {
+    fn from(traffic: &Traffic) -> Ops {
+        let of = |op| OfOp::from(traffic.of(op));
+        Ops {
+            reads: of(Op::Read),
+            writes: of(Op::Write),
+            flushes: of(Op::Flush),
+            discards: of(Op::Discard),
+            write_zeroes: of(Op::WriteZeroes),
+            extents: of(Op::Extents),
+            prefetches: of(Op::Prefetch),
+        }
+    }
+}
+
+impl Ops {
+    /// Each with the name that metrics and pictures give it.
+    pub(crate) fn all(&self) -> [(&'static str, &OfOp); 7] {
+        [
+            ("read", &self.reads),
+            ("write", &self.writes),
+            ("flush", &self.flushes),
+            ("discard", &self.discards),
+            ("write_zeroes", &self.write_zeroes),
+            ("extents", &self.extents),
+            ("prefetch", &self.prefetches),
+        ]
+    }
+}
+
+/// An export.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Export {
+    pub(crate) name: String,
+    /// The device that it shows.
+    pub(crate) device: Option<String>,
+    pub(crate) read_only: bool,
+    pub(crate) state: ExportState,
+    pub(crate) clients: usize,
+    pub(crate) in_flight: u64,
+    #[serde(flatten)]
+    pub(crate) ops: Ops,
+}
+
+/// Which clients an export is there for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ExportState {
+    /// For those that it has.
+    Hidden,
+    /// It is being removed.
+    Leaving,
+    #[default]
+    #[serde(other)]
+    Open,
+}
+
+impl ExportState {
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            ExportState::Open => "open",
+            ExportState::Hidden => "hidden",
+            ExportState::Leaving => "leaving",
+        }
+    }
+}
+
+impl Export {
+    /// `of`: the device that it shows, and whether it is read-only.
+    pub(crate) fn new(status: &ExportStatus, of: Option<(String, bool)>) -> Export {
+        let (device, read_only) = of.map_or((None, false), |(device, is)| (Some(device), is));
+        Export {
+            name: status.name.clone(),
+            device,
+            read_only,
+            state: match (status.hidden, status.closing) {
+                (true, _) => ExportState::Hidden,
+                (false, true) => ExportState::Leaving,
+                (false, false) => ExportState::Open,
+            },
+            clients: status.clients,
+            in_flight: status.in_flight,
+            ops: Ops::from(&status.traffic),
+        }
+    }
+}
+
+/// A client.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Client {
+    /// Its number, as in the log.
+    pub(crate) client: u64,
+    #[serde(flatten)]
+    pub(crate) from: Origin,
+    /// `None` during its handshake.
+    pub(crate) export: Option<String>,
+    pub(crate) connected_seconds: f64,
+    pub(crate) in_flight: u32,
+    pub(crate) in_flight_bytes: u64,
+    /// It is being let go.
+    pub(crate) leaving: bool,
+    #[serde(flatten)]
+    pub(crate) ops: Ops,
+}
+
+/// Where a client comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Origin {
+    pub(crate) address: Option<String>,
+    pub(crate) uid: Option<u32>,
+    /// The names in its certificate.
+    pub(crate) certificate: Vec<String>,
+}
+
+impl Origin {
+    pub(crate) fn new(peer: Peer, names: &[String]) -> Origin {
+        let (address, uid) = match peer {
+            Peer::Address(address) => (Some(address.to_string()), None),
+            Peer::User(uid) => (None, Some(uid)),
+            _ => (None, None),
+        };
+        Origin { address, uid, certificate: names.to_vec() }
+    }
+
+    /// In a few words.
+    pub(crate) fn words(&self) -> String {
+        let mut words = match (&self.address, self.uid) {
+            (Some(address), _) => address.clone(),
+            (None, Some(uid)) => format!("user {uid}"),
+            (None, None) => "unknown".to_string(),
+        };
+        if let Some(name) = self.certificate.first() {
+            let _ = write!(words, " '{name}'");
+        }
+        words
+    }
+}
+
+impl Client {
+    pub(crate) fn new(status: &ClientStatus) -> Client {
+        Client {
+            client: status.id,
+            from: Origin::new(status.peer, &status.names),
+            export: status.export.clone(),
+            connected_seconds: status.age.as_secs_f64(),
+            in_flight: status.in_flight,
+            in_flight_bytes: status.in_flight_bytes,
+            leaving: status.draining,
+            ops: Ops::from(&status.traffic),
+        }
+    }
+
+    /// Its export in words.
+    pub(crate) fn export_words(&self) -> &str {
+        match self.export.as_deref() {
+            None => "(handshake)",
+            Some("") => "(the empty name)",
+            Some(name) => name,
+        }
+    }
+}
+
+/// The memory of clients, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Memory {
+    pub(crate) taken: u64,
+    pub(crate) of: u64,
+    /// Clients that wait for some.
+    pub(crate) waiting: usize,
+}
+
+impl From<MemoryUse> for Memory {
+    fn from(memory: MemoryUse) -> Memory {
+        Memory { taken: memory.taken, of: memory.of, waiting: memory.waiting }
+    }
+}
+
+/// The clients of a server, now.
+pub(crate) fn clients(server: &nbd::Server) -> Vec<Client> {
+    server.clients().iter().map(Client::new).collect()
+}
+
+/// What was answered in some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Rates {
+    /// A second.
+    pub(crate) requests: f64,
+    pub(crate) bytes: f64,
+    pub(crate) errors: f64,
+    /// Of that time's requests: what half of them took at most, and 99 in a hundred.
+    pub(crate) p50: Option<Duration>,
+    pub(crate) p99: Option<Duration>,
+}
+
+impl Rates {
+    /// What was answered in so many seconds between two looks.
+    pub(crate) fn between(before: Option<&Ops>, now: &Ops, seconds: f64) -> Rates {
+        let none = Ops::default();
+        let ops = before.unwrap_or(&none).all().into_iter().zip(now.all());
+        let (mut rates, mut times) = (Rates::default(), Vec::new());
+        for ((_, before), (_, now)) in ops {
+            let per_second =
+                |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds.max(1e-9);
+            rates.requests += per_second(before.requests, now.requests);
+            rates.bytes += per_second(before.bytes, now.bytes);
+            rates.errors += per_second(before.errors, now.errors);
+            added(&mut times, &before.latency, &now.latency);
+        }
+        times.sort_by(|(one, _), (other, _)| f64::total_cmp(one, other));
+        rates.p50 = quantile(&times, 0.5);
+        rates.p99 = quantile(&times, 0.99);
+        rates
+    }
+}
+
+/// Adds what came into a histogram since another look.
+fn added(sum: &mut Vec<(f64, u64)>, before: &Times, now: &Times) {
+    let mut earlier = before.histogram.iter().peekable();
+    for &(end, count) in &now.histogram {
+        while earlier.next_if(|(other, _)| *other < end).is_some() {}
+        let had = earlier.next_if(|(other, _)| *other == end).map_or(0, |(_, had)| *had);
+        match count.saturating_sub(had) {
+            0 => {}
+            more => sum.push((end, more)),
+        }
+    }
+}
+
+/// The time that such a share didn't exceed.
+fn quantile(times: &[(f64, u64)], share: f64) -> Option<Duration> {
+    let all: u64 = times.iter().map(|(_, count)| count).sum();
+    let rank = ((all as f64 * share).ceil() as u64).max(1);
+    let mut below = 0;
+    let (end, _) = times.iter().find(|(_, count)| {
+        below += count;
+        below >= rank
+    })?;
+    Duration::try_from_secs_f64(*end).ok()
+}
+
+/// A time in a table.
+pub(crate) fn time(time: Option<Duration>) -> String {
+    time.map_or("-".to_string(), duration)
+}
+
+/// Seconds in a table, to the second where there are many.
+pub(crate) fn seconds(seconds: f64) -> String {
+    let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    let whole = time.as_secs();
+    match whole {
+        0..=59 => format!("{whole}s"),
+        60..=3_599 => format!("{}m{:02}s", whole / 60, whole % 60),
+        3_600..=86_399 => format!("{}h{:02}m", whole / 3_600, whole / 60 % 60),
+        _ => format!("{}d{:02}h", whole / 86_400, whole / 3_600 % 24),
+    }
+}
+
+/// A table of exports, and one of clients, in lines of at most `width` columns as far as names allow.
+pub(crate) fn text(exports: &[Export], clients: &[Client], width: usize) -> String {
+    let mut out = String::from("\nExports\n");
+    let head = ["export", "device", "state", "clients", "infl", "requests", "errors", "MiB"];
+    let sum = |ops: &Ops, of: fn(&OfOp) -> u64| ops.all().iter().map(|(_, op)| of(op)).sum::<u64>();
+    let totals = |ops: &Ops| {
+        let mib = sum(ops, |op| op.bytes) as f64 / f64::from(1 << 20);
+        let (requests, errors) = (sum(ops, |op| op.requests), sum(ops, |op| op.errors));
+        [requests.to_string(), errors.to_string(), format!("{mib:.1}")]
+    };
+    let rows = exports.iter().map(|export| {
+        let read_only = if export.read_only { ", read-only" } else { "" };
+        let left = [
+            if export.name.is_empty() { "(the empty name)".into() } else { export.name.clone() },
+            export.device.clone().unwrap_or_else(|| "-".to_string()),
+            format!("{}{read_only}", export.state.words()),
+            export.clients.to_string(),
+            export.in_flight.to_string(),
+        ];
+        left.into_iter().chain(totals(&export.ops)).collect()
+    });
+    let table = Columns { head: &head, keys: &[0], words: &[0, 1, 2], rows: rows.collect() };
+    table.lines(width).iter().for_each(|line| _ = writeln!(out, "{line}"));
+    out.push_str("\nClients\n");
+    if clients.is_empty() {
+        out.push_str("  none\n");
+        return out;
+    }
+    let head = ["client", "from", "export", "for", "infl", "requests", "errors", "MiB"];
+    let rows = clients.iter().map(|client| {
+        let left = [
+            client.client.to_string(),
+            client.from.words(),
+            client.export_words().to_string(),
+            seconds(client.connected_seconds),
+            client.in_flight.to_string(),
+        ];
+        left.into_iter().chain(totals(&client.ops)).collect()
+    });
+    let table = Columns { head: &head, keys: &[0], words: &[1, 2], rows: rows.collect() };
+    table.lines(width).iter().for_each(|line| _ = writeln!(out, "{line}"));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reads(requests: u64, bytes: u64, histogram: &[(f64, u64)]) -> Ops {
+        let latency = Times { histogram: histogram.to_vec(), ..Times::default() };
+        Ops { reads: OfOp { requests, bytes, latency, ..OfOp::default() }, ..Ops::default() }
+    }
+
+    #[test]
+    fn rates_are_those_of_the_time_between_two_looks() {
+        let before = reads(100, 4096, &[(0.001, 90), (0.1, 10)]);
+        let now = reads(110, 4096 + 8192, &[(0.001, 99), (0.002, 0), (0.1, 10), (0.5, 1)]);
+        let rates = Rates::between(Some(&before), &now, 2.0);
+        assert_eq!((rates.requests, rates.bytes, rates.errors), (5.0, 4096.0, 0.0));
+        assert_eq!(rates.p50, Some(Duration::from_millis(1)));
+        assert_eq!(rates.p99, Some(Duration::from_millis(500)));
+        assert_eq!(Rates::between(Some(&now), &now, 1.0), Rates::default());
+        // One that came meanwhile has done all of it meanwhile.
+        assert_eq!(Rates::between(None, &now, 1.0).requests, 110.0);
+        // A server that was started anew counts from nothing.
+        assert_eq!(Rates::between(Some(&now), &before, 1.0).requests, 0.0);
+    }
+
+    #[test]
+    fn the_text_says_what_is_hidden_and_where_clients_come_from() {
+        let export = Export {
+            name: "a".to_string(),
+            device: Some("disk".to_string()),
+            read_only: true,
+            state: ExportState::Hidden,
+            clients: 1,
+            ops: reads(12, 3 << 20, &[]),
+            ..Export::default()
+        };
+        let from = Origin {
+            address: Some("10.0.0.1".to_string()),
+            certificate: vec!["vm".to_string()],
+            uid: None,
+        };
+        let client = Client { client: 7, from, connected_seconds: 3_725.0, ..Client::default() };
+        let text = text(&[export], &[client], 100);
+        assert!(text.contains("  a       disk    hidden, read-only        1"), "{text}");
+        assert!(text.contains("10.0.0.1 'vm'  (handshake)  1h02m"), "{text}");
+        assert!(text.contains("12       0  3.0"), "{text}");
+        assert!(super::text(&[], &[], 80).contains("\nClients\n  none\n"));
+    }
+
+    #[test]
+    fn states_of_a_later_server_are_read_as_far_as_they_go() {
+        let read = |json: &str| serde_json::from_str::<Export>(json).unwrap().state;
+        assert_eq!(read(r#"{"state":"hidden"}"#), ExportState::Hidden);
+        assert_eq!(read(r#"{"state":"sleeping"}"#), ExportState::Open);
+    }
+}

@@ -1,0 +1,182 @@
+//! What happens on a server, told to those that listen on the control socket.
+//!
+//! Telling never waits: each listener has an inbox with room for so many lines; where that is full lines are left out, and the
+//! listener is told how many. Without listeners it costs a look at one word.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use corewise::sync::Mutex;
+use corewise::sync::atomic::{AtomicUsize, Ordering};
+use rustix::event::{EventfdFlags, eventfd};
+
+/// Lines that wait for one listener, at most.
+const ROOM: usize = 1024;
+/// Listeners at a time.
+const LISTENERS: usize = 16;
+
+/// Those that listen.
+#[derive(Debug)]
+pub(crate) struct Events {
+    /// L: is the lock; guards the inboxes.
+    inboxes: Mutex<Vec<Arc<Inbox>>>,
+    /// A: how many there are. Relaxed: a listener hears of what happens after it was answered.
+    listeners: AtomicUsize,
+    /// Wakes the thread that hands lines out.
+    wake: OwnedFd,
+}
+
+/// What one listener has not been handed yet.
+#[derive(Debug, Default)]
+struct Inbox {
+    /// L: is the lock; guards the lines.
+    lines: Mutex<Lines>,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    waiting: VecDeque<Arc<str>>,
+    /// Left out behind those.
+    lost: u64,
+}
+
+/// A place among those that listen.
+pub(crate) struct Listening {
+    events: Arc<Events>,
+    inbox: Arc<Inbox>,
+}
+
+impl Listening {
+    /// `None` where there is no place.
+    pub(crate) fn new(events: Arc<Events>) -> Option<Listening> {
+        let inbox = events.listen()?;
+        Some(Listening { events, inbox })
+    }
+
+    /// What there is to hear.
+    pub(crate) fn take(&self, out: &mut Vec<u8>) {
+        self.inbox.take(out);
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.events.leave(&self.inbox);
+    }
+}
+
+impl Events {
+    pub(crate) fn new() -> io::Result<Events> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Events { inboxes: Mutex::default(), listeners: AtomicUsize::new(0), wake })
+    }
+
+    /// Whether anybody listens.
+    pub(crate) fn are_heard(&self) -> bool {
+        self.listeners.load(Ordering::Relaxed) != 0
+    }
+
+    /// Hands a line, with its newline, to all that listen. Any thread; never waits for any of them.
+    pub(crate) fn tell(&self, line: &str) {
+        let line: Arc<str> = line.into();
+        for inbox in self.inboxes.lock().iter() {
+            inbox.put(Arc::clone(&line));
+        }
+        // Fails only where the counter is full, and then the thread is being woken anyway.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// One more that listens; `None` where there are too many.
+    fn listen(&self) -> Option<Arc<Inbox>> {
+        let mut inboxes = self.inboxes.lock();
+        if inboxes.len() == LISTENERS {
+            return None;
+        }
+        let inbox = Arc::new(Inbox::default());
+        inboxes.push(Arc::clone(&inbox));
+        self.listeners.store(inboxes.len(), Ordering::Relaxed);
+        Some(inbox)
+    }
+
+    /// It listens no more.
+    fn leave(&self, gone: &Arc<Inbox>) {
+        let mut inboxes = self.inboxes.lock();
+        inboxes.retain(|inbox| !Arc::ptr_eq(inbox, gone));
+        self.listeners.store(inboxes.len(), Ordering::Relaxed);
+    }
+
+    /// Is readable once a line was told.
+    pub(crate) fn wake(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Makes it unreadable again.
+    pub(crate) fn awake(&self) {
+        let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+    }
+}
+
+impl Inbox {
+    fn put(&self, line: Arc<str>) {
+        let mut lines = self.lines.lock();
+        // Once some were left out the others follow them, until there is room to say so.
+        match lines.lost != 0 || lines.waiting.len() == ROOM {
+            true => lines.lost += 1,
+            false => lines.waiting.push_back(line),
+        }
+    }
+
+    /// What waits, and how many were left out behind that.
+    fn take(&self, out: &mut Vec<u8>) {
+        let mut lines = self.lines.lock();
+        let Lines { waiting, lost } = &mut *lines;
+        waiting.drain(..).for_each(|line| out.extend_from_slice(line.as_bytes()));
+        if *lost != 0 {
+            out.extend_from_slice(format!("{{\"event\":\"lost\",\"events\":{lost}}}\n").as_bytes());
+            *lost = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(inbox: &Inbox) -> Vec<String> {
+        let mut out = Vec::new();
+        inbox.take(&mut out);
+        String::from_utf8(out).unwrap().lines().map(str::to_string).collect()
+    }
+
+    #[test]
+    fn a_listener_that_takes_nothing_loses_lines_and_is_told_how_many_and_others_lose_none() {
+        let events = Events::new().unwrap();
+        assert!(!events.are_heard());
+        let (slow, fast) = (events.listen().unwrap(), events.listen().unwrap());
+        let mut heard = Vec::new();
+        for n in 0..ROOM + 10 {
+            events.tell(&format!("{n}\n"));
+            heard.extend(taken(&fast));
+        }
+        assert_eq!(heard.len(), ROOM + 10);
+        let late = taken(&slow);
+        assert_eq!((late.len(), late[ROOM - 1].as_str()), (ROOM + 1, "1023"));
+        assert_eq!(late[ROOM], r#"{"event":"lost","events":10}"#);
+        events.tell("again\n");
+        assert_eq!(taken(&slow), ["again"]);
+        events.leave(&slow);
+        events.leave(&fast);
+        assert!(!events.are_heard());
+    }
+
+    #[test]
+    fn there_are_so_many_listeners_and_no_more() {
+        let events = Events::new().unwrap();
+        let all: Vec<_> = (0..LISTENERS).map(|_| events.listen().unwrap()).collect();
+        assert!(events.listen().is_none());
+        events.leave(&all[3]);
+        assert!(events.listen().is_some());
+    }
+}

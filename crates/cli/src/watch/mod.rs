@@ -1,0 +1,214 @@
+//! `corewise clients`, `disconnect`, `events` and `top`: what a running `corewise up` does, and for whom.
+
+mod args;
+mod top;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::columns::Columns;
+use crate::control::Question;
+use crate::control::served::{self, Rates};
+use crate::dump::client::{self, Client, printable};
+use crate::dump::find;
+use crate::exit::Failure;
+use crate::screen::{self, FAINT, TITLE, styled};
+
+pub(crate) use args::{Clients, Disconnect, EXAMPLES, Events, Top};
+pub(crate) use top::run as top;
+
+/// Between the two looks that rates are made of.
+const BETWEEN: Duration = Duration::from_millis(500);
+
+fn question(ask: &str) -> Question {
+    Question { ask: ask.to_string(), ..Question::dump() }
+}
+
+/// The clients in an answer.
+fn clients_of(answer: &Value) -> Result<Vec<served::Client>, Failure> {
+    serde_json::from_value(answer["clients"].clone())
+        .map_err(|error| Failure::new(format!("the answer has no clients: {error}")))
+}
+
+/// Lists clients.
+pub(crate) fn clients(args: &Clients) -> Result<(), Failure> {
+    let (path, name) = find(&args.server)?;
+    let mut client = Client::connect(path, name)?;
+    let first = client.ask(&question("clients"))?;
+    let mut out = anstream::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", pretty(&first)?)?;
+        return Ok(out.flush()?);
+    }
+    std::thread::sleep(BETWEEN);
+    let answer = client.ask(&question("clients"))?;
+    let (before, now) = (clients_of(&first)?, clients_of(&answer)?);
+    let seconds = client::who(&answer).up_seconds - client::who(&first).up_seconds;
+    for (n, line) in table(&before, &now, seconds, screen::width()).iter().enumerate() {
+        match n {
+            0 => writeln!(out, "{}", styled(TITLE, printable(line)))?,
+            _ => writeln!(out, "{}", printable(line))?,
+        }
+    }
+    if now.is_empty() {
+        writeln!(out, "there is no client")?;
+    }
+    Ok(out.flush()?)
+}
+
+fn pretty(answer: &Value) -> Result<String, Failure> {
+    serde_json::to_string_pretty(answer)
+        .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))
+}
+
+fn table(
+    before: &[served::Client],
+    now: &[served::Client],
+    seconds: f64,
+    width: usize,
+) -> Vec<String> {
+    let earlier: BTreeMap<u64, &served::Client> =
+        before.iter().map(|one| (one.client, one)).collect();
+    let rows = now.iter().map(|one| {
+        let rates = Rates::between(earlier.get(&one.client).map(|one| &one.ops), &one.ops, seconds);
+        vec![
+            one.client.to_string(),
+            one.from.words(),
+            one.export_words().to_string(),
+            served::seconds(one.connected_seconds),
+            one.in_flight.to_string(),
+            format!("{:.0}", rates.requests),
+            format!("{:.1}", rates.bytes / f64::from(1 << 20)),
+            served::time(rates.p50),
+            served::time(rates.p99),
+            one.ops.all().iter().map(|(_, op)| op.errors).sum::<u64>().to_string(),
+        ]
+    });
+    let head =
+        ["client", "from", "export", "for", "infl", "req/s", "MiB/s", "p50", "p99", "errors"];
+    let rows: Vec<_> = rows.collect();
+    match rows.is_empty() {
+        true => Vec::new(),
+        false => Columns { head: &head, keys: &[0], words: &[1, 2], rows }.lines(width),
+    }
+}
+
+/// Ends a connection, and says whether there was one.
+pub(crate) fn disconnect(args: &Disconnect) -> Result<(), Failure> {
+    let (path, name) = find(&args.server)?;
+    let mut client = Client::connect(path, name)?;
+    let answer = client.ask(&Question { client: Some(args.client), ..question("disconnect") })?;
+    let gone: served::Client = serde_json::from_value(answer["disconnected"].clone())
+        .map_err(|error| Failure::new(format!("the answer doesn't say so: {error}")))?;
+    let mut out = anstream::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", pretty(&answer)?)?;
+        return Ok(out.flush()?);
+    }
+    let lost = crate::units::count(gone.in_flight.into(), "request");
+    let (from, export) = (gone.from.words(), gone.export_words());
+    let line = format!("disconnected client {} ({from}, {export}), {lost} unanswered", gone.client);
+    writeln!(out, "{}", printable(&line))?;
+    Ok(out.flush()?)
+}
+
+/// Prints what happens, until the server ends or Ctrl-C.
+pub(crate) fn events(args: &Events) -> Result<(), Failure> {
+    let (path, name) = find(&args.server)?;
+    let mut client = Client::connect(path, name)?;
+    client.listen()?;
+    loop {
+        let event = client.next_event()?;
+        let mut out = anstream::stdout().lock();
+        match args.json {
+            true => writeln!(out, "{event}")?,
+            false => writeln!(out, "{}", words(&read(&event)))?,
+        }
+        out.flush()?;
+    }
+}
+
+/// An event as it was written; what isn't one is nothing.
+fn read(event: &str) -> Value {
+    serde_json::from_str(event).unwrap_or_default()
+}
+
+/// An event in a line: when, what, and what belongs to it but for what is long.
+fn words(event: &Value) -> String {
+    let at = event["time"].as_f64().map(utc).unwrap_or_default();
+    let what = styled(TITLE, printable(event["event"].as_str().unwrap_or("?")));
+    let mut line = String::new();
+    for (key, value) in event.as_object().into_iter().flatten() {
+        match value {
+            _ if matches!(key.as_str(), "time" | "event" | "timeline" | "timelines") => {}
+            Value::Null => {}
+            Value::String(text) => line.push_str(&format!(" {key}={text:?}")),
+            Value::Array(list) if list.is_empty() => {}
+            value => line.push_str(&format!(" {key}={value}")),
+        }
+    }
+    format!("{} {what}{}", styled(FAINT, at), printable(&line))
+}
+
+/// Seconds since 1970 as a date and a time of UTC.
+pub(crate) fn utc(seconds: f64) -> String {
+    let seconds = seconds.max(0.0) as u64;
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Years that begin in March have their leap day at the end (Howard Hinnant's `civil_from_days`).
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_moment_is_written_as_others_write_it() {
+        for (seconds, text) in [
+            (0.0, "1970-01-01T00:00:00Z"),
+            (951_782_399.9, "2000-02-28T23:59:59Z"),
+            (951_782_400.0, "2000-02-29T00:00:00Z"),
+            (1_795_747_320.0, "2026-11-27T02:42:00Z"),
+        ] {
+            assert_eq!(utc(seconds), text);
+        }
+    }
+
+    #[test]
+    fn an_event_is_a_line_without_what_is_long() {
+        let event = json!({
+            "event": "attached", "time": 0, "client": 7, "export": "a b", "address": null,
+            "certificate": [], "timeline": [1, 2],
+        });
+        let plain = anstream::adapter::strip_str(&words(&event)).to_string();
+        assert_eq!(plain, "1970-01-01T00:00:00Z attached client=7 export=\"a b\"");
+    }
+
+    #[test]
+    fn the_table_of_clients_has_what_each_did_between_two_looks() {
+        let mut one = served::Client { client: 7, in_flight: 3, ..served::Client::default() };
+        one.ops.reads.requests = 100;
+        let before = [one.clone()];
+        one.ops.reads.requests = 150;
+        one.ops.reads.bytes = 1 << 20;
+        let lines = table(&before, &[one], 0.5, 120);
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        let cells: Vec<&str> = lines[1].split_whitespace().collect();
+        assert_eq!(cells, ["7", "unknown", "(handshake)", "0s", "3", "100", "2.0", "-", "-", "0"]);
+        assert!(table(&[], &[], 0.5, 80).is_empty());
+    }
+}

@@ -1,0 +1,162 @@
+//! `corewise top`: a screen of what a running server does. A thread asks, so that a server that hangs holds no key up.
+
+mod picture;
+mod sheet;
+
+use std::io::IsTerminal;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::Top;
+use crate::args::Which;
+use crate::control::Question;
+use crate::dump::client::Client;
+use crate::dump::find;
+use crate::exit::Failure;
+use picture::View;
+use sheet::{Look, Part};
+
+/// How long no key is looked for, at most, while an answer may come.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// Shows the screen until somebody leaves it.
+pub(crate) fn run(args: &Top) -> Result<(), Failure> {
+    if !(std::io::stdout().is_terminal() && std::io::stdin().is_terminal()) {
+        return Err(Failure::new("`corewise top` needs a terminal")
+            .help("`corewise dump --monitor` and `corewise clients` print lines"));
+    }
+    // Before the screen is taken: where there is no server that is all there is to say.
+    let client = connect(&args.server)?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])
+        .map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;
+    let (wish, wishes) = channel();
+    let (tell, answers) = channel();
+    let server = args.server.clone();
+    std::thread::Builder::new()
+        .name("ask".to_string())
+        .spawn(move || ask(&server, client, &wishes, &tell))
+        .map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
+    // Also where there is a panic: ratatui's hook does that before it is told.
+    let mut terminal = ratatui::try_init()
+        .map_err(|error| Failure::new(format!("cannot use this terminal: {error}")))?;
+    let _restored = Restored;
+    let mut view = View::new();
+    let (mut asked, mut waits, mut changed) = (None::<Instant>, false, true);
+    while signals.pending().next().is_none() {
+        if !waits && asked.is_none_or(|asked| asked.elapsed() >= args.every) {
+            // Its end is seen below.
+            let _ = wish.send(());
+            (asked, waits) = (Some(Instant::now()), true);
+        }
+        while let Ok(answer) = answers.try_recv() {
+            match answer {
+                Ok(look) => view.look(*look),
+                Err(why) => view.gone = Some(why),
+            }
+            (waits, changed) = (false, true);
+        }
+        if changed {
+            terminal.draw(|frame| view.draw(frame))?;
+            changed = false;
+        }
+        if event::poll(GLANCE.min(args.every))? {
+            let happened = event::read()?;
+            let pressed = happened.as_key_event().filter(|key| key.kind != KeyEventKind::Release);
+            if pressed.is_some_and(|key| !press(&mut view, key)) {
+                break;
+            }
+            changed = true;
+        }
+    }
+    Ok(())
+}
+
+/// Gives the terminal back at the end of its scope.
+struct Restored;
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// A key was pressed; false where that is the end.
+fn press(view: &mut View, key: KeyEvent) -> bool {
+    let control = key.modifiers.contains(KeyModifiers::CONTROL);
+    match key.code {
+        KeyCode::Char('c' | 'd') if control => return false,
+        KeyCode::Char('q') | KeyCode::Esc => return false,
+        KeyCode::Char(digit @ '1'..='6') => view.show(Part::ALL[digit as usize - '1' as usize]),
+        KeyCode::Tab => view.turn(1),
+        KeyCode::BackTab => view.turn(Part::ALL.len() - 1),
+        KeyCode::Right => view.sort_by(1),
+        KeyCode::Left => view.sort_by(view.part.head().len() - 1),
+        KeyCode::Char('r') => view.reverse(),
+        KeyCode::Char(' ') => view.held = !view.held,
+        KeyCode::Up => view.scroll(-1),
+        KeyCode::Down => view.scroll(1),
+        KeyCode::PageUp => view.scroll(-10),
+        KeyCode::PageDown => view.scroll(10),
+        KeyCode::Home => view.scroll(isize::MIN),
+        KeyCode::End => view.scroll(isize::MAX),
+        _ => {}
+    }
+    true
+}
+
+fn connect(server: &Which) -> Result<Client, Failure> {
+    let (path, name) = find(server)?;
+    Client::connect(path, name)
+}
+
+/// Asks as often as it is wished, and looks for the server anew where it doesn't answer any more.
+fn ask(
+    server: &Which,
+    client: Client,
+    wishes: &Receiver<()>,
+    tell: &Sender<Result<Box<Look>, String>>,
+) {
+    let mut client = Some(client);
+    while wishes.recv().is_ok() {
+        let answer = client.take().map_or_else(|| connect(server), Ok).and_then(|mut found| {
+            let answer = found.ask(&Question::dump())?;
+            client = Some(found);
+            serde_json::from_value(answer)
+                .map_err(|error| Failure::new(format!("the answer is not a dump: {error}")))
+        });
+        if tell.send(answer.map(Box::new).map_err(|failure| failure.words())).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_choose_what_is_shown_and_some_of_them_leave() {
+        let mut view = View::new();
+        let mut press = |code, control| {
+            let modifiers = if control { KeyModifiers::CONTROL } else { KeyModifiers::NONE };
+            (super::press(&mut view, KeyEvent::new(code, modifiers)), view.part, view.held)
+        };
+        assert_eq!(press(KeyCode::Char('3'), false), (true, Part::Volumes, false));
+        assert_eq!(press(KeyCode::Tab, false), (true, Part::Mirrors, false));
+        assert_eq!(press(KeyCode::BackTab, false), (true, Part::Volumes, false));
+        assert_eq!(press(KeyCode::Char(' '), false), (true, Part::Volumes, true));
+        for code in [KeyCode::Left, KeyCode::Right, KeyCode::End, KeyCode::Char('r')] {
+            assert!(press(code, false).0);
+        }
+        assert!(press(KeyCode::Char('c'), false).0);
+        for (code, control) in
+            [(KeyCode::Char('q'), false), (KeyCode::Char('c'), true), (KeyCode::Esc, false)]
+        {
+            assert!(!press(code, control).0);
+        }
+    }
+}

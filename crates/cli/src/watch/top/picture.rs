@@ -1,0 +1,359 @@
+//! How `corewise top` looks: a head, the parts, a table of one of them, the keys. It draws what it is given and asks nothing.
+
+use corewise::timeline::markup::printable;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+use super::sheet::{self, Cell, Key, Look, Part};
+use crate::units;
+
+const KEYS: &str = "q quit  tab, 1-6 part  ←→ sort by  r reverse  ↑↓ scroll  space hold";
+
+/// What is on the screen.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) before: Option<Look>,
+    pub(crate) now: Option<Look>,
+    pub(crate) part: Part,
+    /// The column by which rows are sorted, and whether the largest comes first, of each part.
+    pub(crate) sort: [(usize, bool); Part::ALL.len()],
+    /// Rows that are scrolled past.
+    pub(crate) above: usize,
+    /// It stays as it is.
+    pub(crate) held: bool,
+    /// Why the server doesn't answer, where it doesn't.
+    pub(crate) gone: Option<String>,
+}
+
+impl View {
+    pub(crate) fn new() -> View {
+        View {
+            before: None,
+            now: None,
+            part: Part::Exports,
+            sort: [(0, false); Part::ALL.len()],
+            above: 0,
+            held: false,
+            gone: None,
+        }
+    }
+
+    /// The server answered.
+    pub(crate) fn look(&mut self, look: Look) {
+        self.gone = None;
+        if !self.held {
+            self.before = self.now.replace(look);
+        }
+    }
+
+    pub(crate) fn show(&mut self, part: Part) {
+        (self.part, self.above) = (part, 0);
+    }
+
+    /// The part so many places on.
+    pub(crate) fn turn(&mut self, by: usize) {
+        self.show(Part::ALL[(self.part as usize + by) % Part::ALL.len()]);
+    }
+
+    /// Sorts by the column so many places on; numbers from the largest down.
+    pub(crate) fn sort_by(&mut self, by: usize) {
+        let columns = self.part.head().len();
+        let column = (self.sort[self.part as usize].0 + by) % columns;
+        let rows = self.rows();
+        let is_number = rows.first().is_some_and(|row| matches!(row[column].key, Key::Number(_)));
+        self.sort[self.part as usize] = (column, is_number);
+    }
+
+    pub(crate) fn reverse(&mut self) {
+        let (_, down) = &mut self.sort[self.part as usize];
+        *down = !*down;
+    }
+
+    pub(crate) fn scroll(&mut self, by: isize) {
+        let most = self.rows().len().saturating_sub(1);
+        self.above = self.above.saturating_add_signed(by).min(most);
+    }
+
+    fn rows(&self) -> Vec<Vec<Cell>> {
+        let Some(now) = &self.now else { return Vec::new() };
+        let mut rows = sheet::rows(self.part, self.before.as_ref(), now);
+        let (column, down) = self.sort[self.part as usize];
+        // Rows that are alike stay in the server's order.
+        rows.sort_by(|one, other| {
+            let order = one[column].compare(&other[column]);
+            if down { order.reverse() } else { order }
+        });
+        rows
+    }
+
+    pub(crate) fn draw(&self, frame: &mut Frame<'_>) {
+        let [head, parts, table, foot] = Layout::vertical([
+            Constraint::Length(2),
+            Constraint::Length(1),
+            Constraint::Min(0),
+            Constraint::Length(1),
+        ])
+        .areas(frame.area());
+        frame.render_widget(Paragraph::new(self.head()), head);
+        frame.render_widget(Paragraph::new(self.parts()), parts);
+        self.table(frame, table);
+        let faint = Style::new().add_modifier(Modifier::DIM);
+        frame.render_widget(Paragraph::new(Span::styled(KEYS, faint)), foot);
+    }
+
+    fn head(&self) -> Vec<Line<'_>> {
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        let Some(now) = &self.now else {
+            let why = self.gone.as_deref().unwrap_or("asking the server");
+            return vec![Line::styled(printable(why).into_owned(), bold)];
+        };
+        let who = &now.who;
+        let up = crate::control::served::seconds(who.up_seconds);
+        let first =
+            format!("corewise {}, process {}, {}, up for {up}", who.version, who.pid, who.manifest);
+        let second = match (&self.gone, self.held) {
+            (Some(why), _) => {
+                let text = format!("{} (waiting for it; q leaves)", printable(why));
+                Line::styled(text, bold.fg(Color::Red))
+            }
+            (None, held) => {
+                let (requests, bytes) = sheet::total(self.before.as_ref(), now);
+                let (clients, memory) = (now.clients.len() as u64, &now.memory);
+                let held = if held { "  HELD" } else { "" };
+                Line::raw(format!(
+                    "{}, {requests:.0} req/s, {:.1} MiB/s, memory {} of {}{held}",
+                    units::count(clients, "client"),
+                    bytes / f64::from(1 << 20),
+                    units::about(memory.taken),
+                    units::about(memory.of),
+                ))
+            }
+        };
+        vec![Line::styled(printable(&first).into_owned(), bold), second]
+    }
+
+    fn parts(&self) -> Line<'_> {
+        let names = Part::ALL.iter().enumerate().flat_map(|(n, part)| {
+            let style = match *part == self.part {
+                true => Style::new().add_modifier(Modifier::REVERSED),
+                false => Style::new(),
+            };
+            [Span::styled(format!(" {} {} ", n + 1, part.name()), style), Span::raw(" ")]
+        });
+        Line::from_iter(names)
+    }
+
+    fn table(&self, frame: &mut Frame<'_>, area: Rect) {
+        let (head, rows) = (self.part.head(), self.rows());
+        let (sorted, down) = self.sort[self.part as usize];
+        let titles: Vec<String> = head
+            .iter()
+            .enumerate()
+            .map(|(column, title)| match (column == sorted, down) {
+                (true, true) => format!("{title}▼"),
+                (true, false) => format!("{title}▲"),
+                _ => (*title).to_string(),
+            })
+            .collect();
+        let chars = |text: &str| text.chars().count();
+        let widths: Vec<usize> = titles
+            .iter()
+            .enumerate()
+            .map(|(column, title)| {
+                let cells = rows.iter().map(|row| chars(&row[column].text));
+                cells.chain([chars(title)]).max().unwrap_or_default()
+            })
+            .collect();
+        let is_number = |column: usize| {
+            rows.first().is_some_and(|row| matches!(row[column].key, Key::Number(_)))
+        };
+        let line = |cell: &dyn Fn(usize) -> String| {
+            let mut line = String::new();
+            for (column, &width) in widths.iter().enumerate() {
+                let cell = cell(column);
+                match is_number(column) {
+                    true => line.push_str(&format!("{cell:>width$}  ")),
+                    false => line.push_str(&format!("{cell:<width$}  ")),
+                }
+            }
+            line.trim_end().to_string()
+        };
+        let faint = Style::new().add_modifier(Modifier::DIM);
+        let mut lines = vec![Line::styled(line(&|column| titles[column].clone()), faint)];
+        let room = usize::from(area.height).saturating_sub(1);
+        let above = self.above.min(rows.len().saturating_sub(room));
+        let style = if self.gone.is_some() { faint } else { Style::new() };
+        for row in rows.iter().skip(above).take(room) {
+            lines.push(Line::styled(line(&|column| row[column].text.clone()), style));
+        }
+        if rows.is_empty() && self.now.is_some() {
+            lines.push(Line::raw("none"));
+        }
+        frame.render_widget(Paragraph::new(lines), area);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// As a server writes it.
+    fn document(up: f64, reads: u64) -> Value {
+        let op = |requests: u64| {
+            json!({
+                "requests": requests, "errors": 0, "bytes": requests * 4096,
+                "latency": {"histogram": [[0.000_12, requests]]},
+            })
+        };
+        let client = |id: u64, export: Option<&str>, reads: u64| {
+            json!({
+                "client": id, "uid": 1000, "export": export, "connected_seconds": 61.0 * id as f64,
+                "in_flight": 3, "in_flight_bytes": 12_288, "reads": op(reads),
+            })
+        };
+        json!({
+            "corewise": 1, "pid": 4711, "version": "0.1.0", "manifest": "disks.toml",
+            "up_seconds": up, "cpus": "0-1",
+            "pools": [{"pool": 0, "scope": "cache_shard", "pod": 0, "cpus": "0-1", "workers": 4,
+                "idle": 3, "ran": reads, "cpu_seconds": up / 2.0}],
+            "queues": [{"id": 1, "name": "volumes", "in_flight": 2, "completed": reads, "timed": true,
+                "run_seconds": up / 4.0}],
+            "disks": [
+                {"name": "data", "driver": "mirror", "size": 1_u64 << 30, "condition": "1 of 2 legs in sync",
+                 "mirror": {"bitmap": true, "to_resync": 3 << 20, "legs": [
+                    {"name": "a", "state": "in_sync"},
+                    {"name": "b", "state": "out", "why": "I/O error\u{1b}[2J"}]}, "reads": op(reads)},
+                {"name": "a", "driver": "file", "size": 1_u64 << 30},
+            ],
+            "exports": [
+                {"name": "data", "device": "data", "state": "open", "clients": 2, "in_flight": 6,
+                 "reads": op(2 * reads)},
+                {"name": "old", "device": "a", "state": "hidden", "read_only": true, "clients": 0},
+            ],
+            "clients": [client(7, Some("data"), reads), client(12, Some("data"), 3 * reads), client(13, None, 0)],
+            "memory": {"taken": 1 << 20, "of": 1_u64 << 30, "waiting": 0},
+        })
+    }
+
+    fn view() -> View {
+        let mut view = View::new();
+        for (up, reads) in [(100.0, 1_000), (102.0, 3_000)] {
+            view.look(serde_json::from_value(document(up, reads)).unwrap());
+        }
+        view
+    }
+
+    fn picture(view: &View, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| view.draw(frame)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let lines = (0..height).map(|y| {
+            let line: String = (0..width).map(|x| buffer[(x, y)].symbol()).collect();
+            line.trim_end().to_string() + "\n"
+        });
+        let picture: String = lines.collect();
+        // To be looked at: `cargo test -p corewise-cli --bin corewise top -- --nocapture`.
+        println!("{picture}");
+        picture
+    }
+
+    #[test]
+    fn the_head_has_the_server_and_each_part_its_table_with_rates() {
+        let mut view = view();
+        let exports = picture(&view, 100, 12);
+        let lines: Vec<&str> = exports.lines().collect();
+        assert_eq!(lines[0], "corewise 0.1.0, process 4711, disks.toml, up for 1m42s");
+        assert_eq!(lines[1], "3 clients, 2000 req/s, 7.8 MiB/s, memory 1.0 MiB of 1.0 GiB");
+        assert!(lines[2].starts_with(" 1 exports   2 clients "), "{exports}");
+        assert!(
+            lines[3].starts_with("export▲  device  state              clients  infl"),
+            "{exports}"
+        );
+        assert!(lines[4].contains("data     data    open") && lines[4].contains("2000    7.8"));
+        assert!(lines[5].contains("hidden, read-only"), "{exports}");
+        assert_eq!(lines[11], KEYS);
+        for (part, says) in [
+            (Part::Clients, ["user 1000 data 7m07s 3 1000 3.9", "(handshake)"]),
+            (Part::Volumes, ["1.0 GiB 0 1000 3.9", "1 of 2 legs in sync"]),
+            (Part::Mirrors, ["data b out 3.0 MiB", "I/O error"]),
+            (Part::Queues, ["volumes 2 1000 0.25", "refused"]),
+            (Part::Pools, ["cache_shard/0 0-1 4 3 0 1000 0.50", "idle"]),
+        ] {
+            view.show(part);
+            let picture = picture(&view, 100, 12);
+            let words = picture.split_whitespace().collect::<Vec<_>>().join(" ");
+            for part in says {
+                assert!(words.contains(part), "no {part:?} in\n{picture}");
+            }
+            assert!(!picture.contains('\x1b'), "{picture}");
+        }
+    }
+
+    #[test]
+    fn rows_are_sorted_by_the_column_that_one_chooses_either_way() {
+        let mut view = view();
+        view.show(Part::Clients);
+        let first = |view: &View| picture(view, 100, 12).lines().nth(4).unwrap().trim().to_string();
+        assert!(first(&view).starts_with("7 "));
+        view.sort_by(5);
+        assert!(first(&view).starts_with("12 "), "the most requests a second");
+        view.reverse();
+        assert!(first(&view).starts_with("13 "));
+        // Each part keeps its own; the last column is followed by the first.
+        view.turn(1);
+        view.turn(Part::ALL.len() - 1);
+        assert!(first(&view).starts_with("13 "));
+        view.sort_by(5);
+        view.reverse();
+        assert!(first(&view).starts_with("7 "));
+    }
+
+    #[test]
+    fn any_size_can_be_drawn_and_rows_are_scrolled_to() {
+        let mut view = view();
+        view.show(Part::Clients);
+        for (width, height) in [(1, 1), (10, 3), (40, 5), (80, 24), (300, 100)] {
+            picture(&view, width, height);
+            picture(&View::new(), width, height);
+        }
+        let shown = |view: &View| picture(view, 80, 6).lines().nth(4).unwrap().trim().to_string();
+        assert!(shown(&view).starts_with("7 "));
+        view.scroll(2);
+        assert!(shown(&view).starts_with("13 "));
+        view.scroll(100);
+        assert!(shown(&view).starts_with("13 "), "the last one stays");
+        view.scroll(-100);
+        assert!(shown(&view).starts_with("7 "));
+    }
+
+    #[test]
+    fn a_server_that_has_gone_is_told_and_what_was_known_stays_until_it_is_back() {
+        let mut view = view();
+        view.gone = Some("process 4711: it has ended".to_string());
+        let gone = picture(&view, 100, 12);
+        assert!(gone.contains("it has ended (waiting for it; q leaves)"), "{gone}");
+        assert!(gone.contains("hidden, read-only"), "{gone}");
+        // Another process counts from nothing: no rate is made of the two.
+        let mut other = document(1.0, 5_000);
+        other["pid"] = 4712.into();
+        view.look(serde_json::from_value(other).unwrap());
+        let back = picture(&view, 100, 12);
+        assert!(back.contains("process 4712") && back.contains("3 clients, 0 req/s"), "{back}");
+    }
+
+    #[test]
+    fn what_is_held_stays_as_it_is() {
+        let mut view = view();
+        view.held = true;
+        view.look(serde_json::from_value(document(104.0, 9_000)).unwrap());
+        let held = picture(&view, 100, 12);
+        assert!(held.contains("up for 1m42s") && held.contains("HELD"), "{held}");
+    }
+}

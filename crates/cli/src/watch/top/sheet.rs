@@ -1,0 +1,317 @@
+//! What `corewise top` shows, as rows of cells that can be sorted. Pure: from two looks at a server.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use corewise::timeline::markup::printable;
+use serde::Deserialize;
+
+use crate::control::Who;
+use crate::control::devices::Device;
+use crate::control::disks::Disk;
+use crate::control::document::Document;
+use crate::control::mirrors::State;
+use crate::control::served::{self, Client, Export, Memory, Ops, Rates};
+use crate::units;
+
+/// What a server says of itself at a moment.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Look {
+    #[serde(flatten)]
+    pub(crate) who: Who,
+    #[serde(flatten)]
+    pub(crate) pools: Document,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) disks: Vec<Disk>,
+    pub(crate) exports: Vec<Export>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) memory: Memory,
+}
+
+/// The parts of the screen that one may look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    Exports,
+    Clients,
+    Volumes,
+    Mirrors,
+    Queues,
+    Pools,
+}
+
+impl Part {
+    pub(crate) const ALL: [Part; 6] =
+        [Part::Exports, Part::Clients, Part::Volumes, Part::Mirrors, Part::Queues, Part::Pools];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Part::Exports => "exports",
+            Part::Clients => "clients",
+            Part::Volumes => "volumes",
+            Part::Mirrors => "mirrors",
+            Part::Queues => "queues",
+            Part::Pools => "pools",
+        }
+    }
+
+    pub(crate) fn head(self) -> &'static [&'static str] {
+        match self {
+            Part::Exports => &[
+                "export", "device", "state", "clients", "infl", "req/s", "MiB/s", "p50", "p99",
+                "errors",
+            ],
+            Part::Clients => &[
+                "client", "from", "export", "for", "infl", "req/s", "MiB/s", "p50", "p99", "errors",
+            ],
+            Part::Volumes => &[
+                "volume",
+                "driver",
+                "size",
+                "infl",
+                "req/s",
+                "MiB/s",
+                "p50",
+                "p99",
+                "errors",
+                "condition",
+            ],
+            Part::Mirrors => &["mirror", "leg", "state", "to resync", "dirty", "why it is out"],
+            Part::Queues => {
+                &["queue", "infl", "items/s", "busy", "held", "moved", "hogs", "refused"]
+            }
+            Part::Pools => {
+                &["pool", "scope", "CPUs", "workers", "idle", "waiting", "items/s", "CPU"]
+            }
+        }
+    }
+}
+
+/// A cell: what it says, and by what it is sorted.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Cell {
+    pub(crate) text: String,
+    pub(crate) key: Key,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Key {
+    Word,
+    Number(f64),
+}
+
+impl Cell {
+    fn word(text: impl Into<String>) -> Cell {
+        let text: String = text.into();
+        Cell { text: printable(&text).into_owned(), key: Key::Word }
+    }
+
+    fn number(value: f64, text: impl Into<String>) -> Cell {
+        Cell { text: text.into(), key: Key::Number(value) }
+    }
+
+    fn count(value: u64) -> Cell {
+        Cell::number(value as f64, value.to_string())
+    }
+
+    fn size(bytes: u64) -> Cell {
+        Cell::number(bytes as f64, units::about(bytes))
+    }
+
+    fn time(time: Option<std::time::Duration>) -> Cell {
+        Cell::number(time.map_or(-1.0, |time| time.as_secs_f64()), served::time(time))
+    }
+
+    pub(crate) fn compare(&self, other: &Cell) -> Ordering {
+        match (&self.key, &other.key) {
+            (Key::Number(one), Key::Number(other)) => one.total_cmp(other),
+            _ => self.text.cmp(&other.text),
+        }
+    }
+}
+
+fn rates(rates: &Rates, errors: u64) -> [Cell; 5] {
+    let mib = rates.bytes / f64::from(1 << 20);
+    [
+        Cell::number(rates.requests, format!("{:.0}", rates.requests)),
+        Cell::number(mib, format!("{mib:.1}")),
+        Cell::time(rates.p50),
+        Cell::time(rates.p99),
+        Cell::count(errors),
+    ]
+}
+
+fn errors(ops: &Ops) -> u64 {
+    ops.all().iter().map(|(_, op)| op.errors).sum()
+}
+
+impl From<&Disk> for Ops {
+    fn from(disk: &Disk) -> Ops {
+        let Disk { reads, writes, flushes, discards, write_zeroes, extents, prefetches, .. } =
+            disk.clone();
+        Ops { reads, writes, flushes, discards, write_zeroes, extents, prefetches }
+    }
+}
+
+/// The seconds between two looks at one server; `None` where there is nothing to compare with.
+pub(crate) fn between(before: Option<&Look>, now: &Look) -> Option<f64> {
+    let before = before.filter(|before| before.who.pid == now.who.pid)?;
+    Some(now.who.up_seconds - before.who.up_seconds).filter(|seconds| *seconds > 0.0)
+}
+
+/// What all clients were answered, between two looks.
+pub(crate) fn total(before: Option<&Look>, now: &Look) -> (f64, f64) {
+    let Some(seconds) = between(before, now) else { return (0.0, 0.0) };
+    let had: BTreeMap<&str, &Ops> = before
+        .into_iter()
+        .flat_map(|before| &before.exports)
+        .map(|export| (export.name.as_str(), &export.ops))
+        .collect();
+    now.exports.iter().fold((0.0, 0.0), |(requests, bytes), export| {
+        let rates = Rates::between(had.get(export.name.as_str()).copied(), &export.ops, seconds);
+        (requests + rates.requests, bytes + rates.bytes)
+    })
+}
+
+/// The rows of a part.
+pub(crate) fn rows(part: Part, before: Option<&Look>, now: &Look) -> Vec<Vec<Cell>> {
+    let seconds = between(before, now);
+    let before = before.filter(|_| seconds.is_some());
+    // Without anything to compare with all rates are nothing.
+    let of = |had: Option<&Ops>, ops: &Ops| match seconds {
+        Some(seconds) => Rates::between(had, ops, seconds),
+        None => Rates::default(),
+    };
+    let per_second = |had: u64, has: u64| {
+        let rate = seconds.map_or(0.0, |seconds| has.saturating_sub(had) as f64 / seconds);
+        Cell::number(rate, format!("{rate:.0}"))
+    };
+    match part {
+        Part::Exports => {
+            let row = |export: &Export| {
+                let had =
+                    before.and_then(|look| look.exports.iter().find(|e| e.name == export.name));
+                let read_only = if export.read_only { ", read-only" } else { "" };
+                let left = [
+                    Cell::word(if export.name.is_empty() {
+                        "(the empty name)"
+                    } else {
+                        &export.name
+                    }),
+                    Cell::word(export.device.clone().unwrap_or_else(|| "-".to_string())),
+                    Cell::word(format!("{}{read_only}", export.state.words())),
+                    Cell::count(export.clients as u64),
+                    Cell::count(export.in_flight),
+                ];
+                let rest = rates(&of(had.map(|e| &e.ops), &export.ops), errors(&export.ops));
+                left.into_iter().chain(rest).collect()
+            };
+            now.exports.iter().map(row).collect()
+        }
+        Part::Clients => {
+            let had: BTreeMap<u64, &Client> = before
+                .into_iter()
+                .flat_map(|look| &look.clients)
+                .map(|client| (client.client, client))
+                .collect();
+            let row = |client: &Client| {
+                let left = [
+                    Cell::count(client.client),
+                    Cell::word(client.from.words()),
+                    Cell::word(client.export_words()),
+                    Cell::number(
+                        client.connected_seconds,
+                        served::seconds(client.connected_seconds),
+                    ),
+                    Cell::count(client.in_flight.into()),
+                ];
+                let had = had.get(&client.client).map(|client| &client.ops);
+                let rest = rates(&of(had, &client.ops), errors(&client.ops));
+                left.into_iter().chain(rest).collect()
+            };
+            now.clients.iter().map(row).collect()
+        }
+        Part::Volumes => {
+            let row = |disk: &Disk| {
+                let had = before.and_then(|look| look.disks.iter().find(|d| d.name == disk.name));
+                let (had, ops) = (had.map(Ops::from), Ops::from(disk));
+                let left = [
+                    Cell::word(disk.name.clone()),
+                    Cell::word(disk.driver.clone()),
+                    Cell::size(disk.size),
+                    Cell::count(disk.in_flight),
+                ];
+                let rest = rates(&of(had.as_ref(), &ops), errors(&ops));
+                let condition = Cell::word(disk.condition.clone().unwrap_or_default());
+                left.into_iter().chain(rest).chain([condition]).collect()
+            };
+            now.disks.iter().map(row).collect()
+        }
+        Part::Mirrors => {
+            let mirrors = now.disks.iter().filter_map(|disk| Some((disk, disk.mirror.as_ref()?)));
+            let legs = mirrors.flat_map(|(disk, mirror)| {
+                mirror.legs.iter().map(move |leg| {
+                    let state = match leg.state {
+                        State::InSync => "in sync",
+                        State::Resyncing => "resyncing",
+                        State::Returning => "out, and being tried again",
+                        State::Out => "out",
+                    };
+                    vec![
+                        Cell::word(disk.name.clone()),
+                        Cell::word(leg.name.clone()),
+                        Cell::word(state),
+                        Cell::size(mirror.to_resync),
+                        Cell::size(mirror.dirty),
+                        Cell::word(leg.why.clone().unwrap_or_default()),
+                    ]
+                })
+            });
+            legs.collect()
+        }
+        Part::Queues => {
+            let row = |queue: &crate::control::document::Queue| {
+                let had =
+                    before.and_then(|look| look.pools.queues.iter().find(|q| q.id == queue.id));
+                let (ran, had_ran) =
+                    (queue.counters.run_seconds, had.map(|q| q.counters.run_seconds));
+                let busy = seconds.map_or(0.0, |s| (ran - had_ran.unwrap_or(0.0)).max(0.0) / s);
+                let busy = match queue.timed {
+                    true => Cell::number(busy, format!("{busy:.2}")),
+                    false => Cell::number(-1.0, "-"),
+                };
+                let held: usize = queue.active.iter().map(|slot| slot.held).sum();
+                vec![
+                    Cell::word(queue.name.clone()),
+                    Cell::count(queue.in_flight),
+                    per_second(had.map_or(0, |q| q.counters.completed), queue.counters.completed),
+                    busy,
+                    Cell::count(held as u64),
+                    Cell::count(queue.counters.overflowed),
+                    Cell::count(queue.counters.cpu_intensive),
+                    Cell::count(queue.refused),
+                ]
+            };
+            now.pools.queues.iter().map(row).collect()
+        }
+        Part::Pools => {
+            let row = |pool: &crate::control::document::Pool| {
+                let had =
+                    before.and_then(|look| look.pools.pools.iter().find(|p| p.pool == pool.pool));
+                let used = pool.cpu_seconds - had.map_or(0.0, |had| had.cpu_seconds);
+                let cpus = seconds.map_or(0.0, |seconds| used.max(0.0) / seconds);
+                vec![
+                    Cell::count(pool.pool as u64),
+                    Cell::word(format!("{}/{}", pool.scope, pool.pod)),
+                    Cell::word(pool.cpus.clone()),
+                    Cell::count(pool.workers as u64),
+                    Cell::count(pool.idle as u64),
+                    Cell::count(pool.waiting as u64),
+                    per_second(had.map_or(0, |had| had.ran), pool.ran),
+                    Cell::number(cpus, format!("{cpus:.2}")),
+                ]
+            };
+            now.pools.pools.iter().map(row).collect()
+        }
+    }
+}
