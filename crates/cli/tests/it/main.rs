@@ -14,6 +14,7 @@ mod extended;
 mod hanging;
 mod hanging_up;
 mod io_errors;
+mod kernel;
 mod machine;
 mod mirrors;
 mod mirrors_degraded;

@@ -1,0 +1,108 @@
+//! The kernel's own client, in a virtual machine: Debian's kernel, busybox and fio, on QEMU's emulated processor.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::common::Folder;
+use crate::common::server::Server;
+
+/// Each program with its Debian package.
+const NEEDS: [(&str, &str); 9] = [
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("cpio", "cpio"),
+    ("depmod", "kmod"),
+    ("cc", "gcc"),
+    ("fio", "fio"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("apt-get", "apt"),
+    ("dpkg-deb", "dpkg"),
+];
+
+/// How often the server is killed while the machine writes.
+const KILLS: usize = 3;
+/// Sectors that it writes from one kill to the next.
+const BETWEEN: u64 = 5000;
+
+/// Takes one to two minutes, and fetches a kernel: for long runs.
+#[test]
+fn the_kernels_client_loses_nothing_while_the_server_is_killed_and_started_again() {
+    if std::env::var_os("COREWISE_LONG").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    let is_there = |name: &str| {
+        let mut which = folder.command("sh");
+        which.args(["-c", "command -v \"$0\" > /dev/null", name]);
+        which.status().is_ok_and(|status| status.success())
+    };
+    let missing: Vec<_> = NEEDS.iter().filter(|(program, _)| !is_there(program)).collect();
+    if !missing.is_empty() || !cfg!(target_arch = "x86_64") {
+        eprintln!("not run: it needs an x86-64 and (program, Debian package): {missing:?}");
+        return;
+    }
+    // The next run fetches nothing again.
+    let image = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernel");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernel/image");
+    let mut make = folder.command("sh");
+    make.arg(script).arg(&image);
+    crate::common::run(make).ok();
+
+    folder.write(
+        "x.toml",
+        "[[device]]\nname = \"disk\"\ndriver = \"file\"\npath = \"disk.img\"\nsize = \"256M\"\ncreate = true\n\
+         [[export]]\ndevice = \"disk\"\n",
+    );
+    let mut server = Server::start(&folder, &["x.toml", "--tcp", "127.0.0.1:0"]);
+    let address = server.tcp();
+    let port = address.rsplit(':').next().unwrap();
+    // An end of its own, as long as it takes to find out that it hangs.
+    let mut machine = Command::new("timeout");
+    machine.args([
+        "400",
+        "qemu-system-x86_64",
+        "-accel",
+        "tcg,thread=multi",
+        "-smp",
+        "2",
+        "-m",
+        "1024",
+    ]);
+    machine.args(["-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot"]);
+    machine.arg("-kernel").arg(image.join("vmlinuz")).arg("-initrd").arg(image.join("initrd"));
+    // On a busy host an emulated timer may be too late for the kernel's check of it.
+    machine
+        .args(["-append", &format!("console=ttyS0 quiet panic=-1 no_timer_check corewise={port}")]);
+    // Its 10.0.2.2 is this machine's loopback.
+    machine.args(["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]);
+    machine.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let mut machine = machine.spawn().unwrap();
+    let console = BufReader::new(machine.stdout.take().unwrap());
+    let (mut next, mut kills, mut replaced, mut said) = (None, 0, 0, String::new());
+    let mut result = None;
+    for line in console.split(b'\n') {
+        let line = String::from_utf8_lossy(&line.unwrap()).trim().to_string();
+        said.push_str(&line);
+        said.push('\n');
+        if let Some(written) = line.strip_prefix("WRITTEN ") {
+            let written: u64 = written.parse().unwrap_or_default();
+            let at = *next.get_or_insert(written + BETWEEN);
+            if written >= at && kills < KILLS {
+                server.kill();
+                server = Server::start(&folder, &["x.toml", "--tcp", &address]);
+                (next, kills) = (Some(written + BETWEEN), kills + 1);
+            }
+        } else if line == "a link was dead: replaced" {
+            replaced += 1;
+        } else if let Some(how) = line.strip_prefix("RESULT ") {
+            result = Some(how.to_string());
+        }
+    }
+    machine.wait().unwrap();
+    assert_eq!(result.as_deref(), Some("well"), "{said}");
+    assert_eq!(kills, KILLS, "{said}");
+    assert!(replaced >= 2 * KILLS, "two connections were lost with each: {said}");
+    server.stop().ok();
+}
