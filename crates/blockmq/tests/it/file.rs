@@ -6,15 +6,16 @@ use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 
 use crate::common::{Rig, STALL};
 use bytes::{Bytes, BytesMut};
 use corewise_blockmq::drivers::{
-    FileDriver, FileOptions, FileRings, IoPath, OpenError, OpenErrorKind, PathInUse,
+    FileDriver, FileOptions, FileRings, IoPath, OnLoss, OpenError, OpenErrorKind, PathInUse,
 };
-use corewise_blockmq::{AlignedBuf, BlockDevice, BlockDeviceExt, IoErrorKind, Op, Request};
+use corewise_blockmq::{AlignedBuf, BlockDevice, BlockDeviceExt, IoErrorKind, Op, Queue, Request};
 
 fn open(rig: &Rig, options: FileOptions) -> Result<FileDriver, OpenError> {
     FileDriver::open(options, &rig.wq)
@@ -246,6 +247,46 @@ fn a_flush_finds_a_file_truncated_though_nothing_was_written_since() {
         queue.write_at(0, vec![7; 8192]).unwrap();
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(512).unwrap();
         assert!(queue.flush().unwrap_err().to_string().contains("truncated"));
+    }
+}
+
+#[test]
+fn a_file_that_is_unlinked_fails_its_flushes_and_one_that_is_lost_is_only_read_where_that_is_asked_for()
+ {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    for (i, io) in [IoPath::Auto, IoPath::Threads].into_iter().enumerate() {
+        for (on_loss, unlink) in [OnLoss::Error, OnLoss::ReadOnly]
+            .into_iter()
+            .flat_map(|on_loss| [(on_loss, true), (on_loss, false)])
+        {
+            let path = dir.path().join(format!("disk{i}"));
+            let options = FileOptions::new(&path).size(8192).io(io).on_loss(on_loss);
+            let driver = Arc::new(open(&rig, options).unwrap());
+            let queue = Queue::builder(&rig.machine, driver.clone()).build(&rig.wq);
+            queue.write_at(0, vec![7; 8192]).unwrap();
+            queue.flush().unwrap();
+            driver.look().unwrap();
+            if unlink {
+                fs::remove_file(&path).unwrap();
+            } else {
+                fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+            }
+            let word = if unlink { "unlinked" } else { "truncated" };
+            assert!(driver.look().unwrap_err().to_string().contains(word));
+            assert!(queue.flush().unwrap_err().to_string().contains(word));
+            let written = queue.write_at(0, vec![8; 512]).map_err(|error| error.kind());
+            let zeroed = queue.write_zeroes(512, 512).map_err(|error| error.kind());
+            let expected = match on_loss {
+                OnLoss::ReadOnly => Err(IoErrorKind::ReadOnly),
+                _ => Ok(()),
+            };
+            assert_eq!((written, zeroed), (expected, expected), "{on_loss:?} {word} {io:?}");
+            let first = if expected.is_ok() { 8 } else { 7 };
+            assert_eq!(queue.read_at(0, 512).unwrap()[0], first);
+            drop((queue, driver));
+            let _ = fs::remove_file(&path);
+        }
     }
 }
 

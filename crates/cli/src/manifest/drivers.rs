@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use corewise::blockmq::Op;
-use corewise::blockmq::drivers::{Degraded, Delays, Fault};
+use corewise::blockmq::drivers::{Degraded, Delays, Fault, OnLoss};
 
 use super::links;
 use super::problem::{At, Problem, Subject, word};
@@ -16,13 +16,27 @@ use crate::{suggest, units};
 const DRIVERS: [(&str, &[&str]); 8] = [
     ("delay", &["over", "read_delay", "write_delay", "flush_delay", "jitter", "seed"]),
     ("error", &["over", "fails", "from", "to", "after", "every", "times", "rate", "errno", "seed"]),
-    ("file", &["path", "create", "size", "block_size", "io", "direct", "write_log", "read_only"]),
+    (
+        "file",
+        &[
+            "path",
+            "create",
+            "size",
+            "block_size",
+            "io",
+            "direct",
+            "write_log",
+            "on_lost",
+            "read_only",
+        ],
+    ),
     ("memory", &["size", "block_size"]),
     ("mirror", &["over", "bitmap", "degraded", "retry", "resync_least", "resync_most"]),
     ("null", &["size", "block_size"]),
     ("partition", &["over", "partition"]),
     ("stripe", &["over", "chunk"]),
 ];
+const ON_LOST: [(&str, OnLoss); 2] = [("error", OnLoss::Error), ("read-only", OnLoss::ReadOnly)];
 const IOS: [(&str, Io); 3] = [("auto", Io::Auto), ("uring", Io::Uring), ("threads", Io::Threads)];
 /// Errors that disks are known for; any other goes by its number.
 const ERRNOS: [(&str, i32); 8] = [
@@ -179,6 +193,7 @@ impl<'a> Asked<'a> {
             size: raw.size.clone(),
             block_size,
             io: self.io()?,
+            on_lost: self.on_lost()?,
             direct: raw.direct.as_ref().is_some_and(|at| at.value),
             write_log: raw.write_log.as_ref().map(|at| base.join(&at.value)),
             read_only,
@@ -374,6 +389,12 @@ impl<'a> Asked<'a> {
     fn io(&mut self) -> Option<Io> {
         let Some(at) = &self.raw.io else { return Some(Io::Auto) };
         let found = word(at, "io", "one of", &IOS, &self.subject);
+        found.map_err(|problem| self.problems.push(problem)).ok()
+    }
+
+    fn on_lost(&mut self) -> Option<OnLoss> {
+        let Some(at) = &self.raw.on_lost else { return Some(OnLoss::Error) };
+        let found = word(at, "on_lost", "one of", &ON_LOST, &self.subject);
         found.map_err(|problem| self.problems.push(problem)).ok()
     }
 

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use corewise::blockmq::drivers::{Degraded, Delays, Fault};
+use corewise::blockmq::drivers::{Degraded, Delays, Fault, OnLoss};
 use corewise::device::HangPolicy;
 
 pub(crate) use changes::Changes;
@@ -243,6 +243,8 @@ pub(crate) struct FileDriver {
     pub(crate) direct: bool,
     /// Where its changes are logged.
     pub(crate) write_log: Option<PathBuf>,
+    /// For when somebody else truncates or unlinks it.
+    pub(crate) on_lost: OnLoss,
     pub(crate) read_only: bool,
 }
 

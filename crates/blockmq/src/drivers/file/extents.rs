@@ -110,6 +110,7 @@ mod tests {
 
     use super::super::store::PUNCH;
     use super::*;
+    use crate::drivers::OnLoss;
 
     fn found(store: &Store, offset: u64, len: u64, most: u32) -> Vec<(u64, ExtentKind)> {
         let mut rq = Request::extents_of(offset, len, most);
@@ -123,7 +124,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 40).unwrap();
         file.write_all_at(&[7; MIB as usize], 8 * MIB).unwrap();
-        let store = Store::new(file, "a test", None).of_length(1 << 40);
+        let store = Store::new(file, "a test", None).of_length(1 << 40, OnLoss::Error);
         let (hole, data) = (ExtentKind::Hole, ExtentKind::Data);
         let all = found(&store, 0, 1 << 40, 100);
         if all == [(1 << 40, data)] {
@@ -152,7 +153,7 @@ mod tests {
     fn a_prefetch_is_a_hint_of_any_length() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 40).unwrap();
-        let store = Store::new(file, "a test", None).of_length(1 << 40);
+        let store = Store::new(file, "a test", None).of_length(1 << 40, OnLoss::Error);
         store.perform(&mut Request::prefetch(4096, 1 << 39), 0).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! What becomes of a device whose file somebody else makes shorter.
+//! What becomes of a device whose file somebody else makes shorter, or unlinks.
 //!
 //! A write behind the end of a file makes it longer, and what lies between reads as zeroes: so the device would be
 //! whole again, and nobody would learn that its data is gone. There is no flag that forbids a write that. So the length
@@ -7,35 +7,57 @@
 //! so does every flush from the first of them that finds it short; reads fail where the file has ended, and count as
 //! such a find, whatever length the file has by then. This isn't: a change that is under way at that very moment
 //! may make the file longer. A flush finds that out, unless the change ended where the device ends.
+//!
+//! A file that has no name any more is whole for as long as it is open, and gone with the process: so a flush, which
+//! promises more, fails too. The same look finds that.
 
 use std::fs::File;
 
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::fs::{AtFlags, StatxFlags};
 
+use super::options::OnLoss;
 use crate::error::{IoError, IoErrorKind, errno};
 
-/// The file's length. `fstat` would ask for its times too. Then the kernel notes that somebody has seen them (since Linux 6.13), and
+/// What a look at a file finds.
+#[derive(Clone, Copy)]
+struct Seen {
+    length: u64,
+    has_name: bool,
+}
+
+/// `fstat` would ask for the file's times too. Then the kernel notes that somebody has seen them (since Linux 6.13), and
 /// the next write has to give it new ones, which on ext4 is a change of its journal, and can't be done without waiting.
-fn length(file: &File) -> rustix::io::Result<u64> {
-    match rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::SIZE) {
-        Ok(found) => Ok(found.stx_size),
+fn look_at(file: &File) -> rustix::io::Result<Seen> {
+    let asked = StatxFlags::SIZE | StatxFlags::NLINK;
+    match rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, asked) {
+        Ok(found) => Ok(Seen { length: found.stx_size, has_name: found.stx_nlink != 0 }),
         // A policy that knows no `statx`, say.
-        Err(_) => Ok(u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0)),
+        Err(_) => rustix::fs::fstat(file).map(|found| Seen {
+            length: u64::try_from(found.st_size).unwrap_or(0),
+            has_name: found.st_nlink != 0,
+        }),
     }
 }
 
-/// The length that a file has to have.
+/// The length that a file has to have, and whether it has had it, and a name, for as long as anybody looked.
 pub(super) struct Length {
     /// A: it only grows. Relaxed: a request beyond the old one comes after the file has grown.
     size: AtomicU64,
+    /// It had a name when it was opened. Some file systems count none.
+    named: bool,
+    on_loss: OnLoss,
     /// A: it was found shorter. Set once, before the request that found it completes; Release and Acquire.
     short: AtomicBool,
+    /// A: it was found without a name; as `short`.
+    nameless: AtomicBool,
 }
 
 impl Length {
-    pub(super) fn new(size: u64) -> Self {
-        Self { size: AtomicU64::new(size), short: AtomicBool::new(false) }
+    pub(super) fn new(file: &File, size: u64, on_loss: OnLoss) -> Self {
+        let named = look_at(file).is_ok_and(|seen| seen.has_name);
+        let [short, nameless] = [(); 2].map(|()| AtomicBool::new(false));
+        Self { size: AtomicU64::new(size), named, on_loss, short, nameless }
     }
 
     /// The file has grown, and has to stay so.
@@ -50,30 +72,57 @@ impl Length {
         self.truncated(there.min(at))
     }
 
-    /// Whether a change up to `end` lies in the file.
-    pub(super) fn has_room(&self, file: &File, name: &str, end: u64) -> Result<(), IoError> {
+    /// Whether a change up to `end` lies in the file, and may be made.
+    pub(super) fn admits(&self, file: &File, name: &str, end: u64) -> Result<(), IoError> {
         let there = self.look(file, name)?;
+        if self.on_loss == OnLoss::ReadOnly {
+            if let Err(error) = self.is_lost(there) {
+                let why = format!("nothing is written to it any more: {error}");
+                return Err(IoError::with(IoErrorKind::ReadOnly, why));
+            }
+        }
         if end <= there { Ok(()) } else { Err(self.truncated(there)) }
     }
 
-    /// Whether everything that was written may still be there.
+    /// Whether everything that was written may still be there, and stays.
     pub(super) fn is_whole(&self, file: &File, name: &str) -> Result<(), IoError> {
         let there = self.look(file, name)?;
-        if self.short.load(Ordering::Acquire) { Err(self.truncated(there)) } else { Ok(()) }
+        self.is_lost(there)
     }
 
-    fn look(&self, file: &File, name: &str) -> Result<u64, IoError> {
-        let there = length(file).map_err(|error| IoError::from_errno(error.raw_os_error()))?;
-        if there < self.size.load(Ordering::Relaxed) {
-            self.is_short(name, there);
+    /// What was found by now. `there`: how long it is.
+    fn is_lost(&self, there: u64) -> Result<(), IoError> {
+        if self.short.load(Ordering::Acquire) {
+            return Err(self.truncated(there));
         }
-        Ok(there)
+        if self.nameless.load(Ordering::Acquire) { Err(unlinked()) } else { Ok(()) }
+    }
+
+    /// How long it is.
+    fn look(&self, file: &File, name: &str) -> Result<u64, IoError> {
+        let seen = look_at(file).map_err(|error| IoError::from_errno(error.raw_os_error()))?;
+        if seen.length < self.size.load(Ordering::Relaxed) {
+            self.is_short(name, seen.length);
+        }
+        if self.named && !seen.has_name && !self.nameless.swap(true, Ordering::AcqRel) {
+            self.tell(name, &unlinked());
+        }
+        Ok(seen.length)
     }
 
     fn is_short(&self, name: &str, there: u64) {
         if !self.short.swap(true, Ordering::AcqRel) {
-            let error = self.truncated(there);
-            tracing::error!(file = name, %error, "data is lost; every flush fails from now on");
+            self.tell(name, &self.truncated(there));
+        }
+    }
+
+    fn tell(&self, name: &str, error: &IoError) {
+        match self.on_loss {
+            OnLoss::Error => {
+                tracing::error!(file = name, %error, "data is lost; every flush fails from now on");
+            }
+            OnLoss::ReadOnly => tracing::error!(file = name, %error,
+                "data is lost; every flush fails from now on, and nothing is written any more"),
         }
     }
 
@@ -91,4 +140,10 @@ impl Length {
         };
         IoError::with(IoErrorKind::Io(errno::EIO), why)
     }
+}
+
+fn unlinked() -> IoError {
+    let why = "the file was unlinked while in use: its content goes when the server ends; copy it \
+               through the server (or from /proc/PID/fd) first";
+    IoError::with(IoErrorKind::Io(errno::EIO), why)
 }

@@ -27,7 +27,7 @@ use corewise_topology::CpuId;
 use corewise_workqueue::Workqueue;
 
 pub use direct::Alignment;
-pub use options::{FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse};
+pub use options::{FileOptions, IoPath, OnLoss, OpenError, OpenErrorKind, PathInUse};
 pub use ring::FileRings;
 
 use crate::driver::{Dispatch, Driver, Started};
@@ -52,11 +52,13 @@ use volume::Volume;
 /// flush from then on fails with the same error, until the file is opened again. (Of two flushes that
 /// run at the same time when the disk fails, the host may tell only one.)
 ///
-/// # A file that somebody makes shorter
+/// # A file that somebody makes shorter, or unlinks
 /// The driver never makes a file longer. Once it was truncated by somebody else, reads and changes of what is gone fail,
 /// each with an error that says so, and so does every flush until the file is opened again, also where it has its length
 /// back. Only a change that is under way at that very moment may still make it longer: then the next flush fails, unless
-/// the change ended where the device ends. (A block device has its size by itself.)
+/// the change ended where the device ends. (A block device has its size by itself.) A file that was unlinked serves on, but its
+/// flushes fail: it is gone with the process. With [`OnLoss::ReadOnly`] nothing is written any more in either case. Each
+/// change and each flush looks, and so does [`FileDriver::look`].
 ///
 /// # Locking
 /// The file is locked (`flock`, exclusively unless read-only) for as long as the driver lives, so
@@ -107,6 +109,15 @@ impl FileDriver {
     pub fn open(options: FileOptions, wq: &Workqueue) -> Result<Self, OpenError> {
         corewise_sync::context::might_block("FileDriver::open");
         open::open(options, wq)
+    }
+
+    /// Looks whether the file has been truncated or unlinked, for a device that nobody uses at the time. The first time that it has, the log
+    /// is told. A block device is never looked at. Asks the file system, which may block.
+    ///
+    /// # Errors
+    /// It has: says what was found.
+    pub fn look(&self) -> Result<(), IoError> {
+        self.volume.store().is_whole()
     }
 
     fn new(

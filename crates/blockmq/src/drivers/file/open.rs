@@ -84,7 +84,7 @@ fn try_open(
     // Past the cache nothing is to be got into it.
     let geometry = Geometry { can_prefetch: align.is_none(), ..geometry };
     let store = Store::new(file, &options.path.display().to_string(), align);
-    let store = if kind.is_file() { store.of_length(size) } else { store };
+    let store = if kind.is_file() { store.of_length(size, options.on_loss) } else { store };
     let store = match options.write_log.as_ref().filter(|_| !options.read_only) {
         Some(path) => store.logged(WriteLog::open(path).map_err(step("opening its write log"))?),
         None => store,

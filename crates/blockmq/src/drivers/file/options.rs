@@ -41,6 +41,18 @@ impl fmt::Display for PathInUse {
     }
 }
 
+/// What becomes of a file device whose file somebody else has truncated or unlinked. It is told once, in the log, and every flush
+/// fails from then on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnLoss {
+    /// What lies in what is left of it is read and changed as before.
+    #[default]
+    Error,
+    /// It is only read: changes fail with [`ReadOnly`](crate::IoErrorKind::ReadOnly).
+    ReadOnly,
+}
+
 /// How to open a file device.
 #[derive(Clone, Debug)]
 #[must_use]
@@ -55,6 +67,7 @@ pub struct FileOptions {
     pub(super) rings: Option<FileRings>,
     pub(super) queues: Option<usize>,
     pub(super) depth: u32,
+    pub(super) on_loss: OnLoss,
 }
 
 /// How long an open waits for a lock that somebody else has. A server that was killed keeps its lock until what it had in
@@ -78,6 +91,7 @@ impl FileOptions {
             rings: None,
             queues: None,
             depth: DEFAULT_DEPTH,
+            on_loss: OnLoss::Error,
         }
     }
 
@@ -97,6 +111,12 @@ impl FileOptions {
     /// Opens for reading only; such opens share the file among each other. Creates nothing.
     pub fn read_only(mut self, yes: bool) -> Self {
         self.read_only = yes;
+        self
+    }
+
+    /// What becomes of it once somebody else has truncated or unlinked the file.
+    pub fn on_loss(mut self, on_loss: OnLoss) -> Self {
+        self.on_loss = on_loss;
         self
     }
 

@@ -12,6 +12,7 @@ use super::cached;
 use super::direct::Alignment;
 use super::extents::Found;
 use super::length::Length;
+use super::options::OnLoss;
 use super::policy::AT_ONCE;
 use super::write_log::WriteLog;
 use crate::error::{IoError, IoErrorKind, errno};
@@ -73,10 +74,10 @@ impl Store {
     }
 
     /// It is a regular file, which has to stay this long.
-    pub(super) fn of_length(self, size: u64) -> Self {
+    pub(super) fn of_length(self, size: u64, on_loss: OnLoss) -> Self {
         // Of a block device this would tell where its name lies.
         let in_memory = self.align.is_none() && lies_in_memory(&self.file);
-        Self { length: Some(Length::new(size)), in_memory, ..self }
+        Self { length: Some(Length::new(&self.file, size, on_loss)), in_memory, ..self }
     }
 
     /// Its changes and flushes are logged there.
@@ -106,7 +107,7 @@ impl Store {
     pub(super) fn admits(&self, rq: &Request) -> Result<(), IoError> {
         match (rq.op(), &self.length) {
             (Op::Read | Op::Flush | Op::Extents | Op::Prefetch, _) | (_, None) => Ok(()),
-            (_, Some(length)) => length.has_room(&self.file, &self.name, rq.offset() + rq.len()),
+            (_, Some(length)) => length.admits(&self.file, &self.name, rq.offset() + rq.len()),
         }
     }
 
@@ -249,12 +250,17 @@ impl Store {
         if self.in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
     }
 
+    /// Looks whether the file is as long as it has to be, and has a name.
+    pub(super) fn is_whole(&self) -> Result<(), IoError> {
+        self.length.as_ref().map_or(Ok(()), |length| length.is_whole(&self.file, &self.name))
+    }
+
     /// How a flush that ended like this is to be answered.
     pub(super) fn synced(&self, result: Result<(), IoError>) -> Result<(), IoError> {
         // Behind the sync: what was written before is durable in what is left of the file only.
-        let whole =
-            self.length.as_ref().map_or(Ok(()), |length| length.is_whole(&self.file, &self.name));
-        match (result.and(whole), self.doubt.errno.load(Ordering::Acquire)) {
+        let whole = self.is_whole();
+        match (result, self.doubt.errno.load(Ordering::Acquire)) {
+            (Ok(()), _) if whole.is_err() => whole,
             (Ok(()), 0) => Ok(()),
             (Ok(()), errno) => {
                 let kind = IoError::from_errno(errno as i32).kind();
@@ -589,7 +595,7 @@ mod tests {
     fn a_file_in_memory_is_read_and_written_and_flushed_on_the_spot() {
         let Ok(file) = tempfile::tempfile_in("/dev/shm") else { return println!("no tmpfs here") };
         file.set_len(4096).unwrap();
-        let store = Store::new(file, "a test", None).of_length(4096);
+        let store = Store::new(file, "a test", None).of_length(4096, OnLoss::Error);
         if !store.in_memory {
             return println!("no tmpfs here");
         }
@@ -608,7 +614,7 @@ mod tests {
     #[test]
     fn a_read_beyond_the_end_of_a_truncated_file_is_an_error_not_zeroes() {
         for align in [None, ALIGN] {
-            let store = store(align).of_length(1024);
+            let store = store(align).of_length(1024, OnLoss::Error);
             store.file.set_len(512).unwrap();
             let error = store.perform(&mut Request::read(0, 1024), 0).unwrap_err();
             assert_eq!(error.kind(), IoErrorKind::Io(errno::EIO));

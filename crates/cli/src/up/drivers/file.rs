@@ -2,12 +2,16 @@
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use corewise::blockmq::drivers::{
     FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
 };
 use corewise::blockmq::{Driver, Geometry};
 use corewise::device::ProbeError;
+use corewise::sync::{Mutex, context};
+use corewise::workqueue::{Work, Workqueue};
 
 use super::House;
 use crate::manifest::{self, Io};
@@ -19,7 +23,7 @@ pub(super) fn open(
     device: &manifest::Device,
     file: &manifest::FileDriver,
     house: &House,
-) -> Result<FileDriver, ProbeError> {
+) -> Result<Arc<FileDriver>, ProbeError> {
     let name = device.name.as_str();
     let path = &file.path.value;
     let failed = |why: String| ProbeError::failed(format!("cannot open {}: {why}", path.display()));
@@ -29,6 +33,7 @@ pub(super) fn open(
         .read_only(file.read_only)
         .direct(file.direct)
         .rings(&house.rings)
+        .on_loss(file.on_lost)
         .io(match file.io {
             Io::Auto => IoPath::Auto,
             Io::Uring => IoPath::Uring,
@@ -54,7 +59,49 @@ pub(super) fn open(
              threads (io = \"threads\" silences this warning)"
         ));
     }
+    let driver = Arc::new(driver);
+    house.files.add(&driver, &house.workqueue);
     Ok(driver)
+}
+
+/// How often the files are looked at that nobody writes to: a file may be truncated or unlinked behind our back.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// The files of all volumes, which are looked at now and then.
+#[derive(Default)]
+pub(crate) struct Files {
+    /// L: is the lock; guards the files, and what looks at them, which is there from the first one on.
+    files: Mutex<(Vec<Weak<FileDriver>>, Option<Work>)>,
+}
+
+impl Files {
+    fn add(self: &Arc<Files>, file: &Arc<FileDriver>, on: &Workqueue) {
+        let mut files = self.files.lock();
+        files.0.push(Arc::downgrade(file));
+        if files.1.is_none() {
+            let (all, queue) = (Arc::downgrade(self), on.clone());
+            let look = Work::new(move || {
+                let Some(all) = all.upgrade() else { return };
+                all.look();
+                // An error: the server ends.
+                let _ = Work::current().map(|work| queue.queue_delayed(&work, LOOK));
+            });
+            let _ = on.queue_delayed(&look, LOOK);
+            files.1 = Some(look);
+        }
+    }
+
+    /// Looks at each, which tells the log what it finds the first time.
+    fn look(&self) {
+        let mut files = self.files.lock();
+        files.0.retain(|file| file.strong_count() > 0);
+        let all: Vec<_> = files.0.iter().filter_map(Weak::upgrade).collect();
+        drop(files);
+        for file in all {
+            // The log has it.
+            let _ = context::blocking("a look at a file", || file.look());
+        }
+    }
 }
 
 /// Opening a FIFO would wait for its other end, opening a terminal or a tape has effects.

@@ -99,7 +99,7 @@ impl Volume {
         let driver: Arc<dyn Driver> = match &self.device.driver {
             manifest::Driver::Memory { size, block_size } => leaf::memory(*size, *block_size)?,
             manifest::Driver::Null { size, block_size } => leaf::null(*size, *block_size),
-            manifest::Driver::File(file) => Arc::new(file::open(&self.device, file, house)?),
+            manifest::Driver::File(file) => file::open(&self.device, file, house)?,
             manifest::Driver::Stripe { chunk, .. } => {
                 let parts = parts.iter().map(|part| part.device()).collect::<Result<_, _>>()?;
                 Arc::new(Stripe::new(parts, *chunk).map_err(ProbeError::failed)?)
