@@ -570,8 +570,10 @@ impl<'a> Reader<'a> {
                 self.cork = self.session.path.cork();
             }
             let Session { device, shared, .. } = &**self.session;
+            // A client that changes nothing never waits for others' changes.
+            let works = self.batch[..count].iter().any(|rq| rq.op().is_change());
             // For what stands on other devices, too: those get the batch's parts together.
-            Plug::working(|_| {
+            let mut submit = |_: &Plug| {
                 if self.listed {
                     for rq in self.batch.drain(..count) {
                         match rq.op().is_change() {
@@ -582,7 +584,12 @@ impl<'a> Reader<'a> {
                 } else {
                     device.submit_batch(&mut self.batch.drain(..count));
                 }
-            });
+            };
+            if works {
+                Plug::working(submit)
+            } else {
+                submit(&Plug::start())
+            }
             self.prompt = self.session.turn.is_empty();
         }
         self.send();

@@ -21,6 +21,7 @@ pub(super) fn fault(
             "{which} is not valid before {until} from now, so clients would refuse it: wait, or set \
              the clock of this machine"
         ),
+        When::Never => format!("{which} ends before it begins, so clients would refuse it: renew it"),
     })
 }
 
@@ -34,6 +35,7 @@ pub(super) fn authority_fault(
     first_outside(authorities, provider, now).map(|(which, when)| match when {
         When::Expired(ago) => format!("{which} expired {ago} ago"),
         When::NotYet(until) => format!("{which} is not valid before {until} from now"),
+        When::Never => format!("{which} ends before it begins"),
     })
 }
 
@@ -41,6 +43,8 @@ pub(super) fn authority_fault(
 enum When {
     Expired(String),
     NotYet(String),
+    /// Its end lies before its beginning.
+    Never,
 }
 
 /// The first of these that isn't valid at that time: which one, and since or until when.
@@ -69,6 +73,7 @@ fn first_outside(
             webpki::Error::CertNotValidYet { not_before, .. } => {
                 Some((which, When::NotYet(apart(now, not_before))))
             }
+            webpki::Error::InvalidCertValidity => Some((which, When::Never)),
             _ => None,
         }
     })
@@ -111,6 +116,8 @@ mod tests {
         assert!(late.starts_with("it expired 9 days ago"), "{late}");
         let early = told(one, at(new_year - 1));
         assert!(early.starts_with("it is not valid before 24 hours from now"), "{early}");
+        let never = told(&[made(2021, 2020)], at(new_year + 1));
+        assert!(never.starts_with("it ends before it begins"), "{never}");
         let chain = [good.clone(), made(2010, 2011)];
         let behind = told(&chain, at(new_year + 1));
         assert!(behind.starts_with("certificate number 2 in it expired"), "{behind}");
