@@ -134,6 +134,16 @@ Examples:
 Exit codes: 0 success, 1 failure (no server, clients that are in the way, a device that failed), 2 wrong
 usage.";
 
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  corewise completions bash > ~/.local/share/bash-completion/completions/corewise
+  corewise completions zsh > ~/.zfunc/_corewise       where $fpath has ~/.zfunc
+  corewise completions fish > ~/.config/fish/completions/corewise.fish";
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  corewise man ~/.local/share/man/man1";
+
 const BENCH_EXAMPLES: &str = "\
 Benchmarks:
   workqueue   throughput and latency of work items at each scope and shard size that differs on this
@@ -291,16 +301,17 @@ pub(crate) enum Command {
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(Bench),
     /// Print a script that completes the flags of corewise in a shell
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(Completions),
     /// Write the man pages of corewise to a folder
-    #[command(hide = true)]
+    #[command(hide = true, after_help = MAN_EXAMPLES)]
     Man(Man),
 }
 
 /// `corewise completions`.
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
-    /// The shell; for bash: corewise completions bash > ~/.local/share/bash-completion/completions/corewise
+    /// The shell
     pub(crate) shell: clap_complete::Shell,
 }
 

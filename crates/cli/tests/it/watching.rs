@@ -624,5 +624,13 @@ fn top_draws_what_the_server_does_takes_keys_and_gives_the_terminal_back() {
     top.press("q");
     top.leaves();
     again.stop().ok();
+    // And so is it where the terminal goes, with a shell or without one that says so.
+    let again = Server::start(&folder, &[]);
+    let mut top = Top::start(&folder);
+    top.wait("built-in manifest");
+    let Top { child, terminal, .. } = &mut top;
+    *terminal = std::fs::File::open("/dev/null").unwrap();
+    child.wait().unwrap();
+    again.stop().ok();
     folder.corewise(["top"]).code(1).complains(&["needs a terminal", "corewise clients"]);
 }

@@ -66,7 +66,7 @@ impl PartitionTable {
     /// The partition with this number, this GUID or this name; the last two only where it is the only
     /// one that has it.
     pub fn find(&self, which: &str) -> Option<&PartitionEntry> {
-        if let Ok(number) = which.parse() {
+        if let Ok(number) = which.parse::<u32>() {
             return self.partitions.iter().find(|p| p.number == number);
         }
         let mut found = self

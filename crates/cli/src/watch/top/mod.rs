@@ -3,11 +3,15 @@
 mod picture;
 mod sheet;
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use corewise::sync::atomic::{AtomicBool, Ordering};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -31,7 +35,7 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
     }
     // Before the screen is taken: where there is no server that is all there is to say.
     let client = connect(&args.server)?;
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])
+    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM])
         .map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;
     let (wish, wishes) = channel();
     let (tell, answers) = channel();
@@ -44,9 +48,15 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
     let mut terminal = ratatui::try_init()
         .map_err(|error| Failure::new(format!("cannot use this terminal: {error}")))?;
     let _restored = Restored;
+    let ended = Arc::new(AtomicBool::new(false));
+    let end = Arc::clone(&ended);
+    std::thread::Builder::new()
+        .name("signals".to_string())
+        .spawn(move || leave_at(signals, &end))
+        .map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
     let mut view = View::new();
     let (mut asked, mut waits, mut changed) = (None::<Instant>, false, true);
-    while signals.pending().next().is_none() {
+    while !ended.load(Ordering::Relaxed) {
         if !waits && asked.is_none_or(|asked| asked.elapsed() >= args.every) {
             // Its end is seen below.
             let _ = wish.send(());
@@ -63,16 +73,43 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
             terminal.draw(|frame| view.draw(frame))?;
             changed = false;
         }
-        if event::poll(GLANCE.min(args.every))? {
+        if !wait_for_key(GLANCE.min(args.every))? {
+            break;
+        }
+        if event::poll(Duration::ZERO)? {
             let happened = event::read()?;
-            let pressed = happened.as_key_event().filter(|key| key.kind != KeyEventKind::Release);
-            if pressed.is_some_and(|key| !press(&mut view, key)) {
+            if matches!(happened, Event::Key(key) if key.kind != KeyEventKind::Release && !press(&mut view, key))
+            {
                 break;
             }
             changed = true;
         }
     }
     Ok(())
+}
+
+/// Waits for a key, or for as long as this; false where the terminal is gone: crossterm would read it without an end.
+fn wait_for_key(time: Duration) -> io::Result<bool> {
+    let stdin = io::stdin();
+    let mut terminal = [PollFd::new(&stdin, PollFlags::IN)];
+    let time = Timespec::try_from(time).map_err(io::Error::other)?;
+    match poll(&mut terminal, Some(&time)) {
+        // A terminal that gets another size interrupts the wait.
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(!terminal[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL))
+}
+
+/// Waits for a signal, and has the screen left; by force where that doesn't hear, being amid a read of a terminal that
+/// went at that very moment.
+fn leave_at(mut signals: Signals, end: &AtomicBool) {
+    if signals.forever().next().is_some() {
+        end.store(true, Ordering::Relaxed);
+        std::thread::sleep(10 * GLANCE);
+        ratatui::restore();
+        std::process::exit(0);
+    }
 }
 
 /// Gives the terminal back at the end of its scope.
