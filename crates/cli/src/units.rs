@@ -4,6 +4,22 @@ use std::time::Duration;
 
 use corewise::topology::{CpuId, CpuSet};
 
+/// The moment so many seconds after 1970 began, in UTC: its day, hour, minute and second.
+pub(crate) fn utc(seconds: u64) -> (String, [u64; 3]) {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Years begin in March here, so that the leap day ends one; 400 of them have a fixed length (Howard Hinnant's
+    // `civil_from_days`).
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    (format!("{year}-{month:02}-{day:02}"), [second / 3_600, second / 60 % 60, second % 60])
+}
+
 /// A number and its noun: `1 pod`, `2 pods`.
 pub(crate) fn count(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })

@@ -4,6 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use corewise::topology::Topology;
 
+use crate::units;
+
 /// Name and value of each, for the head of a report.
 pub(super) fn gather(topology: &Topology) -> Vec<(String, String)> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
@@ -82,18 +84,8 @@ fn command(arguments: &[String]) -> String {
 
 /// The moment so many seconds after 1970 began, in UTC.
 fn date(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years begin in March here, so that the leap day ends one; 400 of them have a fixed length.
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = era * 400 + year + u64::from(month <= 2);
-    let (hour, minute) = (rest / 3_600, rest / 60 % 60);
-    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+    let (day, [hour, minute, _]) = units::utc(seconds);
+    format!("{day} {hour:02}:{minute:02} UTC")
 }
 
 #[cfg(test)]

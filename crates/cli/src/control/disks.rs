@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use corewise::blockmq::drivers::Mirror;
-use corewise::blockmq::{BlockDevice, HctxStats, OpStats, Queue};
+use corewise::blockmq::{BlockDevice, DiskStats, HctxStats, OpStats, Queue};
 use corewise::smp::Latencies;
 use corewise::sync::Mutex;
 use corewise::timeline::duration;
@@ -115,6 +115,16 @@ pub(crate) struct Disk {
     /// `none` or `deadline`.
     pub(crate) scheduler: String,
     pub(crate) in_flight: u64,
+    #[serde(flatten)]
+    pub(crate) ops: Ops,
+    pub(crate) in_driver: Times,
+    pub(crate) hw_queues: Vec<HwQueue>,
+}
+
+/// What a disk has done, or clients have been answered, by operation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Ops {
     pub(crate) reads: OfOp,
     pub(crate) writes: OfOp,
     pub(crate) flushes: OfOp,
@@ -122,11 +132,9 @@ pub(crate) struct Disk {
     pub(crate) write_zeroes: OfOp,
     pub(crate) extents: OfOp,
     pub(crate) prefetches: OfOp,
-    pub(crate) in_driver: Times,
-    pub(crate) hw_queues: Vec<HwQueue>,
 }
 
-/// What a disk has done of one operation.
+/// What was done of one operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct OfOp {
@@ -198,6 +206,16 @@ impl Disk {
             size: queue.geometry().size,
             scheduler: queue.scheduler().name().to_string(),
             in_flight: queue.inside(),
+            ops: Ops::from(&stats),
+            in_driver: Times::from(&stats.in_driver),
+            hw_queues: hctxs.iter().enumerate().map(hw_queue).collect(),
+        }
+    }
+}
+
+impl From<&DiskStats> for Ops {
+    fn from(stats: &DiskStats) -> Ops {
+        Ops {
             reads: OfOp::from(&stats.reads),
             writes: OfOp::from(&stats.writes),
             flushes: OfOp::from(&stats.flushes),
@@ -205,15 +223,13 @@ impl Disk {
             write_zeroes: OfOp::from(&stats.write_zeroes),
             extents: OfOp::from(&stats.extents),
             prefetches: OfOp::from(&stats.prefetches),
-            in_driver: Times::from(&stats.in_driver),
-            hw_queues: hctxs.iter().enumerate().map(hw_queue).collect(),
         }
     }
 }
 
-impl Disk {
-    /// Each operation with its name in pictures and metrics.
-    pub(crate) fn ops(&self) -> [(&'static str, &OfOp); 7] {
+impl Ops {
+    /// Each with the name that metrics and pictures give it.
+    pub(crate) fn all(&self) -> [(&'static str, &OfOp); 7] {
         [
             ("read", &self.reads),
             ("write", &self.writes),
@@ -269,7 +285,7 @@ pub(crate) fn text(disks: &[Disk], width: usize) -> String {
     for disk in disks {
         let mut left = [disk.name.clone(), disk.driver.clone(), disk.in_flight.to_string()];
         let mut any = false;
-        for (op, of_op) in disk.ops().into_iter().filter(|(_, of_op)| of_op.requests != 0) {
+        for (op, of_op) in disk.ops.all().into_iter().filter(|(_, of_op)| of_op.requests != 0) {
             let [name, driver, in_flight] = std::mem::take(&mut left);
             let time = |seconds: Option<f64>| {
                 let time = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
@@ -320,13 +336,16 @@ mod tests {
             name: "fast".to_string(),
             driver: "memory".to_string(),
             in_flight: 3,
-            reads: OfOp {
-                requests: 12,
-                bytes: 3 << 20,
-                latency: Times { p50_seconds: Some(0.0001), ..Times::default() },
-                ..OfOp::default()
+            ops: Ops {
+                reads: OfOp {
+                    requests: 12,
+                    bytes: 3 << 20,
+                    latency: Times { p50_seconds: Some(0.0001), ..Times::default() },
+                    ..OfOp::default()
+                },
+                flushes: OfOp { requests: 1, errors: 1, ..OfOp::default() },
+                ..Ops::default()
             },
-            flushes: OfOp { requests: 1, errors: 1, ..OfOp::default() },
             ..Disk::default()
         };
         let idle = Disk {

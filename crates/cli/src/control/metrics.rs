@@ -192,7 +192,7 @@ fn volumes(text: &mut Text, answer: &Answer) {
         disks,
         |disk| (vec![("volume", &*disk.name)], disk.in_flight as f64),
     );
-    let ops: Vec<_> = disks.iter().map(|disk| (&*disk.name, disk.ops())).collect();
+    let ops: Vec<_> = disks.iter().map(|disk| (&*disk.name, disk.ops.all())).collect();
     text.by_op("volume", "of volumes", &ops);
     let name = "corewise_volume_driver_duration_seconds";
     text.family(name, "histogram", "How long the driver of a volume had requests.");
@@ -310,7 +310,8 @@ fn pools(text: &mut Text, answer: &Answer) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::served::{self, Client, Export};
+    use super::super::disks::Ops;
+    use super::super::served::{Client, Export};
     use super::*;
 
     #[test]
@@ -319,12 +320,8 @@ mod tests {
             Times { histogram: vec![(4e-6, 2), (0.001, 3), (60.0, 1)], ..Times::default() };
         let reads = OfOp { requests: 6, bytes: 4096, latency, ..OfOp::default() };
         let name = "a\"b\\c\nd".to_string();
-        let export = Export {
-            name,
-            clients: 2,
-            ops: served::Ops { reads, ..served::Ops::default() },
-            ..Export::default()
-        };
+        let export =
+            Export { name, clients: 2, ops: Ops { reads, ..Ops::default() }, ..Export::default() };
         let client = Client { export: Some(String::new()), ..Client::default() };
         let clients = Some(vec![client, Client::default()]);
         let answer = Answer { exports: Some(vec![export]), clients, ..Answer::default() };

@@ -8,21 +8,8 @@ use corewise::nbd::{self, ClientStatus, ExportStatus, MemoryUse, Peer, Traffic};
 use corewise::timeline::duration;
 use serde::{Deserialize, Serialize};
 
-use super::disks::{OfOp, Times};
+use super::disks::{OfOp, Ops, Times};
 use crate::columns::Columns;
-
-/// What clients have been answered, by operation.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Ops {
-    pub(crate) reads: OfOp,
-    pub(crate) writes: OfOp,
-    pub(crate) flushes: OfOp,
-    pub(crate) discards: OfOp,
-    pub(crate) write_zeroes: OfOp,
-    pub(crate) extents: OfOp,
-    pub(crate) prefetches: OfOp,
-}
 
 impl From<&Traffic> for Ops {
     fn from(traffic: &Traffic) -> Ops {
@@ -36,21 +23,6 @@ impl From<&Traffic> for Ops {
             extents: of(Op::Extents),
             prefetches: of(Op::Prefetch),
         }
-    }
-}
-
-impl Ops {
-    /// Each with the name that metrics and pictures give it.
-    pub(crate) fn all(&self) -> [(&'static str, &OfOp); 7] {
-        [
-            ("read", &self.reads),
-            ("write", &self.writes),
-            ("flush", &self.flushes),
-            ("discard", &self.discards),
-            ("write_zeroes", &self.write_zeroes),
-            ("extents", &self.extents),
-            ("prefetch", &self.prefetches),
-        ]
     }
 }
 

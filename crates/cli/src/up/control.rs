@@ -14,7 +14,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use corewise::device::DeviceManager;
@@ -24,6 +23,7 @@ use serde_json::json;
 
 use super::cleanup::Cleanup;
 use super::events::Listening;
+use super::listener_thread::ListenerThread;
 use super::live::{Live, Wish};
 use crate::control::devices;
 use crate::control::disks::{self, Disks};
@@ -170,9 +170,7 @@ pub(crate) struct About {
 /// The thread that answers. Dropping it ends the thread and waits for that, a moment.
 #[derive(Debug)]
 pub(crate) struct Control {
-    thread: Option<JoinHandle<()>>,
-    /// Its end tells the thread to end.
-    stop: Option<UnixStream>,
+    _thread: ListenerThread,
     path: PathBuf,
 }
 
@@ -185,32 +183,22 @@ impl Control {
     /// Answers from now on.
     pub(crate) fn start(bound: Bound, about: Arc<About>) -> io::Result<Control> {
         bound.listener.set_nonblocking(true)?;
-        let (stop, stopped) = UnixStream::pair()?;
-        let mut serving = Serving {
-            listener: bound.listener,
-            stopped,
-            about,
-            clients: Vec::new(),
-            closed_until: None,
-            next_answer: Instant::now(),
-            next_look: Instant::now(),
-            mirrors: Vec::new(),
-        };
-        let thread = std::thread::Builder::new().name("control".to_string()).spawn(move || {
+        let thread = ListenerThread::start("control", move |stopped| {
+            let mut serving = Serving {
+                listener: bound.listener,
+                stopped,
+                about,
+                clients: Vec::new(),
+                closed_until: None,
+                next_answer: Instant::now(),
+                next_look: Instant::now(),
+                mirrors: Vec::new(),
+            };
             if let Err(error) = serving.run() {
                 tracing::warn!(%error, "the control socket stopped answering");
             }
         })?;
-        Ok(Control { thread: Some(thread), stop: Some(stop), path: bound.path })
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        Ok(Control { _thread: thread, path: bound.path })
     }
 }
 

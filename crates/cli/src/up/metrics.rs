@@ -12,12 +12,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::cleanup::Cleanup;
+use super::listener_thread::ListenerThread;
 use crate::manifest::MetricsAt;
 
 /// Connections at once.
@@ -100,9 +100,7 @@ fn unix(path: &Path, cleanup: &Cleanup) -> io::Result<UnixListener> {
 /// The thread that answers. Dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    thread: Option<JoinHandle<()>>,
-    /// Its end tells the thread to end.
-    stop: Option<UnixStream>,
+    _thread: ListenerThread,
     address: String,
 }
 
@@ -121,30 +119,20 @@ impl Metrics {
             Listener::Tcp(listener) => listener.set_nonblocking(true)?,
             Listener::Unix(listener) => listener.set_nonblocking(true)?,
         }
-        let (stop, stopped) = UnixStream::pair()?;
-        let mut serving = Serving {
-            listener: bound.listener,
-            stopped,
-            text: Box::new(text),
-            made: None,
-            scrapers: Vec::new(),
-            closed_until: None,
-        };
-        let thread = std::thread::Builder::new().name("metrics".to_string()).spawn(move || {
+        let thread = ListenerThread::start("metrics", move |stopped| {
+            let mut serving = Serving {
+                listener: bound.listener,
+                stopped,
+                text: Box::new(text),
+                made: None,
+                scrapers: Vec::new(),
+                closed_until: None,
+            };
             if let Err(error) = serving.run() {
                 tracing::warn!(%error, "metrics are not answered any more");
             }
         })?;
-        Ok(Metrics { thread: Some(thread), stop: Some(stop), address: bound.address })
-    }
-}
-
-impl Drop for Metrics {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        Ok(Metrics { _thread: thread, address: bound.address })
     }
 }
 

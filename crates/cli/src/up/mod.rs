@@ -13,6 +13,7 @@ mod events;
 mod known;
 mod limits;
 mod listen;
+mod listener_thread;
 mod live;
 mod metrics;
 mod plan;

@@ -16,6 +16,7 @@ use crate::dump::client::{self, Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
 use crate::screen::{self, FAINT, TITLE, styled};
+use crate::units;
 
 pub(crate) use args::{Clients, Disconnect, EXAMPLES, Events, Top};
 pub(crate) use top::run as top;
@@ -108,7 +109,7 @@ pub(crate) fn disconnect(args: &Disconnect) -> Result<(), Failure> {
         writeln!(out, "{}", pretty(&answer)?)?;
         return Ok(out.flush()?);
     }
-    let lost = crate::units::count(gone.in_flight.into(), "request");
+    let lost = units::count(gone.in_flight.into(), "request");
     let (from, export) = (gone.from.words(), gone.export_words());
     let line = format!("disconnected client {} ({from}, {export}), {lost} unanswered", gone.client);
     writeln!(out, "{}", printable(&line))?;
@@ -155,19 +156,8 @@ fn words(event: &Value) -> String {
 
 /// Seconds since 1970 as a date and a time of UTC.
 pub(crate) fn utc(seconds: f64) -> String {
-    let seconds = seconds.max(0.0) as u64;
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years that begin in March have their leap day at the end (Howard Hinnant's `civil_from_days`).
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    let (day, [hour, minute, second]) = units::utc(seconds.max(0.0) as u64);
+    format!("{day}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 #[cfg(test)]

@@ -9,9 +9,10 @@ use serde::Deserialize;
 use crate::control::Who;
 use crate::control::devices::Device;
 use crate::control::disks::Disk;
+use crate::control::disks::Ops;
 use crate::control::document::Document;
 use crate::control::mirrors::State;
-use crate::control::served::{self, Client, Export, Memory, Ops, Rates};
+use crate::control::served::{self, Client, Export, Memory, Rates};
 use crate::units;
 
 /// What a server says of itself at a moment.
@@ -145,14 +146,6 @@ fn errors(ops: &Ops) -> u64 {
     ops.all().iter().map(|(_, op)| op.errors).sum()
 }
 
-impl From<&Disk> for Ops {
-    fn from(disk: &Disk) -> Ops {
-        let Disk { reads, writes, flushes, discards, write_zeroes, extents, prefetches, .. } =
-            disk.clone();
-        Ops { reads, writes, flushes, discards, write_zeroes, extents, prefetches }
-    }
-}
-
 /// The seconds between two looks at one server; `None` where there is nothing to compare with.
 pub(crate) fn between(before: Option<&Look>, now: &Look) -> Option<f64> {
     let before = before.filter(|before| before.who.pid == now.who.pid)?;
@@ -234,14 +227,14 @@ pub(crate) fn rows(part: Part, before: Option<&Look>, now: &Look) -> Vec<Vec<Cel
         Part::Volumes => {
             let row = |disk: &Disk| {
                 let had = before.and_then(|look| look.disks.iter().find(|d| d.name == disk.name));
-                let (had, ops) = (had.map(Ops::from), Ops::from(disk));
+                let had = had.map(|disk| &disk.ops);
                 let left = [
                     Cell::word(disk.name.clone()),
                     Cell::word(disk.driver.clone()),
                     Cell::size(disk.size),
                     Cell::count(disk.in_flight),
                 ];
-                let rest = rates(&of(had.as_ref(), &ops), errors(&ops));
+                let rest = rates(&of(had, &disk.ops), errors(&disk.ops));
                 let condition = Cell::word(disk.condition.clone().unwrap_or_default());
                 left.into_iter().chain(rest).chain([condition]).collect()
             };
