@@ -18,25 +18,23 @@ const PROGRAMS: &[programs::Program] = &[
     ("lowdown", "lowdown"),
 ];
 
-/// Builds the package into the target folder, and says where it is.
+/// Builds the package of this program into the target folder, and says where it is.
 ///
 /// # Errors
 ///
 /// What failed.
-pub(crate) fn build(run: &mut Run, profile: &str) -> Result<PathBuf, String> {
+pub(crate) fn build(run: &mut Run, program: &Path) -> Result<PathBuf, String> {
     programs::ensure(PROGRAMS, |command| run.command(command))?;
-    run.cargo(&["build", "--locked", "--profile", profile, "-p", "corewise-cli"], |_| {})?;
-    let program = run.target().join(profile).join("corewise");
     let work = run.target().join("deb");
     let _ = fs::remove_dir_all(&work);
     let tree = Tree { root: work.join("tree"), sources: run.root().to_path_buf() };
 
-    tree.write("usr/bin/corewise", &read(&program)?, 0o755)?;
+    tree.write("usr/bin/corewise", &read(program)?, 0o755)?;
     run.command(
         Command::new("strip").arg("--strip-unneeded").arg(tree.root.join("usr/bin/corewise")),
     )?;
     let pages = tree.root.join("usr/share/man/man1");
-    run.command(Command::new(&program).arg("man").arg(&pages))?;
+    run.command(Command::new(program).arg("man").arg(&pages))?;
     let fifth = tree.root.join("usr/share/man/man5/corewise.toml.5");
     tree.write("usr/share/man/man5/corewise.toml.5", b"", 0o644)?;
     let manifest = tree.sources.join("docs/manifest.md");
@@ -56,7 +54,7 @@ pub(crate) fn build(run: &mut Run, profile: &str) -> Result<PathBuf, String> {
         ("zsh", "usr/share/zsh/vendor-completions/_corewise"),
         ("fish", "usr/share/fish/vendor_completions.d/corewise.fish"),
     ] {
-        let script = run.output(Command::new(&program).args(["completions", shell]))?;
+        let script = run.output(Command::new(program).args(["completions", shell]))?;
         tree.write(place, script.as_bytes(), 0o644)?;
     }
     for unit in ["corewise@.service", "corewise@.socket"] {
@@ -117,7 +115,8 @@ pub(crate) fn build(run: &mut Run, profile: &str) -> Result<PathBuf, String> {
 
 /// The step: the package can be built and has what it should have, its units are right; in a long run it is used in a clean root.
 pub(crate) fn check(run: &mut Run) -> Result<(), String> {
-    let package = build(run, crate::steps::profile(run))?;
+    let program = crate::steps::program(run)?;
+    let package = build(run, &program)?;
     let list = run.output(Command::new("dpkg-deb").arg("-c").arg(&package))?;
     for wanted in [
         "./usr/bin/corewise",

@@ -44,9 +44,10 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Task::Deb => match run::Run::new("deb", true, true)
-            .and_then(|mut run| deb::build(&mut run, "release"))
-        {
+        Task::Deb => match run::Run::new("deb", true, true).and_then(|mut run| {
+            let program = steps::optimised(&mut run)?;
+            deb::build(&mut run, &program)
+        }) {
             Ok(package) => {
                 println!("{}", package.display());
                 ExitCode::SUCCESS

@@ -161,15 +161,30 @@ fn supply(run: &mut Run) -> Result<(), String> {
     run.command(Command::new(deny).args(args))
 }
 
-/// How the program is built for the steps that want it optimised: this is the one that pays, but in a long run.
-pub(crate) fn profile(run: &Run) -> &'static str {
-    if run.is_long() { "release" } else { "smoke" }
+/// Builds the program as users do, and says where it is.
+pub(crate) fn optimised(run: &mut Run) -> Result<PathBuf, String> {
+    run.cargo(&["build", "--locked", "--release", "-p", "corewise-cli"], |_| {})?;
+    Ok(run.target().join("release/corewise"))
+}
+
+/// The program for the steps that want it optimised: but in a long run, only the part that pays is.
+pub(crate) fn program(run: &mut Run) -> Result<PathBuf, String> {
+    if run.is_long() {
+        return optimised(run);
+    }
+    // The crates of others are found where all tests have them (a Cargo before 1.91 builds them again). The other package
+    // has them get the same features.
+    let args = ["build", "--locked", "--config", "xtask/smoke.toml", "--bin", "corewise"];
+    let target = run.target().join("smoke");
+    let built = run.target().to_path_buf();
+    run.cargo(&[&args[..], &["-p", "corewise-cli", "-p", "bench-peers"]].concat(), |command| {
+        command.env("CARGO_TARGET_DIR", &target).env("CARGO_BUILD_BUILD_DIR", built);
+    })?;
+    Ok(target.join("debug/corewise"))
 }
 
 fn release(run: &mut Run) -> Result<(), String> {
-    let profile = profile(run);
-    run.cargo(&["build", "--locked", "--profile", profile, "-p", "corewise-cli"], |_| {})?;
-    let program = run.target().join(profile).join("corewise");
+    let program = program(run)?;
     let said = run.output(Command::new(program).args(["up", "--for", "5s"]))?;
     // Each timeline ends with a line of numbers that begins so.
     let timelines = said.lines().filter(|line| line.starts_with("makespan ")).count();
