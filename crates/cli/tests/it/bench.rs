@@ -259,7 +259,7 @@ fn the_records_of_the_block_layer_end_with_the_headlines_and_each_variant_has_re
 fn random_requests_to_null_and_to_a_file_go_through_the_layer_and_through_fio() {
     let folder = Folder::new();
     let args = ["bench", "blockmq", "--quick", "--json", "--rounds", "1"];
-    let workloads = ["--workload", "null/randread/32", "--workload", "file/randread/32/1"];
+    let workloads = ["--workload", "null/randread/32/1", "--workload", "file/randread/32/1"];
     let ran = folder.corewise(args.iter().chain(&workloads)).ok();
     let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
     let value = |case: &str, variant: &str, metric: &str| {

@@ -314,29 +314,6 @@ fn loom_pool_without_the_fences_a_blocking_region_leaves_work_behind() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-#[test]
-fn loom_pool_a_worker_whose_time_runs_out_takes_no_wake_up_along() {
-    bounded(more_if_long(1)).check(|| {
-        let pools = PoolModel::<FullFence>::new(1, 1);
-        let count = Arc::new(AtomicUsize::new(0));
-        let threads = [(); 2].map(|()| {
-            let worker = pools.enlist(0);
-            thread::spawn(move || worker.work_impatiently())
-        });
-        for _ in 0..2 {
-            assert!(pools.push(0, &counting(&count)));
-        }
-        while count.load(Ordering::Relaxed) < 2 {
-            thread::yield_now();
-        }
-        pools.close();
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        assert!(pools.is_deserted(0));
-    });
-}
-
 /// Two items in an overflow, of which the first ends only when the second has run: of two workers one takes the first, while
 /// the other is about to park.
 #[test]

@@ -223,16 +223,6 @@ impl<F: FencePolicy> ModelWorker<F> {
         self.work(done, step, || self.parks());
     }
 
-    /// As `work_until` the pool is closed, but each time that it would park its time runs out at
-    /// once, so that it leaves where it may.
-    pub fn work_impatiently(&self) {
-        let times_out = || match self.group.idle_timed_out(&self.worker) {
-            Step::Exit => Step::Exit,
-            _ => self.parks(),
-        };
-        self.work(|| false, || self.one_step(), times_out);
-    }
-
     /// Until `done`, or until it has to leave. `parks` is what it does instead of a step where it is to park.
     fn work(&self, done: impl Fn() -> bool, step: impl Fn() -> Step, parks: impl Fn() -> Step) {
         while !done() {
