@@ -93,7 +93,8 @@ fn affn_strict_also_a_worker_that_looks_for_work_leaves_that_of_other_pods() {
     }
     let machine = Machine::synthetic("core:2 pu:1").unwrap();
     // Or its own pool would start the others beside an item that computes for 10 ms.
-    let pools = WorkerPools::builder(&machine).cpu_intensive_after(std::time::Duration::ZERO).build();
+    let pools =
+        WorkerPools::builder(&machine).cpu_intensive_after(std::time::Duration::ZERO).build();
     let queue =
         Workqueue::builder("test").scope(AffinityScope::Cpu).strict(true).build(&pools).unwrap();
     let (stop, inside) = (Arc::new(AtomicBool::new(false)), Arc::new(Completion::new()));
