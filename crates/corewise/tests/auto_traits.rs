@@ -89,7 +89,8 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             Mirror, MirrorCheck, MirrorEvent, MirrorLeg, MirrorOptions, MirrorPlace, MirrorStatus, Null, NullOptions, OnLoss, OpenError, OpenErrorKind, Partition,
             PartitionEntry, PartitionTable, PathInUse, StackError, Stripe;
         nbd: Budget, ClientEvent<'static>, ClientStatus, DrainReport, Endpoint, Error, Export, ExportStatus, FlushOutcome, Listener,
-            MemoryUse, Options, Peer, Rate, Server, TlsPart, Traffic;
+            MemoryUse, Options, Peer, Rate, Remote, RemoteError, RemoteEvent, RemoteOptions, RemoteState, RemoteStatus, Server, TlsPart,
+            Traffic, Uri, UriError;
         timeline: Certainty, DependencyError, DeviceGraph, Edge, EdgeKind, EdgeSource, GraphEdge, Lane, LaneRow, Length, Outcome,
             CriticalPath, Span, SpanId, SpanKind, Summary, Timeline, Unplaced;
         sync: CleanAt, Completion, Condvar, Countdown, Counter, Mutex<u8>, MutexGuard<'static, u8>, Parker, RwLock<u8>,
@@ -145,8 +146,8 @@ fn types(library: &str, module: &str) -> BTreeSet<String> {
     let source = read(format!("crates/{library}/src/{module}"));
     let code: String = source.lines().filter(|line| !line.trim().starts_with("//")).collect();
     let uses = code.split("pub use ").skip(1).filter_map(|rest| rest.split_once(';'));
-    // The last is compiled with a feature that this test isn't.
-    let listed = |word: &String| declared.contains(word) && word != "Tls";
+    // The last two are compiled with a feature that this test isn't.
+    let listed = |word: &String| declared.contains(word) && word != "Tls" && word != "RemoteTls";
     uses.flat_map(|(names, _)| words(names)).filter(listed).collect()
 }
 

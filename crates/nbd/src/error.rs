@@ -72,6 +72,8 @@ pub enum TlsPart {
     Key,
     /// The certificates of the authorities of clients.
     ClientCa,
+    /// The certificates of the authorities of servers.
+    ServerCa,
 }
 
 impl fmt::Display for TlsPart {
@@ -80,6 +82,7 @@ impl fmt::Display for TlsPart {
             TlsPart::Certificate => "certificate",
             TlsPart::Key => "key",
             TlsPart::ClientCa => "certificate of the clients' authority",
+            TlsPart::ServerCa => "certificate of the server's authority",
         })
     }
 }

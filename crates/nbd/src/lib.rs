@@ -49,6 +49,7 @@
 //! | `reply` | how replies reach the socket without anybody waiting |
 //! | `turn` | how the clients of an export share its device |
 //! | `tls` | the same bytes in TLS; the feature `tls`, which is off by default since ring compiles C |
+//! | [`Remote`] | the other way round: a driver of volumes that are somebody else's exports |
 //! | `told` | what of clients goes to the log, and how often |
 //! | `session` | the transmission phase of one connection |
 //! | [`Server`] | listeners, exports, connections, drain |
@@ -81,6 +82,7 @@ pub mod model;
 mod negotiate;
 mod policy;
 mod rate;
+mod remote;
 mod reply;
 mod server;
 mod session;
@@ -100,12 +102,16 @@ pub use export::Export;
 pub use load::Budget;
 pub use memory::MemoryUse;
 pub use rate::Rate;
+pub use remote::{
+    Remote, RemoteError, RemoteEvent, RemoteObserver, RemoteOptions, RemoteState, RemoteStatus,
+    Uri, UriError,
+};
 pub use server::{
     ClientEvent, ClientStatus, DrainReport, Endpoint, ExportStatus, FlushOutcome, Listener,
     Options, Server,
 };
 #[cfg(feature = "tls")]
-pub use tls::Tls;
+pub use tls::{RemoteTls, Tls};
 
 /// The README's example is a test too.
 #[cfg(doctest)]

@@ -3,6 +3,7 @@
 //! All of TLS is rustls'; ring does its sums. Here is where the bytes go: `README.md` beside this file.
 
 mod channel;
+mod dial;
 mod names;
 mod validity;
 
@@ -16,6 +17,8 @@ use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite};
 use crate::error::{Error, TlsPart};
 
 pub(crate) use channel::{Channel, Incoming};
+pub(crate) use dial::Dialled;
+pub use dial::RemoteTls;
 
 /// The certificate of a server, and the authorities of its clients.
 ///

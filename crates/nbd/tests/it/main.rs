@@ -14,6 +14,8 @@ mod limits;
 mod model;
 mod odd;
 mod rates;
+mod remote;
+mod remote_hostile;
 mod session;
 mod shares;
 mod structured;

@@ -1,0 +1,334 @@
+//! What the other side sends in the transmission phase, byte by byte into the requests that it answers.
+//!
+//! It is a stranger: an answer that names no request, says more than was asked for, or isn't one at all, ends the
+//! connection. Memory is bounded: data goes straight into its request, or, where it comes before its turn, into memory of which
+//! there is no more than was asked for; other chunks have a length that is looked at first.
+
+use bytes::{Buf, BytesMut};
+use corewise_blockmq::{Extent, ExtentKind, IoError, IoErrorKind, Op};
+
+use super::policy;
+use super::shake::words;
+use super::table::{Piece, Table};
+use crate::wire::{
+    CHUNK_LEN, Chunk, ReplyError, ReplyFlags, ReplyKind, SIMPLE_REPLY_LEN, SIMPLE_REPLY_MAGIC,
+    STATE_HOLE, STATE_ZERO, STRUCTURED_REPLY_MAGIC, SimpleReply, decode_block_status, decode_error,
+};
+
+/// Longest error chunk that is looked at, in bytes.
+const MOST_ERROR: u64 = 8 << 10;
+/// Longest block status, in bytes: that of a million extents.
+const MOST_STATUS: u64 = (8 << 20) + 4;
+
+/// Why a connection can't go on.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Broken(pub(super) String);
+
+fn broken<T>(why: impl Into<String>) -> Result<T, Broken> {
+    Err(Broken(why.into()))
+}
+
+/// What has become of a request.
+#[derive(Debug)]
+pub(super) enum End {
+    /// It was answered.
+    Answered(usize, Result<(), IoError>),
+    /// The other side is shutting down, and hasn't done it.
+    Refused(usize),
+}
+
+/// The reader of one connection's answers.
+#[derive(Default)]
+pub(super) struct Answers {
+    state: State,
+    /// Chunks were agreed on.
+    structured: bool,
+    /// The number of `base:allocation`.
+    allocation: Option<u32>,
+}
+
+#[derive(Default)]
+enum State {
+    /// Something begins.
+    #[default]
+    Start,
+    /// So many bytes of data follow, whose turn it is.
+    Data { slot: usize, left: u64, last: bool },
+    /// So many bytes follow of data that lies at `start`, and others have to come before it.
+    Early { slot: usize, start: u64, data: BytesMut, left: u64, last: bool },
+    /// What follows a head is to come whole.
+    Rest { slot: usize, chunk: Chunk },
+}
+
+impl Answers {
+    pub(super) fn new(structured: bool, allocation: Option<u32>) -> Answers {
+        Answers { state: State::Start, structured, allocation }
+    }
+
+    /// Takes what is whole from `bytes`, which came on connection `on`; what ended goes to `ends`, in its order.
+    pub(super) fn take(
+        &mut self,
+        bytes: &mut BytesMut,
+        table: &mut Table,
+        on: usize,
+        ends: &mut Vec<End>,
+    ) -> Result<(), Broken> {
+        while self.step(bytes, table, on, ends)? {}
+        Ok(())
+    }
+
+    /// False where more has to come.
+    fn step(
+        &mut self,
+        bytes: &mut BytesMut,
+        table: &mut Table,
+        on: usize,
+        ends: &mut Vec<End>,
+    ) -> Result<bool, Broken> {
+        match &mut self.state {
+            State::Start => self.head(bytes, table, on, ends),
+            State::Data { slot, left, last } => {
+                let n = (bytes.len() as u64).min(*left) as usize;
+                let entry = table.get_mut(*slot);
+                entry.put(&bytes[..n]);
+                bytes.advance(n);
+                *left -= n as u64;
+                if *left != 0 {
+                    return Ok(false);
+                }
+                entry.catch_up();
+                let (slot, last) = (*slot, *last);
+                self.state = State::Start;
+                if last { finish(slot, table, ends) } else { Ok(true) }
+            }
+            State::Early { slot, start, data, left, last } => {
+                let n = (bytes.len() as u64).min(*left) as usize;
+                data.extend_from_slice(&bytes[..n]);
+                bytes.advance(n);
+                *left -= n as u64;
+                if *left != 0 {
+                    return Ok(false);
+                }
+                let piece = Piece::Data(std::mem::take(data).freeze());
+                table.get_mut(*slot).put_piece(*start, piece);
+                let (slot, last) = (*slot, *last);
+                self.state = State::Start;
+                if last { finish(slot, table, ends) } else { Ok(true) }
+            }
+            State::Rest { slot, chunk } => {
+                let (slot, chunk) = (*slot, *chunk);
+                if (bytes.len() as u64) < chunk.length {
+                    return Ok(false);
+                }
+                let data = bytes.split_to(chunk.length as usize);
+                self.state = State::Start;
+                self.rest(slot, &chunk, &data, table, ends)
+            }
+        }
+    }
+
+    fn head(
+        &mut self,
+        bytes: &mut BytesMut,
+        table: &mut Table,
+        on: usize,
+        ends: &mut Vec<End>,
+    ) -> Result<bool, Broken> {
+        let Some(magic) = bytes.first_chunk().map(|word| u32::from_be_bytes(*word)) else {
+            return Ok(false);
+        };
+        match magic {
+            SIMPLE_REPLY_MAGIC => {
+                let Some(head) = bytes.first_chunk::<SIMPLE_REPLY_LEN>() else { return Ok(false) };
+                let reply = SimpleReply::decode(head).map_err(|e| Broken(e.to_string()))?;
+                bytes.advance(SIMPLE_REPLY_LEN);
+                self.simple(reply, table, on, ends)
+            }
+            STRUCTURED_REPLY_MAGIC if self.structured => {
+                let Some(head) = bytes.first_chunk::<CHUNK_LEN>() else { return Ok(false) };
+                let chunk = Chunk::decode(head).map_err(|e| Broken(e.to_string()))?;
+                self.chunk(&chunk, bytes, table, on, ends)
+            }
+            other => broken(format!("an answer began with {other:#x}")),
+        }
+    }
+
+    fn simple(
+        &mut self,
+        reply: SimpleReply,
+        table: &mut Table,
+        on: usize,
+        ends: &mut Vec<End>,
+    ) -> Result<bool, Broken> {
+        let Some(slot) = table.find(reply.cookie, on) else {
+            return broken(format!("an answer to {:#x}, which nobody asked", reply.cookie));
+        };
+        let entry = table.get_mut(slot);
+        if reply.error != 0 {
+            entry.answered = true;
+            ends.push(failed(slot, entry.error.take(), reply.error, ""));
+            return Ok(true);
+        }
+        match entry.rq.op() {
+            Op::Read | Op::Extents if self.structured => {
+                broken(format!("a {} was answered without chunks", entry.rq.op()))
+            }
+            Op::Read => {
+                let asked = entry.asked();
+                let left = asked.end - asked.start;
+                self.state = State::Data { slot, left, last: true };
+                Ok(true)
+            }
+            _ => finish(slot, table, ends),
+        }
+    }
+
+    fn chunk(
+        &mut self,
+        chunk: &Chunk,
+        bytes: &mut BytesMut,
+        table: &mut Table,
+        on: usize,
+        ends: &mut Vec<End>,
+    ) -> Result<bool, Broken> {
+        let Some(slot) = table.find(chunk.tag.cookie, on) else {
+            return broken(format!("a chunk for {:#x}, which nobody asked", chunk.tag.cookie));
+        };
+        let (entry, last) = (table.get_mut(slot), chunk.flags.contains(ReplyFlags::DONE));
+        let (op, length) = (entry.rq.op(), chunk.length);
+        let unfit = || broken(format!("{:?} of {length} bytes for a {op}", chunk.kind));
+        match chunk.kind {
+            ReplyKind::NONE if length == 0 && last => {
+                bytes.advance(CHUNK_LEN);
+                finish(slot, table, ends)
+            }
+            ReplyKind::OFFSET_DATA if op == Op::Read && length > 8 => {
+                let Some(head) = bytes.first_chunk::<{ CHUNK_LEN + 8 }>() else { return Ok(false) };
+                let start = crate::wire::be::u64(head, CHUNK_LEN);
+                let left = length - 8;
+                let Some(next) = start.checked_add(left).and_then(|end| entry.takes(&(start..end)))
+                else {
+                    return broken(format!("{left} bytes at {start}, which were not asked for"));
+                };
+                bytes.advance(CHUNK_LEN + 8);
+                self.state = match next {
+                    true => State::Data { slot, left, last },
+                    false => State::Early { slot, start, data: BytesMut::new(), left, last },
+                };
+                Ok(true)
+            }
+            ReplyKind::OFFSET_HOLE if op == Op::Read && length == 12 => {
+                let Some(head) = bytes.first_chunk::<{ CHUNK_LEN + 12 }>() else {
+                    return Ok(false);
+                };
+                let start = crate::wire::be::u64(head, CHUNK_LEN);
+                let n = u64::from(crate::wire::be::u32(head, CHUNK_LEN + 8));
+                if start.checked_add(n).and_then(|end| entry.takes(&(start..end))).is_none() {
+                    return broken(format!("a hole of {n} bytes at {start}, not asked for"));
+                }
+                bytes.advance(CHUNK_LEN + 12);
+                entry.put_piece(start, Piece::Zeroes(n));
+                if last { finish(slot, table, ends) } else { Ok(true) }
+            }
+            ReplyKind::BLOCK_STATUS if op == Op::Extents && length <= MOST_STATUS => {
+                bytes.advance(CHUNK_LEN);
+                self.state = State::Rest { slot, chunk: *chunk };
+                Ok(true)
+            }
+            kind if kind.is_error() && length <= MOST_ERROR => {
+                bytes.advance(CHUNK_LEN);
+                self.state = State::Rest { slot, chunk: *chunk };
+                Ok(true)
+            }
+            _ => unfit(),
+        }
+    }
+
+    /// What follows the head of a chunk that is no data.
+    fn rest(
+        &mut self,
+        slot: usize,
+        chunk: &Chunk,
+        data: &[u8],
+        table: &mut Table,
+        ends: &mut Vec<End>,
+    ) -> Result<bool, Broken> {
+        let (entry, last) = (table.get_mut(slot), chunk.flags.contains(ReplyFlags::DONE));
+        let malformed = || broken(format!("a malformed {:?} of {} bytes", chunk.kind, data.len()));
+        if chunk.kind == ReplyKind::BLOCK_STATUS {
+            let Some((context, extents)) = decode_block_status(chunk.kind, data) else {
+                return malformed();
+            };
+            if Some(context) != self.allocation || entry.has_extents {
+                return malformed();
+            }
+            entry.has_extents = true;
+            for extent in extents {
+                if extent.length == 0 {
+                    return malformed();
+                }
+                let kind = match (extent.flags & STATE_ZERO != 0, extent.flags & STATE_HOLE != 0) {
+                    (true, true) => ExtentKind::Hole,
+                    (true, false) => ExtentKind::Zero,
+                    (false, _) => ExtentKind::Data,
+                };
+                if !entry.rq.put_extent(Extent { len: extent.length, kind }) {
+                    break;
+                }
+            }
+            return if last { finish(slot, table, ends) } else { Ok(true) };
+        }
+        // An error of a kind that we don't know begins as all do.
+        let known = [ReplyKind::ERROR, ReplyKind::ERROR_OFFSET].contains(&chunk.kind);
+        let (error, message) = match decode_error(chunk.kind, data) {
+            Some(error) => (error.error, error.message),
+            None if !known && data.len() >= 4 => (crate::wire::be::u32(data, 0), String::new()),
+            None => return malformed(),
+        };
+        if error == 0 {
+            return malformed();
+        }
+        if last {
+            entry.answered = true;
+            ends.push(failed(slot, entry.error.take(), error, &message));
+        } else {
+            entry.error.get_or_insert_with(|| io_error(error, &message));
+        }
+        Ok(true)
+    }
+}
+
+/// The reply is over.
+fn finish(slot: usize, table: &mut Table, ends: &mut Vec<End>) -> Result<bool, Broken> {
+    let entry = table.get_mut(slot);
+    let result = match entry.error.take() {
+        Some(error) => Err(error),
+        None if entry.rq.op() == Op::Read && !entry.is_whole() => {
+            return broken("a read was answered without all its bytes");
+        }
+        // All its bytes have to be there before it can be done.
+        None if entry.leaving && entry.payload() > 0 => {
+            return broken("a write was answered before its bytes were sent");
+        }
+        None => Ok(()),
+    };
+    entry.answered = true;
+    ends.push(End::Answered(slot, result));
+    Ok(true)
+}
+
+fn failed(slot: usize, before: Option<IoError>, error: u32, message: &str) -> End {
+    match before {
+        Some(before) => End::Answered(slot, Err(before)),
+        None if error == ReplyError::Shutdown.code() => End::Refused(slot),
+        None => End::Answered(slot, Err(io_error(error, message))),
+    }
+}
+
+fn io_error(error: u32, message: &str) -> IoError {
+    let kind: IoErrorKind = policy::kind(error);
+    match words(message.as_bytes()) {
+        none if none.is_empty() => IoError::with(kind, "the other side says so"),
+        words => IoError::with(kind, format!("the other side says: {words}")),
+    }
+}

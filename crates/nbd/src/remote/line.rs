@@ -1,0 +1,597 @@
+//! The thread of a remote volume: it alone has the connections and the requests, so nothing of theirs is locked.
+//!
+//! A round: *Admit* what was submitted, *Expire* what is late, *Connect* or *Send*, then *Wait* for whatever comes first, and
+//! *Receive*. All connections are of one time (README.md): where one breaks the others end too, and what they had on their way waits
+//! for the next ones.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSlice};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use corewise_blockmq::{Geometry, IoError, IoErrorKind, Op, Started};
+use corewise_sync::atomic::Ordering;
+use corewise_sync::{panics, thread, time};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use super::answers::{Answers, End};
+use super::durable::Durable;
+use super::shake::{self, Agreed};
+use super::stream::{Patience, ROOM, Shaking, Stream, clear, not_yet};
+use super::table::Table;
+use super::{DOWN, RECONNECTING, RemoteEvent, Shared, policy};
+use crate::connection::timespec;
+use crate::wire::{Command, CommandFlags, REQUEST_LEN, Request, TransmissionFlags};
+
+/// Pieces that are sent together, at most.
+const MOST_PIECES: usize = 64;
+/// How often a connection is read in a round, at most: the others come too.
+const MOST_READS: usize = 8;
+
+/// One connection, behind its handshake.
+pub(super) struct Connection {
+    stream: Stream,
+    /// What came and wasn't looked at yet.
+    bytes: BytesMut,
+    answers: Answers,
+    /// What is to be sent, in this order.
+    out: VecDeque<usize>,
+    /// So many bytes of the first have left.
+    gone: u64,
+    /// How many requests are on their way here.
+    load: usize,
+}
+
+/// Connects, as often as is asked for and allowed, with an export that `device` can go on with.
+pub(super) fn begin(
+    shared: &Shared,
+    device: Option<&Geometry>,
+) -> Result<(Vec<Connection>, Agreed), String> {
+    let (first, agreed) = dial(shared)?;
+    if let Some(device) = device {
+        policy::still(device, &agreed)?;
+    }
+    let mut connections = vec![first];
+    if agreed.summary.flags.contains(TransmissionFlags::CAN_MULTI_CONN) {
+        for _ in 1..shared.options.connections {
+            match dial(shared) {
+                Ok((more, theirs)) if theirs.summary == agreed.summary => connections.push(more),
+                // As many as it lets in.
+                _ => break,
+            }
+        }
+    }
+    Ok((connections, agreed))
+}
+
+fn dial(shared: &Shared) -> Result<(Connection, Agreed), String> {
+    let options = &shared.options;
+    let uri = &options.uri;
+    let deadline = time::now() + options.connect_timeout;
+    let patience = Patience { deadline, wake: &shared.wake, stop: &shared.stop };
+    let stream = Stream::connect(&uri.address, options, &patience)
+        .map_err(|error| format!("cannot connect: {}", in_words(&error)))?;
+    let mut wire = Shaking { stream, patience: &patience, ahead: BytesMut::new() };
+    let padded = shake::greet(&mut wire).map_err(|why| why.to_string())?;
+    if let (true, Some(tls), Some(name)) = (uri.tls(), &options.tls, uri.hostname()) {
+        shake::start_tls(&mut wire).map_err(|why| why.to_string())?;
+        if !wire.ahead.is_empty() {
+            return Err("it sent something before its TLS began".to_owned());
+        }
+        wire.stream = wire
+            .stream
+            .secure(tls, name, &patience)
+            .map_err(|error| format!("no TLS: {}", in_words(&error)))?;
+    }
+    let agreed = shake::choose(&mut wire, uri.export(), padded).map_err(|why| why.to_string())?;
+    let answers = Answers::new(agreed.structured, agreed.allocation);
+    let Shaking { stream, ahead: bytes, .. } = wire;
+    Ok((Connection { stream, bytes, answers, out: VecDeque::new(), gone: 0, load: 0 }, agreed))
+}
+
+fn in_words(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::TimedOut => "it did not answer in time".to_owned(),
+        ErrorKind::UnexpectedEof => "it hung up".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Starts the thread.
+pub(super) fn start(
+    shared: Arc<Shared>,
+    connections: Vec<Connection>,
+    agreed: Agreed,
+    device: Geometry,
+) -> io::Result<thread::JoinHandle<()>> {
+    let mut line = Line {
+        shared,
+        device,
+        agreed,
+        connections: Vec::new(),
+        table: Table::default(),
+        durable: Durable::default(),
+        ends: Vec::new(),
+        since: time::now(),
+        failures: 0,
+        next_try: None,
+        down: false,
+        closing: false,
+    };
+    thread::Builder::new().name("nbd-remote".to_owned()).spawn(move || {
+        line.connected(connections);
+        line.run();
+    })
+}
+
+struct Line {
+    shared: Arc<Shared>,
+    device: Geometry,
+    agreed: Agreed,
+    /// The first one is the one that was there first: flushes go there.
+    connections: Vec<Connection>,
+    table: Table,
+    durable: Durable,
+    /// What has ended and wasn't looked at yet.
+    ends: Vec<End>,
+    /// When the connections came, or were lost.
+    since: Instant,
+    /// Attempts in a row that came to nothing.
+    failures: u32,
+    /// When the next attempt is due; `None` while there are connections.
+    next_try: Option<Instant>,
+    /// Requests don't wait for a connection any more.
+    down: bool,
+    /// The other side is shutting down: nothing more is sent there.
+    closing: bool,
+}
+
+impl Line {
+    fn run(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        loop {
+            self.admit();
+            // Relaxed: the ring behind it makes us look.
+            if shared.stop.load(Ordering::Relaxed) && self.table.is_empty() {
+                return self.bye();
+            }
+            self.expire();
+            match self.next_try {
+                Some(due) if due <= time::now() => {
+                    self.connect();
+                    // Its waits took rings: what was rung for is to be taken before anybody sleeps.
+                    continue;
+                }
+                Some(_) => {}
+                None => self.send(),
+            }
+            self.wait();
+        }
+    }
+
+    /// Takes what was submitted.
+    fn admit(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let batch = shared.fresh.take();
+        if batch.is_empty() {
+            return;
+        }
+        let deadline = time::now() + shared.options.timeout;
+        for fresh in batch {
+            if self.down {
+                self.complete(fresh.rq, Err(self.is_down()));
+            } else {
+                self.table.add(fresh.rq, deadline);
+            }
+        }
+    }
+
+    fn is_down(&self) -> IoError {
+        let why =
+            format!("no connection to {}: {}", self.shared.options.uri, self.shared.why.lock());
+        IoError::with(IoErrorKind::TimedOut, why)
+    }
+
+    /// Ends what is late.
+    fn expire(&mut self) {
+        while let Some(slot) = self.table.late(time::now()) {
+            let on = self.table.get(slot).on;
+            let (rq, time) = (self.table.remove(slot), self.shared.options.timeout);
+            let words = match on {
+                Some(_) => format!("no answer within {time:?}"),
+                None => format!("no connection within {time:?}: {}", self.shared.why.lock()),
+            };
+            if on.is_some() {
+                // Its answer may come yet, and would be anybody's.
+                self.broke(&format!("a request was not answered within {time:?}"));
+            }
+            self.complete(rq, Err(IoError::with(IoErrorKind::TimedOut, words)));
+        }
+    }
+
+    /// Attempts to connect.
+    fn connect(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        match begin(&shared, Some(&self.device)) {
+            Ok((connections, agreed)) => {
+                let event = RemoteEvent::Back {
+                    after: time::now().saturating_duration_since(self.since),
+                    connections: connections.len(),
+                };
+                self.agreed = agreed;
+                self.connected(connections);
+                self.tell(&event);
+            }
+            Err(why) => {
+                let now = time::now();
+                self.failures = self.failures.saturating_add(1);
+                self.next_try = Some(now + policy::pause(self.failures));
+                *shared.why.lock() = why.clone();
+                let waited = now.saturating_duration_since(self.since);
+                if !self.down && waited >= shared.options.timeout {
+                    self.down = true;
+                    shared.state.store(DOWN, Ordering::Relaxed);
+                    self.tell(&RemoteEvent::Down { why });
+                    while let Some((_, slot)) = self.table.next(0) {
+                        let rq = self.table.remove(slot);
+                        self.complete(rq, Err(self.is_down()));
+                    }
+                }
+            }
+        }
+    }
+
+    fn connected(&mut self, connections: Vec<Connection>) {
+        self.since = time::now();
+        (self.next_try, self.down, self.closing) = (None, false, false);
+        self.shared.state.store(connections.len() as u32, Ordering::Relaxed);
+        self.connections = connections;
+        // Nothing was asked yet: what came all the same is none of ours.
+        if self.connections.iter().any(|connection| !connection.bytes.is_empty()) {
+            self.broke("it answered before it was asked");
+        }
+    }
+
+    /// The connections are no good any more: all of them end, and what was on its way waits for the next ones.
+    fn broke(&mut self, why: &str) {
+        if self.connections.is_empty() {
+            return;
+        }
+        self.connections.clear();
+        let now = time::now();
+        let good = now.saturating_duration_since(self.since) >= policy::GOOD;
+        self.failures = if good { 0 } else { self.failures.saturating_add(1) };
+        (self.since, self.next_try) = (now, Some(now + policy::pause(self.failures)));
+        let shared = Arc::clone(&self.shared);
+        shared.state.store(RECONNECTING, Ordering::Relaxed);
+        *shared.why.lock() = why.to_owned();
+        let unflushed = self.durable.broke();
+        let sent = self.table.sent();
+        let requests = sent.len();
+        shared.losses.fetch_add(1, Ordering::Relaxed);
+        shared.repeated.fetch_add(requests as u64, Ordering::Relaxed);
+        let mut often = Vec::new();
+        for slot in sent {
+            match self.table.get_mut(slot).answer.take() {
+                // It was said before all its bytes had left.
+                Some(result) => often.push((slot, result)),
+                None if self.table.back_to_line(slot) => {}
+                None => {
+                    let why = format!("each connection on which it was sent broke; now: {why}");
+                    often.push((slot, Err(IoError::with(IoErrorKind::Io(EIO), why))));
+                }
+            }
+        }
+        self.tell(&RemoteEvent::Lost { why: why.to_owned(), requests, unflushed });
+        for (slot, result) in often {
+            let rq = self.table.remove(slot);
+            self.complete(rq, result);
+        }
+    }
+
+    /// Sends what may be sent.
+    fn send(&mut self) {
+        let mut from = 0;
+        while let Some((n, slot)) = self.table.next(from).filter(|_| !self.closing) {
+            from = n;
+            let op = self.table.get(slot).rq.op();
+            if let Some(result) = self.without_asking(op) {
+                let rq = self.table.remove(slot);
+                self.complete(rq, result);
+                continue;
+            }
+            let loads = self.connections.iter().enumerate();
+            let least = loads.min_by_key(|(_, connection)| connection.load).map(|(on, _)| on);
+            let on = if op == Op::Flush { 0 } else { least.unwrap_or(0) };
+            let Some(connection) = self.connections.get_mut(on) else { return };
+            let slot = self.table.send(n, on, self.device.block_size.into());
+            connection.load += 1;
+            connection.out.push_back(slot);
+            let covered = self.durable.covered();
+            let entry = self.table.get_mut(slot);
+            entry.covers = covered;
+            entry.head = head(&entry.rq, entry.cookie, entry.asked(), self.device.block_size);
+        }
+        for on in 0..self.connections.len() {
+            let sent = self.pump(on);
+            self.end_all();
+            if let Err(error) = sent {
+                return self.broke(&in_words(&error));
+            }
+        }
+    }
+
+    /// How a request ends that the other side isn't asked about.
+    fn without_asking(&mut self, op: Op) -> Option<Result<(), IoError>> {
+        match op {
+            Op::Flush if self.durable.tell() => {
+                self.shared.unflushed.fetch_add(1, Ordering::Relaxed);
+                let why =
+                    "a connection was lost, and changes before this flush may be lost with it";
+                Some(Err(IoError::with(IoErrorKind::Io(EIO), why)))
+            }
+            Op::Flush if !self.agreed.summary.flags.contains(TransmissionFlags::SEND_FLUSH) => {
+                self.durable.flushed(self.durable.covered());
+                Some(Ok(()))
+            }
+            // Bytes of which nothing is known are data.
+            Op::Extents if self.agreed.allocation.is_none() => Some(Ok(())),
+            Op::Read
+            | Op::Write
+            | Op::Flush
+            | Op::Discard
+            | Op::WriteZeroes
+            | Op::Extents
+            | Op::Prefetch => None,
+            _ => Some(Err(IoError::new(IoErrorKind::NotSupported))),
+        }
+    }
+
+    /// Sends as much as the socket takes.
+    fn pump(&mut self, on: usize) -> io::Result<()> {
+        let Self { table, connections, ends, .. } = self;
+        let connection = &mut connections[on];
+        loop {
+            let sent = {
+                let mut pieces = [IoSlice::new(&[]); MOST_PIECES];
+                let mut n = 0;
+                let mut skip = connection.gone;
+                for &slot in &connection.out {
+                    let entry = table.get(slot);
+                    let payload = (entry.payload() > 0).then(|| entry.rq.chunks());
+                    let all = std::iter::once(&entry.head[..]).chain(payload.into_iter().flatten());
+                    for piece in all {
+                        let here = skip.min(piece.len() as u64);
+                        skip -= here;
+                        let rest = &piece[here as usize..];
+                        if !rest.is_empty() && n < MOST_PIECES {
+                            pieces[n] = IoSlice::new(rest);
+                            n += 1;
+                        }
+                    }
+                    if n == MOST_PIECES {
+                        break;
+                    }
+                }
+                if n == 0 {
+                    return connection.stream.push().or_else(not_yet);
+                }
+                match connection.stream.send(&pieces[..n]) {
+                    Ok(sent) => sent as u64,
+                    Err(error) => return not_yet(error),
+                }
+            };
+            connection.gone += sent;
+            while let Some(&slot) = connection.out.front() {
+                let entry = table.get_mut(slot);
+                let whole = REQUEST_LEN as u64 + entry.payload();
+                if connection.gone < whole {
+                    break;
+                }
+                connection.gone -= whole;
+                connection.out.pop_front();
+                entry.leaving = false;
+                if let Some(result) = entry.answer.take() {
+                    ends.push(End::Answered(slot, result));
+                }
+            }
+        }
+    }
+
+    /// Waits for what comes first: requests, answers, room to send, the time of a request or of an attempt.
+    fn wait(&mut self) {
+        let due = [self.table.deadline(), self.next_try].into_iter().flatten().min();
+        let patience = due.map(|due| timespec(due.saturating_duration_since(time::now())));
+        let mut ready = [PollFlags::empty(); policy::MOST_CONNECTIONS];
+        {
+            let mut all = Vec::with_capacity(1 + self.connections.len());
+            all.push(PollFd::new(&self.shared.wake, PollFlags::IN));
+            for connection in &self.connections {
+                let mut what = connection.stream.interest();
+                if !connection.out.is_empty() {
+                    what |= PollFlags::OUT;
+                }
+                all.push(PollFd::new(&connection.stream.socket, what));
+            }
+            match poll(&mut all, patience.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                // Nothing that a caller could do; it must not become a busy loop.
+                Err(error) => {
+                    tracing::error!(%error, "the thread of a remote volume cannot wait");
+                    thread::sleep(Duration::from_millis(10));
+                    return;
+                }
+            }
+            for (ready, polled) in ready.iter_mut().zip(&all[1..]) {
+                *ready = polled.revents();
+            }
+            if !all[0].revents().is_empty() {
+                clear(&self.shared.wake);
+            }
+        }
+        for (on, _) in ready.iter().enumerate().filter(|(_, ready)| !ready.is_empty()) {
+            let received = self.receive(on);
+            self.end_all();
+            if let Err(why) = received {
+                return self.broke(&why);
+            }
+        }
+        if self.closing && self.table.on_their_way == 0 {
+            self.broke("the other side is shutting down");
+        }
+    }
+
+    /// Takes what has come on a connection.
+    fn receive(&mut self, on: usize) -> Result<(), String> {
+        let Self { connections, table, ends, .. } = self;
+        // Another one may have ended them all.
+        let Some(connection) = connections.get_mut(on) else { return Ok(()) };
+        let Connection { stream, bytes, answers, .. } = connection;
+        for _ in 0..MOST_READS {
+            bytes.reserve(ROOM);
+            match stream.receive(bytes) {
+                Ok(0) => return Err("the other side hung up".to_owned()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(in_words(&error)),
+            }
+            answers
+                .take(bytes, table, on, ends)
+                .map_err(|broken| format!("the other side is out of order: {}", broken.0))?;
+        }
+        Ok(())
+    }
+
+    /// Looks at what has ended, in its order.
+    fn end_all(&mut self) {
+        let mut ends = std::mem::take(&mut self.ends);
+        for end in ends.drain(..) {
+            match end {
+                End::Answered(slot, result) => self.end(slot, result),
+                End::Refused(slot) => {
+                    self.closing = true;
+                    if self.table.get(slot).leaving {
+                        // It goes back to the line with all others, when this is over.
+                        continue;
+                    }
+                    self.unload(slot);
+                    if !self.table.back_to_line(slot) {
+                        let rq = self.table.remove(slot);
+                        let why = "the other side is shutting down";
+                        self.complete(rq, Err(IoError::with(IoErrorKind::Gone, why)));
+                    }
+                }
+            }
+        }
+        self.ends = ends;
+    }
+
+    /// One less is on its way on its connection.
+    fn unload(&mut self, slot: usize) {
+        let on = self.table.get(slot).on;
+        if let Some(connection) = on.and_then(|on| self.connections.get_mut(on)) {
+            connection.load -= 1;
+        }
+    }
+
+    fn end(&mut self, slot: usize, result: Result<(), IoError>) {
+        let can_fua = self.device.can_fua;
+        let entry = self.table.get_mut(slot);
+        if entry.leaving {
+            entry.answer = Some(result);
+            return;
+        }
+        if result.is_ok() {
+            let op = entry.rq.op();
+            if op.is_change() && !(entry.rq.flags().fua && can_fua) {
+                self.durable.change();
+            } else if op == Op::Flush {
+                self.durable.flushed(entry.covers);
+            }
+        }
+        self.unload(slot);
+        let rq = self.table.remove(slot);
+        self.complete(rq, result);
+    }
+
+    /// Tells the submitter, on this thread: that may submit more, which comes by the inbox.
+    fn complete(&mut self, rq: Started, result: Result<(), IoError>) {
+        if rq.op() == Op::Flush && result.is_err() {
+            // For any reason: nobody takes earlier changes for durable.
+            self.durable.tell();
+        }
+        rq.complete(result);
+    }
+
+    fn tell(&self, event: &RemoteEvent) {
+        let uri = &self.shared.options.uri;
+        match event {
+            RemoteEvent::Lost { why, requests, unflushed } => tracing::warn!(
+                %uri, why, requests, unflushed,
+                "the connections of a remote volume are lost; requests wait for new ones"
+            ),
+            RemoteEvent::Back { after, connections } => {
+                tracing::info!(%uri, ?after, connections, "a remote volume is connected again");
+            }
+            RemoteEvent::Down { why } => {
+                tracing::error!(%uri, why, "a remote volume is down: its requests fail at once");
+            }
+        }
+        if let Some(observer) = &self.shared.options.observer {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer(event))) {
+                panics::discard(panic);
+                tracing::error!("the observer of a remote volume panicked");
+            }
+        }
+    }
+
+    /// Takes leave.
+    fn bye(&mut self) {
+        let (flags, command) = (CommandFlags::empty(), Command::DISC);
+        let bye = Request { flags, command, cookie: 0, offset: 0, length: 0 }.encode();
+        for connection in &mut self.connections {
+            // The end of the stream says the same.
+            let _ = connection.stream.send(&[IoSlice::new(&bye)]);
+        }
+    }
+}
+
+const EIO: i32 = 5;
+
+/// The head of a request, as it is sent.
+fn head(rq: &Started, cookie: u64, asked: std::ops::Range<u64>, block: u32) -> [u8; REQUEST_LEN] {
+    let none = CommandFlags::empty();
+    let (command, flags, range) = match rq.op() {
+        Op::Read => (Command::READ, none, asked),
+        Op::Write => (Command::WRITE, none, asked),
+        Op::Flush => (Command::FLUSH, none, 0..0),
+        Op::Discard => (Command::TRIM, none, asked),
+        Op::WriteZeroes => {
+            let flags = none
+                .with_if(rq.flags().no_unmap, CommandFlags::NO_HOLE)
+                .with_if(rq.flags().fast, CommandFlags::FAST_ZERO);
+            (Command::WRITE_ZEROES, flags, asked)
+        }
+        Op::Prefetch => {
+            // A hint: as much as the length can say.
+            let end = asked.end.min(asked.start + MOST_ASKED / u64::from(block) * u64::from(block));
+            (Command::CACHE, none, asked.start..end)
+        }
+        // All others were refused before.
+        _ => {
+            // Extents may end before the range does.
+            let end = asked.end.min(asked.start + MOST_ASKED / u64::from(block) * u64::from(block));
+            let one = rq.extents().is_some_and(|extents| extents.most() == 1);
+            (Command::BLOCK_STATUS, none.with_if(one, CommandFlags::REQ_ONE), asked.start..end)
+        }
+    };
+    let flags = flags.with_if(rq.op().is_change() && rq.flags().fua, CommandFlags::FUA);
+    let (offset, length) = (range.start, range.end - range.start);
+    Request { flags, command, cookie, offset, length }.encode()
+}
+
+/// Longest range of a request without data, in bytes.
+const MOST_ASKED: u64 = 1 << 30;

@@ -1,0 +1,183 @@
+//! The decisions of the client's side as pure functions over plain numbers: what the other side's export is as a device, whether it
+//! still is that after a new connection, and how long to wait before the next.
+
+use std::time::Duration;
+
+use corewise_blockmq::{Geometry, IoErrorKind};
+
+use super::shake::Agreed;
+use crate::wire::{BlockSizes, MAX_PAYLOAD, ReplyError, TransmissionFlags};
+
+/// How often a request is sent, at most: one on which the connection breaks each time may be the reason.
+pub(super) const MOST_TRIES: u32 = 5;
+/// Requests of one hardware queue that are on their way, at most.
+pub(super) const DEPTH: u32 = 128;
+/// Most connections of one volume.
+pub(super) const MOST_CONNECTIONS: usize = 16;
+/// A trim, or a write of zeroes, is cut to this many bytes: the length has 32 bits, and it has to end in time.
+const MOST_ZEROED: u64 = 1 << 30;
+/// A set of connections that lasted for so long was a good one.
+pub(super) const GOOD: Duration = Duration::from_secs(1);
+
+/// What a client may assume where the other side says nothing. The protocol allows single bytes then; blocks have 512.
+pub(super) const USUAL_SIZES: BlockSizes =
+    BlockSizes { minimum: 1, preferred: 4096, maximum: MAX_PAYLOAD };
+
+/// What an export is as a device, or why it can't be one.
+pub(super) fn geometry(agreed: &Agreed, read_only: bool) -> Result<Geometry, String> {
+    let BlockSizes { minimum, preferred, maximum } = agreed.sizes;
+    if !minimum.is_power_of_two() || minimum > 64 << 10 {
+        return Err(format!(
+            "it says a minimum block size of {minimum}, which is no power of two up to 64 KiB"
+        ));
+    }
+    let block = minimum.max(512);
+    if maximum < block {
+        return Err(format!(
+            "it says a maximum block size of {maximum}, less than a block of {block}"
+        ));
+    }
+    let whole = |bytes: u64| bytes / u64::from(block) * u64::from(block);
+    let size = whole(agreed.summary.size);
+    if size == 0 {
+        return Err(format!("it has {} bytes, less than a block of {block}", agreed.summary.size));
+    }
+    let has = |flag| agreed.summary.flags.contains(flag);
+    let read_only = read_only || has(TransmissionFlags::READ_ONLY);
+    Ok(Geometry {
+        block_size: block,
+        preferred: if preferred.is_power_of_two() { preferred.max(block) } else { block.max(4096) },
+        physical_block: block,
+        max_transfer: whole(maximum.min(MAX_PAYLOAD).into()) as u32,
+        max_discard: whole(MOST_ZEROED),
+        max_write_zeroes: whole(MOST_ZEROED),
+        read_only,
+        // Also where it takes no flush: one may have to fail, since a connection was lost.
+        can_flush: !read_only,
+        can_fua: has(TransmissionFlags::SEND_FUA),
+        can_discard: has(TransmissionFlags::SEND_TRIM),
+        can_write_zeroes: has(TransmissionFlags::SEND_WRITE_ZEROES),
+        can_fast_zero: has(TransmissionFlags::SEND_WRITE_ZEROES)
+            && has(TransmissionFlags::SEND_FAST_ZERO),
+        can_prefetch: has(TransmissionFlags::SEND_CACHE),
+        rotational: has(TransmissionFlags::ROTATIONAL),
+        ..Geometry::new(size)
+    })
+}
+
+/// Whether a device of this geometry can go on with an export that says `now`; if not, why.
+pub(super) fn still(device: &Geometry, now: &Agreed) -> Result<(), String> {
+    let now = geometry(now, false)?;
+    if now.size < device.size {
+        return Err(format!("it had {} bytes, and has {} now", device.size, now.size));
+    }
+    if now.block_size > device.block_size || now.max_transfer < device.max_transfer {
+        return Err(format!(
+            "it took blocks of {} bytes and up to {} at once, and takes {} and {} now",
+            device.block_size, device.max_transfer, now.block_size, now.max_transfer
+        ));
+    }
+    for (what, had, has) in [
+        ("be changed", !device.read_only, !now.read_only),
+        ("make a change durable by itself (FUA)", device.can_fua, now.can_fua),
+        ("trim", device.can_discard, now.can_discard),
+        ("write zeroes", device.can_write_zeroes, now.can_write_zeroes),
+        ("zero fast", device.can_fast_zero, now.can_fast_zero),
+        ("cache", device.can_prefetch, now.can_prefetch),
+    ] {
+        if had && !has {
+            return Err(format!("it could {what}, and can't now"));
+        }
+    }
+    Ok(())
+}
+
+/// How long to wait before another attempt, after so many that came to nothing in a row.
+pub(super) fn pause(failures: u32) -> Duration {
+    match failures {
+        0 => Duration::ZERO,
+        n => Duration::from_millis((100 << (n - 1).min(6)).min(5000)),
+    }
+}
+
+/// What an error number of a reply means here. A number that is none of the protocol's is an I/O error.
+pub(super) fn kind(error: u32) -> IoErrorKind {
+    match ReplyError::from_code(error) {
+        Some(ReplyError::Perm) => IoErrorKind::ReadOnly,
+        Some(ReplyError::Inval) => IoErrorKind::InvalidInput,
+        Some(ReplyError::NoSpc) => IoErrorKind::NoSpace,
+        Some(ReplyError::NotSup) => IoErrorKind::NotSupported,
+        Some(other) => IoErrorKind::Io(other.code() as i32),
+        None => IoErrorKind::Io(ReplyError::Io.code() as i32),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::ExportSummary;
+
+    fn agreed(size: u64, sizes: BlockSizes) -> Agreed {
+        let flags = TransmissionFlags::HAS_FLAGS | TransmissionFlags::SEND_FLUSH;
+        Agreed { summary: ExportSummary { size, flags }, sizes, ..Agreed::NOTHING }
+    }
+
+    #[test]
+    fn an_export_is_a_device_of_whole_blocks_within_its_limits() {
+        let odd = geometry(&agreed((1 << 20) + 700, USUAL_SIZES), false).unwrap();
+        assert_eq!((odd.size, odd.block_size), ((1 << 20) + 512, 512));
+        assert!(odd.can_flush && !odd.can_fua && !odd.can_discard);
+        let sizes = BlockSizes { minimum: 4096, preferred: 65536, maximum: 1_000_000 };
+        let coarse = geometry(&agreed(1 << 20, sizes), false).unwrap();
+        assert_eq!((coarse.block_size, coarse.preferred), (4096, 65536));
+        assert_eq!(coarse.max_transfer, 244 * 4096);
+        assert_eq!(coarse.cannot_be(), None);
+        let huge = BlockSizes { maximum: u32::MAX, preferred: 0, ..USUAL_SIZES };
+        assert_eq!(geometry(&agreed(1 << 40, huge), false).unwrap().max_transfer, MAX_PAYLOAD);
+        assert!(!geometry(&agreed(1 << 20, USUAL_SIZES), true).unwrap().can_flush);
+    }
+
+    #[test]
+    fn sizes_that_make_no_sense_are_refused() {
+        for sizes in [
+            BlockSizes { minimum: 0, ..USUAL_SIZES },
+            BlockSizes { minimum: 3, ..USUAL_SIZES },
+            BlockSizes { minimum: 1 << 31, ..USUAL_SIZES },
+            BlockSizes { maximum: 511, ..USUAL_SIZES },
+        ] {
+            assert!(geometry(&agreed(1 << 20, sizes), false).is_err(), "{sizes:?}");
+        }
+        assert!(geometry(&agreed(511, USUAL_SIZES), false).is_err());
+        // Nothing that a server may say makes a geometry that no device can have.
+        for size in [512, u64::MAX, u64::MAX - 511, 1 << 63] {
+            assert_eq!(geometry(&agreed(size, USUAL_SIZES), false).unwrap().cannot_be(), None);
+        }
+    }
+
+    #[test]
+    fn a_device_goes_on_with_an_export_that_can_do_no_less_than_before() {
+        let device = geometry(&agreed(1 << 20, USUAL_SIZES), false).unwrap();
+        assert!(still(&device, &agreed(2 << 20, USUAL_SIZES)).is_ok());
+        assert!(still(&device, &agreed(1 << 19, USUAL_SIZES)).unwrap_err().contains("bytes"));
+        let coarse = BlockSizes { minimum: 1024, ..USUAL_SIZES };
+        assert!(still(&device, &agreed(1 << 20, coarse)).unwrap_err().contains("blocks"));
+        let mut read_only = agreed(1 << 20, USUAL_SIZES);
+        read_only.summary.flags = TransmissionFlags::READ_ONLY;
+        assert!(still(&device, &read_only).unwrap_err().contains("be changed"));
+    }
+
+    #[test]
+    fn attempts_come_at_once_and_then_less_and_less_often() {
+        let pauses: Vec<_> = (0..9).map(|n| pause(n).as_millis()).collect();
+        assert_eq!(pauses, [0, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!(pause(u32::MAX).as_millis(), 5000);
+    }
+
+    #[test]
+    fn the_errors_of_the_other_side_become_ours() {
+        assert_eq!(kind(1), IoErrorKind::ReadOnly);
+        assert_eq!(kind(28), IoErrorKind::NoSpace);
+        assert_eq!(kind(12), IoErrorKind::Io(12));
+        assert_eq!(kind(4711), IoErrorKind::Io(5));
+    }
+}

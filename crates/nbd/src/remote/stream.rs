@@ -1,0 +1,249 @@
+//! A connection's bytes: a socket that nobody waits for, and TLS on it where that was asked for; and the waits of a handshake.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use bytes::BytesMut;
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::time;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, connect, recv, sendmsg, socket_with, sockopt,
+};
+
+use super::RemoteOptions;
+use super::shake::Wire;
+use super::uri::Address;
+use crate::connection::timespec;
+use crate::tls::{Dialled, RemoteTls};
+
+/// Room for what arrives, in bytes.
+pub(super) const ROOM: usize = 256 << 10;
+
+/// How long somebody waits in a handshake, and what ends it before that.
+pub(super) struct Patience<'a> {
+    pub(super) deadline: Instant,
+    /// Is readable when it is worth while to look at `stop`.
+    pub(super) wake: &'a OwnedFd,
+    pub(super) stop: &'a AtomicBool,
+}
+
+impl Patience<'_> {
+    fn wait(&self, socket: &OwnedFd, what: PollFlags) -> io::Result<()> {
+        loop {
+            // Relaxed: it carries nothing, and the eventfd that is rung behind it makes us look again.
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(io::Error::other("the volume is closed"));
+            }
+            let left = self.deadline.saturating_duration_since(time::now());
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            let mut both = [PollFd::new(socket, what), PollFd::new(self.wake, PollFlags::IN)];
+            match poll(&mut both, Some(&timespec(left))) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !both[0].revents().is_empty() {
+                return Ok(());
+            }
+            clear(self.wake);
+        }
+    }
+}
+
+/// Takes what rang an eventfd.
+pub(super) fn clear(wake: &OwnedFd) {
+    // Fails only where nobody rang.
+    let _ = rustix::io::read(wake, &mut [0; 8]);
+}
+
+/// The bytes of one connection.
+pub(super) struct Stream {
+    pub(super) socket: OwnedFd,
+    tls: Option<Dialled>,
+}
+
+impl Stream {
+    /// Connects, as long as there is patience. A name is looked up first, which takes as long as the system takes.
+    pub(super) fn connect(
+        address: &Address,
+        options: &RemoteOptions,
+        patience: &Patience<'_>,
+    ) -> io::Result<Stream> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let stream = |socket| Stream { socket, tls: None };
+        match address {
+            Address::Unix(path) => {
+                let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+                connect(&socket, &SocketAddrUnix::new(path)?)?;
+                Ok(stream(socket))
+            }
+            Address::Tcp(host, port) => {
+                let mut why = io::Error::new(ErrorKind::NotFound, "the name has no address");
+                for address in (host.as_str(), *port).to_socket_addrs()? {
+                    match tcp(&address, flags, patience) {
+                        Ok(socket) => {
+                            // Each helps only to notice sooner that nobody is there.
+                            let silence = options.timeout / 2;
+                            let _ = sockopt::set_tcp_nodelay(&socket, true);
+                            let _ = sockopt::set_socket_keepalive(&socket, true);
+                            let _ = sockopt::set_tcp_keepidle(&socket, silence);
+                            let _ = sockopt::set_tcp_keepintvl(&socket, silence);
+                            let most = silence.as_millis().try_into().unwrap_or(u32::MAX);
+                            let _ = sockopt::set_tcp_user_timeout(&socket, most);
+                            return Ok(stream(socket));
+                        }
+                        Err(error) => why = error,
+                    }
+                }
+                Err(why)
+            }
+        }
+    }
+
+    /// Shakes hands for TLS.
+    pub(super) fn secure(
+        self,
+        tls: &RemoteTls,
+        hostname: &str,
+        patience: &Patience<'_>,
+    ) -> io::Result<Stream> {
+        let mut stream = Stream { tls: Some(tls.dial(hostname)?), ..self };
+        loop {
+            let Some(tls) = &mut stream.tls else { return Ok(stream) };
+            match tls.shake(&stream.socket) {
+                Ok(()) => return Ok(stream),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let what = stream.interest();
+                    patience.wait(&stream.socket, what)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// What of the socket it waits for, beside what its owner has to send.
+    pub(super) fn interest(&self) -> PollFlags {
+        match &self.tls {
+            Some(tls) if tls.has_to_send() => PollFlags::IN | PollFlags::OUT,
+            _ => PollFlags::IN,
+        }
+    }
+
+    /// Receives what is there, behind what `bytes` has and into the room that it has; 0 at the end. Doesn't wait: `WouldBlock`.
+    pub(super) fn receive(&mut self, bytes: &mut BytesMut) -> io::Result<usize> {
+        match &mut self.tls {
+            Some(tls) => tls.receive(&self.socket, bytes),
+            None => receive(&self.socket, bytes),
+        }
+    }
+
+    /// Sends what it can of `pieces`, and says how much that is. Doesn't wait: `WouldBlock`.
+    pub(super) fn send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &mut self.tls {
+            Some(tls) => tls.send(&self.socket, pieces),
+            None => send(&self.socket, pieces),
+        }
+    }
+
+    /// Sends what TLS has kept back.
+    pub(super) fn push(&mut self) -> io::Result<()> {
+        match &mut self.tls {
+            Some(tls) => tls.push(&self.socket),
+            None => Ok(()),
+        }
+    }
+}
+
+fn tcp(address: &SocketAddr, flags: SocketFlags, patience: &Patience<'_>) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    match connect(&socket, address) {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS) => {
+            patience.wait(&socket, PollFlags::OUT)?;
+            sockopt::socket_error(&socket)??;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(socket)
+}
+
+/// As [`Stream::receive`], of a socket.
+fn receive(socket: &OwnedFd, bytes: &mut BytesMut) -> io::Result<usize> {
+    loop {
+        let room: &mut [MaybeUninit<u8>] = bytes.spare_capacity_mut();
+        match recv(socket, room, RecvFlags::DONTWAIT) {
+            Ok(((filled, _), _)) => {
+                let len = filled.len();
+                // SAFETY: the call initialized the first `len` bytes of the spare capacity.
+                unsafe { bytes.set_len(bytes.len() + len) };
+                return Ok(len);
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// As [`Stream::send`], of a socket.
+pub(crate) fn send(socket: &OwnedFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    loop {
+        match sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags) {
+            Err(Errno::INTR) => {}
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// A stream in its handshake: its owner waits.
+pub(super) struct Shaking<'a> {
+    pub(super) stream: Stream,
+    pub(super) patience: &'a Patience<'a>,
+    /// Came, and was not asked for yet.
+    pub(super) ahead: BytesMut,
+}
+
+impl Wire for Shaking<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        while self.ahead.len() < bytes.len() {
+            self.ahead.reserve(ROOM);
+            match self.stream.receive(&mut self.ahead) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.patience.wait(&self.stream.socket, self.stream.interest())?;
+                    self.stream.push().or_else(not_yet)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        bytes.copy_from_slice(&self.ahead.split_to(bytes.len()));
+        Ok(())
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.stream.send(&[IoSlice::new(bytes)]) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.patience.wait(&self.stream.socket, PollFlags::OUT)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What can't be sent now is sent later.
+pub(super) fn not_yet(error: io::Error) -> io::Result<()> {
+    if error.kind() == ErrorKind::WouldBlock { Ok(()) } else { Err(error) }
+}

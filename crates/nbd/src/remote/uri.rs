@@ -1,0 +1,250 @@
+//! NBD URIs: where an export is, as the NetworkBlockDevice project spells it. Pure.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::wire::{DEFAULT_PORT, MAX_STRING};
+
+/// Where an export is: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, and the same with `nbds`, for TLS.
+///
+/// ```
+/// let uri: corewise_nbd::Uri = "nbd://[::1]/disk%201".parse()?;
+/// assert_eq!((uri.export(), uri.tls()), ("disk 1", false));
+/// assert_eq!(uri.to_string(), "nbd://[::1]/disk%201");
+/// assert!("nbd+unix:///disk".parse::<corewise_nbd::Uri>().is_err(), "it says no socket");
+/// # Ok::<(), corewise_nbd::UriError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uri {
+    text: String,
+    tls: bool,
+    pub(super) address: Address,
+    export: String,
+    hostname: Option<String>,
+}
+
+/// Where the other side listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    Unix(PathBuf),
+    /// A name or an address, and a port.
+    Tcp(String, u16),
+}
+
+/// Why a text is no URI of an export, with what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UriError(String);
+
+impl fmt::Display for UriError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UriError {}
+
+impl Uri {
+    /// The name of the export; empty means the default one.
+    pub fn export(&self) -> &str {
+        &self.export
+    }
+
+    /// Whether it asks for TLS.
+    pub fn tls(&self) -> bool {
+        self.tls
+    }
+
+    /// The name that the other side's certificate has to have: what `tls-hostname` says, or the host. `None` where there is none
+    /// (a Unix socket).
+    pub fn hostname(&self) -> Option<&str> {
+        match (&self.hostname, &self.address) {
+            (Some(name), _) => Some(name),
+            (None, Address::Tcp(host, _)) => Some(host),
+            (None, Address::Unix(_)) => None,
+        }
+    }
+}
+
+/// As it was written.
+impl fmt::Display for Uri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+fn wrong<T>(why: impl Into<String>) -> Result<T, UriError> {
+    Err(UriError(why.into()))
+}
+
+impl FromStr for Uri {
+    type Err = UriError;
+
+    fn from_str(text: &str) -> Result<Uri, UriError> {
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return wrong(
+                "it has no '://': write nbd://HOST/EXPORT or nbd+unix:///EXPORT?socket=PATH",
+            );
+        };
+        let (tls, unix) = match scheme {
+            "nbd" => (false, false),
+            "nbds" => (true, false),
+            "nbd+unix" => (false, true),
+            "nbds+unix" => (true, true),
+            _ => {
+                return wrong(format!(
+                    "'{scheme}' is not known: it is one of nbd, nbds, nbd+unix, nbds+unix"
+                ));
+            }
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
+        let export = text_of(export)?;
+        if export.len() > MAX_STRING {
+            return wrong("the name of the export is longer than 4096 bytes");
+        }
+        let (mut socket, mut hostname) = (None, None);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match key {
+                "socket" => socket = Some(PathBuf::from(OsString::from_vec(decode(value)?))),
+                "tls-hostname" => hostname = Some(text_of(value)?),
+                _ => {
+                    return wrong(format!(
+                        "'{key}' is not known: behind the '?' stand socket and tls-hostname"
+                    ));
+                }
+            }
+        }
+        if authority.contains('@') {
+            return wrong(
+                "it has a user name, which is for pre-shared keys: those aren't supported",
+            );
+        }
+        let address = match (unix, socket) {
+            (true, Some(path)) if authority.is_empty() => Address::Unix(path),
+            (true, Some(_)) => {
+                return wrong(format!("a Unix socket has no host: write {scheme}:///EXPORT"));
+            }
+            (true, None) => return wrong("it has no socket: write ?socket=PATH behind the export"),
+            (false, Some(_)) => return wrong(format!("a socket needs {scheme}+unix")),
+            (false, None) => host(authority)?,
+        };
+        Ok(Uri { text: text.to_owned(), tls, address, export, hostname })
+    }
+}
+
+fn host(authority: &str) -> Result<Address, UriError> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((host, port)) => (host, port),
+            None => return wrong("a '[' without its ']'"),
+        },
+        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
+    };
+    let port = match port.strip_prefix(':') {
+        None if port.is_empty() => DEFAULT_PORT,
+        Some("") => DEFAULT_PORT,
+        Some(number) => match number.parse() {
+            Ok(port) => port,
+            Err(_) => return wrong(format!("'{number}' is no port")),
+        },
+        None => return wrong(format!("'{port}' behind the address is no port")),
+    };
+    let host = text_of(host)?;
+    if host.is_empty() {
+        return wrong("it has no host: write nbd://localhost/EXPORT for this machine");
+    }
+    Ok(Address::Tcp(host, port))
+}
+
+/// Undoes percent-encoding.
+fn decode(text: &str) -> Result<Vec<u8>, UriError> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, behind)) = rest.split_first() {
+        rest = behind;
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let digits = rest.split_first_chunk::<2>().and_then(|(digits, behind)| {
+            rest = behind;
+            let [high, low] = digits.map(|d| char::from(d).to_digit(16));
+            Some(high? << 4 | low?)
+        });
+        match digits {
+            Some(0) => return wrong("it has a NUL"),
+            Some(byte) => out.push(byte as u8),
+            None => return wrong("a '%' needs two hexadecimal digits behind it"),
+        }
+    }
+    Ok(out)
+}
+
+fn text_of(text: &str) -> Result<String, UriError> {
+    String::from_utf8(decode(text)?).or_else(|_| wrong("it is no UTF-8 text"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uri(text: &str) -> Uri {
+        text.parse().unwrap_or_else(|why| panic!("{text}: {why}"))
+    }
+
+    #[test]
+    fn each_kind_of_uri_says_where_the_export_is() {
+        let tcp = |host: &str, port| Address::Tcp(host.to_owned(), port);
+        for (text, address, export, tls) in [
+            ("nbd://host", tcp("host", 10809), "", false),
+            ("nbd://host/", tcp("host", 10809), "", false),
+            ("nbds://host:77/a/b", tcp("host", 77), "a/b", true),
+            ("nbd://[fe80::1]:5/x", tcp("fe80::1", 5), "x", false),
+            ("nbd+unix:///x?socket=/run/a%20b", Address::Unix("/run/a b".into()), "x", false),
+            ("nbds+unix:///?socket=s&tls-hostname=h", Address::Unix("s".into()), "", true),
+        ] {
+            let found = uri(text);
+            assert_eq!((&found.address, found.export(), found.tls()), (&address, export, tls));
+            assert_eq!(found.to_string(), text);
+        }
+        assert_eq!(uri("nbds://host").hostname(), Some("host"));
+        assert_eq!(uri("nbds://1.2.3.4?tls-hostname=disk").hostname(), Some("disk"));
+        assert_eq!(uri("nbd+unix:///x?socket=s").hostname(), None);
+    }
+
+    #[test]
+    fn what_a_server_says_of_itself_leads_back_to_it() {
+        let of = |endpoint: crate::Endpoint, export: &str| uri(&endpoint.uri(export));
+        let unix = of(crate::Endpoint::Unix(Some("/a b/s?".into())), "d/1");
+        assert_eq!((&unix.address, unix.export()), (&Address::Unix("/a b/s?".into()), "d/1"));
+        let tcp = of(crate::Endpoint::Tcp("[::1]:7".parse().unwrap()), "ä");
+        assert_eq!((&tcp.address, tcp.export()), (&Address::Tcp("::1".into(), 7), "ä"));
+    }
+
+    #[test]
+    fn what_is_no_uri_is_answered_with_what_to_write() {
+        for (text, why) in [
+            ("/dev/sda", "no '://'"),
+            ("http://host", "one of nbd"),
+            ("nbd:///x", "no host"),
+            ("nbd://h:99999", "no port"),
+            ("nbd://[::1", "without its"),
+            ("nbd://[::1]5", "no port"),
+            ("nbd+unix:///x", "?socket="),
+            ("nbd+unix://h/x?socket=s", "no host"),
+            ("nbd://h/x?socket=s", "nbd+unix"),
+            ("nbd://u@h/x", "pre-shared"),
+            ("nbd://h/x?psk=1", "'psk'"),
+            ("nbd://h/%4", "two hexadecimal"),
+            ("nbd://h/%00", "NUL"),
+            ("nbd://h/%ff", "UTF-8"),
+        ] {
+            let told = text.parse::<Uri>().unwrap_err().to_string();
+            assert!(told.contains(why), "{text}: {told}");
+        }
+    }
+}
