@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 
-use crate::common::{Rig, STALL};
+use crate::common::{Rig, STALL, submit};
 use bytes::{Bytes, BytesMut};
 use corewise_blockmq::drivers::{
     FileDriver, FileOptions, FileRings, IoPath, OnLoss, OpenError, OpenErrorKind, PathInUse,
@@ -282,6 +282,10 @@ fn a_file_that_is_unlinked_fails_its_flushes_and_one_that_is_lost_is_only_read_w
                 _ => Ok(()),
             };
             assert_eq!((written, zeroed), (expected, expected), "{on_loss:?} {word} {io:?}");
+            // What is promised to be durable isn't, in a file that goes when the server ends.
+            for rq in [Request::write(0, vec![8; 512]), Request::write_zeroes(512, 512)] {
+                submit(&*queue, rq.fua()).recv().unwrap().result.unwrap_err();
+            }
             let first = if expected.is_ok() { 8 } else { 7 };
             assert_eq!(queue.read_at(0, 512).unwrap()[0], first);
             drop((queue, driver));

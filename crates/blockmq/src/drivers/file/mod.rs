@@ -57,7 +57,7 @@ use volume::Volume;
 /// each with an error that says so, and so does every flush until the file is opened again, also where it has its length
 /// back. Only a change that is under way at that very moment may still make it longer: then the next flush fails, unless
 /// the change ended where the device ends. (A block device has its size by itself.) A file that was unlinked serves on, but its
-/// flushes fail: it is gone with the process. With [`OnLoss::ReadOnly`] nothing is written any more in either case. Each
+/// flushes fail: it is gone with the process. A change with `fua` promises as much, and fails likewise. With [`OnLoss::ReadOnly`] nothing is written any more in either case. Each
 /// change and each flush looks, and so does [`FileDriver::look`].
 ///
 /// # Locking

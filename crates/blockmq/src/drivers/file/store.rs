@@ -242,7 +242,7 @@ impl Store {
                 }
             }
         }
-        true
+        !rq.flags().fua || self.is_whole().is_ok()
     }
 
     /// How the kernel is asked not to wait. In memory it needn't be, and tmpfs can't.
@@ -349,6 +349,7 @@ impl Store {
         }
         self.write_chunks(rq, done, ReadWriteFlags::DSYNC)
             .or_else(|error| self.failed_fua(rq, error))
+            .and_then(|()| self.is_whole())
     }
 
     fn write_chunks(&self, rq: &Request, done: u64, flags: ReadWriteFlags) -> Result<(), IoError> {
@@ -608,6 +609,8 @@ mod tests {
         // It has been made shorter: a worker says so.
         store.file.set_len(512).unwrap();
         assert!(store.now(&mut Request::write(512, vec![7; 512])).is_none());
+        assert!(store.now(&mut Request::write(0, vec![7; 512])).unwrap().is_ok());
+        assert!(store.now(&mut Request::write(0, vec![7; 512]).fua()).is_none());
         assert!(store.now(&mut Request::flush()).unwrap().is_err(), "what was written is gone");
     }
 

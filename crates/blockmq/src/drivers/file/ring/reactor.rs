@@ -354,6 +354,8 @@ impl Inner {
                 Op::Read if rq.filled() < rq.len() => return volume.work(rq),
                 Op::Write if done < rq.len() => return volume.carry_on(rq, done),
                 Op::Flush => volume.store().synced(Ok(())),
+                // Behind the sync, as a flush.
+                Op::Write if rq.flags().fua => volume.store().is_whole(),
                 // The kernel was never asked.
                 Op::Extents | Op::Prefetch => return volume.work(rq),
                 Op::Discard | Op::WriteZeroes => {
