@@ -282,7 +282,7 @@ fn a_file_that_is_unlinked_fails_its_flushes_and_one_that_is_lost_is_only_read_w
                 _ => Ok(()),
             };
             assert_eq!((written, zeroed), (expected, expected), "{on_loss:?} {word} {io:?}");
-            // What is promised to be durable isn't, in a file that goes when the server ends.
+            // A file that goes when the server ends can make nothing durable.
             for rq in [Request::write(0, vec![8; 512]), Request::write_zeroes(512, 512)] {
                 submit(&*queue, rq.fua()).recv().unwrap().result.unwrap_err();
             }

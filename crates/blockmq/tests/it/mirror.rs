@@ -188,6 +188,7 @@ struct Gates {
     rig: Rig,
     legs: [Held; 2],
     below: [Arc<dyn BlockDevice>; 2],
+    mirror: Arc<Mirror>,
     queue: Arc<Queue>,
 }
 
@@ -199,9 +200,9 @@ impl Gates {
         let below = [(); 2].map(|()| rig.queue(Memory::new(LEG).unwrap()) as Arc<dyn BlockDevice>);
         legs.iter().zip(&below).for_each(|(leg, below)| pass(leg, below));
         let devices = legs.iter().map(|l| rig.queue(l.clone()) as Arc<dyn BlockDevice>).collect();
-        let (_, queue) = mirror(&rig, devices);
+        let (mirror, queue) = mirror(&rig, devices);
         legs.iter().for_each(Held::keep);
-        Self { rig, legs, below, queue }
+        Self { rig, legs, below, mirror, queue }
     }
 
     /// What is held and what comes is passed on.
@@ -245,6 +246,35 @@ fn two_writes_that_fail_on_different_legs_cannot_both_be_acknowledged() {
     first.recv().unwrap().result.unwrap();
     gates.queue.drain();
     drop(gates.rig);
+}
+
+#[test]
+fn changes_of_the_same_bytes_that_the_legs_do_in_either_order_leave_them_alike() {
+    let write = |at, byte, len| Request::write(at, vec![byte; len]);
+    for (second, differ) in [
+        (write(512, 2, 1024), true),
+        (Request::write_zeroes(0, 8192), true),
+        (write(1024, 2, 512), false),
+    ] {
+        let gates = Gates::new();
+        let first = submit(&*gates.queue, write(0, 1, 1024));
+        let second = submit(&*gates.queue, second);
+        for (n, leg) in gates.legs.iter().enumerate() {
+            let mut held: Vec<_> = leg.requests.lock().drain(..).collect();
+            assert_eq!(held.len(), 2);
+            if n == 1 {
+                held.reverse();
+            }
+            // Reads of two legs that may differ would disagree.
+            assert_eq!(gates.mirror.status().to_resync != 0, differ);
+            held.into_iter().for_each(|rq| pass_on(rq, &gates.below[n]));
+        }
+        gates.open();
+        [first, second].iter().for_each(|rq| rq.recv().unwrap().result.map(drop).unwrap());
+        until_alike(&gates.mirror);
+        let [a, b] = [0, 1].map(|n| gates.below[n].read_at(0, 8192).unwrap());
+        assert_eq!(a, b);
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod disk;
 mod keeper;
 mod legs;
 mod open;
+mod overlaps;
 mod policy;
 mod record;
 mod requests;
@@ -34,6 +35,7 @@ pub use check::{MirrorCheck, MirrorPlace};
 use keeper::Keeper;
 pub use legs::MirrorLeg;
 use legs::{Legs, each};
+use overlaps::Overlaps;
 pub use record::Degraded;
 
 /// A mirror.
@@ -62,6 +64,7 @@ pub struct Mirror {
 struct Inner {
     legs: Legs,
     geometry: Geometry,
+    overlaps: Overlaps,
     /// The keeper of the record, which also sees to resyncs.
     keeper: Keeper,
 }

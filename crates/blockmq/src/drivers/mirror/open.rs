@@ -8,6 +8,7 @@ use corewise_workqueue::Workqueue;
 use super::disk::{self, Disk};
 use super::keeper::{Keeper, State};
 use super::legs::{Legs, MirrorLeg, all, each};
+use super::overlaps::Overlaps;
 use super::record::{Assembled, Degraded, Head, SOURCE, assemble};
 use super::{Inner, Mirror, MirrorEvent, MirrorOptions, StackError, check, policy};
 use crate::device::BlockDevice;
@@ -90,7 +91,7 @@ impl Inner {
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
             let state = State::new(head, bits);
             let keeper = Keeper::new(disk, regions, options, state, wq, weak);
-            Inner { legs, geometry, keeper }
+            Inner { legs, geometry, overlaps: Overlaps::default(), keeper }
         });
         inner.start(&assembled)?;
         Ok(inner)

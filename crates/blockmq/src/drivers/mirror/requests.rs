@@ -105,6 +105,17 @@ impl Inner {
         // until it is left.
         let active = self.legs.states.active();
         let (op, offset, len) = (rq.op(), rq.offset(), rq.len());
+        let bytes = offset..offset + len;
+        // One leg alone differs from nobody. A leg that comes back gets this region by the resync.
+        let may_overlap = op != Op::Flush && active.count_ones() > 1;
+        let shared = may_overlap.then(|| self.overlaps.begin(regions.clone(), &bytes)).flatten();
+        let overlaps = shared.is_some();
+        if let Some(shared) = shared {
+            // Before it is sent: from now on all reads go to one leg there.
+            let keeper = &self.keeper;
+            let theirs = keeper.regions.of(shared.start, shared.end - shared.start);
+            theirs.for_each(|n| keeper.regions.mark_stale(n));
+        }
         let ends =
             Arc::new(Ends { succeeded: AtomicU64::new(0), failed: SpinLock::new(Vec::new()) });
         let (inner, theirs) = (Arc::clone(self), Arc::clone(&ends));
@@ -113,7 +124,10 @@ impl Inner {
             let succeeded = theirs.succeeded.load(Ordering::Relaxed) as u32;
             let result = inner.judge(op, succeeded, &failed);
             let failed = failed.iter().fold(0, |failed, (n, _)| failed | 1 << n);
-            inner.answer(rq, result, regions, failed);
+            if may_overlap {
+                inner.overlaps.end(regions.clone(), &bytes);
+            }
+            inner.answer(rq, result, regions, failed, overlaps);
         });
         for n in each(active) {
             self.legs.begin(n);
@@ -147,7 +161,15 @@ impl Inner {
     }
 
     /// Answers a change that has ended on all legs, at once or when the record lets it.
-    fn answer(&self, rq: Held, result: Result<(), IoError>, regions: Range<usize>, failed: u32) {
+    /// `overlaps`: its regions were called stale, since another one changed the same bytes.
+    fn answer(
+        &self,
+        rq: Held,
+        result: Result<(), IoError>,
+        regions: Range<usize>,
+        failed: u32,
+        overlaps: bool,
+    ) {
         let keeper = &self.keeper;
         let active = self.legs.states.active();
         // Legs that failed and are used all the same may have some of it; one alone differs from nobody.
@@ -159,7 +181,7 @@ impl Inner {
         } else if differ {
             regions.clone().for_each(|n| keeper.regions.mark_stale(n));
         }
-        if keeper.regions.exit(regions) || differ {
+        if keeper.regions.exit(regions) || differ || overlaps {
             keeper.kick_resync();
         }
         // A leg that lacks this write must not look good to a reader of the record after a crash.
