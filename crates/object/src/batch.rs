@@ -1,0 +1,160 @@
+//! Writes that aren't in the store yet, and the segment and the record that they become.
+
+use bytes::Bytes;
+
+use crate::format::{
+    BLOCK, Changes, Entry, FRAME_BLOCKS, FRAME_HEAD, HEAD, Head, Kind, Place, frame_head,
+};
+use crate::range_map::{Piece, RangeMap};
+
+/// What was written to a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Chunk {
+    Data(Bytes),
+    Zero,
+}
+
+impl Piece for Chunk {
+    fn behind(&self, by: u64) -> Self {
+        match self {
+            Chunk::Data(data) => Chunk::Data(data.slice((by * BLOCK) as usize..)),
+            Chunk::Zero => Chunk::Zero,
+        }
+    }
+}
+
+/// Writes that become durable together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) chunks: RangeMap<Chunk>,
+    /// Blocks of data that came, also those that others have overwritten since; of zeroes, one a request.
+    pub(crate) blocks: usize,
+}
+
+impl Batch {
+    /// The segment, and what its record says. Where there is no data there is no segment.
+    pub(crate) fn segment(&self, seq: u64, epoch: u64, writer: u128) -> (Vec<Bytes>, Changes) {
+        let mut out = Segment::new(seq, epoch, writer);
+        for (start, len, chunk) in self.chunks.iter() {
+            match chunk {
+                // A piece that was cut in front keeps the bytes behind its end.
+                Chunk::Data(data) => out.add(start, data.slice(..(len * BLOCK) as usize)),
+                Chunk::Zero => {
+                    out.end_frame();
+                    out.changes.entries.push(Entry { start, len, place: None });
+                }
+            }
+        }
+        out.finish()
+    }
+}
+
+/// A segment under construction.
+pub(crate) struct Segment {
+    seq: u64,
+    payload: Vec<Bytes>,
+    bytes: u64,
+    /// First block and data of the frame that isn't full.
+    start: u64,
+    blocks: u64,
+    frame: Vec<Bytes>,
+    changes: Changes,
+}
+
+impl Segment {
+    pub(crate) fn new(seq: u64, epoch: u64, writer: u128) -> Self {
+        let head = Head::new(Kind::Segment, seq, epoch, writer, &[]).encode();
+        Self {
+            seq,
+            payload: vec![Bytes::copy_from_slice(&head)],
+            bytes: HEAD as u64,
+            start: 0,
+            blocks: 0,
+            frame: Vec::new(),
+            changes: Changes::default(),
+        }
+    }
+
+    /// Adds whole blocks from the block `start` on.
+    pub(crate) fn add(&mut self, mut start: u64, mut data: Bytes) {
+        while !data.is_empty() {
+            if start != self.start + self.blocks || self.blocks == FRAME_BLOCKS {
+                self.end_frame();
+                self.start = start;
+            }
+            let here = (data.len() as u64 / BLOCK).min(FRAME_BLOCKS - self.blocks);
+            self.frame.push(data.split_to((here * BLOCK) as usize));
+            self.blocks += here;
+            start += here;
+        }
+    }
+
+    /// What comes next begins a frame.
+    pub(crate) fn end_frame(&mut self) {
+        if self.blocks == 0 {
+            return;
+        }
+        let stored = FRAME_HEAD as u64 + self.blocks * BLOCK;
+        let place = Place {
+            segment: self.seq,
+            at: u32::try_from(self.bytes).expect("a segment is small"),
+            stored: stored as u32,
+            skip: 0,
+        };
+        let entry = Entry { start: self.start, len: self.blocks, place: Some(place) };
+        self.changes.entries.push(entry);
+        self.payload.push(Bytes::copy_from_slice(&frame_head(&self.frame)));
+        self.payload.append(&mut self.frame);
+        self.bytes += stored;
+        self.blocks = 0;
+    }
+
+    pub(crate) fn finish(mut self) -> (Vec<Bytes>, Changes) {
+        self.end_frame();
+        if self.payload.len() == 1 {
+            return (Vec::new(), self.changes);
+        }
+        self.changes.bytes = self.bytes;
+        (self.payload, self.changes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::frame_data;
+
+    fn data(blocks: u64, with: u8) -> Bytes {
+        vec![with; (blocks * BLOCK) as usize].into()
+    }
+
+    #[test]
+    fn neighbours_share_frames_and_each_entry_finds_its_data() {
+        let mut batch = Batch::default();
+        batch.chunks.put(10, 30, Chunk::Data(data(30, 1)), |_, _| ());
+        batch.chunks.put(40, 5, Chunk::Data(data(5, 2)), |_, _| ());
+        batch.chunks.put(45, 1, Chunk::Zero, |_, _| ());
+        batch.chunks.put(12, 1, Chunk::Data(data(1, 3)), |_, _| ());
+        let (payload, changes) = batch.segment(7, 1, 9);
+        let all: Bytes = payload.concat().into();
+        assert_eq!(changes.bytes, all.len() as u64);
+        let ranges: Vec<_> = changes.entries.iter().map(|entry| (entry.start, entry.len)).collect();
+        assert_eq!(ranges, [(10, 32), (42, 3), (45, 1)]);
+        let mut found = Vec::new();
+        for place in changes.entries.iter().filter_map(|entry| entry.place) {
+            let frame = all.slice(place.at as usize..(place.at + place.stored) as usize);
+            found.extend_from_slice(&frame_data(&frame).unwrap());
+        }
+        let expected = [data(2, 1), data(1, 3), data(27, 1), data(5, 2)].concat();
+        assert!(found == expected);
+        assert_eq!(changes.entries[2].place, None);
+    }
+
+    #[test]
+    fn zeroes_alone_need_no_segment() {
+        let mut batch = Batch::default();
+        batch.chunks.put(0, 1 << 40, Chunk::Zero, |_, _| ());
+        let (payload, changes) = batch.segment(7, 1, 9);
+        assert!(payload.is_empty() && changes.bytes == 0 && changes.entries.len() == 1);
+    }
+}

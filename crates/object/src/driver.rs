@@ -1,0 +1,239 @@
+//! The driver: a thread with tokio's runtime, to which requests go, and which answers them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use corewise_blockmq::{
+    Dispatch, Driver, Extent, ExtentKind, Geometry, IoError, IoErrorKind, Op, Started,
+};
+use corewise_sync::{context, thread};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::batch::Chunk;
+use crate::format::BLOCK;
+use crate::log::Ask;
+use crate::options::{ObjectOptions, OpenError, OpenErrorKind};
+use crate::store::{Store, StoreUse};
+use crate::volume::{Fault, Part, Volume};
+
+/// Requests that may be inside at once: each read waits for the store.
+const DEPTH: u32 = 256;
+/// Most bytes of a request.
+const MOST: u32 = 4 << 20;
+
+/// A volume in an object store.
+///
+/// # What a flush promises
+/// When it has completed, what was written before it is in the store. The rest is sent some seconds later, and of it
+/// a crash leaves an atomic prefix: no request is there without all that completed before it was submitted, and none in part.
+/// Where the store fails, a flush is tried for the volume's [patience](ObjectOptions::patience), and then fails; nothing
+/// is lost by that, and a later one may succeed.
+///
+/// # One writer
+/// Who opens a volume fences the server that has it: that one's requests fail as [gone](IoErrorKind::Gone) from then on, for good. A read is
+/// answered only if within the [lease](ObjectOptions::lease) it was looked whether there is another server; and a server whose
+/// predecessor didn't [close](ObjectDriver::close) the volume waits for that long with its first change. So nobody is
+/// given what another server has changed since, unless clocks differ in their speed.
+#[derive(Debug)]
+pub struct ObjectDriver {
+    geometry: Geometry,
+    volume: Arc<Volume>,
+    requests: mpsc::UnboundedSender<Message>,
+}
+
+/// What goes to the thread.
+enum Message {
+    Request(Started),
+    Close(oneshot::Sender<Result<(), Fault>>),
+}
+
+impl ObjectDriver {
+    /// Opens a volume, or makes it, and fences the server that has it. Blocks: call it on a worker or a thread of your own.
+    ///
+    /// # Errors
+    /// Name the location, what was found, and what to do about it.
+    pub fn open(options: ObjectOptions) -> Result<Self, OpenError> {
+        context::might_block("ObjectDriver::open");
+        options.check()?;
+        let store = Arc::new(options.store()?);
+        let (told, opened) = oneshot::channel();
+        let (requests, receiver) = mpsc::unbounded_channel();
+        let theirs = options.clone();
+        let started = thread::Builder::new()
+            .name("cw-object".into())
+            .spawn(move || run(&theirs, store, told, receiver));
+        let failed = |why: String| options.error(OpenErrorKind::Store, why);
+        started.map_err(|error| failed(format!("no thread for it: {error}")))?;
+        let opened =
+            context::blocking("the opening of an object volume", || opened.blocking_recv());
+        let volume = opened.map_err(|_| failed("its thread has ended".into()))??;
+        let mut geometry = Geometry::new(volume.opening.size);
+        geometry.block_size = BLOCK as u32;
+        geometry.physical_block = BLOCK as u32;
+        geometry.max_transfer = MOST;
+        geometry.can_fast_zero = true;
+        tracing::info!(at = %volume.store, size = geometry.size, "object volume opened");
+        Ok(Self { geometry, volume, requests })
+    }
+
+    /// Flushes, and says in the store that this server has ended: so the next one needn't wait for the lease. Everything that is
+    /// asked of the driver from now on fails. Blocks.
+    ///
+    /// # Errors
+    /// The flush failed, or another server has opened the volume.
+    pub fn close(&self) -> Result<(), IoError> {
+        context::might_block("ObjectDriver::close");
+        let (told, closed) = oneshot::channel();
+        let gone = || IoError::with(IoErrorKind::Gone, "its thread has ended");
+        self.requests.send(Message::Close(told)).map_err(|_| gone())?;
+        let closed =
+            context::blocking("the closing of an object volume", || closed.blocking_recv());
+        closed.map_err(|_| gone())?.map_err(error)
+    }
+
+    /// What was asked of the store so far.
+    pub fn usage(&self) -> StoreUse {
+        self.volume.store.usage()
+    }
+}
+
+fn error(fault: Fault) -> IoError {
+    match fault {
+        Fault::Fenced(why) => IoError::with(IoErrorKind::Gone, why),
+        Fault::Closed => IoError::with(IoErrorKind::Gone, "the volume was closed"),
+        Fault::Store(why) => {
+            IoError::with(IoErrorKind::TimedOut, format!("the object store: {why}"))
+        }
+        // EIO
+        Fault::Damaged(why) => IoError::with(IoErrorKind::Io(5), why),
+    }
+}
+
+/// The thread.
+fn run(
+    options: &ObjectOptions,
+    store: Arc<Store>,
+    told: oneshot::Sender<Result<Arc<Volume>, OpenError>>,
+    mut receiver: mpsc::UnboundedReceiver<Message>,
+) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().thread_name("cw-object-file").max_blocking_threads(8);
+    let runtime = match builder.build() {
+        Ok(runtime) => runtime,
+        Err(why) => {
+            let why = format!("no runtime for it: {why}");
+            let _ = told.send(Err(options.error(OpenErrorKind::Store, why)));
+            return;
+        }
+    };
+    runtime.block_on(async {
+        let mut nonce = [0; 16];
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let random = rustix::rand::getrandom(&mut nonce[..], rustix::rand::GetRandomFlags::empty());
+        let volume = match random {
+            Ok(16) => {
+                let ask = Ask {
+                    size: options.size,
+                    lease: options.lease,
+                    host,
+                    nonce: u128::from_le_bytes(nonce),
+                    patience: Some(options.patience),
+                };
+                let opened = Volume::open(store, ask, options.tuning()).await;
+                opened.map_err(|why| options.not_open(why))
+            }
+            _ => {
+                let why = "the system gives no random number".into();
+                Err(options.error(OpenErrorKind::Store, why))
+            }
+        };
+        let serve = volume.as_ref().ok().cloned();
+        // An error: nobody waits for it any more.
+        if told.send(volume).is_err() {
+            return;
+        }
+        let Some(volume) = serve else { return };
+        while let Some(message) = receiver.recv().await {
+            let volume = Arc::clone(&volume);
+            match message {
+                Message::Request(rq) => drop(tokio::spawn(answer(volume, rq))),
+                Message::Close(told) => {
+                    let _ = told.send(volume.close().await);
+                }
+            }
+        }
+    });
+    // Requests to a file system that are under way aren't waited for.
+    runtime.shutdown_background();
+}
+
+async fn answer(volume: Arc<Volume>, mut rq: Started) {
+    let result = perform(&volume, &mut rq).await.map_err(error);
+    rq.complete(result);
+}
+
+async fn perform(volume: &Arc<Volume>, rq: &mut Started) -> Result<(), Fault> {
+    let (start, len) = (rq.offset() / BLOCK, rq.len() / BLOCK);
+    match rq.op() {
+        Op::Read => {
+            for part in volume.read(start, len).await? {
+                match part {
+                    Part::Data(data) => rq.put(&data) as u64,
+                    Part::Zero(blocks) => rq.put_zeroes(blocks * BLOCK),
+                };
+            }
+        }
+        Op::Write => {
+            let mut data = vec![0; rq.len() as usize];
+            rq.copy_to(&mut data);
+            volume.change(start, len, Chunk::Data(Bytes::from(data))).await?;
+        }
+        Op::Discard | Op::WriteZeroes => volume.change(start, len, Chunk::Zero).await?,
+        Op::Flush => volume.flush().await?,
+        Op::Extents => {
+            for (blocks, data) in volume.extents(start, len)? {
+                let kind = if data { ExtentKind::Data } else { ExtentKind::Hole };
+                if !rq.put_extent(Extent { len: blocks * BLOCK, kind }) {
+                    break;
+                }
+            }
+        }
+        // Prefetch, which the geometry doesn't allow, and what may come one day.
+        _ => {}
+    }
+    if rq.flags().fua {
+        volume.flush().await?;
+    }
+    Ok(())
+}
+
+impl Driver for ObjectDriver {
+    fn kind(&self) -> &'static str {
+        "object"
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn depth(&self) -> u32 {
+        DEPTH
+    }
+
+    fn knows_extents(&self) -> bool {
+        true
+    }
+
+    fn condition(&self) -> Option<String> {
+        self.volume.why_ended()
+    }
+
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        if let Err(mpsc::error::SendError(Message::Request(rq))) =
+            self.requests.send(Message::Request(rq))
+        {
+            rq.complete(Err(IoError::with(IoErrorKind::Gone, "its thread has ended")));
+        }
+        Dispatch::Started
+    }
+}

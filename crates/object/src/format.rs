@@ -1,0 +1,416 @@
+//! How things lie in the store: a head of 64 bytes, and a body whose sum is in the head. Pure functions over bytes; README.md has
+//! the objects.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+/// Bytes of a block: the smallest unit of a request, and of the map.
+pub(crate) const BLOCK: u64 = 4096;
+/// Bytes of a head.
+pub(crate) const HEAD: usize = 64;
+/// Bytes in front of the data of a frame.
+pub(crate) const FRAME_HEAD: usize = 16;
+/// Most blocks of a frame: what is fetched for one of them.
+pub(crate) const FRAME_BLOCKS: u64 = 32;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"cwobject");
+const VERSION: u32 = 1;
+
+/// Why bytes can't be what they should.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Damaged(pub(crate) String);
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Kind {
+    /// A writer begins: the first record of its epoch.
+    Open = 1,
+    /// Changes.
+    Commit = 2,
+    /// The writer has ended, and serves nothing any more.
+    Close = 3,
+    /// The whole map, as it is behind a record.
+    Map = 4,
+    /// Data.
+    Segment = 5,
+}
+
+/// The writer of an object, and what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) kind: Kind,
+    /// The number of the record: of a segment, of the one that points to it; of a map, of the last one in it.
+    pub(crate) seq: u64,
+    /// The number of the writer's first record.
+    pub(crate) epoch: u64,
+    /// Tells one writer from all others.
+    pub(crate) writer: u128,
+    body: u64,
+    sum: u32,
+}
+
+/// Bytes that grow.
+#[derive(Default)]
+struct Out(Vec<u8>);
+
+impl Out {
+    fn u32(&mut self, n: u32) {
+        self.0.extend_from_slice(&n.to_le_bytes());
+    }
+    fn u64(&mut self, n: u64) {
+        self.0.extend_from_slice(&n.to_le_bytes());
+    }
+    fn u128(&mut self, n: u128) {
+        self.0.extend_from_slice(&n.to_le_bytes());
+    }
+}
+
+/// Bytes that are read from the front.
+struct In<'a>(&'a [u8]);
+
+impl In<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Damaged> {
+        let (first, rest) =
+            self.0.split_first_chunk::<N>().ok_or_else(|| Damaged("it is too short".into()))?;
+        self.0 = rest;
+        Ok(*first)
+    }
+    fn u32(&mut self) -> Result<u32, Damaged> {
+        self.take().map(u32::from_le_bytes)
+    }
+    fn u64(&mut self) -> Result<u64, Damaged> {
+        self.take().map(u64::from_le_bytes)
+    }
+    fn u128(&mut self) -> Result<u128, Damaged> {
+        self.take().map(u128::from_le_bytes)
+    }
+    /// A number of items, of which each takes so many bytes.
+    fn count(&mut self, bytes: usize) -> Result<usize, Damaged> {
+        let count = usize::try_from(self.u64()?).ok();
+        let fits = count.filter(|n| n.checked_mul(bytes).is_some_and(|all| all <= self.0.len()));
+        fits.ok_or_else(|| Damaged("it is too short for what it says to have".into()))
+    }
+}
+
+impl Head {
+    /// The head of an object with this body.
+    pub(crate) fn new(kind: Kind, seq: u64, epoch: u64, writer: u128, body: &[u8]) -> Self {
+        let sum = crc32fast::hash(body);
+        Self { kind, seq, epoch, writer, body: body.len() as u64, sum }
+    }
+
+    pub(crate) fn encode(&self) -> [u8; HEAD] {
+        let mut out = Out::default();
+        out.u64(MAGIC);
+        out.u32(VERSION);
+        out.u32(self.kind as u32);
+        out.u64(self.seq);
+        out.u64(self.epoch);
+        out.u128(self.writer);
+        out.u64(self.body);
+        out.u32(self.sum);
+        out.u32(crc32fast::hash(&out.0));
+        out.0.try_into().expect("so many bytes are these")
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
+        let head: &[u8; HEAD] =
+            bytes.first_chunk().ok_or_else(|| Damaged(format!("it has {} bytes", bytes.len())))?;
+        let mut from = In(head);
+        if from.u64()? != MAGIC {
+            return Err(Damaged("corewise didn't write it".into()));
+        }
+        let version = from.u32()?;
+        let kind = from.u32()?;
+        let (seq, epoch, writer) = (from.u64()?, from.u64()?, from.u128()?);
+        let (body, sum) = (from.u64()?, from.u32()?);
+        if from.u32()? != crc32fast::hash(&head[..HEAD - 4]) {
+            return Err(Damaged("the sum of its head is wrong".into()));
+        }
+        if version != VERSION {
+            let why = format!("its format is {version}; this program knows {VERSION}");
+            return Err(Damaged(why));
+        }
+        let kinds = [Kind::Open, Kind::Commit, Kind::Close, Kind::Map, Kind::Segment];
+        let kind = kinds.into_iter().find(|known| *known as u32 == kind);
+        let kind = kind.ok_or_else(|| Damaged("it is of no known kind".into()))?;
+        Ok(Self { kind, seq, epoch, writer, body, sum })
+    }
+
+    /// The head, and the body that it has the sum of.
+    pub(crate) fn split(bytes: &Bytes) -> Result<(Self, Bytes), Damaged> {
+        let head = Self::decode(bytes)?;
+        let body = bytes.slice(HEAD..);
+        if body.len() as u64 != head.body || crc32fast::hash(&body) != head.sum {
+            return Err(Damaged("the sum of its body is wrong".into()));
+        }
+        Ok((head, body))
+    }
+}
+
+/// A head and its body, as one object.
+pub(crate) fn object(head: &Head, body: &[u8]) -> Bytes {
+    let mut all = Vec::with_capacity(HEAD + body.len());
+    all.extend_from_slice(&head.encode());
+    all.extend_from_slice(body);
+    all.into()
+}
+
+/// What a writer says when it begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Opening {
+    /// Bytes of the volume from now on.
+    pub(crate) size: u64,
+    /// For how long it believes, after it looked, that it is the only one: in milliseconds.
+    pub(crate) lease: u64,
+    /// The machine that it runs on, for people.
+    pub(crate) host: String,
+}
+
+impl Opening {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Out::default();
+        out.u64(self.size);
+        out.u64(self.lease);
+        out.u64(self.host.len() as u64);
+        out.0.extend_from_slice(self.host.as_bytes());
+        out.0
+    }
+
+    pub(crate) fn decode(body: &[u8]) -> Result<Self, Damaged> {
+        let mut from = In(body);
+        Self::take(&mut from)
+    }
+
+    fn take(from: &mut In<'_>) -> Result<Self, Damaged> {
+        let (size, lease) = (from.u64()?, from.u64()?);
+        let len = from.count(1)?;
+        let (host, rest) = from.0.split_at(len);
+        from.0 = rest;
+        Ok(Self { size, lease, host: String::from_utf8_lossy(host).into_owned() })
+    }
+}
+
+/// Where blocks lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The record that published the segment: its name.
+    pub(crate) segment: u64,
+    /// The first byte of the frame, in the segment.
+    pub(crate) at: u32,
+    /// Bytes of the frame.
+    pub(crate) stored: u32,
+    /// Blocks of the frame in front of these.
+    pub(crate) skip: u32,
+}
+
+/// A range of blocks, and where they are from now on: `None`: nowhere, they are zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    pub(crate) place: Option<Place>,
+}
+
+const ENTRY: usize = 8 + 8 + 8 + 4 + 4 + 4;
+
+impl Entry {
+    fn encode(&self, out: &mut Out) {
+        out.u64(self.start);
+        out.u64(self.len);
+        let place = self.place.unwrap_or(Place { segment: 0, at: 0, stored: 0, skip: 0 });
+        out.u64(place.segment);
+        out.u32(place.at);
+        out.u32(place.stored);
+        out.u32(place.skip);
+    }
+
+    fn decode(from: &mut In<'_>) -> Result<Self, Damaged> {
+        let (start, len, segment) = (from.u64()?, from.u64()?, from.u64()?);
+        let (at, stored, skip) = (from.u32()?, from.u32()?, from.u32()?);
+        if start.checked_add(len).is_none_or(|end| end > u64::MAX / BLOCK) {
+            return Err(Damaged("it has a range that no volume has".into()));
+        }
+        // The first record is no commit, so no segment has the number 0.
+        let place = (segment != 0).then_some(Place { segment, at, stored, skip });
+        Ok(Self { start, len, place })
+    }
+}
+
+/// A segment, as the map knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) segment: u64,
+    pub(crate) epoch: u64,
+    /// Bytes of the object.
+    pub(crate) bytes: u64,
+}
+
+/// What a record changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// Bytes of the segment that this record publishes; 0: there is none.
+    pub(crate) bytes: u64,
+    /// For each entry where it was, if this record only moves: it counts where the map still has it so. Else empty.
+    pub(crate) moved: Vec<Place>,
+    pub(crate) entries: Vec<Entry>,
+}
+
+impl Changes {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Out::default();
+        out.u64(self.bytes);
+        out.u64(self.moved.len() as u64);
+        out.u64(self.entries.len() as u64);
+        for place in &self.moved {
+            Entry { start: 0, len: 0, place: Some(*place) }.encode(&mut out);
+        }
+        for entry in &self.entries {
+            entry.encode(&mut out);
+        }
+        out.0
+    }
+
+    pub(crate) fn decode(body: &[u8]) -> Result<Self, Damaged> {
+        let mut from = In(body);
+        let bytes = from.u64()?;
+        let moved = from.count(ENTRY)?;
+        let entries = from.count(ENTRY)?;
+        let moved = (0..moved).map(|_| {
+            Entry::decode(&mut from)?.place.ok_or_else(|| Damaged("a move from nowhere".into()))
+        });
+        let moved: Vec<Place> = moved.collect::<Result<_, _>>()?;
+        let entries: Vec<Entry> =
+            (0..entries).map(|_| Entry::decode(&mut from)).collect::<Result<_, _>>()?;
+        if !moved.is_empty() && moved.len() != entries.len() {
+            return Err(Damaged("it moves more or less than it says".into()));
+        }
+        Ok(Self { bytes, moved, entries })
+    }
+}
+
+/// The whole map, as it is behind a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Whole {
+    pub(crate) opening: Opening,
+    /// The records up to this one with which writers began, which are kept.
+    pub(crate) epochs: Vec<u64>,
+    pub(crate) segments: Vec<Listed>,
+    pub(crate) entries: Vec<Entry>,
+}
+
+impl Whole {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Out(self.opening.encode());
+        out.u64(self.epochs.len() as u64);
+        self.epochs.iter().for_each(|epoch| out.u64(*epoch));
+        out.u64(self.segments.len() as u64);
+        for listed in &self.segments {
+            out.u64(listed.segment);
+            out.u64(listed.epoch);
+            out.u64(listed.bytes);
+        }
+        out.u64(self.entries.len() as u64);
+        for entry in &self.entries {
+            entry.encode(&mut out);
+        }
+        out.0
+    }
+
+    pub(crate) fn decode(body: &[u8]) -> Result<Self, Damaged> {
+        let mut from = In(body);
+        let opening = Opening::take(&mut from)?;
+        let epochs = (0..from.count(8)?).map(|_| from.u64());
+        let epochs = epochs.collect::<Result<_, _>>()?;
+        let segments = (0..from.count(24)?)
+            .map(|_| Ok(Listed { segment: from.u64()?, epoch: from.u64()?, bytes: from.u64()? }));
+        let segments = segments.collect::<Result<_, Damaged>>()?;
+        let entries = (0..from.count(ENTRY)?).map(|_| Entry::decode(&mut from));
+        let entries = entries.collect::<Result<_, _>>()?;
+        Ok(Self { opening, epochs, segments, entries })
+    }
+}
+
+/// What stands in front of a frame: the sum of its data, and how many bytes that are.
+pub(crate) fn frame_head(data: &[Bytes]) -> [u8; FRAME_HEAD] {
+    let mut sum = crc32fast::Hasher::new();
+    data.iter().for_each(|part| sum.update(part));
+    let len: usize = data.iter().map(Bytes::len).sum();
+    let mut out = Out::default();
+    out.u64(MAGIC);
+    out.u32(sum.finalize());
+    out.u32(u32::try_from(len).expect("a frame is small"));
+    out.0.try_into().expect("so many bytes are these")
+}
+
+/// The data of a frame.
+pub(crate) fn frame_data(frame: &Bytes) -> Result<Bytes, Damaged> {
+    let mut from = In(frame);
+    let (magic, sum, len) = (from.u64()?, from.u32()?, from.u32()?);
+    let data = frame.slice(FRAME_HEAD..);
+    if magic != MAGIC || data.len() != len as usize || crc32fast::hash(&data) != sum {
+        return Err(Damaged("the sum of a frame is wrong".into()));
+    }
+    Ok(data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(segment: u64) -> Place {
+        Place { segment, at: 64, stored: 4112, skip: 3 }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_and_no_cut_or_changed_byte_passes() {
+        let entry = |start, place| Entry { start, len: 2, place };
+        let changes = Changes {
+            bytes: 9,
+            moved: vec![place(3), place(4)],
+            entries: vec![entry(0, Some(place(5))), entry(7, None)],
+        };
+        assert_eq!(Changes::decode(&changes.encode()), Ok(changes.clone()));
+        let opening = Opening { size: 1 << 30, lease: 5000, host: "ø".into() };
+        assert_eq!(Opening::decode(&opening.encode()), Ok(opening.clone()));
+        let whole = Whole {
+            opening,
+            epochs: vec![1, 4],
+            segments: vec![Listed { segment: 5, epoch: 1, bytes: 9 }],
+            entries: changes.entries.clone(),
+        };
+        assert_eq!(Whole::decode(&whole.encode()), Ok(whole.clone()));
+
+        let body = whole.encode();
+        let head = Head::new(Kind::Map, 5, 1, 77, &body);
+        let all = object(&head, &body);
+        assert_eq!(Head::split(&all), Ok((head, body.into())));
+        for n in 0..all.len() {
+            assert!(Head::split(&all.slice(..n)).is_err(), "cut to {n}");
+            let mut changed = all.to_vec();
+            changed[n] ^= 4;
+            assert!(Head::split(&changed.into()).is_err(), "byte {n} changed");
+        }
+        for n in 0..changes.encode().len() {
+            assert!(Changes::decode(&changes.encode()[..n]).is_err(), "cut to {n}");
+        }
+    }
+
+    #[test]
+    fn a_frame_with_a_wrong_byte_is_refused() {
+        let data = [Bytes::from(vec![1; 4096]), Bytes::from(vec![2; 4096])];
+        let mut frame = frame_head(&data).to_vec();
+        data.iter().for_each(|part| frame.extend_from_slice(part));
+        assert_eq!(frame_data(&frame.clone().into()).unwrap()[..], data.concat());
+        frame[5000] ^= 1;
+        assert!(frame_data(&frame.into()).is_err());
+    }
+}

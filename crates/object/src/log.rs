@@ -1,0 +1,376 @@
+//! The log: one row of records, of which each is created once and never changed. The server that creates the next one is the writer. README.md
+//! argues why there is one writer at most.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::format::{Changes, Damaged, HEAD, Head, Kind, Opening, Whole, object};
+use crate::map::Map;
+use crate::store::{Failure, Store, Tries};
+
+/// A name of an object.
+pub(crate) fn record(seq: u64) -> String {
+    format!("log/{seq:020}")
+}
+
+pub(crate) fn segment(seq: u64, epoch: u64) -> String {
+    format!("seg/{seq:020}-{epoch:020}")
+}
+
+pub(crate) fn whole_map(seq: u64, epoch: u64) -> String {
+    format!("map/{seq:020}-{epoch:020}")
+}
+
+/// The numbers in the last part of a name.
+fn numbers(name: &str) -> Option<(u64, u64)> {
+    match name.split_once('-') {
+        Some((seq, epoch)) => Some((seq.parse().ok()?, epoch.parse().ok()?)),
+        None => Some((name.parse().ok()?, 0)),
+    }
+}
+
+/// Why a volume doesn't open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NotOpen {
+    /// The store doesn't answer, or fails.
+    Store(String),
+    /// The store lets a writer take a record that another one has.
+    Unfit(String),
+    /// There is no volume, and no size for a new one.
+    NoVolume,
+    /// It has another size, and can't become shorter.
+    Size { has: u64 },
+    /// Something isn't as it was written.
+    Damaged(String),
+}
+
+/// Which writer this is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writer {
+    pub(crate) epoch: u64,
+    pub(crate) nonce: u128,
+}
+
+/// What became of a record.
+#[derive(Clone, Debug)]
+pub(crate) enum Appended {
+    /// It is there for good.
+    Ours,
+    /// Somebody else's is there.
+    Others(Head),
+}
+
+/// Creates a record, and looks whether it is there, whatever the store says. An error: it may be there, or come later.
+pub(crate) async fn append(
+    store: &Store,
+    head: &Head,
+    body: &[u8],
+    patience: Option<Duration>,
+) -> Result<Appended, String> {
+    let name = record(head.seq);
+    let data = [object(head, body)];
+    let mut tries = Tries::new(patience);
+    loop {
+        // Create
+        let asked = store.put(&name, &data, true).await;
+        // LookAtIt
+        let why = match (asked, store.get(&name, Some(0..HEAD as u64)).await) {
+            (_, Ok(found)) => match Head::decode(&found) {
+                Ok(found) if found == *head => return Ok(Appended::Ours),
+                Ok(found) => return Ok(Appended::Others(found)),
+                Err(damaged) => damaged.to_string(),
+            },
+            (Err(Failure::Other(why)), _) | (_, Err(Failure::Other(why))) => why,
+            (_, Err(Failure::Missing | Failure::Exists)) => {
+                "it said that the record is there, and then that it isn't".into()
+            }
+        };
+        if !tries.again("a record", &why).await {
+            return Err(why);
+        }
+    }
+}
+
+/// An object, in as many tries as there is time for. `None`: it isn't there.
+pub(crate) async fn fetch(
+    store: &Store,
+    name: &str,
+    range: Option<std::ops::Range<u64>>,
+    patience: Option<Duration>,
+) -> Result<Option<Bytes>, String> {
+    let mut tries = Tries::new(patience);
+    loop {
+        match store.get(name, range.clone()).await {
+            Ok(found) => return Ok(Some(found)),
+            Err(Failure::Missing) => return Ok(None),
+            Err(Failure::Exists) => return Err("the store said that it exists".into()),
+            Err(Failure::Other(why)) if tries.again(name, &why).await => {}
+            Err(Failure::Other(why)) => return Err(why),
+        }
+    }
+}
+
+async fn list(
+    store: &Store,
+    folder: &str,
+    patience: Option<Duration>,
+) -> Result<Vec<(u64, u64)>, NotOpen> {
+    let mut tries = Tries::new(patience);
+    loop {
+        match store.list(folder).await {
+            Ok(names) => return Ok(names.iter().filter_map(|name| numbers(name)).collect()),
+            Err(Failure::Missing) => return Ok(Vec::new()),
+            Err(Failure::Exists) => return Err(NotOpen::Store("it can't list objects".into())),
+            Err(Failure::Other(why)) if tries.again(folder, &why).await => {}
+            Err(Failure::Other(why)) => return Err(NotOpen::Store(why)),
+        }
+    }
+}
+
+/// Whether the store refuses to create what is there: else two writers could both believe that a record is theirs.
+pub(crate) async fn try_store(
+    store: &Store,
+    nonce: u128,
+    patience: Option<Duration>,
+) -> Result<(), NotOpen> {
+    let name = format!("try/{nonce:032x}");
+    let mut tries = Tries::new(patience);
+    // It lies there, whatever the store says of its creation.
+    loop {
+        let asked = store.put(&name, &[Bytes::from_static(b"first")], true).await;
+        match (asked, store.get(&name, None).await) {
+            (_, Ok(found)) if &found[..] == b"first" => break,
+            (_, Ok(_)) => return Err(NotOpen::Unfit("it gave back other bytes".into())),
+            (Err(Failure::Other(why)), _) | (_, Err(Failure::Other(why))) => {
+                if !tries.again("a first object", &why).await {
+                    return Err(NotOpen::Store(why));
+                }
+            }
+            _ if tries.again("a first object", "it isn't there").await => {}
+            _ => return Err(NotOpen::Unfit("an object that it took is not there".into())),
+        }
+    }
+    loop {
+        let asked = store.put(&name, &[Bytes::from_static(b"second")], true).await;
+        match (asked, store.get(&name, None).await) {
+            (_, Ok(found)) if &found[..] != b"first" => {
+                let _ = store.delete(&name).await;
+                let why = "it creates an object that is there already (a conditional write with If-None-Match)";
+                return Err(NotOpen::Unfit(why.into()));
+            }
+            (Ok(()) | Err(Failure::Exists), Ok(_)) => break,
+            (Err(Failure::Other(why)), _) | (_, Err(Failure::Other(why))) => {
+                if !tries.again("a second object", &why).await {
+                    return Err(NotOpen::Store(why));
+                }
+            }
+            _ if tries.again("a second object", "it isn't there").await => {}
+            _ => return Err(NotOpen::Unfit("an object that it took is not there".into())),
+        }
+    }
+    let _ = store.delete(&name).await;
+    Ok(())
+}
+
+/// A volume as the log has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Opened {
+    pub(crate) writer: Writer,
+    pub(crate) opening: Opening,
+    pub(crate) map: Map,
+    pub(crate) epochs: Vec<u64>,
+    /// The last record that is in a whole map; 0: there is none.
+    pub(crate) mapped: u64,
+    /// How long the writer before may still believe that it is the only one.
+    pub(crate) hold: Duration,
+    /// Objects that nobody needs.
+    pub(crate) garbage: Vec<String>,
+}
+
+/// What is known of a volume, up to a record.
+struct Known {
+    last: u64,
+    opening: Option<Opening>,
+    map: Map,
+    epochs: Vec<u64>,
+    mapped: u64,
+    /// For how long, in milliseconds, somebody may still believe that he is the only one: a writer changes nothing before
+    /// those before it have stopped, so only those count that came since the last change.
+    lease: u64,
+}
+
+impl Known {
+    fn add(&mut self, head: &Head, body: &Bytes) -> Result<(), Damaged> {
+        match head.kind {
+            Kind::Open => {
+                let opening = Opening::decode(body)?;
+                self.lease = opening.lease.max(self.lease);
+                self.opening = Some(opening);
+                self.epochs.push(head.seq);
+            }
+            Kind::Commit => {
+                // Dead segments are found by the list of all.
+                self.map.apply(head.seq, head.epoch, &Changes::decode(body)?);
+                self.lease = self.opening.as_ref().map_or(0, |opening| opening.lease);
+            }
+            Kind::Close => self.lease = 0,
+            Kind::Map | Kind::Segment => return Err(Damaged("it is no record".into())),
+        }
+        self.last = head.seq;
+        Ok(())
+    }
+}
+
+/// What a volume is to be opened with.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) size: Option<u64>,
+    pub(crate) lease: Duration,
+    pub(crate) host: String,
+    pub(crate) nonce: u128,
+    pub(crate) patience: Option<Duration>,
+}
+
+/// Reads the newest whole map and the records behind it. `None`: something was taken away meanwhile by a writer that goes on: again.
+async fn load(store: &Store, ask: &Ask) -> Result<Option<Known>, NotOpen> {
+    // The records first: what a map that comes later has taken away is missed then, and looked for again.
+    let records = list(store, "log", ask.patience).await?;
+    let maps = list(store, "map", ask.patience).await?;
+    let mut known = Known {
+        last: 0,
+        opening: None,
+        map: Map::default(),
+        epochs: Vec::new(),
+        mapped: 0,
+        lease: 0,
+    };
+    if let Some(&(seq, epoch)) = maps.last() {
+        let name = whole_map(seq, epoch);
+        let Some(bytes) = fetch(store, &name, None, ask.patience).await.map_err(NotOpen::Store)?
+        else {
+            return Ok(None);
+        };
+        let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
+        let (_, body) = Head::split(&bytes).map_err(damaged)?;
+        let whole = Whole::decode(&body).map_err(damaged)?;
+        known.map = Map::of(&whole);
+        (known.last, known.mapped) = (seq, seq);
+        known.epochs = whole.epochs;
+        known.lease = whole.opening.lease;
+        known.opening = Some(whole.opening);
+    }
+    let last = records.last().map_or(0, |(seq, _)| *seq);
+    while known.last < last {
+        let seq = known.last + 1;
+        if !read_into(store, ask, seq, &mut known).await? {
+            let newer = list(store, "map", ask.patience).await?;
+            if newer.last() == maps.last() {
+                let why = format!("record {seq} is missing, and record {last} is there");
+                return Err(NotOpen::Damaged(why));
+            }
+            return Ok(None);
+        }
+    }
+    Ok(Some(known))
+}
+
+/// Adds a record to what is known. False: it isn't there.
+async fn read_into(store: &Store, ask: &Ask, seq: u64, known: &mut Known) -> Result<bool, NotOpen> {
+    let name = record(seq);
+    let found = fetch(store, &name, None, ask.patience).await.map_err(NotOpen::Store)?;
+    let Some(bytes) = found else { return Ok(false) };
+    let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
+    let (head, body) = Head::split(&bytes).map_err(damaged)?;
+    if head.seq != seq {
+        return Err(damaged(Damaged(format!("it says that it is record {}", head.seq))));
+    }
+    known.add(&head, &body).map_err(damaged)?;
+    Ok(true)
+}
+
+/// Opens a volume, and fences the writer that has it.
+pub(crate) async fn open(store: &Store, ask: &Ask) -> Result<Opened, NotOpen> {
+    try_store(store, ask.nonce, ask.patience).await?;
+    let mut tries = Tries::new(ask.patience);
+    loop {
+        // ReadLog
+        if let Some(known) = load(store, ask).await? {
+            if let Some(opened) = claim(store, ask, known).await? {
+                return Ok(opened);
+            }
+        }
+        if !tries.again("the log", "it grows faster than it is read").await {
+            return Err(NotOpen::Store("the log grows faster than it is read".into()));
+        }
+    }
+}
+
+/// Creates the record that makes this the writer. `None`: what was known is too old.
+async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Opened>, NotOpen> {
+    loop {
+        let size = match (ask.size, &known.opening) {
+            (None, None) => return Err(NotOpen::NoVolume),
+            (Some(size), Some(before)) if size < before.size => {
+                return Err(NotOpen::Size { has: before.size });
+            }
+            (Some(size), _) => size,
+            (None, Some(before)) => before.size,
+        };
+        let lease = ask.lease.as_millis() as u64;
+        let opening = Opening { size, lease, host: ask.host.clone() };
+        let (seq, body) = (known.last + 1, opening.encode());
+        let head = Head::new(Kind::Open, seq, seq, ask.nonce, &body);
+        match append(store, &head, &body, ask.patience).await.map_err(NotOpen::Store)? {
+            Appended::Others(_) => {
+                // The writer was faster. Its record is read, and the next place is tried.
+                if !read_into(store, ask, seq, &mut known).await? {
+                    return Ok(None);
+                }
+            }
+            Appended::Ours => {
+                // LookBehindIt: the list may have been so old that the place had been used and cleared; then there are later ones.
+                // So there are if another one has opened it meanwhile. It has read this record, so nobody may delete it; one
+                // that nobody has read is garbage to a later opening.
+                let records = list(store, "log", ask.patience).await?;
+                if records.last().is_none_or(|(last, _)| *last != seq) {
+                    return Ok(None);
+                }
+                known.epochs.push(seq);
+                let garbage = garbage(store, ask, &known, &records, seq).await?;
+                return Ok(Some(Opened {
+                    writer: Writer { epoch: seq, nonce: ask.nonce },
+                    opening,
+                    map: known.map,
+                    epochs: known.epochs,
+                    mapped: known.mapped,
+                    hold: Duration::from_millis(known.lease),
+                    garbage,
+                }));
+            }
+        }
+    }
+}
+
+/// What earlier writers left behind: segments that no record points to, records and maps that a later map has made useless.
+async fn garbage(
+    store: &Store,
+    ask: &Ask,
+    known: &Known,
+    records: &[(u64, u64)],
+    epoch: u64,
+) -> Result<Vec<String>, NotOpen> {
+    let used = |&(seq, of): &(u64, u64)| {
+        known.map.segments.get(&seq).is_some_and(|segment| segment.epoch == of)
+    };
+    let segments = list(store, "seg", ask.patience).await?.into_iter();
+    let segments = segments.filter(|found| found.1 < epoch && !used(found));
+    let maps = list(store, "map", ask.patience).await?.into_iter();
+    let maps = maps.filter(|(seq, _)| *seq < known.mapped);
+    let records = records.iter().map(|(seq, _)| *seq);
+    let records = records.filter(|seq| *seq < known.mapped && !known.epochs.contains(seq));
+    let mut all: Vec<String> = segments.map(|(seq, epoch)| segment(seq, epoch)).collect();
+    all.extend(maps.map(|(seq, epoch)| whole_map(seq, epoch)));
+    all.extend(records.map(record));
+    Ok(all)
+}

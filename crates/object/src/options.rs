@@ -1,0 +1,203 @@
+//! How a volume is opened, and why it isn't.
+
+use std::fmt;
+use std::path::Path as FilePath;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+
+use crate::format::BLOCK;
+use crate::log::NotOpen;
+use crate::policy;
+use crate::store::Store;
+use crate::volume::Tuning;
+
+/// Bytes of a batch: of a segment, as a rule.
+const BATCH: u64 = 8 << 20;
+/// Bytes that may wait for the store.
+const DIRTY: u64 = 64 << 20;
+
+/// How a volume is opened.
+#[derive(Clone, Debug)]
+pub struct ObjectOptions {
+    pub(crate) location: String,
+    pub(crate) size: Option<u64>,
+    pub(crate) lease: Duration,
+    pub(crate) patience: Duration,
+    pub(crate) age: Duration,
+}
+
+impl ObjectOptions {
+    /// The volume at `location`: `s3://bucket/prefix` (with the crate's feature `s3`; keys, region and endpoint come from the
+    /// environment, as `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION` and `AWS_ENDPOINT`), `file:///folder`, or `memory:`, which
+    /// is gone with the driver.
+    pub fn new(location: &str) -> Self {
+        Self {
+            location: location.to_owned(),
+            size: None,
+            lease: Duration::from_secs(5),
+            patience: Duration::from_secs(60),
+            age: Duration::from_secs(5),
+        }
+    }
+
+    /// Bytes, in multiples of 4096. A volume that isn't there is made with this size; one that is there becomes so long, and never
+    /// shorter. Without it the volume has to be there.
+    #[must_use]
+    pub fn size(mut self, bytes: u64) -> Self {
+        self.size = Some(bytes);
+        self
+    }
+
+    /// For how long this server believes, after it has looked, that nobody else has opened the volume; 5 seconds where nothing is said. So
+    /// often, a read waits for a small request more; and so long, the next server waits with its first change, if this one
+    /// was killed.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// How long a request waits for the store before it fails; 60 seconds where nothing is said. Writes that were taken go on
+    /// being sent.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    pub(crate) fn tuning(&self) -> Tuning {
+        Tuning {
+            batch: (BATCH / BLOCK) as usize,
+            dirty: (DIRTY / BLOCK) as usize,
+            age: self.age,
+            patience: self.patience,
+            few: policy::FEW,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        match self.size {
+            Some(size) if size == 0 || size % BLOCK != 0 => {
+                let why = format!("size {size} is no multiple of {BLOCK}: round it");
+                Err(self.error(OpenErrorKind::InvalidInput, why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The store that the location names.
+    pub(crate) fn store(&self) -> Result<Store, OpenError> {
+        let bad = |why: String| self.error(OpenErrorKind::InvalidInput, why);
+        if self.location == "memory:" {
+            return Ok(Store::new(Arc::new(InMemory::new()), Path::from("volume")));
+        }
+        if let Some(folder) = self.location.strip_prefix("file://") {
+            if !FilePath::new(folder).is_absolute() {
+                return Err(bad("a folder is named from the root on: file:///folder".into()));
+            }
+            std::fs::create_dir_all(folder)
+                .map_err(|error| bad(format!("the folder can't be made: {error}")))?;
+            // Each object is there for good when it was answered that it is.
+            let local = LocalFileSystem::new_with_prefix(folder)
+                .map_err(|error| bad(error.to_string()))?
+                .with_fsync(true);
+            return Ok(Store::new(Arc::new(local), Path::default()));
+        }
+        if let Some(there) = self.location.strip_prefix("s3://") {
+            let (bucket, prefix) = there.split_once('/').unwrap_or((there, ""));
+            if bucket.is_empty() {
+                return Err(bad("it names no bucket: s3://bucket/prefix".into()));
+            }
+            return Ok(Store::new(s3(bucket).map_err(bad)?, Path::from(prefix)));
+        }
+        Err(bad("a location is s3://bucket/prefix, file:///folder or memory:".into()))
+    }
+
+    pub(crate) fn error(&self, kind: OpenErrorKind, why: String) -> OpenError {
+        OpenError { kind, location: self.location.clone(), why }
+    }
+
+    pub(crate) fn not_open(&self, why: NotOpen) -> OpenError {
+        match why {
+            NotOpen::Store(why) => {
+                self.error(OpenErrorKind::Store, format!("the store fails: {why}"))
+            }
+            NotOpen::Unfit(why) => self.error(
+                OpenErrorKind::Unfit,
+                format!("the store can't keep two servers apart: {why}; take another store"),
+            ),
+            NotOpen::NoVolume => self.error(
+                OpenErrorKind::NoVolume,
+                "there is no volume; give a size, and one is made".into(),
+            ),
+            NotOpen::Size { has } => {
+                let asked = self.size.unwrap_or_default();
+                let why = format!(
+                    "the volume has {has} bytes, and {asked} were asked for: it can't be made shorter"
+                );
+                self.error(OpenErrorKind::InvalidInput, why)
+            }
+            NotOpen::Damaged(why) => {
+                self.error(OpenErrorKind::Damaged, format!("the volume is damaged: {why}"))
+            }
+        }
+    }
+}
+
+#[cfg(feature = "s3")]
+fn s3(bucket: &str) -> Result<Arc<dyn ObjectStore>, String> {
+    use object_store::aws::AmazonS3Builder;
+    // An error: there is one already, which does as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+    Ok(Arc::new(builder.build().map_err(|error| error.to_string())?))
+}
+
+#[cfg(not(feature = "s3"))]
+fn s3(_bucket: &str) -> Result<Arc<dyn ObjectStore>, String> {
+    Err("this program was built without S3; build it with the feature 's3'".into())
+}
+
+/// Why a volume wasn't opened, as a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpenErrorKind {
+    /// The options can't be.
+    InvalidInput,
+    /// There is no volume, and no size for a new one.
+    NoVolume,
+    /// The store doesn't answer, or fails.
+    Store,
+    /// The store accepts a stale conditional write, so it can't keep two writers apart.
+    Unfit,
+    /// Something in the store isn't as it was written.
+    Damaged,
+}
+
+/// Why a volume wasn't opened: what was asked, what was found, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenError {
+    kind: OpenErrorKind,
+    location: String,
+    why: String,
+}
+
+impl OpenError {
+    /// Why, as a kind.
+    pub fn kind(&self) -> OpenErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.location, self.why)
+    }
+}
+
+impl std::error::Error for OpenError {}

@@ -1,0 +1,221 @@
+//! The object store: few operations, each counted, each with a time limit, and whether a failure is worth another try.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use corewise_sync::atomic::Ordering;
+use corewise_sync::atomic::aside::AtomicU64;
+use futures_util::TryStreamExt;
+use object_store::path::Path;
+use object_store::{GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long one try may take.
+const TRY: Duration = Duration::from_secs(60);
+/// The first and the longest pause between two tries.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(3));
+
+/// Why the store didn't do as it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// There is no such object.
+    Missing,
+    /// There is one already.
+    Exists,
+    /// Anything else, which may pass.
+    Other(String),
+}
+
+/// What was asked of the store so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreUse {
+    /// Requests that write an object.
+    pub puts: u64,
+    /// Requests that read an object, a part of one, or whether it is there.
+    pub gets: u64,
+    /// Requests that list objects.
+    pub lists: u64,
+    /// Requests that delete an object.
+    pub deletes: u64,
+    /// Bytes that were sent to it.
+    pub sent: u64,
+    /// Bytes that came from it.
+    pub received: u64,
+    /// Requests that failed, but for the answer that there is no such object, or one already.
+    pub failures: u64,
+}
+
+/// The counts of [`StoreUse`].
+#[derive(Debug, Default)]
+struct Counts {
+    /// A: Relaxed, all of them: nothing follows from them.
+    puts: AtomicU64,
+    /// A: as `puts`.
+    gets: AtomicU64,
+    /// A: as `puts`.
+    lists: AtomicU64,
+    /// A: as `puts`.
+    deletes: AtomicU64,
+    /// A: as `puts`.
+    sent: AtomicU64,
+    /// A: as `puts`.
+    received: AtomicU64,
+    /// A: as `puts`.
+    failures: AtomicU64,
+}
+
+fn count(of: &AtomicU64, n: u64) {
+    of.fetch_add(n, Ordering::Relaxed);
+}
+
+/// The objects below a prefix of a store.
+#[derive(Debug)]
+pub(crate) struct Store {
+    inner: Arc<dyn ObjectStore>,
+    prefix: Path,
+    counts: Counts,
+}
+
+impl Store {
+    pub(crate) fn new(inner: Arc<dyn ObjectStore>, prefix: Path) -> Self {
+        Self { inner, prefix, counts: Counts::default() }
+    }
+
+    pub(crate) fn usage(&self) -> StoreUse {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Counts { puts, gets, lists, deletes, sent, received, failures } = &self.counts;
+        StoreUse {
+            puts: of(puts),
+            gets: of(gets),
+            lists: of(lists),
+            deletes: of(deletes),
+            sent: of(sent),
+            received: of(received),
+            failures: of(failures),
+        }
+    }
+
+    fn path(&self, name: &str) -> Path {
+        Path::from(format!("{}/{name}", self.prefix))
+    }
+
+    /// Counts a failure, and says which one it is.
+    fn failed(&self, error: &object_store::Error) -> Failure {
+        use object_store::Error;
+        match error {
+            Error::NotFound { .. } => Failure::Missing,
+            Error::AlreadyExists { .. } | Error::Precondition { .. } => Failure::Exists,
+            other => {
+                count(&self.counts.failures, 1);
+                Failure::Other(other.to_string())
+            }
+        }
+    }
+
+    async fn within<T>(
+        &self,
+        asked: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T, Failure> {
+        match timeout(TRY, asked).await {
+            Ok(result) => result.map_err(|error| self.failed(&error)),
+            Err(_) => {
+                count(&self.counts.failures, 1);
+                Err(Failure::Other(format!("no answer in {} s", TRY.as_secs())))
+            }
+        }
+    }
+
+    /// Writes an object; where `create`, only if there is none.
+    pub(crate) async fn put(
+        &self,
+        name: &str,
+        data: &[Bytes],
+        create: bool,
+    ) -> Result<(), Failure> {
+        let payload: PutPayload = data.iter().cloned().collect();
+        count(&self.counts.puts, 1);
+        count(&self.counts.sent, payload.content_length() as u64);
+        let mode = if create { PutMode::Create } else { PutMode::Overwrite };
+        let path = self.path(name);
+        self.within(self.inner.put_opts(&path, payload, mode.into())).await.map(drop)
+    }
+
+    /// An object, or a range of its bytes.
+    pub(crate) async fn get(
+        &self,
+        name: &str,
+        range: Option<Range<u64>>,
+    ) -> Result<Bytes, Failure> {
+        count(&self.counts.gets, 1);
+        let path = self.path(name);
+        let options = GetOptions { range: range.map(Into::into), ..GetOptions::default() };
+        let bytes =
+            self.within(async { self.inner.get_opts(&path, options).await?.bytes().await }).await?;
+        count(&self.counts.received, bytes.len() as u64);
+        Ok(bytes)
+    }
+
+    /// How many bytes an object has.
+    pub(crate) async fn size(&self, name: &str) -> Result<u64, Failure> {
+        count(&self.counts.gets, 1);
+        let path = self.path(name);
+        self.within(self.inner.head(&path)).await.map(|meta| meta.size)
+    }
+
+    /// The names in a folder, without it, in order.
+    pub(crate) async fn list(&self, folder: &str) -> Result<Vec<String>, Failure> {
+        count(&self.counts.lists, 1);
+        let path = self.path(folder);
+        let all = self.inner.list(Some(&path)).try_collect::<Vec<_>>();
+        let all = self.within(all).await?;
+        let names = all.into_iter().filter_map(|meta| meta.location.filename().map(str::to_owned));
+        let mut names: Vec<String> = names.collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Deletes an object; one that isn't there counts as deleted.
+    pub(crate) async fn delete(&self, name: &str) -> Result<(), Failure> {
+        count(&self.counts.deletes, 1);
+        let path = self.path(name);
+        match self.within(self.inner.delete(&path)).await {
+            Err(Failure::Missing) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in {}", self.prefix, self.inner)
+    }
+}
+
+/// Tries of the same thing, with pauses that grow.
+#[derive(Debug)]
+pub(crate) struct Tries {
+    until: Option<Instant>,
+    pause: Duration,
+}
+
+impl Tries {
+    /// Another try is worth it for so long; `None`: always.
+    pub(crate) fn new(patience: Option<Duration>) -> Self {
+        Self { until: patience.map(|patience| Instant::now() + patience), pause: PAUSES.0 }
+    }
+
+    /// Waits before the next try. False: there is no time for one.
+    pub(crate) async fn again(&mut self, what: &str, why: &str) -> bool {
+        if self.until.is_some_and(|until| Instant::now() + self.pause > until) {
+            return false;
+        }
+        tracing::debug!(what, why, "the object store failed; it is asked again");
+        sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(PAUSES.1);
+        true
+    }
+}

@@ -1,0 +1,148 @@
+//! A volume that loses its machine at each request to the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+
+use super::faulty::{Fate, Faulty};
+use super::{BLOCKS, open, passes, read, tuning, write};
+use crate::batch::Chunk;
+
+/// Lets `left` requests through; the next one is done or not, and it and all later ones are never answered.
+fn until(inner: &Arc<dyn ObjectStore>, mut left: u64, last: Fate) -> Arc<dyn ObjectStore> {
+    let judge = move || {
+        let fate = match left {
+            0 => Fate::Hangs,
+            1 => last,
+            _ => Fate::Done,
+        };
+        left = left.saturating_sub(1);
+        (fate, Duration::ZERO)
+    };
+    Arc::new(Faulty::new(inner, Box::new(judge)))
+}
+
+/// What the volume held after each change, and after how many of them it was flushed last.
+struct History {
+    states: Vec<Vec<u32>>,
+    flushed: usize,
+}
+
+/// Works until the machine is lost. True: everything was done.
+async fn work(
+    inner: &Arc<dyn ObjectStore>,
+    nonce: u128,
+    history: &mut History,
+    random: &mut fastrand::Rng,
+) -> bool {
+    let Ok(volume) = open(inner, nonce).await else { return false };
+    for n in 0..60 {
+        let start = random.u64(0..BLOCKS);
+        let len = random.u64(1..=(BLOCKS - start).min(9));
+        let range = start as usize..(start + len) as usize;
+        let mut state = history.states.last().cloned().unwrap_or_default();
+        let what = random.u32(1..);
+        let done = match random.u8(0..8) {
+            0 => {
+                state[range].fill(0);
+                volume.change(start, len, Chunk::Zero).await
+            }
+            1 if n % 2 == 0 => {
+                if volume.flush().await.is_err() {
+                    return false;
+                }
+                history.flushed = history.states.len() - 1;
+                continue;
+            }
+            2 => match read(&volume, start, len).await {
+                Ok(found) => {
+                    assert_eq!(found, state[range]);
+                    continue;
+                }
+                Err(_) => return false,
+            },
+            _ => {
+                state[range].fill(what);
+                write(&volume, start, len, what).await
+            }
+        };
+        // It may be there also where nobody was told.
+        history.states.push(state);
+        if done.is_err() {
+            return false;
+        }
+    }
+    if volume.close().await.is_err() {
+        return false;
+    }
+    history.flushed = history.states.len() - 1;
+    true
+}
+
+/// One run: the machine is lost at request `at` of each of its lives. Whether that came at all.
+fn lose_it_at(at: u64, last: Fate, seed: u64) -> bool {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut history = History { states: vec![vec![0; BLOCKS as usize]], flushed: 0 };
+    let mut lost = false;
+    for life in 0..3 {
+        let store = until(&inner, at, last);
+        // The runtime ends with all of its tasks, as the machine does.
+        run(async {
+            lost |= !work(&store, life * 2, &mut history, &mut random).await;
+        });
+        let found = run(async {
+            let volume = open(&inner, life * 2 + 1).await.unwrap();
+            let found = read(&volume, 0, BLOCKS).await.unwrap();
+            volume.close().await.unwrap();
+            found
+        });
+        let at_least = history.flushed;
+        let kept = history.states.iter().rposition(|state| *state == found);
+        assert!(
+            kept.is_some_and(|kept| kept >= at_least),
+            "lost at {at} ({last:?}, seed {seed}, life {life}): kept {kept:?}, flushed {at_least}"
+        );
+        history = History { states: vec![found], flushed: 0 };
+    }
+    lost
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().unwrap().block_on(future)
+}
+
+#[test]
+fn whenever_the_machine_is_lost_flushed_writes_are_there_and_the_others_are_a_prefix() {
+    for (last, seed) in [(Fate::Done, 1), (Fate::Unsaid, 2), (Fate::Refused, 3)] {
+        let long = std::env::var_os("COREWISE_LONG").is_some();
+        let mut at = 1;
+        while lose_it_at(at, last, seed + at) {
+            at += if long { 1 } else { 5 };
+        }
+        assert!(at > 60, "only {at} requests");
+    }
+}
+
+#[test]
+fn the_log_and_the_segments_do_not_pile_up() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    run(async {
+        let volume = super::open_as(&inner, 1, tuning()).await.unwrap();
+        for n in 1..200 {
+            write(&volume, u64::from(n) % 4, 1, n).await.unwrap();
+            volume.flush().await.unwrap();
+        }
+        passes(Duration::from_secs(60)).await;
+        let store = &volume.store;
+        let count = async |folder| store.list(folder).await.unwrap().len();
+        assert!(count("seg").await <= 4, "{}", count("seg").await);
+        assert!(count("log").await <= 8, "{}", count("log").await);
+        assert_eq!(count("map").await, 1);
+        assert_eq!(count("try").await, 0);
+        assert_eq!(read(&volume, 0, 4).await.unwrap(), [196, 197, 198, 199]);
+    });
+}

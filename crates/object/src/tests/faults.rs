@@ -1,0 +1,151 @@
+//! A volume whose store fails by chance, lies, and is slow; and stores that won't do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::atomic::{AtomicU32, Ordering};
+use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+
+use super::faulty::{Fate, Faulty};
+use super::{BLOCKS, open, read, write};
+use crate::batch::Chunk;
+use crate::log::NotOpen;
+use crate::volume::Fault;
+
+/// Random work on a volume over `store`, against a model; then what is there without the faults.
+async fn agrees(store: &Arc<dyn ObjectStore>, inner: &Arc<dyn ObjectStore>, seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut model = vec![0; BLOCKS as usize];
+    for life in 0..3 {
+        let volume = open(store, life).await.unwrap();
+        for what in 1..80 {
+            let start = random.u64(0..BLOCKS);
+            let len = random.u64(1..=(BLOCKS - start).min(9));
+            let range = start as usize..(start + len) as usize;
+            match random.u8(0..8) {
+                0 => {
+                    volume.change(start, len, Chunk::Zero).await.unwrap();
+                    model[range].fill(0);
+                }
+                1 => volume.flush().await.unwrap(),
+                2 | 3 => assert_eq!(read(&volume, start, len).await.unwrap(), model[range]),
+                _ => {
+                    write(&volume, start, len, what).await.unwrap();
+                    model[range].fill(what);
+                }
+            }
+        }
+        volume.flush().await.unwrap();
+    }
+    let volume = open(inner, 100).await.unwrap();
+    assert_eq!(read(&volume, 0, BLOCKS).await.unwrap(), model);
+}
+
+async fn agrees_under(fates: &'static [Fate], most: Duration) {
+    for seed in 0..8 {
+        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let mut random = fastrand::Rng::with_seed(seed);
+        let judge = move || {
+            let fate = fates[random.usize(0..fates.len())];
+            (fate, most.mul_f64(random.f64()))
+        };
+        let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+        agrees(&store, &inner, seed).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_half_of_the_time_is_asked_again() {
+    agrees_under(&[Fate::Done, Fate::Refused], Duration::ZERO).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_calls_successes_failures_and_the_other_way_round_is_not_believed() {
+    let fates = &[Fate::Done, Fate::Done, Fate::Unsaid, Fate::Forgotten];
+    agrees_under(fates, Duration::from_millis(5)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_is_waited_for() {
+    agrees_under(&[Fate::Done], Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn a_folder_is_a_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let local = LocalFileSystem::new_with_prefix(folder.path()).unwrap();
+    let inner: Arc<dyn ObjectStore> = Arc::new(local);
+    let volume = open(&inner, 1).await.unwrap();
+    for n in 1..40 {
+        write(&volume, u64::from(n) % BLOCKS, 1, n).await.unwrap();
+        if n % 8 == 0 {
+            volume.flush().await.unwrap();
+        }
+    }
+    volume.close().await.unwrap();
+    let volume = open(&inner, 2).await.unwrap();
+    let all: Vec<u32> = (0..40).collect();
+    assert_eq!(read(&volume, 0, 40).await.unwrap(), all);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_creates_what_is_there_is_refused() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let mut faulty = Faulty::new(&inner, Box::new(|| (Fate::Done, Duration::ZERO)));
+    faulty.overwrites = true;
+    let store: Arc<dyn ObjectStore> = Arc::new(faulty);
+    assert!(matches!(open(&store, 1).await, Err(NotOpen::Unfit(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_that_fails_loses_nothing() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let away = Arc::new(AtomicU32::new(0));
+    let theirs = Arc::clone(&away);
+    let judge = move || {
+        let fate = [Fate::Done, Fate::Refused][theirs.load(Ordering::Relaxed) as usize];
+        (fate, Duration::ZERO)
+    };
+    let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+    let volume = open(&store, 1).await.unwrap();
+    write(&volume, 0, 4, 7).await.unwrap();
+    away.store(1, Ordering::Relaxed);
+    assert!(matches!(volume.flush().await, Err(Fault::Store(_))));
+    assert!(matches!(read(&volume, 0, 4).await, Err(Fault::Store(_))), "who has it isn't known");
+    away.store(0, Ordering::Relaxed);
+    volume.flush().await.unwrap();
+    assert_eq!(read(&volume, 0, 4).await.unwrap(), [7; 4]);
+    let volume = open(&inner, 2).await.unwrap();
+    assert_eq!(read(&volume, 0, 4).await.unwrap(), [7; 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_byte_in_the_store_is_an_error_and_never_data() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let volume = open(&inner, 1).await.unwrap();
+    write(&volume, 0, 4, 7).await.unwrap();
+    volume.flush().await.unwrap();
+    let names = volume.store.list("seg").await.unwrap();
+    let name = format!("seg/{}", names[0]);
+    let mut bytes = volume.store.get(&name, None).await.unwrap().to_vec();
+    bytes[5000] ^= 1;
+    volume.store.put(&name, &[bytes.into()], false).await.unwrap();
+    assert!(matches!(volume.read(0, 4).await, Err(Fault::Damaged(_))));
+    volume.store.delete(&name).await.unwrap();
+    assert!(matches!(volume.read(0, 4).await, Err(Fault::Damaged(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_is_missing_is_found_when_the_volume_is_opened() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let volume = open(&inner, 1).await.unwrap();
+    for n in 0..2 {
+        write(&volume, n, 1, 7).await.unwrap();
+        volume.flush().await.unwrap();
+    }
+    volume.store.delete(&crate::log::record(2)).await.unwrap();
+    let Err(NotOpen::Damaged(why)) = open(&inner, 2).await else { panic!("it was opened") };
+    assert!(why.contains("record 2"), "{why}");
+}

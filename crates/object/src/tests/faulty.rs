@@ -1,0 +1,149 @@
+//! A store that crashes after so many requests, and one that fails by chance, that lies, and that is slow.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use corewise_sync::Mutex;
+use futures_util::stream::{BoxStream, StreamExt};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+
+use super::passes;
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Done,
+    /// It fails, and nothing is done.
+    Refused,
+    /// It is done, and the answer is that it failed.
+    Unsaid,
+    /// Nothing is done, and the answer is that it was: only of puts.
+    Forgotten,
+    /// It never ends.
+    Hangs,
+}
+
+/// What decides the fate of the next request, and how long it takes.
+pub(super) type Judge = Box<dyn FnMut() -> (Fate, Duration) + Send>;
+
+pub(super) struct Faulty {
+    inner: Arc<dyn ObjectStore>,
+    /// L: is the lock, and guards the judge.
+    judge: Mutex<Judge>,
+    /// I: a store that creates what is there.
+    pub(super) overwrites: bool,
+}
+
+impl Faulty {
+    pub(super) fn new(inner: &Arc<dyn ObjectStore>, judge: Judge) -> Self {
+        Self { inner: Arc::clone(inner), judge: Mutex::new(judge), overwrites: false }
+    }
+
+    async fn fate(&self) -> Fate {
+        let (fate, takes) = (self.judge.lock())();
+        if !takes.is_zero() {
+            passes(takes).await;
+        }
+        if fate == Fate::Hangs {
+            std::future::pending::<()>().await;
+        }
+        fate
+    }
+
+    async fn through<T>(&self, asked: impl Future<Output = Result<T>>) -> Result<T> {
+        match self.fate().await {
+            Fate::Done | Fate::Forgotten => asked.await,
+            Fate::Unsaid => {
+                let _ = asked.await;
+                Err(failed())
+            }
+            _ => Err(failed()),
+        }
+    }
+}
+
+fn failed() -> Error {
+    Error::Generic { store: "faulty", source: "on purpose".into() }
+}
+
+impl fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Faulty")
+    }
+}
+
+impl fmt::Display for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("faulty")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Faulty {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        mut opts: PutOptions,
+    ) -> Result<PutResult> {
+        if self.overwrites {
+            opts.mode = PutMode::Overwrite;
+        }
+        match self.fate().await {
+            Fate::Done => self.inner.put_opts(location, payload, opts).await,
+            Fate::Unsaid => {
+                let _ = self.inner.put_opts(location, payload, opts).await;
+                Err(failed())
+            }
+            Fate::Forgotten => {
+                Ok(PutResult { e_tag: None, version: None, extensions: Default::default() })
+            }
+            _ => Err(failed()),
+        }
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(location, opts).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.through(self.inner.get_opts(location, options)).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        let (fate, _) = (self.judge.lock())();
+        match fate {
+            Fate::Done => self.inner.delete_stream(locations),
+            _ => futures_util::stream::once(async { Err(failed()) }).boxed(),
+        }
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let (fate, _) = (self.judge.lock())();
+        match fate {
+            Fate::Done | Fate::Forgotten => self.inner.list(prefix),
+            _ => futures_util::stream::once(async { Err(failed()) }).boxed(),
+        }
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+}

@@ -1,0 +1,162 @@
+//! Several servers that want the same volume.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::Mutex;
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+
+use super::faulty::{Fate, Faulty};
+use super::{BLOCKS, open, passes, read, write};
+use crate::log::NotOpen;
+use crate::volume::Fault;
+
+fn fenced<T>(result: Result<T, Fault>) -> bool {
+    matches!(result, Err(Fault::Fenced(_)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_second_one_that_opens_a_volume_fences_the_first() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let first = open(&inner, 1).await.unwrap();
+    write(&first, 0, 1, 7).await.unwrap();
+    first.flush().await.unwrap();
+    write(&first, 1, 1, 8).await.unwrap();
+
+    let second = open(&inner, 2).await.unwrap();
+    // Until the second one changes something, there is no old data.
+    assert_eq!(read(&first, 0, 2).await.unwrap(), [7, 8]);
+    assert_eq!(read(&second, 0, 2).await.unwrap(), [7, 0]);
+    write(&second, 0, 1, 9).await.unwrap();
+    assert!(fenced(read(&first, 0, 1).await));
+    assert!(fenced(first.flush().await));
+    assert!(fenced(write(&first, 0, 1, 1).await));
+    assert!(fenced(first.close().await));
+    second.flush().await.unwrap();
+    assert_eq!(read(&second, 0, 2).await.unwrap(), [9, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_of_the_first_fails_after_the_second_has_opened_it_and_is_not_there() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let first = open(&inner, 1).await.unwrap();
+    write(&first, 0, 1, 7).await.unwrap();
+    let second = open(&inner, 2).await.unwrap();
+    assert!(fenced(first.flush().await));
+    assert_eq!(read(&second, 0, 1).await.unwrap(), [0]);
+    second.close().await.unwrap();
+    let third = open(&inner, 3).await.unwrap();
+    assert_eq!(read(&third, 0, 1).await.unwrap(), [0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_close_the_next_one_does_not_wait() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let first = open(&inner, 1).await.unwrap();
+    first.close().await.unwrap();
+    let began = tokio::time::Instant::now();
+    let second = open(&inner, 2).await.unwrap();
+    write(&second, 0, 1, 7).await.unwrap();
+    assert!(began.elapsed() < Duration::from_millis(500));
+    let third = open(&inner, 3).await.unwrap();
+    write(&third, 0, 1, 8).await.unwrap();
+    assert!(began.elapsed() >= Duration::from_secs(2), "the second one was not closed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_becomes_longer_and_never_shorter() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    drop(open(&inner, 1).await.unwrap());
+    let store = || {
+        let inner = Arc::clone(&inner);
+        Arc::new(crate::store::Store::new(inner, object_store::path::Path::from("a/volume")))
+    };
+    let ask = |size| crate::log::Ask { size, ..super::ask(9) };
+    let size = BLOCKS * crate::format::BLOCK;
+    let open = async |size| {
+        crate::volume::Volume::open(store(), ask(size), super::tuning())
+            .await
+            .map(|v| v.opening.size)
+    };
+    assert_eq!(open(Some(size * 2)).await, Ok(size * 2));
+    assert_eq!(open(Some(size)).await, Err(NotOpen::Size { has: size * 2 }));
+    assert_eq!(open(None).await, Ok(size * 2));
+}
+
+/// Servers that open, work and are fenced, over a store that is slow and fails. Each write says a number that no other has; a
+/// read that began after a flush was answered must not say less.
+fn fight(seed: u64) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        // The number that was given last, and the highest one that was flushed.
+        let told = Arc::new(Mutex::new((0u32, 0u32)));
+        let servers = (0..3u64).map(|me| {
+            let mut random = fastrand::Rng::with_seed(seed * 10 + me);
+            let mut chance = random.fork();
+            let judge = move || {
+                let fates = [Fate::Done, Fate::Done, Fate::Done, Fate::Unsaid, Fate::Refused];
+                (fates[chance.usize(0..5)], Duration::from_millis(chance.u64(0..80)))
+            };
+            let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+            let told = Arc::clone(&told);
+            tokio::spawn(async move {
+                for life in 0..4 {
+                    passes(Duration::from_millis(random.u64(0..9000))).await;
+                    let nonce = u128::from(me) << 64 | life;
+                    let Ok(volume) = open(&store, nonce).await else { continue };
+                    for _ in 0..30 {
+                        passes(Duration::from_millis(random.u64(0..400))).await;
+                        let done = match random.u8(0..3) {
+                            0 => {
+                                let before = told.lock().1;
+                                read(&volume, 0, 1).await.map(|found| {
+                                    assert!(found[0] >= before, "seed {seed}: old data");
+                                })
+                            }
+                            _ => {
+                                let number = {
+                                    let mut told = told.lock();
+                                    told.0 += 1;
+                                    told.0
+                                };
+                                let written = write(&volume, 0, 1, number).await;
+                                let flushed = match written {
+                                    Ok(()) => volume.flush().await,
+                                    error => error,
+                                };
+                                flushed.map(|()| {
+                                    let mut told = told.lock();
+                                    told.1 = told.1.max(number);
+                                })
+                            }
+                        };
+                        match done {
+                            Ok(()) | Err(Fault::Store(_)) => {}
+                            Err(Fault::Fenced(_)) => break,
+                            Err(other) => panic!("seed {seed}: {other:?}"),
+                        }
+                    }
+                }
+            })
+        });
+        let servers: Vec<_> = servers.collect();
+        for server in servers {
+            server.await.unwrap();
+        }
+        let volume = open(&inner, 1 << 100).await.unwrap();
+        let found = read(&volume, 0, 1).await.unwrap();
+        assert!(found[0] >= told.lock().1, "seed {seed}: a flush is lost");
+    });
+}
+
+#[test]
+fn of_servers_that_fight_at_most_one_is_believed() {
+    let long = std::env::var_os("COREWISE_LONG").is_some();
+    (0..if long { 4000 } else { 40 }).for_each(fight);
+}

@@ -1,0 +1,84 @@
+//! Whole volumes over stores that fail, crash and are shared, in virtual time, against plain models.
+
+mod crashes;
+mod faults;
+mod faulty;
+mod fights;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::ObjectStore;
+use object_store::path::Path;
+
+use crate::batch::Chunk;
+use crate::format::BLOCK;
+use crate::log::{Ask, NotOpen};
+use crate::store::Store;
+use crate::volume::{Fault, Part, Tuning, Volume};
+
+/// Blocks of the volumes.
+const BLOCKS: u64 = 64;
+
+/// Small batches, and a whole map each few records, so that everything happens in a short run.
+fn tuning() -> Tuning {
+    Tuning {
+        batch: 6,
+        dirty: 32,
+        age: Duration::from_secs(1),
+        patience: Duration::from_secs(100),
+        few: 4,
+    }
+}
+
+fn ask(nonce: u128) -> Ask {
+    Ask {
+        size: Some(BLOCKS * BLOCK),
+        lease: Duration::from_secs(2),
+        host: "test".into(),
+        nonce,
+        patience: Some(Duration::from_secs(200)),
+    }
+}
+
+async fn open_as(
+    inner: &Arc<dyn ObjectStore>,
+    nonce: u128,
+    tuning: Tuning,
+) -> Result<Arc<Volume>, NotOpen> {
+    let store = Store::new(Arc::clone(inner), Path::from("a/volume"));
+    Volume::open(Arc::new(store), ask(nonce), tuning).await
+}
+
+async fn open(inner: &Arc<dyn ObjectStore>, nonce: u128) -> Result<Arc<Volume>, NotOpen> {
+    open_as(inner, nonce, tuning()).await
+}
+
+/// Until so much virtual time has passed: no real time does.
+async fn passes(time: Duration) {
+    tokio::time::sleep_until(tokio::time::Instant::now() + time).await;
+}
+
+/// Writes blocks that all say `what`.
+async fn write(volume: &Arc<Volume>, start: u64, len: u64, what: u32) -> Result<(), Fault> {
+    let mut data = vec![0; (len * BLOCK) as usize];
+    data.chunks_exact_mut(4).for_each(|word| word.copy_from_slice(&what.to_le_bytes()));
+    volume.change(start, len, Chunk::Data(data.into())).await
+}
+
+/// What the blocks of a range say: 0 is zero.
+async fn read(volume: &Arc<Volume>, start: u64, len: u64) -> Result<Vec<u32>, Fault> {
+    let mut said = Vec::new();
+    for part in volume.read(start, len).await? {
+        match part {
+            Part::Zero(blocks) => said.extend((0..blocks).map(|_| 0)),
+            Part::Data(data) => said.extend(data.chunks_exact(BLOCK as usize).map(|block| {
+                let what = u32::from_le_bytes(block[..4].try_into().unwrap());
+                assert!(block.chunks_exact(4).all(|word| word == what.to_le_bytes()), "torn");
+                what
+            })),
+        }
+    }
+    assert_eq!(said.len() as u64, len);
+    Ok(said)
+}
