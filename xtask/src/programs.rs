@@ -18,6 +18,9 @@ const PROGRAMS: &[Program] = &[
     ("e2fsck", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
     ("cc", "gcc"),
+    // The other side of volumes that are somebody else's exports.
+    ("nbdkit", "nbdkit"),
+    ("qemu-nbd", "qemu-utils"),
 ];
 
 /// Makes sure that every program of the tests is there.

@@ -6,14 +6,13 @@ use std::time::Duration;
 use corewise::blockmq::Op;
 use corewise::blockmq::drivers::{Degraded, Delays, Fault, OnLoss};
 
-use super::links;
 use super::problem::{At, Problem, Subject, word};
 use super::raw::RawDevice;
-use super::{Driver, FileDriver, Io, Mirror};
+use super::{Driver, FileDriver, Io, Mirror, links, remote};
 use crate::{suggest, units};
 
 /// Each driver and the keys it takes beyond those that all take.
-const DRIVERS: [(&str, &[&str]); 8] = [
+const DRIVERS: [(&str, &[&str]); 9] = [
     ("delay", &["over", "read_delay", "write_delay", "flush_delay", "jitter", "seed"]),
     ("error", &["over", "fails", "from", "to", "after", "every", "times", "rate", "errno", "seed"]),
     (
@@ -32,6 +31,19 @@ const DRIVERS: [(&str, &[&str]); 8] = [
     ),
     ("memory", &["size", "block_size"]),
     ("mirror", &["over", "bitmap", "degraded", "retry", "resync_least", "resync_most"]),
+    (
+        "nbd",
+        &[
+            "uri",
+            "connections",
+            "connect_timeout",
+            "request_timeout",
+            "read_only",
+            "tls_ca",
+            "tls_certificate",
+            "tls_key",
+        ],
+    ),
     ("null", &["size", "block_size"]),
     ("partition", &["over", "partition"]),
     ("stripe", &["over", "chunk"]),
@@ -115,6 +127,7 @@ pub(super) fn driver(raw: &RawDevice, base: &Path, problems: &mut Vec<Problem>) 
         "memory" => asked.sized().map(|(size, block_size)| Driver::Memory { size, block_size }),
         "null" => asked.sized().map(|(size, block_size)| Driver::Null { size, block_size }),
         "file" => asked.file(base),
+        "nbd" => remote::remote(&mut asked, base).map(Driver::Remote),
         "delay" => asked.delay(),
         "error" => asked.error(),
         "partition" => asked.partition(),
@@ -128,20 +141,20 @@ pub(super) fn driver(raw: &RawDevice, base: &Path, problems: &mut Vec<Problem>) 
 }
 
 /// A device's keys, with a place for complaints.
-struct Asked<'a> {
-    raw: &'a RawDevice,
+pub(super) struct Asked<'a> {
+    pub(super) raw: &'a RawDevice,
     name: &'a str,
     subject: Subject,
     problems: &'a mut Vec<Problem>,
 }
 
 impl<'a> Asked<'a> {
-    fn complain(&mut self, problem: impl FnOnce(Subject) -> Problem) {
+    pub(super) fn complain(&mut self, problem: impl FnOnce(Subject) -> Problem) {
         self.problems.push(problem(self.subject.clone()));
     }
 
     /// A value that was there but could not be read is not missing: it was complained about.
-    fn missing(&mut self, key: &str, example: &str) {
+    pub(super) fn missing(&mut self, key: &str, example: &str) {
         if !self.has(key) {
             let message = format!("driver '{}' needs '{key}'", self.name);
             let place = self.raw.place;

@@ -1,7 +1,7 @@
 //! The manifest of `corewise up`: what to bring up, what to export and where to listen.
 //!
 //! [`raw`] reads the text and looks nothing up; [`resolve`] decides what it means, with [`drivers`]
-//! for each device's own keys [`tuning`] for those of its queue and [`tls`] for those of TLS; [`links`] follows the names from device to device. All of it is pure: nothing here touches the file
+//! for each device's own keys [`remote`] for those of somebody else's export, [`tuning`] for those of its queue and [`tls`] for those of TLS; [`links`] follows the names from device to device. All of it is pure: nothing here touches the file
 //! system. The format is described in `docs/manifest.md`.
 
 mod changes;
@@ -10,6 +10,7 @@ mod links;
 mod problem;
 mod raw;
 mod reader;
+mod remote;
 mod resolve;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,9 @@ use corewise::device::HangPolicy;
 pub(crate) use changes::Changes;
 pub(crate) use drivers::driver_names;
 pub(crate) use problem::{At, Place, Problem, Subject};
+pub(crate) use remote::Remote;
+#[cfg(feature = "tls")]
+pub(crate) use remote::RemoteTls;
 pub(crate) use resolve::{HANG_POLICIES, hang_policy, tcp_address};
 pub(crate) use tls::Tls;
 pub(crate) use tuning::Tuning;
@@ -40,6 +44,7 @@ impl Driver {
             Driver::Memory { .. } => "memory",
             Driver::Null { .. } => "null",
             Driver::File(_) => "file",
+            Driver::Remote(_) => "nbd",
             Driver::Stripe { .. } => "stripe",
             Driver::Mirror(_) => "mirror",
             Driver::Partition { .. } => "partition",
@@ -51,7 +56,9 @@ impl Driver {
     /// The devices that it is built over, in order.
     pub(crate) fn over(&self) -> &[String] {
         match self {
-            Driver::Memory { .. } | Driver::Null { .. } | Driver::File(_) => &[],
+            Driver::Memory { .. } | Driver::Null { .. } | Driver::File(_) | Driver::Remote(_) => {
+                &[]
+            }
             Driver::Stripe { over, .. } => over,
             Driver::Mirror(mirror) => &mirror.over,
             Driver::Partition { over, .. }
@@ -186,6 +193,7 @@ pub(crate) enum Driver {
         block_size: u32,
     },
     File(FileDriver),
+    Remote(Remote),
     Stripe {
         over: Vec<String>,
         chunk: u32,

@@ -97,6 +97,13 @@ pub(crate) struct RawDevice {
     pub(crate) times: Option<At<u32>>,
     pub(crate) rate: Option<At<f64>>,
     pub(crate) errno: Option<At<String>>,
+    pub(crate) uri: Option<At<String>>,
+    pub(crate) connections: Option<At<u32>>,
+    pub(crate) connect_timeout: Option<At<Duration>>,
+    pub(crate) request_timeout: Option<At<Duration>>,
+    pub(crate) tls_ca: Option<At<String>>,
+    pub(crate) tls_certificate: Option<At<String>>,
+    pub(crate) tls_key: Option<At<String>>,
 }
 
 /// One `[[export]]` table.
@@ -224,6 +231,13 @@ fn device(
         times: fields.number("times"),
         rate: fields.share("rate"),
         errno: fields.string_or_number("errno"),
+        uri: fields.string("uri"),
+        connections: fields.number("connections"),
+        connect_timeout: fields.duration("connect_timeout"),
+        request_timeout: fields.duration("request_timeout"),
+        tls_ca: fields.string("tls_ca"),
+        tls_certificate: fields.string("tls_certificate"),
+        tls_key: fields.string("tls_key"),
     };
     let problems = fields.finish();
     device.broken = !problems.is_empty();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use corewise::blockmq::drivers::MirrorEvent;
-use corewise::nbd::{ClientEvent, Endpoint, Options};
+use corewise::nbd::{ClientEvent, Endpoint, Options, RemoteEvent};
 use corewise::timeline::{Timeline, duration, json, text};
 use serde_json::{Value, json};
 
@@ -217,6 +217,25 @@ impl Report {
             let legs = if legs.is_empty() { "its legs".to_string() } else { legs.join(", ") };
             self.print(&format!("Mirror {device}: {what}, {legs}, {}\n", units::size(bytes)));
         }
+    }
+
+    /// Something happened to the connections of the device `device`, which the log has in words. From any thread.
+    pub(crate) fn remote(&self, device: &str, happened: &RemoteEvent) {
+        let (what, rest) = match happened {
+            RemoteEvent::Lost { why, requests, unflushed } => {
+                ("lost", json!({"why": why, "requests": requests, "unflushed": unflushed}))
+            }
+            RemoteEvent::Back { after, connections } => {
+                ("back", json!({"seconds": after.as_secs_f64(), "connections": connections}))
+            }
+            RemoteEvent::Down { why } => ("down", json!({"why": why})),
+            _ => return,
+        };
+        self.event("remote", || {
+            let mut rest = rest;
+            (rest["device"], rest["what"]) = (device.into(), what.into());
+            rest
+        });
     }
 
     /// A client came or went. From any thread.

@@ -24,6 +24,7 @@ mod real_clients;
 mod real_clients_holes;
 #[cfg(feature = "tls")]
 mod real_clients_tls;
+mod remote;
 mod service;
 mod stacks;
 mod tables;

@@ -43,6 +43,8 @@ pub(super) struct Connection {
     gone: u64,
     /// How many requests are on their way here.
     load: usize,
+    /// More may be there already, of which the socket knows nothing: TLS has it.
+    more: bool,
 }
 
 /// Connects, as often as is asked for and allowed, with an export that `device` can go on with.
@@ -89,7 +91,10 @@ fn dial(shared: &Shared) -> Result<(Connection, Agreed), String> {
     let agreed = shake::choose(&mut wire, uri.export(), padded).map_err(|why| why.to_string())?;
     let answers = Answers::new(agreed.structured, agreed.allocation);
     let Shaking { stream, ahead: bytes, .. } = wire;
-    Ok((Connection { stream, bytes, answers, out: VecDeque::new(), gone: 0, load: 0 }, agreed))
+    Ok((
+        Connection { stream, bytes, answers, out: VecDeque::new(), gone: 0, load: 0, more: false },
+        agreed,
+    ))
 }
 
 fn in_words(error: &io::Error) -> String {
@@ -404,6 +409,8 @@ impl Line {
     /// Waits for what comes first: requests, answers, room to send, the time of a request or of an attempt.
     fn wait(&mut self) {
         let due = [self.table.deadline(), self.next_try].into_iter().flatten().min();
+        let more = self.connections.iter().any(|connection| connection.more);
+        let due = if more { Some(time::now()) } else { due };
         let patience = due.map(|due| timespec(due.saturating_duration_since(time::now())));
         let mut ready = [PollFlags::empty(); policy::MOST_CONNECTIONS];
         {
@@ -425,8 +432,13 @@ impl Line {
                     return;
                 }
             }
-            for (ready, polled) in ready.iter_mut().zip(&all[1..]) {
+            for ((ready, polled), connection) in
+                ready.iter_mut().zip(&all[1..]).zip(&self.connections)
+            {
                 *ready = polled.revents();
+                if connection.more {
+                    *ready |= PollFlags::IN;
+                }
             }
             if !all[0].revents().is_empty() {
                 clear(&self.shared.wake);
@@ -449,7 +461,8 @@ impl Line {
         let Self { connections, table, ends, .. } = self;
         // Another one may have ended them all.
         let Some(connection) = connections.get_mut(on) else { return Ok(()) };
-        let Connection { stream, bytes, answers, .. } = connection;
+        let Connection { stream, bytes, answers, more, .. } = connection;
+        *more = false;
         for _ in 0..MOST_READS {
             bytes.reserve(ROOM);
             match stream.receive(bytes) {
@@ -462,6 +475,7 @@ impl Line {
                 .take(bytes, table, on, ends)
                 .map_err(|broken| format!("the other side is out of order: {}", broken.0))?;
         }
+        *more = true;
         Ok(())
     }
 

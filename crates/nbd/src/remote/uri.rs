@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::wire::{DEFAULT_PORT, MAX_STRING};
@@ -55,6 +55,15 @@ impl Uri {
     /// Whether it asks for TLS.
     pub fn tls(&self) -> bool {
         self.tls
+    }
+
+    /// The same, with the path of its socket taken from `folder` on, where it is relative.
+    #[must_use]
+    pub fn within(mut self, folder: &Path) -> Uri {
+        if let Address::Unix(path) = &mut self.address {
+            *path = folder.join(&*path);
+        }
+        self
     }
 
     /// The name that the other side's certificate has to have: what `tls-hostname` says, or the host. `None` where there is none
@@ -214,6 +223,8 @@ mod tests {
         assert_eq!(uri("nbds://host").hostname(), Some("host"));
         assert_eq!(uri("nbds://1.2.3.4?tls-hostname=disk").hostname(), Some("disk"));
         assert_eq!(uri("nbd+unix:///x?socket=s").hostname(), None);
+        let within = uri("nbd+unix:///x?socket=s").within(Path::new("/run"));
+        assert_eq!(within.address, Address::Unix("/run/s".into()));
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub(super) mod file;
 mod leaf;
 mod mirror;
 mod over_one;
+mod remote;
 mod volume;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -9,7 +9,7 @@ use corewise::device::{Bound, ProbeError, ShutdownError};
 use corewise::sync::Mutex;
 
 use super::over_one::Claims;
-use super::{House, file, leaf, mirror, over_one};
+use super::{House, file, leaf, mirror, over_one, remote};
 use crate::manifest;
 
 /// A device of the manifest.
@@ -100,6 +100,7 @@ impl Volume {
             manifest::Driver::Memory { size, block_size } => leaf::memory(*size, *block_size)?,
             manifest::Driver::Null { size, block_size } => leaf::null(*size, *block_size),
             manifest::Driver::File(file) => file::open(&self.device, file, house)?,
+            manifest::Driver::Remote(asked) => remote::open(house, self.name(), asked)?,
             manifest::Driver::Stripe { chunk, .. } => {
                 let parts = parts.iter().map(|part| part.device()).collect::<Result<_, _>>()?;
                 Arc::new(Stripe::new(parts, *chunk).map_err(ProbeError::failed)?)
@@ -137,7 +138,7 @@ impl Bound for Volume {
             mirror.settle();
         }
         // A write to the others ends in parts of their own.
-        if !matches!(self.device.driver, manifest::Driver::File(_)) {
+        if !matches!(self.device.driver, manifest::Driver::File(_) | manifest::Driver::Remote(_)) {
             return Ok(());
         }
         made.queue.flush().map_err(|error| {

@@ -1,0 +1,64 @@
+//! Volumes that are somebody else's exports.
+
+use std::sync::Arc;
+
+use corewise::device::ProbeError;
+use corewise::nbd::{Remote, RemoteOptions};
+
+use super::House;
+use crate::manifest;
+
+/// Connects, for as long as the manifest says.
+pub(super) fn open(
+    house: &House,
+    device: &str,
+    asked: &manifest::Remote,
+) -> Result<Arc<Remote>, ProbeError> {
+    let (report, name) = (house.report.clone(), device.to_owned());
+    let mut options = RemoteOptions::new(asked.uri.value.clone())
+        .read_only(asked.read_only)
+        .observer(move |event| report.remote(&name, event));
+    if let Some(connections) = asked.connections {
+        options = options.connections(connections);
+    }
+    if let Some(time) = asked.connect_timeout {
+        options = options.connect_timeout(time);
+    }
+    if let Some(time) = asked.request_timeout {
+        options = options.timeout(time);
+    }
+    #[cfg(feature = "tls")]
+    if let Some(tls) = &asked.tls {
+        options = options.tls(tls::read(tls)?);
+    }
+    Remote::connect(options).map(Arc::new).map_err(ProbeError::failed)
+}
+
+#[cfg(feature = "tls")]
+mod tls {
+    use std::path::PathBuf;
+
+    use corewise::device::ProbeError;
+    use corewise::nbd::RemoteTls;
+
+    use crate::manifest::{self, At};
+
+    pub(super) fn read(tls: &manifest::RemoteTls) -> Result<RemoteTls, ProbeError> {
+        let read = |at: &At<PathBuf>| {
+            let path = at.value.display();
+            // A FIFO's other end may never come.
+            if at.value.metadata().is_ok_and(|meta| !meta.is_file()) {
+                return Err(ProbeError::failed(format!("{path}: it is no file")));
+            }
+            std::fs::read(&at.value)
+                .map_err(|error| ProbeError::failed(format!("cannot read {path}: {error}")))
+        };
+        let ca = read(&tls.ca)?;
+        let identity = match &tls.identity {
+            Some((certificate, key)) => Some((read(certificate)?, read(key)?)),
+            None => None,
+        };
+        let identity = identity.as_ref().map(|(c, k)| (c.as_slice(), k.as_slice()));
+        RemoteTls::from_pem(&ca, identity).map_err(ProbeError::failed)
+    }
+}
