@@ -196,7 +196,7 @@ impl Line {
 
     fn is_down(&self) -> IoError {
         let why =
-            format!("no connection to {}: {}", self.shared.options.uri, self.shared.why.lock());
+            format!("no connection to {}: {}", self.shared.options.uri, *self.shared.why.lock());
         IoError::with(IoErrorKind::TimedOut, why)
     }
 
@@ -207,7 +207,7 @@ impl Line {
             let (rq, time) = (self.table.remove(slot), self.shared.options.timeout);
             let words = match on {
                 Some(_) => format!("no answer within {time:?}"),
-                None => format!("no connection within {time:?}: {}", self.shared.why.lock()),
+                None => format!("no connection within {time:?}: {}", *self.shared.why.lock()),
             };
             if on.is_some() {
                 // Its answer may come yet, and would be anybody's.
