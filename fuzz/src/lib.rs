@@ -12,6 +12,7 @@
 //! | [`connection()`] | a whole connection from its first byte | it ends; a device that wasn't chosen isn't touched; others are served |
 //! | [`topology()`] | an XML export or a synthetic description of a machine | facts agree with each other, errors point into the input |
 //! | [`partition_table()`] | a disk with a GUID partition table | partitions lie in it and don't overlap; only good ranges are read |
+//! | [`remote()`] | what a server says in its handshake, to a volume that is its export | an agreement follows from its bytes and no others |
 //! | [`kernel_log()`] | a kernel log, a listing of sysfs, a dependency file | the same in any pieces; timelines do not contradict themselves |
 
 mod connection;
@@ -20,6 +21,7 @@ mod handshake;
 mod kernel_log;
 mod mutate;
 mod partition_table;
+mod remote;
 pub mod seeds;
 mod topology;
 mod transmission;
@@ -29,6 +31,7 @@ pub use handshake::handshake;
 pub use kernel_log::kernel_log;
 pub use mutate::Mutator;
 pub use partition_table::partition_table;
+pub use remote::remote;
 pub use topology::topology;
 pub use transmission::transmission;
 
@@ -36,13 +39,14 @@ pub use transmission::transmission;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub const TARGETS: [(&str, Target); 6] = [
+pub const TARGETS: [(&str, Target); 7] = [
     ("handshake", handshake),
     ("transmission", transmission),
     ("connection", connection),
     ("topology", topology),
     ("partition_table", partition_table),
     ("kernel_log", kernel_log),
+    ("remote", remote),
 ];
 
 /// Replays the files named on the command line.

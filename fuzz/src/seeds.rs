@@ -419,7 +419,7 @@ pub fn connection() -> Vec<Seed> {
 }
 
 /// The seeds of every target, by the names of their corpora.
-pub fn all() -> [(&'static str, Vec<Seed>); 6] {
+pub fn all() -> [(&'static str, Vec<Seed>); 7] {
     [
         ("handshake", handshake()),
         ("transmission", transmission()),
@@ -427,5 +427,6 @@ pub fn all() -> [(&'static str, Vec<Seed>); 6] {
         ("topology", crate::topology::seeds()),
         ("partition_table", crate::partition_table::seeds()),
         ("kernel_log", crate::kernel_log::seeds()),
+        ("remote", crate::remote::seeds()),
     ]
 }

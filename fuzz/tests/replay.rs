@@ -84,6 +84,16 @@ fn stored_kernel_logs() {
 }
 
 #[test]
+fn stored_handshakes_of_servers() {
+    replay("remote");
+}
+
+#[test]
+fn mutated_handshakes_of_servers() {
+    mutations("remote", 2000);
+}
+
+#[test]
 fn mutated_partition_tables() {
     mutations("partition_table", 300);
 }

@@ -1,0 +1,11 @@
+//! The fuzz target `remote`: under cargo-fuzz it is driven by libFuzzer; otherwise it replays
+//! the files that it is given.
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| corewise_fuzz::remote(data));
+
+#[cfg(not(fuzzing))]
+fn main() -> std::io::Result<()> {
+    corewise_fuzz::replay_arguments(corewise_fuzz::remote)
+}
