@@ -47,14 +47,15 @@ pub(super) struct Connection {
     more: bool,
 }
 
-/// Connects, as often as is asked for and allowed, with an export that `device` can go on with.
+/// Connects, as often as is asked for and allowed; with `before`, to an export that this device, which was told that, can go on
+/// with.
 pub(super) fn begin(
     shared: &Shared,
-    device: Option<&Geometry>,
+    before: Option<(&Geometry, &Agreed)>,
 ) -> Result<(Vec<Connection>, Agreed), String> {
     let (first, agreed) = dial(shared)?;
-    if let Some(device) = device {
-        policy::still(device, &agreed)?;
+    if let Some((device, before)) = before {
+        policy::still(device, before, &agreed)?;
     }
     let mut connections = vec![first];
     if agreed.summary.flags.contains(TransmissionFlags::CAN_MULTI_CONN) {
@@ -220,7 +221,7 @@ impl Line {
     /// Attempts to connect.
     fn connect(&mut self) {
         let shared = Arc::clone(&self.shared);
-        match begin(&shared, Some(&self.device)) {
+        match begin(&shared, Some((&self.device, &self.agreed))) {
             Ok((connections, agreed)) => {
                 let event = RemoteEvent::Back {
                     after: time::now().saturating_duration_since(self.since),
@@ -228,7 +229,9 @@ impl Line {
                 };
                 self.agreed = agreed;
                 self.connected(connections);
-                self.tell(&event);
+                if self.next_try.is_none() {
+                    self.tell(&event);
+                }
             }
             Err(why) => {
                 let now = time::now();

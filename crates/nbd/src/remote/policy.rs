@@ -65,8 +65,10 @@ pub(super) fn geometry(agreed: &Agreed, read_only: bool) -> Result<Geometry, Str
     })
 }
 
-/// Whether a device of this geometry can go on with an export that says `now`; if not, why.
-pub(super) fn still(device: &Geometry, now: &Agreed) -> Result<(), String> {
+/// Whether a device of this geometry, over an export that said `before`, can go on with one that says `now`; if not, why.
+pub(super) fn still(device: &Geometry, before: &Agreed, now: &Agreed) -> Result<(), String> {
+    let flushes = |agreed: &Agreed| agreed.summary.flags.contains(TransmissionFlags::SEND_FLUSH);
+    let (flushed, flushes) = (flushes(before), flushes(now));
     let now = geometry(now, false)?;
     if now.size < device.size {
         return Err(format!("it had {} bytes, and has {} now", device.size, now.size));
@@ -79,6 +81,7 @@ pub(super) fn still(device: &Geometry, now: &Agreed) -> Result<(), String> {
     }
     for (what, had, has) in [
         ("be changed", !device.read_only, !now.read_only),
+        ("be flushed", flushed, flushes),
         ("make a change durable by itself (FUA)", device.can_fua, now.can_fua),
         ("trim", device.can_discard, now.can_discard),
         ("write zeroes", device.can_write_zeroes, now.can_write_zeroes),
@@ -156,14 +159,19 @@ mod tests {
 
     #[test]
     fn a_device_goes_on_with_an_export_that_can_do_no_less_than_before() {
-        let device = geometry(&agreed(1 << 20, USUAL_SIZES), false).unwrap();
-        assert!(still(&device, &agreed(2 << 20, USUAL_SIZES)).is_ok());
-        assert!(still(&device, &agreed(1 << 19, USUAL_SIZES)).unwrap_err().contains("bytes"));
+        let first = agreed(1 << 20, USUAL_SIZES);
+        let device = geometry(&first, false).unwrap();
+        let still = |now: &Agreed| still(&device, &first, now);
+        assert!(still(&agreed(2 << 20, USUAL_SIZES)).is_ok());
+        assert!(still(&agreed(1 << 19, USUAL_SIZES)).unwrap_err().contains("bytes"));
         let coarse = BlockSizes { minimum: 1024, ..USUAL_SIZES };
-        assert!(still(&device, &agreed(1 << 20, coarse)).unwrap_err().contains("blocks"));
+        assert!(still(&agreed(1 << 20, coarse)).unwrap_err().contains("blocks"));
         let mut read_only = agreed(1 << 20, USUAL_SIZES);
         read_only.summary.flags = TransmissionFlags::READ_ONLY;
-        assert!(still(&device, &read_only).unwrap_err().contains("be changed"));
+        assert!(still(&read_only).unwrap_err().contains("be changed"));
+        let mut forgetful = agreed(1 << 20, USUAL_SIZES);
+        forgetful.summary.flags = TransmissionFlags::HAS_FLAGS;
+        assert!(still(&forgetful).unwrap_err().contains("be flushed"));
     }
 
     #[test]
