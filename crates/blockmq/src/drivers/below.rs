@@ -1,6 +1,7 @@
 //! What the drivers that stand on other devices have in common: handing a request on, looking for
 //! completions, and what several of them can do together.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 use crate::device::BlockDevice;
@@ -16,17 +17,17 @@ pub(super) fn pass_on(device: &dyn BlockDevice, rq: Started, offset: u64) {
 }
 
 /// Polls all of them; `None` where none can be polled.
-pub(super) fn poll<'a>(
-    devices: impl IntoIterator<Item = &'a Arc<dyn BlockDevice>>,
+pub(super) fn poll<D: Borrow<Arc<dyn BlockDevice>>>(
+    devices: impl IntoIterator<Item = D>,
 ) -> Option<usize> {
-    devices.into_iter().filter_map(|device| device.poll()).reduce(|all, found| all + found)
+    devices.into_iter().filter_map(|device| device.borrow().poll()).reduce(|all, found| all + found)
 }
 
 /// What all these can do together: the strictest of each. `None` without any.
-pub(super) fn combine<'a>(
-    devices: impl IntoIterator<Item = &'a Arc<dyn BlockDevice>>,
+pub(super) fn combine<D: Borrow<Arc<dyn BlockDevice>>>(
+    devices: impl IntoIterator<Item = D>,
 ) -> Option<Geometry> {
-    devices.into_iter().map(|device| device.geometry()).reduce(|a, b| Geometry {
+    devices.into_iter().map(|device| device.borrow().geometry()).reduce(|a, b| Geometry {
         size: a.size.min(b.size),
         block_size: a.block_size.max(b.block_size),
         preferred: a.preferred.max(b.preferred),

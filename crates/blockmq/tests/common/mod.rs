@@ -46,6 +46,10 @@ impl Rig {
     pub fn queue(&self, driver: impl Driver) -> Arc<Queue> {
         Queue::builder(&self.machine, Arc::new(driver)).build(&self.wq)
     }
+
+    pub fn named(&self, name: &str, driver: impl Driver) -> Arc<Queue> {
+        Queue::builder(&self.machine, Arc::new(driver)).name(name).build(&self.wq)
+    }
 }
 
 impl Drop for Rig {

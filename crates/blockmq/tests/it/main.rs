@@ -20,6 +20,7 @@ mod mirror_check;
 mod mirror_degraded;
 mod mirror_model;
 mod mirror_record;
+mod mirror_replace;
 mod mistakes;
 mod nested;
 mod null;

@@ -1,5 +1,5 @@
 //! Mirrors against a plain model, in every order of create, write, error, check, stop, kill, power failure, start, leg
-//! away, leg replaced and leg back: what was promised is never lost, nor served as something else without an error,
+//! away, leg replaced (also while it serves) and leg back: what was promised is never lost, nor served as something else without an error,
 //! and a leg that is called in sync is that. Some 40 lives of a mirror a case; ten times as many cases with
 //! `COREWISE_LONG`.
 #![cfg(not(loom))]
@@ -218,6 +218,19 @@ impl Case {
         }
     }
 
+    /// A blank disk takes the place of a leg.
+    fn replace(&mut self, up: &Up) {
+        let n = self.rng.below(self.disks.len() as u64) as usize;
+        let disk = Arc::new(Mutex::new(Platter::new(LEG, one_in(&mut self.rng, 2))));
+        let came = up.mirror.replace(n, plug(&self.rig, &disk, &up.life));
+        self.log.push(format!("disk {n} is replaced: {}", came.is_ok()));
+        if came.is_ok() {
+            self.disks[n] = disk;
+            self.copies[n] = None;
+            self.away.lock()[n] = false;
+        }
+    }
+
     fn fault(&mut self, forever: bool) {
         let ops = match self.rng.below(4) {
             0 => vec![Op::Write],
@@ -286,7 +299,7 @@ impl Case {
         let Some(up) = self.start(&life) else { return self.after_kill() };
         let mut failing = false;
         for _ in 0..self.rng.below(40) {
-            match self.rng.below(17) {
+            match self.rng.below(18) {
                 0..6 => self.write(&up),
                 6..8 => self.flush(&up),
                 8..12 => self.read(&up, failing),
@@ -305,8 +318,10 @@ impl Case {
                     self.log.push(format!("check, repair {repair}"));
                     let _ = up.mirror.check(None, repair);
                 }
+                // While it serves.
+                15 => self.replace(&up),
                 // A place that can't be read or written takes for ever.
-                15 if !failing => up.resynced(),
+                16 if !failing => up.resynced(),
                 _ => self.check_claims(&up),
             }
             if up.life.is_over() {

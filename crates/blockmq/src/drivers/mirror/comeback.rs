@@ -7,6 +7,7 @@ use super::legs::each;
 use super::open::{unrecorded, vacant};
 use super::record::{Follows, Head, apart};
 use super::{Inner, StackError, disk, policy};
+use crate::geometry::Geometry;
 use crate::request::caught;
 
 impl Inner {
@@ -42,7 +43,22 @@ impl Inner {
             caught(|| find(n)).unwrap_or_else(|| Err("the search for it panicked".to_owned()));
         let device = found.map_err(StackError::new)?;
         let (name, theirs) = (self.legs.name(n), device.geometry());
-        if let Some(why) = policy::misfit(&self.geometry, &theirs) {
+        self.fits(keeper, &name, &theirs)?;
+        if !keeper.has_record() {
+            unrecorded(&name, &*device)?;
+        }
+        self.legs.put(n, device);
+        Ok(())
+    }
+
+    /// Whether a device can be a leg of the mirror, which others use already.
+    pub(super) fn fits(
+        &self,
+        keeper: &Keeper,
+        name: &str,
+        theirs: &Geometry,
+    ) -> Result<(), StackError> {
+        if let Some(why) = policy::misfit(&self.geometry, theirs) {
             return Err(StackError::new(format!("'{name}' cannot be its leg: {why}")));
         }
         let room = keeper.disk.room_on(name, theirs.size)?;
@@ -52,15 +68,16 @@ impl Inner {
                 "'{name}' has room for {room} bytes, but the mirror has {size}"
             )));
         }
-        if !keeper.has_record() {
-            unrecorded(name, &*device)?;
-        }
-        self.legs.put(n, device);
         Ok(())
     }
 
     /// Whether leg `n`, which is out, may come back. If so, the bits say what it lacks.
-    fn may_return(&self, keeper: &Keeper, state: &mut State, n: usize) -> Result<(), StackError> {
+    pub(super) fn may_return(
+        &self,
+        keeper: &Keeper,
+        state: &mut State,
+        n: usize,
+    ) -> Result<(), StackError> {
         if !self.legs.is_there(n) {
             return Err(StackError::new(self.legs.why(n)));
         }
@@ -72,10 +89,10 @@ impl Inner {
         let known = |head: &Head| head.mirror == state.head.mirror && head.leg as usize == n;
         match found.filter(known).map(|head| (head.follows(&state.head), head.events)) {
             Some((Follows::Yes, _)) => return Ok(()),
-            Some((Follows::Apart, _)) => return Err(apart(self.legs.name(n))),
+            Some((Follows::Apart, _)) => return Err(apart(&self.legs.name(n))),
             // Its own heads may have higher numbers than ours, and the highest one is the newest.
             Some((Follows::No, events)) => state.head.events = state.head.events.max(events),
-            None => vacant(&keeper.disk, &self.legs, n)?,
+            None => vacant(&keeper.disk, &*self.legs.device(n))?,
         }
         // It isn't what it was: everything is to be copied.
         let regions: Vec<usize> = (0..keeper.regions.len()).collect();
@@ -91,7 +108,7 @@ impl Inner {
                 Ok(()) => back |= 1 << n,
                 Err(why) => {
                     if let Some(left_out) = self.legs.tell_stays(n) {
-                        let device = self.legs.name(n);
+                        let device = &*self.legs.name(n);
                         tracing::warn!(leg = n, device, %why, left_out, "a leg of a mirror stays out");
                     }
                     self.legs.set_why(n, why.to_string());

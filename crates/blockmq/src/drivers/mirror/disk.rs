@@ -50,7 +50,11 @@ impl Disk {
 
     /// Where the record is on leg `n`, which is there.
     fn place(&self, legs: &Legs, n: usize) -> Place {
-        let size = legs.device(n).geometry().size;
+        self.place_on(&*legs.device(n))
+    }
+
+    fn place_on(&self, device: &dyn BlockDevice) -> Place {
+        let size = device.geometry().size;
         Place::on(size, self.block_size).expect("a leg has room for a record")
     }
 
@@ -73,13 +77,13 @@ impl Disk {
         Ok(newest)
     }
 
-    /// Whether the place of the record on leg `n`, all that a mirror ever writes there, holds nothing but zeroes, and perhaps
+    /// Whether the place of the record on a leg, all that a mirror ever writes there, holds nothing but zeroes, and perhaps
     /// half of a first head.
-    pub(super) fn is_vacant(&self, legs: &Legs, n: usize) -> Result<bool, IoError> {
+    pub(super) fn is_vacant(&self, device: &dyn BlockDevice) -> Result<bool, IoError> {
         if !self.is_kept {
             return Ok(true);
         }
-        let (place, device) = (self.place(legs, n), legs.device(n));
+        let place = self.place_on(device);
         let (start, len) = (place.start, place.bits(2) - place.start);
         let found = device.read_at(start, len as usize)?;
         let (first, rest) = found.split_at(place.piece as usize);

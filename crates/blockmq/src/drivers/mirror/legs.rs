@@ -1,9 +1,10 @@
 //! The legs of a mirror: which ones are used, and for what.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use corewise_sync::{CachePadded, SpinLock, Throttle};
+use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use corewise_sync::epoch::{Epochs, ReadMostly};
+use corewise_sync::{CachePadded, Mutex, SpinLock, Throttle};
 
 use super::StackError;
 use super::policy::{self, View};
@@ -19,6 +20,8 @@ pub(super) struct Legs {
     pub(super) states: LegStates,
     /// A: legs that are out, and that somebody wants back; Relaxed, for reports.
     called: AtomicU32,
+    /// L: is the lock, held by who gives a leg a device.
+    giving: Mutex<()>,
 }
 
 /// A leg, as a mirror is made of it.
@@ -42,9 +45,10 @@ impl From<Arc<dyn BlockDevice>> for MirrorLeg {
 }
 
 struct Leg {
-    name: Box<str>,
-    /// Set once. A leg without a device is out.
-    there: OnceLock<There>,
+    /// L: is the lock, held for a moment; guards what its device is called.
+    name: SpinLock<Arc<str>>,
+    /// A leg without a device is out, and it gets another one only while it is.
+    there: ReadMostly<Option<Arc<There>>>,
     /// L: is the lock, held for a moment; guards why the leg is out.
     why: SpinLock<String>,
     load: CachePadded<Load>,
@@ -53,15 +57,11 @@ struct Leg {
     stays: Throttle,
 }
 
-struct There {
-    device: Arc<dyn BlockDevice>,
-    rotational: bool,
-}
-
-impl There {
-    fn new(device: Arc<dyn BlockDevice>) -> Self {
-        Self { rotational: device.geometry().rotational, device }
-    }
+/// A device in the place of a leg.
+pub(super) struct There {
+    pub(super) device: Arc<dyn BlockDevice>,
+    /// How many devices were here before: what becomes of a request to one of them says nothing about this one.
+    pub(super) era: u64,
 }
 
 const THERE: &str = "a leg without a device is out, and nothing goes there";
@@ -78,6 +78,8 @@ struct Load {
     head: AtomicU64,
     /// A: reads that failed and were forgiven.
     forgiven: AtomicU64,
+    /// A: whether the device seeks.
+    rotational: AtomicBool,
 }
 
 impl Legs {
@@ -92,54 +94,91 @@ impl Legs {
                 )));
             }
         }
+        let epochs = Epochs::new();
         let leg = |leg: MirrorLeg| {
-            let (name, there, why) = match leg {
-                MirrorLeg::Here(device) => {
-                    (device.name().into(), OnceLock::from(There::new(device)), String::new())
-                }
-                MirrorLeg::Missing { name, why } => (name.into(), OnceLock::new(), why),
+            let (name, device, why): (Arc<str>, _, _) = match leg {
+                MirrorLeg::Here(device) => (device.name().into(), Some(device), String::new()),
+                MirrorLeg::Missing { name, why } => (name.into(), None, why),
             };
-            let (why, load) = (SpinLock::new(why), CachePadded::new(Load::default()));
+            let load = Load::default();
+            let rotational = device.as_ref().is_some_and(|device| device.geometry().rotational);
+            load.rotational.store(rotational, Ordering::Relaxed);
+            let there = device.map(|device| Arc::new(There { device, era: 0 }));
+            let there = ReadMostly::with_epochs(epochs.clone(), there);
+            let (name, why) = (SpinLock::new(name), SpinLock::new(why));
             let (dropped, stays) = (Throttle::new(), Throttle::new());
-            Leg { name, there, why, load, dropped, stays }
+            Leg { name, there, why, load: CachePadded::new(load), dropped, stays }
         };
         let legs: Box<[Leg]> = legs.into_iter().map(leg).collect();
-        let here = legs.iter().enumerate().filter(|(_, leg)| leg.there.get().is_some());
+        let here = legs.iter().enumerate().filter(|(_, leg)| leg.there.read().is_some());
         let states = LegStates::new(here.fold(0, |here, (n, _)| here | 1 << n));
-        Ok(Self { legs, states, called: AtomicU32::new(0) })
+        Ok(Self { legs, states, called: AtomicU32::new(0), giving: Mutex::new(()) })
     }
 
     pub(super) fn len(&self) -> usize {
         self.legs.len()
     }
 
-    fn there(&self, n: usize) -> &There {
-        self.legs[n].there.get().expect(THERE)
+    /// What is in the place of leg `n` now, where a device is.
+    pub(super) fn there(&self, n: usize) -> Option<Arc<There>> {
+        self.legs[n].there.read().clone()
     }
 
-    /// The device of leg `n`, which is there.
-    pub(super) fn device(&self, n: usize) -> &Arc<dyn BlockDevice> {
-        &self.there(n).device
+    /// The device of leg `n`, which is there. Who may meet a [`swap`](Legs::swap) says why the other device would do as well.
+    pub(super) fn device(&self, n: usize) -> Arc<dyn BlockDevice> {
+        self.there(n).expect(THERE).device.clone()
     }
 
     /// Those that are there.
-    pub(super) fn devices(&self) -> impl Iterator<Item = &Arc<dyn BlockDevice>> {
-        self.legs.iter().filter_map(|leg| Some(&leg.there.get()?.device))
+    pub(super) fn devices(&self) -> impl Iterator<Item = Arc<dyn BlockDevice>> {
+        (0..self.len()).filter_map(|n| Some(self.there(n)?.device.clone()))
     }
 
     /// Whether leg `n` has a device.
     pub(super) fn is_there(&self, n: usize) -> bool {
-        self.legs[n].there.get().is_some()
+        self.there(n).is_some()
     }
 
-    /// The device of leg `n`, which had none. One caller at a time.
+    /// Whether a request to the device of that era says anything about the one that leg `n` has.
+    pub(super) fn is_of(&self, n: usize, era: u64) -> bool {
+        self.there(n).is_some_and(|there| there.era == era)
+    }
+
+    /// The device of leg `n`, which is out, unless it has one by now: that is as good. May block.
     pub(super) fn put(&self, n: usize, device: Arc<dyn BlockDevice>) {
-        // False: it has one; its own is as good.
-        let _ = self.legs[n].there.set(There::new(device));
+        let giving = self.giving.lock();
+        if !self.is_there(n) {
+            drop(self.give(n, device));
+        }
+        drop(giving);
     }
 
-    pub(super) fn name(&self, n: usize) -> &str {
-        &self.legs[n].name
+    /// As [`put`](Legs::put), in place of what it has, which the caller gets. No step of the resync is in the middle. May block.
+    pub(super) fn swap(
+        &self,
+        n: usize,
+        device: Arc<dyn BlockDevice>,
+    ) -> Option<Arc<dyn BlockDevice>> {
+        let giving = self.giving.lock();
+        let former = self.give(n, device);
+        drop(giving);
+        former.map(|there| there.device.clone())
+    }
+
+    fn give(&self, n: usize, device: Arc<dyn BlockDevice>) -> Option<Arc<There>> {
+        let (leg, name) = (&self.legs[n], Arc::from(device.name()));
+        let era = self.there(n).map_or(0, |there| there.era + 1);
+        leg.load.rotational.store(device.geometry().rotational, Ordering::Relaxed);
+        leg.load.forgiven.store(0, Ordering::Relaxed);
+        let former = std::mem::replace(&mut *leg.name.lock(), name);
+        drop(former);
+        // A request that takes the new device from here on sees that the leg was dropped before.
+        leg.there.swap(Some(Arc::new(There { device, era })))
+    }
+
+    /// What the device of leg `n` is called. Any context.
+    pub(super) fn name(&self, n: usize) -> Arc<str> {
+        self.legs[n].name.lock().clone()
     }
 
     /// Why leg `n`, which is out, is that.
@@ -194,7 +233,8 @@ impl Legs {
             let load = &self.legs[leg].load;
             let in_flight = load.in_flight.load(Ordering::Relaxed);
             let head = load.head.load(Ordering::Relaxed);
-            View { leg, in_flight, head, rotational: self.there(leg).rotational }
+            let rotational = load.rotational.load(Ordering::Relaxed);
+            View { leg, in_flight, head, rotational }
         };
         policy::choose(each(legs).map(view), offset)
     }
@@ -282,13 +322,25 @@ mod tests {
     fn a_leg_without_a_device_is_out_until_it_has_one() {
         let missing = MirrorLeg::Missing { name: "x".into(), why: "gone".into() };
         let legs = Legs::new(vec![MirrorLeg::Here(Arc::new(Nothing)), missing]).unwrap();
-        assert_eq!((legs.states.in_sync(), legs.out(), legs.name(1)), (0b01, 0b10, "x"));
+        assert_eq!((legs.states.in_sync(), legs.out(), &*legs.name(1)), (0b01, 0b10, "x"));
         assert_eq!(
             (legs.why(1).as_str(), legs.is_there(1), legs.devices().count()),
             ("gone", false, 1)
         );
         legs.put(1, Arc::new(Nothing));
         assert!(legs.is_there(1) && legs.out() == 0b10, "it lacks what was written meanwhile");
+        assert_eq!((&*legs.name(1), legs.is_of(1, 0)), ("nothing", true));
+    }
+
+    #[test]
+    fn what_became_of_a_request_to_the_former_device_says_nothing_about_the_next_one() {
+        let legs = legs(2);
+        let before = legs.there(1).unwrap().era;
+        let former: Arc<dyn BlockDevice> = legs.device(1);
+        let given = legs.swap(1, Arc::new(Nothing)).unwrap();
+        assert!(Arc::ptr_eq(&given, &former) && !legs.is_of(1, before) && legs.is_of(0, 0));
+        legs.put(1, former);
+        assert!(!legs.is_of(1, before + 2), "it has one");
     }
 
     #[test]

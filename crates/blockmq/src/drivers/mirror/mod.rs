@@ -15,6 +15,7 @@ mod open;
 mod overlaps;
 mod policy;
 mod record;
+mod replace;
 mod requests;
 mod resync;
 
@@ -227,6 +228,11 @@ pub enum MirrorEvent {
         /// Why.
         error: IoError,
     },
+    /// A leg has another device, which lacks everything.
+    Replaced {
+        /// Which one.
+        leg: usize,
+    },
     /// A resync has so many bytes to look at.
     ResyncBegan {
         /// Legs that lack something; none after a crash, where all have what was acknowledged.
@@ -325,6 +331,12 @@ impl Mirror {
         self.inner.legs.len()
     }
 
+    /// What the device of leg `n` is called; `None` where there is no such leg. Any context.
+    pub fn leg_name(&self, n: usize) -> Option<String> {
+        let legs = &self.inner.legs;
+        (n < legs.len()).then(|| legs.name(n).to_string())
+    }
+
     /// What it is at, a moment ago. Any context.
     pub fn status(&self) -> MirrorStatus {
         let (legs, keeper) = (&self.inner.legs, &self.inner.keeper);
@@ -368,6 +380,25 @@ impl Mirror {
             return false;
         }
         inner.take_back(keeper, 1 << n)
+    }
+
+    /// Puts another device in the place of leg `n`, whatever that one is at, while requests go on. The leg is out from
+    /// then on and is resynced: it is in sync when it has everything. Until then the mirror has one leg less. Returns the former device,
+    /// where there was one: the mirror asks it nothing more. Blocks as long as it takes to write the record. The next
+    /// [`open`](Mirror::open) has to be given the new device in that place.
+    ///
+    /// # Errors
+    /// Where there is no leg `n`; where it is the only one that has everything, or the first one of a mirror without a
+    /// record; where the device is a leg already, is too small, can't do what the mirror was said to do, or has
+    /// something else where the record belongs (the record of this very leg is none of that); where the record can't be written: then
+    /// the leg is out, and keeps its device; where the mirror has settled, or the worker pools were shut down. A device that
+    /// can't be written to afterwards is no error: the leg is out, and [`why_out`](Mirror::why_out) says why.
+    pub fn replace(
+        &self,
+        n: usize,
+        device: Arc<dyn BlockDevice>,
+    ) -> Result<Option<Arc<dyn BlockDevice>>, StackError> {
+        self.inner.replace(n, device)
     }
 
     /// Begins a check: all legs in sync are read and compared, while requests go on, at most `rate` bytes of the mirror a second
@@ -429,7 +460,7 @@ impl Inner {
         if let Some(left_out) = self.legs.tell_dropped(n) {
             // Not that it failed: it may be that nothing can be copied to it.
             tracing::error!(
-                leg = n, device = self.legs.name(n), %error, left_out,
+                leg = n, device = &*self.legs.name(n), %error, left_out,
                 in_sync = self.legs.states.in_sync().count_ones(),
                 "a leg of a mirror is dropped"
             );

@@ -102,9 +102,9 @@ impl Inner {
 fn from_record(disk: &Disk, legs: &Legs, degraded: Degraded) -> Result<Assembled, StackError> {
     let found = heads(disk, legs);
     for n in (0..legs.len()).filter(|&n| matches!(found[n], Some(None))) {
-        vacant(disk, legs, n)?;
+        vacant(disk, &*legs.device(n))?;
     }
-    let name = |n: usize| legs.name(n).to_owned();
+    let name = |n: usize| legs.name(n).to_string();
     let assembled = assemble(&found, name)?;
     assembled.may_start(degraded, name)?;
     Ok(assembled)
@@ -113,7 +113,7 @@ fn from_record(disk: &Disk, legs: &Legs, degraded: Degraded) -> Result<Assembled
 /// What is so without a record: the first leg has everything, as it did the last time, since it is never dropped.
 fn from_nothing(legs: &Legs, degraded: Degraded) -> Result<Assembled, StackError> {
     for n in (0..legs.len()).filter(|&n| legs.is_there(n)) {
-        unrecorded(legs.name(n), &**legs.device(n))?;
+        unrecorded(&legs.name(n), &*legs.device(n))?;
     }
     let here = (0..legs.len()).filter(|&n| legs.is_there(n)).fold(0, |here, n| here | 1 << n);
     let missing = all(legs.len()) & !here;
@@ -160,7 +160,7 @@ impl Inner {
         }
         for leg in each(assembled.missing) {
             let (device, why) = (self.legs.name(leg), self.legs.why(leg));
-            tracing::error!(leg, device, why, "a mirror starts without this leg");
+            tracing::error!(leg, device = &*device, why, "a mirror starts without this leg");
             keeper.note(MirrorEvent::Missing { leg, why });
             // Has it told, and the next try due.
             keeper.kick();
@@ -204,15 +204,15 @@ fn chance() -> u64 {
 }
 
 /// A disk without a record must have nothing of value where it belongs.
-pub(super) fn vacant(disk: &Disk, legs: &Legs, n: usize) -> Result<(), StackError> {
+pub(super) fn vacant(disk: &Disk, device: &dyn BlockDevice) -> Result<(), StackError> {
     // A place that can't be read now fails when it is written.
-    if disk.is_vacant(legs, n).unwrap_or(true) {
+    if disk.is_vacant(device).unwrap_or(true) {
         return Ok(());
     }
     Err(StackError::new(format!(
         "'{}' has other data at its end, where a mirror keeps its record; to discard that data, \
          overwrite the last 256 KiB with zeroes",
-        legs.name(n)
+        device.name()
     )))
 }
 
@@ -221,19 +221,26 @@ pub(super) fn vacant(disk: &Disk, legs: &Legs, n: usize) -> Result<(), StackErro
 pub(super) fn unrecorded(name: &str, device: &dyn BlockDevice) -> Result<(), StackError> {
     // A place that can't be read now is no record that anybody could go by.
     let Ok(Some((start, head))) = disk::find_head(device) else { return Ok(()) };
-    let bytes = device.geometry().size - start;
     Err(StackError::new(format!(
         "'{name}' holds the record of a mirror, as leg {} of {}. The record knows which legs are \
          complete; without it, complete legs would be overwritten. Open the mirror with its \
-         record (bitmap = true) and its legs in their order. To discard the record, overwrite the \
-         last {} KiB of '{name}' with zeroes: dd if=/dev/zero of=PATH bs=512 seek={} count={} \
-         conv=notrunc",
+         record (bitmap = true) and its legs in their order. {}",
         u64::from(head.leg) + 1,
         head.legs,
+        how_to_discard(name, device, start),
+    )))
+}
+
+/// What makes a device one that never had the record which begins at `start`.
+pub(super) fn how_to_discard(name: &str, device: &dyn BlockDevice, start: u64) -> String {
+    let bytes = device.geometry().size - start;
+    format!(
+        "To discard the record, overwrite the last {} KiB of '{name}' with zeroes: dd if=/dev/zero \
+         of=PATH bs=512 seek={} count={} conv=notrunc",
         bytes.div_ceil(1024),
         start / 512,
         bytes / 512,
-    )))
+    )
 }
 
 /// A head that is true of these legs.
@@ -273,7 +280,7 @@ fn bits(
             // A crash may have come between the writes to two legs.
             Ok(theirs) => bits.iter_mut().zip(theirs).for_each(|(bit, theirs)| *bit |= theirs),
             Err(error) if legs.states.drop_leg(n) => {
-                tracing::error!(leg = legs.name(n), %error, "the record cannot be read");
+                tracing::error!(leg = &*legs.name(n), %error, "the record cannot be read");
             }
             Err(error) => {
                 return Err(StackError::new(format!(

@@ -7,7 +7,7 @@ use corewise_sync::SpinLock;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 
 use super::Inner;
-use super::legs::each;
+use super::legs::{Legs, There, each};
 use crate::driver::Started;
 use crate::error::{IoError, IoErrorKind};
 use crate::regions::Entered;
@@ -17,24 +17,32 @@ impl Inner {
     /// Sends a read to one leg; its completion tries the next one where it fails.
     pub(super) fn read(self: &Arc<Self>, whole: &Whole) {
         let (offset, len) = (whole.request().offset(), whole.request().len());
-        let Some(n) = self.choose(offset, len, 0) else { return };
-        let asked = self.asked(n, offset + len, Vec::new());
-        self.legs.device(n).submit(whole.part_with(0, len, offset, asked));
+        let Some((n, there)) = self.choose(offset, len, 0) else { return };
+        let asked = self.asked((n, there.era), offset + len, Vec::new());
+        there.device.submit(whole.part_with(0, len, offset, asked));
     }
 
     /// The leg for a read that was tried on `tried` in vain.
-    fn choose(&self, offset: u64, len: u64, tried: u32) -> Option<usize> {
+    fn choose(&self, offset: u64, len: u64, tried: u32) -> Option<(usize, Arc<There>)> {
         let regions = &self.keeper.regions;
         let differ = regions.is_stale(regions.of(offset, len));
-        self.legs.choose(offset, tried, differ)
+        loop {
+            let n = self.legs.choose(offset, tried, differ)?;
+            // It may be another device than that of the moment before, which has nothing yet: then this sees that the leg was
+            // dropped for it.
+            let there = self.legs.there(n);
+            if self.legs.states.in_sync() & 1 << n != 0 {
+                return Some((n, there?));
+            }
+        }
     }
 
-    /// What becomes of a read up to `end` that leg `n` is asked after `failed`.
+    /// What becomes of a read up to `end` that the device of that era of leg `n` is asked after `failed`.
     fn asked(
         self: &Arc<Self>,
-        n: usize,
+        (n, era): (usize, u64),
         end: u64,
-        failed: Vec<(usize, IoError)>,
+        failed: Vec<Failed>,
     ) -> impl FnOnce(PartDone) + Send + use<> {
         self.legs.begin_read(n, end);
         let inner = Arc::clone(self);
@@ -46,34 +54,34 @@ impl Inner {
                 Ok(()) => return inner.read_elsewhere(done.whole().request(), &failed),
             };
             let mut failed = failed;
-            failed.push((n, error));
-            let tried = failed.iter().fold(0, |tried, (n, _)| tried | 1 << n);
+            failed.push(Failed { n, era, error });
+            let tried = mask(&failed);
             let whole = done.whole();
             let (offset, len) = (whole.request().offset(), whole.request().len());
-            let Some(next) = inner.choose(offset, len, tried) else {
+            let Some((next, there)) = inner.choose(offset, len, tried) else {
                 // All that are left have failed; the first one's error is the one to tell.
-                return done.fail(failed.swap_remove(0).1);
+                return done.fail(failed.swap_remove(0).error);
             };
-            let asked = inner.asked(next, end, failed);
-            inner.legs.device(next).submit(done.again_with(offset, asked));
+            let asked = inner.asked((next, there.era), end, failed);
+            there.device.submit(done.again_with(offset, asked));
         }
     }
 
     /// Some legs could not read what another one could: they are written anew there, or dropped.
-    fn read_elsewhere(&self, rq: &Request, failed: &[(usize, IoError)]) {
+    fn read_elsewhere(&self, rq: &Request, failed: &[Failed]) {
         let keeper = &self.keeper;
         let regions = keeper.regions.of(rq.offset(), rq.len());
         if keeper.regions.is_stale(regions.clone()) {
             // The resync is on its way there, and sees for itself.
             return;
         }
-        for (n, error) in failed {
+        for Failed { n, error, .. } in failed.iter().filter(|failed| failed.counts(&self.legs)) {
             if !self.legs.forgive(*n) {
                 self.drop_leg(*n, error);
                 continue;
             }
             tracing::warn!(
-                leg = self.legs.name(*n), offset = rq.offset(), %error,
+                leg = &*self.legs.name(*n), offset = rq.offset(), %error,
                 "a leg of a mirror could not be read; the mirror rewrites the block"
             );
             regions.clone().for_each(|n| keeper.regions.mark_stale(n));
@@ -123,38 +131,42 @@ impl Inner {
             let failed = std::mem::take(&mut *theirs.failed.lock());
             let succeeded = theirs.succeeded.load(Ordering::Relaxed) as u32;
             let result = inner.judge(op, succeeded, &failed);
-            let failed = failed.iter().fold(0, |failed, (n, _)| failed | 1 << n);
             if may_overlap {
                 inner.overlaps.end(regions.clone(), &bytes);
             }
-            inner.answer(rq, result, regions, failed, overlaps);
+            inner.answer(rq, result, regions, mask(&failed), overlaps);
         });
-        for n in each(active) {
+        // One that is out by now may have another device already: whatever that gets here, it gets everything anew once this
+        // has left its regions.
+        for (n, there) in each(active).filter_map(|n| Some((n, self.legs.there(n)?))) {
             self.legs.begin(n);
-            let (ends, inner) = (Arc::clone(&ends), Arc::clone(self));
+            let (ends, inner, era) = (Arc::clone(&ends), Arc::clone(self), there.era);
             let part = whole.part_with(0, len, offset, move |done| {
                 inner.legs.end(n);
                 match done.result() {
                     Ok(()) => {
                         ends.succeeded.fetch_or(1 << n, Ordering::Relaxed);
                     }
-                    Err(error) => ends.failed.lock().push((n, error.clone())),
+                    Err(error) => ends.failed.lock().push(Failed { n, era, error: error.clone() }),
                 }
             });
-            self.legs.device(n).submit(part);
+            there.device.submit(part);
         }
     }
 
     /// How a change that ended like this on the legs is to be answered.
-    fn judge(&self, op: Op, succeeded: u32, failed: &[(usize, IoError)]) -> Result<(), IoError> {
-        let mask = failed.iter().fold(0, |failed, (n, _)| failed | 1 << n);
+    fn judge(&self, op: Op, succeeded: u32, failed: &[Failed]) -> Result<(), IoError> {
+        let bad = failed.iter().filter(|failed| failed.counts(&self.legs));
         // A discard that failed leaves the leg as good as it was.
-        let settled = self.legs.states.settle(succeeded, if op == Op::Discard { 0 } else { mask });
+        let settled =
+            self.legs.states.settle(succeeded, if op == Op::Discard { 0 } else { mask(bad) });
         let Some(dropped) = settled else {
-            let first = failed.iter().min_by_key(|(n, _)| *n).map(|(_, error)| error.clone());
-            return Err(first.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)));
+            let first = failed.iter().min_by_key(|failed| failed.n);
+            return Err(
+                first.map_or_else(|| IoError::new(IoErrorKind::Gone), |one| one.error.clone())
+            );
         };
-        for (n, error) in failed.iter().filter(|(n, _)| dropped & 1 << n != 0) {
+        for Failed { n, error, .. } in failed.iter().filter(|failed| dropped & 1 << failed.n != 0) {
             self.tell_dropped(*n, error);
         }
         Ok(())
@@ -199,5 +211,23 @@ struct Ends {
     /// the whole orders.
     succeeded: AtomicU64,
     /// L: is the lock, taken by failed copies only; guards the legs that failed, and why.
-    failed: SpinLock<Vec<(usize, IoError)>>,
+    failed: SpinLock<Vec<Failed>>,
+}
+
+/// A device that failed a request.
+struct Failed {
+    n: usize,
+    era: u64,
+    error: IoError,
+}
+
+impl Failed {
+    /// Whether the leg still has that device.
+    fn counts(&self, legs: &Legs) -> bool {
+        legs.is_of(self.n, self.era)
+    }
+}
+
+fn mask<'a>(failed: impl IntoIterator<Item = &'a Failed>) -> u32 {
+    failed.into_iter().fold(0, |failed, one| failed | 1 << one.n)
 }

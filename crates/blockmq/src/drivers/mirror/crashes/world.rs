@@ -171,6 +171,8 @@ impl Platter {
 pub(super) struct World {
     pub(super) ways: Ways,
     pub(super) platters: Vec<Platter>,
+    /// Which of them each leg is; the others are spare.
+    pub(super) legs: Vec<usize>,
     pub(super) dead: bool,
     /// The client is being served: nothing else happens meanwhile.
     pub(super) inside: bool,
@@ -210,6 +212,7 @@ impl World {
     pub(super) fn new(platters: Vec<Platter>, ways: Ways) -> Self {
         Self {
             ways,
+            legs: (0..platters.len()).collect(),
             platters,
             dead: false,
             inside: false,
@@ -306,7 +309,11 @@ impl BlockDevice for Port {
 /// A client writes to a sector of its own in region `region`.
 pub(super) fn write(world: &Shared, region: u64) {
     let mut guard = world.lock();
-    let Some(front) = guard.front.clone() else { return };
+    let Some(front) = guard.front.clone() else {
+        // It isn't up yet: nobody can write.
+        (guard.failing, guard.inside) = (None, false);
+        return;
+    };
     if guard.dead {
         return;
     }

@@ -1,0 +1,114 @@
+//! Another device in the place of a leg, while requests go on.
+
+use std::ptr;
+use std::sync::Arc;
+
+use corewise_sync::atomic::Ordering;
+
+use super::keeper::{Keeper, State};
+use super::open::{how_to_discard, unrecorded, vacant};
+use super::record::Follows;
+use super::{Inner, MirrorEvent, StackError, disk};
+use crate::device::BlockDevice;
+
+impl Inner {
+    /// The device takes the place of leg `n`, whose former device is returned.
+    pub(super) fn replace(
+        self: &Arc<Self>,
+        n: usize,
+        device: Arc<dyn BlockDevice>,
+    ) -> Result<Option<Arc<dyn BlockDevice>>, StackError> {
+        let keeper = &self.keeper;
+        if n >= self.legs.len() {
+            return Err(StackError::new(format!("the mirror has no leg {n}")));
+        }
+        // As a round of the keeper, which waits meanwhile.
+        let mut state = keeper.state.lock();
+        let replaced = self
+            .may_change(keeper)
+            .and_then(|()| self.may_come(keeper, &state, n, &device))
+            .and_then(|()| self.leave(keeper, &mut state, n, device.name()));
+        let replaced = replaced.map(|()| {
+            // No step of the resync is in the middle: one that was would read this one for the former.
+            let step = keeper.cursor.lock();
+            let former = self.legs.swap(n, device);
+            drop(step);
+            keeper.note(MirrorEvent::Replaced { leg: n });
+            match self.may_return(keeper, &mut state, n) {
+                Ok(()) => self.resync_legs(keeper, &mut state, 1 << n),
+                Err(why) => self.legs.set_why(n, why.to_string()),
+            }
+            former
+        });
+        drop(state);
+        keeper.unless_alone();
+        keeper.kick();
+        replaced
+    }
+
+    /// Whether legs may change at all.
+    fn may_change(&self, keeper: &Keeper) -> Result<(), StackError> {
+        if keeper.settling.load(Ordering::Relaxed) || keeper.end.has_come() {
+            return Err(StackError::new("the mirror has come to its end"));
+        }
+        Ok(())
+    }
+
+    /// Whether the device can be leg `n`, which has another one.
+    fn may_come(
+        &self,
+        keeper: &Keeper,
+        state: &State,
+        n: usize,
+        device: &Arc<dyn BlockDevice>,
+    ) -> Result<(), StackError> {
+        let name = device.name();
+        let same = |other: Arc<dyn BlockDevice>| ptr::addr_eq(&*other, &**device);
+        if self.legs.devices().any(same) {
+            return Err(StackError::new(format!("'{name}' is a leg of the mirror already")));
+        }
+        self.fits(keeper, name, &device.geometry())?;
+        if !keeper.has_record() {
+            return unrecorded(name, &**device);
+        }
+        let Some((start, head)) = disk::find_head(&**device)? else {
+            return vacant(&keeper.disk, &**device);
+        };
+        // What it was before it was replaced: it comes back like one that was out.
+        let returns = head.mirror == state.head.mirror && head.leg as usize == n;
+        if returns && head.follows(&state.head) != Follows::Apart {
+            return Ok(());
+        }
+        Err(StackError::new(format!(
+            "'{name}' holds the record of a mirror, as leg {} of {}. {}",
+            u64::from(head.leg) + 1,
+            head.legs,
+            how_to_discard(name, &**device, start)
+        )))
+    }
+
+    /// Leg `n` is out, and the others say so.
+    fn leave(
+        &self,
+        keeper: &Keeper,
+        state: &mut State,
+        n: usize,
+        next: &str,
+    ) -> Result<(), StackError> {
+        let (name, states) = (self.legs.name(n), &self.legs.states);
+        if states.active() & 1 << n != 0 && !states.drop_leg(n) && states.active() & 1 << n != 0 {
+            let why = match states.in_sync() == 1 << n {
+                true => "is the only complete leg of the mirror, which the others are copied from",
+                false => "is the first leg of a mirror without a record, and stands for the mirror",
+            };
+            return Err(StackError::new(format!("'{name}' {why}")));
+        }
+        self.legs.set_why(n, format!("'{next}' takes its place"));
+        tracing::info!(leg = n, device = &*name, next, "a leg of a mirror is replaced");
+        self.record(keeper, state).map_err(|error| {
+            let why = format!("the record of the mirror cannot be written: {error}");
+            self.legs.set_why(n, why.clone());
+            StackError::new(why)
+        })
+    }
+}
