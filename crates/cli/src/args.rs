@@ -106,14 +106,19 @@ it. Once its disk works again, --take-back resyncs it: the leg gets the blocks t
 meanwhile, and no others. Clients go on during a resync. With `retry` in the manifest the server \
 tries this by itself. The command finds the server as `corewise dump` does.
 
+--replace puts a device of the server in the place of a leg, dead or alive. `corewise add` brings the device up first; \
+nothing may stand on it. It gets everything, while clients go on; until then the mirror has one leg less. The manifest \
+is yours to change: the command says what to write.
+
 Examples:
   corewise mirror
   corewise mirror data --take-back
   corewise mirror data --take-back=disk1 --wait
   corewise mirror data --check --rate 50M --wait
+  corewise add new-disk.toml && corewise mirror data --replace disk1 --with disk3 --wait
   corewise mirror --json | jq '.disks[].mirror.legs'
 
-Exit codes: 0 success, 1 failure (no server, no leg to take back, or, with --wait, a leg that is
+Exit codes: 0 success, 1 failure (no server, no leg to take back, a device that can't be a leg, or, with --wait, a leg that is
 still out, or legs that differ), 2 wrong usage.";
 
 const CHANGE_EXAMPLES: &str = "\
@@ -435,6 +440,12 @@ pub(crate) struct Mirror {
     /// End the check that goes on
     #[arg(long, requires = "name", conflicts_with_all = ["check", "take_back"])]
     pub(crate) stop: bool,
+    /// Put another device, --with, in the place of this leg; it is resynced while clients go on
+    #[arg(long, value_name = "LEG", requires_all = ["name", "with"], conflicts_with_all = ["check", "take_back", "stop"])]
+    pub(crate) replace: Option<String>,
+    /// With --replace: a device of the server on which nothing else stands
+    #[arg(long, value_name = "DEVICE", requires = "replace")]
+    pub(crate) with: Option<String>,
     /// Wait until each leg that is resynced is in sync, or out again, and a check is over
     #[arg(long, requires = "name")]
     pub(crate) wait: bool,

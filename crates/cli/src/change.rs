@@ -45,9 +45,22 @@ fn ask(how: &args::Change, question: Question) -> Result<(), Failure> {
     let (path, name) = find(&how.server)?;
     let mut client = Client::connect(path, name)?;
     let answer = client.ask_for_long(&Question { dry_run: how.dry_run, ..question })?;
-    let changed: Changed = serde_json::from_value(answer["changed"].clone())
-        .map_err(|error| Failure::new(format!("the answer doesn't say what changed: {error}")))?;
+    let changed = of(&answer)?;
     show(&answer, &changed, how.json)?;
+    told_apart(&changed)
+}
+
+fn of(answer: &Value) -> Result<Changed, Failure> {
+    serde_json::from_value(answer["changed"].clone())
+        .map_err(|error| Failure::new(format!("the answer doesn't say what changed: {error}")))
+}
+
+/// What is worth a word in the answer to a change, and what failed.
+pub(crate) fn told(answer: &Value) -> Result<(), Failure> {
+    told_apart(&of(answer)?)
+}
+
+fn told_apart(changed: &Changed) -> Result<(), Failure> {
     for note in &changed.notes {
         screen::warning(format_args!("{}", printable(note)));
     }

@@ -5,6 +5,7 @@ use std::io::Write;
 use serde_json::Value;
 
 use crate::args;
+use crate::change;
 use crate::control::Question;
 use crate::control::disks::Disk;
 use crate::control::mirrors::{Check, How, Leg, MirrorOf, State};
@@ -19,7 +20,7 @@ pub(crate) fn run(args: &args::Mirror) -> Result<(), Failure> {
     let mut client = Client::connect(path.clone(), name.clone())?;
     // Before anything is begun: what happens from here on is told.
     let mut events = match args.wait {
-        true => Some(Client::connect(path, name)?),
+        true => Some(Client::connect(path.clone(), name.clone())?),
         false => None,
     };
     events.as_mut().map(Client::listen).transpose()?;
@@ -33,6 +34,19 @@ pub(crate) fn run(args: &args::Mirror) -> Result<(), Failure> {
         };
         let answer = client.ask(&question)?;
         asked = serde_json::from_value(answer["taken_back"].clone()).unwrap_or_default();
+    }
+    if let (Some(leg), Some(with)) = (&args.replace, &args.with) {
+        let question = Question {
+            ask: "replace".to_string(),
+            disk: args.name.clone(),
+            leg: Some(leg.clone()),
+            with: Some(with.clone()),
+            ..Question::dump()
+        };
+        // The answer to a change ends its connection.
+        let mut changer = Client::connect(path.clone(), name.clone())?;
+        change::told(&changer.ask_for_long(&question)?)?;
+        asked = vec![with.clone()];
     }
     if args.check || args.stop {
         let how = How { rate: args.rate, repair: args.repair, stop: args.stop };

@@ -51,6 +51,11 @@ pub(crate) struct Step {
     /// In bytes, of a device that grows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) size: Option<u64>,
+    /// Of a mirror: the leg that is replaced, and the device that takes its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) leg: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) with: Option<String>,
 }
 
 /// What is done to a device or an export.
@@ -69,6 +74,8 @@ pub(crate) enum What {
     Grow,
     /// Clients that come from now on are shown what the files of `[server]` for TLS hold by now. It has no name.
     Renew,
+    /// A leg of a mirror is another device.
+    Replace,
     /// Clients that come from now on see it otherwise.
     #[default]
     #[serde(other)]
@@ -93,6 +100,7 @@ impl Step {
             What::Show => ("showed", "show"),
             What::Grow => ("grew", "grow"),
             What::Renew => ("renewed", "renew"),
+            What::Replace => ("replaced", "replace"),
             What::Change => ("changed", "change"),
         };
         let subject = match self.name.split_once(':') {
@@ -101,14 +109,19 @@ impl Step {
             Some((_, export)) => format!("export '{export}'"),
             None => format!("device '{}'", self.name),
         };
+        let subject = match &self.leg {
+            Some(leg) => format!("leg '{leg}' of {subject}"),
+            None => subject,
+        };
+        let with = self.with.as_ref().map(|with| format!(" with '{with}'")).unwrap_or_default();
         let clients = match self.clients {
             0 => String::new(),
             clients => format!(" ({})", count(clients as u64, "client")),
         };
         let to = self.size.map(|size| format!(" to {}", units::size(size))).unwrap_or_default();
         match dry_run {
-            true => format!("would {would} {subject}{to}{clients}"),
-            false => format!("{did} {subject}{to}{clients}"),
+            true => format!("would {would} {subject}{to}{with}{clients}"),
+            false => format!("{did} {subject}{to}{with}{clients}"),
         }
     }
 }

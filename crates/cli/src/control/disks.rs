@@ -25,8 +25,8 @@ pub(crate) struct Disks {
 
 struct Known {
     queue: Weak<Queue>,
-    /// Where it is one; with the names of its legs.
-    mirror: Option<(Weak<Mirror>, Vec<String>)>,
+    /// Where it is one.
+    mirror: Option<Weak<Mirror>>,
 }
 
 impl std::fmt::Debug for Known {
@@ -35,24 +35,23 @@ impl std::fmt::Debug for Known {
     }
 }
 
-/// A disk that is up, for as long as this is held.
+/// A disk that is up, for as long as this is held. Of a mirror: with the names of its legs.
 type Up = (Arc<Queue>, Option<(Arc<Mirror>, Vec<String>)>);
 
 impl Disks {
-    /// A disk came up, built over these. From any thread.
-    pub(crate) fn add(&self, queue: &Arc<Queue>, mirror: Option<&Arc<Mirror>>, over: &[String]) {
+    /// A disk came up. From any thread.
+    pub(crate) fn add(&self, queue: &Arc<Queue>, mirror: Option<&Arc<Mirror>>) {
         let mut known = self.known.lock();
         known.retain(|disk| disk.queue.strong_count() != 0);
-        let mirror = mirror.map(|mirror| (Arc::downgrade(mirror), over.to_vec()));
-        known.push(Known { queue: Arc::downgrade(queue), mirror });
+        known.push(Known { queue: Arc::downgrade(queue), mirror: mirror.map(Arc::downgrade) });
     }
 
     fn up(&self) -> Vec<Up> {
         // Not dropped under the lock: the last handle of a queue may be ours, and dropping it may wait.
         let up = |disk: &Known| {
-            let mirror = disk.mirror.as_ref();
-            let mirror = mirror.and_then(|(mirror, over)| Some((mirror.upgrade()?, over.clone())));
-            Some((disk.queue.upgrade()?, mirror))
+            let mirror = disk.mirror.as_ref().and_then(Weak::upgrade);
+            let named = mirror.map(|mirror| (Arc::clone(&mirror), mirrors::names(&mirror)));
+            Some((disk.queue.upgrade()?, named))
         };
         self.known.lock().iter().filter_map(up).collect()
     }

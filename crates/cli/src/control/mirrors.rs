@@ -185,6 +185,11 @@ impl MirrorOf {
     }
 }
 
+/// What the legs of a mirror are called, in order.
+pub(crate) fn names(mirror: &Mirror) -> Vec<String> {
+    (0..mirror.legs()).map(|n| mirror.leg_name(n).unwrap_or_default()).collect()
+}
+
 /// Begins a check of the mirror, or stops it.
 pub(super) fn check(disk: &str, mirror: &Mirror, how: &How) -> Result<(), String> {
     if how.stop {

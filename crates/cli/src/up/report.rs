@@ -199,6 +199,7 @@ impl Report {
                 });
                 ("checked", Vec::new(), Some(check.checked), wrong)
             }
+            MirrorEvent::Replaced { leg } => ("replaced", names(&[*leg]), None, None),
             // Other events may come; they are in the log.
             _ => return,
         };

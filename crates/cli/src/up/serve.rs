@@ -274,6 +274,7 @@ impl Server {
             seen: Mutex::new(seen),
             has: Mutex::new(None),
             hiding: Mutex::default(),
+            written: Mutex::default(),
             follows: AtomicBool::new(false),
             missed: Mutex::default(),
             unclean: AtomicBool::new(false),

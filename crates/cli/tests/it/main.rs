@@ -18,6 +18,7 @@ mod kernel;
 mod machine;
 mod mirrors;
 mod mirrors_degraded;
+mod mirrors_legs;
 mod pages;
 mod protocol;
 mod real_clients;

@@ -1,12 +1,15 @@
 //! Mirrors: with a record where their legs outlive the server, and a word about what happens to them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use corewise::blockmq::BlockDevice;
 use corewise::blockmq::drivers::{Mirror, MirrorEvent, MirrorLeg, MirrorOptions};
 use corewise::device::ProbeError;
+use corewise::sync::Mutex;
 
+use super::volume::Parts;
 use super::{House, Volume};
+use crate::control::mirrors::names;
 use crate::manifest;
 
 /// Puts the legs together.
@@ -14,8 +17,9 @@ pub(super) fn open(
     house: &House,
     name: &str,
     asked: &manifest::Mirror,
-    legs: &[Arc<Volume>],
+    parts: &Parts,
 ) -> Result<Arc<Mirror>, ProbeError> {
+    let legs = parts.lock().clone();
     let devices: Vec<_> = legs.iter().map(|leg| leg.device()).collect();
     let here: Vec<_> = devices.iter().filter_map(|device| device.as_ref().ok()).cloned().collect();
     same_size(&here)?;
@@ -29,8 +33,19 @@ pub(super) fn open(
         return Err(missing.clone());
     }
     let usual = MirrorOptions::default();
-    let (report, device, over) = (house.report.clone(), name.to_owned(), asked.over.clone());
-    let (theirs, size) = (legs.to_vec(), here.first().map(|device| device.geometry().size));
+    let (report, device) = (house.report.clone(), name.to_owned());
+    let (theirs, size) = (Arc::clone(parts), here.first().map(|device| device.geometry().size));
+    // L: is the lock, held until the mirror is there: what happens before waits. Guards the mirror, which knows its legs.
+    let itself: Arc<Mutex<Weak<Mirror>>> = Arc::default();
+    let known = |itself: &Arc<Mutex<Weak<Mirror>>>| {
+        let itself = Arc::clone(itself);
+        move || {
+            let mirror = itself.lock().upgrade();
+            mirror.map(|mirror| names(&mirror)).unwrap_or_default()
+        }
+    };
+    let (named, found) = (known(&itself), known(&itself));
+    let mut opening = itself.lock();
     let (least, most) = (usual.resync_least, usual.resync_most);
     let options = usual
         .record(record)
@@ -38,9 +53,11 @@ pub(super) fn open(
         .degraded(asked.degraded)
         .resync_least(asked.resync_least.unwrap_or(least))
         .resync_most(asked.resync_most.unwrap_or(most))
-        .observer(move |event: &MirrorEvent| report.mirror(&device, &over, event))
+        .observer(move |event: &MirrorEvent| report.mirror(&device, &named(), event))
         .find(move |n| {
-            let leg = theirs.get(n).ok_or("there is no such leg")?;
+            let name = found().into_iter().nth(n).ok_or("there is no such leg")?;
+            let leg = theirs.lock().iter().find(|leg| leg.name() == name).cloned();
+            let leg = leg.ok_or("it is no device any more")?;
             let found = leg.appear()?;
             match Some(found.geometry().size) == size {
                 true => Ok(found),
@@ -52,7 +69,11 @@ pub(super) fn open(
         Err(_) => MirrorLeg::Missing { name: leg.name().to_owned(), why: leg.why.lock().clone() },
     };
     let sides: Vec<_> = legs.iter().zip(devices).map(side).collect();
-    Ok(Arc::new(Mirror::open(sides, options, &house.workqueue).map_err(ProbeError::failed)?))
+    let mirror = Mirror::open(sides, options, &house.workqueue).map_err(ProbeError::failed)?;
+    let mirror = Arc::new(mirror);
+    *opening = Arc::downgrade(&mirror);
+    drop(opening);
+    Ok(mirror)
 }
 
 /// A mirror is as large as its smallest leg. Where the others are larger somebody was mistaken.

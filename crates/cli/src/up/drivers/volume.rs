@@ -10,14 +10,18 @@ use corewise::sync::Mutex;
 
 use super::over_one::Claims;
 use super::{House, file, leaf, mirror, over_one, remote};
+use crate::control::mirrors;
 use crate::manifest;
+
+/// L: is the lock, held for a moment; guards what a volume is built over, in order. Legs of a mirror change while it serves.
+pub(super) type Parts = Arc<Mutex<Vec<Arc<Volume>>>>;
 
 /// A device of the manifest.
 pub(crate) struct Volume {
     house: House,
     device: manifest::Device,
-    /// What it is built over, in order.
-    parts: Vec<Arc<Volume>>,
+    /// What it is built over.
+    parts: Parts,
     /// What it is made of; empty while it is missing.
     made: OnceLock<Made>,
     /// L: is the lock, held while it is made, and by a later look for it.
@@ -39,7 +43,7 @@ impl Volume {
         Volume {
             house,
             device,
-            parts,
+            parts: Arc::new(Mutex::new(parts)),
             made: OnceLock::new(),
             making: Mutex::new(()),
             why: Mutex::default(),
@@ -68,11 +72,46 @@ impl Volume {
         made.queue.grow(size).map_err(|error| error.to_string())
     }
 
+    /// Another volume takes the place of a leg of this mirror, which is then out and is resynced. Returns why it is out all the same,
+    /// where nothing could be written to it. May block.
+    pub(crate) fn replace_leg(
+        &self,
+        leg: &str,
+        with: &Arc<Volume>,
+    ) -> Result<Option<String>, String> {
+        let mirror = self.made.get().and_then(|made| made.mirror.as_ref());
+        let mirror = mirror.ok_or_else(|| format!("'{}' is no mirror that is up", self.name()))?;
+        let n = mirrors::names(mirror).iter().position(|name| name == leg);
+        let n = n.ok_or_else(|| format!("'{leg}' is no leg of '{}'", self.name()))?;
+        let device = with.device().map_err(|error| error.to_string())?;
+        self.has_size_of_legs(with.name(), &device)?;
+        drop(mirror.replace(n, device).map_err(|error| error.to_string())?);
+        for part in self.parts.lock().iter_mut().filter(|part| part.name() == leg) {
+            *part = Arc::clone(with);
+        }
+        Ok(mirror.why_out(n))
+    }
+
+    /// The next start refuses legs of different sizes.
+    fn has_size_of_legs(&self, name: &str, device: &Arc<dyn BlockDevice>) -> Result<(), String> {
+        let legs = self.parts.lock().clone();
+        let sizes = legs.iter().filter_map(|leg| Some(leg.device().ok()?.geometry().size));
+        let size = device.geometry().size;
+        match sizes.into_iter().find(|theirs| *theirs != size) {
+            None => Ok(()),
+            Some(theirs) => Err(format!(
+                "'{name}' has {size} bytes, but the legs of '{}' have {theirs}: all legs of a mirror must have \
+                 the same size",
+                self.name()
+            )),
+        }
+    }
+
     /// The device, which is looked for where it was missing; else why it still is. May block.
     pub(super) fn appear(&self) -> Result<Arc<dyn BlockDevice>, String> {
         let _alone = self.making.lock();
         if self.made.get().is_none() {
-            for part in &self.parts {
+            for part in self.parts.lock().clone() {
                 // Whether it can be done without is up to the driver.
                 let _ = part.appear();
             }
@@ -86,7 +125,7 @@ impl Volume {
 
     /// It is there from now on.
     pub(super) fn came(&self, made: Made) {
-        self.house.disks.add(&made.queue, made.mirror.as_ref(), self.device.driver.over());
+        self.house.disks.add(&made.queue, made.mirror.as_ref());
         self.house.cleanup.came_up(self.name());
         // False: it was there, and nobody but the caller makes one.
         let _ = self.made.set(made);
@@ -94,7 +133,7 @@ impl Volume {
 
     /// Makes it. May block.
     pub(super) fn make(&self) -> Result<Made, ProbeError> {
-        let (house, parts) = (&self.house, &self.parts);
+        let (house, parts) = (&self.house, &self.parts.lock().clone());
         let mut mirror = None;
         let driver: Arc<dyn Driver> = match &self.device.driver {
             manifest::Driver::Memory { size, block_size } => leaf::memory(*size, *block_size)?,
@@ -106,7 +145,7 @@ impl Volume {
                 Arc::new(Stripe::new(parts, *chunk).map_err(ProbeError::failed)?)
             }
             manifest::Driver::Mirror(asked) => {
-                let made = mirror::open(house, self.name(), asked, parts)?;
+                let made = mirror::open(house, self.name(), asked, &self.parts)?;
                 mirror = Some(Arc::clone(&made));
                 made
             }

@@ -3,6 +3,7 @@
 //! One change at a time. Exports go first, all at once, then the volumes under them, each after those that stand on it; then
 //! new ones come up side by side, as at the start. All else notices nothing of a change.
 
+mod legs;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,7 @@ use crate::control::changes::{Changed, Failed, Step, What};
 use crate::control::{Mode, Question};
 use crate::manifest::{self, Changes, Driver, FileDriver, Manifest, export_name};
 use crate::units::{self, count};
+use legs::{LegChange, Written};
 use wanted::{added, checked, known, shrunk, without};
 
 /// What a running server is changed by.
@@ -55,6 +57,8 @@ pub(crate) struct Live {
     pub(in crate::up) has: Mutex<Option<Manifest>>,
     /// L: is the lock; guards what goes when its last client leaves.
     pub(in crate::up) hiding: Mutex<BTreeSet<String>>,
+    /// L: is the lock, taken inside that of `has`; guards what the manifest said of mirrors whose legs were changed since.
+    pub(in crate::up) written: Mutex<Written>,
     /// A: whether a thread waits to follow the manifest, and hasn't begun. AcqRel: one that comes before it is read counts.
     pub(in crate::up) follows: AtomicBool,
     /// L: is the lock, taken inside that of `has`; guards whether a SIGHUP came before the server was up.
@@ -76,6 +80,8 @@ pub(crate) enum Wish {
     Add(PathBuf),
     Remove(String),
     Grow(String, Option<u64>),
+    /// The legs of a mirror.
+    Legs(String, LegChange),
     Reload,
 }
 
@@ -95,6 +101,7 @@ impl Wish {
                 Some(name) => Ok(Wish::Grow(name.clone(), question.size)),
                 None => Err("'grow' needs a 'name'".to_string()),
             },
+            "replace" => LegChange::of(question),
             "reload" => Ok(Wish::Reload),
             _ => return None,
         })
@@ -176,6 +183,7 @@ impl Live {
         let _told = service::Reloading::told(matches!(wish, Wish::Reload) && !dry_run);
         let (new, rolls_back) = match &wish {
             Wish::Grow(name, size) => return self.grow_alone(name, *size, old, dry_run),
+            Wish::Legs(mirror, change) => return self.change_legs(mirror, change, old, dry_run),
             Wish::Reload => (self.again(old)?, false),
             Wish::Add(file) => (added(file, old)?, true),
             Wish::Remove(name) => (without(name, old)?, false),
@@ -285,6 +293,7 @@ impl Live {
                 units::size(asked)
             ));
         }
+        self.written.lock().refuse_old(old, &manifest)?;
         match manifest.devices.is_empty() {
             true => Err(format!("{}: it declares no device", file.display())),
             false => Ok(manifest),
@@ -313,7 +322,7 @@ impl Live {
                 (_, true) => What::Restart,
                 (what, false) => what,
             };
-            steps.push(Step { what, name, clients, size: None });
+            steps.push(Step { what, name, clients, ..Step::default() });
         };
         for name in &changes.remove_exports {
             step(What::Remove, export_name(name), clients.get(name).copied().unwrap_or(0));
@@ -332,7 +341,7 @@ impl Live {
         }
         for (name, size) in &changes.grow {
             let (name, size) = (name.clone(), Some(*size));
-            steps.push(Step { what: What::Grow, name, clients: 0, size });
+            steps.push(Step { what: What::Grow, name, size, ..Step::default() });
         }
         Changed { steps, ..Changed::default() }
     }
@@ -485,7 +494,8 @@ impl Live {
             return Err(format!("'{}' is built over '{name}', and knows its size", above.name));
         }
         let written = matches!(&device.driver, Driver::File(FileDriver { size: Some(_), .. }));
-        let step = |size| Step { what: What::Grow, name: name.to_string(), clients: 0, size };
+        let step =
+            |size| Step { what: What::Grow, name: name.to_string(), size, ..Step::default() };
         if dry_run {
             return Ok(Changed { dry_run, steps: vec![step(size)], ..Changed::default() });
         }
