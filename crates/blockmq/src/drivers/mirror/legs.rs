@@ -20,7 +20,7 @@ pub(super) struct Legs {
     pub(super) states: LegStates,
     /// A: legs that are out, and that somebody wants back; Relaxed, for reports.
     called: AtomicU32,
-    /// L: is the lock, held by who gives a leg a device.
+    /// L: is the lock, held by the thread that gives a leg a device.
     giving: Mutex<()>,
 }
 
@@ -124,7 +124,7 @@ impl Legs {
         self.legs[n].there.read().clone()
     }
 
-    /// The device of leg `n`, which is there. Who may meet a [`swap`](Legs::swap) says why the other device would do as well.
+    /// The device of leg `n`, which is there. A caller that may meet a [`swap`](Legs::swap) says why the other device would do as well.
     pub(super) fn device(&self, n: usize) -> Arc<dyn BlockDevice> {
         self.there(n).expect(THERE).device.clone()
     }

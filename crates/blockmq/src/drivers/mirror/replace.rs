@@ -74,7 +74,7 @@ impl Inner {
         let Some((start, head)) = disk::find_head(&**device)? else {
             return vacant(&keeper.disk, &**device);
         };
-        // What it was before it was replaced: it comes back like one that was out.
+        // It was this leg before it was replaced: it comes back like one that was out.
         let returns = head.mirror == state.head.mirror && head.leg as usize == n;
         if returns && head.follows(&state.head) != Follows::Apart {
             return Ok(());
