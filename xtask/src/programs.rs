@@ -23,13 +23,25 @@ const PROGRAMS: &[Program] = &[
     ("qemu-nbd", "qemu-utils"),
 ];
 
+/// What only long runs need: the virtual machine whose kernel is a client. It is an x86-64.
+const LONG: &[Program] = &[
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("cpio", "cpio"),
+    ("depmod", "kmod"),
+];
+
 /// Makes sure that every program of the tests is there.
 ///
 /// # Errors
 ///
 /// As [`ensure`].
-pub(crate) fn of_tests(run: impl FnMut(&mut Command) -> Result<(), String>) -> Result<(), String> {
-    ensure(PROGRAMS, run)
+pub(crate) fn of_tests(
+    long: bool,
+    run: impl FnMut(&mut Command) -> Result<(), String>,
+) -> Result<(), String> {
+    let more = if long && cfg!(target_arch = "x86_64") { LONG } else { &[] };
+    ensure(&[PROGRAMS, more].concat(), run)
 }
 
 /// Makes sure that every program is there: where some are not, and this user may, installs their

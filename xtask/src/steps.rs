@@ -25,7 +25,7 @@ pub(crate) const ALL: &[Step] = &[
         ..step(
             "programs",
             "the client programs that tests drive are there (root: installs what is missing)",
-            |run| programs::of_tests(|command| run.command(command)),
+            |run| programs::of_tests(run.is_long(), |command| run.command(command)),
         )
     },
     step("fmt", "the sources are formatted", |run| run.cargo(&["fmt", "--all", "--check"], |_| {})),

@@ -7,10 +7,6 @@ use super::raw::RawServer;
 
 /// How clients come in by TLS.
 #[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(
-    not(feature = "tls"),
-    expect(dead_code, reason = "a manifest that asks for it is refused")
-)]
 pub(crate) struct Tls {
     /// Others are refused.
     pub(crate) required: bool,
