@@ -1,7 +1,8 @@
 //! Metrics for Prometheus: as much of HTTP/1.1 as a scraper needs, on one thread, where the manifest asks for it.
 //!
-//! Scrapers can't hurt the server: there are at most [`SCRAPERS`] at a time, others wait in the system's queue, each has
-//! [`PATIENCE`] to ask and to take its answer, and the metrics are made anew at most ten times a second.
+//! Scrapers can't hurt the server: there are at most [`SCRAPERS`] at a time, each has [`PATIENCE`] to ask and to take its answer,
+//! and the metrics are made anew at most ten times a second. Nor each other: a newcomer gets the place of the one that has
+//! been silent for longest, and waits in the system's queue only where all others are being answered.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
@@ -190,7 +191,7 @@ impl Serving {
         loop {
             let now = Instant::now();
             self.scrapers.retain(|scraper| scraper.until > now);
-            let open = self.scrapers.len() < SCRAPERS
+            let open = (self.scrapers.len() < SCRAPERS || self.most_silent().is_some())
                 && self.closed_until.is_none_or(|until| until <= now);
             let listen = if open { PollFlags::IN } else { PollFlags::empty() };
             let mut polled = vec![
@@ -222,10 +223,16 @@ impl Serving {
             self.scrapers.retain_mut(|scraper| {
                 !each.next().unwrap_or(false) || scraper.attend(|| fresh(made, text))
             });
-            if ready[1] && open {
+            // Those that were attended to keep all places now and then; then it waits.
+            if ready[1] && (self.scrapers.len() < SCRAPERS || self.most_silent().is_some()) {
                 self.let_in();
             }
         }
+    }
+
+    /// Of those that haven't asked yet, the one that came first.
+    fn most_silent(&self) -> Option<usize> {
+        self.scrapers.iter().position(|scraper| scraper.answer.is_none())
     }
 
     fn let_in(&mut self) {
@@ -241,7 +248,19 @@ impl Serving {
         match accepted {
             Ok(stream) => {
                 let until = Instant::now() + PATIENCE;
-                self.scrapers.push(Scraper { stream, head: Vec::new(), answer: None, until });
+                let mut new = Scraper { stream, head: Vec::new(), answer: None, until };
+                let (made, text) = (&mut self.made, &self.text);
+                // At once, as most have asked by now: those that come behind it can't take its place first.
+                if !new.attend(|| fresh(made, text)) {
+                    return;
+                }
+                if self.scrapers.len() >= SCRAPERS {
+                    match self.most_silent() {
+                        Some(quiet) => drop(self.scrapers.remove(quiet)),
+                        None => return,
+                    }
+                }
+                self.scrapers.push(new);
             }
             Err(error) if is_later(&error) => {}
             Err(error) => {

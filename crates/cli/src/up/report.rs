@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use corewise::blockmq::drivers::MirrorEvent;
 use corewise::nbd::{ClientEvent, Endpoint, Options, RemoteEvent};
+use corewise::timeline::markup::printable;
 use corewise::timeline::{Timeline, duration, json, text};
 use serde_json::{Value, json};
 
@@ -375,14 +376,14 @@ fn exports_text(out: &mut String, exports: &[Shown]) -> std::fmt::Result {
     }
     let name = |export: &Shown| match export.name.as_str() {
         "" => "(the empty name)".to_string(),
-        name => name.to_string(),
+        name => printable(name).into_owned(),
     };
     let widest = |text: &dyn Fn(&Shown) -> String| {
         exports.iter().map(|export| text(export).chars().count()).max().unwrap_or(0)
     };
     let (names, sizes) = (widest(&name), widest(&|export| units::size(export.size)));
     for export in exports {
-        let mut about = export.description.clone();
+        let mut about = printable(&export.description).into_owned();
         if export.read_only {
             about = format!("read-only  {about}");
         }

@@ -5,7 +5,12 @@
 //! status changed. A watchdog's beat says that the server gets on: before each one a work item has run on the queue of the
 //! volumes, and the locks of the server and of the mirrors were to be had. A volume whose disk hangs doesn't stop it, since others are served.
 
+use std::ffi::OsStr;
+use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -21,6 +26,8 @@ use crate::units::count;
 
 /// How often the status is looked at without a watchdog.
 const LOOK: Duration = Duration::from_secs(5);
+/// How long a message may wait for the manager to read earlier ones: as long as systemd's own library lets it.
+const UNREAD: Duration = Duration::from_secs(5);
 /// What a shutdown that gets on asks for beyond what its clients may take.
 const MARGIN: Duration = Duration::from_secs(30);
 
@@ -77,9 +84,22 @@ pub(crate) fn status(exports: &[ExportStatus], mirrors: &[Disk]) -> String {
 
 /// Tells the manager. One that can't be told is no reason to stop.
 fn tell(what: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(what) {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let text: String = what.iter().map(|news| format!("{news}\n")).collect();
+    if let Err(error) = send(&socket, &text) {
         tracing::warn!(%error, "cannot tell the service manager");
     }
+}
+
+/// What `sd_notify::notify` does, but for its waiting without an end where nobody reads.
+fn send(socket: &OsStr, text: &str) -> io::Result<()> {
+    let address = match socket.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        path => SocketAddr::from_pathname(OsStr::from_bytes(path)),
+    }?;
+    let ours = UnixDatagram::unbound()?;
+    ours.set_write_timeout(Some(UNREAD))?;
+    ours.send_to_addr(text.as_bytes(), &address).map(drop)
 }
 
 fn micros(time: Duration) -> u32 {
@@ -132,7 +152,8 @@ impl Service {
         }
         let first = status();
         tell(&[NotifyState::Ready, NotifyState::Status(&first)]);
-        let watchdog = sd_notify::watchdog_enabled();
+        // Zero means that there is none.
+        let watchdog = sd_notify::watchdog_enabled().filter(|most| !most.is_zero());
         let (stopping, told) = channel();
         let telling = Telling {
             workqueue: workqueue.clone(),
@@ -252,6 +273,20 @@ mod tests {
 
     /// Long, for what comes at once.
     const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_manager_that_does_not_read_holds_nobody_up_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        let mut text = [0; 100];
+        send(path.as_os_str(), "READY=1\n").unwrap();
+        let length = manager.recv(&mut text).unwrap();
+        assert_eq!(&text[..length], b"READY=1\n");
+        // The system keeps a few for it.
+        let error = (0..10_000).find_map(|_| send(path.as_os_str(), "WATCHDOG=1\n").err());
+        assert_eq!(error.expect("there is room without an end").kind(), io::ErrorKind::WouldBlock);
+    }
 
     #[test]
     fn the_watchdog_hears_nothing_while_no_item_of_the_volumes_runs() {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -437,13 +438,16 @@ fn scrapers_that_mean_no_good_keep_no_other_from_its_answer() {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     };
-    // As many as there is room for say nothing: the next one waits until their time is over.
-    let silent: Vec<UnixStream> = (0..8).map(|_| connect()).collect();
+    // More than there is room for say nothing: each newcomer gets the place of the first of them.
+    let mut silent: Vec<UnixStream> = (0..20).map(|_| connect()).collect();
     let answer = http(connect(), "GET /metrics HTTP/1.1\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-    for mut stream in silent {
+    for stream in &mut silent[..12] {
         assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0, "it was let go");
     }
+    // One that has its place still is answered, too.
+    let answer = http(silent.pop().unwrap(), "GET /metrics HTTP/1.1\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     for (request, status) in [
         ("GET / HTTP/1.1\r\n\r\n".to_string(), "404"),
         ("DELETE /metrics HTTP/1.1\r\n\r\n".to_string(), "405"),
@@ -612,7 +616,7 @@ fn top_draws_what_the_server_does_takes_keys_and_gives_the_terminal_back() {
     let mut top = Top::start(&folder);
     top.wait("built-in manifest");
     let pid = rustix::process::Pid::from_child(&top.child);
-    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    rustix::process::kill_process(pid, Signal::QUIT).unwrap();
     top.leaves();
     // A server that goes is waited for.
     let mut top = Top::start(&folder);
@@ -630,7 +634,8 @@ fn top_draws_what_the_server_does_takes_keys_and_gives_the_terminal_back() {
     top.wait("built-in manifest");
     let Top { child, terminal, .. } = &mut top;
     *terminal = std::fs::File::open("/dev/null").unwrap();
-    child.wait().unwrap();
+    let end = child.wait().unwrap();
+    assert_eq!(end.signal(), None, "it ends by itself, and not by an abort");
     again.stop().ok();
     folder.corewise(["top"]).code(1).complains(&["needs a terminal", "corewise clients"]);
 }

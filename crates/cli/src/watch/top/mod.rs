@@ -4,15 +4,17 @@ mod picture;
 mod sheet;
 
 use std::io::{self, IsTerminal};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use corewise::sync::atomic::{AtomicBool, Ordering};
+use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::Top;
@@ -26,6 +28,8 @@ use sheet::{Look, Part};
 
 /// How long no key is looked for, at most, while an answer may come.
 const GLANCE: Duration = Duration::from_millis(100);
+/// How long an answer may take until the screen says that it is missing.
+const LATE: Duration = Duration::from_secs(2);
 
 /// Shows the screen until somebody leaves it.
 pub(crate) fn run(args: &Top) -> Result<(), Failure> {
@@ -35,7 +39,7 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
     }
     // Before the screen is taken: where there is no server that is all there is to say.
     let client = connect(&args.server)?;
-    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM])
+    let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])
         .map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;
     let (wish, wishes) = channel();
     let (tell, answers) = channel();
@@ -45,9 +49,9 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
         .spawn(move || ask(&server, client, &wishes, &tell))
         .map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
     // Also where there is a panic: ratatui's hook does that before it is told.
-    let mut terminal = ratatui::try_init()
+    let terminal = ratatui::try_init()
         .map_err(|error| Failure::new(format!("cannot use this terminal: {error}")))?;
-    let _restored = Restored;
+    let mut screen = Screen(ManuallyDrop::new(terminal));
     let ended = Arc::new(AtomicBool::new(false));
     let end = Arc::clone(&ended);
     std::thread::Builder::new()
@@ -69,8 +73,14 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
             }
             (waits, changed) = (false, true);
         }
+        let late = asked.filter(|_| waits).map(|asked| asked.elapsed());
+        if let Some(late) = late.filter(|late| *late >= LATE) {
+            let why = format!("no answer for {} s", late.as_secs());
+            changed |= view.gone.as_ref() != Some(&why);
+            view.gone = Some(why);
+        }
         if changed {
-            terminal.draw(|frame| view.draw(frame))?;
+            screen.0.draw(|frame| view.draw(frame))?;
             changed = false;
         }
         if !wait_for_key(GLANCE.min(args.every))? {
@@ -107,17 +117,19 @@ fn leave_at(mut signals: Signals, end: &AtomicBool) {
     if signals.forever().next().is_some() {
         end.store(true, Ordering::Relaxed);
         std::thread::sleep(10 * GLANCE);
-        ratatui::restore();
+        let _ = ratatui::try_restore();
         std::process::exit(0);
     }
 }
 
-/// Gives the terminal back at the end of its scope.
-struct Restored;
+/// The screen. Gives the terminal back at the end of its scope, and says nothing where that is gone: there is nobody to tell, and
+/// ratatui's own end would panic in telling.
+struct Screen(ManuallyDrop<DefaultTerminal>);
 
-impl Drop for Restored {
+impl Drop for Screen {
     fn drop(&mut self) {
-        ratatui::restore();
+        let _ = self.0.show_cursor();
+        let _ = ratatui::try_restore();
     }
 }
 
