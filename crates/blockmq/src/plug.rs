@@ -5,12 +5,13 @@
 //! dropped, when there is enough of it, and when the thread is about to block: it may be waiting for just
 //! these requests.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem;
 use std::sync::{Arc, Weak};
 
+use corewise_sync::context::AtomicSection;
 use corewise_sync::{context, per_thread};
 
 use crate::driver::Started;
@@ -19,15 +20,17 @@ use crate::queue::Core;
 use crate::request::Request;
 
 per_thread! {
-    /// O: how many plugs the thread has.
-    static DEPTH: Cell<u32> = Cell::new(0);
     /// O: what is held back.
-    static HELD: RefCell<Held> = RefCell::new(Vec::new());
-    /// O: whether the thread does by itself what a driver would wake a worker for.
-    static WORKS: Cell<bool> = Cell::new(false);
-    /// O: what it is to do so.
-    static CHORES: RefCell<Vec<Chore>> = RefCell::new(Vec::new());
+    static HELD: Held = Held(RefCell::new(Vec::new()));
+    /// O: what the thread is to do by itself.
+    static CHORES: Chores = Chores(RefCell::new(Vec::new()));
 }
+
+// The word of `context::puts_off`: a bit, and the number of plugs beside it. A thread that runs somebody else's code, or what
+// was held back, has none for that time.
+/// Whether the thread does by itself what a driver would wake a worker for.
+const WORKS: u32 = 1;
+const ONE_PLUG: u32 = 2;
 
 /// A request that a driver would wake a worker for.
 pub(crate) struct Chore {
@@ -40,11 +43,15 @@ pub(crate) struct Chore {
 
 /// Holds back what this thread submits to [queues](crate::Queue), until it is dropped.
 ///
-/// Earlier where 32 requests are held back, after one of 128 KiB or more, and when the thread is about to block
-/// in a [`Completion`](corewise_sync::Completion) or in any other [blocking
-/// region](corewise_sync::context::blocking). A thread that waits in other ways calls [`Plug::flush`] before. Flushes are
+/// Earlier where 32 requests are held back, after one of 128 KiB or more, when the thread [polls](crate::BlockDevice::poll) a queue
+/// or drops one, and when it is about to block in a [`Completion`](corewise_sync::Completion) or in any other [blocking
+/// region](corewise_sync::context::blocking). A thread that waits in other ways calls [`Plug::flush`] before. Flushes and batches are
 /// never held back, and what is held back isn't inside its queue yet: a queue that goes meanwhile completes it as
-/// gone. Plugs nest; the outermost one counts. Inside a blocking region a plug does nothing.
+/// gone. Plugs nest; the outermost one counts. Inside a blocking region a plug does nothing. What is let go reaches the driver: what completion
+/// functions and drivers submit meanwhile goes at once, too.
+///
+/// A plug that is forgotten ([`std::mem::forget`]) lasts as long as its thread, at whose end what is held back goes on; in a work item it
+/// lasts as long as that, and the log is told. An item that this thread runs while it waits for it has no plug.
 ///
 /// ```
 /// # use std::sync::{Arc, Weak};
@@ -65,13 +72,13 @@ pub struct Plug {
 impl Plug {
     /// Begins to hold back.
     pub fn start() -> Self {
-        DEPTH.with(|depth| depth.set(depth.get() + 1));
+        context::set_puts_off(context::puts_off() + ONE_PLUG);
         Self { not_send: PhantomData }
     }
 
     /// Runs `f` under a plug, on a thread that may block: at its end the thread does by itself what a driver would
     /// wake a worker for. No worker is woken then, and the answer has no way back. Today that is
-    /// writes to the host's page cache, where the [file driver](crate::drivers::FileDriver) can't try them without waiting
+    /// writes to the host's page cache, but those with `fua`, where the [file driver](crate::drivers::FileDriver) can't try them without waiting
     /// (ext4), and of late none has waited.
     ///
     /// Requests of others that the thread dispatched may be among them. So `f` returns soon; where it waits in
@@ -86,49 +93,54 @@ impl Plug {
         f(&Plug::start())
     }
 
-    /// Lets go what is held back now. Never blocks; any context.
+    /// Lets go what is held back now. As [`submit`](crate::BlockDevice::submit) it waits for room at most, and never in an atomic
+    /// section.
     pub fn flush(&self) {
         let_go();
     }
 }
 
-/// A thread that does chores by itself. Dropped, it does them, or, where it panics, wakes workers for them.
+/// A thread that does chores by itself. Dropped, it does them, or, where it panics or mustn't block any more, wakes workers for them.
 struct Working;
 
 impl Working {
     fn begin() -> Working {
-        WORKS.with(|works| works.set(true));
+        context::set_puts_off(context::puts_off() | WORKS);
         Working
     }
 }
 
 impl Drop for Working {
     fn drop(&mut self) {
-        WORKS.with(|works| works.set(false));
-        do_chores(!std::thread::panicking());
+        context::set_puts_off(context::puts_off() & !WORKS);
+        do_chores(!std::thread::panicking() && !context::in_atomic_section());
     }
 }
 
-/// Whether this thread does chores by itself.
+/// Whether this thread does chores by itself. Inside a blocking region it may wait for them.
 pub(crate) fn works() -> bool {
-    WORKS.with(Cell::get)
+    context::puts_off() & WORKS != 0 && !context::is_blocking()
 }
 
 /// Adds to what this thread, which [works](works), does when its plug is gone.
 pub(crate) fn put_off(chore: Chore) {
-    let first = CHORES.with(|chores| {
-        let mut chores = chores.borrow_mut();
-        chores.push(chore);
+    let mut chore = Some(chore);
+    let first = CHORES.try_with(|chores| {
+        let mut chores = chores.0.borrow_mut();
+        chores.extend(chore.take());
         chores.len() == 1
     });
-    if first {
-        context::before_blocking(Some(let_go));
+    match (first, chore) {
+        (Ok(true), _) => context::before_blocking(Some(let_go)),
+        // A thread that is about to end has no list any more.
+        (Err(_), Some(Chore { rq, away, .. })) => away(rq),
+        _ => {}
     }
 }
 
 /// Does what was put off, or from the first one on that is better off with a worker wakes that.
 fn do_chores(mut here: bool) {
-    let mut chores = CHORES.with(RefCell::take);
+    let mut chores = CHORES.try_with(|chores| chores.0.take()).unwrap_or_default();
     if chores.is_empty() {
         return;
     }
@@ -139,8 +151,8 @@ fn do_chores(mut here: bool) {
         }
     }
     // Its room is used again.
-    CHORES.with(|empty| {
-        let mut empty = empty.borrow_mut();
+    let _ = CHORES.try_with(|empty| {
+        let mut empty = empty.0.borrow_mut();
         if empty.capacity() == 0 {
             *empty = chores;
         }
@@ -149,11 +161,10 @@ fn do_chores(mut here: bool) {
 
 impl Drop for Plug {
     fn drop(&mut self) {
-        let depth = DEPTH.with(|depth| {
-            depth.set(depth.get() - 1);
-            depth.get()
-        });
-        if depth == 0 {
+        // Saturating: code that is run at once may drop a plug from before.
+        let left = context::puts_off().saturating_sub(ONE_PLUG);
+        context::set_puts_off(left);
+        if left < ONE_PLUG {
             submit_held();
         }
     }
@@ -168,17 +179,22 @@ impl fmt::Debug for Plug {
 /// Whether this thread has a plug.
 #[inline]
 pub(crate) fn is_plugged() -> bool {
-    DEPTH.with(Cell::get) != 0
+    context::puts_off() >= ONE_PLUG
 }
 
 /// Holds a request back, in a thread that has a plug.
 pub(crate) fn hold(core: &Arc<Core>, rq: Request) {
     let bytes = rq.len();
-    let held = HELD.with(|held| {
-        let mut held = held.borrow_mut();
-        held.push((Arc::downgrade(core), rq));
+    let mut rq = Some(rq);
+    let held = HELD.try_with(|held| {
+        let mut held = held.0.borrow_mut();
+        held.extend(rq.take().map(|rq| (Arc::downgrade(core), rq)));
         held.len()
     });
+    let Ok(held) = held else {
+        // A thread that is about to end has no list any more.
+        return core.submit_all(&mut rq.into_iter());
+    };
     // A thread that is inside a blocking region already isn't asked again before it blocks.
     if context::is_blocking() {
         let_go();
@@ -191,8 +207,19 @@ pub(crate) fn hold(core: &Arc<Core>, rq: Request) {
 
 /// Lets go what this thread holds back, if it does, and wakes workers for what it put off.
 pub(crate) fn let_go() {
-    submit_held();
-    do_chores(false);
+    // What this begins goes on at once: a stripe's parts, and what completion functions submit. Else the caller would wait for them in vain.
+    context::at_once(|| {
+        submit_held();
+        do_chores(false);
+    });
+}
+
+/// As [`let_go`], and waits for nothing.
+pub(crate) fn let_go_nowait() {
+    if is_plugged() {
+        let _section = AtomicSection::enter("unplug");
+        let_go();
+    }
 }
 
 /// Sends what is held back to its queues, each queue's in their order, with one run.
@@ -202,18 +229,14 @@ pub(crate) fn let_go() {
 /// before that wait.
 fn submit_held() {
     // Requests held back meanwhile are for the next time: ends that submit again would keep this going.
-    let mut left = HELD.with(|held| held.borrow().len());
+    let mut left = HELD.try_with(|held| held.0.borrow().len()).unwrap_or(0);
     while left > 0 {
         let Some((core, mut here)) = next_queue() else { break };
         left -= left.min(here.len());
-        match core.upgrade() {
-            Some(core) => core.submit_all(&mut here.drain(..).map(|(_, rq)| rq)),
-            // Dropped, they complete as gone.
-            None => here.clear(),
-        }
+        send(&core, &mut here);
         // Its room is used again.
-        HELD.with(|held| {
-            let mut held = held.borrow_mut();
+        let _ = HELD.try_with(|held| {
+            let mut held = held.0.borrow_mut();
             if held.capacity() == 0 {
                 *held = here;
             }
@@ -221,12 +244,31 @@ fn submit_held() {
     }
 }
 
-type Held = Vec<(Weak<Core>, Request)>;
+type Requests = Vec<(Weak<Core>, Request)>;
+
+fn send(core: &Weak<Core>, here: &mut Requests) {
+    match core.upgrade() {
+        Some(core) => core.submit_all(&mut here.drain(..).map(|(_, rq)| rq)),
+        // Dropped, they complete as gone.
+        None => here.clear(),
+    }
+}
 
 /// Takes what is held back for the queue that was held back for first.
-fn next_queue() -> Option<(Weak<Core>, Held)> {
-    let (next, others) = HELD.with(|held| {
-        let mut held = held.borrow_mut();
+fn next_queue() -> Option<(Weak<Core>, Requests)> {
+    let (next, others) = HELD.try_with(|held| held.next_queue()).ok().flatten()?;
+    let more = others || CHORES.try_with(|chores| !chores.0.borrow().is_empty()).unwrap_or(false);
+    context::before_blocking(more.then_some(let_go));
+    Some(next)
+}
+
+/// What a thread holds back. Where that ends before its plug does, it goes on.
+struct Held(RefCell<Requests>);
+
+impl Held {
+    /// Takes what is held back for the queue that was held back for first, and says whether there are others.
+    fn next_queue(&self) -> Option<((Weak<Core>, Requests), bool)> {
+        let mut held = self.0.borrow_mut();
         let core = Weak::clone(&held.first()?.0);
         let mut here = mem::take(&mut *held);
         let is_its = |(theirs, _): &(Weak<Core>, Request)| Weak::ptr_eq(&core, theirs);
@@ -235,8 +277,24 @@ fn next_queue() -> Option<(Weak<Core>, Held)> {
             (here, *held) = here.into_iter().partition(is_its);
         }
         Some(((core, here), !held.is_empty()))
-    })?;
-    let more = others || CHORES.with(|chores| !chores.borrow().is_empty());
-    context::before_blocking(more.then_some(let_go));
-    Some(next)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        while let Some(((core, mut here), _)) = self.next_queue() {
+            send(&core, &mut here);
+        }
+    }
+}
+
+/// What a thread has put off.
+struct Chores(RefCell<Vec<Chore>>);
+
+impl Drop for Chores {
+    fn drop(&mut self) {
+        for chore in self.0.take() {
+            (chore.away)(chore.rq);
+        }
+    }
 }

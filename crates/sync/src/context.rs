@@ -34,6 +34,8 @@ per_thread! {
     static BLOCKING: Cell<u32> = Cell::new(0);
     /// O: what is to be done before the thread blocks.
     static BEFORE: Cell<Option<fn()>> = Cell::new(None);
+    /// O: how the thread puts things off; 0: it doesn't.
+    static PUTS_OFF: Cell<u32> = Cell::new(0);
     /// O: how deep inside parts that may take long.
     static LONG: Cell<u32> = Cell::new(0);
     static PLACEMENT: Cell<Option<Placement>> = Cell::new(None);
@@ -247,15 +249,49 @@ pub fn before_blocking(f: Option<fn()>) {
     BEFORE.with(|before| before.set(f));
 }
 
+/// How this thread puts things off, for which [`before_blocking`] is: a word of the crate that does so, which counts its
+/// guards in it; 0 where the thread does all at once.
+#[inline]
+pub fn puts_off() -> u32 {
+    PUTS_OFF.with(Cell::get)
+}
+
+/// Sets what [`puts_off`] says, and returns what it said before.
+#[inline]
+pub fn set_puts_off(word: u32) -> u32 {
+    PUTS_OFF.with(|puts_off| puts_off.replace(word))
+}
+
+/// Runs `f`, which may be somebody else's, as on a thread that [puts nothing off](puts_off). What this thread has put off
+/// is done before: `f` may wait for it.
+pub fn at_once<R>(f: impl FnOnce() -> R) -> R {
+    struct Restore(u32);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            set_puts_off(self.0);
+        }
+    }
+    let _restore = Restore(set_puts_off(0));
+    do_before();
+    f()
+}
+
+fn do_before() {
+    // Its work may put off more.
+    while let Some(before) = BEFORE.with(Cell::take) {
+        before();
+    }
+}
+
 struct Region {
     told: Option<Rc<dyn BlockingObserver>>,
 }
 
 impl Region {
     fn enter() -> Region {
-        // Its work may put off more.
-        while let Some(before) = BEFORE.with(Cell::take) {
-            before();
+        // At once: what it begins may begin more when it ends, and so on for ever.
+        if BEFORE.with(Cell::get).is_some() {
+            at_once(|| ());
         }
         let depth = BLOCKING.with(|d| d.replace(d.get() + 1));
         let told = if depth == 0 { observer() } else { None };
@@ -310,12 +346,13 @@ impl Drop for PlacementGuard {
     }
 }
 
-/// What a thread holds: the atomic section it is in, and how deep it is inside blocking regions.
+/// What a thread holds: the atomic section it is in, how deep it is inside blocking regions, and whether it puts things off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Standing {
     section: Option<Site>,
     blocking: u32,
+    puts_off: u32,
 }
 
 /// What a call left behind: a guard that it forgot (`std::mem::forget`) or kept alive somewhere.
@@ -326,13 +363,19 @@ pub struct Leak {
     pub section: Option<Site>,
     /// Blocking regions that it entered and didn't leave; negative: left, and never entered.
     pub blocking: i64,
+    /// It put things off, or fewer than before: a plug of a block queue was not dropped. They are done now.
+    pub puts_off: bool,
 }
 
 impl Standing {
-    /// The calling thread's. Cheap: two thread-local reads.
+    /// The calling thread's. Cheap: three thread-local reads.
     #[inline]
     pub fn now() -> Standing {
-        Standing { section: SECTION.with(Cell::get), blocking: BLOCKING.with(Cell::get) }
+        Standing {
+            section: SECTION.with(Cell::get),
+            blocking: BLOCKING.with(Cell::get),
+            puts_off: puts_off(),
+        }
     }
 
     /// Compares with the calling thread's, restores this one where they differ, and says what the
@@ -348,7 +391,8 @@ impl Standing {
     #[inline]
     fn is(self, other: Standing) -> bool {
         let place = |site: Site| (site.what.as_ptr(), ptr::from_ref(site.location));
-        self.section.map(place) == other.section.map(place) && self.blocking == other.blocking
+        self.section.map(place) == other.section.map(place)
+            && (self.blocking, self.puts_off) == (other.blocking, other.puts_off)
     }
 
     #[cold]
@@ -360,9 +404,14 @@ impl Standing {
                 observer.end();
             }
         }
+        set_puts_off(self.puts_off);
+        if self.puts_off == 0 {
+            do_before();
+        }
         Leak {
             section: if now.section == self.section { None } else { now.section },
             blocking: i64::from(now.blocking) - i64::from(self.blocking),
+            puts_off: now.puts_off != self.puts_off,
         }
     }
 }
@@ -370,13 +419,15 @@ impl Standing {
 impl fmt::Display for Leak {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.section, self.blocking) {
+            (None, 0) if self.puts_off => return f.write_str("a plug was not dropped"),
             (Some(section), 0) => write!(f, "the atomic section '{section}' was not left"),
             (None, 0) => f.write_str("an atomic section around it was ended"),
             (Some(section), n) => {
                 write!(f, "the atomic section '{section}' and {n} blocking regions were not left")
             }
             (None, n) => write!(f, "{n} blocking regions were not left"),
-        }
+        }?;
+        f.write_str(if self.puts_off { ", a plug was not dropped" } else { "" })
     }
 }
 
@@ -507,6 +558,35 @@ mod tests {
         before_blocking(None);
         blocking("taken back", || ());
         assert_eq!(DONE.with(Cell::get), 1);
+    }
+
+    #[test]
+    fn what_a_deferred_action_puts_off_again_and_again_keeps_no_thread_from_blocking() {
+        fn again() {
+            if puts_off() != 0 {
+                before_blocking(Some(again));
+            }
+        }
+        set_puts_off(2);
+        before_blocking(Some(again));
+        blocking("a region", || assert_eq!(puts_off(), 2));
+        assert_eq!(at_once(puts_off), 0);
+        let panicked = std::panic::catch_unwind(|| at_once(|| panic!("on purpose")));
+        assert!(panicked.is_err());
+        assert_eq!(set_puts_off(0), 2);
+    }
+
+    #[test]
+    fn a_call_that_goes_on_putting_things_off_is_found_and_they_are_done() {
+        per_thread! {
+            static DONE: Cell<u32> = Cell::new(0);
+        }
+        let before = Standing::now();
+        set_puts_off(2);
+        before_blocking(Some(|| DONE.with(|done| done.set(done.get() + 1))));
+        let leak = before.restore().expect("it puts things off");
+        assert_eq!(leak.to_string(), "a plug was not dropped");
+        assert_eq!((DONE.with(Cell::get), puts_off()), (1, 0));
     }
 
     #[test]

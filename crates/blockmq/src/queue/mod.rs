@@ -168,6 +168,8 @@ impl BlockDevice for Queue {
     }
 
     fn poll(&self) -> Option<usize> {
+        // The caller waits for these, perhaps.
+        plug::let_go_nowait();
         self.core.poll(self.core.layout.hctx_of(self.core.here()))
     }
 

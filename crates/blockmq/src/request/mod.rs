@@ -435,10 +435,20 @@ impl Request {
         nest::end(move || self.finish(result));
     }
 
+    /// The end of a request of which nobody is told. Memory may be a stranger's, and so is the panic of its destructor.
+    fn drop_memory(&mut self) {
+        let (payload, table) =
+            (mem::take(&mut self.payload), mem::replace(&mut self.table, Table::None));
+        let _section = AtomicSection::enter("completion of a block request");
+        if caught(|| drop((payload, table))).is_none() {
+            tracing::error!(op = %self.op, offset = self.offset, "the memory of a request panicked when it was dropped");
+        }
+    }
+
     /// As [`Request::complete`], in place; a second call does nothing.
     pub(crate) fn finish(&mut self, mut result: Result<(), IoError>) {
         let end = match mem::replace(&mut self.end, End::None) {
-            End::None => return,
+            End::None => return self.drop_memory(),
             end => end,
         };
         if result.is_ok() && self.op == Op::Read && self.filled != self.own {

@@ -184,3 +184,31 @@ fn a_blocking_call_in_a_completion_function_panics_with_what_to_do() {
     }
     queue.drain();
 }
+
+/// Memory of a stranger's.
+struct Panics(Vec<u8>);
+
+impl AsRef<[u8]> for Panics {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn memory_whose_destructor_panics_strands_no_request_though_nobody_is_told_of_its_end() {
+    let rig = Rig::live();
+    let held = Held::default();
+    let queue = rig.queue(held.clone());
+    let write = || Request::write(0, bytes::Bytes::from_owner(Panics(vec![0; 512])));
+    queue.submit(write());
+    assert!(catch_unwind(AssertUnwindSafe(|| held.finish_all())).is_ok());
+    queue.submit(write().on_complete(drop));
+    held.finish_all();
+    assert!(queue.drain_timeout(STALL), "each was counted out");
+}

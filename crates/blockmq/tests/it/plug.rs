@@ -4,9 +4,16 @@
 use crate::common::{Held, Rig, STALL, block, submit};
 use std::sync::Arc;
 
+use std::cell::RefCell;
+use std::mem;
+
 use corewise_blockmq::drivers::{Memory, Partition};
-use corewise_blockmq::{BlockDevice, BlockDeviceExt, IoErrorKind, Op, Plug, Queue, Request};
-use corewise_sync::{Completion, context};
+use corewise_blockmq::{
+    BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, IoErrorKind, Op, Plug, Queue, Request,
+    Started,
+};
+use corewise_sync::{Completion, Mutex, context};
+use corewise_workqueue::{Work, Workqueue};
 
 fn merging() -> Held {
     Held { merges: true, ..Held::default() }
@@ -135,4 +142,147 @@ fn a_thread_that_waits_for_room_holds_back_nothing_that_would_make_room() {
     }
     drop(plug);
     assert!(done.into_iter().all(|done| done.recv_timeout(STALL).unwrap().result.is_ok()));
+}
+
+#[test]
+fn what_a_flush_of_the_plug_lets_go_needs_no_other_one() {
+    let rig = Rig::live();
+    let low = rig.queue(Memory::new(1 << 20).unwrap());
+    let up = rig.queue(Partition::new(low.clone(), 0, 1 << 19).unwrap());
+    let plug = Plug::start();
+    let stacked = submit(&*up, Request::read(0, 512));
+    plug.flush();
+    stacked.try_recv().expect("its part is at the driver").result.unwrap();
+    let (next, told) = crate::common::watched(Request::read(512, 512));
+    let then = low.clone();
+    low.submit(Request::read(0, 512).on_complete(move |_| then.submit(next)));
+    plug.flush();
+    told.try_recv().expect("and what an end submits").result.unwrap();
+    let again = submit(&*low, Request::read(0, 512));
+    assert!(again.try_recv().is_err(), "the plug goes on");
+}
+
+/// Completes what it has when it is polled.
+#[derive(Default)]
+struct Polled(Mutex<Vec<Started>>);
+
+impl Driver for Polled {
+    fn kind(&self) -> &'static str {
+        "polled"
+    }
+    fn geometry(&self) -> Geometry {
+        Geometry::new(1 << 20)
+    }
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        self.0.lock().push(rq);
+        Dispatch::Started
+    }
+    fn poll(&self, _hctx: usize) -> Option<usize> {
+        let all = mem::take(&mut *self.0.lock());
+        let found = all.len();
+        all.into_iter().for_each(|rq| rq.complete(Ok(())));
+        Some(found)
+    }
+}
+
+#[test]
+fn a_thread_that_polls_holds_back_nothing() {
+    let rig = Rig::live();
+    let queue = rig.queue(Polled::default());
+    let _plug = Plug::start();
+    let done = submit(&*queue, block(0));
+    assert_eq!(queue.poll(), Some(1));
+    done.try_recv().unwrap().result.unwrap();
+}
+
+/// What a thread has for as long as it runs.
+struct Mine {
+    plug: Option<Plug>,
+    queue: Arc<Queue>,
+}
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        let under_one = submit(&*self.queue, block(1));
+        drop(self.plug.take());
+        under_one.try_recv().unwrap().result.unwrap();
+        Plug::working(|plug| {
+            let at_the_end = submit(&*self.queue, block(2));
+            plug.flush();
+            at_the_end.try_recv().unwrap().result.unwrap();
+        });
+        context::blocking("test", || ());
+    }
+}
+
+std::thread_local! {
+    static MINE: RefCell<Option<Mine>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn at_a_threads_end_all_that_it_holds_back_goes_on() {
+    let rig = Rig::live();
+    let held = Held::default();
+    held.at_once();
+    let queue = rig.queue(held);
+    let theirs = Arc::clone(&queue);
+    let forgets = move || {
+        mem::forget(Plug::start());
+        submit(&*theirs, block(0))
+    };
+    let done = std::thread::spawn(forgets).join().unwrap();
+    done.recv_timeout(STALL).unwrap().result.unwrap();
+    // The variable is older than the list of what is held back, and goes behind it.
+    let theirs = Arc::clone(&queue);
+    let keeps = move || {
+        MINE.with(|mine| {
+            *mine.borrow_mut() = Some(Mine { plug: None, queue: Arc::clone(&theirs) })
+        });
+        let plug = Some(Plug::start());
+        MINE.with(|mine| mine.borrow_mut().as_mut().unwrap().plug = plug);
+        submit(&*theirs, block(0))
+    };
+    let done = std::thread::spawn(keeps).join().unwrap();
+    done.recv_timeout(STALL).unwrap().result.unwrap();
+    queue.drain();
+}
+
+#[test]
+fn an_item_has_no_plug_of_another_and_leaves_none_behind() {
+    let rig = Rig::live();
+    let wq = Workqueue::builder("plugged").max_active(1).build(&rig.pools).unwrap();
+    let queue = rig.queue(Memory::new(1 << 20).unwrap());
+    let ran = |f: Box<dyn Fn() + Send + Sync>| {
+        let item = Work::new(f);
+        wq.queue(&item).unwrap();
+        item.flush();
+    };
+    let submits = {
+        let queue = Arc::clone(&queue);
+        move || {
+            drop(submit(&*queue, Request::read(0, 512)).try_recv().unwrap().into_data().unwrap())
+        }
+    };
+    let (told, done) = std::sync::mpsc::channel();
+    let (inner, theirs, tell) = (submits.clone(), wq.clone(), told.clone());
+    // The only place is the outer one's: the inner one runs on its stack.
+    ran(Box::new(move || {
+        let (inner, tell) = (inner.clone(), tell.clone());
+        let inner = Work::new(move || {
+            inner();
+            tell.send("inner").unwrap();
+        });
+        let plug = Plug::start();
+        theirs.queue(&inner).unwrap();
+        inner.flush();
+        mem::forget(plug);
+    }));
+    // By the same worker: nobody else has woken.
+    let tell = told.clone();
+    ran(Box::new(move || {
+        submits();
+        tell.send("next").unwrap();
+    }));
+    assert_eq!(done.recv_timeout(STALL), Ok("inner"));
+    assert_eq!(done.recv_timeout(STALL), Ok("next"));
 }

@@ -252,8 +252,12 @@ fn of_pwq(waiter: TakeBack, pwq: &Pwq) -> TakeBack {
     }
 }
 
-/// Runs a started instance on the waiter's stack, as a worker of its pool would.
+/// Runs a started instance on the waiter's stack, as a worker of its pool would: it is nothing to it what the waiter puts off.
 fn run(running: Running) {
+    context::at_once(|| run_here(running));
+}
+
+fn run_here(running: Running) {
     let depth = DEPTH.with(|depth| depth.replace(depth.get() + 1));
     let _placed = running.ticket().map(Pwq::of).map(|pwq| {
         pwq.counters.taken_back.fetch_add(1, Ordering::Relaxed);

@@ -53,10 +53,10 @@ impl Volume {
     }
 
     /// Has the submitter do a change of the cache when it may block, where it [works](plug::works), and no such change
-    /// has taken long of late. Any other request it gives back.
+    /// has taken long of late. Any other request it gives back, also one with `fua`: that waits for the disk each time.
     pub(super) fn put_off(self: &Arc<Self>, mut rq: Started) -> Option<Started> {
         // A change that is logged may be a flush.
-        let may = self.is_for_workers(&rq) && !self.store.is_logged();
+        let may = self.is_for_workers(&rq) && !self.store.is_logged() && !rq.flags().fua;
         if !may || !plug::works() || !self.calm.is(time::now()) {
             return Some(rq);
         }
@@ -77,7 +77,7 @@ impl Volume {
 
     /// Does a request, and says whether that was quick, as changes of the cache should be. Blocks.
     fn perform(&self, rq: &mut Request) -> (Result<(), IoError>, bool) {
-        let is_change = self.is_for_workers(rq);
+        let is_change = self.is_for_workers(rq) && !rq.flags().fua;
         let mut perform = || context::blocking("file I/O", || self.store.perform(rq, 0));
         if is_change { self.calm.watch(perform) } else { (perform(), true) }
     }
@@ -200,11 +200,13 @@ mod tests {
         }
 
         fn submit(&self) {
+            self.queue.submit(self.write());
+        }
+
+        fn write(&self) -> Request {
             let told = self.told.clone();
             let write = Request::write(0, vec![7; 128 << 10]);
-            self.queue.submit(
-                write.on_complete(move |done| told.send((thread::current().id(), done)).unwrap()),
-            );
+            write.on_complete(move |done| told.send((thread::current().id(), done)).unwrap())
         }
 
         /// How many of so many this thread has done.
@@ -265,6 +267,27 @@ mod tests {
         Plug::working(|_| rig.submit());
         drop(outer);
         assert_eq!(rig.mine(1), 0, "nor under another plug");
+        rig.end();
+    }
+
+    #[test]
+    fn a_submitter_that_waits_or_may_not_block_and_one_of_a_durable_write_leaves_it_to_a_worker() {
+        let rig = Rig::new();
+        Plug::working(|_| {
+            context::blocking("test", || {
+                // No plug holds back a batch.
+                rig.queue.submit_batch(&mut [rig.write()].into_iter());
+                assert_eq!(rig.mine(1), 0);
+            });
+        });
+        Plug::working(|_| rig.queue.submit(rig.write().fua()));
+        assert_eq!(rig.mine(1), 0, "it waits for the disk, and nobody else should");
+        let section = Plug::working(|_| {
+            rig.submit();
+            context::AtomicSection::enter("test")
+        });
+        drop(section);
+        assert_eq!(rig.mine(1), 0);
         rig.end();
     }
 
