@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer as _;
@@ -15,6 +17,62 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{Level, Log, LogFormat};
 use crate::screen::Bars;
+use crate::{streams, units};
+
+/// How lines on stderr look. Text, where nothing has said else yet.
+static FORM: OnceLock<Form> = OnceLock::new();
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Text,
+    /// An object a line.
+    Json,
+    /// For the system's journal, which is told the level by a number.
+    Journal,
+}
+
+/// How grave a message of the program's own is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Grave {
+    Error,
+    Warning,
+    /// What to do about the one before.
+    Help,
+}
+
+/// A message of the program's own as lines on stderr; `styled`: as people see it.
+pub(crate) fn own(grave: Grave, message: &str, styled: &str) -> String {
+    line(FORM.get().copied().unwrap_or(Form::Text), grave, message, styled)
+}
+
+fn line(form: Form, grave: Grave, message: &str, styled: &str) -> String {
+    let (level, priority) = match grave {
+        Grave::Error => ("ERROR", 3),
+        Grave::Warning => ("WARN", 4),
+        Grave::Help => ("INFO", 6),
+    };
+    match form {
+        Form::Text => format!("{styled}\n"),
+        Form::Journal => styled.lines().map(|line| format!("<{priority}>{line}\n")).collect(),
+        Form::Json => {
+            let plain = anstream::adapter::strip_str(message).to_string();
+            let message = serde_json::Value::String(plain);
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let (day, [hour, minute, second]) = units::utc(now.as_secs());
+            let micros = now.subsec_micros();
+            format!(
+                "{{\"timestamp\":\"{day}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z\",\"level\":\"{level}\",\"message\":{message}}}\n"
+            )
+        }
+    }
+}
+
+/// Says that lines were left out on stderr, since nobody took them.
+pub(crate) fn lost(lines: u64) -> String {
+    let lines = units::count(lines, "line");
+    let message = format!("{lines} of the log left out: nobody took them");
+    own(Grave::Warning, &message, &format!("warning: {message}"))
+}
 
 /// Prints what the libraries tell from now on, if it is grave enough, above `bars`.
 /// Called once.
@@ -39,18 +97,24 @@ pub(crate) fn start(log: &Log, bars: Bars) {
     let lines = tracing_subscriber::fmt::layer().with_writer(Above(bars)).with_ansi(colours);
     let all = tracing_subscriber::registry();
     let journal = std::env::var("JOURNAL_STREAM");
-    match log.log_format {
-        LogFormat::Json => {
+    let form = match log.log_format {
+        LogFormat::Json => Form::Json,
+        LogFormat::Text if journal.is_ok_and(|stream| is_stderr(&stream)) => Form::Journal,
+        LogFormat::Text => Form::Text,
+    };
+    let _ = FORM.set(form);
+    match form {
+        Form::Json => {
             let lines = lines.json().flatten_event(true);
             let lines = lines.with_current_span(false).with_span_list(false).with_target(false);
             all.with(lines.with_filter(targets)).init();
         }
-        LogFormat::Text if journal.is_ok_and(|stream| is_stderr(&stream)) => {
+        Form::Journal => {
             let plain = Format::default().without_time().with_target(false).with_level(false);
             let lines = lines.event_format(Journal(plain));
             all.with(lines.with_filter(targets)).init();
         }
-        LogFormat::Text => all.with(lines.with_target(false).with_filter(targets)).init(),
+        Form::Text => all.with(lines.with_target(false).with_filter(targets)).init(),
     }
 }
 
@@ -100,14 +164,38 @@ impl<'w> MakeWriter<'w> for Above {
 impl Write for &Above {
     /// A message comes whole.
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
-        self.0.above(|| io::stderr().write(message))
+        self.write_all(message).map(|()| message.len())
     }
 
     fn write_all(&mut self, message: &[u8]) -> io::Result<()> {
-        self.0.above(|| io::stderr().lock().write_all(message))
+        self.0.above(|| streams::log(message, lost));
+        Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_of_the_program_has_the_form_of_the_log() {
+        let own = |form| {
+            line(form, Grave::Error, "a \x1b[1mdisk\x1b[0m\n is gone", "error: a disk\n is gone")
+        };
+        assert_eq!(own(Form::Text), "error: a disk\n is gone\n");
+        assert_eq!(own(Form::Journal), "<3>error: a disk\n<3> is gone\n");
+        let json: serde_json::Value = serde_json::from_str(&own(Form::Json)).unwrap();
+        assert_eq!(
+            (&json["level"], &json["message"]),
+            (&"ERROR".into(), &"a disk\n is gone".into())
+        );
+        assert!(
+            json["timestamp"].as_str().unwrap().ends_with('Z')
+                && own(Form::Json).lines().count() == 1
+        );
     }
 }

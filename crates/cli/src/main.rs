@@ -35,6 +35,7 @@ mod manifest;
 mod mirror;
 mod pages;
 mod screen;
+mod streams;
 mod suggest;
 mod timeline;
 mod topo;

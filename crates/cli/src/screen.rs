@@ -1,10 +1,13 @@
 //! Writing to the terminal: styles that vanish where nobody can see them, and its width.
 
 use std::fmt;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use anstyle::{AnsiColor, Style};
 use indicatif::{MultiProgress, ProgressBar};
+
+use crate::log::{self, Grave};
+use crate::streams;
 
 /// Titles.
 pub(crate) const TITLE: Style = Style::new().bold();
@@ -53,22 +56,22 @@ pub(crate) fn styled(style: Style, text: impl fmt::Display) -> impl fmt::Display
 
 /// Says on stderr that something failed.
 pub(crate) fn error(message: fmt::Arguments<'_>) {
-    say(format_args!("{}: {message}", styled(ERROR, "error")));
+    say(Grave::Error, message, format_args!("{}: {message}", styled(ERROR, "error")));
 }
 
 /// Says on stderr that something is not as it should be, and that the run goes on.
 pub(crate) fn warning(message: fmt::Arguments<'_>) {
-    say(format_args!("{}: {message}", styled(WARNING, "warning")));
+    say(Grave::Warning, message, format_args!("{}: {message}", styled(WARNING, "warning")));
 }
 
 /// Says on stderr what to do about the error before it.
 pub(crate) fn help(message: fmt::Arguments<'_>) {
-    say(format_args!("  {}: {message}", styled(HELP, "help")));
+    say(Grave::Help, message, format_args!("  {}: {message}", styled(HELP, "help")));
 }
 
-fn say(message: fmt::Arguments<'_>) {
-    // One write: lines of several threads stay whole. There is nowhere to complain about stderr.
-    let _ = anstream::stderr().lock().write_all(format!("{message}\n").as_bytes());
+fn say(grave: Grave, message: fmt::Arguments<'_>, styled: fmt::Arguments<'_>) {
+    let lines = log::own(grave, &message.to_string(), &styled.to_string());
+    streams::to_stderr(&lines, log::lost);
 }
 
 /// Columns for text: those of the terminal within what can be read well, 100 elsewhere.

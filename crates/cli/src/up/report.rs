@@ -3,7 +3,6 @@
 //! A server doesn't stop since nobody listens: lines that can't be written are dropped.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,7 +20,7 @@ use crate::control::changes::Changed;
 use crate::control::served::Origin;
 use crate::manifest::{LeftOut, Tls};
 use crate::screen::{COMMAND, FAINT, GOOD, TITLE, styled};
-use crate::{screen, units};
+use crate::{screen, streams, units};
 
 /// Says things in one of the two ways.
 #[derive(Clone, Debug)]
@@ -36,7 +35,9 @@ pub(crate) struct Report {
 impl Report {
     fn print(&self, text: &str) {
         if !self.quiet {
-            print(text);
+            streams::to_stdout(text, |lines| {
+                format!("({} left out)\n", units::count(lines, "line"))
+            });
         }
     }
 
@@ -45,7 +46,8 @@ impl Report {
         if self.json || self.events.are_heard() {
             let rest = rest();
             if self.json {
-                print(&line(name, &rest));
+                let lost = |events| line("lost", &json!({"events": events}));
+                streams::to_stdout(&line(name, &rest), lost);
             }
             self.publish(name, rest);
         }
@@ -280,11 +282,6 @@ fn line(name: &str, rest: &Value) -> String {
         _ => "}".to_string(),
     };
     format!("{{\"event\":\"{name}\"{inside}\n")
-}
-
-fn print(text: &str) {
-    let mut out = anstream::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 /// What clients may have, and how they come in.

@@ -1,0 +1,153 @@
+//! stdout and stderr, for a server: it doesn't depend on their readers. One that has stopped reading (a pipe is full, a terminal
+//! was stopped) is waited for once. Lines that come after that are left out until it takes some again, and then it is told of them.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use corewise::sync::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+/// Bytes that a pipe which has room takes without waiting.
+const PIECE: usize = 4096;
+
+static STDOUT: Stream = Stream::new(Duration::from_secs(10));
+static STDERR: Stream = Stream::new(Duration::from_secs(2));
+
+/// Writes lines to stdout. Where some were left out, `lost` makes the line that says how many.
+pub(crate) fn to_stdout(lines: &str, lost: fn(u64) -> String) {
+    let choice = anstream::AutoStream::choice(&io::stdout());
+    STDOUT.put(io::stdout().as_fd(), &plain(choice, lines), lost);
+}
+
+/// Writes lines of styled text to stderr.
+pub(crate) fn to_stderr(lines: &str, lost: fn(u64) -> String) {
+    let choice = anstream::AutoStream::choice(&io::stderr());
+    STDERR.put(io::stderr().as_fd(), &plain(choice, lines), lost);
+}
+
+/// Writes a line of the log to stderr as it is.
+pub(crate) fn log(line: &[u8], lost: fn(u64) -> String) {
+    STDERR.put(io::stderr().as_fd(), line, lost);
+}
+
+/// In colours where these are wanted.
+fn plain(choice: anstream::ColorChoice, lines: &str) -> Vec<u8> {
+    let mut out = anstream::AutoStream::new(Vec::new(), choice);
+    let _ = out.write_all(lines.as_bytes());
+    out.into_inner()
+}
+
+struct Stream {
+    /// How long no byte may be taken.
+    patience: Duration,
+    /// L: is the lock, held while somebody writes; guards what was left.
+    left: Mutex<Left>,
+}
+
+struct Left {
+    /// What is left of lines that were begun.
+    rest: VecDeque<u8>,
+    /// Lines that were left out behind them.
+    lost: u64,
+}
+
+impl Stream {
+    const fn new(patience: Duration) -> Stream {
+        Stream { patience, left: Mutex::new(Left { rest: VecDeque::new(), lost: 0 }) }
+    }
+
+    fn put(&self, fd: BorrowedFd<'_>, lines: &[u8], lost: fn(u64) -> String) {
+        let mut left = self.left.lock();
+        let has_stopped = !left.rest.is_empty();
+        if has_stopped {
+            drain(fd, &mut left.rest, Duration::ZERO);
+            if !left.rest.is_empty() {
+                left.lost += lines.iter().filter(|byte| **byte == b'\n').count() as u64;
+                return;
+            }
+        }
+        if left.lost != 0 {
+            let told = lost(std::mem::take(&mut left.lost));
+            left.rest.extend(told.as_bytes());
+        }
+        left.rest.extend(lines);
+        drain(fd, &mut left.rest, self.patience);
+    }
+}
+
+/// Writes as much as is taken, with at most so long between any two pieces.
+fn drain(fd: BorrowedFd<'_>, rest: &mut VecDeque<u8>, patience: Duration) {
+    let patience = Timespec::try_from(patience).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
+    while !rest.is_empty() {
+        match poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&patience)) {
+            Ok(0) => return,
+            Err(Errno::INTR) => continue,
+            Ok(_) | Err(_) => {}
+        }
+        let piece = rest.make_contiguous();
+        let piece = &piece[..piece.len().min(PIECE)];
+        match rustix::io::write(fd, piece) {
+            Ok(n) => drop(rest.drain(..n)),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            // There is nowhere to complain.
+            Err(_) => rest.clear(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_reader_that_has_stopped_is_waited_for_once_and_told_what_it_missed() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        rustix::pipe::fcntl_setpipe_size(&writer, 2 * PIECE).unwrap();
+        let stream = Stream::new(Duration::ZERO);
+        let told = |n| format!("{n} left out\n");
+        let line = format!("{}\n", "x".repeat(999));
+        for _ in 0..1000 {
+            stream.put(writer.as_fd(), line.as_bytes(), told);
+        }
+        let mut read = vec![0; 1 << 20];
+        let n = reader.read(&mut read).unwrap();
+        read.truncate(n);
+        stream.put(writer.as_fd(), b"last\n", told);
+        drop(writer);
+        reader.read_to_end(&mut read).unwrap();
+        let read = String::from_utf8(read).unwrap();
+        let whole = read.lines().filter(|read| *read == line.trim_end()).count();
+        assert!((1..999).contains(&whole), "{whole}");
+        assert_eq!(read, format!("{}{} left out\nlast\n", line.repeat(whole), 1000 - whole));
+    }
+
+    #[test]
+    fn a_reader_that_is_only_slow_gets_all() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let stream = Stream::new(Duration::from_secs(60));
+        let slow = thread::spawn(move || {
+            let mut read = String::new();
+            reader.read_to_string(&mut read).unwrap();
+            read
+        });
+        let lines: String = (0..100_000).map(|n| format!("{n}\n")).collect();
+        stream.put(writer.as_fd(), lines.as_bytes(), |_| unreachable!());
+        drop(writer);
+        assert_eq!(slow.join().unwrap(), lines);
+    }
+
+    #[test]
+    fn without_a_reader_lines_are_dropped() {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let stream = Stream::new(Duration::from_secs(60));
+        stream.put(writer.as_fd(), b"line\n", |_| unreachable!());
+        stream.put(writer.as_fd(), b"line\n", |_| unreachable!());
+    }
+}
