@@ -84,7 +84,7 @@ pub(crate) const ALL: &[Step] = &[
     }),
     step(
         "shuttle",
-        "the rules of workqueue, devices and block layer, in thousands of random schedules",
+        "the rules of workqueue, devices, block layer and server, in thousands of random schedules",
         |run| models(run, "shuttle", &["--config", "profile.dev.debug-assertions=true"]),
     ),
     step("crates", "the libraries can be packed, each feature compiles alone", crates::check),

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use corewise_blockmq::Op;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use corewise_sync::{Parker, time};
+use corewise_sync::hint::IN_MODEL;
+use corewise_sync::{Parker, thread, time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, getpeername, recv, send, shutdown, sockopt};
@@ -20,6 +21,10 @@ use crate::counts::Counts;
 use crate::load::{Budget, Charge, Load, Snapshot};
 use crate::memory::Pool;
 use crate::told::Voice;
+
+/// Where a checker runs all threads on one, no call waits: the others go on instead.
+const WAITS_NOT_IN_MODELS: RecvFlags =
+    if IN_MODEL { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
 
 /// A connected stream socket and what is owed on it. Shared by the reader thread, completions, the
 /// writer thread and the server.
@@ -129,7 +134,7 @@ impl Connection {
         let spare = buffer.spare_capacity_mut();
         let room = spare.len().min(limit);
         loop {
-            match recv(&self.socket, &mut spare[..room], flags) {
+            match recv(&self.socket, &mut spare[..room], flags | WAITS_NOT_IN_MODELS) {
                 Ok(((filled, _), _)) => {
                     let got = filled.len();
                     let len = buffer.len() + got;
@@ -141,6 +146,7 @@ impl Connection {
                     return Ok(got);
                 }
                 Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if IN_MODEL => thread::yield_now(),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -205,12 +211,16 @@ impl Connection {
         deadline: Instant,
         patience: Duration,
     ) -> io::Result<bool> {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(time::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let patience = timespec(left.min(patience));
-        match poll(&mut [PollFd::new(&self.socket, what)], Some(&patience)) {
+        let patience = if IN_MODEL { Duration::ZERO } else { left.min(patience) };
+        match poll(&mut [PollFd::new(&self.socket, what)], Some(&timespec(patience))) {
+            Ok(0) if IN_MODEL => {
+                thread::yield_now();
+                Ok(false)
+            }
             Err(Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
             Ok(ready) => Ok(ready > 0),
@@ -222,7 +232,7 @@ impl Connection {
         let active = Duration::from_nanos(self.active.as_ref()?.load(Ordering::Relaxed));
         let load = self.load.snapshot();
         let is_idle = load.requests == 0 && !load.draining && !load.cut;
-        is_idle.then(|| self.made.elapsed().saturating_sub(active))
+        is_idle.then(|| self.age().saturating_sub(active))
     }
 
     /// Whether nobody waits for the end of a request any more. A client that has only closed its sending side may wait for

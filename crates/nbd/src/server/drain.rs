@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corewise_blockmq::{BlockDevice, Request};
-use corewise_sync::{Completion, Mutex};
+use corewise_sync::{Completion, Mutex, time};
 
 use super::registry::Registry;
 use crate::connection::Connection;
@@ -89,7 +89,7 @@ pub(super) fn drain(
     connections: Vec<Arc<Connection>>,
     deadline: Instant,
 ) -> DrainReport {
-    let begin = Instant::now();
+    let begin = time::now();
     let mut report = DrainReport { clients: connections.len(), ..DrainReport::default() };
     let mut in_flight = 0;
     for connection in &connections {
@@ -117,7 +117,7 @@ pub(super) fn drain(
     }
     report.requests_completed = in_flight.saturating_sub(report.requests_cut);
     report.flushes = flush_all(exports, deadline);
-    report.took = begin.elapsed();
+    report.took = time::now().saturating_duration_since(begin);
     report
 }
 
@@ -149,7 +149,7 @@ fn flush_all(exports: &[Export], deadline: Instant) -> Vec<(String, FlushOutcome
         .into_iter()
         .map(|(name, slot)| {
             // Where the time runs out the outcome says that it didn't finish.
-            let _ = slot.0.wait_timeout(deadline.saturating_duration_since(Instant::now()));
+            let _ = slot.0.wait_timeout(deadline.saturating_duration_since(time::now()));
             let outcome = slot.1.lock().clone();
             (name, outcome)
         })

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use corewise_sync::{Mutex, Parker, context, panics, thread};
+use corewise_sync::{Mutex, Parker, context, panics, thread, time};
 
 use crate::access::Identity;
 use crate::connection::{Connection, Peer};
@@ -490,7 +490,7 @@ impl fmt::Debug for Server {
 
 /// The time `deadline` from now.
 fn after(deadline: Duration) -> Instant {
-    policy::after(Instant::now(), deadline)
+    policy::after(time::now(), deadline)
 }
 
 impl Inner {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use corewise_sync::{Condvar, Mutex};
+use corewise_sync::{Condvar, Mutex, time};
 
 use super::Options;
 use crate::access::Identity;
@@ -226,7 +226,7 @@ impl Registry {
         let mut books = self.books.lock();
         let closing = |entry: &Entry| entry.state == State::Closing;
         while books.exports.get(name).is_some_and(closing) {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(time::now());
             if left.is_zero() {
                 return;
             }
@@ -367,7 +367,7 @@ impl Registry {
         let mut books = self.books.lock();
         loop {
             connections.retain(|connection| books.connections.contains_key(&connection.id));
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(time::now());
             if connections.is_empty() || left.is_zero() {
                 return connections;
             }

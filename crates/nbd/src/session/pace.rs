@@ -77,7 +77,8 @@ impl Pace {
                 _ => {
                     let bytes = if let Expects::Rest(bytes) = expects { bytes } else { 0 };
                     let begun = *self.begun.get_or_insert_with(time::now);
-                    if begun.elapsed() >= policy::time_for(self.deadlines.request, bytes) {
+                    let waited = time::now().saturating_duration_since(begun);
+                    if waited >= policy::time_for(self.deadlines.request, bytes) {
                         let timeout = self.deadlines.request;
                         let what = format!("a request was sent in part only, in {timeout:?}");
                         return Err(End::TooSlow(what));

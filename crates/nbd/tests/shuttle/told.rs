@@ -1,0 +1,83 @@
+//! What happened in all schedules of a test, in numbers; and in one of them, in words.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Counts over all schedules. They decide nothing.
+pub(crate) struct Told {
+    pub(crate) seeds: AtomicU64,
+    pub(crate) lives: AtomicU64,
+    pub(crate) crashes: AtomicU64,
+    pub(crate) power_failures: AtomicU64,
+    pub(crate) requests: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    /// Starts that were refused, which says so.
+    pub(crate) refused: AtomicU64,
+    /// Blocks that were read and found as they have to be.
+    pub(crate) read: AtomicU64,
+    /// Flushes that a disk lied about, and writes that it put elsewhere.
+    pub(crate) lies: AtomicU64,
+    /// Blocks that were wrong, and that a check had told of.
+    pub(crate) found: AtomicU64,
+    /// Blocks that were wrong, and nobody could tell.
+    pub(crate) silent: AtomicU64,
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+impl Told {
+    pub(crate) const fn new() -> Told {
+        const NONE: AtomicU64 = AtomicU64::new(0);
+        Told {
+            seeds: NONE,
+            lives: NONE,
+            crashes: NONE,
+            power_failures: NONE,
+            requests: NONE,
+            errors: NONE,
+            refused: NONE,
+            read: NONE,
+            lies: NONE,
+            found: NONE,
+            silent: NONE,
+        }
+    }
+
+    fn print(&self, test: &str) {
+        let of = |counter: &AtomicU64| counter.load(Relaxed);
+        eprintln!(
+            "{test}: {} seeds, {} lives, {} crashes, {} power failures, {} requests, {} of them failed, {} starts \
+             refused, {} blocks read, {} lies, {} losses told, {} silent",
+            of(&self.seeds),
+            of(&self.lives),
+            of(&self.crashes),
+            of(&self.power_failures),
+            of(&self.requests),
+            of(&self.errors),
+            of(&self.refused),
+            of(&self.read),
+            of(&self.lies),
+            of(&self.found),
+            of(&self.silent),
+        );
+    }
+}
+
+/// Prints the counts of a test when that ends, however that is.
+pub(crate) struct Shown(pub(crate) &'static str, pub(crate) &'static Told);
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.1.print(self.0);
+    }
+}
+
+/// Says what happens, where `COREWISE_SAY` is set: to be read when a seed that failed is replayed.
+pub(crate) fn say(what: impl FnOnce() -> String) {
+    static SAYS: OnceLock<bool> = OnceLock::new();
+    if *SAYS.get_or_init(|| std::env::var_os("COREWISE_SAY").is_some()) {
+        eprintln!("{}", what());
+    }
+}
