@@ -47,8 +47,8 @@ pub(crate) struct Chore {
 /// or drops one, and when it is about to block in a [`Completion`](corewise_sync::Completion) or in any other [blocking
 /// region](corewise_sync::context::blocking). A thread that waits in other ways calls [`Plug::flush`] before. Flushes and batches are
 /// never held back, and what is held back isn't inside its queue yet: a queue that goes meanwhile completes it as
-/// gone. Plugs nest; the outermost one counts. Inside a blocking region a plug does nothing. What is let go reaches the driver: what completion
-/// functions and drivers submit meanwhile goes at once, too.
+/// gone. Plugs nest; the outermost one counts. Inside a blocking region a plug does nothing. Requests that are let go reach the driver: those that
+/// completion functions and drivers submit meanwhile go at once, too.
 ///
 /// A plug that is forgotten ([`std::mem::forget`]) lasts as long as its thread, at whose end what is held back goes on; in a work item it
 /// lasts as long as that, and the log is told. An item that this thread runs while it waits for it has no plug.
@@ -207,7 +207,7 @@ pub(crate) fn hold(core: &Arc<Core>, rq: Request) {
 
 /// Lets go what this thread holds back, if it does, and wakes workers for what it put off.
 pub(crate) fn let_go() {
-    // What this begins goes on at once: a stripe's parts, and what completion functions submit. Else the caller would wait for them in vain.
+    // All that this begins goes on at once: a stripe's parts, and requests of completion functions. Else the caller would wait for them in vain.
     context::at_once(|| {
         submit_held();
         do_chores(false);

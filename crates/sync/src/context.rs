@@ -262,7 +262,7 @@ pub fn set_puts_off(word: u32) -> u32 {
     PUTS_OFF.with(|puts_off| puts_off.replace(word))
 }
 
-/// Runs `f`, which may be somebody else's, as on a thread that [puts nothing off](puts_off). What this thread has put off
+/// Runs `f`, which may be somebody else's, as on a thread that [puts nothing off](puts_off). All that this thread has put off
 /// is done before: `f` may wait for it.
 pub fn at_once<R>(f: impl FnOnce() -> R) -> R {
     struct Restore(u32);

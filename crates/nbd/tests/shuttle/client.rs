@@ -221,7 +221,7 @@ impl<'a> Client<'a> {
 
     fn judge(&self, block: usize, sent: usize, found: &[u8]) {
         let mut ledger = self.life.ledger.lock();
-        // What it was changed to meanwhile may be there or not.
+        // A change of it meanwhile may be there or not.
         if self.life.is_unsure || ledger.sent(block) != sent || ledger.is_busy(block) {
             return;
         }
