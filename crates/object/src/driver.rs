@@ -30,7 +30,7 @@ const MOST: u32 = 4 << 20;
 /// is lost by that, and a later one may succeed.
 ///
 /// # One writer
-/// A server that opens a volume fences the one that has it: the former's requests fail as [gone](IoErrorKind::Gone) from then on, for good. A read is
+/// A server that opens a volume fences the one that has it: the latter's requests fail as [gone](IoErrorKind::Gone) from then on, for good. A read is
 /// answered only if within the [lease](ObjectOptions::lease) it was looked whether there is another server; and a server whose
 /// predecessor didn't [close](ObjectDriver::close) the volume waits for that long with its first change. So nobody is
 /// given what another server has changed since, unless clocks differ in their speed.
