@@ -1,0 +1,167 @@
+//! What a volume writes to the store: segments, the records behind each other, and whole maps.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::{Instant, sleep};
+
+use super::{Fault, Upload, Volume};
+use crate::format::{Head, Kind, object};
+use crate::log::{self, Appended, Writer};
+use crate::policy;
+use crate::store::{Failure, Tries};
+
+/// Pause between two deletions.
+const DELETE_PAUSE: Duration = Duration::from_millis(10);
+
+impl Volume {
+    /// Puts a segment into the store, and looks whether it is there.
+    pub(super) async fn upload(&self, seq: u64, payload: &[Bytes]) {
+        if payload.is_empty() {
+            return;
+        }
+        let _turn = self.uploading.acquire().await;
+        let bytes: u64 = payload.iter().map(|part| part.len() as u64).sum();
+        let name = log::segment(seq, self.writer.epoch);
+        let mut tries = Tries::new(None);
+        loop {
+            let asked = self.store.put(&name, payload, false).await;
+            let why = match (asked, self.store.size(&name).await) {
+                (_, Ok(found)) if found == bytes => return,
+                (Err(Failure::Other(why)), _) | (_, Err(Failure::Other(why))) => why,
+                _ => "it took a segment that isn't there".into(),
+            };
+            tries.again("a segment", &why).await;
+        }
+    }
+
+    /// Appends the records of all batches, one behind the other.
+    pub(super) async fn commit_all(self: Arc<Self>) {
+        loop {
+            let Some(mut upload) = self.next_upload().await else { return };
+            if (&mut upload.done).await.is_err() {
+                return;
+            }
+            let Writer { epoch, nonce } = self.writer;
+            let body = upload.changes.encode();
+            let head = Head::new(Kind::Commit, upload.seq, epoch, nonce, &body);
+            if !self.append(&head, &body).await {
+                return;
+            }
+            let dead = self.apply(&upload);
+            self.room.add_permits(upload.blocks);
+            self.durable.send_modify(|durable| *durable = upload.seq.max(*durable));
+            if !dead.is_empty() {
+                let names = dead.into_iter().map(|(seq, epoch)| log::segment(seq, epoch));
+                tokio::spawn(Arc::clone(&self).delete(names.collect()));
+            }
+            self.write_map(upload.seq).await;
+        }
+    }
+
+    async fn next_upload(&self) -> Option<Upload> {
+        loop {
+            {
+                let mut state = self.state.lock();
+                if state.dead.is_some() {
+                    return None;
+                }
+                if let Some(upload) = state.uploads.pop_front() {
+                    return Some(upload);
+                }
+            }
+            self.work.notified().await;
+        }
+    }
+
+    /// Appends a record. False: there is another writer.
+    async fn append(&self, head: &Head, body: &[u8]) -> bool {
+        let _alone = self.appending.lock().await;
+        let began = Instant::now();
+        match log::append(&self.store, head, body, None).await {
+            Ok(Appended::Ours) => {
+                self.state.lock().looked = began;
+                true
+            }
+            Ok(Appended::Others(found)) => {
+                self.fenced(&found);
+                false
+            }
+            // It is tried for ever.
+            Err(_) => false,
+        }
+    }
+
+    /// The map has what the batch had. The segments that are no longer needed.
+    fn apply(&self, upload: &Upload) -> Vec<(u64, u64)> {
+        let mut state = self.state.lock();
+        let dead = state.map.apply(upload.seq, self.writer.epoch, &upload.changes);
+        state.since += upload.changes.entries.len() as u64;
+        if state.sealed.front().is_some_and(|first| first.seq == upload.seq) {
+            state.sealed.pop_front();
+        }
+        dead
+    }
+
+    /// Another writer has begun.
+    pub(super) fn fenced(&self, by: &Head) {
+        let why = format!("another server has opened the volume (record {})", by.seq);
+        tracing::error!(at = %self.store, "{why}; this one serves it no more");
+        self.end(Fault::Fenced(why));
+    }
+
+    /// Nothing is served any more.
+    pub(super) fn end(&self, why: Fault) {
+        self.state.lock().dead.get_or_insert(why);
+        self.room.close();
+        self.durable.send_replace(u64::MAX);
+        self.work.notify_one();
+    }
+
+    /// Writes the whole map where the records since the last one have become many, and deletes those.
+    async fn write_map(self: &Arc<Self>, seq: u64) {
+        let Writer { epoch, nonce } = self.writer;
+        let (body, records, before) = {
+            let state = self.state.lock();
+            let (records, places) = (seq - state.mapped, state.map.places.len() as u64);
+            if !policy::map_is_due(records, self.tuning.few, state.since, places) {
+                return;
+            }
+            let whole = state.map.whole(self.opening.clone(), state.epochs.clone());
+            // The last one stays: by it, a writer that creates a record in a place that was cleared finds that it did.
+            let old = (state.mapped.max(1)..seq).filter(|seq| !state.epochs.contains(seq));
+            (whole.encode(), old.collect::<Vec<_>>(), state.mapped)
+        };
+        let head = Head::new(Kind::Map, seq, epoch, nonce, &body);
+        let data = [object(&head, &body)];
+        let name = log::whole_map(seq, epoch);
+        let written = self.store.put(&name, &data, false).await;
+        let found = self.store.size(&name).await;
+        if written.is_err() || found != Ok(data[0].len() as u64) {
+            // The next record is as good a time.
+            return;
+        }
+        let mut state = self.state.lock();
+        (state.mapped, state.since) = (seq, 0);
+        drop(state);
+        let mut old: Vec<String> = records.into_iter().map(log::record).collect();
+        if before > self.writer.epoch {
+            old.push(log::whole_map(before, epoch));
+        }
+        tokio::spawn(Arc::clone(self).delete(old));
+    }
+
+    /// Deletes objects, at a bounded rate. One that stays is found when the volume is opened again.
+    pub(super) async fn delete(self: Arc<Self>, names: Vec<String>) {
+        for name in names {
+            let mut tries = Tries::new(Some(self.tuning.patience));
+            while let Err(Failure::Other(why)) = self.store.delete(&name).await {
+                if !tries.again(&name, &why).await {
+                    break;
+                }
+            }
+            sleep(DELETE_PAUSE).await;
+        }
+    }
+}

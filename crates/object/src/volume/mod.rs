@@ -1,0 +1,312 @@
+//! A volume that is open: writes that aren't in the store yet, the map of those that are, and the belief that there is no other server.
+//!
+//! A write is done once it is in the batch that is open. A batch is sealed when it is large, when somebody flushes, and a while
+//! after its first write. Its segment is uploaded; its record is appended behind those of all batches before it; then the map
+//! has it. ../README.md has the protocol.
+
+mod commit;
+mod read;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use corewise_sync::Mutex;
+use tokio::sync::{Notify, Semaphore, TryAcquireError, oneshot, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::batch::{Batch, Chunk};
+use crate::format::{Changes, Head, Kind, Opening};
+use crate::log::{self, Appended, Ask, NotOpen, Writer};
+use crate::map::Map;
+use crate::store::Store;
+
+/// Segments that are uploaded at the same time.
+const UPLOADS: usize = 4;
+
+/// Why a volume doesn't do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Another writer has opened it. For good.
+    Fenced(String),
+    /// It was closed. For good.
+    Closed,
+    /// The store doesn't answer in time.
+    Store(String),
+    /// Something in the store isn't as it was written.
+    Damaged(String),
+}
+
+/// What a volume takes and waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tuning {
+    /// Blocks of a batch that is sealed for its size.
+    pub(crate) batch: usize,
+    /// Blocks that may wait for the store.
+    pub(crate) dirty: usize,
+    /// How long a write waits at most before it is sent, if nobody flushes.
+    pub(crate) age: Duration,
+    /// How long a request waits for the store.
+    pub(crate) patience: Duration,
+    /// Records behind a whole map that are few: see `policy::map_is_due`.
+    pub(crate) few: u64,
+}
+
+/// A part of what was read.
+#[derive(Clone, Debug)]
+pub(crate) enum Part {
+    Data(Bytes),
+    /// So many blocks.
+    Zero(u64),
+}
+
+/// A batch on its way.
+#[derive(Debug)]
+struct Sealed {
+    seq: u64,
+    batch: Arc<Batch>,
+}
+
+/// A sealed batch that the committer gets.
+#[derive(Debug)]
+struct Upload {
+    seq: u64,
+    blocks: usize,
+    changes: Changes,
+    done: oneshot::Receiver<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The batch that takes writes.
+    open: Batch,
+    /// Those on their way, the oldest first.
+    sealed: VecDeque<Sealed>,
+    /// For the committer, in the same order.
+    uploads: VecDeque<Upload>,
+    map: Map,
+    /// The number of the record of the open batch.
+    next: u64,
+    epochs: Vec<u64>,
+    /// The record up to which there is a whole map, and entries of records since.
+    mapped: u64,
+    since: u64,
+    /// When it was last known that there is no other writer.
+    looked: Instant,
+    /// Somebody looks already.
+    looking: bool,
+    /// Why nothing is served any more.
+    dead: Option<Fault>,
+}
+
+/// A volume in a store.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    pub(crate) store: Arc<Store>,
+    writer: Writer,
+    pub(crate) opening: Opening,
+    tuning: Tuning,
+    lease: Duration,
+    /// Changes wait until then: the writer before may still be believed.
+    hold: Instant,
+    /// L: is the lock; guards what the volume is at. Never held across a wait.
+    state: Mutex<State>,
+    /// There is a batch to commit.
+    work: Notify,
+    /// The last record that is there.
+    durable: watch::Sender<u64>,
+    /// Blocks that may still come.
+    room: Semaphore,
+    uploading: Semaphore,
+    /// Held while a record is appended, and while it is looked whether somebody else has appended one.
+    appending: tokio::sync::Mutex<()>,
+}
+
+impl Volume {
+    /// Opens or makes it, and fences the writer that has it.
+    pub(crate) async fn open(
+        store: Arc<Store>,
+        ask: Ask,
+        tuning: Tuning,
+    ) -> Result<Arc<Self>, NotOpen> {
+        let opened = log::open(&store, &ask).await?;
+        let epoch = opened.writer.epoch;
+        let state = State {
+            open: Batch::default(),
+            sealed: VecDeque::new(),
+            uploads: VecDeque::new(),
+            map: opened.map,
+            next: epoch + 1,
+            epochs: opened.epochs,
+            mapped: opened.mapped,
+            since: 0,
+            // It was there when the list was made, which is a while ago: the first read looks.
+            looked: Instant::now() - ask.lease,
+            looking: false,
+            dead: None,
+        };
+        let volume = Arc::new(Self {
+            store,
+            writer: opened.writer,
+            opening: opened.opening,
+            tuning,
+            lease: ask.lease,
+            hold: Instant::now() + opened.hold,
+            state: Mutex::new(state),
+            work: Notify::new(),
+            durable: watch::Sender::new(epoch),
+            room: Semaphore::new(tuning.dirty),
+            uploading: Semaphore::new(UPLOADS),
+            appending: tokio::sync::Mutex::new(()),
+        });
+        tokio::spawn(Arc::clone(&volume).commit_all());
+        if !opened.garbage.is_empty() {
+            tokio::spawn(Arc::clone(&volume).delete(opened.garbage));
+        }
+        Ok(volume)
+    }
+
+    /// Writes blocks, or zeroes. Done once it is in memory.
+    pub(crate) async fn change(
+        self: &Arc<Self>,
+        start: u64,
+        len: u64,
+        chunk: Chunk,
+    ) -> Result<(), Fault> {
+        if Instant::now() < self.hold {
+            sleep_until(self.hold).await;
+        }
+        let blocks = match &chunk {
+            Chunk::Data(_) => len as usize,
+            Chunk::Zero => 1,
+        };
+        self.wait_for_room(blocks).await?;
+        let mut state = self.state.lock();
+        if let Some(dead) = &state.dead {
+            return Err(dead.clone());
+        }
+        let first = state.open.blocks == 0;
+        state.open.chunks.put(start, len, chunk, |_, _| ());
+        state.open.blocks += blocks;
+        if state.open.blocks >= self.tuning.batch {
+            self.seal(&mut state);
+        } else if first {
+            let (volume, seq) = (Arc::clone(self), state.next);
+            tokio::spawn(async move {
+                sleep(volume.tuning.age).await;
+                let mut state = volume.state.lock();
+                if state.next == seq {
+                    volume.seal(&mut state);
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes room for blocks, which is given back when their batch is durable.
+    async fn wait_for_room(self: &Arc<Self>, blocks: usize) -> Result<(), Fault> {
+        let blocks = u32::try_from(blocks).expect("a request is small");
+        match self.room.try_acquire_many(blocks) {
+            Ok(room) => {
+                room.forget();
+                return Ok(());
+            }
+            Err(TryAcquireError::Closed) => return Err(self.why_dead()),
+            Err(TryAcquireError::NoPermits) => self.seal(&mut self.state.lock()),
+        }
+        match timeout(self.tuning.patience, self.room.acquire_many(blocks)).await {
+            Ok(Ok(room)) => {
+                room.forget();
+                Ok(())
+            }
+            Ok(Err(_)) => Err(self.why_dead()),
+            Err(_) => {
+                Err(Fault::Store("it doesn't take what was written so far: no more room".into()))
+            }
+        }
+    }
+
+    /// Why it serves nothing any more, in a few words.
+    pub(crate) fn why_ended(&self) -> Option<String> {
+        match self.state.lock().dead.as_ref()? {
+            Fault::Closed => Some("closed".into()),
+            Fault::Fenced(why) | Fault::Store(why) | Fault::Damaged(why) => Some(why.clone()),
+        }
+    }
+
+    fn why_dead(&self) -> Fault {
+        self.state.lock().dead.clone().unwrap_or(Fault::Closed)
+    }
+
+    /// Makes durable what was written. A failure loses nothing: it is sent on, and a later flush may succeed.
+    pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), Fault> {
+        let target = {
+            let mut state = self.state.lock();
+            if let Some(dead) = &state.dead {
+                return Err(dead.clone());
+            }
+            self.seal(&mut state);
+            state.next - 1
+        };
+        let mut durable = self.durable.subscribe();
+        let reached = durable.wait_for(|durable| *durable >= target);
+        match timeout(self.tuning.patience, reached).await {
+            Ok(Ok(reached)) if *reached != u64::MAX => Ok(()),
+            Ok(_) => Err(self.why_dead()),
+            Err(_) => Err(Fault::Store("it doesn't take what was written in time".into())),
+        }
+    }
+
+    /// Gives the open batch its number, and sends it on its way.
+    fn seal(self: &Arc<Self>, state: &mut State) {
+        if state.open.blocks == 0 || state.dead.is_some() {
+            return;
+        }
+        let batch = Arc::new(std::mem::take(&mut state.open));
+        let seq = state.next;
+        state.next += 1;
+        let (payload, changes) = batch.segment(seq, self.writer.epoch, self.writer.nonce);
+        let (told, done) = oneshot::channel();
+        let blocks = batch.blocks;
+        state.sealed.push_back(Sealed { seq, batch });
+        state.uploads.push_back(Upload { seq, blocks, changes, done });
+        let volume = Arc::clone(self);
+        tokio::spawn(async move {
+            volume.upload(seq, &payload).await;
+            let _ = told.send(());
+        });
+        self.work.notify_one();
+    }
+
+    /// Flushes, and says in the log that this writer has ended.
+    pub(crate) async fn close(self: &Arc<Self>) -> Result<(), Fault> {
+        self.flush().await?;
+        let seq = {
+            let mut state = self.state.lock();
+            if let Some(dead) = &state.dead {
+                return Err(dead.clone());
+            }
+            if state.open.blocks != 0 || !state.sealed.is_empty() {
+                return Err(Fault::Store("something was written while it was closed".into()));
+            }
+            // Before the record is there: from then on nobody is told anything that a next writer may have changed.
+            state.dead = Some(Fault::Closed);
+            state.next
+        };
+        self.end(Fault::Closed);
+        if Instant::now() < self.hold {
+            // The writer before may still be believed, so the next one has to wait: it finds no end.
+            return Ok(());
+        }
+        let head = Head::new(Kind::Close, seq, self.writer.epoch, self.writer.nonce, &[]);
+        let _alone = self.appending.lock().await;
+        match log::append(&self.store, &head, &[], Some(self.tuning.patience)).await {
+            Ok(Appended::Ours) => Ok(()),
+            Ok(Appended::Others(found)) => {
+                Err(Fault::Fenced(format!("another server has opened it (record {})", found.seq)))
+            }
+            Err(why) => Err(Fault::Store(why)),
+        }
+    }
+}
