@@ -190,20 +190,10 @@ mod tests {
         Shape { op, offset: block * 512, len: blocks * 512, pieces: 1, no_merge: false }
     }
 
-    /// Numbers that look random: xorshift64*.
-    fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
-        let mut x = seed | 1;
-        move |below| {
-            x ^= x >> 12;
-            x ^= x << 25;
-            x ^= x >> 27;
-            x.wrapping_mul(0x2545_F491_4F6C_DD1D) % below
-        }
-    }
-
     #[test]
     fn the_cuts_of_any_request_cover_it_once_and_keep_every_limit() {
-        let mut rnd = numbers(7);
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut rnd = |below: u64| rng.u64(..below);
         for round in 0..3000 {
             let block = 512 << rnd(3);
             let g = Geometry {

@@ -14,11 +14,11 @@ use corewise_device::{
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::Machine;
 use corewise_workqueue::WorkerPools;
+use fastrand::Rng;
 use std::collections::BTreeSet;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use support::Rng;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Callback {
@@ -59,30 +59,30 @@ struct Seen {
 
 impl Web {
     fn random(rng: &mut Rng, later: Sender<(usize, ShutdownDone)>) -> Web {
-        let n = [60, 400, 1_500, 4_000][rng.below(4)] + rng.below(50);
+        let n = [60, 400, 1_500, 4_000][rng.usize(..4)] + rng.usize(..50);
         let mut places: Vec<usize> = (0..n).collect();
-        if rng.below(2) == 0 {
-            (1..n).rev().for_each(|i| places.swap(i, rng.below(i + 1)));
+        if rng.usize(..2) == 0 {
+            (1..n).rev().for_each(|i| places.swap(i, rng.usize(..i + 1)));
         }
         let mut needs = vec![Vec::new(); n];
-        let shape = rng.below(5);
+        let shape = rng.usize(..5);
         for i in 1..n {
             let suppliers = match shape {
                 0 => 0,
                 1 => 1,
-                2 => rng.below(3),
-                3 => usize::from(rng.below(10) == 0),
+                2 => rng.usize(..3),
+                3 => usize::from(rng.usize(..10) == 0),
                 _ => {
                     // Four chains.
                     needs[places[i]].extend(i.checked_sub(4).map(|before| places[before]));
                     0
                 }
             };
-            let chosen: BTreeSet<usize> = (0..suppliers).map(|_| places[rng.below(i)]).collect();
+            let chosen: BTreeSet<usize> = (0..suppliers).map(|_| places[rng.usize(..i)]).collect();
             needs[places[i]].extend(chosen);
         }
-        let mix = rng.below(3);
-        let callback = |rng: &mut Rng| match (mix, rng.below(200)) {
+        let mix = rng.usize(..3);
+        let callback = |rng: &mut Rng| match (mix, rng.usize(..200)) {
             (0, _) => Callback::Quick,
             (_, 0) => Callback::Blocks,
             (1, 1..5) => Callback::Fails,
@@ -94,8 +94,8 @@ impl Web {
         Web {
             callbacks: (0..n).map(|_| callback(rng)).collect(),
             needs,
-            burn: Duration::from_micros([1, 3, 8, 20, 60][rng.below(5)]),
-            aborts_at: (rng.below(6) == 0).then(|| rng.below(n)),
+            burn: Duration::from_micros([1, 3, 8, 20, 60][rng.usize(..5)]),
+            aborts_at: (rng.usize(..6) == 0).then(|| rng.usize(..n)),
             abort: Cancel::new(),
             begun: AtomicUsize::new(0),
             seen: Mutex::new(vec![Seen::default(); n]),
@@ -212,9 +212,9 @@ fn end_later(web: &Web, later: &Receiver<(usize, ShutdownDone)>, rng: &mut Rng) 
         waiting.push(one);
         waiting.extend(later.try_iter());
         while !waiting.is_empty() {
-            let (device, done) = waiting.swap_remove(rng.below(waiting.len()));
+            let (device, done) = waiting.swap_remove(rng.usize(..waiting.len()));
             web.ends(device);
-            if rng.below(9) > 0 {
+            if rng.usize(..9) > 0 {
                 done.finish(Ok(()));
             }
         }
@@ -222,24 +222,24 @@ fn end_later(web: &Web, later: &Receiver<(usize, ShutdownDone)>, rng: &mut Rng) 
 }
 
 fn run(machine: &Machine, seed: u64) {
-    let mut rng = Rng(seed);
+    let mut rng = Rng::with_seed(seed);
     let (sender, later) = mpsc::channel();
     let web = Arc::new(Web::random(&mut rng, sender));
     let pools = WorkerPools::new(machine);
     let devices = DeviceManager::new(&pools).unwrap();
     devices.register(Arc::new(Units(web.clone()))).unwrap();
-    let synchronous = [None, None, Some(3), Some(20)][rng.below(4)];
+    let synchronous = [None, None, Some(3), Some(20)][rng.usize(..4)];
     let decl = |(device, needs): (usize, &Vec<usize>)| {
-        let is_async = synchronous.is_none_or(|one_in| rng.below(one_in) > 0);
+        let is_async = synchronous.is_none_or(|one_in| rng.usize(..one_in) > 0);
         let decl = DeviceDecl::new(format!("d{device}"), "unit").async_shutdown(is_async);
         needs.iter().fold(decl.config(device), |decl, need| decl.supplier(format!("d{need}")))
     };
     let decls = web.needs.iter().enumerate().map(decl).collect();
     assert!(devices.bring_up(decls, &BringUpOptions::new()).unwrap().is_complete());
-    if rng.below(12) == 0 {
+    if rng.usize(..12) == 0 {
         pools.shutdown();
     }
-    let told = (rng.below(4) == 0).then(|| Arc::new(AtomicUsize::new(0)));
+    let told = (rng.usize(..4) == 0).then(|| Arc::new(AtomicUsize::new(0)));
     let mut options = ShutdownOptions::new().abort(web.abort.clone());
     if let Some(told) = told.clone() {
         options = options.observer(Arc::new(move |event| {
@@ -248,7 +248,7 @@ fn run(machine: &Machine, seed: u64) {
             }
         }));
     }
-    options = match rng.below(6) {
+    options = match rng.usize(..6) {
         most @ (0 | 1) => options.max_helpers(most),
         // A deadline that nothing passes.
         2 => options.on_hang(HangPolicy::Skip).device_timeout(Some(Duration::from_secs(60))),

@@ -112,13 +112,8 @@ mod tests {
 
     #[test]
     fn over_any_time_no_more_goes_through_than_is_allowed_and_a_second_s_worth() {
-        let mut seed = 99_u64;
-        let mut below = |n: u64| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            (seed >> 11) % n
-        };
+        let mut rng = fastrand::Rng::with_seed(99);
+        let mut below = |n: u64| rng.u64(..n);
         for rate in [1, 7, 4096, 1 << 30] {
             let limiter = limiter(None, Some(rate));
             let (begin, largest) = (limiter.made, rate / 2 + 1);

@@ -232,12 +232,8 @@ mod tests {
 
     #[test]
     fn whatever_is_inserted_and_removed_the_rest_fires_in_order() {
-        // A small generator, so that the test is the same each time.
-        let mut state = 0x9e37_79b9_u64;
-        let mut random = move |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 33) % below
-        };
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut random = move |below: u64| rng.u64(..below);
         for _ in 0..200 {
             let mut heap = Heap::default();
             let mut expected: Vec<(u64, u32)> = Vec::new();

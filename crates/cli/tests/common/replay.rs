@@ -4,28 +4,13 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use fastrand::Rng;
+
 pub const FLUSH: u64 = 1;
 const FUA: u64 = 2;
 const DISCARD: u64 = 4;
 const MARK: u64 = 8;
 const SECTOR: usize = 512;
-
-/// Chance that a seed decides.
-pub struct Chance(u64);
-
-impl Chance {
-    pub fn new(seed: u64) -> Chance {
-        Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// A number below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
-    }
-}
 
 /// What the log has by now: a change that was acknowledged is counted.
 pub fn count(log: &Path) -> usize {
@@ -81,7 +66,7 @@ impl Log {
 
     /// Puts on `image`, which was there when the log began, what it may hold after a crash in which the log had `upto` entries: all up
     /// to the last flush, and of the rest, sector by sector, what chance says.
-    pub fn replay(&self, image: &mut [u8], upto: usize, chance: &mut Chance) {
+    pub fn replay(&self, image: &mut [u8], upto: usize, chance: &mut Rng) {
         let flushed = self.flushes().into_iter().take_while(|n| *n <= upto).last().unwrap_or(0);
         for (n, entry) in self.entries[..upto].iter().enumerate() {
             if entry.flags & (MARK | FLUSH) != 0 {
@@ -89,9 +74,9 @@ impl Log {
             }
             let durable = n < flushed || entry.flags & FUA != 0;
             // All, none, or some of it.
-            let fate = if durable { 0 } else { chance.below(3) };
+            let fate = if durable { 0 } else { chance.u64(..3) };
             for from in (0..entry.len).step_by(SECTOR) {
-                if fate == 1 || fate == 2 && chance.below(2) == 0 {
+                if fate == 1 || fate == 2 && chance.u64(..2) == 0 {
                     continue;
                 }
                 let to = &mut image[entry.at + from..][..SECTOR];

@@ -363,13 +363,8 @@ fn a_manifest_that_came_through_a_pipe_cannot_be_read_again() {
 fn after_any_reload_there_is_what_the_manifest_says_and_files_keep_what_they_hold() {
     let up = Up::new(BASE);
     up.client("disk").write(512, &[9; 512], 0).unwrap();
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut chance = |of: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % of
-    };
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut chance = |of: u64| rng.u64(..of);
     for _ in 0..25 {
         let mut text = BASE.split("[[device]]\nname = \"ram\"").next().unwrap().to_string();
         let mut names = set(["disk"]);

@@ -5,11 +5,12 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use fastrand::Rng;
 use rustix::process::Signal;
 
 use crate::common::Folder;
 use crate::common::client::{Client, FLUSH, FUA, WRITE, WRITE_ZEROES};
-use crate::common::replay::{Chance, Log, count};
+use crate::common::replay::{Log, count};
 use crate::common::server::Server;
 
 const BLOCK: usize = 4096;
@@ -38,7 +39,7 @@ struct Durable {
 /// A client that knows what it wrote: each sector says which block and which version of it it is.
 struct Writer {
     logs: Vec<PathBuf>,
-    chance: Chance,
+    chance: Rng,
     /// Of each block, the versions that were sent: whether each is zeroes. All begin as zeroes.
     sent: Vec<Vec<bool>>,
     /// Of each block, the newest version that was acknowledged.
@@ -59,7 +60,7 @@ enum InFlight {
 impl Writer {
     fn new(logs: Vec<PathBuf>, seed: u64) -> Writer {
         let (sent, acked) = (vec![vec![true]; BLOCKS], vec![0; BLOCKS]);
-        Writer { logs, chance: Chance::new(seed), sent, acked, durable: Vec::new() }
+        Writer { logs, chance: Rng::with_seed(seed), sent, acked, durable: Vec::new() }
     }
 
     /// Sends so many requests, several at once, and waits for all but the last of them where `leaves`.
@@ -71,16 +72,16 @@ impl Writer {
                     |f: &InFlight| matches!(f, InFlight::Write { block: b, .. } if b == block);
                 flying.values().any(on_it)
             };
-            if self.chance.below(8) == 0 {
+            if self.chance.u64(..8) == 0 {
                 let cookie = client.send(FLUSH, 0, 0, 0, &[]).unwrap();
                 flying.insert(cookie, InFlight::Flush(self.acked.clone()));
             } else {
-                let mut block = self.chance.below(BLOCKS as u64) as usize;
+                let mut block = self.chance.u64(..BLOCKS as u64) as usize;
                 while busy(&block) {
                     block = (block + 1) % BLOCKS;
                 }
-                let fua = self.chance.below(6) == 0;
-                let zeroes = self.chance.below(6) == 0;
+                let fua = self.chance.u64(..6) == 0;
+                let zeroes = self.chance.u64(..6) == 0;
                 let version = self.sent[block].len();
                 self.sent[block].push(zeroes);
                 let flags = if fua { FUA } else { 0 };
@@ -196,8 +197,8 @@ fn a_file_has_what_was_flushed_after_a_crash_at_each_flush_and_between_them() {
             server.kill();
         }
         let log = Log::read(&log);
-        let mut chance = Chance::new(seed() + 1);
-        let some = (0..40).map(|_| 1 + chance.below(log.len() as u64) as usize);
+        let mut chance = Rng::with_seed(seed() + 1);
+        let some = (0..40).map(|_| 1 + chance.u64(..log.len() as u64) as usize);
         let moments: Vec<usize> = log.flushes().into_iter().chain(some).collect();
         assert!(moments.len() > 60, "{}", moments.len());
         for upto in moments {
@@ -254,7 +255,7 @@ fn a_mirror_has_what_was_flushed_after_a_crash_of_both_legs_and_they_become_alik
     for _ in 0..rounds(6) {
         // Replies of the last requests are read in the next batch: they are under way at that moment.
         writer.work(&mut client, 40, false);
-        let ahead = writer.chance.below(BLOCKS as u64) as usize;
+        let ahead = writer.chance.u64(..BLOCKS as u64) as usize;
         let version = writer.sent[ahead].len();
         writer.sent[ahead].push(false);
         let data = content(ahead, version);
@@ -265,7 +266,7 @@ fn a_mirror_has_what_was_flushed_after_a_crash_of_both_legs_and_they_become_alik
     }
     server.kill();
     let read = logs.iter().map(|log| Log::read(log)).collect::<Vec<_>>();
-    let mut chance = Chance::new(seed() + 1);
+    let mut chance = Rng::with_seed(seed() + 1);
     for counts in moments {
         let after = Folder::new();
         for ((log, name), &upto) in read.iter().zip(["a.img", "b.img"]).zip(&counts) {
@@ -327,7 +328,7 @@ fn a_file_system_in_a_partition_is_whole_at_each_flush_and_the_table_always() {
     }
     server.stop().ok();
     let log = Log::read(&folder.join("disk.log"));
-    let mut chance = Chance::new(seed());
+    let mut chance = Rng::with_seed(seed());
     for (upto, state) in &states {
         let when = format!("seed {}, entry {upto}", seed());
         let mut image = base.clone();
@@ -337,7 +338,7 @@ fn a_file_system_in_a_partition_is_whole_at_each_flush_and_the_table_always() {
         assert!(found == &state[..], "{when}: it isn't what was copied");
     }
     for _ in 0..rounds(20) {
-        let upto = 1 + chance.below(log.len() as u64) as usize;
+        let upto = 1 + chance.u64(..log.len() as u64) as usize;
         let mut image = base.clone();
         log.replay(&mut image, upto, &mut chance);
         let same = |range: std::ops::Range<usize>| image[range.clone()] == base[range];

@@ -2,21 +2,11 @@
 //! step all counts have to be what they are by definition, and in the end nobody is left behind.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
+use fastrand::Rng;
+
 use super::stepped::{Stepped, Thing, decl, driver};
 use super::*;
 use crate::{HangPolicy, LinkKind, ProbeError};
-
-/// xorshift64*: the same numbers everywhere.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        usize::try_from(self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33).unwrap() % n
-    }
-}
 
 /// What the counts are by definition.
 fn check(devices: &Devices, walks: usize) {
@@ -79,7 +69,7 @@ fn probing(devices: &Devices) -> Vec<String> {
 
 /// A probe ends, somehow.
 fn end(s: &mut Stepped, name: &str, rng: &mut Rng, calm: bool) {
-    let result = match rng.below(if calm { 1 } else { 8 }) {
+    let result = match rng.usize(..if calm { 1 } else { 8 }) {
         0..=4 => Ok(Arc::new(Thing) as Arc<dyn Bound>),
         5 => Err(ProbeError::failed("at random")),
         6 => Err(ProbeError::defer("at random")),
@@ -94,13 +84,13 @@ fn end(s: &mut Stepped, name: &str, rng: &mut Rng, calm: bool) {
 fn somebody(s: &mut Stepped, rng: &mut Rng, calm: bool) -> bool {
     let running = probing(&s.devices);
     let names: Vec<String> = s.queue.iter().chain(&s.mine).cloned().collect();
-    match rng.below(3) {
+    match rng.usize(..3) {
         0 if !running.is_empty() => {
-            end(s, &running[rng.below(running.len())], rng, calm);
+            end(s, &running[rng.usize(..running.len())], rng, calm);
             true
         }
         1 if !names.is_empty() => {
-            let name = &names[rng.below(names.len())];
+            let name = &names[rng.usize(..names.len())];
             s.queue.retain(|n| n != name);
             s.mine.retain(|n| n != name);
             if s.devices.find(name).is_some() {
@@ -120,9 +110,9 @@ fn somebody(s: &mut Stepped, rng: &mut Rng, calm: bool) -> bool {
 
 fn random_decl(i: usize, rng: &mut Rng) -> DeviceDecl {
     let mut device = decl(&format!("d{i}"), &[]);
-    for _ in 0..rng.below(3) {
-        let need = format!("d{}", rng.below(20));
-        device = match rng.below(5) {
+    for _ in 0..rng.usize(..3) {
+        let need = format!("d{}", rng.usize(..20));
+        device = match rng.usize(..5) {
             0 => device.optional_supplier(need),
             1 if device.parent.is_none() => device.parent(need),
             _ => device.supplier(need),
@@ -134,21 +124,21 @@ fn random_decl(i: usize, rng: &mut Rng) -> DeviceDecl {
 #[test]
 fn stepped_random_devices_come_and_go_and_all_counts_stay_right() {
     for seed in 1..400 {
-        let mut rng = Rng(seed * 7919);
+        let mut rng = Rng::with_seed(seed * 7919);
         let mut s = Stepped::new();
         let candidates = |rng: &mut Rng| {
             let all = [("s", false), ("a", true), ("b", true)].map(|(name, asynchronous)| {
                 Candidate { driver: driver(name), asynchronous, asked: false }
             });
-            let from = rng.below(3);
-            all[from..=from + rng.below(3 - from)].to_vec()
+            let from = rng.usize(..3);
+            all[from..=from + rng.usize(..3 - from)].to_vec()
         };
         let mut walks: Vec<(Leave, Option<Key>)> = Vec::new();
         for step in 0..250 {
-            let name = format!("d{}", rng.below(20));
-            match rng.below(12) {
+            let name = format!("d{}", rng.usize(..20));
+            match rng.usize(..12) {
                 0..=2 => {
-                    let decl = random_decl(rng.below(20), &mut rng);
+                    let decl = random_decl(rng.usize(..20), &mut rng);
                     let refused = !s.devices.refuse(&Arc::new(decl.clone())).is_empty();
                     if s.devices.find(&decl.name).is_none() {
                         let new = HashMap::from([(decl.name.as_str(), &decl)]);
@@ -163,13 +153,13 @@ fn stepped_random_devices_come_and_go_and_all_counts_stay_right() {
                 3 if walks.len() < 3 => {
                     if let Some(key) = s.devices.find(&name) {
                         let device = s.devices.instance(key);
-                        walks.push((Leave::new(device, rng.below(2) == 0), None));
+                        walks.push((Leave::new(device, rng.usize(..2) == 0), None));
                     }
                 }
                 4 => {
-                    let other = format!("d{}", rng.below(20));
+                    let other = format!("d{}", rng.usize(..20));
                     if let (Some(a), Some(b)) = (s.devices.find(&name), s.devices.find(&other)) {
-                        match rng.below(3) {
+                        match rng.usize(..3) {
                             0 => {
                                 s.step(|devices, now, fx| devices.unlink(a, &other, now, fx));
                             }
@@ -183,7 +173,7 @@ fn stepped_random_devices_come_and_go_and_all_counts_stay_right() {
                     }
                 }
                 6 if !walks.is_empty() => {
-                    let at = rng.below(walks.len());
+                    let at = rng.usize(..walks.len());
                     walk_on(&mut s, &mut walks, at);
                 }
                 7 if step == 200 => {
@@ -194,14 +184,14 @@ fn stepped_random_devices_come_and_go_and_all_counts_stay_right() {
                 }
             }
             check(&s.devices, walks.len());
-            if rng.below(4) == 0 {
+            if rng.usize(..4) == 0 {
                 check_order(&mut s.devices);
             }
         }
         // Now everybody gets to an end.
         for _ in 0..20_000 {
             if !walks.is_empty() {
-                let at = rng.below(walks.len());
+                let at = rng.usize(..walks.len());
                 walk_on(&mut s, &mut walks, at);
             }
             if !somebody(&mut s, &mut rng, true) && walks.is_empty() {
@@ -233,22 +223,22 @@ fn walk_on(s: &mut Stepped, walks: &mut Vec<(Leave, Option<Key>)>, at: usize) {
 #[test]
 fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
     for seed in 1..400 {
-        let mut rng = Rng(seed * 104_729);
+        let mut rng = Rng::with_seed(seed * 104_729);
         let mut s = Stepped::new();
-        s.on_hang = [HangPolicy::Skip, HangPolicy::GiveUp][rng.below(2)];
-        let n = 1 + rng.below(20);
+        s.on_hang = [HangPolicy::Skip, HangPolicy::GiveUp][rng.usize(..2)];
+        let n = 1 + rng.usize(..20);
         let mut decls: Vec<DeviceDecl> = Vec::new();
         for i in 0..n {
             // Mostly without circles; those that there are get rejected.
             let needs: Vec<String> =
-                (0..rng.below(3)).map(|_| format!("d{}", rng.below(i + 2))).collect();
+                (0..rng.usize(..3)).map(|_| format!("d{}", rng.usize(..i + 2))).collect();
             let needs: Vec<&str> = needs.iter().map(String::as_str).collect();
             decls.push(decl(&format!("d{i}"), &needs));
         }
         let sync: Vec<String> =
-            (0..n).filter(|_| rng.below(3) == 0).map(|i| format!("d{i}")).collect();
+            (0..n).filter(|_| rng.usize(..3) == 0).map(|i| format!("d{i}")).collect();
         let sync: Vec<&str> = sync.iter().map(String::as_str).collect();
-        let keep_going = rng.below(4) > 0;
+        let keep_going = rng.usize(..4) > 0;
         s.again(decls, &sync, keep_going);
         let mut mine: Option<String> = None;
         let mut walks: Vec<(Leave, Option<Key>)> = Vec::new();
@@ -257,7 +247,7 @@ fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
             steps += 1;
             assert!(steps < 20_000, "seed {seed} comes to no end");
             check(&s.devices, walks.len());
-            match rng.below(46) {
+            match rng.usize(..46) {
                 0 => s.cancel.cancel(),
                 1 => {
                     s.step(|devices, now, fx| {
@@ -267,10 +257,10 @@ fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
                     });
                 }
                 2..=4 => {
-                    let (a, b) = (format!("d{}", rng.below(n)), format!("d{}", rng.below(n)));
+                    let (a, b) = (format!("d{}", rng.usize(..n)), format!("d{}", rng.usize(..n)));
                     let keys = s.devices.find(&a).zip(s.devices.find(&b));
                     if let Some((from, to)) = keys {
-                        if rng.below(2) == 0 {
+                        if rng.usize(..2) == 0 {
                             s.step(|devices, now, fx| devices.unlink(from, &b, now, fx));
                         } else {
                             s.devices.link(from, to, LinkKind::Managed);
@@ -278,18 +268,18 @@ fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
                     }
                 }
                 40..=41 => {
-                    if let Some(key) = s.devices.find(&format!("d{}", rng.below(n))) {
+                    if let Some(key) = s.devices.find(&format!("d{}", rng.usize(..n))) {
                         s.step(|devices, now, fx| devices.rebind(key, now, fx));
                     }
                 }
                 42 if walks.len() < 2 && steps < 300 => {
-                    if let Some(key) = s.devices.find(&format!("d{}", rng.below(n))) {
+                    if let Some(key) = s.devices.find(&format!("d{}", rng.usize(..n))) {
                         let device = s.devices.instance(key);
-                        walks.push((Leave::new(device, rng.below(2) == 0), None));
+                        walks.push((Leave::new(device, rng.usize(..2) == 0), None));
                     }
                 }
                 43..=45 if !walks.is_empty() => {
-                    let at = rng.below(walks.len());
+                    let at = rng.usize(..walks.len());
                     walk_on(&mut s, &mut walks, at);
                 }
                 5..=20 if mine.is_none() => match s.caller().as_str() {
@@ -312,7 +302,7 @@ fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
         assert_eq!(finished.records.len(), n);
         for _ in 0..10_000 {
             if !walks.is_empty() {
-                let at = rng.below(walks.len());
+                let at = rng.usize(..walks.len());
                 walk_on(&mut s, &mut walks, at);
             }
             if !somebody(&mut s, &mut rng, true) && walks.is_empty() {

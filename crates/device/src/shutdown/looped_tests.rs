@@ -1,5 +1,7 @@
 //! Steps the loop, and the way from it to the counters.
 
+use fastrand::Rng;
+
 use super::*;
 use crate::shutdown::policy::{Look, Pace};
 
@@ -8,28 +10,28 @@ use crate::shutdown::policy::{Look, Pace};
 fn stepped_random_graphs_and_random_interleavings_end_in_dependency_order() {
     let mut batches = 0;
     for seed in 1..=200u64 {
-        let mut rng = Rng(seed);
-        let most = [30, 200][rng.below(2)];
-        let n = 2 + rng.below(most);
+        let mut rng = Rng::with_seed(seed);
+        let most = [30, 200][rng.usize(..2)];
+        let n = 2 + rng.usize(..most);
         let names: Vec<String> = (0..n).map(|i| format!("d{i}")).collect();
         let mut kinds: Vec<Kind> =
-            (0..n).map(|_| [Sync, Async, Async, NoCallback][rng.below(4)]).collect();
+            (0..n).map(|_| [Sync, Async, Async, NoCallback][rng.usize(..4)]).collect();
         kinds[0] = Async; // Where there is no callback at all nothing is counted.
         // Needs point to earlier devices of a shuffled order, so registration is often inverted.
         let mut shuffled: Vec<usize> = (0..n).collect();
         for i in (1..n).rev() {
-            shuffled.swap(i, rng.below(i + 1));
+            shuffled.swap(i, rng.usize(..i + 1));
         }
         let mut needs: Vec<Vec<&str>> = vec![Vec::new(); n];
         for i in 1..n {
-            for _ in 0..rng.below(4) {
-                needs[shuffled[i]].push(&names[shuffled[rng.below(i)]]);
+            for _ in 0..rng.usize(..4) {
+                needs[shuffled[i]].push(&names[shuffled[rng.usize(..i)]]);
             }
         }
         let devices: Vec<(&str, Kind, &[&str])> =
             (0..n).map(|i| (names[i].as_str(), kinds[i], needs[i].as_slice())).collect();
         let mut s = uncounted(&devices);
-        s.state.is_looked_at(rng.below(2) == 0);
+        s.state.is_looked_at(rng.usize(..2) == 0);
         let ran = loop_randomly(&mut s, &mut rng);
         let caller = s.caller(&ran);
         run_randomly(&mut s, &mut rng, caller);
@@ -50,14 +52,14 @@ fn stepped_random_graphs_and_random_interleavings_end_in_dependency_order() {
 /// returned. Or before it all, now and then.
 fn loop_randomly(s: &mut Stepped, rng: &mut Rng) -> String {
     let calls = s.state.outline().calls.clone();
-    let before = rng.below(calls.len() + 1);
+    let before = rng.usize(..calls.len() + 1);
     if before == calls.len() {
         s.state.count(&mut Scratch::default());
         assert!(!s.state.loop_begins(&s.site, None));
         return String::new();
     }
     assert!(s.state.loop_begins(&s.site, None));
-    let by_itself = rng.below(3) == 0;
+    let by_itself = rng.usize(..3) == 0;
     for (place, id) in calls.into_iter().enumerate() {
         let name = s.state.graph().name(id).to_string();
         if place == before && by_itself {
@@ -234,15 +236,15 @@ fn stepped_a_device_that_the_counting_finds_free_knows_its_last_blocker() {
 fn run_randomly(s: &mut Stepped, rng: &mut Rng, mut caller: String) {
     let mut helpers: Vec<String> = Vec::new();
     let mut later: Vec<String> = Vec::new();
-    let slow = [0, 0, 1, 15][rng.below(4)];
+    let slow = [0, 0, 1, 15][rng.usize(..4)];
     for _ in 0..20_000 {
         if caller == "done" {
             assert!(later.is_empty() && s.state.state.lock().walks.is_empty());
             return;
         }
-        let most = if rng.below(30) < slow { 700 } else { 3 };
-        s.pass(Duration::from_micros(rng.below(most) as u64));
-        match rng.below(6) {
+        let most = if rng.usize(..30) < slow { 700 } else { 3 };
+        s.pass(Duration::from_micros(rng.usize(..most) as u64));
+        match rng.usize(..6) {
             0 if caller == "sleep" && !s.woken => {}
             0 => {
                 let waited = caller == "watch" && !std::mem::take(&mut s.woken);
@@ -265,13 +267,13 @@ fn run_randomly(s: &mut Stepped, rng: &mut Rng, mut caller: String) {
                 s.owe(owed);
             }
             3 if !later.is_empty() => {
-                let device = later.swap_remove(rng.below(later.len()));
+                let device = later.swap_remove(rng.usize(..later.len()));
                 let ended = s.ended(&device).unwrap();
                 let owed = s.state.ended_later(ended, &mut Scratch::default()).unwrap();
                 s.owe(owed);
             }
             _ if !helpers.is_empty() => {
-                let i = rng.below(helpers.len());
+                let i = rng.usize(..helpers.len());
                 let before = helpers.swap_remove(i);
                 let before = walk_randomly(s, rng, before, &mut later);
                 let watched = before == "watch";
@@ -299,12 +301,12 @@ fn is_in_batch(s: &Stepped, name: &str) -> bool {
 fn walk_randomly(s: &mut Stepped, rng: &mut Rng, name: String, later: &mut Vec<String>) -> String {
     let Some(batch) = s.batch(&name) else { return name };
     let over = batch.walk.over();
-    if rng.below(60) > 0 {
+    if rng.usize(..60) > 0 {
         let taken = s.walk_on(&batch, over + 1);
         return taken.map_or(name, |ended| s.name(ended.device));
     }
     let device = batch.devices[over];
-    let early = rng.below(2) == 0;
+    let early = rng.usize(..2) == 0;
     if early {
         // Its end comes before its thread says that it has returned.
         let ended = s.ended(&s.name(device)).unwrap();

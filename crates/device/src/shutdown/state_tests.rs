@@ -447,16 +447,3 @@ fn stepped_an_abort_wakes_a_caller_that_rests() {
     assert!(!s.state.caller_wait(None));
     assert_eq!(s.caller(""), "aborted");
 }
-
-/// xorshift64*: the same numbers everywhere.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let x = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33;
-        usize::try_from(x).unwrap() % n
-    }
-}

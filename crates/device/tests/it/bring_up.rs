@@ -1,7 +1,9 @@
 //! Bring-up on real worker pools.
 #![cfg(not(loom))]
 
-use crate::support::{Rig, Rng, TestDriver, Unit, decl, edges, random_graph};
+use fastrand::Rng;
+
+use crate::support::{Rig, TestDriver, Unit, decl, edges, random_graph};
 use corewise_device::{
     BringUpOptions, Cancel, DeviceDecl, Driver, Error, Event, GraphError, Observer, ProbeError,
     ProbeOutcome, ProbeType, ShutdownOptions,
@@ -77,7 +79,7 @@ fn devices_that_stand_in_line_for_a_thread_come_up_in_order_also_behind_failed_o
 #[test]
 fn five_hundred_devices_in_a_random_graph_all_come_up_in_order() {
     let rig = Rig::new("numa:2 l3:2 core:8 pu:2").with(|d| d);
-    let decls = random_graph(500, &mut Rng(7));
+    let decls = random_graph(500, &mut Rng::with_seed(7));
     let total = decls.len();
     let counts = Arc::new(Mutex::new(Vec::new()));
     let seen = counts.clone();

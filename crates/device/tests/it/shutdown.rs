@@ -1,7 +1,9 @@
 //! Shutdown on real worker pools.
 #![cfg(not(loom))]
 
-use crate::support::{Rig, Rng, TestDriver, Unit, decl, edges, random_graph};
+use fastrand::Rng;
+
+use crate::support::{Rig, TestDriver, Unit, decl, edges, random_graph};
 use corewise_device::{
     Bound, BringUpOptions, Cancel, DeviceDecl, Driver, Error, Event, History, LinkKind,
     ProbeContext, ProbeError, RemainingState, ShutdownError, ShutdownMode, ShutdownOptions,
@@ -30,8 +32,8 @@ fn is_async(decl: DeviceDecl) -> DeviceDecl {
 #[test]
 fn random_graphs_shut_down_in_dependency_order_with_any_mix_of_flags() {
     for seed in 1..=20u64 {
-        let mut rng = Rng(seed);
-        let n = 20 + rng.below(80);
+        let mut rng = Rng::with_seed(seed);
+        let n = 20 + rng.usize(..80);
         let mut decls = random_graph(n, &mut rng);
         let rig = Rig::new("numa:2 core:2 pu:1");
         let quiet = TestDriver::new("quiet", &rig.log).no_shutdown();
@@ -50,8 +52,8 @@ fn random_graphs_shut_down_in_dependency_order_with_any_mix_of_flags() {
         });
         rig.register(test).unwrap();
         for device in &mut decls {
-            device.async_shutdown = rng.below(3) > 0;
-            if rng.below(3) == 0 {
+            device.async_shutdown = rng.usize(..3) > 0;
+            if rng.usize(..3) == 0 {
                 device.driver = "quiet".into();
             }
         }

@@ -8,6 +8,7 @@ use corewise_device::{
 };
 use corewise_topology::Machine;
 use corewise_workqueue::WorkerPools;
+use fastrand::Rng;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
@@ -182,34 +183,21 @@ pub(crate) fn decl(name: &str, suppliers: &[&str]) -> DeviceDecl {
     suppliers.iter().fold(decl, |d, s| d.supplier(*s))
 }
 
-/// xorshift64*: the same numbers everywhere.
-pub(crate) struct Rng(pub(crate) u64);
-
-impl Rng {
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let x = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33;
-        usize::try_from(x).unwrap() % n
-    }
-}
-
 /// `n` devices with up to three suppliers each, among all of any earlier place in a random order:
 /// so registration is often inverted. Parents too.
 pub(crate) fn random_graph(n: usize, rng: &mut Rng) -> Vec<DeviceDecl> {
     let mut shuffled: Vec<usize> = (0..n).collect();
     for i in (1..n).rev() {
-        shuffled.swap(i, rng.below(i + 1));
+        shuffled.swap(i, rng.usize(..i + 1));
     }
     let mut decls: Vec<DeviceDecl> = (0..n).map(|i| decl(&format!("d{i}"), &[])).collect();
     for place in 1..n {
         let device = &mut decls[shuffled[place]];
-        if rng.below(3) == 0 {
-            device.parent = Some(format!("d{}", shuffled[rng.below(place)]));
+        if rng.usize(..3) == 0 {
+            device.parent = Some(format!("d{}", shuffled[rng.usize(..place)]));
         }
-        for _ in 0..rng.below(4) {
-            device.suppliers.push(format!("d{}", shuffled[rng.below(place)]));
+        for _ in 0..rng.usize(..4) {
+            device.suppliers.push(format!("d{}", shuffled[rng.usize(..place)]));
         }
     }
     decls

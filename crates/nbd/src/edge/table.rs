@@ -109,13 +109,8 @@ mod tests {
 
     #[test]
     fn whatever_comes_and_goes_no_two_that_do_not_bear_each_other_are_under_way() {
-        let mut seed = 7_u64;
-        let mut below = |n: u64| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            (seed >> 11) % n
-        };
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut below = |n: u64| rng.u64(..n);
         let mut table = Table::default();
         let mut under_way: Vec<(u64, Blocks)> = Vec::new();
         let mut ended = 0;

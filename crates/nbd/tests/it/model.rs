@@ -17,6 +17,7 @@ use corewise_nbd::{Export, Options, Server};
 use corewise_sync::Mutex;
 use corewise_topology::Machine;
 use corewise_workqueue::{WorkerPools, Workqueue};
+use fastrand::Rng;
 
 const SIZE: usize = 1 << 20;
 const BLOCK: usize = 512;
@@ -61,17 +62,6 @@ impl BlockDevice for Disk {
         }
         drop(state);
         rq.complete(Ok(()));
-    }
-}
-
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % n
     }
 }
 
@@ -190,15 +180,15 @@ fn random(rng: &mut Rng, form: Form, lane: usize, cookie: u64, odd: bool) -> Req
         Command::WRITE_ZEROES,
         Command::CACHE,
         Command::BLOCK_STATUS,
-    ][rng.below(8)];
+    ][rng.usize(..8)];
     // Neighbours share a block.
     let edge = |lane| lane * (SIZE / LANES) + if lane % LANES == 0 { 0 } else { 100 + lane };
     let (begin, end) = (edge(lane), edge(lane + 1));
-    let most = if rng.below(3) == 0 { SIZE / LANES } else { 8 * BLOCK };
+    let most = if rng.usize(..3) == 0 { SIZE / LANES } else { 8 * BLOCK };
     let (mut from, mut to);
     loop {
-        from = begin + rng.below(end - begin);
-        to = end.min(from + 1 + rng.below(most));
+        from = begin + rng.usize(..end - begin);
+        to = end.min(from + 1 + rng.usize(..most));
         if odd {
             break;
         }
@@ -217,19 +207,19 @@ fn random(rng: &mut Rng, form: Form, lane: usize, cookie: u64, odd: bool) -> Req
         CommandFlags::FAST_ZERO,
     ]
     .into_iter()
-    .fold(CommandFlags::empty(), |flags, flag| flags.with_if(rng.below(6) == 0, flag));
-    if rng.below(2) == 0 {
+    .fold(CommandFlags::empty(), |flags, flag| flags.with_if(rng.usize(..6) == 0, flag));
+    if rng.usize(..2) == 0 {
         flags = CommandFlags::empty();
     }
-    if rng.below(40) == 0 {
+    if rng.usize(..40) == 0 {
         offset += SIZE as u64;
     }
     if form == Form::Extended {
         // Without a payload a length may be one that no compact request can have.
         if command == Command::WRITE {
-            flags = flags.with_if(rng.below(20) != 0, CommandFlags::PAYLOAD_LEN);
-        } else if rng.below(20) == 0 {
-            length += 1 << [32, 40, 63][rng.below(3)];
+            flags = flags.with_if(rng.usize(..20) != 0, CommandFlags::PAYLOAD_LEN);
+        } else if rng.usize(..20) == 0 {
+            length += 1 << [32, 40, 63][rng.usize(..3)];
         }
     }
     Request { flags, command, cookie, offset, length }
@@ -289,29 +279,29 @@ fn converse(
     let mut peers: Vec<_> = forms.iter().map(|&form| peer(&server, form)).collect();
     let (now, loose) = (vec![0; SIZE], vec![false; SIZE / BLOCK]);
     let mut model = Model { durable: now.clone(), now, loose };
-    let mut rng = Rng(seed);
+    let mut rng = Rng::with_seed(seed);
     let mut cookie = 0;
     for round in 0..rounds {
         // Whole blocks first, then a round of them now and then.
-        let odd = round > rounds / 3 && rng.below(4) != 0;
+        let odd = round > rounds / 3 && rng.usize(..4) != 0;
         // A round: each connection has several requests in flight, and none touches another's bytes.
         let mut rounds: Vec<Vec<(Request, Vec<u8>)>> = peers.iter().map(|_| Vec::new()).collect();
         for lane in 0..LANES {
-            let n = rng.below(peers.len());
+            let n = rng.usize(..peers.len());
             cookie += 1;
             let form = peers[n].form;
             let request = random(&mut rng, form, lane, cookie, odd);
-            let byte = rng.below(3) as u8;
+            let byte = rng.usize(..3) as u8;
             let payload = vec![byte; request.payload_len(form) as usize];
             rounds[n].push((request, payload));
         }
         // A flush beside them covers what was answered before, on whatever connection.
-        let flushed = rng.below(4) == 0;
+        let flushed = rng.usize(..4) == 0;
         if flushed {
             cookie += 1;
             model.apply(&flush(cookie), &[]);
-            let round = rng.below(peers.len());
-            let at = rng.below(rounds[round].len() + 1);
+            let round = rng.usize(..peers.len());
+            let at = rng.usize(..rounds[round].len() + 1);
             rounds[round].insert(at, (flush(cookie), Vec::new()));
         }
         for (peer, round) in peers.iter_mut().zip(&rounds) {
@@ -341,9 +331,9 @@ fn converse(
             }
         }
         behind.check(&mut model, &changed, flushed);
-        if rng.below(4) == 0 {
+        if rng.usize(..4) == 0 {
             // On any connection: it covers what all of them were answered.
-            let n = rng.below(peers.len());
+            let n = rng.usize(..peers.len());
             cookie += 1;
             assert_eq!(peers[n].ask(flush(cookie)).error, 0);
             model.apply(&flush(cookie), &[]);

@@ -226,17 +226,6 @@ fn a_server_that_lies_is_hung_up_on_and_its_request_fails_in_the_end() {
     }
 }
 
-/// Numbers that look random: xorshift64*.
-fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
-    let mut x = seed | 1;
-    move |below| {
-        x ^= x >> 12;
-        x ^= x << 25;
-        x ^= x >> 27;
-        x.wrapping_mul(0x2545_F491_4F6C_DD1D) % below
-    }
-}
-
 /// Answers that are good, but for some bytes.
 #[test]
 fn whatever_a_server_sends_each_request_ends() {
@@ -245,7 +234,8 @@ fn whatever_a_server_sends_each_request_ends() {
         let name = seed.to_string();
         let listener = UnixListener::bind(rig.path(&name)).unwrap();
         serve(listener, ALL, move |request, number| {
-            let mut rnd = numbers(seed * 1000 + number);
+            let mut rng = fastrand::Rng::with_seed(seed * 1000 + number);
+            let mut rnd = |below: u64| rng.u64(..below);
             let mut out = good(request);
             for _ in 0..rnd(3) {
                 let at = rnd(out.len().min(40) as u64) as usize;
@@ -260,7 +250,8 @@ fn whatever_a_server_sends_each_request_ends() {
         let options = options(&rig.path(&name)).timeout(Duration::from_millis(100));
         let remote = Arc::new(Remote::connect(options).unwrap());
         let disk = rig.disk(remote.clone());
-        let mut rnd = numbers(seed);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut rnd = |below: u64| rng.u64(..below);
         let all: Vec<_> = (0..16)
             .map(|_| {
                 let (at, len) = (rnd(100) * 4096, (1 + rnd(8)) * 4096);

@@ -404,7 +404,7 @@ impl Caller {
 
     /// A CPU that the machine doesn't have.
     fn nowhere(&mut self) {
-        let cpu = CpuId::new(self.world.numbers() as u32 + self.rng.below(3) as u32);
+        let cpu = CpuId::new(self.world.numbers() as u32 + self.rng.usize(..3) as u32);
         let (record, job) = self.job(true);
         let stamp = job.stamp;
         let refused = match self.world.smp.call(cpu, move || job.run(Some(cpu))) {

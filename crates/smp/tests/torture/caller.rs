@@ -12,12 +12,12 @@ use corewise_smp::{CallError, CallFailed};
 use corewise_sync::atomic::Ordering;
 use corewise_sync::{Parker, sys, thread};
 use corewise_topology::{CpuId, CpuSet};
+use fastrand::Rng;
 
 use super::check::Check;
 use super::job::{Answer, Job, Record, Work, value};
 use super::kind::{self, KINDS, Kind};
 use super::mistake::Mistake;
-use super::rng::Rng;
 use super::world::{Token, World, add};
 
 /// Calls that nobody waits for and that may be under way at once, of one caller.
@@ -59,7 +59,7 @@ impl Caller {
         Caller {
             world: Arc::clone(world),
             me,
-            rng: Rng::new(seed),
+            rng: Rng::with_seed(seed),
             stamp: 0,
             records: VecDeque::new(),
             under_way: VecDeque::new(),
@@ -75,18 +75,18 @@ impl Caller {
         let pause = Parker::new();
         let weights = kind::weights();
         while !self.world.stops() {
-            if self.rng.below(256) == 0 {
+            if self.rng.usize(..256) == 0 {
                 // Again and again, for the system takes the CPU away at times. Where it is away just
                 // now, this is refused, and the caller goes on elsewhere.
                 let _ = self.world.smp.machine().pin_current_thread(home);
             }
-            self.kind = kind::chosen(self.rng.below(weights));
+            self.kind = kind::chosen(self.rng.usize(..weights));
             self.kinds[self.kind as usize] += 1;
             self.act(self.kind);
             while self.under_way.len() > UNDER_WAY {
                 self.await_oldest();
             }
-            if self.rng.below(4096) == 0 {
+            if self.rng.usize(..4096) == 0 {
                 pause.park_timeout(Duration::from_millis(1));
             }
         }
@@ -101,14 +101,14 @@ impl Caller {
 
     /// A random CPU.
     pub(super) fn cpu(&mut self) -> CpuId {
-        let nth = self.rng.below(self.world.all.len());
+        let nth = self.rng.usize(..self.world.all.len());
         self.world.all.iter().nth(nth).unwrap_or(CpuId::new(0))
     }
 
     /// A random set of CPUs, now and then an empty one.
     pub(super) fn set(&mut self) -> CpuSet {
         let all = self.world.all.clone();
-        all.iter().filter(|_| self.rng.below(2) == 0).collect()
+        all.iter().filter(|_| self.rng.usize(..2) == 0).collect()
     }
 
     pub(super) fn wrong(&self, mistake: Mistake) -> bool {
@@ -119,9 +119,9 @@ impl Caller {
     pub(super) fn job(&mut self, waited_for: bool) -> (Arc<Record>, Job) {
         // Where nobody waits for functions that run, some have to run whenever somebody should have.
         let of = if self.world.makes(Mistake::SkipsGrace) { 16 } else { 1024 };
-        let work = match self.rng.below(of) {
+        let work = match self.rng.usize(..of) {
             0 => Work::Spin(1000),
-            1..64 => Work::Spin(self.rng.below(64) as u16),
+            1..64 => Work::Spin(self.rng.usize(..64) as u16),
             _ => Work::Nothing,
         };
         self.job_that(waited_for, work)

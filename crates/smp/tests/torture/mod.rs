@@ -28,7 +28,6 @@ mod phase;
 mod plain;
 mod plug;
 mod report;
-mod rng;
 mod world;
 
 use std::time::Duration;

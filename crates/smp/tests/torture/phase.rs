@@ -9,13 +9,13 @@ use corewise_sync::atomic::Ordering;
 use corewise_sync::thread::{Builder, JoinHandle};
 use corewise_sync::time;
 use corewise_topology::{CpuId, CpuSet, Machine};
+use fastrand::Rng;
 
 use super::caller::Caller;
 use super::check::Check;
 use super::kind::KINDS;
 use super::plug::{self, Switch};
 use super::report::Phase;
-use super::rng::Rng;
 use super::world::{World, read};
 use super::{Failed, Plan};
 
@@ -55,7 +55,7 @@ pub(super) fn run(plan: &Plan, duration: Duration, setting: Setting<'_>) -> Resu
         callers.push(thread.map_err(|error| no_thread(&world, error))?);
     }
     let plugger = {
-        let (world, rng) = (Arc::clone(&world), Rng::new(!plan.seed));
+        let (world, rng) = (Arc::clone(&world), Rng::with_seed(!plan.seed));
         Builder::new().name("torture/plug".into()).spawn(move || {
             let _ended = ended;
             plug::plug(&world, rng, switch.as_deref());

@@ -9,11 +9,11 @@ use std::time::Duration;
 use corewise_sync::Parker;
 use corewise_sync::atomic::Ordering;
 use corewise_topology::{CpuId, Machine};
+use fastrand::Rng;
 
 use super::check::Check;
 use super::live::Keeper;
 use super::mistake::Mistake;
-use super::rng::Rng;
 use super::world::{World, add};
 
 /// For how long at most a CPU stays out, and then in.
@@ -55,10 +55,10 @@ pub(super) fn plug(world: &World, mut rng: Rng, switch: Option<&Switch>) {
         if world.stops() || leaves.is_empty() {
             return;
         }
-        let cpu = leaves[rng.below(leaves.len())];
+        let cpu = leaves[rng.usize(..leaves.len())];
         let synthetic = world.smp.machine().is_synthetic();
         let by_system = switch.filter(|_| turn % SYSTEM == 1);
-        match (by_system, rng.below(2)) {
+        match (by_system, rng.usize(..2)) {
             (Some(switch), gently) => by_the_system(world, switch, gently == 0, &pause, &mut rng),
             (None, 0) if synthetic => by_the_mask(world, cpu, &pause, &mut rng),
             (None, _) => for_calls(world, cpu, &pause, &mut rng),
@@ -68,7 +68,7 @@ pub(super) fn plug(world: &World, mut rng: Rng, switch: Option<&Switch>) {
 }
 
 fn rest(pause: &Parker, rng: &mut Rng) {
-    pause.park_timeout(Duration::from_micros(rng.below(OUT) as u64));
+    pause.park_timeout(Duration::from_micros(rng.usize(..OUT) as u64));
 }
 
 fn failed(world: &World, what: &dyn std::fmt::Display) {
@@ -90,7 +90,7 @@ fn dead(world: &World, cpu: CpuId, pause: &Parker, rng: &mut Rng) {
 fn for_calls(world: &World, cpu: CpuId, pause: &Parker, rng: &mut Rng) {
     add(&world.counts.leaves, 1);
     let smp = world.smp.clone();
-    let leaving = match rng.below(4) {
+    let leaving = match rng.usize(..4) {
         0 => match world.smp.call(cpu, move || smp.cpu_offline(cpu)) {
             Ok(call) => {
                 // A handler more, which the targets count.

@@ -210,29 +210,17 @@ impl Model {
     }
 }
 
-/// Numbers by chance, the same each time.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
-    }
-}
-
 #[test]
 fn any_sequence_of_operations_does_what_a_plain_queue_would() {
     for seed in 1..=if cfg!(miri) { 1 } else { 200 } {
-        let mut chance = Chance(0x9E37_79B9_7F4A_7C15 ^ seed);
-        let capacity = 1 << chance.below(5);
+        let mut chance = fastrand::Rng::with_seed(seed);
+        let capacity = 1 << chance.usize(..5);
         let (ring, items) = (Plain::new(capacity), Items::new(2 * capacity));
         let mut model = Model { capacity, cells: Vec::new(), head: 0 };
         let mut free: VecDeque<_> = (0..2 * capacity).collect();
         let mut batches: Vec<Reserved> = Vec::new();
         for _ in 0..400 {
-            let took = match chance.below(10) {
+            let took = match chance.usize(..10) {
                 0..3 => {
                     let item = free[0];
                     let appended = append(&ring, items.at(item));
@@ -243,7 +231,7 @@ fn any_sequence_of_operations_does_what_a_plain_queue_would() {
                     None
                 }
                 3 => {
-                    let (mut begun, mut many) = (ring.begin(), chance.below(capacity + 1));
+                    let (mut begun, mut many) = (ring.begin(), chance.usize(..capacity + 1));
                     while let Some(room) = begun.take().filter(|_| many > 0) {
                         let item = free.pop_front().expect("more items than cells");
                         assert_eq!(room.cell() as usize, model.cells.len() % capacity);
@@ -254,7 +242,7 @@ fn any_sequence_of_operations_does_what_a_plain_queue_would() {
                     None
                 }
                 4 => {
-                    let most = 1 + chance.below(12);
+                    let most = 1 + chance.usize(..12);
                     let batch = ring.reserve(|_| most as u64).expect("alone");
                     let there = model.cells.len() - model.head;
                     assert!(batch.len() <= most.min(there) && (batch.len() > 0 || there == 0));
@@ -263,7 +251,7 @@ fn any_sequence_of_operations_does_what_a_plain_queue_would() {
                     None
                 }
                 5 if !batches.is_empty() => {
-                    let which = chance.below(batches.len());
+                    let which = chance.usize(..batches.len());
                     match batches[which].next() {
                         Some(at) => Some((ring.take(at), model.take(at as usize))),
                         None => {
@@ -274,14 +262,14 @@ fn any_sequence_of_operations_does_what_a_plain_queue_would() {
                 }
                 6 if !batches.is_empty() => {
                     // Left to the sweeper.
-                    batches.swap_remove(chance.below(batches.len()));
+                    batches.swap_remove(chance.usize(..batches.len()));
                     None
                 }
                 7 => Some((ring.sweep(), model.left().and_then(|at| model.cells[at].take()))),
                 8 => {
-                    let item = chance.below(items.0.len());
+                    let item = chance.usize(..items.0.len());
                     let at = model.cells.iter().position(|there| *there == Some(item));
-                    let cell = at.unwrap_or_else(|| chance.below(capacity)) % capacity;
+                    let cell = at.unwrap_or_else(|| chance.usize(..capacity)) % capacity;
                     let took = ring.take_this(cell as u32, items.at(item));
                     let there = at.and_then(|at| model.cells[at].take());
                     // The oldest position is skipped.
@@ -289,7 +277,7 @@ fn any_sequence_of_operations_does_what_a_plain_queue_would() {
                     Some((took.then_some(items.at(item)), there))
                 }
                 _ => {
-                    let wanted = chance.below(items.0.len());
+                    let wanted = chance.usize(..items.0.len());
                     let is_wanted = |item| items.number(item) == wanted;
                     let took =
                         ring.look(|item| if is_wanted(item) { Look::Take } else { Look::Next });

@@ -182,11 +182,8 @@ mod tests {
 
     #[test]
     fn with_nothing_changed_it_is_the_run_itself() {
-        let mut state = 0x9E37_79B9_7F4A_7C15u64;
-        let mut random = |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 33) % below
-        };
+        let mut rng = fastrand::Rng::with_seed(3);
+        let mut random = |below: u64| rng.u64(..below);
         for _ in 0..400 {
             let n = 1 + random(10) as usize;
             let spans: Vec<(&str, u64, u64)> = (0..n)

@@ -148,11 +148,8 @@ mod tests {
 
     #[test]
     fn a_schedule_keeps_graham_s_bounds_every_link_and_the_number_of_workers() {
-        let mut state = 0x2545_F491_4F6C_DD1Du64;
-        let mut random = |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 33) % below
-        };
+        let mut rng = fastrand::Rng::with_seed(2);
+        let mut random = |below: u64| rng.u64(..below);
         for _ in 0..400 {
             let n = 1 + random(14) as usize;
             let work: Vec<u64> = (0..n).map(|_| random(20)).collect();

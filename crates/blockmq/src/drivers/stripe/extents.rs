@@ -131,13 +131,8 @@ mod tests {
     #[test]
     fn merged_extents_say_of_each_byte_what_its_child_says() {
         let kinds = [ExtentKind::Data, ExtentKind::Hole, ExtentKind::Zero];
-        let mut x = 7u64;
-        let mut rnd = |below: u64| {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            x % below
-        };
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut rnd = |below: u64| rng.u64(..below);
         for round in 0..3000 {
             let layout = Layout { n: 1 + rnd(4), chunk: 1 + rnd(4) };
             let rows = 1 + rnd(6);
