@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::format::{
-    BLOCK, Changes, Entry, FRAME_BLOCKS, FRAME_HEAD, HEAD, Head, Kind, Place, frame_head,
-};
+use crate::codec::{Codec, Spot};
+use crate::format::{BLOCK, Changes, Entry, FRAME_BLOCKS, HEAD, Head, Kind, Place};
+use crate::log::Writer;
 use crate::range_map::{Piece, RangeMap};
 
 /// What was written to a range.
@@ -33,8 +33,13 @@ pub(crate) struct Batch {
 
 impl Batch {
     /// The segment, and what its record says. Where there is no data there is no segment.
-    pub(crate) fn segment(&self, seq: u64, epoch: u64, writer: u128) -> (Vec<Bytes>, Changes) {
-        let mut out = Segment::new(seq, epoch, writer);
+    pub(crate) fn segment(
+        &self,
+        seq: u64,
+        writer: &Writer,
+        codec: &Codec,
+    ) -> (Vec<Bytes>, Changes) {
+        let mut out = Segment::new(seq, writer, codec);
         for (start, len, chunk) in self.chunks.iter() {
             match chunk {
                 // A piece that was cut in front keeps the bytes behind its end.
@@ -50,7 +55,8 @@ impl Batch {
 }
 
 /// A segment under construction.
-pub(crate) struct Segment {
+pub(crate) struct Segment<'a> {
+    codec: &'a Codec,
     seq: u64,
     payload: Vec<Bytes>,
     bytes: u64,
@@ -61,17 +67,19 @@ pub(crate) struct Segment {
     changes: Changes,
 }
 
-impl Segment {
-    pub(crate) fn new(seq: u64, epoch: u64, writer: u128) -> Self {
-        let head = Head::new(Kind::Segment, seq, epoch, writer, &[]).encode();
+impl<'a> Segment<'a> {
+    pub(crate) fn new(seq: u64, writer: &Writer, codec: &'a Codec) -> Self {
+        let head = Head::new(Kind::Segment, seq, writer.epoch, writer.nonce, &[]).encode();
+        let changes = Changes { id: codec.random(), ..Changes::default() };
         Self {
+            codec,
             seq,
             payload: vec![Bytes::copy_from_slice(&head)],
             bytes: HEAD as u64,
             start: 0,
             blocks: 0,
             frame: Vec::new(),
-            changes: Changes::default(),
+            changes,
         }
     }
 
@@ -94,18 +102,13 @@ impl Segment {
         if self.blocks == 0 {
             return;
         }
-        let stored = FRAME_HEAD as u64 + self.blocks * BLOCK;
-        let place = Place {
-            segment: self.seq,
-            at: u32::try_from(self.bytes).expect("a segment is small"),
-            stored: stored as u32,
-            skip: 0,
-        };
+        let at = u32::try_from(self.bytes).expect("a segment is small");
+        let spot = Spot { id: self.changes.id, at, start: self.start };
+        let stored = self.codec.frame(&spot, &mut self.frame, &mut self.payload);
+        let place = Place { segment: self.seq, at, stored, skip: 0 };
         let entry = Entry { start: self.start, len: self.blocks, place: Some(place) };
         self.changes.entries.push(entry);
-        self.payload.push(Bytes::copy_from_slice(&frame_head(&self.frame)));
-        self.payload.append(&mut self.frame);
-        self.bytes += stored;
+        self.bytes += u64::from(stored);
         self.blocks = 0;
     }
 
@@ -122,7 +125,8 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::frame_data;
+
+    const WRITER: Writer = Writer { epoch: 1, nonce: 9 };
 
     fn data(blocks: u64, with: u8) -> Bytes {
         vec![with; (blocks * BLOCK) as usize].into()
@@ -135,15 +139,18 @@ mod tests {
         batch.chunks.put(40, 5, Chunk::Data(data(5, 2)), |_, _| ());
         batch.chunks.put(45, 1, Chunk::Zero, |_, _| ());
         batch.chunks.put(12, 1, Chunk::Data(data(1, 3)), |_, _| ());
-        let (payload, changes) = batch.segment(7, 1, 9);
+        let codec = Codec::default();
+        let (payload, changes) = batch.segment(7, &WRITER, &codec);
         let all: Bytes = payload.concat().into();
         assert_eq!(changes.bytes, all.len() as u64);
         let ranges: Vec<_> = changes.entries.iter().map(|entry| (entry.start, entry.len)).collect();
         assert_eq!(ranges, [(10, 32), (42, 3), (45, 1)]);
         let mut found = Vec::new();
-        for place in changes.entries.iter().filter_map(|entry| entry.place) {
+        for entry in &changes.entries {
+            let Some(place) = entry.place else { continue };
+            let spot = Spot { id: changes.id, at: place.at, start: entry.start };
             let frame = all.slice(place.at as usize..(place.at + place.stored) as usize);
-            found.extend_from_slice(&frame_data(&frame).unwrap());
+            found.extend_from_slice(&codec.data(&spot, &frame).unwrap());
         }
         let expected = [data(2, 1), data(1, 3), data(27, 1), data(5, 2)].concat();
         assert!(found == expected);
@@ -154,7 +161,8 @@ mod tests {
     fn zeroes_alone_need_no_segment() {
         let mut batch = Batch::default();
         batch.chunks.put(0, 1 << 40, Chunk::Zero, |_, _| ());
-        let (payload, changes) = batch.segment(7, 1, 9);
+        let codec = Codec::default();
+        let (payload, changes) = batch.segment(7, &WRITER, &codec);
         assert!(payload.is_empty() && changes.bytes == 0 && changes.entries.len() == 1);
     }
 }

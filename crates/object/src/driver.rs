@@ -138,6 +138,7 @@ fn run(
                     host,
                     nonce: u128::from_le_bytes(nonce),
                     patience: Some(options.patience),
+                    compression: options.compression,
                 };
                 let opened = Volume::open(store, ask, options.tuning()).await;
                 opened.map_err(|why| options.not_open(why))

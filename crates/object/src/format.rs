@@ -5,6 +5,8 @@ use std::fmt;
 
 use bytes::Bytes;
 
+use crate::codec::Spot;
+
 /// Bytes of a block: the smallest unit of a request, and of the map.
 pub(crate) const BLOCK: u64 = 4096;
 /// Bytes of a head.
@@ -14,8 +16,13 @@ pub(crate) const FRAME_HEAD: usize = 16;
 /// Most blocks of a frame: what is fetched for one of them.
 pub(crate) const FRAME_BLOCKS: u64 = 32;
 
+/// Most bytes of a frame: one that doesn't shrink, and what encryption adds.
+pub(crate) const FRAME_MOST: u32 = FRAME_HEAD as u32 + (FRAME_BLOCKS * BLOCK) as u32 + 64;
+
 const MAGIC: u64 = u64::from_le_bytes(*b"cwobject");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// In front of each frame.
+const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"cwfr");
 
 /// Why bytes can't be what they should.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,14 +163,6 @@ impl Head {
     }
 }
 
-/// A head and its body, as one object.
-pub(crate) fn object(head: &Head, body: &[u8]) -> Bytes {
-    let mut all = Vec::with_capacity(HEAD + body.len());
-    all.extend_from_slice(&head.encode());
-    all.extend_from_slice(body);
-    all.into()
-}
-
 /// What a writer says when it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Opening {
@@ -241,6 +240,16 @@ impl Entry {
         }
         // The first record is no commit, so no segment has the number 0.
         let place = (segment != 0).then_some(Place { segment, at, stored, skip });
+        // Of what a move came from there is only the place.
+        let can_be = |place: &Place| {
+            (FRAME_HEAD as u32..=FRAME_MOST).contains(&stored)
+                && place.at.checked_add(stored).is_some()
+                && u64::from(skip).checked_add(len).is_some_and(|end| end <= FRAME_BLOCKS)
+                && (len == 0 || start >= u64::from(skip))
+        };
+        if !place.as_ref().is_none_or(can_be) {
+            return Err(Damaged("it has a frame that can't be".into()));
+        }
         Ok(Self { start, len, place })
     }
 }
@@ -250,6 +259,8 @@ impl Entry {
 pub(crate) struct Listed {
     pub(crate) segment: u64,
     pub(crate) epoch: u64,
+    /// Random: which segment this is, among all that ever were. Its frames are bound to it.
+    pub(crate) id: u128,
     /// Bytes of the object.
     pub(crate) bytes: u64,
 }
@@ -259,6 +270,8 @@ pub(crate) struct Listed {
 pub(crate) struct Changes {
     /// Bytes of the segment that this record publishes; 0: there is none.
     pub(crate) bytes: u64,
+    /// Its [id](Listed::id).
+    pub(crate) id: u128,
     /// For each entry where it was, if this record only moves: it counts where the map still has it so. Else empty.
     pub(crate) moved: Vec<Place>,
     pub(crate) entries: Vec<Entry>,
@@ -268,6 +281,7 @@ impl Changes {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Out::default();
         out.u64(self.bytes);
+        out.u128(self.id);
         out.u64(self.moved.len() as u64);
         out.u64(self.entries.len() as u64);
         for place in &self.moved {
@@ -281,7 +295,7 @@ impl Changes {
 
     pub(crate) fn decode(body: &[u8]) -> Result<Self, Damaged> {
         let mut from = In(body);
-        let bytes = from.u64()?;
+        let (bytes, id) = (from.u64()?, from.u128()?);
         let moved = from.count(ENTRY)?;
         let entries = from.count(ENTRY)?;
         let moved = (0..moved).map(|_| {
@@ -293,7 +307,7 @@ impl Changes {
         if !moved.is_empty() && moved.len() != entries.len() {
             return Err(Damaged("it moves more or less than it says".into()));
         }
-        Ok(Self { bytes, moved, entries })
+        Ok(Self { bytes, id, moved, entries })
     }
 }
 
@@ -316,6 +330,7 @@ impl Whole {
         for listed in &self.segments {
             out.u64(listed.segment);
             out.u64(listed.epoch);
+            out.u128(listed.id);
             out.u64(listed.bytes);
         }
         out.u64(self.entries.len() as u64);
@@ -330,8 +345,10 @@ impl Whole {
         let opening = Opening::take(&mut from)?;
         let epochs = (0..from.count(8)?).map(|_| from.u64());
         let epochs = epochs.collect::<Result<_, _>>()?;
-        let segments = (0..from.count(24)?)
-            .map(|_| Ok(Listed { segment: from.u64()?, epoch: from.u64()?, bytes: from.u64()? }));
+        let segments = (0..from.count(40)?).map(|_| {
+            let (segment, epoch, id) = (from.u64()?, from.u64()?, from.u128()?);
+            Ok(Listed { segment, epoch, id, bytes: from.u64()? })
+        });
         let segments = segments.collect::<Result<_, Damaged>>()?;
         let entries = (0..from.count(ENTRY)?).map(|_| Entry::decode(&mut from));
         let entries = entries.collect::<Result<_, _>>()?;
@@ -339,27 +356,58 @@ impl Whole {
     }
 }
 
-/// What stands in front of a frame: the sum of its data, and how many bytes that are.
-pub(crate) fn frame_head(data: &[Bytes]) -> [u8; FRAME_HEAD] {
-    let mut sum = crc32fast::Hasher::new();
-    data.iter().for_each(|part| sum.update(part));
-    let len: usize = data.iter().map(Bytes::len).sum();
-    let mut out = Out::default();
-    out.u64(MAGIC);
-    out.u32(sum.finalize());
-    out.u32(u32::try_from(len).expect("a frame is small"));
-    out.0.try_into().expect("so many bytes are these")
+/// What stands in front of the bytes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameHead {
+    /// By which method it is compressed.
+    pub(crate) how: u32,
+    /// How many blocks it becomes.
+    pub(crate) blocks: u32,
 }
 
-/// The data of a frame.
-pub(crate) fn frame_data(frame: &Bytes) -> Result<Bytes, Damaged> {
-    let mut from = In(frame);
-    let (magic, sum, len) = (from.u64()?, from.u32()?, from.u32()?);
-    let data = frame.slice(FRAME_HEAD..);
-    if magic != MAGIC || data.len() != len as usize || crc32fast::hash(&data) != sum {
-        return Err(Damaged("the sum of a frame is wrong".into()));
+impl FrameHead {
+    /// The head in front of these bytes, with the sum of both and of the frame's place.
+    pub(crate) fn encode(&self, spot: &Spot, stored: &[Bytes]) -> [u8; FRAME_HEAD] {
+        let mut out = Out::default();
+        out.u32(FRAME_MAGIC);
+        out.u32(self.how);
+        out.u32(self.blocks);
+        let mut sum = Self::summer(spot, &out.0);
+        stored.iter().for_each(|part| sum.update(part));
+        out.u32(sum.finalize());
+        out.0.try_into().expect("so many bytes are these")
     }
-    Ok(data)
+
+    /// The head, and the bytes behind it.
+    pub(crate) fn decode(spot: &Spot, frame: &Bytes) -> Result<(Self, Bytes), Damaged> {
+        let mut from = In(frame);
+        let (magic, how, blocks) = (from.u32()?, from.u32()?, from.u32()?);
+        let sum = from.u32()?;
+        let stored = frame.slice(FRAME_HEAD..);
+        let mut found = Self::summer(spot, &frame[..FRAME_HEAD - 4]);
+        found.update(&stored);
+        if magic != FRAME_MAGIC || found.finalize() != sum {
+            return Err(Damaged("the sum of a frame is wrong".into()));
+        }
+        Ok((Self { how, blocks }, stored))
+    }
+
+    fn summer(spot: &Spot, head: &[u8]) -> crc32fast::Hasher {
+        let mut sum = crc32fast::Hasher::new();
+        sum.update(&spot.encode());
+        sum.update(head);
+        sum
+    }
+}
+
+impl Spot {
+    pub(crate) fn encode(&self) -> [u8; 28] {
+        let mut out = Out::default();
+        out.u128(self.id);
+        out.u32(self.at);
+        out.u64(self.start);
+        out.0.try_into().expect("so many bytes are these")
+    }
 }
 
 #[cfg(test)]
@@ -375,8 +423,9 @@ mod tests {
         let entry = |start, place| Entry { start, len: 2, place };
         let changes = Changes {
             bytes: 9,
+            id: 1 << 77,
             moved: vec![place(3), place(4)],
-            entries: vec![entry(0, Some(place(5))), entry(7, None)],
+            entries: vec![entry(3, Some(place(5))), entry(7, None)],
         };
         assert_eq!(Changes::decode(&changes.encode()), Ok(changes.clone()));
         let opening = Opening { size: 1 << 30, lease: 5000, host: "ø".into() };
@@ -384,14 +433,14 @@ mod tests {
         let whole = Whole {
             opening,
             epochs: vec![1, 4],
-            segments: vec![Listed { segment: 5, epoch: 1, bytes: 9 }],
+            segments: vec![Listed { segment: 5, epoch: 1, id: 8, bytes: 9 }],
             entries: changes.entries.clone(),
         };
         assert_eq!(Whole::decode(&whole.encode()), Ok(whole.clone()));
 
         let body = whole.encode();
         let head = Head::new(Kind::Map, 5, 1, 77, &body);
-        let all = object(&head, &body);
+        let all: Bytes = [&head.encode()[..], &body[..]].concat().into();
         assert_eq!(Head::split(&all), Ok((head, body.into())));
         for n in 0..all.len() {
             assert!(Head::split(&all.slice(..n)).is_err(), "cut to {n}");
@@ -402,15 +451,5 @@ mod tests {
         for n in 0..changes.encode().len() {
             assert!(Changes::decode(&changes.encode()[..n]).is_err(), "cut to {n}");
         }
-    }
-
-    #[test]
-    fn a_frame_with_a_wrong_byte_is_refused() {
-        let data = [Bytes::from(vec![1; 4096]), Bytes::from(vec![2; 4096])];
-        let mut frame = frame_head(&data).to_vec();
-        data.iter().for_each(|part| frame.extend_from_slice(part));
-        assert_eq!(frame_data(&frame.clone().into()).unwrap()[..], data.concat());
-        frame[5000] ^= 1;
-        assert!(frame_data(&frame.into()).is_err());
     }
 }

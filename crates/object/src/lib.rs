@@ -35,6 +35,7 @@
 //! tokio lives inside this crate: each driver has a thread (`cw-object`) with a runtime of its own.
 
 mod batch;
+mod codec;
 mod driver;
 mod format;
 mod log;
@@ -42,11 +43,13 @@ mod map;
 mod options;
 mod policy;
 mod range_map;
+mod seal;
 mod store;
 #[cfg(test)]
 mod tests;
 mod volume;
 
+pub use codec::Compression;
 pub use driver::ObjectDriver;
 pub use options::{ObjectOptions, OpenError, OpenErrorKind};
 pub use store::StoreUse;

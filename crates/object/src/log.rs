@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::format::{Changes, Damaged, HEAD, Head, Kind, Opening, Whole, object};
+use crate::codec::{Codec, Compression};
+use crate::format::{Changes, Damaged, HEAD, Head, Kind, Opening, Whole};
 use crate::map::Map;
 use crate::store::{Failure, Store, Tries};
 
@@ -65,11 +66,11 @@ pub(crate) enum Appended {
 pub(crate) async fn append(
     store: &Store,
     head: &Head,
-    body: &[u8],
+    object: &Bytes,
     patience: Option<Duration>,
 ) -> Result<Appended, String> {
     let name = record(head.seq);
-    let data = [object(head, body)];
+    let data = [object.clone()];
     let mut tries = Tries::new(patience);
     loop {
         // Create
@@ -177,6 +178,7 @@ pub(crate) async fn try_store(
 #[derive(Clone, Debug)]
 pub(crate) struct Opened {
     pub(crate) writer: Writer,
+    pub(crate) codec: Codec,
     pub(crate) opening: Opening,
     pub(crate) map: Map,
     pub(crate) epochs: Vec<u64>,
@@ -190,6 +192,7 @@ pub(crate) struct Opened {
 
 /// What is known of a volume, up to a record.
 struct Known {
+    codec: Codec,
     last: u64,
     opening: Option<Opening>,
     map: Map,
@@ -230,6 +233,7 @@ pub(crate) struct Ask {
     pub(crate) host: String,
     pub(crate) nonce: u128,
     pub(crate) patience: Option<Duration>,
+    pub(crate) compression: Compression,
 }
 
 /// Reads the newest whole map and the records behind it. `None`: something was taken away meanwhile by a writer that goes on: again.
@@ -238,6 +242,7 @@ async fn load(store: &Store, ask: &Ask) -> Result<Option<Known>, NotOpen> {
     let records = list(store, "log", ask.patience).await?;
     let maps = list(store, "map", ask.patience).await?;
     let mut known = Known {
+        codec: Codec { compression: ask.compression },
         last: 0,
         opening: None,
         map: Map::default(),
@@ -252,7 +257,7 @@ async fn load(store: &Store, ask: &Ask) -> Result<Option<Known>, NotOpen> {
             return Ok(None);
         };
         let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
-        let (_, body) = Head::split(&bytes).map_err(damaged)?;
+        let (_, body) = known.codec.split(&bytes).map_err(damaged)?;
         let whole = Whole::decode(&body).map_err(damaged)?;
         known.map = Map::of(&whole);
         (known.last, known.mapped) = (seq, seq);
@@ -281,7 +286,7 @@ async fn read_into(store: &Store, ask: &Ask, seq: u64, known: &mut Known) -> Res
     let found = fetch(store, &name, None, ask.patience).await.map_err(NotOpen::Store)?;
     let Some(bytes) = found else { return Ok(false) };
     let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
-    let (head, body) = Head::split(&bytes).map_err(damaged)?;
+    let (head, body) = known.codec.split(&bytes).map_err(damaged)?;
     if head.seq != seq {
         return Err(damaged(Damaged(format!("it says that it is record {}", head.seq))));
     }
@@ -320,8 +325,9 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
         let lease = ask.lease.as_millis() as u64;
         let opening = Opening { size, lease, host: ask.host.clone() };
         let (seq, body) = (known.last + 1, opening.encode());
-        let head = Head::new(Kind::Open, seq, seq, ask.nonce, &body);
-        match append(store, &head, &body, ask.patience).await.map_err(NotOpen::Store)? {
+        let writer = Writer { epoch: seq, nonce: ask.nonce };
+        let (head, object) = known.codec.object(Kind::Open, (seq, writer), &body);
+        match append(store, &head, &object, ask.patience).await.map_err(NotOpen::Store)? {
             Appended::Others(_) => {
                 // The writer was faster. Its record is read, and the next place is tried.
                 if !read_into(store, ask, seq, &mut known).await? {
@@ -339,7 +345,8 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
                 known.epochs.push(seq);
                 let garbage = garbage(store, ask, &known, &records, seq).await?;
                 return Ok(Some(Opened {
-                    writer: Writer { epoch: seq, nonce: ask.nonce },
+                    writer,
+                    codec: known.codec,
                     opening,
                     map: known.map,
                     epochs: known.epochs,

@@ -16,6 +16,8 @@ impl Piece for Place {
 pub(crate) struct Segment {
     /// The epoch of its writer, which is in its name.
     pub(crate) epoch: u64,
+    /// What its frames are bound to.
+    pub(crate) id: u128,
     /// Of the object.
     pub(crate) bytes: u64,
     /// Blocks of it that the map points to.
@@ -52,7 +54,8 @@ impl Map {
     pub(crate) fn apply(&mut self, seq: u64, epoch: u64, changes: &Changes) -> Vec<(u64, u64)> {
         let mut touched = Vec::new();
         if changes.bytes != 0 {
-            self.segments.insert(seq, Segment { epoch, bytes: changes.bytes, live: 0 });
+            let segment = Segment { epoch, id: changes.id, bytes: changes.bytes, live: 0 };
+            self.segments.insert(seq, segment);
             touched.push(seq);
         }
         let segments = &mut self.segments;
@@ -85,8 +88,8 @@ impl Map {
     /// What `whole` says.
     pub(crate) fn of(whole: &Whole) -> Self {
         let mut map = Self::default();
-        for &Listed { segment, epoch, bytes } in &whole.segments {
-            map.segments.insert(segment, Segment { epoch, bytes, live: 0 });
+        for &Listed { segment, epoch, id, bytes } in &whole.segments {
+            map.segments.insert(segment, Segment { epoch, id, bytes, live: 0 });
         }
         for entry in &whole.entries {
             let Some(place) = entry.place else { continue };
@@ -103,6 +106,7 @@ impl Map {
         let segments = segments.map(|(&segment, found)| Listed {
             segment,
             epoch: found.epoch,
+            id: found.id,
             bytes: found.bytes,
         });
         let entries = self.places.iter();
@@ -123,7 +127,7 @@ mod tests {
     fn changes(entries: &[(u64, u64, Option<Place>)]) -> Changes {
         let entries =
             entries.iter().map(|&(start, len, place)| Entry { start, len, place }).collect();
-        Changes { bytes: 1000, moved: Vec::new(), entries }
+        Changes { bytes: 1000, id: 7, moved: Vec::new(), entries }
     }
 
     #[test]

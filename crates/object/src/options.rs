@@ -10,6 +10,7 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 
+use crate::codec::Compression;
 use crate::format::BLOCK;
 use crate::log::NotOpen;
 use crate::policy;
@@ -29,6 +30,7 @@ pub struct ObjectOptions {
     pub(crate) lease: Duration,
     pub(crate) patience: Duration,
     pub(crate) age: Duration,
+    pub(crate) compression: Compression,
 }
 
 impl ObjectOptions {
@@ -42,6 +44,7 @@ impl ObjectOptions {
             lease: Duration::from_secs(5),
             patience: Duration::from_secs(60),
             age: Duration::from_secs(5),
+            compression: Compression::None,
         }
     }
 
@@ -70,6 +73,14 @@ impl ObjectOptions {
         self
     }
 
+    /// The method by which data is compressed before it goes to the store; none where nothing is said. Blocks that don't become shorter are
+    /// stored as they are. Data that lies there is read whichever is chosen.
+    #[must_use]
+    pub fn compression(mut self, by: Compression) -> Self {
+        self.compression = by;
+        self
+    }
+
     pub(crate) fn tuning(&self) -> Tuning {
         Tuning {
             batch: (BATCH / BLOCK) as usize,
@@ -81,6 +92,10 @@ impl ObjectOptions {
     }
 
     pub(crate) fn check(&self) -> Result<(), OpenError> {
+        if !self.compression.is_here() {
+            let why = "compression 'zstd': this program was built without it; take 'lz4', or build it with the feature 'zstd'";
+            return Err(self.error(OpenErrorKind::InvalidInput, why.into()));
+        }
         match self.size {
             Some(size) if size == 0 || size % BLOCK != 0 => {
                 let why = format!("size {size} is no multiple of {BLOCK}: round it");

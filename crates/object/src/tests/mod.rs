@@ -12,6 +12,7 @@ use object_store::ObjectStore;
 use object_store::path::Path;
 
 use crate::batch::Chunk;
+use crate::codec::Compression;
 use crate::format::BLOCK;
 use crate::log::{Ask, NotOpen};
 use crate::store::Store;
@@ -38,6 +39,7 @@ fn ask(nonce: u128) -> Ask {
         host: "test".into(),
         nonce,
         patience: Some(Duration::from_secs(200)),
+        compression: [Compression::None, Compression::Lz4][(nonce >> 1) as usize & 1],
     }
 }
 

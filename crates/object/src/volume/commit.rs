@@ -7,8 +7,9 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 
 use super::{Fault, Upload, Volume};
-use crate::format::{Head, Kind, object};
-use crate::log::{self, Appended, Writer};
+use crate::batch::Batch;
+use crate::format::{Changes, Head, Kind};
+use crate::log::{self, Appended};
 use crate::policy;
 use crate::store::{Failure, Tries};
 
@@ -16,12 +17,31 @@ use crate::store::{Failure, Tries};
 const DELETE_PAUSE: Duration = Duration::from_millis(10);
 
 impl Volume {
-    /// Puts a segment into the store, and looks whether it is there.
-    pub(super) async fn upload(&self, seq: u64, payload: &[Bytes]) {
-        if payload.is_empty() {
-            return;
-        }
+    /// Puts a batch's segment into the store, and looks whether it is there. The changes that are to be recorded.
+    pub(super) async fn upload(&self, seq: u64, batch: Arc<Batch>) -> Option<Changes> {
         let _turn = self.uploading.acquire().await;
+        let (payload, changes) = self.build(seq, batch).await?;
+        if !payload.is_empty() {
+            self.put_segment(seq, &payload).await;
+        }
+        Some(changes)
+    }
+
+    /// The segment of a batch: made elsewhere if that is work, since this thread serves everybody.
+    async fn build(&self, seq: u64, batch: Arc<Batch>) -> Option<(Vec<Bytes>, Changes)> {
+        let writer = self.writer;
+        if !self.codec.is_work() {
+            return Some(batch.segment(seq, &writer, &self.codec));
+        }
+        let codec = self.codec.clone();
+        let built = tokio::task::spawn_blocking(move || batch.segment(seq, &writer, &codec)).await;
+        if built.is_err() {
+            self.end(Fault::Store("a segment could not be made of what was written".into()));
+        }
+        built.ok()
+    }
+
+    async fn put_segment(&self, seq: u64, payload: &[Bytes]) {
         let bytes: u64 = payload.iter().map(|part| part.len() as u64).sum();
         let name = log::segment(seq, self.writer.epoch);
         let mut tries = Tries::new(None);
@@ -40,16 +60,13 @@ impl Volume {
     pub(super) async fn commit_all(self: Arc<Self>) {
         loop {
             let Some(mut upload) = self.next_upload().await else { return };
-            if (&mut upload.done).await.is_err() {
+            let Ok(changes) = (&mut upload.done).await else { return };
+            let named = (upload.seq, self.writer);
+            let (head, object) = self.codec.object(Kind::Commit, named, &changes.encode());
+            if !self.append(&head, &object).await {
                 return;
             }
-            let Writer { epoch, nonce } = self.writer;
-            let body = upload.changes.encode();
-            let head = Head::new(Kind::Commit, upload.seq, epoch, nonce, &body);
-            if !self.append(&head, &body).await {
-                return;
-            }
-            let dead = self.apply(&upload);
+            let dead = self.apply(upload.seq, &changes);
             self.room.add_permits(upload.blocks);
             self.durable.send_modify(|durable| *durable = upload.seq.max(*durable));
             if !dead.is_empty() {
@@ -76,10 +93,10 @@ impl Volume {
     }
 
     /// Appends a record. False: there is another writer.
-    async fn append(&self, head: &Head, body: &[u8]) -> bool {
+    async fn append(&self, head: &Head, object: &Bytes) -> bool {
         let _alone = self.appending.lock().await;
         let began = Instant::now();
-        match log::append(&self.store, head, body, None).await {
+        match log::append(&self.store, head, object, None).await {
             Ok(Appended::Ours) => {
                 self.state.lock().looked = began;
                 true
@@ -94,11 +111,11 @@ impl Volume {
     }
 
     /// The map has what the batch had. The segments that are no longer needed.
-    fn apply(&self, upload: &Upload) -> Vec<(u64, u64)> {
+    fn apply(&self, seq: u64, changes: &Changes) -> Vec<(u64, u64)> {
         let mut state = self.state.lock();
-        let dead = state.map.apply(upload.seq, self.writer.epoch, &upload.changes);
-        state.since += upload.changes.entries.len() as u64;
-        if state.sealed.front().is_some_and(|first| first.seq == upload.seq) {
+        let dead = state.map.apply(seq, self.writer.epoch, changes);
+        state.since += changes.entries.len() as u64;
+        if state.sealed.front().is_some_and(|first| first.seq == seq) {
             state.sealed.pop_front();
         }
         dead
@@ -121,7 +138,6 @@ impl Volume {
 
     /// Writes the whole map where the records since the last one have become many, and deletes those.
     async fn write_map(self: &Arc<Self>, seq: u64) {
-        let Writer { epoch, nonce } = self.writer;
         let (body, records, before) = {
             let state = self.state.lock();
             let (records, places) = (seq - state.mapped, state.map.places.len() as u64);
@@ -133,8 +149,8 @@ impl Volume {
             let old = (state.mapped.max(1)..seq).filter(|seq| !state.epochs.contains(seq));
             (whole.encode(), old.collect::<Vec<_>>(), state.mapped)
         };
-        let head = Head::new(Kind::Map, seq, epoch, nonce, &body);
-        let data = [object(&head, &body)];
+        let epoch = self.writer.epoch;
+        let data = [self.codec.object(Kind::Map, (seq, self.writer), &body).1];
         let name = log::whole_map(seq, epoch);
         let written = self.store.put(&name, &data, false).await;
         let found = self.store.size(&name).await;

@@ -17,7 +17,8 @@ use tokio::sync::{Notify, Semaphore, TryAcquireError, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::batch::{Batch, Chunk};
-use crate::format::{Changes, Head, Kind, Opening};
+use crate::codec::Codec;
+use crate::format::{Changes, Kind, Opening};
 use crate::log::{self, Appended, Ask, NotOpen, Writer};
 use crate::map::Map;
 use crate::store::Store;
@@ -73,8 +74,8 @@ struct Sealed {
 struct Upload {
     seq: u64,
     blocks: usize,
-    changes: Changes,
-    done: oneshot::Receiver<()>,
+    /// The changes to record, once the segment is there.
+    done: oneshot::Receiver<Changes>,
 }
 
 #[derive(Debug)]
@@ -106,6 +107,7 @@ pub(crate) struct Volume {
     pub(crate) store: Arc<Store>,
     writer: Writer,
     pub(crate) opening: Opening,
+    codec: Codec,
     tuning: Tuning,
     lease: Duration,
     /// Changes wait until then: the writer before may still be believed.
@@ -150,6 +152,7 @@ impl Volume {
             store,
             writer: opened.writer,
             opening: opened.opening,
+            codec: opened.codec,
             tuning,
             lease: ask.lease,
             hold: Instant::now() + opened.hold,
@@ -266,15 +269,15 @@ impl Volume {
         let batch = Arc::new(std::mem::take(&mut state.open));
         let seq = state.next;
         state.next += 1;
-        let (payload, changes) = batch.segment(seq, self.writer.epoch, self.writer.nonce);
         let (told, done) = oneshot::channel();
         let blocks = batch.blocks;
-        state.sealed.push_back(Sealed { seq, batch });
-        state.uploads.push_back(Upload { seq, blocks, changes, done });
+        state.sealed.push_back(Sealed { seq, batch: Arc::clone(&batch) });
+        state.uploads.push_back(Upload { seq, blocks, done });
         let volume = Arc::clone(self);
         tokio::spawn(async move {
-            volume.upload(seq, &payload).await;
-            let _ = told.send(());
+            if let Some(changes) = volume.upload(seq, batch).await {
+                let _ = told.send(changes);
+            }
         });
         self.work.notify_one();
     }
@@ -299,9 +302,9 @@ impl Volume {
             // The writer before may still be believed, so the next one has to wait: it finds no end.
             return Ok(());
         }
-        let head = Head::new(Kind::Close, seq, self.writer.epoch, self.writer.nonce, &[]);
+        let (head, object) = self.codec.object(Kind::Close, (seq, self.writer), &[]);
         let _alone = self.appending.lock().await;
-        match log::append(&self.store, &head, &[], Some(self.tuning.patience)).await {
+        match log::append(&self.store, &head, &object, Some(self.tuning.patience)).await {
             Ok(Appended::Ours) => Ok(()),
             Ok(Appended::Others(found)) => {
                 Err(Fault::Fenced(format!("another server has opened it (record {})", found.seq)))

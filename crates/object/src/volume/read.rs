@@ -8,7 +8,8 @@ use tokio::time::Instant;
 
 use super::{Fault, Part, Volume};
 use crate::batch::{Batch, Chunk};
-use crate::format::{BLOCK, HEAD, Head, Place, frame_data};
+use crate::codec::Spot;
+use crate::format::{BLOCK, Damaged, HEAD, Head, Place};
 use crate::log;
 use crate::map::Map;
 use crate::policy;
@@ -21,8 +22,8 @@ const LOOKS: usize = 8;
 #[derive(Clone, Debug)]
 enum Source {
     Here(Part),
-    /// First block, number of blocks.
-    There(Place, u64),
+    /// First block, where it is, number of blocks.
+    There(u64, Place, u64),
 }
 
 impl Volume {
@@ -65,7 +66,7 @@ impl Volume {
         let places: Vec<Place> = sources
             .iter()
             .filter_map(|source| match source {
-                Source::There(place, _) => Some(*place),
+                Source::There(_, place, _) => Some(*place),
                 Source::Here(_) => None,
             })
             .collect();
@@ -75,7 +76,7 @@ impl Volume {
         for source in sources {
             match source {
                 Source::Here(part) => parts.push(part),
-                Source::There(place, len) => {
+                Source::There(start, place, len) => {
                     let found = spans.iter().position(|span| span.has(&place));
                     let span = found.expect("the spans were made of all places");
                     let Some(bytes) = &fetched[span] else {
@@ -83,7 +84,7 @@ impl Volume {
                     };
                     let from = (place.at - spans[span].from) as usize;
                     let frame = bytes.slice(from..from + place.stored as usize);
-                    let data = frame_data(&frame).map_err(|why| {
+                    let data = self.decode(start, &place, &frame).map_err(|why| {
                         Fault::Damaged(format!("{}: {why}", self.segment_name(&place)))
                     })?;
                     let from = u64::from(place.skip) * BLOCK;
@@ -97,6 +98,14 @@ impl Volume {
             }
         }
         Ok(Ok(parts))
+    }
+
+    /// The blocks of the frame that the block `start` lies in.
+    fn decode(&self, start: u64, place: &Place, frame: &Bytes) -> Result<Bytes, Damaged> {
+        let id = self.state.lock().map.segments.get(&place.segment).map(|segment| segment.id);
+        let id = id.ok_or_else(|| Damaged("it was deleted meanwhile".into()))?;
+        let spot = Spot { id, at: place.at, start: start - u64::from(place.skip) };
+        self.codec.data(&spot, frame)
     }
 
     fn segment_name(&self, place: &Place) -> String {
@@ -194,7 +203,7 @@ impl Volume {
         let of = |source| match source {
             Source::Here(Part::Zero(len)) => (len, false),
             Source::Here(Part::Data(data)) => (data.len() as u64 / BLOCK, true),
-            Source::There(_, len) => (len, true),
+            Source::There(.., len) => (len, true),
         };
         Ok(sources.into_iter().map(of).collect())
     }
@@ -203,9 +212,9 @@ impl Volume {
 /// Looks a range up in the batches, the newest first, and then in the map.
 fn look_up(batches: &[&Batch], map: &Map, start: u64, len: u64, sources: &mut Vec<Source>) {
     let Some((first, older)) = batches.split_first() else {
-        for (_, len, place) in map.places.parts(start, len) {
+        for (start, len, place) in map.places.parts(start, len) {
             sources.push(match place {
-                Some(place) => Source::There(place, len),
+                Some(place) => Source::There(start, place, len),
                 None => Source::Here(Part::Zero(len)),
             });
         }

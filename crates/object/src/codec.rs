@@ -1,0 +1,304 @@
+//! How blocks become bytes in the store, and bytes become blocks again: by frames, which are compressed where that helps, and
+//! bound to their place. No length is believed: a frame becomes as many blocks as a frame can have, or an error.
+
+use std::fmt;
+use std::str::FromStr;
+
+use bytes::Bytes;
+
+use crate::format::{BLOCK, Damaged, FRAME_BLOCKS, FRAME_HEAD, FrameHead, HEAD, Head, Kind};
+use crate::log::Writer;
+use crate::seal;
+
+/// The method by which the data of a volume is compressed before it goes to the store. Data that lies there is read whichever is chosen: the
+/// choice is for data that is written from now on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Compression {
+    /// By nothing.
+    #[default]
+    None,
+    /// LZ4: hundreds of megabytes a second and core; text becomes half as long.
+    Lz4,
+    /// Zstandard, level 3: slower, and shorter by a third again. With the crate's feature `zstd`, which compiles C.
+    Zstd,
+}
+
+impl Compression {
+    const ALL: [Self; 3] = [Self::None, Self::Lz4, Self::Zstd];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        }
+    }
+
+    /// Whether this program was built with it.
+    pub(crate) fn is_here(self) -> bool {
+        self != Self::Zstd || cfg!(feature = "zstd")
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Compression {
+    type Err = String;
+
+    /// # Errors
+    /// There is none of this name; it says which there are.
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|known| known.name() == name);
+        found.ok_or_else(|| format!("'{name}' is no compression: 'none', 'lz4' or 'zstd'"))
+    }
+}
+
+/// Where a frame lies, and of what: a frame that lies elsewhere than it was written is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    /// The segment's.
+    pub(crate) id: u128,
+    /// Its first byte in the segment.
+    pub(crate) at: u32,
+    /// The first of its blocks.
+    pub(crate) start: u64,
+}
+
+/// How a volume writes and reads.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Codec {
+    pub(crate) compression: Compression,
+}
+
+impl Codec {
+    /// For what must never be there twice.
+    pub(crate) fn random(&self) -> u128 {
+        u128::from_le_bytes(seal::random())
+    }
+
+    /// Whether writing costs so much that it is done on another thread.
+    pub(crate) fn is_work(&self) -> bool {
+        self.compression != Compression::None
+    }
+
+    /// A frame: pieces are added to `out`. How many bytes they are.
+    pub(crate) fn frame(&self, spot: &Spot, data: &mut Vec<Bytes>, out: &mut Vec<Bytes>) -> u32 {
+        let blocks = data.iter().map(Bytes::len).sum::<usize>() / BLOCK as usize;
+        let mut how = Compression::None;
+        if self.compression != Compression::None {
+            let all = data.concat();
+            // Else it is stored as it is.
+            if let Some(shorter) = compress(self.compression, &all) {
+                how = self.compression;
+                *data = vec![shorter.into()];
+            }
+        }
+        let stored = FRAME_HEAD + data.iter().map(Bytes::len).sum::<usize>();
+        let head = FrameHead { how: how as u32, blocks: blocks as u32 };
+        out.push(Bytes::copy_from_slice(&head.encode(spot, data)));
+        out.append(data);
+        u32::try_from(stored).expect("a frame is small")
+    }
+
+    /// The blocks of a frame.
+    pub(crate) fn data(&self, spot: &Spot, frame: &Bytes) -> Result<Bytes, Damaged> {
+        let (head, stored) = FrameHead::decode(spot, frame)?;
+        if u64::from(head.blocks) > FRAME_BLOCKS {
+            return Err(Damaged("a frame says that it has more blocks than a frame has".into()));
+        }
+        let len = head.blocks as usize * BLOCK as usize;
+        let how = Compression::ALL.into_iter().find(|known| *known as u32 == head.how);
+        match how {
+            Some(Compression::None) if stored.len() == len => Ok(stored),
+            Some(Compression::None) => {
+                Err(Damaged("a frame has another length than it says".into()))
+            }
+            Some(how) => decompress(how, &stored, len),
+            None => {
+                let why = format!("a frame is compressed by the unknown method {}", head.how);
+                Err(Damaged(why))
+            }
+        }
+    }
+
+    /// An object that is read as a whole.
+    pub(crate) fn object(
+        &self,
+        kind: Kind,
+        (seq, writer): (u64, Writer),
+        body: &[u8],
+    ) -> (Head, Bytes) {
+        let head = Head::new(kind, seq, writer.epoch, writer.nonce, body);
+        let mut all = Vec::with_capacity(HEAD + body.len());
+        all.extend_from_slice(&head.encode());
+        all.extend_from_slice(body);
+        (head, all.into())
+    }
+
+    /// The head of an object, and its body.
+    pub(crate) fn split(&self, bytes: &Bytes) -> Result<(Head, Bytes), Damaged> {
+        Head::split(bytes)
+    }
+}
+
+/// `None`: it would not be shorter.
+fn compress(by: Compression, data: &[u8]) -> Option<Vec<u8>> {
+    let found = match by {
+        Compression::None => return None,
+        Compression::Lz4 => lz4_flex::block::compress(data),
+        Compression::Zstd => zstd_compress(data)?,
+    };
+    (found.len() < data.len()).then_some(found)
+}
+
+/// Exactly `len` bytes.
+fn decompress(by: Compression, stored: &[u8], len: usize) -> Result<Bytes, Damaged> {
+    let mut out = vec![0; len];
+    let found = match by {
+        Compression::None => Err("it isn't".into()),
+        Compression::Lz4 => {
+            lz4_flex::block::decompress_into(stored, &mut out).map_err(|why| why.to_string())
+        }
+        Compression::Zstd => zstd_decompress(stored, &mut out),
+    };
+    match found {
+        Ok(found) if found == len => Ok(out.into()),
+        Ok(_) => Err(Damaged("a frame becomes shorter than it says".into())),
+        Err(why) => Err(Damaged(format!("a frame can't be decompressed ({by}): {why}"))),
+    }
+}
+
+#[cfg(feature = "zstd")]
+fn zstd_compress(data: &[u8]) -> Option<Vec<u8>> {
+    zstd::bulk::compress(data, 3).ok()
+}
+
+#[cfg(feature = "zstd")]
+fn zstd_decompress(stored: &[u8], out: &mut [u8]) -> Result<usize, String> {
+    zstd::bulk::decompress_to_buffer(stored, out).map_err(|why| why.to_string())
+}
+
+#[cfg(not(feature = "zstd"))]
+fn zstd_compress(_data: &[u8]) -> Option<Vec<u8>> {
+    None
+}
+
+#[cfg(not(feature = "zstd"))]
+fn zstd_decompress(_stored: &[u8], _out: &mut [u8]) -> Result<usize, String> {
+    Err("this program was built without it; build it with the feature 'zstd'".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPOT: Spot = Spot { id: 1 << 99, at: 64, start: 700 };
+
+    fn codec(compression: Compression) -> Codec {
+        Codec { compression }
+    }
+
+    /// A frame of these blocks.
+    fn frame(codec: &Codec, data: &[u8]) -> Bytes {
+        let mut out = Vec::new();
+        let mut parts: Vec<Bytes> =
+            data.chunks(5 * BLOCK as usize).map(Bytes::copy_from_slice).collect();
+        let stored = codec.frame(&SPOT, &mut parts, &mut out);
+        let all = out.concat();
+        assert_eq!(all.len(), stored as usize);
+        all.into()
+    }
+
+    fn text(blocks: u64, random: &mut fastrand::Rng) -> Vec<u8> {
+        (0..blocks * BLOCK).map(|_| random.u8(b'a'..b'e')).collect()
+    }
+
+    fn here() -> impl Iterator<Item = Compression> {
+        Compression::ALL.into_iter().filter(|by| by.is_here())
+    }
+
+    #[test]
+    fn frames_give_back_what_they_were_made_of_and_shrink_or_stay_as_they_are() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for by in here() {
+            for blocks in [1, 3, FRAME_BLOCKS] {
+                let data = text(blocks, &mut random);
+                let found = frame(&codec(by), &data);
+                assert_eq!(found.len() < FRAME_HEAD + data.len(), by != Compression::None);
+                // The choice of the reader does not matter.
+                assert!(codec(Compression::None).data(&SPOT, &found).unwrap() == data, "{by}");
+
+                let noise: Vec<u8> = (0..blocks * BLOCK).map(|_| random.u8(..)).collect();
+                let found = frame(&codec(by), &noise);
+                assert_eq!(found.len(), FRAME_HEAD + noise.len(), "{by}");
+                assert!(codec(by).data(&SPOT, &found).unwrap() == noise, "{by}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_with_a_wrong_byte_or_in_a_wrong_place_is_refused() {
+        let data = text(1, &mut fastrand::Rng::with_seed(2));
+        for by in here() {
+            let codec = codec(by);
+            let good = frame(&codec, &data);
+            for n in 0..good.len() {
+                let mut changed = good.to_vec();
+                changed[n] ^= 1 << (n % 8);
+                assert!(codec.data(&SPOT, &changed.into()).is_err(), "byte {n} ({by})");
+            }
+            for n in (0..good.len()).step_by(7) {
+                assert!(codec.data(&SPOT, &good.slice(..n)).is_err(), "cut to {n} ({by})");
+            }
+            for wrong in
+                [Spot { id: 7, ..SPOT }, Spot { at: 4096, ..SPOT }, Spot { start: 701, ..SPOT }]
+            {
+                assert!(codec.data(&wrong, &good).is_err(), "{by}");
+            }
+        }
+    }
+
+    /// Sums are no seal: the owner of the store can make right ones.
+    #[test]
+    fn bytes_of_any_kind_with_a_right_sum_become_as_many_blocks_as_they_say_or_an_error() {
+        let mut random = fastrand::Rng::with_seed(3);
+        let many = if std::env::var_os("COREWISE_LONG").is_some() { 200_000 } else { 3000 };
+        let mut read = 0;
+        for _ in 0..many {
+            let by = Compression::ALL[random.usize(0..3)];
+            let mut blocks = random.u64(1..4);
+            let data = text(blocks, &mut random);
+            let mut stored = compress(by, &data).unwrap_or(data);
+            for _ in 0..random.usize(0..3) {
+                let at = random.usize(0..stored.len());
+                stored[at] = random.u8(..);
+            }
+            stored.truncate(random.usize(0..=stored.len() * 8).min(stored.len()));
+            if random.u8(0..4) == 0 {
+                blocks = u64::from(random.u32(..));
+            }
+            let head = FrameHead { how: random.u32(0..4), blocks: blocks as u32 };
+            let stored = [Bytes::from(stored)];
+            let frame = [&head.encode(&SPOT, &stored)[..], &stored[0]].concat();
+            if let Ok(found) = codec(Compression::None).data(&SPOT, &frame.into()) {
+                assert_eq!(found.len() as u64, blocks * BLOCK);
+                read += 1;
+            }
+        }
+        assert!(read > many / 100, "{read}");
+    }
+
+    #[test]
+    fn a_compression_has_its_name_and_others_are_refused_by_name() {
+        for by in Compression::ALL {
+            assert_eq!(by.to_string().parse(), Ok(by));
+        }
+        let why = "gzip".parse::<Compression>().unwrap_err();
+        assert!(why.contains("'gzip'") && why.contains("'lz4'"), "{why}");
+    }
+}
