@@ -18,6 +18,7 @@ mod inject;
 mod mirror;
 mod mirror_check;
 mod mirror_degraded;
+mod mirror_members;
 mod mirror_model;
 mod mirror_record;
 mod mirror_replace;

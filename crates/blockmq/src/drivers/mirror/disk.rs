@@ -7,7 +7,7 @@ use bytes::Bytes;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Countdown, Mutex};
 
-use super::legs::{Legs, each};
+use super::legs::{Legs, MOST_LEGS, each};
 use super::record::{Head, Place};
 use crate::device::{BlockDevice, BlockDeviceExt};
 use crate::drivers::StackError;
@@ -32,9 +32,17 @@ const NO_HEAD: usize = 2;
 pub(super) type Ended = Vec<(usize, Result<(), IoError>)>;
 
 impl Disk {
-    /// Of so many legs; where not `is_kept`, nothing is written down.
-    pub(super) fn new(block_size: u32, legs: usize, is_kept: bool) -> Self {
-        Self { block_size, is_kept, slots: (0..legs).map(|_| AtomicUsize::new(NO_HEAD)).collect() }
+    /// Where not `is_kept`, nothing is written down.
+    pub(super) fn new(block_size: u32, is_kept: bool) -> Self {
+        let slots = (0..MOST_LEGS).map(|_| AtomicUsize::new(NO_HEAD)).collect();
+        Self { block_size, is_kept, slots }
+    }
+
+    /// As [`Legs::renumber`].
+    pub(super) fn renumber(&mut self, numbers: &[usize]) {
+        for (at, &n) in numbers.iter().enumerate().rev() {
+            self.slots.swap(at, n);
+        }
     }
 
     /// How many bytes of a leg of `size` are for data: what is in front of the record.

@@ -13,7 +13,7 @@ use corewise_workqueue::{Work, Workqueue};
 
 use super::check::Check;
 use super::disk::{self, Disk};
-use super::legs::{all, each};
+use super::legs::each;
 use super::record::Head;
 use super::resync::Cursor;
 use super::{Inner, MirrorEvent, MirrorOptions, list, policy};
@@ -113,7 +113,7 @@ impl State {
     }
 
     /// The head that is to be written next, and that is not known to be on disk.
-    fn next_head(&mut self, in_sync: u32) -> Head {
+    pub(super) fn next_head(&mut self, in_sync: u32) -> Head {
         // This number is never used again: who knows where a head has come that could not be written?
         self.head.events += 1;
         self.head.in_sync = in_sync;
@@ -334,7 +334,7 @@ impl Inner {
         let to = self.legs.states.active() | joining;
         let mut head = state.next_head(in_sync);
         let events = head.events;
-        if to == all(self.legs.len()) {
+        if to == self.legs.members() {
             head.whole = events;
         }
         let ended = keeper.disk.write_head(&self.legs, to, &head);

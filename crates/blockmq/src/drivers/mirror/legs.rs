@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use corewise_sync::epoch::{Epochs, ReadMostly};
 use corewise_sync::{CachePadded, Mutex, SpinLock, Throttle};
 
@@ -16,7 +16,13 @@ pub(super) const MOST_LEGS: usize = 32;
 
 /// The devices, and the state of each.
 pub(super) struct Legs {
+    /// A place for each number that a leg may have.
     legs: Box<[Leg]>,
+    /// A: how many of them legs have, or had: no higher number is used. The keeper's, as `removed`; Relaxed: what a leg is good for
+    /// is in `states`.
+    len: AtomicUsize,
+    /// A: those that are no legs any more. The keeper's.
+    removed: AtomicU32,
     pub(super) states: LegStates,
     /// A: legs that are out, and that somebody wants back; Relaxed, for reports.
     called: AtomicU32,
@@ -49,6 +55,8 @@ struct Leg {
     name: SpinLock<Arc<str>>,
     /// A leg without a device is out, and it gets another one only while it is.
     there: ReadMostly<Option<Arc<There>>>,
+    /// A: how many devices it had so far. Relaxed: changed by the thread that gives it one.
+    eras: AtomicU64,
     /// L: is the lock, held for a moment; guards why the leg is out.
     why: SpinLock<String>,
     load: CachePadded<Load>,
@@ -103,20 +111,66 @@ impl Legs {
             let load = Load::default();
             let rotational = device.as_ref().is_some_and(|device| device.geometry().rotational);
             load.rotational.store(rotational, Ordering::Relaxed);
+            let is_here = device.is_some();
             let there = device.map(|device| Arc::new(There { device, era: 0 }));
             let there = ReadMostly::with_epochs(epochs.clone(), there);
+            let eras = AtomicU64::new(u64::from(is_here));
             let (name, why) = (SpinLock::new(name), SpinLock::new(why));
             let (dropped, stays) = (Throttle::new(), Throttle::new());
-            Leg { name, there, why, load: CachePadded::new(load), dropped, stays }
+            Leg { name, there, eras, why, load: CachePadded::new(load), dropped, stays }
         };
-        let legs: Box<[Leg]> = legs.into_iter().map(leg).collect();
+        let len = AtomicUsize::new(legs.len());
+        let nobody = || MirrorLeg::Missing { name: String::new(), why: String::new() };
+        let legs = legs.into_iter().chain(std::iter::repeat_with(nobody)).take(MOST_LEGS);
+        let legs: Box<[Leg]> = legs.map(leg).collect();
         let here = legs.iter().enumerate().filter(|(_, leg)| leg.there.read().is_some());
         let states = LegStates::new(here.fold(0, |here, (n, _)| here | 1 << n));
-        Ok(Self { legs, states, called: AtomicU32::new(0), giving: Mutex::new(()) })
+        let (called, removed) = (AtomicU32::new(0), AtomicU32::new(0));
+        Ok(Self { legs, len, removed, states, called, giving: Mutex::new(()) })
     }
 
+    /// The legs get these numbers, each a higher one than that before it; these others were removed. Before anybody else sees the mirror.
+    pub(super) fn renumber(&mut self, numbers: &[usize], removed: u32) {
+        // From the last one on: its new place is free.
+        for (at, &n) in numbers.iter().enumerate().rev() {
+            self.legs.swap(at, n);
+        }
+        let len = numbers.last().map_or(0, |n| n + 1).max(all_used(removed));
+        self.len.store(len, Ordering::Relaxed);
+        self.removed.store(removed, Ordering::Relaxed);
+    }
+
+    /// How many numbers legs have, or had.
     pub(super) fn len(&self) -> usize {
-        self.legs.len()
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// The numbers that are legs.
+    pub(super) fn members(&self) -> u32 {
+        all(self.len()) & !self.removed()
+    }
+
+    /// Those that are no legs any more.
+    pub(super) fn removed(&self) -> u32 {
+        self.removed.load(Ordering::Relaxed)
+    }
+
+    /// The number of the next leg. One that was removed before only where there is no other, since the legs are given in the order of
+    /// their numbers.
+    pub(super) fn free(&self) -> Option<usize> {
+        let len = self.len();
+        if len < MOST_LEGS { Some(len) } else { each(self.removed()).next() }
+    }
+
+    /// Number `n`, which was [`free`](Legs::free), is a leg, which is out.
+    pub(super) fn admit(&self, n: usize) {
+        self.len.fetch_max(n + 1, Ordering::Relaxed);
+        self.removed.fetch_and(!(1 << n), Ordering::Relaxed);
+    }
+
+    /// Leg `n`, which is out, is none any more.
+    pub(super) fn dismiss(&self, n: usize) {
+        self.removed.fetch_or(1 << n, Ordering::Relaxed);
     }
 
     /// What is in the place of leg `n` now, where a device is.
@@ -144,10 +198,10 @@ impl Legs {
         self.there(n).is_some_and(|there| there.era == era)
     }
 
-    /// The device of leg `n`, which is out, unless it has one by now: that is as good. May block.
+    /// The device of leg `n`, which is out, unless it has one by now: that is as good; or was removed meanwhile. May block.
     pub(super) fn put(&self, n: usize, device: Arc<dyn BlockDevice>) {
         let giving = self.giving.lock();
-        if !self.is_there(n) {
+        if !self.is_there(n) && self.removed() & 1 << n == 0 {
             drop(self.give(n, device));
         }
         drop(giving);
@@ -165,9 +219,17 @@ impl Legs {
         former.map(|there| there.device.clone())
     }
 
+    /// What leg `n` has, which was removed: that has nothing then. No step of the resync is in the middle. May block.
+    pub(super) fn take(&self, n: usize) -> Option<Arc<dyn BlockDevice>> {
+        let giving = self.giving.lock();
+        let former = self.legs[n].there.swap(None);
+        drop(giving);
+        former.map(|there| there.device.clone())
+    }
+
     fn give(&self, n: usize, device: Arc<dyn BlockDevice>) -> Option<Arc<There>> {
         let (leg, name) = (&self.legs[n], Arc::from(device.name()));
-        let era = self.there(n).map_or(0, |there| there.era + 1);
+        let era = leg.eras.fetch_add(1, Ordering::Relaxed);
         leg.load.rotational.store(device.geometry().rotational, Ordering::Relaxed);
         leg.load.forgiven.store(0, Ordering::Relaxed);
         let former = std::mem::replace(&mut *leg.name.lock(), name);
@@ -219,7 +281,7 @@ impl Legs {
 
     /// Legs that nothing goes to.
     pub(super) fn out(&self) -> u32 {
-        all(self.len()) & !self.states.active()
+        self.members() & !self.states.active()
     }
 
     /// The leg for a read at `offset` that was tried on `tried` in vain. `source`: where the legs may
@@ -275,7 +337,12 @@ impl Legs {
 
 /// A bit for each of `n` legs.
 pub(super) fn all(n: usize) -> u32 {
-    u32::MAX >> (MOST_LEGS - n)
+    u32::MAX.checked_shr((MOST_LEGS - n) as u32).unwrap_or(0)
+}
+
+/// How many numbers are in use where these are.
+fn all_used(legs: u32) -> usize {
+    MOST_LEGS - legs.leading_zeros() as usize
 }
 
 /// The legs whose bit is set.
@@ -330,6 +397,26 @@ mod tests {
         legs.put(1, Arc::new(Nothing));
         assert!(legs.is_there(1) && legs.out() == 0b10, "it lacks what was written meanwhile");
         assert_eq!((&*legs.name(1), legs.is_of(1, 0)), ("nothing", true));
+    }
+
+    #[test]
+    fn legs_keep_their_numbers_and_one_that_was_removed_is_used_again_last() {
+        let mut legs = legs(3);
+        legs.renumber(&[0, 2, 5], 0b1_1010);
+        assert_eq!((legs.len(), legs.members(), legs.free()), (6, 0b10_0101, Some(6)));
+        assert!([0, 2, 5].iter().all(|&n| legs.is_there(n)) && !legs.is_there(1));
+        legs.states.set(0b10_0101);
+        assert!(legs.states.drop_leg(2));
+        let before = legs.there(2).unwrap().era;
+        legs.dismiss(2);
+        assert!(legs.take(2).is_some() && !legs.is_of(2, before));
+        legs.put(2, Arc::new(Nothing));
+        assert!(!legs.is_there(2) && legs.out() == 0, "it is no leg");
+        legs.renumber(&[0, 31], all(31) & !1);
+        assert_eq!((legs.free(), legs.members()), (Some(1), 1 << 31 | 1));
+        legs.admit(1);
+        assert!(legs.swap(1, Arc::new(Nothing)).is_none() && legs.out() & 0b10 != 0);
+        assert_eq!((all(0), all(1), all(32)), (0, 1, u32::MAX));
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod crashes;
 mod disk;
 mod keeper;
 mod legs;
+mod members;
 mod open;
 mod overlaps;
 mod policy;
@@ -233,6 +234,18 @@ pub enum MirrorEvent {
         /// Which one.
         leg: usize,
     },
+    /// There is another leg, which lacks everything.
+    Added {
+        /// Its number.
+        leg: usize,
+    },
+    /// A leg is none any more.
+    Removed {
+        /// Which number it had.
+        leg: usize,
+        /// What its device is called.
+        device: String,
+    },
     /// A resync has so many bytes to look at.
     ResyncBegan {
         /// Legs that lack something; none after a crash, where all have what was acknowledged.
@@ -258,7 +271,7 @@ pub enum MirrorEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MirrorStatus {
-    /// Each leg, in order.
+    /// Each leg, by its number.
     pub legs: Vec<LegState>,
     /// Bytes that a resync has yet to look at; 0 where none is needed.
     pub to_resync: u64,
@@ -273,7 +286,8 @@ pub struct MirrorStatus {
 impl fmt::Display for MirrorStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let with = |state: LegState| self.legs.iter().filter(|leg| **leg == state).count();
-        write!(f, "{} of {} legs in sync", with(LegState::InSync), self.legs.len())?;
+        let legs = self.legs.len() - with(LegState::Removed);
+        write!(f, "{} of {legs} legs in sync", with(LegState::InSync))?;
         let out = with(LegState::Out) + with(LegState::Returning);
         if out != 0 {
             write!(f, ", {out} out")?;
@@ -312,6 +326,8 @@ pub enum LegState {
     Out,
     /// It is out, and being tried again.
     Returning,
+    /// It is no leg any more; the others keep their numbers.
+    Removed,
 }
 
 impl fmt::Display for LegState {
@@ -321,12 +337,13 @@ impl fmt::Display for LegState {
             LegState::Resyncing => "resyncing",
             LegState::Out => "out",
             LegState::Returning => "out, and being tried again",
+            LegState::Removed => "removed",
         })
     }
 }
 
 impl Mirror {
-    /// How many legs there are, in sync or not.
+    /// How many numbers legs have, or had: those that were [removed](Mirror::remove) count too. Any context.
     pub fn legs(&self) -> usize {
         self.inner.legs.len()
     }
@@ -334,7 +351,7 @@ impl Mirror {
     /// What the device of leg `n` is called; `None` where there is no such leg. Any context.
     pub fn leg_name(&self, n: usize) -> Option<String> {
         let legs = &self.inner.legs;
-        (n < legs.len()).then(|| legs.name(n).to_string())
+        self.inner.is_member(n).ok().map(|()| legs.name(n).to_string())
     }
 
     /// What it is at, a moment ago. Any context.
@@ -344,8 +361,9 @@ impl Mirror {
         let (in_sync, rebuilding) = (legs.states.in_sync(), legs.states.rebuilding());
         // Where legs in sync may differ, they are made like the first one.
         let alike = if to_resync == 0 { in_sync } else { in_sync & in_sync.wrapping_neg() };
-        let called = legs.called();
+        let (called, removed) = (legs.called(), legs.removed());
         let state = |n: usize| match 1 << n {
+            bit if removed & bit != 0 => LegState::Removed,
             bit if alike & bit != 0 => LegState::InSync,
             bit if (in_sync | rebuilding) & bit != 0 => LegState::Resyncing,
             bit if called & bit != 0 => LegState::Returning,
@@ -399,6 +417,30 @@ impl Mirror {
         device: Arc<dyn BlockDevice>,
     ) -> Result<Option<Arc<dyn BlockDevice>>, StackError> {
         self.inner.replace(n, device)
+    }
+
+    /// Another leg joins, while requests go on. It is resynced: it is in sync when it has everything. Returns its number, which is
+    /// higher than those of the others, as long as there is one up to 31; then that of a leg that was removed. Blocks as long as it
+    /// takes to write the record. The next [`open`](Mirror::open) has to be given the device too, in the order of the numbers.
+    ///
+    /// # Errors
+    /// As of [`replace`](Mirror::replace), where that is about the device; where there are 32 legs; where the device or the record can't
+    /// be written. Then there is no such leg. A device that can't be written to afterwards is no error: the leg is out, and
+    /// [`why_out`](Mirror::why_out) says why.
+    pub fn add(&self, device: Arc<dyn BlockDevice>) -> Result<usize, StackError> {
+        self.inner.add(device)
+    }
+
+    /// Leg `n` is none any more, whatever it is at, while requests go on. The others keep their numbers. Returns its device, where there
+    /// was one: the mirror asks it nothing more, and has told it in its record. Blocks as long as it takes to write the record. The next
+    /// [`open`](Mirror::open) has to be given the others alone, in the order of their numbers: it refuses this one, until that is
+    /// [added](Mirror::add) again.
+    ///
+    /// # Errors
+    /// Where there is no leg `n`; where it is the only one that has everything, or the first one of a mirror without a record; where the
+    /// record can't be written: then the leg is out; where the mirror has settled, or the worker pools were shut down.
+    pub fn remove(&self, n: usize) -> Result<Option<Arc<dyn BlockDevice>>, StackError> {
+        self.inner.remove(n)
     }
 
     /// Begins a check: all legs in sync are read and compared, while requests go on, at most `rate` bytes of the mirror a second

@@ -62,13 +62,13 @@ impl Inner {
     ) -> Result<Arc<Self>, StackError> {
         let geometry = check(&legs)?;
         let block = geometry.block_size;
-        let disk = Disk::new(block, legs.len(), options.record);
+        let mut disk = Disk::new(block, options.record);
         let mut room = u64::MAX;
         for device in legs.devices() {
             room = room.min(disk.room_on(device.name(), device.geometry().size)?);
         }
         let assembled = match options.record {
-            true => from_record(&disk, &legs, options.degraded)?,
+            true => from_record(&mut disk, &mut legs, options.degraded)?,
             false => from_nothing(&legs, options.degraded)?,
         };
         if !options.record {
@@ -80,6 +80,7 @@ impl Inner {
                 // Before anything that a client writes: who begins with a copy of these legs has another name.
                 head.fork(chance());
                 head.events = assembled.events;
+                head.legs = legs.len() as u32;
                 head
             }
             None => new_head(room, &options, legs.len()),
@@ -99,14 +100,20 @@ impl Inner {
 }
 
 /// What the legs' records say together, where the mirror may begin with it.
-fn from_record(disk: &Disk, legs: &Legs, degraded: Degraded) -> Result<Assembled, StackError> {
+fn from_record(
+    disk: &mut Disk,
+    legs: &mut Legs,
+    degraded: Degraded,
+) -> Result<Assembled, StackError> {
     let found = heads(disk, legs);
     for n in (0..legs.len()).filter(|&n| matches!(found[n], Some(None))) {
         vacant(disk, &*legs.device(n))?;
     }
-    let name = |n: usize| legs.name(n).to_string();
-    let assembled = assemble(&found, name)?;
-    assembled.may_start(degraded, name)?;
+    let assembled = assemble(&found, |at| legs.name(at).to_string())?;
+    let removed = assembled.newest.as_ref().map_or(0, |head| head.removed);
+    legs.renumber(&assembled.numbers, removed);
+    disk.renumber(&assembled.numbers);
+    assembled.may_start(degraded, |n| legs.name(n).to_string())?;
     Ok(assembled)
 }
 

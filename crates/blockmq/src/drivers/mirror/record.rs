@@ -13,7 +13,7 @@
 //! whatever became of the other. Bits need no checksum: a bit is set before the write that it is
 //! about is sent, so what a torn piece says too little was never written.
 
-use super::legs::each;
+use super::legs::{MOST_LEGS, all, each};
 use crate::drivers::StackError;
 
 const MAGIC: &[u8; 8] = b"cw-mirr3";
@@ -35,7 +35,10 @@ pub(super) struct Head {
     /// Bytes of the mirror.
     pub(super) size: u64,
     pub(super) region_shift: u32,
+    /// How many numbers legs have, or had.
     pub(super) legs: u32,
+    /// A bit for each of them that is no leg any more.
+    pub(super) removed: u32,
     /// Which one of them this is.
     pub(super) leg: u32,
     /// A bit for each leg that has everything that was acknowledged. A leg without one lacks what the bits say,
@@ -58,7 +61,9 @@ pub(super) struct Fork {
 const FORKS: usize = 120;
 /// Where they are in a head.
 const FORKED: usize = 60;
-const _: () = assert!(FORKED + 16 * FORKS + 16 <= HEAD);
+/// Where the rest is.
+const REST: usize = FORKED + 16 * FORKS;
+const _: () = assert!(REST + 20 <= HEAD);
 
 impl Head {
     /// As bytes, in a piece of `piece` bytes.
@@ -76,9 +81,10 @@ impl Head {
             bytes.extend(fork.history.to_le_bytes());
             bytes.extend(fork.events.to_le_bytes());
         }
-        bytes.resize(FORKED + 16 * FORKS, 0);
+        bytes.resize(REST, 0);
         bytes.extend(self.common.to_le_bytes());
         bytes.extend(self.whole.to_le_bytes());
+        bytes.extend(self.removed.to_le_bytes());
         bytes.resize(piece, 0);
         let sum = crc32(&bytes[..HEAD]);
         bytes[8..12].copy_from_slice(&sum.to_le_bytes());
@@ -102,11 +108,26 @@ impl Head {
     /// The mirror has all that the leg has, if they are of one history, or the mirror left the leg's after
     /// what this has seen.
     pub(super) fn follows(&self, newest: &Head) -> Follows {
-        match (self.is_seen_by(newest), self.in_sync & 1 << self.leg) {
+        match (self.is_seen_by(newest), self.is_in_sync()) {
             (true, _) if self.events >= newest.whole => Follows::Yes,
-            (true, _) | (false, 0) => Follows::No,
-            (false, _) => Follows::Apart,
+            (true, _) | (false, false) => Follows::No,
+            (false, true) => Follows::Apart,
         }
+    }
+
+    /// The bit of the leg that this is.
+    pub(super) fn bit(&self) -> u32 {
+        1u32.checked_shl(self.leg).unwrap_or(0)
+    }
+
+    /// Whether the leg has everything by its own word.
+    fn is_in_sync(&self) -> bool {
+        self.in_sync & self.bit() != 0
+    }
+
+    /// The numbers that are legs of the mirror.
+    fn members(&self) -> u32 {
+        all((self.legs as usize).min(MOST_LEGS)) & !self.removed
     }
 
     /// Whether the mirror with head `newest` came by this head on its way.
@@ -162,8 +183,9 @@ impl Head {
             leg: word(52),
             in_sync: word(56),
             forks: (0..FORKS).map(fork).take_while(|fork| fork.history != 0).collect(),
-            common: long(FORKED + 16 * FORKS),
-            whole: long(FORKED + 16 * FORKS + 8),
+            common: long(REST),
+            whole: long(REST + 8),
+            removed: word(REST + 16),
         })
     }
 }
@@ -219,6 +241,8 @@ pub(super) struct Assembled {
     pub(super) unwritten: u32,
     /// Legs of which nothing is known.
     pub(super) missing: u32,
+    /// The number of each leg, in the order in which they were given.
+    pub(super) numbers: Vec<usize>,
 }
 
 impl Assembled {
@@ -274,88 +298,61 @@ pub enum Degraded {
     Always,
 }
 
-/// Puts together what was found on each leg: a head, none, or (outer `None`) nothing could be read.
+/// Puts together what was found on each leg: a head, none, or (outer `None`) nothing could be read. The legs are given in the order of
+/// their numbers, which has a gap where one was removed; behind them those that are to be added.
 pub(super) fn assemble(
     found: &[Option<Option<Head>>],
     name: impl Fn(usize) -> String,
 ) -> Result<Assembled, StackError> {
-    let bits = |which: &dyn Fn(&Option<Option<Head>>) -> bool| {
-        found.iter().enumerate().filter(|(_, f)| which(f)).fold(0u32, |bits, (n, _)| bits | 1 << n)
-    };
-    let unread = bits(&|f| f.is_none());
-    let blank = bits(&|f| matches!(f, Some(None)));
-    let heads = || found.iter().enumerate().filter_map(|(n, f)| Some((n, f.as_ref()?.as_ref()?)));
+    let heads = || found.iter().enumerate().filter_map(|(at, f)| Some((at, f.as_ref()?.as_ref()?)));
     // The newest one; but a leg that was being resynced has no word against one that was in sync, and went on.
-    let goes_on = |newest: &Head| {
-        heads().all(|(n, head)| head.is_seen_by(newest) || head.in_sync & 1 << n == 0)
-    };
+    let goes_on =
+        |newest: &Head| heads().all(|(_, head)| head.is_seen_by(newest) || !head.is_in_sync());
     let newest = |fits: &dyn Fn(&Head) -> bool| {
         heads().map(|(_, head)| head).filter(|head| fits(head)).max_by_key(|head| head.events)
     };
     let Some(newest) = newest(&goes_on).or_else(|| newest(&|_| true)) else {
-        if unread != 0 {
+        if let Some(unread) = found.iter().position(Option::is_none) {
             return Err(StackError::new(format!(
                 "no readable leg has a record of this mirror, and '{}', which may have it, cannot \
                  be read",
-                name(unread.trailing_zeros() as usize)
+                name(unread)
             )));
         }
         // A new mirror has what its first leg has; nothing is known of the others.
-        let (in_sync, blank) = (SOURCE, blank & !SOURCE);
-        let unwritten = blank;
-        return Ok(Assembled { in_sync, blank, unwritten, ..Assembled::default() });
+        let (in_sync, blank) = (SOURCE, all(found.len()) & !SOURCE);
+        let (unwritten, numbers) = (blank, (0..found.len()).collect());
+        return Ok(Assembled { in_sync, blank, unwritten, numbers, ..Assembled::default() });
     };
-    let mut mirrors: Vec<(&Head, Vec<String>)> = Vec::new();
-    for (n, head) in heads() {
-        let same = |h: &Head| (h.mirror, h.size, h.region_shift, h.legs);
-        let leg = format!("'{}'", name(n));
-        match mirrors.iter_mut().find(|(first, _)| same(first) == same(head)) {
-            Some((_, legs)) => legs.push(leg),
-            None => mirrors.push((head, vec![leg])),
-        }
-    }
-    if mirrors.len() > 1 {
-        let legs: Vec<String> = mirrors.iter().map(|(_, legs)| legs.join(", ")).collect();
-        return Err(StackError::new(format!(
-            "the legs belong to {} mirrors: {}",
-            mirrors.len(),
-            legs.join(" to one, ") + " to another"
-        )));
-    }
-    for (n, head) in heads() {
-        if head.leg as usize != n || head.legs as usize != found.len() {
-            return Err(StackError::new(format!(
-                "'{}' is leg {} of {} of this mirror, but was given as leg {} of {}",
-                name(n),
-                head.leg + 1,
-                head.legs,
-                n + 1,
-                found.len()
-            )));
-        }
-    }
+    are_of_one_mirror(heads(), &name)?;
+    let numbers = numbers(found, newest, &name)?;
     let mut all = Assembled {
         newest: Some(newest.clone()),
         events: heads().map(|(_, head)| head.events).max().unwrap_or(0),
-        blank,
-        unwritten: blank,
-        missing: unread,
         ..Assembled::default()
     };
-    for (n, head) in heads() {
-        if newest.in_sync & 1 << n != 0 && head.is_up_to(newest) {
-            all.in_sync |= 1 << n;
-            continue;
-        }
-        match head.follows(newest) {
-            Follows::Yes => all.behind |= 1 << n,
-            Follows::No => all.blank |= 1 << n,
-            Follows::Apart => return Err(apart(&name(n))),
+    for ((at, found), &n) in found.iter().enumerate().zip(&numbers) {
+        let bit = 1 << n;
+        match found {
+            None => all.missing |= bit,
+            Some(None) => (all.blank, all.unwritten) = (all.blank | bit, all.unwritten | bit),
+            Some(Some(head)) if newest.in_sync & bit != 0 && head.is_up_to(newest) => {
+                all.in_sync |= bit;
+            }
+            // One that is added has nothing, whatever became of the last time.
+            Some(Some(head)) => match head.follows(newest) {
+                Follows::Apart => return Err(apart(&name(at))),
+                Follows::Yes if newest.members() & bit != 0 => all.behind |= bit,
+                _ => all.blank |= bit,
+            },
         }
     }
+    all.numbers = numbers;
     if all.in_sync == 0 {
-        let lost: Vec<_> =
-            each(all.lost()).map(|n| format!("'{}' {}", name(n), all.fate(n))).collect();
+        let at = |n: usize| all.numbers.iter().position(|number| *number == n);
+        let lost: Vec<_> = each(all.lost())
+            .filter_map(|n| Some(format!("'{}' {}", name(at(n)?), all.fate(n))))
+            .collect();
         return Err(StackError::new(format!(
             "no leg that is present is complete: {}; a mirror never serves a leg that was not in \
              sync",
@@ -363,6 +360,90 @@ pub(super) fn assemble(
         )));
     }
     Ok(all)
+}
+
+/// All heads have to be of one mirror.
+fn are_of_one_mirror<'a>(
+    heads: impl Iterator<Item = (usize, &'a Head)>,
+    name: impl Fn(usize) -> String,
+) -> Result<(), StackError> {
+    let mut mirrors: Vec<(&Head, Vec<String>)> = Vec::new();
+    for (at, head) in heads {
+        let same = |h: &Head| (h.mirror, h.size, h.region_shift);
+        let leg = format!("'{}'", name(at));
+        match mirrors.iter_mut().find(|(first, _)| same(first) == same(head)) {
+            Some((_, legs)) => legs.push(leg),
+            None => mirrors.push((head, vec![leg])),
+        }
+    }
+    if mirrors.len() < 2 {
+        return Ok(());
+    }
+    let legs: Vec<String> = mirrors.iter().map(|(_, legs)| legs.join(", ")).collect();
+    Err(StackError::new(format!(
+        "the legs belong to {} mirrors: {}",
+        mirrors.len(),
+        legs.join(" to one, ") + " to another"
+    )))
+}
+
+/// The number of each leg that was given: those that the newest head knows, in order, and then new ones.
+fn numbers(
+    found: &[Option<Option<Head>>],
+    newest: &Head,
+    name: impl Fn(usize) -> String,
+) -> Result<Vec<usize>, StackError> {
+    let members: Vec<usize> = each(newest.members()).collect();
+    let has = match members.len() {
+        1 => "1 leg".to_owned(),
+        count => format!("{count} legs"),
+    };
+    let heads = || found.iter().enumerate().filter_map(|(at, f)| Some((at, f.as_ref()?.as_ref()?)));
+    if let Some((at, _)) = heads().find(|(_, head)| newest.removed & head.bit() != 0) {
+        return Err(StackError::new(format!(
+            "'{0}' was removed from this mirror, which has {has}: leave it out. To have it join as a \
+             new leg, which gets everything, overwrite the last 256 KiB of '{0}' with zeroes",
+            name(at)
+        )));
+    }
+    let given = found.len();
+    if given < members.len() {
+        return Err(StackError::new(format!(
+            "this mirror has {has} by its record, and {given} of them were given: give all in their \
+             order, the one that was added last too; one that is lost may be missing, and be \
+             removed when the mirror is up"
+        )));
+    }
+    for (at, head) in heads() {
+        let leg = members.iter().position(|n| *n == head.leg as usize);
+        if leg != Some(at).filter(|at| *at < members.len()) {
+            let is = leg.map_or("no leg".to_owned(), |leg| format!("leg {}", leg + 1));
+            return Err(StackError::new(format!(
+                "'{}' is {is} of {} of this mirror, but was given as leg {} of {given}",
+                name(at),
+                members.len(),
+                at + 1,
+            )));
+        }
+    }
+    let is_new_and_missing = |at: &usize| found[*at].is_none();
+    if let Some(at) = (members.len()..given).find(is_new_and_missing) {
+        return Err(StackError::new(format!(
+            "this mirror has {has} by its record, and '{}', which is missing, is none of them: leave \
+             it out, or have it there",
+            name(at)
+        )));
+    }
+    let new = newest.legs as usize..MOST_LEGS;
+    let numbers: Vec<usize> = members.into_iter().chain(new).take(given).collect();
+    if numbers.len() < given {
+        return Err(StackError::new(format!(
+            "this mirror has {has}, and no number is left for '{}': add it when the mirror is up, \
+             which uses those of legs that were removed",
+            name(numbers.len())
+        )));
+    }
+    Ok(numbers)
 }
 
 /// The leg that all others are copied from where nothing else is known: the first one.

@@ -19,15 +19,17 @@ impl Inner {
         device: Arc<dyn BlockDevice>,
     ) -> Result<Option<Arc<dyn BlockDevice>>, StackError> {
         let keeper = &self.keeper;
-        if n >= self.legs.len() {
-            return Err(StackError::new(format!("the mirror has no leg {n}")));
-        }
+        self.is_member(n)?;
         // As a round of the keeper, which waits meanwhile.
         let mut state = keeper.state.lock();
         let replaced = self
             .may_change(keeper)
             .and_then(|()| self.may_come(keeper, &state, n, &device))
-            .and_then(|()| self.leave(keeper, &mut state, n, device.name()));
+            .and_then(|()| {
+                let why = format!("'{}' takes its place", device.name());
+                self.put_out(n, &why)?;
+                self.say_so(keeper, &mut state, n)
+            });
         let replaced = replaced.map(|()| {
             // No step of the resync is in the middle: one that was would read this one for the former.
             let step = keeper.cursor.lock();
@@ -46,16 +48,24 @@ impl Inner {
         replaced
     }
 
+    /// Whether there is a leg `n`.
+    pub(super) fn is_member(&self, n: usize) -> Result<(), StackError> {
+        match n < self.legs.len() && self.legs.members() & 1 << n != 0 {
+            true => Ok(()),
+            false => Err(StackError::new(format!("the mirror has no leg {n}"))),
+        }
+    }
+
     /// Whether legs may change at all.
-    fn may_change(&self, keeper: &Keeper) -> Result<(), StackError> {
+    pub(super) fn may_change(&self, keeper: &Keeper) -> Result<(), StackError> {
         if keeper.settling.load(Ordering::Relaxed) || keeper.end.has_come() {
             return Err(StackError::new("the mirror has come to its end"));
         }
         Ok(())
     }
 
-    /// Whether the device can be leg `n`, which has another one.
-    fn may_come(
+    /// Whether the device can be leg `n`, which has another one, or is new.
+    pub(super) fn may_come(
         &self,
         keeper: &Keeper,
         state: &State,
@@ -74,8 +84,9 @@ impl Inner {
         let Some((start, head)) = disk::find_head(&**device)? else {
             return vacant(&keeper.disk, &**device);
         };
-        // It was this leg before it was replaced: it comes back like one that was out.
-        let returns = head.mirror == state.head.mirror && head.leg as usize == n;
+        // It was this leg before it was replaced: it comes back like one that was out. Or a leg that was removed, which gets everything.
+        let is_this = head.leg as usize == n || self.legs.members() & head.bit() == 0;
+        let returns = head.mirror == state.head.mirror && is_this;
         if returns && head.follows(&state.head) != Follows::Apart {
             return Ok(());
         }
@@ -87,14 +98,8 @@ impl Inner {
         )))
     }
 
-    /// Leg `n` is out, and the others say so.
-    fn leave(
-        &self,
-        keeper: &Keeper,
-        state: &mut State,
-        n: usize,
-        next: &str,
-    ) -> Result<(), StackError> {
+    /// Leg `n` is out from here on.
+    pub(super) fn put_out(&self, n: usize, reason: &str) -> Result<(), StackError> {
         let (name, states) = (self.legs.name(n), &self.legs.states);
         if states.active() & 1 << n != 0 && !states.drop_leg(n) && states.active() & 1 << n != 0 {
             let why = match states.in_sync() == 1 << n {
@@ -103,8 +108,18 @@ impl Inner {
             };
             return Err(StackError::new(format!("'{name}' {why}")));
         }
-        self.legs.set_why(n, format!("'{next}' takes its place"));
-        tracing::info!(leg = n, device = &*name, next, "a leg of a mirror is replaced");
+        self.legs.set_why(n, reason.to_owned());
+        tracing::info!(leg = n, device = &*name, reason, "a leg of a mirror leaves");
+        Ok(())
+    }
+
+    /// Leave: the others say, durably, what has become of leg `n`, which is out.
+    pub(super) fn say_so(
+        &self,
+        keeper: &Keeper,
+        state: &mut State,
+        n: usize,
+    ) -> Result<(), StackError> {
         self.record(keeper, state).map_err(|error| {
             let why = format!("the record of the mirror cannot be written: {error}");
             self.legs.set_why(n, why.clone());

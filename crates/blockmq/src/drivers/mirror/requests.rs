@@ -28,11 +28,11 @@ impl Inner {
         let differ = regions.is_stale(regions.of(offset, len));
         loop {
             let n = self.legs.choose(offset, tried, differ)?;
-            // It may be another device than that of the moment before, which has nothing yet: then this sees that the leg was
-            // dropped for it.
+            // It may be another device than that of the moment before, which has nothing yet, or none: then this sees that the leg
+            // was dropped for it.
             let there = self.legs.there(n);
-            if self.legs.states.in_sync() & 1 << n != 0 {
-                return Some((n, there?));
+            if let (Some(there), true) = (there, self.legs.states.in_sync() & 1 << n != 0) {
+                return Some((n, there));
             }
         }
     }

@@ -3,6 +3,7 @@
 //! Each combination of a few of those is tried, without luck. Acknowledged data is on each leg that
 //! is called in sync, and in the end on all.
 
+mod members;
 mod replaced;
 mod world;
 
@@ -121,7 +122,7 @@ impl Up {
         assert!(in_sync != 0);
         for n in each(in_sync) {
             for (&sector, &(version, acknowledged)) in &world.promises {
-                let found = world.platters[world.legs[n]].version(sector);
+                let found = world.platters[disk(&self.inner.legs, n)].version(sector);
                 let good = found == version || (!acknowledged && found == 0);
                 let log = world.ways.log.join(", ");
                 assert!(good, "leg {n}, in sync, has {found} instead of {version}: {log}");
@@ -157,6 +158,11 @@ impl Up {
         drop(front);
         power(&self.world);
     }
+}
+
+/// Which disk leg `n` is.
+fn disk(legs: &Legs, n: usize) -> usize {
+    legs.name(n).trim_start_matches("leg").parse().unwrap()
 }
 
 fn power(world: &Shared) {
