@@ -110,12 +110,17 @@ tries this by itself. The command finds the server as `corewise dump` does.
 nothing may stand on it. It gets everything, while clients go on; until then the mirror has one leg less. The manifest \
 is yours to change: the command says what to write.
 
+--add makes such a device another leg, which gets everything and counts only then. --remove has one leg less, dead or alive, but \
+never the only one that has everything; the next start refuses it as a leg. The leg's device stays: `corewise remove` closes it.
+
 Examples:
   corewise mirror
   corewise mirror data --take-back
   corewise mirror data --take-back=disk1 --wait
   corewise mirror data --check --rate 50M --wait
   corewise add new-disk.toml && corewise mirror data --replace disk1 --with disk3 --wait
+  corewise add new-disk.toml && corewise mirror data --add disk3 --wait
+  corewise mirror data --remove disk1 && corewise remove disk1
   corewise mirror --json | jq '.disks[].mirror.legs'
 
 Exit codes: 0 success, 1 failure (no server, no leg to take back, a device that can't be a leg, or, with --wait, a leg that is
@@ -446,6 +451,12 @@ pub(crate) struct Mirror {
     /// With --replace: a device of the server on which nothing else stands
     #[arg(long, value_name = "DEVICE", requires = "replace")]
     pub(crate) with: Option<String>,
+    /// Make this device of the server another leg, on which nothing else stands; it is resynced while clients go on
+    #[arg(long, value_name = "DEVICE", requires = "name", conflicts_with_all = ["check", "take_back", "stop", "replace"])]
+    pub(crate) add: Option<String>,
+    /// Have one leg less, for good: this one
+    #[arg(long, value_name = "LEG", requires = "name", conflicts_with_all = ["check", "take_back", "stop", "replace", "add"])]
+    pub(crate) remove: Option<String>,
     /// Wait until each leg that is resynced is in sync, or out again, and a check is over
     #[arg(long, requires = "name")]
     pub(crate) wait: bool,

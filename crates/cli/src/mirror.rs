@@ -35,18 +35,24 @@ pub(crate) fn run(args: &args::Mirror) -> Result<(), Failure> {
         let answer = client.ask(&question)?;
         asked = serde_json::from_value(answer["taken_back"].clone()).unwrap_or_default();
     }
-    if let (Some(leg), Some(with)) = (&args.replace, &args.with) {
+    let change = match (&args.replace, &args.add, &args.remove) {
+        (Some(leg), ..) => Some(("replace", Some(leg), args.with.as_ref())),
+        (_, Some(device), _) => Some(("add_leg", None, Some(device))),
+        (.., Some(leg)) => Some(("remove_leg", Some(leg), None)),
+        _ => None,
+    };
+    if let Some((ask, leg, with)) = change {
         let question = Question {
-            ask: "replace".to_string(),
+            ask: ask.to_string(),
             disk: args.name.clone(),
-            leg: Some(leg.clone()),
-            with: Some(with.clone()),
+            leg: leg.cloned(),
+            with: with.cloned(),
             ..Question::dump()
         };
         // The answer to a change ends its connection.
         let mut changer = Client::connect(path.clone(), name.clone())?;
         change::told(&changer.ask_for_long(&question)?)?;
-        asked = vec![with.clone()];
+        asked = with.cloned().into_iter().collect();
     }
     if args.check || args.stop {
         let how = How { rate: args.rate, repair: args.repair, stop: args.stop };

@@ -51,7 +51,7 @@ pub(crate) struct Step {
     /// In bytes, of a device that grows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) size: Option<u64>,
-    /// Of a mirror: the leg that is replaced, and the device that takes its place.
+    /// Of a mirror: the leg that is replaced, added or removed, and the device that takes its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) leg: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,6 +110,7 @@ impl Step {
             None => format!("device '{}'", self.name),
         };
         let subject = match &self.leg {
+            Some(leg) if self.what == What::Add => format!("leg '{leg}' to {subject}"),
             Some(leg) => format!("leg '{leg}' of {subject}"),
             None => subject,
         };

@@ -51,9 +51,10 @@ pub(crate) struct Place {
 
 impl Check {
     pub(crate) fn new(check: &MirrorCheck, over: &[String]) -> Check {
-        let name = |leg: usize| over.get(leg).cloned();
+        // Of a leg that was removed since there is no name any more.
+        let name = |leg: usize| over.get(leg).filter(|name| !name.is_empty()).cloned();
         let places = check.places.iter().map(|place| Place {
-            leg: name(place.leg).unwrap_or_default(),
+            leg: name(place.leg).unwrap_or_else(|| "a former leg".to_string()),
             offset: place.range.start,
             bytes: place.range.end - place.range.start,
             from: place.from.and_then(name),
@@ -155,7 +156,7 @@ impl MirrorOf {
         };
         MirrorOf {
             bitmap: mirror.has_record(),
-            legs: over.iter().enumerate().map(leg).collect(),
+            legs: over.iter().enumerate().filter(|(_, name)| !name.is_empty()).map(leg).collect(),
             to_resync: status.to_resync,
             resynced: status.resynced,
             dirty: status.dirty,
@@ -185,7 +186,7 @@ impl MirrorOf {
     }
 }
 
-/// What the legs of a mirror are called, in order.
+/// What the legs of a mirror are called, by their numbers; nothing, where one was removed.
 pub(crate) fn names(mirror: &Mirror) -> Vec<String> {
     (0..mirror.legs()).map(|n| mirror.leg_name(n).unwrap_or_default()).collect()
 }
@@ -221,11 +222,12 @@ pub(super) fn take_back(
     over: &[String],
     leg: Option<&str>,
 ) -> Result<Vec<String>, String> {
-    if let Some(leg) = leg.filter(|leg| !over.iter().any(|name| name == leg)) {
-        let legs = over.join(", ");
+    let over_now = || over.iter().enumerate().filter(|(_, name)| !name.is_empty());
+    if let Some(leg) = leg.filter(|leg| !over_now().any(|(_, name)| name == leg)) {
+        let legs = over_now().map(|(_, name)| name.as_str()).collect::<Vec<_>>().join(", ");
         return Err(format!("'{leg}' is not a leg of '{disk}'; the legs are: {legs}"));
     }
-    let wanted = over.iter().enumerate().filter(|(_, name)| leg.is_none_or(|leg| leg == *name));
+    let wanted = over_now().filter(|(_, name)| leg.is_none_or(|leg| leg == *name));
     let back: Vec<String> =
         wanted.filter(|(n, _)| mirror.take_back(*n)).map(|(_, name)| name.clone()).collect();
     match (back.is_empty(), leg) {

@@ -31,7 +31,8 @@ pub(crate) const LONGEST_QUESTION: usize = 4096;
 pub(crate) struct Question {
     /// [`VERSION`].
     pub(crate) corewise: u32,
-    /// `hello`, `dump`, `clients`, `disconnect`, `events`, `mirrors`, `take_back`, `check`, `replace`, `add`, `remove`, `grow` or `reload`.
+    /// `hello`, `dump`, `clients`, `disconnect`, `events`, `mirrors`, `take_back`, `check`, `replace`, `add_leg`,
+    /// `remove_leg`, `add`, `remove`, `grow` or `reload`.
     pub(crate) ask: String,
     /// For `dump`: the queues that are wanted, a `*` stands for any letters; none: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -42,13 +43,14 @@ pub(crate) struct Question {
     /// For `disconnect`: which one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) client: Option<u64>,
-    /// For `take_back`, `check` and `replace`: the mirror.
+    /// For `take_back`, `check`, `replace`, `add_leg` and `remove_leg`: the mirror.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) disk: Option<String>,
-    /// For `take_back`: the leg that is to come back; none: all that are out. For `replace`: the leg that goes.
+    /// For `take_back`: the leg that is to come back; none: all that are out. For `replace` and
+    /// `remove_leg`: the leg that goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) leg: Option<String>,
-    /// For `replace`: the device that becomes a leg.
+    /// For `replace` and `add_leg`: the device that becomes a leg.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) with: Option<String>,
     /// For `check`: how.

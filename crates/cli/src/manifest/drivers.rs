@@ -132,7 +132,7 @@ pub(super) fn driver(raw: &RawDevice, base: &Path, problems: &mut Vec<Problem>) 
         "error" => asked.error(),
         "partition" => asked.partition(),
         "stripe" => {
-            let over = asked.parts()?;
+            let over = asked.parts(2)?;
             Some(Driver::Stripe { over, chunk: asked.chunk()? })
         }
         // "mirror": the table above has no other.
@@ -265,7 +265,7 @@ impl<'a> Asked<'a> {
 
     fn mirror(&mut self) -> Option<Driver> {
         let raw = self.raw;
-        let over = self.parts();
+        let over = self.parts(1);
         let bitmap = raw.bitmap.as_ref().map(|at| at.value);
         let degraded = self.degraded();
         if let (Some(false), Some(at)) = (bitmap, &raw.degraded) {
@@ -319,12 +319,13 @@ impl<'a> Asked<'a> {
         self.raw.keys.iter().any(|k| k.value == key)
     }
 
-    /// At least two parts.
-    fn parts(&mut self) -> Option<Vec<String>> {
+    /// At least so many parts.
+    fn parts(&mut self, least: usize) -> Option<Vec<String>> {
         let over = self.over("over = [\"a\", \"b\"]")?;
-        if over.len() < 2 {
+        if over.len() < least {
             let place = over.first().map_or(self.raw.place, |part| part.place);
-            let message = format!("driver '{}' needs at least two parts in 'over'", self.name);
+            let parts = if least == 1 { "one part" } else { "two parts" };
+            let message = format!("driver '{}' needs at least {parts} in 'over'", self.name);
             self.complain(|s| Problem::new(place, s, message));
         }
         Some(over.iter().map(|part| part.value.clone()).collect())

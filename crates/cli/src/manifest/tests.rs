@@ -244,7 +244,7 @@ fn a_missing_key_of_a_driver_is_asked_for() {
         ("driver = \"file\"\n", "driver 'file' needs 'path'"),
         ("driver = \"file\"\npath = \"x\"\ncreate = true\n", "driver 'file' needs 'size'"),
         ("driver = \"mirror\"\n", "driver 'mirror' needs 'over'"),
-        ("driver = \"mirror\"\nover = []\n", "needs at least two parts"),
+        ("driver = \"mirror\"\nover = []\n", "needs at least one part"),
         ("driver = \"file\"\npath = \"x\"\nio = \"aio\"\n", "unknown io 'aio'"),
     ] {
         let found = problem(&device(text));

@@ -600,7 +600,7 @@ fn answer(about: &About, question: &[u8]) -> Result<Answer, String> {
         }
         "disconnect" => disconnect(about, &question),
         other => Err(format!(
-            "there is no question '{other}'; ask hello, dump, clients, disconnect, events, mirrors, take_back, check, replace, add, remove, grow or reload"
+            "there is no question '{other}'; ask hello, dump, clients, disconnect, events, mirrors, take_back, check, replace, add_leg, remove_leg, add, remove, grow or reload"
         )),
     }
 }

@@ -203,6 +203,8 @@ impl Report {
                 ("checked", Vec::new(), Some(check.checked), wrong)
             }
             MirrorEvent::Replaced { leg } => ("replaced", names(&[*leg]), None, None),
+            MirrorEvent::Added { leg } => ("added", names(&[*leg]), None, None),
+            MirrorEvent::Removed { device, .. } => ("removed", vec![device.as_str()], None, None),
             // Other events may come; they are in the log.
             _ => return,
         };

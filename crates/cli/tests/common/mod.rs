@@ -2,6 +2,7 @@
 //! when a test ends, and the client programs.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
+pub mod busy;
 pub mod client;
 pub mod every;
 pub mod lease;

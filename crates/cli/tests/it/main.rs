@@ -19,6 +19,7 @@ mod machine;
 mod mirrors;
 mod mirrors_degraded;
 mod mirrors_legs;
+mod mirrors_members;
 mod pages;
 mod protocol;
 mod real_clients;

@@ -79,10 +79,8 @@ impl Volume {
         leg: &str,
         with: &Arc<Volume>,
     ) -> Result<Option<String>, String> {
-        let mirror = self.made.get().and_then(|made| made.mirror.as_ref());
-        let mirror = mirror.ok_or_else(|| format!("'{}' is no mirror that is up", self.name()))?;
-        let n = mirrors::names(mirror).iter().position(|name| name == leg);
-        let n = n.ok_or_else(|| format!("'{leg}' is no leg of '{}'", self.name()))?;
+        let mirror = self.mirror()?;
+        let n = self.number(mirror, leg)?;
         let device = with.device().map_err(|error| error.to_string())?;
         self.has_size_of_legs(with.name(), &device)?;
         drop(mirror.replace(n, device).map_err(|error| error.to_string())?);
@@ -90,6 +88,41 @@ impl Volume {
             *part = Arc::clone(with);
         }
         Ok(mirror.why_out(n))
+    }
+
+    /// Another volume becomes a leg of this mirror, and is resynced. Returns why it is out all the same. May block.
+    pub(crate) fn add_leg(&self, with: &Arc<Volume>) -> Result<Option<String>, String> {
+        let mirror = self.mirror()?;
+        let device = with.device().map_err(|error| error.to_string())?;
+        self.has_size_of_legs(with.name(), &device)?;
+        let n = mirror.add(device).map_err(|error| error.to_string())?;
+        self.parts.lock().push(Arc::clone(with));
+        Ok(mirror.why_out(n))
+    }
+
+    /// A leg of this mirror is none any more. May block.
+    pub(crate) fn remove_leg(&self, leg: &str) -> Result<(), String> {
+        let mirror = self.mirror()?;
+        let n = self.number(mirror, leg)?;
+        drop(mirror.remove(n).map_err(|error| error.to_string())?);
+        self.parts.lock().retain(|part| part.name() != leg);
+        Ok(())
+    }
+
+    /// The names of the legs of this mirror, in the order in which the next start has to have them.
+    pub(crate) fn legs(&self) -> Result<Vec<String>, String> {
+        let names = mirrors::names(self.mirror()?);
+        Ok(names.into_iter().filter(|name| !name.is_empty()).collect())
+    }
+
+    fn mirror(&self) -> Result<&Mirror, String> {
+        let mirror = self.made.get().and_then(|made| made.mirror.as_deref());
+        mirror.ok_or_else(|| format!("'{}' is no mirror that is up", self.name()))
+    }
+
+    fn number(&self, mirror: &Mirror, leg: &str) -> Result<usize, String> {
+        let n = mirrors::names(mirror).iter().position(|name| name == leg);
+        n.ok_or_else(|| format!("'{leg}' is no leg of '{}'", self.name()))
     }
 
     /// The next start refuses legs of different sizes.

@@ -10,27 +10,58 @@ use crate::control::changes::{Changed, Failed, Step, What};
 use crate::manifest::{Driver, Manifest};
 use crate::up::drivers::Volume;
 
-/// What is to become of the legs of a mirror.
+/// What is to become of a leg of a mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LegChange {
     Replace { leg: String, with: String },
+    Add { with: String },
+    Remove { leg: String },
 }
 
 impl LegChange {
     pub(super) fn of(question: &Question) -> Result<Wish, String> {
-        match (&question.disk, &question.leg, &question.with) {
-            (Some(disk), Some(leg), Some(with)) => {
-                let change = LegChange::Replace { leg: leg.clone(), with: with.clone() };
-                Ok(Wish::Legs(disk.clone(), change))
+        let (leg, with) = (question.leg.clone(), question.with.clone());
+        let change = match (question.ask.as_str(), leg, with) {
+            ("replace", Some(leg), Some(with)) => LegChange::Replace { leg, with },
+            ("add_leg", None, Some(with)) => LegChange::Add { with },
+            ("remove_leg", Some(leg), None) => LegChange::Remove { leg },
+            ("replace", ..) => {
+                return Err("'replace' needs a 'disk', a 'leg' and 'with', a device".to_string());
             }
-            _ => Err("'replace' needs a 'disk', a 'leg' and 'with', a device".to_string()),
-        }
+            ("add_leg", ..) => {
+                return Err("'add_leg' needs a 'disk' and 'with', a device".to_string());
+            }
+            _ => return Err("'remove_leg' needs a 'disk' and a 'leg'".to_string()),
+        };
+        let disk = question.disk.clone();
+        let disk = disk.ok_or_else(|| format!("'{}' needs a 'disk'", question.ask))?;
+        Ok(Wish::Legs(disk, change))
     }
 
     fn step(&self, mirror: &str) -> Step {
-        let LegChange::Replace { leg, with } = self;
-        let (leg, with) = (Some(leg.clone()), Some(with.clone()));
-        Step { what: What::Replace, name: mirror.to_string(), leg, with, ..Step::default() }
+        let (what, leg, with) = match self {
+            LegChange::Replace { leg, with } => (What::Replace, leg, Some(with.clone())),
+            LegChange::Add { with } => (What::Add, with, None),
+            LegChange::Remove { leg } => (What::Remove, leg, None),
+        };
+        let (name, leg) = (mirror.to_string(), Some(leg.clone()));
+        Step { what, name, leg, with, ..Step::default() }
+    }
+
+    /// The leg that goes.
+    fn leaves(&self) -> Option<&str> {
+        match self {
+            LegChange::Replace { leg, .. } | LegChange::Remove { leg } => Some(leg),
+            LegChange::Add { .. } => None,
+        }
+    }
+
+    /// The device that becomes one.
+    fn comes(&self) -> Option<&str> {
+        match self {
+            LegChange::Replace { with, .. } | LegChange::Add { with } => Some(with),
+            LegChange::Remove { .. } => None,
+        }
     }
 }
 
@@ -77,60 +108,86 @@ impl Live {
         has: &mut Manifest,
         dry_run: bool,
     ) -> Result<Changed, String> {
-        let LegChange::Replace { leg, with } = change;
         let legs = over(has, mirror).ok_or_else(|| match has.device(mirror) {
             Some(_) => format!("'{mirror}' is not a mirror"),
             None => format!("there is no device '{mirror}'{}", known(has)),
         })?;
-        let (legs, place) = (legs.to_vec(), legs.iter().position(|name| name == leg));
-        let place = place.ok_or_else(|| {
-            format!("'{leg}' is not a leg of '{mirror}'; the legs are: {}", legs.join(", "))
-        })?;
-        is_free(with, mirror, has)?;
+        let legs = legs.to_vec();
+        if let Some(leg) = change.leaves().filter(|leg| !legs.iter().any(|name| name == leg)) {
+            let legs = legs.join(", ");
+            return Err(format!("'{leg}' is not a leg of '{mirror}'; the legs are: {legs}"));
+        }
+        if let Some(with) = change.comes() {
+            is_free(with, mirror, has)?;
+        }
         let mut changed = Changed { dry_run, ..Changed::default() };
         changed.steps.push(change.step(mirror));
         if dry_run {
             return Ok(changed);
         }
+        let now = self.change_leg(mirror, change, has, &mut changed)?;
+        self.written.lock().0.entry(mirror.to_string()).or_insert(legs);
+        if self.source.is_some() {
+            let table = change.comes().map(|with| format!(", and a [[device]] '{with}',"));
+            changed.notes.push(format!(
+                "write over = {} for '{mirror}'{} into the manifest: the next start goes by that",
+                list(&now),
+                table.unwrap_or_default()
+            ));
+        }
+        if let Some(leg) = change.leaves() {
+            changed
+                .notes
+                .push(format!("'{leg}' is no leg any more; `corewise remove {leg}` closes it"));
+        }
+        self.report.changed(&changed);
+        Ok(changed)
+    }
+
+    /// Does it; the legs that there are then.
+    fn change_leg(
+        &self,
+        mirror: &str,
+        change: &LegChange,
+        has: &mut Manifest,
+        changed: &mut Changed,
+    ) -> Result<Vec<String>, String> {
         let bound =
             |name: &str| self.manager.bound::<Volume>(name).ok_or(format!("'{name}' is not up"));
-        let (volume, newcomer) = (bound(mirror)?, bound(with)?);
-        // It goes down after the mirror from now on.
-        self.manager.link(mirror, with, LinkKind::Managed).map_err(|error| error.to_string())?;
-        let still_out = volume.replace_leg(leg, &newcomer).inspect_err(|_| {
-            let _ = self.manager.unlink(mirror, with);
-        })?;
-        // An error: the server ends, and does all in the order of before.
-        let _ = self.manager.unlink(mirror, leg);
-        let mut now = legs.clone();
-        now[place].clone_from(with);
-        self.written.lock().0.entry(mirror.to_string()).or_insert(legs);
+        let volume = bound(mirror)?;
+        let newcomer = change.comes().map(bound).transpose()?;
+        if let Some(with) = change.comes() {
+            // It goes down after the mirror from now on.
+            let linked = self.manager.link(mirror, with, LinkKind::Managed);
+            linked.map_err(|error| error.to_string())?;
+        }
+        let done = match (change, &newcomer) {
+            (LegChange::Replace { leg, .. }, Some(with)) => volume.replace_leg(leg, with),
+            (LegChange::Add { .. }, Some(with)) => volume.add_leg(with),
+            _ => change.leaves().map_or(Ok(None), |leg| volume.remove_leg(leg).map(|()| None)),
+        };
+        // An error of `unlink`: the server ends, and does all in the order of before.
+        let gone = if done.is_ok() { change.leaves() } else { change.comes() };
+        if let Some(gone) = gone {
+            let _ = self.manager.unlink(mirror, gone);
+        }
+        let still_out = done?;
+        let now = volume.legs()?;
         for device in has.devices.iter_mut().filter(|device| device.name == mirror) {
-            for supplier in device.suppliers.iter_mut().filter(|name| *name == leg) {
-                supplier.clone_from(with);
-            }
+            let before = device.driver.over().to_vec();
+            device.suppliers.retain(|name| !before.contains(name) && !now.contains(name));
+            device.suppliers.splice(0..0, now.clone());
             if let Driver::Mirror(mirror) = &mut device.driver {
                 mirror.over.clone_from(&now);
             }
         }
-        if let Some(why) = still_out {
+        if let (Some(why), Some(with)) = (still_out, change.comes()) {
             changed.failed.push(Failed {
-                name: with.clone(),
+                name: with.to_string(),
                 why: format!("it is a leg of '{mirror}', and is out: {why}"),
             });
         }
-        if self.source.is_some() {
-            changed.notes.push(format!(
-                "write over = {} for '{mirror}', and a [[device]] '{with}', into the manifest: the next start \
-                 goes by that",
-                list(&now)
-            ));
-        }
-        changed
-            .notes
-            .push(format!("'{leg}' is no leg any more; `corewise remove {leg}` closes it"));
-        self.report.changed(&changed);
-        Ok(changed)
+        Ok(now)
     }
 }
 

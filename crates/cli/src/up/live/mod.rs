@@ -101,7 +101,7 @@ impl Wish {
                 Some(name) => Ok(Wish::Grow(name.clone(), question.size)),
                 None => Err("'grow' needs a 'name'".to_string()),
             },
-            "replace" => LegChange::of(question),
+            "replace" | "add_leg" | "remove_leg" => LegChange::of(question),
             "reload" => Ok(Wish::Reload),
             _ => return None,
         })

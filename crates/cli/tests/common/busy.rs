@@ -1,0 +1,126 @@
+//! A client that is busy with a mirror of files, and looks at what it has written.
+#![allow(clippy::unwrap_used)]
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use serde_json::Value;
+
+use super::client::{Client, pattern};
+use super::{Folder, Ran};
+
+const MIB: usize = 1 << 20;
+/// What a mirror of files of 8 MiB has for data.
+const SIZE: usize = 8 * MIB - (64 << 10);
+const BLOCK: usize = 4096;
+
+/// Files of 8 MiB, which are made.
+pub fn files(names: &[&str]) -> String {
+    let file = |name: &&str| {
+        format!(
+            "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\nsize = \"8M\"\n\
+             create = true\n"
+        )
+    };
+    names.iter().map(file).collect()
+}
+
+/// A mirror over these files.
+pub fn manifest(over: &[&str], keys: &str) -> String {
+    files(over)
+        + &format!(
+            "[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = {over:?}\n{keys}\n\
+             [[export]]\ndevice = \"m\"\n[server]\nunix = \"s\"\n"
+        )
+}
+
+/// A client that writes all over the mirror, and reads what it has written, until it is told to stop or the server is gone.
+pub struct Busy {
+    stop: Arc<AtomicBool>,
+    /// The pattern of each block, as far as it was acknowledged.
+    is: Arc<Mutex<Vec<u64>>>,
+    thread: JoinHandle<()>,
+}
+
+/// A block that is being written: either may be there.
+const EITHER: u64 = u64::MAX;
+
+impl Busy {
+    pub fn start(socket: PathBuf) -> Busy {
+        let (stop, is) =
+            (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(vec![0; SIZE / BLOCK])));
+        let (stopped, theirs) = (Arc::clone(&stop), Arc::clone(&is));
+        let run = move || {
+            let mut client = Client::new(&socket, "m");
+            let blocks = SIZE / BLOCK;
+            let mut n = 1u64;
+            while !stopped.load(Ordering::Relaxed) {
+                let at = (n * 7919) as usize % blocks;
+                theirs.lock().unwrap()[at] = EITHER;
+                client.write((at * BLOCK) as u64, &pattern(n, BLOCK), 0).unwrap();
+                theirs.lock().unwrap()[at] = n;
+                let at = (n * 104_729) as usize % blocks;
+                let found = client.read((at * BLOCK) as u64, BLOCK as u32).unwrap();
+                let is = theirs.lock().unwrap()[at];
+                if is != 0 && found != pattern(is, BLOCK) {
+                    stopped.store(true, Ordering::Relaxed);
+                    panic!("block {at} is not what was written");
+                }
+                n += 1;
+            }
+        };
+        Busy { stop, is, thread: std::thread::spawn(run) }
+    }
+
+    /// What is in each block.
+    pub fn stop(self) -> Vec<u64> {
+        assert!(
+            !self.stop.swap(true, Ordering::Relaxed),
+            "it read something else than it had written"
+        );
+        self.thread.join().unwrap();
+        std::mem::take(&mut *self.is.lock().unwrap())
+    }
+
+    /// The same, once its server is gone.
+    pub fn cut(self) -> Vec<u64> {
+        // It panicked: its connection is gone.
+        let _ = self.thread.join();
+        assert!(!self.stop.load(Ordering::Relaxed), "it read something else than it had written");
+        std::mem::take(&mut *self.is.lock().unwrap())
+    }
+}
+
+#[track_caller]
+pub fn has_all(socket: &std::path::Path, is: &[u64]) {
+    let mut client = Client::new(socket, "m");
+    for (at, &n) in is.iter().enumerate().filter(|(_, n)| ![0, EITHER].contains(*n)) {
+        let found = client.read((at * BLOCK) as u64, BLOCK as u32).unwrap();
+        assert!(found == pattern(n, BLOCK), "block {at}");
+    }
+}
+
+pub fn data(folder: &Folder, leg: &str) -> Vec<u8> {
+    let mut bytes = std::fs::read(folder.join(&format!("{leg}.img"))).unwrap();
+    bytes.truncate(SIZE);
+    bytes
+}
+
+/// The legs, each with its state.
+pub fn legs(folder: &Folder) -> Vec<(String, String)> {
+    let json = folder.corewise(["mirror", "m", "--json"]).ok().stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let legs = json["disks"][0]["mirror"]["legs"].as_array().unwrap().clone();
+    let text = |value: &Value| value.as_str().unwrap().to_string();
+    legs.iter().map(|leg| (text(&leg["name"]), text(&leg["state"]))).collect()
+}
+
+pub fn in_sync(names: &[&str]) -> Vec<(String, String)> {
+    names.iter().map(|name| (name.to_string(), "in_sync".to_string())).collect()
+}
+
+pub fn mirror(folder: &Folder, args: &[&str]) -> Ran {
+    folder.corewise([&["mirror", "m"], args].concat())
+}

@@ -1,0 +1,110 @@
+//! Legs that are added to a mirror and removed from it while a real client writes and looks at what it has written.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use crate::common::Folder;
+use crate::common::busy::{Busy, data, files, has_all, in_sync, legs, manifest, mirror};
+use crate::common::server::Server;
+
+#[test]
+fn a_leg_is_added_and_another_removed_while_a_client_goes_on_and_the_manifest_has_to_follow() {
+    let folder = Folder::new();
+    folder.write("up.toml", manifest(&["a", "b"], ""));
+    folder.write("c.toml", files(&["c"]));
+    let mut server = Server::start(&folder, &["up.toml"]);
+    server.wait_mirror("resynced");
+    let busy = Busy::start(server.socket());
+    folder.corewise(["add", "c.toml"]).ok();
+    let ran = mirror(&folder, &["--add", "c", "--wait"]).ok();
+    ran.says(&["m: 3 of 3 legs in sync"]).complains(&[
+        "write over = [\"a\", \"b\", \"c\"] for 'm', and a [[device]] 'c', into the manifest",
+    ]);
+    assert_eq!(server.wait_mirror("added")["legs"], serde_json::json!(["c"]));
+    assert_eq!(legs(&folder), in_sync(&["a", "b", "c"]));
+    let ran = mirror(&folder, &["--remove", "a"]).ok();
+    ran.says(&["m: 2 of 2 legs in sync"]).complains(&[
+        "write over = [\"b\", \"c\"] for 'm' into the manifest",
+        "`corewise remove a` closes it",
+    ]);
+    assert_eq!(server.wait_mirror("removed")["legs"], serde_json::json!(["a"]));
+    assert_eq!(legs(&folder), in_sync(&["b", "c"]));
+    folder.corewise(["remove", "a"]).ok().says(&["removed device 'a'"]);
+    folder.corewise(["remove", "c"]).code(1).complains(&["'m' needs 'c'"]);
+    // A manifest that says nothing of it doesn't undo it.
+    let ran = folder.corewise(["reload", "--mode", "hard"]).code(1);
+    ran.complains(&["the legs of 'm' are [\"b\", \"c\"] since", "still says [\"a\", \"b\"]"]);
+    let is = busy.stop();
+    assert!(is.iter().filter(|n| **n != 0).count() > 10, "the client did nothing");
+    server.stop().ok();
+    assert!(data(&folder, "b") == data(&folder, "c"));
+
+    for over in [&["a", "b"][..], &["a", "b", "c"], &["b", "c", "a"]] {
+        folder.write("old.toml", manifest(over, ""));
+        let ran = folder.corewise(["up", "old.toml"]).code(1);
+        ran.complains(&["'a' was removed from this mirror, which has 2 legs: leave it out"]);
+    }
+    folder.write("up.toml", manifest(&["b", "c"], "") + &files(&["a"]));
+    let server = Server::start(&folder, &["up.toml"]);
+    assert_eq!(legs(&folder), in_sync(&["b", "c"]));
+    has_all(&server.socket(), &is);
+    mirror(&folder, &["--add", "a", "--wait"]).ok().says(&["m: 3 of 3 legs in sync"]);
+    mirror(&folder, &["--remove", "b"]).ok();
+    mirror(&folder, &["--remove", "c"]).ok();
+    let why = "'a' is the only complete leg of the mirror";
+    mirror(&folder, &["--remove", "a"]).code(1).complains(&[why]);
+    has_all(&server.socket(), &is);
+    server.stop().ok();
+    folder.write("up.toml", manifest(&["a"], ""));
+    let server = Server::start(&folder, &["up.toml"]);
+    has_all(&server.socket(), &is);
+    server.stop().ok();
+}
+
+#[test]
+fn after_kill_9_amid_an_addition_the_mirror_is_right_with_the_disk_or_refused_without_it() {
+    let folder = Folder::new();
+    let slow = "resync_least = \"1M\"\nresync_most = \"1M\"";
+    folder.write("up.toml", manifest(&["a", "b"], ""));
+    folder.write("c.toml", files(&["c"]));
+    let mut server = Server::start(&folder, &["up.toml"]);
+    server.wait_mirror("resynced");
+    server.stop().ok();
+    folder.write("slow.toml", manifest(&["a", "b"], slow));
+    let server = Server::start(&folder, &["slow.toml"]);
+    let busy = Busy::start(server.socket());
+    folder.corewise(["add", "c.toml"]).ok();
+    mirror(&folder, &["--add", "c"]).ok();
+    assert_eq!(legs(&folder)[2], ("c".to_string(), "resyncing".to_string()));
+    server.kill();
+    let is = busy.cut();
+    let ran = folder.corewise(["up", "up.toml"]).code(1);
+    ran.complains(&["this mirror has 3 legs by its record, and 2 of them were given"]);
+    folder.write("up.toml", manifest(&["a", "b", "c"], ""));
+    let mut server = Server::start(&folder, &["up.toml"]);
+    server.wait_mirror("resynced");
+    assert_eq!(legs(&folder), in_sync(&["a", "b", "c"]));
+    has_all(&server.socket(), &is);
+    server.stop().ok();
+    assert!(data(&folder, "a") == data(&folder, "c") && data(&folder, "b") == data(&folder, "c"));
+}
+
+#[test]
+fn after_kill_9_behind_a_removal_the_leg_is_refused_and_the_others_are_right() {
+    let folder = Folder::new();
+    folder.write("up.toml", manifest(&["a", "b", "c"], ""));
+    let mut server = Server::start(&folder, &["up.toml"]);
+    server.wait_mirror("resynced");
+    let busy = Busy::start(server.socket());
+    mirror(&folder, &["--remove", "b"]).ok();
+    assert_eq!(legs(&folder), in_sync(&["a", "c"]));
+    server.kill();
+    let is = busy.cut();
+    let ran = folder.corewise(["up", "up.toml"]).code(1);
+    ran.complains(&["'b' was removed from this mirror, which has 2 legs"]);
+    folder.write("up.toml", manifest(&["a", "c"], ""));
+    let mut server = Server::start(&folder, &["up.toml"]);
+    server.wait_mirror("resynced");
+    assert_eq!(legs(&folder), in_sync(&["a", "c"]));
+    has_all(&server.socket(), &is);
+    server.stop().ok();
+    assert!(data(&folder, "a") == data(&folder, "c"));
+}
