@@ -19,6 +19,9 @@ pub(crate) struct Step {
     pub(crate) needed_by_all: bool,
 }
 
+/// The program with volumes in object stores. The steps that build it optimised have it as it is by default.
+const OBJECT: &[&str] = &["--features", "corewise-cli/object"];
+
 pub(crate) const ALL: &[Step] = &[
     Step {
         needed_by_all: true,
@@ -47,7 +50,12 @@ pub(crate) const ALL: &[Step] = &[
     }),
     step("clippy", "no lint speaks up in any target", |run| {
         run.cargo(
-            &["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"],
+            &[
+                &["clippy", "--locked", "--workspace", "--all-targets"],
+                OBJECT,
+                &["--", "-D", "warnings"],
+            ]
+            .concat(),
             |_| {},
         )
     }),
@@ -60,7 +68,7 @@ pub(crate) const ALL: &[Step] = &[
         |run| {
             // The house's own tests have steps of their own.
             let which = ["--workspace", "--exclude", "xtask"];
-            run.tests(&[&["test", "--locked", "--no-fail-fast"], &which[..]].concat(), |_| {})
+            run.tests(&[&["test", "--locked", "--no-fail-fast"], OBJECT, &which].concat(), |_| {})
         },
     ),
     step(
@@ -161,9 +169,10 @@ fn supply(run: &mut Run) -> Result<(), String> {
     run.command(Command::new(deny).args(args))
 }
 
-/// Builds the program as users do, and says where it is.
+/// Builds the program as packages have it, and says where it is.
 pub(crate) fn optimised(run: &mut Run) -> Result<PathBuf, String> {
-    run.cargo(&["build", "--locked", "--release", "-p", "corewise-cli"], |_| {})?;
+    let args = ["build", "--locked", "--release", "-p", "corewise-cli", "--features", "s3"];
+    run.cargo(&args, |_| {})?;
     Ok(run.target().join("release/corewise"))
 }
 

@@ -8,11 +8,12 @@ use corewise_blockmq::{
 };
 use corewise_sync::{context, thread};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 use crate::batch::Chunk;
 use crate::format::BLOCK;
 use crate::log::Ask;
-use crate::options::{ObjectOptions, OpenError, OpenErrorKind};
+use crate::options::{ObjectEvent, ObjectOptions, OpenError, OpenErrorKind};
 use crate::store::{Store, StoreUse};
 use crate::volume::{Fault, Part, Volume};
 
@@ -55,7 +56,7 @@ impl ObjectDriver {
     pub fn open(options: ObjectOptions) -> Result<Self, OpenError> {
         context::might_block("ObjectDriver::open");
         options.check()?;
-        let store = Arc::new(options.store()?);
+        let store = Arc::new(options.store()?.patience(options.patience));
         let (told, opened) = oneshot::channel();
         let (requests, receiver) = mpsc::unbounded_channel();
         let theirs = options.clone();
@@ -154,12 +155,21 @@ fn run(
             return;
         }
         let Some(volume) = serve else { return };
+        let (ending, observer) = (Arc::clone(&volume), options.observer.clone());
+        tokio::spawn(async move {
+            if let Fault::Fenced(why) = ending.ended().await {
+                observer.tell(&ObjectEvent::Fenced { why });
+            }
+        });
         while let Some(message) = receiver.recv().await {
             let volume = Arc::clone(&volume);
             match message {
                 Message::Request(rq) => drop(tokio::spawn(answer(volume, rq))),
                 Message::Close(told) => {
-                    let _ = told.send(volume.close().await);
+                    // The flush, and then the record.
+                    let closed = timeout(2 * options.patience, volume.close()).await;
+                    let slow = "it doesn't take the record of the end, so the next server waits for the lease";
+                    let _ = told.send(closed.unwrap_or_else(|_| Err(Fault::Store(slow.into()))));
                 }
             }
         }

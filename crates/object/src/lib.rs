@@ -51,5 +51,5 @@ mod volume;
 
 pub use codec::Compression;
 pub use driver::ObjectDriver;
-pub use options::{ObjectOptions, OpenError, OpenErrorKind};
+pub use options::{ObjectEvent, ObjectOptions, OpenError, OpenErrorKind};
 pub use store::StoreUse;

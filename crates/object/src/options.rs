@@ -22,10 +22,43 @@ const BATCH: u64 = 8 << 20;
 /// Bytes that may wait for the store.
 const DIRTY: u64 = 64 << 20;
 
+/// Something that happened to a volume that is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ObjectEvent {
+    /// Another server has opened it: this one serves it no more.
+    Fenced {
+        /// In words.
+        why: String,
+    },
+}
+
+type Told = dyn Fn(&ObjectEvent) + Send + Sync;
+
+/// The function that is told of events.
+#[derive(Clone, Default)]
+pub(crate) struct Observer(Option<Arc<Told>>);
+
+impl Observer {
+    pub(crate) fn tell(&self, event: &ObjectEvent) {
+        if let Some(observer) = &self.0 {
+            observer(event);
+        }
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "an observer" } else { "none" })
+    }
+}
+
 /// How a volume is opened.
 #[derive(Clone, Debug)]
 pub struct ObjectOptions {
     pub(crate) location: String,
+    settings: Vec<(String, String)>,
+    pub(crate) observer: Observer,
     pub(crate) size: Option<u64>,
     pub(crate) lease: Duration,
     pub(crate) patience: Duration,
@@ -35,11 +68,13 @@ pub struct ObjectOptions {
 
 impl ObjectOptions {
     /// The volume at `location`: `s3://bucket/prefix` (with the crate's feature `s3`; keys, region and endpoint come from the
-    /// environment, as `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION` and `AWS_ENDPOINT`), `file:///folder`, or `memory:`, which
-    /// is gone with the driver.
+    /// environment, as `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION` and `AWS_ENDPOINT`, unless
+    /// a [setting](Self::setting) says otherwise), `file:///folder`, or `memory:`, which is gone with the driver.
     pub fn new(location: &str) -> Self {
         Self {
             location: location.to_owned(),
+            settings: Vec::new(),
+            observer: Observer::default(),
             size: None,
             lease: Duration::from_secs(5),
             patience: Duration::from_secs(60),
@@ -78,6 +113,22 @@ impl ObjectOptions {
     #[must_use]
     pub fn compression(mut self, by: Compression) -> Self {
         self.compression = by;
+        self
+    }
+
+    /// How the server behind `s3://` is reached, instead of the environment: `endpoint`, `region`, `access_key_id` and
+    /// others, named as the environment's variables are without their `AWS_`. An endpoint that begins with `http://` needs no `allow_http`. Other
+    /// locations have none.
+    #[must_use]
+    pub fn setting(mut self, key: &str, value: &str) -> Self {
+        self.settings.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Calls this for each event, on the volume's thread: it mustn't block. It is dropped there, too.
+    #[must_use]
+    pub fn observer(mut self, observer: impl Fn(&ObjectEvent) + Send + Sync + 'static) -> Self {
+        self.observer = Observer(Some(Arc::new(observer)));
         self
     }
 
@@ -128,7 +179,7 @@ impl ObjectOptions {
             if bucket.is_empty() {
                 return Err(bad("it names no bucket: s3://bucket/prefix".into()));
             }
-            return Ok(Store::new(s3(bucket).map_err(bad)?, Path::from(prefix)));
+            return Ok(Store::new(s3(bucket, &self.settings).map_err(bad)?, Path::from(prefix)));
         }
         Err(bad("a location is s3://bucket/prefix, file:///folder or memory:".into()))
     }
@@ -165,16 +216,25 @@ impl ObjectOptions {
 }
 
 #[cfg(feature = "s3")]
-fn s3(bucket: &str) -> Result<Arc<dyn ObjectStore>, String> {
-    use object_store::aws::AmazonS3Builder;
+fn s3(bucket: &str, settings: &[(String, String)]) -> Result<Arc<dyn ObjectStore>, String> {
+    use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
     // An error: there is one already, which does as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+    let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+    for (key, value) in settings {
+        let known = key.parse::<AmazonS3ConfigKey>();
+        let known = known.map_err(|_| format!("there is no setting '{key}' for S3"))?;
+        builder = builder.with_config(known, value);
+    }
+    let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
+    if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
+        builder = builder.with_allow_http(true);
+    }
     Ok(Arc::new(builder.build().map_err(|error| error.to_string())?))
 }
 
 #[cfg(not(feature = "s3"))]
-fn s3(_bucket: &str) -> Result<Arc<dyn ObjectStore>, String> {
+fn s3(_bucket: &str, _settings: &[(String, String)]) -> Result<Arc<dyn ObjectStore>, String> {
     Err("this program was built without S3; build it with the feature 's3'".into())
 }
 

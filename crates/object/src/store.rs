@@ -77,12 +77,20 @@ fn count(of: &AtomicU64, n: u64) {
 pub(crate) struct Store {
     inner: Arc<dyn ObjectStore>,
     prefix: Path,
+    /// How long one try of a small request may take.
+    small: Duration,
     counts: Counts,
 }
 
 impl Store {
     pub(crate) fn new(inner: Arc<dyn ObjectStore>, prefix: Path) -> Self {
-        Self { inner, prefix, counts: Counts::default() }
+        Self { inner, prefix, small: TRY, counts: Counts::default() }
+    }
+
+    /// No request waits longer than the volume's clients do, but for large ones.
+    pub(crate) fn patience(mut self, patience: Duration) -> Self {
+        self.small = patience.min(TRY);
+        self
     }
 
     pub(crate) fn usage(&self) -> StoreUse {
@@ -118,13 +126,14 @@ impl Store {
 
     async fn within<T>(
         &self,
+        limit: Duration,
         asked: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T, Failure> {
-        match timeout(TRY, asked).await {
+        match timeout(limit, asked).await {
             Ok(result) => result.map_err(|error| self.failed(&error)),
             Err(_) => {
                 count(&self.counts.failures, 1);
-                Err(Failure::Other(format!("no answer in {} s", TRY.as_secs())))
+                Err(Failure::Other(format!("no answer in {limit:?}")))
             }
         }
     }
@@ -141,7 +150,9 @@ impl Store {
         count(&self.counts.sent, payload.content_length() as u64);
         let mode = if create { PutMode::Create } else { PutMode::Overwrite };
         let path = self.path(name);
-        self.within(self.inner.put_opts(&path, payload, mode.into())).await.map(drop)
+        // A segment, or a map, takes its time.
+        let limit = if create { self.small } else { TRY };
+        self.within(limit, self.inner.put_opts(&path, payload, mode.into())).await.map(drop)
     }
 
     /// An object, or a range of its bytes.
@@ -153,8 +164,8 @@ impl Store {
         count(&self.counts.gets, 1);
         let path = self.path(name);
         let options = GetOptions { range: range.map(Into::into), ..GetOptions::default() };
-        let bytes =
-            self.within(async { self.inner.get_opts(&path, options).await?.bytes().await }).await?;
+        let asked = async { self.inner.get_opts(&path, options).await?.bytes().await };
+        let bytes = self.within(self.small, asked).await?;
         count(&self.counts.received, bytes.len() as u64);
         Ok(bytes)
     }
@@ -163,7 +174,7 @@ impl Store {
     pub(crate) async fn size(&self, name: &str) -> Result<u64, Failure> {
         count(&self.counts.gets, 1);
         let path = self.path(name);
-        self.within(self.inner.head(&path)).await.map(|meta| meta.size)
+        self.within(self.small, self.inner.head(&path)).await.map(|meta| meta.size)
     }
 
     /// The names in a folder, without it, in order.
@@ -171,7 +182,7 @@ impl Store {
         count(&self.counts.lists, 1);
         let path = self.path(folder);
         let all = self.inner.list(Some(&path)).try_collect::<Vec<_>>();
-        let all = self.within(all).await?;
+        let all = self.within(self.small, all).await?;
         let names = all.into_iter().filter_map(|meta| meta.location.filename().map(str::to_owned));
         let mut names: Vec<String> = names.collect();
         names.sort_unstable();
@@ -182,7 +193,7 @@ impl Store {
     pub(crate) async fn delete(&self, name: &str) -> Result<(), Failure> {
         count(&self.counts.deletes, 1);
         let path = self.path(name);
-        match self.within(self.inner.delete(&path)).await {
+        match self.within(self.small, self.inner.delete(&path)).await {
             Err(Failure::Missing) => Ok(()),
             other => other,
         }

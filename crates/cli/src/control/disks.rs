@@ -14,6 +14,7 @@ use corewise::topology::CpuSet;
 use serde::{Deserialize, Serialize};
 
 use super::mirrors::{self, MirrorOf};
+use super::stores::{StoreNow, StoreOf};
 use crate::columns::Columns;
 
 /// The disks that are up. It keeps none of them up.
@@ -27,6 +28,8 @@ struct Known {
     queue: Weak<Queue>,
     /// Where it is one.
     mirror: Option<Weak<Mirror>>,
+    /// Where it is in one.
+    store: Option<StoreNow>,
 }
 
 impl std::fmt::Debug for Known {
@@ -36,14 +39,20 @@ impl std::fmt::Debug for Known {
 }
 
 /// A disk that is up, for as long as this is held. Of a mirror: with the names of its legs.
-type Up = (Arc<Queue>, Option<(Arc<Mirror>, Vec<String>)>);
+type Up = (Arc<Queue>, Option<(Arc<Mirror>, Vec<String>)>, Option<StoreNow>);
 
 impl Disks {
     /// A disk came up. From any thread.
-    pub(crate) fn add(&self, queue: &Arc<Queue>, mirror: Option<&Arc<Mirror>>) {
+    pub(crate) fn add(
+        &self,
+        queue: &Arc<Queue>,
+        mirror: Option<&Arc<Mirror>>,
+        store: Option<StoreNow>,
+    ) {
         let mut known = self.known.lock();
         known.retain(|disk| disk.queue.strong_count() != 0);
-        known.push(Known { queue: Arc::downgrade(queue), mirror: mirror.map(Arc::downgrade) });
+        let (queue, mirror) = (Arc::downgrade(queue), mirror.map(Arc::downgrade));
+        known.push(Known { queue, mirror, store });
     }
 
     fn up(&self) -> Vec<Up> {
@@ -51,7 +60,7 @@ impl Disks {
         let up = |disk: &Known| {
             let mirror = disk.mirror.as_ref().and_then(Weak::upgrade);
             let named = mirror.map(|mirror| (Arc::clone(&mirror), mirrors::names(&mirror)));
-            Some((disk.queue.upgrade()?, named))
+            Some((disk.queue.upgrade()?, named, disk.store.clone()))
         };
         self.known.lock().iter().filter_map(up).collect()
     }
@@ -63,7 +72,7 @@ impl Disks {
 
     /// Those that are mirrors, now.
     pub(crate) fn mirrors(&self) -> Vec<Disk> {
-        self.up().iter().filter(|(_, mirror)| mirror.is_some()).map(Disk::new).collect()
+        self.up().iter().filter(|(_, mirror, _)| mirror.is_some()).map(Disk::new).collect()
     }
 
     /// What the mirrors are at, but for what changes with each write.
@@ -88,8 +97,8 @@ impl Disks {
         ask: impl FnOnce(&Mirror, &[String]) -> Result<R, String>,
     ) -> Result<R, String> {
         let up = self.up();
-        let Some((_, mirror)) = up.iter().find(|(queue, _)| queue.name() == disk) else {
-            let names: Vec<&str> = up.iter().map(|(queue, _)| queue.name()).collect();
+        let Some((_, mirror, _)) = up.iter().find(|(queue, ..)| queue.name() == disk) else {
+            let names: Vec<&str> = up.iter().map(|(queue, ..)| queue.name()).collect();
             return Err(format!("there is no disk '{disk}'; the disks are: {}", names.join(", ")));
         };
         match mirror {
@@ -110,6 +119,9 @@ pub(crate) struct Disk {
     /// Of a mirror: its legs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mirror: Option<MirrorOf>,
+    /// Of a volume in an object store: what that was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) store: Option<StoreOf>,
     pub(crate) size: u64,
     /// `none` or `deadline`.
     pub(crate) scheduler: String,
@@ -177,7 +189,7 @@ pub(crate) struct HwQueue {
 }
 
 impl Disk {
-    fn new((queue, mirror): &Up) -> Disk {
+    fn new((queue, mirror, store): &Up) -> Disk {
         // Each is true of its own moment.
         let (stats, hctxs) = (queue.disk_stats(), queue.stats());
         let hw_queue = |(hctx, stats): (usize, &HctxStats)| HwQueue {
@@ -202,6 +214,7 @@ impl Disk {
             driver: queue.driver().kind().to_string(),
             condition: queue.driver().condition(),
             mirror: mirror.as_ref().map(|(mirror, over)| MirrorOf::new(mirror, over)),
+            store: store.as_ref().and_then(|store| store()),
             size: queue.geometry().size,
             scheduler: queue.scheduler().name().to_string(),
             in_flight: queue.inside(),
@@ -315,9 +328,10 @@ pub(crate) fn text(disks: &[Disk], width: usize) -> String {
     for line in table.lines(width) {
         let _ = writeln!(out, "{line}");
     }
-    for Disk { name, condition, scheduler, .. } in disks {
+    for Disk { name, condition, scheduler, store, ops, .. } in disks {
         let ordered = (scheduler == "deadline").then(|| format!("scheduler {scheduler}"));
-        for what in ordered.iter().chain(condition) {
+        let store = store.as_ref().map(|store| store.words(ops));
+        for what in ordered.iter().chain(condition).chain(&store) {
             let line: String = format!("  {name}: {what}").chars().take(width).collect();
             let _ = writeln!(out, "{line}");
         }

@@ -126,6 +126,7 @@ pub(crate) fn text(answer: &Answer) -> String {
     clients(&mut text, answer);
     volumes(&mut text, answer);
     mirrors(&mut text, answer);
+    stores(&mut text, answer);
     pools(&mut text, answer);
     text.0
 }
@@ -253,6 +254,36 @@ fn mirrors(text: &mut Text, answer: &Answer) {
             (vec![("device", &*device.name)], up)
         },
     );
+}
+
+fn stores(text: &mut Text, answer: &Answer) {
+    let disks = answer.disks.as_deref().unwrap_or_default();
+    let stores: Vec<_> =
+        disks.iter().filter_map(|disk| Some((disk, disk.store.as_ref()?))).collect();
+    let name = "corewise_store_requests_total";
+    text.family(name, "counter", "Requests of a volume to its object store.");
+    for (disk, store) in &stores {
+        for (op, count) in store.requests() {
+            text.sample(name, &[("volume", &disk.name), ("op", op)], count as f64);
+        }
+    }
+    let name = "corewise_store_bytes_total";
+    text.family(name, "counter", "Bytes that went to and came from its object store.");
+    for (disk, store) in &stores {
+        for (way, bytes) in [("sent", store.sent), ("received", store.received)] {
+            text.sample(name, &[("volume", &disk.name), ("direction", way)], bytes as f64);
+        }
+    }
+    let counter =
+        ("corewise_store_failures_total", "counter", "Those of its requests that failed.");
+    text.of_each(counter, &stores, |(disk, store)| {
+        (vec![("volume", &*disk.name)], store.failures as f64)
+    });
+    let is_served =
+        "1 where a volume in an object store is served, 0 where another server has opened it.";
+    text.of_each(("corewise_store_served", "gauge", is_served), &stores, |(disk, store)| {
+        (vec![("volume", &*disk.name)], f64::from(u8::from(store.served)))
+    });
 }
 
 fn pools(text: &mut Text, answer: &Answer) {

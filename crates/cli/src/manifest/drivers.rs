@@ -8,11 +8,11 @@ use corewise::blockmq::drivers::{Degraded, Delays, Fault, OnLoss};
 
 use super::problem::{At, Problem, Subject, word};
 use super::raw::RawDevice;
-use super::{Driver, FileDriver, Io, Mirror, links, remote};
+use super::{Driver, FileDriver, Io, Mirror, links, object, remote};
 use crate::{suggest, units};
 
 /// Each driver and the keys it takes beyond those that all take.
-const DRIVERS: [(&str, &[&str]); 9] = [
+const DRIVERS: [(&str, &[&str]); 10] = [
     ("delay", &["over", "read_delay", "write_delay", "flush_delay", "jitter", "seed"]),
     ("error", &["over", "fails", "from", "to", "after", "every", "times", "rate", "errno", "seed"]),
     (
@@ -45,6 +45,7 @@ const DRIVERS: [(&str, &[&str]); 9] = [
         ],
     ),
     ("null", &["size", "block_size"]),
+    ("object", &["location", "size", "lease", "request_timeout", "endpoint", "region"]),
     ("partition", &["over", "partition"]),
     ("stripe", &["over", "chunk"]),
 ];
@@ -128,6 +129,7 @@ pub(super) fn driver(raw: &RawDevice, base: &Path, problems: &mut Vec<Problem>) 
         "null" => asked.sized().map(|(size, block_size)| Driver::Null { size, block_size }),
         "file" => asked.file(base),
         "nbd" => remote::remote(&mut asked, base).map(Driver::Remote),
+        "object" => object::object(&mut asked).map(Driver::Object),
         "delay" => asked.delay(),
         "error" => asked.error(),
         "partition" => asked.partition(),
@@ -384,7 +386,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    fn check_size(&mut self, size: &At<u64>, block_size: u32) {
+    pub(super) fn check_size(&mut self, size: &At<u64>, block_size: u32) {
         let block = u64::from(block_size);
         if size.value == 0 {
             self.complain(|s| Problem::new(size.place, s, "the size must not be 0"));

@@ -1,12 +1,13 @@
 //! The manifest of `corewise up`: what to bring up, what to export and where to listen.
 //!
 //! [`raw`] reads the text and looks nothing up; [`resolve`] decides what it means, with [`drivers`]
-//! for each device's own keys [`remote`] for those of somebody else's export, [`tuning`] for those of its queue and [`tls`] for those of TLS; [`links`] follows the names from device to device. All of it is pure: nothing here touches the file
+//! for each device's own keys, [`remote`] for those of somebody else's export, [`object`] for those of a volume in an object store, [`tuning`] for those of its queue and [`tls`] for those of TLS; [`links`] follows the names from device to device. All of it is pure: nothing here touches the file
 //! system. The format is described in `docs/manifest.md`.
 
 mod changes;
 mod drivers;
 mod links;
+mod object;
 mod problem;
 mod raw;
 mod reader;
@@ -26,6 +27,7 @@ use corewise::device::HangPolicy;
 
 pub(crate) use changes::Changes;
 pub(crate) use drivers::driver_names;
+pub(crate) use object::Object;
 pub(crate) use problem::{At, Place, Problem, Subject};
 pub(crate) use remote::Remote;
 #[cfg(feature = "tls")]
@@ -45,6 +47,7 @@ impl Driver {
             Driver::Null { .. } => "null",
             Driver::File(_) => "file",
             Driver::Remote(_) => "nbd",
+            Driver::Object(_) => "object",
             Driver::Stripe { .. } => "stripe",
             Driver::Mirror(_) => "mirror",
             Driver::Partition { .. } => "partition",
@@ -56,9 +59,11 @@ impl Driver {
     /// The devices that it is built over, in order.
     pub(crate) fn over(&self) -> &[String] {
         match self {
-            Driver::Memory { .. } | Driver::Null { .. } | Driver::File(_) | Driver::Remote(_) => {
-                &[]
-            }
+            Driver::Memory { .. }
+            | Driver::Null { .. }
+            | Driver::File(_)
+            | Driver::Remote(_)
+            | Driver::Object(_) => &[],
             Driver::Stripe { over, .. } => over,
             Driver::Mirror(mirror) => &mirror.over,
             Driver::Partition { over, .. }
@@ -194,6 +199,7 @@ pub(crate) enum Driver {
     },
     File(FileDriver),
     Remote(Remote),
+    Object(Object),
     Stripe {
         over: Vec<String>,
         chunk: u32,

@@ -244,6 +244,13 @@ impl Report {
         });
     }
 
+    /// Something happened to the device `device` in an object store, which the log has in words. From any thread.
+    #[cfg(feature = "object")]
+    pub(crate) fn object(&self, device: &str, happened: &corewise_object::ObjectEvent) {
+        let corewise_object::ObjectEvent::Fenced { why } = happened else { return };
+        self.event("object", || json!({"device": device, "what": "fenced", "why": why}));
+    }
+
     /// A client came or went. From any thread.
     pub(crate) fn client(&self, happened: &ClientEvent<'_>) {
         if !self.events.are_heard() {

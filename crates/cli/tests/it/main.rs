@@ -20,6 +20,10 @@ mod mirrors;
 mod mirrors_degraded;
 mod mirrors_legs;
 mod mirrors_members;
+#[cfg(feature = "object")]
+mod object;
+#[cfg(feature = "object")]
+mod object_kills;
 mod pages;
 mod protocol;
 mod real_clients;

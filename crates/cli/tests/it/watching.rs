@@ -265,7 +265,7 @@ const WITH_METRICS: &str = "[server]\nunix = \"s\"\nmetrics = 0\n\
     [[export]]\ndevice = \"m\"\nname = 'odd \"name\" \\ here'\n";
 
 /// The address of the metrics.
-fn metrics_of(server: &Server) -> String {
+pub(crate) fn metrics_of(server: &Server) -> String {
     let url = server.ready["metrics"].as_str().unwrap();
     let address = url.strip_prefix("http://").unwrap().strip_suffix("/metrics").unwrap();
     address.to_string()
@@ -279,7 +279,7 @@ fn http(mut stream: impl Read + Write, request: &str) -> String {
     answer
 }
 
-fn scrape(address: &str) -> String {
+pub(crate) fn scrape(address: &str) -> String {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let answer = http(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");

@@ -238,6 +238,14 @@ impl Volume {
         }
     }
 
+    /// Waits until it serves nothing any more, and says why.
+    pub(crate) async fn ended(&self) -> Fault {
+        let mut durable = self.durable.subscribe();
+        // An error: the same.
+        let _ = durable.wait_for(|durable| *durable == u64::MAX).await;
+        self.why_dead()
+    }
+
     fn why_dead(&self) -> Fault {
         self.state.lock().dead.clone().unwrap_or(Fault::Closed)
     }

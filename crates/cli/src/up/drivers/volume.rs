@@ -8,9 +8,11 @@ use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, Queue};
 use corewise::device::{Bound, ProbeError, ShutdownError};
 use corewise::sync::Mutex;
 
+use super::object::{self, ObjectDriver};
 use super::over_one::Claims;
 use super::{House, file, leaf, mirror, over_one, remote};
 use crate::control::mirrors;
+use crate::control::stores::StoreNow;
 use crate::manifest;
 
 /// L: is the lock, held for a moment; guards what a volume is built over, in order. Legs of a mirror change while it serves.
@@ -35,6 +37,7 @@ pub(crate) struct Volume {
 pub(super) struct Made {
     queue: Arc<Queue>,
     mirror: Option<Arc<Mirror>>,
+    object: Option<Arc<ObjectDriver>>,
 }
 
 impl Volume {
@@ -158,7 +161,11 @@ impl Volume {
 
     /// It is there from now on.
     pub(super) fn came(&self, made: Made) {
-        self.house.disks.add(&made.queue, made.mirror.as_ref());
+        let store = made.object.as_ref().map(|object| {
+            let object = Arc::downgrade(object);
+            Arc::new(move || object.upgrade().map(|object| object::cost(&object))) as StoreNow
+        });
+        self.house.disks.add(&made.queue, made.mirror.as_ref(), store);
         self.house.cleanup.came_up(self.name());
         // False: it was there, and nobody but the caller makes one.
         let _ = self.made.set(made);
@@ -167,12 +174,17 @@ impl Volume {
     /// Makes it. May block.
     pub(super) fn make(&self) -> Result<Made, ProbeError> {
         let (house, parts) = (&self.house, &self.parts.lock().clone());
-        let mut mirror = None;
+        let (mut mirror, mut object) = (None, None);
         let driver: Arc<dyn Driver> = match &self.device.driver {
             manifest::Driver::Memory { size, block_size } => leaf::memory(*size, *block_size)?,
             manifest::Driver::Null { size, block_size } => leaf::null(*size, *block_size),
             manifest::Driver::File(file) => file::open(&self.device, file, house)?,
             manifest::Driver::Remote(asked) => remote::open(house, self.name(), asked)?,
+            manifest::Driver::Object(asked) => {
+                let opened = object::open(house, self.name(), asked)?;
+                object = Some(Arc::clone(&opened));
+                opened
+            }
             manifest::Driver::Stripe { chunk, .. } => {
                 let parts = parts.iter().map(|part| part.device()).collect::<Result<_, _>>()?;
                 Arc::new(Stripe::new(parts, *chunk).map_err(ProbeError::failed)?)
@@ -190,7 +202,7 @@ impl Volume {
                 over_one::error(one(parts)?, fault, *seed)?
             }
         };
-        Ok(Made { queue: house.queue(&self.device, driver), mirror })
+        Ok(Made { queue: house.queue(&self.device, driver), mirror, object })
     }
 }
 
@@ -210,10 +222,16 @@ impl Bound for Volume {
             mirror.settle();
         }
         // A write to the others ends in parts of their own.
-        if !matches!(self.device.driver, manifest::Driver::File(_) | manifest::Driver::Remote(_)) {
+        use manifest::Driver::{File, Object, Remote};
+        if !matches!(self.device.driver, File(_) | Remote(_) | Object(_)) {
             return Ok(());
         }
-        made.queue.flush().map_err(|error| {
+        let ended = match &made.object {
+            // The next server needn't wait then.
+            Some(object) => object.close(),
+            None => made.queue.flush(),
+        };
+        ended.map_err(|error| {
             ShutdownError::new(format!("the flush failed, so recent writes may be lost: {error}"))
         })
     }

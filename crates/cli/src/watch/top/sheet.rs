@@ -235,7 +235,9 @@ pub(crate) fn rows(part: Part, before: Option<&Look>, now: &Look) -> Vec<Vec<Cel
                     Cell::count(disk.in_flight),
                 ];
                 let rest = rates(&of(had, &disk.ops), errors(&disk.ops));
-                let condition = Cell::word(disk.condition.clone().unwrap_or_default());
+                let cost = || Some(disk.store.as_ref()?.words(&disk.ops));
+                let condition = disk.condition.clone().or_else(cost);
+                let condition = Cell::word(condition.unwrap_or_default());
                 left.into_iter().chain(rest).chain([condition]).collect()
             };
             now.disks.iter().map(row).collect()

@@ -1,0 +1,72 @@
+//! What volumes in object stores cost, as JSON and in words. The names of the JSON are the promise: `docs/control.md` explains each.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::disks::Ops;
+use crate::units;
+
+/// Says it of a volume that is up.
+pub(crate) type StoreNow = Arc<dyn Fn() -> Option<StoreOf> + Send + Sync>;
+
+/// What was asked of the store since the volume was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct StoreOf {
+    /// No other server has opened it.
+    pub(crate) served: bool,
+    pub(crate) puts: u64,
+    pub(crate) gets: u64,
+    pub(crate) lists: u64,
+    pub(crate) deletes: u64,
+    pub(crate) failures: u64,
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+}
+
+impl StoreOf {
+    /// Each kind of request, with the name that metrics give it.
+    pub(crate) fn requests(&self) -> [(&'static str, u64); 4] {
+        [("put", self.puts), ("get", self.gets), ("list", self.lists), ("delete", self.deletes)]
+    }
+
+    /// In words, beside what clients have done.
+    pub(crate) fn words(&self, ops: &Ops) -> String {
+        let requests: u64 = self.requests().iter().map(|(_, n)| n).sum();
+        let by = |bytes: u64, of: u64, what: &str| match of {
+            0 => String::new(),
+            of => format!(" ({:.2} a byte {what})", bytes as f64 / of as f64),
+        };
+        let mut words = format!(
+            "{} to the store, {} sent{}, {} received{}",
+            units::count(requests, "request"),
+            units::about(self.sent),
+            by(self.sent, ops.writes.bytes, "written"),
+            units::about(self.received),
+            by(self.received, ops.reads.bytes, "read"),
+        );
+        if self.failures != 0 {
+            words += &format!(", {} failed", self.failures);
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::disks::OfOp;
+    use super::*;
+
+    #[test]
+    fn what_the_store_gets_is_told_beside_what_clients_wrote() {
+        let store = StoreOf { puts: 2, gets: 1, sent: 3 << 20, failures: 1, ..StoreOf::default() };
+        let writes = OfOp { requests: 1, bytes: 2 << 20, ..OfOp::default() };
+        let words = store.words(&Ops { writes, ..Ops::default() });
+        assert!(
+            words.starts_with("3 requests to the store, 3.0 MiB sent (1.50 a byte written)"),
+            "{words}"
+        );
+        assert!(words.ends_with("0 B received, 1 failed"), "{words}");
+    }
+}

@@ -1,0 +1,138 @@
+//! The keys of a volume in an object store.
+
+use std::time::Duration;
+
+use super::drivers::Asked;
+use super::problem::{At, Problem};
+
+/// A volume in an object store.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Object {
+    pub(crate) location: At<String>,
+    /// A volume that isn't there is made with it.
+    pub(crate) size: Option<At<u64>>,
+    pub(crate) lease: Option<Duration>,
+    pub(crate) request_timeout: Option<Duration>,
+    /// Where a server is that speaks S3, and in which region; else the environment says.
+    pub(crate) endpoint: Option<String>,
+    pub(crate) region: Option<String>,
+}
+
+/// What such volumes are read and written in.
+const BLOCK: u32 = 4096;
+/// A shorter one would have the store asked all the time.
+const LEAST_LEASE: Duration = Duration::from_millis(100);
+
+/// What its keys say; `None` where that can't be said.
+pub(super) fn object(asked: &mut Asked<'_>) -> Option<Object> {
+    let raw = asked.raw;
+    if !cfg!(feature = "object") {
+        let place = raw.driver.as_ref().map_or(raw.place, |at| at.place);
+        let message = "this corewise was built without volumes in object stores";
+        let help = "build it with them: cargo build --release -p corewise-cli --features object (s3 for s3:// too)";
+        asked.complain(|s| Problem::new(place, s, message).help(help));
+        return None;
+    }
+    let Some(location) = raw.location.clone() else {
+        asked.missing("location", "location = \"s3://bucket/folder\", or \"file:///folder\"");
+        return None;
+    };
+    let mut ok = true;
+    let mut told = |place, message: String, help: &str| {
+        ok = false;
+        asked.complain(|s| Problem::new(place, s, message).help(help));
+    };
+    let is_s3 = location.value.starts_with("s3://");
+    if is_s3 && !cfg!(feature = "s3") {
+        let help = "build it with S3: cargo build --release -p corewise-cli --features s3";
+        told(location.place, "this corewise was built without S3".to_owned(), help);
+    } else if !is_s3 && !location.value.starts_with("file:///") && location.value != "memory:" {
+        let help = "s3://BUCKET/FOLDER, file:///FOLDER (a path from the root on), or memory:, which is gone at the end";
+        told(location.place, format!("'{}' is no location", location.value), help);
+    }
+    if let Some(at) = raw.lease.as_ref().filter(|at| at.value < LEAST_LEASE) {
+        let help = "so often, a server that reads asks the store whether there is another one";
+        told(at.place, "'lease' must be at least \"100ms\"".to_owned(), help);
+    }
+    if let Some(at) = raw.request_timeout.as_ref().filter(|at| at.value.is_zero()) {
+        let message = "'request_timeout' must be more than nothing".to_owned();
+        told(at.place, message, "such as \"60s\"");
+    }
+    for (key, at) in [("endpoint", &raw.endpoint), ("region", &raw.region)] {
+        if let Some(at) = at.as_ref().filter(|_| !is_s3) {
+            told(at.place, format!("'{key}' is for a location s3://"), "leave it out");
+        }
+    }
+    if let Some(size) = &raw.size {
+        asked.check_size(size, BLOCK);
+    }
+    ok.then(|| Object {
+        location,
+        size: raw.size.clone(),
+        lease: raw.lease.as_ref().map(|at| at.value),
+        request_timeout: raw.request_timeout.as_ref().map(|at| at.value),
+        endpoint: raw.endpoint.as_ref().map(|at| at.value.clone()),
+        region: raw.region.as_ref().map(|at| at.value.clone()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::{Resolved, read};
+    #[cfg(feature = "object")]
+    use super::{super::Driver, Duration};
+
+    fn resolved(keys: &str) -> Resolved {
+        let text = format!(
+            "[[device]]\nname = \"a\"\ndriver = \"object\"\n{keys}\n[[export]]\ndevice = \"a\"\n"
+        );
+        read(&text, Path::new("/base"))
+    }
+
+    fn told(keys: &str, says: &str) {
+        let found = resolved(keys).problems;
+        let told: Vec<_> = found.iter().map(|p| p.display("m").to_string()).collect();
+        assert!(told.iter().any(|told| told.contains(says)), "{says}: {told:?}");
+    }
+
+    #[cfg(not(feature = "object"))]
+    #[test]
+    fn a_program_without_object_stores_says_how_to_build_one_that_has_them() {
+        told("location = \"memory:\"", "--features object");
+    }
+
+    #[cfg(feature = "object")]
+    #[test]
+    fn each_key_is_read() {
+        let found = resolved(
+            "location = \"file:///x\"\nsize = \"1G\"\nlease = \"1s\"\nrequest_timeout = \"2s\"",
+        );
+        assert_eq!(found.problems, []);
+        let Driver::Object(object) = &found.manifest.devices[0].driver else { panic!("no object") };
+        assert_eq!(object.location.value, "file:///x");
+        assert_eq!(object.size.as_ref().map(|at| at.value), Some(1 << 30));
+        assert_eq!(object.lease, Some(Duration::from_secs(1)));
+        assert_eq!(object.request_timeout, Some(Duration::from_secs(2)));
+    }
+
+    #[cfg(feature = "object")]
+    #[test]
+    fn what_is_wrong_is_told_with_what_to_write() {
+        for (keys, says) in [
+            ("", "needs 'location'"),
+            ("location = \"/x\"", "'/x' is no location"),
+            ("location = \"file://x\"", "a path from the root on"),
+            ("location = \"memory:\"\nsize = 512", "multiple of its block size 4096"),
+            ("location = \"memory:\"\nlease = \"1ms\"", "at least \"100ms\""),
+            ("location = \"memory:\"\nrequest_timeout = \"0s\"", "more than nothing"),
+            ("location = \"memory:\"\nregion = \"r\"", "for a location s3://"),
+            ("location = \"memory:\"\npath = \"p\"", "takes no 'path'"),
+            #[cfg(not(feature = "s3"))]
+            ("location = \"s3://b/f\"", "--features s3"),
+        ] {
+            told(keys, says);
+        }
+    }
+}

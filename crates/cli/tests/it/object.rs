@@ -1,0 +1,175 @@
+//! Volumes in object stores: served, mirrored, stacked, fenced, and told of.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use serde_json::Value;
+
+use crate::common::Folder;
+use crate::common::client::{Client, FUA, pattern};
+use crate::common::server::Server;
+use crate::watching::{metrics_of, scrape};
+
+const MIB: u64 = 1 << 20;
+/// What NBD calls a device that is gone.
+const ESHUTDOWN: u32 = 108;
+
+/// A volume in the folder `store`. A lease of an hour: a server that has to wait for it is never seen to change anything.
+fn device(folder: &Folder, name: &str, keys: &str) -> String {
+    let store = folder.join("store").join(name);
+    let lease = if keys.contains("lease") { "" } else { "lease = \"1h\"\n" };
+    format!(
+        "[[device]]\nname = \"{name}\"\ndriver = \"object\"\nlocation = \"file://{}\"\n{lease}{keys}\n",
+        store.display()
+    )
+}
+
+fn export(device: &str) -> String {
+    format!("[[export]]\ndevice = \"{device}\"\n")
+}
+
+fn wait_fenced(server: &mut Server) {
+    let event = server.wait_event("object");
+    assert_eq!((&event["device"], &event["what"]), (&"v".into(), &"fenced".into()), "{event}");
+}
+
+#[test]
+fn a_volume_in_a_store_is_there_again_and_what_it_costs_is_told() {
+    let folder = Folder::new();
+    let sized = device(&folder, "v", "size = \"64M\"") + &export("v");
+    folder.write("up.toml", format!("[server]\nmetrics = 0\n{sized}"));
+    let server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "v");
+    assert_eq!(client.size, 64 * MIB);
+    client.write(4096, &pattern(1, 100_000), 0).unwrap();
+    client.write(MIB + 3, &pattern(2, 5), FUA).unwrap();
+    assert!(client.read(4096, 100_000).unwrap() == pattern(1, 100_000));
+    folder.corewise(["dump"]).ok().says(&["v: ", " requests to the store, ", " a byte written)"]);
+    let dump: Value =
+        serde_json::from_str(&folder.corewise(["dump", "--json"]).ok().stdout).unwrap();
+    let store = &dump["disks"][0]["store"];
+    let (puts, sent) = (store["puts"].as_u64().unwrap(), store["sent"].as_u64().unwrap());
+    assert!(puts >= 4 && (100_000..200_000).contains(&sent), "{store}");
+    let metrics = scrape(&metrics_of(&server));
+    for name in [
+        "corewise_store_requests_total{volume=\"v\",op=\"put\"}",
+        "corewise_store_bytes_total{volume=\"v\",direction=\"sent\"}",
+        "corewise_store_served{volume=\"v\"} 1",
+    ] {
+        assert!(metrics.contains(name), "{name}: {metrics}");
+    }
+    server.stop().ok();
+    // It says what there is by itself, and nobody waits for the lease of a server that has ended.
+    folder.write("up.toml", device(&folder, "v", "") + &export("v"));
+    let server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "v");
+    assert_eq!(client.size, 64 * MIB);
+    assert!(client.read(4096, 100_000).unwrap() == pattern(1, 100_000));
+    assert!(client.read(MIB + 3, 5).unwrap() == pattern(2, 5));
+    client.write(0, &pattern(3, 4096), FUA).unwrap();
+    server.stop().ok();
+}
+
+#[test]
+fn a_server_whose_volume_another_one_has_opened_gives_errors_and_says_so() {
+    let folder = Folder::new();
+    folder
+        .write("up.toml", device(&folder, "v", "size = \"16M\"\nlease = \"200ms\"") + &export("v"));
+    let mut first = Server::start(&folder, &["up.toml"]);
+    let mut old = Client::new(&first.socket(), "v");
+    old.write(0, &pattern(1, 4096), FUA).unwrap();
+    let second = Server::start(&folder, &["up.toml"]);
+    let mut new = Client::new(&second.socket(), "v");
+    new.write(0, &pattern(2, 4096), FUA).unwrap();
+    assert_eq!(old.read(0, 4096), Err(ESHUTDOWN), "nobody is given what was replaced");
+    assert_eq!(old.write(0, &pattern(3, 4096), 0), Err(ESHUTDOWN));
+    assert_eq!(old.flush(), Err(ESHUTDOWN));
+    wait_fenced(&mut first);
+    let control = first.control().display().to_string();
+    folder
+        .corewise(["dump", "--control", &control])
+        .ok()
+        .says(&["v: another server has opened the volume"]);
+    first.stop().code(1).complains(&["another server has opened the volume"]);
+    assert!(new.read(0, 4096).unwrap() == pattern(2, 4096));
+    second.stop().ok();
+}
+
+#[test]
+fn a_mirror_goes_on_without_a_leg_that_another_server_has_opened() {
+    let folder = Folder::new();
+    let far = device(&folder, "v", "size = \"16M\"\nlease = \"200ms\"");
+    let file = "[[device]]\nname = \"file\"\ndriver = \"file\"\npath = \"near.img\"\nsize = \"16M\"\ncreate = true\n";
+    let mirror = "[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"file\", \"v\"]\n";
+    folder.write("mirror.toml", format!("{file}{far}{mirror}{}", export("m")));
+    let mut server = Server::start(&folder, &["mirror.toml"]);
+    server.wait_mirror("resynced");
+    let mut client = Client::new(&server.socket(), "m");
+    client.write(3 * MIB, &pattern(3, 65536), 0).unwrap();
+    client.flush().unwrap();
+    folder.write("other.toml", far + &export("v"));
+    let other = Server::start(&folder, &["other.toml"]);
+    let mut theirs = Client::new(&other.socket(), "v");
+    assert!(theirs.read(3 * MIB, 65536).unwrap() == pattern(3, 65536));
+    client.write(5 * MIB, &pattern(5, 65536), 0).unwrap();
+    client.flush().unwrap();
+    let dropped = server.wait_mirror("dropped");
+    assert_eq!(dropped["legs"], serde_json::json!(["v"]), "{dropped}");
+    for n in [3, 5] {
+        assert!(client.read(n * MIB, 65536).unwrap() == pattern(n, 65536));
+    }
+    other.stop().ok();
+    server.stop().code(1);
+}
+
+#[test]
+fn stripes_and_partitions_stand_on_volumes_in_stores() {
+    let folder = Folder::new();
+    folder.partitioned(8 << 20, "size=1MiB\nsize=2MiB\n");
+    let devices = device(&folder, "a", "size = \"4M\"") + &device(&folder, "b", "size = \"4M\"");
+    let stripe = "[[device]]\nname = \"s\"\ndriver = \"stripe\"\nover = [\"a\", \"b\"]\n";
+    folder.write("up.toml", format!("{devices}{stripe}{}", export("s")));
+    let server = Server::start(&folder, &["up.toml"]);
+    folder.client("nbdcopy", ["--flush", "disk.img", &server.uri("s")]).ok();
+    server.stop().ok();
+    let part = "[[device]]\nname = \"p\"\ndriver = \"partition\"\nover = [\"s\"]\npartition = 2\n";
+    folder.write("up.toml", format!("{devices}{stripe}{part}{}", export("p")));
+    let server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "p");
+    assert_eq!(client.size, 2 * MIB);
+    client.write(MIB - 5, &pattern(1, 100_000), FUA).unwrap();
+    assert!(client.read(MIB - 5, 100_000).unwrap() == pattern(1, 100_000));
+    server.stop().ok();
+}
+
+/// A file that nobody reads to the end of: a look into it takes for ever.
+fn hang(folder: &Folder, name: &str) {
+    let path = folder.join("store/v/log").join(format!("{name:0>20}"));
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(made.success());
+}
+
+#[test]
+fn a_store_that_hangs_fails_the_start_and_the_end_in_bounded_time() {
+    let folder = Folder::new();
+    let keys = "size = \"16M\"\nrequest_timeout = \"300ms\"";
+    folder.write("up.toml", device(&folder, "v", keys) + &export("v"));
+    hang(&folder, "1");
+    folder.corewise(["up", "up.toml"]).code(1).complains(&["device 'v': ", "no answer in 300ms"]);
+    std::fs::remove_dir_all(folder.join("store")).unwrap();
+    let server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "v");
+    client.write(0, &pattern(1, 4096), 0).unwrap();
+    hang(&folder, "2");
+    server.stop().code(1).complains(&["shutdown of v: ", "the object store: "]);
+}
+
+#[test]
+fn a_volume_that_is_not_there_is_made_only_with_a_size() {
+    let folder = Folder::new();
+    folder.write("up.toml", device(&folder, "v", "") + &export("v"));
+    folder.corewise(["up", "up.toml"]).code(1).complains(&["there is no volume; give a size"]);
+    folder.write("up.toml", device(&folder, "v", "size = \"16M\"") + &export("v"));
+    Server::start(&folder, &["up.toml"]).stop().ok();
+    folder.write("up.toml", device(&folder, "v", "size = \"8M\"") + &export("v"));
+    folder.corewise(["up", "up.toml"]).code(1).complains(&["it can't be made shorter"]);
+}
