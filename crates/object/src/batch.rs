@@ -69,7 +69,8 @@ pub(crate) struct Segment<'a> {
 
 impl<'a> Segment<'a> {
     pub(crate) fn new(seq: u64, writer: &Writer, codec: &'a Codec) -> Self {
-        let head = Head::new(Kind::Segment, seq, writer.epoch, writer.nonce, &[]).encode();
+        let sealed = codec.seal.is_some();
+        let head = Head::new(Kind::Segment, (seq, *writer), sealed, &[]).encode();
         let changes = Changes { id: codec.random(), ..Changes::default() };
         Self {
             codec,

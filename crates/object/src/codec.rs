@@ -3,12 +3,13 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::format::{BLOCK, Damaged, FRAME_BLOCKS, FRAME_HEAD, FrameHead, HEAD, Head, Kind};
-use crate::log::Writer;
-use crate::seal;
+use crate::format::{BLOCK, Damaged, FRAME_BLOCKS, FRAME_HEAD, FrameHead, Head, Kind};
+use crate::log::{self, Ask, NotOpen, Writer};
+use crate::seal::{self, Seal, WRAPPED};
 
 /// The method by which the data of a volume is compressed before it goes to the store. Data that lies there is read whichever is chosen: the
 /// choice is for data that is written from now on.
@@ -73,9 +74,49 @@ pub(crate) struct Spot {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Codec {
     pub(crate) compression: Compression,
+    /// `None`: nothing is encrypted.
+    pub(crate) seal: Option<Arc<Seal>>,
 }
 
 impl Codec {
+    /// How a volume with this first record is read and written; of a new one, `ask` makes the record.
+    pub(crate) fn of(first: Option<&Bytes>, ask: &Ask) -> Result<Self, NotOpen> {
+        let seal = match (first, &ask.key) {
+            (None, None) => None,
+            (None, Some(key)) => Some(Seal::make(key, ask.nonce)),
+            (Some(first), key) => {
+                let name = log::record(1);
+                let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
+                let (head, body) = Head::split(first).map_err(damaged)?;
+                if head.seq != 1 || head.kind != Kind::Open {
+                    return Err(damaged(Damaged("it is another object".into())));
+                }
+                match (head.sealed, key) {
+                    (false, None) => None,
+                    (false, Some(_)) => {
+                        let why = "a key was given, and the volume isn't encrypted: leave the key out, or copy the data to a new volume";
+                        return Err(NotOpen::Key(why.into()));
+                    }
+                    (true, None) => {
+                        let why = "the volume is encrypted, and no key was given: give the one that it was made with";
+                        return Err(NotOpen::Key(why.into()));
+                    }
+                    (true, Some(key)) => {
+                        let wrapped = body
+                            .first_chunk()
+                            .ok_or_else(|| damaged(Damaged("it is too short for a key".into())))?;
+                        let seal = Seal::unwrap(key, head.writer, *wrapped).ok_or_else(|| {
+                            let why = "the key isn't the one that the volume was made with: give that one";
+                            NotOpen::Key(why.into())
+                        })?;
+                        Some(seal)
+                    }
+                }
+            }
+        };
+        Ok(Self { compression: ask.compression, seal: seal.map(Arc::new) })
+    }
+
     /// For what must never be there twice.
     pub(crate) fn random(&self) -> u128 {
         u128::from_le_bytes(seal::random())
@@ -83,23 +124,25 @@ impl Codec {
 
     /// Whether writing costs so much that it is done on another thread.
     pub(crate) fn is_work(&self) -> bool {
-        self.compression != Compression::None
+        self.compression != Compression::None || self.seal.is_some()
     }
 
     /// A frame: pieces are added to `out`. How many bytes they are.
     pub(crate) fn frame(&self, spot: &Spot, data: &mut Vec<Bytes>, out: &mut Vec<Bytes>) -> u32 {
-        let blocks = data.iter().map(Bytes::len).sum::<usize>() / BLOCK as usize;
-        let mut how = Compression::None;
-        if self.compression != Compression::None {
-            let all = data.concat();
-            // Else it is stored as it is.
+        let len = data.iter().map(Bytes::len).sum::<usize>();
+        let mut head = FrameHead { how: 0, blocks: (len / BLOCK as usize) as u32 };
+        if self.is_work() {
+            let mut all = data.concat();
             if let Some(shorter) = compress(self.compression, &all) {
-                how = self.compression;
-                *data = vec![shorter.into()];
+                head.how = self.compression as u32;
+                all = shorter;
             }
+            if let Some(seal) = &self.seal {
+                seal.close_frame(spot.nonce(), &head.place(spot), &mut all);
+            }
+            *data = vec![all.into()];
         }
         let stored = FRAME_HEAD + data.iter().map(Bytes::len).sum::<usize>();
-        let head = FrameHead { how: how as u32, blocks: blocks as u32 };
         out.push(Bytes::copy_from_slice(&head.encode(spot, data)));
         out.append(data);
         u32::try_from(stored).expect("a frame is small")
@@ -107,9 +150,12 @@ impl Codec {
 
     /// The blocks of a frame.
     pub(crate) fn data(&self, spot: &Spot, frame: &Bytes) -> Result<Bytes, Damaged> {
-        let (head, stored) = FrameHead::decode(spot, frame)?;
+        let (head, mut stored) = FrameHead::decode(spot, frame)?;
         if u64::from(head.blocks) > FRAME_BLOCKS {
             return Err(Damaged("a frame says that it has more blocks than a frame has".into()));
+        }
+        if let Some(seal) = &self.seal {
+            stored = seal.open_frame(spot.nonce(), &head.place(spot), &stored)?;
         }
         let len = head.blocks as usize * BLOCK as usize;
         let how = Compression::ALL.into_iter().find(|known| *known as u32 == head.how);
@@ -127,22 +173,37 @@ impl Codec {
     }
 
     /// An object that is read as a whole.
-    pub(crate) fn object(
-        &self,
-        kind: Kind,
-        (seq, writer): (u64, Writer),
-        body: &[u8],
-    ) -> (Head, Bytes) {
-        let head = Head::new(kind, seq, writer.epoch, writer.nonce, body);
-        let mut all = Vec::with_capacity(HEAD + body.len());
-        all.extend_from_slice(&head.encode());
-        all.extend_from_slice(body);
-        (head, all.into())
+    pub(crate) fn object(&self, kind: Kind, named: (u64, Writer), body: &[u8]) -> (Head, Bytes) {
+        let mut stored = Vec::new();
+        if let Some(seal) = &self.seal {
+            if kind == Kind::Open && named.0 == 1 {
+                stored.extend_from_slice(&seal.wrapped);
+            }
+            let place = Head::new(kind, named, true, &[]).place();
+            stored.extend_from_slice(&seal.closed(&place, body));
+        } else {
+            stored.extend_from_slice(body);
+        }
+        let head = Head::new(kind, named, self.seal.is_some(), &stored);
+        (head, [&head.encode()[..], &stored].concat().into())
     }
 
     /// The head of an object, and its body.
     pub(crate) fn split(&self, bytes: &Bytes) -> Result<(Head, Bytes), Damaged> {
-        Head::split(bytes)
+        let (head, mut body) = Head::split(bytes)?;
+        let Some(seal) = &self.seal else {
+            if head.sealed {
+                return Err(Damaged("it is encrypted, and the volume isn't".into()));
+            }
+            return Ok((head, body));
+        };
+        if !head.sealed {
+            return Err(Damaged("it isn't encrypted, and the volume is".into()));
+        }
+        if head.kind == Kind::Open && head.seq == 1 {
+            body = body.slice(WRAPPED.min(body.len())..);
+        }
+        Ok((head, seal.opened(&head.place(), &body)?.into()))
     }
 }
 
@@ -196,11 +257,17 @@ fn zstd_decompress(_stored: &[u8], _out: &mut [u8]) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seal::ObjectKey;
 
     const SPOT: Spot = Spot { id: 1 << 99, at: 64, start: 700 };
 
     fn codec(compression: Compression) -> Codec {
-        Codec { compression }
+        Codec { compression, seal: None }
+    }
+
+    fn sealing() -> Codec {
+        let key = ObjectKey::from_hex(&"5".repeat(64)).unwrap();
+        Codec { compression: Compression::Lz4, seal: Some(Arc::new(Seal::make(&key, 1))) }
     }
 
     /// A frame of these blocks.
@@ -244,8 +311,8 @@ mod tests {
     #[test]
     fn a_frame_with_a_wrong_byte_or_in_a_wrong_place_is_refused() {
         let data = text(1, &mut fastrand::Rng::with_seed(2));
-        for by in here() {
-            let codec = codec(by);
+        for codec in here().map(codec).chain([sealing()]) {
+            let by = codec.compression;
             let good = frame(&codec, &data);
             for n in 0..good.len() {
                 let mut changed = good.to_vec();
@@ -291,6 +358,35 @@ mod tests {
             }
         }
         assert!(read > many / 100, "{read}");
+    }
+
+    /// A thief of the bucket can make sums, and has frames of other places.
+    #[test]
+    fn a_sealed_frame_with_right_sums_opens_in_its_own_place_and_as_it_was_made() {
+        let codec = sealing();
+        let data = text(2, &mut fastrand::Rng::with_seed(4));
+        let good = frame(&codec, &data);
+        let (head, stored) = FrameHead::decode(&SPOT, &good).unwrap();
+        let summed = |spot: &Spot, head: FrameHead, stored: &[u8]| -> Bytes {
+            let stored = [Bytes::copy_from_slice(stored)];
+            [&head.encode(spot, &stored)[..], &stored[0]].concat().into()
+        };
+        assert_eq!(codec.data(&SPOT, &summed(&SPOT, head, &stored)).unwrap(), data);
+        for wrong in [Spot { id: 7, ..SPOT }, Spot { at: 4096, ..SPOT }, Spot { start: 1, ..SPOT }]
+        {
+            assert!(codec.data(&wrong, &summed(&wrong, head, &stored)).is_err());
+        }
+        for wrong in [FrameHead { how: 0, ..head }, FrameHead { blocks: 1, ..head }] {
+            assert!(codec.data(&SPOT, &summed(&SPOT, wrong, &stored)).is_err());
+        }
+        for n in 0..stored.len() {
+            let mut changed = stored.to_vec();
+            changed[n] ^= 1 << (n % 8);
+            assert!(codec.data(&SPOT, &summed(&SPOT, head, &changed)).is_err(), "byte {n}");
+        }
+        let plain = frame(&self::codec(Compression::Lz4), &data);
+        assert!(codec.data(&SPOT, &plain).is_err(), "it isn't sealed");
+        assert!(sealing().data(&SPOT, &good).is_err(), "by another volume");
     }
 
     #[test]

@@ -140,6 +140,7 @@ fn run(
                     nonce: u128::from_le_bytes(nonce),
                     patience: Some(options.patience),
                     compression: options.compression,
+                    key: options.key.clone(),
                 };
                 let opened = Volume::open(store, ask, options.tuning()).await;
                 opened.map_err(|why| options.not_open(why))

@@ -6,6 +6,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::codec::Spot;
+use crate::log::Writer;
 
 /// Bytes of a block: the smallest unit of a request, and of the map.
 pub(crate) const BLOCK: u64 = 4096;
@@ -20,6 +21,8 @@ pub(crate) const FRAME_BLOCKS: u64 = 32;
 pub(crate) const FRAME_MOST: u32 = FRAME_HEAD as u32 + (FRAME_BLOCKS * BLOCK) as u32 + 64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"cwobject");
+/// Beside the kind of an object that is sealed.
+const SEALED: u32 = 1 << 31;
 const VERSION: u32 = 2;
 /// In front of each frame.
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"cwfr");
@@ -60,6 +63,8 @@ pub(crate) struct Head {
     pub(crate) epoch: u64,
     /// Tells one writer from all others.
     pub(crate) writer: u128,
+    /// The body is sealed; of a segment, its frames are.
+    pub(crate) sealed: bool,
     body: u64,
     sum: u32,
 }
@@ -109,16 +114,27 @@ impl In<'_> {
 
 impl Head {
     /// The head of an object with this body.
-    pub(crate) fn new(kind: Kind, seq: u64, epoch: u64, writer: u128, body: &[u8]) -> Self {
+    pub(crate) fn new(kind: Kind, (seq, by): (u64, Writer), sealed: bool, body: &[u8]) -> Self {
+        let (epoch, writer) = (by.epoch, by.nonce);
         let sum = crc32fast::hash(body);
-        Self { kind, seq, epoch, writer, body: body.len() as u64, sum }
+        Self { kind, seq, epoch, writer, sealed, body: body.len() as u64, sum }
+    }
+
+    /// Which object it is: a sealed body is bound to it.
+    pub(crate) fn place(&self) -> Vec<u8> {
+        let mut out = Out(b"corewise body 1.".to_vec());
+        out.u32(self.kind as u32);
+        out.u64(self.seq);
+        out.u64(self.epoch);
+        out.u128(self.writer);
+        out.0
     }
 
     pub(crate) fn encode(&self) -> [u8; HEAD] {
         let mut out = Out::default();
         out.u64(MAGIC);
         out.u32(VERSION);
-        out.u32(self.kind as u32);
+        out.u32(self.kind as u32 | if self.sealed { SEALED } else { 0 });
         out.u64(self.seq);
         out.u64(self.epoch);
         out.u128(self.writer);
@@ -136,7 +152,7 @@ impl Head {
             return Err(Damaged("corewise didn't write it".into()));
         }
         let version = from.u32()?;
-        let kind = from.u32()?;
+        let of = from.u32()?;
         let (seq, epoch, writer) = (from.u64()?, from.u64()?, from.u128()?);
         let (body, sum) = (from.u64()?, from.u32()?);
         if from.u32()? != crc32fast::hash(&head[..HEAD - 4]) {
@@ -147,9 +163,9 @@ impl Head {
             return Err(Damaged(why));
         }
         let kinds = [Kind::Open, Kind::Commit, Kind::Close, Kind::Map, Kind::Segment];
-        let kind = kinds.into_iter().find(|known| *known as u32 == kind);
+        let kind = kinds.into_iter().find(|known| *known as u32 == of & !SEALED);
         let kind = kind.ok_or_else(|| Damaged("it is of no known kind".into()))?;
-        Ok(Self { kind, seq, epoch, writer, body, sum })
+        Ok(Self { kind, seq, epoch, writer, sealed: of & SEALED != 0, body, sum })
     }
 
     /// The head, and the body that it has the sum of.
@@ -366,6 +382,15 @@ pub(crate) struct FrameHead {
 }
 
 impl FrameHead {
+    /// What a sealed frame is bound to, beside its nonce.
+    pub(crate) fn place(&self, spot: &Spot) -> Vec<u8> {
+        let mut out = Out(b"corewise frame 1".to_vec());
+        out.0.extend_from_slice(&spot.encode());
+        out.u32(self.how);
+        out.u32(self.blocks);
+        out.0
+    }
+
     /// The head in front of these bytes, with the sum of both and of the frame's place.
     pub(crate) fn encode(&self, spot: &Spot, stored: &[Bytes]) -> [u8; FRAME_HEAD] {
         let mut out = Out::default();
@@ -401,6 +426,14 @@ impl FrameHead {
 }
 
 impl Spot {
+    /// A frame's nonce. No frame has the one of another: no segment has another one's id, and a place is taken once.
+    pub(crate) fn nonce(&self) -> [u8; 24] {
+        let mut out = Out::default();
+        out.u128(self.id);
+        out.u64(u64::from(self.at));
+        out.0.try_into().expect("so many bytes are these")
+    }
+
     pub(crate) fn encode(&self) -> [u8; 28] {
         let mut out = Out::default();
         out.u128(self.id);
@@ -439,7 +472,8 @@ mod tests {
         assert_eq!(Whole::decode(&whole.encode()), Ok(whole.clone()));
 
         let body = whole.encode();
-        let head = Head::new(Kind::Map, 5, 1, 77, &body);
+        let by = Writer { epoch: 1, nonce: 77 };
+        let head = Head::new(Kind::Map, (5, by), true, &body);
         let all: Bytes = [&head.encode()[..], &body[..]].concat().into();
         assert_eq!(Head::split(&all), Ok((head, body.into())));
         for n in 0..all.len() {

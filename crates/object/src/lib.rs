@@ -52,4 +52,5 @@ mod volume;
 pub use codec::Compression;
 pub use driver::ObjectDriver;
 pub use options::{ObjectEvent, ObjectOptions, OpenError, OpenErrorKind};
+pub use seal::ObjectKey;
 pub use store::StoreUse;

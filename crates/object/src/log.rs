@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crate::codec::{Codec, Compression};
 use crate::format::{Changes, Damaged, HEAD, Head, Kind, Opening, Whole};
 use crate::map::Map;
+use crate::seal::ObjectKey;
 use crate::store::{Failure, Store, Tries};
 
 /// A name of an object.
@@ -42,6 +43,8 @@ pub(crate) enum NotOpen {
     NoVolume,
     /// It has another size, and can't become shorter.
     Size { has: u64 },
+    /// It isn't encrypted by this key, or by none.
+    Key(String),
     /// Something isn't as it was written.
     Damaged(String),
 }
@@ -234,15 +237,24 @@ pub(crate) struct Ask {
     pub(crate) nonce: u128,
     pub(crate) patience: Option<Duration>,
     pub(crate) compression: Compression,
+    pub(crate) key: Option<ObjectKey>,
 }
 
 /// Reads the newest whole map and the records behind it. `None`: something was taken away meanwhile by a writer that goes on: again.
-async fn load(store: &Store, ask: &Ask) -> Result<Option<Known>, NotOpen> {
+async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, NotOpen> {
     // The records first: what a map that comes later has taken away is missed then, and looked for again.
     let records = list(store, "log", ask.patience).await?;
     let maps = list(store, "map", ask.patience).await?;
+    if begun.is_new && !(records.is_empty() && maps.is_empty()) {
+        if records.first().is_some_and(|(seq, _)| *seq == 1) {
+            // It has begun just now.
+            return Ok(None);
+        }
+        let why = "record 1 is missing, with which the volume began; others are there";
+        return Err(NotOpen::Damaged(why.into()));
+    }
     let mut known = Known {
-        codec: Codec { compression: ask.compression },
+        codec: begun.codec.clone(),
         last: 0,
         opening: None,
         map: Map::default(),
@@ -257,7 +269,10 @@ async fn load(store: &Store, ask: &Ask) -> Result<Option<Known>, NotOpen> {
             return Ok(None);
         };
         let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
-        let (_, body) = known.codec.split(&bytes).map_err(damaged)?;
+        let (head, body) = known.codec.split(&bytes).map_err(damaged)?;
+        if (head.kind, head.seq, head.epoch) != (Kind::Map, seq, epoch) {
+            return Err(damaged(Damaged("it is another object".into())));
+        }
         let whole = Whole::decode(&body).map_err(damaged)?;
         known.map = Map::of(&whole);
         (known.last, known.mapped) = (seq, seq);
@@ -294,16 +309,35 @@ async fn read_into(store: &Store, ask: &Ask, seq: u64, known: &mut Known) -> Res
     Ok(true)
 }
 
+/// How a volume began.
+struct Begun {
+    codec: Codec,
+    /// There is no first record yet.
+    is_new: bool,
+}
+
+/// ReadFirst: a key that isn't the volume's is found here.
+async fn begun(store: &Store, ask: &Ask) -> Result<Begun, NotOpen> {
+    let first = fetch(store, &record(1), None, ask.patience).await.map_err(NotOpen::Store)?;
+    let codec = Codec::of(first.as_ref(), ask)?;
+    Ok(Begun { codec, is_new: first.is_none() })
+}
+
 /// Opens a volume, and fences the writer that has it.
 pub(crate) async fn open(store: &Store, ask: &Ask) -> Result<Opened, NotOpen> {
+    // Before anything is written.
+    let mut first = begun(store, ask).await?;
     try_store(store, ask.nonce, ask.patience).await?;
     let mut tries = Tries::new(ask.patience);
     loop {
         // ReadLog
-        if let Some(known) = load(store, ask).await? {
+        if let Some(known) = load(store, ask, &first).await? {
             if let Some(opened) = claim(store, ask, known).await? {
                 return Ok(opened);
             }
+        }
+        if first.is_new {
+            first = begun(store, ask).await?;
         }
         if !tries.again("the log", "it grows faster than it is read").await {
             return Err(NotOpen::Store("the log grows faster than it is read".into()));
@@ -328,6 +362,8 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
         let writer = Writer { epoch: seq, nonce: ask.nonce };
         let (head, object) = known.codec.object(Kind::Open, (seq, writer), &body);
         match append(store, &head, &object, ask.patience).await.map_err(NotOpen::Store)? {
+            // Another one has made the volume, and its key.
+            Appended::Others(_) if seq == 1 => return Ok(None),
             Appended::Others(_) => {
                 // The writer was faster. Its record is read, and the next place is tried.
                 if !read_into(store, ask, seq, &mut known).await? {

@@ -14,6 +14,7 @@ use crate::codec::Compression;
 use crate::format::BLOCK;
 use crate::log::NotOpen;
 use crate::policy;
+use crate::seal::ObjectKey;
 use crate::store::Store;
 use crate::volume::Tuning;
 
@@ -64,6 +65,7 @@ pub struct ObjectOptions {
     pub(crate) patience: Duration,
     pub(crate) age: Duration,
     pub(crate) compression: Compression,
+    pub(crate) key: Option<ObjectKey>,
 }
 
 impl ObjectOptions {
@@ -80,6 +82,7 @@ impl ObjectOptions {
             patience: Duration::from_secs(60),
             age: Duration::from_secs(5),
             compression: Compression::None,
+            key: None,
         }
     }
 
@@ -129,6 +132,15 @@ impl ObjectOptions {
     #[must_use]
     pub fn observer(mut self, observer: impl Fn(&ObjectEvent) + Send + Sync + 'static) -> Self {
         self.observer = Observer(Some(Arc::new(observer)));
+        self
+    }
+
+    /// The key by which the volume is encrypted, of which it has nothing in the store. A volume that isn't there is made with it; one that is
+    /// there opens by the key that it was made with, and by no other. Without a key nothing is encrypted. The documentation of the
+    /// driver says what is still visible (`docs/object.md`).
+    #[must_use]
+    pub fn key(mut self, key: ObjectKey) -> Self {
+        self.key = Some(key);
         self
     }
 
@@ -208,6 +220,7 @@ impl ObjectOptions {
                 );
                 self.error(OpenErrorKind::InvalidInput, why)
             }
+            NotOpen::Key(why) => self.error(OpenErrorKind::Key, why),
             NotOpen::Damaged(why) => {
                 self.error(OpenErrorKind::Damaged, format!("the volume is damaged: {why}"))
             }
@@ -250,6 +263,8 @@ pub enum OpenErrorKind {
     Store,
     /// The store accepts a stale conditional write, so it can't keep two writers apart.
     Unfit,
+    /// The key isn't the volume's, or one is missing, or too many. Nothing was written.
+    Key,
     /// Something in the store isn't as it was written.
     Damaged,
 }

@@ -7,7 +7,7 @@ use object_store::ObjectStore;
 use object_store::memory::InMemory;
 
 use super::faulty::{Fate, Faulty};
-use super::{BLOCKS, open, passes, read, tuning, write};
+use super::{BLOCKS, open, passes, read, sealed_by, tuning, write};
 use crate::batch::Chunk;
 
 /// Lets `left` requests through; the next one is done or not, and it and all later ones are never answered.
@@ -87,14 +87,15 @@ fn lose_it_at(at: u64, last: Fate, seed: u64) -> bool {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut history = History { states: vec![vec![0; BLOCKS as usize]], flushed: 0 };
     let mut lost = false;
+    let sealed = sealed_by(seed);
     for life in 0..3 {
         let store = until(&inner, at, last);
         // The runtime ends with all of its tasks, as the machine does.
         run(async {
-            lost |= !work(&store, life * 2, &mut history, &mut random).await;
+            lost |= !work(&store, (life * 2) | sealed, &mut history, &mut random).await;
         });
         let found = run(async {
-            let volume = open(&inner, life * 2 + 1).await.unwrap();
+            let volume = open(&inner, (life * 2 + 1) | sealed).await.unwrap();
             let found = read(&volume, 0, BLOCKS).await.unwrap();
             volume.close().await.unwrap();
             found

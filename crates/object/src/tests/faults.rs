@@ -9,7 +9,7 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 
 use super::faulty::{Fate, Faulty};
-use super::{BLOCKS, open, read, write};
+use super::{BLOCKS, open, read, sealed_by, write};
 use crate::batch::Chunk;
 use crate::log::NotOpen;
 use crate::volume::Fault;
@@ -19,7 +19,7 @@ async fn agrees(store: &Arc<dyn ObjectStore>, inner: &Arc<dyn ObjectStore>, seed
     let mut random = fastrand::Rng::with_seed(seed);
     let mut model = vec![0; BLOCKS as usize];
     for life in 0..3 {
-        let volume = open(store, life).await.unwrap();
+        let volume = open(store, life | sealed_by(seed)).await.unwrap();
         for what in 1..80 {
             let start = random.u64(0..BLOCKS);
             let len = random.u64(1..=(BLOCKS - start).min(9));
@@ -39,7 +39,7 @@ async fn agrees(store: &Arc<dyn ObjectStore>, inner: &Arc<dyn ObjectStore>, seed
         }
         volume.flush().await.unwrap();
     }
-    let volume = open(inner, 100).await.unwrap();
+    let volume = open(inner, 100 | sealed_by(seed)).await.unwrap();
     assert_eq!(read(&volume, 0, BLOCKS).await.unwrap(), model);
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use corewise_sync::Mutex;
 use futures_util::stream::{BoxStream, StreamExt};
 use object_store::path::Path;
@@ -32,17 +33,22 @@ pub(super) enum Fate {
 /// What decides the fate of the next request, and how long it takes.
 pub(super) type Judge = Box<dyn FnMut() -> (Fate, Duration) + Send>;
 
+/// All that was to be put, with its name.
+pub(super) type Puts = Arc<Mutex<Vec<(String, Bytes)>>>;
+
 pub(super) struct Faulty {
     inner: Arc<dyn ObjectStore>,
     /// L: is the lock, and guards the judge.
     judge: Mutex<Judge>,
     /// I: a store that creates what is there.
     pub(super) overwrites: bool,
+    /// I: remembers what is put.
+    pub(super) puts: Option<Puts>,
 }
 
 impl Faulty {
     pub(super) fn new(inner: &Arc<dyn ObjectStore>, judge: Judge) -> Self {
-        Self { inner: Arc::clone(inner), judge: Mutex::new(judge), overwrites: false }
+        Self { inner: Arc::clone(inner), judge: Mutex::new(judge), overwrites: false, puts: None }
     }
 
     async fn fate(&self) -> Fate {
@@ -92,6 +98,9 @@ impl ObjectStore for Faulty {
         payload: PutPayload,
         mut opts: PutOptions,
     ) -> Result<PutResult> {
+        if let Some(puts) = &self.puts {
+            puts.lock().push((location.to_string(), payload.clone().into()));
+        }
         if self.overwrites {
             opts.mode = PutMode::Overwrite;
         }

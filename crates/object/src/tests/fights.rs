@@ -8,7 +8,7 @@ use object_store::ObjectStore;
 use object_store::memory::InMemory;
 
 use super::faulty::{Fate, Faulty};
-use super::{BLOCKS, open, passes, read, write};
+use super::{BLOCKS, open, passes, read, sealed_by, write};
 use crate::log::NotOpen;
 use crate::volume::Fault;
 
@@ -108,7 +108,7 @@ fn fight(seed: u64) {
             tokio::spawn(async move {
                 for life in 0..4 {
                     passes(Duration::from_millis(random.u64(0..9000))).await;
-                    let nonce = u128::from(me) << 64 | life;
+                    let nonce = u128::from(me) << 64 | life | sealed_by(seed);
                     let Ok(volume) = open(&store, nonce).await else { continue };
                     for _ in 0..30 {
                         passes(Duration::from_millis(random.u64(0..400))).await;
@@ -149,7 +149,7 @@ fn fight(seed: u64) {
         for server in servers {
             server.await.unwrap();
         }
-        let volume = open(&inner, 1 << 100).await.unwrap();
+        let volume = open(&inner, 1 << 100 | sealed_by(seed)).await.unwrap();
         let found = read(&volume, 0, 1).await.unwrap();
         assert!(found[0] >= told.lock().1, "seed {seed}: a flush is lost");
     });

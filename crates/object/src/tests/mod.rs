@@ -4,6 +4,7 @@ mod crashes;
 mod faults;
 mod faulty;
 mod fights;
+mod seals;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use crate::batch::Chunk;
 use crate::codec::Compression;
 use crate::format::BLOCK;
 use crate::log::{Ask, NotOpen};
+use crate::seal::ObjectKey;
 use crate::store::Store;
 use crate::volume::{Fault, Part, Tuning, Volume};
 
@@ -32,14 +34,30 @@ fn tuning() -> Tuning {
     }
 }
 
+/// In the nonces of those that give a key.
+const SEALED: u128 = 1 << 120;
+
+/// For nonces: every second volume is encrypted.
+fn sealed_by(seed: u64) -> u128 {
+    if seed % 2 == 1 { SEALED } else { 0 }
+}
+
+fn key(digit: &str) -> ObjectKey {
+    ObjectKey::from_hex(&digit.repeat(64)).unwrap()
+}
+
+/// Compressed every second time.
 fn ask(nonce: u128) -> Ask {
+    // A sealed block takes long without optimization, and these shrink to nothing.
+    let compressed = nonce & (SEALED | 2) != 0;
     Ask {
         size: Some(BLOCKS * BLOCK),
         lease: Duration::from_secs(2),
         host: "test".into(),
         nonce,
         patience: Some(Duration::from_secs(200)),
-        compression: [Compression::None, Compression::Lz4][(nonce >> 1) as usize & 1],
+        key: (nonce & SEALED != 0).then(|| key("7")),
+        compression: [Compression::None, Compression::Lz4][usize::from(compressed)],
     }
 }
 

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use super::{Fault, Part, Volume};
 use crate::batch::{Batch, Chunk};
 use crate::codec::Spot;
-use crate::format::{BLOCK, Damaged, HEAD, Head, Place};
+use crate::format::{BLOCK, HEAD, Head, Place};
 use crate::log;
-use crate::map::Map;
+use crate::map::{Map, Segment};
 use crate::policy;
 use crate::store::{Failure, Tries};
 
@@ -22,8 +22,29 @@ const LOOKS: usize = 8;
 #[derive(Clone, Debug)]
 enum Source {
     Here(Part),
-    /// First block, where it is, number of blocks.
-    There(u64, Place, u64),
+    There(Lies),
+}
+
+/// Where blocks lie, in a segment as it was known when it was looked.
+#[derive(Clone, Copy, Debug)]
+struct Lies {
+    /// The first of the blocks.
+    start: u64,
+    /// How many.
+    len: u64,
+    place: Place,
+    segment: Option<Segment>,
+}
+
+impl Lies {
+    fn name(&self) -> String {
+        log::segment(self.place.segment, self.segment.map_or(0, |segment| segment.epoch))
+    }
+
+    fn spot(&self) -> Spot {
+        let id = self.segment.map_or(0, |segment| segment.id);
+        Spot { id, at: self.place.at, start: self.start - u64::from(self.place.skip) }
+    }
 }
 
 impl Volume {
@@ -66,7 +87,7 @@ impl Volume {
         let places: Vec<Place> = sources
             .iter()
             .filter_map(|source| match source {
-                Source::There(_, place, _) => Some(*place),
+                Source::There(lies) => Some(lies.place),
                 Source::Here(_) => None,
             })
             .collect();
@@ -76,42 +97,28 @@ impl Volume {
         for source in sources {
             match source {
                 Source::Here(part) => parts.push(part),
-                Source::There(start, place, len) => {
+                Source::There(lies) => {
+                    let place = lies.place;
                     let found = spans.iter().position(|span| span.has(&place));
                     let span = found.expect("the spans were made of all places");
-                    let Some(bytes) = &fetched[span] else {
-                        return Ok(Err(self.segment_name(&place)));
-                    };
+                    let Some(bytes) = &fetched[span] else { return Ok(Err(lies.name())) };
                     let from = (place.at - spans[span].from) as usize;
                     let frame = bytes.slice(from..from + place.stored as usize);
-                    let data = self.decode(start, &place, &frame).map_err(|why| {
-                        Fault::Damaged(format!("{}: {why}", self.segment_name(&place)))
-                    })?;
+                    let damaged = |why| Fault::Damaged(format!("{}: {why}", lies.name()));
+                    let data = self
+                        .codec
+                        .data(&lies.spot(), &frame)
+                        .map_err(|why| damaged(why.to_string()))?;
                     let from = u64::from(place.skip) * BLOCK;
-                    let to = from + len * BLOCK;
+                    let to = from + lies.len * BLOCK;
                     if to > data.len() as u64 {
-                        let why = format!("{}: a frame is too short", self.segment_name(&place));
-                        return Err(Fault::Damaged(why));
+                        return Err(damaged("a frame is too short".into()));
                     }
                     parts.push(Part::Data(data.slice(from as usize..to as usize)));
                 }
             }
         }
         Ok(Ok(parts))
-    }
-
-    /// The blocks of the frame that the block `start` lies in.
-    fn decode(&self, start: u64, place: &Place, frame: &Bytes) -> Result<Bytes, Damaged> {
-        let id = self.state.lock().map.segments.get(&place.segment).map(|segment| segment.id);
-        let id = id.ok_or_else(|| Damaged("it was deleted meanwhile".into()))?;
-        let spot = Spot { id, at: place.at, start: start - u64::from(place.skip) };
-        self.codec.data(&spot, frame)
-    }
-
-    fn segment_name(&self, place: &Place) -> String {
-        let state = self.state.lock();
-        let epoch = state.map.segments.get(&place.segment).map_or(0, |segment| segment.epoch);
-        log::segment(place.segment, epoch)
     }
 
     /// Bytes of a segment. `None`: it is missing.
@@ -203,7 +210,7 @@ impl Volume {
         let of = |source| match source {
             Source::Here(Part::Zero(len)) => (len, false),
             Source::Here(Part::Data(data)) => (data.len() as u64 / BLOCK, true),
-            Source::There(.., len) => (len, true),
+            Source::There(lies) => (lies.len, true),
         };
         Ok(sources.into_iter().map(of).collect())
     }
@@ -214,7 +221,10 @@ fn look_up(batches: &[&Batch], map: &Map, start: u64, len: u64, sources: &mut Ve
     let Some((first, older)) = batches.split_first() else {
         for (start, len, place) in map.places.parts(start, len) {
             sources.push(match place {
-                Some(place) => Source::There(start, place, len),
+                Some(place) => {
+                    let segment = map.segments.get(&place.segment).copied();
+                    Source::There(Lies { start, len, place, segment })
+                }
                 None => Source::Here(Part::Zero(len)),
             });
         }
