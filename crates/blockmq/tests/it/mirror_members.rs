@@ -118,6 +118,22 @@ fn a_leg_that_was_removed_is_refused_at_the_next_start_until_it_is_added_again()
 }
 
 #[test]
+fn a_disk_that_was_replaced_is_added_as_one_that_lacks_everything() {
+    let mut legs = Legs::new(2).made();
+    let up = legs.open();
+    let spare = disk(&legs, LEG);
+    let former = up.mirror.replace(1, spare.clone()).unwrap().unwrap();
+    assert_eq!(up.resynced().0, [1]);
+    up.fill(2, 2);
+    assert_eq!(added(&up, &former), 2);
+    up.close();
+    legs.disks.insert(1, spare);
+    assert!(legs.alike());
+    let up = legs.open();
+    assert_eq!(up.mirror.status().to_string(), "3 of 3 legs in sync");
+}
+
+#[test]
 fn the_next_start_is_given_all_legs_and_a_new_one_behind_them_joins() {
     let mut legs = Legs::new(2).made();
     let (spare, other) = (disk(&legs, LEG), disk(&legs, LEG));

@@ -84,8 +84,9 @@ impl Inner {
         let Some((start, head)) = disk::find_head(&**device)? else {
             return vacant(&keeper.disk, &**device);
         };
-        // It was this leg before it was replaced: it comes back like one that was out. Or a leg that was removed, which gets everything.
-        let is_this = head.leg as usize == n || self.legs.members() & head.bit() == 0;
+        // It was this leg before it was replaced: it comes back like one that was out. A new leg gets everything, whichever it was.
+        let is_new = self.legs.members() & 1 << n == 0;
+        let is_this = is_new || head.leg as usize == n || self.legs.members() & head.bit() == 0;
         let returns = head.mirror == state.head.mirror && is_this;
         if returns && head.follows(&state.head) != Follows::Apart {
             return Ok(());
