@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Device, Driver, Export, FileDriver, Manifest, export_name};
+use super::{Device, Driver, Export, FileDriver, Manifest, Mirror, export_name};
 
 /// The difference of two manifests, in the order in which it is made.
 #[derive(Clone, Debug, Default)]
@@ -11,10 +11,14 @@ pub(crate) struct Changes {
     pub(crate) remove_exports: Vec<String>,
     /// Their names; each after those that need it.
     pub(crate) remove_devices: Vec<String>,
+    /// As `remove_devices`, when legs of mirrors have changed: until then they are such legs, or stand below one.
+    pub(crate) remove_legs: Vec<String>,
     pub(crate) add_devices: Vec<Device>,
     pub(crate) add_exports: Vec<Export>,
     /// Their names, and the sizes that they get while clients go on.
     pub(crate) grow: Vec<(String, u64)>,
+    /// The mirrors whose clients go on, and what becomes of the legs of each, one after the other.
+    pub(crate) legs: Vec<(String, Vec<LegChange>)>,
     /// Their device stays as it is, and with it their clients.
     pub(crate) replace_exports: Vec<Export>,
     /// Of those that are removed and added: they change, or stand on one that does.
@@ -23,19 +27,63 @@ pub(crate) struct Changes {
     pub(crate) server: bool,
 }
 
+/// What is to become of a leg of a mirror.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LegChange {
+    Replace { leg: String, with: String },
+    Add { with: String },
+    Remove { leg: String },
+}
+
+impl LegChange {
+    /// The leg that goes.
+    pub(crate) fn leaves(&self) -> Option<&str> {
+        match self {
+            LegChange::Replace { leg, .. } | LegChange::Remove { leg } => Some(leg),
+            LegChange::Add { .. } => None,
+        }
+    }
+
+    /// The device that becomes one.
+    pub(crate) fn comes(&self) -> Option<&str> {
+        match self {
+            LegChange::Replace { with, .. } | LegChange::Add { with } => Some(with),
+            LegChange::Remove { .. } => None,
+        }
+    }
+}
+
 impl Changes {
     /// From what a server has to what it is to have.
     pub(crate) fn between(old: &Manifest, new: &Manifest) -> Changes {
         let grow: Vec<(String, u64)> =
             old.devices.iter().filter_map(|device| grows(device, old, new)).collect();
-        let same = |device: &Device| {
-            new.device(&device.name).is_some_and(|other| {
-                let grown = grow.iter().find(|(name, _)| *name == device.name);
-                grown.is_some() || Device { place: other.place, ..device.clone() } == *other
-            })
+        let mut legs: Vec<(String, Vec<LegChange>)> =
+            old.devices.iter().filter_map(|device| legs(device, new)).collect();
+        let (gone, with_legs) = loop {
+            let stays = |name: &str| {
+                grow.iter().any(|(grown, _)| grown == name)
+                    || legs.iter().any(|(mirror, _)| mirror == name)
+            };
+            let same = |device: &Device| {
+                new.device(&device.name).is_some_and(|other| {
+                    stays(&device.name) || Device { place: other.place, ..device.clone() } == *other
+                })
+            };
+            let changed = old.devices.iter().filter(|device| !same(device));
+            let changed = changed.map(|device| device.name.clone()).collect();
+            let gone = with_consumers(old, &legs, changed);
+            // A device that is to come again under its own name can't wait until the legs have changed, and go then.
+            let left: BTreeSet<String> = leaving(&legs).map(str::to_string).collect();
+            let with_legs = with_suppliers(old, left);
+            let again = |name: &String| gone.contains(name) && new.device(name).is_some();
+            let clash = with_legs.iter().any(again);
+            let before = legs.len();
+            legs.retain(|(mirror, _)| !gone.contains(mirror) && !clash);
+            if legs.len() == before {
+                break (gone, with_legs);
+            }
         };
-        let changed = old.devices.iter().filter(|device| !same(device));
-        let gone = with_consumers(old, changed.map(|device| device.name.clone()).collect());
         let stays = |name: &str| old.device(name).is_some() && !gone.contains(name);
         let (mut remove_exports, mut replace_exports) = (Vec::new(), Vec::new());
         let mut restarted: BTreeSet<String> =
@@ -65,9 +113,13 @@ impl Changes {
         }
         let new_ones = new.devices.iter().filter(|device| !stays(&device.name));
         let new_exports = new.exports.iter().filter(|export| !kept.contains(export.name.as_str()));
+        let (remove_legs, remove_devices) =
+            in_order(old, &gone).into_iter().partition(|name| with_legs.contains(name));
         Changes {
             remove_exports,
-            remove_devices: in_order(old, &gone),
+            remove_devices,
+            remove_legs,
+            legs,
             add_devices: new_ones.cloned().collect(),
             add_exports: new_exports.cloned().collect(),
             grow,
@@ -85,6 +137,8 @@ impl Changes {
             && add_devices.is_empty()
             && self.add_exports.is_empty()
             && self.grow.is_empty()
+            && self.legs.is_empty()
+            && self.remove_legs.is_empty()
             && self.replace_exports.is_empty()
     }
 }
@@ -102,11 +156,80 @@ fn grows(device: &Device, old: &Manifest, new: &Manifest) -> Option<(String, u64
     (wanted > had && alone && rest == *other).then(|| (device.name.clone(), wanted))
 }
 
-/// These devices, and all that need one of them.
-fn with_consumers(manifest: &Manifest, mut gone: BTreeSet<String>) -> BTreeSet<String> {
+/// A mirror that is to have other legs, and to be the same in all else.
+fn legs(device: &Device, new: &Manifest) -> Option<(String, Vec<LegChange>)> {
+    let other = new.device(&device.name)?;
+    let (Driver::Mirror(from), Driver::Mirror(to)) = (&device.driver, &other.driver) else {
+        return None;
+    };
+    let driver = Driver::Mirror(Mirror { over: to.over.clone(), ..from.clone() });
+    let (place, suppliers) = (other.place, other.suppliers.clone());
+    let rest = Device { place, driver, suppliers, ..device.clone() };
+    let others = |suppliers: &[String], over: &[String]| -> Vec<String> {
+        suppliers.iter().filter(|name| !over.contains(name)).cloned().collect()
+    };
+    let same = others(&device.suppliers, &from.over) == others(&other.suppliers, &to.over);
+    let changes = leg_changes(&from.over, &to.over)?;
+    (rest == *other && same && !changes.is_empty()).then(|| (device.name.clone(), changes))
+}
+
+/// How legs become others; `None` where that can't be done one after the other: they keep their order, and a new one comes last.
+fn leg_changes(had: &[String], wanted: &[String]) -> Option<Vec<LegChange>> {
+    let is_new = |name: &String| !had.contains(name);
+    let stays = |name: &String| wanted.contains(name);
+    let pairs = || had.iter().zip(wanted).filter(|(from, to)| from != to);
+    if had.len() == wanted.len() && pairs().all(|(from, to)| !stays(from) && is_new(to)) {
+        let replace = |(from, to): (&String, &String)| LegChange::Replace {
+            leg: from.clone(),
+            with: to.clone(),
+        };
+        return Some(pairs().map(replace).collect());
+    }
+    let kept: Vec<&String> = had.iter().filter(|name| stays(name)).collect();
+    let (first, last) = wanted.split_at_checked(kept.len())?;
+    if kept.is_empty() || !first.iter().eq(kept) || !last.iter().all(is_new) {
+        return None;
+    }
+    let adds = last.iter().map(|with| LegChange::Add { with: with.clone() });
+    let gone = had.iter().filter(|name| !stays(name));
+    let removes = gone.map(|leg| LegChange::Remove { leg: leg.clone() });
+    Some(adds.chain(removes).collect())
+}
+
+/// The legs that go.
+fn leaving(legs: &[(String, Vec<LegChange>)]) -> impl Iterator<Item = &str> {
+    legs.iter().flat_map(|(_, changes)| changes).filter_map(LegChange::leaves)
+}
+
+/// These devices, and all that they need.
+fn with_suppliers(manifest: &Manifest, mut all: BTreeSet<String>) -> BTreeSet<String> {
+    let mut todo: Vec<String> = all.iter().cloned().collect();
+    while let Some(name) = todo.pop() {
+        for supplier in manifest.device(&name).iter().flat_map(|device| &device.suppliers) {
+            if all.insert(supplier.clone()) {
+                todo.push(supplier.clone());
+            }
+        }
+    }
+    all
+}
+
+/// These devices, and all that need one of them; not the mirrors that have other legs instead.
+fn with_consumers(
+    manifest: &Manifest,
+    legs: &[(String, Vec<LegChange>)],
+    mut gone: BTreeSet<String>,
+) -> BTreeSet<String> {
+    let leaves = |mirror: &str, leg: &str| {
+        let mut changes = legs.iter().filter(|(name, _)| name == mirror).flat_map(|(_, all)| all);
+        changes.any(|change| change.leaves() == Some(leg))
+    };
     loop {
+        let lacks =
+            |device: &Device, name: &String| gone.contains(name) && !leaves(&device.name, name);
         let needs = |device: &&Device| {
-            !gone.contains(&device.name) && device.suppliers.iter().any(|s| gone.contains(s))
+            let suppliers = &device.suppliers;
+            !gone.contains(&device.name) && suppliers.iter().any(|name| lacks(device, name))
         };
         let more: Vec<String> =
             manifest.devices.iter().filter(needs).map(|device| device.name.clone()).collect();
@@ -195,6 +318,76 @@ mod tests {
         assert_eq!(changes.remove_exports, ["z"]);
         assert_eq!(changes.remove_devices, ["z"]);
         assert!(changes.restarted.is_empty() && changes.server);
+    }
+
+    /// A mirror of these, over as many volumes.
+    fn mirror(over: &[&str], devices: &str, keys: &str) -> String {
+        let volume = |name: char| {
+            format!("[[device]]\nname = \"{name}\"\ndriver = \"null\"\nsize = \"1M\"\n")
+        };
+        let volumes: String = devices.chars().map(volume).collect();
+        volumes
+            + &format!(
+                "[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = {over:?}\n{keys}[[export]]\ndevice = \"m\"\n"
+            )
+    }
+
+    fn of_mirror(over: &[&str], devices: &str, keys: &str) -> Changes {
+        let manifest = |text: &str| {
+            let read = read(text, Path::new("/"));
+            assert_eq!(read.problems, []);
+            read.manifest
+        };
+        let old = manifest(&mirror(&["a", "b", "c"], "abcd", ""));
+        Changes::between(&old, &manifest(&mirror(over, devices, keys)))
+    }
+
+    #[test]
+    fn a_mirror_of_which_only_the_legs_changed_stays_and_they_change() {
+        let replace = |leg: &str, with: &str| LegChange::Replace {
+            leg: leg.to_string(),
+            with: with.to_string(),
+        };
+        let add = |with: &str| LegChange::Add { with: with.to_string() };
+        let remove = |leg: &str| LegChange::Remove { leg: leg.to_string() };
+        for (over, devices, legs, gone) in [
+            (&["a", "d", "c"][..], "acd", vec![replace("b", "d")], &["b"][..]),
+            (&["a", "e", "f"], "abcdef", vec![replace("b", "e"), replace("c", "f")], &[]),
+            (&["a", "b", "c", "d", "e"], "abcde", vec![add("d"), add("e")], &[]),
+            (&["c"], "cd", vec![remove("a"), remove("b")], &["a", "b"]),
+            (&["b", "d"], "abcd", vec![add("d"), remove("a"), remove("c")], &[]),
+        ] {
+            let changes = of_mirror(over, devices, "");
+            assert_eq!(changes.legs, [("m".to_string(), legs)]);
+            assert_eq!(changes.remove_legs, gone);
+            assert!(changes.remove_devices.is_empty() && changes.remove_exports.is_empty());
+            assert!(!changes.is_empty() && changes.restarted.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_mirror_of_which_more_changed_or_whose_legs_are_in_another_order_is_restarted() {
+        let again = mirror(&["a", "d", "c"], "acd", "") + &mirror(&[], "b", "").replace("1M", "2M");
+        let (again, _) = again.rsplit_once("[[device]]\nname = \"m\"").unwrap();
+        let read = |text: &str| read(text, Path::new("/")).manifest;
+        let old = read(&mirror(&["a", "b", "c"], "abcd", ""));
+        for changes in [
+            of_mirror(&["a", "d", "c"], "abcd", "retry = \"1s\"\n"),
+            of_mirror(&["b", "a", "c"], "abcd", ""),
+            of_mirror(&["a", "d", "b", "c"], "abcd", ""),
+            of_mirror(&["e", "f"], "abcdef", ""),
+            // A leg that stays is another one.
+            Changes::between(
+                &old,
+                &read(&mirror(&["a", "d", "c"], "acd", "").replacen("1M", "2M", 1)),
+            ),
+            // The leg that goes is another device from then on.
+            Changes::between(&old, &read(again)),
+        ] {
+            assert!(changes.legs.is_empty() && changes.remove_legs.is_empty());
+            assert!(changes.remove_devices.contains(&"m".to_string()), "{changes:?}");
+            assert_eq!(changes.remove_exports, ["m"]);
+        }
     }
 
     #[test]

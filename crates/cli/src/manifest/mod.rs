@@ -25,7 +25,7 @@ use std::time::Duration;
 use corewise::blockmq::drivers::{Degraded, Delays, Fault, OnLoss};
 use corewise::device::HangPolicy;
 
-pub(crate) use changes::Changes;
+pub(crate) use changes::{Changes, LegChange};
 pub(crate) use drivers::driver_names;
 pub(crate) use object::Object;
 pub(crate) use problem::{At, Place, Problem, Subject};

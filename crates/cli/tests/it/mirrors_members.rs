@@ -108,3 +108,62 @@ fn after_kill_9_behind_a_removal_the_leg_is_refused_and_the_others_are_right() {
     server.stop().ok();
     assert!(data(&folder, "a") == data(&folder, "c"));
 }
+
+#[test]
+fn a_reload_has_a_leg_replaced_added_and_removed_as_the_manifest_says_while_a_client_goes_on() {
+    let folder = Folder::new();
+    folder.write("up.toml", manifest(&["a", "b"], ""));
+    let mut server = Server::start(&folder, &["up.toml"]);
+    server.wait_mirror("resynced");
+    let busy = Busy::start(server.socket());
+    let with = |over: &[&str], devices: &[&str]| {
+        let mirror = manifest(over, "").split_off(files(over).len());
+        folder.write("up.toml", files(devices) + &mirror);
+    };
+    with(&["a", "c"], &["a", "c"]);
+    let would = folder.corewise(["reload", "--dry-run"]).ok();
+    would.says(&[
+        "would add device 'c'\nwould replace leg 'b' of device 'm' with 'c'\nwould remove device 'b'\n",
+    ]);
+    assert_eq!(legs(&folder), in_sync(&["a", "b"]));
+    folder.corewise(["reload"]).ok().says(&["replaced leg 'b' of device 'm' with 'c'"]);
+    mirror(&folder, &["--wait"]).ok();
+    assert_eq!(legs(&folder), in_sync(&["a", "c"]));
+    // By hand, and undone by the manifest.
+    folder.write("d.toml", files(&["d"]));
+    folder.corewise(["add", "d.toml"]).ok();
+    mirror(&folder, &["--add", "d"]).ok();
+    with(&["c", "b"], &["b", "c"]);
+    let ran = folder.corewise(["reload"]).ok();
+    ran.says(&["added device 'b'\nadded leg 'b' to device 'm'\nremoved leg 'a' of device 'm'\n\
+         removed leg 'd' of device 'm'\n"]);
+    mirror(&folder, &["--wait"]).ok();
+    assert_eq!(legs(&folder), in_sync(&["c", "b"]));
+    folder.corewise(["reload"]).ok().says(&["nothing to change"]);
+    let is = busy.stop();
+    assert!(is.iter().filter(|n| **n != 0).count() > 10, "the client did nothing");
+    server.stop().ok();
+    assert!(data(&folder, "b") == data(&folder, "c"));
+    let server = Server::start(&folder, &["up.toml"]);
+    assert_eq!(legs(&folder), in_sync(&["c", "b"]));
+    has_all(&server.socket(), &is);
+    server.stop().ok();
+}
+
+#[test]
+fn a_leg_that_a_reload_can_not_have_leaves_the_mirror_as_it_was_and_is_told() {
+    let folder = Folder::new();
+    folder.write("up.toml", manifest(&["a", "b"], ""));
+    let mut server = Server::start(&folder, &["up.toml"]);
+    server.wait_mirror("resynced");
+    let mirror = manifest(&["a", "c"], "").split_off(files(&["a", "c"]).len());
+    let small = files(&["c"]).replace("\"8M\"", "\"4M\"");
+    folder.write("up.toml", files(&["a"]) + &small + &mirror);
+    let ran = folder.corewise(["reload"]).code(1);
+    let ran = ran.says(&["added device 'c'"]).complains(&["'c' has ", "b: 'm' still needs it"]);
+    assert!(!ran.stdout.contains("leg"), "{}", ran.stdout);
+    assert_eq!(legs(&folder), in_sync(&["a", "b"]));
+    folder.write("up.toml", manifest(&["a", "b"], ""));
+    folder.corewise(["reload"]).ok().says(&["removed device 'c'"]);
+    server.stop().ok();
+}

@@ -4,41 +4,34 @@ use std::collections::BTreeMap;
 
 use corewise::device::LinkKind;
 
-use super::{Live, Wish, known};
+use super::{ENDS, Live, Wish, as_json, known};
 use crate::control::Question;
 use crate::control::changes::{Changed, Failed, Step, What};
-use crate::manifest::{Driver, Manifest};
+use crate::manifest::{Changes, Device, Driver, LegChange, Manifest};
 use crate::up::drivers::Volume;
 
-/// What is to become of a leg of a mirror.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LegChange {
-    Replace { leg: String, with: String },
-    Add { with: String },
-    Remove { leg: String },
+/// What a question about a leg wants.
+pub(super) fn wish(question: &Question) -> Result<Wish, String> {
+    let (leg, with) = (question.leg.clone(), question.with.clone());
+    let change = match (question.ask.as_str(), leg, with) {
+        ("replace", Some(leg), Some(with)) => LegChange::Replace { leg, with },
+        ("add_leg", None, Some(with)) => LegChange::Add { with },
+        ("remove_leg", Some(leg), None) => LegChange::Remove { leg },
+        ("replace", ..) => {
+            return Err("'replace' needs a 'disk', a 'leg' and 'with', a device".to_string());
+        }
+        ("add_leg", ..) => {
+            return Err("'add_leg' needs a 'disk' and 'with', a device".to_string());
+        }
+        _ => return Err("'remove_leg' needs a 'disk' and a 'leg'".to_string()),
+    };
+    let disk = question.disk.clone();
+    let disk = disk.ok_or_else(|| format!("'{}' needs a 'disk'", question.ask))?;
+    Ok(Wish::Legs(disk, change))
 }
 
 impl LegChange {
-    pub(super) fn of(question: &Question) -> Result<Wish, String> {
-        let (leg, with) = (question.leg.clone(), question.with.clone());
-        let change = match (question.ask.as_str(), leg, with) {
-            ("replace", Some(leg), Some(with)) => LegChange::Replace { leg, with },
-            ("add_leg", None, Some(with)) => LegChange::Add { with },
-            ("remove_leg", Some(leg), None) => LegChange::Remove { leg },
-            ("replace", ..) => {
-                return Err("'replace' needs a 'disk', a 'leg' and 'with', a device".to_string());
-            }
-            ("add_leg", ..) => {
-                return Err("'add_leg' needs a 'disk' and 'with', a device".to_string());
-            }
-            _ => return Err("'remove_leg' needs a 'disk' and a 'leg'".to_string()),
-        };
-        let disk = question.disk.clone();
-        let disk = disk.ok_or_else(|| format!("'{}' needs a 'disk'", question.ask))?;
-        Ok(Wish::Legs(disk, change))
-    }
-
-    fn step(&self, mirror: &str) -> Step {
+    pub(super) fn step(&self, mirror: &str) -> Step {
         let (what, leg, with) = match self {
             LegChange::Replace { leg, with } => (What::Replace, leg, Some(with.clone())),
             LegChange::Add { with } => (What::Add, with, None),
@@ -46,22 +39,6 @@ impl LegChange {
         };
         let (name, leg) = (mirror.to_string(), Some(leg.clone()));
         Step { what, name, leg, with, ..Step::default() }
-    }
-
-    /// The leg that goes.
-    fn leaves(&self) -> Option<&str> {
-        match self {
-            LegChange::Replace { leg, .. } | LegChange::Remove { leg } => Some(leg),
-            LegChange::Add { .. } => None,
-        }
-    }
-
-    /// The device that becomes one.
-    fn comes(&self) -> Option<&str> {
-        match self {
-            LegChange::Replace { with, .. } | LegChange::Add { with } => Some(with),
-            LegChange::Remove { .. } => None,
-        }
     }
 }
 
@@ -142,6 +119,50 @@ impl Live {
         }
         self.report.changed(&changed);
         Ok(changed)
+    }
+
+    /// A manifest has other legs for mirrors, and what becomes of those that have left. Ends a mirror's changes with one that can't be made.
+    pub(super) fn follow_legs(&self, changes: &Changes, has: &mut Manifest, changed: &mut Changed) {
+        for (mirror, legs) in &changes.legs {
+            let mut legs = legs.iter();
+            let refused = legs.by_ref().find_map(|change| {
+                let free = change.comes().map_or(Ok(()), |with| is_free(with, mirror, has));
+                let done = free.and_then(|()| self.change_leg(mirror, change, has, changed));
+                done.err().map(|why| (change, why))
+            });
+            let Some((change, why)) = refused else {
+                self.written.lock().0.remove(mirror);
+                continue;
+            };
+            changed.failed.push(Failed { name: mirror.clone(), why });
+            for undone in std::iter::once(change).chain(legs) {
+                let undone = undone.step(mirror);
+                changed.steps.retain(|step| *step != undone);
+            }
+        }
+    }
+
+    /// These devices, which were legs or stand below one, and are none of the manifest's: they close, where they are in use no more.
+    pub(super) fn remove_legs(
+        &self,
+        names: &[String],
+        has: &mut Manifest,
+        changed: &mut Changed,
+    ) -> Result<(), String> {
+        for name in names {
+            let needs = |device: &&Device| device.suppliers.contains(name);
+            if let Some(above) = has.devices.iter().find(needs) {
+                changed.steps.retain(|step| (step.what, &step.name) != (What::Remove, name));
+                let why = format!("'{}' still needs it", above.name);
+                changed.failed.push(Failed { name: name.clone(), why });
+                continue;
+            }
+            let gone = std::slice::from_ref(name);
+            let down = self.remove(&[], gone, self.drain, changed).ok_or(ENDS)?;
+            has.retain(|other| other != name);
+            changed.timelines.push(as_json(&down));
+        }
+        Ok(())
     }
 
     /// Does it; the legs that there are then.

@@ -29,9 +29,9 @@ use super::service;
 use super::tls::{self, Renewed, Seen};
 use crate::control::changes::{Changed, Failed, Step, What};
 use crate::control::{Mode, Question};
-use crate::manifest::{self, Changes, Driver, FileDriver, Manifest, export_name};
+use crate::manifest::{self, Changes, Driver, FileDriver, LegChange, Manifest, export_name};
 use crate::units::{self, count};
-use legs::{LegChange, Written};
+use legs::Written;
 use wanted::{added, checked, known, shrunk, without};
 
 /// What a running server is changed by.
@@ -101,7 +101,7 @@ impl Wish {
                 Some(name) => Ok(Wish::Grow(name.clone(), question.size)),
                 None => Err("'grow' needs a 'name'".to_string()),
             },
-            "replace" | "add_leg" | "remove_leg" => LegChange::of(question),
+            "replace" | "add_leg" | "remove_leg" => legs::wish(question),
             "reload" => Ok(Wish::Reload),
             _ => return None,
         })
@@ -243,10 +243,11 @@ impl Live {
             return Ok(changed);
         }
         let deadline = if mode == Mode::Hard { Duration::ZERO } else { self.drain };
-        let Some(down) = self.remove(&changes, deadline, &mut changed) else {
+        let (exports, devices) = (&changes.remove_exports, &changes.remove_devices);
+        let Some(down) = self.remove(exports, devices, deadline, &mut changed) else {
             // Writes that were answered may not be durable: the end has to say so.
             self.unclean.fetch_or(!changed.failed.is_empty(), Ordering::Relaxed);
-            return Err("the server ends meanwhile, and shuts all of it down".to_string());
+            return Err(ENDS.to_string());
         };
         let gone = |name: &str| {
             changes.remove_devices.iter().any(|gone| gone == name)
@@ -266,6 +267,8 @@ impl Live {
         self.replace(&first, old, &mut changed);
         let up = self.bring_up(&changes, &new, rolls_back, old, &mut changed);
         self.replace(&last, old, &mut changed);
+        self.follow_legs(&changes, old, &mut changed);
+        self.remove_legs(&changes.remove_legs, old, &mut changed)?;
         if let Some(up) = up.filter(|up| !up.is_empty()) {
             changed.timelines.push(as_json(&up));
         }
@@ -342,6 +345,12 @@ impl Live {
         for (name, size) in &changes.grow {
             let (name, size) = (name.clone(), Some(*size));
             steps.push(Step { what: What::Grow, name, size, ..Step::default() });
+        }
+        for (mirror, legs) in &changes.legs {
+            steps.extend(legs.iter().map(|change| change.step(mirror)));
+        }
+        for name in &changes.remove_legs {
+            steps.push(Step { what: What::Remove, name: name.clone(), ..Step::default() });
         }
         Changed { steps, ..Changed::default() }
     }
@@ -429,13 +438,15 @@ impl Live {
     /// meanwhile.
     fn remove(
         &self,
-        changes: &Changes,
+        exports: &[String],
+        devices: &[String],
         deadline: Duration,
         changed: &mut Changed,
     ) -> Option<Timeline> {
         let mut timeline = Timeline::new("removal");
         let begin = Instant::now();
-        let exports: Vec<&str> = changes.remove_exports.iter().map(String::as_str).collect();
+        let (devices, names) = (devices.iter(), exports.iter());
+        let exports: Vec<&str> = exports.iter().map(String::as_str).collect();
         if let Some(report) = self.server.remove_exports(&exports, deadline) {
             changed.notes.extend(cut(&report));
             for (name, flush) in &report.flushes {
@@ -457,9 +468,8 @@ impl Live {
         }
         let drained = begin.elapsed();
         self.shown.lock().retain(|shown| !exports.contains(&shown.name.as_str()));
-        let exports = changes.remove_exports.iter().map(|name| (export_name(name), true));
-        let devices = changes.remove_devices.iter().map(|name| (name.clone(), false));
-        for (name, is_export) in exports.chain(devices) {
+        let names = names.map(|name| (export_name(name), true));
+        for (name, is_export) in names.chain(devices.map(|name| (name.clone(), false))) {
             let start = if is_export { Duration::ZERO } else { begin.elapsed() };
             let result = self.manager.remove(&name);
             let end = if is_export { drained } else { begin.elapsed() };
@@ -639,6 +649,8 @@ impl Live {
         }
     }
 }
+
+const ENDS: &str = "the server ends meanwhile, and shuts all of it down";
 
 fn as_json(timeline: &Timeline) -> serde_json::Value {
     serde_json::from_str(&json::render(timeline)).unwrap_or_default()
