@@ -34,7 +34,9 @@
 //!
 //! tokio lives inside this crate: each driver has a thread (`cw-object`) with a runtime of its own.
 
+mod ahead;
 mod batch;
+mod cache;
 mod codec;
 mod driver;
 mod format;

@@ -1,5 +1,6 @@
 //! Whole volumes over stores that fail, crash and are shared, in virtual time, against plain models.
 
+mod caches;
 mod crashes;
 mod faults;
 mod faulty;
@@ -30,6 +31,7 @@ fn tuning() -> Tuning {
         dirty: 32,
         age: Duration::from_secs(1),
         patience: Duration::from_secs(100),
+        cache: 0,
         few: 4,
     }
 }
@@ -71,7 +73,8 @@ async fn open_as(
 }
 
 async fn open(inner: &Arc<dyn ObjectStore>, nonce: u128) -> Result<Arc<Volume>, NotOpen> {
-    open_as(inner, nonce, tuning()).await
+    let cache = [0, 64 << 10, 2 << 20][(nonce % 3) as usize];
+    open_as(inner, nonce, Tuning { cache, ..tuning() }).await
 }
 
 /// Until so much virtual time has passed: no real time does.

@@ -16,7 +16,9 @@ use corewise_sync::Mutex;
 use tokio::sync::{Notify, Semaphore, TryAcquireError, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use crate::ahead::Streams;
 use crate::batch::{Batch, Chunk};
+use crate::cache::Cache;
 use crate::codec::Codec;
 use crate::format::{Changes, Kind, Opening};
 use crate::log::{self, Appended, Ask, NotOpen, Writer};
@@ -50,6 +52,8 @@ pub(crate) struct Tuning {
     pub(crate) age: Duration,
     /// How long a request waits for the store.
     pub(crate) patience: Duration,
+    /// Bytes of frames that are kept when they were read.
+    pub(crate) cache: u64,
     /// Records behind a whole map that are few: see `policy::map_is_due`.
     pub(crate) few: u64,
 }
@@ -114,6 +118,9 @@ pub(crate) struct Volume {
     hold: Instant,
     /// L: is the lock; guards what the volume is at. Never held across a wait.
     state: Mutex<State>,
+    cache: Arc<Cache>,
+    /// L: is the lock; guards who reads in a row.
+    streams: Mutex<Streams>,
     /// There is a batch to commit.
     work: Notify,
     /// The last record that is there.
@@ -157,6 +164,8 @@ impl Volume {
             lease: ask.lease,
             hold: Instant::now() + opened.hold,
             state: Mutex::new(state),
+            cache: Cache::new(tuning.cache),
+            streams: Mutex::default(),
             work: Notify::new(),
             durable: watch::Sender::new(epoch),
             room: Semaphore::new(tuning.dirty),

@@ -1,5 +1,6 @@
 //! Reads of a volume: where blocks lie, what lies there, and whether it may be believed.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,7 +9,8 @@ use tokio::time::Instant;
 
 use super::{Fault, Part, Volume};
 use crate::batch::{Batch, Chunk};
-use crate::codec::Spot;
+use crate::cache::{Fetch, Key, Look};
+use crate::codec::{Codec, Spot};
 use crate::format::{BLOCK, HEAD, Head, Place};
 use crate::log;
 use crate::map::{Map, Segment};
@@ -17,6 +19,12 @@ use crate::store::{Failure, Tries};
 
 /// How often a read looks again where a segment was gone.
 const LOOKS: usize = 8;
+
+/// Bytes that are decoded on another thread: this one serves everybody.
+const ELSEWHERE: u32 = 256 << 10;
+/// Most bytes that are ahead of one reader in a row, and which part of the cache that is at most: eight of them take half of it.
+const AHEAD: u64 = 16 << 20;
+const AHEAD_PART: u64 = 16;
 
 /// Where a part of what is to be read lies.
 #[derive(Clone, Debug)]
@@ -37,13 +45,21 @@ struct Lies {
 }
 
 impl Lies {
+    fn key(&self) -> Key {
+        (self.segment.map_or(0, |segment| segment.id), self.place.at)
+    }
+
+    fn damaged(&self, why: &str) -> Fault {
+        Fault::Damaged(format!("{}: {why}", self.name()))
+    }
+
     fn name(&self) -> String {
         log::segment(self.place.segment, self.segment.map_or(0, |segment| segment.epoch))
     }
 
     fn spot(&self) -> Spot {
-        let id = self.segment.map_or(0, |segment| segment.id);
-        Spot { id, at: self.place.at, start: self.start - u64::from(self.place.skip) }
+        let (id, at) = self.key();
+        Spot { id, at, start: self.start - u64::from(self.place.skip) }
     }
 }
 
@@ -53,6 +69,7 @@ impl Volume {
         let mut missed = String::new();
         for _ in 0..LOOKS {
             let sources = self.sources(start, len)?;
+            self.read_ahead(start, len);
             match self.fetch(sources).await? {
                 Ok(parts) => {
                     // It is as it was when it was looked up, so it is old if there is another writer.
@@ -84,35 +101,20 @@ impl Volume {
 
     /// What lies there. An inner error: a segment is missing.
     async fn fetch(&self, sources: Vec<Source>) -> Result<Result<Vec<Part>, String>, Fault> {
-        let places: Vec<Place> = sources
-            .iter()
-            .filter_map(|source| match source {
-                Source::There(lies) => Some(lies.place),
-                Source::Here(_) => None,
-            })
-            .collect();
-        let spans = policy::spans(&places);
-        let fetched = try_join_all(spans.iter().map(|span| self.fetch_span(span))).await?;
+        let frames = match self.frames(&there(&sources)).await? {
+            Ok(frames) => frames,
+            Err(name) => return Ok(Err(name)),
+        };
         let mut parts = Vec::with_capacity(sources.len());
         for source in sources {
             match source {
                 Source::Here(part) => parts.push(part),
                 Source::There(lies) => {
-                    let place = lies.place;
-                    let found = spans.iter().position(|span| span.has(&place));
-                    let span = found.expect("the spans were made of all places");
-                    let Some(bytes) = &fetched[span] else { return Ok(Err(lies.name())) };
-                    let from = (place.at - spans[span].from) as usize;
-                    let frame = bytes.slice(from..from + place.stored as usize);
-                    let damaged = |why| Fault::Damaged(format!("{}: {why}", lies.name()));
-                    let data = self
-                        .codec
-                        .data(&lies.spot(), &frame)
-                        .map_err(|why| damaged(why.to_string()))?;
-                    let from = u64::from(place.skip) * BLOCK;
+                    let data = &frames[&lies.key()];
+                    let from = u64::from(lies.place.skip) * BLOCK;
                     let to = from + lies.len * BLOCK;
                     if to > data.len() as u64 {
-                        return Err(damaged("a frame is too short".into()));
+                        return Err(lies.damaged("a frame is too short"));
                     }
                     parts.push(Part::Data(data.slice(from as usize..to as usize)));
                 }
@@ -121,23 +123,91 @@ impl Volume {
         Ok(Ok(parts))
     }
 
-    /// Bytes of a segment. `None`: it is missing.
-    async fn fetch_span(&self, span: &policy::Span) -> Result<Option<Bytes>, Fault> {
-        let epoch = {
-            let state = self.state.lock();
-            state.map.segments.get(&span.segment).map(|segment| segment.epoch)
-        };
-        let Some(epoch) = epoch else { return Ok(None) };
-        let name = log::segment(span.segment, epoch);
-        let range = Some(u64::from(span.from)..u64::from(span.to));
-        let want = (span.to - span.from) as usize;
-        match log::fetch(&self.store, &name, range, Some(self.tuning.patience)).await {
-            Ok(Some(bytes)) if bytes.len() != want => {
-                Err(Fault::Damaged(format!("{name} is too short")))
+    /// The blocks of frames: kept, fetched here, or by another reader. An inner error: a segment is missing.
+    async fn frames(&self, all: &[Lies]) -> Result<Result<HashMap<Key, Bytes>, String>, Fault> {
+        let mut found = HashMap::new();
+        let mut seen = HashSet::new();
+        let mut wanted: Vec<Lies> =
+            all.iter().filter(|lies| seen.insert(lies.key())).copied().collect();
+        while !wanted.is_empty() {
+            let (mut mine, mut others) = (Vec::new(), Vec::new());
+            for lies in wanted.drain(..) {
+                if lies.segment.is_none() {
+                    return Ok(Err(lies.name()));
+                }
+                match self.cache.look(lies.key()) {
+                    Look::Here(data) => drop(found.insert(lies.key(), data)),
+                    Look::UnderWay(told) => others.push((lies, told)),
+                    Look::Yours(fetch) => mine.push((lies, fetch)),
+                }
             }
-            Ok(found) => Ok(found),
-            Err(why) => Err(Fault::Store(why)),
+            // First these, since others may wait for them.
+            let places: Vec<Place> = mine.iter().map(|(lies, _)| lies.place).collect();
+            let spans = policy::spans(&places);
+            let mut by_span: Vec<Vec<(Lies, Fetch)>> = spans.iter().map(|_| Vec::new()).collect();
+            for one in mine {
+                let span = spans.iter().position(|span| span.has(&one.0.place));
+                by_span[span.expect("the spans were made of all places")].push(one);
+            }
+            let fetches = spans.iter().zip(by_span).map(|(span, of)| self.fetch_span(span, of));
+            for fetched in try_join_all(fetches).await? {
+                match fetched {
+                    Ok(frames) => found.extend(frames),
+                    Err(name) => return Ok(Err(name)),
+                }
+            }
+            for (lies, mut told) in others {
+                let came = match told.wait_for(Option::is_some).await {
+                    Ok(data) => data.clone(),
+                    Err(_) => None,
+                };
+                match came {
+                    Some(data) => drop(found.insert(lies.key(), data)),
+                    // It came to nothing there, which may have been another reader's patience.
+                    None => wanted.push(lies),
+                }
+            }
         }
+        Ok(Ok(found))
+    }
+
+    /// Fetches the frames of a span. An inner error: the segment is missing.
+    async fn fetch_span(
+        &self,
+        span: &policy::Span,
+        frames: Vec<(Lies, Fetch)>,
+    ) -> Result<Result<Vec<(Key, Bytes)>, String>, Fault> {
+        let Some((first, _)) = frames.first() else { return Ok(Ok(Vec::new())) };
+        let name = first.name();
+        let range = Some(u64::from(span.from)..u64::from(span.to));
+        let found = log::fetch(&self.store, &name, range, Some(self.tuning.patience)).await;
+        let Some(bytes) = found.map_err(Fault::Store)? else { return Ok(Err(name)) };
+        if bytes.len() != (span.to - span.from) as usize {
+            return Err(first.damaged("it is too short"));
+        }
+        let (from, codec) = (span.from, self.codec.clone());
+        let decode =
+            move || frames.into_iter().map(|one| came(one, &bytes, from, &codec)).collect();
+        let decoded: Result<_, Fault> = if self.codec.is_work() && span.to - from > ELSEWHERE {
+            let elsewhere = tokio::task::spawn_blocking(decode).await;
+            elsewhere
+                .map_err(|_| Fault::Store("the blocks that came could not be decoded".into()))?
+        } else {
+            decode()
+        };
+        decoded.map(Ok)
+    }
+
+    /// Fetches the next blocks of a reader in a row.
+    fn read_ahead(self: &Arc<Self>, start: u64, len: u64) {
+        let most = (self.tuning.cache / AHEAD_PART).min(AHEAD) / BLOCK;
+        let Some(ahead) = self.streams.lock().read(start, len, most) else { return };
+        let volume = Arc::clone(self);
+        tokio::spawn(async move {
+            let Ok(sources) = volume.sources(ahead.start, ahead.end - ahead.start) else { return };
+            // Whether it came is found by the read that wants it.
+            let _ = volume.frames(&there(&sources)).await;
+        });
     }
 
     /// Waits until it is sure that at a moment that is no longer ago than the lease there was no other writer.
@@ -214,6 +284,33 @@ impl Volume {
         };
         Ok(sources.into_iter().map(of).collect())
     }
+}
+
+fn there(sources: &[Source]) -> Vec<Lies> {
+    let lies = sources.iter().filter_map(|source| match source {
+        Source::There(lies) => Some(*lies),
+        Source::Here(_) => None,
+    });
+    lies.collect()
+}
+
+/// The blocks of a frame that came, in bytes of its segment from `from` on: for the reader, and for all who wait for it.
+fn came(
+    (lies, fetch): (Lies, Fetch),
+    bytes: &Bytes,
+    from: u32,
+    codec: &Codec,
+) -> Result<(Key, Bytes), Fault> {
+    let from = (lies.place.at - from) as usize;
+    let frame = bytes.slice(from..from + lies.place.stored as usize);
+    let data = codec.data(&lies.spot(), &frame);
+    let mut data = data.map_err(|why| lies.damaged(&why.to_string()))?;
+    if bytes.len() > 2 * frame.len() && frame.as_ptr_range().contains(&data.as_ptr()) {
+        // Else it would keep its neighbours in memory.
+        data = Bytes::copy_from_slice(&data);
+    }
+    fetch.done(&data);
+    Ok((lies.key(), data))
 }
 
 /// Looks a range up in the batches, the newest first, and then in the map.

@@ -1,0 +1,158 @@
+//! Frames that were read, in memory up to a number of bytes, and those that are being fetched: two readers of one frame make one request.
+//!
+//! A frame is found by the random id of its segment, and its place there, and neither is ever used for another one. So there is no old
+//! data here: the map says where a block lies now, and a block that is written again lies elsewhere.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use corewise_sync::Mutex;
+use quick_cache::Weighter;
+use tokio::sync::watch;
+
+/// Which frame: its segment's id, and its first byte there.
+pub(crate) type Key = (u128, u32);
+
+/// Bytes that a frame takes beside its blocks.
+const BESIDE: u64 = 128;
+/// Bytes of a frame, for the number of frames to expect.
+const USUAL: u64 = 64 << 10;
+
+#[derive(Clone, Copy, Debug)]
+struct Weight;
+
+impl Weighter<Key, Bytes> for Weight {
+    fn weight(&self, _: &Key, blocks: &Bytes) -> u64 {
+        blocks.len() as u64 + BESIDE
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// `None`: nothing is kept. It keeps those that are read again rather than those of a scan.
+    frames: Option<quick_cache::unsync::Cache<Key, Bytes, Weight>>,
+    under_way: HashMap<Key, watch::Receiver<Option<Bytes>>>,
+}
+
+/// Frames of a volume.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    /// L: is the lock, and guards all of it. Never held across a wait.
+    inner: Mutex<Inner>,
+}
+
+/// What is known of a frame.
+pub(crate) enum Look {
+    Here(Bytes),
+    /// Somebody fetches it. An error: that came to nothing.
+    UnderWay(watch::Receiver<Option<Bytes>>),
+    /// It is the caller that fetches it.
+    Yours(Fetch),
+}
+
+/// The duty to fetch a frame. Dropped, it passes to somebody else that waits for it.
+pub(crate) struct Fetch {
+    cache: Arc<Cache>,
+    key: Key,
+    told: watch::Sender<Option<Bytes>>,
+}
+
+impl Cache {
+    /// Keeps so many bytes at most; 0: none.
+    pub(crate) fn new(bytes: u64) -> Arc<Self> {
+        let frames = (bytes != 0).then(|| {
+            let count = usize::try_from(bytes / USUAL).unwrap_or(usize::MAX);
+            quick_cache::unsync::Cache::with_weighter(count.max(16), bytes, Weight)
+        });
+        Arc::new(Self { inner: Mutex::new(Inner { frames, under_way: HashMap::new() }) })
+    }
+
+    pub(crate) fn look(self: &Arc<Self>, key: Key) -> Look {
+        let mut inner = self.inner.lock();
+        if let Some(found) = inner.frames.as_ref().and_then(|frames| frames.get(&key)) {
+            return Look::Here(found.clone());
+        }
+        if let Some(fetched) = inner.under_way.get(&key) {
+            return Look::UnderWay(fetched.clone());
+        }
+        let (told, fetched) = watch::channel(None);
+        inner.under_way.insert(key, fetched);
+        Look::Yours(Fetch { cache: Arc::clone(self), key, told })
+    }
+
+    /// Bytes that are kept.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.inner.lock().frames.as_ref().map_or(0, |frames| frames.weight())
+    }
+}
+
+impl Fetch {
+    /// It has come.
+    pub(crate) fn done(self, blocks: &Bytes) {
+        if let Some(frames) = &mut self.cache.inner.lock().frames {
+            frames.insert(self.key, blocks.clone());
+        }
+        self.told.send_replace(Some(blocks.clone()));
+    }
+}
+
+impl Drop for Fetch {
+    fn drop(&mut self) {
+        self.cache.inner.lock().under_way.remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(cache: &Arc<Cache>, id: u128) -> bool {
+        match cache.look((id, 64)) {
+            Look::Here(found) => {
+                assert_eq!(found[0], id as u8);
+                true
+            }
+            Look::Yours(fetch) => {
+                fetch.done(&vec![id as u8; 4096].into());
+                false
+            }
+            Look::UnderWay(_) => panic!("nobody fetches"),
+        }
+    }
+
+    #[test]
+    fn it_keeps_no_more_bytes_than_it_may_and_a_scan_does_not_drive_out_those_that_are_read_again()
+    {
+        let size = 100 * (4096 + BESIDE);
+        let cache = Cache::new(size);
+        (0..40).for_each(|id| assert!(!fill(&cache, id)));
+        for _ in 1..4 {
+            (0..40).for_each(|id| assert!(fill(&cache, id)));
+        }
+        for id in 1000..2000 {
+            fill(&cache, id);
+            assert!(cache.bytes() <= size, "{}", cache.bytes());
+        }
+        let kept = (0..40).filter(|id| fill(&cache, *id)).count();
+        assert!(kept > 30, "{kept}");
+        let none = Cache::new(0);
+        assert!(!fill(&none, 1) && !fill(&none, 1));
+    }
+
+    #[test]
+    fn one_that_fetches_tells_all_and_its_end_without_a_frame_passes_the_duty_on() {
+        let cache = Cache::new(1 << 20);
+        let Look::Yours(fetch) = cache.look((1, 0)) else { panic!("it isn't there") };
+        let Look::UnderWay(told) = cache.look((1, 0)) else { panic!("it is under way") };
+        drop(fetch);
+        assert!(told.has_changed().is_err() && told.borrow().is_none());
+        let Look::Yours(fetch) = cache.look((1, 0)) else { panic!("it is nobody's") };
+        let Look::UnderWay(told) = cache.look((1, 0)) else { panic!("it is under way") };
+        fetch.done(&Bytes::from_static(b"data"));
+        assert_eq!(told.borrow().as_deref(), Some(&b"data"[..]));
+        assert!(matches!(cache.look((1, 0)), Look::Here(_)));
+        assert!(matches!(cache.look((1, 64)), Look::Yours(_)), "another place");
+    }
+}

@@ -1,0 +1,142 @@
+//! Which reads ask the store, and how often.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use tokio::time::Instant;
+
+use super::faulty::{Fate, Faulty};
+use super::{ask, open_as, passes, read, tuning, write};
+use crate::codec::Compression;
+use crate::format::BLOCK;
+use crate::log::Ask;
+use crate::store::Store;
+use crate::volume::{Tuning, Volume};
+
+/// A volume of so many blocks, each of which says its number, over a store that takes so long for each request.
+async fn written(
+    blocks: u64,
+    takes: Duration,
+    cache: u64,
+    asked: impl Fn(Ask) -> Ask,
+) -> Arc<Volume> {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let open = async |store: Arc<dyn ObjectStore>, nonce, cache| {
+        let store = Store::new(store, object_store::path::Path::from("a/volume"));
+        let ask = asked(Ask { size: Some(blocks * BLOCK), ..ask(nonce) });
+        let tuning = Tuning { cache, batch: 2048, dirty: 16384, few: 1000, ..tuning() };
+        Volume::open(Arc::new(store), ask, tuning).await.unwrap()
+    };
+    let volume = open(Arc::clone(&inner), 4, 0).await;
+    for block in 0..blocks {
+        write(&volume, block, 1, block as u32 + 1).await.unwrap();
+    }
+    volume.close().await.unwrap();
+    let judge = Box::new(move || (Fate::Done, takes));
+    open(Arc::new(Faulty::new(&inner, judge)), 5, cache).await
+}
+
+/// Requests by which segments were read: looks for another writer aside, which go by time.
+fn fetches(volume: &Volume) -> u64 {
+    volume.store.usage().received / 1000
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_of_one_frame_make_one_request_and_later_ones_none() {
+    let volume = written(64, Duration::from_millis(20), 1 << 20, |ask| ask).await;
+    read(&volume, 60, 1).await.unwrap();
+    let before = volume.store.usage();
+    let all = join_all((0..8).map(|block| read(&volume, block, 1))).await;
+    for (block, found) in all.into_iter().enumerate() {
+        assert_eq!(found.unwrap(), [block as u32 + 1]);
+    }
+    let after = volume.store.usage();
+    assert_eq!(after.gets - before.gets, 1);
+    assert_eq!(read(&volume, 7, 2).await.unwrap(), [8, 9]);
+    assert_eq!(volume.store.usage(), after);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_block_that_is_written_again_is_not_read_from_the_cache() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let volume = open_as(&inner, 1, Tuning { cache: 1 << 20, ..tuning() }).await.unwrap();
+    for what in 1..30 {
+        write(&volume, 3, 2, what).await.unwrap();
+        assert_eq!(read(&volume, 3, 2).await.unwrap(), [what; 2]);
+        volume.flush().await.unwrap();
+        assert_eq!(read(&volume, 3, 2).await.unwrap(), [what; 2]);
+        assert_eq!(read(&volume, 3, 2).await.unwrap(), [what; 2]);
+        passes(Duration::from_secs(1)).await;
+    }
+    // A cached block is believed no longer than one that is fetched.
+    let second = open_as(&inner, 2, tuning()).await.unwrap();
+    write(&second, 3, 1, 99).await.unwrap();
+    assert!(read(&volume, 3, 2).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_in_a_row_waits_for_few_requests_and_random_ones_make_no_more() {
+    let takes = Duration::from_millis(20);
+    let mut found = Vec::new();
+    for cache in [0, 16 << 20] {
+        let volume = written(2048, takes, cache, |ask| ask).await;
+        read(&volume, 2000, 1).await.unwrap();
+        let (before, began) = (volume.store.usage(), Instant::now());
+        for block in (0..1024).step_by(8) {
+            let said = read(&volume, block, 8).await.unwrap();
+            assert_eq!(said[7], block as u32 + 8);
+        }
+        let after = volume.store.usage();
+        found.push((after.gets - before.gets, began.elapsed()));
+
+        let mut random = fastrand::Rng::with_seed(1);
+        let volume = written(2048, takes, cache, |ask| ask).await;
+        let before = volume.store.usage().gets;
+        let mut frames: Vec<u64> = (0..64).collect();
+        random.shuffle(&mut frames);
+        for frame in &frames[..32] {
+            read(&volume, frame * 32 + random.u64(0..32), 1).await.unwrap();
+        }
+        let looks = 1;
+        assert!((32..=32 + looks).contains(&(volume.store.usage().gets - before)));
+    }
+    let [(plain, slow), (ahead, quick)] = found[..] else { panic!() };
+    assert!(ahead * 4 < plain && quick * 4 < slow, "{ahead} of {plain}, {quick:?} of {slow:?}");
+}
+
+#[tokio::test]
+#[ignore = "a measurement: build it with --release"]
+async fn measured() {
+    type Asked = (&'static str, fn(Ask) -> Ask);
+    let kinds: [Asked; 3] = [
+        ("plain", |ask| Ask { compression: Compression::None, ..ask }),
+        ("lz4", |ask| Ask { compression: Compression::Lz4, ..ask }),
+        ("sealed", |ask| Ask { compression: Compression::None, key: Some(super::key("7")), ..ask }),
+    ];
+    let blocks = 1 << 16;
+    for (name, asked) in kinds {
+        for takes in [Duration::ZERO, Duration::from_millis(20)] {
+            for cache in [0, 64 << 20, 256 << 20] {
+                let volume = written(blocks, takes, cache, asked).await;
+                let (before, began) = (fetches(&volume), Instant::now());
+                let gets = volume.store.usage().gets;
+                let count = if cache == 0 && !takes.is_zero() { blocks / 8 } else { blocks };
+                for block in (0..count).step_by(32) {
+                    read(&volume, block, 32).await.unwrap();
+                }
+                let took = began.elapsed().as_secs_f64();
+                let mib = (count * BLOCK) as f64 / (1 << 20) as f64;
+                let gets = (volume.store.usage().gets - gets) as f64 / (mib / 1024.0);
+                let bytes = fetches(&volume) - before;
+                println!(
+                    "{name}, {takes:?} a request, cache {} MiB: {:.0} MiB/s, {gets:.0} GET a GiB, {bytes} kB came",
+                    cache >> 20,
+                    mib / took
+                );
+            }
+        }
+    }
+}
