@@ -113,7 +113,7 @@ pub(crate) fn build(run: &mut Run, program: &Path) -> Result<PathBuf, String> {
     Ok(package)
 }
 
-/// The step: the package can be built and has what it should have, its units are right; in a long run it is used in a clean root.
+/// The step: the package can be built and has what it should have, its units are right; in a long run it is used in a clean root, and in a virtual machine.
 pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     let program = crate::steps::program(run)?;
     let package = build(run, &program)?;
@@ -134,9 +134,10 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     if !run.is_long() {
         return Ok(());
     }
-    let missing = ["mmdebstrap", "lintian"].into_iter().find(|name| programs::find(name).is_none());
+    let needed = ["mmdebstrap", "lintian", "mke2fs", "qemu-system-x86_64"];
+    let missing = needed.into_iter().find(|name| programs::find(name).is_none());
     if let Some(missing) = missing.or((!programs::is_root()).then_some("root")) {
-        run.say(&format!("skipped: a clean root to install into needs {missing} (apt-get install mmdebstrap lintian)"));
+        run.say(&format!("skipped: a clean root to install into needs {missing} (apt-get install mmdebstrap lintian e2fsprogs qemu-system-x86)"));
         run.count_skipped();
         return Ok(());
     }
@@ -149,6 +150,10 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     )?;
     clean_root(run, &package)?;
     run.count_passed();
+    if cfg!(target_arch = "x86_64") {
+        machine(run, &package)?;
+        run.count_passed();
+    }
     Ok(())
 }
 
@@ -189,15 +194,69 @@ fn units(run: &mut Run) -> Result<(), String> {
 
 /// Installs, runs and removes it where there is nothing but Debian's base and what it depends on.
 fn clean_root(run: &mut Run, package: &Path) -> Result<(), String> {
+    let root = debian(run, "systemd-standalone-sysusers", package)?;
+    let script = read(&run.root().join("packaging/deb/try"))?;
+    let script = String::from_utf8_lossy(&script).into_owned();
+    run.command(Command::new("chroot").arg(&root).args(["sh", "-euxc", &script]))?;
+    fs::remove_dir_all(&root).map_err(|e| format!("cannot remove {}: {e}", root.display()))
+}
+
+/// Boots a virtual machine whose systemd runs the units: some four minutes on an emulated processor.
+fn machine(run: &mut Run, package: &Path) -> Result<(), String> {
+    let include = "systemd,systemd-sysv,dbus,udev,kmod,linux-image-cloud-amd64,initramfs-tools,dmsetup,nbd-client,e2fsprogs,fish,zsh";
+    let root = debian(run, include, package)?;
+    let guest = Tree { root: root.clone(), sources: run.root().to_path_buf() };
+    guest.write("boot.sh", &read(&run.root().join("packaging/deb/boot"))?, 0o755)?;
+    // Jobs that it waits for must not wait for it.
+    let unit = "[Unit]\nDefaultDependencies=no\nAfter=basic.target dbus.service\n\
+                [Service]\nType=oneshot\nExecStart=/boot.sh\nTimeoutStartSec=infinity\n";
+    guest.write("etc/systemd/system/boot.service", unit.as_bytes(), 0o644)?;
+    guest.write("etc/fstab", b"/dev/vda / ext4 defaults 0 1\n", 0o644)?;
+    let place = root.display();
+    let disk = run.target().join("deb/disk");
+    let _ = fs::remove_file(&disk);
+    run.command(Command::new("sh").args(["-euxc", &format!(
+        "ln -s ../boot.service {place}/etc/systemd/system/multi-user.target.wants/; \
+         cp {place}/boot/vmlinuz-* {place}/../vmlinuz; cp {place}/boot/initrd.img-* {place}/../initrd; \
+         mke2fs -q -t ext4 -d {place} {} 2G",
+        disk.display()
+    )]))?;
+    let console = run.target().join("deb/console");
+    let said = run.target().join("deb/said");
+    run.command(
+        Command::new("timeout")
+            .args(["900", "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max"])
+            .args(["-smp", "2", "-m", "1024", "-display", "none", "-no-reboot"])
+            .arg("-kernel")
+            .arg(run.target().join("deb/vmlinuz"))
+            .arg("-initrd")
+            .arg(run.target().join("deb/initrd"))
+            .args(["-append", "console=ttyS0 root=/dev/vda rw quiet panic=-1 no_timer_check"])
+            .args(["-serial", &format!("file:{}", console.display())])
+            .args(["-serial", &format!("file:{}", said.display())])
+            .args([
+                "-drive",
+                &format!("file={},if=virtio,format=raw,cache=unsafe", disk.display()),
+            ]),
+    )?;
+    let said = String::from_utf8_lossy(&read(&said)?).into_owned();
+    run.say(&said);
+    if !said.lines().any(|line| line.trim() == "RESULT well") {
+        return Err("the units don't do what they should in a virtual machine: see above".into());
+    }
+    fs::remove_dir_all(&root).map_err(|e| format!("cannot remove {}: {e}", root.display()))
+}
+
+/// A new root of this machine's own release of Debian, with the package in it, not installed.
+fn debian(run: &mut Run, include: &str, package: &Path) -> Result<PathBuf, String> {
     let root = run.target().join("deb/root");
     let _ = fs::remove_dir_all(&root);
-    // This machine's own sources and release.
     let release = read(Path::new("/etc/os-release"))?;
     let release = String::from_utf8_lossy(&release).into_owned();
     let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     let codename = codename.ok_or("/etc/os-release names no VERSION_CODENAME")?;
     let mut make = Command::new("mmdebstrap");
-    make.args(["--quiet", "--variant=apt", "--include=systemd-standalone-sysusers", codename]);
+    make.args(["--quiet", "--variant=apt", &format!("--include={include}"), codename]);
     make.arg(&root);
     let mut sources: Vec<PathBuf> = fs::read_dir("/etc/apt/sources.list.d")
         .map(|all| all.filter_map(|one| Some(one.ok()?.path())).collect())
@@ -206,10 +265,7 @@ fn clean_root(run: &mut Run, package: &Path) -> Result<(), String> {
     let has = |path: &PathBuf| fs::metadata(path).is_ok_and(|meta| meta.len() > 0);
     run.command(make.args(sources.into_iter().filter(has)))?;
     fs::copy(package, root.join("corewise.deb")).map_err(|e| format!("{}: {e}", root.display()))?;
-    let script = read(&run.root().join("packaging/deb/try"))?;
-    let script = String::from_utf8_lossy(&script).into_owned();
-    run.command(Command::new("chroot").arg(&root).args(["sh", "-euxc", &script]))?;
-    fs::remove_dir_all(&root).map_err(|e| format!("cannot remove {}: {e}", root.display()))
+    Ok(root)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {

@@ -84,7 +84,7 @@ pub(crate) const ALL: &[Step] = &[
     step("release", "the optimised program works: `corewise up --for 5s`", release),
     step(
         "package",
-        "the Debian package can be built; long: it is installed, run and removed in a clean root",
+        "the Debian package can be built; long: it is installed, run and removed in a clean root, and its units by the systemd of a virtual machine",
         deb::check,
     ),
     step("loom", "the models of the lock-free protocols, in every interleaving", |run| {

@@ -46,7 +46,7 @@ pub(super) fn open(
         options = options.write_log(log);
     }
     let driver =
-        FileDriver::open(options, &house.workqueue).map_err(|error| failed(why(&error)))?;
+        FileDriver::open(options, &house.workqueue).map_err(|error| failed(why(path, &error)))?;
     if driver.created() {
         house.cleanup.new_file(name, path).map_err(|error| failed(error.to_string()))?;
     }
@@ -131,8 +131,13 @@ pub(crate) fn other_size(found: u64, asked: u64) -> String {
     )
 }
 
-fn why(error: &OpenError) -> String {
+fn why(path: &Path, error: &OpenError) -> String {
     match error.kind() {
+        OpenErrorKind::NotFound if path.starts_with("/dev") => {
+            "there is no such disk here; a unit of systemd with PrivateDevices=yes sees none \
+             (docs/operating.md has its drop-in)"
+                .to_string()
+        }
         OpenErrorKind::NotFound => {
             "the file does not exist; create = true with a size creates it".to_string()
         }
