@@ -39,6 +39,7 @@ mod batch;
 mod cache;
 mod codec;
 mod driver;
+mod fit;
 mod format;
 mod log;
 mod map;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::codec::{Codec, Compression};
+use crate::fit;
 use crate::format::{Changes, Damaged, HEAD, Head, Kind, Opening, Whole};
 use crate::map::Map;
 use crate::seal::ObjectKey;
@@ -130,51 +131,6 @@ async fn list(
             Err(Failure::Other(why)) => return Err(NotOpen::Store(why)),
         }
     }
-}
-
-/// Whether the store refuses to create what is there: else two writers could both believe that a record is theirs.
-pub(crate) async fn try_store(
-    store: &Store,
-    nonce: u128,
-    patience: Option<Duration>,
-) -> Result<(), NotOpen> {
-    let name = format!("try/{nonce:032x}");
-    let mut tries = Tries::new(patience);
-    // It lies there, whatever the store says of its creation.
-    loop {
-        let asked = store.put(&name, &[Bytes::from_static(b"first")], true).await;
-        match (asked, store.get(&name, None).await) {
-            (_, Ok(found)) if &found[..] == b"first" => break,
-            (_, Ok(_)) => return Err(NotOpen::Unfit("it gave back other bytes".into())),
-            (Err(Failure::Other(why)), _) | (_, Err(Failure::Other(why))) => {
-                if !tries.again("a first object", &why).await {
-                    return Err(NotOpen::Store(why));
-                }
-            }
-            _ if tries.again("a first object", "it isn't there").await => {}
-            _ => return Err(NotOpen::Unfit("an object that it took is not there".into())),
-        }
-    }
-    loop {
-        let asked = store.put(&name, &[Bytes::from_static(b"second")], true).await;
-        match (asked, store.get(&name, None).await) {
-            (_, Ok(found)) if &found[..] != b"first" => {
-                let _ = store.delete(&name).await;
-                let why = "it creates an object that is there already (a conditional write with If-None-Match)";
-                return Err(NotOpen::Unfit(why.into()));
-            }
-            (Ok(()) | Err(Failure::Exists), Ok(_)) => break,
-            (Err(Failure::Other(why)), _) | (_, Err(Failure::Other(why))) => {
-                if !tries.again("a second object", &why).await {
-                    return Err(NotOpen::Store(why));
-                }
-            }
-            _ if tries.again("a second object", "it isn't there").await => {}
-            _ => return Err(NotOpen::Unfit("an object that it took is not there".into())),
-        }
-    }
-    let _ = store.delete(&name).await;
-    Ok(())
 }
 
 /// A volume as the log has it.
@@ -327,7 +283,7 @@ async fn begun(store: &Store, ask: &Ask) -> Result<Begun, NotOpen> {
 pub(crate) async fn open(store: &Store, ask: &Ask) -> Result<Opened, NotOpen> {
     // Before anything is written.
     let mut first = begun(store, ask).await?;
-    try_store(store, ask.nonce, ask.patience).await?;
+    fit::try_store(store, ask.nonce, ask.patience).await?;
     let mut tries = Tries::new(ask.patience);
     loop {
         // ReadLog

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
+use futures_util::StreamExt;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 
-use super::faulty::{Fate, Faulty};
+use super::faulty::{Creation, Fate, Faulty};
 use super::{BLOCKS, open, read, sealed_by, write};
 use crate::batch::Chunk;
 use crate::log::NotOpen;
@@ -94,9 +95,21 @@ async fn a_folder_is_a_store() {
 async fn a_store_that_creates_what_is_there_is_refused() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let mut faulty = Faulty::new(&inner, Box::new(|| (Fate::Done, Duration::ZERO)));
-    faulty.overwrites = true;
+    faulty.creation = Creation::Always;
     let store: Arc<dyn ObjectStore> = Arc::new(faulty);
     assert!(matches!(open(&store, 1).await, Err(NotOpen::Unfit(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_looks_first_and_creates_later_is_refused() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let mut random = fastrand::Rng::with_seed(1);
+    let judge = move || (Fate::Done, Duration::from_millis(random.u64(1..5)));
+    let mut faulty = Faulty::new(&inner, Box::new(judge));
+    faulty.creation = Creation::Racing;
+    let store: Arc<dyn ObjectStore> = Arc::new(faulty);
+    assert!(matches!(open(&store, 1).await, Err(NotOpen::Unfit(_))));
+    assert!(store.list(None).next().await.is_none(), "it leaves nothing behind");
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,8 @@ use futures_util::stream::{BoxStream, StreamExt};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    Result,
 };
 
 use super::passes;
@@ -36,19 +37,31 @@ pub(super) type Judge = Box<dyn FnMut() -> (Fate, Duration) + Send>;
 /// All that was to be put, with its name.
 pub(super) type Puts = Arc<Mutex<Vec<(String, Bytes)>>>;
 
+/// How a store creates an object that may be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Creation {
+    /// One of many does.
+    Once,
+    /// It looks, and writes later.
+    Racing,
+    /// Each does.
+    Always,
+}
+
 pub(super) struct Faulty {
     inner: Arc<dyn ObjectStore>,
     /// L: is the lock, and guards the judge.
     judge: Mutex<Judge>,
-    /// I: a store that creates what is there.
-    pub(super) overwrites: bool,
+    /// I: how it creates what may be there.
+    pub(super) creation: Creation,
     /// I: remembers what is put.
     pub(super) puts: Option<Puts>,
 }
 
 impl Faulty {
     pub(super) fn new(inner: &Arc<dyn ObjectStore>, judge: Judge) -> Self {
-        Self { inner: Arc::clone(inner), judge: Mutex::new(judge), overwrites: false, puts: None }
+        let creation = Creation::Once;
+        Self { inner: Arc::clone(inner), judge: Mutex::new(judge), creation, puts: None }
     }
 
     async fn fate(&self) -> Fate {
@@ -101,7 +114,11 @@ impl ObjectStore for Faulty {
         if let Some(puts) = &self.puts {
             puts.lock().push((location.to_string(), payload.clone().into()));
         }
-        if self.overwrites {
+        if self.creation != Creation::Once && opts.mode == PutMode::Create {
+            if self.creation == Creation::Racing && self.inner.head(location).await.is_ok() {
+                let path = location.to_string();
+                return Err(Error::AlreadyExists { path, source: "it looked".into() });
+            }
             opts.mode = PutMode::Overwrite;
         }
         match self.fate().await {
