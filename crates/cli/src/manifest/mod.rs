@@ -27,6 +27,8 @@ use corewise::device::HangPolicy;
 
 pub(crate) use changes::{Changes, LegChange};
 pub(crate) use drivers::driver_names;
+#[cfg(feature = "object")]
+pub(crate) use object::KeyFrom;
 pub(crate) use object::Object;
 pub(crate) use problem::{At, Place, Problem, Subject};
 pub(crate) use remote::Remote;

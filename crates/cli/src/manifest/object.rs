@@ -1,5 +1,6 @@
 //! The keys of a volume in an object store.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::drivers::Asked;
@@ -16,7 +17,21 @@ pub(crate) struct Object {
     /// Where a server is that speaks S3, and in which region; else the environment says.
     pub(crate) endpoint: Option<String>,
     pub(crate) region: Option<String>,
+    /// Its name.
+    pub(crate) compression: Option<String>,
+    pub(crate) key: Option<KeyFrom>,
+    pub(crate) read_cache: Option<u64>,
 }
+
+/// Where the key of an encrypted volume is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum KeyFrom {
+    File(PathBuf),
+    /// A variable of the environment.
+    Env(String),
+}
+
+const COMPRESSIONS: [&str; 3] = ["none", "lz4", "zstd"];
 
 /// What such volumes are read and written in.
 const BLOCK: u32 = 4096;
@@ -24,7 +39,7 @@ const BLOCK: u32 = 4096;
 const LEAST_LEASE: Duration = Duration::from_millis(100);
 
 /// What its keys say; `None` where that can't be said.
-pub(super) fn object(asked: &mut Asked<'_>) -> Option<Object> {
+pub(super) fn object(asked: &mut Asked<'_>, base: &Path) -> Option<Object> {
     let raw = asked.raw;
     if !cfg!(feature = "object") {
         let place = raw.driver.as_ref().map_or(raw.place, |at| at.place);
@@ -63,6 +78,24 @@ pub(super) fn object(asked: &mut Asked<'_>) -> Option<Object> {
             told(at.place, format!("'{key}' is for a location s3://"), "leave it out");
         }
     }
+    if let Some(at) = &raw.compression {
+        if !COMPRESSIONS.contains(&at.value.as_str()) {
+            told(at.place, format!("unknown compression '{}'", at.value), "none, lz4 or zstd");
+        } else if at.value == "zstd" && !cfg!(feature = "zstd") {
+            let help = "take lz4, or build it: cargo build --release -p corewise-cli --features object,zstd";
+            told(at.place, "this corewise was built without zstd".to_owned(), help);
+        }
+    }
+    let key = match (&raw.key_file, &raw.key_env) {
+        (Some(_), Some(at)) => {
+            let message = "a key is in a file or in the environment, and not in both".to_owned();
+            told(at.place, message, "leave out 'key_file' or 'key_env'");
+            None
+        }
+        (Some(at), None) => Some(KeyFrom::File(base.join(&at.value))),
+        (None, Some(at)) => Some(KeyFrom::Env(at.value.clone())),
+        (None, None) => None,
+    };
     if let Some(size) = &raw.size {
         asked.check_size(size, BLOCK);
     }
@@ -73,16 +106,18 @@ pub(super) fn object(asked: &mut Asked<'_>) -> Option<Object> {
         request_timeout: raw.request_timeout.as_ref().map(|at| at.value),
         endpoint: raw.endpoint.as_ref().map(|at| at.value.clone()),
         region: raw.region.as_ref().map(|at| at.value.clone()),
+        compression: raw.compression.as_ref().map(|at| at.value.clone()),
+        key,
+        read_cache: raw.read_cache.as_ref().map(|at| at.value),
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::super::{Resolved, read};
+    use super::Path;
     #[cfg(feature = "object")]
-    use super::{super::Driver, Duration};
+    use super::{super::Driver, Duration, KeyFrom};
 
     fn resolved(keys: &str) -> Resolved {
         let text = format!(
@@ -107,7 +142,8 @@ mod tests {
     #[test]
     fn each_key_is_read() {
         let found = resolved(
-            "location = \"file:///x\"\nsize = \"1G\"\nlease = \"1s\"\nrequest_timeout = \"2s\"",
+            "location = \"file:///x\"\nsize = \"1G\"\nlease = \"1s\"\nrequest_timeout = \"2s\"\n\
+             compression = \"lz4\"\nkey_file = \"k\"\nread_cache = \"1G\"",
         );
         assert_eq!(found.problems, []);
         let Driver::Object(object) = &found.manifest.devices[0].driver else { panic!("no object") };
@@ -115,6 +151,9 @@ mod tests {
         assert_eq!(object.size.as_ref().map(|at| at.value), Some(1 << 30));
         assert_eq!(object.lease, Some(Duration::from_secs(1)));
         assert_eq!(object.request_timeout, Some(Duration::from_secs(2)));
+        assert_eq!(object.compression.as_deref(), Some("lz4"));
+        assert_eq!(object.key, Some(KeyFrom::File("/base/k".into())));
+        assert_eq!(object.read_cache, Some(1 << 30));
     }
 
     #[cfg(feature = "object")]
@@ -128,6 +167,10 @@ mod tests {
             ("location = \"memory:\"\nlease = \"1ms\"", "at least \"100ms\""),
             ("location = \"memory:\"\nrequest_timeout = \"0s\"", "more than nothing"),
             ("location = \"memory:\"\nregion = \"r\"", "for a location s3://"),
+            ("location = \"memory:\"\ncompression = \"gzip\"", "none, lz4 or zstd"),
+            #[cfg(not(feature = "zstd"))]
+            ("location = \"memory:\"\ncompression = \"zstd\"", "--features object,zstd"),
+            ("location = \"memory:\"\nkey_file = \"k\"\nkey_env = \"K\"", "not in both"),
             ("location = \"memory:\"\npath = \"p\"", "takes no 'path'"),
             #[cfg(not(feature = "s3"))]
             ("location = \"s3://b/f\"", "--features s3"),

@@ -173,3 +173,37 @@ fn a_volume_that_is_not_there_is_made_only_with_a_size() {
     folder.write("up.toml", device(&folder, "v", "size = \"8M\"") + &export("v"));
     folder.corewise(["up", "up.toml"]).code(1).complains(&["it can't be made shorter"]);
 }
+
+#[test]
+fn a_volume_is_encrypted_by_the_key_of_a_file_and_opens_by_no_other() {
+    let folder = Folder::new();
+    folder.write("key", format!("{}\n", "0f".repeat(32)));
+    folder.write("wrong", "1f".repeat(32));
+    let keys = "size = \"16M\"\ncompression = \"lz4\"\nread_cache = 0\n";
+    let manifest = |key: &str| device(&folder, "v", &format!("{keys}{key}")) + &export("v");
+    folder.write("up.toml", manifest("key_file = \"key\""));
+    let text = b"a text that repeats itself, ".repeat(1000);
+    for life in 0..2 {
+        let server = Server::start(&folder, &["up.toml"]);
+        let mut client = Client::new(&server.socket(), "v");
+        if life == 0 {
+            client.write(4096, &text, FUA).unwrap();
+        }
+        assert!(client.read(4096, text.len() as u32).unwrap() == text);
+        server.stop().ok();
+    }
+    for (key, says) in [
+        ("", "the volume is encrypted, and no key was given"),
+        ("key_file = \"wrong\"", "the key isn't the one that the volume was made with"),
+        ("key_file = \"up.toml\"", "a key has 64 hexadecimal digits"),
+        ("key_env = \"COREWISE_NO_SUCH_KEY\"", "COREWISE_NO_SUCH_KEY"),
+    ] {
+        folder.write("up.toml", manifest(key));
+        folder.corewise(["up", "up.toml"]).fails().complains(&[says]);
+    }
+    let segments = std::fs::read_dir(folder.join("store/v/seg")).unwrap();
+    for segment in segments {
+        let bytes = std::fs::read(segment.unwrap().path()).unwrap();
+        assert!(!bytes.windows(9).any(|found| found == b"a text th") && bytes.len() < 8192);
+    }
+}

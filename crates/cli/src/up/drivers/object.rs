@@ -32,6 +32,19 @@ pub(super) fn open(
     if let Some(time) = asked.request_timeout {
         options = options.patience(time);
     }
+    if let Some(by) = &asked.compression {
+        options = options.compression(by.parse().map_err(ProbeError::failed)?);
+    }
+    let key = asked.key.as_ref().map(|key| match key {
+        manifest::KeyFrom::File(path) => corewise_object::ObjectKey::from_file(path),
+        manifest::KeyFrom::Env(name) => corewise_object::ObjectKey::from_env(name),
+    });
+    if let Some(key) = key.transpose().map_err(ProbeError::failed)? {
+        options = options.key(key);
+    }
+    if let Some(bytes) = asked.read_cache {
+        options = options.read_cache(bytes);
+    }
     for (key, value) in [("endpoint", &asked.endpoint), ("region", &asked.region)] {
         if let Some(value) = value {
             options = options.setting(key, value);
