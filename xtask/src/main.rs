@@ -9,6 +9,7 @@ mod deb;
 mod oldest;
 mod programs;
 mod run;
+mod s3;
 mod sim;
 mod steps;
 mod tally;

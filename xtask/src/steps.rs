@@ -5,6 +5,7 @@ use crate::crates;
 use crate::deb;
 use crate::programs;
 use crate::run::Run;
+use crate::s3;
 use crate::sim;
 use crate::targets;
 use std::path::PathBuf;
@@ -106,6 +107,7 @@ pub(crate) const ALL: &[Step] = &[
         "the product compiles for musl, aarch64, 32 bits and (in part) macOS",
         targets::check,
     ),
+    step("s3", "long: volumes on servers that speak S3, over connections that fail", s3::check),
     step("doc", "the documentation builds without a warning", |run| {
         // Libraries: the program and the facade have one name, so their pages would collide.
         run.cargo(&["doc", "--locked", "--workspace", "--no-deps", "--lib"], |command| {

@@ -1,0 +1,199 @@
+//! A volume in a server, as a disk: and random work on it, beside a model.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_blockmq::{BlockDeviceExt as _, Driver, IoError, Queue};
+use corewise_object::{ObjectDriver, ObjectOptions, OpenError};
+use corewise_topology::Machine;
+use corewise_workqueue::{WorkerPools, Workqueue};
+use fastrand::Rng;
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+
+/// The bucket that each server of this crate has.
+pub const BUCKET: &str = "bucket";
+/// Whom each server knows.
+pub const KEY: &str = "key";
+/// And by which he is known.
+pub const SECRET: &str = "a secret of the tests";
+/// Bytes of a block.
+pub const BLOCK: usize = 4096;
+
+/// Where a volume lies, and how it is opened.
+#[derive(Clone, Debug)]
+pub struct Place {
+    server: SocketAddr,
+    prefix: String,
+    /// How long a server believes that it is alone.
+    pub lease: Duration,
+}
+
+impl Place {
+    /// The volume `prefix` in the server.
+    pub fn new(server: SocketAddr, prefix: &str) -> Self {
+        Self { server, prefix: prefix.to_owned(), lease: Duration::from_millis(50) }
+    }
+
+    /// The volume's name in the bucket.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The server.
+    pub fn address(&self) -> SocketAddr {
+        self.server
+    }
+
+    /// The same volume by another way.
+    pub fn by(&self, server: SocketAddr) -> Self {
+        Self { server, ..self.clone() }
+    }
+
+    /// Opens the volume, or makes it.
+    ///
+    /// # Errors
+    /// As [`ObjectDriver::open`].
+    pub fn open(&self, blocks: usize) -> Result<Disk, OpenError> {
+        let options = ObjectOptions::new(&format!("s3://{BUCKET}/{}", self.prefix))
+            .setting("endpoint", &format!("http://{}", self.server))
+            .setting("access_key_id", KEY)
+            .setting("secret_access_key", SECRET)
+            .lease(self.lease)
+            .size((blocks * BLOCK) as u64);
+        let driver = Arc::new(ObjectDriver::open(options)?);
+        let mut disk = Disk::over(Arc::clone(&driver) as _);
+        disk.volume = Some(driver);
+        Ok(disk)
+    }
+
+    /// A client of the server that knows nothing of volumes.
+    ///
+    /// # Panics
+    /// If there can be none.
+    pub fn client(&self) -> AmazonS3 {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        AmazonS3Builder::new()
+            .with_endpoint(format!("http://{}", self.server))
+            .with_allow_http(true)
+            .with_bucket_name(BUCKET)
+            .with_region("us-east-1")
+            .with_access_key_id(KEY)
+            .with_secret_access_key(SECRET)
+            .build()
+            .expect("a client")
+    }
+}
+
+/// A volume with all that serves it.
+#[derive(Debug)]
+pub struct Disk {
+    /// What requests go to.
+    pub queue: Arc<Queue>,
+    volume: Option<Arc<ObjectDriver>>,
+    pools: Option<WorkerPools>,
+}
+
+impl Disk {
+    /// A disk over any driver.
+    ///
+    /// # Panics
+    /// If there are no threads for it.
+    pub fn over(driver: Arc<dyn Driver>) -> Self {
+        let machine = Machine::live().expect("a machine");
+        let pools = WorkerPools::new(&machine);
+        let wq = Workqueue::builder("s3").build(&pools).expect("a workqueue");
+        let queue = Queue::builder(&machine, driver).build(&wq);
+        Self { queue, volume: None, pools: Some(pools) }
+    }
+
+    /// Writes blocks of which each byte is `what`.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn write(&self, start: usize, len: usize, what: u8) -> Result<(), IoError> {
+        self.queue.write_at((start * BLOCK) as u64, vec![what; len * BLOCK])
+    }
+
+    /// Makes durable what was written.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn flush(&self) -> Result<(), IoError> {
+        self.queue.flush()
+    }
+
+    /// Reads blocks; of each, its byte.
+    ///
+    /// # Errors
+    /// The device's.
+    ///
+    /// # Panics
+    /// If a block has two different bytes.
+    pub fn read(&self, start: usize, len: usize) -> Result<Vec<u8>, IoError> {
+        let bytes = self.queue.read_at((start * BLOCK) as u64, len * BLOCK)?;
+        let blocks = bytes.chunks(BLOCK).map(|block| {
+            assert!(block.iter().all(|byte| *byte == block[0]), "a block was never written so");
+            block[0]
+        });
+        Ok(blocks.collect())
+    }
+
+    /// Says in the store that this server has ended.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn close(&self) -> Result<(), IoError> {
+        self.queue.drain();
+        self.volume.as_ref().map_or(Ok(()), |volume| volume.close())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.queue.drain();
+        if let Some(pools) = self.pools.take() {
+            pools.shutdown();
+        }
+    }
+}
+
+/// Random work on a volume by `way`, in `lives` lives, beside a model; then what `place` has without the faults of the way.
+///
+/// # Panics
+/// If the volume and the model aren't the same.
+pub fn agrees(place: &Place, way: &Place, seed: u64, lives: usize, steps: u8) {
+    const BLOCKS: usize = 64;
+    let mut random = Rng::with_seed(seed);
+    let mut model = vec![0; BLOCKS];
+    for life in 0..lives {
+        let disk = way.open(BLOCKS).expect("it opens");
+        for what in 1..=steps {
+            let start = random.usize(0..BLOCKS);
+            let len = random.usize(1..=(BLOCKS - start).min(9));
+            match random.u8(0..8) {
+                0 => {
+                    disk.queue
+                        .write_zeroes((start * BLOCK) as u64, (len * BLOCK) as u64)
+                        .expect("zeroes");
+                    model[start..start + len].fill(0);
+                }
+                1 => disk.flush().expect("a flush"),
+                2 | 3 => {
+                    let found = disk.read(start, len).expect("a read");
+                    assert_eq!(found, model[start..start + len], "seed {seed}, step {what}");
+                }
+                _ => {
+                    disk.write(start, len, what).expect("a write");
+                    model[start..start + len].fill(what);
+                }
+            }
+        }
+        disk.flush().expect("a last flush");
+        if life % 2 == 0 {
+            disk.close().expect("it closes");
+        }
+    }
+    let disk = place.open(BLOCKS).expect("it opens without faults");
+    assert_eq!(disk.read(0, BLOCKS).expect("a last read"), model, "seed {seed}");
+}

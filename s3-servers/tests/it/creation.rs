@@ -1,0 +1,76 @@
+//! A server creates an object once, or it isn't used.
+
+use std::sync::Arc;
+
+use corewise_object::OpenErrorKind;
+use object_store::path::Path;
+use object_store::{Error, ObjectStore as _, ObjectStoreExt as _, PutMode};
+use s3_servers::disk::Place;
+use s3_servers::inside::{Creation, Inside};
+use s3_servers::weed::Weed;
+
+/// In how many of `rounds` more than one of eight racing creators was told that it was the one.
+fn won_twice(place: &Place, rounds: usize) -> usize {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let clients: Vec<_> = (0..8).map(|_| Arc::new(place.client())).collect();
+    runtime.block_on(async {
+        let mut twice = 0;
+        for round in 0..rounds {
+            let path = Path::from(format!("raced/{round}"));
+            let all = clients.iter().enumerate().map(|(n, client)| {
+                let (client, path) = (Arc::clone(client), path.clone());
+                tokio::spawn(async move {
+                    let bytes = vec![n as u8; 100_000];
+                    match client.put_opts(&path, bytes.into(), PutMode::Create.into()).await {
+                        Ok(_) => 1,
+                        Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => 0,
+                        Err(other) => panic!("{other}"),
+                    }
+                })
+            });
+            let mut winners = 0;
+            for one in all.collect::<Vec<_>>() {
+                winners += one.await.unwrap();
+            }
+            assert!(winners >= 1, "nobody was told");
+            twice += usize::from(winners > 1);
+            clients[0].get(&path).await.unwrap();
+        }
+        twice
+    })
+}
+
+#[test]
+fn an_object_is_created_once_however_many_try() {
+    let server = Inside::new(Creation::Atomic);
+    assert_eq!(won_twice(&Place::new(server.address(), "p"), 200), 0);
+}
+
+#[test]
+fn seaweedfs_creates_an_object_once_however_many_try() {
+    let weed = Weed::new();
+    assert_eq!(won_twice(&Place::new(weed.address(), "p"), 200), 0);
+}
+
+#[test]
+fn s3s_fs_by_itself_lets_two_create_one_object() {
+    let server = Inside::new(Creation::Racing);
+    assert!(won_twice(&Place::new(server.address(), "p"), 200) > 0);
+}
+
+#[test]
+fn a_server_that_knows_no_condition_is_refused() {
+    let server = Inside::new(Creation::Deaf);
+    let refused = Place::new(server.address(), "p").open(64).unwrap_err();
+    assert_eq!(refused.kind(), OpenErrorKind::Unfit, "{refused}");
+}
+
+#[test]
+fn a_server_that_lets_two_create_one_object_is_refused() {
+    let server = Inside::new(Creation::Racing);
+    let unfit = |n: &u8| {
+        let opened = Place::new(server.address(), &format!("p{n}")).open(64);
+        opened.is_err_and(|error| error.kind() == OpenErrorKind::Unfit)
+    };
+    assert!((0..10).any(|n| unfit(&n)), "it may pass by luck, but not each time");
+}

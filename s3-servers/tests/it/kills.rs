@@ -1,0 +1,184 @@
+//! The program, on SeaweedFS: both are killed, and two fight.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::thread;
+use fastrand::Rng;
+use s3_servers::disk::{BLOCK, Disk, Place};
+use s3_servers::program::Program;
+use s3_servers::weed::Weed;
+
+const BLOCKS: usize = 64;
+
+/// What a client did, in order, and how much of it was flushed.
+#[derive(Clone, Debug, Default)]
+struct Done {
+    writes: Vec<(usize, usize, u8)>,
+    flushed: usize,
+}
+
+impl Done {
+    /// The volume after so many writes.
+    fn state(&self, writes: usize) -> Vec<u8> {
+        let mut state = vec![0; BLOCKS];
+        for &(start, len, what) in &self.writes[..writes] {
+            state[start..start + len].fill(what);
+        }
+        state
+    }
+
+    /// Writes and flushes until something fails, or so many times.
+    fn work(&mut self, disk: &Disk, random: &mut Rng, steps: usize) {
+        for _ in 0..steps {
+            let done = if random.u8(0..6) == 0 {
+                let sent = self.writes.len();
+                disk.flush().inspect(|()| self.flushed = sent)
+            } else {
+                let start = random.usize(0..BLOCKS);
+                let len = random.usize(1..=(BLOCKS - start).min(9));
+                let what = random.u8(1..);
+                self.writes.push((start, len, what));
+                disk.write(start, len, what)
+            };
+            if done.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// What is found after a crash has to be what the volume was at a moment behind the last flush. From there it goes on.
+    fn survives(&mut self, found: &[u8], round: usize) {
+        let at = (self.flushed..=self.writes.len()).find(|writes| self.state(*writes) == found);
+        let at = at.unwrap_or_else(|| {
+            panic!(
+                "round {round}: after {} of {} writes were flushed: {found:?}",
+                self.flushed,
+                self.writes.len()
+            )
+        });
+        self.writes.truncate(at);
+        self.flushed = at;
+    }
+}
+
+#[test]
+fn nothing_flushed_is_lost_when_the_program_is_killed_two_hundred_times() {
+    let weed = Weed::new();
+    let place = Place::new(weed.address(), "killed");
+    let mut random = Rng::with_seed(1);
+    let mut done = Done::default();
+    for round in 0..200 {
+        let mut program = Program::new(&place, BLOCKS);
+        let disk = program.attach();
+        done.survives(&disk.read(0, BLOCKS).unwrap(), round);
+        let pause = Duration::from_micros(random.u64(0..60_000));
+        let mut theirs = random.fork();
+        let work = thread::spawn(move || {
+            done.work(&disk, &mut theirs, usize::MAX);
+            done
+        });
+        corewise_sync::Parker::new().park_timeout(pause);
+        program.kill();
+        done = work.join().unwrap();
+    }
+}
+
+#[test]
+fn nothing_flushed_is_lost_when_the_store_is_killed_and_comes_again() {
+    let mut weed = Weed::new();
+    let place = Place::new(weed.address(), "store-killed");
+    let program = Program::new(&place, BLOCKS);
+    let mut random = Rng::with_seed(2);
+    let mut done = Done::default();
+    for _ in 0..5 {
+        let disk = program.attach();
+        let mut theirs = random.fork();
+        let mut before = done.clone();
+        let work = thread::spawn(move || {
+            before.work(&disk, &mut theirs, 400);
+            before
+        });
+        corewise_sync::Parker::new().park_timeout(Duration::from_millis(random.u64(20..300)));
+        weed.kill_and_begin();
+        done = work.join().unwrap();
+        let disk = program.attach();
+        disk.flush().unwrap();
+        // The program lived on: nothing is lost at all, whether it was flushed or not.
+        assert_eq!(disk.read(0, BLOCKS).unwrap(), done.state(done.writes.len()));
+    }
+    drop(program);
+    let found = Program::new(&place, BLOCKS).attach().read(0, BLOCKS).unwrap();
+    assert_eq!(found, done.state(done.writes.len()));
+}
+
+#[test]
+fn of_two_servers_that_fight_for_a_volume_at_most_one_is_believed() {
+    let weed = Weed::new();
+    let mut place = Place::new(weed.address(), "fought-for");
+    place.lease = Duration::from_millis(100);
+    let first = Program::new(&place, BLOCKS);
+    let one = first.attach();
+    one.write(0, 1, 1).unwrap();
+    one.flush().unwrap();
+    let second = Program::new(&place, BLOCKS);
+    let other = second.attach();
+    assert_eq!(other.read(0, 1).unwrap(), [1]);
+    other.write(0, 1, 2).unwrap();
+    assert!(one.read(0, 1).is_err(), "it was replaced before");
+    assert!(one.write(0, 1, 3).and_then(|()| one.flush()).is_err());
+    other.flush().unwrap();
+    assert_eq!(other.read(0, 1).unwrap(), [2]);
+    drop((first, second));
+    // Many of them, one after the other, while the one before goes on.
+    let mut random = Rng::with_seed(3);
+    let mut last = 2;
+    let mut before: Option<(Program, Arc<Disk>)> = None;
+    for what in 3..23 {
+        let program = Program::new(&place, BLOCKS);
+        let disk = Arc::new(program.attach());
+        let theirs = Arc::clone(&disk);
+        if let Some((_, before)) = &before {
+            // It goes on, and what it is told is old from then on.
+            let written = before.write(1, 1, what).and_then(|()| before.flush());
+            let read = before.read(0, 1);
+            theirs.write(0, 1, what).unwrap();
+            assert!(
+                before.read(0, 1).is_err(),
+                "it answers after it was replaced: {read:?}, {written:?}"
+            );
+        } else {
+            theirs.write(0, 1, what).unwrap();
+        }
+        assert!([last, what].contains(&disk.read(0, 1).unwrap()[0]));
+        if random.bool() {
+            disk.flush().unwrap();
+            last = what;
+        }
+        before = Some((program, disk));
+    }
+}
+
+#[test]
+fn nbdcopy_puts_an_image_in_and_gets_it_out() {
+    let weed = Weed::new();
+    let place = Place::new(weed.address(), "copied");
+    let folder = tempfile::tempdir().unwrap();
+    let (image, again) = (folder.path().join("image"), folder.path().join("again"));
+    let mut random = Rng::with_seed(4);
+    let mut bytes = vec![0; 64 << 20];
+    // Every other megabyte is a hole.
+    bytes.chunks_mut(1 << 20).step_by(2).for_each(|part| random.fill(part));
+    std::fs::write(&image, &bytes).unwrap();
+    let copy = |from: &str, to: &str| {
+        let done = Command::new("nbdcopy").args(["--flush", from, to]).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    let mut program = Program::new(&place, bytes.len() / BLOCK);
+    copy(image.to_str().unwrap(), &program.uri());
+    program.kill();
+    let program = Program::new(&place, bytes.len() / BLOCK);
+    copy(&program.uri(), again.to_str().unwrap());
+    assert!(std::fs::read(&again).unwrap() == bytes);
+}

@@ -1,0 +1,7 @@
+//! Volumes in servers that speak S3.
+#![allow(clippy::unwrap_used)]
+
+mod creation;
+mod faults;
+mod kills;
+mod many;

