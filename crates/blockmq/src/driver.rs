@@ -121,6 +121,12 @@ pub trait Driver: Send + Sync + 'static {
         None
     }
 
+    /// Whether nothing of the device can be changed any more, though its geometry says so. What asks the queue for its geometry from
+    /// then on finds it read-only; requests go on to the driver, which says why it refuses them. Any context.
+    fn has_become_read_only(&self) -> bool {
+        false
+    }
+
     /// Says which CPUs submit to hardware queue `hctx`: for drivers with threads of their own, which do well to
     /// be near (the kernel's affinity of interrupt vectors). Called when the queue is built, and
     /// after that has changed; never on a synthetic machine. May block for a moment.

@@ -58,7 +58,7 @@ impl PartialEq for IoError {
 impl Eq for IoError {}
 
 impl IoError {
-    fn words(&self) -> Option<&str> {
+    pub(crate) fn words(&self) -> Option<&str> {
         self.detail.as_ref()?.words.as_deref()
     }
 

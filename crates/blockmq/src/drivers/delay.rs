@@ -21,6 +21,7 @@ use corewise_sync::inbox::{HasLink, Inbox, Link};
 use corewise_sync::time::Stamp;
 use corewise_workqueue::{EndNotice, Work, Workqueue};
 
+use super::below;
 use super::below::pass_on;
 use super::chance;
 use crate::device::BlockDevice;
@@ -231,6 +232,10 @@ impl Driver for Delay {
 
     fn knows_extents(&self) -> bool {
         true
+    }
+
+    fn has_become_read_only(&self) -> bool {
+        below::has_become_read_only([&self.line.below])
     }
 
     fn poll(&self, _hctx: usize) -> Option<usize> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::below;
 use super::below::pass_on;
 use super::chance;
 use crate::device::BlockDevice;
@@ -204,6 +205,10 @@ impl Driver for Faulty {
 
     fn knows_extents(&self) -> bool {
         true
+    }
+
+    fn has_become_read_only(&self) -> bool {
+        below::has_become_read_only([&self.below])
     }
 
     fn poll(&self, _hctx: usize) -> Option<usize> {

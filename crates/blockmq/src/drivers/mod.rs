@@ -15,8 +15,8 @@ mod stripe;
 pub use delay::{Delay, Delays};
 pub use faulty::{Fault, Faulty};
 pub use file::{
-    Alignment, FileDriver, FileOptions, FileRings, IoPath, OnLoss, OpenError, OpenErrorKind,
-    PathInUse,
+    Alignment, FileDriver, FileEvent, FileOptions, FileRings, IoPath, OnLoss, OpenError,
+    OpenErrorKind, PathInUse,
 };
 pub use memory::Memory;
 pub use mirror::{

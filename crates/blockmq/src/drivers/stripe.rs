@@ -146,6 +146,10 @@ impl Driver for Stripe {
         true
     }
 
+    fn has_become_read_only(&self) -> bool {
+        below::has_become_read_only(&self.children)
+    }
+
     fn poll(&self, _hctx: usize) -> Option<usize> {
         below::poll(&self.children)
     }

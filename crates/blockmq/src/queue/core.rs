@@ -274,7 +274,8 @@ impl Core {
 
     /// What the device is like by now.
     pub(super) fn geometry(&self) -> Geometry {
-        Geometry { size: self.size.load(Ordering::Acquire), ..self.geometry }
+        let read_only = self.geometry.read_only || self.driver.has_become_read_only();
+        Geometry { size: self.size.load(Ordering::Acquire), read_only, ..self.geometry }
     }
 
     /// Has the driver grow. The new size.

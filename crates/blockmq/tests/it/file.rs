@@ -13,9 +13,11 @@ use std::thread;
 use crate::common::{Rig, STALL, submit};
 use bytes::{Bytes, BytesMut};
 use corewise_blockmq::drivers::{
-    FileDriver, FileOptions, FileRings, IoPath, OnLoss, OpenError, OpenErrorKind, PathInUse,
+    FileDriver, FileOptions, FileRings, IoPath, OnLoss, OpenError, OpenErrorKind, PathInUse, Stripe,
 };
-use corewise_blockmq::{AlignedBuf, BlockDevice, BlockDeviceExt, IoErrorKind, Op, Queue, Request};
+use corewise_blockmq::{
+    AlignedBuf, BlockDevice, BlockDeviceExt, Driver, IoErrorKind, Op, Queue, Request,
+};
 
 fn open(rig: &Rig, options: FileOptions) -> Result<FileDriver, OpenError> {
     FileDriver::open(options, &rig.wq)
@@ -261,12 +263,18 @@ fn a_file_that_is_unlinked_fails_its_flushes_and_one_that_is_lost_is_only_read_w
             .flat_map(|on_loss| [(on_loss, true), (on_loss, false)])
         {
             let path = dir.path().join(format!("disk{i}"));
+            let (tx, told) = mpsc::channel();
             let options = FileOptions::new(&path).size(8192).io(io).on_loss(on_loss);
+            let options = options.observer(move |event| tx.send(format!("{event:?}")).unwrap());
             let driver = Arc::new(open(&rig, options).unwrap());
             let queue = Queue::builder(&rig.machine, driver.clone()).build(&rig.wq);
             queue.write_at(0, vec![7; 8192]).unwrap();
             queue.flush().unwrap();
             driver.look().unwrap();
+            let over: Arc<dyn BlockDevice> = queue.clone();
+            let stripe = Stripe::new(vec![over], 512).unwrap();
+            assert!(!stripe.has_become_read_only());
+            assert!(driver.lost().is_none() && !queue.geometry().read_only);
             if unlink {
                 fs::remove_file(&path).unwrap();
             } else {
@@ -288,7 +296,15 @@ fn a_file_that_is_unlinked_fails_its_flushes_and_one_that_is_lost_is_only_read_w
             }
             let first = if expected.is_ok() { 8 } else { 7 };
             assert_eq!(queue.read_at(0, 512).unwrap()[0], first);
-            drop((queue, driver));
+            // Newcomers are told, as the owner was, once.
+            assert_eq!(queue.geometry().read_only, expected.is_err());
+            assert_eq!(stripe.has_become_read_only(), expected.is_err());
+            assert!(driver.lost().unwrap().to_string().contains(word));
+            let condition = driver.condition().unwrap();
+            assert!(condition.contains(word) && condition.starts_with("lost"), "{condition}");
+            drop((queue, stripe, driver));
+            let told: Vec<_> = told.iter().collect();
+            assert!(told.len() == 1 && told[0].contains("Lost"), "{told:?}");
             let _ = fs::remove_file(&path);
         }
     }

@@ -116,6 +116,8 @@ pub(crate) struct Disk {
     pub(crate) driver: String,
     /// How it is, in words, where there is something to tell.
     pub(crate) condition: Option<String>,
+    /// It is a file that has lost data: `condition` says why.
+    pub(crate) lost: bool,
     /// Of a mirror: its legs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mirror: Option<MirrorOf>,
@@ -209,10 +211,13 @@ impl Disk {
             handed_over: stats.handed_over,
             after_unquiesce: stats.after_unquiesce,
         };
+        let (driver, condition) = (queue.driver().kind(), queue.driver().condition());
         Disk {
             name: queue.name().to_string(),
-            driver: queue.driver().kind().to_string(),
-            condition: queue.driver().condition(),
+            driver: driver.to_string(),
+            // There is nothing else to tell of a file.
+            lost: driver == "file" && condition.is_some(),
+            condition,
             mirror: mirror.as_ref().map(|(mirror, over)| MirrorOf::new(mirror, over)),
             store: store.as_ref().and_then(|store| store()),
             size: queue.geometry().size,

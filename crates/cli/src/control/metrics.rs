@@ -193,6 +193,14 @@ fn volumes(text: &mut Text, answer: &Answer) {
         disks,
         |disk| (vec![("volume", &*disk.name)], disk.in_flight as f64),
     );
+    text.of_each(
+        gauge(
+            "corewise_volume_lost",
+            "1 where the file of a volume has lost data: every flush fails until it is opened again.",
+        ),
+        disks.iter().filter(|disk| disk.driver == "file"),
+        |disk| (vec![("volume", &*disk.name)], f64::from(u8::from(disk.lost))),
+    );
     let ops: Vec<_> = disks.iter().map(|disk| (&*disk.name, disk.ops.all())).collect();
     text.by_op("volume", "of volumes", &ops);
     let name = "corewise_volume_driver_duration_seconds";

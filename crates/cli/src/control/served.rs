@@ -65,13 +65,12 @@ impl ExportState {
 }
 
 impl Export {
-    /// `of`: the device that it shows, and whether it is read-only.
-    pub(crate) fn new(status: &ExportStatus, of: Option<(String, bool)>) -> Export {
-        let (device, read_only) = of.map_or((None, false), |(device, is)| (Some(device), is));
+    /// `device`: the one that it shows.
+    pub(crate) fn new(status: &ExportStatus, device: Option<String>) -> Export {
         Export {
             name: status.name.clone(),
             device,
-            read_only,
+            read_only: status.read_only,
             state: match (status.hidden, status.closing) {
                 (true, _) => ExportState::Hidden,
                 (false, true) => ExportState::Leaving,

@@ -635,10 +635,7 @@ fn disconnect(about: &About, question: &Question) -> Result<Answer, String> {
 
 fn exports(about: &About) -> Vec<Export> {
     let shown = about.live.shown.lock().clone();
-    let of = |name: &str| {
-        let shown = shown.iter().find(|shown| shown.name == name)?;
-        Some((shown.device.clone(), shown.read_only))
-    };
+    let of = |name: &str| Some(shown.iter().find(|shown| shown.name == name)?.device.clone());
     let exports = about.live.server.exports();
     exports.iter().map(|export| Export::new(export, of(&export.name))).collect()
 }

@@ -225,6 +225,12 @@ impl Report {
         }
     }
 
+    /// The file of `device` has lost data, which the log has in words, or is closed (`None`). From any thread.
+    pub(crate) fn file(&self, device: &str, lost: Option<&str>) {
+        let what = if lost.is_some() { "lost" } else { "closed" };
+        self.event("file", || json!({"device": device, "what": what, "why": lost}));
+    }
+
     /// Something happened to the connections of the device `device`, which the log has in words. From any thread.
     pub(crate) fn remote(&self, device: &str, happened: &RemoteEvent) {
         let (what, rest) = match happened {

@@ -86,6 +86,8 @@ pub struct ExportStatus {
     pub closing: bool,
     /// It is [hidden](super::Server::hide_export), and not being removed.
     pub hidden: bool,
+    /// Newcomers are told that they can't change it: it is read-only, or its device is by now.
+    pub read_only: bool,
     /// What all its clients have been answered, those that left included.
     pub traffic: Traffic,
 }
@@ -393,26 +395,34 @@ impl Registry {
             .iter()
             .map(|(name, entry)| {
                 let clients = clients.remove(name.as_str()).unwrap_or_default();
-                (name.clone(), entry.state, entry.past.clone(), clients)
+                // Its device is asked when the lock is free.
+                let export = entry.export.clone();
+                (name.clone(), entry.state, export, entry.past.clone(), clients)
             })
             .collect();
         drop(clients);
         drop(books);
         // Those that leave meanwhile were not counted among those that had left.
-        let status =
-            |(name, state, mut traffic, clients): (_, _, Traffic, Vec<Arc<Connection>>)| {
-                let loads = || clients.iter().map(|client| client.load.snapshot());
-                clients.iter().for_each(|client| traffic.add(&client.counts.read()));
-                ExportStatus {
-                    name,
-                    clients: clients.len(),
-                    draining: loads().filter(|load| load.draining).count(),
-                    in_flight: loads().map(|load| u64::from(load.requests)).sum(),
-                    closing: state != State::Open || closing,
-                    hidden: state == State::Hidden,
-                    traffic,
-                }
-            };
+        let status = |(name, state, export, mut traffic, clients): (
+            _,
+            _,
+            Export,
+            Traffic,
+            Vec<Arc<Connection>>,
+        )| {
+            let loads = || clients.iter().map(|client| client.load.snapshot());
+            clients.iter().for_each(|client| traffic.add(&client.counts.read()));
+            ExportStatus {
+                name,
+                clients: clients.len(),
+                draining: loads().filter(|load| load.draining).count(),
+                in_flight: loads().map(|load| u64::from(load.requests)).sum(),
+                closing: state != State::Open || closing,
+                hidden: state == State::Hidden,
+                read_only: !export.is_writable(),
+                traffic,
+            }
+        };
         exports.into_iter().map(status).collect()
     }
 

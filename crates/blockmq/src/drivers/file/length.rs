@@ -16,6 +16,7 @@ use std::fs::File;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::fs::{AtFlags, StatxFlags};
 
+use super::alarm::Alarm;
 use super::options::OnLoss;
 use crate::error::{IoError, IoErrorKind, errno};
 
@@ -66,15 +67,15 @@ impl Length {
     }
 
     /// A read found the file's end at or before byte `at`. It has been short then, whatever it is now.
-    pub(super) fn ended(&self, file: &File, name: &str, at: u64) -> IoError {
-        let there = self.look(file, name).unwrap_or(at);
-        self.is_short(name, there.min(at));
+    pub(super) fn ended(&self, file: &File, alarm: &Alarm, at: u64) -> IoError {
+        let there = self.look(file, alarm).unwrap_or(at);
+        self.is_short(alarm, there.min(at));
         self.truncated(there.min(at))
     }
 
     /// Whether a change up to `end` lies in the file, and may be made.
-    pub(super) fn admits(&self, file: &File, name: &str, end: u64) -> Result<(), IoError> {
-        let there = self.look(file, name)?;
+    pub(super) fn admits(&self, file: &File, alarm: &Alarm, end: u64) -> Result<(), IoError> {
+        let there = self.look(file, alarm)?;
         if self.on_loss == OnLoss::ReadOnly {
             if let Err(error) = self.is_lost(there) {
                 let why = format!("nothing is written to it any more: {error}");
@@ -85,8 +86,8 @@ impl Length {
     }
 
     /// Whether everything that was written may still be there, and stays.
-    pub(super) fn is_whole(&self, file: &File, name: &str) -> Result<(), IoError> {
-        let there = self.look(file, name)?;
+    pub(super) fn is_whole(&self, file: &File, alarm: &Alarm) -> Result<(), IoError> {
+        let there = self.look(file, alarm)?;
         self.is_lost(there)
     }
 
@@ -98,32 +99,38 @@ impl Length {
         if self.nameless.load(Ordering::Acquire) { Err(unlinked()) } else { Ok(()) }
     }
 
+    /// Whether it was found lost, and is only read for that.
+    pub(super) fn is_read_only(&self) -> bool {
+        let lost = || self.short.load(Ordering::Acquire) || self.nameless.load(Ordering::Acquire);
+        self.on_loss == OnLoss::ReadOnly && lost()
+    }
+
     /// How long it is.
-    fn look(&self, file: &File, name: &str) -> Result<u64, IoError> {
+    fn look(&self, file: &File, alarm: &Alarm) -> Result<u64, IoError> {
         let seen = look_at(file).map_err(|error| IoError::from_errno(error.raw_os_error()))?;
         if seen.length < self.size.load(Ordering::Relaxed) {
-            self.is_short(name, seen.length);
+            self.is_short(alarm, seen.length);
         }
         if self.named && !seen.has_name && !self.nameless.swap(true, Ordering::AcqRel) {
-            self.tell(name, &unlinked());
+            self.tell(alarm, &unlinked());
         }
         Ok(seen.length)
     }
 
-    fn is_short(&self, name: &str, there: u64) {
+    fn is_short(&self, alarm: &Alarm, there: u64) {
         if !self.short.swap(true, Ordering::AcqRel) {
-            self.tell(name, &self.truncated(there));
+            self.tell(alarm, &self.truncated(there));
         }
     }
 
-    fn tell(&self, name: &str, error: &IoError) {
-        match self.on_loss {
-            OnLoss::Error => {
-                tracing::error!(file = name, %error, "data is lost; every flush fails from now on");
+    fn tell(&self, alarm: &Alarm, error: &IoError) {
+        let so = match self.on_loss {
+            OnLoss::Error => "data is lost; every flush fails from now on",
+            OnLoss::ReadOnly => {
+                "data is lost; every flush fails from now on, and nothing is written any more"
             }
-            OnLoss::ReadOnly => tracing::error!(file = name, %error,
-                "data is lost; every flush fails from now on, and nothing is written any more"),
-        }
+        };
+        alarm.raise(error, so);
     }
 
     fn truncated(&self, there: u64) -> IoError {

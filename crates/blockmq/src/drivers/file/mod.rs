@@ -6,6 +6,7 @@
 //! all goes past the host's page cache ([`direct`]). [`options`] has the options and the errors, `README.md` the
 //! protocol of rings, lanes and their ends.
 
+mod alarm;
 mod cached;
 mod calm;
 mod direct;
@@ -26,6 +27,7 @@ use corewise_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use corewise_topology::CpuId;
 use corewise_workqueue::Workqueue;
 
+pub use alarm::FileEvent;
 pub use direct::Alignment;
 pub use options::{FileOptions, IoPath, OnLoss, OpenError, OpenErrorKind, PathInUse};
 pub use ring::FileRings;
@@ -58,7 +60,7 @@ use volume::Volume;
 /// back. Only a change that is under way at that very moment may still make it longer: then the next flush fails, unless
 /// the change ended where the device ends. (A block device has its size by itself.) A file that was unlinked serves on, but its
 /// flushes fail: it is gone with the process. A change with `fua` promises as much, and fails likewise. With [`OnLoss::ReadOnly`] nothing is written any more in either case. Each
-/// change and each flush looks, and so does [`FileDriver::look`].
+/// change and each flush looks, and so does [`FileDriver::look`]; [`FileOptions::observer`] is told.
 ///
 /// # Locking
 /// The file is locked (`flock`, exclusively unless read-only) for as long as the driver lives, so
@@ -118,6 +120,12 @@ impl FileDriver {
     /// It has: says what was found.
     pub fn look(&self) -> Result<(), IoError> {
         self.volume.store().is_whole()
+    }
+
+    /// What was found first of this: its file was truncated or unlinked, or a flush failed. Every flush fails since then, until the
+    /// file is opened again. Asks nobody; any context.
+    pub fn lost(&self) -> Option<IoError> {
+        self.volume.store().alarm().found()
     }
 
     fn new(
@@ -215,6 +223,19 @@ impl Driver for FileDriver {
         true
     }
 
+    fn condition(&self) -> Option<String> {
+        let how = if self.has_become_read_only() { "lost, only read" } else { "lost" };
+        let why = self.lost()?;
+        Some(match why.words() {
+            Some(words) => format!("{how}: {words}"),
+            None => format!("{how}: {why}"),
+        })
+    }
+
+    fn has_become_read_only(&self) -> bool {
+        self.volume.store().has_become_read_only()
+    }
+
     fn mapped(&self, hctx: usize, cpus: &[CpuId]) {
         if let (Some(route), Some(&cpu)) = (&self.rings, cpus.first()) {
             if let (Some(place), Some(ring)) = (route.of.get(hctx), route.rings.of_cpu(cpu)) {
@@ -258,6 +279,7 @@ mod tests {
     use corewise_topology::Machine;
     use corewise_workqueue::WorkerPools;
 
+    use super::alarm::Alarm;
     use super::*;
     use crate::{BlockDeviceExt, Queue};
 
@@ -292,7 +314,7 @@ mod tests {
         for io in [IoPath::Auto, IoPath::Threads] {
             let options = FileOptions::new("a test").io(io);
             let open = |file: std::fs::File| {
-                let store = Store::new(file, "a test", None);
+                let store = Store::new(file, Alarm::of_test("a test"), None);
                 FileDriver::new(store, Geometry::new(1 << 20), false, &options, &wq).unwrap()
             };
             let file = tempfile::tempfile().unwrap();

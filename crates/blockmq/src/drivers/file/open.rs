@@ -9,6 +9,7 @@ use corewise_sync::{context, thread, time};
 use corewise_workqueue::Workqueue;
 use rustix::fs::FlockOperation;
 
+use super::alarm::Alarm;
 use super::options::{FileOptions, LOCK_LOOK, LOCK_WAIT, OpenError, OpenErrorKind};
 use super::store::Store;
 use super::write_log::WriteLog;
@@ -83,7 +84,9 @@ fn try_open(
     };
     // Past the cache nothing is to be got into it.
     let geometry = Geometry { can_prefetch: align.is_none(), ..geometry };
-    let store = Store::new(file, &options.path.display().to_string(), align);
+    let path = options.path.display().to_string();
+    let alarm = Alarm::new(&path, options.name.clone(), options.observer.clone());
+    let store = Store::new(file, alarm, align);
     let store = if kind.is_file() { store.of_length(size, options.on_loss) } else { store };
     let store = match options.write_log.as_ref().filter(|_| !options.read_only) {
         Some(path) => store.logged(WriteLog::open(path).map_err(step("opening its write log"))?),

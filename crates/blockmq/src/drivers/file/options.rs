@@ -3,8 +3,10 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::alarm::{FileEvent, Observer};
 use super::direct::Alignment;
 use super::ring::FileRings;
 use crate::policy::DEFAULT_DEPTH;
@@ -54,7 +56,7 @@ pub enum OnLoss {
 }
 
 /// How to open a file device.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct FileOptions {
     pub(super) path: PathBuf,
@@ -68,6 +70,18 @@ pub struct FileOptions {
     pub(super) queues: Option<usize>,
     pub(super) depth: u32,
     pub(super) on_loss: OnLoss,
+    pub(super) name: Option<String>,
+    pub(super) observer: Option<Observer>,
+}
+
+impl fmt::Debug for FileOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileOptions")
+            .field("path", &self.path)
+            .field("size", &self.size)
+            .field("io", &self.io)
+            .finish_non_exhaustive()
+    }
 }
 
 /// How long an open waits for a lock that somebody else has. A server that was killed keeps its lock until what it had in
@@ -92,6 +106,8 @@ impl FileOptions {
             queues: None,
             depth: DEFAULT_DEPTH,
             on_loss: OnLoss::Error,
+            name: None,
+            observer: None,
         }
     }
 
@@ -117,6 +133,19 @@ impl FileOptions {
     /// What becomes of it once somebody else has truncated or unlinked the file.
     pub fn on_loss(mut self, on_loss: OnLoss) -> Self {
         self.on_loss = on_loss;
+        self
+    }
+
+    /// What the log is to call the device, beside the path.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Is told what happens, by the thread that finds it: it must not block, nor wait for requests of the device. A panic in it is
+    /// caught. It is dropped with the driver.
+    pub fn observer(mut self, observer: impl Fn(&FileEvent) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Arc::new(observer));
         self
     }
 

@@ -8,6 +8,7 @@ use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::alarm::Alarm;
 use super::cached;
 use super::direct::Alignment;
 use super::extents::Found;
@@ -31,8 +32,8 @@ static ZEROES: Zeroes = Zeroes([0; PIECE]);
 /// A file, how to reach it, and whether what it holds can be trusted.
 pub(super) struct Store {
     file: File,
-    /// For people.
-    name: String,
+    /// Has its name, too.
+    alarm: Alarm,
     align: Option<Alignment>,
     /// Of a regular file: a block device has its own.
     length: Option<Length>,
@@ -63,14 +64,13 @@ struct Doubt {
 }
 
 impl Store {
-    /// `name` is what people call the file. `align` says that it goes past the cache, and what that asks for.
-    pub(super) fn new(file: File, name: &str, align: Option<Alignment>) -> Self {
+    /// `align` says that it goes past the cache, and what that asks for.
+    pub(super) fn new(file: File, alarm: Alarm, align: Option<Alignment>) -> Self {
         // Past the cache all waits for the disk.
         let now = || AtomicBool::new(align.is_none());
         let (reads_now, writes_now, in_memory) = (now(), now(), false);
-        let name = name.to_owned();
         let (length, log, doubt, found) = (None, None, Doubt::default(), Found::default());
-        Self { file, name, align, length, log, doubt, found, in_memory, reads_now, writes_now }
+        Self { file, alarm, align, length, log, doubt, found, in_memory, reads_now, writes_now }
     }
 
     /// It is a regular file, which has to stay this long.
@@ -107,7 +107,7 @@ impl Store {
     pub(super) fn admits(&self, rq: &Request) -> Result<(), IoError> {
         match (rq.op(), &self.length) {
             (Op::Read | Op::Flush | Op::Extents | Op::Prefetch, _) | (_, None) => Ok(()),
-            (_, Some(length)) => length.admits(&self.file, &self.name, rq.offset() + rq.len()),
+            (_, Some(length)) => length.admits(&self.file, &self.alarm, rq.offset() + rq.len()),
         }
     }
 
@@ -155,6 +155,15 @@ impl Store {
 
     pub(super) fn file(&self) -> &File {
         &self.file
+    }
+
+    pub(super) fn alarm(&self) -> &Alarm {
+        &self.alarm
+    }
+
+    /// Whether it is only read, since data of it is lost.
+    pub(super) fn has_become_read_only(&self) -> bool {
+        self.length.as_ref().is_some_and(Length::is_read_only)
     }
 
     pub(super) fn found(&self) -> &Found {
@@ -252,7 +261,7 @@ impl Store {
 
     /// Looks whether the file is as long as it has to be, and has a name.
     pub(super) fn is_whole(&self) -> Result<(), IoError> {
-        self.length.as_ref().map_or(Ok(()), |length| length.is_whole(&self.file, &self.name))
+        self.length.as_ref().map_or(Ok(()), |length| length.is_whole(&self.file, &self.alarm))
     }
 
     /// How a flush that ended like this is to be answered.
@@ -269,7 +278,7 @@ impl Store {
                 Err(IoError::with(kind, why))
             }
             (Err(error), _) => {
-                self.doubt.failed(&self.name, &error);
+                self.doubt.failed(&self.alarm, &error);
                 Err(error)
             }
         }
@@ -331,7 +340,7 @@ impl Store {
     /// Somebody has made the file shorter behind our back.
     fn ended(&self, at: u64) -> IoError {
         match &self.length {
-            Some(length) => length.ended(&self.file, &self.name, at),
+            Some(length) => length.ended(&self.file, &self.alarm, at),
             None => {
                 let why = format!("the device ends at or before byte {at}: it shrank while in use");
                 IoError::with(IoErrorKind::Io(errno::EIO), why)
@@ -459,12 +468,11 @@ impl Store {
 }
 
 impl Doubt {
-    fn failed(&self, name: &str, error: &IoError) {
+    fn failed(&self, alarm: &Alarm, error: &IoError) {
         let errno = error.errno() as u32;
         let (new, old) = (Ordering::AcqRel, Ordering::Acquire);
         if self.errno.compare_exchange(0, errno, new, old).is_ok() {
-            tracing::error!(file = name, %error, "data could not be made durable; every flush \
-                                                  fails from now on");
+            alarm.raise(error, "data could not be made durable; every flush fails from now on");
         }
     }
 }
@@ -506,7 +514,7 @@ mod tests {
     use crate::request::Buffer;
 
     fn store(align: Option<Alignment>) -> Store {
-        Store::new(tempfile::tempfile().unwrap(), "a test", align)
+        Store::new(tempfile::tempfile().unwrap(), Alarm::of_test("a test"), align)
     }
 
     /// What a file system without a cache would ask for; the temporary file doesn't mind.
@@ -596,7 +604,7 @@ mod tests {
     fn a_file_in_memory_is_read_and_written_and_flushed_on_the_spot() {
         let Ok(file) = tempfile::tempfile_in("/dev/shm") else { return println!("no tmpfs here") };
         file.set_len(4096).unwrap();
-        let store = Store::new(file, "a test", None).of_length(4096, OnLoss::Error);
+        let store = Store::new(file, Alarm::of_test("a test"), None).of_length(4096, OnLoss::Error);
         if !store.in_memory {
             return println!("no tmpfs here");
         }
@@ -641,7 +649,7 @@ mod tests {
     #[test]
     fn a_durable_write_that_could_not_write_puts_no_flush_in_doubt() {
         let full = File::options().write(true).open("/dev/full").unwrap();
-        let store = Store::new(full, "a test", None);
+        let store = Store::new(full, Alarm::of_test("a test"), None);
         let error = store.perform(&mut Request::write(0, vec![1; 512]).fua(), 0).unwrap_err();
         assert_eq!(error.kind(), IoErrorKind::NoSpace);
         store.synced(Ok(())).unwrap();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 pub use table::{PartitionEntry, PartitionTable};
 
 use super::StackError;
+use super::below;
 use super::below::pass_on;
 use crate::device::BlockDevice;
 use crate::driver::{Dispatch, Driver, Started};
@@ -83,6 +84,10 @@ impl Driver for Partition {
 
     fn knows_extents(&self) -> bool {
         true
+    }
+
+    fn has_become_read_only(&self) -> bool {
+        below::has_become_read_only([&self.below])
     }
 
     fn poll(&self, _hctx: usize) -> Option<usize> {

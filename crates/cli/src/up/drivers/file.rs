@@ -6,16 +6,18 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use corewise::blockmq::drivers::{
-    FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
+    FileDriver, FileEvent, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
 };
 use corewise::blockmq::{Driver, Geometry};
 use corewise::device::ProbeError;
+use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, context};
 use corewise::workqueue::{Work, Workqueue};
 
 use super::House;
 use crate::manifest::{self, Io};
 use crate::units;
+use crate::up::report::Report;
 
 /// Opens the file of `device`, which is locked as long as the driver lives. A file that is made is
 /// removed again if the device does not come up. It shares the rings of all files.
@@ -34,6 +36,8 @@ pub(super) fn open(
         .direct(file.direct)
         .rings(&house.rings)
         .on_loss(file.on_lost)
+        .name(name)
+        .observer(Told::new(name, house).observer())
         .io(match file.io {
             Io::Auto => IoPath::Auto,
             Io::Uring => IoPath::Uring,
@@ -62,6 +66,46 @@ pub(super) fn open(
     let driver = Arc::new(driver);
     house.files.add(&driver, &house.workqueue);
     Ok(driver)
+}
+
+/// Tells those that listen of what is lost, and of the end of that.
+struct Told {
+    device: String,
+    report: Report,
+    on: Workqueue,
+    /// A: whether it was told. AcqRel: the end of what was.
+    lost: AtomicBool,
+}
+
+impl Told {
+    fn new(device: &str, house: &House) -> Told {
+        let (report, on) = (house.report.clone(), house.workqueue.clone());
+        Told { device: device.to_owned(), report, on, lost: AtomicBool::new(false) }
+    }
+
+    /// It is dropped with the driver: then the file is closed, and what was lost of it is no matter any more.
+    fn observer(self) -> impl Fn(&FileEvent) + Send + Sync + 'static {
+        move |happened| {
+            if let FileEvent::Lost { why } = happened {
+                self.lost.store(true, Ordering::Release);
+                self.tell(Some(why.to_string()));
+            }
+        }
+    }
+
+    /// By a worker: what finds it must not wait for those that listen.
+    fn tell(&self, why: Option<String>) {
+        let (report, device) = (self.report.clone(), self.device.clone());
+        drop(self.on.execute(move || report.file(&device, why.as_deref())));
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if self.lost.load(Ordering::Acquire) {
+            self.tell(None);
+        }
+    }
 }
 
 /// How often the files are looked at that nobody writes to: a file may be truncated or unlinked behind our back.

@@ -238,7 +238,8 @@ impl Bound for Volume {
 
     fn has_shutdown(&self) -> bool {
         self.made.get().is_none_or(|made| {
-            let geometry = made.queue.geometry();
+            // One that is only read since it lost data has writes whose flush has to fail.
+            let geometry = made.queue.driver().geometry();
             geometry.can_flush && !geometry.read_only
         })
     }
