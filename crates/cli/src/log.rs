@@ -1,23 +1,26 @@
 //! Messages of the libraries, on stderr: a line each, with the time in UTC, as text or as JSON.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use anstyle::{AnsiColor, Style};
+use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer as _;
+use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::fmt::format::{Format, Full, Writer};
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{Level, Log, LogFormat};
 use crate::screen::Bars;
-use crate::{streams, units};
+use crate::{logfmt, streams, units};
 
 /// How lines on stderr look. Text, where nothing has said else yet.
 static FORM: OnceLock<Form> = OnceLock::new();
@@ -57,14 +60,17 @@ fn line(form: Form, grave: Grave, message: &str, styled: &str) -> String {
         Form::Json => {
             let plain = anstream::adapter::strip_str(message).to_string();
             let message = serde_json::Value::String(plain);
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let (day, [hour, minute, second]) = units::utc(now.as_secs());
-            let micros = now.subsec_micros();
-            format!(
-                "{{\"timestamp\":\"{day}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z\",\"level\":\"{level}\",\"message\":{message}}}\n"
-            )
+            let now = now();
+            format!("{{\"timestamp\":\"{now}\",\"level\":\"{level}\",\"message\":{message}}}\n")
         }
     }
+}
+
+/// The time, in UTC.
+fn now() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (day, [hour, minute, second]) = units::utc(now.as_secs());
+    format!("{day}T{hour:02}:{minute:02}:{second:02}.{:06}Z", now.subsec_micros())
 }
 
 /// Says that lines were left out on stderr, since nobody took them.
@@ -109,12 +115,10 @@ pub(crate) fn start(log: &Log, bars: Bars) {
             let lines = lines.with_current_span(false).with_span_list(false).with_target(false);
             all.with(lines.with_filter(targets)).init();
         }
-        Form::Journal => {
-            let plain = Format::default().without_time().with_target(false).with_level(false);
-            let lines = lines.event_format(Journal(plain));
+        Form::Journal | Form::Text => {
+            let lines = lines.fmt_fields(Pairs).event_format(Line(form));
             all.with(lines.with_filter(targets)).init();
         }
-        Form::Text => all.with(lines.with_target(false).with_filter(targets)).init(),
     }
 }
 
@@ -124,10 +128,11 @@ fn is_stderr(stream: &str) -> bool {
     found.is_ok_and(|found| stream == format!("{}:{}", found.st_dev, found.st_ino))
 }
 
-/// The journal has the time itself, and is told the level by a number in front of the line.
-struct Journal(Format<Full, ()>);
+/// A line of text: time and level, the message, and the rest in pairs. The journal has the time itself, and is told the level by a
+/// number in front of the line.
+struct Line(Form);
 
-impl<S, N> FormatEvent<S, N> for Journal
+impl<S, N> FormatEvent<S, N> for Line
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -138,14 +143,73 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let priority = match *event.metadata().level() {
-            tracing::Level::ERROR => 3,
-            tracing::Level::WARN => 4,
-            tracing::Level::INFO => 6,
-            _ => 7,
+        let (level, priority, colour) = match *event.metadata().level() {
+            tracing::Level::ERROR => ("ERROR", 3, AnsiColor::Red),
+            tracing::Level::WARN => ("WARN", 4, AnsiColor::Yellow),
+            tracing::Level::INFO => ("INFO", 6, AnsiColor::Green),
+            tracing::Level::DEBUG => ("DEBUG", 7, AnsiColor::Blue),
+            tracing::Level::TRACE => ("TRACE", 7, AnsiColor::Magenta),
         };
-        write!(writer, "<{priority}>")?;
-        self.0.format_event(context, writer, event)
+        let faint = styled(&writer, Style::new().dimmed());
+        match self.0 {
+            Form::Journal => write!(writer, "<{priority}>")?,
+            Form::Text | Form::Json => {
+                let (now, colour) = (now(), styled(&writer, colour.on_default()));
+                write!(writer, "{faint}{now}{faint:#} {colour}{level:>5}{colour:#} ")?;
+            }
+        }
+        let mut fields = Found { message: String::new(), pairs: String::new(), style: faint };
+        event.record(&mut fields);
+        logfmt::words(&mut writer, "message", &fields.message)?;
+        writer.write_str(&fields.pairs)?;
+        for span in context.event_scope().into_iter().flatten() {
+            if let Some(fields) = span.extensions().get::<FormattedFields<N>>() {
+                writer.write_str(fields)?;
+            }
+        }
+        writeln!(writer)
+    }
+}
+
+fn styled(writer: &Writer<'_>, style: Style) -> Style {
+    if writer.has_ansi_escapes() { style } else { Style::new() }
+}
+
+/// What belongs to a span, in pairs.
+struct Pairs;
+
+impl<'w> FormatFields<'w> for Pairs {
+    fn format_fields<R: RecordFields>(&self, mut writer: Writer<'w>, fields: R) -> fmt::Result {
+        let style = styled(&writer, Style::new().dimmed());
+        let mut found = Found { message: String::new(), pairs: String::new(), style };
+        fields.record(&mut found);
+        writer.write_str(&found.pairs)
+    }
+}
+
+/// What belongs to a message.
+struct Found {
+    message: String,
+    /// With a blank in front of each.
+    pairs: String,
+    /// Of keys.
+    style: Style,
+}
+
+impl Visit for Found {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            self.message.push_str(value);
+            return;
+        }
+        let Found { pairs, style, .. } = self;
+        // Writing to a String can't fail.
+        let _ = write!(pairs, " {style}{}={style:#}", field.name());
+        let _ = logfmt::value(pairs, value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.record_str(field, &format!("{value:?}"));
     }
 }
 
@@ -197,5 +261,63 @@ mod tests {
             json["timestamp"].as_str().unwrap().ends_with('Z')
                 && own(Form::Json).lines().count() == 1
         );
+    }
+    /// Where a test's lines go.
+    #[derive(Clone, Default)]
+    struct Lines(std::sync::Arc<corewise::sync::Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_parser_of_logfmt_reads_each_line_with_values_of_all_kinds() {
+        let told = Lines::default();
+        let make = told.clone();
+        let all =
+            tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || make.clone());
+        let all = all.fmt_fields(Pairs).event_format(Line(Form::Text));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(all), || {
+            let error = io::Error::other("I/O error: \"x\" = y");
+            let (none, name) = (None::<u64>, "a\nb");
+            tracing::error!(device = "d", file = name, peer = %"user 0", %error, none, n = 7, "a client's data is lost");
+            tracing::warn!(list = ?["a", "b"], at = ?Some(3), empty = "", yes = true, "set a=\"b\"");
+            let _span = tracing::error_span!("run", function = "a::b {c}").entered();
+            tracing::info!("it runs");
+        });
+        let told = String::from_utf8(told.0.lock().clone()).unwrap();
+        let lines: Vec<_> = told.lines().map(|line| logfmt::tests::parsed(line).unwrap()).collect();
+        let pairs = |n: usize| -> Vec<(&str, &str)> {
+            lines[n].iter().filter_map(|(key, value)| Some((&**key, value.as_deref()?))).collect()
+        };
+        let words: Vec<&str> = lines[0].iter().map(|(key, _)| &**key).skip(1).take(6).collect();
+        assert_eq!(words, ["ERROR", "a", "client's", "data", "is", "lost"]);
+        assert_eq!(
+            pairs(0),
+            [
+                ("device", "d"),
+                ("file", "a\nb"),
+                ("peer", "user 0"),
+                ("error", "I/O error: \"x\" = y"),
+                ("n", "7")
+            ]
+        );
+        let expected = [
+            ("message", "set a=\"b\""),
+            ("list", "[\"a\", \"b\"]"),
+            ("at", "Some(3)"),
+            ("empty", ""),
+            ("yes", "true"),
+        ];
+        assert_eq!(pairs(1), expected);
+        assert_eq!(pairs(2), [("function", "a::b {c}")]);
+        assert_eq!(lines.len(), 3, "{told}");
     }
 }

@@ -31,6 +31,7 @@ mod control;
 mod dump;
 mod exit;
 mod log;
+mod logfmt;
 mod manifest;
 mod mirror;
 mod pages;

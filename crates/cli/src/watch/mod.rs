@@ -15,6 +15,7 @@ use crate::control::served::{self, Rates};
 use crate::dump::client::{self, Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
+use crate::logfmt;
 use crate::screen::{self, FAINT, TITLE, styled};
 use crate::units;
 
@@ -146,9 +147,13 @@ fn words(event: &Value) -> String {
         match value {
             _ if matches!(key.as_str(), "time" | "event" | "timeline" | "timelines") => {}
             Value::Null => {}
-            Value::String(text) => line.push_str(&format!(" {key}={text:?}")),
             Value::Array(list) if list.is_empty() => {}
-            value => line.push_str(&format!(" {key}={value}")),
+            value => {
+                let text = value.as_str().map_or_else(|| value.to_string(), str::to_string);
+                line.push_str(&format!(" {key}="));
+                // Writing to a String can't fail.
+                let _ = logfmt::value(&mut line, &text);
+            }
         }
     }
     format!("{} {what}{}", styled(FAINT, at), printable(&line))

@@ -251,7 +251,7 @@ fn events_are_printed_as_lines_until_the_server_ends() {
     drop(Client::new(&server.socket(), "safe"));
     let line =
         text.wait_line("a client", |line| line.contains("attached") && line.contains("safe"));
-    assert!(line.contains("Z attached client=") && line.contains("export=\"safe\""), "{line}");
+    assert!(line.contains("Z attached client=") && line.contains("export=safe"), "{line}");
     lines.wait_line("a client", |line| line.starts_with("{\"event\":\"left\""));
     server.stop().ok();
     text.wait().code(1).complains(&["error: process ", "has ended"]);
