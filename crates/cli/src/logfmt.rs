@@ -89,15 +89,11 @@ pub(crate) mod tests {
 
     #[test]
     fn any_value_is_read_back_as_it_was() {
-        let mut seed = 7_u64;
-        let mut below = |n: usize| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (seed >> 33) as usize % n
-        };
+        let mut chance = fastrand::Rng::with_seed(7);
         let all: Vec<char> =
             "ab =\"\\\n\r\t\u{1b}\u{85}\u{202e}\u{2028}\u{fffd}\u{1f600}'é".chars().collect();
         for _ in 0..20_000 {
-            let text: String = (0..below(6)).map(|_| all[below(all.len())]).collect();
+            let text: String = (0..chance.usize(..6)).map(|_| all[chance.usize(..all.len())]).collect();
             let mut line = String::from("WARN some words a=");
             value(&mut line, &text).unwrap();
             line.push_str(" b=1");

@@ -10,16 +10,18 @@
 //! All words are little-endian, of 64 bits but for the last of the super block. A change is logged when it is done, before it
 //! is acknowledged: so the super block's number of entries counts it then. A flush has its entry before it is sent to the disk: in
 //! front of it are the changes that it makes durable, and those that end while it runs are behind it, as `dm-log-writes`
-//! has it. One that fails becomes a mark: it has made nothing durable.
+//! has it. One that fails becomes a mark: it has made nothing durable. Changes that overlap wait for one another, from the disk to
+//! the log: so they come in the log in the order in which the disk had them.
 //!
 //! The log survives the server, not the machine: it lies in the host's cache.
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use corewise_sync::Mutex;
+use corewise_sync::{Condvar, Mutex};
 use rustix::fs::FlockOperation;
 
 use crate::error::{IoError, errno};
@@ -41,6 +43,42 @@ pub(super) struct WriteLog {
     name: String,
     /// L: is the lock, held while an entry is written; guards where the log ends.
     end: Mutex<End>,
+    /// L: is the lock; guards the bytes that changes are at which aren't logged yet. No two overlap.
+    under_way: Mutex<Vec<Range<u64>>>,
+    /// Tells that one of them has ended.
+    ended: Condvar,
+}
+
+/// A change that is under way, and that no other may overlap.
+struct UnderWay<'a> {
+    log: &'a WriteLog,
+    bytes: Range<u64>,
+}
+
+impl<'a> UnderWay<'a> {
+    /// Waits for those that overlap. They wait for no other while they have their bytes.
+    fn begin(log: &'a WriteLog, rq: &Request) -> Self {
+        let bytes = rq.offset()..rq.offset().saturating_add(rq.len());
+        let overlap = |other: &Range<u64>| other.start < bytes.end && bytes.start < other.end;
+        let mut under_way = log.under_way.lock();
+        while under_way.iter().any(overlap) {
+            under_way = log.ended.wait(under_way);
+        }
+        under_way.push(bytes.clone());
+        drop(under_way);
+        Self { log, bytes }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut under_way = self.log.under_way.lock();
+        if let Some(at) = under_way.iter().position(|other| *other == self.bytes) {
+            under_way.swap_remove(at);
+        }
+        drop(under_way);
+        self.log.ended.notify_all();
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +117,8 @@ impl WriteLog {
         };
         // A process that was killed may have left half an entry.
         file.set_len(end.at)?;
-        let log = WriteLog { file, name, end: Mutex::new(end) };
+        let (end, under_way, ended) = (Mutex::new(end), Mutex::default(), Condvar::new());
+        let log = WriteLog { file, name, end, under_way, ended };
         log.append(0, 0, MARK, Data::Text("opened"))?;
         Ok(log)
     }
@@ -105,8 +144,10 @@ impl WriteLog {
                 let at = append(FLUSH, Data::None)?;
                 return perform(rq).inspect_err(|_| self.take_back(at));
             }
-            Op::Write | Op::WriteZeroes | Op::Discard => perform(rq)?,
+            Op::Write | Op::WriteZeroes | Op::Discard => {}
         }
+        let _alone = UnderWay::begin(self, rq);
+        perform(rq)?;
         match rq.op() {
             Op::Write => append(fua, Data::Of(rq)),
             Op::WriteZeroes => append(fua, Data::Zeroes),
@@ -278,6 +319,70 @@ mod tests {
             (words(&path, 1024)[2], words(&path, 1536)[..3].to_vec()),
             (FLUSH, vec![0, 1, 0])
         );
+    }
+
+    #[test]
+    fn changes_that_overlap_come_in_the_log_as_the_disk_had_them() {
+        const BLOCKS: u64 = 16;
+        let (dir, path) = log();
+        let log = WriteLog::open(&path).unwrap();
+        let disk = File::options();
+        let disk = disk
+            .clone()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(dir.path().join("disk"))
+            .unwrap();
+        disk.set_len(BLOCKS * SECTOR).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..3_u64 {
+                let (log, disk) = (&log, &disk);
+                scope.spawn(move || {
+                    let mut chance = fastrand::Rng::with_seed(thread);
+                    let mut below = |n: u64| chance.u64(..n);
+                    for n in 0..1_000 {
+                        let first = below(BLOCKS);
+                        let (at, len) = (first * SECTOR, (1 + below(BLOCKS - first)) * SECTOR);
+                        let byte = (n * 3 + thread) as u8;
+                        let mut rq = match below(3) {
+                            0 => Request::discard(at, len),
+                            1 => Request::write_zeroes(at, len),
+                            _ => Request::write(at, vec![byte; len as usize]),
+                        };
+                        let perform = |rq: &mut Request| {
+                            let byte = if rq.op() == Op::Write { byte } else { 0 };
+                            // In pieces, so that others come in between if they may.
+                            for n in 0..rq.len() / SECTOR {
+                                let at = rq.offset() + n * SECTOR;
+                                disk.write_all_at(&[byte; SECTOR as usize], at).unwrap();
+                            }
+                            Ok(())
+                        };
+                        log.around(&mut rq, perform).unwrap();
+                    }
+                });
+            }
+        });
+        let (bytes, mut replayed) =
+            (std::fs::read(&path).unwrap(), vec![0; (BLOCKS * SECTOR) as usize]);
+        let mut at = SECTOR as usize;
+        for _ in 0..words(&path, 0)[2] {
+            let word = |n: usize| {
+                u64::from_le_bytes(bytes[at + n * 8..at + n * 8 + 8].try_into().unwrap())
+            };
+            let (first, len, flags) = (word(0) * SECTOR, (word(1) * SECTOR) as usize, word(2));
+            at += SECTOR as usize;
+            let room = &mut replayed[first as usize..first as usize + len];
+            if flags & DISCARD != 0 {
+                room.fill(0);
+            } else {
+                room.copy_from_slice(&bytes[at..at + len]);
+                at += len;
+            }
+        }
+        assert!(std::fs::read(dir.path().join("disk")).unwrap() == replayed);
+        assert!(log.under_way.lock().is_empty());
     }
 
     #[test]
