@@ -6,10 +6,8 @@
 //! has been quiet for longest, a question has a longest length, and a client that doesn't take its answer
 //! isn't read from. Only this user, and root, are let in.
 
-use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -23,6 +21,7 @@ use serde_json::json;
 
 use super::cleanup::Cleanup;
 use super::events::Listening;
+use super::listen;
 use super::listener_thread::ListenerThread;
 use super::live::{Live, Wish};
 use crate::control::devices;
@@ -54,24 +53,7 @@ pub(crate) struct Bound {
 
 /// Binds the socket where the user wants it, and leaves a link to it in the usual place.
 pub(crate) fn bind_at(path: &Path, cleanup: &Cleanup) -> Result<Bound, String> {
-    let cannot = |why: Arguments<'_>| format!("{}: {why}", path.display());
-    match place::look(path) {
-        Found::Live(_) | Found::Busy => {
-            return Err(cannot(format_args!("another server listens on this socket")));
-        }
-        Found::Stale => {
-            std::fs::remove_file(path).map_err(|error| cannot(format_args!("{error}")))?;
-        }
-        Found::Other(_) => {}
-    }
-    let listener = UnixListener::bind(path).map_err(|error| match error.kind() {
-        ErrorKind::AddrInUse => cannot(format_args!("this file exists and is not a socket")),
-        ErrorKind::NotFound => cannot(format_args!("its folder does not exist")),
-        _ => cannot(format_args!("{error}")),
-    })?;
-    only_for_owner(path)
-        .and_then(|()| cleanup.socket(path))
-        .map_err(|error| cannot(format_args!("{error}")))?;
+    let listener = listen::unix_for_owner(path, cleanup)?;
     for folder in place::folders() {
         // A client that looks for us there doesn't find us if this fails, and can still say where we are.
         let link = folder.join(place::name(std::process::id()));
@@ -108,7 +90,7 @@ fn bind_in(folder: &Path, cleanup: &Cleanup) -> io::Result<Bound> {
         let listener = UnixListener::bind(&new)?;
         // From its first moment under its name somebody listens on it: others remove sockets on
         // which nobody does.
-        only_for_owner(&new)
+        listen::only_for_owner(&new)
             .and_then(|()| remove_leftover(&path))
             .and_then(|()| std::fs::rename(&new, &path))
             .inspect_err(|_| drop(std::fs::remove_file(&new)))?;
@@ -151,10 +133,6 @@ fn remove_leftover(path: &Path) -> io::Result<()> {
         }
         Found::Other(_) => Ok(()),
     }
-}
-
-fn only_for_owner(path: &Path) -> io::Result<()> {
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
 }
 
 /// What a server tells about itself.

@@ -1,5 +1,8 @@
 //! Binding the sockets of a server.
 
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use corewise::nbd::{Error, Listener};
@@ -13,6 +16,20 @@ pub(crate) fn unix(path: &Path, cleanup: &Cleanup) -> Result<Listener, String> {
     let listener = Listener::unix(path).map_err(|error| words(error, path.display()))?;
     cleanup.socket(path).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(listener)
+}
+
+/// As [`unix`], for this user alone, and for somebody else than clients.
+pub(crate) fn unix_for_owner(path: &Path, cleanup: &Cleanup) -> Result<UnixListener, String> {
+    let listener = unix(path, cleanup)?;
+    // It is taken away at the end, as from now on by `cleanup` alone.
+    let listener = UnixListener::from(OwnedFd::from(listener));
+    only_for_owner(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(listener)
+}
+
+/// Lets no other user in than root.
+pub(crate) fn only_for_owner(path: &Path) -> std::io::Result<()> {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
 }
 
 /// Binds a TCP address, `HOST:PORT`.
@@ -37,7 +54,7 @@ fn words(error: Error, address: impl std::fmt::Display) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::os::unix::net::UnixStream;
 
     use super::*;
 
@@ -49,6 +66,13 @@ mod tests {
         assert!(path.exists());
         let listener = unix(&path, &Cleanup::default()).unwrap();
         UnixStream::connect(&path).unwrap();
+        drop(listener);
+        drop(UnixListener::bind(&path).unwrap());
+        let cleanup = Cleanup::default();
+        let listener = unix_for_owner(&path, &cleanup).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        UnixStream::connect(&path).unwrap();
+        assert!(path.exists() && cleanup.run().is_empty() && !path.exists());
         drop(listener);
     }
 
@@ -62,8 +86,11 @@ mod tests {
         let reason = unix(&socket, &cleanup).unwrap_err();
         assert!(reason.contains("another server listens"), "{reason}");
         assert!(reason.contains(&socket.display().to_string()), "{reason}");
-        let reason = unix(&file, &cleanup).unwrap_err();
-        assert!(reason.contains("not a socket"), "{reason}");
+        for reason in
+            [unix(&file, &cleanup).unwrap_err(), unix_for_owner(&file, &cleanup).unwrap_err()]
+        {
+            assert!(reason.contains("not a socket"), "{reason}");
+        }
         assert!(cleanup.run().is_empty());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "letters");
         assert!(socket.exists());

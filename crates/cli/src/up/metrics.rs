@@ -8,16 +8,15 @@ use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::cleanup::Cleanup;
+use super::listen;
 use super::listener_thread::ListenerThread;
 use crate::manifest::MetricsAt;
 
@@ -68,12 +67,10 @@ pub(crate) fn bind(at: &MetricsAt, cleanup: &Cleanup) -> Result<Bound, String> {
             let address = format!("http://{address}/metrics");
             Ok(Bound { listener: Listener::Tcp(listener), address })
         }
-        MetricsAt::Unix(path) => unix(path, cleanup)
-            .map(|listener| Bound {
-                listener: Listener::Unix(listener),
-                address: path.display().to_string(),
-            })
-            .map_err(|error| format!("{}: {error}", path.display())),
+        MetricsAt::Unix(path) => listen::unix_for_owner(path, cleanup).map(|listener| Bound {
+            listener: Listener::Unix(listener),
+            address: path.display().to_string(),
+        }),
     }
 }
 
@@ -83,19 +80,6 @@ fn warn_of(address: SocketAddr) {
             "{address} shows metrics to other machines: names of exports, and what clients do"
         ));
     }
-}
-
-fn unix(path: &Path, cleanup: &Cleanup) -> io::Result<UnixListener> {
-    if let Err(error) = UnixStream::connect(path) {
-        if error.kind() == ErrorKind::ConnectionRefused {
-            // Nobody listens there any more.
-            std::fs::remove_file(path)?;
-        }
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    cleanup.socket(path)?;
-    Ok(listener)
 }
 
 /// The thread that answers. Dropping it ends the thread.

@@ -134,6 +134,15 @@ impl From<UnixListener> for Listener {
     }
 }
 
+impl From<Listener> for OwnedFd {
+    /// The socket. Its socket file, if any, stays, and is the caller's.
+    fn from(listener: Listener) -> Self {
+        // So that it isn't removed.
+        std::mem::forget(listener._file);
+        listener.socket
+    }
+}
+
 impl TryFrom<TcpListener> for Listener {
     type Error = io::Error;
 
