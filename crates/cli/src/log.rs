@@ -9,12 +9,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anstyle::{AnsiColor, Style};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
-use tracing_subscriber::Layer as _;
+use tracing_subscriber::Layer;
 use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields, MakeWriter};
-use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -32,6 +32,27 @@ enum Form {
     Json,
     /// For the system's journal, which is told the level by a number.
     Journal,
+}
+
+/// Is told of warnings and errors, too, whatever the log is to have.
+type Also = Box<dyn Fn(&Event<'_>) + Send + Sync>;
+
+static ALSO: OnceLock<Also> = OnceLock::new();
+
+/// Has somebody told of warnings and errors, too, from now on, by the thread that tells them. Called once.
+pub(crate) fn also(tell: impl Fn(&Event<'_>) + Send + Sync + 'static) {
+    let _ = ALSO.set(Box::new(tell));
+}
+
+/// Hands warnings and errors on.
+struct HandOn;
+
+impl<S: Subscriber> Layer<S> for HandOn {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        if let Some(tell) = ALSO.get() {
+            tell(event);
+        }
+    }
 }
 
 /// How grave a message of the program's own is.
@@ -101,7 +122,7 @@ pub(crate) fn start(log: &Log, bars: Bars) {
     let colours = io::stderr().is_terminal()
         && anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
     let lines = tracing_subscriber::fmt::layer().with_writer(Above(bars)).with_ansi(colours);
-    let all = tracing_subscriber::registry();
+    let all = tracing_subscriber::registry().with(HandOn.with_filter(LevelFilter::WARN));
     let journal = std::env::var("JOURNAL_STREAM");
     let form = match log.log_format {
         LogFormat::Json => Form::Json,

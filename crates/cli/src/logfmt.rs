@@ -93,7 +93,8 @@ pub(crate) mod tests {
         let all: Vec<char> =
             "ab =\"\\\n\r\t\u{1b}\u{85}\u{202e}\u{2028}\u{fffd}\u{1f600}'é".chars().collect();
         for _ in 0..20_000 {
-            let text: String = (0..chance.usize(..6)).map(|_| all[chance.usize(..all.len())]).collect();
+            let text: String =
+                (0..chance.usize(..6)).map(|_| all[chance.usize(..all.len())]).collect();
             let mut line = String::from("WARN some words a=");
             value(&mut line, &text).unwrap();
             line.push_str(" b=1");

@@ -76,6 +76,8 @@ pub(crate) enum What {
     Renew,
     /// A leg of a mirror is another device.
     Replace,
+    /// The server goes by a key of `[server]`, whose name it has.
+    Set,
     /// Clients that come from now on see it otherwise.
     #[default]
     #[serde(other)]
@@ -101,10 +103,12 @@ impl Step {
             What::Grow => ("grew", "grow"),
             What::Renew => ("renewed", "renew"),
             What::Replace => ("replaced", "replace"),
+            What::Set => ("set", "set"),
             What::Change => ("changed", "change"),
         };
         let subject = match self.name.split_once(':') {
             _ if self.what == What::Renew => "the certificates of TLS".to_string(),
+            _ if self.what == What::Set => format!("[server] '{}'", self.name),
             Some((_, export)) if self.what == What::Show => format!("export '{export}' again"),
             Some((_, export)) => format!("export '{export}'"),
             None => format!("device '{}'", self.name),

@@ -198,7 +198,7 @@ fn volumes(text: &mut Text, answer: &Answer) {
             "corewise_volume_lost",
             "1 where the file of a volume has lost data: every flush fails until it is opened again.",
         ),
-        disks.iter().filter(|disk| disk.driver == "file"),
+        disks,
         |disk| (vec![("volume", &*disk.name)], f64::from(u8::from(disk.lost))),
     );
     let ops: Vec<_> = disks.iter().map(|disk| (&*disk.name, disk.ops.all())).collect();

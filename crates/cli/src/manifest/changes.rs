@@ -23,8 +23,6 @@ pub(crate) struct Changes {
     pub(crate) replace_exports: Vec<Export>,
     /// Of those that are removed and added: they change, or stand on one that does.
     pub(crate) restarted: BTreeSet<String>,
-    /// The `[server]` table changed, which a running server doesn't follow but for what its keys of TLS name.
-    pub(crate) server: bool,
 }
 
 /// What is to become of a leg of a mirror.
@@ -107,10 +105,6 @@ impl Changes {
         }
         // One that gives the default up goes before the one that gets it.
         replace_exports.sort_by_key(|export| export.default);
-        let mut server = old.server.clone();
-        if server.tls.is_some() && new.server.tls.is_some() {
-            server.tls.clone_from(&new.server.tls);
-        }
         let new_ones = new.devices.iter().filter(|device| !stays(&device.name));
         let new_exports = new.exports.iter().filter(|export| !kept.contains(export.name.as_str()));
         let (remove_legs, remove_devices) =
@@ -125,7 +119,6 @@ impl Changes {
             grow,
             replace_exports,
             restarted,
-            server: server != new.server,
         }
     }
 
@@ -285,7 +278,7 @@ mod tests {
     #[test]
     fn a_manifest_that_was_only_rearranged_changes_nothing() {
         let changes = changes(&format!("# a comment\n\n{BEFORE}"));
-        assert!(changes.is_empty() && !changes.server, "{changes:?}");
+        assert!(changes.is_empty(), "{changes:?}");
     }
 
     #[test]
@@ -317,7 +310,7 @@ mod tests {
             changes(&format!("[server]\ndrain = \"1s\"\n{rest}[[export]]\ndevice = \"s\"\n"));
         assert_eq!(changes.remove_exports, ["z"]);
         assert_eq!(changes.remove_devices, ["z"]);
-        assert!(changes.restarted.is_empty() && changes.server);
+        assert!(changes.restarted.is_empty());
     }
 
     /// A mirror of these, over as many volumes.

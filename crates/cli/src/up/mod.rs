@@ -18,9 +18,11 @@ mod live;
 mod metrics;
 mod plan;
 mod progress;
+mod reach;
 mod report;
 mod serve;
 mod service;
+mod settings;
 mod signals;
 mod source;
 mod stop;
@@ -33,12 +35,14 @@ use corewise::nbd::Listener;
 
 use crate::args;
 use crate::exit::Failure;
+use crate::log;
 use crate::manifest::{self, At, Manifest, Place, Problem, Resolved};
 use crate::screen::{self, Bars};
 use crate::timeline;
 use cleanup::Cleanup;
 use events::Events;
 use report::Report;
+use settings::Asked;
 use source::Source;
 use stop::Stop;
 
@@ -108,6 +112,11 @@ fn prepare(
     if manifest.devices.is_empty() {
         return Err(Failure::new("no device is left to bring up"));
     }
+    let has_unix = reach::has_unix(&manifest.server, &args, &passed);
+    let mut left_out = left_out;
+    if !has_unix && !reach::checked(&mut manifest, &source.label, args.keep_going, &mut left_out) {
+        return Err(Failure::Said);
+    }
     if args.check {
         return check::check(&manifest, &source.label).map(|()| None);
     }
@@ -117,9 +126,15 @@ fn prepare(
         Events::new().map_err(|error| Failure::new(format!("cannot make an eventfd: {error}")))?;
     let options = limits::of_clients(&manifest.server.clients, manifest.server.tls.is_some());
     let quiet = service::is_client(&passed);
+    let report = Report { json: args.json, quiet, events: Arc::new(events) };
+    let theirs = report.clone();
+    log::also(move |line| theirs.logged(line));
+    let (shutdown_timeout, on_hang) = (args.shutdown_timeout, args.on_hang);
     Ok(Some(serve::Server {
+        asked: Asked { shutdown_timeout, on_hang },
+        has_unix,
         options,
-        report: Report { json: args.json, quiet, events: Arc::new(events) },
+        report,
         passed,
         keep_going: args.keep_going,
         duration: args.duration,
@@ -167,7 +182,6 @@ fn override_addresses(
             .map_err(|error| Failure::new(format!("--state {}: {error}", path.display())))?;
         server.state = Some(path);
     }
-    server.shutdown_timeout = args.shutdown_timeout.or(server.shutdown_timeout);
     server.on_hang = args.on_hang.unwrap_or(server.on_hang);
     if passed {
         (server.unix, server.tcp) = (None, None);

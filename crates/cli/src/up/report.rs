@@ -12,10 +12,10 @@ use corewise::nbd::{ClientEvent, Endpoint, Options, RemoteEvent};
 use corewise::timeline::markup::printable;
 use corewise::timeline::{Timeline, duration, json, text};
 use serde_json::{Value, json};
+use tracing::field::{Field, Visit};
 
 use super::drivers::Shown;
 use super::events::Events;
-use super::progress::Progress;
 use crate::control::changes::Changed;
 use crate::control::served::Origin;
 use crate::manifest::{LeftOut, Tls};
@@ -142,7 +142,7 @@ impl Report {
         device: &str,
         after: Duration,
         held_up: &[String],
-        progress: &Progress,
+        warn: &dyn Fn(std::fmt::Arguments<'_>),
     ) {
         self.event("overdue", || {
             let seconds = after.as_secs_f64();
@@ -153,7 +153,7 @@ impl Report {
             held_up => format!("; it holds up {}", held_up.join(", ")),
         };
         let after = duration(after);
-        progress.warn(format_args!("{what} of {device}: still at it after {after}{who}"));
+        warn(format_args!("{what} of {device}: still at it after {after}{who}"));
     }
 
     /// Volumes and exports came, went or changed while others were served. From any thread.
@@ -257,6 +257,15 @@ impl Report {
         self.event("object", || json!({"device": device, "what": "fenced", "why": why}));
     }
 
+    /// A warning or an error of the log, which limits how many there are. From any thread, in any context.
+    pub(crate) fn logged(&self, line: &tracing::Event<'_>) {
+        if self.events.are_heard() {
+            let mut rest = Logged(json!({"level": line.metadata().level().as_str()}));
+            line.record(&mut rest);
+            self.publish("log", rest.0);
+        }
+    }
+
     /// A client came or went. From any thread.
     pub(crate) fn client(&self, happened: &ClientEvent<'_>) {
         if !self.events.are_heard() {
@@ -284,6 +293,31 @@ impl Report {
             (false, true) => self.print(&format!("{} {what}\n", styled(GOOD, "Done:"))),
             (false, false) => self.print(&format!("Done, but not completely: {what}\n")),
         }
+    }
+}
+
+/// The message of a line of the log, and what belongs to it.
+struct Logged(Value);
+
+impl Visit for Logged {
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.0[field.name()] = value.into();
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0[field.name()] = value.into();
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0[field.name()] = value.into();
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0[field.name()] = value.into();
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0[field.name()] = format!("{value:?}").into();
     }
 }
 

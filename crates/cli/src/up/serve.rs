@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use corewise::blockmq::drivers::FileRings;
@@ -23,11 +23,12 @@ use super::control::{self, About, Control};
 use super::drivers::{ExportDriver, House, Missing, Notes, Shown, VolumeDriver};
 use super::known::Known;
 use super::live::Live;
-use super::metrics::{self, Metrics};
+use super::metrics::Metrics;
 use super::plan::{self, Plan};
 use super::progress::Progress;
 use super::report::{ClientLimits, Report};
 use super::service::{self, Service};
+use super::settings::{Asked, Settings};
 use super::stop::{self, Stop};
 use super::{NOWHERE, listen, tell, tls};
 use crate::control::disks::Disks;
@@ -52,6 +53,10 @@ pub(crate) struct Server {
     /// As it is written, without what the command line says instead.
     pub(crate) written: Manifest,
     pub(crate) manifest: Manifest,
+    /// What the command line says of that.
+    pub(crate) asked: Asked,
+    /// Whether clients come by a Unix socket, which alone says which user they are.
+    pub(crate) has_unix: bool,
     /// Sockets that listen already; with any, no other is bound.
     pub(crate) passed: Vec<Listener>,
     /// What the manifest asks for and can't have.
@@ -79,11 +84,13 @@ struct Running {
 
 impl Running {
     /// Tells the service manager, where there is one, that the server is up, and goes on to tell it how it is.
-    fn service(&self, drain: Duration) -> Service {
+    fn service(&self) -> Service {
         let (server, disks) = (Arc::clone(&self.server), Arc::clone(&self.disks));
         let status = move || service::status(&server.exports(), &disks.mirrors());
         let manager = Arc::clone(&self.manager);
-        Service::start(&self.workqueue, drain, status, move || manager.remaining().len())
+        Service::start(&self.workqueue, Arc::clone(&self.live.settings), status, move || {
+            manager.remaining().len()
+        })
     }
 }
 
@@ -120,8 +127,10 @@ impl Server {
             live: Arc::clone(&running.live),
             since: Instant::now(),
         });
+        // It is empty.
+        let _ = running.live.about.set(Arc::downgrade(&about));
         let control = self.answer(&about, &mut complete)?;
-        let metrics = self.measure(&about, &mut complete)?;
+        self.measure(&running.live, &mut complete)?;
 
         let plan = Plan::new(&self.manifest);
         self.report.begin(&self.label, plan.decls.len());
@@ -146,8 +155,8 @@ impl Server {
         let mut service = None;
         let why = match self.accept(&running, listeners) {
             Ok(endpoints) => {
-                self.ready(&running, &endpoints, control.as_ref(), metrics.as_ref());
-                service = Some(running.service(self.manifest.server.drain));
+                self.ready(&running, &endpoints, control.as_ref());
+                service = Some(running.service());
                 running.live.begin(self.has(&up, &lacking));
                 self.write_timelines(&[&times], &mut complete);
                 self.stop.wait(self.duration)
@@ -172,7 +181,7 @@ impl Server {
             false => self.report.done(complete, &format!("all devices are down after {took}.")),
             true => self.report.done(false, &format!("given up after {took}.")),
         }
-        leave(running, control, metrics);
+        leave(running, control);
         if complete { Ok(()) } else { Err(Failure::Said) }
     }
 
@@ -249,8 +258,9 @@ impl Server {
             disks: Arc::clone(&disks),
             missing: Arc::clone(&missing),
         };
-        let drain = self.manifest.server.drain;
-        let exports = ExportDriver::new(Arc::clone(&server), drain, Arc::clone(&notes));
+        let settings = Arc::new(Settings::new(self.asked, &self.manifest.server));
+        let exports =
+            ExportDriver::new(Arc::clone(&server), Arc::clone(&settings), Arc::clone(&notes));
         let shown = exports.shown();
         manager
             .register(Arc::new(exports))
@@ -268,7 +278,11 @@ impl Server {
             cleanup,
             notes: Arc::clone(&notes),
             report,
-            drain,
+            settings,
+            most_clients: self.options.max_connections,
+            has_unix: self.has_unix,
+            metrics: Mutex::default(),
+            about: OnceLock::new(),
             source: self.source.clone(),
             cancel: self.stop.cancel(),
             seen: Mutex::new(seen),
@@ -342,21 +356,19 @@ impl Server {
     }
 
     /// Lets Prometheus ask, where the manifest says so.
-    fn measure(&self, about: &Arc<About>, complete: &mut bool) -> Result<Option<Metrics>, Failure> {
-        let Some(at) = &self.manifest.server.metrics else { return Ok(None) };
-        let about = Arc::clone(about);
-        let started = metrics::bind(&at.value, &self.cleanup).and_then(|bound| {
-            Metrics::start(bound, move || control::metrics(&about))
-                .map_err(|error| format!("cannot start the thread for metrics: {error}"))
-        });
-        match started {
-            Ok(metrics) => Ok(Some(metrics)),
+    fn measure(&self, live: &Live, complete: &mut bool) -> Result<(), Failure> {
+        let Some(at) = &self.manifest.server.metrics else { return Ok(()) };
+        match live.measured_at(&at.value) {
+            Ok(metrics) => *live.metrics.lock() = Some(metrics),
             Err(reason) => {
                 *complete = false;
                 self.tell_unbound(at.place, &reason);
-                if self.keep_going { Ok(None) } else { Err(Failure::Said) }
+                if !self.keep_going {
+                    return Err(Failure::Said);
+                }
             }
         }
+        Ok(())
     }
 
     fn tell_unbound(&self, place: Place, reason: &str) {
@@ -376,7 +388,9 @@ impl Server {
             observed.tell(event);
             if let Event::Overdue { device, after, .. } = event {
                 let held_up = plan::needing(device, &decls);
-                report.overdue("bring-up", device, *after, &held_up, &observed);
+                report.overdue("bring-up", device, *after, &held_up, &|warning| {
+                    observed.warn(warning)
+                });
             }
         };
         let options = BringUpOptions::new()
@@ -425,13 +439,7 @@ impl Server {
         listeners.into_iter().map(|listener| running.server.listen(listener)).collect()
     }
 
-    fn ready(
-        &self,
-        running: &Running,
-        endpoints: &[Endpoint],
-        control: Option<&Control>,
-        metrics: Option<&Metrics>,
-    ) {
+    fn ready(&self, running: &Running, endpoints: &[Endpoint], control: Option<&Control>) {
         let tls = self.manifest.server.tls.as_ref();
         let knows_clients = tls.is_some_and(|tls| tls.required && tls.client_ca.is_some());
         for endpoint in endpoints.iter().filter(|_| !knows_clients) {
@@ -451,7 +459,8 @@ impl Server {
             .filter_map(|export| shown.iter().find(|shown| shown.name == export.name).cloned())
             .collect();
         let clients = ClientLimits { options: &self.options, tls };
-        let metrics = metrics.map(Metrics::address);
+        let metrics = running.live.metrics.lock();
+        let metrics = metrics.as_ref().map(Metrics::address);
         self.report.ready(endpoints, &exports, clients, control.map(Control::path), metrics);
     }
 
@@ -474,7 +483,7 @@ impl Server {
             self.report.shutdown(&down);
             self.report.done(false, "");
         }
-        leave(running, None, None);
+        leave(running, None);
         Err(Failure::Said)
     }
 
@@ -522,18 +531,20 @@ impl Server {
             progress.tell(event);
             if let Event::Overdue { device, after, .. } = event {
                 let held_up = stop::held_up_by(device, &manager.remaining());
-                report.overdue("shutdown", device, *after, &held_up, &progress);
+                report.overdue("shutdown", device, *after, &held_up, &|warning| {
+                    progress.warn(warning)
+                });
             }
         };
-        let server = &self.manifest.server;
+        let settings = running.live.settings.now();
         let usual = ShutdownOptions::new();
         // An export's callback may block for as long as its clients may drain; so many of them do so side by side.
         let helpers = usual.max_helpers.max(running.server.exports().len().min(MOST_HELPERS));
         usual
             .max_helpers(helpers)
             .observer(Arc::new(observer))
-            .timeout(server.shutdown_timeout)
-            .on_hang(server.on_hang)
+            .timeout(settings.shutdown_timeout)
+            .on_hang(settings.on_hang)
             .history(running.known.history())
     }
 
@@ -550,8 +561,8 @@ impl Server {
 
 /// Ends what others see of the server. Its threads have nothing left to do, or hang, and the end of the process takes them: to join one
 /// after the other would take as many turns of the scheduler.
-fn leave(running: Running, control: Option<Control>, metrics: Option<Metrics>) {
-    drop((control, metrics));
+fn leave(running: Running, control: Option<Control>) {
+    drop((control, running.live.metrics.lock().take()));
     std::mem::forget(running);
 }
 

@@ -11,6 +11,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use corewise::nbd::{ExportStatus, Listener};
 use corewise::workqueue::Workqueue;
 use sd_notify::NotifyState;
 
+use super::settings::Settings;
 use crate::args;
 use crate::control::disks::Disk;
 use crate::control::mirrors::State;
@@ -136,19 +138,19 @@ impl Drop for Reloading {
 pub(crate) struct Service {
     /// `None`: there is no manager.
     stopping: Option<Sender<String>>,
-    drain: Duration,
+    settings: Arc<Settings>,
 }
 
 impl Service {
     /// The server is up. `status` and `remaining` (devices that aren't shut down) are asked on the thread.
     pub(crate) fn start(
         workqueue: &Workqueue,
-        drain: Duration,
+        settings: Arc<Settings>,
         status: impl Fn() -> String + Send + 'static,
         remaining: impl Fn() -> usize + Send + 'static,
     ) -> Service {
         if std::env::var_os("NOTIFY_SOCKET").is_none() {
-            return Service { stopping: None, drain };
+            return Service { stopping: None, settings };
         }
         let first = status();
         tell(&[NotifyState::Ready, NotifyState::Status(&first)]);
@@ -159,7 +161,7 @@ impl Service {
             workqueue: workqueue.clone(),
             every: watchdog.map_or(LOOK, |most| (most / 2).min(LOOK)),
             watchdog: watchdog.is_some(),
-            drain,
+            settings: Arc::clone(&settings),
             told: first,
         };
         let run = move || telling.run(&told, status, remaining, tell);
@@ -167,14 +169,14 @@ impl Service {
         if let Err(error) = started {
             tracing::warn!(%error, "no thread that tells the service manager: a watchdog will end the server");
         }
-        Service { stopping: Some(stopping), drain }
+        Service { stopping: Some(stopping), settings }
     }
 
     /// The server begins to end.
     pub(crate) fn stopping(&self, why: &str) {
         if let Some(stopping) = &self.stopping {
             let status = format!("stopping: {why}");
-            let more = NotifyState::ExtendTimeoutUsec(micros(self.drain + MARGIN));
+            let more = NotifyState::ExtendTimeoutUsec(micros(self.settings.now().drain + MARGIN));
             tell(&[NotifyState::Stopping, NotifyState::Status(&status), more]);
             // The thread may not be there.
             let _ = stopping.send(status);
@@ -187,7 +189,7 @@ struct Telling {
     workqueue: Workqueue,
     every: Duration,
     watchdog: bool,
-    drain: Duration,
+    settings: Arc<Settings>,
     /// The status that was told last.
     told: String,
 }
@@ -248,7 +250,9 @@ impl Telling {
             Some(before) => {
                 let now = remaining();
                 if now < *before {
-                    news.push(NotifyState::ExtendTimeoutUsec(micros(self.drain + MARGIN)));
+                    news.push(NotifyState::ExtendTimeoutUsec(micros(
+                        self.settings.now().drain + MARGIN,
+                    )));
                 }
                 *before = now;
             }
@@ -301,7 +305,7 @@ mod tests {
             workqueue,
             every: Duration::from_millis(1),
             watchdog: true,
-            drain: Duration::ZERO,
+            settings: Arc::default(),
             told: String::new(),
         };
         let tell = move |news: &[NotifyState<'_>]| {

@@ -2,10 +2,13 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 
-use crate::common::client::{Client, connect};
+use crate::common::client::{Client, READ, connect};
+use crate::common::lease::Lease;
 use crate::common::server::Server;
 use crate::common::{COREWISE, Folder, Ran, run};
 use rustix::process::Signal;
@@ -287,7 +290,7 @@ fn a_reload_does_what_changed_and_leaves_the_rest_alone() {
     let would = up.corewise(&["reload", "--dry-run"]).ok();
     let would =
         would.says(&["would restart export 'ram' (1 client)", "would change export 'disk'"]);
-    would.complains(&["[server] follows at the next start"]);
+    would.says(&["would set [server] 'drain'"]);
     up.corewise(&["reload"]).code(1).complains(&["export 'ram' has 1 client"]);
     disk.write(0, &[6; 512], 0).unwrap();
     let ran = up.corewise(&["reload", "--mode", "soft"]).ok();
@@ -402,4 +405,95 @@ fn after_any_reload_there_is_what_the_manifest_says_and_files_keep_what_they_hol
         }
     }
     up.server.stop().ok();
+}
+
+#[test]
+fn a_reload_follows_what_it_can_of_server_and_names_what_needs_a_restart() {
+    let up = Up::new(BASE);
+    let first =
+        BASE.replace("drain = \"5s\"", "drain = \"1s\"\nmetrics = \"./m\"\nclients_per_peer = 1");
+    let manifest = first.replace("unix = \"s\"", "unix = \"s\"\nmemory = \"1G\"");
+    up.folder.write("up.toml", manifest);
+    let needs = "[server] 'memory' needs a restart";
+    let would = up.corewise(&["reload", "--dry-run"]).ok().complains(&[needs]);
+    would.says(&[
+        "would set [server] 'drain'",
+        "'metrics'",
+        "would set [server] 'clients_per_peer'",
+    ]);
+    assert!(!up.folder.join("m").exists());
+    let mut before = Client::new(&up.server.socket(), "disk");
+    up.corewise(&["reload"]).ok().complains(&[needs]).says(&["set [server] 'clients_per_peer'"]);
+    let ask = || {
+        let mut stream = UnixStream::connect(up.folder.join("m")).ok()?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    };
+    assert!(ask().unwrap().contains("corewise_clients 1"), "{:?}", ask());
+    before.flush().unwrap();
+    // The one that is there counts.
+    let stream = connect(&up.server.socket());
+    assert!(Client::over(stream, "disk").is_err());
+    drop(before);
+    // What was followed isn't told again, and the rest is until then.
+    up.corewise(&["reload"]).ok().complains(&[needs]).says(&["nothing to change"]);
+    up.folder.write("up.toml", first.replace("metrics = \"./m\"", "metrics = \"/nowhere/m\""));
+    up.corewise(&["reload"]).code(1).complains(&["metrics: cannot listen on /nowhere/m"]);
+    assert!(ask().is_some(), "nothing was changed");
+    up.folder.write("up.toml", first.replace("metrics = \"./m\"\n", ""));
+    up.corewise(&["reload"]).ok().says(&["set [server] 'metrics'"]);
+    assert!(ask().is_none());
+    up.server.stop().ok();
+}
+
+#[test]
+fn a_device_that_hangs_holds_a_change_up_only_as_on_hang_says_and_is_named() {
+    let text = "[server]\nunix = \"s\"\ncontrol = \"c\"\non_hang = \"give-up\"\n\
+                [[device]]\nname = \"disk\"\ndriver = \"file\"\npath = \"disk.img\"\nsize = \"1M\"\ncreate = true\n\
+                [[device]]\nname = \"slow\"\ndriver = \"delay\"\nover = [\"disk\"]\nread_delay = \"1h\"\n\
+                shutdown_timeout = \"100ms\"\n[[export]]\ndevice = \"slow\"\n";
+    let mut up = Up::new(text);
+    let mut client = Client::new(&up.server.socket(), "slow");
+    client.send(READ, 0, 0, 512, &[]).unwrap();
+    up.wait_in_flight("slow");
+    let ran = up.corewise(&["remove", "slow", "--mode", "hard"]).code(1);
+    ran.complains(&["slow: it still isn't down after 100 ms, and isn't waited for any more"]);
+    let overdue = up.server.wait_event("overdue");
+    assert_eq!((&overdue["device"], &overdue["phase"]), (&"slow".into(), &"removal".into()));
+    // Others are changed all the same, and one whose file hangs is given up likewise.
+    let lease = Lease::on(&up.folder, "held.img", 1 << 20);
+    let held = "[[device]]\nname = \"held\"\ndriver = \"file\"\npath = \"held.img\"\nprobe_timeout = \"100ms\"\n";
+    up.folder.write("held.toml", held);
+    up.corewise(&["add", "held.toml"]).code(1);
+    let overdue = up.server.wait_event("overdue");
+    assert_eq!((&overdue["device"], &overdue["phase"]), (&"held".into(), &"bring-up".into()));
+    lease.give_back();
+    loop {
+        // Its first probe ends some time.
+        if up.corewise(&["add", "held.toml"]).code == Some(0) {
+            break;
+        }
+    }
+    up.server.kill();
+}
+
+#[test]
+fn an_export_for_users_alone_is_refused_where_no_unix_socket_says_who_they_are() {
+    let users = "[[device]]\nname = \"m\"\ndriver = \"memory\"\nsize = \"1M\"\n[[export]]\ndevice = \"m\"\nallow_uids = [0]\n";
+    let folder = Folder::new();
+    let tcp = format!("[server]\ntcp = \"127.0.0.1:0\"\ncontrol = \"c\"\n{users}");
+    folder.write("tcp.toml", &tcp);
+    for args in [&["up", "tcp.toml"][..], &["up", "--check", "tcp.toml"]] {
+        let ran = folder.corewise(args).code(1);
+        ran.complains(&["export 'm': 'allow_uids'", "TCP only", "help: add 'unix' to [server]"]);
+    }
+    folder.corewise(["up", "--check", "--socket", "s", "tcp.toml"]).ok();
+    folder.write("ok.toml", tcp.replace("allow_uids = [0]\n", ""));
+    let server = Server::start(&folder, &["ok.toml"]);
+    folder.write("more.toml", users.replace("\"m\"", "\"n\""));
+    let ran = folder.corewise(["add", "more.toml"]).code(1);
+    ran.complains(&["export:n: 'allow_uids'", "add 'unix'"]);
+    server.stop().ok();
 }

@@ -45,7 +45,7 @@ impl Catalogue for Desk<'_> {
 
     fn attach(&self, name: &str) -> Result<(), String> {
         let Desk { server, voice, who, .. } = self;
-        let export = server.registry.attach(voice.client, name, &who.lock(), &server.options)?;
+        let export = server.registry.attach(voice.client, name, &who.lock(), &server.options())?;
         *self.chosen.lock() = Some(export);
         Ok(())
     }

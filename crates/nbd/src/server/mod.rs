@@ -230,7 +230,10 @@ pub struct Server {
 }
 
 pub(super) struct Inner {
-    options: Options,
+    /// L: is the lock, held for a moment; guards what is allowed to clients that come.
+    options: Mutex<Options>,
+    /// What the memory is shared out for.
+    made: Options,
     /// L: is the lock; guards what the next handshake uses. `None`: the server was made without TLS.
     tls: Option<Mutex<Tls>>,
     /// How much of what its clients do goes to the log.
@@ -263,7 +266,8 @@ impl Server {
         let (registry, acceptors) = (Registry::new(), Mutex::new(Vec::new()));
         let (pool, hosts) = (Arc::new(Pool::new(pool)), Hosts::new());
         let (tls, observer) = (tls.map(Mutex::new), OnceLock::new());
-        let inner = Inner { options, tls, hosts, share, pool, registry, observer, acceptors };
+        let (made, options) = (options, Mutex::new(options));
+        let inner = Inner { options, made, tls, hosts, share, pool, registry, observer, acceptors };
         Server { inner: Arc::new(inner) }
     }
 
@@ -276,6 +280,18 @@ impl Server {
         let Some(now) = &self.inner.tls else { return false };
         *now.lock() = tls;
         true
+    }
+
+    /// Gives clients that come from now on these limits and times instead; those that are there keep theirs. What has to do with
+    /// memory stays as it was made: `memory` and `budget`, and no more connections than [`Server::new`] was given, since it was shared out
+    /// for so many. Never blocks for long.
+    pub fn set_limits(&self, options: Options) {
+        let made = self.inner.made;
+        let max_connections = options.max_connections.min(made.max_connections);
+        let max_half_open = options.max_half_open.min(made.max_half_open);
+        let Options { memory, budget, .. } = made;
+        *self.inner.options.lock() =
+            Options { max_connections, max_half_open, memory, budget, ..options };
     }
 
     /// Offers an export to clients from now on.
@@ -494,8 +510,12 @@ fn after(deadline: Duration) -> Instant {
 }
 
 impl Inner {
+    pub(super) fn options(&self) -> Options {
+        *self.options.lock()
+    }
+
     pub(super) fn serve(self: &Arc<Self>, socket: OwnedFd) -> Result<(), Error> {
-        let Options { max_half_open, budget, evict_idle, .. } = self.options;
+        let Options { max_half_open, budget, evict_idle, .. } = self.options();
         let peer = Peer::of(&socket);
         let host = self.hosts.of(peer);
         let make = |id| {
@@ -561,13 +581,13 @@ impl Inner {
 
     /// `why`: it left, where it had chosen an export.
     fn converse(&self, connection: &Arc<Connection>, parker: &Parker, why: &mut String) {
-        let deadline = after(self.options.handshake_timeout);
+        let deadline = after(self.options().handshake_timeout);
         let voice = &connection.voice;
         let desk = Desk::new(self, voice);
         let attach = |_: &ExportOffer| desk.chosen();
         let certified = |names| desk.certified(names);
         let tls = self.tls.as_ref().map(|tls| tls.lock().clone());
-        let (tls, extended) = (tls.as_ref(), self.options.extended_headers);
+        let (tls, extended) = (tls.as_ref(), self.options().extended_headers);
         let begun = match negotiate(connection, &desk, tls, extended, certified, attach, deadline) {
             Ok(begun) => begun,
             Err(end) => return tell_end(&end, voice.client, &desk.who(), voice),
@@ -577,7 +597,7 @@ impl Inner {
         let voice = Arc::new(voice.at(desk.who(), export.name()));
         let Voice { client, who, export: name, .. } = &*voice;
         tell(|| tracing::debug!(client, peer = %who, export = name, "client attached"));
-        let Options { request_timeout, reply_timeout, idle_timeout, .. } = self.options;
+        let Options { request_timeout, reply_timeout, idle_timeout, .. } = self.options();
         let deadlines =
             Deadlines { request: request_timeout, reply: reply_timeout, idle: idle_timeout };
         let theirs = (Arc::clone(connection), Arc::clone(&voice));

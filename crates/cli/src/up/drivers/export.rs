@@ -1,7 +1,6 @@
 //! An export as a device: it needs its volume, so at shutdown it drains before its volume closes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use corewise::blockmq::BlockDevice;
 use corewise::device::{Bound, Driver, ProbeContext, ProbeError, ShutdownError};
@@ -11,6 +10,7 @@ use corewise::sync::Mutex;
 use super::{Notes, Volume};
 use crate::manifest;
 use crate::units::count;
+use crate::up::settings::Settings;
 
 /// The name of this driver among devices.
 pub(crate) const EXPORT: &str = "export";
@@ -67,16 +67,20 @@ pub(crate) fn offer(export: &manifest::Export, volume: Arc<dyn BlockDevice>) -> 
 /// Brings exports up.
 pub(crate) struct ExportDriver {
     server: Arc<Server>,
-    /// How long clients may go on at shutdown.
-    drain: Duration,
+    /// How long clients may go on at shutdown, among others.
+    settings: Arc<Settings>,
     /// L: is the lock; guards the exports that are up, in the order in which they came.
     shown: Arc<Mutex<Vec<Shown>>>,
     notes: Arc<Notes>,
 }
 
 impl ExportDriver {
-    pub(crate) fn new(server: Arc<Server>, drain: Duration, notes: Arc<Notes>) -> ExportDriver {
-        ExportDriver { server, drain, shown: Arc::default(), notes }
+    pub(crate) fn new(
+        server: Arc<Server>,
+        settings: Arc<Settings>,
+        notes: Arc<Notes>,
+    ) -> ExportDriver {
+        ExportDriver { server, settings, shown: Arc::default(), notes }
     }
 
     /// The exports that are up; the list goes on growing while devices come up.
@@ -98,7 +102,7 @@ impl Driver for ExportDriver {
         Ok(Arc::new(BoundExport {
             server: Arc::clone(&self.server),
             name: export.name.clone(),
-            drain: self.drain,
+            settings: Arc::clone(&self.settings),
             notes: Arc::clone(&self.notes),
         }))
     }
@@ -119,14 +123,14 @@ pub(crate) fn cut(report: &DrainReport) -> Option<String> {
 struct BoundExport {
     server: Arc<Server>,
     name: String,
-    drain: Duration,
+    settings: Arc<Settings>,
     notes: Arc<Notes>,
 }
 
 impl Bound for BoundExport {
     /// Answers what is in flight, closes the connections, flushes.
     fn shutdown(&self) -> Result<(), ShutdownError> {
-        let Some(report) = self.server.remove_export(&self.name, self.drain) else {
+        let Some(report) = self.server.remove_export(&self.name, self.settings.now().drain) else {
             return Ok(());
         };
         if let Some(cut) = cut(&report) {

@@ -158,9 +158,10 @@ impl Live {
                 continue;
             }
             let gone = std::slice::from_ref(name);
-            let down = self.remove(&[], gone, self.drain, changed).ok_or(ENDS)?;
-            has.retain(|other| other != name);
-            changed.timelines.push(as_json(&down));
+            let drain = self.settings.now().drain;
+            let down = self.remove(&[], gone, has, drain, changed).ok_or(ENDS)?;
+            changed.timelines.push(as_json(&down.timeline));
+            has.retain(|other| other != name || down.left.contains(name));
         }
         Ok(())
     }

@@ -4,34 +4,41 @@
 //! new ones come up side by side, as at the start. All else notices nothing of a change.
 
 mod legs;
+mod removal;
+mod server;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
-use corewise::device::{self, BringUpOptions, Cancel, DeviceManager, ProbeOutcome};
-use corewise::nbd::{self, FlushOutcome};
+use corewise::device::{BringUpOptions, Cancel, DeviceManager, Event, PendingState, ProbeOutcome};
+use corewise::nbd;
 use corewise::sync::Mutex;
 use corewise::sync::atomic::{AtomicBool, Ordering};
-use corewise::timeline::{Outcome, Span, SpanKind, Timeline, duration, json};
+use corewise::timeline::{Timeline, json};
 use corewise::topology::Machine;
 
 use super::calls::Calls;
 use super::cleanup::Cleanup;
-use super::drivers::export::{cut, offer};
+use super::control::About;
+use super::drivers::export::offer;
 use super::drivers::{Missing, Notes, Shown, Volume};
-use super::plan::Plan;
+use super::metrics::Metrics;
+use super::plan::{self, Plan};
+use super::reach;
 use super::report::Report;
 use super::service;
+use super::settings::Settings;
 use super::tls::{self, Renewed, Seen};
 use crate::control::changes::{Changed, Failed, Step, What};
 use crate::control::{Mode, Question};
 use crate::manifest::{self, Changes, Driver, FileDriver, LegChange, Manifest, export_name};
 use crate::units::{self, count};
 use legs::Written;
+use removal::USUAL;
 use wanted::{added, checked, known, shrunk, without};
 
 /// What a running server is changed by.
@@ -45,8 +52,15 @@ pub(crate) struct Live {
     pub(in crate::up) cleanup: Arc<Cleanup>,
     pub(in crate::up) notes: Arc<Notes>,
     pub(in crate::up) report: Report,
-    /// How long clients may go on.
-    pub(in crate::up) drain: Duration,
+    /// How long clients may go on, and what is done about devices that hang.
+    pub(in crate::up) settings: Arc<Settings>,
+    /// So many clients there is room for, and their exports have a Unix socket to come by.
+    pub(in crate::up) most_clients: usize,
+    pub(in crate::up) has_unix: bool,
+    /// L: is the lock, taken inside that of `has`; guards where metrics are answered.
+    pub(in crate::up) metrics: Mutex<Option<Metrics>>,
+    /// What metrics are made of.
+    pub(in crate::up) about: OnceLock<Weak<About>>,
     /// The manifest's file, where it can be read again.
     pub(in crate::up) source: Option<PathBuf>,
     /// Thrown when the server is to end.
@@ -214,12 +228,20 @@ impl Live {
         if renewed.is_some() {
             changed.steps.push(Step { what: What::Renew, ..Step::default() });
         }
-        if changes.server {
-            changed.notes.push("[server] follows at the next start".to_string());
+        let new_exports = changes.add_exports.iter().chain(&changes.replace_exports);
+        for export in new_exports.filter(|_| !self.has_unix) {
+            if let Some((why, help)) = reach::why_not(export) {
+                return Err(format!("{}: {why}; {help}", export_name(&export.name)));
+            }
         }
+        let server = match wish {
+            Wish::Reload => self.of_server(&old.server, &new.server, &mut changed),
+            _ => None,
+        };
         if dry_run {
             return Ok(changed);
         }
+        let server = server.map(|server| self.prepare(&old.server, server)).transpose()?;
         let kept = self.hide(&changes.remove_exports, mode)?;
         // Not before nothing is in the way any more: a refusal changes nothing.
         for name in &shown_again {
@@ -228,6 +250,9 @@ impl Live {
         }
         if let Some(renewed) = renewed {
             *self.seen.lock() = renewed.apply(&self.server);
+        }
+        if let Some(server) = server {
+            old.server = self.follow(server);
         }
         if changes.is_empty() {
             self.report.changed(&changed);
@@ -242,9 +267,9 @@ impl Live {
             self.report.changed(&changed);
             return Ok(changed);
         }
-        let deadline = if mode == Mode::Hard { Duration::ZERO } else { self.drain };
+        let deadline = if mode == Mode::Hard { Duration::ZERO } else { self.settings.now().drain };
         let (exports, devices) = (&changes.remove_exports, &changes.remove_devices);
-        let Some(down) = self.remove(exports, devices, deadline, &mut changed) else {
+        let Some(down) = self.remove(exports, devices, old, deadline, &mut changed) else {
             // Writes that were answered may not be durable: the end has to say so.
             self.unclean.fetch_or(!changed.failed.is_empty(), Ordering::Relaxed);
             return Err(ENDS.to_string());
@@ -253,9 +278,23 @@ impl Live {
             changes.remove_devices.iter().any(|gone| gone == name)
                 || changes.remove_exports.iter().any(|gone| export_name(gone) == name)
         };
-        old.retain(|name| !gone(name));
-        if !down.is_empty() {
-            changed.timelines.push(as_json(&down));
+        old.retain(|name| !gone(name) || down.left.iter().any(|left| left == name));
+        if !down.timeline.is_empty() {
+            changed.timelines.push(as_json(&down.timeline));
+        }
+        if !down.left.is_empty() {
+            changed.steps.retain_mut(|step| {
+                let is_gone = gone(&step.name) && !down.left.contains(&step.name);
+                if is_gone {
+                    step.what = What::Remove;
+                }
+                is_gone
+            });
+            changed
+                .notes
+                .push("the rest was not done; try again when that device is down".to_string());
+            self.report.changed(&changed);
+            return Ok(changed);
         }
         for (name, size) in &changes.grow {
             if let Err(why) = self.grow(name, Some(*size), old) {
@@ -434,62 +473,6 @@ impl Live {
         }
     }
 
-    /// Exports drain, all at once; then volumes flush and close, each after those that stand on it. `None` where the server ends
-    /// meanwhile.
-    fn remove(
-        &self,
-        exports: &[String],
-        devices: &[String],
-        deadline: Duration,
-        changed: &mut Changed,
-    ) -> Option<Timeline> {
-        let mut timeline = Timeline::new("removal");
-        let begin = Instant::now();
-        let (devices, names) = (devices.iter(), exports.iter());
-        let exports: Vec<&str> = exports.iter().map(String::as_str).collect();
-        if let Some(report) = self.server.remove_exports(&exports, deadline) {
-            changed.notes.extend(cut(&report));
-            for (name, flush) in &report.flushes {
-                let name = export_name(name);
-                match flush {
-                    FlushOutcome::Done => {}
-                    FlushOutcome::Failed(why) => {
-                        let why = format!("the flush failed, so recent writes may be lost: {why}");
-                        changed.failed.push(Failed { name, why });
-                    }
-                    // Nobody gave it time.
-                    FlushOutcome::Unfinished if deadline.is_zero() => {}
-                    FlushOutcome::Unfinished => changed.notes.push(format!(
-                        "{name}: its flush takes longer than {}, and goes on; the end of its device waits for it",
-                        duration(deadline)
-                    )),
-                }
-            }
-        }
-        let drained = begin.elapsed();
-        self.shown.lock().retain(|shown| !exports.contains(&shown.name.as_str()));
-        let names = names.map(|name| (export_name(name), true));
-        for (name, is_export) in names.chain(devices.map(|name| (name.clone(), false))) {
-            let start = if is_export { Duration::ZERO } else { begin.elapsed() };
-            let result = self.manager.remove(&name);
-            let end = if is_export { drained } else { begin.elapsed() };
-            let why = match result {
-                // It was never up.
-                Err(device::Error::NoSuchDevice(_)) => None,
-                Err(device::Error::ShuttingDown) => return None,
-                Err(error) => Some(error.to_string()),
-                Ok(errors) => errors.into_iter().map(|(_, error)| error.to_string()).next(),
-            };
-            let mut span = Span::new(name.clone(), SpanKind::Shutdown, start, end);
-            if let Some(why) = why {
-                span.outcome = Outcome::Failed(why.clone());
-                changed.failed.push(Failed { name, why });
-            }
-            timeline.push(span);
-        }
-        Some(timeline)
-    }
-
     /// One device grows, and nothing else changes.
     fn grow_alone(
         &self,
@@ -546,7 +529,7 @@ impl Live {
 
     /// New volumes and exports come up. Where one fails and all are wanted, or none, what came up goes again.
     fn bring_up(
-        &self,
+        self: &Arc<Self>,
         changes: &Changes,
         new: &Manifest,
         all_or_none: bool,
@@ -570,9 +553,16 @@ impl Live {
         }
         self.missing.expect(&adds);
         let plan = Plan::new(&adds);
+        let (theirs, decls) = (Arc::downgrade(self), plan.decls.clone());
+        let observer = move |event: &Event<'_>| {
+            if let (Event::Overdue { device, after, .. }, Some(live)) = (event, theirs.upgrade()) {
+                live.overdue("bring-up", device, *after, &plan::needing(device, &decls));
+            }
+        };
         let options = BringUpOptions::new()
             .keep_going(!all_or_none)
-            .on_hang(new.server.on_hang)
+            .on_hang(self.settings.now().on_hang)
+            .observer(Arc::new(observer))
             .cancel(self.cancel.clone());
         if all_or_none {
             let names = adds.devices.iter().map(|device| device.name.clone());
@@ -606,10 +596,19 @@ impl Live {
                 .push(Failed { name: "bring-up".to_string(), why: "it was cancelled".to_string() });
         }
         let keep = |name: &str| is_up(name) && (complete || !all_or_none);
+        // What such a probe brings up late goes then.
+        let probed = self.manager.pending();
+        let hangs = |name: &str| {
+            let probed = probed.iter().find(|one| one.device == name);
+            probed.is_some_and(|one| matches!(one.state, PendingState::Probing { .. }))
+        };
         for decl in plan.decls.iter().rev().filter(|decl| !keep(&decl.name)) {
             self.shown.lock().retain(|shown| export_name(&shown.name) != decl.name);
             // One that is not up has nothing to say; of the others clients have seen nothing.
-            let _ = self.manager.remove(&decl.name);
+            match hangs(&decl.name) {
+                true => drop(self.begin_removal(&decl.name)),
+                false => drop(self.remove_one(&decl.name, USUAL, std::iter::empty)),
+            }
             self.cleanup.give_up(&decl.name);
             // It isn't there: it was added in vain, or went and didn't come again.
             changed.steps.retain(|step| (step.what, &step.name) != (What::Add, &decl.name));
