@@ -121,7 +121,7 @@ pub trait Driver: Send + Sync + 'static {
         None
     }
 
-    /// Whether nothing of the device can be changed any more, though its geometry says so. What asks the queue for its geometry from
+    /// Whether nothing of the device can be changed any more, though its geometry says so. A newcomer that asks the queue for its geometry from
     /// then on finds it read-only; requests go on to the driver, which says why it refuses them. Any context.
     fn has_become_read_only(&self) -> bool {
         false

@@ -3,6 +3,8 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 
 use serde_json::Value;
 
@@ -175,10 +177,52 @@ fn a_file_that_is_only_read_since_it_lost_data_says_so_to_newcomers_until_it_is_
     assert_eq!(exports(), (true, true));
     drop(client);
     folder.write("up.toml", manifest.replace("read-only", "error"));
-    // What was answered and not flushed can't be made durable.
+    // Writes that were answered and not flushed can't be made durable.
     folder.corewise(["reload", "--mode", "hard"]).code(1);
     assert_eq!(exports(), (false, false));
     assert_eq!(server.wait_event("file")["what"], "lost");
     assert_eq!(server.wait_event("file")["what"], "closed");
+    server.stop().ok();
+}
+
+#[test]
+fn those_that_listen_hear_of_the_first_errors_that_a_client_got_and_that_a_disk_gave() {
+    let folder = Folder::new();
+    let manifest = "[[device]]\nname = \"good\"\ndriver = \"memory\"\nsize = \"1M\"\n\
+                    [[device]]\nname = \"bad\"\ndriver = \"error\"\nover = [\"good\"]\nfails = [\"read\"]\n\
+                    [[export]]\ndevice = \"bad\"\n[server]\nunix = \"s\"\n";
+    folder.write("up.toml", manifest);
+    // Also where the log has nothing.
+    let server = Server::start(&folder, &["up.toml", "--log", "off"]);
+    let mut stream = UnixStream::connect(server.control()).unwrap();
+    stream.write_all(b"{\"corewise\":1,\"ask\":\"events\"}\n").unwrap();
+    let mut lines = BufReader::new(stream).lines();
+    lines.next().unwrap().unwrap();
+    let mut client = Client::new(&server.socket(), "bad");
+    for _ in 0..1_000 {
+        assert_eq!(client.read(4096, 512), Err(5));
+    }
+    drop(client);
+    let mut told = Vec::new();
+    loop {
+        let event: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        match event["event"].as_str().unwrap() {
+            "log" => told.push(event),
+            "left" => break,
+            _ => {}
+        }
+    }
+    let of = |message: &str| {
+        told.iter().filter(|event| event["message"] == message).cloned().collect::<Vec<_>>()
+    };
+    let (disk, client) = (of("a request failed"), of("a client's request failed"));
+    for (of, key, name) in [(&disk, "device", "bad"), (&client, "export", "bad")] {
+        assert!((1..30).contains(&of.len()), "{of:?}");
+        let first = &of[0];
+        assert_eq!((&first[key], &first["level"]), (&name.into(), &"WARN".into()), "{first}");
+        assert_eq!((&first["offset"], &first["errno"]), (&4096.into(), &5.into()), "{first}");
+        assert!(first["time"].is_f64() && first["error"].is_string(), "{first}");
+    }
+    assert!(client[0]["peer"].as_str().unwrap().starts_with("user "), "{}", client[0]);
     server.stop().ok();
 }

@@ -167,45 +167,6 @@ fn those_that_listen_hear_of_clients_changes_mirrors_and_the_end() {
 }
 
 #[test]
-fn those_that_listen_hear_of_the_first_errors_that_a_client_got_and_that_a_disk_gave() {
-    let folder = Folder::new();
-    let manifest = "[[device]]\nname = \"good\"\ndriver = \"memory\"\nsize = \"1M\"\n\
-                    [[device]]\nname = \"bad\"\ndriver = \"error\"\nover = [\"good\"]\nfails = [\"read\"]\n\
-                    [[export]]\ndevice = \"bad\"\n[server]\nunix = \"s\"\n";
-    folder.write("up.toml", manifest);
-    // Also where the log has nothing.
-    let server = Server::start(&folder, &["up.toml", "--log", "off"]);
-    let mut listener = Listener::new(&server);
-    let mut client = Client::new(&server.socket(), "bad");
-    for _ in 0..1_000 {
-        assert_eq!(client.read(4096, 512), Err(5));
-    }
-    drop(client);
-    let mut told = Vec::new();
-    loop {
-        let event = listener.next().unwrap();
-        match event["event"].as_str().unwrap() {
-            "log" => told.push(event),
-            "left" => break,
-            _ => {}
-        }
-    }
-    let of = |message: &str| {
-        told.iter().filter(|event| event["message"] == message).cloned().collect::<Vec<_>>()
-    };
-    let (disk, client) = (of("a request failed"), of("a client's request failed"));
-    for (of, key, name) in [(&disk, "device", "bad"), (&client, "export", "bad")] {
-        assert!((1..30).contains(&of.len()), "{of:?}");
-        let first = &of[0];
-        assert_eq!((&first[key], &first["level"]), (&name.into(), &"WARN".into()), "{first}");
-        assert_eq!((&first["offset"], &first["errno"]), (&4096.into(), &5.into()), "{first}");
-        assert!(first["time"].is_f64() && first["error"].is_string(), "{first}");
-    }
-    assert!(client[0]["peer"].as_str().unwrap().starts_with("user "), "{}", client[0]);
-    server.stop().ok();
-}
-
-#[test]
 fn one_that_takes_nothing_loses_events_and_is_told_and_holds_nothing_up() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);

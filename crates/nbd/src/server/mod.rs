@@ -282,7 +282,7 @@ impl Server {
         true
     }
 
-    /// Gives clients that come from now on these limits and times instead; those that are there keep theirs. What has to do with
+    /// Gives clients that come from now on these limits and times instead; those that are there keep theirs. All that has to do with
     /// memory stays as it was made: `memory` and `budget`, and no more connections than [`Server::new`] was given, since it was shared out
     /// for so many. Never blocks for long.
     pub fn set_limits(&self, options: Options) {

@@ -596,7 +596,7 @@ impl Live {
                 .push(Failed { name: "bring-up".to_string(), why: "it was cancelled".to_string() });
         }
         let keep = |name: &str| is_up(name) && (complete || !all_or_none);
-        // What such a probe brings up late goes then.
+        // A device that such a probe brings up late goes then.
         let probed = self.manager.pending();
         let hangs = |name: &str| {
             let probed = probed.iter().find(|one| one.device == name);
