@@ -29,6 +29,10 @@ pub(crate) struct Batch {
     pub(crate) chunks: RangeMap<Chunk>,
     /// Blocks of data that came, also those that others have overwritten since; of zeroes, one a request.
     pub(crate) blocks: usize,
+    /// The number of its last change in the volume's whole history.
+    pub(crate) through: u64,
+    /// Bytes of the volume from then on; 0: as before.
+    pub(crate) size: u64,
 }
 
 impl Batch {
@@ -40,6 +44,7 @@ impl Batch {
         codec: &Codec,
     ) -> (Vec<Bytes>, Changes) {
         let mut out = Segment::new(seq, writer, codec);
+        (out.changes.through, out.changes.size) = (self.through, self.size);
         for (start, len, chunk) in self.chunks.iter() {
             match chunk {
                 // A piece that was cut in front keeps the bytes behind its end.

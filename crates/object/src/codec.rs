@@ -188,6 +188,22 @@ impl Codec {
         (head, [&head.encode()[..], &stored].concat().into())
     }
 
+    /// Bytes for a file of this machine, bound to their place in it.
+    pub(crate) fn closed(&self, place: &[u8], bytes: &Bytes) -> Bytes {
+        match &self.seal {
+            Some(seal) => seal.closed(place, bytes).into(),
+            None => bytes.clone(),
+        }
+    }
+
+    /// What was closed; `None`: it wasn't, or not so.
+    pub(crate) fn opened(&self, place: &[u8], bytes: &Bytes) -> Option<Bytes> {
+        match &self.seal {
+            Some(seal) => seal.opened(place, bytes).ok().map(Bytes::from),
+            None => Some(bytes.clone()),
+        }
+    }
+
     /// The head of an object, and its body.
     pub(crate) fn split(&self, bytes: &Bytes) -> Result<(Head, Bytes), Damaged> {
         let (head, mut body) = Head::split(bytes)?;

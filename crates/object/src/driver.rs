@@ -12,7 +12,8 @@ use tokio::time::timeout;
 
 use crate::batch::Chunk;
 use crate::format::BLOCK;
-use crate::log::Ask;
+use crate::local;
+use crate::log::{Ask, NotOpen};
 use crate::options::{ObjectEvent, ObjectOptions, OpenError, OpenErrorKind};
 use crate::store::{Store, StoreUse};
 use crate::volume::{Fault, Part, Volume};
@@ -46,6 +47,8 @@ pub struct ObjectDriver {
 enum Message {
     Request(Started),
     Close(oneshot::Sender<Result<(), Fault>>),
+    /// To so many bytes.
+    Grow(u64, oneshot::Sender<Result<(), Fault>>),
 }
 
 impl ObjectDriver {
@@ -84,12 +87,18 @@ impl ObjectDriver {
     /// The flush failed, or another server has opened the volume.
     pub fn close(&self) -> Result<(), IoError> {
         context::might_block("ObjectDriver::close");
-        let (told, closed) = oneshot::channel();
+        self.ask(Message::Close)
+    }
+
+    fn ask(
+        &self,
+        what: impl FnOnce(oneshot::Sender<Result<(), Fault>>) -> Message,
+    ) -> Result<(), IoError> {
+        let (told, answered) = oneshot::channel();
         let gone = || IoError::with(IoErrorKind::Gone, "its thread has ended");
-        self.requests.send(Message::Close(told)).map_err(|_| gone())?;
-        let closed =
-            context::blocking("the closing of an object volume", || closed.blocking_recv());
-        closed.map_err(|_| gone())?.map_err(error)
+        self.requests.send(what(told)).map_err(|_| gone())?;
+        let answered = context::blocking("an object volume", || answered.blocking_recv());
+        answered.map_err(|_| gone())?.map_err(error)
     }
 
     /// What was asked of the store so far.
@@ -138,11 +147,20 @@ fn run(
                     lease: options.lease,
                     host,
                     nonce: u128::from_le_bytes(nonce),
+                    local: false,
+                    follows: false,
                     patience: Some(options.patience),
                     compression: options.compression,
                     key: options.key.clone(),
                 };
-                let opened = Volume::open(store, ask, options.tuning()).await;
+                let tuning = options.tuning();
+                let opened = match &options.flush_file {
+                    None => Volume::open(store, ask, tuning).await,
+                    Some(path) => match local::open_file(path, local::ring(&tuning)) {
+                        Ok(file) => local::open(Arc::new(file), store, ask, tuning).await,
+                        Err(error) => Err(NotOpen::Local(error.to_string())),
+                    },
+                };
                 opened.map_err(|why| options.not_open(why))
             }
             _ => {
@@ -166,6 +184,9 @@ fn run(
             let volume = Arc::clone(&volume);
             match message {
                 Message::Request(rq) => drop(tokio::spawn(answer(volume, rq))),
+                Message::Grow(size, told) => drop(tokio::spawn(async move {
+                    let _ = told.send(volume.grow(size).await);
+                })),
                 Message::Close(told) => {
                     // The flush, and then the record.
                     let closed = timeout(2 * options.patience, volume.close()).await;
@@ -226,6 +247,20 @@ impl Driver for ObjectDriver {
 
     fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
+        let Some(size) = size else {
+            let why = "an object store says no size: give one";
+            return Err(IoError::with(IoErrorKind::NotSupported, why));
+        };
+        let has = self.geometry.size;
+        if size < has || size % BLOCK != 0 {
+            let why = format!("{size} is less than {has}, or no multiple of {BLOCK}");
+            return Err(IoError::with(IoErrorKind::InvalidInput, why));
+        }
+        self.ask(|told| Message::Grow(size, told))?;
+        Ok(size)
     }
 
     fn depth(&self) -> u32 {

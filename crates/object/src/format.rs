@@ -186,6 +186,10 @@ pub(crate) struct Opening {
     pub(crate) size: u64,
     /// For how long it believes, after it looked, that it is the only one: in milliseconds.
     pub(crate) lease: u64,
+    /// Changes of the volume's whole history that it found in the store.
+    pub(crate) through: u64,
+    /// Whether what was flushed may be in a file of its machine only.
+    pub(crate) local: bool,
     /// The machine that it runs on, for people.
     pub(crate) host: String,
 }
@@ -195,6 +199,8 @@ impl Opening {
         let mut out = Out::default();
         out.u64(self.size);
         out.u64(self.lease);
+        out.u64(self.through);
+        out.u64(self.local.into());
         out.u64(self.host.len() as u64);
         out.0.extend_from_slice(self.host.as_bytes());
         out.0
@@ -207,10 +213,11 @@ impl Opening {
 
     fn take(from: &mut In<'_>) -> Result<Self, Damaged> {
         let (size, lease) = (from.u64()?, from.u64()?);
+        let (through, local) = (from.u64()?, from.u64()? != 0);
         let len = from.count(1)?;
         let (host, rest) = from.0.split_at(len);
         from.0 = rest;
-        Ok(Self { size, lease, host: String::from_utf8_lossy(host).into_owned() })
+        Ok(Self { size, lease, through, local, host: String::from_utf8_lossy(host).into_owned() })
     }
 }
 
@@ -284,6 +291,10 @@ pub(crate) struct Listed {
 /// What a record changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
+    /// Changes of the volume's whole history that are in the store with this record, if it has any.
+    pub(crate) through: u64,
+    /// Bytes of the volume from now on; 0: as before.
+    pub(crate) size: u64,
     /// Bytes of the segment that this record publishes; 0: there is none.
     pub(crate) bytes: u64,
     /// Its [id](Listed::id).
@@ -296,6 +307,8 @@ pub(crate) struct Changes {
 impl Changes {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Out::default();
+        out.u64(self.through);
+        out.u64(self.size);
         out.u64(self.bytes);
         out.u128(self.id);
         out.u64(self.moved.len() as u64);
@@ -311,6 +324,7 @@ impl Changes {
 
     pub(crate) fn decode(body: &[u8]) -> Result<Self, Damaged> {
         let mut from = In(body);
+        let (through, size) = (from.u64()?, from.u64()?);
         let (bytes, id) = (from.u64()?, from.u128()?);
         let moved = from.count(ENTRY)?;
         let entries = from.count(ENTRY)?;
@@ -323,13 +337,14 @@ impl Changes {
         if !moved.is_empty() && moved.len() != entries.len() {
             return Err(Damaged("it moves more or less than it says".into()));
         }
-        Ok(Self { bytes, id, moved, entries })
+        Ok(Self { through, size, bytes, id, moved, entries })
     }
 }
 
 /// The whole map, as it is behind a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Whole {
+    /// Of its writer, but with the size and the changes that this map has.
     pub(crate) opening: Opening,
     /// The records up to this one with which writers began, which are kept.
     pub(crate) epochs: Vec<u64>,
@@ -455,13 +470,16 @@ mod tests {
     fn what_is_written_is_read_again_and_no_cut_or_changed_byte_passes() {
         let entry = |start, place| Entry { start, len: 2, place };
         let changes = Changes {
+            through: 1 << 40,
+            size: 1 << 41,
             bytes: 9,
             id: 1 << 77,
             moved: vec![place(3), place(4)],
             entries: vec![entry(3, Some(place(5))), entry(7, None)],
         };
         assert_eq!(Changes::decode(&changes.encode()), Ok(changes.clone()));
-        let opening = Opening { size: 1 << 30, lease: 5000, host: "ø".into() };
+        let host = "ø".into();
+        let opening = Opening { size: 1 << 30, lease: 5000, through: 7, local: true, host };
         assert_eq!(Opening::decode(&opening.encode()), Ok(opening.clone()));
         let whole = Whole {
             opening,

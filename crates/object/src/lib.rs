@@ -41,6 +41,7 @@ mod codec;
 mod driver;
 mod fit;
 mod format;
+mod local;
 mod log;
 mod map;
 mod options;

@@ -40,6 +40,8 @@ pub(crate) enum NotOpen {
     Store(String),
     /// The store lets a writer take a record that another one has.
     Unfit(String),
+    /// The file of flushes can't be put into the store.
+    Local(String),
     /// There is no volume, and no size for a new one.
     NoVolume,
     /// It has another size, and can't become shorter.
@@ -141,6 +143,8 @@ pub(crate) struct Opened {
     pub(crate) opening: Opening,
     pub(crate) map: Map,
     pub(crate) epochs: Vec<u64>,
+    /// Changes that are in the store, of all that there ever were.
+    pub(crate) through: u64,
     /// The last record that is in a whole map; 0: there is none.
     pub(crate) mapped: u64,
     /// How long the writer before may still believe that it is the only one.
@@ -156,6 +160,7 @@ struct Known {
     opening: Option<Opening>,
     map: Map,
     epochs: Vec<u64>,
+    through: u64,
     mapped: u64,
     /// For how long, in milliseconds, somebody may still believe that he is the only one: a writer changes nothing before
     /// those before it have stopped, so only those count that came since the last change.
@@ -173,7 +178,12 @@ impl Known {
             }
             Kind::Commit => {
                 // Dead segments are found by the list of all.
-                self.map.apply(head.seq, head.epoch, &Changes::decode(body)?);
+                let changes = Changes::decode(body)?;
+                self.map.apply(head.seq, head.epoch, &changes);
+                self.through = changes.through.max(self.through);
+                if let Some(opening) = &mut self.opening {
+                    opening.size = changes.size.max(opening.size);
+                }
                 self.lease = self.opening.as_ref().map_or(0, |opening| opening.lease);
             }
             Kind::Close => self.lease = 0,
@@ -191,6 +201,9 @@ pub(crate) struct Ask {
     pub(crate) lease: Duration,
     pub(crate) host: String,
     pub(crate) nonce: u128,
+    /// Whether flushes are kept in a file of this machine, and whether it has those of the writer before.
+    pub(crate) local: bool,
+    pub(crate) follows: bool,
     pub(crate) patience: Option<Duration>,
     pub(crate) compression: Compression,
     pub(crate) key: Option<ObjectKey>,
@@ -215,6 +228,7 @@ async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, 
         opening: None,
         map: Map::default(),
         epochs: Vec::new(),
+        through: 0,
         mapped: 0,
         lease: 0,
     };
@@ -234,6 +248,7 @@ async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, 
         (known.last, known.mapped) = (seq, seq);
         known.epochs = whole.epochs;
         known.lease = whole.opening.lease;
+        known.through = whole.opening.through;
         known.opening = Some(whole.opening);
     }
     let last = records.last().map_or(0, |(seq, _)| *seq);
@@ -301,6 +316,43 @@ pub(crate) async fn open(store: &Store, ask: &Ask) -> Result<Opened, NotOpen> {
     }
 }
 
+/// A volume, for a server that doesn't become its writer.
+pub(crate) struct Seen {
+    pub(crate) codec: Codec,
+    pub(crate) epochs: Vec<u64>,
+    pub(crate) through: u64,
+}
+
+/// What is there. `None`: no volume.
+pub(crate) async fn see(store: &Store, ask: &Ask) -> Result<Option<Seen>, NotOpen> {
+    let mut tries = Tries::new(ask.patience);
+    loop {
+        let first = begun(store, ask).await?;
+        let known = load(store, ask, &first).await?;
+        if let Some(Known { codec, epochs, through, opening, .. }) = known {
+            return Ok(opening.map(|_| Seen { codec, epochs, through }));
+        }
+        if !tries.again("the log", "it grows faster than it is read").await {
+            return Err(NotOpen::Store("the log grows faster than it is read".into()));
+        }
+    }
+}
+
+/// How a writer began.
+pub(crate) async fn beginning(
+    store: &Store,
+    ask: &Ask,
+    codec: &Codec,
+    epoch: u64,
+) -> Result<(Head, Opening), NotOpen> {
+    let name = record(epoch);
+    let found = fetch(store, &name, None, ask.patience).await.map_err(NotOpen::Store)?;
+    let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
+    let found = found.ok_or_else(|| damaged(Damaged("it is missing".into())))?;
+    let (head, body) = codec.split(&found).map_err(damaged)?;
+    Ok((head, Opening::decode(&body).map_err(damaged)?))
+}
+
 /// Creates the record that makes this the writer. `None`: what was known is too old.
 async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Opened>, NotOpen> {
     loop {
@@ -313,7 +365,8 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
             (None, Some(before)) => before.size,
         };
         let lease = ask.lease.as_millis() as u64;
-        let opening = Opening { size, lease, host: ask.host.clone() };
+        let (through, local) = (known.through, ask.local);
+        let opening = Opening { size, lease, through, local, host: ask.host.clone() };
         let (seq, body) = (known.last + 1, opening.encode());
         let writer = Writer { epoch: seq, nonce: ask.nonce };
         let (head, object) = known.codec.object(Kind::Open, (seq, writer), &body);
@@ -334,6 +387,13 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
                 if records.last().is_none_or(|(last, _)| *last != seq) {
                     return Ok(None);
                 }
+                if let Some(before) = &known.opening {
+                    // Its lease is over once it has closed the volume.
+                    if before.local && known.lease != 0 && !ask.follows {
+                        let host = &before.host;
+                        tracing::warn!(%host, "the server before had flushes in a file of its machine, and didn't end in order: changes that aren't in the store are not in the volume");
+                    }
+                }
                 known.epochs.push(seq);
                 let garbage = garbage(store, ask, &known, &records, seq).await?;
                 return Ok(Some(Opened {
@@ -342,6 +402,7 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
                     opening,
                     map: known.map,
                     epochs: known.epochs,
+                    through: known.through,
                     mapped: known.mapped,
                     hold: Duration::from_millis(known.lease),
                     garbage,

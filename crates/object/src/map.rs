@@ -127,7 +127,7 @@ mod tests {
     fn changes(entries: &[(u64, u64, Option<Place>)]) -> Changes {
         let entries =
             entries.iter().map(|&(start, len, place)| Entry { start, len, place }).collect();
-        Changes { bytes: 1000, id: 7, moved: Vec::new(), entries }
+        Changes { bytes: 1000, id: 7, entries, ..Changes::default() }
     }
 
     #[test]
@@ -136,7 +136,10 @@ mod tests {
         assert_eq!(map.apply(2, 1, &changes(&[(0, 8, Some(place(2, 0)))])), []);
         assert_eq!(map.apply(3, 1, &changes(&[(2, 2, Some(place(3, 0)))])), []);
         assert_eq!(map.segments[&2].live, 6);
-        let whole = map.whole(Opening { size: 0, lease: 0, host: String::new() }, vec![1]);
+        let whole = map.whole(
+            Opening { size: 0, lease: 0, through: 0, local: false, host: String::new() },
+            vec![1],
+        );
         let again = Map::of(&whole);
         assert_eq!(again.segments, map.segments);
         assert_eq!(again.places.parts(0, 9), map.places.parts(0, 9));

@@ -1,7 +1,7 @@
 //! How a volume is opened, and why it isn't.
 
 use std::fmt;
-use std::path::Path as FilePath;
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,6 +67,7 @@ pub struct ObjectOptions {
     pub(crate) lease: Duration,
     pub(crate) patience: Duration,
     pub(crate) age: Duration,
+    pub(crate) flush_file: Option<PathBuf>,
     pub(crate) compression: Compression,
     pub(crate) key: Option<ObjectKey>,
     pub(crate) read_cache: u64,
@@ -85,6 +86,7 @@ impl ObjectOptions {
             lease: Duration::from_secs(5),
             patience: Duration::from_secs(60),
             age: Duration::from_secs(5),
+            flush_file: None,
             compression: Compression::None,
             key: None,
             read_cache: CACHE,
@@ -130,6 +132,16 @@ impl ObjectOptions {
     #[must_use]
     pub fn setting(mut self, key: &str, value: &str) -> Self {
         self.settings.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Keeps flushes in this file: a flush is answered once what was written is there for good, and the store gets it some seconds later. The
+    /// file is made where it isn't there, of some 130 MiB, and locked. After a crash of the program or the system, what only the file has is put
+    /// into the store when the volume is opened with it. The file is refused if another server has opened the volume meanwhile. **A change that isn't in
+    /// the store is lost with the machine, or its disk**, and another machine doesn't see it.
+    #[must_use]
+    pub fn flush_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.flush_file = Some(path.into());
         self
     }
 
@@ -223,6 +235,10 @@ impl ObjectOptions {
                 OpenErrorKind::Unfit,
                 format!("the store can't keep two servers apart: {why}; take another store"),
             ),
+            NotOpen::Local(why) => {
+                let file = self.flush_file.as_deref().unwrap_or(FilePath::new("")).display();
+                self.error(OpenErrorKind::FlushFile, format!("the file of flushes {file}: {why}"))
+            }
             NotOpen::NoVolume => self.error(
                 OpenErrorKind::NoVolume,
                 "there is no volume; give a size, and one is made".into(),
@@ -281,6 +297,8 @@ pub enum OpenErrorKind {
     Key,
     /// Something in the store isn't as it was written.
     Damaged,
+    /// The [file of flushes](ObjectOptions::flush_file) can't be used, or has what can't be put into the store any more.
+    FlushFile,
 }
 
 /// Why a volume wasn't opened: what was asked, what was found, and what to do.

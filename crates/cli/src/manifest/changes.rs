@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Device, Driver, Export, FileDriver, Manifest, Mirror, export_name};
+use super::{Device, Driver, Export, FileDriver, Manifest, Mirror, Object, export_name};
 
 /// The difference of two manifests, in the order in which it is made.
 #[derive(Clone, Debug, Default)]
@@ -136,14 +136,21 @@ impl Changes {
     }
 }
 
-/// A file that is to be longer, and to be the same in all else. Devices that are built over it would know its old size.
+/// A file, or a volume in a store, that is to be longer, and to be the same in all else. Devices that are built over it would know its old size.
 fn grows(device: &Device, old: &Manifest, new: &Manifest) -> Option<(String, u64)> {
     let other = new.device(&device.name)?;
-    let (Driver::File(from), Driver::File(to)) = (&device.driver, &other.driver) else {
-        return None;
+    let (from, size, driver) = match (&device.driver, &other.driver) {
+        (Driver::File(from), Driver::File(to)) => {
+            let driver = FileDriver { size: to.size.clone(), ..from.clone() };
+            (&from.size, &to.size, Driver::File(driver))
+        }
+        (Driver::Object(from), Driver::Object(to)) => {
+            let driver = Object { size: to.size.clone(), ..from.clone() };
+            (&from.size, &to.size, Driver::Object(driver))
+        }
+        _ => return None,
     };
-    let (had, wanted) = (from.size.as_ref()?.value, to.size.as_ref()?.value);
-    let driver = Driver::File(FileDriver { size: to.size.clone(), ..from.clone() });
+    let (had, wanted) = (from.as_ref()?.value, size.as_ref()?.value);
     let rest = Device { place: other.place, driver, ..device.clone() };
     let alone = old.built_over(&device.name).chain(new.built_over(&device.name)).next().is_none();
     (wanted > had && alone && rest == *other).then(|| (device.name.clone(), wanted))

@@ -51,6 +51,8 @@ const DRIVERS: [(&str, &[&str]); 10] = [
             "location",
             "size",
             "lease",
+            "flush",
+            "flush_file",
             "request_timeout",
             "endpoint",
             "region",

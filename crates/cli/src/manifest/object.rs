@@ -13,6 +13,8 @@ pub(crate) struct Object {
     /// A volume that isn't there is made with it.
     pub(crate) size: Option<At<u64>>,
     pub(crate) lease: Option<Duration>,
+    /// Where flushes are kept, unless in the store.
+    pub(crate) flush_file: Option<PathBuf>,
     pub(crate) request_timeout: Option<Duration>,
     /// Where a server is that speaks S3, and in which region; else the environment says.
     pub(crate) endpoint: Option<String>,
@@ -73,6 +75,26 @@ pub(super) fn object(asked: &mut Asked<'_>, base: &Path) -> Option<Object> {
         let message = "'request_timeout' must be more than nothing".to_owned();
         told(at.place, message, "such as \"60s\"");
     }
+    let is_local = match raw.flush.as_ref().map(|at| (at, at.value.as_str())) {
+        Some((_, "local")) => true,
+        None | Some((_, "store")) => false,
+        Some((at, other)) => {
+            told(at.place, format!("unknown flush '{other}'"), "one of: store, local");
+            true
+        }
+    };
+    match (is_local, &raw.flush, &raw.flush_file) {
+        (true, Some(at), None) => {
+            let help = "such as flush_file = \"disk.flushes\"";
+            told(at.place, "flush = \"local\" needs a 'flush_file'".to_owned(), help);
+        }
+        (false, _, Some(at)) => {
+            let help =
+                "write flush = \"local\" too, and read what it doesn't promise: docs/object.md";
+            told(at.place, "'flush_file' is for flush = \"local\"".to_owned(), help);
+        }
+        _ => {}
+    }
     for (key, at) in [("endpoint", &raw.endpoint), ("region", &raw.region)] {
         if let Some(at) = at.as_ref().filter(|_| !is_s3) {
             told(at.place, format!("'{key}' is for a location s3://"), "leave it out");
@@ -103,6 +125,7 @@ pub(super) fn object(asked: &mut Asked<'_>, base: &Path) -> Option<Object> {
         location,
         size: raw.size.clone(),
         lease: raw.lease.as_ref().map(|at| at.value),
+        flush_file: raw.flush_file.as_ref().map(|at| base.join(&at.value)),
         request_timeout: raw.request_timeout.as_ref().map(|at| at.value),
         endpoint: raw.endpoint.as_ref().map(|at| at.value.clone()),
         region: raw.region.as_ref().map(|at| at.value.clone()),
@@ -143,12 +166,14 @@ mod tests {
     fn each_key_is_read() {
         let found = resolved(
             "location = \"file:///x\"\nsize = \"1G\"\nlease = \"1s\"\nrequest_timeout = \"2s\"\n\
-             compression = \"lz4\"\nkey_file = \"k\"\nread_cache = \"1G\"",
+             compression = \"lz4\"\nkey_file = \"k\"\nread_cache = \"1G\"\n\
+             flush = \"local\"\nflush_file = \"f\"",
         );
         assert_eq!(found.problems, []);
         let Driver::Object(object) = &found.manifest.devices[0].driver else { panic!("no object") };
         assert_eq!(object.location.value, "file:///x");
         assert_eq!(object.size.as_ref().map(|at| at.value), Some(1 << 30));
+        assert_eq!(object.flush_file.as_deref(), Some(Path::new("/base/f")));
         assert_eq!(object.lease, Some(Duration::from_secs(1)));
         assert_eq!(object.request_timeout, Some(Duration::from_secs(2)));
         assert_eq!(object.compression.as_deref(), Some("lz4"));
@@ -166,6 +191,9 @@ mod tests {
             ("location = \"memory:\"\nsize = 512", "multiple of its block size 4096"),
             ("location = \"memory:\"\nlease = \"1ms\"", "at least \"100ms\""),
             ("location = \"memory:\"\nrequest_timeout = \"0s\"", "more than nothing"),
+            ("location = \"memory:\"\nflush = \"disk\"", "one of: store, local"),
+            ("location = \"memory:\"\nflush = \"local\"", "needs a 'flush_file'"),
+            ("location = \"memory:\"\nflush_file = \"f\"", "write flush = \"local\" too"),
             ("location = \"memory:\"\nregion = \"r\"", "for a location s3://"),
             ("location = \"memory:\"\ncompression = \"gzip\"", "none, lz4 or zstd"),
             #[cfg(not(feature = "zstd"))]

@@ -164,6 +164,31 @@ fn a_store_that_hangs_fails_the_start_and_the_end_in_bounded_time() {
 }
 
 #[test]
+fn a_volume_grows_while_clients_go_on_and_stays_so_long() {
+    let folder = Folder::new();
+    let manifest = |size: &str| device(&folder, "v", &format!("size = \"{size}\"")) + &export("v");
+    folder.write("up.toml", manifest("16M"));
+    let server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "v");
+    client.write(16 * MIB - 4096, &pattern(1, 4096), 0).unwrap();
+    folder.corewise(["grow", "v"]).fails().complains(&["give one"]);
+    folder.corewise(["grow", "v", "24M"]).ok();
+    folder.write("up.toml", manifest("32M"));
+    folder.corewise(["reload"]).ok();
+    let mut longer = Client::new(&server.socket(), "v");
+    assert_eq!(longer.size, 32 * MIB);
+    longer.write(32 * MIB - 4096, &pattern(2, 4096), FUA).unwrap();
+    assert!(client.read(16 * MIB - 4096, 4096).unwrap() == pattern(1, 4096));
+    server.kill();
+    folder.write("up.toml", device(&folder, "v", "") + &export("v"));
+    let server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "v");
+    assert_eq!(client.size, 32 * MIB);
+    assert!(client.read(32 * MIB - 4096, 4096).unwrap() == pattern(2, 4096));
+    server.stop().ok();
+}
+
+#[test]
 fn a_volume_that_is_not_there_is_made_only_with_a_size() {
     let folder = Folder::new();
     folder.write("up.toml", device(&folder, "v", "") + &export("v"));

@@ -199,6 +199,12 @@ fn nothing_flushed_is_lost_and_nothing_else_is_read_however_often_the_server_is_
     kills(&Folder::new(), "", rounds(8, 200));
 }
 
+#[test]
+fn nothing_that_was_flushed_into_a_file_is_lost_however_often_the_server_is_killed() {
+    let keys = "flush = \"local\"\nflush_file = \"flushes\"";
+    kills(&Folder::new(), keys, rounds(8, 200));
+}
+
 /// What a client of a server that is fenced at some time was answered: when each request began that was done, and the greatest number
 /// that it flushed.
 fn believed(socket: &Path, from: u64, stop: &AtomicBool) -> (Option<Instant>, u64) {

@@ -90,7 +90,7 @@ impl Answers {
             State::Data { slot, left, last } => {
                 let n = (bytes.len() as u64).min(*left) as usize;
                 let entry = table.get_mut(*slot);
-                entry.rq.put(&bytes[..n]);
+                entry.put(&bytes[..n]);
                 bytes.advance(n);
                 *left -= n as u64;
                 if *left != 0 {
@@ -174,7 +174,8 @@ impl Answers {
                 broken(format!("a {} was answered without chunks", entry.rq.op()))
             }
             Op::Read => {
-                let left = entry.rq.len();
+                let asked = entry.asked();
+                let left = asked.end - asked.start;
                 self.state = State::Data { slot, left, last: true };
                 Ok(true)
             }
@@ -234,7 +235,7 @@ impl Answers {
                 self.state = State::Rest { slot, chunk: *chunk };
                 Ok(true)
             }
-            kind if kind.is_error() && length <= MOST_ERROR && entry.may_err() => {
+            kind if kind.is_error() && length <= MOST_ERROR => {
                 bytes.advance(CHUNK_LEN);
                 self.state = State::Rest { slot, chunk: *chunk };
                 Ok(true)

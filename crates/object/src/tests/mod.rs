@@ -5,6 +5,7 @@ mod crashes;
 mod faults;
 mod faulty;
 mod fights;
+mod local;
 mod seals;
 
 use std::sync::Arc;
@@ -57,6 +58,8 @@ fn ask(nonce: u128) -> Ask {
         lease: Duration::from_secs(2),
         host: "test".into(),
         nonce,
+        local: false,
+        follows: false,
         patience: Some(Duration::from_secs(200)),
         key: (nonce & SEALED != 0).then(|| key("7")),
         compression: [Compression::None, Compression::Lz4][usize::from(compressed)],

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Fault, Upload, Volume};
 use crate::batch::Batch;
-use crate::format::{Changes, Head, Kind};
+use crate::format::{Changes, Head, Kind, Opening};
 use crate::log::{self, Appended};
 use crate::policy;
 use crate::store::{Failure, Tries};
@@ -115,6 +115,11 @@ impl Volume {
         let mut state = self.state.lock();
         let dead = state.map.apply(seq, self.writer.epoch, changes);
         state.since += changes.entries.len() as u64;
+        state.through = changes.through.max(state.through);
+        state.size = changes.size.max(state.size);
+        if let Some(local) = &state.local {
+            local.stored(state.through);
+        }
         if state.sealed.front().is_some_and(|first| first.seq == seq) {
             state.sealed.pop_front();
         }
@@ -144,7 +149,9 @@ impl Volume {
             if !policy::map_is_due(records, self.tuning.few, state.since, places) {
                 return;
             }
-            let whole = state.map.whole(self.opening.clone(), state.epochs.clone());
+            let opening =
+                Opening { size: state.size, through: state.through, ..self.opening.clone() };
+            let whole = state.map.whole(opening, state.epochs.clone());
             // The last one stays: by it, a writer that creates a record in a place that was cleared finds that it did.
             let old = (state.mapped.max(1)..seq).filter(|seq| !state.epochs.contains(seq));
             (whole.encode(), old.collect::<Vec<_>>(), state.mapped)

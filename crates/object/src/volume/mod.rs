@@ -21,6 +21,7 @@ use crate::batch::{Batch, Chunk};
 use crate::cache::Cache;
 use crate::codec::Codec;
 use crate::format::{Changes, Kind, Opening};
+use crate::local::{self, Local};
 use crate::log::{self, Appended, Ask, NotOpen, Writer};
 use crate::map::Map;
 use crate::store::Store;
@@ -94,6 +95,13 @@ struct State {
     /// The number of the record of the open batch.
     next: u64,
     epochs: Vec<u64>,
+    /// Changes, of all that there ever were: made, and in the store.
+    made: u64,
+    through: u64,
+    /// Bytes, as the store has them.
+    size: u64,
+    /// Where flushes are kept, unless in the store alone.
+    local: Option<Arc<Local>>,
     /// The record up to which there is a whole map, and entries of records since.
     mapped: u64,
     since: u64,
@@ -148,6 +156,10 @@ impl Volume {
             map: opened.map,
             next: epoch + 1,
             epochs: opened.epochs,
+            made: opened.through,
+            through: opened.through,
+            size: opened.opening.size,
+            local: None,
             mapped: opened.mapped,
             since: 0,
             // It was there when the list was made, which is a while ago: the first read looks.
@@ -186,9 +198,7 @@ impl Volume {
         len: u64,
         chunk: Chunk,
     ) -> Result<(), Fault> {
-        if Instant::now() < self.hold {
-            sleep_until(self.hold).await;
-        }
+        self.wait_for_others().await;
         let blocks = match &chunk {
             Chunk::Data(_) => len as usize,
             Chunk::Zero => 1,
@@ -199,6 +209,11 @@ impl Volume {
             return Err(dead.clone());
         }
         let first = state.open.blocks == 0;
+        state.made += 1;
+        state.open.through = state.made;
+        if let Some(local) = &state.local {
+            local.note(local::Entry { index: state.made, start, len, chunk: chunk.clone() });
+        }
         state.open.chunks.put(start, len, chunk, |_, _| ());
         state.open.blocks += blocks;
         if state.open.blocks >= self.tuning.batch {
@@ -214,6 +229,30 @@ impl Volume {
             });
         }
         Ok(())
+    }
+
+    /// Nothing is changed while a writer before may be believed.
+    async fn wait_for_others(&self) {
+        if Instant::now() < self.hold {
+            sleep_until(self.hold).await;
+        }
+    }
+
+    /// Makes it longer.
+    pub(crate) async fn grow(self: &Arc<Self>, size: u64) -> Result<(), Fault> {
+        self.wait_for_others().await;
+        // It counts as a block, so that its batch isn't empty.
+        self.wait_for_room(1).await?;
+        {
+            let mut state = self.state.lock();
+            if let Some(dead) = &state.dead {
+                return Err(dead.clone());
+            }
+            state.open.blocks += 1;
+            state.open.through = state.made;
+            state.open.size = size;
+        }
+        self.flush_to_store().await
     }
 
     /// Takes room for blocks, which is given back when their batch is durable.
@@ -247,6 +286,26 @@ impl Volume {
         }
     }
 
+    /// Keeps flushes there from now on.
+    pub(crate) fn keep_flushes(&self, local: Arc<Local>) {
+        self.state.lock().local = Some(local);
+    }
+
+    /// The writers before this one, and how many changes they have left in the store, of all that there ever were.
+    pub(crate) fn found(&self) -> (Vec<u64>, u64) {
+        let state = self.state.lock();
+        let before = state.epochs.iter().filter(|epoch| **epoch != self.writer.epoch);
+        (before.copied().collect(), self.opening.through)
+    }
+
+    pub(crate) fn writer(&self) -> Writer {
+        self.writer
+    }
+
+    pub(crate) fn codec(&self) -> &Codec {
+        &self.codec
+    }
+
     /// Waits until it serves nothing any more, and says why.
     pub(crate) async fn ended(&self) -> Fault {
         let mut durable = self.durable.subscribe();
@@ -259,8 +318,26 @@ impl Volume {
         self.state.lock().dead.clone().unwrap_or(Fault::Closed)
     }
 
-    /// Makes durable what was written. A failure loses nothing: it is sent on, and a later flush may succeed.
+    /// Makes durable what was written: here, where flushes are kept in a file, or in the store.
     pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), Fault> {
+        let (local, last) = {
+            let state = self.state.lock();
+            if let Some(dead) = &state.dead {
+                return Err(dead.clone());
+            }
+            (state.local.clone(), state.made)
+        };
+        if let Some(local) = local {
+            if local.sync(last).await {
+                // Else it promises what another server may have replaced long ago.
+                return self.believe().await;
+            }
+        }
+        self.flush_to_store().await
+    }
+
+    /// Makes it durable in the store. A failure loses nothing: it is sent on, and a later flush may succeed.
+    pub(crate) async fn flush_to_store(self: &Arc<Self>) -> Result<(), Fault> {
         let target = {
             let mut state = self.state.lock();
             if let Some(dead) = &state.dead {
@@ -301,7 +378,7 @@ impl Volume {
 
     /// Flushes, and says in the log that this writer has ended.
     pub(crate) async fn close(self: &Arc<Self>) -> Result<(), Fault> {
-        self.flush().await?;
+        self.flush_to_store().await?;
         let seq = {
             let mut state = self.state.lock();
             if let Some(dead) = &state.dead {

@@ -211,7 +211,7 @@ impl Volume {
     }
 
     /// Waits until it is sure that at a moment that is no longer ago than the lease there was no other writer.
-    async fn believe(self: &Arc<Self>) -> Result<(), Fault> {
+    pub(super) async fn believe(self: &Arc<Self>) -> Result<(), Fault> {
         let age = {
             let state = self.state.lock();
             if let Some(dead) = &state.dead {

@@ -29,6 +29,9 @@ pub(super) fn open(
     if let Some(lease) = asked.lease {
         options = options.lease(lease);
     }
+    if let Some(file) = &asked.flush_file {
+        options = options.flush_file(file);
+    }
     if let Some(time) = asked.request_timeout {
         options = options.patience(time);
     }

@@ -1,0 +1,411 @@
+//! Flushes in a file: the machine is lost at each write and sync of it, the file fails, is full, and comes too late.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::Mutex;
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+
+use super::faulty::{Fate, Faulty};
+use super::{BLOCKS, ask, passes, read, sealed_by, tuning, write};
+use crate::batch::Chunk;
+use crate::local::{self, Medium};
+use crate::log::NotOpen;
+use crate::store::Store;
+use crate::volume::{Fault, Tuning, Volume};
+
+/// Bytes of which a disk writes all or none.
+const SECTOR: usize = 512;
+
+/// What becomes of writes that were not synced, and when the machine is lost.
+#[derive(Debug, Default)]
+struct State {
+    /// As a reader sees it, and as it is for good.
+    now: Vec<u8>,
+    durable: Vec<u8>,
+    /// Not synced: each with its place.
+    loose: Vec<(usize, Vec<u8>)>,
+    operations: u64,
+    /// The operation at which the machine is lost.
+    lost_at: Option<u64>,
+    is_lost: bool,
+    fails: bool,
+}
+
+/// A file on a disk.
+#[derive(Debug, Default)]
+struct Disk {
+    /// L: is the lock; guards the disk.
+    state: Mutex<State>,
+}
+
+impl State {
+    /// Whether the machine is lost now.
+    fn step(&mut self) -> bool {
+        self.operations += 1;
+        self.is_lost |= self.lost_at.is_some_and(|at| self.operations >= at);
+        self.is_lost
+    }
+}
+
+fn put(into: &mut Vec<u8>, at: usize, data: &[u8]) {
+    if into.len() < at + data.len() {
+        into.resize(at + data.len(), 0);
+    }
+    into[at..at + data.len()].copy_from_slice(data);
+}
+
+impl Medium for Disk {
+    fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        let state = self.state.lock();
+        let have = state.now.get(at as usize..).unwrap_or_default();
+        let n = have.len().min(into.len());
+        into[..n].copy_from_slice(&have[..n]);
+        into[n..].fill(0);
+        Ok(())
+    }
+
+    fn write(&self, at: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if state.fails {
+            return Err(io::Error::other("no room"));
+        }
+        let before = state.is_lost;
+        let lost = state.step();
+        if !before {
+            // The last write may be there in part.
+            state.loose.push((at as usize, data.to_vec()));
+        }
+        if lost {
+            return Err(io::Error::other("the machine is lost"));
+        }
+        put(&mut state.now, at as usize, data);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if state.step() {
+            return Err(io::Error::other("the machine is lost"));
+        }
+        state.loose.clear();
+        state.durable = state.now.clone();
+        Ok(())
+    }
+}
+
+impl Disk {
+    /// What the next machine finds: of what wasn't synced, each sector or not.
+    fn after(&self, random: &mut fastrand::Rng) -> Arc<Self> {
+        let state = self.state.lock();
+        let mut now = state.durable.clone();
+        for (at, data) in &state.loose {
+            for (n, sector) in data.chunks(SECTOR).enumerate().filter(|_| random.bool()) {
+                put(&mut now, at + n * SECTOR, sector);
+            }
+        }
+        let found = State { durable: now.clone(), now, ..State::default() };
+        Arc::new(Self { state: Mutex::new(found) })
+    }
+
+    /// The whole machine is lost with one of the next operations, or the store's request after so many.
+    fn lose(self: &Arc<Self>, inner: &Arc<dyn ObjectStore>, at: Loss) -> Arc<dyn ObjectStore> {
+        let disk = Arc::clone(self);
+        let mut left = match at {
+            Loss::File(at) => {
+                self.state.lock().lost_at = Some(at);
+                u64::MAX
+            }
+            Loss::Store(left) => left,
+        };
+        let judge = move || {
+            left = left.saturating_sub(1);
+            let mut state = disk.state.lock();
+            state.is_lost |= left == 0;
+            let fate = if state.is_lost { Fate::Hangs } else { Fate::Done };
+            (fate, Duration::ZERO)
+        };
+        Arc::new(Faulty::new(inner, Box::new(judge)))
+    }
+}
+
+/// When the machine is lost: at which operation of the file, or request to the store.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    File(u64),
+    Store(u64),
+}
+
+async fn open_with(
+    inner: &Arc<dyn ObjectStore>,
+    disk: &Arc<Disk>,
+    nonce: u128,
+    tuning: Tuning,
+) -> Result<Arc<Volume>, NotOpen> {
+    let store = Arc::new(Store::new(Arc::clone(inner), Path::from("a/volume")));
+    let disk = Arc::clone(disk);
+    local::open(disk, store, ask(nonce), tuning).await
+}
+
+fn store() -> Arc<dyn ObjectStore> {
+    Arc::new(InMemory::new())
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().unwrap().block_on(future)
+}
+
+/// What the volume held after each change, and after how many of them it was flushed last.
+struct History {
+    states: Vec<Vec<u32>>,
+    flushed: usize,
+}
+
+/// Works until the machine is lost. True: everything was done.
+async fn work(volume: &Arc<Volume>, history: &mut History, random: &mut fastrand::Rng) -> bool {
+    for _ in 0..60 {
+        let start = random.u64(0..BLOCKS);
+        let len = random.u64(1..=(BLOCKS - start).min(9));
+        let range = start as usize..(start + len) as usize;
+        let mut state = history.states.last().cloned().unwrap_or_default();
+        let what = random.u32(1..);
+        let done = match random.u8(0..8) {
+            0 => {
+                state[range].fill(0);
+                volume.change(start, len, Chunk::Zero).await
+            }
+            1 | 2 => {
+                if volume.flush().await.is_err() {
+                    return false;
+                }
+                history.flushed = history.states.len() - 1;
+                continue;
+            }
+            3 => {
+                // So that some of it goes to the store.
+                passes(Duration::from_millis(random.u64(..900))).await;
+                continue;
+            }
+            4 => match read(volume, start, len).await {
+                Ok(found) => {
+                    assert_eq!(found, state[range]);
+                    continue;
+                }
+                Err(_) => return false,
+            },
+            _ => {
+                state[range].fill(what);
+                write(volume, start, len, what).await
+            }
+        };
+        // It may be there also where nobody was told.
+        history.states.push(state);
+        if done.is_err() {
+            return false;
+        }
+    }
+    if volume.close().await.is_err() {
+        return false;
+    }
+    history.flushed = history.states.len() - 1;
+    true
+}
+
+/// One run: the machine is lost there in each of its lives, and soon again while what it left is put into the store. Whether that came at all.
+fn lose_it_at(at: Loss, seed: u64) -> bool {
+    let inner = store();
+    let mut random = fastrand::Rng::with_seed(seed);
+    let sealed = sealed_by(seed >> 32);
+    let mut history = History { states: vec![vec![0; BLOCKS as usize]], flushed: 0 };
+    let mut disk = Arc::new(Disk::default());
+    let mut lost = false;
+    for life in 0..3u128 {
+        let store = disk.lose(&inner, at);
+        // The runtime ends with all of its tasks, as the machine does.
+        run(async {
+            lost |= match open_with(&store, &disk, sealed | life << 2, tuning()).await {
+                Ok(volume) => !work(&volume, &mut history, &mut random).await,
+                Err(_) => true,
+            };
+        });
+        disk = disk.after(&mut random);
+        for soon in 1..3 {
+            let soon_at = match random.bool() {
+                true => Loss::File(random.u64(1..4)),
+                false => Loss::Store(random.u64(8..40)),
+            };
+            let store = disk.lose(&inner, soon_at);
+            run(async {
+                drop(open_with(&store, &disk, sealed | life << 2 | soon, tuning()).await)
+            });
+            disk = disk.after(&mut random);
+        }
+        let found = run(async {
+            let opened = open_with(&inner, &disk, sealed | life << 2 | 3, tuning()).await;
+            let volume = opened.unwrap_or_else(|why| panic!("{at:?}, seed {seed}: {why:?}"));
+            let found = read(&volume, 0, BLOCKS).await.unwrap();
+            volume.close().await.unwrap();
+            found
+        });
+        let kept = history.states.iter().rposition(|state| *state == found);
+        assert!(
+            kept.is_some_and(|kept| kept >= history.flushed),
+            "lost at {at:?}, seed {seed}, life {life}: kept {kept:?}, flushed {}",
+            history.flushed
+        );
+        history = History { states: vec![found], flushed: 0 };
+    }
+    lost
+}
+
+#[test]
+fn whenever_the_machine_is_lost_what_was_flushed_into_the_file_is_there_and_the_rest_is_a_prefix() {
+    let long = std::env::var_os("COREWISE_LONG").is_some();
+    for seed in 0..if long { 40 } else { 2 } {
+        let mut at = 1;
+        while lose_it_at(Loss::File(at), seed << 32 | at) {
+            at += if long { 1 } else { 3 };
+        }
+        assert!(at > 15, "only {at} operations");
+        let mut at = 1;
+        while lose_it_at(Loss::Store(at), seed << 32 | at) {
+            at += if long { 1 } else { 20 };
+        }
+        assert!(at > 40, "only {at} requests");
+    }
+}
+
+/// A volume whose machine was lost after one flush into its file, which the store knows nothing of.
+fn left(inner: &Arc<dyn ObjectStore>) -> Arc<Disk> {
+    let disk = Arc::new(Disk::default());
+    run(async {
+        let volume = open_with(inner, &disk, 1, tuning()).await.unwrap();
+        write(&volume, 0, 2, 1).await.unwrap();
+        volume.flush_to_store().await.unwrap();
+        write(&volume, 1, 2, 2).await.unwrap();
+        volume.flush().await.unwrap();
+        // No request has gone to the store for it.
+        write(&volume, 5, 1, 3).await.unwrap();
+    });
+    disk.after(&mut fastrand::Rng::with_seed(1))
+}
+
+#[test]
+fn what_only_the_file_has_is_put_into_the_store_when_the_volume_is_opened() {
+    let inner = store();
+    let disk = left(&inner);
+    run(async {
+        let volume = open_with(&inner, &disk, 2, tuning()).await.unwrap();
+        assert_eq!(read(&volume, 0, 6).await.unwrap(), [1, 2, 2, 0, 0, 0]);
+        // It is in the store by now.
+        let other = super::open(&inner, 3).await.unwrap();
+        assert_eq!(read(&other, 0, 6).await.unwrap(), [1, 2, 2, 0, 0, 0]);
+    });
+}
+
+#[test]
+fn a_file_is_never_put_over_what_another_server_wrote() {
+    let inner = store();
+    let disk = left(&inner);
+    run(async {
+        let other = super::open(&inner, 2).await.unwrap();
+        let Err(NotOpen::Local(why)) = open_with(&inner, &disk, 3, tuning()).await else {
+            panic!("it was opened")
+        };
+        assert!(why.contains("1 changes (8192 bytes)") && why.contains("delete the file"), "{why}");
+        // And nobody was fenced for it.
+        write(&other, 0, 1, 9).await.unwrap();
+        other.flush().await.unwrap();
+    });
+    // Nor into another volume.
+    run(async {
+        let refused = open_with(&store(), &disk, 3, tuning()).await;
+        assert!(matches!(&refused, Err(NotOpen::Local(why)) if why.contains("another volume")));
+    });
+}
+
+#[test]
+fn a_file_that_is_something_else_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("letter");
+    std::fs::write(&path, "Dear reader").unwrap();
+    let refused = local::open_file(&path, 1 << 20).unwrap_err().to_string();
+    assert!(refused.contains("no file of flushes"), "{refused}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"Dear reader");
+    let opened = local::open_file(&folder.path().join("new"), 1 << 20).unwrap();
+    let refused = local::open_file(&folder.path().join("new"), 1 << 20).unwrap_err().to_string();
+    assert!(refused.contains("another server has it"), "{refused}");
+    drop(opened);
+}
+
+#[test]
+fn a_file_whose_changes_are_in_the_store_is_begun_anew_though_another_server_came_between() {
+    let inner = store();
+    let disk = Arc::new(Disk::default());
+    run(async {
+        let volume = open_with(&inner, &disk, 1, tuning()).await.unwrap();
+        write(&volume, 0, 1, 1).await.unwrap();
+        volume.flush().await.unwrap();
+        volume.close().await.unwrap();
+        let other = super::open(&inner, 2).await.unwrap();
+        write(&other, 0, 1, 2).await.unwrap();
+        other.close().await.unwrap();
+        let volume = open_with(&inner, &disk, 3, tuning()).await.unwrap();
+        assert_eq!(read(&volume, 0, 1).await.unwrap(), [2]);
+    });
+}
+
+#[test]
+fn a_flush_of_a_server_that_was_fenced_fails_once_its_lease_is_over() {
+    let inner = store();
+    run(async {
+        let volume = open_with(&inner, &Arc::new(Disk::default()), 1, tuning()).await.unwrap();
+        write(&volume, 0, 1, 1).await.unwrap();
+        volume.flush().await.unwrap();
+        let _other = super::open(&inner, 2).await.unwrap();
+        passes(Duration::from_secs(2)).await;
+        assert!(matches!(volume.flush().await, Err(Fault::Fenced(_))));
+    });
+}
+
+#[test]
+fn a_file_that_fails_has_flushes_wait_for_the_store() {
+    let inner = store();
+    let disk = Arc::new(Disk::default());
+    run(async {
+        let volume = open_with(&inner, &disk, 1, tuning()).await.unwrap();
+        write(&volume, 0, 1, 1).await.unwrap();
+        volume.flush().await.unwrap();
+        disk.state.lock().fails = true;
+        write(&volume, 1, 1, 2).await.unwrap();
+        volume.flush().await.unwrap();
+        let other = super::open(&inner, 2).await.unwrap();
+        assert_eq!(read(&other, 0, 2).await.unwrap(), [1, 2]);
+    });
+}
+
+#[test]
+fn the_file_is_used_round_and_round_and_never_over_what_the_store_lacks() {
+    let inner = store();
+    let disk = Arc::new(Disk::default());
+    let size = local::ring(&tuning());
+    run(async {
+        let volume = open_with(&inner, &disk, 1, tuning()).await.unwrap();
+        for n in 1..2000 {
+            write(&volume, u64::from(n) % 60, 4, n).await.unwrap();
+            volume.flush().await.unwrap();
+        }
+        // Two each would be needed without the file.
+        assert!(volume.store.usage().puts < 3000, "{:?}", volume.store.usage());
+    });
+    let disk = disk.after(&mut fastrand::Rng::with_seed(1));
+    assert!(disk.state.lock().now.len() as u64 <= size + 8192);
+    run(async {
+        let volume = open_with(&inner, &disk, 2, tuning()).await.unwrap();
+        assert_eq!(read(&volume, 19, 4).await.unwrap(), [1999; 4]);
+    });
+}
