@@ -3,6 +3,7 @@
 
 use crate::common::Folder;
 use crate::common::busy::{Busy, data, files, has_all, in_sync, legs, manifest, mirror};
+use crate::common::client::Client;
 use crate::common::server::Server;
 
 #[test]
@@ -94,7 +95,7 @@ fn a_device_that_can_not_be_a_leg_is_refused_and_the_mirror_stays_as_it_was() {
         ("b", "a", "'a' is a leg of 'm' already"),
         ("b", "used", "'used' is in use: 'above' is built over it"),
         ("b", "shown", "'shown' is in use: the export 'shown' shows it"),
-        ("b", "small", "'small' has 4194304 bytes, but the legs of 'm' have 8388608"),
+        ("b", "small", "'small' has room for 4128768 bytes, but the mirror has 8323072"),
         ("b", "nothing", "there is no device 'nothing'; `corewise add` brings one up"),
         ("b", "m", "'m' is in use: the export 'm' shows it"),
         ("x", "free", "'x' is not a leg of 'm'; the legs are: a, b"),
@@ -108,5 +109,42 @@ fn a_device_that_can_not_be_a_leg_is_refused_and_the_mirror_stays_as_it_was() {
     mirror(&folder, &["--replace", "b"]).code(2);
     assert_eq!(legs(&folder), in_sync(&["a", "b"]));
     mirror(&folder, &["--replace", "b", "--with", "free", "--wait"]).ok();
+    server.stop().ok();
+}
+
+#[test]
+fn a_larger_disk_may_take_the_place_of_a_leg_and_the_mirror_keeps_its_size() {
+    let folder = Folder::new();
+    folder.write("up.toml", manifest(&["a", "b"], ""));
+    let larger = files(&["c", "d"]).replace("\"8M\"", "\"16M\"");
+    let mut server = Server::start(&folder, &["up.toml"]);
+    server.wait_mirror("resynced");
+    let busy = Busy::start(server.socket());
+    folder.write("larger.toml", &larger);
+    folder.corewise(["add", "larger.toml"]).ok();
+    mirror(&folder, &["--replace", "a", "--with", "c", "--wait"]).ok();
+    mirror(&folder, &["--replace", "b", "--with", "d", "--wait"]).ok();
+    let is = busy.stop();
+    server.stop().ok();
+    let stack = |over: &[&str], keys: &str| manifest(over, keys).split_off(files(over).len());
+    folder.write("up.toml", larger + &stack(&["c", "d"], ""));
+    let server = Server::start(&folder, &["up.toml"]);
+    assert_eq!(legs(&folder), in_sync(&["c", "d"]));
+    has_all(&server.socket(), &is);
+    let size = Client::new(&server.socket(), "m").size;
+    assert_eq!(size, (8 << 20) - (64 << 10));
+    server.stop().ok();
+
+    let mixed = files(&["e", "f"]).replacen("\"8M\"", "\"4M\"", 1);
+    for keys in ["", "bitmap = false"] {
+        // A new mirror has what its first leg has.
+        folder.write("new.toml", mixed.clone() + &stack(&["f", "e"], keys));
+        let ran = folder.corewise(["up", "new.toml"]).code(1);
+        ran.complains(&["'e' has room for ", "and 'f', whose content a new mirror has, for "]);
+    }
+    folder.write("new.toml", mixed.clone() + &stack(&["e", "f"], ""));
+    let mut server = Server::start(&folder, &["new.toml"]);
+    server.wait_mirror("resynced");
+    assert_eq!(legs(&folder), in_sync(&["e", "f"]));
     server.stop().ok();
 }

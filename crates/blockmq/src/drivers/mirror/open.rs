@@ -31,7 +31,8 @@ impl Mirror {
     /// whether that may be.
     ///
     /// # Errors
-    /// Where there are no legs, or more than 32; where a leg is missing that may not be, or is too small; where
+    /// Where there are no legs, or more than 32; where a leg is missing that may not be, or is too small (a new mirror is as large as
+    /// the first one); where
     /// legs belong to different mirrors, are in another order than when it was made, or were used without each
     /// other; where one without a record has something else in its place; where none that has everything can be
     /// read, or the record can't be written. Without a record: where the first leg is missing, or one has a
@@ -83,7 +84,10 @@ impl Inner {
                 head.legs = legs.len() as u32;
                 head
             }
-            None => new_head(room, &options, legs.len()),
+            None => {
+                fit_on_all(&disk, &legs)?;
+                new_head(room, &options, legs.len())
+            }
         };
         let regions = Regions::new(head.size, head.region_shift);
         legs.states.set(assembled.in_sync);
@@ -187,6 +191,23 @@ impl Inner {
             self.begin_resync(keeper, &mut state, 0);
         }
         Ok(())
+    }
+}
+
+/// A mirror that was not there before has what its first leg has, and that has to fit on the others.
+fn fit_on_all(disk: &Disk, legs: &Legs) -> Result<(), StackError> {
+    let mut rooms = Vec::new();
+    for device in legs.devices() {
+        rooms
+            .push((device.name().to_owned(), disk.room_on(device.name(), device.geometry().size)?));
+    }
+    let Some(((first, size), others)) = rooms.split_first() else { return Ok(()) };
+    match others.iter().find(|(_, room)| room < size) {
+        None => Ok(()),
+        Some((name, room)) => Err(StackError::new(format!(
+            "'{name}' has room for {room} bytes, and '{first}', whose content a new mirror has, for \
+             {size}: give it a larger leg in place of '{name}'"
+        ))),
     }
 }
 

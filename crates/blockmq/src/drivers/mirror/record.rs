@@ -2,7 +2,7 @@
 //! which regions they may differ. Only bytes here; `disk.rs` reads and writes them. Pure.
 //!
 //! ```text
-//! 0                       data, as large as the smallest leg allows
+//! 0                       data, as large as the first leg allowed when the mirror was made
 //! leg_size / R * R - R    a head                   (one piece)
 //!                  + P    another head             (one piece)
 //!                  + 2 P  bits: one for each region

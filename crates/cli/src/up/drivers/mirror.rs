@@ -22,7 +22,6 @@ pub(super) fn open(
     let legs = parts.lock().clone();
     let devices: Vec<_> = legs.iter().map(|leg| leg.device()).collect();
     let here: Vec<_> = devices.iter().filter_map(|device| device.as_ref().ok()).cloned().collect();
-    same_size(&here)?;
     // Where nothing can be written nothing can be written down either.
     let read_only = here.iter().any(|device| device.geometry().read_only);
     let lasts = here.iter().any(|device| device.geometry().can_flush);
@@ -34,7 +33,7 @@ pub(super) fn open(
     }
     let usual = MirrorOptions::default();
     let (report, device) = (house.report.clone(), name.to_owned());
-    let (theirs, size) = (Arc::clone(parts), here.first().map(|device| device.geometry().size));
+    let theirs = Arc::clone(parts);
     // L: is the lock, held until the mirror is there: what happens before waits. Guards the mirror, which knows its legs.
     let itself: Arc<Mutex<Weak<Mirror>>> = Arc::default();
     let known = |itself: &Arc<Mutex<Weak<Mirror>>>| {
@@ -58,11 +57,7 @@ pub(super) fn open(
             let name = found().into_iter().nth(n).ok_or("there is no such leg")?;
             let leg = theirs.lock().iter().find(|leg| leg.name() == name).cloned();
             let leg = leg.ok_or("it is no device any more")?;
-            let found = leg.appear()?;
-            match Some(found.geometry().size) == size {
-                true => Ok(found),
-                false => Err(format!("'{}' differs in size from the other legs", leg.name())),
-            }
+            leg.appear()
         });
     let side = |(leg, device): (&Arc<Volume>, Result<_, ProbeError>)| match device {
         Ok(device) => MirrorLeg::Here(device),
@@ -74,21 +69,4 @@ pub(super) fn open(
     *opening = Arc::downgrade(&mirror);
     drop(opening);
     Ok(mirror)
-}
-
-/// A mirror is as large as its smallest leg. Where the others are larger somebody was mistaken.
-fn same_size(legs: &[Arc<dyn BlockDevice>]) -> Result<(), ProbeError> {
-    let sizes = || legs.iter().map(|leg| leg.geometry().size);
-    if sizes().all(|size| Some(size) == sizes().next()) {
-        return Ok(());
-    }
-    let list: Vec<String> = legs
-        .iter()
-        .zip(sizes())
-        .map(|(leg, size)| format!("'{}' has {size}", leg.name()))
-        .collect();
-    Err(ProbeError::failed(format!(
-        "the legs of a mirror must have the same size in bytes, but {}",
-        list.join(", ")
-    )))
 }

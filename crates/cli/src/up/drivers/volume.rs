@@ -85,7 +85,6 @@ impl Volume {
         let mirror = self.mirror()?;
         let n = self.number(mirror, leg)?;
         let device = with.device().map_err(|error| error.to_string())?;
-        self.has_size_of_legs(with.name(), &device)?;
         drop(mirror.replace(n, device).map_err(|error| error.to_string())?);
         for part in self.parts.lock().iter_mut().filter(|part| part.name() == leg) {
             *part = Arc::clone(with);
@@ -97,7 +96,6 @@ impl Volume {
     pub(crate) fn add_leg(&self, with: &Arc<Volume>) -> Result<Option<String>, String> {
         let mirror = self.mirror()?;
         let device = with.device().map_err(|error| error.to_string())?;
-        self.has_size_of_legs(with.name(), &device)?;
         let n = mirror.add(device).map_err(|error| error.to_string())?;
         self.parts.lock().push(Arc::clone(with));
         Ok(mirror.why_out(n))
@@ -126,21 +124,6 @@ impl Volume {
     fn number(&self, mirror: &Mirror, leg: &str) -> Result<usize, String> {
         let n = mirrors::names(mirror).iter().position(|name| name == leg);
         n.ok_or_else(|| format!("'{leg}' is no leg of '{}'", self.name()))
-    }
-
-    /// The next start refuses legs of different sizes.
-    fn has_size_of_legs(&self, name: &str, device: &Arc<dyn BlockDevice>) -> Result<(), String> {
-        let legs = self.parts.lock().clone();
-        let sizes = legs.iter().filter_map(|leg| Some(leg.device().ok()?.geometry().size));
-        let size = device.geometry().size;
-        match sizes.into_iter().find(|theirs| *theirs != size) {
-            None => Ok(()),
-            Some(theirs) => Err(format!(
-                "'{name}' has {size} bytes, but the legs of '{}' have {theirs}: all legs of a mirror must have \
-                 the same size",
-                self.name()
-            )),
-        }
     }
 
     /// The device, which is looked for where it was missing; else why it still is. May block.

@@ -64,6 +64,8 @@ fn second_life(rig: &Rig, world: &Shared, n: usize, took_place: bool) {
                 }
                 Err(_) if world.lock().ways.plan.len() != left => power(world),
                 Err(error) => {
+                    let log = world.lock().ways.log.join(", ");
+                    assert!(!(with && took_place), "the disk that took the place: {error}: {log}");
                     refused.push(error);
                     break;
                 }
