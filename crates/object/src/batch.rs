@@ -123,7 +123,7 @@ impl<'a> Segment<'a> {
         if self.payload.len() == 1 {
             return (Vec::new(), self.changes);
         }
-        self.changes.bytes = self.bytes;
+        (self.changes.segment, self.changes.bytes) = (self.seq, self.bytes);
         (self.payload, self.changes)
     }
 }
@@ -169,6 +169,6 @@ mod tests {
         batch.chunks.put(0, 1 << 40, Chunk::Zero, |_, _| ());
         let codec = Codec::default();
         let (payload, changes) = batch.segment(7, &WRITER, &codec);
-        assert!(payload.is_empty() && changes.bytes == 0 && changes.entries.len() == 1);
+        assert!(payload.is_empty() && changes.segment == 0 && changes.entries.len() == 1);
     }
 }

@@ -101,9 +101,14 @@ impl ObjectDriver {
         answered.map_err(|_| gone())?.map_err(error)
     }
 
-    /// What was asked of the store so far.
+    /// What was asked of the store so far, also by compaction.
     pub fn usage(&self) -> StoreUse {
-        self.volume.store.usage()
+        self.volume.store.usage().and(self.volume.moves.usage())
+    }
+
+    /// What compaction alone asked of the store so far.
+    pub fn compaction(&self) -> StoreUse {
+        self.volume.moves.usage()
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) const FRAME_MOST: u32 = FRAME_HEAD as u32 + (FRAME_BLOCKS * BLOCK) as
 const MAGIC: u64 = u64::from_le_bytes(*b"cwobject");
 /// Beside the kind of an object that is sealed.
 const SEALED: u32 = 1 << 31;
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// In front of each frame.
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"cwfr");
 
@@ -286,6 +286,8 @@ pub(crate) struct Listed {
     pub(crate) id: u128,
     /// Bytes of the object.
     pub(crate) bytes: u64,
+    /// Blocks that lay in it when it was published.
+    pub(crate) blocks: u64,
 }
 
 /// What a record changes.
@@ -295,12 +297,14 @@ pub(crate) struct Changes {
     pub(crate) through: u64,
     /// Bytes of the volume from now on; 0: as before.
     pub(crate) size: u64,
-    /// Bytes of the segment that this record publishes; 0: there is none.
+    /// The segment that this record publishes; 0: there is none.
+    pub(crate) segment: u64,
+    /// Bytes of it.
     pub(crate) bytes: u64,
     /// Its [id](Listed::id).
     pub(crate) id: u128,
-    /// For each entry where it was, if this record only moves: it counts where the map still has it so. Else empty.
-    pub(crate) moved: Vec<Place>,
+    /// Where all of it was, if this record only moves: an entry counts where the map still has it so. Else empty.
+    pub(crate) moved: Vec<Entry>,
     pub(crate) entries: Vec<Entry>,
 }
 
@@ -309,35 +313,25 @@ impl Changes {
         let mut out = Out::default();
         out.u64(self.through);
         out.u64(self.size);
+        out.u64(self.segment);
         out.u64(self.bytes);
         out.u128(self.id);
         out.u64(self.moved.len() as u64);
         out.u64(self.entries.len() as u64);
-        for place in &self.moved {
-            Entry { start: 0, len: 0, place: Some(*place) }.encode(&mut out);
-        }
-        for entry in &self.entries {
-            entry.encode(&mut out);
-        }
+        self.moved.iter().chain(&self.entries).for_each(|entry| entry.encode(&mut out));
         out.0
     }
 
     pub(crate) fn decode(body: &[u8]) -> Result<Self, Damaged> {
         let mut from = In(body);
         let (through, size) = (from.u64()?, from.u64()?);
-        let (bytes, id) = (from.u64()?, from.u128()?);
+        let (segment, bytes, id) = (from.u64()?, from.u64()?, from.u128()?);
         let moved = from.count(ENTRY)?;
         let entries = from.count(ENTRY)?;
-        let moved = (0..moved).map(|_| {
-            Entry::decode(&mut from)?.place.ok_or_else(|| Damaged("a move from nowhere".into()))
-        });
-        let moved: Vec<Place> = moved.collect::<Result<_, _>>()?;
-        let entries: Vec<Entry> =
-            (0..entries).map(|_| Entry::decode(&mut from)).collect::<Result<_, _>>()?;
-        if !moved.is_empty() && moved.len() != entries.len() {
-            return Err(Damaged("it moves more or less than it says".into()));
-        }
-        Ok(Self { through, size, bytes, id, moved, entries })
+        let mut take =
+            |n: usize| (0..n).map(|_| Entry::decode(&mut from)).collect::<Result<Vec<_>, _>>();
+        let (moved, entries) = (take(moved)?, take(entries)?);
+        Ok(Self { through, size, segment, bytes, id, moved, entries })
     }
 }
 
@@ -363,6 +357,7 @@ impl Whole {
             out.u64(listed.epoch);
             out.u128(listed.id);
             out.u64(listed.bytes);
+            out.u64(listed.blocks);
         }
         out.u64(self.entries.len() as u64);
         for entry in &self.entries {
@@ -376,9 +371,9 @@ impl Whole {
         let opening = Opening::take(&mut from)?;
         let epochs = (0..from.count(8)?).map(|_| from.u64());
         let epochs = epochs.collect::<Result<_, _>>()?;
-        let segments = (0..from.count(40)?).map(|_| {
+        let segments = (0..from.count(48)?).map(|_| {
             let (segment, epoch, id) = (from.u64()?, from.u64()?, from.u128()?);
-            Ok(Listed { segment, epoch, id, bytes: from.u64()? })
+            Ok(Listed { segment, epoch, id, bytes: from.u64()?, blocks: from.u64()? })
         });
         let segments = segments.collect::<Result<_, Damaged>>()?;
         let entries = (0..from.count(ENTRY)?).map(|_| Entry::decode(&mut from));
@@ -472,9 +467,10 @@ mod tests {
         let changes = Changes {
             through: 1 << 40,
             size: 1 << 41,
+            segment: 5,
             bytes: 9,
             id: 1 << 77,
-            moved: vec![place(3), place(4)],
+            moved: vec![entry(3, Some(place(3)))],
             entries: vec![entry(3, Some(place(5))), entry(7, None)],
         };
         assert_eq!(Changes::decode(&changes.encode()), Ok(changes.clone()));
@@ -484,7 +480,7 @@ mod tests {
         let whole = Whole {
             opening,
             epochs: vec![1, 4],
-            segments: vec![Listed { segment: 5, epoch: 1, id: 8, bytes: 9 }],
+            segments: vec![Listed { segment: 5, epoch: 1, id: 8, bytes: 9, blocks: 4 }],
             entries: changes.entries.clone(),
         };
         assert_eq!(Whole::decode(&whole.encode()), Ok(whole.clone()));

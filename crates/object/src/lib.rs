@@ -38,6 +38,7 @@ mod ahead;
 mod batch;
 mod cache;
 mod codec;
+mod compact;
 mod driver;
 mod fit;
 mod format;
@@ -48,6 +49,7 @@ mod options;
 mod policy;
 mod range_map;
 mod seal;
+mod segments;
 mod store;
 #[cfg(test)]
 mod tests;

@@ -179,7 +179,7 @@ impl Known {
             Kind::Commit => {
                 // Dead segments are found by the list of all.
                 let changes = Changes::decode(body)?;
-                self.map.apply(head.seq, head.epoch, &changes);
+                self.map.apply(head.epoch, &changes);
                 self.through = changes.through.max(self.through);
                 if let Some(opening) = &mut self.opening {
                     opening.size = changes.size.max(opening.size);
@@ -421,7 +421,7 @@ async fn garbage(
     epoch: u64,
 ) -> Result<Vec<String>, NotOpen> {
     let used = |&(seq, of): &(u64, u64)| {
-        known.map.segments.get(&seq).is_some_and(|segment| segment.epoch == of)
+        known.map.segments.get(seq).is_some_and(|segment| segment.epoch == of)
     };
     let segments = list(store, "seg", ask.patience).await?.into_iter();
     let segments = segments.filter(|found| found.1 < epoch && !used(found));

@@ -1,27 +1,17 @@
 //! The map: where the blocks of a volume lie, and how much of each segment is in use. Plain data.
 
-use std::collections::BTreeMap;
-
 use crate::format::{Changes, Entry, Listed, Opening, Place, Whole};
 use crate::range_map::{Piece, RangeMap};
+use crate::segments::{Segment, Segments};
 
 impl Piece for Place {
     fn behind(&self, by: u64) -> Self {
         Place { skip: self.skip + by as u32, ..*self }
     }
-}
 
-/// A segment that the map points to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Segment {
-    /// The epoch of its writer, which is in its name.
-    pub(crate) epoch: u64,
-    /// What its frames are bound to.
-    pub(crate) id: u128,
-    /// Of the object.
-    pub(crate) bytes: u64,
-    /// Blocks of it that the map points to.
-    pub(crate) live: u64,
+    fn goes_on(&self, by: u64, next: &Self) -> bool {
+        self.behind(by) == *next
+    }
 }
 
 /// What a record changes by now: of a move, only what is where it was.
@@ -29,13 +19,20 @@ fn still(places: &RangeMap<Place>, changes: &Changes) -> Vec<Entry> {
     if changes.moved.is_empty() {
         return changes.entries.clone();
     }
+    let mut new = RangeMap::default();
+    for entry in &changes.entries {
+        if let Some(place) = entry.place {
+            new.put(entry.start, entry.len, place, |_, _| ());
+        }
+    }
     let mut entries = Vec::new();
-    for (entry, was) in changes.entries.iter().zip(&changes.moved) {
-        for (start, len, found) in places.parts(entry.start, entry.len) {
-            let by = start - entry.start;
-            if found == Some(was.behind(by)) {
-                let place = entry.place.map(|place| place.behind(by));
-                entries.push(Entry { start, len, place });
+    for was in &changes.moved {
+        for (start, len, found) in places.parts(was.start, was.len) {
+            let Some(place) = was.place else { continue };
+            if found == Some(place.behind(start - was.start)) {
+                let moved = new.parts(start, len).into_iter();
+                let moved = moved.filter(|(_, _, place)| place.is_some());
+                entries.extend(moved.map(|(start, len, place)| Entry { start, len, place }));
             }
         }
     }
@@ -46,68 +43,63 @@ fn still(places: &RangeMap<Place>, changes: &Changes) -> Vec<Entry> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Map {
     pub(crate) places: RangeMap<Place>,
-    pub(crate) segments: BTreeMap<u64, Segment>,
+    pub(crate) segments: Segments,
 }
 
 impl Map {
     /// As a record wants it. The segments that are no longer needed, with their epochs.
-    pub(crate) fn apply(&mut self, seq: u64, epoch: u64, changes: &Changes) -> Vec<(u64, u64)> {
+    pub(crate) fn apply(&mut self, epoch: u64, changes: &Changes) -> Vec<(u64, u64)> {
         let mut touched = Vec::new();
-        if changes.bytes != 0 {
-            let segment = Segment { epoch, id: changes.id, bytes: changes.bytes, live: 0 };
-            self.segments.insert(seq, segment);
-            touched.push(seq);
+        if changes.segment != 0 {
+            let ours = |entry: &&Entry| entry.place.is_some_and(|at| at.segment == changes.segment);
+            let blocks = changes.entries.iter().filter(ours).map(|entry| entry.len).sum();
+            let &Changes { bytes, id, .. } = changes;
+            self.segments.insert(changes.segment, Segment { epoch, id, bytes, blocks, live: 0 });
+            touched.push(changes.segment);
         }
         let segments = &mut self.segments;
         let places = &mut self.places;
         for entry in self::still(places, changes) {
-            let lost = |blocks, place: &Place| {
-                if let Some(segment) = segments.get_mut(&place.segment) {
-                    segment.live = segment.live.saturating_sub(blocks);
-                    touched.push(place.segment);
-                }
+            let lost = |blocks: u64, place: &Place| {
+                segments.change(place.segment, -(blocks as i64));
+                touched.push(place.segment);
             };
             match entry.place {
                 Some(place) => {
                     places.put(entry.start, entry.len, place, lost);
-                    if let Some(segment) = segments.get_mut(&place.segment) {
-                        segment.live += entry.len;
-                    }
+                    segments.change(place.segment, entry.len as i64);
                 }
                 None => places.cut(entry.start, entry.len, lost),
             }
         }
         touched.sort_unstable();
         touched.dedup();
-        let dead = |segment: &u64| self.segments.get(segment).is_some_and(|found| found.live == 0);
-        let dead: Vec<u64> = touched.into_iter().filter(dead).collect();
-        let dead = dead.into_iter();
-        dead.filter_map(|seq| self.segments.remove(&seq).map(|found| (seq, found.epoch))).collect()
+        touched.retain(|number| self.segments.get(*number).is_some_and(|found| found.live == 0));
+        let dead = touched.into_iter();
+        dead.filter_map(|number| Some((number, self.segments.remove(number)?.epoch))).collect()
     }
 
     /// What `whole` says.
     pub(crate) fn of(whole: &Whole) -> Self {
         let mut map = Self::default();
-        for &Listed { segment, epoch, id, bytes } in &whole.segments {
-            map.segments.insert(segment, Segment { epoch, id, bytes, live: 0 });
+        for &Listed { segment, epoch, id, bytes, blocks } in &whole.segments {
+            map.segments.insert(segment, Segment { epoch, id, bytes, blocks, live: 0 });
         }
         for entry in &whole.entries {
             let Some(place) = entry.place else { continue };
             map.places.put(entry.start, entry.len, place, |_, _| ());
-            if let Some(segment) = map.segments.get_mut(&place.segment) {
-                segment.live += entry.len;
-            }
+            map.segments.change(place.segment, entry.len as i64);
         }
         map
     }
 
     pub(crate) fn whole(&self, opening: Opening, epochs: Vec<u64>) -> Whole {
-        let segments = self.segments.iter();
-        let segments = segments.map(|(&segment, found)| Listed {
+        let segments = self.segments.iter().map(|(segment, found)| Listed {
             segment,
             epoch: found.epoch,
             id: found.id,
             bytes: found.bytes,
+            blocks: found.blocks,
         });
         let entries = self.places.iter();
         let entries =
@@ -119,23 +111,26 @@ impl Map {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::segments::Sum;
 
     fn place(segment: u64, skip: u32) -> Place {
         Place { segment, at: 64, stored: 100, skip }
     }
 
-    fn changes(entries: &[(u64, u64, Option<Place>)]) -> Changes {
-        let entries =
-            entries.iter().map(|&(start, len, place)| Entry { start, len, place }).collect();
-        Changes { bytes: 1000, id: 7, entries, ..Changes::default() }
+    fn entries(of: &[(u64, u64, Option<Place>)]) -> Vec<Entry> {
+        of.iter().map(|&(start, len, place)| Entry { start, len, place }).collect()
+    }
+
+    fn changes(segment: u64, of: &[(u64, u64, Option<Place>)]) -> Changes {
+        Changes { segment, bytes: 1000, id: 7, entries: entries(of), ..Changes::default() }
     }
 
     #[test]
     fn a_segment_of_which_nothing_is_left_is_told_once_and_the_whole_map_gives_the_same_again() {
         let mut map = Map::default();
-        assert_eq!(map.apply(2, 1, &changes(&[(0, 8, Some(place(2, 0)))])), []);
-        assert_eq!(map.apply(3, 1, &changes(&[(2, 2, Some(place(3, 0)))])), []);
-        assert_eq!(map.segments[&2].live, 6);
+        assert_eq!(map.apply(1, &changes(2, &[(0, 8, Some(place(2, 0)))])), []);
+        assert_eq!(map.apply(1, &changes(3, &[(2, 2, Some(place(3, 0)))])), []);
+        assert_eq!(map.segments.get(2).unwrap().live, 6);
         let whole = map.whole(
             Opening { size: 0, lease: 0, through: 0, local: false, host: String::new() },
             vec![1],
@@ -143,19 +138,35 @@ mod tests {
         let again = Map::of(&whole);
         assert_eq!(again.segments, map.segments);
         assert_eq!(again.places.parts(0, 9), map.places.parts(0, 9));
-        assert_eq!(map.apply(4, 1, &changes(&[(0, 100, None)])), [(2, 1), (3, 1), (4, 1)]);
-        assert!(map.segments.is_empty() && map.places.is_empty());
+        assert_eq!(map.apply(1, &changes(4, &[(0, 100, None)])), [(2, 1), (3, 1), (4, 1)]);
+        assert_eq!((map.segments.len(), map.segments.sum()), (0, Sum::default()));
+        assert!(map.places.is_empty());
     }
 
     #[test]
     fn what_was_written_since_is_not_moved() {
         let mut map = Map::default();
-        map.apply(2, 1, &changes(&[(0, 8, Some(place(2, 0)))]));
-        map.apply(3, 1, &changes(&[(2, 2, Some(place(3, 0)))]));
-        let mut moved = changes(&[(0, 8, Some(place(4, 0)))]);
-        moved.moved = vec![place(2, 0)];
-        assert_eq!(map.apply(4, 1, &moved), [(2, 1)]);
+        map.apply(1, &changes(2, &[(0, 8, Some(place(2, 0)))]));
+        map.apply(1, &changes(3, &[(2, 2, Some(place(3, 0)))]));
+        let mut moved = changes(4, &[(0, 8, Some(place(4, 0)))]);
+        moved.moved = entries(&[(0, 8, Some(place(2, 0)))]);
+        assert_eq!(map.apply(1, &moved), [(2, 1)]);
         let found: Vec<_> = map.places.parts(0, 8).into_iter().map(|(_, _, at)| at).collect();
         assert_eq!(found, [Some(place(4, 0)), Some(place(3, 0)), Some(place(4, 4))]);
+    }
+
+    #[test]
+    fn what_was_moved_side_by_side_is_one_piece_again() {
+        let mut map = Map::default();
+        map.apply(1, &changes(2, &[(0, 8, Some(place(2, 0)))]));
+        map.apply(1, &changes(3, &[(2, 2, Some(place(3, 0)))]));
+        assert_eq!(map.places.len(), 3);
+        let mut moved = changes(4, &[(0, 8, Some(place(4, 0)))]);
+        let was = [(0, 2, Some(place(2, 0))), (2, 2, Some(place(3, 0))), (4, 4, Some(place(2, 4)))];
+        moved.moved = entries(&was);
+        assert_eq!(map.apply(1, &moved), [(2, 1), (3, 1)]);
+        assert_eq!(map.places.parts(0, 8), [(0, 8, Some(place(4, 0)))]);
+        assert_eq!(map.places.len(), 1);
+        assert_eq!(map.segments.sum(), Sum { stored: 1000, used: 1000, live: 8 });
     }
 }

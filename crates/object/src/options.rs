@@ -13,7 +13,7 @@ use object_store::path::Path;
 use crate::codec::Compression;
 use crate::format::BLOCK;
 use crate::log::NotOpen;
-use crate::policy;
+use crate::policy::{self, Compaction};
 use crate::seal::ObjectKey;
 use crate::store::Store;
 use crate::volume::Tuning;
@@ -22,6 +22,8 @@ use crate::volume::Tuning;
 const BATCH: u64 = 8 << 20;
 /// Bytes that may wait for the store.
 const DIRTY: u64 = 64 << 20;
+/// Bytes that compaction moves in a second, as a rule.
+const RATE: u64 = 16 << 20;
 
 /// Something that happened to a volume that is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,6 +179,7 @@ impl ObjectOptions {
             patience: self.patience,
             cache: self.read_cache,
             few: policy::FEW,
+            compaction: Compaction { slack: BATCH, few: 64, segment: BATCH / BLOCK, rate: RATE },
         }
     }
 

@@ -1,6 +1,10 @@
 //! What is decided, over plain numbers.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use crate::format::Place;
+use crate::segments::{Segment, Sum};
 
 /// Records behind a whole map that are always few, as a rule.
 pub(crate) const FEW: u64 = 64;
@@ -53,9 +57,109 @@ pub(crate) fn spans(places: &[Place]) -> Vec<Span> {
     spans
 }
 
+/// How segments are gathered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Compaction {
+    /// Bytes of garbage that are left alone, beside half of what is in use.
+    pub(crate) slack: u64,
+    /// Segments that are left alone, however small they are.
+    pub(crate) few: u64,
+    /// Blocks of a segment, as a rule.
+    pub(crate) segment: u64,
+    /// Bytes that are moved in a second, while there isn't too much garbage.
+    pub(crate) rate: u64,
+}
+
+/// Pieces of the map that may be looked at for each block that is moved then.
+pub(crate) const SCANNED: u64 = 64;
+
+/// Bytes of garbage with which compaction begins: half of what is in use, and a little.
+pub(crate) fn garbage_allowed(sum: Sum, how: Compaction) -> u64 {
+    sum.used / 2 + how.slack
+}
+
+/// Whether there is so much garbage, of so much that is allowed, that those who write have to wait for compaction.
+pub(crate) fn is_behind((garbage, allowed): (u64, u64)) -> bool {
+    garbage / 2 > allowed
+}
+
+/// How long it takes to move so many bytes. Where there is half as much garbage again as there should be, as short as it can.
+pub(crate) fn pace(bytes: u64, how: Compaction, (garbage, allowed): (u64, u64)) -> Duration {
+    if garbage > allowed + allowed / 2 {
+        return Duration::ZERO;
+    }
+    Duration::from_secs_f64(bytes as f64 / how.rate as f64)
+}
+
+/// The segments to gather, with about `most` blocks in use: those of which the smallest part is in use, if there is much garbage;
+/// the smallest ones, if there are many. None: neither is so.
+pub(crate) fn victims<'a>(
+    sum: Sum,
+    count: usize,
+    all: impl Iterator<Item = (u64, &'a Segment)>,
+    how: Compaction,
+    most: u64,
+) -> BTreeSet<u64> {
+    let wasteful = sum.garbage() > garbage_allowed(sum, how);
+    // On average, each has less than a quarter of its size.
+    let many = count as u64 > how.few + 4 * sum.live / how.segment;
+    let mut all: Vec<(u64, &Segment)> = match (wasteful, many) {
+        (true, _) => all.filter(|(_, segment)| segment.live < segment.blocks).collect(),
+        (_, true) => all.collect(),
+        _ => return BTreeSet::new(),
+    };
+    let share = |of: &Segment| (of.live << 20) / of.blocks.max(1);
+    all.sort_by_key(|(_, of)| if wasteful { share(of) } else { of.live });
+    let mut blocks = 0;
+    let chosen = all.into_iter().take_while(|(_, segment)| {
+        let first = blocks == 0;
+        blocks += segment.live;
+        first || blocks <= most
+    });
+    let chosen: BTreeSet<u64> = chosen.map(|(number, _)| number).collect();
+    // One small segment would become another one.
+    if wasteful || chosen.len() > 1 { chosen } else { BTreeSet::new() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const HOW: Compaction = Compaction { slack: 100, few: 3, segment: 100, rate: 1000 };
+
+    /// The numbers of those chosen from segments with so many blocks, of which so many are in use.
+    fn chosen(all: &[(u64, u64)], most: u64) -> Vec<u64> {
+        let segment =
+            |&(blocks, live)| Segment { epoch: 1, id: 1, bytes: blocks * 10, blocks, live };
+        let all: Vec<Segment> = all.iter().map(segment).collect();
+        let stored = all.iter().map(|one| one.bytes).sum();
+        let live = all.iter().map(|one| one.live).sum();
+        let sum = Sum { stored, used: live * 10, live };
+        let all = all.iter().enumerate().map(|(n, one)| (n as u64, one));
+        victims(sum, all.len(), all, HOW, most).into_iter().collect()
+    }
+
+    #[test]
+    fn segments_of_which_the_smallest_part_is_in_use_are_gathered_where_there_is_much_garbage() {
+        assert_eq!(chosen(&[(100, 90), (100, 30), (100, 100), (10, 1)], 100), []);
+        assert_eq!(chosen(&[(100, 90), (100, 20), (100, 40), (10, 1)], 60), [1, 3]);
+        assert_eq!(chosen(&[(100, 90), (100, 20), (100, 40), (10, 1)], 61), [1, 2, 3]);
+        // One is moved in any case: else nothing ever would.
+        assert_eq!(chosen(&[(100, 50), (100, 51)], 10), [0]);
+    }
+
+    #[test]
+    fn small_segments_are_gathered_where_there_are_many() {
+        assert_eq!(chosen(&[(100, 100), (1, 1), (2, 2), (3, 3)], 100), []);
+        assert_eq!(chosen(&[(10, 10), (1, 1), (2, 2), (3, 3), (4, 4)], 5), [1, 2]);
+    }
+
+    #[test]
+    fn compaction_keeps_its_pace_unless_there_is_far_too_much_garbage() {
+        assert_eq!(pace(500, HOW, (150, 100)), Duration::from_millis(500));
+        assert_eq!(pace(500, HOW, (151, 100)), Duration::ZERO);
+        assert!(!is_behind((200, 100)) && is_behind((202, 100)));
+    }
 
     #[test]
     fn frames_that_lie_near_each_other_are_fetched_by_one_request() {

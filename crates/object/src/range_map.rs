@@ -6,6 +6,11 @@ use std::collections::BTreeMap;
 pub(crate) trait Piece: Clone {
     /// What stands for the rest of its range, from the block `by` on.
     fn behind(&self, by: u64) -> Self;
+
+    /// Whether `next` is just what stands from the block `by` on, so that both can be one.
+    fn goes_on(&self, _by: u64, _next: &Self) -> bool {
+        false
+    }
 }
 
 /// Ranges that don't overlap, in order.
@@ -36,8 +41,16 @@ impl<P: Piece> RangeMap<P> {
         self.ranges.iter().map(|(start, (len, piece))| (*start, *len, piece))
     }
 
+    /// Those that begin at a block or behind it, as `iter`.
+    pub(crate) fn iter_from(&self, block: u64) -> impl Iterator<Item = (u64, u64, &P)> {
+        self.ranges.range(block..).map(|(start, (len, piece))| (*start, *len, piece))
+    }
+
     /// Empties a range. `lost` is told of each piece that was there, and of how many blocks.
     pub(crate) fn cut(&mut self, start: u64, len: u64, mut lost: impl FnMut(u64, &P)) {
+        if len == 0 {
+            return;
+        }
         let end = start + len;
         let mut rest = None;
         if let Some((&first, (had, piece))) = self.ranges.range_mut(..start).next_back() {
@@ -64,11 +77,22 @@ impl<P: Piece> RangeMap<P> {
     }
 
     /// Puts a piece in the place of all that was there, which `lost` is told.
-    pub(crate) fn put(&mut self, start: u64, len: u64, piece: P, lost: impl FnMut(u64, &P)) {
+    pub(crate) fn put(&mut self, start: u64, mut len: u64, piece: P, lost: impl FnMut(u64, &P)) {
         self.cut(start, len, lost);
-        if len != 0 {
-            self.ranges.insert(start, (len, piece));
+        if len == 0 {
+            return;
         }
+        let end = start + len;
+        if self.ranges.get(&end).is_some_and(|(_, next)| piece.goes_on(len, next)) {
+            len += self.ranges.remove(&end).map_or(0, |(more, _)| more);
+        }
+        if let Some((&first, (had, before))) = self.ranges.range_mut(..start).next_back() {
+            if first + *had == start && before.goes_on(*had, &piece) {
+                *had += len;
+                return;
+            }
+        }
+        self.ranges.insert(start, (len, piece));
     }
 
     /// What a range consists of, gaps and all, in order: first block, number of blocks, and what stands for them.
@@ -108,6 +132,10 @@ mod tests {
         fn behind(&self, by: u64) -> Self {
             Mark(self.0, self.1 + by)
         }
+
+        fn goes_on(&self, by: u64, next: &Self) -> bool {
+            self.behind(by) == *next
+        }
     }
 
     #[test]
@@ -126,12 +154,19 @@ mod tests {
                     map.cut(start, len, |blocks, _| lost += blocks);
                     model[range].fill(None);
                 } else {
-                    map.put(start, len, Mark(n, 0), |blocks, _| lost += blocks);
+                    // Some go on with their neighbours, and are one with them.
+                    let mark = Mark(n % 2, start);
+                    map.put(start, len, mark.clone(), |blocks, _| lost += blocks);
                     for (by, block) in model[range].iter_mut().enumerate() {
-                        *block = Some(Mark(n, by as u64));
+                        *block = Some(mark.behind(by as u64));
                     }
                 }
                 assert_eq!(lost, had);
+                let all: Vec<_> = map.iter().collect();
+                assert!(all.windows(2).all(|two| {
+                    let [(first, len, piece), (second, _, next)] = two else { return true };
+                    first + len < *second || !piece.goes_on(*len, next)
+                }));
                 let (from, to) = (random.u64(0..32), random.u64(32..=64));
                 let mut seen = Vec::new();
                 for (first, len, piece) in map.parts(from, to - from) {

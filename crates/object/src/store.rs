@@ -49,6 +49,21 @@ pub struct StoreUse {
     pub failures: u64,
 }
 
+impl StoreUse {
+    /// Both together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            puts: self.puts + other.puts,
+            gets: self.gets + other.gets,
+            lists: self.lists + other.lists,
+            deletes: self.deletes + other.deletes,
+            sent: self.sent + other.sent,
+            received: self.received + other.received,
+            failures: self.failures + other.failures,
+        }
+    }
+}
+
 /// The counts of [`StoreUse`].
 #[derive(Debug, Default)]
 struct Counts {
@@ -91,6 +106,11 @@ impl Store {
     pub(crate) fn patience(mut self, patience: Duration) -> Self {
         self.small = patience.min(TRY);
         self
+    }
+
+    /// The same objects, with counts of their own.
+    pub(crate) fn apart(&self) -> Self {
+        Self { small: self.small, ..Self::new(Arc::clone(&self.inner), self.prefix.clone()) }
     }
 
     pub(crate) fn usage(&self) -> StoreUse {

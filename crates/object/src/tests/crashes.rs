@@ -9,6 +9,7 @@ use object_store::memory::InMemory;
 use super::faulty::{Fate, Faulty};
 use super::{BLOCKS, open, passes, read, sealed_by, tuning, write};
 use crate::batch::Chunk;
+use crate::volume::{Fault, Volume};
 
 /// Lets `left` requests through; the next one is done or not, and it and all later ones are never answered.
 fn until(inner: &Arc<dyn ObjectStore>, mut left: u64, last: Fate) -> Arc<dyn ObjectStore> {
@@ -28,6 +29,8 @@ fn until(inner: &Arc<dyn ObjectStore>, mut left: u64, last: Fate) -> Arc<dyn Obj
 struct History {
     states: Vec<Vec<u32>>,
     flushed: usize,
+    /// Segments that compaction wrote.
+    moved: u64,
 }
 
 /// Works until the machine is lost. True: everything was done.
@@ -38,6 +41,12 @@ async fn work(
     random: &mut fastrand::Rng,
 ) -> bool {
     let Ok(volume) = open(inner, nonce).await else { return false };
+    let done = work_on(&volume, history, random).await;
+    history.moved += volume.moves.usage().puts;
+    done
+}
+
+async fn work_on(volume: &Arc<Volume>, history: &mut History, random: &mut fastrand::Rng) -> bool {
     for n in 0..60 {
         let start = random.u64(0..BLOCKS);
         let len = random.u64(1..=(BLOCKS - start).min(9));
@@ -56,16 +65,22 @@ async fn work(
                 history.flushed = history.states.len() - 1;
                 continue;
             }
-            2 => match read(&volume, start, len).await {
+            // So that what is compacted gets on.
+            2 if n % 2 == 0 => {
+                passes(Duration::from_millis(random.u64(0..200))).await;
+                continue;
+            }
+            2 => match read(volume, start, len).await {
                 Ok(found) => {
                     assert_eq!(found, state[range]);
                     continue;
                 }
+                Err(Fault::Damaged(why)) => panic!("{why}"),
                 Err(_) => return false,
             },
             _ => {
                 state[range].fill(what);
-                write(&volume, start, len, what).await
+                write(volume, start, len, what).await
             }
         };
         // It may be there also where nobody was told.
@@ -74,18 +89,19 @@ async fn work(
             return false;
         }
     }
-    if volume.close().await.is_err() {
+    if let Err(why) = volume.close().await {
+        assert!(!matches!(why, Fault::Damaged(_)));
         return false;
     }
     history.flushed = history.states.len() - 1;
     true
 }
 
-/// One run: the machine is lost at request `at` of each of its lives. Whether that came at all.
-fn lose_it_at(at: u64, last: Fate, seed: u64) -> bool {
+/// One run: the machine is lost at request `at` of each of its lives. Whether that came at all. `moved` counts what compaction wrote.
+fn lose_it_at(at: u64, last: Fate, seed: u64, moved: &mut u64) -> bool {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut history = History { states: vec![vec![0; BLOCKS as usize]], flushed: 0 };
+    let mut history = History { states: vec![vec![0; BLOCKS as usize]], flushed: 0, moved: 0 };
     let mut lost = false;
     let sealed = sealed_by(seed);
     for life in 0..3 {
@@ -106,8 +122,9 @@ fn lose_it_at(at: u64, last: Fate, seed: u64) -> bool {
             kept.is_some_and(|kept| kept >= at_least),
             "lost at {at} ({last:?}, seed {seed}, life {life}): kept {kept:?}, flushed {at_least}"
         );
-        history = History { states: vec![found], flushed: 0 };
+        history = History { states: vec![found], flushed: 0, moved: history.moved };
     }
+    *moved += history.moved;
     lost
 }
 
@@ -120,11 +137,11 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 fn whenever_the_machine_is_lost_flushed_writes_are_there_and_the_others_are_a_prefix() {
     for (last, seed) in [(Fate::Done, 1), (Fate::Unsaid, 2), (Fate::Refused, 3)] {
         let long = std::env::var_os("COREWISE_LONG").is_some();
-        let mut at = 1;
-        while lose_it_at(at, last, seed + at) {
+        let (mut at, mut moved) = (1, 0);
+        while lose_it_at(at, last, seed + at, &mut moved) {
             at += if long { 1 } else { 5 };
         }
-        assert!(at > 60, "only {at} requests");
+        assert!(at > 60 && moved > 20, "only {at} requests, {moved} moves");
     }
 }
 

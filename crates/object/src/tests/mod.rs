@@ -1,6 +1,7 @@
 //! Whole volumes over stores that fail, crash and are shared, in virtual time, against plain models.
 
 mod caches;
+mod compaction;
 mod crashes;
 mod faults;
 mod faulty;
@@ -18,6 +19,7 @@ use crate::batch::Chunk;
 use crate::codec::Compression;
 use crate::format::BLOCK;
 use crate::log::{Ask, NotOpen};
+use crate::policy::Compaction;
 use crate::seal::ObjectKey;
 use crate::store::Store;
 use crate::volume::{Fault, Part, Tuning, Volume};
@@ -34,6 +36,7 @@ fn tuning() -> Tuning {
         patience: Duration::from_secs(100),
         cache: 0,
         few: 4,
+        compaction: Compaction { slack: 3 * BLOCK, few: 4, segment: 24, rate: 1 << 20 },
     }
 }
 
@@ -90,6 +93,13 @@ async fn write(volume: &Arc<Volume>, start: u64, len: u64, what: u32) -> Result<
     let mut data = vec![0; (len * BLOCK) as usize];
     data.chunks_exact_mut(4).for_each(|word| word.copy_from_slice(&what.to_le_bytes()));
     volume.change(start, len, Chunk::Data(data.into())).await
+}
+
+/// Writes a range by requests that fit what may wait for the store.
+async fn write_all(volume: &Arc<Volume>, start: u64, len: u64, what: u32) {
+    for at in (start..start + len).step_by(6) {
+        write(volume, at, 6.min(start + len - at), what).await.unwrap();
+    }
 }
 
 /// What the blocks of a range say: 0 is zero.

@@ -8,10 +8,11 @@ use tokio::time::{Instant, sleep};
 
 use super::{Fault, Upload, Volume};
 use crate::batch::Batch;
+use crate::codec::Codec;
 use crate::format::{Changes, Head, Kind, Opening};
 use crate::log::{self, Appended};
 use crate::policy;
-use crate::store::{Failure, Tries};
+use crate::store::{Failure, Store, Tries};
 
 /// Pause between two deletions.
 const DELETE_PAUSE: Duration = Duration::from_millis(10);
@@ -20,34 +21,38 @@ impl Volume {
     /// Puts a batch's segment into the store, and looks whether it is there. The changes that are to be recorded.
     pub(super) async fn upload(&self, seq: u64, batch: Arc<Batch>) -> Option<Changes> {
         let _turn = self.uploading.acquire().await;
-        let (payload, changes) = self.build(seq, batch).await?;
+        let writer = self.writer;
+        let build = move |codec: &Codec| batch.segment(seq, &writer, codec);
+        let (payload, changes) = self.build(build).await?;
         if !payload.is_empty() {
-            self.put_segment(seq, &payload).await;
+            let name = log::segment(seq, writer.epoch);
+            self.put_segment(&self.store, &name, &payload).await;
         }
         Some(changes)
     }
 
-    /// The segment of a batch: made elsewhere if that is work, since this thread serves everybody.
-    async fn build(&self, seq: u64, batch: Arc<Batch>) -> Option<(Vec<Bytes>, Changes)> {
-        let writer = self.writer;
+    /// Makes a segment: elsewhere if that is work, since this thread serves everybody.
+    pub(crate) async fn build(
+        &self,
+        how: impl FnOnce(&Codec) -> (Vec<Bytes>, Changes) + Send + 'static,
+    ) -> Option<(Vec<Bytes>, Changes)> {
         if !self.codec.is_work() {
-            return Some(batch.segment(seq, &writer, &self.codec));
+            return Some(how(&self.codec));
         }
         let codec = self.codec.clone();
-        let built = tokio::task::spawn_blocking(move || batch.segment(seq, &writer, &codec)).await;
+        let built = tokio::task::spawn_blocking(move || how(&codec)).await;
         if built.is_err() {
             self.end(Fault::Store("a segment could not be made of what was written".into()));
         }
         built.ok()
     }
 
-    async fn put_segment(&self, seq: u64, payload: &[Bytes]) {
+    pub(crate) async fn put_segment(&self, store: &Store, name: &str, payload: &[Bytes]) {
         let bytes: u64 = payload.iter().map(|part| part.len() as u64).sum();
-        let name = log::segment(seq, self.writer.epoch);
         let mut tries = Tries::new(None);
         loop {
-            let asked = self.store.put(&name, payload, false).await;
-            let why = match (asked, self.store.size(&name).await) {
+            let asked = store.put(name, payload, false).await;
+            let why = match (asked, store.size(name).await) {
                 (_, Ok(found)) if found == bytes => return,
                 (Err(Failure::Other(why)), _) | (_, Err(Failure::Other(why))) => why,
                 _ => "it took a segment that isn't there".into(),
@@ -71,7 +76,8 @@ impl Volume {
             self.durable.send_modify(|durable| *durable = upload.seq.max(*durable));
             if !dead.is_empty() {
                 let names = dead.into_iter().map(|(seq, epoch)| log::segment(seq, epoch));
-                tokio::spawn(Arc::clone(&self).delete(names.collect()));
+                let moved = !changes.moved.is_empty();
+                tokio::spawn(Arc::clone(&self).delete(names.collect(), moved));
             }
             self.write_map(upload.seq).await;
         }
@@ -113,7 +119,7 @@ impl Volume {
     /// The map has what the batch had. The segments that are no longer needed.
     fn apply(&self, seq: u64, changes: &Changes) -> Vec<(u64, u64)> {
         let mut state = self.state.lock();
-        let dead = state.map.apply(seq, self.writer.epoch, changes);
+        let dead = state.map.apply(self.writer.epoch, changes);
         state.since += changes.entries.len() as u64;
         state.through = changes.through.max(state.through);
         state.size = changes.size.max(state.size);
@@ -123,6 +129,11 @@ impl Volume {
         if state.sealed.front().is_some_and(|first| first.seq == seq) {
             state.sealed.pop_front();
         }
+        let sum = state.map.segments.sum();
+        drop(state);
+        let allowed = policy::garbage_allowed(sum, self.tuning.compaction);
+        self.behind.send_replace(policy::is_behind((sum.garbage(), allowed)));
+        self.compacting.notify_one();
         dead
     }
 
@@ -139,6 +150,7 @@ impl Volume {
         self.room.close();
         self.durable.send_replace(u64::MAX);
         self.work.notify_one();
+        self.compacting.notify_one();
     }
 
     /// Writes the whole map where the records since the last one have become many, and deletes those.
@@ -172,14 +184,15 @@ impl Volume {
         if before > self.writer.epoch {
             old.push(log::whole_map(before, epoch));
         }
-        tokio::spawn(Arc::clone(self).delete(old));
+        tokio::spawn(Arc::clone(self).delete(old, false));
     }
 
     /// Deletes objects, at a bounded rate. One that stays is found when the volume is opened again.
-    pub(super) async fn delete(self: Arc<Self>, names: Vec<String>) {
+    pub(super) async fn delete(self: Arc<Self>, names: Vec<String>, moved: bool) {
+        let store = if moved { &self.moves } else { &self.store };
         for name in names {
             let mut tries = Tries::new(Some(self.tuning.patience));
-            while let Err(Failure::Other(why)) = self.store.delete(&name).await {
+            while let Err(Failure::Other(why)) = store.delete(&name).await {
                 if !tries.again(&name, &why).await {
                     break;
                 }

@@ -24,8 +24,11 @@ use crate::format::{Changes, Kind, Opening};
 use crate::local::{self, Local};
 use crate::log::{self, Appended, Ask, NotOpen, Writer};
 use crate::map::Map;
+use crate::policy::Compaction;
 use crate::store::Store;
 
+/// How long a write waits at most where compaction is behind.
+const BEHIND: Duration = Duration::from_secs(1);
 /// Segments that are uploaded at the same time.
 const UPLOADS: usize = 4;
 
@@ -57,6 +60,7 @@ pub(crate) struct Tuning {
     pub(crate) cache: u64,
     /// Records behind a whole map that are few: see `policy::map_is_due`.
     pub(crate) few: u64,
+    pub(crate) compaction: Compaction,
 }
 
 /// A part of what was read.
@@ -84,16 +88,17 @@ struct Upload {
 }
 
 #[derive(Debug)]
-struct State {
-    /// The batch that takes writes.
+pub(crate) struct State {
+    /// The batch that takes writes, and how many there were before it.
     open: Batch,
+    batches: u64,
     /// Those on their way, the oldest first.
     sealed: VecDeque<Sealed>,
     /// For the committer, in the same order.
     uploads: VecDeque<Upload>,
-    map: Map,
-    /// The number of the record of the open batch.
-    next: u64,
+    pub(crate) map: Map,
+    /// The number that no record has been given yet.
+    pub(crate) next: u64,
     epochs: Vec<u64>,
     /// Changes, of all that there ever were: made, and in the store.
     made: u64,
@@ -109,30 +114,38 @@ struct State {
     looked: Instant,
     /// Somebody looks already.
     looking: bool,
+    /// It is being closed: nothing is moved any more.
+    pub(crate) closing: bool,
     /// Why nothing is served any more.
-    dead: Option<Fault>,
+    pub(crate) dead: Option<Fault>,
 }
 
 /// A volume in a store.
 #[derive(Debug)]
 pub(crate) struct Volume {
     pub(crate) store: Arc<Store>,
-    writer: Writer,
+    /// The same, for compaction: its requests are counted apart.
+    pub(crate) moves: Store,
+    pub(crate) writer: Writer,
     pub(crate) opening: Opening,
-    codec: Codec,
-    tuning: Tuning,
+    pub(crate) codec: Codec,
+    pub(crate) tuning: Tuning,
     lease: Duration,
     /// Changes wait until then: the writer before may still be believed.
     hold: Instant,
     /// L: is the lock; guards what the volume is at. Never held across a wait.
-    state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
     cache: Arc<Cache>,
     /// L: is the lock; guards who reads in a row.
     streams: Mutex<Streams>,
     /// There is a batch to commit.
     work: Notify,
+    /// There may be something to gather.
+    pub(crate) compacting: Notify,
+    /// Compaction doesn't keep up with writes.
+    behind: watch::Sender<bool>,
     /// The last record that is there.
-    durable: watch::Sender<u64>,
+    pub(crate) durable: watch::Sender<u64>,
     /// Blocks that may still come.
     room: Semaphore,
     uploading: Semaphore,
@@ -151,6 +164,7 @@ impl Volume {
         let epoch = opened.writer.epoch;
         let state = State {
             open: Batch::default(),
+            batches: 0,
             sealed: VecDeque::new(),
             uploads: VecDeque::new(),
             map: opened.map,
@@ -165,9 +179,11 @@ impl Volume {
             // It was there when the list was made, which is a while ago: the first read looks.
             looked: Instant::now() - ask.lease,
             looking: false,
+            closing: false,
             dead: None,
         };
         let volume = Arc::new(Self {
+            moves: store.apart(),
             store,
             writer: opened.writer,
             opening: opened.opening,
@@ -179,14 +195,18 @@ impl Volume {
             cache: Cache::new(tuning.cache),
             streams: Mutex::default(),
             work: Notify::new(),
+            compacting: Notify::new(),
+            behind: watch::Sender::new(false),
             durable: watch::Sender::new(epoch),
             room: Semaphore::new(tuning.dirty),
             uploading: Semaphore::new(UPLOADS),
             appending: tokio::sync::Mutex::new(()),
         });
         tokio::spawn(Arc::clone(&volume).commit_all());
+        volume.compacting.notify_one();
+        tokio::spawn(Arc::clone(&volume).compact_all());
         if !opened.garbage.is_empty() {
-            tokio::spawn(Arc::clone(&volume).delete(opened.garbage));
+            tokio::spawn(Arc::clone(&volume).delete(opened.garbage, false));
         }
         Ok(volume)
     }
@@ -203,6 +223,11 @@ impl Volume {
             Chunk::Data(_) => len as usize,
             Chunk::Zero => 1,
         };
+        if *self.behind.borrow() {
+            // Not for good: a store that can't be read from must not keep anybody from writing.
+            let mut behind = self.behind.subscribe();
+            let _ = timeout(BEHIND, behind.wait_for(|behind| !behind)).await;
+        }
         self.wait_for_room(blocks).await?;
         let mut state = self.state.lock();
         if let Some(dead) = &state.dead {
@@ -219,11 +244,11 @@ impl Volume {
         if state.open.blocks >= self.tuning.batch {
             self.seal(&mut state);
         } else if first {
-            let (volume, seq) = (Arc::clone(self), state.next);
+            let (volume, batch) = (Arc::clone(self), state.batches);
             tokio::spawn(async move {
                 sleep(volume.tuning.age).await;
                 let mut state = volume.state.lock();
-                if state.next == seq {
+                if state.batches == batch {
                     volume.seal(&mut state);
                 }
             });
@@ -361,23 +386,43 @@ impl Volume {
             return;
         }
         let batch = Arc::new(std::mem::take(&mut state.open));
-        let seq = state.next;
-        state.next += 1;
+        state.batches += 1;
         let (told, done) = oneshot::channel();
-        let blocks = batch.blocks;
-        state.sealed.push_back(Sealed { seq, batch: Arc::clone(&batch) });
-        state.uploads.push_back(Upload { seq, blocks, done });
+        let seq = self.send(state, Arc::clone(&batch), done);
         let volume = Arc::clone(self);
         tokio::spawn(async move {
             if let Some(changes) = volume.upload(seq, batch).await {
                 let _ = told.send(changes);
             }
         });
+    }
+
+    /// Gives changes their number, and sends them on their way: they are recorded once `done` gives them.
+    pub(crate) fn send(
+        &self,
+        state: &mut State,
+        batch: Arc<Batch>,
+        done: oneshot::Receiver<Changes>,
+    ) -> u64 {
+        let seq = state.next;
+        state.next += 1;
+        let blocks = batch.blocks;
+        state.sealed.push_back(Sealed { seq, batch });
+        state.uploads.push_back(Upload { seq, blocks, done });
         self.work.notify_one();
+        seq
     }
 
     /// Flushes, and says in the log that this writer has ended.
     pub(crate) async fn close(self: &Arc<Self>) -> Result<(), Fault> {
+        self.state.lock().closing = true;
+        let closed = self.close_now().await;
+        self.state.lock().closing = false;
+        self.compacting.notify_one();
+        closed
+    }
+
+    async fn close_now(self: &Arc<Self>) -> Result<(), Fault> {
         self.flush_to_store().await?;
         let seq = {
             let mut state = self.state.lock();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{Fault, Part, Volume};
 use crate::batch::{Batch, Chunk};
@@ -13,8 +13,9 @@ use crate::cache::{Fetch, Key, Look};
 use crate::codec::{Codec, Spot};
 use crate::format::{BLOCK, HEAD, Head, Place};
 use crate::log;
-use crate::map::{Map, Segment};
+use crate::map::Map;
 use crate::policy;
+use crate::segments::Segment;
 use crate::store::{Failure, Tries};
 
 /// How often a read looks again where a segment was gone.
@@ -235,7 +236,13 @@ impl Volume {
 
     /// Looks whether there is another writer: `always`, or unless somebody else has just looked.
     async fn look(&self, always: bool) -> Result<(), Fault> {
-        let _alone = self.appending.lock().await;
+        // A record that the store doesn't take is tried for ever.
+        let alone = timeout(self.tuning.patience, self.appending.lock()).await;
+        let Ok(_alone) = alone else {
+            return Err(Fault::Store(
+                "it doesn't take a record, so another server may have the volume".into(),
+            ));
+        };
         let mut tries = Tries::new(Some(self.tuning.patience));
         loop {
             let began = Instant::now();
@@ -319,7 +326,7 @@ fn look_up(batches: &[&Batch], map: &Map, start: u64, len: u64, sources: &mut Ve
         for (start, len, place) in map.places.parts(start, len) {
             sources.push(match place {
                 Some(place) => {
-                    let segment = map.segments.get(&place.segment).copied();
+                    let segment = map.segments.get(place.segment).copied();
                     Source::There(Lies { start, len, place, segment })
                 }
                 None => Source::Here(Part::Zero(len)),

@@ -1,0 +1,195 @@
+//! Compaction: segments of which little is in use are gathered into new ones, so that their space is given back and the map shrinks.
+//!
+//! The new segment is in the store before its record has a number, so nobody who flushes waits for its upload. README.md argues
+//! why a move undoes no write, and why it takes away nothing that somebody needs.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::batch::{Batch, Segment};
+use crate::codec::Spot;
+use crate::format::{BLOCK, Changes, Entry};
+use crate::log;
+use crate::policy::{self, Span};
+use crate::volume::{Fault, Volume};
+
+/// The bit in the number of a segment that was made by moving. The other ones are those of the record that came next when it was begun:
+/// its own record has that number or a later one, so no other segment has both.
+const MOVED: u64 = 1 << 63;
+/// Pieces of the map that are looked at while nobody else may look.
+const PIECES: usize = 1024;
+/// Pause where the store failed.
+const PAUSE: Duration = Duration::from_secs(3);
+
+impl Volume {
+    /// Gathers whenever that is due, until nothing is served any more.
+    pub(crate) async fn compact_all(self: Arc<Self>) {
+        // Segments that can't be read: each request says so to its client, and they stay as they are.
+        let mut bad = BTreeSet::new();
+        loop {
+            self.compacting.notified().await;
+            loop {
+                if self.state.lock().dead.is_some() {
+                    return;
+                }
+                let victims = self.victims(&bad);
+                if victims.is_empty() {
+                    break;
+                }
+                // A round that finds nothing to move must not keep others from their turn.
+                tokio::task::yield_now().await;
+                match self.gather(&victims).await {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err((_, Fault::Store(why))) => {
+                        tracing::debug!(why, "compaction goes on later");
+                        sleep(PAUSE).await;
+                    }
+                    Err((segment, why)) => {
+                        tracing::warn!(at = %self.store, ?why, "a segment can't be compacted");
+                        bad.insert(segment);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The segments whose data is moved next. None: it isn't due.
+    fn victims(&self, bad: &BTreeSet<u64>) -> BTreeSet<u64> {
+        let state = self.state.lock();
+        let map = &state.map;
+        let most = (self.tuning.batch as u64).max(map.places.len() as u64 / policy::SCANNED);
+        let all = map.segments.iter().filter(|(number, _)| !bad.contains(number));
+        policy::victims(map.segments.sum(), map.segments.len(), all, self.tuning.compaction, most)
+    }
+
+    /// Moves what lies in these segments. False: the volume ends. An error has the number of the segment that it is about.
+    async fn gather(self: &Arc<Self>, victims: &BTreeSet<u64>) -> Result<bool, (u64, Fault)> {
+        let mut group = Vec::new();
+        let mut blocks = 0;
+        let mut entries = self.entries_of(victims).await.into_iter().peekable();
+        while let Some(entry) = entries.next() {
+            blocks += entry.len;
+            group.push(entry);
+            let next = entries.peek().map_or(u64::MAX, |next| next.len);
+            if blocks.saturating_add(next) <= self.tuning.batch as u64 {
+                continue;
+            }
+            let began = Instant::now();
+            if !self.move_to_one(std::mem::take(&mut group)).await? {
+                return Ok(false);
+            }
+            let takes = policy::pace(blocks * BLOCK, self.tuning.compaction, self.garbage());
+            sleep_until(began + takes).await;
+            blocks = 0;
+        }
+        Ok(true)
+    }
+
+    /// Garbage, and how much there may be.
+    fn garbage(&self) -> (u64, u64) {
+        let sum = self.state.lock().map.segments.sum();
+        (sum.garbage(), policy::garbage_allowed(sum, self.tuning.compaction))
+    }
+
+    /// The pieces of the map that lie in these segments, in order.
+    async fn entries_of(&self, victims: &BTreeSet<u64>) -> Vec<Entry> {
+        let mut found = Vec::new();
+        let mut from = 0;
+        loop {
+            let mut seen = 0;
+            {
+                let state = self.state.lock();
+                for (start, len, place) in state.map.places.iter_from(from).take(PIECES) {
+                    (seen, from) = (seen + 1, start + len);
+                    if victims.contains(&place.segment) {
+                        found.push(Entry { start, len, place: Some(*place) });
+                    }
+                }
+            }
+            if seen < PIECES {
+                return found;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Moves these pieces to a new segment, and waits until that is so. False: the volume ends.
+    async fn move_to_one(self: &Arc<Self>, moved: Vec<Entry>) -> Result<bool, (u64, Fault)> {
+        // Read
+        let Some(data) = self.data_of(&moved).await? else { return Ok(true) };
+        let id = MOVED | self.state.lock().next;
+        let starts: Vec<u64> = moved.iter().map(|entry| entry.start).collect();
+        let writer = self.writer;
+        let built = self.build(move |codec| {
+            let mut segment = Segment::new(id, &writer, codec);
+            starts.into_iter().zip(data).for_each(|(start, data)| segment.add(start, data));
+            segment.finish()
+        });
+        let Some((payload, changes)) = built.await else { return Ok(false) };
+        // Upload
+        let name = log::segment(id, self.writer.epoch);
+        self.put_segment(&self.moves, &name, &payload).await;
+        let (told, done) = oneshot::channel();
+        let _ = told.send(Changes { moved, ..changes });
+        // TakeNumber
+        let seq = {
+            let mut state = self.state.lock();
+            (state.dead.is_none() && !state.closing)
+                .then(|| self.send(&mut state, Arc::new(Batch::default()), done))
+        };
+        let Some(seq) = seq else {
+            // A later server deletes it otherwise.
+            let _ = self.moves.delete(&name).await;
+            return Ok(false);
+        };
+        let mut durable = self.durable.subscribe();
+        let reached = durable.wait_for(|durable| *durable >= seq).await;
+        Ok(reached.is_ok_and(|reached| *reached != u64::MAX))
+    }
+
+    /// What these pieces hold. `None`: some of it is elsewhere by now.
+    async fn data_of(&self, moved: &[Entry]) -> Result<Option<Vec<Bytes>>, (u64, Fault)> {
+        let places: Vec<_> = moved.iter().filter_map(|entry| entry.place).collect();
+        let mut fetched: Vec<(Span, Bytes, u128)> = Vec::new();
+        for span in policy::spans(&places) {
+            let failed = |why| (span.segment, why);
+            let of = || self.state.lock().map.segments.get(span.segment).copied();
+            let Some(segment) = of() else { return Ok(None) };
+            let name = log::segment(span.segment, segment.epoch);
+            let range = Some(u64::from(span.from)..u64::from(span.to));
+            let found = log::fetch(&self.moves, &name, range, Some(self.tuning.patience)).await;
+            match found.map_err(|why| failed(Fault::Store(why)))? {
+                Some(bytes) if bytes.len() == (span.to - span.from) as usize => {
+                    fetched.push((span, bytes, segment.id));
+                }
+                Some(_) => return Err(failed(Fault::Damaged("it is too short".into()))),
+                None if of().is_none() => return Ok(None),
+                None => return Err(failed(Fault::Damaged("it is missing".into()))),
+            }
+        }
+        let mut data = Vec::new();
+        for (entry, place) in moved.iter().zip(places) {
+            let damaged = |why: &str| (place.segment, Fault::Damaged(why.into()));
+            let found = fetched.iter().find(|(span, ..)| span.has(&place));
+            let (span, bytes, id) = found.expect("the spans were made of all places");
+            let at = (place.at - span.from) as usize;
+            let frame = bytes.slice(at..at + place.stored as usize);
+            let start = entry.start - u64::from(place.skip);
+            let spot = Spot { id: *id, at: place.at, start };
+            let whole = self.codec.data(&spot, &frame).map_err(|why| damaged(&why.0))?;
+            let from = u64::from(place.skip) * BLOCK;
+            let to = from + entry.len * BLOCK;
+            if to > whole.len() as u64 {
+                return Err(damaged("a frame is too short"));
+            }
+            data.push(whole.slice(from as usize..to as usize));
+        }
+        Ok(Some(data))
+    }
+}

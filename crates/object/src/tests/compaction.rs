@@ -1,0 +1,177 @@
+//! Segments of which little is in use are gathered, and nothing is lost or undone by it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::Mutex;
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+
+use super::faulty::{Fate, Faulty};
+use super::{BLOCKS, open, passes, read, write, write_all};
+use crate::batch::Chunk;
+use crate::format::BLOCK;
+use crate::policy;
+use crate::volume::{Fault, Volume};
+
+/// Bytes of all segments that the store has.
+async fn stored(volume: &Volume) -> u64 {
+    let mut bytes = 0;
+    for name in volume.store.list("seg").await.unwrap() {
+        bytes += volume.store.size(&format!("seg/{name}")).await.unwrap();
+    }
+    bytes
+}
+
+#[tokio::test(start_paused = true)]
+async fn garbage_stays_a_share_of_what_is_in_use() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let volume = open(&inner, 1).await.unwrap();
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut model = vec![0; BLOCKS as usize];
+    for what in 1..600 {
+        // Some blocks are written once, and stay in segments of which all else is dead.
+        let block = random.u64(0..if what < 200 { BLOCKS } else { BLOCKS / 2 });
+        write(&volume, block, 1, what).await.unwrap();
+        model[block as usize] = what;
+        passes(Duration::from_millis(100)).await;
+    }
+    volume.flush().await.unwrap();
+    passes(Duration::from_secs(60)).await;
+    let sum = volume.state.lock().map.segments.sum();
+    let allowed = policy::garbage_allowed(sum, volume.tuning.compaction);
+    assert!(sum.garbage() <= allowed, "{sum:?}");
+    assert_eq!(stored(&volume).await, sum.stored);
+    assert_eq!(sum.live, model.iter().filter(|what| **what != 0).count() as u64);
+    let (moves, all) = (volume.moves.usage(), volume.store.usage());
+    assert!(moves.puts > 10 && moves.deletes > 10 && moves.lists == 0, "{moves:?}");
+    assert!(moves.puts < all.puts, "it moves more than was written: {moves:?}, {all:?}");
+    assert_eq!(read(&volume, 0, BLOCKS).await.unwrap(), model);
+    let volume = open(&inner, 2).await.unwrap();
+    assert_eq!(read(&volume, 0, BLOCKS).await.unwrap(), model);
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_segments_become_few_and_neighbours_in_them_one_piece() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let volume = open(&inner, 1).await.unwrap();
+    for block in (0..60).rev() {
+        write(&volume, block, 1, block as u32 + 1).await.unwrap();
+        volume.flush().await.unwrap();
+    }
+    passes(Duration::from_secs(60)).await;
+    let (segments, pieces) = {
+        let state = volume.state.lock();
+        (state.map.segments.len(), state.map.places.len())
+    };
+    assert!(segments <= 4 + 4 * 60 / 24 && pieces <= segments, "{segments}, {pieces}");
+    assert_eq!(volume.store.list("seg").await.unwrap().len(), segments);
+    let all: Vec<u32> = (1..=60).collect();
+    assert_eq!(read(&volume, 0, 60).await.unwrap(), all);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trim_gives_space_back_also_of_segments_that_are_in_use() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let volume = open(&inner, 1).await.unwrap();
+    write_all(&volume, 0, BLOCKS, 7).await;
+    volume.flush().await.unwrap();
+    let before = stored(&volume).await;
+    for block in 0..BLOCKS {
+        if block % 4 != 0 {
+            volume.change(block, 1, Chunk::Zero).await.unwrap();
+        }
+    }
+    volume.flush().await.unwrap();
+    passes(Duration::from_secs(60)).await;
+    let after = stored(&volume).await;
+    assert!(after < before / 2, "{before}, {after}");
+    volume.change(0, BLOCKS, Chunk::Zero).await.unwrap();
+    volume.flush().await.unwrap();
+    passes(Duration::from_secs(60)).await;
+    assert_eq!(stored(&volume).await, 0);
+}
+
+/// A store whose requests for segments take as long as is said.
+fn slow(inner: &Arc<dyn ObjectStore>) -> (Arc<dyn ObjectStore>, Arc<Mutex<Duration>>) {
+    let takes = Arc::new(Mutex::new(Duration::ZERO));
+    let theirs = Arc::clone(&takes);
+    let judge = move || (Fate::Done, *theirs.lock());
+    (Arc::new(Faulty::new(inner, Box::new(judge))), takes)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_comes_while_its_block_is_moved_stays() {
+    for wait in 0..60 {
+        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let (store, takes) = slow(&inner);
+        let volume = open(&store, 1).await.unwrap();
+        write_all(&volume, 0, 36, 7).await;
+        volume.flush().await.unwrap();
+        *takes.lock() = Duration::from_millis(10);
+        leave_a_third(&volume).await;
+        passes(Duration::from_millis(wait)).await;
+        write(&volume, 16, 1, 8).await.unwrap();
+        volume.flush().await.unwrap();
+        passes(Duration::from_secs(20)).await;
+        assert!(volume.moves.usage().puts > 0);
+        let expected = [0, 0, 0, 0, 8, 7];
+        assert_eq!(read(&volume, 12, 6).await.unwrap(), expected, "after {wait} ms");
+        let volume = open(&inner, 2).await.unwrap();
+        assert_eq!(read(&volume, 12, 6).await.unwrap(), expected, "after {wait} ms");
+    }
+}
+
+/// Of six segments that are full.
+async fn leave_a_third(volume: &Arc<Volume>) {
+    for start in (0..36).step_by(6) {
+        volume.change(start, 4, Chunk::Zero).await.unwrap();
+    }
+    volume.flush().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_under_way_of_a_segment_that_is_moved_and_deleted_looks_again() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let (store, takes) = slow(&inner);
+    let volume = open(&store, 1).await.unwrap();
+    write_all(&volume, 0, 36, 7).await;
+    volume.flush().await.unwrap();
+    let before = volume.store.list("seg").await.unwrap();
+    *takes.lock() = Duration::from_millis(500);
+    let reader = Arc::clone(&volume);
+    let reading = tokio::spawn(async move { read(&reader, 4, 2).await });
+    passes(Duration::from_millis(1)).await;
+    *takes.lock() = Duration::ZERO;
+    leave_a_third(&volume).await;
+    passes(Duration::from_millis(400)).await;
+    let after = volume.store.list("seg").await.unwrap();
+    assert!(after.iter().all(|name| !before.contains(name)), "{before:?}, {after:?}");
+    assert_eq!(reading.await.unwrap(), Ok(vec![7; 2]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_segment_that_is_damaged_stays_and_the_others_are_gathered() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let (store, takes) = slow(&inner);
+    let volume = open(&store, 1).await.unwrap();
+    for start in [0, 6, 12] {
+        write(&volume, start, 6, 7).await.unwrap();
+    }
+    volume.flush().await.unwrap();
+    let name = format!("seg/{}", volume.store.list("seg").await.unwrap()[1]);
+    let mut bytes = volume.store.get(&name, None).await.unwrap().to_vec();
+    bytes[(5 * BLOCK) as usize] ^= 1;
+    volume.store.put(&name, &[bytes.into()], false).await.unwrap();
+    *takes.lock() = Duration::from_millis(1);
+    for start in [0, 6, 12] {
+        volume.change(start, 3, Chunk::Zero).await.unwrap();
+    }
+    volume.flush().await.unwrap();
+    passes(Duration::from_secs(60)).await;
+    assert!(volume.store.size(&name).await.is_ok());
+    assert_eq!(volume.store.list("seg").await.unwrap().len(), 2);
+    assert_eq!(read(&volume, 3, 3).await.unwrap(), [7; 3]);
+    assert_eq!(read(&volume, 15, 3).await.unwrap(), [7; 3]);
+    assert!(matches!(read(&volume, 9, 3).await, Err(Fault::Damaged(_))));
+}
