@@ -13,8 +13,10 @@
 //! | [`topology()`] | an XML export or a synthetic description of a machine | facts agree with each other, errors point into the input |
 //! | [`partition_table()`] | a disk with a GUID partition table | partitions lie in it and don't overlap; only good ranges are read |
 //! | [`remote()`] | what a server says in its handshake, to a volume that is its export | an agreement follows from its bytes and no others |
+//! | [`answers()`] | what a server says to the requests of a volume that is its export | the same however the bytes are cut; each request ends once, reads whole |
 //! | [`kernel_log()`] | a kernel log, a listing of sysfs, a dependency file | the same in any pieces; timelines do not contradict themselves |
 
+mod answers;
 mod connection;
 mod device;
 mod handshake;
@@ -26,6 +28,7 @@ pub mod seeds;
 mod topology;
 mod transmission;
 
+pub use answers::answers;
 pub use connection::connection;
 pub use handshake::handshake;
 pub use kernel_log::kernel_log;
@@ -39,7 +42,7 @@ pub use transmission::transmission;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("handshake", handshake),
     ("transmission", transmission),
     ("connection", connection),
@@ -47,6 +50,7 @@ pub const TARGETS: [(&str, Target); 7] = [
     ("partition_table", partition_table),
     ("kernel_log", kernel_log),
     ("remote", remote),
+    ("answers", answers),
 ];
 
 /// Replays the files named on the command line.

@@ -419,13 +419,14 @@ pub fn connection() -> Vec<Seed> {
 }
 
 /// The seeds of every target, by the names of their corpora.
-pub fn all() -> [(&'static str, Vec<Seed>); 7] {
+pub fn all() -> [(&'static str, Vec<Seed>); 8] {
     [
         ("handshake", handshake()),
         ("transmission", transmission()),
         ("connection", connection()),
         ("topology", crate::topology::seeds()),
         ("partition_table", crate::partition_table::seeds()),
+        ("answers", crate::answers::seeds()),
         ("kernel_log", crate::kernel_log::seeds()),
         ("remote", crate::remote::seeds()),
     ]

@@ -94,6 +94,16 @@ fn mutated_handshakes_of_servers() {
 }
 
 #[test]
+fn stored_answers_of_servers() {
+    replay("answers");
+}
+
+#[test]
+fn mutated_answers_of_servers() {
+    mutations("answers", 500);
+}
+
+#[test]
 fn mutated_partition_tables() {
     mutations("partition_table", 300);
 }

@@ -5,7 +5,7 @@ pub use crate::edge::*;
 pub use crate::load::*;
 pub use crate::memory::*;
 pub use crate::policy::*;
-pub use crate::remote::shake;
+pub use crate::remote::{fuzzed, shake};
 pub use crate::reply::*;
 pub use crate::turn::*;
 

@@ -5,7 +5,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::{Op, Request};
+use super::{Op, Payload, Request};
 
 /// Copies `bytes` to memory of their length.
 ///
@@ -90,6 +90,14 @@ impl Request {
         })
     }
 
+    /// Forgets what a read, or a request for extents, has been given so far, to be done once more.
+    pub fn start_over(&mut self) {
+        self.filled = 0;
+        if let Payload::Extents(extents) = &mut self.payload {
+            extents.clear();
+        }
+    }
+
     /// Bytes that a read has filled so far, from its first one on.
     pub fn filled(&self) -> u64 {
         self.filled
@@ -119,6 +127,11 @@ macro_rules! fills {
             /// As [`Request::put_extent`].
             pub fn put_extent(&mut self, extent: $crate::request::Extent) -> bool {
                 self.rq_mut().put_extent(extent)
+            }
+
+            /// As [`Request::start_over`].
+            pub fn start_over(&mut self) {
+                self.rq_mut().start_over();
             }
 
             /// As [`Request::filled_mut`].

@@ -75,9 +75,4 @@ impl Request {
             Some(next)
         })
     }
-
-    /// Forgets what a read has filled, to be done once more.
-    pub(crate) fn start_over(&mut self) {
-        self.filled = 0;
-    }
 }

@@ -90,7 +90,7 @@ impl Answers {
             State::Data { slot, left, last } => {
                 let n = (bytes.len() as u64).min(*left) as usize;
                 let entry = table.get_mut(*slot);
-                entry.put(&bytes[..n]);
+                entry.rq.put(&bytes[..n]);
                 bytes.advance(n);
                 *left -= n as u64;
                 if *left != 0 {
@@ -174,8 +174,7 @@ impl Answers {
                 broken(format!("a {} was answered without chunks", entry.rq.op()))
             }
             Op::Read => {
-                let asked = entry.asked();
-                let left = asked.end - asked.start;
+                let left = entry.rq.len();
                 self.state = State::Data { slot, left, last: true };
                 Ok(true)
             }
@@ -235,7 +234,7 @@ impl Answers {
                 self.state = State::Rest { slot, chunk: *chunk };
                 Ok(true)
             }
-            kind if kind.is_error() && length <= MOST_ERROR => {
+            kind if kind.is_error() && length <= MOST_ERROR && entry.may_err() => {
                 bytes.advance(CHUNK_LEN);
                 self.state = State::Rest { slot, chunk: *chunk };
                 Ok(true)

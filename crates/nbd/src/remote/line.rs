@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::answers::{Answers, End};
+use super::ask::head;
 use super::durable::Durable;
 use super::shake::{self, Agreed};
 use super::stream::{Patience, ROOM, Shaking, Stream, clear, not_yet};
@@ -53,16 +55,18 @@ pub(super) fn begin(
     shared: &Shared,
     before: Option<(&Geometry, &Agreed)>,
 ) -> Result<(Vec<Connection>, Agreed), String> {
-    let (first, agreed) = dial(shared)?;
+    // One for all: nobody looks at the requests meanwhile.
+    let deadline = time::now() + shared.options.connect_timeout;
+    let (first, agreed) = dial(shared, deadline)?;
     if let Some((device, before)) = before {
         policy::still(device, before, &agreed)?;
     }
     let mut connections = vec![first];
     if agreed.summary.flags.contains(TransmissionFlags::CAN_MULTI_CONN) {
         for _ in 1..shared.options.connections {
-            match dial(shared) {
-                Ok((more, theirs)) if theirs.summary == agreed.summary => connections.push(more),
-                // As many as it lets in.
+            match dial(shared, deadline) {
+                Ok((more, theirs)) if theirs.is_like(&agreed) => connections.push(more),
+                // As many as it lets in, in time.
                 _ => break,
             }
         }
@@ -70,10 +74,9 @@ pub(super) fn begin(
     Ok((connections, agreed))
 }
 
-fn dial(shared: &Shared) -> Result<(Connection, Agreed), String> {
+fn dial(shared: &Shared, deadline: Instant) -> Result<(Connection, Agreed), String> {
     let options = &shared.options;
     let uri = &options.uri;
-    let deadline = time::now() + options.connect_timeout;
     let patience = Patience { deadline, wake: &shared.wake, stop: &shared.stop };
     let stream = Stream::connect(&uri.address, options, &patience)
         .map_err(|error| format!("cannot connect: {}", in_words(&error)))?;
@@ -123,6 +126,7 @@ pub(super) fn start(
         ends: Vec::new(),
         since: time::now(),
         failures: 0,
+        useful: false,
         next_try: None,
         down: false,
         closing: false,
@@ -147,6 +151,8 @@ struct Line {
     since: Instant,
     /// Attempts in a row that came to nothing.
     failures: u32,
+    /// The connections have answered a request.
+    useful: bool,
     /// When the next attempt is due; `None` while there are connections.
     next_try: Option<Instant>,
     /// Requests don't wait for a connection any more.
@@ -236,14 +242,14 @@ impl Line {
             Err(why) => {
                 let now = time::now();
                 self.failures = self.failures.saturating_add(1);
-                self.next_try = Some(now + policy::pause(self.failures));
+                self.next_try = Some(now + policy::pause(self.failures, shared.options.timeout));
                 *shared.why.lock() = why.clone();
                 let waited = now.saturating_duration_since(self.since);
                 if !self.down && waited >= shared.options.timeout {
                     self.down = true;
                     shared.state.store(DOWN, Ordering::Relaxed);
                     self.tell(&RemoteEvent::Down { why });
-                    while let Some((_, slot)) = self.table.next(0) {
+                    while let Some(slot) = self.table.first() {
                         let rq = self.table.remove(slot);
                         self.complete(rq, Err(self.is_down()));
                     }
@@ -254,7 +260,7 @@ impl Line {
 
     fn connected(&mut self, connections: Vec<Connection>) {
         self.since = time::now();
-        (self.next_try, self.down, self.closing) = (None, false, false);
+        (self.next_try, self.down, self.closing, self.useful) = (None, false, false, false);
         self.shared.state.store(connections.len() as u32, Ordering::Relaxed);
         self.connections = connections;
         // Nothing was asked yet: what came all the same is none of ours.
@@ -270,10 +276,11 @@ impl Line {
         }
         self.connections.clear();
         let now = time::now();
-        let good = now.saturating_duration_since(self.since) >= policy::GOOD;
-        self.failures = if good { 0 } else { self.failures.saturating_add(1) };
-        (self.since, self.next_try) = (now, Some(now + policy::pause(self.failures)));
+        let lasted = now.saturating_duration_since(self.since);
+        self.failures = policy::failures(self.failures, lasted, self.useful);
         let shared = Arc::clone(&self.shared);
+        let pause = policy::pause(self.failures, shared.options.timeout);
+        (self.since, self.next_try) = (now, Some(now + pause));
         shared.state.store(RECONNECTING, Ordering::Relaxed);
         *shared.why.lock() = why.to_owned();
         let unflushed = self.durable.broke();
@@ -302,11 +309,13 @@ impl Line {
 
     /// Sends what may be sent.
     fn send(&mut self) {
-        let mut from = 0;
-        while let Some((n, slot)) = self.table.next(from).filter(|_| !self.closing) {
+        let (mut from, mut waiting) = (0, Vec::new());
+        while !self.closing {
+            let Some((n, slot)) = self.table.next(from, &mut waiting) else { break };
             from = n;
-            let op = self.table.get(slot).rq.op();
-            if let Some(result) = self.without_asking(op) {
+            let entry = self.table.get(slot);
+            let (op, range) = (entry.rq.op(), entry.range());
+            if let Some(result) = self.without_asking(op, &range) {
                 let rq = self.table.remove(slot);
                 self.complete(rq, result);
                 continue;
@@ -315,13 +324,13 @@ impl Line {
             let least = loads.min_by_key(|(_, connection)| connection.load).map(|(on, _)| on);
             let on = if op == Op::Flush { 0 } else { least.unwrap_or(0) };
             let Some(connection) = self.connections.get_mut(on) else { return };
-            let slot = self.table.send(n, on, self.device.block_size.into());
+            let slot = self.table.send(n, on);
             connection.load += 1;
             connection.out.push_back(slot);
             let covered = self.durable.covered();
             let entry = self.table.get_mut(slot);
             entry.covers = covered;
-            entry.head = head(&entry.rq, entry.cookie, entry.asked(), self.device.block_size);
+            entry.head = head(&entry.rq, entry.cookie, range, self.device.block_size);
         }
         for on in 0..self.connections.len() {
             let sent = self.pump(on);
@@ -333,7 +342,7 @@ impl Line {
     }
 
     /// How a request ends that the other side isn't asked about.
-    fn without_asking(&mut self, op: Op) -> Option<Result<(), IoError>> {
+    fn without_asking(&mut self, op: Op, range: &Range<u64>) -> Option<Result<(), IoError>> {
         match op {
             Op::Flush if self.durable.tell() => {
                 self.shared.unflushed.fetch_add(1, Ordering::Relaxed);
@@ -345,8 +354,15 @@ impl Line {
                 self.durable.flushed(self.durable.covered());
                 Some(Ok(()))
             }
+            // The other side may have what was there before: a copy elsewhere, as a mirror's other leg, is right.
+            Op::Read if self.durable.is_doubtful(range) => {
+                let why = "a connection was lost, and a change that was acknowledged here may be lost with it: no flush has told that yet";
+                Some(Err(IoError::with(IoErrorKind::Io(EIO), why)))
+            }
             // Bytes of which nothing is known are data.
-            Op::Extents if self.agreed.allocation.is_none() => Some(Ok(())),
+            Op::Extents if self.agreed.allocation.is_none() || self.durable.is_doubtful(range) => {
+                Some(Ok(()))
+            }
             Op::Read
             | Op::Write
             | Op::Flush
@@ -361,7 +377,7 @@ impl Line {
     /// Sends as much as the socket takes.
     fn pump(&mut self, on: usize) -> io::Result<()> {
         let Self { table, connections, ends, .. } = self;
-        let connection = &mut connections[on];
+        let Some(connection) = connections.get_mut(on) else { return Ok(()) };
         loop {
             let sent = {
                 let mut pieces = [IoSlice::new(&[]); MOST_PIECES];
@@ -485,13 +501,15 @@ impl Line {
     /// Looks at what has ended, in its order.
     fn end_all(&mut self) {
         let mut ends = std::mem::take(&mut self.ends);
+        let mut over = false;
         for end in ends.drain(..) {
             match end {
                 End::Answered(slot, result) => self.end(slot, result),
                 End::Refused(slot) => {
                     self.closing = true;
                     if self.table.get(slot).leaving {
-                        // It goes back to the line with all others, when this is over.
+                        // It goes back to the line with all others.
+                        over = true;
                         continue;
                     }
                     self.unload(slot);
@@ -504,6 +522,9 @@ impl Line {
             }
         }
         self.ends = ends;
+        if over {
+            self.broke("the other side is shutting down");
+        }
     }
 
     /// One less is on its way on its connection.
@@ -516,6 +537,7 @@ impl Line {
 
     fn end(&mut self, slot: usize, result: Result<(), IoError>) {
         let can_fua = self.device.can_fua;
+        self.useful = true;
         let entry = self.table.get_mut(slot);
         if entry.leaving {
             entry.answer = Some(result);
@@ -523,8 +545,8 @@ impl Line {
         }
         if result.is_ok() {
             let op = entry.rq.op();
-            if op.is_change() && !(entry.rq.flags().fua && can_fua) {
-                self.durable.change();
+            if op.is_change() {
+                self.durable.change(&entry.range(), entry.rq.flags().fua && can_fua);
             } else if op == Op::Flush {
                 self.durable.flushed(entry.covers);
             }
@@ -577,38 +599,3 @@ impl Line {
 }
 
 const EIO: i32 = 5;
-
-/// The head of a request, as it is sent.
-fn head(rq: &Started, cookie: u64, asked: std::ops::Range<u64>, block: u32) -> [u8; REQUEST_LEN] {
-    let none = CommandFlags::empty();
-    let (command, flags, range) = match rq.op() {
-        Op::Read => (Command::READ, none, asked),
-        Op::Write => (Command::WRITE, none, asked),
-        Op::Flush => (Command::FLUSH, none, 0..0),
-        Op::Discard => (Command::TRIM, none, asked),
-        Op::WriteZeroes => {
-            let flags = none
-                .with_if(rq.flags().no_unmap, CommandFlags::NO_HOLE)
-                .with_if(rq.flags().fast, CommandFlags::FAST_ZERO);
-            (Command::WRITE_ZEROES, flags, asked)
-        }
-        Op::Prefetch => {
-            // A hint: as much as the length can say.
-            let end = asked.end.min(asked.start + MOST_ASKED / u64::from(block) * u64::from(block));
-            (Command::CACHE, none, asked.start..end)
-        }
-        // All others were refused before.
-        _ => {
-            // Extents may end before the range does.
-            let end = asked.end.min(asked.start + MOST_ASKED / u64::from(block) * u64::from(block));
-            let one = rq.extents().is_some_and(|extents| extents.most() == 1);
-            (Command::BLOCK_STATUS, none.with_if(one, CommandFlags::REQ_ONE), asked.start..end)
-        }
-    };
-    let flags = flags.with_if(rq.op().is_change() && rq.flags().fua, CommandFlags::FUA);
-    let (offset, length) = (range.start, range.end - range.start);
-    Request { flags, command, cookie, offset, length }.encode()
-}
-
-/// Longest range of a request without data, in bytes.
-const MOST_ASKED: u64 = 1 << 30;

@@ -10,12 +10,16 @@
 //! | `policy` | what an export is as a device; errors; pauses. Pure |
 //! | `durable` | which changes a flush covers, and which were lost. Pure |
 //! | `table` | the requests, and which may be sent |
+//! | `ask` | how a request is asked for. Pure |
 //! | `answers` | what arrives, into the requests that it answers |
 //! | `stream` | sockets, TLS, waiting |
 //! | `line` | the thread |
+//! | `fuzzed` | for the fuzzer of `answers` |
 
 mod answers;
+mod ask;
 mod durable;
+pub mod fuzzed;
 mod line;
 mod policy;
 pub mod shake;
@@ -243,7 +247,7 @@ impl std::error::Error for RemoteError {}
 ///   their way together, so what is sent again undoes nothing that came later.
 /// * A **flush** that succeeded covers all changes that succeeded before it. The protocol doesn't say whether a new connection leads to
 ///   the same server or to one that started anew and lost what its cache held: so where changes were acknowledged and not flushed
-///   when connections broke, the next flush fails, once, with an I/O error. A [`Mirror`](corewise_blockmq::drivers::Mirror) then drops the leg
+///   when connections broke, the next flush fails, once, with an I/O error, and until then reads of those blocks do, unless they were written anew. A [`Mirror`](corewise_blockmq::drivers::Mirror) then drops the leg
 ///   and copies what it may lack.
 ///
 /// # What it can't promise

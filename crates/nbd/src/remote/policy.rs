@@ -95,11 +95,23 @@ pub(super) fn still(device: &Geometry, before: &Agreed, now: &Agreed) -> Result<
     Ok(())
 }
 
-/// How long to wait before another attempt, after so many that came to nothing in a row.
-pub(super) fn pause(failures: u32) -> Duration {
+/// How long to wait before another attempt, after so many that came to nothing in a row. A request that is given `timeout`
+/// sees several.
+pub(super) fn pause(failures: u32, timeout: Duration) -> Duration {
     match failures {
         0 => Duration::ZERO,
-        n => Duration::from_millis((100 << (n - 1).min(6)).min(5000)),
+        n => Duration::from_millis((100 << (n - 1).min(6)).min(5000)).min(timeout / 4),
+    }
+}
+
+/// How many attempts have come to nothing in a row, after `before` and a set of connections that lasted so long and was, or wasn't,
+/// of use.
+pub(super) fn failures(before: u32, lasted: Duration, useful: bool) -> u32 {
+    match (lasted >= GOOD, useful) {
+        (true, _) => 0,
+        // It may be the request that comes again that breaks them.
+        (false, true) => 1,
+        (false, false) => before.saturating_add(1),
     }
 }
 
@@ -176,9 +188,24 @@ mod tests {
 
     #[test]
     fn attempts_come_at_once_and_then_less_and_less_often() {
-        let pauses: Vec<_> = (0..9).map(|n| pause(n).as_millis()).collect();
+        let minute = Duration::from_secs(60);
+        let pauses: Vec<_> = (0..9).map(|n| pause(n, minute).as_millis()).collect();
         assert_eq!(pauses, [0, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-        assert_eq!(pause(u32::MAX).as_millis(), 5000);
+        assert_eq!(pause(u32::MAX, minute).as_millis(), 5000);
+    }
+
+    #[test]
+    fn a_request_sees_several_attempts_within_its_time() {
+        assert_eq!(pause(u32::MAX, Duration::from_secs(3)).as_millis(), 750);
+    }
+
+    #[test]
+    fn connections_that_lasted_or_answered_are_sought_again_soon() {
+        let (short, long) = (Duration::from_millis(10), Duration::from_secs(1));
+        assert_eq!(failures(7, long, false), 0);
+        assert_eq!(failures(7, short, true), 1);
+        assert_eq!(failures(7, short, false), 8);
+        assert_eq!(failures(u32::MAX, short, false), u32::MAX);
     }
 
     #[test]

@@ -47,6 +47,13 @@ pub struct Agreed {
 
 impl Agreed {
     /// What holds before the other side has said anything: an export without bytes.
+    /// Whether requests may go to either of two connections. Contexts have a number on each of them.
+    pub(super) fn is_like(&self, other: &Agreed) -> bool {
+        let allocation = self.allocation.or(other.allocation);
+        Agreed { allocation, ..self.clone() } == Agreed { allocation, ..other.clone() }
+            && self.allocation.is_some() == other.allocation.is_some()
+    }
+
     pub(super) const NOTHING: Agreed = Agreed {
         summary: ExportSummary { size: 0, flags: TransmissionFlags::empty() },
         sizes: USUAL_SIZES,

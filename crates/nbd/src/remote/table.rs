@@ -15,6 +15,8 @@ use crate::wire::REQUEST_LEN;
 
 /// Most pieces of one read that came before those in front of them.
 const MOST_PIECES: usize = 1024;
+/// Most errors that one answer may tell: without an end it would keep the thread busy until the request's time is over.
+const MOST_ERRORS: u32 = 1024;
 
 /// A request.
 pub(super) struct Entry {
@@ -36,13 +38,12 @@ pub(super) struct Entry {
     pub(super) answer: Option<Result<(), IoError>>,
     /// What an error chunk has said; the reply isn't over.
     pub(super) error: Option<IoError>,
+    /// How many error chunks have come.
+    errors: u32,
     /// Extents have come.
     pub(super) has_extents: bool,
     /// Of a flush: how many changes it covers.
     pub(super) covers: u64,
-    /// Of a read: the bytes that were asked for, of which those before `at` have come.
-    asked: Range<u64>,
-    at: u64,
     /// Of a read: what came before its turn, by where it begins.
     early: BTreeMap<u64, Piece>,
 }
@@ -70,31 +71,27 @@ impl Entry {
 
     /// Whether a piece of a read may lie here: it was asked for, and hasn't come. And whether its turn has come.
     pub(super) fn takes(&self, piece: &Range<u64>) -> Option<bool> {
-        if piece.is_empty() || piece.start < self.at || piece.end > self.asked.end {
+        let at = self.at();
+        if piece.is_empty() || piece.start < at || piece.end > self.range().end {
             return None;
         }
         let before = self.early.range(..piece.end).next_back();
         if before.is_some_and(|(start, before)| start + before.len() > piece.start) {
             return None;
         }
-        let next = piece.start == self.at;
+        let next = piece.start == at;
         (next || self.early.len() < MOST_PIECES).then_some(next)
     }
 
-    /// Puts data in its place, whose turn it is.
-    pub(super) fn put(&mut self, data: &[u8]) {
-        // Bytes that an earlier connection has brought stay.
-        let had = (self.rq.offset() + self.rq.filled()).saturating_sub(self.at);
-        self.at += data.len() as u64;
-        if let Some(fresh) = usize::try_from(had).ok().and_then(|had| data.get(had..)) {
-            self.rq.put(fresh);
-        }
+    /// Where the next byte of a read belongs.
+    fn at(&self) -> u64 {
+        self.rq.offset() + self.rq.filled()
     }
 
-    fn put_zeroes(&mut self, n: u64) {
-        let had = (self.rq.offset() + self.rq.filled()).saturating_sub(self.at);
-        self.at += n;
-        self.rq.put_zeroes(n.saturating_sub(had));
+    /// Whether there may be one more error chunk.
+    pub(super) fn may_err(&mut self) -> bool {
+        self.errors += 1;
+        self.errors <= MOST_ERRORS
     }
 
     /// Puts a piece in its place, or keeps it until its turn comes. It [may lie there](Entry::takes).
@@ -105,25 +102,20 @@ impl Entry {
 
     /// Puts the pieces in place whose turn has come.
     pub(super) fn catch_up(&mut self) {
-        while let Some(piece) = self.early.remove(&self.at) {
+        while let Some(piece) = self.early.remove(&self.at()) {
             match piece {
-                Piece::Data(bytes) => self.put(&bytes),
-                Piece::Zeroes(n) => self.put_zeroes(n),
+                Piece::Data(bytes) => _ = self.rq.put(&bytes),
+                Piece::Zeroes(n) => _ = self.rq.put_zeroes(n),
             }
         }
     }
 
     /// Whether all that was asked for has come.
     pub(super) fn is_whole(&self) -> bool {
-        self.at == self.asked.end
+        self.rq.filled() == self.rq.len()
     }
 
-    /// The bytes that are asked for now.
-    pub(super) fn asked(&self) -> Range<u64> {
-        self.asked.clone()
-    }
-
-    fn range(&self) -> Range<u64> {
+    pub(super) fn range(&self) -> Range<u64> {
         self.rq.offset()..self.rq.offset() + self.rq.len()
     }
 }
@@ -163,10 +155,9 @@ impl Table {
             answered: false,
             answer: None,
             error: None,
+            errors: 0,
             has_extents: false,
             covers: 0,
-            asked: 0..0,
-            at: 0,
             early: BTreeMap::new(),
             rq,
         });
@@ -176,6 +167,11 @@ impl Table {
         });
         self.slots[slot] = Some(entry);
         self.line.push_back(slot);
+        if self.due.len() > 2 * self.slots.len() + 64 {
+            // One that takes long keeps those behind it, which have ended.
+            let slots = &self.slots;
+            self.due.retain(|&(_, order, slot)| holds(slots, slot, order));
+        }
         self.due.push_back((deadline, self.arrived, slot));
     }
 
@@ -196,27 +192,42 @@ impl Table {
         named.then_some(slot)
     }
 
-    /// The first in the line, from number `from` on, that may be sent now, and its number there.
-    pub(super) fn next(&self, from: usize) -> Option<(usize, usize)> {
+    /// The first in the line, from number `from` on, that may be sent now, and its number there. Changes that have to wait
+    /// go to `waiting`: those behind them that meet them wait too, or a large one might never find all its blocks free.
+    pub(super) fn next(
+        &self,
+        from: usize,
+        waiting: &mut Vec<Range<u64>>,
+    ) -> Option<(usize, usize)> {
         let rest = self.line.iter().enumerate().skip(from);
         let mut free = rest.filter(|&(_, &slot)| {
             let entry = self.get(slot);
             let range = entry.range();
-            let meets = |other: &Range<u64>| other.start < range.end && range.start < other.end;
-            !entry.rq.op().is_change() || !self.changing.iter().any(|(_, other)| meets(other))
+            let met = entry.rq.op().is_change()
+                && (self.changing.iter().any(|(_, other)| meet(&range, other))
+                    || waiting.iter().any(|other| meet(&range, other)));
+            if met {
+                waiting.push(range);
+            }
+            !met
         });
         free.next().map(|(n, &slot)| (n, slot))
     }
 
-    /// Takes number `n` out of the line, which is on its way from now on. The bytes of a read that are asked for begin at a multiple of `block`.
-    pub(super) fn send(&mut self, n: usize, on: usize, block: u64) -> usize {
+    /// The first in the line, whether or not it may be sent.
+    pub(super) fn first(&self) -> Option<usize> {
+        self.line.front().copied()
+    }
+
+    /// Takes number `n` out of the line, which is on its way from now on.
+    pub(super) fn send(&mut self, n: usize, on: usize) -> usize {
         let slot = self.line.remove(n).expect("the caller was given this number");
         self.sent += 1;
         let cookie = self.sent << 16 | slot as u64;
         let entry = self.get_mut(slot);
+        // The bytes that an earlier connection has brought go: it may have been out of order before that was seen.
+        entry.rq.start_over();
         let range = entry.range();
-        let filled = entry.rq.filled() / block * block;
-        (entry.asked, entry.at) = (range.start + filled..range.end, range.start + filled);
         (entry.cookie, entry.on, entry.leaving) = (cookie, Some(on), true);
         entry.tries += 1;
         if entry.rq.op().is_change() {
@@ -246,7 +257,7 @@ impl Table {
         let entry = self.get_mut(slot);
         entry.on = None;
         (entry.answered, entry.answer) = (false, None);
-        entry.error = None;
+        (entry.error, entry.errors) = (None, 0);
         entry.has_extents = false;
         entry.early.clear();
         let (order, again) = (entry.order, entry.tries < MOST_TRIES);
@@ -272,13 +283,22 @@ impl Table {
     /// When the time of the next one is over.
     pub(super) fn deadline(&mut self) -> Option<Instant> {
         while let Some(&(deadline, order, slot)) = self.due.front() {
-            if self.slots[slot].as_ref().is_some_and(|entry| entry.order == order) {
+            if holds(&self.slots, slot, order) {
                 return Some(deadline);
             }
             self.due.pop_front();
         }
         None
     }
+}
+
+/// Whether a slot has the request that came as number `order`.
+fn holds(slots: &[Option<Box<Entry>>], slot: usize, order: u64) -> bool {
+    slots[slot].as_ref().is_some_and(|entry| entry.order == order)
+}
+
+fn meet(one: &Range<u64>, other: &Range<u64>) -> bool {
+    other.start < one.end && one.start < other.end
 }
 
 const HELD: &str = "a slot in the line, or on its way, holds a request";

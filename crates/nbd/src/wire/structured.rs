@@ -237,7 +237,8 @@ pub fn decode_block_status(kind: ReplyKind, data: &[u8]) -> Option<(u32, Vec<Sta
 pub fn decode_error(kind: ReplyKind, data: &[u8]) -> Option<ChunkError> {
     let (head, rest) = data.split_first_chunk::<6>()?;
     let text = usize::from(be::u16(head, 4));
-    let message = std::str::from_utf8(rest.get(..text)?).ok()?.to_owned();
+    // For people: an error of a server that speaks another character set is an error all the same.
+    let message = String::from_utf8_lossy(rest.get(..text)?).into_owned();
     let offset = match (kind, &rest[text..]) {
         (ReplyKind::ERROR, []) => None,
         (ReplyKind::ERROR_OFFSET, rest) => Some(u64::from_be_bytes(rest.try_into().ok()?)),
@@ -291,6 +292,8 @@ mod tests {
 
     #[test]
     fn errors_and_block_status_survive_the_round_trip_and_malformed_ones_are_refused() {
+        let latin = decode_error(ReplyKind::ERROR, &[0, 0, 0, 5, 0, 2, 0xE9, b'!']).unwrap();
+        assert_eq!((latin.error, &*latin.message), (5, "\u{FFFD}!"));
         for (form, offset) in [(Form::Structured, None), (Form::Extended, Some(1 << 40))] {
             let (mut out, len) = (Vec::new(), form.chunk_len());
             let text = "the disk is gone";

@@ -170,7 +170,7 @@ fn chunk(request: &Request, kind: ReplyKind, length: u64) -> Vec<u8> {
 
 #[test]
 fn a_server_that_lies_is_hung_up_on_and_its_request_fails_in_the_end() {
-    let lies: [(&str, Lie); 15] = [
+    let lies: [(&str, Lie); 16] = [
         ("cookie", |r| good(&Request { cookie: r.cookie ^ 1 << 40, ..*r })),
         ("nothing", |_| vec![0; 20]),
         ("request", |r| r.encode().to_vec()),
@@ -198,6 +198,14 @@ fn a_server_that_lies_is_hung_up_on_and_its_request_fails_in_the_end() {
         ("kind", |r| chunk(r, ReplyKind(77), 0)),
         ("status", |r| chunk(r, ReplyKind::BLOCK_STATUS, 12)),
         ("huge error", |r| chunk(r, ReplyKind::ERROR, u32::MAX.into())),
+        ("errors without end", |r| {
+            let mut out = Vec::new();
+            for _ in 0..1100 {
+                encode_error(&mut out, FORM, MORE, tag(r), ReplyError::Io, "", None);
+            }
+            encode_done(&mut out, FORM, tag(r));
+            out
+        }),
         ("wrap", |r| {
             let mut out = chunk(r, ReplyKind::OFFSET_DATA, u32::MAX.into());
             out.extend_from_slice(&u64::MAX.to_be_bytes());
@@ -224,6 +232,129 @@ fn a_server_that_lies_is_hung_up_on_and_its_request_fails_in_the_end() {
         }
         assert!(!remote.status().why.is_empty(), "{name}");
     }
+}
+
+/// Ends a connection.
+const NONSENSE: [u8; 20] = [0; 20];
+
+#[test]
+fn what_a_connection_brought_before_it_broke_is_asked_for_once_more() {
+    let rig = Rig::new();
+    let listener = UnixListener::bind(rig.path("s")).unwrap();
+    serve(listener, ALL, |request, number| {
+        let mut out = Vec::new();
+        match number {
+            // All of it, but not that this is all.
+            1 => data(&mut out, MORE, request, request.offset, &[1; 4096]),
+            3 => data(&mut out, MORE, request, request.offset, &[1; 512]),
+            5 => {
+                let extents = [StatusExtent { length: 4096, flags: 0 }];
+                encode_block_status(&mut out, FORM, MORE, tag(request), CONTEXT, &extents);
+            }
+            _ => {
+                assert!(request.length >= 4096, "{request:?}");
+                return good(request);
+            }
+        }
+        out.extend(NONSENSE);
+        out
+    });
+    let disk = rig.disk(Arc::new(Remote::connect(options(&rig.path("s"))).unwrap()));
+    for _ in 0..2 {
+        assert_eq!(disk.read_at(4096, 4096).unwrap(), [7; 4096][..]);
+    }
+    let found: Vec<_> = disk.extents_of(0, SIZE, 4).unwrap().iter().collect();
+    assert_eq!((found.len(), found[0].kind, found[0].len), (1, ExtentKind::Hole, SIZE));
+}
+
+#[test]
+fn what_may_be_lost_with_a_connection_is_not_read_before_a_flush_has_failed_for_it() {
+    let rig = Rig::new();
+    let listener = UnixListener::bind(rig.path("s")).unwrap();
+    serve(listener, ALL, |request, number| match number {
+        1 | 2 => good(request),
+        3 => NONSENSE.into(),
+        _ => good(request),
+    });
+    let disk = rig.disk(Arc::new(Remote::connect(options(&rig.path("s"))).unwrap()));
+    disk.write_at(4096, vec![1; 4096]).unwrap();
+    disk.write_at(16384, vec![1; 512]).unwrap();
+    assert_eq!(disk.read_at(0, 4096).unwrap(), [7; 4096][..]);
+    let why = disk.read_at(7680, 1024).unwrap_err();
+    assert!(why.to_string().contains("acknowledged"), "{why}");
+    let found: Vec<_> = disk.extents_of(0, SIZE, 4).unwrap().iter().collect();
+    assert_eq!(found[0].kind, ExtentKind::Data);
+    disk.write_at(16384, vec![2; 512]).unwrap();
+    assert_eq!(disk.read_at(16384, 512).unwrap(), [7; 512][..], "it was written anew");
+    assert!(disk.flush().is_err());
+    assert_eq!(disk.read_at(4096, 4096).unwrap(), [7; 4096][..]);
+    disk.flush().unwrap();
+}
+
+#[test]
+fn a_connection_that_breaks_often_but_answers_is_sought_again_in_time() {
+    let rig = Rig::new();
+    let listener = UnixListener::bind(rig.path("s")).unwrap();
+    serve(listener, ALL, |request, number| match number % 2 {
+        1 => NONSENSE.into(),
+        _ => good(request),
+    });
+    let options = options(&rig.path("s")).timeout(Duration::from_millis(1500));
+    let disk = rig.disk(Arc::new(Remote::connect(options).unwrap()));
+    for _ in 0..8 {
+        disk.read_at(0, 512).unwrap();
+    }
+}
+
+#[test]
+fn a_large_change_goes_before_those_that_came_later_and_meet_it() {
+    let rig = Rig::new();
+    let listener = UnixListener::bind(rig.path("s")).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let first = corewise_sync::Mutex::new(Vec::new());
+    serve(listener, ALL, move |request, number| {
+        if request.command == Command::WRITE {
+            tell.send(request.length).unwrap();
+        }
+        match number {
+            1 => {
+                *first.lock() = good(request);
+                Vec::new()
+            }
+            _ => [std::mem::take(&mut *first.lock()), good(request)].concat(),
+        }
+    });
+    let disk = rig.disk(Arc::new(Remote::connect(options(&rig.path("s"))).unwrap()));
+    let writes = [(0, 4096), (0, 16384), (8192, 1024)]
+        .map(|(at, len)| submit(&disk, Asked::write(at, vec![1; len])));
+    disk.read_at(1 << 19, 512).unwrap();
+    for told in &writes {
+        ended(told).result.unwrap();
+    }
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [4096, 16384, 1024]);
+}
+
+#[test]
+fn a_change_that_is_refused_for_a_shutdown_before_its_bytes_were_taken_is_sent_again() {
+    let rig = Rig::new();
+    let listener = UnixListener::bind(rig.path("s")).unwrap();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        welcome(&mut stream, ALL).unwrap();
+        let mut head = [0; REQUEST_LEN];
+        stream.read_exact(&mut head).unwrap();
+        let cookie = Request::decode(&head).unwrap().cookie;
+        let no = SimpleReply::new(cookie, Err(ReplyError::Shutdown));
+        stream.write_all(&no.encode()).unwrap();
+        // It stays, and reads nothing more.
+        serve(listener, ALL, |request, _| good(request));
+        let _ = stopped.recv();
+    });
+    let disk = rig.disk(Arc::new(Remote::connect(options(&rig.path("s"))).unwrap()));
+    ended(&submit(&disk, Asked::write(0, vec![1; SIZE as usize]))).result.unwrap();
+    drop(stop);
+    server.join().unwrap();
 }
 
 /// Answers that are good, but for some bytes.

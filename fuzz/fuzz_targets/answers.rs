@@ -1,0 +1,11 @@
+//! The fuzz target `answers`: under cargo-fuzz it is driven by libFuzzer; otherwise it replays
+//! the files that it is given.
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| corewise_fuzz::answers(data));
+
+#[cfg(not(fuzzing))]
+fn main() -> std::io::Result<()> {
+    corewise_fuzz::replay_arguments(corewise_fuzz::answers)
+}
