@@ -20,6 +20,7 @@ const PROGRAMS: &[Program] = &[
     ("cc", "gcc"),
     // The other side of volumes that are somebody else's exports.
     ("nbdkit", "nbdkit"),
+    ("nbd-server", "nbd-server"),
     ("qemu-nbd", "qemu-utils"),
 ];
 

@@ -1,4 +1,4 @@
-//! Volumes that are somebody else's exports: our own server's, killed and started again, and those of nbdkit and QEMU.
+//! Volumes that are somebody else's exports: our own server's, killed and started again, and those of nbdkit, QEMU and nbd-server.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::Path;
@@ -279,6 +279,64 @@ fn other_servers_exports_are_volumes_too() {
         near.corewise(["dump"]).ok().says(&["r: "]);
         server.stop().ok();
     }
+}
+
+/// A server that leaves its terminal, and is known by its number from then on.
+struct Daemon(String);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").arg(self.0.trim()).status();
+    }
+}
+
+/// It has a process for each connection, no chunks, and no block sizes; its processes outlive it.
+#[test]
+fn an_export_of_nbd_server_is_a_volume_through_all_its_processes() {
+    let folder = Folder::new();
+    let mut expected = pattern(3, 4 << 20);
+    folder.write("disk.img", &expected);
+    let (image, socket) = (folder.join("disk.img"), folder.join("far"));
+    let config = format!(
+        "[generic]\nunixsock = {}\n[disk]\nexportname = {}\nflush = true\nfua = true\ntrim = true\n",
+        socket.display(),
+        image.display()
+    );
+    folder.write("config", config);
+    let mut command: Command = folder.command("nbd-server");
+    let (config, id) = (folder.join("config"), folder.join("id"));
+    command.arg("-C").arg(config).arg("-p").arg(&id).stderr(Stdio::null());
+    assert!(command.status().expect("apt-get install nbd-server").success());
+    let id = loop {
+        match std::fs::read_to_string(&id) {
+            Ok(id) if id.ends_with('\n') => break id,
+            _ => std::thread::yield_now(),
+        }
+    };
+    let _daemon = Daemon(id);
+    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+        std::thread::yield_now();
+    }
+    let uri = format!("nbd+unix:///disk?socket={}", socket.display());
+    let (near, server) = near(&(device("r", &uri, "") + &export("r")));
+    near.corewise(["dump"]).ok().says(&["r: 4 connections"]);
+    let mut client = Client::new(&server.socket(), "r");
+    assert_eq!(client.size, 4 * MIB);
+    for (n, (at, length, flags)) in
+        [(0, 65536, 0), (MIB, 512, FUA), (MIB + 700, 1000, 0), (2 * MIB, MIB as usize, 0)]
+            .into_iter()
+            .enumerate()
+    {
+        let bytes = pattern(10 + n as u64, length);
+        client.write(at, &bytes, flags).unwrap();
+        expected[at as usize..][..length].copy_from_slice(&bytes);
+    }
+    client.command(6, 3 * MIB, 65536).unwrap();
+    expected[3 * MIB as usize..][..65536].fill(0);
+    client.flush().unwrap();
+    assert!(client.read(0, 4 << 20).unwrap() == expected);
+    assert!(std::fs::read(image).unwrap() == expected);
+    server.stop().ok();
 }
 
 #[cfg(feature = "tls")]

@@ -59,7 +59,10 @@ pub(super) fn begin(
     let deadline = time::now() + shared.options.connect_timeout;
     let (first, agreed) = dial(shared, deadline)?;
     if let Some((device, before)) = before {
-        policy::still(device, before, &agreed)?;
+        // Together, so that it doesn't grow in between to what is there no more.
+        let mut sizes = shared.sizes.lock();
+        let device = Geometry { size: sizes.device, ..*device };
+        sizes.export = policy::still(&device, before, &agreed)?;
     }
     let mut connections = vec![first];
     if agreed.summary.flags.contains(TransmissionFlags::CAN_MULTI_CONN) {
@@ -484,15 +487,19 @@ impl Line {
         *more = false;
         for _ in 0..MOST_READS {
             bytes.reserve(ROOM);
-            match stream.receive(bytes) {
+            let room = bytes.capacity() - bytes.len();
+            let came = match stream.receive(bytes) {
                 Ok(0) => return Err("the other side hung up".to_owned()),
-                Ok(_) => {}
+                Ok(came) => came,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(in_words(&error)),
-            }
+            };
             answers
                 .take(bytes, table, on, ends)
                 .map_err(|broken| format!("the other side is out of order: {}", broken.0))?;
+            if came < room && !stream.may_have_more() {
+                return Ok(());
+            }
         }
         *more = true;
         Ok(())

@@ -32,7 +32,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_blockmq::{Dispatch, Driver, Geometry, Started};
+use corewise_blockmq::{Dispatch, Driver, Geometry, IoError, IoErrorKind, Started};
 use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
 use corewise_sync::{Mutex, context, thread};
@@ -257,7 +257,7 @@ impl std::error::Error for RemoteError {}
 /// * Where the other side has no flush, a flush sends nothing: it says only that no connection was lost. How durable changes are
 ///   is known to the other side alone.
 /// * The export has no other writer meanwhile; nobody looks for one.
-/// * It has the size that it had first. One that comes back smaller, or can do less than before, is refused.
+/// * It has the size that it had first, until it is [told to grow](Driver::grow) to one with which it came back. One that comes back smaller, or can do less than before, is refused.
 pub struct Remote {
     shared: Arc<Shared>,
     thread: Option<thread::JoinHandle<()>>,
@@ -283,8 +283,17 @@ struct Shared {
     repeated: AtomicU64,
     /// A: as above.
     unflushed: AtomicU64,
+    /// L: is the lock; guards how long the device is, and the export.
+    sizes: Mutex<Sizes>,
     /// L: is the lock; guards why connections were lost, or why there is none.
     why: Mutex<String>,
+}
+
+/// How long the two sides are, in whole blocks of the device.
+struct Sizes {
+    device: u64,
+    /// As the connections that are there, or were last, said.
+    export: u64,
 }
 
 /// Values of the state word that are no numbers of connections.
@@ -339,11 +348,13 @@ impl Remote {
             losses: AtomicU64::new(0),
             repeated: AtomicU64::new(0),
             unflushed: AtomicU64::new(0),
+            sizes: Mutex::new(Sizes { device: 0, export: 0 }),
             why: Mutex::default(),
         });
         let begun = context::blocking("a connection to an export", || line::begin(&shared, None));
         let (connections, agreed) = begun.map_err(&failed)?;
         let geometry = policy::geometry(&agreed, options.read_only).map_err(&failed)?;
+        *shared.sizes.lock() = Sizes { device: geometry.size, export: geometry.size };
         let hw_queues = connections.len();
         let knows_extents = agreed.allocation.is_some();
         shared.state.store(hw_queues as u32, Ordering::Relaxed);
@@ -377,6 +388,29 @@ impl Driver for Remote {
 
     fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    /// To what the other side said when it was connected the last time: nothing tells of a size while a connection lasts.
+    fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
+        let mut sizes = self.shared.sizes.lock();
+        let new = size.unwrap_or(sizes.device.max(sizes.export));
+        if new < sizes.device || new % u64::from(self.geometry.block_size) != 0 {
+            let why = format!(
+                "{new} bytes are no whole blocks of {}, or less than the {} that it has",
+                self.geometry.block_size, sizes.device
+            );
+            return Err(IoError::with(IoErrorKind::InvalidInput, why));
+        }
+        if new > sizes.export {
+            let why = format!(
+                "the other side had {} bytes when it was connected the last time: make it longer there, and let the connections \
+                 end, as a restart of that server does",
+                sizes.export
+            );
+            return Err(IoError::with(IoErrorKind::NoSpace, why));
+        }
+        sizes.device = new;
+        Ok(new)
     }
 
     /// One for each connection that it began with.

@@ -65,8 +65,9 @@ pub(super) fn geometry(agreed: &Agreed, read_only: bool) -> Result<Geometry, Str
     })
 }
 
-/// Whether a device of this geometry, over an export that said `before`, can go on with one that says `now`; if not, why.
-pub(super) fn still(device: &Geometry, before: &Agreed, now: &Agreed) -> Result<(), String> {
+/// Whether a device of this geometry, over an export that said `before`, can go on with one that says `now`: its size in whole blocks of
+/// the device; if not, why.
+pub(super) fn still(device: &Geometry, before: &Agreed, now: &Agreed) -> Result<u64, String> {
     let flushes = |agreed: &Agreed| agreed.summary.flags.contains(TransmissionFlags::SEND_FLUSH);
     let (flushed, flushes) = (flushes(before), flushes(now));
     let now = geometry(now, false)?;
@@ -92,7 +93,7 @@ pub(super) fn still(device: &Geometry, before: &Agreed, now: &Agreed) -> Result<
             return Err(format!("it could {what}, and can't now"));
         }
     }
-    Ok(())
+    Ok(now.size / u64::from(device.block_size) * u64::from(device.block_size))
 }
 
 /// How long to wait before another attempt, after so many that came to nothing in a row. A request that is given `timeout`
@@ -174,7 +175,7 @@ mod tests {
         let first = agreed(1 << 20, USUAL_SIZES);
         let device = geometry(&first, false).unwrap();
         let still = |now: &Agreed| still(&device, &first, now);
-        assert!(still(&agreed(2 << 20, USUAL_SIZES)).is_ok());
+        assert_eq!(still(&agreed((2 << 20) + 700, USUAL_SIZES)), Ok((2 << 20) + 512));
         assert!(still(&agreed(1 << 19, USUAL_SIZES)).unwrap_err().contains("bytes"));
         let coarse = BlockSizes { minimum: 1024, ..USUAL_SIZES };
         assert!(still(&agreed(1 << 20, coarse)).unwrap_err().contains("blocks"));

@@ -144,6 +144,11 @@ impl Stream {
         }
     }
 
+    /// Whether there may be bytes behind those that were received into more room than they needed.
+    pub(super) fn may_have_more(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// Sends what it can of `pieces`, and says how much that is. Doesn't wait: `WouldBlock`.
     pub(super) fn send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         match &mut self.tls {

@@ -304,6 +304,28 @@ fn a_server_that_ends_and_comes_again_is_waited_for() {
 }
 
 #[test]
+fn a_volume_grows_to_the_size_with_which_its_export_came_back_when_that_is_asked_for() {
+    let rig = Rig::new();
+    let first = listening(TestDevice::new(MIB), &rig.path("s"));
+    let disk = rig.disk(Arc::new(Remote::connect(options(&rig.path("s"))).unwrap()));
+    assert_eq!(disk.grow(None).unwrap(), MIB);
+    assert_eq!(disk.grow(Some(2 * MIB)).unwrap_err().kind(), IoErrorKind::NoSpace);
+    let _ = first.drain(Duration::ZERO);
+    drop(first);
+    let device = TestDevice::new(2 * MIB);
+    let _second = listening(device.clone(), &rig.path("s"));
+    disk.read_at(0, 512).unwrap();
+    assert!(disk.geometry().size == MIB && disk.write_at(MIB, vec![4; 512]).is_err());
+    assert_eq!(disk.grow(Some(MIB + 512)).unwrap(), MIB + 512);
+    for size in [MIB, 2 * MIB - 1] {
+        assert_eq!(disk.grow(Some(size)).unwrap_err().kind(), IoErrorKind::InvalidInput);
+    }
+    assert_eq!(disk.grow(None).unwrap(), 2 * MIB);
+    disk.write_at(2 * MIB - 512, vec![4; 512]).unwrap();
+    assert_eq!(device.bytes(2 * MIB as usize - 512, 512), [4; 512]);
+}
+
+#[test]
 fn a_request_that_nobody_answers_times_out_and_later_ones_fail_at_once_until_the_server_is_back() {
     let rig = Rig::new();
     let device = TestDevice::new(MIB);
