@@ -157,6 +157,8 @@ pub(crate) struct Opened {
 struct Known {
     codec: Codec,
     last: u64,
+    /// Whose turn it is: no other writer's record can come next, but one that opens the volume.
+    by: Option<(u64, u128)>,
     opening: Option<Opening>,
     map: Map,
     epochs: Vec<u64>,
@@ -169,9 +171,16 @@ struct Known {
 
 impl Known {
     fn add(&mut self, head: &Head, body: &Bytes) -> Result<(), Damaged> {
+        let by = (head.epoch, head.writer);
         match head.kind {
+            Kind::Commit | Kind::Close if self.by != Some(by) => {
+                let why =
+                    "it is of a writer that didn't have the volume: a record of another volume?";
+                return Err(Damaged(why.into()));
+            }
             Kind::Open => {
                 let opening = Opening::decode(body)?;
+                self.by = Some(by);
                 self.lease = opening.lease.max(self.lease);
                 self.opening = Some(opening);
                 self.epochs.push(head.seq);
@@ -225,6 +234,7 @@ async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, 
     let mut known = Known {
         codec: begun.codec.clone(),
         last: 0,
+        by: None,
         opening: None,
         map: Map::default(),
         epochs: Vec::new(),
@@ -243,6 +253,15 @@ async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, 
         if (head.kind, head.seq, head.epoch) != (Kind::Map, seq, epoch) {
             return Err(damaged(Damaged("it is another object".into())));
         }
+        // The record with which its writer opened the volume stays for good.
+        let opened = fetch(store, &record(epoch), Some(0..HEAD as u64), ask.patience).await;
+        let opened = opened.map_err(NotOpen::Store)?.map(|bytes| Head::decode(&bytes));
+        if !matches!(opened, Some(Ok(Head { kind: Kind::Open, writer, .. })) if writer == head.writer)
+        {
+            let why = format!("record {epoch} isn't its writer's: a map of another volume?");
+            return Err(damaged(Damaged(why)));
+        }
+        known.by = Some((epoch, head.writer));
         let whole = Whole::decode(&body).map_err(damaged)?;
         known.map = Map::of(&whole);
         (known.last, known.mapped) = (seq, seq);

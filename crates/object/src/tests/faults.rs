@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
-use futures_util::StreamExt;
-use object_store::ObjectStore;
+use futures_util::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
+use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::faulty::{Creation, Fate, Faulty};
 use super::{BLOCKS, open, read, sealed_by, write};
@@ -161,4 +161,38 @@ async fn a_record_that_is_missing_is_found_when_the_volume_is_opened() {
     volume.store.delete(&crate::log::record(2)).await.unwrap();
     let Err(NotOpen::Damaged(why)) = open(&inner, 2).await else { panic!("it was opened") };
     assert!(why.contains("record 2"), "{why}");
+}
+
+/// Two volumes whose records have the same numbers, and what the first becomes when it has some of the second one's objects.
+async fn mixed(foreign: impl Fn(&str) -> bool) -> Result<Vec<u32>, NotOpen> {
+    let mine: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let other: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    for (store, nonce, what) in [(&mine, 2, 7), (&other, 4, 8)] {
+        let volume = open(store, nonce).await.unwrap();
+        for _ in 0..6 {
+            write(&volume, 0, 4, what).await.unwrap();
+            volume.flush().await.unwrap();
+        }
+    }
+    let names: Vec<_> = other.list(None).try_collect().await.unwrap();
+    for name in names.into_iter().map(|found| found.location) {
+        if foreign(name.as_ref()) {
+            let bytes = other.get(&name).await.unwrap().bytes().await.unwrap();
+            mine.put(&name, bytes.into()).await.unwrap();
+        }
+    }
+    let volume = open(&mine, 6).await?;
+    Ok(read(&volume, 0, 4).await.unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_and_maps_of_another_volume_are_refused() {
+    assert_eq!(mixed(|_| false).await, Ok(vec![7; 4]));
+    for folder in ["log/00000000000000000007", "map/"] {
+        let with_data = mixed(|name| name.contains(folder) || name.contains("seg/")).await;
+        for opened in [with_data, mixed(|name| name.contains(folder)).await] {
+            let Err(NotOpen::Damaged(why)) = opened else { panic!("{folder}: {opened:?}") };
+            assert!(why.contains("of another volume?"), "{why}");
+        }
+    }
 }
