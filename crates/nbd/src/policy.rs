@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use corewise_blockmq::Geometry;
+use corewise_blockmq::{Geometry, IoErrorKind};
 
 use crate::handshake::{ALLOCATION_CONTEXT, Agreement};
 use crate::wire::{
@@ -244,6 +244,11 @@ pub fn has_query(request: &Request, limits: &Limits) -> bool {
 pub fn with_query(request: &Request, query: StatusQuery) -> Request {
     let length = if query.context == ALLOCATION_CONTEXT { query.length } else { 0 };
     Request { flags: request.flags.without(CommandFlags::PAYLOAD_LEN), length, ..*request }
+}
+
+/// Whether a flush, or a change with FUA, that fails so may have told that earlier changes are lost: the device failed, and didn't refuse it.
+pub(crate) fn may_be_a_loss(kind: IoErrorKind) -> bool {
+    matches!(kind, IoErrorKind::Io(_) | IoErrorKind::TimedOut)
 }
 
 /// What an export over such a device can do.

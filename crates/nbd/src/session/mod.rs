@@ -33,8 +33,9 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use corewise_blockmq::{
-    BlockDevice, Buffer, Completed, IoError, IoErrorKind, Payload, Request, behind_burst,
+    BlockDevice, Buffer, Completed, IoError, IoErrorKind, Op, Payload, Request, behind_burst,
 };
+use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Parker, panics};
 
 use crate::connection::Connection;
@@ -55,6 +56,7 @@ use sink::{Body, Reply, SocketSink};
 use sparse::Hope;
 use writer::Writer;
 
+const EIO: i32 = 5;
 /// How often a completion thread goes round for replies that arrive meanwhile, before it hands them
 /// to the writer.
 const COMPLETION_ROUNDS: u32 = 16;
@@ -94,12 +96,14 @@ struct Inside {
     work: Work,
     /// A change that isn't listed.
     counted: bool,
+    /// A flush, or a change with FUA: a device may tell it of what it has lost.
+    asks_for_losses: bool,
 }
 
 impl Inside {
     /// Something that changes nothing.
     fn without_change(work: Work) -> Inside {
-        Inside { work, counted: false }
+        Inside { work, counted: false, asks_for_losses: false }
     }
 }
 
@@ -125,6 +129,8 @@ pub(crate) struct Session {
     form: Form,
     /// Whether reads ask for holes.
     hope: Hope,
+    /// A: of how many losses of the device this client was told, or they were before its time. Relaxed: its own flushes alone compare it.
+    losses_told: AtomicU64,
 }
 
 impl Session {
@@ -168,6 +174,7 @@ impl Session {
             writer,
             form: limits.form,
             hope: Hope::default(),
+            losses_told: AtomicU64::new(export.shared.losses()),
         });
         let _stop = StopWriter(&session);
         let mut reader = Reader::new(&session, parker, limits, received, incoming);
@@ -192,6 +199,7 @@ impl Session {
         self.device.submit(Request::flush().on_complete(move |done| {
             let Session { connection, voice, device, .. } = &*session;
             if let Err(error) = done.result {
+                session.shared.lost(&error);
                 voice.tell(What::Failed(ReplyError::from_errno(error.errno())), |left_out| {
                     tracing::error!(client = voice.client, peer = %voice.who, export = voice.export,
                         device = device.name(), %error, left_out,
@@ -220,6 +228,9 @@ impl Session {
         if inside.counted {
             self.changes.end();
         }
+        if inside.asks_for_losses {
+            self.look_for_losses(&mut done);
+        }
         let payload = mem::take(&mut done.payload);
         let due = cost.due(Some(done.op), done.result.is_ok().then_some(done.len));
         self.answer(tag, due, || match (&done.result, payload) {
@@ -232,6 +243,28 @@ impl Session {
                 self.form.failed(tag, error)
             }
         });
+    }
+
+    /// A device tells what it has lost once, to the first that asks: files of Linux do, and volumes of other servers. All clients lose it, so
+    /// a flush of each fails, as `errseq_t` has it in the kernel for each open file.
+    ///
+    /// A flush that was asked for while the one that fails is under way comes to the device behind it
+    /// ([`Queue`](corewise_blockmq::Queue)), so its end finds the loss counted.
+    fn look_for_losses(&self, done: &mut Completed) {
+        if let Err(error) = &done.result {
+            self.shared.lost(error);
+        }
+        // A change that failed says nothing of those before it: their flush does.
+        if done.op == Op::Flush {
+            let losses = self.shared.losses();
+            let told = self.losses_told.swap(losses, Ordering::Relaxed);
+            if done.result.is_ok() && told != losses {
+                done.result = Err(IoError::with(
+                    IoErrorKind::Io(EIO),
+                    "an earlier flush of the device, or a durable change, failed: changes since the last one that succeeded may be lost",
+                ));
+            }
+        }
     }
 
     /// Posts the answer to a request, and that it failed where making that panics.

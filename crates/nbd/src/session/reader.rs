@@ -439,7 +439,8 @@ impl<'a> Reader<'a> {
         }
         let counted = rq.op().is_change() && self.begin_change(&rq);
         let session = Arc::clone(self.session);
-        let inside = Inside { work: session.work(&rq), counted };
+        let asks_for_losses = rq.op() == Op::Flush || rq.flags().fua;
+        let inside = Inside { work: session.work(&rq), counted, asks_for_losses };
         self.push(rq.on_complete(move |done| session.completed(tag, cost, inside, done)));
         Ok(())
     }

@@ -250,6 +250,44 @@ fn errors_of_the_device_become_errors_of_the_protocol() {
     }
 }
 
+/// As a file does whose error the kernel tells once.
+#[test]
+fn a_loss_that_the_device_tells_once_is_told_to_each_client_by_its_next_flush() {
+    let device = TestDevice::new(MIB);
+    let server = server(device.clone());
+    let mut clients = [client(&server), client(&server)];
+    let flush = |client: &mut Client| {
+        client.request(Command::FLUSH, 3, 0, 0);
+        client.reply(0).error
+    };
+    for client in &mut clients {
+        client.write_request(1, 0, &[7; 512]);
+        assert_eq!(client.reply(0).error, 0);
+    }
+    let eio = ReplyError::Io.code();
+    let errors = |clients: &mut [Client; 2]| clients.each_mut().map(&flush);
+    device.fail(IoErrorKind::Io(5));
+    assert_eq!(flush(&mut clients[0]), eio);
+    device.fail_no_more();
+    assert_eq!(errors(&mut clients), [0, eio]);
+    assert_eq!(errors(&mut clients), [0, 0]);
+
+    // A durable write tells its client of itself alone.
+    device.fail(IoErrorKind::Io(5));
+    clients[1].request_with(CommandFlags::FUA, Command::WRITE_ZEROES, 4, 0, 512);
+    assert_eq!(clients[1].reply(0).error, eio);
+    device.fail_no_more();
+    let mut newcomer = client(&server);
+    assert_eq!(errors(&mut clients), [eio, eio]);
+    assert_eq!((errors(&mut clients), flush(&mut newcomer)), ([0, 0], 0));
+
+    // One that the device refuses is no loss.
+    device.fail(IoErrorKind::NotSupported);
+    assert_ne!(flush(&mut clients[0]), 0);
+    device.fail_no_more();
+    assert_eq!(errors(&mut clients), [0, 0]);
+}
+
 #[test]
 fn disc_answers_what_is_outstanding_first() {
     let device = TestDevice::new(MIB);
