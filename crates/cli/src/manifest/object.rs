@@ -67,6 +67,11 @@ pub(super) fn object(asked: &mut Asked<'_>, base: &Path) -> Option<Object> {
         let help = "s3://BUCKET/FOLDER, file:///FOLDER (a path from the root on), or memory:, which is gone at the end";
         told(location.place, format!("'{}' is no location", location.value), help);
     }
+    let folder = location.value.strip_prefix("file://").map(Path::new);
+    if folder.is_some_and(|folder| folder.is_absolute() && folder.parent().is_none()) {
+        let message = "it is the root of this machine's files".to_owned();
+        told(location.place, message, "name a folder that has nothing else: file:///FOLDER");
+    }
     if let Some(at) = raw.lease.as_ref().filter(|at| at.value < LEAST_LEASE) {
         let help = "so often, a server that reads asks the store whether there is another one";
         told(at.place, "'lease' must be at least \"100ms\"".to_owned(), help);
@@ -188,6 +193,7 @@ mod tests {
             ("", "needs 'location'"),
             ("location = \"/x\"", "'/x' is no location"),
             ("location = \"file://x\"", "a path from the root on"),
+            ("location = \"file:///\"", "name a folder that has nothing else"),
             ("location = \"memory:\"\nsize = 512", "multiple of its block size 4096"),
             ("location = \"memory:\"\nlease = \"1ms\"", "at least \"100ms\""),
             ("location = \"memory:\"\nrequest_timeout = \"0s\"", "more than nothing"),
@@ -205,5 +211,21 @@ mod tests {
         ] {
             told(keys, says);
         }
+    }
+
+    #[cfg(feature = "object")]
+    #[test]
+    fn two_devices_cannot_share_a_location() {
+        let found = |first: &str, second: &str| {
+            let text = [("a", first), ("b", second)].map(|(name, location)| {
+                format!("[[device]]\nname = \"{name}\"\ndriver = \"object\"\nlocation = \"{location}\"\n")
+            });
+            read(&text.concat(), Path::new("/base")).problems
+        };
+        let told = found("file:///x/y", "file:///x//y/");
+        let told: Vec<_> = told.iter().map(|p| p.display("m").to_string()).collect();
+        assert_eq!(told, ["m:8:12: device 'b': device 'a' has the same location"]);
+        assert_eq!(found("file:///x/y", "file:///x/z"), []);
+        assert_eq!(found("memory:", "memory:"), []);
     }
 }

@@ -8,13 +8,12 @@ use corewise::device::HangPolicy;
 
 use super::drivers::driver;
 use super::links::{self, Links};
-use super::problem::{At, Problem, Subject};
+use super::problem::{At, Place, Problem, Subject};
 use super::raw::{RawExport, RawManifest, RawServer};
 use super::tls::tls;
 use super::tuning::tuning;
 use super::{
-    Clients, DEFAULT_DRAIN, Device, Driver, Export, FileDriver, LeftOut, Manifest, MetricsAt,
-    Resolved, Server,
+    Clients, DEFAULT_DRAIN, Device, Driver, Export, LeftOut, Manifest, MetricsAt, Resolved, Server,
 };
 use crate::suggest;
 
@@ -46,7 +45,7 @@ pub(super) fn resolve(
             links.mark(index);
         }
     }
-    for index in shared_files(raw, &drivers, beside, &mut problems) {
+    for index in shared_homes(raw, &drivers, beside, &mut problems) {
         links.mark(index);
     }
     let mut left_out = links.left_out();
@@ -85,51 +84,66 @@ pub(super) fn resolve(
     Resolved { manifest, problems, left_out, fatal }
 }
 
-/// Two devices over one file would overwrite each other, unless both only read it. Names that differ
-/// but lead to one file (links) are found when the files are locked.
-fn shared_files(
+/// Where a device keeps its data, which no other one may change meanwhile.
+struct Home {
+    place: Place,
+    path: PathBuf,
+    reads: bool,
+    what: &'static str,
+}
+
+impl Home {
+    fn of(driver: &Driver) -> Option<Home> {
+        let (place, path, reads, what) = match driver {
+            Driver::File(file) => {
+                (file.path.place, file.path.value.clone(), file.read_only, "file")
+            }
+            Driver::Object(object) if object.location.value != "memory:" => {
+                let server = object.endpoint.as_deref().unwrap_or_default();
+                let path = format!("{server}/{}", object.location.value);
+                (object.location.place, path.into(), false, "location")
+            }
+            _ => return None,
+        };
+        let path = path.components().filter(|part| *part != Component::CurDir).collect();
+        Some(Home { place, path, reads, what })
+    }
+
+    fn is_also_of(&self, other: &Home) -> bool {
+        self.path == other.path && self.what == other.what && !(self.reads && other.reads)
+    }
+}
+
+/// Two devices over one file would overwrite each other, unless both only read it, and two over one volume in an object store fence each other.
+/// Names of files that differ but lead to one (links) are found when the files are locked.
+fn shared_homes(
     raw: &RawManifest,
     drivers: &[Option<Driver>],
     beside: Option<&Manifest>,
     problems: &mut Vec<Problem>,
 ) -> Vec<usize> {
-    let mut first_with: BTreeMap<PathBuf, usize> = BTreeMap::new();
-    let mut bad = Vec::new();
     let up = beside.into_iter().flat_map(|server| &server.devices);
-    let up: Vec<_> = up
-        .filter_map(|device| match &device.driver {
-            Driver::File(file) => Some((device, file)),
-            _ => None,
-        })
-        .collect();
+    let up: Vec<_> = up.filter_map(|up| Some((&up.name, Home::of(&up.driver)?))).collect();
+    let mut first_with: BTreeMap<(&str, PathBuf), (usize, bool)> = BTreeMap::new();
+    let mut bad = Vec::new();
     for (index, driver) in drivers.iter().enumerate() {
-        let Some(Driver::File(file)) = driver else { continue };
-        let its_name = raw.devices[index].name.as_ref().map(|name| name.value.as_str());
-        let same = |device: &Device, other: &FileDriver| {
-            // That there is one of its name has been complained about.
-            its_name != Some(&device.name)
-                && other.path == file.path
-                && !(other.read_only && file.read_only)
-        };
-        if let Some((other, _)) = up.iter().find(|(device, other)| same(device, other)) {
-            problems.push(Problem::new(
-                file.path.place,
-                links::subject(&raw.devices[index]),
-                format!("the server's device '{}' has the same file", other.name),
-            ));
+        let Some(home) = driver.as_ref().and_then(Home::of) else { continue };
+        let its_name = raw.devices[index].name.as_ref().map(|name| &name.value);
+        let subject = || links::subject(&raw.devices[index]);
+        // That there is one of its name has been complained about.
+        let same =
+            |(name, other): &&(&String, Home)| its_name != Some(*name) && home.is_also_of(other);
+        if let Some((other, _)) = up.iter().find(same) {
+            let message = format!("the server's device '{other}' has the same {}", home.what);
+            problems.push(Problem::new(home.place, subject(), message));
             bad.push(index);
         }
-        let parts = file.path.value.components().filter(|part| *part != Component::CurDir);
-        let first = *first_with.entry(parts.collect()).or_insert(index);
-        let reads =
-            |driver: &Option<Driver>| matches!(driver, Some(Driver::File(f)) if f.read_only);
-        if first != index && !(reads(&drivers[index]) && reads(&drivers[first])) {
+        let here = (home.what, home.path);
+        let (first, reads) = *first_with.entry(here).or_insert((index, home.reads));
+        if first != index && !(reads && home.reads) {
             let other = links::subject(&raw.devices[first]);
-            problems.push(Problem::new(
-                file.path.place,
-                links::subject(&raw.devices[index]),
-                format!("{other} has the same file"),
-            ));
+            let message = format!("{other} has the same {}", home.what);
+            problems.push(Problem::new(home.place, subject(), message));
             bad.extend([first, index]);
         }
     }
