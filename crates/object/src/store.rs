@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use corewise_sync::Mutex;
 use corewise_sync::atomic::Ordering;
 use corewise_sync::atomic::aside::AtomicU64;
 use futures_util::TryStreamExt;
@@ -95,11 +96,13 @@ pub(crate) struct Store {
     /// How long one try of a small request may take.
     small: Duration,
     counts: Counts,
+    /// Why the last request that writes an object failed, unless it didn't.
+    trouble: Mutex<Option<String>>,
 }
 
 impl Store {
     pub(crate) fn new(inner: Arc<dyn ObjectStore>, prefix: Path) -> Self {
-        Self { inner, prefix, small: TRY, counts: Counts::default() }
+        Self { inner, prefix, small: TRY, counts: Counts::default(), trouble: Mutex::default() }
     }
 
     /// No request waits longer than the volume's clients do, but for large ones.
@@ -172,7 +175,17 @@ impl Store {
         let path = self.path(name);
         // A segment, or a map, takes its time.
         let limit = if create { self.small } else { TRY };
-        self.within(limit, self.inner.put_opts(&path, payload, mode.into())).await.map(drop)
+        let put = self.within(limit, self.inner.put_opts(&path, payload, mode.into())).await;
+        *self.trouble.lock() = match &put {
+            Err(Failure::Other(why)) => Some(why.clone()),
+            _ => None,
+        };
+        put.map(drop)
+    }
+
+    /// Why the last request that writes an object failed, in words that go on with a sentence.
+    pub(crate) fn trouble(&self) -> String {
+        self.trouble.lock().as_ref().map_or_else(String::new, |why| format!(": {why}"))
     }
 
     /// An object, or a range of its bytes.

@@ -125,7 +125,8 @@ async fn a_flush_that_fails_loses_nothing() {
     let volume = open(&store, 1).await.unwrap();
     write(&volume, 0, 4, 7).await.unwrap();
     away.store(1, Ordering::Relaxed);
-    assert!(matches!(volume.flush().await, Err(Fault::Store(_))));
+    let Err(Fault::Store(why)) = volume.flush().await else { panic!("it was flushed") };
+    assert!(why.contains("in time: ") && why.contains("on purpose"), "{why}: and why that is");
     assert!(matches!(read(&volume, 0, 4).await, Err(Fault::Store(_))), "who has it isn't known");
     away.store(0, Ordering::Relaxed);
     volume.flush().await.unwrap();

@@ -297,9 +297,7 @@ impl Volume {
                 Ok(())
             }
             Ok(Err(_)) => Err(self.why_dead()),
-            Err(_) => {
-                Err(Fault::Store("it doesn't take what was written so far: no more room".into()))
-            }
+            Err(_) => Err(self.too_slow()),
         }
     }
 
@@ -376,8 +374,12 @@ impl Volume {
         match timeout(self.tuning.patience, reached).await {
             Ok(Ok(reached)) if *reached != u64::MAX => Ok(()),
             Ok(_) => Err(self.why_dead()),
-            Err(_) => Err(Fault::Store("it doesn't take what was written in time".into())),
+            Err(_) => Err(self.too_slow()),
         }
+    }
+
+    fn too_slow(&self) -> Fault {
+        Fault::Store(format!("it doesn't take what was written in time{}", self.store.trouble()))
     }
 
     /// Gives the open batch its number, and sends it on its way.
