@@ -139,7 +139,7 @@ fn whenever_the_machine_is_lost_flushed_writes_are_there_and_the_others_are_a_pr
         let long = std::env::var_os("COREWISE_LONG").is_some();
         let (mut at, mut moved) = (1, 0);
         while lose_it_at(at, last, seed + at, &mut moved) {
-            at += if long { 1 } else { 5 };
+            at += if long { 1 } else { 8 };
         }
         assert!(at > 60 && moved > 20, "only {at} requests, {moved} moves");
     }

@@ -113,10 +113,10 @@ fn all_changed(change: Change, plan: &'static [Kind], soon: usize, can_fua: bool
 #[test]
 fn a_disk_that_is_added_is_in_sync_only_when_it_has_all_and_the_next_start_is_right_with_it_or_without_it()
  {
-    all_changed(Change::Add, &[Failed], 0, true);
     all_changed(Change::Add, &[Killed], 0, true);
-    all_changed(Change::Add, &[Killed], 0, false);
     if long() {
+        all_changed(Change::Add, &[Failed], 0, true);
+        all_changed(Change::Add, &[Killed], 0, false);
         all_changed(Change::Add, &[Failed, Killed], 8, true);
         all_changed(Change::Add, &[Killed, Failed], 4, false);
     }
@@ -124,11 +124,13 @@ fn a_disk_that_is_added_is_in_sync_only_when_it_has_all_and_the_next_start_is_ri
 
 #[test]
 fn a_leg_that_was_removed_is_none_at_the_next_start_whatever_its_own_record_says() {
-    for n in [0, 1, 2] {
-        all_changed(Change::Remove(n), &[Failed], 0, true);
-        all_changed(Change::Remove(n), &[Killed], 0, n != 1);
-    }
+    all_changed(Change::Remove(0), &[Failed], 0, true);
+    all_changed(Change::Remove(2), &[Killed], 0, true);
     if long() {
+        for n in [0, 1, 2] {
+            all_changed(Change::Remove(n), &[Failed], 0, true);
+            all_changed(Change::Remove(n), &[Killed], 0, n != 1);
+        }
         all_changed(Change::Remove(0), &[Failed, Killed], 8, true);
         all_changed(Change::Remove(2), &[Killed, Failed], 4, false);
     }

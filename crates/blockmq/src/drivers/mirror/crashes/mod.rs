@@ -302,7 +302,8 @@ fn after_any_failure_and_a_kill_a_leg_in_sync_has_every_acknowledged_write() {
 
 #[test]
 fn after_a_power_failure_a_leg_in_sync_has_every_flushed_write() {
-    all_runs(|rig| made(rig, &[false; 2]), &[Failed, Killed], 1);
+    let soon = if long() { 2 } else { 0 };
+    all_runs(|rig| made(rig, &[false; 2]), &[Failed, Killed], soon);
 }
 
 #[test]
