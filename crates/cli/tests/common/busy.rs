@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use serde_json::Value;
 
 use super::client::{Client, pattern};
+use super::server::Server;
 use super::{Folder, Ran};
 
 const MIB: usize = 1 << 20;
@@ -123,4 +124,19 @@ pub fn in_sync(names: &[&str]) -> Vec<(String, String)> {
 
 pub fn mirror(folder: &Folder, args: &[&str]) -> Ran {
     folder.corewise([&["mirror", "m"], args].concat())
+}
+
+/// A mirror of `a` and `b`, in sync, whose next resync takes long; a client that writes to it; and a device `c` beside it.
+pub fn slow_beside_a_spare(folder: &Folder) -> (Server, Busy) {
+    let slow = "resync_least = \"1M\"\nresync_most = \"1M\"";
+    folder.write("up.toml", manifest(&["a", "b"], ""));
+    folder.write("c.toml", files(&["c"]));
+    let mut server = Server::start(folder, &["up.toml"]);
+    server.wait_mirror("resynced");
+    server.stop().ok();
+    folder.write("slow.toml", manifest(&["a", "b"], slow));
+    let server = Server::start(folder, &["slow.toml"]);
+    let busy = Busy::start(server.socket());
+    folder.corewise(["add", "c.toml"]).ok();
+    (server, busy)
 }

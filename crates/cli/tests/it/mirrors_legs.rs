@@ -2,7 +2,9 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::common::Folder;
-use crate::common::busy::{Busy, data, files, has_all, in_sync, legs, manifest, mirror};
+use crate::common::busy::{
+    Busy, data, files, has_all, in_sync, legs, manifest, mirror, slow_beside_a_spare,
+};
 use crate::common::client::Client;
 use crate::common::server::Server;
 
@@ -46,16 +48,7 @@ fn a_leg_is_replaced_while_a_client_goes_on_and_the_manifest_has_to_follow() {
 #[test]
 fn after_kill_9_amid_a_replacement_either_disk_is_right_or_refused() {
     let folder = Folder::new();
-    let slow = "resync_least = \"1M\"\nresync_most = \"1M\"";
-    folder.write("up.toml", manifest(&["a", "b"], ""));
-    folder.write("c.toml", files(&["c"]));
-    let mut server = Server::start(&folder, &["up.toml"]);
-    server.wait_mirror("resynced");
-    server.stop().ok();
-    folder.write("slow.toml", manifest(&["a", "b"], slow));
-    let server = Server::start(&folder, &["slow.toml"]);
-    let busy = Busy::start(server.socket());
-    folder.corewise(["add", "c.toml"]).ok();
+    let (server, busy) = slow_beside_a_spare(&folder);
     mirror(&folder, &["--replace", "b", "--with", "c"]).ok();
     assert_eq!(legs(&folder)[1], ("c".to_string(), "resyncing".to_string()));
     server.kill();

@@ -2,7 +2,9 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::common::Folder;
-use crate::common::busy::{Busy, data, files, has_all, in_sync, legs, manifest, mirror};
+use crate::common::busy::{
+    Busy, data, files, has_all, in_sync, legs, manifest, mirror, slow_beside_a_spare,
+};
 use crate::common::server::Server;
 
 #[test]
@@ -62,16 +64,7 @@ fn a_leg_is_added_and_another_removed_while_a_client_goes_on_and_the_manifest_ha
 #[test]
 fn after_kill_9_amid_an_addition_the_mirror_is_right_with_the_disk_or_refused_without_it() {
     let folder = Folder::new();
-    let slow = "resync_least = \"1M\"\nresync_most = \"1M\"";
-    folder.write("up.toml", manifest(&["a", "b"], ""));
-    folder.write("c.toml", files(&["c"]));
-    let mut server = Server::start(&folder, &["up.toml"]);
-    server.wait_mirror("resynced");
-    server.stop().ok();
-    folder.write("slow.toml", manifest(&["a", "b"], slow));
-    let server = Server::start(&folder, &["slow.toml"]);
-    let busy = Busy::start(server.socket());
-    folder.corewise(["add", "c.toml"]).ok();
+    let (server, busy) = slow_beside_a_spare(&folder);
     mirror(&folder, &["--add", "c"]).ok();
     assert_eq!(legs(&folder)[2], ("c".to_string(), "resyncing".to_string()));
     server.kill();
