@@ -33,6 +33,20 @@ struct Inner {
     /// `None`: nothing is kept. It keeps those that are read again rather than those of a scan.
     frames: Option<quick_cache::unsync::Cache<Key, Bytes, Weight>>,
     under_way: HashMap<Key, watch::Receiver<Option<Bytes>>>,
+    hits: u64,
+    misses: u64,
+}
+
+/// What the [read cache](crate::ObjectOptions::read_cache) was worth so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CacheUse {
+    /// Frames (of up to 128 KiB) that readers asked for, and that were in memory or on their way.
+    pub hits: u64,
+    /// Those that a reader had to fetch.
+    pub misses: u64,
+    /// Bytes that are kept now.
+    pub bytes: u64,
 }
 
 /// Frames of a volume.
@@ -65,26 +79,32 @@ impl Cache {
             let count = usize::try_from(bytes / USUAL).unwrap_or(usize::MAX);
             quick_cache::unsync::Cache::with_weighter(count.max(16), bytes, Weight)
         });
-        Arc::new(Self { inner: Mutex::new(Inner { frames, under_way: HashMap::new() }) })
+        let inner = Inner { frames, under_way: HashMap::new(), hits: 0, misses: 0 };
+        Arc::new(Self { inner: Mutex::new(inner) })
     }
 
-    pub(crate) fn look(self: &Arc<Self>, key: Key) -> Look {
+    /// Looks for a frame; `ahead` of readers, which doesn't count.
+    pub(crate) fn look(self: &Arc<Self>, key: Key, ahead: bool) -> Look {
         let mut inner = self.inner.lock();
-        if let Some(found) = inner.frames.as_ref().and_then(|frames| frames.get(&key)) {
-            return Look::Here(found.clone());
+        let frames = inner.frames.as_ref();
+        let here = frames.and_then(|frames| frames.get(&key)).cloned().map(Look::Here);
+        let found = here.or_else(|| inner.under_way.get(&key).cloned().map(Look::UnderWay));
+        if !ahead {
+            let count = if found.is_some() { &mut inner.hits } else { &mut inner.misses };
+            *count += 1;
         }
-        if let Some(fetched) = inner.under_way.get(&key) {
-            return Look::UnderWay(fetched.clone());
+        if let Some(found) = found {
+            return found;
         }
         let (told, fetched) = watch::channel(None);
         inner.under_way.insert(key, fetched);
         Look::Yours(Fetch { cache: Arc::clone(self), key, told })
     }
 
-    /// Bytes that are kept.
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> u64 {
-        self.inner.lock().frames.as_ref().map_or(0, |frames| frames.weight())
+    pub(crate) fn usage(&self) -> CacheUse {
+        let inner = self.inner.lock();
+        let bytes = inner.frames.as_ref().map_or(0, |frames| frames.weight());
+        CacheUse { hits: inner.hits, misses: inner.misses, bytes }
     }
 }
 
@@ -109,7 +129,7 @@ mod tests {
     use super::*;
 
     fn fill(cache: &Arc<Cache>, id: u128) -> bool {
-        match cache.look((id, 64)) {
+        match cache.look((id, 64), false) {
             Look::Here(found) => {
                 assert_eq!(found[0], id as u8);
                 true
@@ -133,26 +153,41 @@ mod tests {
         }
         for id in 1000..2000 {
             fill(&cache, id);
-            assert!(cache.bytes() <= size, "{}", cache.bytes());
+            assert!(cache.usage().bytes <= size, "{:?}", cache.usage());
         }
         let kept = (0..40).filter(|id| fill(&cache, *id)).count();
         assert!(kept > 30, "{kept}");
         let none = Cache::new(0);
         assert!(!fill(&none, 1) && !fill(&none, 1));
+        assert_eq!(none.usage(), CacheUse { hits: 0, misses: 2, bytes: 0 });
+    }
+
+    #[test]
+    fn what_readers_find_and_what_they_have_to_fetch_is_counted_and_what_is_fetched_ahead_is_not() {
+        let cache = Cache::new(1 << 20);
+        let Look::Yours(ahead) = cache.look((1, 0), true) else { panic!("it isn't there") };
+        let counts = || (cache.usage().hits, cache.usage().misses);
+        assert_eq!(counts(), (0, 0));
+        assert!(matches!(cache.look((1, 0), false), Look::UnderWay(_)));
+        ahead.done(&Bytes::from_static(b"data"));
+        assert!(matches!(cache.look((1, 0), false), Look::Here(_)));
+        assert_eq!(counts(), (2, 0));
+        assert!(!fill(&cache, 2) && fill(&cache, 2));
+        assert_eq!(counts(), (3, 1));
     }
 
     #[test]
     fn one_that_fetches_tells_all_and_its_end_without_a_frame_passes_the_duty_on() {
         let cache = Cache::new(1 << 20);
-        let Look::Yours(fetch) = cache.look((1, 0)) else { panic!("it isn't there") };
-        let Look::UnderWay(told) = cache.look((1, 0)) else { panic!("it is under way") };
+        let Look::Yours(fetch) = cache.look((1, 0), false) else { panic!("it isn't there") };
+        let Look::UnderWay(told) = cache.look((1, 0), false) else { panic!("it is under way") };
         drop(fetch);
         assert!(told.has_changed().is_err() && told.borrow().is_none());
-        let Look::Yours(fetch) = cache.look((1, 0)) else { panic!("it is nobody's") };
-        let Look::UnderWay(told) = cache.look((1, 0)) else { panic!("it is under way") };
+        let Look::Yours(fetch) = cache.look((1, 0), false) else { panic!("it is nobody's") };
+        let Look::UnderWay(told) = cache.look((1, 0), false) else { panic!("it is under way") };
         fetch.done(&Bytes::from_static(b"data"));
         assert_eq!(told.borrow().as_deref(), Some(&b"data"[..]));
-        assert!(matches!(cache.look((1, 0)), Look::Here(_)));
-        assert!(matches!(cache.look((1, 64)), Look::Yours(_)), "another place");
+        assert!(matches!(cache.look((1, 0), false), Look::Here(_)));
+        assert!(matches!(cache.look((1, 64), false), Look::Yours(_)), "another place");
     }
 }

@@ -11,10 +11,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::batch::Chunk;
+use crate::cache::CacheUse;
 use crate::format::BLOCK;
 use crate::local;
 use crate::log::{Ask, NotOpen};
 use crate::options::{ObjectEvent, ObjectOptions, OpenError, OpenErrorKind};
+use crate::segments::StoreSpace;
 use crate::store::{Store, StoreUse};
 use crate::volume::{Fault, Part, Volume};
 
@@ -109,6 +111,16 @@ impl ObjectDriver {
     /// What compaction alone asked of the store so far.
     pub fn compaction(&self) -> StoreUse {
         self.volume.moves.usage()
+    }
+
+    /// What the volume's data takes in the store now.
+    pub fn space(&self) -> StoreSpace {
+        self.volume.state.lock().map.segments.space()
+    }
+
+    /// What the read cache was worth so far.
+    pub fn cache(&self) -> CacheUse {
+        self.volume.cache.usage()
     }
 }
 

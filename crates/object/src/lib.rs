@@ -55,8 +55,10 @@ mod store;
 mod tests;
 mod volume;
 
+pub use cache::CacheUse;
 pub use codec::Compression;
 pub use driver::ObjectDriver;
 pub use options::{ObjectEvent, ObjectOptions, OpenError, OpenErrorKind};
 pub use seal::ObjectKey;
+pub use segments::StoreSpace;
 pub use store::StoreUse;

@@ -42,6 +42,21 @@ impl Sum {
     }
 }
 
+/// What a volume's data takes in its store, in bytes, as the map has it that the store has: what is on its way there, or deleted and
+/// not gone yet, isn't counted, nor are records and maps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreSpace {
+    /// Objects with data.
+    pub segments: u64,
+    /// Bytes of these objects, compressed as they are.
+    pub stored: u64,
+    /// Those of them that the volume has in use: in proportion to blocks, as a block has no size of its own.
+    pub used: u64,
+    /// The rest, which compaction gives back where it is much.
+    pub garbage: u64,
+}
+
 /// All segments, by their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Segments {
@@ -64,6 +79,11 @@ impl Segments {
 
     pub(crate) fn sum(&self) -> Sum {
         self.sum
+    }
+
+    pub(crate) fn space(&self) -> StoreSpace {
+        let Sum { stored, used, .. } = self.sum;
+        StoreSpace { segments: self.len() as u64, stored, used, garbage: self.sum.garbage() }
     }
 
     pub(crate) fn insert(&mut self, number: u64, segment: Segment) {

@@ -335,8 +335,8 @@ pub(crate) fn text(disks: &[Disk], width: usize) -> String {
     }
     for Disk { name, condition, scheduler, store, ops, .. } in disks {
         let ordered = (scheduler == "deadline").then(|| format!("scheduler {scheduler}"));
-        let store = store.as_ref().map(|store| store.words(ops));
-        for what in ordered.iter().chain(condition).chain(&store) {
+        let store = store.as_ref().map(|store| store.lines(ops));
+        for what in ordered.iter().chain(condition).chain(store.iter().flatten()) {
             let line: String = format!("  {name}: {what}").chars().take(width).collect();
             let _ = writeln!(out, "{line}");
         }

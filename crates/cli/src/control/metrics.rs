@@ -287,6 +287,21 @@ fn stores(text: &mut Text, answer: &Answer) {
     text.of_each(counter, &stores, |(disk, store)| {
         (vec![("volume", &*disk.name)], store.failures as f64)
     });
+    let kinds = "Bytes that the data of a volume takes in its object store.";
+    text.family("corewise_store_space_bytes", "gauge", kinds);
+    for (disk, store) in &stores {
+        for (kind, bytes) in [("used", store.space.used), ("garbage", store.space.garbage)] {
+            let labels: Labels<'_> = &[("volume", &disk.name), ("kind", kind)];
+            text.sample("corewise_store_space_bytes", labels, bytes as f64);
+        }
+    }
+    let name = "corewise_store_cache_reads_total";
+    text.family(name, "counter", "Frames that readers found in memory, or had to fetch.");
+    for (disk, store) in &stores {
+        for (result, count) in [("hit", store.cache.hits), ("miss", store.cache.misses)] {
+            text.sample(name, &[("volume", &disk.name), ("result", result)], count as f64);
+        }
+    }
     let is_served =
         "1 where a volume in an object store is served, 0 where another server has opened it.";
     text.of_each(("corewise_store_served", "gauge", is_served), &stores, |(disk, store)| {

@@ -10,7 +10,7 @@ use crate::units;
 /// Says it of a volume that is up.
 pub(crate) type StoreNow = Arc<dyn Fn() -> Option<StoreOf> + Send + Sync>;
 
-/// What was asked of the store since the volume was opened.
+/// What a volume has in its store, and what was asked of it since the volume was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct StoreOf {
@@ -23,6 +23,28 @@ pub(crate) struct StoreOf {
     pub(crate) failures: u64,
     pub(crate) sent: u64,
     pub(crate) received: u64,
+    pub(crate) space: Space,
+    pub(crate) cache: Cache,
+}
+
+/// What its data takes in the store, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Space {
+    /// Objects.
+    pub(crate) segments: u64,
+    pub(crate) stored: u64,
+    pub(crate) used: u64,
+    pub(crate) garbage: u64,
+}
+
+/// Its read cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Cache {
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) bytes: u64,
 }
 
 impl StoreOf {
@@ -31,8 +53,29 @@ impl StoreOf {
         [("put", self.puts), ("get", self.gets), ("list", self.lists), ("delete", self.deletes)]
     }
 
-    /// In words, beside what clients have done.
-    pub(crate) fn words(&self, ops: &Ops) -> String {
+    /// In words, beside what clients have done: a line each.
+    pub(crate) fn lines(&self, ops: &Ops) -> [String; 2] {
+        [self.requests_in_words(ops), self.space_in_words()]
+    }
+
+    fn space_in_words(&self) -> String {
+        let Space { segments, stored, used, garbage } = &self.space;
+        let Cache { hits, misses, bytes } = &self.cache;
+        let found = match hits + misses {
+            0 => String::new(),
+            all => format!(", {} % of reads found there", hits * 100 / all),
+        };
+        format!(
+            "{} in {}, {} in use, {} garbage; {} in the read cache{found}",
+            units::about(*stored),
+            units::count(*segments, "object"),
+            units::about(*used),
+            units::about(*garbage),
+            units::about(*bytes),
+        )
+    }
+
+    fn requests_in_words(&self, ops: &Ops) -> String {
         let requests: u64 = self.requests().iter().map(|(_, n)| n).sum();
         let by = |bytes: u64, of: u64, what: &str| match of {
             0 => String::new(),
@@ -60,13 +103,18 @@ mod tests {
 
     #[test]
     fn what_the_store_gets_is_told_beside_what_clients_wrote() {
-        let store = StoreOf { puts: 2, gets: 1, sent: 3 << 20, failures: 1, ..StoreOf::default() };
+        let space = Space { segments: 2, stored: 3 << 20, used: 2 << 20, garbage: 1 << 20 };
+        let cache = Cache { hits: 2, misses: 1, bytes: 4096 };
+        let requests = StoreOf { puts: 2, gets: 1, ..StoreOf::default() };
+        let store = StoreOf { sent: 3 << 20, failures: 1, space, cache, ..requests };
         let writes = OfOp { requests: 1, bytes: 2 << 20, ..OfOp::default() };
-        let words = store.words(&Ops { writes, ..Ops::default() });
+        let [words, space] = store.lines(&Ops { writes, ..Ops::default() });
         assert!(
             words.starts_with("3 requests to the store, 3.0 MiB sent (1.50 a byte written)"),
             "{words}"
         );
         assert!(words.ends_with("0 B received, 1 failed"), "{words}");
+        let said = "3.0 MiB in 2 objects, 2.0 MiB in use, 1.0 MiB garbage; 4.0 KiB in the read cache, 66 % of reads found there";
+        assert_eq!(space, said);
     }
 }

@@ -42,17 +42,24 @@ fn a_volume_in_a_store_is_there_again_and_what_it_costs_is_told() {
     client.write(4096, &pattern(1, 100_000), 0).unwrap();
     client.write(MIB + 3, &pattern(2, 5), FUA).unwrap();
     assert!(client.read(4096, 100_000).unwrap() == pattern(1, 100_000));
-    folder.corewise(["dump"]).ok().says(&["v: ", " requests to the store, ", " a byte written)"]);
+    let said = ["v: ", " requests to the store, ", " a byte written)", " in use, 0 B garbage; "];
+    folder.corewise(["dump"]).ok().says(&said);
     let dump: Value =
         serde_json::from_str(&folder.corewise(["dump", "--json"]).ok().stdout).unwrap();
     let store = &dump["disks"][0]["store"];
     let (puts, sent) = (store["puts"].as_u64().unwrap(), store["sent"].as_u64().unwrap());
     assert!(puts >= 4 && (100_000..200_000).contains(&sent), "{store}");
+    let space = &store["space"];
+    assert!(space["segments"] == 1 && space["stored"].as_u64() > Some(100_000), "{store}");
+    assert_eq!((&space["used"], &space["garbage"]), (&space["stored"], &0.into()));
+    assert!(store["cache"]["misses"].is_u64(), "{store}");
     let metrics = scrape(&metrics_of(&server));
     for name in [
         "corewise_store_requests_total{volume=\"v\",op=\"put\"}",
         "corewise_store_bytes_total{volume=\"v\",direction=\"sent\"}",
         "corewise_store_served{volume=\"v\"} 1",
+        "corewise_store_space_bytes{volume=\"v\",kind=\"garbage\"} 0",
+        "corewise_store_cache_reads_total{volume=\"v\",result=\"miss\"}",
     ] {
         assert!(metrics.contains(name), "{name}: {metrics}");
     }

@@ -135,7 +135,7 @@ pub(crate) struct Volume {
     hold: Instant,
     /// L: is the lock; guards what the volume is at. Never held across a wait.
     pub(crate) state: Mutex<State>,
-    cache: Arc<Cache>,
+    pub(crate) cache: Arc<Cache>,
     /// L: is the lock; guards who reads in a row.
     streams: Mutex<Streams>,
     /// There is a batch to commit.

@@ -102,7 +102,7 @@ impl Volume {
 
     /// What lies there. An inner error: a segment is missing.
     async fn fetch(&self, sources: Vec<Source>) -> Result<Result<Vec<Part>, String>, Fault> {
-        let frames = match self.frames(&there(&sources)).await? {
+        let frames = match self.frames(&there(&sources), false).await? {
             Ok(frames) => frames,
             Err(name) => return Ok(Err(name)),
         };
@@ -124,8 +124,12 @@ impl Volume {
         Ok(Ok(parts))
     }
 
-    /// The blocks of frames: kept, fetched here, or by another reader. An inner error: a segment is missing.
-    async fn frames(&self, all: &[Lies]) -> Result<Result<HashMap<Key, Bytes>, String>, Fault> {
+    /// The blocks of frames, for a reader or `ahead` of one: kept, fetched here, or by another one. An inner error: a segment is missing.
+    async fn frames(
+        &self,
+        all: &[Lies],
+        ahead: bool,
+    ) -> Result<Result<HashMap<Key, Bytes>, String>, Fault> {
         let mut found = HashMap::new();
         let mut seen = HashSet::new();
         let mut wanted: Vec<Lies> =
@@ -136,7 +140,7 @@ impl Volume {
                 if lies.segment.is_none() {
                     return Ok(Err(lies.name()));
                 }
-                match self.cache.look(lies.key()) {
+                match self.cache.look(lies.key(), ahead) {
                     Look::Here(data) => drop(found.insert(lies.key(), data)),
                     Look::UnderWay(told) => others.push((lies, told)),
                     Look::Yours(fetch) => mine.push((lies, fetch)),
@@ -207,7 +211,7 @@ impl Volume {
         tokio::spawn(async move {
             let Ok(sources) = volume.sources(ahead.start, ahead.end - ahead.start) else { return };
             // Whether it came is found by the read that wants it.
-            let _ = volume.frames(&there(&sources)).await;
+            let _ = volume.frames(&there(&sources), true).await;
         });
     }
 

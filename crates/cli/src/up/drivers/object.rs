@@ -59,8 +59,9 @@ pub(super) fn open(
 /// What it costs, by now.
 #[cfg(feature = "object")]
 pub(super) fn cost(driver: &ObjectDriver) -> StoreOf {
+    use crate::control::stores::{Cache, Space};
     use corewise::blockmq::Driver;
-    let used = driver.usage();
+    let (used, space, cache) = (driver.usage(), driver.space(), driver.cache());
     StoreOf {
         served: driver.condition().is_none(),
         puts: used.puts,
@@ -70,6 +71,13 @@ pub(super) fn cost(driver: &ObjectDriver) -> StoreOf {
         failures: used.failures,
         sent: used.sent,
         received: used.received,
+        space: Space {
+            segments: space.segments,
+            stored: space.stored,
+            used: space.used,
+            garbage: space.garbage,
+        },
+        cache: Cache { hits: cache.hits, misses: cache.misses, bytes: cache.bytes },
     }
 }
 

@@ -235,7 +235,7 @@ pub(crate) fn rows(part: Part, before: Option<&Look>, now: &Look) -> Vec<Vec<Cel
                     Cell::count(disk.in_flight),
                 ];
                 let rest = rates(&of(had, &disk.ops), errors(&disk.ops));
-                let cost = || Some(disk.store.as_ref()?.words(&disk.ops));
+                let cost = || Some(disk.store.as_ref()?.lines(&disk.ops).join("; "));
                 let condition = disk.condition.clone().or_else(cost);
                 let condition = Cell::word(condition.unwrap_or_default());
                 left.into_iter().chain(rest).chain([condition]).collect()
