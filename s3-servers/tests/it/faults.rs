@@ -98,7 +98,7 @@ fn a_server_that_refuses_everything_gets_the_requests_that_are_counted_and_no_mo
     let (after, our) = (asked.load(Ordering::Relaxed) - before, counted() - ours);
     // Pauses of 20 ms, and each twice as long as the one before: seven of them are longer than its patience. Whether
     // another server has the volume may be looked for as often.
-    assert!(after <= our && after >= 6 && after <= 15, "{after} requests, {our} were counted");
+    assert!(after <= our && (6..=15).contains(&after), "{after} requests, {our} were counted");
 }
 
 #[test]
