@@ -1,15 +1,15 @@
-//! `machine::measure`: what it gives has all that a file must have, of one CPU and of a larger machine than this one
-//! (the tests of `corewise bench machine` measure all CPUs of this one).
+//! `machine::measure`: what it gives has all that a file must have, of a larger machine than this one (the tests of
+//! `corewise bench machine` measure all CPUs of this one, and one of them).
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use corewise_bench::bench::Effort;
 use corewise_bench::machine::{Plan, Step, measure};
 use corewise_costs::{Costs, Distance, Matrix, Target};
-use corewise_topology::{CpuId, CpuSet, Machine, Topology};
+use corewise_topology::{CpuId, Machine, Topology};
 
-fn quick(machine: &Machine, cpus: Option<CpuSet>) -> Costs {
-    let plan =
-        Plan { cpus, effort: Effort::Quick, date: "today".to_owned(), commit: "none".to_owned() };
+fn quick(machine: &Machine) -> Costs {
+    let (date, commit) = ("today".to_owned(), "none".to_owned());
+    let plan = Plan { cpus: None, effort: Effort::Quick, date, commit };
     let mut steps = Vec::new();
     let costs = measure(machine, &plan, |step| steps.push(step.done)).unwrap();
     assert!(steps.len() > 5 && steps.is_sorted(), "{steps:?}");
@@ -39,31 +39,17 @@ fn has_all_pairs(matrix: &Matrix, cpus: &[CpuId]) {
     }
 }
 
-#[test]
-fn one_cpu_has_no_distances_and_all_else() {
-    let machine = Machine::live().unwrap();
-    let last = machine.online().last().unwrap();
-    let costs = quick(&machine, Some(CpuSet::from_iter([last])));
-    is_a_file(&costs);
-    has_all_pairs(costs.matrix.as_ref().unwrap(), &[last]);
-    let described = costs.machine.as_ref().unwrap();
-    assert_eq!((&*described.commit, &*described.effort), ("none", "quick"));
-    let noise = costs.noise.as_ref().unwrap();
-    assert_eq!(noise.quiet, noise.said.is_empty(), "{noise:?}");
-    assert!(costs.distance.is_empty());
-    assert_eq!(costs.contended.iter().map(|one| one.cpus).collect::<Vec<_>>(), [1]);
-    assert!(costs.wake.iter().all(|wake| wake.distance == Distance::Same));
-    assert!(costs.call.membarrier_one_ns.is_none());
-    assert!(costs.allocator.iter().all(|one| one.free_elsewhere_ns.is_none()));
-}
-
 /// On a described machine threads aren't pinned: the figures mean nothing, but all are there.
 #[test]
 fn each_distance_of_a_larger_machine_is_measured() {
     let topology = Topology::synthetic("numa:2 l3:2 core:1 pu:1").unwrap();
     let machine = Machine::new(topology.with_allowed(&"0-2".parse().unwrap()).unwrap());
-    let costs = quick(&machine, None);
+    let costs = quick(&machine);
     is_a_file(&costs);
+    let described = costs.machine.as_ref().unwrap();
+    assert_eq!((&*described.commit, &*described.effort), ("none", "quick"));
+    let noise = costs.noise.as_ref().unwrap();
+    assert_eq!(noise.quiet, noise.said.is_empty(), "{noise:?}");
     has_all_pairs(costs.matrix.as_ref().unwrap(), &[CpuId::new(0), CpuId::new(1), CpuId::new(2)]);
     let distances: Vec<Distance> = costs.distance.keys().copied().collect();
     assert_eq!(distances, [Distance::Numa, Distance::System]);

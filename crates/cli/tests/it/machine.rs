@@ -3,7 +3,7 @@
 
 use crate::common::{Folder, well_formed};
 use corewise::topology::{CpuSet, Machine, pin_current_thread};
-use corewise_costs::Costs;
+use corewise_costs::{Costs, Distance};
 
 #[test]
 fn the_file_is_read_again_and_the_picture_shows_each_pair() {
@@ -26,16 +26,24 @@ fn the_file_is_read_again_and_the_picture_shows_each_pair() {
 }
 
 #[test]
-fn a_process_that_may_use_one_cpu_measures_that_one() {
+fn a_process_that_may_use_one_cpu_measures_that_one_which_has_no_distances_and_all_else() {
     let folder = Folder::new();
     let last = Machine::live().unwrap().online().last().unwrap();
     // A child of this thread inherits that.
     pin_current_thread(&CpuSet::from_iter([last])).unwrap();
-    let ran = folder.corewise(["bench", "machine", "--quick", "--json", "--svg", "one.svg"]).ok();
+    let files = ["--out", "one.toml", "--svg", "one.svg"];
+    let ran = folder.corewise(["bench", "machine", "--quick", "--json"].iter().chain(&files)).ok();
     let json: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(json["machine"]["cpus"], last.to_string());
     assert_eq!(json["matrix"]["cpus"], serde_json::json!([last.number()]));
     assert!(json["call"]["bare_ns"]["p50"].as_f64().unwrap() > 0.0, "{ran}");
+    let costs = Costs::read(&std::fs::read_to_string(folder.join("one.toml")).unwrap()).unwrap();
+    assert!(costs.distance.is_empty());
+    assert_eq!(costs.contended.iter().map(|one| one.cpus).collect::<Vec<_>>(), [1]);
+    assert!(!costs.wake.is_empty());
+    assert!(costs.wake.iter().all(|wake| wake.distance == Distance::Same));
+    assert!(costs.call.membarrier_one_ns.is_none());
+    assert!(costs.allocator.iter().all(|one| one.free_elsewhere_ns.is_none()));
     let picture = std::fs::read_to_string(folder.join("one.svg")).unwrap();
     well_formed(&picture);
     assert!(picture.contains("The machine has one CPU"), "{picture}");
