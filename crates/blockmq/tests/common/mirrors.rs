@@ -1,5 +1,7 @@
 //! Mirrors with a record, over legs that outlive them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -7,7 +9,7 @@ use corewise_blockmq::drivers::{LegState, Memory, Mirror, MirrorEvent, MirrorLeg
 use corewise_blockmq::{BlockDevice, BlockDeviceExt, Queue};
 use corewise_sync::Mutex;
 
-use super::{Rig, STALL};
+use super::{Rig, Rng, STALL};
 
 pub const REGION: u64 = 64 << 10;
 pub const SIZE: u64 = 16 * REGION;
@@ -105,10 +107,46 @@ impl Up {
         self.queue.write_at(region * REGION, vec![byte; 4096]).unwrap();
     }
 
+    /// Two clients write all over the mirror, and look at what they have written, until this is done.
+    pub fn beside_clients<R>(&self, meanwhile: impl FnOnce() -> R) -> R {
+        // So that a block of a disk that has nothing yet shows.
+        self.queue.write_at(0, vec![1; SIZE as usize]).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let clients = [0, 1].map(|seed| {
+                let (queue, stop) = (&*self.queue, &stop);
+                scope.spawn(move || client(queue, seed, stop))
+            });
+            // Also where it fails.
+            let done = catch_unwind(AssertUnwindSafe(meanwhile));
+            stop.store(true, Ordering::Relaxed);
+            clients.into_iter().for_each(|client| client.join().unwrap());
+            done.unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+
     /// An orderly end.
     pub fn close(self) {
         self.queue.drain();
         self.mirror.settle();
+    }
+}
+
+/// Writes its half of the blocks, and reads them.
+fn client(queue: &Queue, seed: u64, stop: &AtomicBool) {
+    let mut rng = Rng::new(seed + 1);
+    let mut is = vec![0x0101_0101u32; (SIZE / 8192) as usize];
+    let at = |which: usize| which as u64 * 8192 + seed * 4096;
+    for n in 1u32.. {
+        let which = rng.below(SIZE / 8192) as usize;
+        queue.write_at(at(which), n.to_le_bytes().repeat(1024)).unwrap();
+        is[which] = n;
+        let which = rng.below(SIZE / 8192) as usize;
+        let found = queue.read_at(at(which), 4096).unwrap();
+        assert!(found[..] == is[which].to_le_bytes().repeat(1024), "at {}", at(which));
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! Mirrors against a plain model, in every order of create, write, error, check, stop, kill, power failure, start, leg
-//! away, leg replaced (also while it serves) and leg back: what was promised is never lost, nor served as something else without an error,
+//! away, leg replaced (also while it serves), added, removed and back: what was promised is never lost, nor served as something else without an error,
 //! and a leg that is called in sync is that. Some 40 lives of a mirror a case; ten times as many cases with
 //! `COREWISE_LONG`.
 #![cfg(not(loom))]
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, OnceLock};
 
 use crate::common::platters::{Fault, Life, Platter, SECTOR, one_in, plug};
 use crate::common::{Rig, Rng, STALL, submit};
@@ -31,44 +32,79 @@ fn version(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(bytes[..4].try_into().unwrap())
 }
 
+/// A disk that a mirror is given as a leg.
+#[derive(Clone)]
+struct Part {
+    disk: Disk,
+    /// It can't be had until it is back.
+    away: Arc<AtomicBool>,
+    /// What it was once.
+    copy: Option<Platter>,
+}
+
+impl Part {
+    fn new(disk: &Disk) -> Self {
+        Self { disk: Arc::clone(disk), away: Arc::default(), copy: None }
+    }
+
+    fn is_away(&self) -> bool {
+        self.away.load(Ordering::Relaxed)
+    }
+
+    fn set_away(&self, away: bool) {
+        self.away.store(away, Ordering::Relaxed);
+    }
+}
+
 /// A mirror that lives.
 struct Up {
     life: Life,
     mirror: Arc<Mirror>,
     queue: Arc<Queue>,
+    /// The numbers of its legs, in the order of the parts.
+    numbers: Vec<usize>,
 }
 
-/// Starts a mirror of the disks, of which those in `away` are missing until `away` has them no more.
+/// Starts a mirror of the parts, of which those that are away are missing until they are back.
 fn start(
     rig: &Rig,
-    disks: &[Disk],
-    away: &Arc<Mutex<Vec<bool>>>,
+    parts: &[Part],
     life: &Life,
     change: impl FnOnce(&mut MirrorOptions),
 ) -> Result<Up, String> {
-    let leg = |n: usize| match away.lock()[n] {
+    let leg = |(n, part): (usize, &Part)| match part.is_away() {
         true => MirrorLeg::Missing { name: format!("disk{n}"), why: "away".to_string() },
-        false => MirrorLeg::Here(plug(rig, &disks[n], life)),
+        false => MirrorLeg::Here(plug(rig, &part.disk, life)),
     };
-    let legs: Vec<_> = (0..disks.len()).map(leg).collect();
-    let theirs: Vec<_> = disks.iter().map(|disk| plug(rig, disk, life)).collect();
-    let away = Arc::clone(away);
+    let legs: Vec<_> = parts.iter().enumerate().map(leg).collect();
+    let theirs: Vec<_> =
+        parts.iter().map(|part| (part.away.clone(), plug(rig, &part.disk, life))).collect();
+    let numbers: Arc<OnceLock<Vec<usize>>> = Arc::default();
+    let known = Arc::clone(&numbers);
     let mut options = MirrorOptions::new()
         .region_shift(Some(12))
         .clean_after(std::time::Duration::from_millis(1))
-        .find(move |n| match away.lock()[n] {
-            true => Err("away".to_string()),
-            false => Ok(theirs[n].clone()),
+        .find(move |n| {
+            let at = known.get().and_then(|known| known.iter().position(|theirs| *theirs == n));
+            match at.map(|at| &theirs[at]) {
+                Some((away, disk)) if !away.load(Ordering::Relaxed) => Ok(disk.clone()),
+                _ => Err("away".to_string()),
+            }
         });
     change(&mut options);
     let mirror = Arc::new(Mirror::open(legs, options, &rig.wq).map_err(|e| e.to_string())?);
+    let states = mirror.status().legs;
+    let is_leg = |n: &usize| states[*n] != LegState::Removed;
+    let numbers = numbers.get_or_init(|| (0..states.len()).filter(is_leg).collect()).clone();
+    assert_eq!(numbers.len(), parts.len());
     let queue = Queue::builder(&rig.machine, mirror.clone()).build(&rig.wq);
-    Ok(Up { life: life.clone(), mirror, queue })
+    Ok(Up { life: life.clone(), mirror, queue, numbers })
 }
 
 impl Up {
     fn in_sync(&self) -> Vec<bool> {
-        self.mirror.status().legs.iter().map(|leg| *leg == LegState::InSync).collect()
+        let legs = self.mirror.status().legs;
+        self.numbers.iter().map(|&n| legs[n] == LegState::InSync).collect()
     }
 
     /// Waits until nothing is left to be resynced, or it is dead.
@@ -109,12 +145,14 @@ struct Case {
     rng: Rng,
     rig: Rig,
     record: bool,
-    disks: Vec<Disk>,
-    away: Arc<Mutex<Vec<bool>>>,
+    /// The legs, in the order of their numbers.
+    parts: Vec<Part>,
+    /// What the legs may be instead: the server died, or failed, in the midst of changes of them.
+    or: Vec<Vec<Part>>,
+    /// Disks that were legs once.
+    former: Vec<Disk>,
     promises: Vec<Promise>,
     versions: u32,
-    /// What the disks were once.
-    copies: Vec<Option<Platter>>,
     /// One that is again what it was once, and has not met the others since.
     old: Option<usize>,
     /// The last start was killed.
@@ -130,21 +168,37 @@ impl Case {
         let mut rng = Rng::new(seed);
         let n = 2 + rng.below(2) as usize;
         let mut promises = Vec::new();
-        let mut disk = |n: u32| {
+        let mut part = |n: u32| {
             let mut platter = Platter::new(LEG, rng.below(2) == 0);
             let most = if record { SECTORS } else { 2 * SECTORS };
             (0..most).for_each(|at| platter.fill(at * SECTOR, &sector(1_000_000 * n + at as u32)));
-            Arc::new(Mutex::new(platter))
+            Part::new(&Arc::new(Mutex::new(platter)))
         };
-        let disks: Vec<Disk> = (0..n as u32).map(&mut disk).collect();
+        let parts: Vec<Part> = (0..n as u32).map(&mut part).collect();
         for at in 0..SECTORS as u32 {
             promises.push(Promise { now: Some(at), may: vec![at] });
         }
-        let away = Arc::new(Mutex::new(vec![false; n]));
-        let (copies, log) = (vec![None; n], Vec::new());
+        let (or, former, log) = (Vec::new(), Vec::new(), Vec::new());
         let (rig, versions, sure) = (Rig::live(), 10_000, None);
         let (old, begun) = (None, false);
-        Self { rng, rig, record, disks, away, promises, versions, copies, old, begun, sure, log }
+        Self { rng, rig, record, parts, or, former, promises, versions, old, begun, sure, log }
+    }
+
+    fn all_parts(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter().chain(self.or.iter().flatten())
+    }
+
+    fn disks(&self) -> impl Iterator<Item = &Disk> {
+        self.all_parts().map(|part| &part.disk).chain(&self.former)
+    }
+
+    /// One of the legs.
+    fn any(&mut self) -> usize {
+        self.rng.below(self.parts.len() as u64) as usize
+    }
+
+    fn all_are_back(&self) {
+        self.all_parts().for_each(|part| part.set_away(false));
     }
 
     #[track_caller]
@@ -167,8 +221,8 @@ impl Case {
             return;
         }
         let mut first: Option<(usize, Vec<u8>)> = None;
-        for n in (0..self.disks.len()).filter(|&n| in_sync[n]) {
-            let data = self.disks[n].lock().now[..SIZE as usize].to_vec();
+        for n in (0..self.parts.len()).filter(|&n| in_sync[n]) {
+            let data = self.parts[n].disk.lock().now[..SIZE as usize].to_vec();
             for at in 0..SECTORS {
                 let found = version(&data[at * SECTOR..(at + 1) * SECTOR]);
                 self.holds(at, found, &format!("disk {n}, in sync,"));
@@ -218,16 +272,96 @@ impl Case {
         }
     }
 
+    fn blank(&mut self) -> Disk {
+        Arc::new(Mutex::new(Platter::new(LEG, one_in(&mut self.rng, 2))))
+    }
+
     /// A blank disk takes the place of a leg.
     fn replace(&mut self, up: &Up) {
-        let n = self.rng.below(self.disks.len() as u64) as usize;
-        let disk = Arc::new(Mutex::new(Platter::new(LEG, one_in(&mut self.rng, 2))));
-        let came = up.mirror.replace(n, plug(&self.rig, &disk, &up.life));
+        let (n, disk) = (self.any(), self.blank());
+        let came = up.mirror.replace(up.numbers[n], plug(&self.rig, &disk, &up.life));
         self.log.push(format!("disk {n} is replaced: {}", came.is_ok()));
         if came.is_ok() {
-            self.disks[n] = disk;
-            self.copies[n] = None;
-            self.away.lock()[n] = false;
+            let part = std::mem::replace(&mut self.parts[n], Part::new(&disk));
+            self.former.push(part.disk);
+        }
+    }
+
+    /// A disk becomes another leg: a blank one, or one that was a leg.
+    fn add(&mut self, up: &mut Up) {
+        if self.parts.len() == 4 {
+            return;
+        }
+        let again = !self.former.is_empty() && one_in(&mut self.rng, 2);
+        let disk = match again {
+            true => self.former.swap_remove(self.rng.below(self.former.len() as u64) as usize),
+            false => self.blank(),
+        };
+        // Behind all others, as long as there are numbers.
+        let is_free = |n: &usize| !up.numbers.contains(n);
+        let free = Some(up.mirror.legs()).filter(|n| *n < 32);
+        let free = free.or((0..32).find(is_free)).unwrap();
+        let at = up.numbers.iter().filter(|n| **n < free).count();
+        let added = up.mirror.add(plug(&self.rig, &disk, &up.life));
+        let former = if again { "a former leg" } else { "a disk" };
+        self.log.push(format!("{former} is added as {at}: {added:?}"));
+        let mut with = self.parts.clone();
+        with.insert(at, Part::new(&disk));
+        match added {
+            Ok(n) => {
+                assert_eq!(n, free);
+                up.numbers.insert(at, n);
+                self.parts = with;
+                self.or.clear();
+            }
+            Err(_) => {
+                self.former.push(disk);
+                self.unless(with);
+            }
+        }
+    }
+
+    fn remove(&mut self, up: &mut Up) {
+        let n = self.any();
+        let removed = up.mirror.remove(up.numbers[n]);
+        self.log.push(format!("disk {n} is removed: {}", removed.is_ok()));
+        let mut without = self.parts.clone();
+        let part = without.remove(n);
+        match removed {
+            Ok(_) => {
+                up.numbers.remove(n);
+                self.parts = without;
+                self.former.push(part.disk);
+                self.or.clear();
+            }
+            Err(_) => self.unless(without),
+        }
+    }
+
+    /// A change that has failed may count at the next start.
+    fn unless(&mut self, parts: Vec<Part>) {
+        if self.record {
+            self.or.push(parts);
+        }
+    }
+
+    /// The operator goes by another list of legs.
+    fn turn_round(&mut self) {
+        if !self.or.is_empty() {
+            self.or.push(std::mem::take(&mut self.parts));
+            self.parts = self.or.remove(0);
+        }
+    }
+
+    /// The mirror has begun: what its legs are is known again.
+    fn settled(&mut self) {
+        let or = self.or.drain(..).flatten().map(|part| part.disk);
+        let all: Vec<Disk> = self.former.drain(..).chain(or).collect();
+        for disk in all {
+            let is_it = |other: &Disk| Arc::ptr_eq(other, &disk);
+            if !self.parts.iter().any(|part| is_it(&part.disk)) && !self.former.iter().any(is_it) {
+                self.former.push(disk);
+            }
         }
     }
 
@@ -240,32 +374,36 @@ impl Case {
         };
         let until = if one_in(&mut self.rng, 2) { SIZE } else { LEG };
         let times = if forever { NEVER } else { 1 + self.rng.below(3) };
-        let n = self.rng.below(self.disks.len() as u64) as usize;
+        let n = self.any();
         self.log.push(format!("{ops:?} of disk {n} fail {times} times below {until}"));
         let done = one_in(&mut self.rng, 2);
-        self.disks[n].lock().fault = Some(Fault { ops, until, times, done });
+        self.parts[n].disk.lock().fault = Some(Fault { ops, until, times, done });
     }
 
     /// Starts it as an operator does, which says that a leg can be done without only where he knows it.
     fn start(&mut self, life: &Life) -> Option<Up> {
         let record = self.record;
         // An old copy alone would be believed: it was a mirror once.
-        if self.old.is_some() || std::mem::take(&mut self.begun) {
-            self.away.lock().fill(false);
+        if self.old.is_some() || !self.or.is_empty() || std::mem::take(&mut self.begun) {
+            self.all_are_back();
         }
-        for _ in 0..3 {
-            let degraded = match &self.sure {
-                Some(sure) if sure.iter().zip(&*self.away.lock()).any(|(s, away)| *s && !away) => {
-                    Degraded::Always
-                }
-                _ => Degraded::Known,
+        if one_in(&mut self.rng, 2) {
+            self.turn_round();
+        }
+        let mut turns = self.or.len();
+        for _ in 0..3 + turns {
+            let sure = self.sure.iter().flatten().zip(&self.parts);
+            let degraded = match sure.into_iter().any(|(sure, part)| *sure && !part.is_away()) {
+                true => Degraded::Always,
+                false => Degraded::Known,
             };
-            let up = start(&self.rig, &self.disks, &self.away, life, |options| {
+            let up = start(&self.rig, &self.parts, life, |options| {
                 (options.degraded, options.record) = (degraded, record);
             });
             match up {
                 Ok(up) => {
                     (self.sure, self.old) = (None, None);
+                    self.settled();
                     return Some(up);
                 }
                 // No client has written anything: he knows what he knew. But a start has a name of its own, and
@@ -276,15 +414,20 @@ impl Case {
                 }
                 Err(error) => {
                     self.log.push(format!("refused: {error}"));
+                    if turns > 0 {
+                        turns -= 1;
+                        self.turn_round();
+                        continue;
+                    }
                     if let Some(old) = self.old.filter(|_| error.contains("used without the other"))
                     {
                         // Too much has happened since: he does what he is told to do.
-                        self.disks[old].lock().fill(SIZE as usize, &[0; SIZE as usize]);
+                        self.parts[old].disk.lock().fill(SIZE as usize, &[0; SIZE as usize]);
                         continue;
                     }
                     let log = self.log.join(", ");
-                    assert!(self.away.lock().contains(&true), "all are there: {log}");
-                    self.away.lock().fill(false);
+                    assert!(self.parts.iter().any(Part::is_away), "all are there: {log}");
+                    self.all_are_back();
                 }
             }
         }
@@ -295,11 +438,12 @@ impl Case {
     fn live(&mut self) {
         let dies = if one_in(&mut self.rng, 2) { self.rng.below(150) } else { NEVER };
         let life = Life::new(dies);
-        self.log.push(format!("start, away {:?}, dies at {dies}", self.away.lock()));
-        let Some(up) = self.start(&life) else { return self.after_kill() };
+        let away: Vec<bool> = self.parts.iter().map(Part::is_away).collect();
+        self.log.push(format!("start, away {away:?}, dies at {dies}"));
+        let Some(mut up) = self.start(&life) else { return self.after_kill() };
         let mut failing = false;
         for _ in 0..self.rng.below(40) {
-            match self.rng.below(18) {
+            match self.rng.below(20) {
                 0..6 => self.write(&up),
                 6..8 => self.flush(&up),
                 8..12 => self.read(&up, failing),
@@ -309,9 +453,9 @@ impl Case {
                     self.fault(forever);
                 }
                 13 => {
-                    let n = self.rng.below(self.disks.len() as u64) as usize;
-                    self.away.lock()[n] = false;
-                    let _ = up.mirror.take_back(n);
+                    let n = self.any();
+                    self.parts[n].set_away(false);
+                    let _ = up.mirror.take_back(up.numbers[n]);
                 }
                 14 => {
                     let repair = one_in(&mut self.rng, 2);
@@ -320,8 +464,10 @@ impl Case {
                 }
                 // While it serves.
                 15 => self.replace(&up),
+                16 => self.add(&mut up),
+                17 => self.remove(&mut up),
                 // A place that can't be read or written takes for ever.
-                16 if !failing => up.resynced(),
+                18 if !failing => up.resynced(),
                 _ => self.check_claims(&up),
             }
             if up.life.is_over() {
@@ -335,20 +481,24 @@ impl Case {
         }
         self.log.push("close".to_string());
         self.check_claims(&up);
-        let (mirror, life) = (up.mirror.clone(), up.life.clone());
+        let (mirror, life, numbers) = (up.mirror.clone(), up.life.clone(), up.numbers.clone());
         up.close();
         if life.is_over() {
             // It died while it closed: nobody has seen what it would have said of its legs.
             self.log.push("it died meanwhile".to_string());
             return self.after_kill();
         }
-        let in_sync = mirror.status().legs.iter().map(|leg| *leg == LegState::InSync).collect();
+        let legs = mirror.status().legs;
         self.heal();
-        self.sure = Some(in_sync);
+        // Where he doesn't know what the legs are he is sure of none.
+        self.sure = self
+            .or
+            .is_empty()
+            .then(|| numbers.iter().map(|&n| legs[n] == LegState::InSync).collect());
     }
 
     fn heal(&mut self) {
-        self.disks.iter().for_each(|disk| disk.lock().fault = None);
+        self.disks().for_each(|disk| disk.lock().fault = None);
     }
 
     /// The process was killed; perhaps since the power failed.
@@ -359,7 +509,7 @@ impl Case {
         }
         self.log.push("power failure".to_string());
         let most = self.rng.below(3);
-        for disk in &self.disks {
+        for disk in self.disks().cloned().collect::<Vec<_>>() {
             let rng = &mut self.rng;
             disk.lock().power_failure(|| rng.below(2) < most);
         }
@@ -370,13 +520,13 @@ impl Case {
 
     /// What happens to the legs while the mirror is down.
     fn meddle(&mut self) {
-        let n = self.rng.below(self.disks.len() as u64) as usize;
+        let n = self.any();
         // Nobody throws away what he doesn't know to be elsewhere.
-        let others = |sure: &Vec<bool>, away: &[bool]| {
-            (0..sure.len()).any(|m| m != n && sure[m] && !away[m])
+        let others = |sure: &Vec<bool>| {
+            (0..sure.len()).any(|m| m != n && sure[m] && !self.parts[m].is_away())
         };
         let may_lose = match (self.record, &self.sure) {
-            (true, Some(sure)) => others(sure, &self.away.lock()),
+            (true, Some(sure)) => others(sure),
             (true, None) => false,
             (false, _) => n != 0,
         };
@@ -384,20 +534,23 @@ impl Case {
             0 if may_lose && self.old.is_none() => {
                 self.log.push(format!("disk {n} is replaced"));
                 let can_fua = one_in(&mut self.rng, 2);
-                *self.disks[n].lock() = Platter::new(LEG, can_fua);
+                *self.parts[n].disk.lock() = Platter::new(LEG, can_fua);
                 self.lose(n);
             }
             1 if may_lose && self.old.is_none() => {
-                let Some(copy) = self.copies[n].clone() else { return };
+                let Some(copy) = self.parts[n].copy.clone() else { return };
                 self.old = Some(n);
                 self.log.push(format!("disk {n} is what it was"));
-                *self.disks[n].lock() = copy;
+                *self.parts[n].disk.lock() = copy;
                 self.lose(n);
             }
-            2 if self.record => self.away.lock()[n] = true,
-            3 => self.away.lock().fill(false),
+            2 if self.record => self.parts[n].set_away(true),
+            3 => self.all_are_back(),
             // A copy of a disk that is in use is no state that it ever had.
-            4 if self.sure.is_some() => self.copies[n] = Some(self.disks[n].lock().clone()),
+            4 if self.sure.is_some() => {
+                let copy = self.parts[n].disk.lock().clone();
+                self.parts[n].copy = Some(copy);
+            }
             _ => {}
         }
     }
@@ -410,10 +563,10 @@ impl Case {
 
     /// In the end all legs are there, and in sync.
     fn end(&mut self) {
-        self.away = Arc::new(Mutex::new(vec![false; self.disks.len()]));
+        self.all_are_back();
         let up = self.start(&Life::new(NEVER)).unwrap();
         while up.in_sync().contains(&false) {
-            for n in 0..self.disks.len() {
+            for &n in &up.numbers {
                 let _ = up.mirror.take_back(n);
             }
             std::thread::yield_now();
@@ -456,7 +609,6 @@ fn a_mirror_without_a_record_keeps_its_promises_whatever_happens_to_all_but_its_
 #[test]
 fn a_mirror_that_is_killed_at_any_request_while_it_is_made_is_its_first_part() {
     let rig = Rig::live();
-    let here = || Arc::new(Mutex::new(vec![false; 2]));
     let data = |disk: &Disk| disk.lock().now[..SIZE as usize].to_vec();
     for requests in 0.. {
         let disks = [true, false].map(|can_fua| Arc::new(Mutex::new(Platter::new(LEG, can_fua))));
@@ -466,7 +618,8 @@ fn a_mirror_that_is_killed_at_any_request_while_it_is_made_is_its_first_part() {
         let full = data(&disks[0]);
         let life = Life::new(requests);
         let mut was_killed = true;
-        if let Ok(up) = start(&rig, &disks, &here(), &life, |_| {}) {
+        let parts = [Part::new(&disks[0]), Part::new(&disks[1])];
+        if let Ok(up) = start(&rig, &parts, &life, |_| {}) {
             up.resynced();
             was_killed = life.is_over();
             up.kill();
@@ -480,9 +633,10 @@ fn a_mirror_that_is_killed_at_any_request_while_it_is_made_is_its_first_part() {
                     Arc::new(Mutex::new(platter))
                 };
                 let disks = [copy(0), copy(1)];
-                let missing = Arc::new(Mutex::new(away.to_vec()));
+                let parts = [Part::new(&disks[0]), Part::new(&disks[1])];
+                (0..2).for_each(|n| parts[n].set_away(away[n]));
                 let life = Life::new(NEVER);
-                let up = start(&rig, &disks, &missing, &life, |options| {
+                let up = start(&rig, &parts, &life, |options| {
                     options.degraded = Degraded::Always;
                 });
                 let case = format!("killed at {requests}, lost {loses:?}, away {away:?}");

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use crate::common::Rng;
 use crate::common::mirrors::{LEG, Legs, REGION, SIZE, Up, unrecorded};
 use corewise_blockmq::drivers::{
     Degraded, Delay, Delays, Fault, Faulty, LegState, Memory, MirrorEvent, MirrorLeg,
@@ -23,29 +22,8 @@ fn refused(up: &Up, n: usize, device: Arc<dyn BlockDevice>) -> String {
 fn a_disk_that_takes_the_place_of_a_leg_gets_everything_while_clients_write_and_read() {
     let mut legs = Legs::new(2).made();
     let up = legs.open();
-    // So that a block of a disk that has nothing yet shows.
-    up.queue.write_at(0, vec![1; SIZE as usize]).unwrap();
     let spare = disk(&legs, LEG);
-    let former = std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..2)
-            .map(|seed| {
-                let queue = up.queue.clone();
-                scope.spawn(move || {
-                    let mut rng = Rng::new(seed + 1);
-                    let mut is = vec![0x0101_0101u32; (SIZE / 8192) as usize];
-                    for n in 1..4000u32 {
-                        let which = rng.below(SIZE / 8192) as usize;
-                        let at = which as u64 * 8192 + seed * 4096;
-                        queue.write_at(at, n.to_le_bytes().repeat(1024)).unwrap();
-                        is[which] = n;
-                        let which = rng.below(SIZE / 8192) as usize;
-                        let at = which as u64 * 8192 + seed * 4096;
-                        let found = queue.read_at(at, 4096).unwrap();
-                        assert!(found[..] == is[which].to_le_bytes().repeat(1024), "at {at}");
-                    }
-                })
-            })
-            .collect();
+    let former = up.beside_clients(|| {
         for _ in 0..8 {
             up.mirror.replace(0, disk(&legs, LEG)).unwrap();
             assert_eq!(up.resynced().0, [0]);
@@ -53,7 +31,6 @@ fn a_disk_that_takes_the_place_of_a_leg_gets_everything_while_clients_write_and_
         let former = up.mirror.replace(0, spare.clone()).unwrap().unwrap();
         assert_eq!(up.mirror.leg_name(0).unwrap(), "spare");
         assert_eq!(up.resynced().0, [0]);
-        clients.into_iter().for_each(|client| client.join().unwrap());
         former
     });
     assert_eq!(former.name(), "spare");

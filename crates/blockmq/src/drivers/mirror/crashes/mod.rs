@@ -241,6 +241,33 @@ fn lives(rig: &Rig, world: &Shared) {
     }
 }
 
+/// The mirror begins over these disks, and all is well in the end; else why it may not.
+fn next_life(rig: &Rig, world: &Shared, disks: Vec<usize>) -> Result<(), String> {
+    loop {
+        let left = {
+            let mut guard = world.lock();
+            guard.dead = false;
+            guard.ways.log.push(format!("start with disks {disks:?}"));
+            guard.legs.clone_from(&disks);
+            guard.ways.plan.len()
+        };
+        match rig.open(world) {
+            Ok(up) => {
+                up.check_claims();
+                up.write(2);
+                up.end();
+                let was_killed = up.is_dead();
+                up.kill();
+                if !was_killed {
+                    return Ok(());
+                }
+            }
+            Err(_) if world.lock().ways.plan.len() != left => power(world),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 fn blank(can_fua: &[bool]) -> Vec<Platter> {
     can_fua.iter().map(|&can_fua| Platter::new(can_fua)).collect()
 }

@@ -42,35 +42,14 @@ fn second_life(rig: &Rig, world: &Shared, n: usize, took_place: bool) {
     let other_first = world.lock().ways.pick(2) == 1;
     let mut refused = Vec::new();
     for with in [took_place != other_first, took_place == other_first] {
-        loop {
-            let left = {
-                let mut guard = world.lock();
-                guard.legs[n] = if with { 2 } else { n };
-                guard.dead = false;
-                let what = format!("start with disks {:?}", guard.legs);
-                guard.ways.log.push(what);
-                guard.ways.plan.len()
-            };
-            match rig.open(world) {
-                Ok(up) => {
-                    up.check_claims();
-                    up.write(2);
-                    up.end();
-                    let was_killed = up.is_dead();
-                    up.kill();
-                    if !was_killed {
-                        return;
-                    }
-                }
-                Err(_) if world.lock().ways.plan.len() != left => power(world),
-                Err(error) => {
-                    let log = world.lock().ways.log.join(", ");
-                    assert!(!(with && took_place), "the disk that took the place: {error}: {log}");
-                    refused.push(error);
-                    break;
-                }
-            }
+        let mut disks = vec![0, 1];
+        if with {
+            disks[n] = 2;
         }
+        let Err(error) = next_life(rig, world, disks) else { return };
+        let log = world.lock().ways.log.join(", ");
+        assert!(!(with && took_place), "the disk that took the place: {error}: {log}");
+        refused.push(error);
     }
     let log = world.lock().ways.log.join(", ");
     panic!("neither may begin: {}: {log}", refused.join(", "));
