@@ -1,6 +1,8 @@
 //! Encryption: the key of a user, the key of a volume, and how bytes are sealed by it. README.md argues why no nonce comes twice.
 
+use std::env::VarError;
 use std::fmt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -50,7 +52,7 @@ impl ObjectKey {
         Ok(Self(key))
     }
 
-    /// The key in a file, of 64 hexadecimal digits. Blocks.
+    /// The key in a file, of 64 hexadecimal digits. Blocks. The log is told where everybody on the machine may read the file.
     ///
     /// # Errors
     /// The file can't be read, or has no key; both name it.
@@ -58,6 +60,11 @@ impl ObjectKey {
         let named = |why: String| format!("key file {}: {why}", path.display());
         let text = std::fs::read(path).map_err(|error| named(error.to_string()))?;
         let text = Zeroizing::new(text);
+        let mode = std::fs::metadata(path).map_or(0, |meta| meta.mode() & 0o777);
+        if mode & 0o007 != 0 {
+            let (file, mode) = (path.display(), format!("{mode:04o}"));
+            tracing::warn!(%file, mode, "everybody on this machine may read the key file: chmod 600");
+        }
         let digits = std::str::from_utf8(&text).map_err(|_| named("it is no text".into()));
         Self::from_hex(digits?).map_err(named)
     }
@@ -68,7 +75,12 @@ impl ObjectKey {
     /// There is no such variable, or it has no key; both name it.
     pub fn from_env(name: &str) -> Result<Self, String> {
         let named = |why: String| format!("key in the environment's {name}: {why}");
-        let digits = std::env::var(name).map_err(|error| named(error.to_string()))?;
+        let digits = std::env::var(name).map_err(|error| match error {
+            VarError::NotPresent => {
+                format!("the environment has no {name}, which is to be the key: set it where the program is started")
+            }
+            VarError::NotUnicode(_) => named("it is no text".into()),
+        })?;
         Self::from_hex(&Zeroizing::new(digits)).map_err(named)
     }
 }

@@ -3,8 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use corewise::topology;
+
 use super::drivers::Asked;
 use super::problem::{At, Problem};
+use crate::units;
 
 /// A volume in an object store.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +24,7 @@ pub(crate) struct Object {
     pub(crate) region: Option<String>,
     /// Its name.
     pub(crate) compression: Option<String>,
-    pub(crate) key: Option<KeyFrom>,
+    pub(crate) key: Option<At<KeyFrom>>,
     pub(crate) read_cache: Option<u64>,
 }
 
@@ -72,6 +75,19 @@ pub(super) fn object(asked: &mut Asked<'_>, base: &Path) -> Option<Object> {
         let message = "it is the root of this machine's files".to_owned();
         told(location.place, message, "name a folder that has nothing else: file:///FOLDER");
     }
+    if location.value == "memory:" && raw.size.is_none() {
+        let message = "'memory:' has no volume before it is made".to_owned();
+        told(location.place, message, "give a 'size'");
+    }
+    if let Some(at) = raw.read_cache.as_ref() {
+        // There are others that need memory, too.
+        let most = topology::memory().map_or(u64::MAX, |bytes| bytes / 2);
+        if at.value > most {
+            let message = format!("'read_cache' is {}", units::about(at.value));
+            let help = format!("at most {}: half of the memory that there is", units::about(most));
+            told(at.place, message, &help);
+        }
+    }
     if let Some(at) = raw.lease.as_ref().filter(|at| at.value < LEAST_LEASE) {
         let help = "so often, a server that reads asks the store whether there is another one";
         told(at.place, "'lease' must be at least \"100ms\"".to_owned(), help);
@@ -119,8 +135,8 @@ pub(super) fn object(asked: &mut Asked<'_>, base: &Path) -> Option<Object> {
             told(at.place, message, "leave out 'key_file' or 'key_env'");
             None
         }
-        (Some(at), None) => Some(KeyFrom::File(base.join(&at.value))),
-        (None, Some(at)) => Some(KeyFrom::Env(at.value.clone())),
+        (Some(at), None) => Some(At::new(KeyFrom::File(base.join(&at.value)), at.place)),
+        (None, Some(at)) => Some(At::new(KeyFrom::Env(at.value.clone()), at.place)),
         (None, None) => None,
     };
     if let Some(size) = &raw.size {
@@ -171,7 +187,7 @@ mod tests {
     fn each_key_is_read() {
         let found = resolved(
             "location = \"file:///x\"\nsize = \"1G\"\nlease = \"1s\"\nrequest_timeout = \"2s\"\n\
-             compression = \"lz4\"\nkey_file = \"k\"\nread_cache = \"1G\"\n\
+             compression = \"lz4\"\nkey_file = \"k\"\nread_cache = \"1M\"\n\
              flush = \"local\"\nflush_file = \"f\"",
         );
         assert_eq!(found.problems, []);
@@ -182,8 +198,9 @@ mod tests {
         assert_eq!(object.lease, Some(Duration::from_secs(1)));
         assert_eq!(object.request_timeout, Some(Duration::from_secs(2)));
         assert_eq!(object.compression.as_deref(), Some("lz4"));
-        assert_eq!(object.key, Some(KeyFrom::File("/base/k".into())));
-        assert_eq!(object.read_cache, Some(1 << 30));
+        let key = object.key.as_ref().map(|at| &at.value);
+        assert_eq!(key, Some(&KeyFrom::File("/base/k".into())));
+        assert_eq!(object.read_cache, Some(1 << 20));
     }
 
     #[cfg(feature = "object")]
@@ -195,6 +212,8 @@ mod tests {
             ("location = \"file://x\"", "a path from the root on"),
             ("location = \"file:///\"", "name a folder that has nothing else"),
             ("location = \"memory:\"\nsize = 512", "multiple of its block size 4096"),
+            ("location = \"memory:\"", "give a 'size'"),
+            ("location = \"memory:\"\nread_cache = \"100T\"", "half of the memory that there is"),
             ("location = \"memory:\"\nlease = \"1ms\"", "at least \"100ms\""),
             ("location = \"memory:\"\nrequest_timeout = \"0s\"", "more than nothing"),
             ("location = \"memory:\"\nflush = \"disk\"", "one of: store, local"),
@@ -226,6 +245,12 @@ mod tests {
         let told: Vec<_> = told.iter().map(|p| p.display("m").to_string()).collect();
         assert_eq!(told, ["m:8:12: device 'b': device 'a' has the same location"]);
         assert_eq!(found("file:///x/y", "file:///x/z"), []);
-        assert_eq!(found("memory:", "memory:"), []);
+        for (outer, inner) in [("s3://b", "s3://b/x"), ("file:///x/", "file:///x/log/y")] {
+            if cfg!(feature = "s3") || !outer.starts_with("s3") {
+                assert_eq!(found(outer, inner).len(), 1);
+                assert_eq!(found(inner, outer).len(), 1);
+            }
+        }
+        assert_eq!(found("file:///x", "file:///xy"), []);
     }
 }

@@ -109,12 +109,29 @@ impl Home {
         Some(Home { place, path, reads, what })
     }
 
-    fn is_also_of(&self, other: &Home) -> bool {
-        self.path == other.path && self.what == other.what && !(self.reads && other.reads)
+    /// Why they can't both be, in words behind the name of the other one's device.
+    fn clash(&self, other: &Home) -> Option<String> {
+        let what = self.what;
+        if what != other.what || self.reads && other.reads {
+            None
+        } else if self.path == other.path {
+            Some(format!("has the same {what}"))
+        } else if what == "location" && self.path.starts_with(&other.path) {
+            Some(
+                "has a location that this one's lies in: a volume has its folder for itself".into(),
+            )
+        } else if what == "location" && other.path.starts_with(&self.path) {
+            Some(
+                "has a location that lies in this one's: a volume has its folder for itself".into(),
+            )
+        } else {
+            None
+        }
     }
 }
 
-/// Two devices over one file would overwrite each other, unless both only read it, and two over one volume in an object store fence each other.
+/// Two devices over one file would overwrite each other, unless both only read it, and two over one volume in an object store fence each other;
+/// one volume in the folder of another one may be taken for a part of it.
 /// Names of files that differ but lead to one (links) are found when the files are locked.
 fn shared_homes(
     raw: &RawManifest,
@@ -125,18 +142,30 @@ fn shared_homes(
     let up = beside.into_iter().flat_map(|server| &server.devices);
     let up: Vec<_> = up.filter_map(|up| Some((&up.name, Home::of(&up.driver)?))).collect();
     let mut first_with: BTreeMap<(&str, PathBuf), (usize, bool)> = BTreeMap::new();
+    // Few: each is compared with each.
+    let mut stores: Vec<(usize, Home)> = Vec::new();
     let mut bad = Vec::new();
     for (index, driver) in drivers.iter().enumerate() {
         let Some(home) = driver.as_ref().and_then(Home::of) else { continue };
         let its_name = raw.devices[index].name.as_ref().map(|name| &name.value);
         let subject = || links::subject(&raw.devices[index]);
         // That there is one of its name has been complained about.
-        let same =
-            |(name, other): &&(&String, Home)| its_name != Some(*name) && home.is_also_of(other);
-        if let Some((other, _)) = up.iter().find(same) {
-            let message = format!("the server's device '{other}' has the same {}", home.what);
+        let others = up.iter().filter(|(name, _)| its_name != Some(*name));
+        let clash = |(name, other): &(&String, Home)| Some(((*name).clone(), home.clash(other)?));
+        if let Some((other, clash)) = others.filter_map(clash).next() {
+            let message = format!("the server's device '{other}' {clash}");
             problems.push(Problem::new(home.place, subject(), message));
             bad.push(index);
+        }
+        if home.what == "location" {
+            let clash = |(first, other): &(usize, Home)| Some((*first, home.clash(other)?));
+            if let Some((first, clash)) = stores.iter().filter_map(clash).next() {
+                let other = links::subject(&raw.devices[first]);
+                problems.push(Problem::new(home.place, subject(), format!("{other} {clash}")));
+                bad.extend([first, index]);
+            }
+            stores.push((index, home));
+            continue;
         }
         let here = (home.what, home.path);
         let (first, reads) = *first_with.entry(here).or_insert((index, home.reads));

@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use super::drivers::file::{other_size, refuse_what_is_no_disk};
+use super::drivers::object;
 use super::{limits, tell, tls};
 use crate::exit::Failure;
 use crate::manifest::{Driver, FileDriver, Manifest, Problem, Subject};
@@ -15,13 +16,16 @@ use crate::units::count;
 pub(super) fn check(manifest: &Manifest, label: &str) -> Result<(), Failure> {
     let mut problems = Vec::new();
     for device in &manifest.devices {
-        if let Driver::File(file) = &device.driver {
-            if let Err(why) = look(file) {
-                let subject = Subject::Device(Ok(device.name.clone()));
-                let why = format!("{}: {why}", file.path.value.display());
-                problems.push(Problem::new(file.path.place, subject, why));
+        let found = match &device.driver {
+            Driver::File(file) => {
+                let why = look(file).map_err(|why| format!("{}: {why}", file.path.value.display()));
+                why.err().map(|why| (file.path.place, why)).into_iter().collect()
             }
-        }
+            Driver::Object(asked) => object::look(asked),
+            _ => Vec::new(),
+        };
+        let subject = || Subject::Device(Ok(device.name.clone()));
+        problems.extend(found.into_iter().map(|(at, why)| Problem::new(at, subject(), why)));
     }
     let server = &manifest.server;
     let options = limits::of_clients(&server.clients, server.tls.is_some());

@@ -147,6 +147,44 @@ fn stripes_and_partitions_stand_on_volumes_in_stores() {
     server.stop().ok();
 }
 
+#[test]
+fn a_check_finds_locations_and_keys_that_will_not_do_and_makes_nothing() {
+    let folder = Folder::new();
+    folder.write("file", "");
+    folder.write("file2", "");
+    folder.write("key", "0f".repeat(32));
+    let device = |name: &str, at: &str, keys: &str| {
+        let at = folder.join(at).display().to_string();
+        format!(
+            "[[device]]\nname = \"{name}\"\ndriver = \"object\"\nlocation = \"file://{at}\"\n{keys}\n"
+        )
+    };
+    let good = device("a", "new/folder", "size = \"1M\"\nkey_file = \"key\"") + &export("a");
+    folder.write("good.toml", &good);
+    let ran = folder.corewise(["up", "--check", "good.toml"]).ok();
+    // Everybody may read it.
+    ran.complains(&["the key file: chmod 600"]);
+    assert_eq!(folder.list(), ["file", "file2", "good.toml", "key"]);
+    let bad = [
+        device("a", "file", "size = \"1M\""),
+        device("b", "file2/below", "size = \"1M\""),
+        device("c", "none", ""),
+        device("d", "d", "size = \"1M\"\nkey_file = \"no-key\""),
+        device("e", "e", "size = \"1M\"\nkey_env = \"COREWISE_NO_SUCH_KEY\""),
+    ];
+    folder.write("bad.toml", bad.concat() + &export("a"));
+    let ran = folder.corewise(["up", "--check", "bad.toml"]).code(1);
+    ran.complains(&[
+        "device 'a': ",
+        "file is no folder",
+        "device 'b': ",
+        "device 'c': ",
+        "there is no volume; give a size",
+        "device 'd': key file ",
+        "device 'e': the environment has no COREWISE_NO_SUCH_KEY, which is to be the key",
+    ]);
+}
+
 /// A file that nobody reads to the end of: a look into it takes for ever.
 fn hang(folder: &Folder, name: &str) {
     let path = folder.join("store/v/log").join(format!("{name:0>20}"));

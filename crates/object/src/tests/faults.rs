@@ -263,3 +263,24 @@ async fn records_and_maps_of_another_volume_are_refused() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_segment_that_is_empty_or_cut_off_is_an_error_at_once_and_not_when_patience_is_over() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let volume = open(&inner, 3).await.unwrap();
+    write(&volume, 0, 4, 1).await.unwrap();
+    volume.flush().await.unwrap();
+    let at = "a/volume/seg".into();
+    let segment = inner.list(Some(&at)).try_next().await.unwrap().expect("it was written");
+    for len in [0, 70] {
+        let whole = inner.get(&segment.location).await.unwrap().bytes().await.unwrap();
+        inner.put(&segment.location, whole.slice(..len.min(whole.len())).into()).await.unwrap();
+        let began = tokio::time::Instant::now();
+        let found = read(&volume, 0, 4).await;
+        assert!(
+            matches!(&found, Err(Fault::Damaged(why)) if why.contains("too short")),
+            "{found:?}"
+        );
+        assert_eq!(began.elapsed(), Duration::ZERO, "it waited");
+    }
+}

@@ -4,7 +4,7 @@ pub(super) mod export;
 pub(super) mod file;
 mod leaf;
 mod mirror;
-mod object;
+pub(super) mod object;
 mod over_one;
 mod remote;
 mod volume;

@@ -1,12 +1,16 @@
 //! Volumes in object stores.
 
+#[cfg(feature = "object")]
+use std::path::Path;
 use std::sync::Arc;
 
 use corewise::device::ProbeError;
+#[cfg(feature = "object")]
+use rustix::fs::{Access, access};
 
 use super::House;
 use crate::control::stores::StoreOf;
-use crate::manifest;
+use crate::manifest::{self, Place};
 
 #[cfg(feature = "object")]
 pub(super) use corewise_object::ObjectDriver;
@@ -38,12 +42,8 @@ pub(super) fn open(
     if let Some(by) = &asked.compression {
         options = options.compression(by.parse().map_err(ProbeError::failed)?);
     }
-    let key = asked.key.as_ref().map(|key| match key {
-        manifest::KeyFrom::File(path) => corewise_object::ObjectKey::from_file(path),
-        manifest::KeyFrom::Env(name) => corewise_object::ObjectKey::from_env(name),
-    });
-    if let Some(key) = key.transpose().map_err(ProbeError::failed)? {
-        options = options.key(key);
+    if let Some(at) = &asked.key {
+        options = options.key(key(&at.value).map_err(ProbeError::failed)?);
     }
     if let Some(bytes) = asked.read_cache {
         options = options.read_cache(bytes);
@@ -54,6 +54,55 @@ pub(super) fn open(
         }
     }
     ObjectDriver::open(options).map(Arc::new).map_err(ProbeError::failed)
+}
+
+#[cfg(feature = "object")]
+fn key(from: &manifest::KeyFrom) -> Result<corewise_object::ObjectKey, String> {
+    match from {
+        manifest::KeyFrom::File(path) => corewise_object::ObjectKey::from_file(path),
+        manifest::KeyFrom::Env(name) => corewise_object::ObjectKey::from_env(name),
+    }
+}
+
+/// What is wrong with it as far as this machine tells: nobody asks a store.
+#[cfg(feature = "object")]
+pub(in crate::up) fn look(asked: &manifest::Object) -> Vec<(Place, String)> {
+    let mut wrong = Vec::new();
+    if let Some(folder) = asked.location.value.strip_prefix("file://").map(Path::new) {
+        let is_new = asked.size.is_none() && !folder.join("log").is_dir();
+        let found = may_be_made(folder).and_then(|()| match is_new {
+            true => Err("there is no volume; give a size, and one is made".to_owned()),
+            false => Ok(()),
+        });
+        let why = found.map_err(|why| format!("{}: {why}", asked.location.value));
+        wrong.extend(why.err().map(|why| (asked.location.place, why)));
+    }
+    if let Some(at) = &asked.key {
+        wrong.extend(key(&at.value).err().map(|why| (at.place, why)));
+    }
+    wrong
+}
+
+/// Whether there is such a folder that may be written to, or it may be made.
+#[cfg(feature = "object")]
+fn may_be_made(folder: &Path) -> Result<(), String> {
+    use std::io::{Error, ErrorKind};
+    for folder in folder.ancestors() {
+        match folder.metadata() {
+            Ok(meta) if !meta.is_dir() => {
+                return Err(format!("{} is no folder", folder.display()));
+            }
+            Ok(_) => {
+                let how = Access::WRITE_OK | Access::EXEC_OK;
+                let may = access(folder, how).map_err(Error::from);
+                return may.map_err(|error| format!("{}: {error}", folder.display()));
+            }
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(error) => return Err(format!("{}: {error}", folder.display())),
+        }
+    }
+    Ok(())
 }
 
 /// What it costs, by now.
@@ -88,6 +137,11 @@ pub(super) fn open(
     _: &manifest::Object,
 ) -> Result<Arc<ObjectDriver>, ProbeError> {
     Err(ProbeError::failed("this corewise was built without volumes in object stores"))
+}
+
+#[cfg(not(feature = "object"))]
+pub(in crate::up) fn look(_: &manifest::Object) -> Vec<(Place, String)> {
+    Vec::new()
 }
 
 #[cfg(not(feature = "object"))]
