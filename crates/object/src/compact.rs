@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::batch::{Batch, Segment};
-use crate::codec::Spot;
+use crate::codec::{Codec, Spot};
 use crate::format::{BLOCK, Changes, Entry};
 use crate::log;
-use crate::policy::{self, Span};
+use crate::policy;
 use crate::volume::{Fault, Volume};
 
 /// The bit in the number of a segment that was made by moving. The other ones are those of the record that came next when it was begun:
@@ -29,6 +29,8 @@ const PAUSE: Duration = Duration::from_secs(3);
 impl Volume {
     /// Gathers whenever that is due, until nothing is served any more.
     pub(crate) async fn compact_all(self: Arc<Self>) {
+        // Else the next server couldn't tell by the log that the one before this one may still be believed.
+        self.wait_for_others().await;
         // Segments that can't be read: each request says so to its client, and they stay as they are.
         let mut bad = BTreeSet::new();
         loop {
@@ -155,41 +157,72 @@ impl Volume {
 
     /// What these pieces hold. `None`: some of it is elsewhere by now.
     async fn data_of(&self, moved: &[Entry]) -> Result<Option<Vec<Bytes>>, (u64, Fault)> {
-        let places: Vec<_> = moved.iter().filter_map(|entry| entry.place).collect();
-        let mut fetched: Vec<(Span, Bytes, u128)> = Vec::new();
-        for span in policy::spans(&places) {
+        let places = |entry: &Entry| entry.place.map(|place| (place.segment, place.at));
+        let spans =
+            policy::spans(&moved.iter().filter_map(|entry| entry.place).collect::<Vec<_>>());
+        // As the spans are: those of a frame one after another.
+        let mut order: Vec<usize> = (0..moved.len()).collect();
+        order.sort_by_key(|n| places(&moved[*n]));
+        let mut order = order.into_iter().peekable();
+        let mut data = vec![Bytes::new(); moved.len()];
+        for span in spans {
             let failed = |why| (span.segment, why);
             let of = || self.state.lock().map.segments.get(span.segment).copied();
             let Some(segment) = of() else { return Ok(None) };
             let name = log::segment(span.segment, segment.epoch);
             let range = Some(u64::from(span.from)..u64::from(span.to));
             let found = log::fetch(&self.moves, &name, range, Some(self.tuning.patience)).await;
-            match found.map_err(|why| failed(Fault::Store(why)))? {
-                Some(bytes) if bytes.len() == (span.to - span.from) as usize => {
-                    fetched.push((span, bytes, segment.id));
-                }
+            let bytes = match found.map_err(|why| failed(Fault::Store(why)))? {
+                Some(bytes) if bytes.len() == (span.to - span.from) as usize => bytes,
                 Some(_) => return Err(failed(Fault::Damaged("it is too short".into()))),
                 None if of().is_none() => return Ok(None),
                 None => return Err(failed(Fault::Damaged("it is missing".into()))),
+            };
+            let mut here = Vec::new();
+            while let Some(n) = order.next_if(|n| moved[*n].place.is_some_and(|at| span.has(&at))) {
+                here.push((n, moved[n]));
             }
-        }
-        let mut data = Vec::new();
-        for (entry, place) in moved.iter().zip(places) {
-            let damaged = |why: &str| (place.segment, Fault::Damaged(why.into()));
-            let found = fetched.iter().find(|(span, ..)| span.has(&place));
-            let (span, bytes, id) = found.expect("the spans were made of all places");
-            let at = (place.at - span.from) as usize;
-            let frame = bytes.slice(at..at + place.stored as usize);
-            let start = entry.start - u64::from(place.skip);
-            let spot = Spot { id: *id, at: place.at, start };
-            let whole = self.codec.data(&spot, &frame).map_err(|why| damaged(&why.0))?;
-            let from = u64::from(place.skip) * BLOCK;
-            let to = from + entry.len * BLOCK;
-            if to > whole.len() as u64 {
-                return Err(damaged("a frame is too short"));
+            let codec = self.codec.clone();
+            // This thread serves everybody.
+            let decode = move || pieces(here, &bytes, span.from, segment.id, &codec);
+            let decoded = tokio::task::spawn_blocking(decode).await;
+            let failed_to = || failed(Fault::Damaged("it could not be decoded".into()));
+            for (n, piece) in decoded.map_err(|_| failed_to())?.map_err(failed)? {
+                data[n] = piece;
             }
-            data.push(whole.slice(from as usize..to as usize));
         }
         Ok(Some(data))
     }
+}
+
+/// What numbered pieces hold whose frames are in these bytes of a segment, from `from` on; those of a frame come one after another. Copies, so that
+/// of a frame of which little is in use only that is kept.
+fn pieces(
+    of: Vec<(usize, Entry)>,
+    bytes: &Bytes,
+    from: u32,
+    id: u128,
+    codec: &Codec,
+) -> Result<Vec<(usize, Bytes)>, Fault> {
+    let damaged = |why: &str| Fault::Damaged(why.into());
+    let mut last: Option<(Spot, Bytes)> = None;
+    let mut found = Vec::with_capacity(of.len());
+    for (n, entry) in of {
+        let place = entry.place.ok_or_else(|| damaged("a piece lies nowhere"))?;
+        let skip = u64::from(place.skip);
+        let spot = Spot { id, at: place.at, start: entry.start - skip };
+        let whole = match last.take_if(|(known, _)| *known == spot) {
+            Some((_, whole)) => whole,
+            None => {
+                let at = (place.at - from) as usize;
+                let frame = bytes.slice(at..at + place.stored as usize);
+                codec.data(&spot, &frame).map_err(|why| damaged(&why.0))?
+            }
+        };
+        let piece = (skip * BLOCK) as usize..((skip + entry.len) * BLOCK) as usize;
+        let piece = whole.get(piece).ok_or_else(|| damaged("a frame is too short"))?;
+        found.push((n, Bytes::copy_from_slice(piece)));
+        last = Some((spot, whole));
+    }
+    Ok(found)
 }

@@ -84,6 +84,30 @@ async fn a_volume_becomes_longer_and_never_shorter() {
     assert_eq!(open(None).await, Ok(size * 2));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_server_that_only_gathers_does_not_shorten_the_wait_of_the_next_one() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let first = open(&inner, 1).await.unwrap();
+    for block in 0..BLOCKS {
+        write(&first, block, 1, 7).await.unwrap();
+        first.flush().await.unwrap();
+    }
+    // These believe for a shorter time than the first one does.
+    let next = async |nonce| {
+        let inner = Arc::clone(&inner);
+        let store = crate::store::Store::new(inner, object_store::path::Path::from("a/volume"));
+        let ask = crate::log::Ask { lease: Duration::from_millis(10), ..super::ask(nonce) };
+        crate::volume::Volume::open(Arc::new(store), ask, super::tuning()).await.unwrap()
+    };
+    let began = tokio::time::Instant::now();
+    let _second = next(2).await;
+    passes(Duration::from_millis(100)).await;
+    let third = next(6).await;
+    write(&third, 0, 1, 9).await.unwrap();
+    assert!(began.elapsed() >= Duration::from_secs(2), "the first one may be believed until then");
+    assert!(fenced(read(&first, 0, 1).await));
+}
+
 /// Blocks that are fought for.
 const FOUGHT: usize = 12;
 

@@ -257,7 +257,7 @@ impl Volume {
     }
 
     /// Nothing is changed while a writer before may be believed.
-    async fn wait_for_others(&self) {
+    pub(crate) async fn wait_for_others(&self) {
         if Instant::now() < self.hold {
             sleep_until(self.hold).await;
         }
