@@ -9,8 +9,8 @@ use std::path::Path;
 
 use rustix::fs::{FallocateFlags, FlockOperation};
 
-use super::format::{self, ENTRY, FileHead, HEAD, MAGIC, RING};
-use super::{Entry, Found};
+use super::format::{self, ALIGN, ENTRY, EntryHead, FileHead, HEAD, MAGIC, MAGIC_ENTRY, RING};
+use super::{Entry, Found, Stored};
 use crate::codec::Codec;
 
 /// What the file is kept in.
@@ -59,7 +59,13 @@ pub(crate) fn open(path: &Path, ring: u64) -> io::Result<File> {
         });
     }
     // Before anything of it is changed: it may be another's.
-    head(&file)?;
+    let head = head(&file)?;
+    let found = file.metadata()?.len();
+    if let Some(has) = head.map(|head| RING + head.ring).filter(|has| found < *has) {
+        return Err(io::Error::other(format!(
+            "it had {has} bytes and has {found}: it was cut off, with what was flushed there; to give that up, delete the file"
+        )));
+    }
     // So that it doesn't lack room later. Where a file system can't say so, it may.
     let size = RING + ring;
     match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size) {
@@ -94,25 +100,78 @@ pub(crate) fn head(medium: &dyn Medium) -> io::Result<Option<FileHead>> {
     Ok(newest)
 }
 
-/// The entries behind a head, up to the first one that is torn, or somebody else's.
+/// The entries behind a head, up to the first one that is torn, or somebody else's; and those behind it, where that one isn't the end, but
+/// was damaged when it had been there for good.
 pub(crate) fn entries(medium: &dyn Medium, head: FileHead) -> io::Result<Found> {
     let mut entries = Vec::new();
     let mut at = head.start;
-    loop {
-        let mut bytes = vec![0; ENTRY];
-        read(medium, &head, at, &mut bytes)?;
-        let Some(found) = format::entry_head(&bytes) else { break };
-        let end = at + ENTRY as u64 + u64::from(found.stored);
-        if found.nonce != head.nonce || found.place != at || end - head.start > head.ring {
+    let room = |at| head.start + head.ring - at;
+    while let Some(found) = entry_at(medium, &head, at)?.filter(|it| it.place == at) {
+        if found.bytes > room(at) {
             break;
         }
-        bytes.resize(ENTRY + found.stored as usize, 0);
-        read(medium, &head, at + ENTRY as u64, &mut bytes[ENTRY..])?;
-        let Some(entry) = format::stored(bytes) else { break };
-        entries.push(entry);
-        at = end;
+        at += found.bytes;
+        entries.push(found.entry);
+    }
+    let behind = entries_behind(medium, &head, at)?;
+    if behind.iter().any(|found| found.synced > at) {
+        entries.extend(behind.into_iter().map(|found| found.entry));
     }
     Ok(Found { head, entries })
+}
+
+/// An entry that is whole.
+struct Whole {
+    entry: Stored,
+    place: u64,
+    synced: u64,
+    /// With its head.
+    bytes: u64,
+}
+
+/// The entry at a place, or at the same one of a later round. `None`: it is torn, or of an older round, or somebody else's.
+fn entry_at(medium: &dyn Medium, head: &FileHead, at: u64) -> io::Result<Option<Whole>> {
+    let mut all = vec![0; ENTRY];
+    read(medium, head, at, &mut all)?;
+    let Some(EntryHead { nonce, place, synced, stored, .. }) = format::entry_head(&all) else {
+        return Ok(None);
+    };
+    let is_later = place.checked_sub(at).is_some_and(|by| by % head.ring == 0);
+    let bytes = ENTRY as u64 + u64::from(stored);
+    if nonce != head.nonce || !is_later || bytes > head.ring {
+        return Ok(None);
+    }
+    all.resize(bytes as usize, 0);
+    read(medium, head, at + ENTRY as u64, &mut all[ENTRY..])?;
+    Ok(format::stored(all).map(|entry| Whole { entry, place, synced, bytes }))
+}
+
+/// All entries at that place of the ring and behind it, also of later rounds, in order.
+fn entries_behind(medium: &dyn Medium, head: &FileHead, from: u64) -> io::Result<Vec<Whole>> {
+    const PIECE: usize = 64 << 10;
+    static ZEROES: [u8; PIECE] = [0; PIECE];
+    let mut found = Vec::new();
+    let mut bytes = vec![0; PIECE];
+    let (mut next, end) = (from, head.start + head.ring);
+    for at in (from..end).step_by(PIECE) {
+        let bytes = &mut bytes[..PIECE.min((end - at) as usize)];
+        read(medium, head, at, bytes)?;
+        // As most of a file that was used little.
+        if *bytes == ZEROES[..bytes.len()] {
+            continue;
+        }
+        for (n, word) in bytes.chunks_exact(ALIGN).enumerate() {
+            let at = at + (n * ALIGN) as u64;
+            if at >= next && word.starts_with(&MAGIC_ENTRY) {
+                if let Some(entry) = entry_at(medium, head, at)? {
+                    next = at + entry.bytes;
+                    found.push(entry);
+                }
+            }
+        }
+    }
+    found.sort_by_key(|entry| entry.place);
+    Ok(found)
 }
 
 /// The pieces of the ring that so many bytes from a place on are: offset in the file, and length.
@@ -137,7 +196,7 @@ pub(super) fn write_head(medium: &dyn Medium, head: &FileHead) -> io::Result<()>
     medium.write(head.generation % 2 * HEAD, &head.encode())
 }
 
-/// The bytes of entries that begin at a place, and where each one begins.
+/// The bytes of entries that begin at a place, up to which all is there for good, and where each one begins.
 pub(super) fn encode(
     entries: &VecDeque<Entry>,
     nonce: u128,
@@ -148,7 +207,7 @@ pub(super) fn encode(
     for entry in entries {
         let place = at + data.len() as u64;
         places.push((entry.index, place));
-        data.extend_from_slice(&format::encode(entry, nonce, place, codec));
+        data.extend_from_slice(&format::encode(entry, nonce, (place, at), codec));
     }
     (data, places)
 }

@@ -12,10 +12,13 @@ pub(super) const HEAD: u64 = 4096;
 /// Where the ring begins.
 pub(super) const RING: u64 = 2 * HEAD;
 /// Bytes of an entry in front of its data.
-pub(super) const ENTRY: usize = 72;
+pub(super) const ENTRY: usize = 80;
+/// Bytes of which each entry is a multiple.
+pub(super) const ALIGN: usize = 8;
 
-pub(super) const MAGIC: &[u8; 8] = b"CWlocal1";
-const MAGIC_ENTRY: u32 = 0x4357_6c31;
+pub(super) const MAGIC: &[u8; 8] = b"CWlocal2";
+/// The first bytes of an entry.
+pub(super) const MAGIC_ENTRY: [u8; 4] = *b"2lWC";
 /// Bytes of a head that say something.
 const SAYS: usize = 80;
 
@@ -76,6 +79,8 @@ pub(super) struct EntryHead {
     sum: u32,
     pub(super) nonce: u128,
     pub(super) place: u64,
+    /// Up to this place all was there for good before this one was written.
+    pub(super) synced: u64,
     pub(super) index: u64,
     start: u64,
     len: u64,
@@ -85,12 +90,17 @@ pub(super) struct EntryHead {
 }
 
 /// The entry as it goes to that place.
-pub(super) fn encode(entry: &Entry, nonce: u128, place: u64, codec: &Codec) -> Vec<u8> {
+pub(super) fn encode(
+    entry: &Entry,
+    nonce: u128,
+    (place, synced): (u64, u64),
+    codec: &Codec,
+) -> Vec<u8> {
     let mut out = Vec::with_capacity(ENTRY + (entry.len * BLOCK) as usize);
-    out.put_u32_le(MAGIC_ENTRY);
+    out.extend_from_slice(&MAGIC_ENTRY);
     out.put_u32_le(0);
     out.put_u128_le(nonce);
-    for word in [place, entry.index, entry.start, entry.len] {
+    for word in [place, synced, entry.index, entry.start, entry.len] {
         out.put_u64_le(word);
     }
     let (zero, data) = match &entry.chunk {
@@ -100,6 +110,7 @@ pub(super) fn encode(entry: &Entry, nonce: u128, place: u64, codec: &Codec) -> V
     out.put_u64_le(zero);
     out.put_u64_le(data.len() as u64);
     out.extend_from_slice(&data);
+    debug_assert_eq!(out.len() % ALIGN, 0, "blocks, and what seals them");
     let sum = crc32fast::hash(&out[8..]);
     out[4..8].copy_from_slice(&sum.to_le_bytes());
     out
@@ -109,18 +120,19 @@ pub(super) fn encode(entry: &Entry, nonce: u128, place: u64, codec: &Codec) -> V
 pub(super) fn entry_head(bytes: &[u8]) -> Option<EntryHead> {
     let bytes: &[u8; ENTRY] = bytes.try_into().ok()?;
     let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-    if bytes[..4] != MAGIC_ENTRY.to_le_bytes() {
+    if bytes[..4] != MAGIC_ENTRY {
         return None;
     }
     Some(EntryHead {
         sum: u32::from_le_bytes(bytes[4..8].try_into().ok()?),
         nonce: u128::from_le_bytes(bytes[8..24].try_into().ok()?),
         place: word(24)?,
-        index: word(32)?,
-        start: word(40)?,
-        len: word(48)?,
-        zero: word(56)? == 1,
-        stored: u32::try_from(word(64)?).ok()?,
+        synced: word(32)?,
+        index: word(40)?,
+        start: word(48)?,
+        len: word(56)?,
+        zero: word(64)? == 1,
+        stored: u32::try_from(word(72)?).ok()?,
     })
 }
 

@@ -50,7 +50,7 @@ impl Stored {
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) head: FileHead,
-    /// In order, without a gap but for changes that the store has.
+    /// In order, without a gap but for changes that the store has, unless the file is damaged.
     pub(crate) entries: Vec<Stored>,
 }
 
@@ -83,7 +83,9 @@ pub(crate) fn judge(found: Found, says: &Says) -> Result<Vec<Stored>, String> {
     };
     let lacking: Vec<Stored> =
         found.entries.into_iter().filter(|entry| entry.index > through).collect();
-    let Some(first) = lacking.first() else { return Ok(Vec::new()) };
+    if lacking.is_empty() {
+        return Ok(lacking);
+    }
     if let Some((host, _)) = &says.followed {
         return Err(format!(
             "it has {} changes ({} bytes) that were flushed and aren't in the store, and since then {host} has opened the volume: they can't be put over what that one \
@@ -92,11 +94,11 @@ pub(crate) fn judge(found: Found, says: &Says) -> Result<Vec<Stored>, String> {
             bytes(&lacking),
         ));
     }
-    if first.index != through + 1 {
+    let gap = (through + 1..).zip(&lacking).find(|(index, entry)| entry.index != *index);
+    if let Some((first, behind)) = gap {
         return Err(format!(
-            "it lacks the changes from {} to {}: it is damaged. To give up the {} behind them, delete the file",
-            through + 1,
-            first.index - 1,
+            "it is damaged: it lacks the changes from {first} to {}. To give up all {} that aren't in the store, delete the file",
+            behind.index.saturating_sub(1),
             lacking.len(),
         ));
     }

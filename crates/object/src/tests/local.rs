@@ -12,6 +12,7 @@ use object_store::path::Path;
 use super::faulty::{Fate, Faulty};
 use super::{BLOCKS, ask, passes, read, sealed_by, tuning, write};
 use crate::batch::Chunk;
+use crate::format::BLOCK;
 use crate::local::{self, Medium};
 use crate::log::NotOpen;
 use crate::store::Store;
@@ -340,6 +341,97 @@ fn a_file_that_is_something_else_is_left_alone() {
     let refused = local::open_file(&folder.path().join("new"), 1 << 20).unwrap_err().to_string();
     assert!(refused.contains("another server has it"), "{refused}");
     drop(opened);
+}
+
+/// A byte of the disk is another one.
+fn flip(disk: &Disk, at: usize) {
+    disk.state.lock().now[at] ^= 1;
+}
+
+#[test]
+fn a_file_that_is_damaged_in_what_was_flushed_is_refused_unless_the_store_has_it() {
+    // Where the change number 2 lies, of five: its head, and its data.
+    let entry = BLOCK as usize + 80;
+    for (at, in_store) in [(8192 + entry + 9, 0), (8192 + entry + 999, 0), (8192 + entry + 9, 3)] {
+        let inner = store();
+        let disk = Arc::new(Disk::default());
+        run(async {
+            let volume = open_with(&inner, &disk, 1, tuning()).await.unwrap();
+            for n in 0..5 {
+                write(&volume, n, 1, 7).await.unwrap();
+                volume.flush().await.unwrap();
+                if n + 1 == in_store {
+                    volume.flush_to_store().await.unwrap();
+                }
+            }
+        });
+        let disk = disk.after(&mut fastrand::Rng::with_seed(1));
+        flip(&disk, at);
+        run(async {
+            match open_with(&inner, &disk, 2, tuning()).await {
+                Ok(volume) => {
+                    assert_eq!(in_store, 3, "flushed changes are lost");
+                    assert_eq!(read(&volume, 0, 5).await.unwrap(), [7; 5]);
+                }
+                Err(NotOpen::Local(why)) => {
+                    assert_eq!(in_store, 0, "{why}");
+                    assert!(why.contains("it lacks the changes from 2 to 2"), "{why}");
+                }
+                Err(other) => panic!("{other:?}"),
+            }
+        });
+    }
+}
+
+#[test]
+fn a_file_whose_newest_head_is_damaged_is_not_taken_for_an_older_one() {
+    for rounds in 1..6 {
+        let inner = store();
+        let disk = Arc::new(Disk::default());
+        let head = |slot: usize| disk.state.lock().now[slot * 4096 + 8];
+        run(async {
+            let volume = open_with(&inner, &disk, 1, tuning()).await.unwrap();
+            let mut n = 0;
+            // Each time there is a new head, and a little more behind it.
+            while head(0).max(head(1)) <= 1 + rounds {
+                n += 1;
+                write(&volume, 0, 6, n).await.unwrap();
+                volume.flush().await.unwrap();
+                volume.flush_to_store().await.unwrap();
+            }
+            for n in 0..rounds {
+                write(&volume, 8 + u64::from(n), 1, 7).await.unwrap();
+                volume.flush().await.unwrap();
+            }
+        });
+        let newest = usize::from(head(1) > head(0));
+        let disk = disk.after(&mut fastrand::Rng::with_seed(1));
+        flip(&disk, newest * 4096 + 20);
+        run(async {
+            match open_with(&inner, &disk, 2, tuning()).await {
+                Ok(volume) => assert_eq!(read(&volume, 8, 1).await.unwrap(), [7]),
+                Err(NotOpen::Local(why)) => assert!(why.contains("damaged"), "{why}"),
+                Err(other) => panic!("{other:?}"),
+            }
+        });
+    }
+}
+
+#[test]
+fn a_file_that_was_cut_off_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("flushes");
+    let inner = store();
+    run(async {
+        let ring = local::ring(&tuning());
+        let file = Arc::new(local::open_file(&path, ring).unwrap());
+        let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("a/volume")));
+        drop(local::open(file, store, ask(1), tuning()).await.unwrap());
+    });
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(99_999).unwrap();
+    let refused = local::open_file(&path, 1 << 20).unwrap_err().to_string();
+    assert!(refused.contains("it was cut off"), "{refused}");
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 99_999);
 }
 
 #[test]
