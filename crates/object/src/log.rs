@@ -107,13 +107,17 @@ pub(crate) async fn fetch(
     patience: Option<Duration>,
 ) -> Result<Option<Bytes>, String> {
     let mut tries = Tries::new(patience);
+    let mut sized = false;
     loop {
         match store.get(name, range.clone()).await {
             Ok(found) => return Ok(Some(found)),
             Err(Failure::Missing) => return Ok(None),
             Err(Failure::Exists) => return Err("the store said that it exists".into()),
-            // It has no such bytes, which a store may call anything: that doesn't pass.
-            Err(Failure::Other(_)) if is_behind(store, name, range.as_ref()).await => {
+            // It has no such bytes, which a store may call anything: that doesn't pass. Asked once, since a store that fails is asked seldom.
+            Err(Failure::Other(_))
+                if !std::mem::replace(&mut sized, true)
+                    && is_behind(store, name, range.as_ref()).await =>
+            {
                 return Ok(Some(Bytes::new()));
             }
             Err(Failure::Other(why)) if tries.again(name, &why).await => {}
