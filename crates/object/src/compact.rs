@@ -66,8 +66,8 @@ impl Volume {
         let state = self.state.lock();
         let map = &state.map;
         let most = (self.tuning.batch as u64).max(map.places.len() as u64 / policy::SCANNED);
-        let all = map.segments.iter().filter(|(number, _)| !bad.contains(number));
-        policy::victims(map.segments.sum(), map.segments.len(), all, self.tuning.compaction, most)
+        let all = map.segments.loose().filter(|(number, _)| !bad.contains(number));
+        policy::victims(map.segments.sum(), all, self.tuning.compaction, most)
     }
 
     /// Moves what lies in these segments. False: the volume ends. An error has the number of the segment that it is about.

@@ -17,6 +17,7 @@ use crate::local;
 use crate::log::{Ask, NotOpen};
 use crate::options::{ObjectEvent, ObjectOptions, OpenError, OpenErrorKind};
 use crate::segments::StoreSpace;
+use crate::snapshot::{ObjectSnapshot, check_snapshot_name};
 use crate::store::{Store, StoreUse};
 use crate::volume::{Fault, Part, Volume};
 
@@ -51,6 +52,9 @@ enum Message {
     Close(oneshot::Sender<Result<(), Fault>>),
     /// To so many bytes.
     Grow(u64, oneshot::Sender<Result<(), Fault>>),
+    Snapshot(Option<String>, oneshot::Sender<Result<ObjectSnapshot, Fault>>),
+    Snapshots(oneshot::Sender<Result<Vec<ObjectSnapshot>, Fault>>),
+    DeleteSnapshot(String, oneshot::Sender<Result<(), Fault>>),
 }
 
 impl ObjectDriver {
@@ -92,10 +96,43 @@ impl ObjectDriver {
         self.ask(Message::Close)
     }
 
-    fn ask(
+    /// Keeps what the volume holds now: all that was written before this call, flushed or not, also where
+    /// flushes are kept in a [file](ObjectOptions::flush_file). Writes go on meanwhile. `name` is as
+    /// [`check_snapshot_name`](crate::check_snapshot_name) has it; without one, its number is its name. Blocks.
+    ///
+    /// # Errors
+    /// The name can't be, or another snapshot has it (invalid input); or as a flush, and then the snapshot may be there later.
+    pub fn snapshot(&self, name: Option<&str>) -> Result<ObjectSnapshot, IoError> {
+        if let Some(name) = name {
+            check_snapshot_name(name)
+                .map_err(|why| IoError::with(IoErrorKind::InvalidInput, why))?;
+        }
+        context::might_block("ObjectDriver::snapshot");
+        self.ask(|told| Message::Snapshot(name.map(str::to_owned), told))
+    }
+
+    /// The snapshots that there are, in order of their numbers. Blocks.
+    ///
+    /// # Errors
+    /// As of a read.
+    pub fn snapshots(&self) -> Result<Vec<ObjectSnapshot>, IoError> {
+        context::might_block("ObjectDriver::snapshots");
+        self.ask(Message::Snapshots)
+    }
+
+    /// Gives up the snapshot of this name or number: what only it needs is deleted. Blocks.
+    ///
+    /// # Errors
+    /// There is none (invalid input); or as a flush, and then it may be given up later.
+    pub fn delete_snapshot(&self, name: &str) -> Result<(), IoError> {
+        context::might_block("ObjectDriver::delete_snapshot");
+        self.ask(|told| Message::DeleteSnapshot(name.to_owned(), told))
+    }
+
+    fn ask<T>(
         &self,
-        what: impl FnOnce(oneshot::Sender<Result<(), Fault>>) -> Message,
-    ) -> Result<(), IoError> {
+        what: impl FnOnce(oneshot::Sender<Result<T, Fault>>) -> Message,
+    ) -> Result<T, IoError> {
         let (told, answered) = oneshot::channel();
         let gone = || IoError::with(IoErrorKind::Gone, "its thread has ended");
         self.requests.send(what(told)).map_err(|_| gone())?;
@@ -133,6 +170,7 @@ fn error(fault: Fault) -> IoError {
         }
         // EIO
         Fault::Damaged(why) => IoError::with(IoErrorKind::Io(5), why),
+        Fault::Refused(why) => IoError::with(IoErrorKind::InvalidInput, why),
     }
 }
 
@@ -203,6 +241,15 @@ fn run(
                 Message::Request(rq) => drop(tokio::spawn(answer(volume, rq))),
                 Message::Grow(size, told) => drop(tokio::spawn(async move {
                     let _ = told.send(volume.grow(size).await);
+                })),
+                Message::Snapshot(name, told) => drop(tokio::spawn(async move {
+                    let _ = told.send(volume.snapshot(name).await);
+                })),
+                Message::Snapshots(told) => drop(tokio::spawn(async move {
+                    let _ = told.send(volume.snapshots().await);
+                })),
+                Message::DeleteSnapshot(name, told) => drop(tokio::spawn(async move {
+                    let _ = told.send(volume.delete_snapshot(name).await);
                 })),
                 Message::Close(told) => {
                     // The flush, and then the record.

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::codec::Spot;
 use crate::log::Writer;
+use crate::segments::Segment;
 
 /// Bytes of a block: the smallest unit of a request, and of the map.
 pub(crate) const BLOCK: u64 = 4096;
@@ -23,7 +24,7 @@ pub(crate) const FRAME_MOST: u32 = FRAME_HEAD as u32 + (FRAME_BLOCKS * BLOCK) as
 const MAGIC: u64 = u64::from_le_bytes(*b"cwobject");
 /// Beside the kind of an object that is sealed.
 const SEALED: u32 = 1 << 31;
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// In front of each frame.
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"cwfr");
 
@@ -51,6 +52,10 @@ pub(crate) enum Kind {
     Map = 4,
     /// Data.
     Segment = 5,
+    /// The whole map, as a snapshot has it.
+    Snapshot = 6,
+    /// Says something by being there.
+    Mark = 7,
 }
 
 /// The writer of an object, and what it is.
@@ -83,6 +88,10 @@ impl Out {
     fn u128(&mut self, n: u128) {
         self.0.extend_from_slice(&n.to_le_bytes());
     }
+    fn text(&mut self, text: &str) {
+        self.u64(text.len() as u64);
+        self.0.extend_from_slice(text.as_bytes());
+    }
 }
 
 /// Bytes that are read from the front.
@@ -103,6 +112,12 @@ impl In<'_> {
     }
     fn u128(&mut self) -> Result<u128, Damaged> {
         self.take().map(u128::from_le_bytes)
+    }
+    fn text(&mut self) -> Result<String, Damaged> {
+        let len = self.count(1)?;
+        let (text, rest) = self.0.split_at(len);
+        self.0 = rest;
+        Ok(String::from_utf8_lossy(text).into_owned())
     }
     /// A number of items, of which each takes so many bytes.
     fn count(&mut self, bytes: usize) -> Result<usize, Damaged> {
@@ -163,7 +178,8 @@ impl Head {
             return Err(Damaged(why));
         }
         let kinds = [Kind::Open, Kind::Commit, Kind::Close, Kind::Map, Kind::Segment];
-        let kind = kinds.into_iter().find(|known| *known as u32 == of & !SEALED);
+        let mut kinds = kinds.into_iter().chain([Kind::Snapshot, Kind::Mark]);
+        let kind = kinds.find(|known| *known as u32 == of & !SEALED);
         let kind = kind.ok_or_else(|| Damaged("it is of no known kind".into()))?;
         Ok(Self { kind, seq, epoch, writer, sealed: of & SEALED != 0, body, sum })
     }
@@ -201,8 +217,7 @@ impl Opening {
         out.u64(self.lease);
         out.u64(self.through);
         out.u64(self.local.into());
-        out.u64(self.host.len() as u64);
-        out.0.extend_from_slice(self.host.as_bytes());
+        out.text(&self.host);
         out.0
     }
 
@@ -214,10 +229,7 @@ impl Opening {
     fn take(from: &mut In<'_>) -> Result<Self, Damaged> {
         let (size, lease) = (from.u64()?, from.u64()?);
         let (through, local) = (from.u64()?, from.u64()? != 0);
-        let len = from.count(1)?;
-        let (host, rest) = from.0.split_at(len);
-        from.0 = rest;
-        Ok(Self { size, lease, through, local, host: String::from_utf8_lossy(host).into_owned() })
+        Ok(Self { size, lease, through, local, host: from.text()? })
     }
 }
 
@@ -277,17 +289,66 @@ impl Entry {
     }
 }
 
-/// A segment, as the map knows it.
+/// A segment, as a whole map has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
-    pub(crate) segment: u64,
+    pub(crate) number: u64,
+    /// But for how much of it is in use, which the entries say.
+    pub(crate) segment: Segment,
+    /// The record since which only snapshots need it; 0: the map points to it.
+    pub(crate) died: u64,
+}
+
+const LISTED: usize = 8 + 8 + 8 + 16 + 8 + 8 + 8;
+
+impl Listed {
+    fn encode(&self, out: &mut Out) {
+        let Segment { epoch, born, id, bytes, blocks, live: _ } = self.segment;
+        out.u64(self.number);
+        out.u64(epoch);
+        out.u64(born);
+        out.u128(id);
+        out.u64(bytes);
+        out.u64(blocks);
+        out.u64(self.died);
+    }
+
+    fn decode(from: &mut In<'_>) -> Result<Self, Damaged> {
+        let number = from.u64()?;
+        let (epoch, born, id) = (from.u64()?, from.u64()?, from.u128()?);
+        let (bytes, blocks) = (from.u64()?, from.u64()?);
+        let segment = Segment { epoch, born, id, bytes, blocks, live: 0 };
+        Ok(Self { number, segment, died: from.u64()? })
+    }
+}
+
+/// What is said of a snapshot. Its number is that of the record by which it was taken, and has what was changed before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// The epoch of its writer, which is in the name of its map.
     pub(crate) epoch: u64,
-    /// Random: which segment this is, among all that ever were. Its frames are bound to it.
-    pub(crate) id: u128,
-    /// Bytes of the object.
-    pub(crate) bytes: u64,
-    /// Blocks that lay in it when it was published.
-    pub(crate) blocks: u64,
+    pub(crate) name: String,
+    /// When, in milliseconds since 1970, by the clock of the writer's machine.
+    pub(crate) time: u64,
+    /// Bytes of the volume then.
+    pub(crate) size: u64,
+}
+
+/// Bytes of a snapshot in a list, but for its name.
+const TAKEN: usize = 5 * 8;
+
+impl Taken {
+    fn encode(&self, out: &mut Out) {
+        out.u64(self.epoch);
+        out.u64(self.time);
+        out.u64(self.size);
+        out.text(&self.name);
+    }
+
+    fn decode(from: &mut In<'_>) -> Result<Self, Damaged> {
+        let (epoch, time, size) = (from.u64()?, from.u64()?, from.u64()?);
+        Ok(Self { epoch, time, size, name: from.text()? })
+    }
 }
 
 /// What a record changes.
@@ -301,8 +362,12 @@ pub(crate) struct Changes {
     pub(crate) segment: u64,
     /// Bytes of it.
     pub(crate) bytes: u64,
-    /// Its [id](Listed::id).
+    /// Its [id](Segment::id).
     pub(crate) id: u128,
+    /// The snapshot that is taken by this record.
+    pub(crate) taken: Option<Taken>,
+    /// The number of the snapshot that is there no more; 0: none.
+    pub(crate) dropped: u64,
     /// Where all of it was, if this record only moves: an entry counts where the map still has it so. Else empty.
     pub(crate) moved: Vec<Entry>,
     pub(crate) entries: Vec<Entry>,
@@ -316,6 +381,9 @@ impl Changes {
         out.u64(self.segment);
         out.u64(self.bytes);
         out.u128(self.id);
+        out.u64(self.dropped);
+        out.u64(self.taken.iter().len() as u64);
+        self.taken.iter().for_each(|taken| taken.encode(&mut out));
         out.u64(self.moved.len() as u64);
         out.u64(self.entries.len() as u64);
         self.moved.iter().chain(&self.entries).for_each(|entry| entry.encode(&mut out));
@@ -326,12 +394,17 @@ impl Changes {
         let mut from = In(body);
         let (through, size) = (from.u64()?, from.u64()?);
         let (segment, bytes, id) = (from.u64()?, from.u64()?, from.u128()?);
+        let dropped = from.u64()?;
+        let taken = match from.u64()? {
+            0 => None,
+            _ => Some(Taken::decode(&mut from)?),
+        };
         let moved = from.count(ENTRY)?;
         let entries = from.count(ENTRY)?;
         let mut take =
             |n: usize| (0..n).map(|_| Entry::decode(&mut from)).collect::<Result<Vec<_>, _>>();
         let (moved, entries) = (take(moved)?, take(entries)?);
-        Ok(Self { through, size, segment, bytes, id, moved, entries })
+        Ok(Self { through, size, segment, bytes, id, taken, dropped, moved, entries })
     }
 }
 
@@ -343,6 +416,8 @@ pub(crate) struct Whole {
     /// The records up to this one with which writers began, which are kept.
     pub(crate) epochs: Vec<u64>,
     pub(crate) segments: Vec<Listed>,
+    /// Those that there are, by their numbers.
+    pub(crate) snapshots: Vec<(u64, Taken)>,
     pub(crate) entries: Vec<Entry>,
 }
 
@@ -352,12 +427,11 @@ impl Whole {
         out.u64(self.epochs.len() as u64);
         self.epochs.iter().for_each(|epoch| out.u64(*epoch));
         out.u64(self.segments.len() as u64);
-        for listed in &self.segments {
-            out.u64(listed.segment);
-            out.u64(listed.epoch);
-            out.u128(listed.id);
-            out.u64(listed.bytes);
-            out.u64(listed.blocks);
+        self.segments.iter().for_each(|listed| listed.encode(&mut out));
+        out.u64(self.snapshots.len() as u64);
+        for (number, taken) in &self.snapshots {
+            out.u64(*number);
+            taken.encode(&mut out);
         }
         out.u64(self.entries.len() as u64);
         for entry in &self.entries {
@@ -371,14 +445,14 @@ impl Whole {
         let opening = Opening::take(&mut from)?;
         let epochs = (0..from.count(8)?).map(|_| from.u64());
         let epochs = epochs.collect::<Result<_, _>>()?;
-        let segments = (0..from.count(48)?).map(|_| {
-            let (segment, epoch, id) = (from.u64()?, from.u64()?, from.u128()?);
-            Ok(Listed { segment, epoch, id, bytes: from.u64()?, blocks: from.u64()? })
-        });
-        let segments = segments.collect::<Result<_, Damaged>>()?;
+        let segments = (0..from.count(LISTED)?).map(|_| Listed::decode(&mut from));
+        let segments = segments.collect::<Result<_, _>>()?;
+        let snapshots =
+            (0..from.count(TAKEN)?).map(|_| Ok((from.u64()?, Taken::decode(&mut from)?)));
+        let snapshots = snapshots.collect::<Result<_, Damaged>>()?;
         let entries = (0..from.count(ENTRY)?).map(|_| Entry::decode(&mut from));
         let entries = entries.collect::<Result<_, _>>()?;
-        Ok(Self { opening, epochs, segments, entries })
+        Ok(Self { opening, epochs, segments, snapshots, entries })
     }
 }
 
@@ -464,12 +538,15 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again_and_no_cut_or_changed_byte_passes() {
         let entry = |start, place| Entry { start, len: 2, place };
+        let taken = Taken { epoch: 1, name: "ø".into(), time: 1 << 42, size: 7 };
         let changes = Changes {
             through: 1 << 40,
             size: 1 << 41,
             segment: 5,
             bytes: 9,
             id: 1 << 77,
+            taken: Some(taken.clone()),
+            dropped: 4,
             moved: vec![entry(3, Some(place(3)))],
             entries: vec![entry(3, Some(place(5))), entry(7, None)],
         };
@@ -477,10 +554,12 @@ mod tests {
         let host = "ø".into();
         let opening = Opening { size: 1 << 30, lease: 5000, through: 7, local: true, host };
         assert_eq!(Opening::decode(&opening.encode()), Ok(opening.clone()));
+        let segment = Segment { epoch: 1, born: 3, id: 8, bytes: 9, blocks: 4, live: 0 };
         let whole = Whole {
             opening,
             epochs: vec![1, 4],
-            segments: vec![Listed { segment: 5, epoch: 1, id: 8, bytes: 9, blocks: 4 }],
+            segments: vec![Listed { number: 5, segment, died: 6 }],
+            snapshots: vec![(5, taken)],
             entries: changes.entries.clone(),
         };
         assert_eq!(Whole::decode(&whole.encode()), Ok(whole.clone()));

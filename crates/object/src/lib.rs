@@ -50,6 +50,7 @@ mod policy;
 mod range_map;
 mod seal;
 mod segments;
+mod snapshot;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -61,4 +62,5 @@ pub use driver::ObjectDriver;
 pub use options::{ObjectEvent, ObjectOptions, OpenError, OpenErrorKind};
 pub use seal::ObjectKey;
 pub use segments::StoreSpace;
+pub use snapshot::{ObjectSnapshot, check_snapshot_name};
 pub use store::StoreUse;

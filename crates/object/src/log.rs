@@ -25,6 +25,10 @@ pub(crate) fn whole_map(seq: u64, epoch: u64) -> String {
     format!("map/{seq:020}-{epoch:020}")
 }
 
+pub(crate) fn snapshot(seq: u64, epoch: u64) -> String {
+    format!("snap/{seq:020}-{epoch:020}")
+}
+
 /// The numbers in the last part of a name.
 fn numbers(name: &str) -> Option<(u64, u64)> {
     match name.split_once('-') {
@@ -202,7 +206,7 @@ impl Known {
             Kind::Commit => {
                 // Dead segments are found by the list of all.
                 let changes = Changes::decode(body)?;
-                self.map.apply(head.epoch, &changes);
+                self.map.apply(head.seq, head.epoch, &changes);
                 self.through = changes.through.max(self.through);
                 if let Some(opening) = &mut self.opening {
                     opening.size = changes.size.max(opening.size);
@@ -210,7 +214,9 @@ impl Known {
                 self.lease = self.opening.as_ref().map_or(0, |opening| opening.lease);
             }
             Kind::Close => self.lease = 0,
-            Kind::Map | Kind::Segment => return Err(Damaged("it is no record".into())),
+            Kind::Map | Kind::Segment | Kind::Snapshot | Kind::Mark => {
+                return Err(Damaged("it is no record".into()));
+            }
         }
         self.last = head.seq;
         Ok(())
@@ -445,7 +451,7 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
     }
 }
 
-/// What earlier writers left behind: segments that no record points to, records and maps that a later map has made useless.
+/// What earlier writers left behind: segments and snapshots' maps that no record points to, records and maps that a later map has made useless.
 async fn garbage(
     store: &Store,
     ask: &Ask,
@@ -454,16 +460,21 @@ async fn garbage(
     epoch: u64,
 ) -> Result<Vec<String>, NotOpen> {
     let used = |&(seq, of): &(u64, u64)| {
-        known.map.segments.get(seq).is_some_and(|segment| segment.epoch == of)
+        known.map.segments.needed(seq).is_some_and(|segment| segment.epoch == of)
     };
     let segments = list(store, "seg", ask.patience).await?.into_iter();
     let segments = segments.filter(|found| found.1 < epoch && !used(found));
     let maps = list(store, "map", ask.patience).await?.into_iter();
     let maps = maps.filter(|(seq, _)| *seq < known.mapped);
+    let of_none = |&(seq, of): &(u64, u64)| {
+        of < epoch && known.map.snapshots.get(&seq).is_none_or(|taken| taken.epoch != of)
+    };
+    let snapshots = list(store, "snap", ask.patience).await?.into_iter().filter(of_none);
     let records = records.iter().map(|(seq, _)| *seq);
     let records = records.filter(|seq| *seq < known.mapped && !known.epochs.contains(seq));
     let mut all: Vec<String> = segments.map(|(seq, epoch)| segment(seq, epoch)).collect();
     all.extend(maps.map(|(seq, epoch)| whole_map(seq, epoch)));
+    all.extend(snapshots.map(|(seq, epoch)| snapshot(seq, epoch)));
     all.extend(records.map(record));
     Ok(all)
 }

@@ -1,8 +1,10 @@
 //! The map: where the blocks of a volume lie, and how much of each segment is in use. Plain data.
 
-use crate::format::{Changes, Entry, Listed, Opening, Place, Whole};
+use std::collections::BTreeMap;
+
+use crate::format::{Changes, Entry, Listed, Opening, Place, Taken, Whole};
 use crate::range_map::{Piece, RangeMap};
-use crate::segments::{Segment, Segments};
+use crate::segments::{Kept, Segment, Segments};
 
 impl Piece for Place {
     fn behind(&self, by: u64) -> Self {
@@ -44,17 +46,20 @@ fn still(places: &RangeMap<Place>, changes: &Changes) -> Vec<Entry> {
 pub(crate) struct Map {
     pub(crate) places: RangeMap<Place>,
     pub(crate) segments: Segments,
+    /// The snapshots, by their numbers: those of the records by which they were taken.
+    pub(crate) snapshots: BTreeMap<u64, Taken>,
 }
 
 impl Map {
-    /// As a record wants it. The segments that are no longer needed, with their epochs.
-    pub(crate) fn apply(&mut self, epoch: u64, changes: &Changes) -> Vec<(u64, u64)> {
+    /// As record `seq` wants it. The segments that are no longer needed, with their epochs.
+    pub(crate) fn apply(&mut self, seq: u64, epoch: u64, changes: &Changes) -> Vec<(u64, u64)> {
         let mut touched = Vec::new();
         if changes.segment != 0 {
             let ours = |entry: &&Entry| entry.place.is_some_and(|at| at.segment == changes.segment);
             let blocks = changes.entries.iter().filter(ours).map(|entry| entry.len).sum();
             let &Changes { bytes, id, .. } = changes;
-            self.segments.insert(changes.segment, Segment { epoch, id, bytes, blocks, live: 0 });
+            let segment = Segment { epoch, born: seq, id, bytes, blocks, live: 0 };
+            self.segments.insert(changes.segment, segment);
             touched.push(changes.segment);
         }
         let segments = &mut self.segments;
@@ -76,14 +81,32 @@ impl Map {
         touched.dedup();
         touched.retain(|number| self.segments.get(*number).is_some_and(|found| found.live == 0));
         let dead = touched.into_iter();
-        dead.filter_map(|number| Some((number, self.segments.remove(number)?.epoch))).collect()
+        let dead =
+            dead.filter_map(|number| Some((number, self.segments.remove(number, seq)?.epoch)));
+        let mut dead: Vec<(u64, u64)> = dead.collect();
+        if let Some(taken) = &changes.taken {
+            self.snapshots.insert(seq, taken.clone());
+        }
+        if changes.dropped != 0 {
+            self.snapshots.remove(&changes.dropped);
+        }
+        if changes.taken.is_some() || changes.dropped != 0 {
+            let gone = self.segments.snapshots(self.snapshots.keys().copied());
+            dead.extend(gone.into_iter().map(|(number, segment)| (number, segment.epoch)));
+        }
+        dead
     }
 
     /// What `whole` says.
     pub(crate) fn of(whole: &Whole) -> Self {
-        let mut map = Self::default();
-        for &Listed { segment, epoch, id, bytes, blocks } in &whole.segments {
-            map.segments.insert(segment, Segment { epoch, id, bytes, blocks, live: 0 });
+        let snapshots = whole.snapshots.iter().cloned().collect();
+        let mut map = Self { snapshots, ..Self::default() };
+        map.segments.snapshots(map.snapshots.keys().copied());
+        for &Listed { number, segment, died } in &whole.segments {
+            match died {
+                0 => map.segments.insert(number, Segment { live: 0, ..segment }),
+                died => map.segments.keep(number, Kept { segment, died }),
+            }
         }
         for entry in &whole.entries {
             let Some(place) = entry.place else { continue };
@@ -94,17 +117,16 @@ impl Map {
     }
 
     pub(crate) fn whole(&self, opening: Opening, epochs: Vec<u64>) -> Whole {
-        let segments = self.segments.iter().map(|(segment, found)| Listed {
-            segment,
-            epoch: found.epoch,
-            id: found.id,
-            bytes: found.bytes,
-            blocks: found.blocks,
-        });
+        let live = self.segments.iter();
+        let live = live.map(|(number, segment)| Listed { number, segment: *segment, died: 0 });
+        let kept = self.segments.kept();
+        let kept = kept.map(|(number, &Kept { segment, died })| Listed { number, segment, died });
         let entries = self.places.iter();
         let entries =
             entries.map(|(start, len, place)| Entry { start, len, place: Some(*place) }).collect();
-        Whole { opening, epochs, segments: segments.collect(), entries }
+        let snapshots = self.snapshots.iter().map(|(number, taken)| (*number, taken.clone()));
+        let (segments, snapshots) = (live.chain(kept).collect(), snapshots.collect());
+        Whole { opening, epochs, segments, snapshots, entries }
     }
 }
 
@@ -128,8 +150,8 @@ mod tests {
     #[test]
     fn a_segment_of_which_nothing_is_left_is_told_once_and_the_whole_map_gives_the_same_again() {
         let mut map = Map::default();
-        assert_eq!(map.apply(1, &changes(2, &[(0, 8, Some(place(2, 0)))])), []);
-        assert_eq!(map.apply(1, &changes(3, &[(2, 2, Some(place(3, 0)))])), []);
+        assert_eq!(map.apply(2, 1, &changes(2, &[(0, 8, Some(place(2, 0)))])), []);
+        assert_eq!(map.apply(3, 1, &changes(3, &[(2, 2, Some(place(3, 0)))])), []);
         assert_eq!(map.segments.get(2).unwrap().live, 6);
         let whole = map.whole(
             Opening { size: 0, lease: 0, through: 0, local: false, host: String::new() },
@@ -138,19 +160,19 @@ mod tests {
         let again = Map::of(&whole);
         assert_eq!(again.segments, map.segments);
         assert_eq!(again.places.parts(0, 9), map.places.parts(0, 9));
-        assert_eq!(map.apply(1, &changes(4, &[(0, 100, None)])), [(2, 1), (3, 1), (4, 1)]);
-        assert_eq!((map.segments.len(), map.segments.sum()), (0, Sum::default()));
+        assert_eq!(map.apply(4, 1, &changes(4, &[(0, 100, None)])), [(2, 1), (3, 1), (4, 1)]);
+        assert_eq!(map.segments.sum(), Sum::default());
         assert!(map.places.is_empty());
     }
 
     #[test]
     fn what_was_written_since_is_not_moved() {
         let mut map = Map::default();
-        map.apply(1, &changes(2, &[(0, 8, Some(place(2, 0)))]));
-        map.apply(1, &changes(3, &[(2, 2, Some(place(3, 0)))]));
+        map.apply(2, 1, &changes(2, &[(0, 8, Some(place(2, 0)))]));
+        map.apply(3, 1, &changes(3, &[(2, 2, Some(place(3, 0)))]));
         let mut moved = changes(4, &[(0, 8, Some(place(4, 0)))]);
         moved.moved = entries(&[(0, 8, Some(place(2, 0)))]);
-        assert_eq!(map.apply(1, &moved), [(2, 1)]);
+        assert_eq!(map.apply(4, 1, &moved), [(2, 1)]);
         let found: Vec<_> = map.places.parts(0, 8).into_iter().map(|(_, _, at)| at).collect();
         assert_eq!(found, [Some(place(4, 0)), Some(place(3, 0)), Some(place(4, 4))]);
     }
@@ -158,15 +180,15 @@ mod tests {
     #[test]
     fn what_was_moved_side_by_side_is_one_piece_again() {
         let mut map = Map::default();
-        map.apply(1, &changes(2, &[(0, 8, Some(place(2, 0)))]));
-        map.apply(1, &changes(3, &[(2, 2, Some(place(3, 0)))]));
+        map.apply(2, 1, &changes(2, &[(0, 8, Some(place(2, 0)))]));
+        map.apply(3, 1, &changes(3, &[(2, 2, Some(place(3, 0)))]));
         assert_eq!(map.places.len(), 3);
         let mut moved = changes(4, &[(0, 8, Some(place(4, 0)))]);
         let was = [(0, 2, Some(place(2, 0))), (2, 2, Some(place(3, 0))), (4, 4, Some(place(2, 4)))];
         moved.moved = entries(&was);
-        assert_eq!(map.apply(1, &moved), [(2, 1), (3, 1)]);
+        assert_eq!(map.apply(4, 1, &moved), [(2, 1), (3, 1)]);
         assert_eq!(map.places.parts(0, 8), [(0, 8, Some(place(4, 0)))]);
         assert_eq!(map.places.len(), 1);
-        assert_eq!(map.segments.sum(), Sum { stored: 1000, used: 1000, live: 8 });
+        assert_eq!(map.segments.sum(), Sum { stored: 1000, used: 1000, live: 8, count: 1 });
     }
 }

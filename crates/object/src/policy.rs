@@ -95,14 +95,13 @@ pub(crate) fn pace(bytes: u64, how: Compaction, (garbage, allowed): (u64, u64)) 
 /// the smallest ones, if there are many. None: neither is so.
 pub(crate) fn victims<'a>(
     sum: Sum,
-    count: usize,
     all: impl Iterator<Item = (u64, &'a Segment)>,
     how: Compaction,
     most: u64,
 ) -> BTreeSet<u64> {
     let wasteful = sum.garbage() > garbage_allowed(sum, how);
     // On average, each has less than a quarter of its size.
-    let many = count as u64 > how.few + 4 * sum.live / how.segment;
+    let many = sum.count > how.few + 4 * sum.live / how.segment;
     let mut all: Vec<(u64, &Segment)> = match (wasteful, many) {
         (true, _) => all.filter(|(_, segment)| segment.live < segment.blocks).collect(),
         (_, true) => all.collect(),
@@ -129,14 +128,20 @@ mod tests {
 
     /// The numbers of those chosen from segments with so many blocks, of which so many are in use.
     fn chosen(all: &[(u64, u64)], most: u64) -> Vec<u64> {
-        let segment =
-            |&(blocks, live)| Segment { epoch: 1, id: 1, bytes: blocks * 10, blocks, live };
+        let segment = |&(blocks, live)| Segment {
+            epoch: 1,
+            born: 2,
+            id: 1,
+            bytes: blocks * 10,
+            blocks,
+            live,
+        };
         let all: Vec<Segment> = all.iter().map(segment).collect();
         let stored = all.iter().map(|one| one.bytes).sum();
         let live = all.iter().map(|one| one.live).sum();
-        let sum = Sum { stored, used: live * 10, live };
+        let sum = Sum { stored, used: live * 10, live, count: all.len() as u64 };
         let all = all.iter().enumerate().map(|(n, one)| (n as u64, one));
-        victims(sum, all.len(), all, HOW, most).into_iter().collect()
+        victims(sum, all, HOW, most).into_iter().collect()
     }
 
     #[test]

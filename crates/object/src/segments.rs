@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 pub(crate) struct Segment {
     /// The epoch of its writer, which is in its name.
     pub(crate) epoch: u64,
+    /// The record by which it came.
+    pub(crate) born: u64,
     /// What its frames are bound to.
     pub(crate) id: u128,
     /// Of the object.
@@ -34,9 +36,25 @@ pub(crate) struct Sum {
     pub(crate) used: u64,
     /// Blocks that are in use.
     pub(crate) live: u64,
+    /// Segments.
+    pub(crate) count: u64,
 }
 
 impl Sum {
+    fn add(&mut self, segment: &Segment) {
+        self.stored += segment.bytes;
+        self.used += segment.used();
+        self.live += segment.live;
+        self.count += 1;
+    }
+
+    fn take(&mut self, segment: &Segment) {
+        self.stored -= segment.bytes;
+        self.used -= segment.used();
+        self.live -= segment.live;
+        self.count -= 1;
+    }
+
     pub(crate) fn garbage(&self) -> u64 {
         self.stored.saturating_sub(self.used)
     }
@@ -53,6 +71,8 @@ pub struct StoreSpace {
     pub stored: u64,
     /// Those of them that the volume has in use: in proportion to blocks, as a block has no size of its own.
     pub used: u64,
+    /// Those that aren't in use, and can't be given back before snapshots are deleted.
+    pub snapshots: u64,
     /// The rest, which compaction gives back where it is much.
     pub garbage: u64,
 }
@@ -61,7 +81,28 @@ pub struct StoreSpace {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Segments {
     all: BTreeMap<u64, Segment>,
-    sum: Sum,
+    /// Those that the map points to no more, and that a snapshot needs.
+    kept: BTreeMap<u64, Kept>,
+    /// The newest snapshot; 0: none.
+    newest: u64,
+    loose: Sum,
+    held: Sum,
+    kept_bytes: u64,
+}
+
+/// A segment that only snapshots need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) segment: Segment,
+    /// The record since which the map doesn't point to it.
+    pub(crate) died: u64,
+}
+
+impl Kept {
+    /// Whether a snapshot with this number has it.
+    fn is_in(&self, snapshot: u64) -> bool {
+        (self.segment.born..self.died).contains(&snapshot)
+    }
 }
 
 impl Segments {
@@ -69,45 +110,96 @@ impl Segments {
         self.all.get(&segment)
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.all.len()
+    /// One that the map or a snapshot needs.
+    pub(crate) fn needed(&self, segment: u64) -> Option<&Segment> {
+        self.get(segment).or_else(|| self.kept.get(&segment).map(|kept| &kept.segment))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Segment)> {
         self.all.iter().map(|(number, segment)| (*number, segment))
     }
 
+    pub(crate) fn kept(&self) -> impl Iterator<Item = (u64, &Kept)> {
+        self.kept.iter().map(|(number, kept)| (*number, kept))
+    }
+
+    /// Those that no snapshot holds: moving what lies there gives space back.
+    pub(crate) fn loose(&self) -> impl Iterator<Item = (u64, &Segment)> {
+        self.iter().filter(|(_, segment)| !self.holds(segment))
+    }
+
+    /// Of those that no snapshot holds.
     pub(crate) fn sum(&self) -> Sum {
-        self.sum
+        self.loose
     }
 
     pub(crate) fn space(&self) -> StoreSpace {
-        let Sum { stored, used, .. } = self.sum;
-        StoreSpace { segments: self.len() as u64, stored, used, garbage: self.sum.garbage() }
+        let (loose, held) = (self.loose, self.held);
+        StoreSpace {
+            segments: loose.count + held.count + self.kept.len() as u64,
+            stored: loose.stored + held.stored + self.kept_bytes,
+            used: loose.used + held.used,
+            snapshots: held.garbage() + self.kept_bytes,
+            garbage: loose.garbage(),
+        }
+    }
+
+    fn holds(&self, segment: &Segment) -> bool {
+        segment.born <= self.newest
+    }
+
+    fn count(&mut self, segment: Segment, is: bool) {
+        let sum = if self.holds(&segment) { &mut self.held } else { &mut self.loose };
+        if is { sum.add(&segment) } else { sum.take(&segment) }
     }
 
     pub(crate) fn insert(&mut self, number: u64, segment: Segment) {
-        self.sum.stored += segment.bytes;
-        self.sum.used += segment.used();
-        self.sum.live += segment.live;
+        self.count(segment, true);
         self.all.insert(number, segment);
     }
 
-    pub(crate) fn remove(&mut self, number: u64) -> Option<Segment> {
+    /// One that the map points to no more since record `died`. It, if no snapshot needs it.
+    pub(crate) fn remove(&mut self, number: u64, died: u64) -> Option<Segment> {
         let segment = self.all.remove(&number)?;
-        self.sum.stored -= segment.bytes;
-        self.sum.used -= segment.used();
-        self.sum.live -= segment.live;
+        self.count(segment, false);
+        let kept = Kept { segment, died };
+        if kept.is_in(self.newest) {
+            self.keep(number, kept);
+            return None;
+        }
         Some(segment)
+    }
+
+    pub(crate) fn keep(&mut self, number: u64, kept: Kept) {
+        self.kept_bytes += kept.segment.bytes;
+        self.kept.insert(number, kept);
+    }
+
+    /// These are the snapshots from now on. The segments that none of them needs, and the map neither.
+    pub(crate) fn snapshots(
+        &mut self,
+        all: impl DoubleEndedIterator<Item = u64> + Clone,
+    ) -> Vec<(u64, Segment)> {
+        self.newest = all.clone().next_back().unwrap_or(0);
+        (self.loose, self.held) = Default::default();
+        let segments: Vec<Segment> = self.all.values().copied().collect();
+        segments.into_iter().for_each(|segment| self.count(segment, true));
+        let gone = |kept: &Kept| !all.clone().any(|snapshot| kept.is_in(snapshot));
+        let gone = self.kept.iter().filter(|(_, kept)| gone(kept));
+        let gone: Vec<(u64, Segment)> =
+            gone.map(|(number, kept)| (*number, kept.segment)).collect();
+        for (number, segment) in &gone {
+            self.kept.remove(number);
+            self.kept_bytes -= segment.bytes;
+        }
+        gone
     }
 
     /// The map points to so many blocks more, or fewer.
     pub(crate) fn change(&mut self, number: u64, by: i64) {
-        let Some(segment) = self.all.get_mut(&number) else { return };
-        self.sum.used -= segment.used();
-        self.sum.live -= segment.live;
-        segment.live = segment.live.saturating_add_signed(by);
-        self.sum.used += segment.used();
-        self.sum.live += segment.live;
+        let Some(&segment) = self.all.get(&number) else { return };
+        let live = segment.live.saturating_add_signed(by);
+        self.count(segment, false);
+        self.insert(number, Segment { live, ..segment });
     }
 }

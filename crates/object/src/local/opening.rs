@@ -74,7 +74,9 @@ async fn put(volume: &Arc<Volume>, store: &Store, ask: &Ask, found: Found) -> Re
     }
     tracing::info!(at = %store, changes = lacking.len(), "the file of flushes is put into the store");
     let failed = |fault: Fault| match fault {
-        Fault::Fenced(why) | Fault::Store(why) | Fault::Damaged(why) => NotOpen::Store(why),
+        Fault::Fenced(why) | Fault::Store(why) | Fault::Damaged(why) | Fault::Refused(why) => {
+            NotOpen::Store(why)
+        }
         Fault::Closed => NotOpen::Store("it was closed".into()),
     };
     for stored in lacking {

@@ -12,7 +12,11 @@ use crate::batch::Chunk;
 use crate::volume::{Fault, Volume};
 
 /// Lets `left` requests through; the next one is done or not, and it and all later ones are never answered.
-fn until(inner: &Arc<dyn ObjectStore>, mut left: u64, last: Fate) -> Arc<dyn ObjectStore> {
+pub(super) fn until(
+    inner: &Arc<dyn ObjectStore>,
+    mut left: u64,
+    last: Fate,
+) -> Arc<dyn ObjectStore> {
     let judge = move || {
         let fate = match left {
             0 => Fate::Hangs,
@@ -128,7 +132,7 @@ fn lose_it_at(at: u64, last: Fate, seed: u64, moved: &mut u64) -> bool {
     lost
 }
 
-fn run<T>(future: impl Future<Output = T>) -> T {
+pub(super) fn run<T>(future: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_time().start_paused(true).build().unwrap().block_on(future)
 }

@@ -1,5 +1,6 @@
 //! Several servers that want the same volume.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,6 +117,9 @@ const FOUGHT: usize = 12;
 struct Told {
     last: u32,
     flushed: [u32; FOUGHT],
+    /// Of each snapshot that was taken, what was flushed before; those that were to be deleted.
+    snapshots: BTreeMap<u64, [u32; FOUGHT]>,
+    deleted: BTreeSet<u64>,
 }
 
 /// One thing that a server does. Each write says a number that no other has; a read that began after a flush was answered
@@ -126,6 +130,20 @@ async fn act(
     random: &mut fastrand::Rng,
 ) -> Result<(), Fault> {
     let block = random.usize(0..FOUGHT);
+    if random.u8(0..8) == 0 {
+        let before = told.lock().flushed;
+        let taken = volume.snapshot(None).await?;
+        told.lock().snapshots.insert(taken.number, before);
+        return Ok(());
+    }
+    if random.u8(0..8) == 0 {
+        let Some(&number) = told.lock().snapshots.keys().next() else { return Ok(()) };
+        told.lock().deleted.insert(number);
+        return match volume.delete_snapshot(number.to_string()).await {
+            Err(Fault::Refused(_)) => Ok(()),
+            other => other,
+        };
+    }
     if random.u8(0..3) == 0 {
         let before = told.lock().flushed;
         let found = read(volume, 0, FOUGHT as u64).await?;
@@ -189,7 +207,18 @@ fn fight(seed: u64) -> u64 {
         }
         let volume = open(&inner, 1 << 100 | sealed_by(seed)).await.unwrap();
         let found = read(&volume, 0, FOUGHT as u64).await.unwrap();
-        let told = told.lock();
+        let told = std::mem::take(&mut *told.lock());
+        let there: Vec<u64> = volume.state.lock().map.snapshots.keys().copied().collect();
+        let mut must = told.snapshots.keys().filter(|one| !told.deleted.contains(one));
+        let lost = must.find(|one| !there.contains(one));
+        assert!(lost.is_none(), "seed {seed}: snapshot {lost:?}");
+        for number in there {
+            let found = super::snapshots::held(&volume, &inner, number).await;
+            // Of one whose taker heard nothing, it has to be whole.
+            let before = told.snapshots.get(&number).copied().unwrap_or_default();
+            let kept = found.iter().zip(before).all(|(found, before)| *found >= before);
+            assert!(kept, "seed {seed}: snapshot {number} lacks what was flushed before");
+        }
         let kept = found.iter().zip(told.flushed).all(|(found, flushed)| *found >= flushed);
         assert!(kept, "seed {seed}: a flush is lost");
         moved

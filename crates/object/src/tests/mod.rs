@@ -8,6 +8,7 @@ mod faulty;
 mod fights;
 mod local;
 mod seals;
+mod snapshots;
 
 use std::sync::Arc;
 use std::time::Duration;

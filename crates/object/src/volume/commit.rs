@@ -6,16 +6,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 
-use super::{Fault, Upload, Volume};
+use super::{Fault, State, Upload, Volume};
 use crate::batch::Batch;
 use crate::codec::Codec;
-use crate::format::{Changes, Head, Kind, Opening};
+use crate::format::{Changes, Head, Kind, Opening, Whole};
 use crate::log::{self, Appended};
 use crate::policy;
 use crate::store::{Failure, Store, Tries};
 
 /// Pause between two deletions.
 const DELETE_PAUSE: Duration = Duration::from_millis(10);
+/// Pieces of a map that is made elsewhere: this thread serves everybody.
+const LARGE: usize = 4096;
 
 impl Volume {
     /// Puts a batch's segment into the store, and looks whether it is there. The changes that are to be recorded.
@@ -65,7 +67,12 @@ impl Volume {
     pub(super) async fn commit_all(self: Arc<Self>) {
         loop {
             let Some(mut upload) = self.next_upload().await else { return };
-            let Ok(changes) = (&mut upload.done).await else { return };
+            let Ok(mut changes) = (&mut upload.done).await else { return };
+            if let Some(taken) = &mut changes.taken {
+                if !self.put_snapshot(upload.seq, taken).await {
+                    return;
+                }
+            }
             let named = (upload.seq, self.writer);
             let (head, object) = self.codec.object(Kind::Commit, named, &changes.encode());
             if !self.append(&head, &object).await {
@@ -119,7 +126,7 @@ impl Volume {
     /// The map has what the batch had. The segments that are no longer needed.
     fn apply(&self, seq: u64, changes: &Changes) -> Vec<(u64, u64)> {
         let mut state = self.state.lock();
-        let dead = state.map.apply(self.writer.epoch, changes);
+        let dead = state.map.apply(seq, self.writer.epoch, changes);
         state.since += changes.entries.len() as u64;
         state.through = changes.through.max(state.through);
         state.size = changes.size.max(state.size);
@@ -153,27 +160,44 @@ impl Volume {
         self.compacting.notify_one();
     }
 
+    /// The map as it is now.
+    pub(super) fn whole(&self, state: &State) -> Whole {
+        let opening = Opening { size: state.size, through: state.through, ..self.opening.clone() };
+        state.map.whole(opening, state.epochs.clone())
+    }
+
+    /// The object of a whole map: a large one is made elsewhere. `None`: the volume ends.
+    pub(super) async fn whole_object(&self, kind: Kind, seq: u64, whole: Whole) -> Option<Bytes> {
+        let (codec, writer) = (self.codec.clone(), self.writer);
+        let is_small = whole.entries.len() < LARGE;
+        let make = move || codec.object(kind, (seq, writer), &whole.encode()).1;
+        if is_small {
+            return Some(make());
+        }
+        let made = tokio::task::spawn_blocking(make).await;
+        if made.is_err() {
+            self.end(Fault::Store("a map could not be made".into()));
+        }
+        made.ok()
+    }
+
     /// Writes the whole map where the records since the last one have become many, and deletes those.
     async fn write_map(self: &Arc<Self>, seq: u64) {
-        let (body, records, before) = {
+        let (whole, records, before) = {
             let state = self.state.lock();
             let (records, places) = (seq - state.mapped, state.map.places.len() as u64);
             if !policy::map_is_due(records, self.tuning.few, state.since, places) {
                 return;
             }
-            let opening =
-                Opening { size: state.size, through: state.through, ..self.opening.clone() };
-            let whole = state.map.whole(opening, state.epochs.clone());
             // The last one stays: by it, a writer that creates a record in a place that was cleared finds that it did.
             let old = (state.mapped.max(1)..seq).filter(|seq| !state.epochs.contains(seq));
-            (whole.encode(), old.collect::<Vec<_>>(), state.mapped)
+            (self.whole(&state), old.collect::<Vec<_>>(), state.mapped)
         };
-        let epoch = self.writer.epoch;
-        let data = [self.codec.object(Kind::Map, (seq, self.writer), &body).1];
-        let name = log::whole_map(seq, epoch);
-        let written = self.store.put(&name, &data, false).await;
-        let found = self.store.size(&name).await;
-        if written.is_err() || found != Ok(data[0].len() as u64) {
+        let Some(object) = self.whole_object(Kind::Map, seq, whole).await else { return };
+        let name = log::whole_map(seq, self.writer.epoch);
+        let bytes = object.len() as u64;
+        let written = self.store.put(&name, &[object], false).await;
+        if written.is_err() || self.store.size(&name).await != Ok(bytes) {
             // The next record is as good a time.
             return;
         }
@@ -182,7 +206,7 @@ impl Volume {
         drop(state);
         let mut old: Vec<String> = records.into_iter().map(log::record).collect();
         if before > self.writer.epoch {
-            old.push(log::whole_map(before, epoch));
+            old.push(log::whole_map(before, self.writer.epoch));
         }
         tokio::spawn(Arc::clone(self).delete(old, false));
     }

@@ -6,6 +6,7 @@
 
 mod commit;
 mod read;
+mod snapshots;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub(crate) enum Fault {
     Store(String),
     /// Something in the store isn't as it was written.
     Damaged(String),
+    /// It can't be done as it was asked.
+    Refused(String),
 }
 
 /// What a volume takes and waits for.
@@ -151,6 +154,8 @@ pub(crate) struct Volume {
     uploading: Semaphore,
     /// Held while a record is appended, and while it is looked whether somebody else has appended one.
     appending: tokio::sync::Mutex<()>,
+    /// Held while a snapshot is taken or deleted.
+    snapshotting: tokio::sync::Mutex<()>,
 }
 
 impl Volume {
@@ -201,6 +206,7 @@ impl Volume {
             room: Semaphore::new(tuning.dirty),
             uploading: Semaphore::new(UPLOADS),
             appending: tokio::sync::Mutex::new(()),
+            snapshotting: tokio::sync::Mutex::new(()),
         });
         tokio::spawn(Arc::clone(&volume).commit_all());
         volume.compacting.notify_one();
@@ -305,7 +311,9 @@ impl Volume {
     pub(crate) fn why_ended(&self) -> Option<String> {
         match self.state.lock().dead.as_ref()? {
             Fault::Closed => Some("closed".into()),
-            Fault::Fenced(why) | Fault::Store(why) | Fault::Damaged(why) => Some(why.clone()),
+            Fault::Fenced(why) | Fault::Store(why) | Fault::Damaged(why) | Fault::Refused(why) => {
+                Some(why.clone())
+            }
         }
     }
 
