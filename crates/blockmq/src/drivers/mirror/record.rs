@@ -261,8 +261,8 @@ impl Assembled {
             Degraded::Never if self.missing != 0 => (self.missing, "the mirror needs all its legs"),
             Degraded::Never | Degraded::Known => (
                 self.lost(),
-                "it was complete when the mirror was last up (degraded = \"always\" starts the \
-                 mirror without it)",
+                "it was complete when the mirror was last up: give what has replaced it since, if anything \
+                 has; degraded = \"always\" starts the mirror without it",
             ),
             Degraded::Always => return Ok(()),
         };
