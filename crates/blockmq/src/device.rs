@@ -42,6 +42,14 @@ pub trait BlockDevice: Send + Sync {
         None
     }
 
+    /// How often a flush of it, or a change with `fua`, has failed so that changes which were acknowledged before
+    /// [may be lost](crate::IoErrorKind::may_be_a_loss). Many devices tell that once, to one of those that use them: the others see it here at
+    /// their next flush, as partitions and clients of an export do. It only grows, and counts a failure before that is told. 0 where nobody
+    /// counts; any context.
+    fn losses(&self) -> u64 {
+        0
+    }
+
     /// Takes several requests and starts them together: cheaper where they come in bursts.
     /// As [`submit`](BlockDevice::submit) in everything else.
     fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {
@@ -173,6 +181,10 @@ impl<T: BlockDevice + ?Sized> BlockDevice for Arc<T> {
 
     fn poll(&self) -> Option<usize> {
         (**self).poll()
+    }
+
+    fn losses(&self) -> u64 {
+        (**self).losses()
     }
 
     fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {

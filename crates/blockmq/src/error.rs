@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-use crate::request::Request;
+use crate::request::{Op, Request};
 
 /// Why a request failed, as a closed set that a protocol can translate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +28,19 @@ pub enum IoErrorKind {
     TimedOut,
     /// The device went away with the request unfinished, so whether it took effect is unknown.
     Gone,
+}
+
+impl IoErrorKind {
+    /// Whether a flush, or a change with `fua`, that fails so may have told that earlier changes are lost: the device failed, and didn't
+    /// refuse it. What has no room, or can't be written any more, is found out late by a file system: a flush tells that of changes before it,
+    /// a change of itself.
+    pub fn may_be_a_loss(self, op: Op) -> bool {
+        match self {
+            IoErrorKind::Io(_) | IoErrorKind::TimedOut => true,
+            IoErrorKind::NoSpace | IoErrorKind::ReadOnly => op == Op::Flush,
+            _ => false,
+        }
+    }
 }
 
 /// Error of one request: its [`IoErrorKind`], and what was asked and found, in words.

@@ -188,7 +188,13 @@ impl Pending {
     pub(crate) fn answer_at(&mut self, result: Result<(), IoError>, now: Option<Stamp>) {
         self.count(result.is_ok(), now);
         hint::writes(&self.rq);
-        let result = result.map_err(|error| self.log(error));
+        let result = result.map_err(|error| {
+            // Where the queue flushes behind it that flush counts.
+            if self.rq().flags().fua {
+                self.core.note_loss(self.rq().op(), &error);
+            }
+            self.log(error)
+        });
         self.rq_mut().finish(result);
         // Anything that it still owns goes now, not when the box is used again.
         self.rq = None;

@@ -12,6 +12,16 @@ pub(crate) struct Identity {
     pub(crate) names: Vec<String>,
 }
 
+impl Identity {
+    /// Whether these may be two connections of one client: its certificate says that, or, without one, where it comes from.
+    pub(crate) fn may_be(&self, other: &Identity) -> bool {
+        match self.names.is_empty() && other.names.is_empty() {
+            true => self.peer == other.peer,
+            false => self.names == other.names,
+        }
+    }
+}
+
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.peer.fmt(f)?;

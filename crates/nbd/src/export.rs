@@ -3,13 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use corewise_blockmq::{BlockDevice, IoError, Request};
-use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_blockmq::{BlockDevice, Request};
+use corewise_sync::atomic::{AtomicBool, Ordering};
 
 use crate::access::Access;
 use crate::edge::Edges;
 use crate::error::Error;
 use crate::handshake::ExportOffer;
+use crate::losses::Losses;
 use crate::policy;
 use crate::rate::{Limiter, Rate};
 use crate::turn::{PLACES, Turns};
@@ -55,18 +56,23 @@ pub(crate) struct Shared {
     /// A: a client has changed something, so that an end needs a flush. Relaxed: it is set before the request comes to the device, and asked
     /// when the client is off the books, which have a lock.
     changed: AtomicBool,
-    /// A: how often a flush, or a durable change, failed, with which changes of all clients may be lost. Release and Acquire: a flush that
-    /// ends behind one that failed finds it.
-    losses: AtomicU64,
     pub(crate) edges: Arc<Edges<Request>>,
+    pub(crate) losses: Losses,
 }
 
 impl Shared {
     fn new(device: Arc<dyn BlockDevice>) -> Arc<Shared> {
         let block = device.geometry().block_size.max(1).into();
         let turns = Arc::new(Turns::new(PLACES));
-        let (changed, losses) = (AtomicBool::new(false), AtomicU64::new(0));
-        Arc::new(Shared { device, block, turns, changed, losses, edges: Arc::default() })
+        let changed = AtomicBool::new(false);
+        Arc::new(Shared {
+            device,
+            block,
+            turns,
+            changed,
+            edges: Arc::default(),
+            losses: Losses::default(),
+        })
     }
 
     /// A client is about to change something.
@@ -77,18 +83,6 @@ impl Shared {
     /// Whether clients have changed anything.
     pub(crate) fn was_changed(&self) -> bool {
         self.changed.load(Ordering::Relaxed)
-    }
-
-    /// A flush, or a durable change, failed with this.
-    pub(crate) fn lost(&self, error: &IoError) {
-        if policy::may_be_a_loss(error.kind()) {
-            self.losses.fetch_add(1, Ordering::Release);
-        }
-    }
-
-    /// How often that was.
-    pub(crate) fn losses(&self) -> u64 {
-        self.losses.load(Ordering::Acquire)
     }
 
     /// Whether such a range covers a block in part.

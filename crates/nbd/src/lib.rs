@@ -43,6 +43,7 @@
 //! | [`Export`] | a [`BlockDevice`](corewise_blockmq::BlockDevice) under a name |
 //! | `access` | who may attach to an export. Pure |
 //! | `rate` | limits in requests and bytes a second |
+//! | `losses` | which client knows what its device has lost |
 //! | `edge` | changes that cover blocks of the device in part |
 //! | `load` | what a connection owes its client, in one word |
 //! | `memory` | one budget for the bytes of all requests |
@@ -76,6 +77,7 @@ mod error;
 mod export;
 pub mod handshake;
 mod load;
+mod losses;
 mod memory;
 #[doc(hidden)]
 pub mod model;

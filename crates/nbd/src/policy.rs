@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use corewise_blockmq::{Geometry, IoErrorKind};
+use corewise_blockmq::Geometry;
 
 use crate::handshake::{ALLOCATION_CONTEXT, Agreement};
 use crate::wire::{
@@ -246,11 +246,6 @@ pub fn with_query(request: &Request, query: StatusQuery) -> Request {
     Request { flags: request.flags.without(CommandFlags::PAYLOAD_LEN), length, ..*request }
 }
 
-/// Whether a flush, or a change with FUA, that fails so may have told that earlier changes are lost: the device failed, and didn't refuse it.
-pub(crate) fn may_be_a_loss(kind: IoErrorKind) -> bool {
-    matches!(kind, IoErrorKind::Io(_) | IoErrorKind::TimedOut)
-}
-
 /// What an export over such a device can do.
 ///
 /// `CAN_MULTI_CONN` is always set: a [`BlockDevice`](corewise_blockmq::BlockDevice) promises that
@@ -342,6 +337,9 @@ pub fn time_for(timeout: Duration, bytes: u64) -> Duration {
 pub fn after(moment: Instant, time: Duration) -> Instant {
     moment.checked_add(time).unwrap_or(moment + Duration::from_secs(30 * 365 * 86_400))
 }
+
+/// Clients of a device that have left, and are known by where they came from, so that they are told of what it lost: at most.
+pub const ABSENT: usize = 256;
 
 /// Clients accepted between two looks whether the listener is to be closed.
 pub const ACCEPTS: u32 = 64;

@@ -51,6 +51,9 @@ pub(crate) struct Core {
     /// Changes with `fua` go to the driver without, and are flushed then.
     emulates_fua: bool,
     pub(crate) flusher: Flusher<Box<Pending>>,
+    /// A: flushes, and durable changes, that failed so that others may be lost. Release, before the first of them is answered; Acquire
+    /// where the end of a later one asks.
+    losses: AtomicU64,
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) gate: RunGate,
     /// Which requests are inside.
@@ -128,6 +131,7 @@ impl Core {
             knows_extents: parts.driver.knows_extents(),
             emulates_fua: flush::emulates_fua(&theirs),
             flusher: Flusher::new(),
+            losses: AtomicU64::new(0),
             driver: parts.driver,
             gate: RunGate::new(),
             usage: Usage::new(slots, parts.nr_requests),
@@ -165,6 +169,18 @@ impl Core {
             core.notice.get_or_init(|| notice);
         }
         core
+    }
+
+    /// A flush, or a durable change, has failed with this, and nobody has been told yet.
+    pub(crate) fn note_loss(&self, op: Op, error: &IoError) {
+        if error.kind().may_be_a_loss(op) {
+            self.losses.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// How often that was.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Acquire)
     }
 
     /// The worker pools are shut down: who asked for a worker before may wait in vain.

@@ -173,6 +173,10 @@ impl BlockDevice for Queue {
         self.core.poll(self.core.layout.hctx_of(self.core.here()))
     }
 
+    fn losses(&self) -> u64 {
+        self.core.losses()
+    }
+
     fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {
         self.core.submit_all(batch);
     }

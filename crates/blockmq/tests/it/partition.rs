@@ -5,8 +5,8 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use crate::common::{Rig, Rng};
-use corewise_blockmq::drivers::{Memory, Partition, PartitionTable};
-use corewise_blockmq::{BlockDevice, BlockDeviceExt, IoErrorKind, Queue};
+use corewise_blockmq::drivers::{Fault, Faulty, Memory, Partition, PartitionTable};
+use corewise_blockmq::{BlockDevice, BlockDeviceExt, IoErrorKind, Op, Queue};
 use gpt::disk::LogicalBlockSize;
 
 const MIB: usize = 1 << 20;
@@ -210,6 +210,26 @@ fn writes_to_a_partition_touch_nothing_else() {
     want[8704..9728].fill(0);
     want[8192 + 65536 - 512..8192 + 65536].fill(2);
     assert!(disk.read_at(0, MIB).unwrap() == want[..]);
+}
+
+/// As a volume on another machine tells it, whose connection broke.
+#[test]
+fn a_loss_that_the_disk_tells_once_is_told_by_the_next_flush_of_each_partition() {
+    let rig = Rig::live();
+    let memory = rig.queue(Memory::new(MIB as u64).unwrap());
+    let once = Fault::new().on(&[Op::Flush]).times(1);
+    let refused = once.clone().errno(95);
+    let disk = rig.queue(Faulty::new(memory, vec![once, refused], 0));
+    let part = |n: u64| rig.queue(Partition::new(disk.clone(), n * 4096, 4096).unwrap());
+    let (a, b) = (part(0), part(1));
+    let ends = |part: &Queue| part.flush().map_err(|error| error.kind());
+    let eio = Err(IoErrorKind::Io(5));
+    assert_eq!(ends(&a), eio);
+    assert_eq!(ends(&b), Err(IoErrorKind::NotSupported), "refused, it tells nothing");
+    let late = part(2);
+    assert_eq!([&a, &b, &late].map(|part| ends(part)), [Ok(()), eio, Ok(())]);
+    assert_eq!([&a, &b, &late].map(|part| ends(part)), [Ok(()); 3]);
+    assert_eq!([&disk, &a, &b, &late].map(|queue| queue.losses()), [1, 1, 1, 0]);
 }
 
 #[test]

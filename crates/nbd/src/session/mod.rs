@@ -35,7 +35,6 @@ use bytes::BytesMut;
 use corewise_blockmq::{
     BlockDevice, Buffer, Completed, IoError, IoErrorKind, Op, Payload, Request, behind_burst,
 };
-use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Parker, panics};
 
 use crate::connection::Connection;
@@ -43,6 +42,7 @@ use crate::counts::{Cost, Due};
 use crate::edge::Changes;
 use crate::export::{Export, Refusal, Shared};
 use crate::load::Charge;
+use crate::losses::{Covers, Told};
 use crate::policy::Limits;
 use crate::rate::Limiter;
 use crate::reply::{Patience, Posted, Ran, ReplyPath, Right};
@@ -96,14 +96,14 @@ struct Inside {
     work: Work,
     /// A change that isn't listed.
     counted: bool,
-    /// A flush, or a change with FUA: a device may tell it of what it has lost.
-    asks_for_losses: bool,
+    /// Of a flush.
+    covers: Covers,
 }
 
 impl Inside {
     /// Something that changes nothing.
     fn without_change(work: Work) -> Inside {
-        Inside { work, counted: false, asks_for_losses: false }
+        Inside { work, counted: false, covers: Covers::default() }
     }
 }
 
@@ -129,8 +129,7 @@ pub(crate) struct Session {
     form: Form,
     /// Whether reads ask for holes.
     hope: Hope,
-    /// A: of how many losses of the device this client was told, or they were before its time. Relaxed: its own flushes alone compare it.
-    losses_told: AtomicU64,
+    told: Arc<Told>,
 }
 
 impl Session {
@@ -148,6 +147,7 @@ impl Session {
         let channel = incoming.as_ref().map(|incoming| Arc::clone(incoming.channel()));
         let (writer, writer_parker) = Writer::new();
         let geometry = export.device().geometry();
+        let told = export.shared.losses.join(&voice.who, export.device().losses());
         let session = Arc::new(Session {
             path: ReplyPath::new(SocketSink::new(
                 Arc::clone(&connection),
@@ -174,17 +174,22 @@ impl Session {
             writer,
             form: limits.form,
             hope: Hope::default(),
-            losses_told: AtomicU64::new(export.shared.losses()),
+            told,
         });
         let _stop = StopWriter(&session);
+        let mut leave = Leave { session: &session, clean: false };
         let mut reader = Reader::new(&session, parker, limits, received, incoming);
         let end = reader.run();
         let wrote = reader.wrote();
         drop(reader);
+        // It has read all that it wanted to, and said so.
+        let took_all = session.connection.load.snapshot().requests == 0
+            && matches!(end, End::Disconnected | End::StreamEnded);
         session.connection.load.wait_for_zero(parker);
         if wrote && session.connection.load.snapshot().draining {
             session.flush_device(parker);
         }
+        leave.clean = took_all && !session.connection.load.snapshot().cut;
         if let Some(channel) = channel {
             channel.close(&session.connection);
         }
@@ -197,14 +202,15 @@ impl Session {
         self.connection.load.admit(Charge::NONE);
         let session = Arc::clone(self);
         self.device.submit(Request::flush().on_complete(move |done| {
-            let Session { connection, voice, device, .. } = &*session;
+            let Session { connection, voice, device, told, .. } = &*session;
             if let Err(error) = done.result {
-                session.shared.lost(&error);
                 voice.tell(What::Failed(ReplyError::from_errno(error.errno())), |left_out| {
                     tracing::error!(client = voice.client, peer = %voice.who, export = voice.export,
                         device = device.name(), %error, left_out,
                         "the flush of a drained connection failed");
                 });
+            } else {
+                told.all_is_durable();
             }
             connection.settle(1, Charge::NONE);
         }));
@@ -228,8 +234,8 @@ impl Session {
         if inside.counted {
             self.changes.end();
         }
-        if inside.asks_for_losses {
-            self.look_for_losses(&mut done);
+        if done.op == Op::Flush {
+            self.look_for_losses(inside.covers, &mut done);
         }
         let payload = mem::take(&mut done.payload);
         let due = cost.due(Some(done.op), done.result.is_ok().then_some(done.len));
@@ -245,25 +251,28 @@ impl Session {
         });
     }
 
-    /// A device tells what it has lost once, to the first that asks: files of Linux do, and volumes of other servers. All clients lose it, so
-    /// a flush of each fails, as `errseq_t` has it in the kernel for each open file.
+    /// Has a flush fail whose client doesn't know of a [loss](crate::losses) yet.
     ///
     /// A flush that was asked for while the one that fails is under way comes to the device behind it
-    /// ([`Queue`](corewise_blockmq::Queue)), so its end finds the loss counted.
-    fn look_for_losses(&self, done: &mut Completed) {
-        if let Err(error) = &done.result {
-            self.shared.lost(error);
+    /// ([`Queue`](corewise_blockmq::Queue)), so its end finds the loss counted. A change with FUA that failed says nothing to its client of
+    /// those before it: their flush does.
+    fn look_for_losses(&self, covers: Covers, done: &mut Completed) {
+        if done.result.as_ref().is_err_and(|error| !error.kind().may_be_a_loss(Op::Flush)) {
+            return;
         }
-        // A change that failed says nothing of those before it: their flush does.
-        if done.op == Op::Flush {
-            let losses = self.shared.losses();
-            let told = self.losses_told.swap(losses, Ordering::Relaxed);
-            if done.result.is_ok() && told != losses {
-                done.result = Err(IoError::with(
-                    IoErrorKind::Io(EIO),
-                    "an earlier flush of the device, or a durable change, failed: changes since the last one that succeeded may be lost",
-                ));
+        let losses = self.device.losses();
+        if !self.told.flushed(covers, losses) {
+            if done.result.is_ok() {
+                self.shared.losses.durable(covers, losses);
             }
+            return;
+        }
+        self.shared.losses.tell(&self.voice.who, &self.told);
+        if done.result.is_ok() {
+            done.result = Err(IoError::with(
+                IoErrorKind::Io(EIO),
+                "an earlier flush of the device, or a durable change, failed: changes since the last one that succeeded may be lost",
+            ));
         }
     }
 
@@ -345,6 +354,19 @@ struct StopWriter<'a>(&'a Session);
 impl Drop for StopWriter<'_> {
     fn drop(&mut self) {
         self.0.writer.stop();
+    }
+}
+
+/// Notes what the client knows of its device's losses when the reader is done, also by a panic.
+struct Leave<'a> {
+    session: &'a Session,
+    /// It has taken all its answers.
+    clean: bool,
+}
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.session.shared.losses.leave(&self.session.told, self.clean);
     }
 }
 

@@ -15,6 +15,7 @@ use super::received::{Received, charge};
 use super::sink::{Reply, SPARE, SocketSink};
 use super::{End, Inside, Session, form, odd, sparse};
 use crate::counts::Cost;
+use crate::losses::Covers;
 use crate::policy::{self, Limits, Operation, Verdict, judge};
 use crate::reply::{Posted, Right};
 use crate::tls::Incoming;
@@ -439,8 +440,17 @@ impl<'a> Reader<'a> {
         }
         let counted = rq.op().is_change() && self.begin_change(&rq);
         let session = Arc::clone(self.session);
-        let asks_for_losses = rq.op() == Op::Flush || rq.flags().fua;
-        let inside = Inside { work: session.work(&rq), counted, asks_for_losses };
+        if rq.op().is_change() && !rq.flags().fua {
+            session.told.change();
+        }
+        let covers = match rq.op() {
+            Op::Flush => {
+                let alone = session.connection.load.snapshot().requests == 1;
+                session.shared.losses.flush(&session.told, alone)
+            }
+            _ => Covers::default(),
+        };
+        let inside = Inside { work: session.work(&rq), counted, covers };
         self.push(rq.on_complete(move |done| session.completed(tag, cost, inside, done)));
         Ok(())
     }

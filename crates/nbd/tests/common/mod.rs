@@ -47,6 +47,7 @@ struct State {
     held: Vec<DeviceRequest>,
     seen: Vec<Seen>,
     fail: Option<IoErrorKind>,
+    losses: u64,
     panic_at: Option<u64>,
     holes: Vec<Range<u64>>,
 }
@@ -68,6 +69,7 @@ impl TestDevice {
             held: Vec::new(),
             seen: Vec::new(),
             fail: None,
+            losses: 0,
             panic_at: None,
             holes: Vec::new(),
         };
@@ -167,7 +169,12 @@ impl TestDevice {
         let result = {
             let mut state = self.state.lock();
             match state.fail {
-                Some(kind) => Err(IoError::new(kind)),
+                Some(kind) => {
+                    if kind.may_be_a_loss(rq.op()) && (rq.op() == Op::Flush || rq.flags().fua) {
+                        state.losses += 1;
+                    }
+                    Err(IoError::new(kind))
+                }
                 None => {
                     let (from, to) = (rq.offset() as usize, (rq.offset() + rq.len()) as usize);
                     match rq.op() {
@@ -203,6 +210,10 @@ impl BlockDevice for TestDevice {
 
     fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    fn losses(&self) -> u64 {
+        self.state.lock().losses
     }
 
     fn submit(&self, rq: DeviceRequest) {

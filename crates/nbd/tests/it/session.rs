@@ -250,7 +250,7 @@ fn errors_of_the_device_become_errors_of_the_protocol() {
     }
 }
 
-/// As a file does whose error the kernel tells once.
+/// As a volume of another server does.
 #[test]
 fn a_loss_that_the_device_tells_once_is_told_to_each_client_by_its_next_flush() {
     let device = TestDevice::new(MIB);
@@ -277,15 +277,83 @@ fn a_loss_that_the_device_tells_once_is_told_to_each_client_by_its_next_flush() 
     clients[1].request_with(CommandFlags::FUA, Command::WRITE_ZEROES, 4, 0, 512);
     assert_eq!(clients[1].reply(0).error, eio);
     device.fail_no_more();
+    // A newcomer from the same user may be one of them, whose connection broke.
     let mut newcomer = client(&server);
     assert_eq!(errors(&mut clients), [eio, eio]);
-    assert_eq!((errors(&mut clients), flush(&mut newcomer)), ([0, 0], 0));
+    assert_eq!((errors(&mut clients), flush(&mut newcomer)), ([0, 0], eio));
+    assert_eq!((flush(&mut newcomer), flush(&mut client(&server))), (0, 0));
+
+    // As a file system with too little space does, which finds that out when it writes.
+    device.fail(IoErrorKind::NoSpace);
+    clients[1].request_with(CommandFlags::FUA, Command::WRITE_ZEROES, 4, 0, 512);
+    assert_ne!(clients[1].reply(0).error, 0);
+    assert_ne!(flush(&mut clients[0]), 0);
+    device.fail_no_more();
+    assert_eq!((errors(&mut clients), errors(&mut clients)), ([0, eio], [0, 0]));
 
     // One that the device refuses is no loss.
     device.fail(IoErrorKind::NotSupported);
     assert_ne!(flush(&mut clients[0]), 0);
     device.fail_no_more();
     assert_eq!(errors(&mut clients), [0, 0]);
+}
+
+#[test]
+fn a_loss_is_told_to_a_client_whose_connection_broke_before_it_knew() {
+    let device = TestDevice::new(MIB);
+    let server = server(device.clone());
+    let flush = |client: &mut Client| {
+        client.request(Command::FLUSH, 3, 0, 0);
+        client.reply(0).error
+    };
+    let writes = |client: &mut Client| {
+        client.write_request(1, 0, &[7; 512]);
+        assert_eq!(client.reply(0).error, 0);
+    };
+    let gone = |clients| while_that_is_left(&server, clients);
+    let eio = ReplyError::Io.code();
+    let mut other = client(&server);
+    // Its flush is under way.
+    let mut first = client(&server);
+    writes(&mut first);
+    device.hold();
+    first.request(Command::FLUSH, 3, 0, 0);
+    device.wait_for_seen(2);
+    drop(first);
+    device.fail(IoErrorKind::Io(5));
+    device.release();
+    device.fail_no_more();
+    gone(1);
+    let mut again = client(&server);
+    assert_eq!([flush(&mut again), flush(&mut again), flush(&mut other)], [eio, 0, eio]);
+
+    // It is away while another one's flush fails.
+    writes(&mut again);
+    drop(again);
+    gone(1);
+    device.fail(IoErrorKind::Io(5));
+    assert_eq!(flush(&mut other), eio);
+    device.fail_no_more();
+    let mut again = client(&server);
+    assert_eq!([flush(&mut again), flush(&mut again), flush(&mut other)], [eio, 0, 0]);
+
+    // What was flushed before isn't lost.
+    writes(&mut again);
+    assert_eq!(flush(&mut again), 0);
+    drop(again);
+    gone(1);
+    device.fail(IoErrorKind::Io(5));
+    assert_eq!(flush(&mut other), eio);
+    device.fail_no_more();
+    assert_eq!(flush(&mut other), 0);
+    assert_eq!(flush(&mut client(&server)), 0);
+}
+
+/// Waits until the server has so many clients.
+fn while_that_is_left(server: &Server, clients: usize) {
+    while server.clients().len() != clients {
+        std::thread::yield_now();
+    }
 }
 
 #[test]

@@ -4,6 +4,8 @@ mod table;
 
 use std::sync::Arc;
 
+use corewise_sync::atomic::{AtomicU64, Ordering};
+
 pub use table::{PartitionEntry, PartitionTable};
 
 use super::StackError;
@@ -11,17 +13,22 @@ use super::below;
 use super::below::pass_on;
 use crate::device::BlockDevice;
 use crate::driver::{Dispatch, Driver, Started};
+use crate::error::{IoError, IoErrorKind, errno};
 use crate::geometry::Geometry;
+use crate::request::{Op, Whole};
 
 /// A part of a device. Its first byte is byte `start` there; what reaches beyond its end is refused
 /// by the queue in front of it, so nothing gets at its neighbours.
 ///
-/// A flush makes durable what the device below has, its neighbours' data too.
+/// A flush makes durable what the device below has, its neighbours' data too. Where one fails there, for whichever partition, changes of
+/// all may be lost: the next flush of each fails.
 #[derive(Clone)]
 pub struct Partition {
     below: Arc<dyn BlockDevice>,
     start: u64,
     geometry: Geometry,
+    /// A: how many [losses](BlockDevice::losses) below a flush here has told. Relaxed: the ends of flushes alone compare it, one at a time.
+    told: Arc<AtomicU64>,
 }
 
 impl Partition {
@@ -50,7 +57,8 @@ impl Partition {
         }
         // Where the boundaries below aren't ours, the queue below cuts by itself.
         let chunk = if start % u64::from(whole.chunk.max(1)) == 0 { whole.chunk } else { 0 };
-        Ok(Self { below, start, geometry: Geometry { size, chunk, ..whole } })
+        let told = Arc::new(AtomicU64::new(below.losses()));
+        Ok(Self { below, start, geometry: Geometry { size, chunk, ..whole }, told })
     }
 
     /// The partition that `entry` of a table of `below` describes.
@@ -95,9 +103,37 @@ impl Driver for Partition {
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
-        // A flush has no range, and its 0 means nothing below either.
-        let offset = self.start + rq.offset();
-        pass_on(&*self.below, rq, offset);
+        if rq.op() == Op::Flush {
+            self.flush(rq);
+        } else {
+            let offset = self.start + rq.offset();
+            pass_on(&*self.below, rq, offset);
+        }
         Dispatch::Started
     }
+}
+
+impl Partition {
+    /// The device below tells a loss once, to the first that flushes. One that asks while that flush is under way there comes behind it.
+    fn flush(&self, rq: Started) {
+        let (below, told) = (Arc::clone(&self.below), Arc::clone(&self.told));
+        let whole = Whole::with(rq, move |rq, result| {
+            if result.as_ref().is_err_and(|error| !error.kind().may_be_a_loss(Op::Flush)) {
+                // It was refused, and has told nothing.
+                return rq.complete(result);
+            }
+            let losses = below.losses();
+            let is_told = told.swap(losses, Ordering::Relaxed) == losses;
+            rq.complete(result.and_then(|()| if is_told { Ok(()) } else { Err(untold(&*below)) }));
+        });
+        self.below.submit(whole.part(0, 0, 0));
+    }
+}
+
+fn untold(below: &dyn BlockDevice) -> IoError {
+    let what = format!(
+        "a flush of '{}' failed, which another partition there was told: changes here since its last flush that succeeded may be lost, too",
+        below.name()
+    );
+    IoError::with(IoErrorKind::Io(errno::EIO), what)
 }
