@@ -196,6 +196,40 @@ fn leg_changes(had: &[String], wanted: &[String]) -> Option<Vec<LegChange>> {
     Some(adds.chain(removes).collect())
 }
 
+/// Why a mirror with a record on its legs wouldn't come up again as another manifest has it: a leg that stays is in another place, or there are
+/// fewer, or the record is to be there no more. Where no leg stays it is another mirror.
+pub(crate) fn against_record(mirror: &str, old: &Manifest, new: &Manifest) -> Option<String> {
+    let of = |manifest: &Manifest| match &manifest.device(mirror)?.driver {
+        Driver::Mirror(mirror) => Some(mirror.clone()),
+        _ => None,
+    };
+    let (had, wanted) = (of(old)?, of(new)?);
+    let is_same = |name: &String| match (old.device(name), new.device(name)) {
+        (Some(from), Some(to)) => Device { place: to.place, ..from.clone() } == *to,
+        _ => false,
+    };
+    let stay = had.over.iter().filter(|name| is_same(name) && wanted.over.contains(name));
+    let moved = |name: &&String| {
+        let place = |over: &[String]| over.iter().position(|one| one == *name);
+        place(&had.over) != place(&wanted.over)
+    };
+    let stay: Vec<&String> = stay.collect();
+    let (had, fewer) = (&had.over, wanted.over.len() < had.over.len());
+    if stay.is_empty() {
+        None
+    } else if fewer || stay.iter().any(moved) {
+        Some(format!(
+            "its record has the legs {had:?}, in this order, and the manifest says over = {:?}: keep them in their places, with new ones behind \
+             them; `corewise mirror {mirror} --remove LEG` has one less",
+            wanted.over
+        ))
+    } else {
+        (wanted.bitmap == Some(false)).then(|| {
+            "its legs have a record, which 'bitmap = false' doesn't take away, and which it is refused for".to_string()
+        })
+    }
+}
+
 /// The legs that go.
 fn leaving(legs: &[(String, Vec<LegChange>)]) -> impl Iterator<Item = &str> {
     legs.iter().flat_map(|(_, changes)| changes).filter_map(LegChange::leaves)
@@ -363,6 +397,36 @@ mod tests {
             assert!(changes.remove_devices.is_empty() && changes.remove_exports.is_empty());
             assert!(!changes.is_empty() && changes.restarted.is_empty());
         }
+    }
+
+    #[test]
+    fn a_record_lets_no_mirror_come_up_whose_legs_are_in_other_places_or_fewer_or_without_it() {
+        let read = |over: &[&str], devices: &str, more: &str| {
+            read(&(mirror(over, devices, "degraded = \"never\"\n") + more), Path::new("/")).manifest
+        };
+        let wrong = |old: &Manifest, new: &Manifest| against_record("m", old, new).is_some();
+        let old = read(&["a", "b", "c"], "abcd", "");
+        for (over, is_wrong) in [
+            (&["a", "b", "c"][..], false),
+            (&["a", "b", "c", "d"], false),
+            (&["a", "d", "c"], false),
+            (&["d"], false),
+            (&["b", "a", "c"], true),
+            (&["a", "d", "b", "c"], true),
+            (&["a", "b"], true),
+        ] {
+            assert_eq!(wrong(&old, &read(over, "abcd", "")), is_wrong, "{over:?}");
+        }
+        // A name that is another device's is no leg that stays.
+        let other = "[[device]]\nname = \"a\"\ndriver = \"null\"\nsize = \"2M\"\n";
+        assert!(!wrong(&old, &read(&["d", "a"], "d", other)));
+        let mut without = old.clone();
+        for device in &mut without.devices {
+            if let Driver::Mirror(mirror) = &mut device.driver {
+                mirror.bitmap = Some(false);
+            }
+        }
+        assert!(wrong(&old, &without));
     }
 
     #[test]

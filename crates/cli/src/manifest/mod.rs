@@ -25,7 +25,7 @@ use std::time::Duration;
 use corewise::blockmq::drivers::{Degraded, Delays, Fault, OnLoss};
 use corewise::device::HangPolicy;
 
-pub(crate) use changes::{Changes, LegChange};
+pub(crate) use changes::{Changes, LegChange, against_record};
 pub(crate) use drivers::driver_names;
 #[cfg(feature = "object")]
 pub(crate) use object::KeyFrom;

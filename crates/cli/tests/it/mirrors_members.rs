@@ -133,6 +133,13 @@ fn a_reload_has_a_leg_replaced_added_and_removed_as_the_manifest_says_while_a_cl
     mirror(&folder, &["--wait"]).ok();
     assert_eq!(legs(&folder), in_sync(&["c", "b"]));
     folder.corewise(["reload"]).ok().says(&["nothing to change"]);
+    // What wouldn't come up isn't taken down for it.
+    with(&["b", "c"], &["b", "c"]);
+    for dry_run in [&["--dry-run"][..], &["--mode=hard"]] {
+        let ran = folder.corewise([&["reload"], dry_run].concat()).code(1);
+        ran.complains(&["'m' would not come up again: its record has the legs [\"c\", \"b\"]"]);
+    }
+    with(&["c", "b"], &["b", "c"]);
     let is = busy.stop();
     assert!(is.iter().filter(|n| **n != 0).count() > 10, "the client did nothing");
     server.stop().ok();

@@ -116,6 +116,11 @@ impl Volume {
         Ok(names.into_iter().filter(|name| !name.is_empty()).collect())
     }
 
+    /// Whether it is a mirror that keeps a record on its legs.
+    pub(crate) fn has_record(&self) -> bool {
+        self.mirror().is_ok_and(|mirror| mirror.has_record())
+    }
+
     fn mirror(&self) -> Result<&Mirror, String> {
         let mirror = self.made.get().and_then(|made| made.mirror.as_deref());
         mirror.ok_or_else(|| format!("'{}' is no mirror that is up", self.name()))

@@ -7,7 +7,7 @@ use corewise::device::LinkKind;
 use super::{ENDS, Live, Wish, as_json, known};
 use crate::control::Question;
 use crate::control::changes::{Changed, Failed, Step, What};
-use crate::manifest::{Changes, Device, Driver, LegChange, Manifest};
+use crate::manifest::{Changes, Device, Driver, LegChange, Manifest, against_record};
 use crate::up::drivers::Volume;
 
 /// What a question about a leg wants.
@@ -77,6 +77,22 @@ fn list(names: &[String]) -> String {
 }
 
 impl Live {
+    /// A mirror that couldn't come up again isn't taken down.
+    pub(super) fn refuse_restart(
+        &self,
+        changes: &Changes,
+        old: &Manifest,
+        new: &Manifest,
+    ) -> Result<(), String> {
+        for mirror in &changes.restarted {
+            let Some(why) = against_record(mirror, old, new) else { continue };
+            if self.manager.bound::<Volume>(mirror).is_some_and(|mirror| mirror.has_record()) {
+                return Err(format!("'{mirror}' would not come up again: {why}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Changes the legs of a mirror; its clients notice nothing.
     pub(super) fn change_legs(
         &self,

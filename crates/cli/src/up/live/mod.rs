@@ -203,6 +203,7 @@ impl Live {
             Wish::Remove(name) => (without(name, old)?, false),
         };
         let changes = Changes::between(old, &new);
+        self.refuse_restart(&changes, old, &new)?;
         let nodes = changes
             .add_devices
             .iter()
