@@ -4,19 +4,20 @@
 use std::ffi::c_int;
 use std::io;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 /// Starts the thread that waits for signals. It runs `first` with the name of the first one and
 /// `again` with that of each later one; all run on that thread and may block. A SIGHUP that `hang_up` takes counts as none.
 ///
-/// SIGHUP counts only where it is not ignored: a server started under nohup outlives its terminal.
+/// SIGHUP counts only where it is not ignored: a server started under nohup outlives its terminal. SIGXFSZ never does: a client that writes beyond
+/// the size that the system lets files have (`ulimit -f`) gets an error, and the others go on.
 pub(crate) fn watch(
     hang_up: impl Fn() -> bool + Send + 'static,
     first: impl FnOnce(&'static str) + Send + 'static,
     again: impl Fn(&'static str) + Send + 'static,
 ) -> io::Result<()> {
-    let mut wanted: Vec<c_int> = vec![SIGINT, SIGTERM];
+    let mut wanted: Vec<c_int> = vec![SIGINT, SIGTERM, SIGXFSZ];
     if !is_ignored(SIGHUP) {
         wanted.push(SIGHUP);
     }
@@ -24,7 +25,7 @@ pub(crate) fn watch(
     std::thread::Builder::new().name("signals".to_string()).spawn(move || {
         let mut first = Some(first);
         for signal in signals.forever() {
-            if signal == SIGHUP && hang_up() {
+            if signal == SIGXFSZ || signal == SIGHUP && hang_up() {
                 continue;
             }
             let name = match signal {

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
 
 use crate::common::Folder;
@@ -224,5 +225,29 @@ fn those_that_listen_hear_of_the_first_errors_that_a_client_got_and_that_a_disk_
         assert!(first["time"].is_f64() && first["error"].is_string(), "{first}");
     }
     assert!(client[0]["peer"].as_str().unwrap().starts_with("user "), "{}", client[0]);
+    server.stop().ok();
+}
+
+/// As with `ulimit -f`: the system sends a signal, which ends a program that doesn't expect it.
+#[test]
+fn a_write_beyond_the_size_that_the_system_lets_files_have_fails_and_others_are_served_on() {
+    let folder = Folder::new();
+    let file = |name: &str, io: &str| {
+        format!(
+            "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\nsize = \"2M\"\ncreate = true\n\
+             io = \"{io}\"\n[[export]]\ndevice = \"{name}\"\n"
+        )
+    };
+    folder.write("up.toml", file("a", "auto") + &file("b", "threads"));
+    let server = Server::start(&folder, &["up.toml"]);
+    let pid = Pid::from_raw(server.pid().try_into().unwrap());
+    let limit = Some(1 << 20);
+    prlimit(pid, Resource::Fsize, Rlimit { current: limit, maximum: limit }).unwrap();
+    for name in ["a", "b"] {
+        let mut client = Client::new(&server.socket(), name);
+        assert_eq!(client.write(1 << 20, &[7; 4096], 0), Err(28));
+        client.write(0, &[7; 4096], 0).unwrap();
+        client.flush().unwrap();
+    }
     server.stop().ok();
 }
