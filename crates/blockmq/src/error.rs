@@ -32,7 +32,7 @@ pub enum IoErrorKind {
 
 impl IoErrorKind {
     /// Whether a flush, or a change with `fua`, that fails so may have told that earlier changes are lost: the device failed, and didn't
-    /// refuse it. What has no room, or can't be written any more, is found out late by a file system: a flush tells that of changes before it,
+    /// refuse it. A file system may find late that there is no room, or that it can't write any more: a flush tells that of changes before it,
     /// a change of itself.
     pub fn may_be_a_loss(self, op: Op) -> bool {
         match self {

@@ -236,7 +236,7 @@ mod tests {
         losses.leave(&drained, true);
         assert!(!flush(&losses, &a, &losses.join(&a, 1), 1));
         assert!(losses.table.lock().absent.is_empty());
-        // A flush that was on its way covers less: not what came when others were, and not who left meanwhile.
+        // A flush that was on its way covers less: no changes that came beside others, and no client that left meanwhile.
         let (c, early) = (writer(&losses, &a, 1), losses.flush(&b, true));
         let busy = losses.flush(&c, false);
         assert!(!c.flushed(busy, 1));

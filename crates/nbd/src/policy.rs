@@ -339,7 +339,7 @@ pub fn after(moment: Instant, time: Duration) -> Instant {
 }
 
 /// Clients of a device that have left, and are known by where they came from, so that they are told of what it lost: at most.
-pub const ABSENT: usize = 256;
+pub(crate) const ABSENT: usize = 256;
 
 /// Clients accepted between two looks whether the listener is to be closed.
 pub const ACCEPTS: u32 = 64;

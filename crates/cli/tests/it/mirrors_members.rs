@@ -133,7 +133,7 @@ fn a_reload_has_a_leg_replaced_added_and_removed_as_the_manifest_says_while_a_cl
     mirror(&folder, &["--wait"]).ok();
     assert_eq!(legs(&folder), in_sync(&["c", "b"]));
     folder.corewise(["reload"]).ok().says(&["nothing to change"]);
-    // What wouldn't come up isn't taken down for it.
+    // A mirror that wouldn't come up isn't taken down.
     with(&["b", "c"], &["b", "c"]);
     for dry_run in [&["--dry-run"][..], &["--mode=hard"]] {
         let ran = folder.corewise([&["reload"], dry_run].concat()).code(1);

@@ -337,7 +337,7 @@ fn a_loss_is_told_to_a_client_whose_connection_broke_before_it_knew() {
     let mut again = client(&server);
     assert_eq!([flush(&mut again), flush(&mut again), flush(&mut other)], [eio, 0, 0]);
 
-    // What was flushed before isn't lost.
+    // Changes that were flushed before aren't lost.
     writes(&mut again);
     assert_eq!(flush(&mut again), 0);
     drop(again);
