@@ -9,14 +9,16 @@ use bytes::Bytes;
 use corewise_sync::Mutex;
 use corewise_sync::atomic::Ordering;
 use corewise_sync::atomic::aside::AtomicU64;
-use futures_util::TryStreamExt;
+use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::path::Path;
-use object_store::{GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
+use object_store::{
+    GetOptions, GetResultPayload, ObjectStore, ObjectStoreExt, PutMode, PutPayload,
+};
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long one try may take: of a segment or a map, and of anything small.
+/// How long one try may take, and how long nothing may come from the store meanwhile.
 pub(crate) const TRY: Duration = Duration::from_secs(60);
-const SMALL: Duration = Duration::from_secs(15);
+const SILENCE: Duration = Duration::from_secs(15);
 /// The first and the longest pause between two tries.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(3));
 
@@ -94,8 +96,8 @@ fn count(of: &AtomicU64, n: u64) {
 pub(crate) struct Store {
     inner: Arc<dyn ObjectStore>,
     prefix: Path,
-    /// How long one try of a small request may take.
-    small: Duration,
+    /// How long nothing may come from it.
+    silence: Duration,
     counts: Counts,
     /// Why the last request that failed did, unless an object was written since.
     trouble: Mutex<Option<String>>,
@@ -103,18 +105,24 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn new(inner: Arc<dyn ObjectStore>, prefix: Path) -> Self {
-        Self { inner, prefix, small: SMALL, counts: Counts::default(), trouble: Mutex::default() }
+        Self {
+            inner,
+            prefix,
+            silence: SILENCE,
+            counts: Counts::default(),
+            trouble: Mutex::default(),
+        }
     }
 
-    /// A request whose connection hangs is tried again while the volume's clients wait; large ones take their time.
+    /// A request whose connection hangs is tried again while the volume's clients wait.
     pub(crate) fn patience(mut self, patience: Duration) -> Self {
-        self.small = (patience / 3).min(SMALL);
+        self.silence = (patience / 3).min(SILENCE);
         self
     }
 
     /// The same objects, with counts of their own.
     pub(crate) fn apart(&self) -> Self {
-        Self { small: self.small, ..Self::new(Arc::clone(&self.inner), self.prefix.clone()) }
+        Self { silence: self.silence, ..Self::new(Arc::clone(&self.inner), self.prefix.clone()) }
     }
 
     pub(crate) fn usage(&self) -> StoreUse {
@@ -175,7 +183,7 @@ impl Store {
         let mode = if create { PutMode::Create } else { PutMode::Overwrite };
         let path = self.path(name);
         // A segment, or a map, takes its time.
-        let limit = if create { self.small } else { TRY };
+        let limit = if create { self.silence } else { TRY };
         let put = self.within(limit, self.inner.put_opts(&path, payload, mode.into())).await;
         if !matches!(put, Err(Failure::Other(_))) {
             *self.trouble.lock() = None;
@@ -197,8 +205,23 @@ impl Store {
         count(&self.counts.gets, 1);
         let path = self.path(name);
         let options = GetOptions { range: range.map(Into::into), ..GetOptions::default() };
-        let asked = async { self.inner.get_opts(&path, options).await?.bytes().await };
-        let bytes = self.within(self.small, asked).await?;
+        let silence = self.silence;
+        let asked = async {
+            let mut found = speaks(silence, self.inner.get_opts(&path, options)).await?;
+            found.payload = match found.payload {
+                // Many that share a slow line all take long, and none hangs.
+                GetResultPayload::Stream(parts) => {
+                    let next = move |mut parts: BoxStream<'static, _>| async move {
+                        let part = speaks(silence, parts.try_next()).await?;
+                        Ok(part.map(|part| (part, parts)))
+                    };
+                    GetResultPayload::Stream(stream::try_unfold(parts, next).boxed())
+                }
+                file => file,
+            };
+            found.bytes().await
+        };
+        let bytes = self.within(TRY, asked).await?;
         count(&self.counts.received, bytes.len() as u64);
         Ok(bytes)
     }
@@ -207,7 +230,7 @@ impl Store {
     pub(crate) async fn size(&self, name: &str) -> Result<u64, Failure> {
         count(&self.counts.gets, 1);
         let path = self.path(name);
-        self.within(self.small, self.inner.head(&path)).await.map(|meta| meta.size)
+        self.within(self.silence, self.inner.head(&path)).await.map(|meta| meta.size)
     }
 
     /// The names in a folder, without it, in order.
@@ -215,7 +238,7 @@ impl Store {
         count(&self.counts.lists, 1);
         let path = self.path(folder);
         let all = self.inner.list(Some(&path)).try_collect::<Vec<_>>();
-        let all = self.within(self.small, all).await?;
+        let all = self.within(TRY, all).await?;
         let names = all.into_iter().filter_map(|meta| meta.location.filename().map(str::to_owned));
         let mut names: Vec<String> = names.collect();
         names.sort_unstable();
@@ -226,11 +249,22 @@ impl Store {
     pub(crate) async fn delete(&self, name: &str) -> Result<(), Failure> {
         count(&self.counts.deletes, 1);
         let path = self.path(name);
-        match self.within(self.small, self.inner.delete(&path)).await {
+        match self.within(self.silence, self.inner.delete(&path)).await {
             Err(Failure::Missing) => Ok(()),
             other => other,
         }
     }
+}
+
+/// What comes within a time; else an error.
+async fn speaks<T>(
+    limit: Duration,
+    asked: impl Future<Output = object_store::Result<T>>,
+) -> object_store::Result<T> {
+    timeout(limit, asked).await.unwrap_or_else(|_| {
+        let source = format!("no answer in {limit:?}").into();
+        Err(object_store::Error::Generic { store: "object", source })
+    })
 }
 
 impl fmt::Display for Store {

@@ -97,8 +97,8 @@ fn a_server_that_refuses_everything_gets_the_requests_that_are_counted_and_no_mo
     assert_eq!(why.kind(), IoErrorKind::TimedOut, "{why}");
     let (after, our) = (asked.load(Ordering::Relaxed) - before, counted() - ours);
     // Pauses of 20 ms, and each twice as long as the one before: seven of them are longer than its patience. Whether
-    // another server has the volume may be looked for as often.
-    assert!(after <= our && (6..=15).contains(&after), "{after} requests, {our} were counted");
+    // another server has the volume may be looked for as often, and of each that failed how long the object is.
+    assert!(after <= our && (6..=30).contains(&after), "{after} requests, {our} were counted");
 }
 
 #[test]

@@ -10,9 +10,9 @@ use corewise_sync::Mutex;
 use futures_util::stream::{BoxStream, StreamExt};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
-    Result,
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, Result,
 };
 
 use super::passes;
@@ -56,12 +56,20 @@ pub(super) struct Faulty {
     pub(super) creation: Creation,
     /// I: remembers what is put.
     pub(super) puts: Option<Puts>,
+    /// I: what is read comes in four parts, and before each so much time passes.
+    pub(super) drip: Duration,
 }
 
 impl Faulty {
     pub(super) fn new(inner: &Arc<dyn ObjectStore>, judge: Judge) -> Self {
         let creation = Creation::Once;
-        Self { inner: Arc::clone(inner), judge: Mutex::new(judge), creation, puts: None }
+        Self {
+            inner: Arc::clone(inner),
+            judge: Mutex::new(judge),
+            creation,
+            puts: None,
+            drip: Duration::ZERO,
+        }
     }
 
     async fn fate(&self) -> Fate {
@@ -143,7 +151,24 @@ impl ObjectStore for Faulty {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.through(self.inner.get_opts(location, options)).await
+        let mut found = self.through(self.inner.get_opts(location, options)).await?;
+        let drip = self.drip;
+        if !drip.is_zero() {
+            let (meta, range) = (found.meta.clone(), found.range.clone());
+            let (attributes, extensions) = (found.attributes.clone(), found.extensions.clone());
+            let bytes = found.bytes().await?;
+            let parts: Vec<Bytes> = bytes
+                .chunks(bytes.len().div_ceil(4).max(1))
+                .map(|part| bytes.slice_ref(part))
+                .collect();
+            let parts = futures_util::stream::iter(parts).then(move |part| async move {
+                passes(drip).await;
+                Ok(part)
+            });
+            let payload = GetResultPayload::Stream(parts.boxed());
+            found = GetResult { payload, meta, range, attributes, extensions };
+        }
+        Ok(found)
     }
 
     fn delete_stream(
