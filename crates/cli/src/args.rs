@@ -12,7 +12,7 @@ use corewise_bench::{bench, names};
 
 use crate::control::Mode;
 use crate::timeline::{self, TimelineFile};
-use crate::{manifest, suggest, units, watch};
+use crate::{manifest, snapshot, suggest, units, watch};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -280,6 +280,9 @@ pub(crate) enum Command {
     /// Show the mirrors of a running server, check them, and take back legs that failed or were missing
     #[command(after_help = MIRROR_EXAMPLES)]
     Mirror(Mirror),
+    /// Take a snapshot of a volume in an object store, list its snapshots, or delete one
+    #[command(after_help = snapshot::EXAMPLES)]
+    Snapshot(snapshot::Args),
     /// List the clients of a running server, and what they do
     #[command(after_help = watch::EXAMPLES)]
     Clients(watch::Clients),

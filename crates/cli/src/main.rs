@@ -10,6 +10,7 @@
 //! corewise dump --monitor          # what they do, every second
 //! corewise top                     # the same and more, on the terminal; clients, events: a part of it
 //! corewise mirror data --take-back  # a leg of a mirror is well again
+//! corewise snapshot data monday    # a volume in an object store, as it is now
 //! corewise add more.toml           # volumes and exports for a running `up`
 //! corewise remove data --mode soft
 //! corewise reload --dry-run        # what changed in its manifest
@@ -18,7 +19,7 @@
 //! ```
 //!
 //! In reading order: `args` defines every flag, `manifest` reads and checks what to bring up
-//! without touching anything, `up` does it and undoes it, `dump`, `watch` and `mirror` ask a running one over its
+//! without touching anything, `up` does it and undoes it, `dump`, `watch`, `mirror` and `snapshot` ask a running one over its
 //! `control` socket, by which `change` changes it, `topo` shows a machine, `timeline` what a kernel's log says of one, `bench` measures it; `exit` alone knows exit codes,
 //! `screen` how to write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -36,6 +37,7 @@ mod manifest;
 mod mirror;
 mod pages;
 mod screen;
+mod snapshot;
 mod streams;
 mod suggest;
 mod timeline;
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         args::Command::Up(args) => up::run(args, bars),
         args::Command::Dump(args) => dump::run(&args),
         args::Command::Mirror(args) => mirror::run(&args),
+        args::Command::Snapshot(args) => snapshot::run(&args),
         args::Command::Clients(args) => watch::clients(&args),
         args::Command::Disconnect(args) => watch::disconnect(&args),
         args::Command::Events(args) => watch::events(&args),

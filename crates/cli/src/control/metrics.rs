@@ -290,7 +290,9 @@ fn stores(text: &mut Text, answer: &Answer) {
     let kinds = "Bytes that the data of a volume takes in its object store.";
     text.family("corewise_store_space_bytes", "gauge", kinds);
     for (disk, store) in &stores {
-        for (kind, bytes) in [("used", store.space.used), ("garbage", store.space.garbage)] {
+        let of = &store.space;
+        let kinds = [("used", of.used), ("snapshots", of.snapshots), ("garbage", of.garbage)];
+        for (kind, bytes) in kinds {
             let labels: Labels<'_> = &[("volume", &disk.name), ("kind", kind)];
             text.sample("corewise_store_space_bytes", labels, bytes as f64);
         }

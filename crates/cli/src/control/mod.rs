@@ -33,7 +33,7 @@ pub(crate) struct Question {
     /// [`VERSION`].
     pub(crate) corewise: u32,
     /// `hello`, `dump`, `clients`, `disconnect`, `events`, `mirrors`, `take_back`, `check`, `replace`, `add_leg`,
-    /// `remove_leg`, `add`, `remove`, `grow` or `reload`.
+    /// `remove_leg`, `snapshot`, `snapshots`, `delete_snapshot`, `add`, `remove`, `grow` or `reload`.
     pub(crate) ask: String,
     /// For `dump`: the queues that are wanted, a `*` stands for any letters; none: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -44,7 +44,7 @@ pub(crate) struct Question {
     /// For `disconnect`: which one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) client: Option<u64>,
-    /// For `take_back`, `check`, `replace`, `add_leg` and `remove_leg`: the mirror.
+    /// For `take_back`, `check`, `replace`, `add_leg` and `remove_leg`: the mirror. For those about snapshots: the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) disk: Option<String>,
     /// For `take_back`: the leg that is to come back; none: all that are out. For `replace` and
@@ -57,6 +57,9 @@ pub(crate) struct Question {
     /// For `check`: how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) check: Option<mirrors::How>,
+    /// For `snapshot`: its name; none: its number. For `delete_snapshot`: which one, by name or number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) snapshot: Option<String>,
     /// For `add`: the manifest's absolute path, by which the server reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<PathBuf>,
@@ -116,6 +119,8 @@ pub(crate) struct Answer {
     pub(crate) taken_back: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) changed: Option<changes::Changed>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) snapshots: Option<Vec<stores::Snapshot>>,
 }
 
 /// Whether `name` is what `pattern` says; a `*` in it stands for any letters.

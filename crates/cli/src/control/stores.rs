@@ -35,6 +35,8 @@ pub(crate) struct Space {
     pub(crate) segments: u64,
     pub(crate) stored: u64,
     pub(crate) used: u64,
+    /// That only snapshots need.
+    pub(crate) snapshots: u64,
     pub(crate) garbage: u64,
 }
 
@@ -45,6 +47,20 @@ pub(crate) struct Cache {
     pub(crate) hits: u64,
     pub(crate) misses: u64,
     pub(crate) bytes: u64,
+}
+
+/// A volume as it was at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Snapshot {
+    pub(crate) name: String,
+    pub(crate) number: u64,
+    /// In seconds since 1970.
+    pub(crate) taken: f64,
+    /// In bytes, of the volume then.
+    pub(crate) size: u64,
+    /// The places in the store of volumes that need it.
+    pub(crate) clones: Vec<String>,
 }
 
 impl StoreOf {
@@ -59,14 +75,18 @@ impl StoreOf {
     }
 
     fn space_in_words(&self) -> String {
-        let Space { segments, stored, used, garbage } = &self.space;
+        let Space { segments, stored, used, snapshots, garbage } = &self.space;
         let Cache { hits, misses, bytes } = &self.cache;
         let found = match hits + misses {
             0 => String::new(),
             all => format!(", {} % of reads found there", hits * 100 / all),
         };
+        let kept = match snapshots {
+            0 => String::new(),
+            kept => format!(", {} for snapshots", units::about(*kept)),
+        };
         format!(
-            "{} in {}, {} in use, {} garbage; {} in the read cache{found}",
+            "{} in {}, {} in use{kept}, {} garbage; {} in the read cache{found}",
             units::about(*stored),
             units::count(*segments, "object"),
             units::about(*used),
@@ -103,7 +123,13 @@ mod tests {
 
     #[test]
     fn what_the_store_gets_is_told_beside_what_clients_wrote() {
-        let space = Space { segments: 2, stored: 3 << 20, used: 2 << 20, garbage: 1 << 20 };
+        let space = Space {
+            segments: 2,
+            stored: 4 << 20,
+            used: 2 << 20,
+            snapshots: 1 << 20,
+            garbage: 1 << 20,
+        };
         let cache = Cache { hits: 2, misses: 1, bytes: 4096 };
         let requests = StoreOf { puts: 2, gets: 1, ..StoreOf::default() };
         let store = StoreOf { sent: 3 << 20, failures: 1, space, cache, ..requests };
@@ -114,7 +140,7 @@ mod tests {
             "{words}"
         );
         assert!(words.ends_with("0 B received, 1 failed"), "{words}");
-        let said = "3.0 MiB in 2 objects, 2.0 MiB in use, 1.0 MiB garbage; 4.0 KiB in the read cache, 66 % of reads found there";
+        let said = "4.0 MiB in 2 objects, 2.0 MiB in use, 1.0 MiB for snapshots, 1.0 MiB garbage; 4.0 KiB in the read cache, 66 % of reads found there";
         assert_eq!(space, said);
     }
 }

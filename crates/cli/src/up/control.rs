@@ -23,7 +23,7 @@ use super::cleanup::Cleanup;
 use super::events::Listening;
 use super::listen;
 use super::listener_thread::ListenerThread;
-use super::live::{Live, Wish};
+use super::live::{Live, Wish, snapshots};
 use crate::control::devices;
 use crate::control::disks::{self, Disks};
 use crate::control::document::Document;
@@ -489,11 +489,11 @@ fn is_trusted(stream: &UnixStream) -> bool {
     peer.is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
 
-/// A question that wants something changed.
+/// A question that wants something changed, or has a store asked.
 fn wants_change(question: &[u8]) -> Option<Question> {
     let question: Question = serde_json::from_slice(question).ok()?;
-    let wants = question.corewise == VERSION && Wish::of(&question).is_some();
-    wants.then_some(question)
+    let wants = Wish::of(&question).is_some() || snapshots::Wish::of(&question).is_some();
+    (wants && question.corewise == VERSION).then_some(question)
 }
 
 /// A question after which the client listens.
@@ -507,6 +507,11 @@ fn change(about: &Arc<About>, stream: UnixStream, question: Question) {
     let about = Arc::clone(about);
     let run = move || {
         let answer = answered(&about, || {
+            if let Some(wish) = snapshots::Wish::of(&question) {
+                let (volume, wish) = wish?;
+                let snapshots = Some(about.live.snapshots(&volume, &wish)?);
+                return Ok(Answer { snapshots, ..Answer::default() });
+            }
             let wish = Wish::of(&question).ok_or("it is not about a change")??;
             let mode = question.mode.unwrap_or_default();
             let changed = about.live.change(wish, mode, question.dry_run)?;
@@ -578,7 +583,7 @@ fn answer(about: &About, question: &[u8]) -> Result<Answer, String> {
         }
         "disconnect" => disconnect(about, &question),
         other => Err(format!(
-            "there is no question '{other}'; ask hello, dump, clients, disconnect, events, mirrors, take_back, check, replace, add_leg, remove_leg, add, remove, grow or reload"
+            "there is no question '{other}'; ask hello, dump, clients, disconnect, events, mirrors, take_back, check, replace, add_leg, remove_leg, snapshot, snapshots, delete_snapshot, add, remove, grow or reload"
         )),
     }
 }

@@ -257,6 +257,12 @@ impl Report {
         self.event("object", || json!({"device": device, "what": "fenced", "why": why}));
     }
 
+    /// A snapshot of the device `device` was taken, or deleted. From any thread.
+    pub(crate) fn snapshot(&self, device: &str, what: &str, snapshot: &str) {
+        tracing::info!(device, snapshot, "{}", what.replace('_', " "));
+        self.event("object", || json!({"device": device, "what": what, "snapshot": snapshot}));
+    }
+
     /// A warning or an error of the log, which limits how many there are. From any thread, in any context.
     pub(crate) fn logged(&self, line: &tracing::Event<'_>) {
         if self.events.are_heard() {

@@ -291,6 +291,7 @@ impl Server {
             written: Mutex::default(),
             follows: AtomicBool::new(false),
             missed: Mutex::default(),
+            snapshots: Mutex::default(),
             unclean: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });

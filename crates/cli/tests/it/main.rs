@@ -24,6 +24,8 @@ mod mirrors_members;
 mod object;
 #[cfg(feature = "object")]
 mod object_kills;
+#[cfg(feature = "object")]
+mod object_snapshots;
 mod pages;
 mod protocol;
 mod real_clients;

@@ -3,14 +3,17 @@
 #[cfg(feature = "object")]
 use std::path::Path;
 use std::sync::Arc;
+#[cfg(feature = "object")]
+use std::time::UNIX_EPOCH;
 
 use corewise::device::ProbeError;
 #[cfg(feature = "object")]
 use rustix::fs::{Access, access};
 
 use super::House;
-use crate::control::stores::StoreOf;
+use crate::control::stores::{Snapshot, StoreOf};
 use crate::manifest::{self, Place};
+use crate::up::live::snapshots::Wish;
 
 #[cfg(feature = "object")]
 pub(super) use corewise_object::ObjectDriver;
@@ -69,8 +72,8 @@ fn key(from: &manifest::KeyFrom) -> Result<corewise_object::ObjectKey, String> {
 pub(in crate::up) fn look(asked: &manifest::Object) -> Vec<(Place, String)> {
     let mut wrong = Vec::new();
     if let Some(folder) = asked.location.value.strip_prefix("file://").map(Path::new) {
-        let is_new = asked.size.is_none() && !folder.join("log").is_dir();
-        let found = may_be_made(folder).and_then(|()| match is_new {
+        let lacks_size = asked.size.is_none() && !folder.join("log").is_dir();
+        let found = may_be_made(folder).and_then(|()| match lacks_size {
             true => Err("there is no volume; give a size, and one is made".to_owned()),
             false => Ok(()),
         });
@@ -124,6 +127,7 @@ pub(super) fn cost(driver: &ObjectDriver) -> StoreOf {
             segments: space.segments,
             stored: space.stored,
             used: space.used,
+            snapshots: space.snapshots,
             garbage: space.garbage,
         },
         cache: Cache { hits: cache.hits, misses: cache.misses, bytes: cache.bytes },
@@ -142,6 +146,30 @@ pub(super) fn open(
 #[cfg(not(feature = "object"))]
 pub(in crate::up) fn look(_: &manifest::Object) -> Vec<(Place, String)> {
     Vec::new()
+}
+
+/// Does it, and says which snapshot was taken, or which there are.
+#[cfg(feature = "object")]
+pub(super) fn snapshots(driver: &ObjectDriver, wish: &Wish) -> Result<Vec<Snapshot>, String> {
+    let done = match wish {
+        Wish::Take(name) => driver.snapshot(name.as_deref()).map(|taken| vec![taken]),
+        Wish::List => driver.snapshots(),
+        Wish::Delete(name) => driver.delete_snapshot(name).map(|()| Vec::new()),
+    };
+    let of = |one: corewise_object::ObjectSnapshot| Snapshot {
+        name: one.name,
+        number: one.number,
+        taken: one.taken.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
+        size: one.size,
+        clones: one.clones,
+    };
+    let done = done.map(|all| all.into_iter().map(of).collect());
+    done.map_err(|error| error.to_string())
+}
+
+#[cfg(not(feature = "object"))]
+pub(super) fn snapshots(driver: &ObjectDriver, _: &Wish) -> Result<Vec<Snapshot>, String> {
+    match *driver {}
 }
 
 #[cfg(not(feature = "object"))]

@@ -12,8 +12,9 @@ use super::object::{self, ObjectDriver};
 use super::over_one::Claims;
 use super::{House, file, leaf, mirror, over_one, remote};
 use crate::control::mirrors;
-use crate::control::stores::StoreNow;
+use crate::control::stores::{Snapshot, StoreNow};
 use crate::manifest;
+use crate::up::live::snapshots::Wish;
 
 /// L: is the lock, held for a moment; guards what a volume is built over, in order. Legs of a mirror change while it serves.
 pub(super) type Parts = Arc<Mutex<Vec<Arc<Volume>>>>;
@@ -73,6 +74,21 @@ impl Volume {
     pub(crate) fn grow(&self, size: Option<u64>) -> Result<u64, String> {
         let made = self.made.get().ok_or("it is missing")?;
         made.queue.grow(size).map_err(|error| error.to_string())
+    }
+
+    /// Takes, lists or deletes snapshots, where it is a volume in an object store. May block.
+    pub(crate) fn snapshots(&self, wish: &Wish) -> Result<Vec<Snapshot>, String> {
+        let name = self.name();
+        let made = self.made.get().ok_or_else(|| format!("'{name}' is missing"))?;
+        match made.object.as_deref() {
+            Some(volume) => object::snapshots(volume, wish),
+            None => {
+                let kind = self.device.driver.name();
+                Err(format!(
+                    "'{name}' has the driver '{kind}': only a volume in an object store (driver 'object') has snapshots"
+                ))
+            }
+        }
     }
 
     /// Another volume takes the place of a leg of this mirror, which is then out and is resynced. Returns why it is out all the same,

@@ -6,6 +6,7 @@
 mod legs;
 mod removal;
 mod server;
+pub(in crate::up) mod snapshots;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,6 +78,8 @@ pub(crate) struct Live {
     pub(in crate::up) follows: AtomicBool,
     /// L: is the lock, taken inside that of `has`; guards whether a SIGHUP came before the server was up.
     pub(in crate::up) missed: Mutex<bool>,
+    /// L: is the lock, held while a snapshot is taken, looked for or deleted.
+    pub(in crate::up) snapshots: Mutex<()>,
     /// A: whether a flush failed in a change that the server's end overtook. Relaxed: read when that change is over.
     pub(in crate::up) unclean: AtomicBool,
     /// A: whether the server ends. Relaxed: a change that comes at the same time is refused by the device manager.
