@@ -231,8 +231,10 @@ fn run(
         let Some(volume) = serve else { return };
         let (ending, observer) = (Arc::clone(&volume), options.observer.clone());
         tokio::spawn(async move {
-            if let Fault::Fenced(why) = ending.ended().await {
-                observer.tell(&ObjectEvent::Fenced { why });
+            match ending.ended().await {
+                Fault::Fenced(why) => observer.tell(&ObjectEvent::Fenced { why }),
+                Fault::Damaged(why) => observer.tell(&ObjectEvent::Lost { why }),
+                _ => {}
             }
         });
         while let Some(message) = receiver.recv().await {

@@ -36,6 +36,11 @@ pub enum ObjectEvent {
         /// In words.
         why: String,
     },
+    /// What this server wrote isn't in the store any more: somebody has deleted it, or brought back an older state. This one serves it no more.
+    Lost {
+        /// In words.
+        why: String,
+    },
 }
 
 type Told = dyn Fn(&ObjectEvent) + Send + Sync;

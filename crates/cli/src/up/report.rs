@@ -253,8 +253,12 @@ impl Report {
     /// Something happened to the device `device` in an object store, which the log has in words. From any thread.
     #[cfg(feature = "object")]
     pub(crate) fn object(&self, device: &str, happened: &corewise_object::ObjectEvent) {
-        let corewise_object::ObjectEvent::Fenced { why } = happened else { return };
-        self.event("object", || json!({"device": device, "what": "fenced", "why": why}));
+        let (what, why) = match happened {
+            corewise_object::ObjectEvent::Fenced { why } => ("fenced", why),
+            corewise_object::ObjectEvent::Lost { why } => ("lost", why),
+            _ => return,
+        };
+        self.event("object", || json!({"device": device, "what": what, "why": why}));
     }
 
     /// A snapshot of the device `device` was taken, or deleted. From any thread.

@@ -303,3 +303,27 @@ async fn a_segment_that_is_empty_or_cut_off_is_an_error_at_once_and_not_when_pat
         assert_eq!(began.elapsed(), Duration::ZERO, "it waited");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_lost_what_was_written_answers_no_flush_once_a_lease_is_over() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let volume = open(&inner, 3).await.unwrap();
+    let flushed = async |what| {
+        write(&volume, 0, 4, what).await?;
+        volume.flush().await
+    };
+    flushed(1).await.unwrap();
+    super::passes(Duration::from_secs(3)).await;
+    flushed(2).await.unwrap();
+    let all: Vec<_> = inner.list(None).try_collect().await.unwrap();
+    for one in all {
+        inner.delete(&one.location).await.unwrap();
+    }
+    super::passes(Duration::from_secs(3)).await;
+    let failed = flushed(3).await;
+    assert!(
+        matches!(&failed, Err(Fault::Damaged(why)) if why.contains("older state")),
+        "{failed:?}"
+    );
+    assert_eq!(volume.ended().await, failed.unwrap_err());
+}

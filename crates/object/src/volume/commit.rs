@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join;
 use tokio::time::{Instant, sleep};
 
 use super::{Fault, State, Upload, Volume};
 use crate::batch::Batch;
 use crate::codec::Codec;
-use crate::format::{Changes, Head, Kind, Opening, Whole};
+use crate::format::{Changes, HEAD, Head, Kind, Opening, Whole};
 use crate::log::{self, Appended};
 use crate::policy;
 use crate::store::{Failure, Store, Tries};
@@ -109,9 +110,27 @@ impl Volume {
     async fn append(&self, head: &Head, object: &Bytes) -> bool {
         let _alone = self.appending.lock().await;
         let began = Instant::now();
-        match log::append(&self.store, head, object, None).await {
+        let traces = self.state.lock().traced.elapsed() >= self.lease;
+        let append = log::append(&self.store, head, object, None);
+        let trace = async { traces && self.is_gone(head.seq - 1).await };
+        let (appended, gone) = join(append, trace).await;
+        match appended {
+            // By a server that has opened it the record would be taken.
+            Ok(Appended::Ours) if gone => {
+                let why = format!(
+                    "record {} is gone: the store was brought back to an older state, or its objects were deleted",
+                    head.seq - 1
+                );
+                tracing::error!(at = %self.store, "{why}; this server serves the volume no more");
+                self.end(Fault::Damaged(why));
+                false
+            }
             Ok(Appended::Ours) => {
-                self.state.lock().looked = began;
+                let mut state = self.state.lock();
+                state.looked = began;
+                if traces {
+                    state.traced = began;
+                }
                 true
             }
             Ok(Appended::Others(found)) => {
@@ -120,6 +139,14 @@ impl Volume {
             }
             // It is tried for ever.
             Err(_) => false,
+        }
+    }
+
+    /// Whether a record of this writer isn't there any more, or is another one's. A store that fails says neither.
+    async fn is_gone(&self, seq: u64) -> bool {
+        match self.store.get(&log::record(seq), Some(0..HEAD as u64)).await {
+            Ok(found) => Head::decode(&found).is_ok_and(|found| found.writer != self.writer.nonce),
+            Err(failure) => failure == Failure::Missing,
         }
     }
 

@@ -115,6 +115,8 @@ pub(crate) struct State {
     since: u64,
     /// When it was last known that there is no other writer.
     looked: Instant,
+    /// When it was last looked whether the record before was still there.
+    traced: Instant,
     /// Somebody looks already.
     looking: bool,
     /// It is being closed: nothing is moved any more.
@@ -183,6 +185,7 @@ impl Volume {
             since: 0,
             // It was there when the list was made, which is a while ago: the first read looks.
             looked: Instant::now() - ask.lease,
+            traced: Instant::now(),
             looking: false,
             closing: false,
             dead: None,
