@@ -24,7 +24,7 @@ use super::durable::Durable;
 use super::shake::{self, Agreed};
 use super::stream::{Patience, ROOM, Shaking, Stream, clear, not_yet};
 use super::table::Table;
-use super::{DOWN, RECONNECTING, RemoteEvent, Shared, policy};
+use super::{DOWN, RECONNECTING, RemoteEvent, RemoteOptions, Shared, policy};
 use crate::connection::timespec;
 use crate::wire::{Command, CommandFlags, REQUEST_LEN, Request, TransmissionFlags};
 
@@ -573,17 +573,18 @@ impl Line {
     }
 
     fn tell(&self, event: &RemoteEvent) {
-        let uri = &self.shared.options.uri;
+        let RemoteOptions { uri, name, .. } = &self.shared.options;
+        let device = name.as_deref();
         match event {
             RemoteEvent::Lost { why, requests, unflushed } => tracing::warn!(
-                %uri, why, requests, unflushed,
+                device, %uri, why, requests, unflushed,
                 "the connections of a remote volume are lost; requests wait for new ones"
             ),
             RemoteEvent::Back { after, connections } => {
-                tracing::info!(%uri, ?after, connections, "a remote volume is connected again");
+                tracing::info!(device, %uri, ?after, connections, "a remote volume is connected again");
             }
             RemoteEvent::Down { why } => {
-                tracing::error!(%uri, why, "a remote volume is down: its requests fail at once");
+                tracing::error!(device, %uri, why, "a remote volume is down: its requests fail at once");
             }
         }
         if let Some(observer) = &self.shared.options.observer {

@@ -54,6 +54,7 @@ pub struct RemoteOptions {
     timeout: Duration,
     read_only: bool,
     tls: Option<RemoteTls>,
+    name: Option<String>,
     observer: Option<Arc<RemoteObserver>>,
 }
 
@@ -70,6 +71,7 @@ impl RemoteOptions {
             timeout: Duration::from_secs(30),
             read_only: false,
             tls: None,
+            name: None,
             observer: None,
         }
     }
@@ -103,6 +105,12 @@ impl RemoteOptions {
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: RemoteTls) -> Self {
         self.tls = Some(tls);
+        self
+    }
+
+    /// What the log is to call the device, beside the URI.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
         self
     }
 

@@ -17,6 +17,7 @@ pub(super) fn open(
     let (report, name) = (house.report.clone(), device.to_owned());
     let mut options = RemoteOptions::new(asked.uri.value.clone())
         .read_only(asked.read_only)
+        .name(device)
         .observer(move |event| report.remote(&name, event));
     if let Some(connections) = asked.connections {
         options = options.connections(connections);
