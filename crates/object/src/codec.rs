@@ -88,6 +88,10 @@ impl Codec {
                 let name = log::record(1);
                 let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
                 let (head, body) = Head::split(first).map_err(damaged)?;
+                if head.kind == Kind::Mark {
+                    let why = "it was to be a clone, and was given up while it was made, as its snapshot was to be deleted: take another location";
+                    return Err(NotOpen::Origin(why.into()));
+                }
                 if head.seq != 1 || head.kind != Kind::Open {
                     return Err(damaged(Damaged("it is another object".into())));
                 }
@@ -115,6 +119,13 @@ impl Codec {
             }
         };
         Ok(Self { compression: ask.compression, seal: seal.map(Arc::new) })
+    }
+
+    /// That of a clone, which reads what this one has written.
+    pub(crate) fn adopt(&self, ask: &Ask) -> Self {
+        let adopt = |(seal, key): (&Arc<Seal>, _)| Arc::new(seal.adopt(key, ask.nonce));
+        let seal = self.seal.as_ref().zip(ask.key.as_ref()).map(adopt);
+        Self { compression: ask.compression, seal }
     }
 
     /// For what must never be there twice.

@@ -169,7 +169,7 @@ impl Volume {
             let failed = |why| (span.segment, why);
             let of = || self.state.lock().map.segments.get(span.segment).copied();
             let Some(segment) = of() else { return Ok(None) };
-            let name = log::segment(span.segment, segment.epoch);
+            let name = log::segment(segment.number, segment.epoch);
             let range = Some(u64::from(span.from)..u64::from(span.to));
             let found = log::fetch(&self.moves, &name, range, Some(self.tuning.patience)).await;
             let bytes = match found.map_err(|why| failed(Fault::Store(why)))? {

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use crate::batch::Chunk;
 use crate::cache::CacheUse;
+use crate::clone::From;
 use crate::format::BLOCK;
 use crate::local;
 use crate::log::{Ask, NotOpen};
@@ -65,13 +66,14 @@ impl ObjectDriver {
     pub fn open(options: ObjectOptions) -> Result<Self, OpenError> {
         context::might_block("ObjectDriver::open");
         options.check()?;
-        let store = Arc::new(options.store()?.patience(options.patience));
+        let (store, from) = options.there()?;
+        let store = Arc::new(store.patience(options.patience));
         let (told, opened) = oneshot::channel();
         let (requests, receiver) = mpsc::unbounded_channel();
         let theirs = options.clone();
         let started = thread::Builder::new()
             .name("cw-object".into())
-            .spawn(move || run(&theirs, store, told, receiver));
+            .spawn(move || run(&theirs, store, from, told, receiver));
         let failed = |why: String| options.error(OpenErrorKind::Store, why);
         started.map_err(|error| failed(format!("no thread for it: {error}")))?;
         let opened =
@@ -111,7 +113,7 @@ impl ObjectDriver {
         self.ask(|told| Message::Snapshot(name.map(str::to_owned), told))
     }
 
-    /// The snapshots that there are, in order of their numbers. Blocks.
+    /// The snapshots that there are, in order of their numbers, with their clones. Blocks, for one request and one for each clone.
     ///
     /// # Errors
     /// As of a read.
@@ -123,7 +125,7 @@ impl ObjectDriver {
     /// Gives up the snapshot of this name or number: what only it needs is deleted. Blocks.
     ///
     /// # Errors
-    /// There is none (invalid input); or as a flush, and then it may be given up later.
+    /// There is none, or it has [clones](ObjectOptions::from_snapshot), which are named (invalid input); or as a flush, and then it may be given up later.
     pub fn delete_snapshot(&self, name: &str) -> Result<(), IoError> {
         context::might_block("ObjectDriver::delete_snapshot");
         self.ask(|told| Message::DeleteSnapshot(name.to_owned(), told))
@@ -178,6 +180,7 @@ fn error(fault: Fault) -> IoError {
 fn run(
     options: &ObjectOptions,
     store: Arc<Store>,
+    from: Option<From>,
     told: oneshot::Sender<Result<Arc<Volume>, OpenError>>,
     mut receiver: mpsc::UnboundedReceiver<Message>,
 ) {
@@ -207,6 +210,7 @@ fn run(
                     patience: Some(options.patience),
                     compression: options.compression,
                     key: options.key.clone(),
+                    from,
                 };
                 let tuning = options.tuning();
                 let opened = match &options.flush_file {

@@ -208,6 +208,39 @@ pub(crate) struct Opening {
     pub(crate) local: bool,
     /// The machine that it runs on, for people.
     pub(crate) host: String,
+    /// Of a clone: of what.
+    pub(crate) origin: Option<Origin>,
+}
+
+/// The snapshot that a volume is a clone of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// The prefixes at which data may lie that it shares: its parent's, and those of the parent's own ancestors.
+    pub(crate) homes: Vec<String>,
+    /// Its number, the epoch of its writer, and its name.
+    pub(crate) snapshot: u64,
+    pub(crate) epoch: u64,
+    pub(crate) name: String,
+    /// Of the writer that made the clone: the parent has a mark of this name.
+    pub(crate) nonce: u128,
+}
+
+impl Origin {
+    fn encode(&self, out: &mut Out) {
+        out.u64(self.snapshot);
+        out.u64(self.epoch);
+        out.u128(self.nonce);
+        out.text(&self.name);
+        out.u64(self.homes.len() as u64);
+        self.homes.iter().for_each(|home| out.text(home));
+    }
+
+    fn decode(from: &mut In<'_>) -> Result<Self, Damaged> {
+        let (snapshot, epoch, nonce) = (from.u64()?, from.u64()?, from.u128()?);
+        let name = from.text()?;
+        let homes = (0..from.count(8)?).map(|_| from.text()).collect::<Result<_, _>>()?;
+        Ok(Self { homes, snapshot, epoch, name, nonce })
+    }
 }
 
 impl Opening {
@@ -218,6 +251,8 @@ impl Opening {
         out.u64(self.through);
         out.u64(self.local.into());
         out.text(&self.host);
+        out.u64(self.origin.iter().len() as u64);
+        self.origin.iter().for_each(|origin| origin.encode(&mut out));
         out.0
     }
 
@@ -229,7 +264,12 @@ impl Opening {
     fn take(from: &mut In<'_>) -> Result<Self, Damaged> {
         let (size, lease) = (from.u64()?, from.u64()?);
         let (through, local) = (from.u64()?, from.u64()? != 0);
-        Ok(Self { size, lease, through, local, host: from.text()? })
+        let host = from.text()?;
+        let origin = match from.u64()? {
+            0 => None,
+            _ => Some(Origin::decode(from)?),
+        };
+        Ok(Self { size, lease, through, local, host, origin })
     }
 }
 
@@ -299,12 +339,14 @@ pub(crate) struct Listed {
     pub(crate) died: u64,
 }
 
-const LISTED: usize = 8 + 8 + 8 + 16 + 8 + 8 + 8;
+const LISTED: usize = 8 + 4 + 8 + 8 + 8 + 16 + 8 + 8 + 8;
 
 impl Listed {
     fn encode(&self, out: &mut Out) {
-        let Segment { epoch, born, id, bytes, blocks, live: _ } = self.segment;
+        let Segment { home, number, epoch, born, id, bytes, blocks, live: _ } = self.segment;
         out.u64(self.number);
+        out.u32(home);
+        out.u64(number);
         out.u64(epoch);
         out.u64(born);
         out.u128(id);
@@ -314,11 +356,11 @@ impl Listed {
     }
 
     fn decode(from: &mut In<'_>) -> Result<Self, Damaged> {
-        let number = from.u64()?;
+        let (key, home, number) = (from.u64()?, from.u32()?, from.u64()?);
         let (epoch, born, id) = (from.u64()?, from.u64()?, from.u128()?);
         let (bytes, blocks) = (from.u64()?, from.u64()?);
-        let segment = Segment { epoch, born, id, bytes, blocks, live: 0 };
-        Ok(Self { number, segment, died: from.u64()? })
+        let segment = Segment { home, number, epoch, born, id, bytes, blocks, live: 0 };
+        Ok(Self { number: key, segment, died: from.u64()? })
     }
 }
 
@@ -552,9 +594,13 @@ mod tests {
         };
         assert_eq!(Changes::decode(&changes.encode()), Ok(changes.clone()));
         let host = "ø".into();
-        let opening = Opening { size: 1 << 30, lease: 5000, through: 7, local: true, host };
+        let homes = vec!["a".into(), "b/c".into()];
+        let origin = Origin { homes, snapshot: 7, epoch: 6, name: "n".into(), nonce: 1 << 99 };
+        let origin = Some(origin);
+        let opening = Opening { size: 1 << 30, lease: 5000, through: 7, local: true, host, origin };
         assert_eq!(Opening::decode(&opening.encode()), Ok(opening.clone()));
-        let segment = Segment { epoch: 1, born: 3, id: 8, bytes: 9, blocks: 4, live: 0 };
+        let (home, number, born) = (1, 5, 3);
+        let segment = Segment { home, number, epoch: 1, born, id: 8, bytes: 9, blocks: 4, live: 0 };
         let whole = Whole {
             opening,
             epochs: vec![1, 4],

@@ -37,6 +37,7 @@
 mod ahead;
 mod batch;
 mod cache;
+mod clone;
 mod codec;
 mod compact;
 mod driver;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::clone::{self, Base, From, Gone, Mark};
 use crate::codec::{Codec, Compression};
 use crate::fit;
 use crate::format::{Changes, Damaged, HEAD, Head, Kind, Opening, Whole};
@@ -50,6 +51,8 @@ pub(crate) enum NotOpen {
     NoVolume,
     /// It has another size, and can't become shorter.
     Size { has: u64 },
+    /// It isn't the clone that was asked for, or can't become it.
+    Origin(String),
     /// It isn't encrypted by this key, or by none.
     Key(String),
     /// Something isn't as it was written.
@@ -172,14 +175,14 @@ pub(crate) struct Opened {
 }
 
 /// What is known of a volume, up to a record.
-struct Known {
-    codec: Codec,
+pub(crate) struct Known {
+    pub(crate) codec: Codec,
     last: u64,
     /// Whose turn it is: no other writer's record can come next, but one that opens the volume.
     by: Option<(u64, u128)>,
-    opening: Option<Opening>,
-    map: Map,
-    epochs: Vec<u64>,
+    pub(crate) opening: Option<Opening>,
+    pub(crate) map: Map,
+    pub(crate) epochs: Vec<u64>,
     through: u64,
     mapped: u64,
     /// For how long, in milliseconds, somebody may still believe that he is the only one: a writer changes nothing before
@@ -236,6 +239,8 @@ pub(crate) struct Ask {
     pub(crate) patience: Option<Duration>,
     pub(crate) compression: Compression,
     pub(crate) key: Option<ObjectKey>,
+    /// Of what it is to be a clone.
+    pub(crate) from: Option<From>,
 }
 
 /// Reads the newest whole map and the records behind it. `None`: something was taken away meanwhile by a writer that goes on: again.
@@ -273,11 +278,7 @@ async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, 
         if (head.kind, head.seq, head.epoch) != (Kind::Map, seq, epoch) {
             return Err(damaged(Damaged("it is another object".into())));
         }
-        // The record with which its writer opened the volume stays for good.
-        let opened = fetch(store, &record(epoch), Some(0..HEAD as u64), ask.patience).await;
-        let opened = opened.map_err(NotOpen::Store)?.map(|bytes| Head::decode(&bytes));
-        if !matches!(opened, Some(Ok(Head { kind: Kind::Open, writer, .. })) if writer == head.writer)
-        {
+        if !is_of(store, ask, &head).await? {
             let why = format!("record {epoch} isn't its writer's: a map of another volume?");
             return Err(damaged(Damaged(why)));
         }
@@ -305,6 +306,14 @@ async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, 
     Ok(Some(known))
 }
 
+/// Whether the writer of an object is the one that began its epoch. The record with which it opened the volume stays for good.
+pub(crate) async fn is_of(store: &Store, ask: &Ask, head: &Head) -> Result<bool, NotOpen> {
+    let opened = fetch(store, &record(head.epoch), Some(0..HEAD as u64), ask.patience).await;
+    let opened = opened.map_err(NotOpen::Store)?.map(|bytes| Head::decode(&bytes));
+    let is_of = |found: Head| found.kind == Kind::Open && found.writer == head.writer;
+    Ok(opened.is_some_and(|found| found.is_ok_and(is_of)))
+}
+
 /// Adds a record to what is known. False: it isn't there.
 async fn read_into(store: &Store, ask: &Ask, seq: u64, known: &mut Known) -> Result<bool, NotOpen> {
     let name = record(seq);
@@ -316,6 +325,15 @@ async fn read_into(store: &Store, ask: &Ask, seq: u64, known: &mut Known) -> Res
         return Err(damaged(Damaged(format!("it says that it is record {}", head.seq))));
     }
     known.add(&head, &body).map_err(damaged)?;
+    if let (1, Some(Opening { origin: Some(origin), .. })) = (seq, &known.opening) {
+        let base = clone::base(store, ask, &known.codec, origin).await?;
+        known.map = base.ok_or_else(|| {
+            let (name, parent) = (&origin.name, origin.homes.first().map_or("", String::as_str));
+            damaged(Damaged(format!(
+                "the snapshot '{name}' of {parent} is missing, of which it is a clone"
+            )))
+        })?;
+    }
     Ok(true)
 }
 
@@ -338,10 +356,35 @@ pub(crate) async fn open(store: &Store, ask: &Ask) -> Result<Opened, NotOpen> {
     // Before anything is written.
     let mut first = begun(store, ask).await?;
     fit::try_store(store, ask.nonce, ask.patience).await?;
+    let mut base: Option<Base> = None;
     let mut tries = Tries::new(ask.patience);
     loop {
+        if let (true, None, Some(from)) = (first.is_new, &base, &ask.from) {
+            base = Some(clone::begin(store, ask, from).await?);
+        }
+        if let (true, Some(base)) = (first.is_new, &base) {
+            first.codec = base.codec.clone();
+        }
         // ReadLog
-        if let Some(known) = load(store, ask, &first).await? {
+        if let Some(mut known) = load(store, ask, &first).await? {
+            match (&known.opening, &mut base) {
+                (Some(opening), _) => {
+                    let origin = opening.origin.as_ref();
+                    if let Some(base) = base.take_if(|base| Some(&base.origin) != origin) {
+                        // Another server has made the volume.
+                        let parent = store.beside(&base.origin.homes[0]);
+                        let mark = Mark::of(&base.origin).name();
+                        clone::delete(&parent, &mark, ask.patience).await;
+                    }
+                    if let Some(from) = &ask.from {
+                        from.check(origin)?;
+                    }
+                }
+                (None, Some(base)) => {
+                    (known.opening, known.map) = (Some(base.opening()), base.map.clone());
+                }
+                _ => {}
+            }
             if let Some(opened) = claim(store, ask, known).await? {
                 return Ok(opened);
             }
@@ -364,12 +407,17 @@ pub(crate) struct Seen {
 
 /// What is there. `None`: no volume.
 pub(crate) async fn see(store: &Store, ask: &Ask) -> Result<Option<Seen>, NotOpen> {
+    let known = look(store, ask).await?;
+    Ok(known.map(|Known { codec, epochs, through, .. }| Seen { codec, epochs, through }))
+}
+
+/// All that is there, as `see`.
+pub(crate) async fn look(store: &Store, ask: &Ask) -> Result<Option<Known>, NotOpen> {
     let mut tries = Tries::new(ask.patience);
     loop {
         let first = begun(store, ask).await?;
-        let known = load(store, ask, &first).await?;
-        if let Some(Known { codec, epochs, through, opening, .. }) = known {
-            return Ok(opening.map(|_| Seen { codec, epochs, through }));
+        if let Some(known) = load(store, ask, &first).await? {
+            return Ok(known.opening.is_some().then_some(known));
         }
         if !tries.again("the log", "it grows faster than it is read").await {
             return Err(NotOpen::Store("the log grows faster than it is read".into()));
@@ -405,7 +453,8 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
         };
         let lease = ask.lease.as_millis() as u64;
         let (through, local) = (known.through, ask.local);
-        let opening = Opening { size, lease, through, local, host: ask.host.clone() };
+        let origin = known.opening.as_ref().and_then(|before| before.origin.clone());
+        let opening = Opening { size, lease, through, local, host: ask.host.clone(), origin };
         let (seq, body) = (known.last + 1, opening.encode());
         let writer = Writer { epoch: seq, nonce: ask.nonce };
         let (head, object) = known.codec.object(Kind::Open, (seq, writer), &body);
@@ -469,12 +518,19 @@ async fn garbage(
     let of_none = |&(seq, of): &(u64, u64)| {
         of < epoch && known.map.snapshots.get(&seq).is_none_or(|taken| taken.epoch != of)
     };
-    let snapshots = list(store, "snap", ask.patience).await?.into_iter().filter(of_none);
+    let snapshots = list(store, "snap", ask.patience).await?.into_iter();
+    let snapshots: Vec<_> = snapshots.filter(of_none).collect();
+    // Those writers drop nothing any more. A mark goes after its snapshot's map, since a clone that misses the mark has to miss the map.
+    let maps_go: Vec<u64> = snapshots.iter().map(|(seq, _)| *seq).collect();
+    let gone = clone::names(store, "gone", Gone::parse, ask.patience).await;
+    let gone = gone.map_err(NotOpen::Store)?.into_iter();
+    let gone = gone.filter(|gone| gone.epoch < epoch && !maps_go.contains(&gone.snapshot));
     let records = records.iter().map(|(seq, _)| *seq);
     let records = records.filter(|seq| *seq < known.mapped && !known.epochs.contains(seq));
     let mut all: Vec<String> = segments.map(|(seq, epoch)| segment(seq, epoch)).collect();
     all.extend(maps.map(|(seq, epoch)| whole_map(seq, epoch)));
-    all.extend(snapshots.map(|(seq, epoch)| snapshot(seq, epoch)));
+    all.extend(snapshots.into_iter().map(|(seq, epoch)| snapshot(seq, epoch)));
+    all.extend(gone.map(|gone| gone.name()));
     all.extend(records.map(record));
     Ok(all)
 }

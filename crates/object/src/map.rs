@@ -1,6 +1,6 @@
 //! The map: where the blocks of a volume lie, and how much of each segment is in use. Plain data.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::format::{Changes, Entry, Listed, Opening, Place, Taken, Whole};
 use crate::range_map::{Piece, RangeMap};
@@ -41,6 +41,9 @@ fn still(places: &RangeMap<Place>, changes: &Changes) -> Vec<Entry> {
     entries
 }
 
+/// The bit in the number of a segment, in the map of a clone, that is an ancestor's.
+const SHARED: u64 = 1 << 62;
+
 /// Where everything lies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Map {
@@ -58,8 +61,9 @@ impl Map {
             let ours = |entry: &&Entry| entry.place.is_some_and(|at| at.segment == changes.segment);
             let blocks = changes.entries.iter().filter(ours).map(|entry| entry.len).sum();
             let &Changes { bytes, id, .. } = changes;
-            let segment = Segment { epoch, born: seq, id, bytes, blocks, live: 0 };
-            self.segments.insert(changes.segment, segment);
+            let (home, number) = (0, changes.segment);
+            let segment = Segment { home, number, epoch, born: seq, id, bytes, blocks, live: 0 };
+            self.segments.insert(number, segment);
             touched.push(changes.segment);
         }
         let segments = &mut self.segments;
@@ -81,9 +85,8 @@ impl Map {
         touched.dedup();
         touched.retain(|number| self.segments.get(*number).is_some_and(|found| found.live == 0));
         let dead = touched.into_iter();
-        let dead =
-            dead.filter_map(|number| Some((number, self.segments.remove(number, seq)?.epoch)));
-        let mut dead: Vec<(u64, u64)> = dead.collect();
+        let mut dead: Vec<Segment> =
+            dead.filter_map(|number| self.segments.remove(number, seq)).collect();
         if let Some(taken) = &changes.taken {
             self.snapshots.insert(seq, taken.clone());
         }
@@ -91,10 +94,35 @@ impl Map {
             self.snapshots.remove(&changes.dropped);
         }
         if changes.taken.is_some() || changes.dropped != 0 {
-            let gone = self.segments.snapshots(self.snapshots.keys().copied());
-            dead.extend(gone.into_iter().map(|(number, segment)| (number, segment.epoch)));
+            dead.extend(self.segments.snapshots(self.snapshots.keys().copied()));
         }
-        dead
+        // An ancestor's is the ancestor's.
+        dead.into_iter()
+            .filter(|segment| segment.home == 0)
+            .map(|segment| (segment.number, segment.epoch))
+            .collect()
+    }
+
+    /// The snapshot of this name, or number.
+    pub(crate) fn find(&self, name: &str) -> Option<(u64, Taken)> {
+        let mut all = self.snapshots.iter();
+        let found = all.find(|(number, taken)| taken.name == name || number.to_string() == name);
+        found.map(|(number, taken)| (*number, taken.clone()))
+    }
+
+    /// What a clone begins with: all of it lies at its parent's, or at the parent's ancestors'.
+    pub(crate) fn shared(mut whole: Whole) -> Self {
+        let mut numbers = HashMap::new();
+        for (n, listed) in (1..).zip(&mut whole.segments) {
+            numbers.insert(listed.number, SHARED | n);
+            listed.number = SHARED | n;
+            (listed.segment.home, listed.segment.born) = (listed.segment.home + 1, 0);
+        }
+        for place in whole.entries.iter_mut().filter_map(|entry| entry.place.as_mut()) {
+            // A place in no segment stays in none: a read of it says so.
+            place.segment = numbers.get(&place.segment).copied().unwrap_or(SHARED);
+        }
+        Self::of(&whole)
     }
 
     /// What `whole` says.
@@ -154,7 +182,14 @@ mod tests {
         assert_eq!(map.apply(3, 1, &changes(3, &[(2, 2, Some(place(3, 0)))])), []);
         assert_eq!(map.segments.get(2).unwrap().live, 6);
         let whole = map.whole(
-            Opening { size: 0, lease: 0, through: 0, local: false, host: String::new() },
+            Opening {
+                size: 0,
+                lease: 0,
+                through: 0,
+                local: false,
+                host: String::new(),
+                origin: None,
+            },
             vec![1],
         );
         let again = Map::of(&whole);

@@ -10,6 +10,7 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 
+use crate::clone::From;
 use crate::codec::Compression;
 use crate::format::BLOCK;
 use crate::log::NotOpen;
@@ -80,6 +81,8 @@ pub struct ObjectOptions {
     pub(crate) compression: Compression,
     pub(crate) key: Option<ObjectKey>,
     pub(crate) read_cache: u64,
+    /// A parent's location, and one of its snapshots.
+    from: Option<(String, String)>,
 }
 
 impl ObjectOptions {
@@ -99,6 +102,7 @@ impl ObjectOptions {
             compression: Compression::None,
             key: None,
             read_cache: CACHE,
+            from: None,
         }
     }
 
@@ -178,6 +182,16 @@ impl ObjectOptions {
         self
     }
 
+    /// Makes the volume, if it isn't there, as a clone of a snapshot of another one: it begins with what that has, and shares the data that
+    /// neither of the two overwrites. `parent` is the other one's location, in the same bucket, or in a folder beside this one's; `snapshot` is
+    /// the snapshot's name or number. The parent may be served meanwhile, and is not asked. A clone of an encrypted volume opens by the same
+    /// [key](Self::key). Without a [size](Self::size) it has the snapshot's. A volume that is there has to be that clone.
+    #[must_use]
+    pub fn from_snapshot(mut self, parent: &str, snapshot: &str) -> Self {
+        self.from = Some((parent.to_owned(), snapshot.to_owned()));
+        self
+    }
+
     pub(crate) fn tuning(&self) -> Tuning {
         Tuning {
             batch: (BATCH / BLOCK) as usize,
@@ -204,32 +218,35 @@ impl ObjectOptions {
         }
     }
 
-    /// The store that the location names.
-    pub(crate) fn store(&self) -> Result<Store, OpenError> {
+    /// The store that the location names, and of what in it the volume is to be a clone.
+    pub(crate) fn there(&self) -> Result<(Store, Option<From>), OpenError> {
         let bad = |why: String| self.error(OpenErrorKind::InvalidInput, why);
-        if self.location == "memory:" {
-            return Ok(Store::new(Arc::new(InMemory::new()), Path::from("volume")));
-        }
         if let Some(folder) = self.location.strip_prefix("file://") {
             if !FilePath::new(folder).is_absolute() {
-                return Err(bad("a folder is named from the root on: file:///folder".into()));
+                return Err(bad(NO_ROOT.into()));
             }
             std::fs::create_dir_all(folder)
                 .map_err(|error| bad(format!("the folder can't be made: {error}")))?;
-            // Each object is there for good when it was answered that it is.
-            let local = LocalFileSystem::new_with_prefix(folder)
-                .map_err(|error| bad(error.to_string()))?
-                .with_fsync(true);
-            return Ok(Store::new(Arc::new(local), Path::default()));
         }
-        if let Some(there) = self.location.strip_prefix("s3://") {
-            let (bucket, prefix) = there.split_once('/').unwrap_or((there, ""));
-            if bucket.is_empty() {
-                return Err(bad("it names no bucket: s3://bucket/prefix".into()));
+        let (root, prefix) = place(&self.location).map_err(bad)?;
+        let from = self.from.as_ref().map(|(parent, snapshot)| {
+            let named = |why: String| bad(format!("a clone of {parent}: {why}"));
+            let (of, there) = place(parent).map_err(named)?;
+            if of != root || root == Root::Memory || there == prefix {
+                return Err(named(BESIDE.into()));
             }
-            return Ok(Store::new(s3(bucket, &self.settings).map_err(bad)?, Path::from(prefix)));
-        }
-        Err(bad("a location is s3://bucket/prefix, file:///folder or memory:".into()))
+            Ok(From { parent: there.to_string(), snapshot: snapshot.clone() })
+        });
+        let inner: Arc<dyn ObjectStore> = match &root {
+            Root::Memory => Arc::new(InMemory::new()),
+            Root::Bucket(bucket) => s3(bucket, &self.settings).map_err(bad)?,
+            Root::Folder(folder) => {
+                let local = LocalFileSystem::new_with_prefix(folder);
+                // Each object is there for good when it was answered that it is.
+                Arc::new(local.map_err(|error| bad(error.to_string()))?.with_fsync(true))
+            }
+        };
+        Ok((Store::new(inner, prefix), from.transpose()?))
     }
 
     pub(crate) fn error(&self, kind: OpenErrorKind, why: String) -> OpenError {
@@ -260,12 +277,53 @@ impl ObjectOptions {
                 );
                 self.error(OpenErrorKind::InvalidInput, why)
             }
+            NotOpen::Origin(why) => self.error(OpenErrorKind::InvalidInput, why),
             NotOpen::Key(why) => self.error(OpenErrorKind::Key, why),
             NotOpen::Damaged(why) => {
                 self.error(OpenErrorKind::Damaged, format!("the volume is damaged: {why}"))
             }
         }
     }
+}
+
+/// What may have several volumes in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Root {
+    Memory,
+    Folder(PathBuf),
+    Bucket(String),
+}
+
+const NO_ROOT: &str = "a folder is named from the root on: file:///folder";
+const BESIDE: &str = "a clone and its parent are two volumes of one store: in the same bucket, or in two folders of the same folder";
+
+/// What a location names, and the prefix in it. A folder has to be there.
+fn place(location: &str) -> Result<(Root, Path), String> {
+    if location == "memory:" {
+        return Ok((Root::Memory, Path::from("volume")));
+    }
+    if let Some(folder) = location.strip_prefix("file://") {
+        if !FilePath::new(folder).is_absolute() {
+            return Err(NO_ROOT.into());
+        }
+        let folder = FilePath::new(folder).canonicalize();
+        let folder = folder.map_err(|error| format!("the folder can't be found: {error}"))?;
+        let name = folder.file_name().and_then(|name| name.to_str());
+        // A store writes some names in another way.
+        let name = name.filter(|name| Path::from(*name).as_ref() == *name);
+        return Ok(match (folder.parent(), name) {
+            (Some(parent), Some(name)) => (Root::Folder(parent.into()), Path::from(name)),
+            _ => (Root::Folder(folder), Path::default()),
+        });
+    }
+    if let Some(there) = location.strip_prefix("s3://") {
+        let (bucket, prefix) = there.split_once('/').unwrap_or((there, ""));
+        if bucket.is_empty() {
+            return Err("it names no bucket: s3://bucket/prefix".into());
+        }
+        return Ok((Root::Bucket(bucket.into()), Path::from(prefix)));
+    }
+    Err("a location is s3://bucket/prefix, file:///folder or memory:".into())
 }
 
 #[cfg(feature = "s3")]

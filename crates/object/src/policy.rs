@@ -129,6 +129,8 @@ mod tests {
     /// The numbers of those chosen from segments with so many blocks, of which so many are in use.
     fn chosen(all: &[(u64, u64)], most: u64) -> Vec<u64> {
         let segment = |&(blocks, live)| Segment {
+            home: 0,
+            number: 2,
             epoch: 1,
             born: 2,
             id: 1,

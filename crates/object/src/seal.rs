@@ -136,7 +136,6 @@ impl Seal {
     }
 
     /// For another volume that reads what this one has written.
-    #[cfg_attr(not(test), expect(dead_code, reason = "clones are being built"))]
     pub(crate) fn adopt(&self, user: &ObjectKey, first: u128) -> Self {
         Self::wrap(self.key.clone(), user, first)
     }

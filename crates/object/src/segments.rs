@@ -5,9 +5,13 @@ use std::collections::BTreeMap;
 /// A segment that the map points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
+    /// Whose it is: 0: the volume's own; else that of an ancestor, by its place in [`Origin::homes`](crate::format::Origin), from 1 on.
+    pub(crate) home: u32,
+    /// Its number in its name: the map's own, unless it is an ancestor's.
+    pub(crate) number: u64,
     /// The epoch of its writer, which is in its name.
     pub(crate) epoch: u64,
-    /// The record by which it came.
+    /// The record by which it came; 0: it is an ancestor's, and was there from the beginning.
     pub(crate) born: u64,
     /// What its frames are bound to.
     pub(crate) id: u128,
@@ -75,6 +79,8 @@ pub struct StoreSpace {
     pub snapshots: u64,
     /// The rest, which compaction gives back where it is much.
     pub garbage: u64,
+    /// Bytes that the volume has in use in segments of those that it is a clone of; `stored` has none of them.
+    pub shared: u64,
 }
 
 /// All segments, by their numbers.
@@ -87,7 +93,10 @@ pub(crate) struct Segments {
     newest: u64,
     loose: Sum,
     held: Sum,
-    kept_bytes: u64,
+    /// Of ancestors' segments.
+    shared: Sum,
+    /// Of kept ones that are the volume's own.
+    kept_sum: Sum,
 }
 
 /// A segment that only snapshots need.
@@ -101,7 +110,7 @@ pub(crate) struct Kept {
 impl Kept {
     /// Whether a snapshot with this number has it.
     fn is_in(&self, snapshot: u64) -> bool {
-        (self.segment.born..self.died).contains(&snapshot)
+        snapshot != 0 && (self.segment.born..self.died).contains(&snapshot)
     }
 }
 
@@ -125,7 +134,7 @@ impl Segments {
 
     /// Those that no snapshot holds: moving what lies there gives space back.
     pub(crate) fn loose(&self) -> impl Iterator<Item = (u64, &Segment)> {
-        self.iter().filter(|(_, segment)| !self.holds(segment))
+        self.iter().filter(|(_, segment)| segment.home == 0 && !self.holds(segment))
     }
 
     /// Of those that no snapshot holds.
@@ -136,12 +145,18 @@ impl Segments {
     pub(crate) fn space(&self) -> StoreSpace {
         let (loose, held) = (self.loose, self.held);
         StoreSpace {
-            segments: loose.count + held.count + self.kept.len() as u64,
-            stored: loose.stored + held.stored + self.kept_bytes,
+            segments: loose.count + held.count + self.kept_sum.count,
+            stored: loose.stored + held.stored + self.kept_sum.stored,
             used: loose.used + held.used,
-            snapshots: held.garbage() + self.kept_bytes,
+            snapshots: held.garbage() + self.kept_sum.stored,
             garbage: loose.garbage(),
+            shared: self.shared.used,
         }
+    }
+
+    /// Whether the volume needs nothing of its ancestors any more.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.shared.count == 0 && self.kept.values().all(|kept| kept.segment.home == 0)
     }
 
     fn holds(&self, segment: &Segment) -> bool {
@@ -149,7 +164,11 @@ impl Segments {
     }
 
     fn count(&mut self, segment: Segment, is: bool) {
-        let sum = if self.holds(&segment) { &mut self.held } else { &mut self.loose };
+        let sum = match segment.home {
+            0 if self.holds(&segment) => &mut self.held,
+            0 => &mut self.loose,
+            _ => &mut self.shared,
+        };
         if is { sum.add(&segment) } else { sum.take(&segment) }
     }
 
@@ -171,7 +190,9 @@ impl Segments {
     }
 
     pub(crate) fn keep(&mut self, number: u64, kept: Kept) {
-        self.kept_bytes += kept.segment.bytes;
+        if kept.segment.home == 0 {
+            self.kept_sum.add(&Segment { live: 0, ..kept.segment });
+        }
         self.kept.insert(number, kept);
     }
 
@@ -179,9 +200,9 @@ impl Segments {
     pub(crate) fn snapshots(
         &mut self,
         all: impl DoubleEndedIterator<Item = u64> + Clone,
-    ) -> Vec<(u64, Segment)> {
+    ) -> Vec<Segment> {
         self.newest = all.clone().next_back().unwrap_or(0);
-        (self.loose, self.held) = Default::default();
+        (self.loose, self.held, self.shared) = Default::default();
         let segments: Vec<Segment> = self.all.values().copied().collect();
         segments.into_iter().for_each(|segment| self.count(segment, true));
         let gone = |kept: &Kept| !all.clone().any(|snapshot| kept.is_in(snapshot));
@@ -190,9 +211,11 @@ impl Segments {
             gone.map(|(number, kept)| (*number, kept.segment)).collect();
         for (number, segment) in &gone {
             self.kept.remove(number);
-            self.kept_bytes -= segment.bytes;
+            if segment.home == 0 {
+                self.kept_sum.take(&Segment { live: 0, ..*segment });
+            }
         }
-        gone
+        gone.into_iter().map(|(_, segment)| segment).collect()
     }
 
     /// The map points to so many blocks more, or fewer.

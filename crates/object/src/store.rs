@@ -98,20 +98,14 @@ pub(crate) struct Store {
     prefix: Path,
     /// How long nothing may come from it.
     silence: Duration,
-    counts: Counts,
+    counts: Arc<Counts>,
     /// Why the last request that failed did, unless an object was written since.
     trouble: Mutex<Option<String>>,
 }
 
 impl Store {
     pub(crate) fn new(inner: Arc<dyn ObjectStore>, prefix: Path) -> Self {
-        Self {
-            inner,
-            prefix,
-            silence: SILENCE,
-            counts: Counts::default(),
-            trouble: Mutex::default(),
-        }
+        Self { inner, prefix, silence: SILENCE, counts: Arc::default(), trouble: Mutex::default() }
     }
 
     /// A request whose connection hangs is tried again while the volume's clients wait.
@@ -125,9 +119,22 @@ impl Store {
         Self { silence: self.silence, ..Self::new(Arc::clone(&self.inner), self.prefix.clone()) }
     }
 
+    /// The objects below another prefix, with the same counts.
+    pub(crate) fn beside(&self, prefix: &str) -> Self {
+        let (inner, counts) = (Arc::clone(&self.inner), Arc::clone(&self.counts));
+        // It is as a store has it already.
+        let prefix = Path::parse(prefix).unwrap_or_else(|_| Path::from(prefix));
+        Self { counts, silence: self.silence, ..Self::new(inner, prefix) }
+    }
+
+    /// The prefix, as `beside` takes it.
+    pub(crate) fn place(&self) -> &str {
+        self.prefix.as_ref()
+    }
+
     pub(crate) fn usage(&self) -> StoreUse {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Counts { puts, gets, lists, deletes, sent, received, failures } = &self.counts;
+        let Counts { puts, gets, lists, deletes, sent, received, failures } = &*self.counts;
         StoreUse {
             puts: of(puts),
             gets: of(gets),

@@ -1,6 +1,7 @@
 //! Whole volumes over stores that fail, crash and are shared, in virtual time, against plain models.
 
 mod caches;
+mod clones;
 mod compaction;
 mod crashes;
 mod faults;
@@ -66,6 +67,7 @@ fn ask(nonce: u128) -> Ask {
         follows: false,
         patience: Some(Duration::from_secs(200)),
         key: (nonce & SEALED != 0).then(|| key("7")),
+        from: None,
         compression: [Compression::None, Compression::Lz4][usize::from(compressed)],
     }
 }

@@ -231,6 +231,7 @@ impl Volume {
         let mut state = self.state.lock();
         (state.mapped, state.since) = (seq, 0);
         drop(state);
+        tokio::spawn(Arc::clone(self).leave_parent());
         let mut old: Vec<String> = records.into_iter().map(log::record).collect();
         if before > self.writer.epoch {
             old.push(log::whole_map(before, self.writer.epoch));

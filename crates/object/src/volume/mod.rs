@@ -121,6 +121,8 @@ pub(crate) struct State {
     looking: bool,
     /// It is being closed: nothing is moved any more.
     pub(crate) closing: bool,
+    /// It is no clone, or has told its parent that it needs nothing of it any more.
+    alone: bool,
     /// Why nothing is served any more.
     pub(crate) dead: Option<Fault>,
 }
@@ -131,6 +133,8 @@ pub(crate) struct Volume {
     pub(crate) store: Arc<Store>,
     /// The same, for compaction: its requests are counted apart.
     pub(crate) moves: Store,
+    /// Where the segments of a clone's ancestors lie, in their order.
+    homes: Vec<Store>,
     pub(crate) writer: Writer,
     pub(crate) opening: Opening,
     pub(crate) codec: Codec,
@@ -188,10 +192,14 @@ impl Volume {
             traced: Instant::now(),
             looking: false,
             closing: false,
+            alone: opened.opening.origin.is_none(),
             dead: None,
         };
+        let origin = opened.opening.origin.as_ref();
+        let homes = origin.map_or(&[][..], |origin| &origin.homes);
         let volume = Arc::new(Self {
             moves: store.apart(),
+            homes: homes.iter().map(|home| store.beside(home)).collect(),
             store,
             writer: opened.writer,
             opening: opened.opening,
@@ -214,6 +222,7 @@ impl Volume {
         tokio::spawn(Arc::clone(&volume).commit_all());
         volume.compacting.notify_one();
         tokio::spawn(Arc::clone(&volume).compact_all());
+        tokio::spawn(Arc::clone(&volume).leave_parent());
         if !opened.garbage.is_empty() {
             tokio::spawn(Arc::clone(&volume).delete(opened.garbage, false));
         }

@@ -55,7 +55,8 @@ impl Lies {
     }
 
     fn name(&self) -> String {
-        log::segment(self.place.segment, self.segment.map_or(0, |segment| segment.epoch))
+        let named = self.segment.map_or((self.place.segment, 0), |of| (of.number, of.epoch));
+        log::segment(named.0, named.1)
     }
 
     fn spot(&self) -> Spot {
@@ -190,8 +191,13 @@ impl Volume {
     ) -> Result<Result<Vec<(Key, Bytes)>, String>, Fault> {
         let Some((first, _)) = frames.first() else { return Ok(Ok(Vec::new())) };
         let name = first.name();
+        let store = match first.segment.map_or(0, |segment| segment.home) {
+            0 => Some(&*self.store),
+            home => self.homes.get(home as usize - 1),
+        };
+        let store = store.ok_or_else(|| first.damaged("it is of no ancestor"))?;
         let range = Some(u64::from(span.from)..u64::from(span.to));
-        let found = log::fetch(&self.store, &name, range, Some(self.tuning.patience)).await;
+        let found = log::fetch(store, &name, range, Some(self.tuning.patience)).await;
         let Some(bytes) = found.map_err(Fault::Store)? else { return Ok(Err(name)) };
         if bytes.len() != (span.to - span.from) as usize {
             return Err(first.damaged("it is too short"));

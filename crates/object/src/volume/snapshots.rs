@@ -1,15 +1,16 @@
 //! Snapshots of a volume that is open. ../README.md argues why one has what was written before it, and keeps it.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::{Fault, State, Volume};
 use crate::batch::Batch;
+use crate::clone::{self, Gone, Mark};
 use crate::format::{Changes, Kind, Taken};
-use crate::log;
+use crate::log::{self, NotOpen};
 use crate::snapshot::ObjectSnapshot;
 
 impl Volume {
@@ -28,15 +29,31 @@ impl Volume {
         self.in_time(async move { volume.drop_one(&name).await }).await
     }
 
-    /// All of them, in order.
+    /// All of them, in order, with their clones.
     pub(crate) async fn snapshots(self: &Arc<Self>) -> Result<Vec<ObjectSnapshot>, Fault> {
-        let all = {
+        let mut all: Vec<ObjectSnapshot> = {
             let state = self.state.lock();
             let all = state.map.snapshots.iter();
             all.map(|(number, taken)| ObjectSnapshot::of(*number, taken)).collect()
         };
         self.believe().await?;
+        for mark in clone::marks(&self.store, self.patience()).await.map_err(Fault::Store)? {
+            let Some(of) = all.iter_mut().find(|one| one.number == mark.snapshot) else { continue };
+            of.clones.extend(self.place_of(&mark).await?);
+        }
         Ok(all)
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        Some(self.tuning.patience)
+    }
+
+    async fn place_of(&self, mark: &Mark) -> Result<Option<String>, Fault> {
+        let place = clone::place_of(&self.store, &self.codec, mark, self.patience()).await;
+        place.map_err(|why| match why {
+            NotOpen::Store(why) => Fault::Store(why),
+            other => Fault::Damaged(format!("a clone's mark: {other:?}")),
+        })
     }
 
     /// It goes on if nobody waits any more, so that the next one finds it done.
@@ -56,7 +73,7 @@ impl Volume {
         self.wait_for_others().await;
         let seq = {
             let mut state = self.state.lock();
-            let number = |name: &str| find(&state, name).map(|(number, _)| number);
+            let number = |name: &str| state.map.find(name).map(|(number, _)| number);
             if let Some(number) = name.as_deref().and_then(number) {
                 let name = name.unwrap_or_default();
                 let why = format!("there is a snapshot '{name}' already (number {number})");
@@ -79,17 +96,84 @@ impl Volume {
     async fn drop_one(self: Arc<Self>, name: &str) -> Result<(), Fault> {
         let _alone = self.snapshotting.lock().await;
         self.wait_for_others().await;
-        let (number, taken, seq) = {
-            let mut state = self.state.lock();
-            let Some((number, taken)) = find(&state, name) else {
-                return Err(Fault::Refused(format!("there is no snapshot '{name}'")));
-            };
+        let found = self.state.lock().map.find(name);
+        let Some((number, taken)) = found else {
+            return Err(Fault::Refused(format!("there is no snapshot '{name}'")));
+        };
+        // Announce
+        let epoch = self.writer.epoch;
+        let gone = Gone { snapshot: number, epoch, nonce: self.codec.random() };
+        let object = self.codec.object(Kind::Mark, (number, self.writer), &[]).1;
+        let told = clone::put(&self.store, &gone.name(), object, self.patience()).await;
+        // LookForClones
+        let clones = match told {
+            Ok(()) => self.clones(number).await,
+            Err(why) => Err(Fault::Store(why)),
+        };
+        let refused = match clones {
+            Ok(clones) if clones.is_empty() => None,
+            Ok(clones) => {
+                let why = format!("snapshot '{name}' has clones: {}", clones.join(", "));
+                Some(Fault::Refused(why))
+            }
+            Err(fault) => Some(fault),
+        };
+        if let Some(fault) = refused {
+            self.withdraw(number).await;
+            return Err(fault);
+        }
+        // Drop
+        let seq = {
             let changes = Changes { dropped: number, ..Changes::default() };
-            (number, taken, self.send_changes(&mut state, changes)?)
+            self.send_changes(&mut self.state.lock(), changes)?
         };
         self.recorded(seq).await?;
-        Arc::clone(&self).delete(vec![log::snapshot(number, taken.epoch)], false).await;
+        // If the map stays, the mark does: so no clone that knows of no mark finds the map.
+        let map = log::snapshot(number, taken.epoch);
+        if clone::delete(&self.store, &map, self.patience()).await {
+            self.withdraw(number).await;
+        }
         Ok(())
+    }
+
+    /// The places of the clones of a snapshot. Those that were begun, and aren't there, can't come any more.
+    async fn clones(&self, number: u64) -> Result<Vec<String>, Fault> {
+        let mut clones = Vec::new();
+        let marks = clone::marks(&self.store, self.patience()).await.map_err(Fault::Store)?;
+        for mark in marks.into_iter().filter(|mark| mark.snapshot == number) {
+            let Some(place) = self.place_of(&mark).await? else { continue };
+            let there = clone::is_there(&self.store, &place, &mark, self.patience()).await;
+            if there.map_err(Fault::Store)? {
+                clones.push(place);
+            } else {
+                clone::delete(&self.store, &mark.name(), self.patience()).await;
+            }
+        }
+        Ok(clones)
+    }
+
+    /// Takes back what was announced of a snapshot, by this writer or an earlier one.
+    async fn withdraw(&self, number: u64) {
+        let all = clone::names(&self.store, "gone", Gone::parse, self.patience()).await;
+        let ours = |gone: &Gone| gone.snapshot == number && gone.epoch <= self.writer.epoch;
+        // Those that stay are of no effect once another server has opened the volume.
+        for gone in all.unwrap_or_default().into_iter().filter(ours) {
+            clone::delete(&self.store, &gone.name(), self.patience()).await;
+        }
+    }
+
+    /// Tells the parent, where a clone needs nothing of it any more: neither data, nor the map that it began with.
+    pub(super) async fn leave_parent(self: Arc<Self>) {
+        let Some(origin) = &self.opening.origin else { return };
+        {
+            let state = self.state.lock();
+            if state.alone || state.mapped == 0 || !state.map.segments.is_alone() {
+                return;
+            }
+        }
+        if clone::delete(&self.homes[0], &Mark::of(origin).name(), self.patience()).await {
+            self.state.lock().alone = true;
+        }
     }
 
     /// Sends a record without writes on its way. Its number.
@@ -131,11 +215,4 @@ impl Volume {
         self.put_segment(&self.store, &name, &[object]).await;
         true
     }
-}
-
-/// The snapshot of this name, or number.
-fn find(state: &State, name: &str) -> Option<(u64, Taken)> {
-    let mut all = state.map.snapshots.iter();
-    let found = all.find(|(number, taken)| taken.name == name || number.to_string() == name)?;
-    Some((*found.0, found.1.clone()))
 }

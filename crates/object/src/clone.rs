@@ -1,0 +1,275 @@
+//! How a volume begins as a clone of another one's snapshot, and how the other one knows of its clones. README.md argues why no snapshot is deleted
+//! under a clone.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::codec::Codec;
+use crate::format::{Damaged, Head, Kind, Opening, Origin, Whole};
+use crate::log::{self, Appended, Ask, NotOpen, Writer};
+use crate::map::Map;
+use crate::store::{Failure, Store, Tries};
+
+/// Of which snapshot a volume is to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct From {
+    /// The prefix of its volume in the same store.
+    pub(crate) parent: String,
+    /// Its name, or number.
+    pub(crate) snapshot: String,
+}
+
+impl From {
+    /// Whether a volume that is there was made so.
+    pub(crate) fn check(&self, is: Option<&Origin>) -> Result<(), NotOpen> {
+        let found = match is {
+            None => "no clone".to_owned(),
+            Some(is) => {
+                let named = is.name == self.snapshot || is.snapshot.to_string() == self.snapshot;
+                if named && is.homes.first() == Some(&self.parent) {
+                    return Ok(());
+                }
+                let parent = is.homes.first().map_or("", String::as_str);
+                format!("a clone of the snapshot '{}' of {parent}", is.name)
+            }
+        };
+        let asked = format!("a clone of '{}' of {}", self.snapshot, self.parent);
+        Err(NotOpen::Origin(format!(
+            "it is there, and is {found}; {asked} was asked for: take another location, or don't say of what it is to be a clone"
+        )))
+    }
+}
+
+/// A clone that has left its mark with its parent, and is no volume yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Base {
+    pub(crate) codec: Codec,
+    pub(crate) origin: Origin,
+    pub(crate) map: Map,
+    pub(crate) size: u64,
+}
+
+impl Base {
+    /// As if it had been opened before.
+    pub(crate) fn opening(&self) -> Opening {
+        Opening {
+            size: self.size,
+            lease: 0,
+            through: 0,
+            local: false,
+            host: String::new(),
+            origin: Some(self.origin.clone()),
+        }
+    }
+}
+
+/// What a clone says at its parent's: that it is there, or comes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) snapshot: u64,
+    /// Of the writer that makes the clone.
+    pub(crate) nonce: u128,
+}
+
+impl Mark {
+    pub(crate) fn of(origin: &Origin) -> Self {
+        Self { snapshot: origin.snapshot, nonce: origin.nonce }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        format!("clones/{:020}-{:032x}", self.snapshot, self.nonce)
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        let (snapshot, nonce) = name.split_once('-')?;
+        let nonce = u128::from_str_radix(nonce, 16).ok()?;
+        Some(Self { snapshot: snapshot.parse().ok()?, nonce })
+    }
+}
+
+/// That a writer is about to drop a snapshot. Each attempt has its own, so no request for an earlier one does anything to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gone {
+    pub(crate) snapshot: u64,
+    pub(crate) epoch: u64,
+    pub(crate) nonce: u128,
+}
+
+impl Gone {
+    pub(crate) fn name(&self) -> String {
+        format!("gone/{:020}-{:020}-{:032x}", self.snapshot, self.epoch, self.nonce)
+    }
+
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        let mut parts = name.split('-');
+        let (snapshot, epoch) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(Self { snapshot, epoch, nonce: u128::from_str_radix(parts.next()?, 16).ok()? })
+    }
+}
+
+/// Puts an object that nobody else puts there, until it can be read back.
+pub(crate) async fn put(
+    store: &Store,
+    name: &str,
+    object: Bytes,
+    patience: Option<Duration>,
+) -> Result<(), String> {
+    let bytes = object.len() as u64;
+    let mut tries = Tries::new(patience);
+    loop {
+        let asked = store.put(name, std::slice::from_ref(&object), true).await;
+        let why = match (asked, store.size(name).await) {
+            (_, Ok(found)) if found == bytes => return Ok(()),
+            (Err(Failure::Other(why)), _) | (_, Err(Failure::Other(why))) => why,
+            _ => "it took an object that isn't there".into(),
+        };
+        if !tries.again(name, &why).await {
+            return Err(why);
+        }
+    }
+}
+
+/// The names in a folder.
+pub(crate) async fn names<T>(
+    store: &Store,
+    folder: &str,
+    of: impl Fn(&str) -> Option<T>,
+    patience: Option<Duration>,
+) -> Result<Vec<T>, String> {
+    let mut tries = Tries::new(patience);
+    loop {
+        match store.list(folder).await {
+            Ok(names) => return Ok(names.iter().filter_map(|name| of(name)).collect()),
+            Err(Failure::Missing) => return Ok(Vec::new()),
+            Err(Failure::Other(why)) if tries.again(folder, &why).await => {}
+            Err(Failure::Other(why)) => return Err(why),
+            Err(Failure::Exists) => return Err("it can't list objects".into()),
+        }
+    }
+}
+
+pub(crate) async fn marks(store: &Store, patience: Option<Duration>) -> Result<Vec<Mark>, String> {
+    names(store, "clones", Mark::parse, patience).await
+}
+
+/// Deletes an object, in as many tries as there is time for.
+pub(crate) async fn delete(store: &Store, name: &str, patience: Option<Duration>) -> bool {
+    let mut tries = Tries::new(patience);
+    while let Err(Failure::Other(why)) = store.delete(name).await {
+        if !tries.again(name, &why).await {
+            return false;
+        }
+    }
+    true
+}
+
+/// Where the volume lies that left a mark. `None`: the mark is gone.
+pub(crate) async fn place_of(
+    store: &Store,
+    codec: &Codec,
+    mark: &Mark,
+    patience: Option<Duration>,
+) -> Result<Option<String>, NotOpen> {
+    let name = mark.name();
+    let found = log::fetch(store, &name, None, patience).await.map_err(NotOpen::Store)?;
+    let Some(found) = found else { return Ok(None) };
+    let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
+    let (head, body) = codec.split(&found).map_err(damaged)?;
+    if (head.kind, head.seq, head.writer) != (Kind::Mark, mark.snapshot, mark.nonce) {
+        return Err(damaged(Damaged("it is another object".into())));
+    }
+    let place = String::from_utf8(body.to_vec());
+    place.map(Some).map_err(|_| damaged(Damaged("it has no place".into())))
+}
+
+/// Whether the volume that a mark is of is there. If it isn't, it can't come any more.
+pub(crate) async fn is_there(
+    store: &Store,
+    place: &str,
+    mark: &Mark,
+    patience: Option<Duration>,
+) -> Result<bool, String> {
+    let there = store.beside(place);
+    let by = Writer { epoch: 0, nonce: mark.nonce };
+    let head = Head::new(Kind::Mark, (1, by), false, &[]);
+    // Void
+    match log::append(&there, &head, &Bytes::copy_from_slice(&head.encode()), patience).await? {
+        Appended::Ours => Ok(false),
+        Appended::Others(found) => Ok(found.kind == Kind::Open && found.writer == mark.nonce),
+    }
+}
+
+/// Leaves a mark at the parent's, and reads what its snapshot has. Nothing of the clone's own is written.
+pub(crate) async fn begin(store: &Store, ask: &Ask, from: &From) -> Result<Base, NotOpen> {
+    let parent = store.beside(&from.parent);
+    let none = |what: &str| NotOpen::Origin(format!("{}: {what}", from.parent));
+    let known = log::look(&parent, ask).await.map_err(|why| match why {
+        NotOpen::Key(why) => NotOpen::Key(format!("{}: {why}", from.parent)),
+        NotOpen::Damaged(why) => NotOpen::Damaged(format!("{}: {why}", from.parent)),
+        other => other,
+    })?;
+    let known = known.ok_or_else(|| none("there is no volume"))?;
+    let (number, taken) = known
+        .map
+        .find(&from.snapshot)
+        .ok_or_else(|| none(&format!("it has no snapshot '{}'", from.snapshot)))?;
+    let mark = Mark { snapshot: number, nonce: ask.nonce };
+    let codec = &known.codec;
+    let by = Writer { epoch: 0, nonce: ask.nonce };
+    let object = codec.object(Kind::Mark, (number, by), store.place().as_bytes()).1;
+    let begun = async {
+        // Mark
+        put(&parent, &mark.name(), object, ask.patience).await.map_err(NotOpen::Store)?;
+        // LookForGone: an earlier writer's is of no effect, since it creates no record any more.
+        let gone = names(&parent, "gone", Gone::parse, ask.patience).await;
+        let last = known.epochs.last().copied().unwrap_or_default();
+        let is_going = |gone: &Gone| gone.snapshot == number && gone.epoch >= last;
+        let deleted = || none(&format!("its snapshot '{}' is being deleted", from.snapshot));
+        if gone.map_err(NotOpen::Store)?.iter().any(is_going) {
+            return Err(deleted());
+        }
+        let mut origin = Origin {
+            homes: vec![from.parent.clone()],
+            snapshot: number,
+            epoch: taken.epoch,
+            name: taken.name.clone(),
+            nonce: ask.nonce,
+        };
+        let theirs = known.opening.as_ref().and_then(|opening| opening.origin.as_ref());
+        origin.homes.extend(theirs.into_iter().flat_map(|theirs| theirs.homes.clone()));
+        let map = base(store, ask, codec, &origin).await?.ok_or_else(deleted)?;
+        let codec = codec.adopt(ask);
+        Ok(Base { codec, origin, map, size: taken.size })
+    };
+    let begun = begun.await;
+    if begun.is_err() {
+        // If it stays, the parent finds that there is no clone.
+        delete(&parent, &mark.name(), ask.patience).await;
+    }
+    begun
+}
+
+/// What a clone begins with. `None`: its parent doesn't have it any more.
+pub(crate) async fn base(
+    store: &Store,
+    ask: &Ask,
+    codec: &Codec,
+    origin: &Origin,
+) -> Result<Option<Map>, NotOpen> {
+    let place = origin.homes.first().map_or("", String::as_str);
+    let parent = store.beside(place);
+    let name = log::snapshot(origin.snapshot, origin.epoch);
+    let damaged = |why: Damaged| NotOpen::Damaged(format!("{place}: {name}: {why}"));
+    let found = log::fetch(&parent, &name, None, ask.patience).await.map_err(NotOpen::Store)?;
+    let Some(bytes) = found else { return Ok(None) };
+    let (head, body) = codec.split(&bytes).map_err(damaged)?;
+    if (head.kind, head.seq, head.epoch) != (Kind::Snapshot, origin.snapshot, origin.epoch) {
+        return Err(damaged(Damaged("it is another object".into())));
+    }
+    if !log::is_of(&parent, ask, &head).await? {
+        let why = format!("record {} isn't its writer's: of another volume?", origin.epoch);
+        return Err(damaged(Damaged(why)));
+    }
+    Ok(Some(Map::shared(Whole::decode(&body).map_err(damaged)?)))
+}

@@ -1,0 +1,397 @@
+//! A clone begins with what its snapshot has, and keeps it, whatever becomes of its parent: a snapshot under a clone is never deleted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+
+use super::crashes::{run, until};
+use super::faulty::{Fate, Faulty};
+use super::{BLOCKS, SEALED, ask, open, passes, read, sealed_by, tuning, write};
+use crate::batch::Chunk;
+use crate::clone::From;
+use crate::log::{Ask, NotOpen};
+use crate::store::Store;
+use crate::volume::{Fault, Volume};
+
+/// Where `open` has its volume.
+const PARENT: &str = "a/volume";
+
+fn from(parent: &str, snapshot: &str) -> Option<From> {
+    Some(From { parent: parent.into(), snapshot: snapshot.into() })
+}
+
+async fn open_at(
+    inner: &Arc<dyn ObjectStore>,
+    place: &str,
+    nonce: u128,
+    from: Option<From>,
+) -> Result<Arc<Volume>, NotOpen> {
+    let store = Store::new(Arc::clone(inner), Path::from(place));
+    let ask = Ask { size: None, from, ..ask(nonce) };
+    Volume::open(Arc::new(store), ask, tuning()).await
+}
+
+async fn all(volume: &Arc<Volume>) -> Vec<u32> {
+    read(volume, 0, BLOCKS).await.unwrap()
+}
+
+/// Overwrites everything, so that nothing is needed of what was there.
+async fn overwrite(volume: &Arc<Volume>, what: u32) {
+    super::write_all(volume, 0, BLOCKS, what).await;
+    volume.flush().await.unwrap();
+    passes(Duration::from_secs(60)).await;
+}
+
+async fn clone_and_parent_go_their_ways(sealed: u128) {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let parent = open(&inner, 1 | sealed).await.unwrap();
+    super::write_all(&parent, 0, 24, 7).await;
+    parent.snapshot(Some("s".into())).await.unwrap();
+    let mut model = vec![0; BLOCKS as usize];
+    model[..24].fill(7);
+    write(&parent, 0, 1, 8).await.unwrap();
+
+    let clone = open_at(&inner, "b#", 2 | sealed, from(PARENT, "s")).await.unwrap();
+    assert_eq!(all(&clone).await, model);
+    assert_eq!(read(&parent, 0, 2).await.unwrap(), [8, 7], "it is served on");
+    assert_eq!(clone.state.lock().map.segments.space().stored, 0);
+    let shared = clone.state.lock().map.segments.space().shared;
+    assert!(shared > 0);
+    write(&clone, 1, 1, 9).await.unwrap();
+    model[1] = 9;
+    overwrite(&parent, 10).await;
+    assert_eq!(parent.snapshots().await.unwrap()[0].clones, ["b%23"]);
+    let refused = parent.delete_snapshot("s".into()).await;
+    assert!(matches!(refused, Err(Fault::Refused(why)) if why.ends_with("has clones: b%23")));
+    assert_eq!(parent.store.list("gone").await.unwrap(), [""; 0]);
+
+    // Without a map of its own, and then with one.
+    clone.flush().await.unwrap();
+    let clone = open_at(&inner, "b#", 4 | sealed, from(PARENT, "s")).await.unwrap();
+    assert_eq!(all(&clone).await, model);
+    for what in 20..30 {
+        write(&clone, u64::from(what), 1, what).await.unwrap();
+        model[what as usize] = what;
+        clone.flush().await.unwrap();
+    }
+    assert!(clone.state.lock().map.segments.space().shared <= shared);
+    let snapshot = clone.snapshot(Some("t".into())).await.unwrap();
+    assert_eq!(snapshot.clones, [""; 0]);
+    let clone = open_at(&inner, "b#", 6 | sealed, None).await.unwrap();
+    assert_eq!(all(&clone).await, model);
+    assert!(!clone.store.list("map").await.unwrap().is_empty());
+
+    // A clone of the clone, which has data of both.
+    let second = open_at(&inner, "c", 8 | sealed, from("b%23", "t")).await.unwrap();
+    overwrite(&clone, 11).await;
+    let refused = parent.delete_snapshot("s".into()).await;
+    assert!(matches!(refused, Err(Fault::Refused(_))), "the clone's own snapshot needs it");
+    assert_eq!(all(&second).await, model);
+    overwrite(&second, 12).await;
+    // It needs nothing of its parent any more, which needs nothing of its own then.
+    clone.delete_snapshot("t".into()).await.unwrap();
+    overwrite(&clone, 13).await;
+    parent.delete_snapshot("s".into()).await.unwrap();
+    passes(Duration::from_secs(60)).await;
+    assert_eq!(parent.store.list("clones").await.unwrap(), [""; 0]);
+    assert_eq!(parent.state.lock().map.segments.space().snapshots, 0);
+    for (place, what) in [("b#", 13), ("c", 12)] {
+        let volume = open_at(&inner, place, 10 | sealed, None).await.unwrap();
+        assert_eq!(all(&volume).await, [what; BLOCKS as usize]);
+    }
+    assert_eq!(all(&parent).await, [10; BLOCKS as usize]);
+}
+
+#[test]
+fn a_clone_begins_with_its_snapshot_goes_its_own_way_and_leaves_its_parent_when_it_needs_nothing_of_it()
+ {
+    run(clone_and_parent_go_their_ways(0));
+    run(clone_and_parent_go_their_ways(SEALED));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_not_be_a_clone_is_refused_and_nothing_is_written() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let parent = open(&inner, 1 | SEALED).await.unwrap();
+    parent.snapshot(Some("s".into())).await.unwrap();
+    let origin = async |place, nonce, from| match open_at(&inner, place, nonce, from).await {
+        Err(NotOpen::Origin(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    let why = origin("b", 2 | SEALED, from(PARENT, "t")).await;
+    assert!(why.contains("no snapshot 't'"), "{why}");
+    let why = origin("b", 2 | SEALED, from("d", "s")).await;
+    assert!(why.contains("d: there is no volume"), "{why}");
+    let without_key = open_at(&inner, "b", 2, from(PARENT, "s")).await;
+    assert!(matches!(without_key, Err(NotOpen::Key(_))), "{without_key:?}");
+    let store = Store::new(Arc::clone(&inner), Path::from("b"));
+    for folder in ["log", "seg", "map", "try"] {
+        assert_eq!(store.list(folder).await.unwrap(), [""; 0]);
+    }
+    assert_eq!(parent.store.list("clones").await.unwrap(), [""; 0]);
+    // A volume that is there.
+    let why = origin(PARENT, 2 | SEALED, from("b", "s")).await;
+    assert!(why.contains("is no clone"), "{why}");
+    drop(open_at(&inner, "b", 2 | SEALED, from(PARENT, "s")).await.unwrap());
+    let why = origin("b", 4 | SEALED, from(PARENT, "t")).await;
+    assert!(why.contains("a clone of the snapshot 's' of a/volume"), "{why}");
+    let ask = Ask { size: Some(4096), from: from(PARENT, "s"), ..ask(6 | SEALED) };
+    let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("e")));
+    let shorter = Volume::open(store, ask, tuning()).await;
+    assert!(matches!(shorter, Err(NotOpen::Size { .. })), "{shorter:?}");
+}
+
+/// Makes a clone, deletes its snapshot, or both at once: `maker` and `deleter` are the stores that the two have. Then without faults: either
+/// the clone is there, and the snapshot too, or no clone is.
+async fn clone_and_delete(
+    inner: &Arc<dyn ObjectStore>,
+    sealed: u128,
+    making: impl AsyncFnOnce() -> Option<Arc<Volume>>,
+    deleting: impl AsyncFnOnce(),
+    when: &str,
+) {
+    let cloned = making().await;
+    deleting().await;
+    let was_made = cloned.is_some();
+    drop(cloned);
+    let mut parent = open(inner, 50 | sealed).await.unwrap();
+    overwrite(&parent, 8).await;
+    let there = !parent.snapshots().await.unwrap().is_empty();
+    let clone = open_at(inner, "b", 52 | sealed, None).await;
+    match (&clone, there) {
+        (Ok(clone), true) => assert_eq!(all(clone).await[..24], [7; 24], "{when}"),
+        (Ok(_), false) => panic!("{when}: a clone without its snapshot"),
+        (Err(NotOpen::NoVolume | NotOpen::Origin(_)), _) => {
+            assert!(!was_made, "{when}: it was made, and isn't there: {clone:?}");
+        }
+        (Err(why), _) => panic!("{when}: {why:?}"),
+    }
+    // The snapshot can be deleted now, unless the clone is there, however far that had come.
+    let deleted = if there { parent.delete_snapshot("s".into()).await } else { Ok(()) };
+    assert_eq!(deleted.is_ok(), clone.is_err(), "{when}: {deleted:?}");
+    if clone.is_err() {
+        passes(Duration::from_secs(60)).await;
+        // An announcement of a writer before goes at the opening after the one that has deleted the map.
+        parent = open(inner, 54 | sealed).await.unwrap();
+        passes(Duration::from_secs(60)).await;
+        for folder in ["clones", "gone", "snap"] {
+            let left = parent.store.list(folder).await.unwrap();
+            assert_eq!(left, [""; 0], "{when}: {folder}");
+        }
+        assert_eq!(parent.state.lock().map.segments.space().snapshots, 0);
+    }
+    assert_eq!(all(&parent).await, [8; BLOCKS as usize], "{when}");
+}
+
+/// A volume with a snapshot `s`, closed.
+async fn parent(inner: &Arc<dyn ObjectStore>, sealed: u128) {
+    let parent = open(inner, 1 | sealed).await.unwrap();
+    super::write_all(&parent, 0, 24, 7).await;
+    parent.snapshot(Some("s".into())).await.unwrap();
+    parent.close().await.unwrap();
+}
+
+#[test]
+fn wherever_the_machine_is_lost_while_a_clone_is_made_it_is_whole_or_not_there() {
+    let long = std::env::var_os("COREWISE_LONG").is_some();
+    for (last, seed) in [(Fate::Done, 1), (Fate::Unsaid, 2), (Fate::Refused, 3)] {
+        let mut made = false;
+        let mut at = 1;
+        while !made {
+            let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+            let sealed = sealed_by(seed + at);
+            run(parent(&inner, sealed));
+            let store = until(&inner, at, last);
+            // The runtime ends with all of its tasks, as the machine does.
+            made = run(async {
+                let clone = open_at(&store, "b", 2 | sealed, from(PARENT, "s")).await;
+                let hangs = tokio::time::timeout(Duration::from_secs(1), passes(Duration::ZERO));
+                hangs.await.unwrap();
+                clone.is_ok()
+            });
+            let when = format!("lost at {at} ({last:?})");
+            let nothing = async || {};
+            run(clone_and_delete(&inner, sealed, async || None, nothing, &when));
+            at += if long { 1 } else { 3 };
+        }
+        assert!(at > 30, "only {at} requests");
+    }
+}
+
+#[test]
+fn wherever_the_machine_is_lost_while_a_snapshot_is_deleted_a_clone_of_it_is_whole_or_not_there() {
+    let long = std::env::var_os("COREWISE_LONG").is_some();
+    for (last, seed) in [(Fate::Done, 1), (Fate::Unsaid, 2), (Fate::Refused, 3)] {
+        let mut deleted = false;
+        let mut at = 28;
+        while !deleted {
+            let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+            let sealed = sealed_by(seed + at);
+            run(parent(&inner, sealed));
+            let store = until(&inner, at, last);
+            deleted = run(async {
+                let Ok(parent) = open(&store, 2 | sealed).await else { return false };
+                parent.delete_snapshot("s".into()).await.is_ok()
+            });
+            let made = run(async {
+                let clone = open_at(&inner, "b", 4 | sealed, from(PARENT, "s")).await;
+                clone.is_ok()
+            });
+            let when = format!("lost at {at} ({last:?}), cloned: {made}");
+            let nothing = async || {};
+            run(clone_and_delete(&inner, sealed, async || None, nothing, &when));
+            at += if long { 1 } else { 2 };
+        }
+    }
+}
+
+/// A server that makes a clone, another one that makes the same, one that deletes its snapshot, and one that fences that one and deletes it too.
+fn race(seed: u64) -> (bool, bool) {
+    run(async {
+        let sealed = sealed_by(seed);
+        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        parent(&inner, sealed).await;
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut faulty = || {
+            let mut chance = random.fork();
+            let fates = [Fate::Done, Fate::Done, Fate::Done, Fate::Unsaid, Fate::Refused];
+            let judge =
+                move || (fates[chance.usize(0..5)], Duration::from_millis(chance.u64(0..60)));
+            Arc::new(Faulty::new(&inner, Box::new(judge))) as Arc<dyn ObjectStore>
+        };
+        let (first, second, one, other) = (faulty(), faulty(), faulty(), faulty());
+        let making = async |store, nonce, wait| {
+            passes(Duration::from_millis(wait)).await;
+            open_at(&store, "b", nonce | sealed, from(PARENT, "s")).await.ok()
+        };
+        let deleting = async |store, nonce, wait, then| {
+            passes(Duration::from_millis(wait)).await;
+            let Ok(parent) = open(&store, nonce | sealed).await else { return false };
+            passes(Duration::from_millis(then)).await;
+            parent.delete_snapshot("s".into()).await.is_ok()
+        };
+        let mut wait = |most| random.u64(0..most);
+        let (clone, again, gone, also) = tokio::join!(
+            making(first, 2, wait(1500)),
+            making(second, 4, wait(3000)),
+            deleting(one, 6, wait(500), wait(900)),
+            deleting(other, 8, wait(3000), wait(500)),
+        );
+        let (made, deleted) = (clone.is_some() || again.is_some(), gone || also);
+        let when = format!("seed {seed}, made {made}, deleted {deleted}");
+        assert!(!(made && deleted), "{when}");
+        let newest = async || again.or(clone);
+        clone_and_delete(&inner, sealed, newest, async || {}, &when).await;
+        (made, deleted)
+    })
+}
+
+#[test]
+fn of_a_clone_and_the_deletion_of_its_snapshot_at_most_one_comes_about() {
+    let long = std::env::var_os("COREWISE_LONG").is_some();
+    let seeds = if long { 4000 } else { 60 };
+    let (mut clones, mut deletions) = (0, 0);
+    for (made, deleted) in (0..seeds).map(race) {
+        (clones, deletions) = (clones + u64::from(made), deletions + u64::from(deleted));
+    }
+    assert!(clones > seeds / 8 && deletions > seeds / 8, "{clones}, {deletions} of {seeds}");
+}
+
+/// A volume of a family: where it is, what it holds, and what each of its snapshots does.
+struct One {
+    place: String,
+    volume: Arc<Volume>,
+    holds: Vec<u32>,
+    snapshots: Vec<(String, Vec<u32>)>,
+}
+
+/// Volumes, their snapshots, clones of these, and so on, in random order.
+async fn family(seed: u64, store: &Arc<dyn ObjectStore>) {
+    let sealed = sealed_by(seed);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut nonce = 2;
+    let volume = open(store, sealed).await.unwrap();
+    let holds = vec![0; BLOCKS as usize];
+    let mut all_of = vec![One { place: PARENT.into(), volume, holds, snapshots: Vec::new() }];
+    for step in 1..160_u32 {
+        nonce += 2;
+        let n = random.usize(0..all_of.len());
+        let many = all_of.len();
+        let one = &mut all_of[n];
+        let start = random.u64(0..BLOCKS);
+        let len = random.u64(1..=(BLOCKS - start).min(20));
+        let range = start as usize..(start + len) as usize;
+        match random.u8(0..16) {
+            0 => {
+                let name = format!("s{step}");
+                one.volume.snapshot(Some(name.clone())).await.unwrap();
+                one.snapshots.push((name, one.holds.clone()));
+            }
+            1 | 2 if !one.snapshots.is_empty() => {
+                let which = random.usize(0..one.snapshots.len());
+                let name = one.snapshots[which].0.clone();
+                match one.volume.delete_snapshot(name).await {
+                    Ok(()) => drop(one.snapshots.remove(which)),
+                    Err(Fault::Refused(why)) => assert!(why.contains("has clones"), "{why}"),
+                    Err(other) => panic!("seed {seed}: {other:?}"),
+                }
+            }
+            3 | 4 if !one.snapshots.is_empty() && many < 5 => {
+                let (name, holds) = one.snapshots[random.usize(0..one.snapshots.len())].clone();
+                let place = format!("clone{step}");
+                let of = from(&one.place, &name);
+                let volume = open_at(store, &place, nonce | sealed, of).await.unwrap();
+                all_of.push(One { place, volume, holds, snapshots: Vec::new() });
+            }
+            5 => {
+                if random.bool() {
+                    one.volume.close().await.unwrap();
+                } else {
+                    one.volume.flush().await.unwrap();
+                }
+                one.volume = open_at(store, &one.place, nonce | sealed, None).await.unwrap();
+            }
+            6 => passes(Duration::from_secs(random.u64(0..20))).await,
+            7 | 8 => {
+                let found = read(&one.volume, start, len).await.unwrap();
+                assert_eq!(found, one.holds[range], "seed {seed}, step {step}: {}", one.place);
+            }
+            9 => {
+                one.volume.change(start, len, Chunk::Zero).await.unwrap();
+                one.holds[range].fill(0);
+            }
+            _ => {
+                write(&one.volume, start, len, step).await.unwrap();
+                one.holds[range].fill(step);
+            }
+        }
+    }
+    for one in &all_of {
+        let found = all(&one.volume).await;
+        assert_eq!(found, one.holds, "seed {seed}: {}", one.place);
+        for (name, holds) in &one.snapshots {
+            nonce += 2;
+            let place = format!("last{nonce}");
+            let clone = open_at(store, &place, nonce | sealed, from(&one.place, name)).await;
+            let found = all(&clone.unwrap()).await;
+            assert_eq!(found, *holds, "seed {seed}: {} of {}", name, one.place);
+        }
+    }
+}
+
+#[test]
+fn a_family_of_volumes_and_clones_agrees_with_a_model() {
+    let long = std::env::var_os("COREWISE_LONG").is_some();
+    for seed in 0..if long { 600 } else { 12 } {
+        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let mut random = fastrand::Rng::with_seed(seed);
+        let fates = [Fate::Done, Fate::Done, Fate::Done, Fate::Unsaid, Fate::Refused];
+        let most = [1, 5][(seed % 3 == 0) as usize];
+        let judge = move || (fates[random.usize(0..most)], Duration::ZERO);
+        let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+        run(family(seed, &store));
+    }
+}
