@@ -226,6 +226,9 @@ def main():
                     side, found = Side(kind, 131072 if workload == "copy" else 4096), {}
                     try:
                         globals()[workload](side, found)
+                    except Exception as why:
+                        print("failed:", kind, workload, why, flush=True)
+                        continue
                     finally:
                         side.end()
                     print(turn, workload, kind, {key: round(value, 2) for key, value in found.items()}, flush=True)
