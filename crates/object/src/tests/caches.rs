@@ -107,6 +107,23 @@ async fn a_reader_in_a_row_waits_for_few_requests_and_random_ones_make_no_more()
     assert!(ahead * 4 < plain && quick * 4 < slow, "{ahead} of {plain}, {quick:?} of {slow:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn reads_in_a_row_that_are_under_way_at_once_share_few_requests() {
+    let volume = written(2048, Duration::from_millis(20), 64 << 20, |ask| ask).await;
+    let before = volume.store.usage();
+    let reads = (0..2048).step_by(64).map(|block| {
+        let volume = Arc::clone(&volume);
+        tokio::spawn(async move {
+            assert_eq!(read(&volume, block, 64).await.unwrap()[63], block as u32 + 64)
+        })
+    });
+    for read in reads.collect::<Vec<_>>() {
+        read.await.unwrap();
+    }
+    let gets = volume.store.usage().gets - before.gets;
+    assert!(gets <= 12, "{gets} requests for 32 reads");
+}
+
 #[tokio::test]
 #[ignore = "a measurement: build it with --release"]
 async fn measured() {

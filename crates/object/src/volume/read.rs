@@ -1,10 +1,11 @@
 //! Reads of a volume: where blocks lie, what lies there, and whether it may be believed.
 
 use std::collections::{HashMap, HashSet};
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
+use futures_util::future::{FutureExt as _, try_join_all};
 use tokio::time::{Instant, timeout};
 
 use super::{Fault, Part, Volume};
@@ -77,8 +78,15 @@ impl Volume {
         let mut missed = String::new();
         for _ in 0..LOOKS {
             let sources = self.sources(start, len)?;
+            let mut fetch = pin!(self.fetch(sources));
+            // Its own blocks come first.
+            let fetched = fetch.as_mut().now_or_never();
             self.read_ahead(start, len);
-            match self.fetch(sources).await? {
+            let fetched = match fetched {
+                Some(fetched) => fetched,
+                None => fetch.await,
+            };
+            match fetched? {
                 Ok(parts) => {
                     // It is as it was when it was looked up, so it is old if there is another writer.
                     self.believe().await?;
@@ -220,11 +228,15 @@ impl Volume {
         let most = (self.tuning.cache / AHEAD_PART).min(AHEAD) / BLOCK;
         let Some(ahead) = self.streams.lock().read(start, len, most) else { return };
         let volume = Arc::clone(self);
-        tokio::spawn(async move {
+        let mut fetch = Box::pin(async move {
             let Ok(sources) = volume.sources(ahead.start, ahead.end - ahead.start) else { return };
             // Whether it came is found by the read that wants it.
             let _ = volume.frames(&there(&sources), true).await;
         });
+        // It begins now: reads that came together with this one would each make a request of their own for the next blocks.
+        if fetch.as_mut().now_or_never().is_none() {
+            tokio::spawn(fetch);
+        }
     }
 
     fn unanswered(&self) -> Fault {
