@@ -3,7 +3,7 @@
 
 use crate::driver::{Bound, Driver, downcast};
 use crate::placement::Placer;
-use crate::probe::{Around, BringUp, BringUpOptions, Inside, Registry, State};
+use crate::probe::{Around, BringUp, BringUpOptions, Inside, Registry, State, TakenOver};
 use crate::record::Clock;
 use crate::registry::{
     BatchOptions, Candidate, DeviceInfo, Devices, Drivers, Effects, Instance, Pending, Registered,
@@ -59,6 +59,8 @@ impl DeviceManager {
             around: Around::default(),
             cancel: Cancel::new(),
             walks: 0,
+            unbindings: Vec::new(),
+            waiting: 0,
             sleepers: 0,
             deferral_timeout: DEFERRAL_TIMEOUT,
             deferral_ends: None,
@@ -147,7 +149,12 @@ impl DeviceManager {
         let removed = self.registry.state.lock().drivers.remove(name);
         let driver = removed.ok_or_else(|| Error::NoSuchDriver(name.to_string()))?;
         loop {
-            let users = self.registry.step(|state, _, fx| state.devices.revoke(&driver, fx));
+            let users = self.registry.step(|state, _, fx| {
+                // A shutdown has begun meanwhile, and does the rest.
+                let taken = state.devices.is_taken();
+                (!taken).then(|| state.devices.revoke(&driver, fx))
+            });
+            let users = users.ok_or(Error::ShuttingDown)?;
             if users.is_empty() {
                 return Ok(());
             }
@@ -349,8 +356,14 @@ impl DeviceManager {
                 return Err(Error::Busy);
             }
         }
+        for (key, unbinding) in std::mem::take(&mut state.unbindings) {
+            state.devices.hand_over(key, |object| TakenOver::new(unbinding, object));
+        }
         let (changes, graph) = (state.devices.changes(), state.devices.graph());
-        Ok(Snapshot { graph, bound: state.devices.take_bound(), changes })
+        let bound = state.devices.take_bound();
+        // Walks have nothing to wait for any more.
+        self.registry.changed.notify_all();
+        Ok(Snapshot { graph, bound, changes })
     }
 
     /// The device of that name, as it is now.
@@ -368,9 +381,11 @@ impl State {
         self.devices.begin_deferral(fx);
     }
 
-    /// Nothing is in progress: no probe, no bring-up, no unbinding.
-    fn is_quiet(&self) -> bool {
-        self.devices.is_quiet() && !self.devices.has_batch() && self.walks == 0
+    /// Nothing is in progress: no probe, no bring-up, no unbinding but for callbacks that are being called, and those that wait
+    /// for these.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let held = self.unbindings.len() + self.waiting;
+        self.devices.is_quiet() && !self.devices.has_batch() && self.walks == held
     }
 }
 

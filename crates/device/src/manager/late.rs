@@ -82,7 +82,13 @@ impl DeviceManager {
     #[track_caller]
     pub fn remove(&self, name: &str) -> Result<Vec<(String, ShutdownError)>, Error> {
         let _walk = self.begin_walk("DeviceManager::remove")?;
-        Ok(self.registry.leave(self.find(name)?, true))
+        let device = self.find(name)?;
+        let failed = self.registry.leave(device, true);
+        // A shutdown that has begun meanwhile does the rest.
+        match self.registry.state.lock().devices.state(device.key) {
+            Some(_) => Err(Error::ShuttingDown),
+            None => Ok(failed),
+        }
     }
 
     /// Unbinds a device from its driver; those who need it are unbound first, in the order of a

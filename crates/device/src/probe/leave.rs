@@ -2,10 +2,11 @@
 
 use super::inside::Inside;
 use super::run::{Registry, State};
+use super::unbinding::Unbinding;
 use crate::driver::{Bound, ShutdownError, caught};
 use crate::registry::{Instance, Key, Leave, LeaveStep};
 use crate::{DeviceDecl, ShutdownDone};
-use corewise_sync::{Completion, Mutex, context};
+use corewise_sync::context;
 use std::sync::Arc;
 
 /// While it lives, somebody unbinds devices, and a shutdown waits.
@@ -39,7 +40,7 @@ impl Registry {
         loop {
             match self.step(|state, now, fx| state.devices.leave_step(&mut walk, now, fx)) {
                 LeaveStep::Unbind { key, decl, bound } => {
-                    if let Err(error) = self.unbind_one(&decl, bound) {
+                    if let Err(error) = self.unbind_one(key, &decl, bound) {
                         tracing::warn!(device = decl.name, %error, "unbinding a device failed");
                         failed.push((decl.name.clone(), error));
                     }
@@ -54,7 +55,10 @@ impl Registry {
                         let mut state = self.state.lock();
                         // Looked at again under this lock: what ran may be over since.
                         if state.devices.leave_must_wait(&walk) {
+                            state.waiting += 1;
+                            self.tell_closer(&state);
                             state = self.sleep(state);
+                            state.waiting -= 1;
                         }
                         drop(state);
                     });
@@ -64,28 +68,46 @@ impl Registry {
         }
     }
 
+    /// A shutdown that waited for this is woken. Not earlier: it wakes walks too, which would wake one another for ever.
+    fn tell_closer(&self, state: &State) {
+        if state.devices.is_closed() && state.is_quiet() {
+            self.changed.notify_all();
+        }
+    }
+
     /// Calls one device's callback, and waits for it.
-    fn unbind_one(&self, decl: &DeviceDecl, bound: Arc<dyn Bound>) -> Result<(), ShutdownError> {
+    fn unbind_one(
+        &self,
+        key: Key,
+        decl: &DeviceDecl,
+        bound: Arc<dyn Bound>,
+    ) -> Result<(), ShutdownError> {
         let inside = Inside::enter(self);
         if !caught(|| bound.has_shutdown()).unwrap_or(true) {
             return Ok(());
         }
-        let end = Arc::new((Completion::new(), Mutex::new(None)));
-        let its = end.clone();
-        let done = ShutdownDone::new(move |result| {
-            *its.1.lock() = Some(result);
-            its.0.complete();
-        });
+        let unbinding = Arc::new(Unbinding::default());
+        let its = unbinding.clone();
+        let done = ShutdownDone::new(move |result| its.finish(result));
+        let mut state = self.state.lock();
+        state.unbindings.push((key, unbinding.clone()));
+        self.tell_closer(&state);
+        drop(state);
         let called =
             caught(|| context::blocking("unbinding a device", || bound.start_unbind(done)));
         drop(inside);
-        if let Err(message) = called {
-            tracing::error!(device = decl.name, message, "a shutdown callback panicked");
-            return Err(ShutdownError::new(format!("the callback panicked: {message}")));
-        }
-        end.0.wait();
-        let result = end.1.lock().take();
-        result.unwrap_or(Ok(()))
+        let result = match called {
+            Ok(()) => unbinding.wait(),
+            Err(message) => {
+                tracing::error!(device = decl.name, message, "a shutdown callback panicked");
+                Err(ShutdownError::new(format!("the callback panicked: {message}")))
+            }
+        };
+        // Not there any more where a shutdown has taken it over.
+        let mut state = self.state.lock();
+        state.unbindings.retain(|(_, other)| !Arc::ptr_eq(other, &unbinding));
+        drop(state);
+        result
     }
 
     /// Whether a device has registered children during its probe.

@@ -5,8 +5,10 @@ mod leave;
 mod prober;
 mod report;
 mod run;
+mod unbinding;
 
 pub(crate) use inside::{Around, Inside};
 pub(crate) use leave::Walk;
 pub use report::{BringUp, BringUpOptions, DeviceReport, ProbeOutcome};
 pub(crate) use run::{Registry, State};
+pub(crate) use unbinding::TakenOver;

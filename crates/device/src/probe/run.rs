@@ -5,11 +5,12 @@
 
 use super::inside::{Around, Inside};
 use super::prober::{Duty, GONE, Ticket};
+use super::unbinding::Unbinding;
 use crate::driver::{Bound, ProbeError, caught};
 use crate::event::{self, Event, Observer};
 use crate::placement::Placer;
 use crate::record::Clock;
-use crate::registry::{CallerStep, Devices, Drivers, Due, Effects, Finished, Named};
+use crate::registry::{CallerStep, Devices, Drivers, Due, Effects, Finished, Key, Named};
 use crate::shutdown::{Outline, ShutdownState};
 use crate::watch::Watch;
 use crate::{Cancel, DeviceDecl};
@@ -50,6 +51,9 @@ pub(crate) struct State {
     pub cancel: Cancel,
     /// How many are unbinding devices.
     pub walks: usize,
+    /// The callbacks that these call now, and how many of them wait for what others do.
+    pub unbindings: Vec<(Key, Arc<Unbinding>)>,
+    pub waiting: usize,
     /// How many wait for some device to change. Each probe's end is a change, and to wake nobody is a
     /// system call, too.
     pub sleepers: usize,

@@ -228,7 +228,7 @@ impl Devices {
     /// Whether the walk still has to wait where it is.
     pub(crate) fn leave_must_wait(&self, walk: &Leave) -> bool {
         let top = walk.stack.last().filter(|frame| self.live(frame.device.key).is_some());
-        top.is_some_and(|frame| self.runs_at_or_behind(frame.device.key.index))
+        !self.taken && top.is_some_and(|frame| self.runs_at_or_behind(frame.device.key.index))
     }
 
     /// Whether the device, or one that needs it, is in somebody's hands.

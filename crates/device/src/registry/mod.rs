@@ -418,6 +418,23 @@ impl Devices {
         self.by_device(bound)
     }
 
+    /// The device's callback is being called: a shutdown is to find this in its place.
+    pub(crate) fn hand_over(
+        &mut self,
+        key: Key,
+        instead: impl FnOnce(Arc<dyn Bound>) -> Arc<dyn Bound>,
+    ) {
+        if self.live(key).is_some() {
+            let object = self.bound[key.index as usize].take();
+            self.bound[key.index as usize] = object.map(instead);
+        }
+    }
+
+    /// Whether a shutdown has taken everything.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.taken
+    }
+
     /// Grows with each change of [`Devices::graph`] or of what is bound.
     pub(crate) fn changes(&self) -> u64 {
         self.changes

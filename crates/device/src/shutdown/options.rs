@@ -55,8 +55,8 @@ pub struct ShutdownOptions {
     /// No thread can be taken out of a callback. So with another policy than
     /// [`HangPolicy::WaitOn`] synchronous callbacks run in a thread of their own (`cw-shutdown`),
     /// one after another as ever, and the caller only waits: then
-    /// [`shutdown`](crate::DeviceManager::shutdown) returns whatever callbacks do. It waits for probes
-    /// in progress first, which have deadlines of their own: only an [abort](ShutdownOptions::abort)
+    /// [`shutdown`](crate::DeviceManager::shutdown) returns whatever callbacks do, also those of devices that were being unbound
+    /// when it began. It waits for probes in progress first, which have deadlines of their own: only an [abort](ShutdownOptions::abort)
     /// ends that, with [`Error::Busy`](crate::Error::Busy).
     pub on_hang: HangPolicy,
     /// How long callbacks took before: those with the longest way to go start first.

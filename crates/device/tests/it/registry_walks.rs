@@ -3,7 +3,7 @@
 use crate::support::{Log, Rig, decl};
 use corewise_device::{
     Bound, BringUpOptions, DeviceDecl, DeviceManager, DeviceState, Driver, Error, HangPolicy,
-    ProbeContext, ProbeError, ProbeType, ShutdownError, ShutdownOptions,
+    ProbeContext, ProbeError, ProbeType, ShutdownDone, ShutdownError, ShutdownOptions,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -224,5 +224,59 @@ fn a_shutdown_waits_for_the_children_of_a_probe_that_was_given_up_and_fails() {
     end.send(()).unwrap();
     shutdown.join().unwrap().unwrap();
     assert_eq!(child.calls.load(Ordering::SeqCst), 1, "one object, one callback");
-    assert!(rig.manager.device("child").is_none(), "it went with its parent's probe");
+    let child = rig.manager.device("child");
+    assert!(child.is_none_or(|child| child.state != DeviceState::Bound), "it went");
+}
+
+/// Its callback is over when the test finishes it.
+struct Pending {
+    begun: Sender<ShutdownDone>,
+    drops: Arc<AtomicUsize>,
+}
+
+impl Bound for Pending {
+    fn start_shutdown(self: Arc<Self>, done: ShutdownDone) {
+        self.begun.send(done).unwrap();
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.drops.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+struct Once(Mutex<Option<Arc<Pending>>>);
+
+impl Driver for Once {
+    fn name(&self) -> &str {
+        "once"
+    }
+    fn probe(&self, _: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        Ok(self.0.lock().unwrap().take().unwrap())
+    }
+}
+
+#[test]
+fn a_device_that_a_shutdown_takes_over_from_a_removal_is_dropped_behind_its_callback() {
+    let rig = Rig::new("core:2 pu:1");
+    let ((begun, begins), drops) = (channel(), Arc::new(AtomicUsize::new(0)));
+    let pending = Arc::new(Pending { begun, drops: drops.clone() });
+    rig.manager.register(Arc::new(Once(Mutex::new(Some(pending))))).unwrap();
+    let up = rig.manager.bring_up(vec![DeviceDecl::new("d", "once")], &BringUpOptions::new());
+    assert!(up.unwrap().is_complete());
+    let manager = rig.manager.clone();
+    let removal = std::thread::spawn(move || manager.remove("d"));
+    let done = begins.recv().unwrap();
+    let manager = rig.manager.clone();
+    let shutdown = std::thread::spawn(move || manager.shutdown(&ShutdownOptions::new()).unwrap());
+    while rig.manager.remaining().is_empty() {
+        std::thread::yield_now();
+    }
+    assert_eq!(drops.load(Ordering::SeqCst), 0, "its callback isn't over");
+    done.finish(Err(ShutdownError::new("on purpose")));
+    let down = shutdown.join().unwrap();
+    assert_eq!(down.failed, [("d".to_string(), "on purpose".to_string())]);
+    assert!(matches!(removal.join().unwrap(), Err(Error::ShuttingDown)));
+    assert_eq!(drops.load(Ordering::SeqCst), 1);
 }

@@ -3,7 +3,7 @@
 
 use crate::support::{Rig, TestDriver, decl};
 use corewise_device::{
-    BringUpOptions, DeviceDecl, Event, HangPolicy, ShutdownOptions, ShutdownReport,
+    BringUpOptions, DeviceDecl, Error, Event, HangPolicy, ShutdownOptions, ShutdownReport,
 };
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -119,6 +119,54 @@ fn a_callback_that_hangs_is_skipped_and_the_shutdown_returns_while_it_hangs() {
         let dropped = up.rig.log.of("drop");
         assert!(!dropped.contains(&"hangs".into()) && !dropped.contains(&"bus".into()));
         up.let_go.send(()).unwrap();
+    }
+}
+
+#[test]
+fn a_callback_of_a_removal_that_hangs_is_the_shutdown_s_too() {
+    for policy in [HangPolicy::WaitOn, HangPolicy::Skip, HangPolicy::GiveUp] {
+        for asynchronous in [true, false] {
+            let up = Up::new(devices(asynchronous));
+            let manager = up.rig.manager.clone();
+            // Another one waits for its callback.
+            let names = ["hangs", "bus"].into_iter();
+            let removals: Vec<_> = names
+                .map(|name| {
+                    let manager = manager.clone();
+                    let removal = std::thread::spawn(move || manager.remove(name));
+                    while up.rig.log.place("shutdown begins", "hangs").is_none() {
+                        std::thread::yield_now();
+                    }
+                    removal
+                })
+                .collect();
+            let (options, named) = late(soon(policy));
+            let down = up.shut_down(options);
+            assert_eq!(named.recv().unwrap(), "hangs", "{policy:?}");
+            let down = match policy {
+                HangPolicy::WaitOn => {
+                    up.let_go.send(()).unwrap();
+                    down.join().unwrap()
+                }
+                _ => {
+                    let down = down.join().unwrap();
+                    up.let_go.send(()).unwrap();
+                    down
+                }
+            };
+            let left: Vec<&str> = down.remaining.iter().map(|r| r.device.as_str()).collect();
+            match policy {
+                HangPolicy::WaitOn => assert!(down.is_clean(), "{down:?}"),
+                HangPolicy::Skip => assert_eq!(left, ["hangs"]),
+                _ => assert_eq!(left, ["hangs", "bus"]),
+            }
+            for removal in removals {
+                let removed = removal.join().unwrap();
+                assert!(matches!(removed, Err(Error::ShuttingDown)), "{removed:?}");
+            }
+            let begun = up.rig.log.of("shutdown begins");
+            assert_eq!(begun.iter().filter(|name| *name == "hangs").count(), 1, "{begun:?}");
+        }
     }
 }
 
