@@ -49,6 +49,11 @@ impl LegChange {
             LegChange::Remove { .. } => None,
         }
     }
+
+    /// The mirror, and these two.
+    pub(crate) fn touches<'a>(&'a self, mirror: &'a str) -> impl Iterator<Item = &'a str> {
+        std::iter::once(mirror).chain(self.comes()).chain(self.leaves())
+    }
 }
 
 impl Changes {
@@ -120,6 +125,16 @@ impl Changes {
             replace_exports,
             restarted,
         }
+    }
+
+    /// The devices that change where they are, or go.
+    pub(crate) fn touched(&self) -> impl Iterator<Item = &str> {
+        let legs = self
+            .legs
+            .iter()
+            .flat_map(|(mirror, all)| all.iter().flat_map(|change| change.touches(mirror)));
+        let gone = self.remove_devices.iter().chain(&self.remove_legs).map(String::as_str);
+        gone.chain(self.grow.iter().map(|(name, _)| name.as_str())).chain(legs)
     }
 
     /// Whether there is nothing to do.

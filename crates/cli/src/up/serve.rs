@@ -289,6 +289,7 @@ impl Server {
             has: Mutex::new(None),
             hiding: Mutex::default(),
             written: Mutex::default(),
+            stuck: Mutex::default(),
             follows: AtomicBool::new(false),
             missed: Mutex::default(),
             snapshots: Mutex::default(),

@@ -476,7 +476,14 @@ fn a_device_that_hangs_holds_a_change_up_only_as_on_hang_says_and_is_named() {
             break;
         }
     }
-    up.server.kill();
+    // Nor does the removal that goes on hold up the end.
+    let ran = up.server.stop().code(1);
+    ran.complains(&[
+        "shutdown of slow: still at it after",
+        "shutdown given up after",
+        "slow has been running for",
+        "disk waits for slow",
+    ]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::common::busy::{
     Busy, data, files, has_all, in_sync, legs, manifest, mirror, slow_beside_a_spare,
 };
 use crate::common::server::Server;
+use rustix::process::Signal;
 
 #[test]
 fn a_leg_is_added_and_another_removed_while_a_client_goes_on_and_the_manifest_has_to_follow() {
@@ -165,5 +166,51 @@ fn a_leg_that_a_reload_can_not_have_leaves_the_mirror_as_it_was_and_is_told() {
     assert_eq!(legs(&folder), in_sync(&["a", "b"]));
     folder.write("up.toml", manifest(&["a", "b"], ""));
     folder.corewise(["reload"]).ok().says(&["removed device 'c'"]);
+    server.stop().ok();
+}
+
+#[test]
+fn a_disk_that_hangs_holds_a_change_of_its_mirror_up_only_as_on_hang_says_and_joins_when_it_answers()
+ {
+    let far = Folder::new();
+    far.write("up.toml", files(&["c"]) + "[[export]]\ndevice = \"c\"\n[server]\nunix = \"s\"\n");
+    let hangs = Server::start(&far, &["up.toml"]);
+    let folder = Folder::new();
+    let text = manifest(&["a", "b"], "probe_timeout = \"100ms\"");
+    folder.write("up.toml", &text);
+    let mut server = Server::start(&folder, &["up.toml"]);
+    server.wait_mirror("resynced");
+    // Not before it is up: that may take as long as it likes.
+    folder.write("up.toml", text.clone() + "on_hang = \"give-up\"\n");
+    folder.corewise(["reload"]).ok();
+    let uri = format!("nbd+unix:///c?socket={}", hangs.socket().display());
+    let device = format!("[[device]]\nname = \"c\"\ndriver = \"nbd\"\nuri = \"{uri}\"\n");
+    folder.write("c.toml", &device);
+    folder.corewise(["add", "c.toml"]).ok();
+    hangs.signal(Signal::STOP);
+    let ran = mirror(&folder, &["--add", "c"]).code(1);
+    ran.complains(&["it still isn't done after 100 ms, and isn't waited for any more ('on_hang')"]);
+    loop {
+        let overdue = server.wait_event("overdue");
+        if overdue["phase"] == "change" {
+            assert_eq!(overdue["device"], "m");
+            break;
+        }
+    }
+    let goes_on = |name: &str| format!("a change of '{name}' still goes on; try again");
+    mirror(&folder, &["--remove", "b"]).code(1).complains(&[&goes_on("m")]);
+    folder.corewise(["remove", "c"]).code(1).complains(&[&goes_on("c")]);
+    hangs.signal(Signal::CONT);
+    loop {
+        // It is told, and the manifest has to follow.
+        let changed = server.wait_event("changed");
+        if changed["notes"].to_string().contains("write over = ") {
+            break;
+        }
+    }
+    mirror(&folder, &["--wait"]).ok();
+    assert_eq!(legs(&folder), in_sync(&["a", "b", "c"]));
+    folder.corewise(["reload"]).code(1).complains(&["[\"a\", \"b\", \"c\"] since"]);
+    mirror(&folder, &["--remove", "b"]).ok();
     server.stop().ok();
 }

@@ -1,10 +1,12 @@
 //! Legs of mirrors change while clients go on.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use corewise::device::LinkKind;
 
-use super::{ENDS, Live, Wish, as_json, known};
+use super::wanted::known;
+use super::{ENDS, Live, Wish, as_json};
 use crate::control::Question;
 use crate::control::changes::{Changed, Failed, Step, What};
 use crate::manifest::{Changes, Device, Driver, LegChange, Manifest, against_record};
@@ -41,6 +43,9 @@ impl LegChange {
         Step { what, name, leg, with, ..Step::default() }
     }
 }
+
+/// Why a leg is out that has come all the same; or why the mirror has changed nothing.
+type Done = Result<Option<String>, String>;
 
 /// What the manifest's `over` was of each mirror whose legs are others by now.
 #[derive(Debug, Default)]
@@ -95,7 +100,7 @@ impl Live {
 
     /// Changes the legs of a mirror; its clients notice nothing.
     pub(super) fn change_legs(
-        &self,
+        self: &Arc<Self>,
         mirror: &str,
         change: &LegChange,
         has: &mut Manifest,
@@ -110,6 +115,7 @@ impl Live {
             let legs = legs.join(", ");
             return Err(format!("'{leg}' is not a leg of '{mirror}'; the legs are: {legs}"));
         }
+        self.refuse_stuck(change.touches(mirror))?;
         if let Some(with) = change.comes() {
             is_free(with, mirror, has)?;
         }
@@ -119,12 +125,25 @@ impl Live {
             return Ok(changed);
         }
         let now = self.change_leg(mirror, change, has, &mut changed)?;
+        self.is_done(mirror, change, legs, &now, &mut changed);
+        Ok(changed)
+    }
+
+    /// Tells that the legs, which were these, are others now.
+    fn is_done(
+        &self,
+        mirror: &str,
+        change: &LegChange,
+        legs: Vec<String>,
+        now: &[String],
+        changed: &mut Changed,
+    ) {
         self.written.lock().0.entry(mirror.to_string()).or_insert(legs);
         if self.source.is_some() {
             let table = change.comes().map(|with| format!(", and a [[device]] '{with}',"));
             changed.notes.push(format!(
                 "write over = {} for '{mirror}'{} into the manifest: the next start goes by that",
-                list(&now),
+                list(now),
                 table.unwrap_or_default()
             ));
         }
@@ -133,12 +152,16 @@ impl Live {
                 .notes
                 .push(format!("'{leg}' is no leg any more; `corewise remove {leg}` closes it"));
         }
-        self.report.changed(&changed);
-        Ok(changed)
+        self.report.changed(changed);
     }
 
     /// A manifest has other legs for mirrors, and what becomes of those that have left. Ends a mirror's changes with one that can't be made.
-    pub(super) fn follow_legs(&self, changes: &Changes, has: &mut Manifest, changed: &mut Changed) {
+    pub(super) fn follow_legs(
+        self: &Arc<Self>,
+        changes: &Changes,
+        has: &mut Manifest,
+        changed: &mut Changed,
+    ) {
         for (mirror, legs) in &changes.legs {
             let mut legs = legs.iter();
             let refused = legs.by_ref().find_map(|change| {
@@ -184,7 +207,7 @@ impl Live {
 
     /// Does it; the legs that there are then.
     fn change_leg(
-        &self,
+        self: &Arc<Self>,
         mirror: &str,
         change: &LegChange,
         has: &mut Manifest,
@@ -199,17 +222,48 @@ impl Live {
             let linked = self.manager.link(mirror, with, LinkKind::Managed);
             linked.map_err(|error| error.to_string())?;
         }
-        let done = match (change, &newcomer) {
+        let asked = change.clone();
+        let work = move || match (&asked, &newcomer) {
             (LegChange::Replace { leg, .. }, Some(with)) => volume.replace_leg(leg, with),
             (LegChange::Add { .. }, Some(with)) => volume.add_leg(with),
-            _ => change.leaves().map_or(Ok(None), |leg| volume.remove_leg(leg).map(|()| None)),
+            _ => asked.leaves().map_or(Ok(None), |leg| volume.remove_leg(leg).map(|()| None)),
         };
+        let (of, asked) = (mirror.to_string(), change.clone());
+        let late = move |live: &Live, has: &mut Manifest, done: Done| {
+            live.leg_changed_late(&of, &asked, has, done);
+        };
+        let all = change.touches(mirror).map(str::to_string).collect();
+        let done = self.bounded(all, has, work, late)?;
+        self.leg_changed(mirror, change, has, changed, done)
+    }
+
+    /// As [`Live::leg_changed`], of a change that nobody waits for.
+    fn leg_changed_late(&self, mirror: &str, change: &LegChange, has: &mut Manifest, done: Done) {
+        let legs = over(has, mirror).unwrap_or_default().to_vec();
+        let mut changed = Changed { steps: vec![change.step(mirror)], ..Changed::default() };
+        match self.leg_changed(mirror, change, has, &mut changed, done) {
+            Ok(now) => self.is_done(mirror, change, legs, &now, &mut changed),
+            Err(why) => self.report.refused(&format!("the late change of '{mirror}'"), &why),
+        }
+    }
+
+    /// The mirror has changed a leg, or says why not; the legs that there are then.
+    fn leg_changed(
+        &self,
+        mirror: &str,
+        change: &LegChange,
+        has: &mut Manifest,
+        changed: &mut Changed,
+        done: Done,
+    ) -> Result<Vec<String>, String> {
         // An error of `unlink`: the server ends, and does all in the order of before.
         let gone = if done.is_ok() { change.leaves() } else { change.comes() };
         if let Some(gone) = gone {
             let _ = self.manager.unlink(mirror, gone);
         }
         let still_out = done?;
+        let volume = self.manager.bound::<Volume>(mirror);
+        let volume = volume.ok_or_else(|| format!("'{mirror}' is not up"))?;
         let now = volume.legs()?;
         for device in has.devices.iter_mut().filter(|device| device.name == mirror) {
             let before = device.driver.over().to_vec();

@@ -3,6 +3,8 @@
 //! One change at a time. Exports go first, all at once, then the volumes under them, each after those that stand on it; then
 //! new ones come up side by side, as at the start. All else notices nothing of a change.
 
+mod bounded;
+mod grow;
 mod legs;
 mod removal;
 mod server;
@@ -36,11 +38,11 @@ use super::settings::Settings;
 use super::tls::{self, Renewed, Seen};
 use crate::control::changes::{Changed, Failed, Step, What};
 use crate::control::{Mode, Question};
-use crate::manifest::{self, Changes, Driver, FileDriver, LegChange, Manifest, export_name};
+use crate::manifest::{self, Changes, LegChange, Manifest, export_name};
 use crate::units::{self, count};
 use legs::Written;
 use removal::USUAL;
-use wanted::{added, checked, known, shrunk, without};
+use wanted::{added, checked, shrunk, without};
 
 /// What a running server is changed by.
 pub(crate) struct Live {
@@ -74,6 +76,8 @@ pub(crate) struct Live {
     pub(in crate::up) hiding: Mutex<BTreeSet<String>>,
     /// L: is the lock, taken inside that of `has`; guards what the manifest said of mirrors whose legs were changed since.
     pub(in crate::up) written: Mutex<Written>,
+    /// L: is the lock, held for a moment; guards the devices that are in a change which hangs, and that nobody waits for any more.
+    pub(in crate::up) stuck: Mutex<Vec<String>>,
     /// A: whether a thread waits to follow the manifest, and hasn't begun. AcqRel: one that comes before it is read counts.
     pub(in crate::up) follows: AtomicBool,
     /// L: is the lock, taken inside that of `has`; guards whether a SIGHUP came before the server was up.
@@ -207,6 +211,7 @@ impl Live {
         };
         let changes = Changes::between(old, &new);
         self.refuse_restart(&changes, old, &new)?;
+        self.refuse_stuck(changes.touched())?;
         let nodes = changes
             .add_devices
             .iter()
@@ -475,60 +480,6 @@ impl Live {
             self.report
                 .refused(&format!("removal of '{name}', which has no client any more"), &why);
         }
-    }
-
-    /// One device grows, and nothing else changes.
-    fn grow_alone(
-        &self,
-        name: &str,
-        size: Option<u64>,
-        has: &mut Manifest,
-        dry_run: bool,
-    ) -> Result<Changed, String> {
-        let device = has.device(name);
-        let device = device.ok_or_else(|| format!("there is no device '{name}'{}", known(has)))?;
-        if let Some(above) = has.built_over(&device.name).next() {
-            return Err(format!("'{}' is built over '{name}', and knows its size", above.name));
-        }
-        let written = matches!(&device.driver, Driver::File(FileDriver { size: Some(_), .. }));
-        let step =
-            |size| Step { what: What::Grow, name: name.to_string(), size, ..Step::default() };
-        if dry_run {
-            return Ok(Changed { dry_run, steps: vec![step(size)], ..Changed::default() });
-        }
-        let (had, size) = self.grow(name, size, has)?;
-        let mut changed = Changed::default();
-        if size > had {
-            changed.steps.push(step(Some(size)));
-        }
-        if written && size > had && self.source.is_some() {
-            changed
-                .notes
-                .push(format!("write size = \"{size}\" for '{name}' into the manifest, too"));
-        }
-        self.report.changed(&changed);
-        Ok(changed)
-    }
-
-    /// Makes a volume longer; clients that come from now on see that. The sizes that it had, and has then.
-    fn grow(
-        &self,
-        name: &str,
-        size: Option<u64>,
-        has: &mut Manifest,
-    ) -> Result<(u64, u64), String> {
-        let volume = self.manager.bound::<Volume>(name).ok_or("it is not up")?;
-        let had = volume.device().map_err(|error| error.to_string())?.geometry().size;
-        let size = volume.grow(size)?;
-        for device in has.devices.iter_mut().filter(|device| device.name == name) {
-            if let Driver::File(FileDriver { size: Some(at), .. }) = &mut device.driver {
-                at.value = size;
-            }
-        }
-        for shown in self.shown.lock().iter_mut().filter(|shown| shown.device == name) {
-            shown.size = size;
-        }
-        Ok((had, size))
     }
 
     /// New volumes and exports come up. Where one fails and all are wanted, or none, what came up goes again.
