@@ -13,7 +13,8 @@ use crate::{screen, units, watch};
 
 pub(crate) const EXAMPLES: &str = "\
 A snapshot has what clients were answered before the command, flushed or not, and stays as it is. Clients go on. It keeps the \
-space of what is written anew since. docs/object.md explains them. The command finds the server \
+space of what is written anew since. A clone is a device with clone_of and snapshot in its manifest: a volume of its own that \
+shares what doesn't change. A snapshot with clones can't be deleted. docs/object.md explains them. The command finds the server \
 as `corewise dump` does.
 
 Examples:
@@ -23,7 +24,7 @@ Examples:
   corewise snapshot disk --delete monday
   corewise snapshot disk --list --json | jq '.snapshots[].name'
 
-Exit codes: 0 success, 1 failure (no server, no such volume, a name that is taken, a store that
+Exit codes: 0 success, 1 failure (no server, no such volume, a name that is taken, a snapshot with clones, a store that
 fails), 2 wrong usage.";
 
 /// `corewise snapshot`.

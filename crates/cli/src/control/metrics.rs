@@ -291,7 +291,12 @@ fn stores(text: &mut Text, answer: &Answer) {
     text.family("corewise_store_space_bytes", "gauge", kinds);
     for (disk, store) in &stores {
         let of = &store.space;
-        let kinds = [("used", of.used), ("snapshots", of.snapshots), ("garbage", of.garbage)];
+        let kinds = [
+            ("used", of.used),
+            ("snapshots", of.snapshots),
+            ("garbage", of.garbage),
+            ("shared", of.shared),
+        ];
         for (kind, bytes) in kinds {
             let labels: Labels<'_> = &[("volume", &disk.name), ("kind", kind)];
             text.sample("corewise_store_space_bytes", labels, bytes as f64);

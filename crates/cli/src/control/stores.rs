@@ -38,6 +38,8 @@ pub(crate) struct Space {
     /// That only snapshots need.
     pub(crate) snapshots: u64,
     pub(crate) garbage: u64,
+    /// In use, and its parent's: `stored` has none of it.
+    pub(crate) shared: u64,
 }
 
 /// Its read cache.
@@ -75,7 +77,7 @@ impl StoreOf {
     }
 
     fn space_in_words(&self) -> String {
-        let Space { segments, stored, used, snapshots, garbage } = &self.space;
+        let Space { segments, stored, used, snapshots, garbage, shared } = &self.space;
         let Cache { hits, misses, bytes } = &self.cache;
         let found = match hits + misses {
             0 => String::new(),
@@ -85,8 +87,12 @@ impl StoreOf {
             0 => String::new(),
             kept => format!(", {} for snapshots", units::about(*kept)),
         };
+        let parents = match shared {
+            0 => String::new(),
+            shared => format!(", {} shared with its parent", units::about(*shared)),
+        };
         format!(
-            "{} in {}, {} in use{kept}, {} garbage; {} in the read cache{found}",
+            "{} in {}, {} in use{kept}, {} garbage{parents}; {} in the read cache{found}",
             units::about(*stored),
             units::count(*segments, "object"),
             units::about(*used),
@@ -129,6 +135,7 @@ mod tests {
             used: 2 << 20,
             snapshots: 1 << 20,
             garbage: 1 << 20,
+            shared: 1 << 20,
         };
         let cache = Cache { hits: 2, misses: 1, bytes: 4096 };
         let requests = StoreOf { puts: 2, gets: 1, ..StoreOf::default() };
@@ -140,7 +147,7 @@ mod tests {
             "{words}"
         );
         assert!(words.ends_with("0 B received, 1 failed"), "{words}");
-        let said = "4.0 MiB in 2 objects, 2.0 MiB in use, 1.0 MiB for snapshots, 1.0 MiB garbage; 4.0 KiB in the read cache, 66 % of reads found there";
+        let said = "4.0 MiB in 2 objects, 2.0 MiB in use, 1.0 MiB for snapshots, 1.0 MiB garbage, 1.0 MiB shared with its parent; 4.0 KiB in the read cache, 66 % of reads found there";
         assert_eq!(space, said);
     }
 }

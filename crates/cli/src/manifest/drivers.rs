@@ -50,6 +50,8 @@ const DRIVERS: [(&str, &[&str]); 10] = [
         &[
             "location",
             "size",
+            "clone_of",
+            "snapshot",
             "lease",
             "flush",
             "flush_file",

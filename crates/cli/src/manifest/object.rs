@@ -15,6 +15,8 @@ pub(crate) struct Object {
     pub(crate) location: At<String>,
     /// A volume that isn't there is made with it.
     pub(crate) size: Option<At<u64>>,
+    /// A volume that isn't there is made as a clone of it.
+    pub(crate) parent: Option<Parent>,
     pub(crate) lease: Option<Duration>,
     /// Where flushes are kept, unless in the store.
     pub(crate) flush_file: Option<PathBuf>,
@@ -26,6 +28,13 @@ pub(crate) struct Object {
     pub(crate) compression: Option<String>,
     pub(crate) key: Option<At<KeyFrom>>,
     pub(crate) read_cache: Option<u64>,
+}
+
+/// A snapshot of another volume.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Parent {
+    pub(crate) location: At<String>,
+    pub(crate) snapshot: At<String>,
 }
 
 /// Where the key of an encrypted volume is.
@@ -129,6 +138,24 @@ pub(super) fn object(asked: &mut Asked<'_>, base: &Path) -> Option<Object> {
             told(at.place, "this corewise was built without zstd".to_owned(), help);
         }
     }
+    match (&raw.clone_of, &raw.snapshot) {
+        (Some(at), Some(_)) => {
+            if let Some(why) = not_beside(&at.value, &location.value) {
+                let help = "a clone lies in its parent's bucket, or its file system: clone_of = \"file:///FOLDER\" for location = \"file:///OTHER\"";
+                told(at.place, format!("'clone_of' {why}"), help);
+            }
+        }
+        (Some(at), None) => {
+            let help = "such as snapshot = \"monday\"; `corewise snapshot NAME --list` lists them";
+            told(at.place, "'clone_of' needs a 'snapshot'".to_owned(), help);
+        }
+        (None, Some(at)) => {
+            let help =
+                "write where the snapshot's volume is, such as clone_of = \"s3://bucket/disk\"";
+            told(at.place, "'snapshot' needs 'clone_of'".to_owned(), help);
+        }
+        (None, None) => {}
+    }
     let key = match (&raw.key_file, &raw.key_env) {
         (Some(_), Some(at)) => {
             let message = "a key is in a file or in the environment, and not in both".to_owned();
@@ -145,6 +172,11 @@ pub(super) fn object(asked: &mut Asked<'_>, base: &Path) -> Option<Object> {
     ok.then(|| Object {
         location,
         size: raw.size.clone(),
+        parent: raw
+            .clone_of
+            .clone()
+            .zip(raw.snapshot.clone())
+            .map(|(location, snapshot)| Parent { location, snapshot }),
         lease: raw.lease.as_ref().map(|at| at.value),
         flush_file: raw.flush_file.as_ref().map(|at| base.join(&at.value)),
         request_timeout: raw.request_timeout.as_ref().map(|at| at.value),
@@ -154,6 +186,20 @@ pub(super) fn object(asked: &mut Asked<'_>, base: &Path) -> Option<Object> {
         key,
         read_cache: raw.read_cache.as_ref().map(|at| at.value),
     })
+}
+
+/// Why a clone at `place` can't have `parent`.
+fn not_beside(parent: &str, place: &str) -> Option<&'static str> {
+    let bucket = |at: &str| Some(at.strip_prefix("s3://")?.split('/').next()?.to_owned());
+    let same = |at: &str| at.trim_end_matches('/').to_owned();
+    let folders = parent.starts_with("file:///") && place.starts_with("file:///");
+    if same(parent) == same(place) {
+        Some("is the location itself")
+    } else if folders || bucket(parent).is_some() && bucket(parent) == bucket(place) {
+        None
+    } else {
+        Some("is in another store")
+    }
 }
 
 #[cfg(test)]
@@ -224,6 +270,16 @@ mod tests {
             #[cfg(not(feature = "zstd"))]
             ("location = \"memory:\"\ncompression = \"zstd\"", "--features object,zstd"),
             ("location = \"memory:\"\nkey_file = \"k\"\nkey_env = \"K\"", "not in both"),
+            ("location = \"file:///a\"\nclone_of = \"file:///b\"", "needs a 'snapshot'"),
+            ("location = \"file:///a\"\nsnapshot = \"s\"", "needs 'clone_of'"),
+            (
+                "location = \"file:///a\"\nclone_of = \"file:///a/\"\nsnapshot = \"s\"",
+                "is the location itself",
+            ),
+            (
+                "location = \"file:///a\"\nclone_of = \"s3://b/c\"\nsnapshot = \"s\"",
+                "in another store",
+            ),
             ("location = \"memory:\"\npath = \"p\"", "takes no 'path'"),
             #[cfg(not(feature = "s3"))]
             ("location = \"s3://b/f\"", "--features s3"),

@@ -1,4 +1,4 @@
-//! Snapshots of volumes in object stores, by `corewise snapshot`, with real servers.
+//! Snapshots of volumes in object stores, and clones: by `corewise snapshot` and a manifest, with real servers.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -16,6 +16,11 @@ fn volume(folder: &Folder, name: &str, keys: &str) -> String {
     )
 }
 
+fn clone(folder: &Folder, name: &str, parent: &str, snapshot: &str) -> String {
+    let at = folder.join("store").join(parent).display().to_string();
+    volume(folder, name, &format!("clone_of = \"file://{at}\"\nsnapshot = \"{snapshot}\""))
+}
+
 const SIZED: &str = "size = \"16M\"";
 
 fn snapshots(folder: &Folder, volume: &str) -> Vec<Value> {
@@ -24,8 +29,12 @@ fn snapshots(folder: &Folder, volume: &str) -> Vec<Value> {
     answer["snapshots"].as_array().unwrap().clone()
 }
 
+fn block(client: &mut Client) -> Vec<u8> {
+    client.read(0, 4096).unwrap()
+}
+
 #[test]
-fn a_snapshot_is_taken_listed_and_deleted_while_clients_go_on() {
+fn a_snapshot_has_what_was_answered_and_a_clone_of_it_is_served_beside_its_parent() {
     let folder = Folder::new();
     folder.write("up.toml", volume(&folder, "v", SIZED));
     let mut server = Server::start(&folder, &["up.toml"]);
@@ -44,14 +53,29 @@ fn a_snapshot_is_taken_listed_and_deleted_while_clients_go_on() {
     let all = snapshots(&folder, "v");
     assert_eq!(all.len(), 2, "{all:?}");
     assert_eq!((&all[0]["name"], &all[0]["size"]), (&"monday".into(), &(16 << 20).into()));
+    folder.write("clone.toml", clone(&folder, "c", "v", "monday"));
+    folder.corewise(["add", "clone.toml"]).ok();
+    let mut child = Client::new(&server.socket(), "c");
+    assert_eq!(child.size, 16 << 20);
+    assert!(block(&mut child) == pattern(1, 4096) && block(&mut parent) == pattern(2, 4096));
+    child.write(0, &pattern(3, 4096), FUA).unwrap();
+    assert!(block(&mut parent) == pattern(2, 4096), "a clone changes its parent");
+    folder.corewise(["snapshot", "v", "--list"]).ok().says(&["monday", "c\n"]);
+    folder.corewise(["snapshot", "v", "--delete", "monday"]).fails().complains(&["clone"]);
+    assert_eq!(snapshots(&folder, "v").len(), 2);
     let second = all[1]["name"].as_str().unwrap();
     folder.corewise(["snapshot", "v", "--delete", second]).ok().says(&["deleted snapshot"]);
     assert_eq!(snapshots(&folder, "v").len(), 1);
     server.stop().ok();
-    folder.write("up.toml", volume(&folder, "v", ""));
-    let server = Server::start(&folder, &["up.toml"]);
-    assert_eq!(snapshots(&folder, "v"), all[..1], "it is there again");
-    server.stop().ok();
+    // By a start with both, and by one that no longer says where it came from.
+    for keys in [clone(&folder, "c", "v", "monday"), volume(&folder, "c", "")] {
+        folder.write("up.toml", volume(&folder, "v", "") + &keys);
+        let server = Server::start(&folder, &["up.toml"]);
+        let (mut parent, mut child) =
+            (Client::new(&server.socket(), "v"), Client::new(&server.socket(), "c"));
+        assert!(block(&mut child) == pattern(3, 4096) && block(&mut parent) == pattern(2, 4096));
+        server.stop().ok();
+    }
 }
 
 #[test]
@@ -70,6 +94,13 @@ fn snapshots_are_refused_with_a_reason() {
     }
     folder.corewise(["snapshot", "v", "--list"]).ok().says(&["'v' has no snapshot"]);
     server.stop().ok();
+    for (clone, says) in
+        [(clone(&folder, "c", "v", "none"), "none"), (clone(&folder, "c", "w", "monday"), "w")]
+    {
+        folder.write("up.toml", clone);
+        folder.corewise(["up", "up.toml"]).fails().complains(&["device 'c': ", says]);
+    }
+    folder.corewise(["up", "--check", "up.toml"]).code(1).complains(&["no volume to clone"]);
 }
 
 /// Writes numbers into four blocks, one after the other, until the server is gone.
@@ -81,6 +112,12 @@ fn write_on(mut client: Client, from: u64) {
             return;
         }
     }
+}
+
+/// The numbers in those blocks.
+fn numbers(client: &mut Client) -> Vec<u64> {
+    let data = client.read(0, 4 * 4096).unwrap();
+    data.chunks(4096).map(|block| u64::from_le_bytes(block[..8].try_into().unwrap())).collect()
 }
 
 #[test]
@@ -108,6 +145,14 @@ fn a_server_that_is_killed_amid_a_snapshot_leaves_it_whole_or_not_at_all() {
         assert!(all.len() == had || all.len() == had + 1, "{all:?}");
         if let Some(one) = all.get(had) {
             assert_eq!(one["name"], name.as_str());
+            let clone = clone(&folder, &format!("c{round}"), "v", &name);
+            folder.write("clone.toml", clone);
+            folder.corewise(["add", "clone.toml"]).ok();
+            // It is of one moment: what was written in this round are numbers in a row.
+            let mut found = numbers(&mut Client::new(&server.socket(), &format!("c{round}")));
+            found.retain(|n| n >> 16 == round);
+            found.sort_unstable();
+            assert!(found.windows(2).all(|two| two[0] + 1 == two[1]), "{found:?}");
         }
         server.stop().ok();
     }

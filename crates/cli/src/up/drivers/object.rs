@@ -45,6 +45,9 @@ pub(super) fn open(
     if let Some(by) = &asked.compression {
         options = options.compression(by.parse().map_err(ProbeError::failed)?);
     }
+    if let Some(parent) = &asked.parent {
+        options = options.from_snapshot(&parent.location.value, &parent.snapshot.value);
+    }
     if let Some(at) = &asked.key {
         options = options.key(key(&at.value).map_err(ProbeError::failed)?);
     }
@@ -71,8 +74,18 @@ fn key(from: &manifest::KeyFrom) -> Result<corewise_object::ObjectKey, String> {
 #[cfg(feature = "object")]
 pub(in crate::up) fn look(asked: &manifest::Object) -> Vec<(Place, String)> {
     let mut wrong = Vec::new();
+    let volume_in = |folder: &Path| folder.join("log").is_dir();
     if let Some(folder) = asked.location.value.strip_prefix("file://").map(Path::new) {
-        let lacks_size = asked.size.is_none() && !folder.join("log").is_dir();
+        let is_new = !volume_in(folder);
+        let parent = asked.parent.as_ref().filter(|_| is_new).map(|parent| &parent.location);
+        let of = |at: &manifest::At<String>| {
+            at.value.strip_prefix("file://").map(Path::new).map(volume_in)
+        };
+        if let Some(parent) = parent.filter(|at| of(at) == Some(false)) {
+            let why = format!("{}: there is no volume to clone", parent.value);
+            wrong.push((parent.place, why));
+        }
+        let lacks_size = is_new && asked.size.is_none() && asked.parent.is_none();
         let found = may_be_made(folder).and_then(|()| match lacks_size {
             true => Err("there is no volume; give a size, and one is made".to_owned()),
             false => Ok(()),
@@ -129,6 +142,7 @@ pub(super) fn cost(driver: &ObjectDriver) -> StoreOf {
             used: space.used,
             snapshots: space.snapshots,
             garbage: space.garbage,
+            shared: space.shared,
         },
         cache: Cache { hits: cache.hits, misses: cache.misses, bytes: cache.bytes },
     }
