@@ -160,6 +160,8 @@ impl Map {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::segments::Sum;
 
@@ -210,6 +212,70 @@ mod tests {
         assert_eq!(map.apply(4, 1, &moved), [(2, 1)]);
         let found: Vec<_> = map.places.parts(0, 8).into_iter().map(|(_, _, at)| at).collect();
         assert_eq!(found, [Some(place(4, 0)), Some(place(3, 0)), Some(place(4, 4))]);
+    }
+
+    #[test]
+    fn whatever_is_written_and_moved_the_counts_agree_with_the_map_and_blocks_are_where_they_were_put()
+     {
+        const BLOCKS: u64 = 40;
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..50 {
+            let mut map = Map::default();
+            // Which write each block is of. The first block of a frame says it.
+            let mut model = [None; BLOCKS as usize];
+            let mut lies: BTreeMap<(u64, u32), u64> = BTreeMap::new();
+            let mut old: Vec<Entry> = Vec::new();
+            for number in 1..40 {
+                let start = random.u64(0..BLOCKS);
+                let len = random.u64(1..=(BLOCKS - start).min(8));
+                let mut made = changes(number, &[]);
+                if random.bool() {
+                    lies.insert((number, 0), number << 8);
+                    let at = Place { segment: number, at: 0, stored: 100, skip: 0 };
+                    made.entries = entries(&[(start, len, Some(at))]);
+                    for by in 0..len {
+                        model[(start + by) as usize] = Some(number << 8 | by);
+                    }
+                } else {
+                    // Some pieces, as they are or were a while ago.
+                    if random.bool() {
+                        let now = map.places.iter().map(|(start, len, at)| (start, len, Some(*at)));
+                        old = entries(&now.collect::<Vec<_>>());
+                    }
+                    let some = old.iter().filter(|_| random.u8(0..3) == 0);
+                    made.moved = some.copied().collect();
+                    for (at, was) in (0..).zip(&made.moved) {
+                        let found = was.place.unwrap();
+                        let first = lies[&(found.segment, found.at)] + u64::from(found.skip);
+                        lies.insert((number, at), first);
+                        let place = Place { segment: number, at, stored: 100, skip: 0 };
+                        made.entries.push(Entry { place: Some(place), ..*was });
+                    }
+                    if made.moved.is_empty() {
+                        continue;
+                    }
+                }
+                map.apply(number, 1, &made);
+                let opening = Opening {
+                    size: 0,
+                    lease: 0,
+                    through: 0,
+                    local: false,
+                    host: String::new(),
+                    origin: None,
+                };
+                assert_eq!(Map::of(&map.whole(opening, vec![1])).segments, map.segments);
+                let mut found = Vec::new();
+                for (_, len, place) in map.places.parts(0, BLOCKS) {
+                    found.extend((0..len).map(|by| {
+                        let place = place.as_ref()?;
+                        assert!(map.segments.get(place.segment).is_some(), "it is gone");
+                        Some(lies[&(place.segment, place.at)] + u64::from(place.skip) + by)
+                    }));
+                }
+                assert_eq!(found, model);
+            }
+        }
     }
 
     #[test]

@@ -71,7 +71,10 @@ pub(crate) fn open(path: &Path, ring: u64) -> io::Result<File> {
     match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size) {
         Err(rustix::io::Errno::OPNOTSUPP) if file.metadata()?.len() < size => file.set_len(size)?,
         Err(rustix::io::Errno::OPNOTSUPP) | Ok(()) => {}
-        Err(error) => return Err(error.into()),
+        Err(error) => {
+            let why = format!("no room for its {size} bytes: {}", io::Error::from(error));
+            return Err(io::Error::other(why));
+        }
     }
     file.sync_all()?;
     // Its name, too.

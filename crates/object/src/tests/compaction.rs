@@ -175,3 +175,81 @@ async fn a_segment_that_is_damaged_stays_and_the_others_are_gathered() {
     assert_eq!(read(&volume, 15, 3).await.unwrap(), [7; 3]);
     assert!(matches!(read(&volume, 9, 3).await, Err(Fault::Damaged(_))));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_failed_for_long_delays_compaction_and_does_not_end_it() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let fate = Arc::new(Mutex::new(Fate::Done));
+    let theirs = Arc::clone(&fate);
+    let judge = move || (*theirs.lock(), Duration::from_millis(10));
+    let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+    let volume = open(&store, 1).await.unwrap();
+    write_all(&volume, 0, 36, 7).await;
+    volume.flush().await.unwrap();
+    leave_a_third(&volume).await;
+    *fate.lock() = Fate::Refused;
+    // Longer than the patience of a read.
+    passes(3 * volume.tuning.patience).await;
+    assert!(volume.moves.usage().failures > 10);
+    *fate.lock() = Fate::Done;
+    passes(Duration::from_secs(60)).await;
+    assert_eq!(volume.state.lock().map.segments.sum().live, 12);
+    assert!(stored(&volume).await < 18 * BLOCK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_closed_in_order_also_amid_a_move() {
+    for wait in (0..60).step_by(3) {
+        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let (store, takes) = slow(&inner);
+        let volume = open(&store, 1).await.unwrap();
+        write_all(&volume, 0, 36, 7).await;
+        volume.flush().await.unwrap();
+        *takes.lock() = Duration::from_millis(10);
+        // Not so much garbage that a write would wait.
+        for start in (0..36).step_by(6) {
+            volume.change(start, 3, Chunk::Zero).await.unwrap();
+        }
+        volume.flush().await.unwrap();
+        passes(Duration::from_millis(wait)).await;
+        // So that the flush takes its time.
+        write(&volume, 40, 1, 8).await.unwrap();
+        assert_eq!(volume.close().await, Ok(()), "after {wait} ms");
+        let next = open(&inner, 2).await.unwrap();
+        assert_eq!(read(&next, 4, 2).await.unwrap(), [7; 2]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_move_changes_neither_the_size_nor_how_many_changes_there_were() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let volume = open(&inner, 1).await.unwrap();
+    volume.grow(2 * BLOCKS * BLOCK).await.unwrap();
+    write_all(&volume, 0, 36, 7).await;
+    leave_a_third(&volume).await;
+    passes(Duration::from_secs(20)).await;
+    assert!(volume.moves.usage().puts > 0);
+    let store = crate::store::Store::new(inner, object_store::path::Path::from("a/volume"));
+    let ask = crate::log::Ask { size: None, ..super::ask(2) };
+    let next = Volume::open(Arc::new(store), ask, super::tuning()).await.unwrap();
+    assert_eq!((next.opening.size, next.opening.through), (2 * BLOCKS * BLOCK, 12));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_waits_a_second_at_most_where_compaction_is_far_behind() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let (store, takes) = slow(&inner);
+    let volume = open(&store, 1).await.unwrap();
+    write_all(&volume, 0, 36, 7).await;
+    volume.flush().await.unwrap();
+    for start in (0..36).step_by(6) {
+        volume.change(start, 5, Chunk::Zero).await.unwrap();
+    }
+    *takes.lock() = Duration::from_secs(10);
+    volume.flush().await.unwrap();
+    let began = tokio::time::Instant::now();
+    write(&volume, 40, 1, 8).await.unwrap();
+    let waited = began.elapsed();
+    let most = Duration::from_secs(1);
+    assert!(most / 2 < waited && waited <= most + most / 10, "it waited {waited:?}");
+}

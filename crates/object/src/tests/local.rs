@@ -481,6 +481,31 @@ fn a_file_that_fails_has_flushes_wait_for_the_store() {
 }
 
 #[test]
+fn a_volume_that_is_closed_while_the_store_is_gone_leaves_all_in_the_file() {
+    let inner = store();
+    let disk = Arc::new(Disk::default());
+    let fate = Arc::new(Mutex::new(Fate::Done));
+    let theirs = Arc::clone(&fate);
+    let judge = move || (*theirs.lock(), Duration::ZERO);
+    let failing: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+    run(async {
+        let volume = open_with(&failing, &disk, 1, tuning()).await.unwrap();
+        *fate.lock() = Fate::Refused;
+        write(&volume, 0, 2, 7).await.unwrap();
+        let closed = volume.close().await;
+        assert!(
+            matches!(&closed, Err(Fault::Store(why)) if why.contains("the file of flushes has")),
+            "{closed:?}"
+        );
+    });
+    let disk = disk.after(&mut fastrand::Rng::with_seed(1));
+    run(async {
+        let volume = open_with(&inner, &disk, 2, tuning()).await.unwrap();
+        assert_eq!(read(&volume, 0, 2).await.unwrap(), [7, 7]);
+    });
+}
+
+#[test]
 fn the_file_is_used_round_and_round_and_never_over_what_the_store_lacks() {
     let inner = store();
     let disk = Arc::new(Disk::default());

@@ -445,7 +445,21 @@ impl Volume {
     }
 
     async fn close_now(self: &Arc<Self>) -> Result<(), Fault> {
-        self.flush_to_store().await?;
+        // So that nothing is lost whatever becomes of the store.
+        let (local, last) = {
+            let state = self.state.lock();
+            (state.local.clone(), state.made)
+        };
+        let kept = match local {
+            Some(local) => local.sync(last).await,
+            None => false,
+        };
+        self.flush_to_store().await.map_err(|fault| match fault {
+            Fault::Store(why) if kept => Fault::Store(format!(
+                "{why}; the file of flushes has what was written: start the server again with it"
+            )),
+            other => other,
+        })?;
         let seq = {
             let mut state = self.state.lock();
             if let Some(dead) = &state.dead {
