@@ -41,6 +41,8 @@ impl Volume {
                 }
                 let victims = self.victims(&bad);
                 if victims.is_empty() {
+                    // Also where all the garbage is in what can't be read: nobody waits for what isn't done.
+                    self.behind.send_replace(false);
                     break;
                 }
                 // A round that finds nothing to move must not keep others from their turn.

@@ -9,29 +9,37 @@ use futures_util::future::join_all;
 use crate::log::NotOpen;
 use crate::store::{Failure, Store, Tries};
 
-/// How many create one object at once.
+/// How many create one object at once, before a volume is made.
 const RACERS: u8 = 8;
 /// Bytes of each one's: a server that looks first and writes what it was sent later takes a while for them.
 const LEN: usize = 4096;
 
-/// Creates an object in a race, and once more, and looks each time whose it is: as is done with a record, whatever the store answers.
+/// Creates an object, in a race where a volume `is_new`, and once more, and looks each time whose it is: as is done with a record, whatever
+/// the store answers. A race at each start would cost seconds where the store has a lock for each object (SeaweedFS: up to 5 s).
 pub(crate) async fn try_store(
     store: &Store,
     nonce: u128,
+    is_new: bool,
     patience: Option<Duration>,
 ) -> Result<(), NotOpen> {
     let name = format!("try/{nonce:032x}");
-    let tried = try_object(store, &name, patience).await;
+    let racers = if is_new { RACERS } else { 1 };
+    let tried = try_object(store, &name, racers, patience).await;
     let _ = store.delete(&name).await;
     tried
 }
 
-async fn try_object(store: &Store, name: &str, patience: Option<Duration>) -> Result<(), NotOpen> {
+async fn try_object(
+    store: &Store,
+    name: &str,
+    racers: u8,
+    patience: Option<Duration>,
+) -> Result<(), NotOpen> {
     let mut tries = Tries::new(patience);
     let mut first: Option<Bytes> = None;
     loop {
         let mut why = "an object that it took is not there".to_owned();
-        for found in join_all((0..RACERS).map(|racer| create(store, name, racer))).await {
+        for found in join_all((0..racers).map(|racer| create(store, name, racer))).await {
             match found {
                 Ok(found) if first.get_or_insert_with(|| found.clone()) != &found => {
                     let why =

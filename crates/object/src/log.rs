@@ -355,7 +355,7 @@ async fn begun(store: &Store, ask: &Ask) -> Result<Begun, NotOpen> {
 pub(crate) async fn open(store: &Store, ask: &Ask) -> Result<Opened, NotOpen> {
     // Before anything is written.
     let mut first = begun(store, ask).await?;
-    fit::try_store(store, ask.nonce, ask.patience).await?;
+    fit::try_store(store, ask.nonce, first.is_new, ask.patience).await?;
     let mut base: Option<Base> = None;
     let mut tries = Tries::new(ask.patience);
     loop {

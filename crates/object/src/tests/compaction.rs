@@ -253,3 +253,32 @@ async fn a_write_waits_a_second_at_most_where_compaction_is_far_behind() {
     let most = Duration::from_secs(1);
     assert!(most / 2 < waited && waited <= most + most / 10, "it waited {waited:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_where_all_the_garbage_lies_in_segments_that_cannot_be_read() {
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let volume = open(&store, 1).await.unwrap();
+    for start in (0..36).step_by(6) {
+        write(&volume, start, 6, 7).await.unwrap();
+    }
+    volume.flush().await.unwrap();
+    for number in volume.store.list("seg").await.unwrap() {
+        let name = format!("seg/{number}");
+        let mut bytes = volume.store.get(&name, None).await.unwrap().to_vec();
+        bytes[BLOCK as usize] ^= 1;
+        volume.store.put(&name, &[bytes.into()], false).await.unwrap();
+    }
+    for start in (0..36).step_by(6) {
+        volume.change(start, 5, Chunk::Zero).await.unwrap();
+    }
+    volume.flush().await.unwrap();
+    passes(Duration::from_secs(60)).await;
+    let began = tokio::time::Instant::now();
+    for start in 40..50 {
+        write(&volume, start, 1, 8).await.unwrap();
+        volume.flush().await.unwrap();
+        passes(Duration::from_millis(1)).await;
+    }
+    let waited = began.elapsed();
+    assert!(waited < Duration::from_secs(1), "it waited {waited:?}");
+}

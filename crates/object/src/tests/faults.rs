@@ -116,6 +116,19 @@ async fn a_store_that_looks_first_and_creates_later_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_race_for_one_object_is_held_where_a_volume_is_made_and_at_no_later_start() {
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let puts = async |nonce| {
+        let volume = open(&store, nonce).await.unwrap();
+        let puts = volume.store.usage().puts;
+        volume.close().await.unwrap();
+        puts
+    };
+    let made = puts(1).await;
+    assert_eq!((made - puts(2).await, puts(3).await), (7, 3), "one creator of eight");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_flush_that_fails_loses_nothing() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let away = Arc::new(AtomicU32::new(0));

@@ -152,7 +152,7 @@ pub(crate) struct Volume {
     /// There may be something to gather.
     pub(crate) compacting: Notify,
     /// Compaction doesn't keep up with writes.
-    behind: watch::Sender<bool>,
+    pub(crate) behind: watch::Sender<bool>,
     /// The last record that is there.
     pub(crate) durable: watch::Sender<u64>,
     /// Blocks that may still come.
