@@ -120,6 +120,8 @@ class Side:
         self.server = spawn(*self.command(), log=self.kind)
         until(lambda: os.path.exists(self.socket), self.kind)
         self.uri = f"nbd+unix:///{'v' if self.kind.startswith('ours') else ''}?socket={self.socket}"
+        # A start isn't part of any figure. The first one holds a race for an object, in which SeaweedFS takes seconds.
+        run("nbdinfo", "--size", self.uri)
 
     def down(self):
         self.server.terminate()
