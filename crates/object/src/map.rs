@@ -177,23 +177,18 @@ mod tests {
         Changes { segment, bytes: 1000, id: 7, entries: entries(of), ..Changes::default() }
     }
 
+    fn opening() -> Opening {
+        let host = String::new();
+        Opening { size: 0, lease: 0, through: 0, local: false, host, origin: None }
+    }
+
     #[test]
     fn a_segment_of_which_nothing_is_left_is_told_once_and_the_whole_map_gives_the_same_again() {
         let mut map = Map::default();
         assert_eq!(map.apply(2, 1, &changes(2, &[(0, 8, Some(place(2, 0)))])), []);
         assert_eq!(map.apply(3, 1, &changes(3, &[(2, 2, Some(place(3, 0)))])), []);
         assert_eq!(map.segments.get(2).unwrap().live, 6);
-        let whole = map.whole(
-            Opening {
-                size: 0,
-                lease: 0,
-                through: 0,
-                local: false,
-                host: String::new(),
-                origin: None,
-            },
-            vec![1],
-        );
+        let whole = map.whole(opening(), vec![1]);
         let again = Map::of(&whole);
         assert_eq!(again.segments, map.segments);
         assert_eq!(again.places.parts(0, 9), map.places.parts(0, 9));
@@ -256,15 +251,7 @@ mod tests {
                     }
                 }
                 map.apply(number, 1, &made);
-                let opening = Opening {
-                    size: 0,
-                    lease: 0,
-                    through: 0,
-                    local: false,
-                    host: String::new(),
-                    origin: None,
-                };
-                assert_eq!(Map::of(&map.whole(opening, vec![1])).segments, map.segments);
+                assert_eq!(Map::of(&map.whole(opening(), vec![1])).segments, map.segments);
                 let mut found = Vec::new();
                 for (_, len, place) in map.places.parts(0, BLOCKS) {
                     found.extend((0..len).map(|by| {

@@ -100,14 +100,20 @@ fn slow(inner: &Arc<dyn ObjectStore>) -> (Arc<dyn ObjectStore>, Arc<Mutex<Durati
     (Arc::new(Faulty::new(inner, Box::new(judge))), takes)
 }
 
+/// A store, how long it takes for a request of the volume that is returned, and that volume, with 36 blocks that are in the store.
+async fn full() -> (Arc<dyn ObjectStore>, Arc<Mutex<Duration>>, Arc<Volume>) {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let (store, takes) = slow(&inner);
+    let volume = open(&store, 1).await.unwrap();
+    write_all(&volume, 0, 36, 7).await;
+    volume.flush().await.unwrap();
+    (inner, takes, volume)
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_write_that_comes_while_its_block_is_moved_stays() {
     for wait in 0..60 {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-        let (store, takes) = slow(&inner);
-        let volume = open(&store, 1).await.unwrap();
-        write_all(&volume, 0, 36, 7).await;
-        volume.flush().await.unwrap();
+        let (inner, takes, volume) = full().await;
         *takes.lock() = Duration::from_millis(10);
         leave_a_third(&volume).await;
         passes(Duration::from_millis(wait)).await;
@@ -132,11 +138,7 @@ async fn leave_a_third(volume: &Arc<Volume>) {
 
 #[tokio::test(start_paused = true)]
 async fn a_read_under_way_of_a_segment_that_is_moved_and_deleted_looks_again() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let (store, takes) = slow(&inner);
-    let volume = open(&store, 1).await.unwrap();
-    write_all(&volume, 0, 36, 7).await;
-    volume.flush().await.unwrap();
+    let (_, takes, volume) = full().await;
     let before = volume.store.list("seg").await.unwrap();
     *takes.lock() = Duration::from_millis(500);
     let reader = Arc::clone(&volume);
@@ -200,11 +202,7 @@ async fn a_store_that_failed_for_long_delays_compaction_and_does_not_end_it() {
 #[tokio::test(start_paused = true)]
 async fn a_volume_is_closed_in_order_also_amid_a_move() {
     for wait in (0..60).step_by(3) {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-        let (store, takes) = slow(&inner);
-        let volume = open(&store, 1).await.unwrap();
-        write_all(&volume, 0, 36, 7).await;
-        volume.flush().await.unwrap();
+        let (inner, takes, volume) = full().await;
         *takes.lock() = Duration::from_millis(10);
         // Not so much garbage that a write would wait.
         for start in (0..36).step_by(6) {
@@ -237,11 +235,7 @@ async fn a_move_changes_neither_the_size_nor_how_many_changes_there_were() {
 
 #[tokio::test(start_paused = true)]
 async fn a_write_waits_a_second_at_most_where_compaction_is_far_behind() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let (store, takes) = slow(&inner);
-    let volume = open(&store, 1).await.unwrap();
-    write_all(&volume, 0, 36, 7).await;
-    volume.flush().await.unwrap();
+    let (_, takes, volume) = full().await;
     for start in (0..36).step_by(6) {
         volume.change(start, 5, Chunk::Zero).await.unwrap();
     }
