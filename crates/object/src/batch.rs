@@ -14,6 +14,16 @@ pub(crate) enum Chunk {
     Zero,
 }
 
+impl Chunk {
+    /// What it counts for, of so many blocks: zeroes are one a request.
+    pub(crate) fn blocks(&self, len: u64) -> usize {
+        match self {
+            Chunk::Data(_) => len as usize,
+            Chunk::Zero => 1,
+        }
+    }
+}
+
 impl Piece for Chunk {
     fn behind(&self, by: u64) -> Self {
         match self {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use corewise_sync::Mutex;
-use quick_cache::Weighter;
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use quick_cache::{OptionsBuilder, Weighter};
 use tokio::sync::watch;
 
 /// Which frame: its segment's id, and its first byte there.
@@ -18,6 +19,10 @@ pub(crate) type Key = (u128, u32);
 const BESIDE: u64 = 128;
 /// Bytes of a frame, for the number of frames to expect.
 const USUAL: u64 = 64 << 10;
+/// Parts with a lock each. Readers share it; each part more makes what is kept more uneven.
+const SHARDS: usize = 4;
+
+type Frames = quick_cache::sync::Cache<Key, Bytes, Weight>;
 
 #[derive(Clone, Copy, Debug)]
 struct Weight;
@@ -26,15 +31,6 @@ impl Weighter<Key, Bytes> for Weight {
     fn weight(&self, _: &Key, blocks: &Bytes) -> u64 {
         blocks.len() as u64 + BESIDE
     }
-}
-
-#[derive(Debug)]
-struct Inner {
-    /// `None`: nothing is kept. It keeps those that are read again rather than those of a scan.
-    frames: Option<quick_cache::unsync::Cache<Key, Bytes, Weight>>,
-    under_way: HashMap<Key, watch::Receiver<Option<Bytes>>>,
-    hits: u64,
-    misses: u64,
 }
 
 /// What the [read cache](crate::ObjectOptions::read_cache) was worth so far.
@@ -52,8 +48,13 @@ pub struct CacheUse {
 /// Frames of a volume.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    /// L: is the lock, and guards all of it. Never held across a wait.
-    inner: Mutex<Inner>,
+    /// `None`: nothing is kept. It keeps those that are read again rather than those of a scan.
+    frames: Option<Frames>,
+    /// L: is the lock. Never held across a wait.
+    under_way: Mutex<HashMap<Key, watch::Receiver<Option<Bytes>>>>,
+    /// A: counts, which order nothing.
+    hits: AtomicU64,
+    misses: AtomicU64,
 }
 
 /// What is known of a frame.
@@ -76,42 +77,65 @@ impl Cache {
     /// Keeps so many bytes at most; 0: none.
     pub(crate) fn new(bytes: u64) -> Arc<Self> {
         let frames = (bytes != 0).then(|| {
+            let mut options = OptionsBuilder::new();
             let count = usize::try_from(bytes / USUAL).unwrap_or(usize::MAX);
-            quick_cache::unsync::Cache::with_weighter(count.max(16), bytes, Weight)
+            options.estimated_items_capacity(count.max(16)).weight_capacity(bytes).shards(SHARDS);
+            let options = options.build().expect("all that it needs was given");
+            Frames::with_options(options, Weight, Default::default(), Default::default())
         });
-        let inner = Inner { frames, under_way: HashMap::new(), hits: 0, misses: 0 };
-        Arc::new(Self { inner: Mutex::new(inner) })
+        let (hits, misses) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Self { frames, under_way: Mutex::default(), hits, misses })
     }
 
     /// Looks for a frame; `ahead` of readers, which doesn't count.
     pub(crate) fn look(self: &Arc<Self>, key: Key, ahead: bool) -> Look {
-        let mut inner = self.inner.lock();
-        let frames = inner.frames.as_ref();
-        let here = frames.and_then(|frames| frames.get(&key)).cloned().map(Look::Here);
-        let found = here.or_else(|| inner.under_way.get(&key).cloned().map(Look::UnderWay));
+        let found = self.find(key);
         if !ahead {
-            let count = if found.is_some() { &mut inner.hits } else { &mut inner.misses };
-            *count += 1;
+            let is_miss = matches!(found, Look::Yours(_));
+            let count = if is_miss { &self.misses } else { &self.hits };
+            count.fetch_add(1, Ordering::Relaxed);
         }
-        if let Some(found) = found {
-            return found;
+        found
+    }
+
+    fn find(self: &Arc<Self>, key: Key) -> Look {
+        let mut under_way = self.under_way.lock();
+        if let Some(told) = under_way.get(&key) {
+            return Look::UnderWay(told.clone());
+        }
+        // Under the lock: one that was under way a moment ago was put there before.
+        if let Some(here) = self.frames.as_ref().and_then(|frames| frames.get(&key)) {
+            return Look::Here(here);
         }
         let (told, fetched) = watch::channel(None);
-        inner.under_way.insert(key, fetched);
+        under_way.insert(key, fetched);
         Look::Yours(Fetch { cache: Arc::clone(self), key, told })
     }
 
+    /// A frame that is kept, unless somebody changes what is kept near it: for one that may not wait. It doesn't count.
+    pub(crate) fn kept(&self, key: Key) -> Option<Bytes> {
+        self.frames.as_ref()?.try_get(&key).ok()?
+    }
+
+    /// So many of [`kept`](Self::kept) were used.
+    pub(crate) fn count(&self, hits: u64) {
+        if hits != 0 {
+            self.hits.fetch_add(hits, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn usage(&self) -> CacheUse {
-        let inner = self.inner.lock();
-        let bytes = inner.frames.as_ref().map_or(0, |frames| frames.weight());
-        CacheUse { hits: inner.hits, misses: inner.misses, bytes }
+        let bytes = self.frames.as_ref().map_or(0, |frames| frames.weight());
+        let (hits, misses) =
+            (self.hits.load(Ordering::Relaxed), self.misses.load(Ordering::Relaxed));
+        CacheUse { hits, misses, bytes }
     }
 }
 
 impl Fetch {
     /// It has come.
     pub(crate) fn done(self, blocks: &Bytes) {
-        if let Some(frames) = &mut self.cache.inner.lock().frames {
+        if let Some(frames) = &self.cache.frames {
             frames.insert(self.key, blocks.clone());
         }
         self.told.send_replace(Some(blocks.clone()));
@@ -120,7 +144,7 @@ impl Fetch {
 
 impl Drop for Fetch {
     fn drop(&mut self) {
-        self.cache.inner.lock().under_way.remove(&self.key);
+        self.cache.under_way.lock().remove(&self.key);
     }
 }
 

@@ -36,7 +36,7 @@ impl Volume {
         loop {
             self.compacting.notified().await;
             loop {
-                if self.state.lock().dead.is_some() {
+                if self.state.read().dead.is_some() {
                     return;
                 }
                 let victims = self.victims(&bad);
@@ -65,7 +65,7 @@ impl Volume {
 
     /// The segments whose data is moved next. None: it isn't due.
     fn victims(&self, bad: &BTreeSet<u64>) -> BTreeSet<u64> {
-        let state = self.state.lock();
+        let state = self.state.read();
         let map = &state.map;
         let most = (self.tuning.batch as u64).max(map.places.len() as u64 / policy::SCANNED);
         let all = map.segments.loose().filter(|(number, _)| !bad.contains(number));
@@ -97,7 +97,7 @@ impl Volume {
 
     /// Garbage, and how much there may be.
     fn garbage(&self) -> (u64, u64) {
-        let sum = self.state.lock().map.segments.sum();
+        let sum = self.state.read().map.segments.sum();
         (sum.garbage(), policy::garbage_allowed(sum, self.tuning.compaction))
     }
 
@@ -108,7 +108,7 @@ impl Volume {
         loop {
             let mut seen = 0;
             {
-                let state = self.state.lock();
+                let state = self.state.read();
                 for (start, len, place) in state.map.places.iter_from(from).take(PIECES) {
                     (seen, from) = (seen + 1, start + len);
                     if victims.contains(&place.segment) {
@@ -127,7 +127,7 @@ impl Volume {
     async fn move_to_one(self: &Arc<Self>, moved: Vec<Entry>) -> Result<bool, (u64, Fault)> {
         // Read
         let Some(data) = self.data_of(&moved).await? else { return Ok(true) };
-        let id = MOVED | self.state.lock().next;
+        let id = MOVED | self.state.read().next;
         let starts: Vec<u64> = moved.iter().map(|entry| entry.start).collect();
         let writer = self.writer;
         let built = self.build(move |codec| {
@@ -143,7 +143,7 @@ impl Volume {
         let _ = told.send(Changes { moved, ..changes });
         // TakeNumber
         let seq = {
-            let mut state = self.state.lock();
+            let mut state = self.state.write();
             (state.dead.is_none() && !state.closing)
                 .then(|| self.send(&mut state, Arc::new(Batch::default()), done))
         };
@@ -169,7 +169,7 @@ impl Volume {
         let mut data = vec![Bytes::new(); moved.len()];
         for span in spans {
             let failed = |why| (span.segment, why);
-            let of = || self.state.lock().map.segments.get(span.segment).copied();
+            let of = || self.state.read().map.segments.get(span.segment).copied();
             let Some(segment) = of() else { return Ok(None) };
             let name = log::segment(segment.number, segment.epoch);
             let range = Some(u64::from(span.from)..u64::from(span.to));

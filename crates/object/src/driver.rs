@@ -1,4 +1,4 @@
-//! The driver: a thread with tokio's runtime, to which requests go, and which answers them.
+//! The driver: the CPU that asks answers from memory; all else goes to a thread with tokio's runtime.
 
 use std::sync::Arc;
 
@@ -154,7 +154,7 @@ impl ObjectDriver {
 
     /// What the volume's data takes in the store now.
     pub fn space(&self) -> StoreSpace {
-        self.volume.state.lock().map.segments.space()
+        self.volume.state.read().map.segments.space()
     }
 
     /// What the read cache was worth so far.
@@ -275,22 +275,44 @@ async fn answer(volume: Arc<Volume>, mut rq: Started) {
     rq.complete(result);
 }
 
+fn put(rq: &mut Started, parts: Vec<Part>) {
+    for part in parts {
+        match part {
+            Part::Data(data) => rq.put(&data) as u64,
+            Part::Zero(blocks) => rq.put_zeroes(blocks * BLOCK),
+        };
+    }
+}
+
+fn written(rq: &Started) -> Chunk {
+    let mut data = vec![0; rq.len() as usize];
+    rq.copy_to(&mut data);
+    Chunk::Data(Bytes::from(data))
+}
+
+/// Performs a request that needn't wait. False: nothing was done.
+fn perform_at_once(volume: &Arc<Volume>, rq: &mut Started) -> bool {
+    let (start, len) = (rq.offset() / BLOCK, rq.len() / BLOCK);
+    match rq.op() {
+        Op::Read => match volume.read_at_once(start, len) {
+            Some(parts) => {
+                put(rq, parts);
+                true
+            }
+            None => false,
+        },
+        _ if rq.flags().fua => false,
+        Op::Write => volume.change_at_once(start, len, || written(rq)),
+        Op::Discard | Op::WriteZeroes => volume.change_at_once(start, len, || Chunk::Zero),
+        _ => false,
+    }
+}
+
 async fn perform(volume: &Arc<Volume>, rq: &mut Started) -> Result<(), Fault> {
     let (start, len) = (rq.offset() / BLOCK, rq.len() / BLOCK);
     match rq.op() {
-        Op::Read => {
-            for part in volume.read(start, len).await? {
-                match part {
-                    Part::Data(data) => rq.put(&data) as u64,
-                    Part::Zero(blocks) => rq.put_zeroes(blocks * BLOCK),
-                };
-            }
-        }
-        Op::Write => {
-            let mut data = vec![0; rq.len() as usize];
-            rq.copy_to(&mut data);
-            volume.change(start, len, Chunk::Data(Bytes::from(data))).await?;
-        }
+        Op::Read => put(rq, volume.read(start, len).await?),
+        Op::Write => volume.change(start, len, written(rq)).await?,
         Op::Discard | Op::WriteZeroes => volume.change(start, len, Chunk::Zero).await?,
         Op::Flush => volume.flush().await?,
         Op::Extents => {
@@ -333,6 +355,10 @@ impl Driver for ObjectDriver {
         Ok(size)
     }
 
+    fn hw_queues(&self) -> usize {
+        usize::MAX
+    }
+
     fn depth(&self) -> u32 {
         DEPTH
     }
@@ -345,7 +371,12 @@ impl Driver for ObjectDriver {
         self.volume.why_ended()
     }
 
-    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+    fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {
+        // A thread that serves all CPUs would be the wall, where all it does is to copy.
+        if perform_at_once(&self.volume, &mut rq) {
+            rq.complete(Ok(()));
+            return Dispatch::Started;
+        }
         if let Err(mpsc::error::SendError(Message::Request(rq))) =
             self.requests.send(Message::Request(rq))
         {

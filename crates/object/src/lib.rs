@@ -32,7 +32,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! tokio lives inside this crate: each driver has a thread (`cw-object`) with a runtime of its own.
+//! tokio lives inside this crate: each driver has a thread (`cw-object`) with a runtime of its own. Blocks that are
+//! in memory are read and written by the threads that submit.
 
 mod ahead;
 mod batch;

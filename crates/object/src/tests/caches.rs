@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::faulty::{Fate, Faulty};
 use super::{ask, open_as, passes, read, tuning, write};
+use crate::batch::Chunk;
 use crate::codec::Compression;
 use crate::format::BLOCK;
 use crate::log::Ask;
@@ -75,6 +76,45 @@ async fn a_block_that_is_written_again_is_not_read_from_the_cache() {
     let second = open_as(&inner, 2, tuning()).await.unwrap();
     write(&second, 3, 1, 99).await.unwrap();
     assert!(read(&volume, 3, 2).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_in_memory_is_read_and_written_at_once_and_nothing_that_would_have_to_wait() {
+    let volume = written(64, Duration::from_millis(20), 1 << 20, |ask| ask).await;
+    let at_once = |block| volume.read_at_once(block, 1).is_some();
+    let change = |block| volume.change_at_once(block, 1, || Chunk::Zero);
+    assert!(!at_once(60), "it isn't known whether there is another writer");
+    read(&volume, 60, 1).await.unwrap();
+    let before = volume.cache.usage();
+    assert!(at_once(61) && !at_once(3), "one frame is kept");
+    let after = volume.cache.usage();
+    assert_eq!((after.hits - before.hits, after.misses - before.misses), (1, 0));
+
+    passes(Duration::from_millis(1100)).await;
+    assert!(!at_once(61), "somebody has to look soon");
+    read(&volume, 61, 1).await.unwrap();
+    assert!(at_once(61), "somebody looks");
+    passes(Duration::from_millis(500)).await;
+    assert!(at_once(61), "somebody has looked");
+    passes(Duration::from_secs(3)).await;
+    assert!(!at_once(61), "it isn't known any more");
+
+    read(&volume, 61, 1).await.unwrap();
+    assert!(change(3) && at_once(3));
+    assert_eq!(read(&volume, 3, 1).await.unwrap(), [0]);
+    {
+        let _looks = volume.state.read();
+        assert!(at_once(61) && !change(3), "a reader keeps others from changing alone");
+    }
+    {
+        let _changes = volume.state.write();
+        assert!(!at_once(61) && !change(3));
+    }
+
+    volume.flush().await.unwrap();
+    assert!((0..20_000).take_while(|_| change(7)).count() <= 16384, "there is room for so many");
+    volume.close().await.unwrap();
+    assert!(!at_once(3) && !change(3));
 }
 
 #[tokio::test(start_paused = true)]

@@ -57,8 +57,8 @@ async fn clone_and_parent_go_their_ways(sealed: u128) {
     let clone = open_at(&inner, "b#", 2 | sealed, from(PARENT, "s")).await.unwrap();
     assert_eq!(all(&clone).await, model);
     assert_eq!(read(&parent, 0, 2).await.unwrap(), [8, 7], "it is served on");
-    assert_eq!(clone.state.lock().map.segments.space().stored, 0);
-    let shared = clone.state.lock().map.segments.space().shared;
+    assert_eq!(clone.state.read().map.segments.space().stored, 0);
+    let shared = clone.state.read().map.segments.space().shared;
     assert!(shared > 0);
     write(&clone, 1, 1, 9).await.unwrap();
     model[1] = 9;
@@ -77,7 +77,7 @@ async fn clone_and_parent_go_their_ways(sealed: u128) {
         model[what as usize] = what;
         clone.flush().await.unwrap();
     }
-    assert!(clone.state.lock().map.segments.space().shared <= shared);
+    assert!(clone.state.read().map.segments.space().shared <= shared);
     let snapshot = clone.snapshot(Some("t".into())).await.unwrap();
     assert_eq!(snapshot.clones, [""; 0]);
     let clone = open_at(&inner, "b#", 6 | sealed, None).await.unwrap();
@@ -97,7 +97,7 @@ async fn clone_and_parent_go_their_ways(sealed: u128) {
     parent.delete_snapshot("s".into()).await.unwrap();
     passes(Duration::from_secs(60)).await;
     assert_eq!(parent.store.list("clones").await.unwrap(), [""; 0]);
-    assert_eq!(parent.state.lock().map.segments.space().snapshots, 0);
+    assert_eq!(parent.state.read().map.segments.space().snapshots, 0);
     for (place, what) in [("b#", 13), ("c", 12)] {
         let volume = open_at(&inner, place, 10 | sealed, None).await.unwrap();
         assert_eq!(all(&volume).await, [what; BLOCKS as usize]);
@@ -181,7 +181,7 @@ async fn clone_and_delete(
             let left = parent.store.list(folder).await.unwrap();
             assert_eq!(left, [""; 0], "{when}: {folder}");
         }
-        assert_eq!(parent.state.lock().map.segments.space().snapshots, 0);
+        assert_eq!(parent.state.read().map.segments.space().snapshots, 0);
     }
     assert_eq!(all(&parent).await, [8; BLOCKS as usize], "{when}");
 }

@@ -38,7 +38,7 @@ async fn garbage_stays_a_share_of_what_is_in_use() {
     }
     volume.flush().await.unwrap();
     passes(Duration::from_secs(60)).await;
-    let sum = volume.state.lock().map.segments.sum();
+    let sum = volume.state.read().map.segments.sum();
     let allowed = policy::garbage_allowed(sum, volume.tuning.compaction);
     assert!(sum.garbage() <= allowed, "{sum:?}");
     assert_eq!(stored(&volume).await, sum.stored);
@@ -61,7 +61,7 @@ async fn small_segments_become_few_and_neighbours_in_them_one_piece() {
     }
     passes(Duration::from_secs(60)).await;
     let (segments, pieces) = {
-        let state = volume.state.lock();
+        let state = volume.state.read();
         (state.map.segments.iter().count(), state.map.places.len())
     };
     assert!(segments <= 4 + 4 * 60 / 24 && pieces <= segments, "{segments}, {pieces}");
@@ -195,7 +195,7 @@ async fn a_store_that_failed_for_long_delays_compaction_and_does_not_end_it() {
     assert!(volume.moves.usage().failures > 10);
     *fate.lock() = Fate::Done;
     passes(Duration::from_secs(60)).await;
-    assert_eq!(volume.state.lock().map.segments.sum().live, 12);
+    assert_eq!(volume.state.read().map.segments.sum().live, 12);
     assert!(stored(&volume).await < 18 * BLOCK);
 }
 

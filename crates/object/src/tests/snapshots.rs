@@ -25,7 +25,7 @@ fn name(of: &str) -> Option<String> {
 
 /// What the blocks of a snapshot say.
 pub(super) async fn held(volume: &Volume, inner: &Arc<dyn ObjectStore>, number: u64) -> Vec<u32> {
-    let taken = volume.state.lock().map.snapshots[&number].clone();
+    let taken = volume.state.read().map.snapshots[&number].clone();
     let store = Store::new(Arc::clone(inner), Path::from("a/volume"));
     let object = store.get(&log::snapshot(number, taken.epoch), None).await.unwrap();
     let whole = Whole::decode(&volume.codec.split(&object).unwrap().1).unwrap();
@@ -59,7 +59,7 @@ async fn stored(volume: &Volume) -> (u64, u64) {
     for name in volume.store.list("seg").await.unwrap() {
         bytes += volume.store.size(&format!("seg/{name}")).await.unwrap();
     }
-    let state = volume.state.lock();
+    let state = volume.state.read();
     let segments = &state.map.segments;
     let live = segments.iter().map(|(_, segment)| segment.bytes);
     let kept = segments.kept().map(|(_, kept)| kept.segment.bytes);
@@ -125,7 +125,7 @@ async fn what_a_snapshot_needs_is_not_moved_and_is_no_garbage_until_it_is_delete
     assert_eq!(volume.moves.usage().puts, 0);
     // Garbage of others is gathered, and what the snapshot has stays where it is, though less of it is in use.
     let held = || {
-        let state = volume.state.lock();
+        let state = volume.state.read();
         let all = state.map.segments.iter().map(|(_, segment)| segment.born);
         all.filter(|born| *born <= snapshot.number).count()
     };

@@ -94,7 +94,7 @@ impl Volume {
     async fn next_upload(&self) -> Option<Upload> {
         loop {
             {
-                let mut state = self.state.lock();
+                let mut state = self.state.write();
                 if state.dead.is_some() {
                     return None;
                 }
@@ -110,7 +110,7 @@ impl Volume {
     async fn append(&self, head: &Head, object: &Bytes) -> bool {
         let _alone = self.appending.lock().await;
         let began = Instant::now();
-        let traces = self.state.lock().traced.elapsed() >= self.lease;
+        let traces = self.state.read().traced.elapsed() >= self.lease;
         let append = log::append(&self.store, head, object, None);
         let trace = async { traces && self.is_gone(head.seq - 1).await };
         let (appended, gone) = join(append, trace).await;
@@ -126,7 +126,7 @@ impl Volume {
                 false
             }
             Ok(Appended::Ours) => {
-                let mut state = self.state.lock();
+                let mut state = self.state.write();
                 state.looked = began;
                 if traces {
                     state.traced = began;
@@ -152,7 +152,7 @@ impl Volume {
 
     /// The map has what the batch had. The segments that are no longer needed.
     fn apply(&self, seq: u64, changes: &Changes) -> Vec<(u64, u64)> {
-        let mut state = self.state.lock();
+        let mut state = self.state.write();
         let dead = state.map.apply(seq, self.writer.epoch, changes);
         state.since += changes.entries.len() as u64;
         state.through = changes.through.max(state.through);
@@ -180,7 +180,7 @@ impl Volume {
 
     /// Nothing is served any more.
     pub(super) fn end(&self, why: Fault) {
-        self.state.lock().dead.get_or_insert(why);
+        self.state.write().dead.get_or_insert(why);
         self.room.close();
         self.durable.send_replace(u64::MAX);
         self.work.notify_one();
@@ -211,7 +211,7 @@ impl Volume {
     /// Writes the whole map where the records since the last one have become many, and deletes those.
     async fn write_map(self: &Arc<Self>, seq: u64) {
         let (whole, records, before) = {
-            let state = self.state.lock();
+            let state = self.state.read();
             let (records, places) = (seq - state.mapped, state.map.places.len() as u64);
             if !policy::map_is_due(records, self.tuning.few, state.since, places) {
                 return;
@@ -228,7 +228,7 @@ impl Volume {
             // The next record is as good a time.
             return;
         }
-        let mut state = self.state.lock();
+        let mut state = self.state.write();
         (state.mapped, state.since) = (seq, 0);
         drop(state);
         tokio::spawn(Arc::clone(self).leave_parent());

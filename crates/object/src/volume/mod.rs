@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use corewise_sync::Mutex;
+use corewise_sync::{Mutex, RwLock};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, TryAcquireError, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -139,11 +140,13 @@ pub(crate) struct Volume {
     pub(crate) opening: Opening,
     pub(crate) codec: Codec,
     pub(crate) tuning: Tuning,
+    /// Of its thread.
+    runtime: Handle,
     lease: Duration,
     /// Changes wait until then: the writer before may still be believed.
     hold: Instant,
     /// L: is the lock; guards what the volume is at. Never held across a wait.
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: RwLock<State>,
     pub(crate) cache: Arc<Cache>,
     /// L: is the lock; guards who reads in a row.
     streams: Mutex<Streams>,
@@ -205,9 +208,10 @@ impl Volume {
             opening: opened.opening,
             codec: opened.codec,
             tuning,
+            runtime: Handle::current(),
             lease: ask.lease,
             hold: Instant::now() + opened.hold,
-            state: Mutex::new(state),
+            state: RwLock::new(state),
             cache: Cache::new(tuning.cache),
             streams: Mutex::default(),
             work: Notify::new(),
@@ -237,41 +241,65 @@ impl Volume {
         chunk: Chunk,
     ) -> Result<(), Fault> {
         self.wait_for_others().await;
-        let blocks = match &chunk {
-            Chunk::Data(_) => len as usize,
-            Chunk::Zero => 1,
-        };
+        let blocks = chunk.blocks(len);
         if *self.behind.borrow() {
             // Not for good: a store that can't be read from must not keep anybody from writing.
             let mut behind = self.behind.subscribe();
             let _ = timeout(BEHIND, behind.wait_for(|behind| !behind)).await;
         }
         self.wait_for_room(blocks).await?;
-        let mut state = self.state.lock();
+        let mut state = self.state.write();
         if let Some(dead) = &state.dead {
             return Err(dead.clone());
         }
+        self.accept(&mut state, start, len, chunk);
+        Ok(())
+    }
+
+    /// As [`change`](Self::change), for a caller that may not wait. False: nothing was done.
+    pub(crate) fn change_at_once(
+        self: &Arc<Self>,
+        start: u64,
+        len: u64,
+        chunk: impl FnOnce() -> Chunk,
+    ) -> bool {
+        if Instant::now() < self.hold || *self.behind.borrow() {
+            return false;
+        }
+        let chunk = chunk();
+        let blocks = u32::try_from(chunk.blocks(len)).expect("a request is small");
+        let Ok(room) = self.room.try_acquire_many(blocks) else { return false };
+        let Some(mut state) = self.state.try_write() else { return false };
+        if state.dead.is_some() {
+            return false;
+        }
+        room.forget();
+        self.accept(&mut state, start, len, chunk);
+        true
+    }
+
+    /// The batch that is open has the change from now on.
+    fn accept(self: &Arc<Self>, state: &mut State, start: u64, len: u64, chunk: Chunk) {
         let first = state.open.blocks == 0;
         state.made += 1;
         state.open.through = state.made;
         if let Some(local) = &state.local {
             local.note(local::Entry { index: state.made, start, len, chunk: chunk.clone() });
         }
+        state.open.blocks += chunk.blocks(len);
         state.open.chunks.put(start, len, chunk, |_, _| ());
-        state.open.blocks += blocks;
         if state.open.blocks >= self.tuning.batch {
-            self.seal(&mut state);
+            self.seal(state);
         } else if first {
             let (volume, batch) = (Arc::clone(self), state.batches);
-            tokio::spawn(async move {
+            self.runtime.spawn(async move {
                 sleep(volume.tuning.age).await;
-                let mut state = volume.state.lock();
+                let mut state = volume.state.write();
                 if state.batches == batch {
                     volume.seal(&mut state);
                 }
             });
         }
-        Ok(())
     }
 
     /// Nothing is changed while a writer before may be believed.
@@ -287,7 +315,7 @@ impl Volume {
         // It counts as a block, so that its batch isn't empty.
         self.wait_for_room(1).await?;
         {
-            let mut state = self.state.lock();
+            let mut state = self.state.write();
             if let Some(dead) = &state.dead {
                 return Err(dead.clone());
             }
@@ -307,7 +335,7 @@ impl Volume {
                 return Ok(());
             }
             Err(TryAcquireError::Closed) => return Err(self.why_dead()),
-            Err(TryAcquireError::NoPermits) => self.seal(&mut self.state.lock()),
+            Err(TryAcquireError::NoPermits) => self.seal(&mut self.state.write()),
         }
         match timeout(self.tuning.patience, self.room.acquire_many(blocks)).await {
             Ok(Ok(room)) => {
@@ -321,7 +349,7 @@ impl Volume {
 
     /// Why it serves nothing any more, in a few words.
     pub(crate) fn why_ended(&self) -> Option<String> {
-        match self.state.lock().dead.as_ref()? {
+        match self.state.read().dead.as_ref()? {
             Fault::Closed => Some("closed".into()),
             Fault::Fenced(why) | Fault::Store(why) | Fault::Damaged(why) | Fault::Refused(why) => {
                 Some(why.clone())
@@ -331,12 +359,12 @@ impl Volume {
 
     /// Keeps flushes there from now on.
     pub(crate) fn keep_flushes(&self, local: Arc<Local>) {
-        self.state.lock().local = Some(local);
+        self.state.write().local = Some(local);
     }
 
     /// The writers before this one, and how many changes they have left in the store, of all that there ever were.
     pub(crate) fn found(&self) -> (Vec<u64>, u64) {
-        let state = self.state.lock();
+        let state = self.state.read();
         let before = state.epochs.iter().filter(|epoch| **epoch != self.writer.epoch);
         (before.copied().collect(), self.opening.through)
     }
@@ -358,13 +386,13 @@ impl Volume {
     }
 
     fn why_dead(&self) -> Fault {
-        self.state.lock().dead.clone().unwrap_or(Fault::Closed)
+        self.state.read().dead.clone().unwrap_or(Fault::Closed)
     }
 
     /// Makes durable what was written: here, where flushes are kept in a file, or in the store.
     pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), Fault> {
         let (local, last) = {
-            let state = self.state.lock();
+            let state = self.state.read();
             if let Some(dead) = &state.dead {
                 return Err(dead.clone());
             }
@@ -382,7 +410,7 @@ impl Volume {
     /// Makes it durable in the store. A failure loses nothing: it is sent on, and a later flush may succeed.
     pub(crate) async fn flush_to_store(self: &Arc<Self>) -> Result<(), Fault> {
         let target = {
-            let mut state = self.state.lock();
+            let mut state = self.state.write();
             if let Some(dead) = &state.dead {
                 return Err(dead.clone());
             }
@@ -412,7 +440,7 @@ impl Volume {
         let (told, done) = oneshot::channel();
         let seq = self.send(state, Arc::clone(&batch), done);
         let volume = Arc::clone(self);
-        tokio::spawn(async move {
+        self.runtime.spawn(async move {
             if let Some(changes) = volume.upload(seq, batch).await {
                 let _ = told.send(changes);
             }
@@ -437,9 +465,9 @@ impl Volume {
 
     /// Flushes, and says in the log that this writer has ended.
     pub(crate) async fn close(self: &Arc<Self>) -> Result<(), Fault> {
-        self.state.lock().closing = true;
+        self.state.write().closing = true;
         let closed = self.close_now().await;
-        self.state.lock().closing = false;
+        self.state.write().closing = false;
         self.compacting.notify_one();
         closed
     }
@@ -447,7 +475,7 @@ impl Volume {
     async fn close_now(self: &Arc<Self>) -> Result<(), Fault> {
         // So that nothing is lost whatever becomes of the store.
         let (local, last) = {
-            let state = self.state.lock();
+            let state = self.state.read();
             (state.local.clone(), state.made)
         };
         let kept = match local {
@@ -461,7 +489,7 @@ impl Volume {
             other => other,
         })?;
         let seq = {
-            let mut state = self.state.lock();
+            let mut state = self.state.write();
             if let Some(dead) = &state.dead {
                 return Err(dead.clone());
             }

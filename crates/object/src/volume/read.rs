@@ -1,6 +1,7 @@
 //! Reads of a volume: where blocks lie, what lies there, and whether it may be believed.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use futures_util::future::{FutureExt as _, try_join_all};
 use tokio::time::{Instant, timeout};
 
-use super::{Fault, Part, Volume};
+use super::{Fault, Part, State, Volume};
 use crate::batch::{Batch, Chunk};
 use crate::cache::{Fetch, Key, Look};
 use crate::codec::{Codec, Spot};
@@ -60,6 +61,16 @@ impl Lies {
         log::segment(named.0, named.1)
     }
 
+    /// These blocks, of the frame.
+    fn part(&self, frame: &Bytes) -> Result<Part, Fault> {
+        let from = u64::from(self.place.skip) * BLOCK;
+        let to = from + self.len * BLOCK;
+        if to > frame.len() as u64 {
+            return Err(self.damaged("a frame is too short"));
+        }
+        Ok(Part::Data(frame.slice(from as usize..to as usize)))
+    }
+
     fn spot(&self) -> Spot {
         let (id, at) = self.key();
         Spot { id, at, start: self.start - u64::from(self.place.skip) }
@@ -102,17 +113,40 @@ impl Volume {
         Err(Fault::Damaged(format!("{missed} is missing")))
     }
 
+    /// The blocks of a range if they are in memory, for a caller that may not wait. `None`: [`read`](Self::read) has to tell.
+    pub(crate) fn read_at_once(self: &Arc<Self>, start: u64, len: u64) -> Option<Vec<Part>> {
+        let (sources, looked, looking) = {
+            let state = self.state.try_read()?;
+            (state.sources(start, len).ok()?, state.looked, state.looking)
+        };
+        let mut hits = 0;
+        let mut parts = Vec::with_capacity(sources.len());
+        for source in sources {
+            parts.push(match source {
+                Source::Here(part) => part,
+                Source::There(lies) => {
+                    hits += 1;
+                    lies.segment?;
+                    lies.part(&self.cache.kept(lies.key())?).ok()?
+                }
+            });
+        }
+        // Believe, as a read that waits does; a look is the volume's thread's.
+        let age = looked.elapsed();
+        if age >= self.lease || (age >= self.lease / 2 && !looking) {
+            return None;
+        }
+        let ahead = self.streams.try_lock()?.read(start, len, self.most_ahead());
+        if let Some(ahead) = ahead {
+            drop(self.runtime.spawn(Arc::clone(self).fetch_ahead(ahead)));
+        }
+        self.cache.count(hits);
+        Some(parts)
+    }
+
     /// Where a range lies now.
     fn sources(&self, start: u64, len: u64) -> Result<Vec<Source>, Fault> {
-        let state = self.state.lock();
-        if let Some(dead) = &state.dead {
-            return Err(dead.clone());
-        }
-        let mut sources = Vec::new();
-        let batches = state.sealed.iter().map(|sealed| &*sealed.batch).rev();
-        let batches: Vec<&Batch> = std::iter::once(&state.open).chain(batches).collect();
-        look_up(&batches, &state.map, start, len, &mut sources);
-        Ok(sources)
+        self.state.read().sources(start, len)
     }
 
     /// What lies there. An inner error: a segment is missing.
@@ -125,15 +159,7 @@ impl Volume {
         for source in sources {
             match source {
                 Source::Here(part) => parts.push(part),
-                Source::There(lies) => {
-                    let data = &frames[&lies.key()];
-                    let from = u64::from(lies.place.skip) * BLOCK;
-                    let to = from + lies.len * BLOCK;
-                    if to > data.len() as u64 {
-                        return Err(lies.damaged("a frame is too short"));
-                    }
-                    parts.push(Part::Data(data.slice(from as usize..to as usize)));
-                }
+                Source::There(lies) => parts.push(lies.part(&frames[&lies.key()])?),
             }
         }
         Ok(Ok(parts))
@@ -225,18 +251,24 @@ impl Volume {
 
     /// Fetches the next blocks of a reader in a row.
     fn read_ahead(self: &Arc<Self>, start: u64, len: u64) {
-        let most = (self.tuning.cache / AHEAD_PART).min(AHEAD) / BLOCK;
-        let Some(ahead) = self.streams.lock().read(start, len, most) else { return };
-        let volume = Arc::clone(self);
-        let mut fetch = Box::pin(async move {
-            let Ok(sources) = volume.sources(ahead.start, ahead.end - ahead.start) else { return };
-            // Whether it came is found by the read that wants it.
-            let _ = volume.frames(&there(&sources), true).await;
-        });
+        let ahead = self.streams.lock().read(start, len, self.most_ahead());
+        let Some(ahead) = ahead else { return };
+        let mut fetch = Box::pin(Arc::clone(self).fetch_ahead(ahead));
         // It begins now: reads that came together with this one would each make a request of their own for the next blocks.
         if fetch.as_mut().now_or_never().is_none() {
             tokio::spawn(fetch);
         }
+    }
+
+    /// Blocks that may be ahead of one reader.
+    fn most_ahead(&self) -> u64 {
+        (self.tuning.cache / AHEAD_PART).min(AHEAD) / BLOCK
+    }
+
+    async fn fetch_ahead(self: Arc<Self>, ahead: Range<u64>) {
+        let Ok(sources) = self.sources(ahead.start, ahead.end - ahead.start) else { return };
+        // Whether it came is found by the read that wants it.
+        let _ = self.frames(&there(&sources), true).await;
     }
 
     fn unanswered(&self) -> Fault {
@@ -246,7 +278,7 @@ impl Volume {
     /// Waits until it is sure that at a moment that is no longer ago than the lease there was no other writer.
     pub(super) async fn believe(self: &Arc<Self>) -> Result<(), Fault> {
         let age = {
-            let state = self.state.lock();
+            let state = self.state.read();
             if let Some(dead) = &state.dead {
                 return Err(dead.clone());
             }
@@ -257,11 +289,11 @@ impl Volume {
             return looked.unwrap_or_else(|_| Err(self.unanswered()));
         }
         // Before it has run out, so that nobody waits.
-        if age >= self.lease / 2 && !std::mem::replace(&mut self.state.lock().looking, true) {
+        if age >= self.lease / 2 && !std::mem::replace(&mut self.state.write().looking, true) {
             let volume = Arc::clone(self);
             tokio::spawn(async move {
                 let _ = volume.look(true).await;
-                volume.state.lock().looking = false;
+                volume.state.write().looking = false;
             });
         }
         Ok(())
@@ -280,7 +312,7 @@ impl Volume {
         loop {
             let began = Instant::now();
             let name = {
-                let state = self.state.lock();
+                let state = self.state.read();
                 if let Some(dead) = &state.dead {
                     return Err(dead.clone());
                 }
@@ -293,7 +325,7 @@ impl Volume {
             // LookForNext
             let why = match self.store.get(&name, Some(0..HEAD as u64)).await {
                 Err(Failure::Missing) => {
-                    self.state.lock().looked = began;
+                    self.state.write().looked = began;
                     return Ok(());
                 }
                 Ok(found) => match Head::decode(&found) {
@@ -323,6 +355,20 @@ impl Volume {
             Source::There(lies) => (lies.len, true),
         };
         Ok(sources.into_iter().map(of).collect())
+    }
+}
+
+impl State {
+    /// Where a range lies now.
+    fn sources(&self, start: u64, len: u64) -> Result<Vec<Source>, Fault> {
+        if let Some(dead) = &self.dead {
+            return Err(dead.clone());
+        }
+        let mut sources = Vec::new();
+        let batches = self.sealed.iter().map(|sealed| &*sealed.batch).rev();
+        let batches: Vec<&Batch> = std::iter::once(&self.open).chain(batches).collect();
+        look_up(&batches, &self.map, start, len, &mut sources);
+        Ok(sources)
     }
 }
 

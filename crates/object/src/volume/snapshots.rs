@@ -32,7 +32,7 @@ impl Volume {
     /// All of them, in order, with their clones.
     pub(crate) async fn snapshots(self: &Arc<Self>) -> Result<Vec<ObjectSnapshot>, Fault> {
         let mut all: Vec<ObjectSnapshot> = {
-            let state = self.state.lock();
+            let state = self.state.read();
             let all = state.map.snapshots.iter();
             all.map(|(number, taken)| ObjectSnapshot::of(*number, taken)).collect()
         };
@@ -72,7 +72,7 @@ impl Volume {
         let _alone = self.snapshotting.lock().await;
         self.wait_for_others().await;
         let seq = {
-            let mut state = self.state.lock();
+            let mut state = self.state.write();
             let number = |name: &str| state.map.find(name).map(|(number, _)| number);
             if let Some(number) = name.as_deref().and_then(number) {
                 let name = name.unwrap_or_default();
@@ -88,7 +88,7 @@ impl Volume {
             self.send_changes(&mut state, Changes { taken, ..Changes::default() })?
         };
         self.recorded(seq).await?;
-        let state = self.state.lock();
+        let state = self.state.read();
         let taken = state.map.snapshots.get(&seq).ok_or(Fault::Closed)?;
         Ok(ObjectSnapshot::of(seq, taken))
     }
@@ -96,7 +96,7 @@ impl Volume {
     async fn drop_one(self: Arc<Self>, name: &str) -> Result<(), Fault> {
         let _alone = self.snapshotting.lock().await;
         self.wait_for_others().await;
-        let found = self.state.lock().map.find(name);
+        let found = self.state.read().map.find(name);
         let Some((number, taken)) = found else {
             return Err(Fault::Refused(format!("there is no snapshot '{name}'")));
         };
@@ -125,7 +125,7 @@ impl Volume {
         // Drop
         let seq = {
             let changes = Changes { dropped: number, ..Changes::default() };
-            self.send_changes(&mut self.state.lock(), changes)?
+            self.send_changes(&mut self.state.write(), changes)?
         };
         self.recorded(seq).await?;
         // If the map stays, the mark does: so no clone that knows of no mark finds the map.
@@ -166,13 +166,13 @@ impl Volume {
     pub(super) async fn leave_parent(self: Arc<Self>) {
         let Some(origin) = &self.opening.origin else { return };
         {
-            let state = self.state.lock();
+            let state = self.state.read();
             if state.alone || state.mapped == 0 || !state.map.segments.is_alone() {
                 return;
             }
         }
         if clone::delete(&self.homes[0], &Mark::of(origin).name(), self.patience()).await {
-            self.state.lock().alone = true;
+            self.state.write().alone = true;
         }
     }
 
@@ -201,7 +201,7 @@ impl Volume {
     /// Puts the map that a snapshot has into the store, before its record. False: the volume ends.
     pub(super) async fn put_snapshot(&self, seq: u64, taken: &mut Taken) -> bool {
         let whole = {
-            let state = self.state.lock();
+            let state = self.state.read();
             taken.size = state.size;
             let mut whole = self.whole(&state);
             whole.snapshots.clear();

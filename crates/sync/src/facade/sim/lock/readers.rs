@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
-use std::sync::LockResult;
+use std::sync::{LockResult, TryLockError, TryLockResult};
 
 use corewise_sim::{Access, futex_wake};
 
@@ -42,7 +42,19 @@ impl<T> RwLock<T> {
     /// None.
     #[track_caller]
     pub(crate) fn read(&self) -> LockResult<RwLockReadGuard<'_, T>> {
-        self.take(|now| (now != WRITER).then(|| now + 1));
+        self.take(Self::one_more);
+        Ok(RwLockReadGuard { lock: self, site: Location::caller() })
+    }
+
+    /// Takes it for reading if no writer has it.
+    ///
+    /// # Errors
+    /// One has.
+    #[track_caller]
+    pub(crate) fn try_read(&self) -> TryLockResult<RwLockReadGuard<'_, T>> {
+        if self.try_take(Self::one_more).is_err() {
+            return Err(TryLockError::WouldBlock);
+        }
         Ok(RwLockReadGuard { lock: self, site: Location::caller() })
     }
 
@@ -52,24 +64,49 @@ impl<T> RwLock<T> {
     /// None.
     #[track_caller]
     pub(crate) fn write(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
-        self.take(|now| (now == 0).then_some(WRITER));
+        self.take(Self::alone);
         Ok(RwLockWriteGuard { lock: self, site: Location::caller() })
+    }
+
+    /// Takes it for writing if it is free.
+    ///
+    /// # Errors
+    /// It isn't.
+    #[track_caller]
+    pub(crate) fn try_write(&self) -> TryLockResult<RwLockWriteGuard<'_, T>> {
+        if self.try_take(Self::alone).is_err() {
+            return Err(TryLockError::WouldBlock);
+        }
+        Ok(RwLockWriteGuard { lock: self, site: Location::caller() })
+    }
+
+    fn one_more(now: u32) -> Option<u32> {
+        (now != WRITER).then(|| now + 1)
+    }
+
+    fn alone(now: u32) -> Option<u32> {
+        (now == 0).then_some(WRITER)
     }
 
     #[track_caller]
     fn take(&self, next: impl Fn(u32) -> Option<u32>) {
+        while let Err(now) = self.try_take(&next) {
+            // Said before the system looks at the word: who changes it after that wakes this thread.
+            self.awaited.fetch_add(1, Ordering::SeqCst);
+            sleep(&self.word, now, None);
+            self.awaited.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// An error: the word, which allows no `next`.
+    #[track_caller]
+    fn try_take(&self, next: impl Fn(u32) -> Option<u32>) -> Result<(), u32> {
         loop {
             let now = self.word.load(Ordering::Relaxed);
-            let Some(next) = next(now) else {
-                // Said before the system looks at the word: who changes it after that wakes this thread.
-                self.awaited.fetch_add(1, Ordering::SeqCst);
-                sleep(&self.word, now, None);
-                self.awaited.fetch_sub(1, Ordering::Relaxed);
-                continue;
-            };
+            let next = next(now).ok_or(now)?;
             let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
             if self.word.compare_exchange(now, next, success, failure).is_ok() {
-                return;
+                return Ok(());
             }
         }
     }
