@@ -6,7 +6,7 @@ use s3_servers::weed::Weed;
 
 /// Each block is a segment of its own.
 fn many(place: &Place) {
-    const BLOCKS: usize = 1200;
+    const BLOCKS: usize = 1020;
     let disk = place.open(BLOCKS).unwrap();
     for block in 0..BLOCKS {
         disk.write(block, 1, (block % 251) as u8 + 1).unwrap();
