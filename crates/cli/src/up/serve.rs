@@ -20,7 +20,7 @@ use corewise::workqueue::{WorkerPools, Workqueue};
 use super::calls::Calls;
 use super::cleanup::Cleanup;
 use super::control::{self, About, Control};
-use super::drivers::{ExportDriver, House, Missing, Notes, Shown, VolumeDriver};
+use super::drivers::{ExportDriver, House, Missing, Notes, Shown, Volume, VolumeDriver};
 use super::known::Known;
 use super::live::Live;
 use super::metrics::Metrics;
@@ -492,7 +492,11 @@ impl Server {
     /// Exports drain, volumes flush, each after those that need it.
     fn shut_down(&self, running: &Running, complete: &mut bool) -> Down {
         running.server.stop_accepting();
-        let devices = running.manager.devices().len();
+        let devices = running.manager.devices();
+        // Before the first of them is flushed.
+        let volumes = devices.iter().filter_map(|info| running.manager.bound::<Volume>(&info.name));
+        volumes.for_each(|volume| volume.ends_soon());
+        let devices = devices.len();
         let progress = Progress::new(&self.bars, "Shutdown", devices, !self.report.json);
         let manager = Arc::clone(&running.manager);
         let waiting = progress.waiting(move || stop::blocker(&manager.remaining()));

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::client::{Client, FUA, pattern};
+use crate::common::client::{Client, FLUSH, FUA, pattern};
 use crate::common::server::Server;
 use crate::common::{Folder, Ran};
 
@@ -122,6 +122,28 @@ fn a_client_finds_what_it_flushed_though_the_other_server_is_killed_again_and_ag
     }
     assert_eq!(failed, 3, "of the rounds without a flush");
     server.stop().ok().complains(&["lost; requests wait for new ones device=r uri="]);
+}
+
+#[test]
+fn a_shutdown_waits_for_one_answer_of_another_server_that_is_silent() {
+    let far = Folder::new();
+    far.write(
+        "far.toml",
+        "[server]\nunix = \"s\"\n[[device]]\nname = \"fast\"\ndriver = \"memory\"\nsize = \"8M\"\n\
+         [[device]]\nname = \"disk\"\ndriver = \"delay\"\nover = [\"fast\"]\nflush_delay = \"1h\"\n\
+         [[export]]\ndevice = \"disk\"\n",
+    );
+    let _other = Server::start(&far, &["far.toml"]);
+    let uri = format!("nbd+unix:///disk?socket={}", far.join("s").display());
+    let (_folder, server) =
+        near(&(device("r", &uri, "request_timeout = \"300ms\"") + &export("r")));
+    let mut client = Client::new(&server.socket(), "r");
+    client.write(0, &pattern(1, 4096), 0).unwrap();
+    // One flush of the client, one of its export, and one of the volume.
+    client.send(FLUSH, 0, 0, 0, &[]).unwrap();
+    let ran = server.stop().code(1).complains(&["the flush failed"]);
+    let lost = ran.stdout.matches("\"what\":\"lost\"").count();
+    assert_eq!(lost, 1, "{}", ran.stdout);
 }
 
 fn mirror(far: &Far, local: &str, keys: &str) -> String {

@@ -9,6 +9,7 @@ use corewise_blockmq::{Extent, ExtentKind, IoError, IoErrorKind, Op};
 
 use super::policy;
 use super::shake::words;
+use super::stream::ROOM;
 use super::table::{Piece, Table};
 use crate::wire::{
     CHUNK_LEN, Chunk, ReplyError, ReplyFlags, ReplyKind, SIMPLE_REPLY_LEN, SIMPLE_REPLY_MAGIC,
@@ -19,6 +20,11 @@ use crate::wire::{
 const MOST_ERROR: u64 = 8 << 10;
 /// Longest block status, in bytes: that of a million extents.
 const MOST_STATUS: u64 = (8 << 20) + 4;
+
+/// So many bytes of a read are worth a call of their own, which puts them where they belong. One copy of 64 KiB takes about as long.
+const LARGE: u64 = 64 << 10;
+/// Room for what stands before such data.
+const HEADS: usize = 4 << 10;
 
 /// Why a connection can't go on.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,6 +51,8 @@ pub(super) struct Answers {
     structured: bool,
     /// The number of `base:allocation`.
     allocation: Option<u32>,
+    /// The last data was worth going straight to its place.
+    large: bool,
 }
 
 #[derive(Default)]
@@ -62,7 +70,27 @@ enum State {
 
 impl Answers {
     pub(super) fn new(structured: bool, allocation: Option<u32>) -> Answers {
-        Answers { state: State::Start, structured, allocation }
+        Answers { state: State::Start, structured, allocation, large: false }
+    }
+
+    /// The request to which the next bytes that come belong, and how many of them, where these are many and have no byte before them in a
+    /// buffer: they may be received to where they belong, and the number lessened.
+    pub(super) fn straight(&mut self) -> Option<(usize, &mut u64)> {
+        match &mut self.state {
+            State::Data { slot, left, .. } if *left >= LARGE => Some((*slot, left)),
+            _ => None,
+        }
+    }
+
+    /// How much to receive for [`Answers::take`]: little where the head of a large read is likely, whose data goes straight to its place.
+    pub(super) fn room(&self) -> usize {
+        if self.large { HEADS } else { ROOM }
+    }
+
+    /// Data begins, whose turn it is.
+    fn data(&mut self, slot: usize, left: u64, last: bool) {
+        self.large = left >= LARGE;
+        self.state = State::Data { slot, left, last };
     }
 
     /// Takes what is whole from `bytes`, which came on connection `on`; what ended goes to `ends`, in its order.
@@ -175,7 +203,7 @@ impl Answers {
             }
             Op::Read => {
                 let left = entry.rq.len();
-                self.state = State::Data { slot, left, last: true };
+                self.data(slot, left, true);
                 Ok(true)
             }
             _ => finish(slot, table, ends),
@@ -210,10 +238,13 @@ impl Answers {
                     return broken(format!("{left} bytes at {start}, which were not asked for"));
                 };
                 bytes.advance(CHUNK_LEN + 8);
-                self.state = match next {
-                    true => State::Data { slot, left, last },
-                    false => State::Early { slot, start, data: BytesMut::new(), left, last },
-                };
+                match next {
+                    true => self.data(slot, left, last),
+                    false => {
+                        self.state =
+                            State::Early { slot, start, data: BytesMut::new(), left, last };
+                    }
+                }
                 Ok(true)
             }
             ReplyKind::OFFSET_HOLE if op == Op::Read && length == 12 => {

@@ -132,6 +132,7 @@ pub(super) fn start(
         useful: false,
         next_try: None,
         down: false,
+        mute: false,
         closing: false,
     };
     thread::Builder::new().name("nbd-remote".to_owned()).spawn(move || {
@@ -160,6 +161,8 @@ struct Line {
     next_try: Option<Instant>,
     /// Requests don't wait for a connection any more.
     down: bool,
+    /// A request's time is over, and nobody has connected since.
+    mute: bool,
     /// The other side is shutting down: nothing more is sent there.
     closing: bool,
 }
@@ -174,6 +177,10 @@ impl Line {
                 return self.bye();
             }
             self.expire();
+            // Relaxed: as above.
+            if shared.ending.load(Ordering::Relaxed) && (self.mute || self.down) {
+                self.give_up();
+            }
             match self.next_try {
                 Some(due) if due <= time::now() => {
                     self.connect();
@@ -213,6 +220,7 @@ impl Line {
     /// Ends what is late.
     fn expire(&mut self) {
         while let Some(slot) = self.table.late(time::now()) {
+            self.mute = true;
             let on = self.table.get(slot).on;
             let (rq, time) = (self.table.remove(slot), self.shared.options.timeout);
             let words = match on {
@@ -249,21 +257,37 @@ impl Line {
                 *shared.why.lock() = why.clone();
                 let waited = now.saturating_duration_since(self.since);
                 if !self.down && waited >= shared.options.timeout {
-                    self.down = true;
-                    shared.state.store(DOWN, Ordering::Relaxed);
-                    self.tell(&RemoteEvent::Down { why });
-                    while let Some(slot) = self.table.first() {
-                        let rq = self.table.remove(slot);
-                        self.complete(rq, Err(self.is_down()));
-                    }
+                    self.go_down(why);
                 }
             }
         }
     }
 
+    /// Requests stop waiting for a connection.
+    fn go_down(&mut self, why: String) {
+        self.down = true;
+        self.shared.state.store(DOWN, Ordering::Relaxed);
+        self.tell(&RemoteEvent::Down { why });
+        while let Some(slot) = self.table.first() {
+            let rq = self.table.remove(slot);
+            self.complete(rq, Err(self.is_down()));
+        }
+    }
+
+    /// The other side didn't answer in time, and there is no more time: no connection is sought any more.
+    fn give_up(&mut self) {
+        if !self.down {
+            self.broke("a request was not sent in its time");
+            let why = self.shared.why.lock().clone();
+            self.go_down(why);
+        }
+        self.next_try = None;
+    }
+
     fn connected(&mut self, connections: Vec<Connection>) {
         self.since = time::now();
-        (self.next_try, self.down, self.closing, self.useful) = (None, false, false, false);
+        (self.next_try, self.down, self.mute) = (None, false, false);
+        (self.closing, self.useful) = (false, false);
         self.shared.state.store(connections.len() as u32, Ordering::Relaxed);
         self.connections = connections;
         // Nothing was asked yet: what came all the same is none of ours.
@@ -486,10 +510,20 @@ impl Line {
         let Connection { stream, bytes, answers, more, .. } = connection;
         *more = false;
         for _ in 0..MOST_READS {
-            bytes.reserve(ROOM);
-            let room = bytes.capacity() - bytes.len();
-            let came = match stream.receive(bytes) {
-                Ok(0) => return Err("the other side hung up".to_owned()),
+            let straight = match answers.straight().filter(|_| bytes.is_empty()) {
+                Some((slot, left)) => {
+                    let received = stream.receive_read(&mut table.get_mut(slot).rq, *left as usize);
+                    received.map(|received| received.inspect(|(came, _)| *left -= *came as u64))
+                }
+                None => None,
+            };
+            let received = straight.unwrap_or_else(|| {
+                bytes.reserve(ROOM);
+                let room = answers.room().min(bytes.capacity() - bytes.len());
+                stream.receive(bytes, room).map(|came| (came, room))
+            });
+            let (came, room) = match received {
+                Ok((0, _)) => return Err("the other side hung up".to_owned()),
                 Ok(came) => came,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(in_words(&error)),

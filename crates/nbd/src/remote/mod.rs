@@ -283,6 +283,8 @@ struct Shared {
     wake: OwnedFd,
     /// A: the driver is gone. Relaxed: it carries nothing, and the eventfd is rung behind it.
     stop: AtomicBool,
+    /// A: the driver will soon be gone. As `stop`.
+    ending: AtomicBool,
     /// A: how many connections there are, or one of the two below. Set by the thread; Relaxed, for reports.
     state: AtomicU32,
     /// A: for reports, Relaxed. All are counted by the thread.
@@ -352,6 +354,7 @@ impl Remote {
             fresh: Inbox::new(),
             wake,
             stop: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
             state: AtomicU32::new(RECONNECTING),
             losses: AtomicU64::new(0),
             repeated: AtomicU64::new(0),
@@ -386,6 +389,15 @@ impl Remote {
             unflushed: shared.unflushed.load(Ordering::Relaxed),
             why: shared.why.lock().clone(),
         }
+    }
+
+    /// To be called where the volume is about to be closed. From then on one request that isn't answered within
+    /// [`RemoteOptions::timeout`] is enough: all others fail with it, later ones fail at once, and no connection is sought any
+    /// more. So are they while there is no connection and requests fail at once anyway. A server that is silent holds up an end by one
+    /// timeout then, however many flushes come one after the other. Where the other side answers, nothing changes. Any context.
+    pub fn ends_soon(&self) {
+        self.shared.ending.store(true, Ordering::Relaxed);
+        self.shared.ring();
     }
 }
 

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use bytes::BytesMut;
+use corewise_blockmq::Started;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::time;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -136,12 +137,37 @@ impl Stream {
         }
     }
 
-    /// Receives what is there, behind what `bytes` has and into the room that it has; 0 at the end. Doesn't wait: `WouldBlock`.
-    pub(super) fn receive(&mut self, bytes: &mut BytesMut) -> io::Result<usize> {
+    /// Receives what is there, behind what `bytes` has and into the room that it has, of which `most` bytes are used; 0 at the
+    /// end. (TLS uses all of it.) Doesn't wait: `WouldBlock`.
+    pub(super) fn receive(&mut self, bytes: &mut BytesMut, most: usize) -> io::Result<usize> {
         match &mut self.tls {
             Some(tls) => tls.receive(&self.socket, bytes),
-            None => receive(&self.socket, bytes),
+            None => {
+                let room = bytes.spare_capacity_mut();
+                let most = most.min(room.len());
+                let len = receive(&self.socket, &mut room[..most])?;
+                // SAFETY: the call initialized the first `len` bytes of the spare capacity.
+                unsafe { bytes.set_len(bytes.len() + len) };
+                Ok(len)
+            }
         }
+    }
+
+    /// As [`Stream::receive`], of bytes that all belong to a read, up to `most` of them, to their place. `None` where they have to be
+    /// decrypted.
+    pub(super) fn receive_read(
+        &self,
+        rq: &mut Started,
+        most: usize,
+    ) -> Option<io::Result<(usize, usize)>> {
+        if self.tls.is_some() {
+            return None;
+        }
+        let room = rq.rooms().find(|room| !room.is_empty())?;
+        let most = most.min(room.len());
+        let received = receive(&self.socket, &mut room[..most]);
+        // SAFETY: the call initialized so many bytes of the first room that has any.
+        Some(received.inspect(|n| unsafe { rq.advance(*n as u64) }).map(|n| (n, most)))
     }
 
     /// Whether there may be bytes behind those that were received into more room than they needed.
@@ -180,17 +206,11 @@ fn tcp(address: &SocketAddr, flags: SocketFlags, patience: &Patience<'_>) -> io:
     Ok(socket)
 }
 
-/// As [`Stream::receive`], of a socket.
-fn receive(socket: &OwnedFd, bytes: &mut BytesMut) -> io::Result<usize> {
+/// Receives what is there into the beginning of `room`, and says how much that is.
+fn receive(socket: &OwnedFd, room: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
     loop {
-        let room: &mut [MaybeUninit<u8>] = bytes.spare_capacity_mut();
-        match recv(socket, room, RecvFlags::DONTWAIT) {
-            Ok(((filled, _), _)) => {
-                let len = filled.len();
-                // SAFETY: the call initialized the first `len` bytes of the spare capacity.
-                unsafe { bytes.set_len(bytes.len() + len) };
-                return Ok(len);
-            }
+        match recv(socket, &mut *room, RecvFlags::DONTWAIT) {
+            Ok(((filled, _), _)) => return Ok(filled.len()),
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -220,7 +240,7 @@ impl Wire for Shaking<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         while self.ahead.len() < bytes.len() {
             self.ahead.reserve(ROOM);
-            match self.stream.receive(&mut self.ahead) {
+            match self.stream.receive(&mut self.ahead, ROOM) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {

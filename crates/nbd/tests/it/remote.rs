@@ -359,6 +359,34 @@ fn a_request_that_nobody_answers_times_out_and_later_ones_fail_at_once_until_the
 }
 
 #[test]
+fn a_volume_that_ends_soon_waits_for_one_request_that_nobody_answers_and_for_no_other() {
+    let rig = Rig::new();
+    let device = TestDevice::new(MIB);
+    let _server = listening(device.clone(), &rig.path("s"));
+    let proxy = Proxy::new(&rig.path("p"), &rig.path("s"));
+    let options = options(&rig.path("p")).timeout(Duration::from_millis(200));
+    let remote = Arc::new(Remote::connect(options).unwrap());
+    let disk = rig.disk(remote.clone());
+    remote.ends_soon();
+    // As long as somebody answers it goes on, and connects again.
+    disk.read_at(0, 512).unwrap();
+    proxy.cut();
+    disk.read_at(0, 512).unwrap();
+    device.hold();
+    let seen = device.seen().len();
+    let why = disk.flush().unwrap_err();
+    assert!(why.to_string().contains("no answer"), "{why}");
+    for _ in 0..2 {
+        let why = disk.flush().unwrap_err();
+        assert!(why.to_string().contains("no connection"), "{why}");
+    }
+    assert_eq!(device.seen().len(), seen + 1);
+    let status = remote.status();
+    assert_eq!((status.state, status.losses), (RemoteState::Down, 2));
+    device.release();
+}
+
+#[test]
 fn what_cannot_be_connected_to_is_told_in_words() {
     let rig = Rig::new();
     let _server = listening(TestDevice::new(MIB), &rig.path("s"));

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use corewise::blockmq::drivers::{Mirror, Stripe};
 use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, Queue};
 use corewise::device::{Bound, ProbeError, ShutdownError};
+use corewise::nbd::Remote;
 use corewise::sync::Mutex;
 
 use super::object::{self, ObjectDriver};
@@ -39,6 +40,7 @@ pub(super) struct Made {
     queue: Arc<Queue>,
     mirror: Option<Arc<Mirror>>,
     object: Option<Arc<ObjectDriver>>,
+    remote: Option<Arc<Remote>>,
 }
 
 impl Volume {
@@ -147,6 +149,13 @@ impl Volume {
         n.ok_or_else(|| format!("'{leg}' is no leg of '{}'", self.name()))
     }
 
+    /// It will soon be shut down: another machine that is silent isn't waited for again and again.
+    pub(crate) fn ends_soon(&self) {
+        if let Some(remote) = self.made.get().and_then(|made| made.remote.as_ref()) {
+            remote.ends_soon();
+        }
+    }
+
     /// The device, which is looked for where it was missing; else why it still is. May block.
     pub(super) fn appear(&self) -> Result<Arc<dyn BlockDevice>, String> {
         let _alone = self.making.lock();
@@ -178,12 +187,16 @@ impl Volume {
     /// Makes it. May block.
     pub(super) fn make(&self) -> Result<Made, ProbeError> {
         let (house, parts) = (&self.house, &self.parts.lock().clone());
-        let (mut mirror, mut object) = (None, None);
+        let (mut mirror, mut object, mut remote) = (None, None, None);
         let driver: Arc<dyn Driver> = match &self.device.driver {
             manifest::Driver::Memory { size, block_size } => leaf::memory(*size, *block_size)?,
             manifest::Driver::Null { size, block_size } => leaf::null(*size, *block_size),
             manifest::Driver::File(file) => file::open(&self.device, file, house)?,
-            manifest::Driver::Remote(asked) => remote::open(house, self.name(), asked)?,
+            manifest::Driver::Remote(asked) => {
+                let opened = remote::open(house, self.name(), asked)?;
+                remote = Some(Arc::clone(&opened));
+                opened
+            }
             manifest::Driver::Object(asked) => {
                 let opened = object::open(house, self.name(), asked)?;
                 object = Some(Arc::clone(&opened));
@@ -206,7 +219,7 @@ impl Volume {
                 over_one::error(one(parts)?, fault, *seed)?
             }
         };
-        Ok(Made { queue: house.queue(&self.device, driver), mirror, object })
+        Ok(Made { queue: house.queue(&self.device, driver), mirror, object, remote })
     }
 }
 
@@ -221,6 +234,7 @@ impl Bound for Volume {
     /// its parts, and theirs comes next.
     fn shutdown(&self) -> Result<(), ShutdownError> {
         let Some(made) = self.made.get() else { return Ok(()) };
+        self.ends_soon();
         made.queue.drain();
         if let Some(mirror) = &made.mirror {
             mirror.settle();
