@@ -45,27 +45,22 @@ pub(crate) struct Batch {
     pub(crate) size: u64,
 }
 
+/// A segment, with what its record says of it. Without a head, it lies in its record.
+pub(crate) type Built = (Vec<Bytes>, Changes);
+
 impl Batch {
-    /// The segment, and what its record says. Where there is no data there is no segment.
-    pub(crate) fn segment(
-        &self,
-        seq: u64,
-        writer: &Writer,
-        codec: &Codec,
-    ) -> (Vec<Bytes>, Changes) {
-        let mut out = Segment::new(seq, writer, codec);
+    /// The segment, and what its record says. Where there is no data there is no segment; up to `inline` blocks of it lie in the record.
+    pub(crate) fn segment(&self, seq: u64, writer: &Writer, codec: &Codec, inline: u64) -> Built {
+        let mut out = Segment::new(seq, codec);
         (out.changes.through, out.changes.size) = (self.through, self.size);
         for (start, len, chunk) in self.chunks.iter() {
             match chunk {
                 // A piece that was cut in front keeps the bytes behind its end.
                 Chunk::Data(data) => out.add(start, data.slice(..(len * BLOCK) as usize)),
-                Chunk::Zero => {
-                    out.end_frame();
-                    out.changes.entries.push(Entry { start, len, place: None });
-                }
+                Chunk::Zero => out.changes.entries.push(Entry { start, len, place: None }),
             }
         }
-        out.finish()
+        if out.blocks() <= inline { out.behind_record() } else { out.finish(writer) }
     }
 }
 
@@ -73,68 +68,81 @@ impl Batch {
 pub(crate) struct Segment<'a> {
     codec: &'a Codec,
     seq: u64,
-    payload: Vec<Bytes>,
-    bytes: u64,
-    /// First block and data of the frame that isn't full.
-    start: u64,
-    blocks: u64,
-    frame: Vec<Bytes>,
+    /// The data of each entry that has any, in their order.
+    frames: Vec<Vec<Bytes>>,
     changes: Changes,
 }
 
 impl<'a> Segment<'a> {
-    pub(crate) fn new(seq: u64, writer: &Writer, codec: &'a Codec) -> Self {
-        let sealed = codec.seal.is_some();
-        let head = Head::new(Kind::Segment, (seq, *writer), sealed, &[]).encode();
+    pub(crate) fn new(seq: u64, codec: &'a Codec) -> Self {
         let changes = Changes { id: codec.random(), ..Changes::default() };
-        Self {
-            codec,
-            seq,
-            payload: vec![Bytes::copy_from_slice(&head)],
-            bytes: HEAD as u64,
-            start: 0,
-            blocks: 0,
-            frame: Vec::new(),
-            changes,
-        }
+        Self { codec, seq, frames: Vec::new(), changes }
     }
 
     /// Adds whole blocks from the block `start` on.
     pub(crate) fn add(&mut self, mut start: u64, mut data: Bytes) {
         while !data.is_empty() {
-            if start != self.start + self.blocks || self.blocks == FRAME_BLOCKS {
-                self.end_frame();
-                self.start = start;
-            }
-            let here = (data.len() as u64 / BLOCK).min(FRAME_BLOCKS - self.blocks);
-            self.frame.push(data.split_to((here * BLOCK) as usize));
-            self.blocks += here;
+            let blocks = data.len() as u64 / BLOCK;
+            let goes_on = |last: &&mut Entry| {
+                last.place.is_some() && last.start + last.len == start && last.len < FRAME_BLOCKS
+            };
+            let last = self.changes.entries.last_mut().filter(goes_on);
+            let here = match (last, self.frames.last_mut()) {
+                (Some(last), Some(frame)) => {
+                    let here = blocks.min(FRAME_BLOCKS - last.len);
+                    last.len += here;
+                    frame.push(data.split_to((here * BLOCK) as usize));
+                    here
+                }
+                _ => {
+                    let here = blocks.min(FRAME_BLOCKS);
+                    // Where it lies is known once all are there.
+                    let place = Some(Place { segment: self.seq, at: 0, stored: 0, skip: 0 });
+                    self.changes.entries.push(Entry { start, len: here, place });
+                    self.frames.push(vec![data.split_to((here * BLOCK) as usize)]);
+                    here
+                }
+            };
             start += here;
         }
     }
 
-    /// What comes next begins a frame.
-    pub(crate) fn end_frame(&mut self) {
-        if self.blocks == 0 {
-            return;
-        }
-        let at = u32::try_from(self.bytes).expect("a segment is small");
-        let spot = Spot { id: self.changes.id, at, start: self.start };
-        let stored = self.codec.frame(&spot, &mut self.frame, &mut self.payload);
-        let place = Place { segment: self.seq, at, stored, skip: 0 };
-        let entry = Entry { start: self.start, len: self.blocks, place: Some(place) };
-        self.changes.entries.push(entry);
-        self.bytes += u64::from(stored);
-        self.blocks = 0;
+    /// Blocks of data.
+    fn blocks(&self) -> u64 {
+        let data = self.changes.entries.iter().filter(|entry| entry.place.is_some());
+        data.map(|entry| entry.len).sum()
     }
 
-    pub(crate) fn finish(mut self) -> (Vec<Bytes>, Changes) {
-        self.end_frame();
-        if self.payload.len() == 1 {
-            return (Vec::new(), self.changes);
+    /// As an object of its own.
+    pub(crate) fn finish(self, writer: &Writer) -> Built {
+        let sealed = self.codec.seal.is_some();
+        let head = Head::new(Kind::Segment, (self.seq, *writer), sealed, &[]).encode();
+        self.built(vec![Bytes::copy_from_slice(&head)], HEAD as u64)
+    }
+
+    /// As what lies behind its record's body, which is as long whatever the places in it are.
+    fn behind_record(mut self) -> Built {
+        self.changes.in_record = !self.frames.is_empty();
+        let body = self.codec.stored(self.changes.encode().len());
+        self.built(Vec::new(), (HEAD + body) as u64)
+    }
+
+    /// The frames behind so many bytes of the object, which begins with `payload`.
+    fn built(self, mut payload: Vec<Bytes>, mut bytes: u64) -> Built {
+        let Self { codec, seq, frames, mut changes } = self;
+        if frames.is_empty() {
+            return (Vec::new(), changes);
         }
-        (self.changes.segment, self.changes.bytes) = (self.seq, self.bytes);
-        (self.payload, self.changes)
+        let entries = changes.entries.iter_mut().filter(|entry| entry.place.is_some());
+        for (entry, mut frame) in entries.zip(frames) {
+            let at = u32::try_from(bytes).expect("a segment is small");
+            let spot = Spot { id: changes.id, at, start: entry.start };
+            let stored = codec.frame(&spot, &mut frame, &mut payload);
+            entry.place = Some(Place { segment: seq, at, stored, skip: 0 });
+            bytes += u64::from(stored);
+        }
+        (changes.segment, changes.bytes) = (seq, bytes);
+        (payload, changes)
     }
 }
 
@@ -156,21 +164,26 @@ mod tests {
         batch.chunks.put(45, 1, Chunk::Zero, |_, _| ());
         batch.chunks.put(12, 1, Chunk::Data(data(1, 3)), |_, _| ());
         let codec = Codec::default();
-        let (payload, changes) = batch.segment(7, &WRITER, &codec);
-        let all: Bytes = payload.concat().into();
-        assert_eq!(changes.bytes, all.len() as u64);
-        let ranges: Vec<_> = changes.entries.iter().map(|entry| (entry.start, entry.len)).collect();
-        assert_eq!(ranges, [(10, 32), (42, 3), (45, 1)]);
-        let mut found = Vec::new();
-        for entry in &changes.entries {
-            let Some(place) = entry.place else { continue };
-            let spot = Spot { id: changes.id, at: place.at, start: entry.start };
-            let frame = all.slice(place.at as usize..(place.at + place.stored) as usize);
-            found.extend_from_slice(&codec.data(&spot, &frame).unwrap());
+        for inline in [0, 35] {
+            let (payload, changes) = batch.segment(7, &WRITER, &codec, inline);
+            assert_eq!(changes.in_record, inline != 0);
+            let in_front = if inline == 0 { 0 } else { HEAD + changes.encode().len() };
+            let all: Bytes = [vec![0; in_front], payload.concat()].concat().into();
+            assert_eq!(changes.bytes, all.len() as u64);
+            let ranges: Vec<_> =
+                changes.entries.iter().map(|entry| (entry.start, entry.len)).collect();
+            assert_eq!(ranges, [(10, 32), (42, 3), (45, 1)]);
+            let mut found = Vec::new();
+            for entry in &changes.entries {
+                let Some(place) = entry.place else { continue };
+                let spot = Spot { id: changes.id, at: place.at, start: entry.start };
+                let frame = all.slice(place.at as usize..(place.at + place.stored) as usize);
+                found.extend_from_slice(&codec.data(&spot, &frame).unwrap());
+            }
+            let expected = [data(2, 1), data(1, 3), data(27, 1), data(5, 2)].concat();
+            assert!(found == expected);
+            assert_eq!(changes.entries[2].place, None);
         }
-        let expected = [data(2, 1), data(1, 3), data(27, 1), data(5, 2)].concat();
-        assert!(found == expected);
-        assert_eq!(changes.entries[2].place, None);
     }
 
     #[test]
@@ -178,7 +191,7 @@ mod tests {
         let mut batch = Batch::default();
         batch.chunks.put(0, 1 << 40, Chunk::Zero, |_, _| ());
         let codec = Codec::default();
-        let (payload, changes) = batch.segment(7, &WRITER, &codec);
+        let (payload, changes) = batch.segment(7, &WRITER, &codec, 64);
         assert!(payload.is_empty() && changes.segment == 0 && changes.entries.len() == 1);
     }
 }

@@ -194,7 +194,7 @@ pub(crate) async fn is_there(
     let by = Writer { epoch: 0, nonce: mark.nonce };
     let head = Head::new(Kind::Mark, (1, by), false, &[]);
     // Void
-    match log::append(&there, &head, &Bytes::copy_from_slice(&head.encode()), patience).await? {
+    match log::append(&there, &head, &[Bytes::copy_from_slice(&head.encode())], patience).await? {
         Appended::Ours => Ok(false),
         Appended::Others(found) => Ok(found.kind == Kind::Open && found.writer == mark.nonce),
     }

@@ -199,6 +199,11 @@ impl Codec {
         (head, [&head.encode()[..], &stored].concat().into())
     }
 
+    /// Bytes that a body of so many bytes has in an object.
+    pub(crate) fn stored(&self, body: usize) -> usize {
+        body + if self.seal.is_some() { seal::ADDED } else { 0 }
+    }
+
     /// Bytes for a file of this machine, bound to their place in it.
     pub(crate) fn closed(&self, place: &[u8], bytes: &Bytes) -> Bytes {
         match &self.seal {

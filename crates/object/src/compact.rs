@@ -131,16 +131,16 @@ impl Volume {
         let starts: Vec<u64> = moved.iter().map(|entry| entry.start).collect();
         let writer = self.writer;
         let built = self.build(move |codec| {
-            let mut segment = Segment::new(id, &writer, codec);
+            let mut segment = Segment::new(id, codec);
             starts.into_iter().zip(data).for_each(|(start, data)| segment.add(start, data));
-            segment.finish()
+            segment.finish(&writer)
         });
         let Some((payload, changes)) = built.await else { return Ok(false) };
         // Upload
         let name = log::segment(id, self.writer.epoch);
         self.put_segment(&self.moves, &name, &payload).await;
         let (told, done) = oneshot::channel();
-        let _ = told.send(Changes { moved, ..changes });
+        let _ = told.send((Vec::new(), Changes { moved, ..changes }));
         // TakeNumber
         let seq = {
             let mut state = self.state.write();
@@ -171,13 +171,13 @@ impl Volume {
             let failed = |why| (span.segment, why);
             let of = || self.state.read().map.segments.get(span.segment).copied();
             let Some(segment) = of() else { return Ok(None) };
-            let name = log::segment(segment.number, segment.epoch);
             let range = Some(u64::from(span.from)..u64::from(span.to));
-            let found = log::fetch(&self.moves, &name, range, Some(self.tuning.patience)).await;
+            let patience = Some(self.tuning.patience);
+            let found = log::fetch(&self.moves, &segment.name(), range, patience).await;
             let bytes = match found.map_err(|why| failed(Fault::Store(why)))? {
                 Some(bytes) if bytes.len() == (span.to - span.from) as usize => bytes,
+                _ if of().is_none() => return Ok(None),
                 Some(_) => return Err(failed(Fault::Damaged("it is too short".into()))),
-                None if of().is_none() => return Ok(None),
                 None => return Err(failed(Fault::Damaged("it is missing".into()))),
             };
             let mut here = Vec::new();

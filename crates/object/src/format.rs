@@ -24,7 +24,7 @@ pub(crate) const FRAME_MOST: u32 = FRAME_HEAD as u32 + (FRAME_BLOCKS * BLOCK) as
 const MAGIC: u64 = u64::from_le_bytes(*b"cwobject");
 /// Beside the kind of an object that is sealed.
 const SEALED: u32 = 1 << 31;
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// In front of each frame.
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"cwfr");
 
@@ -184,10 +184,18 @@ impl Head {
         Ok(Self { kind, seq, epoch, writer, sealed: of & SEALED != 0, body, sum })
     }
 
-    /// The head, and the body that it has the sum of.
+    /// The first byte behind the body.
+    pub(crate) fn end(&self) -> u64 {
+        self.body.saturating_add(HEAD as u64)
+    }
+
+    /// The head, and the body that it has the sum of. Behind the body of a commit its data may lie.
     pub(crate) fn split(bytes: &Bytes) -> Result<(Self, Bytes), Damaged> {
         let head = Self::decode(bytes)?;
-        let body = bytes.slice(HEAD..);
+        let mut body = bytes.slice(HEAD..);
+        if head.kind == Kind::Commit {
+            body.truncate(usize::try_from(head.body).unwrap_or(usize::MAX));
+        }
         if body.len() as u64 != head.body || crc32fast::hash(&body) != head.sum {
             return Err(Damaged("the sum of its body is wrong".into()));
         }
@@ -278,7 +286,7 @@ impl Opening {
 pub(crate) struct Place {
     /// The record that published the segment: its name.
     pub(crate) segment: u64,
-    /// The first byte of the frame, in the segment.
+    /// The first byte of the frame, in the object where the segment lies.
     pub(crate) at: u32,
     /// Bytes of the frame.
     pub(crate) stored: u32,
@@ -339,17 +347,19 @@ pub(crate) struct Listed {
     pub(crate) died: u64,
 }
 
-const LISTED: usize = 8 + 4 + 8 + 8 + 8 + 16 + 8 + 8 + 8;
+const LISTED: usize = 8 + 4 + 8 + 8 + 8 + 16 + 4 + 8 + 8 + 8;
 
 impl Listed {
     fn encode(&self, out: &mut Out) {
-        let Segment { home, number, epoch, born, id, bytes, blocks, live: _ } = self.segment;
+        let Segment { home, number, epoch, born, id, in_record, bytes, blocks, live: _ } =
+            self.segment;
         out.u64(self.number);
         out.u32(home);
         out.u64(number);
         out.u64(epoch);
         out.u64(born);
         out.u128(id);
+        out.u32(in_record.into());
         out.u64(bytes);
         out.u64(blocks);
         out.u64(self.died);
@@ -358,8 +368,8 @@ impl Listed {
     fn decode(from: &mut In<'_>) -> Result<Self, Damaged> {
         let (key, home, number) = (from.u64()?, from.u32()?, from.u64()?);
         let (epoch, born, id) = (from.u64()?, from.u64()?, from.u128()?);
-        let (bytes, blocks) = (from.u64()?, from.u64()?);
-        let segment = Segment { home, number, epoch, born, id, bytes, blocks, live: 0 };
+        let (in_record, bytes, blocks) = (from.u32()? != 0, from.u64()?, from.u64()?);
+        let segment = Segment { home, number, epoch, born, id, in_record, bytes, blocks, live: 0 };
         Ok(Self { number: key, segment, died: from.u64()? })
     }
 }
@@ -402,7 +412,9 @@ pub(crate) struct Changes {
     pub(crate) size: u64,
     /// The segment that this record publishes; 0: there is none.
     pub(crate) segment: u64,
-    /// Bytes of it.
+    /// Whether it lies [behind this](Segment::in_record).
+    pub(crate) in_record: bool,
+    /// Bytes of its object.
     pub(crate) bytes: u64,
     /// Its [id](Segment::id).
     pub(crate) id: u128,
@@ -421,6 +433,7 @@ impl Changes {
         out.u64(self.through);
         out.u64(self.size);
         out.u64(self.segment);
+        out.u32(self.in_record.into());
         out.u64(self.bytes);
         out.u128(self.id);
         out.u64(self.dropped);
@@ -435,7 +448,8 @@ impl Changes {
     pub(crate) fn decode(body: &[u8]) -> Result<Self, Damaged> {
         let mut from = In(body);
         let (through, size) = (from.u64()?, from.u64()?);
-        let (segment, bytes, id) = (from.u64()?, from.u64()?, from.u128()?);
+        let (segment, in_record) = (from.u64()?, from.u32()? != 0);
+        let (bytes, id) = (from.u64()?, from.u128()?);
         let dropped = from.u64()?;
         let taken = match from.u64()? {
             0 => None,
@@ -446,7 +460,7 @@ impl Changes {
         let mut take =
             |n: usize| (0..n).map(|_| Entry::decode(&mut from)).collect::<Result<Vec<_>, _>>();
         let (moved, entries) = (take(moved)?, take(entries)?);
-        Ok(Self { through, size, segment, bytes, id, taken, dropped, moved, entries })
+        Ok(Self { through, size, segment, in_record, bytes, id, taken, dropped, moved, entries })
     }
 }
 
@@ -585,6 +599,7 @@ mod tests {
             through: 1 << 40,
             size: 1 << 41,
             segment: 5,
+            in_record: true,
             bytes: 9,
             id: 1 << 77,
             taken: Some(taken.clone()),
@@ -600,7 +615,17 @@ mod tests {
         let opening = Opening { size: 1 << 30, lease: 5000, through: 7, local: true, host, origin };
         assert_eq!(Opening::decode(&opening.encode()), Ok(opening.clone()));
         let (home, number, born) = (1, 5, 3);
-        let segment = Segment { home, number, epoch: 1, born, id: 8, bytes: 9, blocks: 4, live: 0 };
+        let segment = Segment {
+            home,
+            number,
+            epoch: 1,
+            born,
+            id: 8,
+            in_record: true,
+            bytes: 9,
+            blocks: 4,
+            live: 0,
+        };
         let whole = Whole {
             opening,
             epochs: vec![1, 4],

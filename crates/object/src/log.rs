@@ -75,23 +75,26 @@ pub(crate) enum Appended {
     Others(Head),
 }
 
-/// Creates a record, and looks whether it is there, whatever the store says. An error: it may be there, or come later.
+/// Creates a record, and looks whether all of it is there, whatever the store says. An error: it may be there, or come later.
 pub(crate) async fn append(
     store: &Store,
     head: &Head,
-    object: &Bytes,
+    object: &[Bytes],
     patience: Option<Duration>,
 ) -> Result<Appended, String> {
     let name = record(head.seq);
-    let data = [object.clone()];
+    let bytes: u64 = object.iter().map(|part| part.len() as u64).sum();
     let mut tries = Tries::new(patience);
     loop {
         // Create
-        let asked = store.put(&name, &data, true).await;
+        let asked = store.put(&name, object, true).await;
         // LookAtIt
-        let why = match (asked, store.get(&name, Some(0..HEAD as u64)).await) {
-            (_, Ok(found)) => match Head::decode(&found) {
-                Ok(found) if found == *head => return Ok(Appended::Ours),
+        let why = match (asked, store.look(&name, Some(0..HEAD as u64)).await) {
+            (_, Ok((size, found))) => match Head::decode(&found) {
+                Ok(found) if found == *head && size == bytes => return Ok(Appended::Ours),
+                Ok(found) if found == *head => {
+                    format!("{name} has {size} bytes, of {bytes} that it was sent")
+                }
                 Ok(found) => return Ok(Appended::Others(found)),
                 Err(damaged) => damaged.to_string(),
             },
@@ -105,6 +108,9 @@ pub(crate) async fn append(
         }
     }
 }
+
+/// Bytes of a record that an opening fetches at first: nearly always its body is among them, and of its data that much.
+const FIRST: u64 = 64 << 10;
 
 /// An object, or a range of its bytes, of which it may have fewer, in as many tries as there is time for. `None`: it isn't there.
 pub(crate) async fn fetch(
@@ -294,14 +300,17 @@ async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, 
     let last = records.last().map_or(0, |(seq, _)| *seq);
     while known.last < last {
         let seq = known.last + 1;
-        if !read_into(store, ask, seq, &mut known).await? {
-            let newer = list(store, "map", ask.patience).await?;
-            if newer.last() == maps.last() {
-                let why = format!("record {seq} is missing, and record {last} is there");
-                return Err(NotOpen::Damaged(why));
+        let why = match read_into(store, ask, seq, &mut known).await {
+            Ok(true) => continue,
+            Ok(false) => {
+                NotOpen::Damaged(format!("record {seq} is missing, and record {last} is there"))
             }
-            return Ok(None);
-        }
+            // A record that came to a place that was cleared is in no history.
+            Err(why @ NotOpen::Damaged(_)) => why,
+            Err(other) => return Err(other),
+        };
+        let newer = list(store, "map", ask.patience).await?;
+        return if newer.last() == maps.last() { Err(why) } else { Ok(None) };
     }
     Ok(Some(known))
 }
@@ -317,9 +326,15 @@ pub(crate) async fn is_of(store: &Store, ask: &Ask, head: &Head) -> Result<bool,
 /// Adds a record to what is known. False: it isn't there.
 async fn read_into(store: &Store, ask: &Ask, seq: u64, known: &mut Known) -> Result<bool, NotOpen> {
     let name = record(seq);
-    let found = fetch(store, &name, None, ask.patience).await.map_err(NotOpen::Store)?;
-    let Some(bytes) = found else { return Ok(false) };
     let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
+    let found = fetch(store, &name, Some(0..FIRST), ask.patience).await;
+    let Some(mut bytes) = found.map_err(NotOpen::Store)? else { return Ok(false) };
+    let (here, end) = (bytes.len() as u64, Head::decode(&bytes).map_err(damaged)?.end());
+    if here == FIRST && end > FIRST {
+        let rest = fetch(store, &name, Some(FIRST..end), ask.patience).await;
+        let Some(rest) = rest.map_err(NotOpen::Store)? else { return Ok(false) };
+        bytes = [bytes, rest].concat().into();
+    }
     let (head, body) = known.codec.split(&bytes).map_err(damaged)?;
     if head.seq != seq {
         return Err(damaged(Damaged(format!("it says that it is record {}", head.seq))));
@@ -458,13 +473,16 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
         let (seq, body) = (known.last + 1, opening.encode());
         let writer = Writer { epoch: seq, nonce: ask.nonce };
         let (head, object) = known.codec.object(Kind::Open, (seq, writer), &body);
-        match append(store, &head, &object, ask.patience).await.map_err(NotOpen::Store)? {
+        match append(store, &head, &[object], ask.patience).await.map_err(NotOpen::Store)? {
             // Another one has made the volume, and its key.
             Appended::Others(_) if seq == 1 => return Ok(None),
             Appended::Others(_) => {
                 // The writer was faster. Its record is read, and the next place is tried.
-                if !read_into(store, ask, seq, &mut known).await? {
-                    return Ok(None);
+                match read_into(store, ask, seq, &mut known).await {
+                    Ok(true) => {}
+                    // Or the record before it was in no history. If this one is damaged, that is found again.
+                    Ok(false) | Err(NotOpen::Damaged(_)) => return Ok(None),
+                    Err(other) => return Err(other),
                 }
             }
             Appended::Ours => {
@@ -526,7 +544,7 @@ async fn garbage(
     let gone = gone.map_err(NotOpen::Store)?.into_iter();
     let gone = gone.filter(|gone| gone.epoch < epoch && !maps_go.contains(&gone.snapshot));
     let records = records.iter().map(|(seq, _)| *seq);
-    let records = records.filter(|seq| *seq < known.mapped && !known.epochs.contains(seq));
+    let records = records.filter(|seq| known.map.spares(*seq, known.mapped, &known.epochs));
     let mut all: Vec<String> = segments.map(|(seq, epoch)| segment(seq, epoch)).collect();
     all.extend(maps.map(|(seq, epoch)| whole_map(seq, epoch)));
     all.extend(snapshots.into_iter().map(|(seq, epoch)| snapshot(seq, epoch)));

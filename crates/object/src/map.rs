@@ -54,15 +54,15 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// As record `seq` wants it. The segments that are no longer needed, with their epochs.
-    pub(crate) fn apply(&mut self, seq: u64, epoch: u64, changes: &Changes) -> Vec<(u64, u64)> {
+    /// As record `seq` wants it. The segments that are no longer needed.
+    pub(crate) fn apply(&mut self, seq: u64, epoch: u64, changes: &Changes) -> Vec<Segment> {
         let mut touched = Vec::new();
         if changes.segment != 0 {
             let ours = |entry: &&Entry| entry.place.is_some_and(|at| at.segment == changes.segment);
             let blocks = changes.entries.iter().filter(ours).map(|entry| entry.len).sum();
-            let &Changes { bytes, id, .. } = changes;
-            let (home, number) = (0, changes.segment);
-            let segment = Segment { home, number, epoch, born: seq, id, bytes, blocks, live: 0 };
+            let &Changes { bytes, id, in_record, .. } = changes;
+            let (home, number, born, live) = (0, changes.segment, seq, 0);
+            let segment = Segment { home, number, epoch, born, id, in_record, bytes, blocks, live };
             self.segments.insert(number, segment);
             touched.push(changes.segment);
         }
@@ -97,10 +97,15 @@ impl Map {
             dead.extend(self.segments.snapshots(self.snapshots.keys().copied()));
         }
         // An ancestor's is the ancestor's.
-        dead.into_iter()
-            .filter(|segment| segment.home == 0)
-            .map(|segment| (segment.number, segment.epoch))
-            .collect()
+        dead.retain(|segment| segment.home == 0);
+        dead
+    }
+
+    /// Whether record `seq` may be deleted, where record `mapped` is that of the newest whole map: it is in front of that, no writer began with it,
+    /// and no data that somebody needs lies in it.
+    pub(crate) fn spares(&self, seq: u64, mapped: u64, epochs: &[u64]) -> bool {
+        let has_data = self.segments.needed(seq).is_some_and(|segment| segment.in_record);
+        seq < mapped && !epochs.contains(&seq) && !has_data
     }
 
     /// The snapshot of this name, or number.
@@ -177,6 +182,11 @@ mod tests {
         Changes { segment, bytes: 1000, id: 7, entries: entries(of), ..Changes::default() }
     }
 
+    /// The numbers of the segments that are no longer needed.
+    fn dead(map: &mut Map, seq: u64, changes: &Changes) -> Vec<u64> {
+        map.apply(seq, 1, changes).into_iter().map(|segment| segment.number).collect()
+    }
+
     fn opening() -> Opening {
         let host = String::new();
         Opening { size: 0, lease: 0, through: 0, local: false, host, origin: None }
@@ -185,14 +195,14 @@ mod tests {
     #[test]
     fn a_segment_of_which_nothing_is_left_is_told_once_and_the_whole_map_gives_the_same_again() {
         let mut map = Map::default();
-        assert_eq!(map.apply(2, 1, &changes(2, &[(0, 8, Some(place(2, 0)))])), []);
-        assert_eq!(map.apply(3, 1, &changes(3, &[(2, 2, Some(place(3, 0)))])), []);
+        assert_eq!(dead(&mut map, 2, &changes(2, &[(0, 8, Some(place(2, 0)))])), [0; 0]);
+        assert_eq!(dead(&mut map, 3, &changes(3, &[(2, 2, Some(place(3, 0)))])), [0; 0]);
         assert_eq!(map.segments.get(2).unwrap().live, 6);
         let whole = map.whole(opening(), vec![1]);
         let again = Map::of(&whole);
         assert_eq!(again.segments, map.segments);
         assert_eq!(again.places.parts(0, 9), map.places.parts(0, 9));
-        assert_eq!(map.apply(4, 1, &changes(4, &[(0, 100, None)])), [(2, 1), (3, 1), (4, 1)]);
+        assert_eq!(dead(&mut map, 4, &changes(4, &[(0, 100, None)])), [2, 3, 4]);
         assert_eq!(map.segments.sum(), Sum::default());
         assert!(map.places.is_empty());
     }
@@ -204,7 +214,7 @@ mod tests {
         map.apply(3, 1, &changes(3, &[(2, 2, Some(place(3, 0)))]));
         let mut moved = changes(4, &[(0, 8, Some(place(4, 0)))]);
         moved.moved = entries(&[(0, 8, Some(place(2, 0)))]);
-        assert_eq!(map.apply(4, 1, &moved), [(2, 1)]);
+        assert_eq!(dead(&mut map, 4, &moved), [2]);
         let found: Vec<_> = map.places.parts(0, 8).into_iter().map(|(_, _, at)| at).collect();
         assert_eq!(found, [Some(place(4, 0)), Some(place(3, 0)), Some(place(4, 4))]);
     }
@@ -274,7 +284,7 @@ mod tests {
         let mut moved = changes(4, &[(0, 8, Some(place(4, 0)))]);
         let was = [(0, 2, Some(place(2, 0))), (2, 2, Some(place(3, 0))), (4, 4, Some(place(2, 4)))];
         moved.moved = entries(&was);
-        assert_eq!(map.apply(4, 1, &moved), [(2, 1), (3, 1)]);
+        assert_eq!(dead(&mut map, 4, &moved), [2, 3]);
         assert_eq!(map.places.parts(0, 8), [(0, 8, Some(place(4, 0)))]);
         assert_eq!(map.places.len(), 1);
         assert_eq!(map.segments.sum(), Sum { stored: 1000, used: 1000, live: 8, count: 1 });

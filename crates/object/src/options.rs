@@ -23,6 +23,8 @@ use crate::volume::Tuning;
 
 /// Bytes of a batch: of a segment, as a rule.
 const BATCH: u64 = 8 << 20;
+/// Most bytes of data that lie in their record: so many take less time to send than another request does.
+const INLINE: u64 = 256 << 10;
 /// Bytes that may wait for the store.
 const DIRTY: u64 = 64 << 20;
 /// Bytes that compaction moves in a second, as a rule.
@@ -195,6 +197,7 @@ impl ObjectOptions {
     pub(crate) fn tuning(&self) -> Tuning {
         Tuning {
             batch: (BATCH / BLOCK) as usize,
+            inline: INLINE / BLOCK,
             dirty: (DIRTY / BLOCK) as usize,
             age: self.age,
             patience: self.patience,

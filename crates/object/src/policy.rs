@@ -134,6 +134,7 @@ mod tests {
             epoch: 1,
             born: 2,
             id: 1,
+            in_record: false,
             bytes: blocks * 10,
             blocks,
             live,

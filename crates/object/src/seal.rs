@@ -18,6 +18,8 @@ const KEY: usize = 32;
 const NONCE: usize = 24;
 /// Bytes behind what is sealed, by which a change is found.
 pub(crate) const TAG: usize = 16;
+/// Bytes that a sealed body has more.
+pub(crate) const ADDED: usize = NONCE + TAG;
 /// Bytes of a volume's key, sealed by the user's.
 pub(crate) const WRAPPED: usize = NONCE + KEY + TAG;
 

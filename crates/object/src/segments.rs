@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::log;
+
 /// A segment that the map points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
@@ -15,6 +17,8 @@ pub(crate) struct Segment {
     pub(crate) born: u64,
     /// What its frames are bound to.
     pub(crate) id: u128,
+    /// Whether it lies in its record, behind the body: it is no object of its own.
+    pub(crate) in_record: bool,
     /// Of the object.
     pub(crate) bytes: u64,
     /// Blocks that lay in it when it was published.
@@ -24,6 +28,15 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
+    /// The object where it lies.
+    pub(crate) fn name(&self) -> String {
+        if self.in_record {
+            log::record(self.number)
+        } else {
+            log::segment(self.number, self.epoch)
+        }
+    }
+
     /// Bytes of it that are in use: in proportion, since a block has no size of its own.
     fn used(&self) -> u64 {
         match self.blocks {
@@ -65,7 +78,7 @@ impl Sum {
 }
 
 /// What a volume's data takes in its store, in bytes, as the map has it that the store has: what is on its way there, or deleted and
-/// not gone yet, isn't counted, nor are records and maps.
+/// not gone yet, isn't counted, nor are records without data and maps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreSpace {

@@ -19,6 +19,8 @@ use tokio::time::{Instant, sleep, timeout};
 /// How long one try may take, and how long nothing may come from the store meanwhile.
 pub(crate) const TRY: Duration = Duration::from_secs(60);
 const SILENCE: Duration = Duration::from_secs(15);
+/// Microseconds in which a byte of a record may go: a segment has about as long.
+const SLOW: u64 = 8;
 /// The first and the longest pause between two tries.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(3));
 
@@ -189,8 +191,9 @@ impl Store {
         count(&self.counts.sent, payload.content_length() as u64);
         let mode = if create { PutMode::Create } else { PutMode::Overwrite };
         let path = self.path(name);
-        // A segment, or a map, takes its time.
-        let limit = if create { self.silence } else { TRY };
+        // A segment, or a map, takes its time, and the data of a record does.
+        let data = Duration::from_micros(SLOW * payload.content_length() as u64);
+        let limit = if create { (self.silence + data).min(TRY) } else { TRY };
         let put = self.within(limit, self.inner.put_opts(&path, payload, mode.into())).await;
         if !matches!(put, Err(Failure::Other(_))) {
             *self.trouble.lock() = None;
@@ -209,6 +212,15 @@ impl Store {
         name: &str,
         range: Option<Range<u64>>,
     ) -> Result<Bytes, Failure> {
+        self.look(name, range).await.map(|(_, bytes)| bytes)
+    }
+
+    /// The same, and how many bytes the whole object has.
+    pub(crate) async fn look(
+        &self,
+        name: &str,
+        range: Option<Range<u64>>,
+    ) -> Result<(u64, Bytes), Failure> {
         count(&self.counts.gets, 1);
         let path = self.path(name);
         let options = GetOptions { range: range.map(Into::into), ..GetOptions::default() };
@@ -226,11 +238,12 @@ impl Store {
                 }
                 file => file,
             };
-            found.bytes().await
+            let size = found.meta.size;
+            found.bytes().await.map(|bytes| (size, bytes))
         };
-        let bytes = self.within(TRY, asked).await?;
+        let (size, bytes) = self.within(TRY, asked).await?;
         count(&self.counts.received, bytes.len() as u64);
-        Ok(bytes)
+        Ok((size, bytes))
     }
 
     /// How many bytes an object has.

@@ -4,7 +4,7 @@ use s3_servers::disk::Place;
 use s3_servers::inside::{Creation, Inside};
 use s3_servers::weed::Weed;
 
-/// Each block is a segment of its own.
+/// Each block lies in a record of its own.
 fn many(place: &Place) {
     const BLOCKS: usize = 1020;
     let disk = place.open(BLOCKS).unwrap();
@@ -22,13 +22,13 @@ fn many(place: &Place) {
 }
 
 #[test]
-fn a_volume_may_have_more_segments_than_s3s_fs_lists_at_once() {
+fn a_volume_may_have_more_records_than_s3s_fs_lists_at_once() {
     let server = Inside::new(Creation::Atomic);
     many(&Place::new(server.address(), "many"));
 }
 
 #[test]
-fn a_volume_may_have_more_segments_than_seaweedfs_lists_at_once() {
+fn a_volume_may_have_more_records_than_seaweedfs_lists_at_once() {
     let weed = Weed::new();
     many(&Place::new(weed.address(), "many"));
 }

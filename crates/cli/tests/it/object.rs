@@ -271,9 +271,10 @@ fn a_volume_is_encrypted_by_the_key_of_a_file_and_opens_by_no_other() {
         folder.write("up.toml", manifest(key));
         folder.corewise(["up", "up.toml"]).fails().complains(&[says]);
     }
-    let segments = std::fs::read_dir(folder.join("store/v/seg")).unwrap();
-    for segment in segments {
-        let bytes = std::fs::read(segment.unwrap().path()).unwrap();
+    // It lies in its record.
+    let records = std::fs::read_dir(folder.join("store/v/log")).unwrap();
+    for record in records {
+        let bytes = std::fs::read(record.unwrap().path()).unwrap();
         assert!(!bytes.windows(9).any(|found| found == b"a text th") && bytes.len() < 8192);
     }
 }

@@ -38,6 +38,17 @@ async fn all(volume: &Arc<Volume>) -> Vec<u32> {
     read(volume, 0, BLOCKS).await.unwrap()
 }
 
+/// Writes some blocks, of which two lie in their record, and takes a snapshot `s`.
+async fn begins_with(parent: &Arc<Volume>) {
+    super::write_all(parent, 0, 24, 7).await;
+    parent.flush().await.unwrap();
+    write(parent, 20, 2, 7).await.unwrap();
+    parent.snapshot(Some("s".into())).await.unwrap();
+    let in_record =
+        parent.state.read().map.segments.iter().filter(|(_, one)| one.in_record).count();
+    assert_eq!(in_record, 1);
+}
+
 /// Overwrites everything, so that nothing is needed of what was there.
 async fn overwrite(volume: &Arc<Volume>, what: u32) {
     super::write_all(volume, 0, BLOCKS, what).await;
@@ -47,9 +58,8 @@ async fn overwrite(volume: &Arc<Volume>, what: u32) {
 
 async fn clone_and_parent_go_their_ways(sealed: u128) {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let parent = open(&inner, 1 | sealed).await.unwrap();
-    super::write_all(&parent, 0, 24, 7).await;
-    parent.snapshot(Some("s".into())).await.unwrap();
+    let parent = super::open_as(&inner, 1 | sealed, tuning()).await.unwrap();
+    begins_with(&parent).await;
     let mut model = vec![0; BLOCKS as usize];
     model[..24].fill(7);
     write(&parent, 0, 1, 8).await.unwrap();
@@ -188,9 +198,8 @@ async fn clone_and_delete(
 
 /// A volume with a snapshot `s`, closed.
 async fn parent(inner: &Arc<dyn ObjectStore>, sealed: u128) {
-    let parent = open(inner, 1 | sealed).await.unwrap();
-    super::write_all(&parent, 0, 24, 7).await;
-    parent.snapshot(Some("s".into())).await.unwrap();
+    let parent = super::open_as(inner, 1 | sealed, tuning()).await.unwrap();
+    begins_with(&parent).await;
     parent.close().await.unwrap();
 }
 

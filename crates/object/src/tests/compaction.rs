@@ -12,15 +12,11 @@ use super::{BLOCKS, open, passes, read, write, write_all};
 use crate::batch::Chunk;
 use crate::format::BLOCK;
 use crate::policy;
-use crate::volume::{Fault, Volume};
+use crate::volume::{Fault, Tuning, Volume};
 
-/// Bytes of all segments that the store has.
+/// Bytes of all objects that the store has for their data.
 async fn stored(volume: &Volume) -> u64 {
-    let mut bytes = 0;
-    for name in volume.store.list("seg").await.unwrap() {
-        bytes += volume.store.size(&format!("seg/{name}")).await.unwrap();
-    }
-    bytes
+    super::stored(volume).await.0
 }
 
 #[tokio::test(start_paused = true)]
@@ -53,21 +49,26 @@ async fn garbage_stays_a_share_of_what_is_in_use() {
 
 #[tokio::test(start_paused = true)]
 async fn small_segments_become_few_and_neighbours_in_them_one_piece() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let volume = open(&inner, 1).await.unwrap();
-    for block in (0..60).rev() {
-        write(&volume, block, 1, block as u32 + 1).await.unwrap();
-        volume.flush().await.unwrap();
+    for inline in [0, 3] {
+        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let tuning = Tuning { inline, ..super::tuning() };
+        let volume = super::open_as(&inner, 1, tuning).await.unwrap();
+        for block in (0..60).rev() {
+            write(&volume, block, 1, block as u32 + 1).await.unwrap();
+            volume.flush().await.unwrap();
+        }
+        passes(Duration::from_secs(60)).await;
+        let (segments, pieces) = {
+            let state = volume.state.read();
+            (state.map.segments.iter().count(), state.map.places.len())
+        };
+        assert!(segments <= 4 + 4 * 60 / 24 && pieces <= segments, "{segments}, {pieces}");
+        assert!(volume.store.list("seg").await.unwrap().len() <= segments);
+        let (bytes, needed) = super::stored(&volume).await;
+        assert_eq!(bytes, needed);
+        let all: Vec<u32> = (1..=60).collect();
+        assert_eq!(read(&volume, 0, 60).await.unwrap(), all);
     }
-    passes(Duration::from_secs(60)).await;
-    let (segments, pieces) = {
-        let state = volume.state.read();
-        (state.map.segments.iter().count(), state.map.places.len())
-    };
-    assert!(segments <= 4 + 4 * 60 / 24 && pieces <= segments, "{segments}, {pieces}");
-    assert_eq!(volume.store.list("seg").await.unwrap().len(), segments);
-    let all: Vec<u32> = (1..=60).collect();
-    assert_eq!(read(&volume, 0, 60).await.unwrap(), all);
 }
 
 #[tokio::test(start_paused = true)]

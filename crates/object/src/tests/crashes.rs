@@ -7,9 +7,9 @@ use object_store::ObjectStore;
 use object_store::memory::InMemory;
 
 use super::faulty::{Fate, Faulty};
-use super::{BLOCKS, open, passes, read, sealed_by, tuning, write};
+use super::{BLOCKS, open, passes, read, sealed_by, stored, tuning, write};
 use crate::batch::Chunk;
-use crate::volume::{Fault, Volume};
+use crate::volume::{Fault, Tuning, Volume};
 
 /// Lets `left` requests through; the next one is done or not, and it and all later ones are never answered.
 pub(super) fn until(
@@ -35,6 +35,8 @@ struct History {
     flushed: usize,
     /// Segments that compaction wrote.
     moved: u64,
+    /// Segments at the end of lives that lay in their records, and those that didn't.
+    kinds: [usize; 2],
 }
 
 /// Works until the machine is lost. True: everything was done.
@@ -47,6 +49,9 @@ async fn work(
     let Ok(volume) = open(inner, nonce).await else { return false };
     let done = work_on(&volume, history, random).await;
     history.moved += volume.moves.usage().puts;
+    for (_, segment) in volume.state.read().map.segments.iter() {
+        history.kinds[usize::from(!segment.in_record)] += 1;
+    }
     done
 }
 
@@ -101,22 +106,25 @@ async fn work_on(volume: &Arc<Volume>, history: &mut History, random: &mut fastr
     true
 }
 
-/// One run: the machine is lost at request `at` of each of its lives. Whether that came at all. `moved` counts what compaction wrote.
-fn lose_it_at(at: u64, last: Fate, seed: u64, moved: &mut u64) -> bool {
+/// One run: the machine is lost at request `at` of each of its lives. Whether that came at all.
+fn lose_it_at(at: u64, last: Fate, seed: u64, history: &mut History) -> bool {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut history = History { states: vec![vec![0; BLOCKS as usize]], flushed: 0, moved: 0 };
+    (history.states, history.flushed) = (vec![vec![0; BLOCKS as usize]], 0);
     let mut lost = false;
     let sealed = sealed_by(seed);
     for life in 0..3 {
         let store = until(&inner, at, last);
         // The runtime ends with all of its tasks, as the machine does.
         run(async {
-            lost |= !work(&store, (life * 2) | sealed, &mut history, &mut random).await;
+            lost |= !work(&store, (life * 2) | sealed, history, &mut random).await;
         });
         let found = run(async {
             let volume = open(&inner, (life * 2 + 1) | sealed).await.unwrap();
             let found = read(&volume, 0, BLOCKS).await.unwrap();
+            passes(Duration::from_secs(30)).await;
+            let (bytes, needed) = stored(&volume).await;
+            assert_eq!(bytes, needed, "lost at {at} ({last:?}, seed {seed}, life {life})");
             volume.close().await.unwrap();
             found
         });
@@ -126,9 +134,8 @@ fn lose_it_at(at: u64, last: Fate, seed: u64, moved: &mut u64) -> bool {
             kept.is_some_and(|kept| kept >= at_least),
             "lost at {at} ({last:?}, seed {seed}, life {life}): kept {kept:?}, flushed {at_least}"
         );
-        history = History { states: vec![found], flushed: 0, moved: history.moved };
+        (history.states, history.flushed) = (vec![found], 0);
     }
-    *moved += history.moved;
     lost
 }
 
@@ -141,19 +148,23 @@ pub(super) fn run<T>(future: impl Future<Output = T>) -> T {
 fn whenever_the_machine_is_lost_flushed_writes_are_there_and_the_others_are_a_prefix() {
     for (last, seed) in [(Fate::Done, 1), (Fate::Unsaid, 2), (Fate::Refused, 3)] {
         let long = std::env::var_os("COREWISE_LONG").is_some();
-        let (mut at, mut moved) = (1, 0);
-        while lose_it_at(at, last, seed + at, &mut moved) {
+        let mut at = 1;
+        let mut history = History { states: Vec::new(), flushed: 0, moved: 0, kinds: [0; 2] };
+        while lose_it_at(at, last, seed + at, &mut history) {
             at += if long { 1 } else { 8 };
         }
+        let History { moved, kinds, .. } = history;
         assert!(at > 60 && moved > 20, "only {at} requests, {moved} moves");
+        assert!(kinds.iter().all(|kind| *kind > 20), "in records and not: {kinds:?}");
     }
 }
 
 #[test]
 fn the_log_and_the_segments_do_not_pile_up() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    run(async {
-        let volume = super::open_as(&inner, 1, tuning()).await.unwrap();
+    let pile = async |inline| {
+        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let tuning = Tuning { inline, ..tuning() };
+        let volume = super::open_as(&inner, 1, tuning).await.unwrap();
         for n in 1..200 {
             write(&volume, u64::from(n) % 4, 1, n).await.unwrap();
             volume.flush().await.unwrap();
@@ -162,9 +173,12 @@ fn the_log_and_the_segments_do_not_pile_up() {
         let store = &volume.store;
         let count = async |folder| store.list(folder).await.unwrap().len();
         assert!(count("seg").await <= 4, "{}", count("seg").await);
-        assert!(count("log").await <= 8, "{}", count("log").await);
+        let with_data = if inline == 0 { 0 } else { 4 };
+        assert!(count("log").await <= 8 + with_data, "{}", count("log").await);
         assert_eq!(count("map").await, 1);
         assert_eq!(count("try").await, 0);
         assert_eq!(read(&volume, 0, 4).await.unwrap(), [196, 197, 198, 199]);
-    });
+    };
+    run(pile(0));
+    run(pile(3));
 }

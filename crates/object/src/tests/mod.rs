@@ -8,6 +8,7 @@ mod faults;
 mod faulty;
 mod fights;
 mod local;
+mod records;
 mod seals;
 mod snapshots;
 
@@ -20,7 +21,7 @@ use object_store::path::Path;
 use crate::batch::Chunk;
 use crate::codec::Compression;
 use crate::format::BLOCK;
-use crate::log::{Ask, NotOpen};
+use crate::log::{self, Ask, NotOpen};
 use crate::policy::Compaction;
 use crate::seal::ObjectKey;
 use crate::store::Store;
@@ -29,10 +30,11 @@ use crate::volume::{Fault, Part, Tuning, Volume};
 /// Blocks of the volumes.
 const BLOCKS: u64 = 64;
 
-/// Small batches, and a whole map each few records, so that everything happens in a short run.
+/// Small batches, the smallest of which lie in their records, and a whole map each few records, so that everything happens in a short run.
 fn tuning() -> Tuning {
     Tuning {
         batch: 6,
+        inline: 3,
         dirty: 32,
         age: Duration::from_secs(1),
         patience: Duration::from_secs(100),
@@ -81,9 +83,41 @@ async fn open_as(
     Volume::open(Arc::new(store), ask(nonce), tuning).await
 }
 
+/// By the nonce, the smallest batches lie in their records, all of them do, or none.
 async fn open(inner: &Arc<dyn ObjectStore>, nonce: u128) -> Result<Arc<Volume>, NotOpen> {
     let cache = [0, 64 << 10, 2 << 20][(nonce % 3) as usize];
-    open_as(inner, nonce, Tuning { cache, ..tuning() }).await
+    let inline = [3, 64, 0][(nonce / 2 % 3) as usize];
+    open_as(inner, nonce, Tuning { cache, inline, ..tuning() }).await
+}
+
+/// Bytes of all objects in the store that are there for their data, and of those that are needed. Of records, what lies in front of the newest map is
+/// there for its data.
+async fn stored(volume: &Volume) -> (u64, u64) {
+    let segments = volume.store.list("seg").await.unwrap();
+    let mut names: Vec<String> = segments.iter().map(|name| format!("seg/{name}")).collect();
+    let records = volume.store.list("log").await.unwrap();
+    let needed = {
+        let state = volume.state.read();
+        let segments = &state.map.segments;
+        let has_data = |seq| segments.needed(seq).is_some_and(|segment| segment.in_record);
+        let records = records.iter().map(|name| name.parse().unwrap());
+        let records = records
+            .filter(|seq| has_data(*seq) || *seq < state.mapped && !state.epochs.contains(seq));
+        names.extend(records.map(log::record));
+        let live = segments.iter().map(|(_, segment)| segment);
+        let all = live.chain(segments.kept().map(|(_, kept)| &kept.segment));
+        all.filter(|segment| segment.home == 0).map(|segment| segment.bytes).sum()
+    };
+    let mut bytes = 0;
+    for name in names {
+        bytes += volume.store.size(&name).await.unwrap();
+    }
+    (bytes, needed)
+}
+
+/// The objects where data lies that the map points to.
+fn lies_in(volume: &Volume) -> Vec<String> {
+    volume.state.read().map.segments.iter().map(|(_, segment)| segment.name()).collect()
 }
 
 /// Until so much virtual time has passed: no real time does.

@@ -10,7 +10,7 @@ use object_store::path::Path;
 
 use super::crashes::{run, until};
 use super::faulty::{Fate, Faulty};
-use super::{BLOCKS, open, passes, read, sealed_by, write};
+use super::{BLOCKS, open, passes, read, sealed_by, stored, write};
 use crate::batch::Chunk;
 use crate::codec::Spot;
 use crate::format::{BLOCK, Whole};
@@ -38,7 +38,7 @@ pub(super) async fn held(volume: &Volume, inner: &Arc<dyn ObjectStore>, number: 
             continue;
         };
         let segment = map.segments.get(place.segment).unwrap();
-        let name = log::segment(place.segment, segment.epoch);
+        let name = segment.name();
         let range = u64::from(place.at)..u64::from(place.at + place.stored);
         let frame = store.get(&name, Some(range)).await;
         let frame = frame.unwrap_or_else(|why| panic!("snapshot {number}: {name}: {why:?}"));
@@ -51,19 +51,6 @@ pub(super) async fn held(volume: &Volume, inner: &Arc<dyn ObjectStore>, number: 
         );
     }
     said
-}
-
-/// Bytes of all segments in the store, and of all that is needed there.
-async fn stored(volume: &Volume) -> (u64, u64) {
-    let mut bytes = 0;
-    for name in volume.store.list("seg").await.unwrap() {
-        bytes += volume.store.size(&format!("seg/{name}")).await.unwrap();
-    }
-    let state = volume.state.read();
-    let segments = &state.map.segments;
-    let live = segments.iter().map(|(_, segment)| segment.bytes);
-    let kept = segments.kept().map(|(_, kept)| kept.segment.bytes);
-    (bytes, live.chain(kept).sum())
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,11 +8,12 @@ use futures_util::future::join;
 use tokio::time::{Instant, sleep};
 
 use super::{Fault, State, Upload, Volume};
-use crate::batch::Batch;
+use crate::batch::{Batch, Built};
 use crate::codec::Codec;
 use crate::format::{Changes, HEAD, Head, Kind, Opening, Whole};
 use crate::log::{self, Appended};
 use crate::policy;
+use crate::segments::Segment;
 use crate::store::{Failure, Store, Tries};
 
 /// Pause between two deletions.
@@ -21,24 +22,25 @@ const DELETE_PAUSE: Duration = Duration::from_millis(10);
 const LARGE: usize = 4096;
 
 impl Volume {
-    /// Puts a batch's segment into the store, and looks whether it is there. The changes that are to be recorded.
-    pub(super) async fn upload(&self, seq: u64, batch: Arc<Batch>) -> Option<Changes> {
+    /// Puts a batch's segment into the store, and looks whether it is there, unless it goes with the record. The changes that are to be recorded, and the data that goes with them.
+    pub(super) async fn upload(&self, seq: u64, batch: Arc<Batch>) -> Option<Built> {
         let _turn = self.uploading.acquire().await;
-        let writer = self.writer;
-        let build = move |codec: &Codec| batch.segment(seq, &writer, codec);
+        let (writer, inline) = (self.writer, self.tuning.inline);
+        let build = move |codec: &Codec| batch.segment(seq, &writer, codec, inline);
         let (payload, changes) = self.build(build).await?;
-        if !payload.is_empty() {
-            let name = log::segment(seq, writer.epoch);
-            self.put_segment(&self.store, &name, &payload).await;
+        if payload.is_empty() || changes.in_record {
+            return Some((payload, changes));
         }
-        Some(changes)
+        let name = log::segment(seq, writer.epoch);
+        self.put_segment(&self.store, &name, &payload).await;
+        Some((Vec::new(), changes))
     }
 
     /// Makes a segment: elsewhere if that is work, since this thread serves everybody.
     pub(crate) async fn build(
         &self,
-        how: impl FnOnce(&Codec) -> (Vec<Bytes>, Changes) + Send + 'static,
-    ) -> Option<(Vec<Bytes>, Changes)> {
+        how: impl FnOnce(&Codec) -> Built + Send + 'static,
+    ) -> Option<Built> {
         if !self.codec.is_work() {
             return Some(how(&self.codec));
         }
@@ -68,7 +70,7 @@ impl Volume {
     pub(super) async fn commit_all(self: Arc<Self>) {
         loop {
             let Some(mut upload) = self.next_upload().await else { return };
-            let Ok(mut changes) = (&mut upload.done).await else { return };
+            let Ok((data, mut changes)) = (&mut upload.done).await else { return };
             if let Some(taken) = &mut changes.taken {
                 if !self.put_snapshot(upload.seq, taken).await {
                     return;
@@ -76,16 +78,16 @@ impl Volume {
             }
             let named = (upload.seq, self.writer);
             let (head, object) = self.codec.object(Kind::Commit, named, &changes.encode());
-            if !self.append(&head, &object).await {
+            if !self.append(&head, &[vec![object], data].concat()).await {
                 return;
             }
             let dead = self.apply(upload.seq, &changes);
             self.room.add_permits(upload.blocks);
             self.durable.send_modify(|durable| *durable = upload.seq.max(*durable));
             if !dead.is_empty() {
-                let names = dead.into_iter().map(|(seq, epoch)| log::segment(seq, epoch));
+                let names = dead.iter().map(Segment::name).collect();
                 let moved = !changes.moved.is_empty();
-                tokio::spawn(Arc::clone(&self).delete(names.collect(), moved));
+                tokio::spawn(Arc::clone(&self).delete(names, moved));
             }
             self.write_map(upload.seq).await;
         }
@@ -107,7 +109,7 @@ impl Volume {
     }
 
     /// Appends a record. False: there is another writer.
-    async fn append(&self, head: &Head, object: &Bytes) -> bool {
+    async fn append(&self, head: &Head, object: &[Bytes]) -> bool {
         let _alone = self.appending.lock().await;
         let began = Instant::now();
         let traces = self.state.read().traced.elapsed() >= self.lease;
@@ -150,10 +152,12 @@ impl Volume {
         }
     }
 
-    /// The map has what the batch had. The segments that are no longer needed.
-    fn apply(&self, seq: u64, changes: &Changes) -> Vec<(u64, u64)> {
+    /// The map has what the batch had. The segments that are to be deleted.
+    fn apply(&self, seq: u64, changes: &Changes) -> Vec<Segment> {
         let mut state = self.state.write();
-        let dead = state.map.apply(seq, self.writer.epoch, changes);
+        let mut dead = state.map.apply(seq, self.writer.epoch, changes);
+        // A record behind the newest map, and that of the map itself, stay until the next one is there.
+        dead.retain(|of| !of.in_record || state.spares(of.number));
         state.since += changes.entries.len() as u64;
         state.through = changes.through.max(state.through);
         state.size = changes.size.max(state.size);
@@ -210,15 +214,13 @@ impl Volume {
 
     /// Writes the whole map where the records since the last one have become many, and deletes those.
     async fn write_map(self: &Arc<Self>, seq: u64) {
-        let (whole, records, before) = {
+        let whole = {
             let state = self.state.read();
             let (records, places) = (seq - state.mapped, state.map.places.len() as u64);
             if !policy::map_is_due(records, self.tuning.few, state.since, places) {
                 return;
             }
-            // The last one stays: by it, a writer that creates a record in a place that was cleared finds that it did.
-            let old = (state.mapped.max(1)..seq).filter(|seq| !state.epochs.contains(seq));
-            (self.whole(&state), old.collect::<Vec<_>>(), state.mapped)
+            self.whole(&state)
         };
         let Some(object) = self.whole_object(Kind::Map, seq, whole).await else { return };
         let name = log::whole_map(seq, self.writer.epoch);
@@ -228,14 +230,20 @@ impl Volume {
             // The next record is as good a time.
             return;
         }
-        let mut state = self.state.write();
-        (state.mapped, state.since) = (seq, 0);
-        drop(state);
-        tokio::spawn(Arc::clone(self).leave_parent());
-        let mut old: Vec<String> = records.into_iter().map(log::record).collect();
-        if before > self.writer.epoch {
-            old.push(log::whole_map(before, self.writer.epoch));
+        let mut old = Vec::new();
+        {
+            let mut state = self.state.write();
+            let before = std::mem::replace(&mut state.mapped, seq);
+            state.since = 0;
+            // The last one stays: by it, a writer that creates a record in a place that was cleared finds that it did. In front of the map before
+            // only those are left that have data: each goes when that is dead.
+            let spared = (before.max(1)..seq).filter(|old| state.spares(*old));
+            old.extend(spared.map(log::record));
+            if before > self.writer.epoch {
+                old.push(log::whole_map(before, self.writer.epoch));
+            }
         }
+        tokio::spawn(Arc::clone(self).leave_parent());
         tokio::spawn(Arc::clone(self).delete(old, false));
     }
 

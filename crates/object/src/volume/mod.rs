@@ -1,8 +1,8 @@
 //! A volume that is open: writes that aren't in the store yet, the map of those that are, and the belief that there is no other server.
 //!
 //! A write is done once it is in the batch that is open. A batch is sealed when it is large, when somebody flushes, and a while
-//! after its first write. Its segment is uploaded; its record is appended behind those of all batches before it; then the map
-//! has it. ../README.md has the protocol.
+//! after its first write. Its segment is uploaded, unless it is so small that it goes with the record; its record is appended behind those of
+//! all batches before it; then the map has it. ../README.md has the protocol.
 
 mod commit;
 mod read;
@@ -19,10 +19,10 @@ use tokio::sync::{Notify, Semaphore, TryAcquireError, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::ahead::Streams;
-use crate::batch::{Batch, Chunk};
+use crate::batch::{Batch, Built, Chunk};
 use crate::cache::Cache;
 use crate::codec::Codec;
-use crate::format::{Changes, Kind, Opening};
+use crate::format::{Kind, Opening};
 use crate::local::{self, Local};
 use crate::log::{self, Appended, Ask, NotOpen, Writer};
 use crate::map::Map;
@@ -54,6 +54,8 @@ pub(crate) enum Fault {
 pub(crate) struct Tuning {
     /// Blocks of a batch that is sealed for its size.
     pub(crate) batch: usize,
+    /// Most blocks of data that lie in their record.
+    pub(crate) inline: u64,
     /// Blocks that may wait for the store.
     pub(crate) dirty: usize,
     /// How long a write waits at most before it is sent, if nobody flushes.
@@ -87,8 +89,8 @@ struct Sealed {
 struct Upload {
     seq: u64,
     blocks: usize,
-    /// The changes to record, once the segment is there.
-    done: oneshot::Receiver<Changes>,
+    /// The changes to record, once the segment is there, and the data that goes with them.
+    done: oneshot::Receiver<Built>,
 }
 
 #[derive(Debug)]
@@ -103,7 +105,7 @@ pub(crate) struct State {
     pub(crate) map: Map,
     /// The number that no record has been given yet.
     pub(crate) next: u64,
-    epochs: Vec<u64>,
+    pub(crate) epochs: Vec<u64>,
     /// Changes, of all that there ever were: made, and in the store.
     made: u64,
     through: u64,
@@ -112,7 +114,7 @@ pub(crate) struct State {
     /// Where flushes are kept, unless in the store alone.
     local: Option<Arc<Local>>,
     /// The record up to which there is a whole map, and entries of records since.
-    mapped: u64,
+    pub(crate) mapped: u64,
     since: u64,
     /// When it was last known that there is no other writer.
     looked: Instant,
@@ -126,6 +128,13 @@ pub(crate) struct State {
     alone: bool,
     /// Why nothing is served any more.
     pub(crate) dead: Option<Fault>,
+}
+
+impl State {
+    /// Whether a record may be deleted.
+    fn spares(&self, seq: u64) -> bool {
+        self.map.spares(seq, self.mapped, &self.epochs)
+    }
 }
 
 /// A volume in a store.
@@ -441,8 +450,8 @@ impl Volume {
         let seq = self.send(state, Arc::clone(&batch), done);
         let volume = Arc::clone(self);
         self.runtime.spawn(async move {
-            if let Some(changes) = volume.upload(seq, batch).await {
-                let _ = told.send(changes);
+            if let Some(built) = volume.upload(seq, batch).await {
+                let _ = told.send(built);
             }
         });
     }
@@ -452,7 +461,7 @@ impl Volume {
         &self,
         state: &mut State,
         batch: Arc<Batch>,
-        done: oneshot::Receiver<Changes>,
+        done: oneshot::Receiver<Built>,
     ) -> u64 {
         let seq = state.next;
         state.next += 1;
@@ -507,7 +516,7 @@ impl Volume {
         }
         let (head, object) = self.codec.object(Kind::Close, (seq, self.writer), &[]);
         let _alone = self.appending.lock().await;
-        match log::append(&self.store, &head, &object, Some(self.tuning.patience)).await {
+        match log::append(&self.store, &head, &[object], Some(self.tuning.patience)).await {
             Ok(Appended::Ours) => Ok(()),
             Ok(Appended::Others(found)) => {
                 Err(Fault::Fenced(format!("another server has opened it (record {})", found.seq)))

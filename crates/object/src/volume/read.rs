@@ -57,8 +57,7 @@ impl Lies {
     }
 
     fn name(&self) -> String {
-        let named = self.segment.map_or((self.place.segment, 0), |of| (of.number, of.epoch));
-        log::segment(named.0, named.1)
+        self.segment.map_or_else(|| log::segment(self.place.segment, 0), |of| of.name())
     }
 
     /// These blocks, of the frame.
@@ -86,7 +85,7 @@ impl Volume {
     }
 
     async fn read_now(self: &Arc<Self>, start: u64, len: u64) -> Result<Vec<Part>, Fault> {
-        let mut missed = String::new();
+        let mut failed = String::new();
         for _ in 0..LOOKS {
             let sources = self.sources(start, len)?;
             let mut fetch = pin!(self.fetch(sources));
@@ -97,20 +96,21 @@ impl Volume {
                 Some(fetched) => fetched,
                 None => fetch.await,
             };
-            match fetched? {
-                Ok(parts) => {
+            // It was collected meanwhile, by this writer or by a later one; in the place of a record another one may have come since.
+            let why = match fetched {
+                Ok(Ok(parts)) => {
                     // It is as it was when it was looked up, so it is old if there is another writer.
                     self.believe().await?;
                     return Ok(parts);
                 }
-                // It was collected meanwhile, by this writer or by a later one.
-                Err(name) => {
-                    self.look(true).await?;
-                    missed = name;
-                }
-            }
+                Ok(Err(name)) => format!("{name} is missing"),
+                Err(Fault::Damaged(why)) if why != failed => why,
+                Err(fault) => return Err(fault),
+            };
+            self.look(true).await?;
+            failed = why;
         }
-        Err(Fault::Damaged(format!("{missed} is missing")))
+        Err(Fault::Damaged(failed))
     }
 
     /// The blocks of a range if they are in memory, for a caller that may not wait. `None`: [`read`](Self::read) has to tell.

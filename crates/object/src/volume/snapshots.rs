@@ -185,7 +185,7 @@ impl Volume {
             return Err(Fault::Closed);
         }
         let (told, done) = oneshot::channel();
-        let _ = told.send(changes);
+        let _ = told.send((Vec::new(), changes));
         Ok(self.send(state, Arc::new(Batch::default()), done))
     }
 
