@@ -29,7 +29,7 @@ step alone), and is kept in target/steps/STEP.log.
 Everything that is built goes below the target folder.
 
 Examples:
-  cargo xtask test                           # what CI runs; about 20 minutes on two cores
+  cargo xtask test                           # what CI runs; under 20 minutes on two cores
   cargo xtask test --only fmt --only clippy  # before a commit
   cargo xtask test --only loom               # the model checker alone
   cargo xtask test --long                    # before a release

@@ -1,16 +1,18 @@
 //! What cargo is told to build for a backend of the facade that isn't the real one.
 
-use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Has `cargo` build for this backend, below the target folder that is given.
-pub(crate) fn build_for(cargo: &mut Command, backend: &str, target: &Path) {
-    // Other flags mean other builds of everything: they have a folder of their own, or each run
-    // would throw the other's away.
-    cargo.env("CARGO_TARGET_DIR", target.join(backend));
-    cargo.env("RUSTFLAGS", flags(std::env::var_os("RUSTFLAGS").as_deref(), backend));
+/// Behind the package that a step builds: the crates of others then have the features that they have in all tests, and are
+/// built once for both. Nothing of this second package is built.
+pub(crate) const AS_IN_TESTS: &[&str] =
+    &["-p", "bench-peers", "--features", "bench-peers/as-in-tests"];
+
+/// Has `cargo` leave programs in a folder of that name, as those of all tests have the same names. Crates lie where those of
+/// all tests do. (A Cargo before 1.91 builds them again.)
+pub(crate) fn apart(cargo: &mut Command, folder: &str, target: &Path) {
+    cargo.env("CARGO_TARGET_DIR", target.join(folder)).env("CARGO_BUILD_BUILD_DIR", target);
 }
 
 /// A program to give to cargo as `RUSTC_WORKSPACE_WRAPPER`: the workspace's crates are then built for this backend, where they
@@ -36,37 +38,10 @@ pub(crate) fn compiler(backend: &str, target: &Path) -> Result<PathBuf, String> 
     Ok(program)
 }
 
-/// Behind those of the caller.
-fn flags(of_caller: Option<&OsStr>, backend: &str) -> OsString {
-    let mut flags = of_caller.unwrap_or_default().to_owned();
-    if !flags.is_empty() {
-        flags.push(" ");
-    }
-    flags.push("--cfg ");
-    flags.push(backend);
-    flags
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::workspace;
-
-    #[test]
-    fn flags_of_the_caller_are_kept() {
-        assert_eq!(flags(None, "sim"), "--cfg sim");
-        assert_eq!(flags(Some(OsStr::new("")), "sim"), "--cfg sim");
-        assert_eq!(flags(Some(OsStr::new("-C debuginfo=0")), "loom"), "-C debuginfo=0 --cfg loom");
-    }
-
-    #[test]
-    fn a_build_of_everything_for_a_backend_has_a_folder_of_its_own() {
-        let mut cargo = Command::new("cargo");
-        build_for(&mut cargo, "sim", Path::new("/builds"));
-        let (_, target) =
-            cargo.get_envs().find(|(name, _)| *name == "CARGO_TARGET_DIR").expect("it is set");
-        assert_eq!(target, Some(OsStr::new("/builds/sim")));
-    }
 
     #[test]
     fn the_compiler_of_a_backend_adds_it_to_what_it_is_told() {

@@ -105,9 +105,13 @@ pub(crate) fn build(run: &mut Run, program: &Path) -> Result<PathBuf, String> {
         .replace("{needs}", needs);
     tree.write("DEBIAN/control", control.as_bytes(), 0o644)?;
     let package = run.target().join(format!("corewise_{version}_{arch}.deb"));
+    // That of a short run is thrown away, and its program is large.
+    let compression: &[&str] = if run.is_long() { &[] } else { &["-Znone"] };
     run.command(
         Command::new("dpkg-deb")
-            .args(["--root-owner-group", "--build"])
+            .args(["--root-owner-group"])
+            .args(compression)
+            .arg("--build")
             .args([&tree.root, &package]),
     )?;
     Ok(package)

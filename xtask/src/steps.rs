@@ -34,20 +34,15 @@ pub(crate) const ALL: &[Step] = &[
     },
     step("fmt", "the sources are formatted", |run| run.cargo(&["fmt", "--all", "--check"], |_| {})),
     step("floors", "each crate imports only what floors.toml allows", |run| {
-        run.tests(&["test", "--locked", "-p", "xtask", "--test", "floors"], |_| {})
+        house(run, &["--test", "floors"])
     }),
     step(
         "tidy",
         "the house rules that can be checked in the sources, and xtask's own tests",
-        |run| {
-            run.tests(
-                &["test", "--locked", "--no-fail-fast", "-p", "xtask", "--bins", "--test", "tidy"],
-                |_| {},
-            )
-        },
+        |run| house(run, &["--no-fail-fast", "--bin", "xtask", "--test", "tidy"]),
     ),
     step("api", "the public API of each library is the one in docs/api", |run| {
-        run.tests(&["test", "--locked", "-p", "xtask", "--test", "api"], |_| {})
+        house(run, &["--test", "api"])
     }),
     step("clippy", "no lint speaks up in any target", |run| {
         run.cargo(
@@ -61,6 +56,8 @@ pub(crate) const ALL: &[Step] = &[
         )
     }),
     step("supply", "licences, sources and bans of all dependencies are as deny.toml says", supply),
+    // Builds elsewhere than clippy and the tests, and so beside them.
+    step("crates", "the libraries can be packed, each feature compiles alone", crates::check),
     // All in one build: a package alone has other features of its dependencies, and so other builds of them. With debug
     // assertions, as it is worth checking most closely what a client does to the server.
     step(
@@ -71,6 +68,14 @@ pub(crate) const ALL: &[Step] = &[
             let which = ["--workspace", "--exclude", "xtask"];
             run.tests(&[&["test", "--locked", "--no-fail-fast"], OBJECT, &which].concat(), |_| {})
         },
+    ),
+    step("loom", "the models of the lock-free protocols, in every interleaving", |run| {
+        models(run, "loom", &[])
+    }),
+    step(
+        "shuttle",
+        "the rules of workqueue, devices, block layer and server, in thousands of random schedules",
+        |run| models(run, "shuttle", &["--config", "profile.dev.debug-assertions=true"]),
     ),
     step(
         "counts",
@@ -88,15 +93,6 @@ pub(crate) const ALL: &[Step] = &[
         "the Debian package can be built; long: it is installed, run and removed in a clean root, and its units by the systemd of a virtual machine",
         deb::check,
     ),
-    step("loom", "the models of the lock-free protocols, in every interleaving", |run| {
-        models(run, "loom", &[])
-    }),
-    step(
-        "shuttle",
-        "the rules of workqueue, devices, block layer and server, in thousands of random schedules",
-        |run| models(run, "shuttle", &["--config", "profile.dev.debug-assertions=true"]),
-    ),
-    step("crates", "the libraries can be packed, each feature compiles alone", crates::check),
     step(
         "portable",
         "the libraries that need no Linux do their work without one, as on a Mac",
@@ -110,7 +106,10 @@ pub(crate) const ALL: &[Step] = &[
     step("s3", "long: volumes on servers that speak S3, over connections that fail", s3::check),
     step("doc", "the documentation builds without a warning", |run| {
         // Libraries: the program and the facade have one name, so their pages would collide.
-        run.cargo(&["doc", "--locked", "--workspace", "--no-deps", "--lib"], |command| {
+        // With the features that clippy's crates of others have.
+        let features = ["--features", "bench-peers/as-in-tests"];
+        let args = ["doc", "--locked", "--workspace", "--no-deps", "--lib"];
+        run.cargo(&[&args[..], &features].concat(), |command| {
             command.env("RUSTDOCFLAGS", "-D warnings");
         })
     }),
@@ -124,11 +123,18 @@ const fn step(
     Step { name, what, check, needed_by_all: false }
 }
 
+/// Runs tests of this package.
+fn house(run: &mut Run, which: &[&str]) -> Result<(), String> {
+    run.tests(&[&["test", "--locked", "-p", "xtask"], backend::AS_IN_TESTS, which].concat(), |_| {})
+}
+
 /// Runs the tests that are built for a model checker: `--cfg CHECKER`, `tests/CHECKER/main.rs`.
 fn models(run: &mut Run, checker: &str, more: &[&str]) -> Result<(), String> {
-    // All packages: then the crates of others have the features that they have in all tests.
+    // All packages, without what no model has (TLS), and the crates of others with the features that they have in all tests.
     let args = ["test", "--locked", "--no-fail-fast", "--workspace", "--exclude", "xtask"];
-    let args = [&args[..], &["--test", checker, "--config", "xtask/model.toml"], more].concat();
+    let features = ["--no-default-features", "--features", "bench-peers/as-in-tests"];
+    let which = ["--test", checker, "--config", "xtask/model.toml"];
+    let args = [&args[..], &features, &which, more].concat();
     let compiler = backend::compiler(checker, run.target())?;
     run.tests(&args, |command| {
         command.env("RUSTC_WORKSPACE_WRAPPER", compiler);
@@ -200,15 +206,11 @@ pub(crate) fn program(run: &mut Run) -> Result<PathBuf, String> {
     if run.is_long() {
         return optimised(run);
     }
-    // The crates of others are found where all tests have them (a Cargo before 1.91 builds them again). The other package
-    // has them get the same features.
     let args = ["build", "--locked", "--config", "xtask/smoke.toml", "--bin", "corewise"];
-    let target = run.target().join("smoke");
-    let built = run.target().to_path_buf();
-    run.cargo(&[&args[..], &["-p", "corewise-cli", "-p", "bench-peers"]].concat(), |command| {
-        command.env("CARGO_TARGET_DIR", &target).env("CARGO_BUILD_BUILD_DIR", built);
-    })?;
-    Ok(target.join("debug/corewise"))
+    let target = run.target().to_path_buf();
+    let args = [&args[..], &["-p", "corewise-cli"], backend::AS_IN_TESTS].concat();
+    run.cargo(&args, |command| backend::apart(command, "smoke", &target))?;
+    Ok(target.join("smoke/debug/corewise"))
 }
 
 fn release(run: &mut Run) -> Result<(), String> {

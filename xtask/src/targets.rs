@@ -40,9 +40,8 @@ pub(crate) fn portable(run: &mut Run) -> Result<(), String> {
     for package in ["corewise-sync", "corewise-topology", "corewise-workqueue", "corewise-device"] {
         args.extend(["-p", package]);
     }
-    // It has neither a library nor such a test, so nothing of it is built. But it asks for much of others: their crates have
-    // the same features as in all tests, and are built once.
-    args.extend(["-p", "bench-peers"]);
+    // It has neither a library nor such a test, so nothing of it is built.
+    args.extend(backend::AS_IN_TESTS);
     let compiler = backend::compiler("portable", run.target())?;
     run.tests(&args, |command| {
         command.env("RUSTC_WORKSPACE_WRAPPER", compiler);
