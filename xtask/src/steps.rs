@@ -75,7 +75,12 @@ pub(crate) const ALL: &[Step] = &[
     step(
         "shuttle",
         "the rules of workqueue, devices, block layer and server, in thousands of random schedules",
-        |run| models(run, "shuttle", &["--config", "profile.dev.debug-assertions=true"]),
+        |run| {
+            let checks = ["--config", "profile.dev.debug-assertions=true"];
+            // Few of its schedules take long, but to compile it optimised does.
+            let quick = ["--config", "profile.dev.package.corewise-workqueue.opt-level=0"];
+            models(run, "shuttle", &[checks, quick].concat())
+        },
     ),
     step(
         "counts",
