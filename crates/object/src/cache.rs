@@ -7,8 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use corewise_sync::Mutex;
-use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::{Counter, Mutex};
 use quick_cache::{OptionsBuilder, Weighter};
 use tokio::sync::watch;
 
@@ -52,9 +51,8 @@ pub(crate) struct Cache {
     frames: Option<Frames>,
     /// L: is the lock. Never held across a wait.
     under_way: Mutex<HashMap<Key, watch::Receiver<Option<Bytes>>>>,
-    /// A: counts, which order nothing.
-    hits: AtomicU64,
-    misses: AtomicU64,
+    hits: Counter,
+    misses: Counter,
 }
 
 /// What is known of a frame.
@@ -83,7 +81,7 @@ impl Cache {
             let options = options.build().expect("all that it needs was given");
             Frames::with_options(options, Weight, Default::default(), Default::default())
         });
-        let (hits, misses) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (hits, misses) = (Counter::new(), Counter::new());
         Arc::new(Self { frames, under_way: Mutex::default(), hits, misses })
     }
 
@@ -93,7 +91,7 @@ impl Cache {
         if !ahead {
             let is_miss = matches!(found, Look::Yours(_));
             let count = if is_miss { &self.misses } else { &self.hits };
-            count.fetch_add(1, Ordering::Relaxed);
+            count.add(1);
         }
         found
     }
@@ -120,15 +118,13 @@ impl Cache {
     /// So many of [`kept`](Self::kept) were used.
     pub(crate) fn count(&self, hits: u64) {
         if hits != 0 {
-            self.hits.fetch_add(hits, Ordering::Relaxed);
+            self.hits.add(hits);
         }
     }
 
     pub(crate) fn usage(&self) -> CacheUse {
         let bytes = self.frames.as_ref().map_or(0, |frames| frames.weight());
-        let (hits, misses) =
-            (self.hits.load(Ordering::Relaxed), self.misses.load(Ordering::Relaxed));
-        CacheUse { hits, misses, bytes }
+        CacheUse { hits: self.hits.total(), misses: self.misses.total(), bytes }
     }
 }
 

@@ -136,7 +136,9 @@ impl Volume {
         if age >= self.lease || (age >= self.lease / 2 && !looking) {
             return None;
         }
-        let ahead = self.streams.try_lock()?.read(start, len, self.most_ahead());
+        // One read more or less makes no stream.
+        let streams = self.streams.try_lock();
+        let ahead = streams.and_then(|mut all| all.read(start, len, self.most_ahead()));
         if let Some(ahead) = ahead {
             drop(self.runtime.spawn(Arc::clone(self).fetch_ahead(ahead)));
         }
