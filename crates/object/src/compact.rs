@@ -141,11 +141,18 @@ impl Volume {
         self.put_segment(&self.moves, &name, &payload).await;
         let (told, done) = oneshot::channel();
         let _ = told.send((Vec::new(), Changes { moved, ..changes }));
-        // TakeNumber
-        let seq = {
-            let mut state = self.state.write();
-            (state.dead.is_none() && !state.closing)
-                .then(|| self.send(&mut state, Arc::new(Batch::default()), done))
+        // TakeNumber: behind a close that fails, as no other segment may get this name.
+        let seq = loop {
+            {
+                let mut state = self.state.write();
+                if state.dead.is_some() {
+                    break None;
+                }
+                if !state.closing {
+                    break Some(self.send(&mut state, Arc::new(Batch::default()), done));
+                }
+            }
+            self.compacting.notified().await;
         };
         let Some(seq) = seq else {
             // A later server deletes it otherwise.

@@ -36,7 +36,7 @@ async fn written(
         write(&volume, block, 1, block as u32 + 1).await.unwrap();
     }
     volume.close().await.unwrap();
-    let judge = Box::new(move || (Fate::Done, takes));
+    let judge = Box::new(move |_: &str| (Fate::Done, takes));
     open(Arc::new(Faulty::new(&inner, judge)), 5, cache).await
 }
 

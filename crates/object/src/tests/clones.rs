@@ -3,18 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::ObjectStore;
+use corewise_sync::Mutex;
 use object_store::memory::InMemory;
 use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::crashes::{run, until};
-use super::faulty::{Fate, Faulty};
-use super::{BLOCKS, SEALED, ask, open, passes, read, sealed_by, tuning, write};
+use super::faulty::{Fate, Faulty, but_for};
+use super::{BLOCKS, SEALED, ask, open, open_as, passes, read, sealed_by, tuning, write};
 use crate::batch::Chunk;
 use crate::clone::From;
 use crate::log::{Ask, NotOpen};
 use crate::store::Store;
-use crate::volume::{Fault, Volume};
+use crate::volume::{Fault, Tuning, Volume};
 
 /// Where `open` has its volume.
 const PARENT: &str = "a/volume";
@@ -267,8 +268,9 @@ fn race(seed: u64) -> (bool, bool) {
         let mut faulty = || {
             let mut chance = random.fork();
             let fates = [Fate::Done, Fate::Done, Fate::Done, Fate::Unsaid, Fate::Refused];
-            let judge =
-                move || (fates[chance.usize(0..5)], Duration::from_millis(chance.u64(0..60)));
+            let judge = move |_: &str| {
+                (fates[chance.usize(0..5)], Duration::from_millis(chance.u64(0..60)))
+            };
             Arc::new(Faulty::new(&inner, Box::new(judge))) as Arc<dyn ObjectStore>
         };
         let (first, second, one, other) = (faulty(), faulty(), faulty(), faulty());
@@ -307,6 +309,61 @@ fn of_a_clone_and_the_deletion_of_its_snapshot_at_most_one_comes_about() {
         (clones, deletions) = (clones + u64::from(made), deletions + u64::from(deleted));
     }
     assert!(clones > seeds / 8 && deletions > seeds / 8, "{clones}, {deletions} of {seeds}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_request_that_withdraws_an_announcement_does_nothing_to_the_next_one() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    parent(&inner, 0).await;
+    let (second, mut first) = (Duration::from_secs(1), true);
+    let judge = move |request: &str| match request {
+        _ if request.starts_with("delete a/volume/gone/") && std::mem::take(&mut first) => {
+            (Fate::Late, 5 * second)
+        }
+        // So that there is time before the snapshot is dropped.
+        _ if request.starts_with("put a/volume/log/") => (Fate::Done, 10 * second),
+        _ => (Fate::Done, Duration::ZERO),
+    };
+    let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+    let deleter = open(&store, 2).await.unwrap();
+    drop(open_at(&inner, "b", 4, from(PARENT, "s")).await.unwrap());
+    let refused = deleter.delete_snapshot("s".into()).await;
+    assert!(matches!(refused, Err(Fault::Refused(_))), "{refused:?}");
+    // The clone is given up, and the next attempt goes on until its record.
+    inner.delete(&Path::from(format!("b/{}", crate::log::record(1)))).await.unwrap();
+    let deleting = tokio::spawn(async move { deleter.delete_snapshot("s".into()).await });
+    passes(6 * second).await;
+    let made = open_at(&inner, "c", 6, from(PARENT, "s")).await;
+    assert!(matches!(&made, Err(NotOpen::Origin(why)) if why.contains("is being deleted")));
+    assert_eq!(deleting.await.unwrap(), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_announcement_stays_as_long_as_the_map_of_a_snapshot_that_was_dropped() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    parent(&inner, 0).await;
+    // One that has seen the snapshot, and leaves its mark when all is over.
+    let fate = Arc::new(Mutex::new(Fate::Refused));
+    let theirs = Arc::clone(&fate);
+    let store = but_for(&inner, "put a/volume/clones/", move || (*theirs.lock(), Duration::ZERO));
+    let making = async move { open_at(&store, "b", 2, from(PARENT, "s")).await.map(drop) };
+    let making = tokio::spawn(making);
+    passes(Duration::from_secs(1)).await;
+    // Neither who drops the snapshot nor the next server can delete its map.
+    let patience = Duration::from_secs(20);
+    let store = but_for(&inner, "delete a/volume/snap/", || (Fate::Refused, Duration::ZERO));
+    for nonce in [4, 6] {
+        let server = open_as(&store, nonce, Tuning { patience, ..tuning() }).await.unwrap();
+        let _ = server.delete_snapshot("s".into()).await;
+        assert!(server.state.read().map.snapshots.is_empty());
+        passes(2 * patience).await;
+    }
+    *fate.lock() = Fate::Done;
+    let made = making.await.unwrap();
+    assert!(
+        matches!(&made, Err(NotOpen::Origin(why)) if why.contains("is being deleted")),
+        "{made:?}"
+    );
 }
 
 /// A volume of a family: where it is, what it holds, and what each of its snapshots does.
@@ -399,7 +456,7 @@ fn a_family_of_volumes_and_clones_agrees_with_a_model() {
         let mut random = fastrand::Rng::with_seed(seed);
         let fates = [Fate::Done, Fate::Done, Fate::Done, Fate::Unsaid, Fate::Refused];
         let most = [1, 5][(seed % 3 == 0) as usize];
-        let judge = move || (fates[random.usize(0..most)], Duration::ZERO);
+        let judge = move |_: &str| (fates[random.usize(0..most)], Duration::ZERO);
         let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
         run(family(seed, &store));
     }

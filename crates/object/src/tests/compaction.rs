@@ -7,7 +7,7 @@ use corewise_sync::Mutex;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 
-use super::faulty::{Fate, Faulty};
+use super::faulty::{Fate, Faulty, but_for};
 use super::{BLOCKS, open, passes, read, write, write_all};
 use crate::batch::Chunk;
 use crate::format::BLOCK;
@@ -97,7 +97,7 @@ async fn a_trim_gives_space_back_also_of_segments_that_are_in_use() {
 fn slow(inner: &Arc<dyn ObjectStore>) -> (Arc<dyn ObjectStore>, Arc<Mutex<Duration>>) {
     let takes = Arc::new(Mutex::new(Duration::ZERO));
     let theirs = Arc::clone(&takes);
-    let judge = move || (Fate::Done, *theirs.lock());
+    let judge = move |_: &str| (Fate::Done, *theirs.lock());
     (Arc::new(Faulty::new(inner, Box::new(judge))), takes)
 }
 
@@ -184,7 +184,7 @@ async fn a_store_that_failed_for_long_delays_compaction_and_does_not_end_it() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let fate = Arc::new(Mutex::new(Fate::Done));
     let theirs = Arc::clone(&fate);
-    let judge = move || (*theirs.lock(), Duration::from_millis(10));
+    let judge = move |_: &str| (*theirs.lock(), Duration::from_millis(10));
     let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
     let volume = open(&store, 1).await.unwrap();
     write_all(&volume, 0, 36, 7).await;
@@ -217,6 +217,46 @@ async fn a_volume_is_closed_in_order_also_amid_a_move() {
         let next = open(&inner, 2).await.unwrap();
         assert_eq!(read(&next, 4, 2).await.unwrap(), [7; 2]);
     }
+}
+
+/// A volume with half of 36 blocks, in six segments: as much garbage as is moved at a pace.
+async fn half(store: &Arc<dyn ObjectStore>) -> Arc<Volume> {
+    let volume = open(store, 1).await.unwrap();
+    write_all(&volume, 0, 36, 7).await;
+    volume.flush().await.unwrap();
+    for start in (0..36).step_by(6) {
+        volume.change(start, 3, Chunk::Zero).await.unwrap();
+    }
+    volume.flush().await.unwrap();
+    volume
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_moved_is_moved_at_a_pace() {
+    let volume = half(&(Arc::new(InMemory::new()) as _)).await;
+    let began = tokio::time::Instant::now();
+    let mut blocks = 0;
+    for segments in 1..3 {
+        while volume.moves.usage().puts < segments {
+            passes(Duration::from_millis(1)).await;
+        }
+        let least = policy::pace(blocks * BLOCK, volume.tuning.compaction, (0, 0));
+        assert!(began.elapsed() >= least, "{segments}: {:?}", began.elapsed());
+        blocks += 6;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_flush_waits_for_the_upload_of_what_is_moved() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let takes = (Fate::Done, Duration::from_secs(10));
+    let volume = half(&but_for(&inner, "put a/volume/seg/09", move || takes)).await;
+    passes(Duration::from_millis(1)).await;
+    assert_eq!(volume.moves.usage().puts, 1, "its number is 2⁶³ and a little");
+    let began = tokio::time::Instant::now();
+    write(&volume, 40, 1, 8).await.unwrap();
+    volume.flush().await.unwrap();
+    assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]

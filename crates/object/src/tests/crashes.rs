@@ -17,7 +17,7 @@ pub(super) fn until(
     mut left: u64,
     last: Fate,
 ) -> Arc<dyn ObjectStore> {
-    let judge = move || {
+    let judge = move |_: &str| {
         let fate = match left {
             0 => Fate::Hangs,
             1 => last,

@@ -11,8 +11,8 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::time::Instant;
 
-use super::faulty::{Creation, Fate, Faulty, Judge};
-use super::{BLOCKS, lies_in, open, open_as, read, sealed_by, tuning, write};
+use super::faulty::{Creation, Fate, Faulty, Judge, but_for};
+use super::{BLOCKS, lies_in, open, open_as, passes, read, sealed_by, tuning, write};
 use crate::batch::Chunk;
 use crate::log::NotOpen;
 use crate::store::Store;
@@ -51,7 +51,7 @@ async fn agrees_under(fates: &'static [Fate], most: Duration) {
     for seed in 0..8 {
         let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let mut random = fastrand::Rng::with_seed(seed);
-        let judge = move || {
+        let judge = move |_: &str| {
             let fate = fates[random.usize(0..fates.len())];
             (fate, most.mul_f64(random.f64()))
         };
@@ -97,7 +97,7 @@ async fn a_folder_is_a_store() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_creates_what_is_there_is_refused() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let mut faulty = Faulty::new(&inner, Box::new(|| (Fate::Done, Duration::ZERO)));
+    let mut faulty = Faulty::new(&inner, Box::new(|_: &str| (Fate::Done, Duration::ZERO)));
     faulty.creation = Creation::Always;
     let store: Arc<dyn ObjectStore> = Arc::new(faulty);
     assert!(matches!(open(&store, 1).await, Err(NotOpen::Unfit(_))));
@@ -107,7 +107,7 @@ async fn a_store_that_creates_what_is_there_is_refused() {
 async fn a_store_that_looks_first_and_creates_later_is_refused() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let mut random = fastrand::Rng::with_seed(1);
-    let judge = move || (Fate::Done, Duration::from_millis(random.u64(1..5)));
+    let judge = move |_: &str| (Fate::Done, Duration::from_millis(random.u64(1..5)));
     let mut faulty = Faulty::new(&inner, Box::new(judge));
     faulty.creation = Creation::Racing;
     let store: Arc<dyn ObjectStore> = Arc::new(faulty);
@@ -133,7 +133,7 @@ async fn a_flush_that_fails_loses_nothing() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let away = Arc::new(AtomicU32::new(0));
     let theirs = Arc::clone(&away);
-    let judge = move || {
+    let judge = move |_: &str| {
         let fate = [Fate::Done, Fate::Refused][theirs.load(Ordering::Relaxed) as usize];
         (fate, Duration::ZERO)
     };
@@ -151,11 +151,33 @@ async fn a_flush_that_fails_loses_nothing() {
     assert_eq!(read(&volume, 0, 4).await.unwrap(), [7; 4]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn no_flush_waits_for_the_whole_map_and_no_record_is_deleted_before_it_is_there() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let takes = Duration::from_secs(10);
+    let store = but_for(&inner, "put a/volume/map/", move || (Fate::Done, takes));
+    let volume = open(&store, 1).await.unwrap();
+    let began = Instant::now();
+    for n in 1..20 {
+        write(&volume, u64::from(n) % 4, 1, n).await.unwrap();
+        volume.flush().await.unwrap();
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO, "a flush waited");
+    let count = async |folder| volume.store.list(folder).await.unwrap().len();
+    assert_eq!((count("map").await, count("log").await), (0, 20));
+    passes(takes * 2).await;
+    // The map is of some record among these: it, all behind it, and the first one stay.
+    assert_eq!(count("map").await, 1);
+    assert!((2..20).contains(&count("log").await));
+    let volume = open(&inner, 2).await.unwrap();
+    assert_eq!(read(&volume, 0, 4).await.unwrap(), [16, 17, 18, 19]);
+}
+
 /// The store's fate from some moment on, and how many requests it has had.
 fn later(fate: Fate, takes: Duration) -> (Judge, Arc<AtomicU32>, Arc<AtomicU32>) {
     let (away, asked) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let (theirs, all) = (Arc::clone(&away), Arc::clone(&asked));
-    let judge = move || {
+    let judge = move |_: &str| {
         all.fetch_add(1, Ordering::Relaxed);
         match theirs.load(Ordering::Relaxed) {
             0 => (Fate::Done, Duration::ZERO),
@@ -205,7 +227,7 @@ async fn bytes_that_come_slowly_are_waited_for_and_a_silence_among_them_is_not()
     volume.close().await.unwrap();
     let data = lies_in(&volume).remove(0);
     for (drip, name) in [(10, "slow"), (20, "silent")] {
-        let mut faulty = Faulty::new(&inner, Box::new(|| (Fate::Done, Duration::ZERO)));
+        let mut faulty = Faulty::new(&inner, Box::new(|_: &str| (Fate::Done, Duration::ZERO)));
         faulty.drip = Duration::from_secs(drip);
         let store = Store::new(Arc::new(faulty), Path::from("a/volume"));
         let got = store.get(&data, None).await;
@@ -220,8 +242,8 @@ async fn a_request_whose_connection_hangs_is_made_again_while_its_reader_waits()
     let (judge, away, _) = later(Fate::Hangs, Duration::ZERO);
     let mut judge = judge;
     let hanging = Arc::clone(&away);
-    let once = move || {
-        let fate = judge();
+    let once = move |request: &str| {
+        let fate = judge(request);
         hanging.store(0, Ordering::Relaxed);
         fate
     };
@@ -327,13 +349,13 @@ async fn a_store_that_lost_what_was_written_answers_no_flush_once_a_lease_is_ove
         volume.flush().await
     };
     flushed(1).await.unwrap();
-    super::passes(Duration::from_secs(3)).await;
+    passes(Duration::from_secs(3)).await;
     flushed(2).await.unwrap();
     let all: Vec<_> = inner.list(None).try_collect().await.unwrap();
     for one in all {
         inner.delete(&one.location).await.unwrap();
     }
-    super::passes(Duration::from_secs(3)).await;
+    passes(Duration::from_secs(3)).await;
     let failed = flushed(3).await;
     assert!(
         matches!(&failed, Err(Fault::Damaged(why)) if why.contains("older state")),

@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use corewise_sync::Mutex;
-use futures_util::stream::{BoxStream, StreamExt};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{BoxStream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
@@ -29,12 +31,14 @@ pub(super) enum Fate {
     Forgotten,
     /// A part of it is done, and the answer is that all was: only of puts.
     Cut,
+    /// It fails at once, and is done that much later.
+    Late,
     /// It never ends.
     Hangs,
 }
 
-/// What decides the fate of the next request, and how long it takes.
-pub(super) type Judge = Box<dyn FnMut() -> (Fate, Duration) + Send>;
+/// What decides the fate of the next request, as `put a/volume/map/1-1`, and how long it takes.
+pub(super) type Judge = Box<dyn FnMut(&str) -> (Fate, Duration) + Send>;
 
 /// All that was to be put, with its name.
 pub(super) type Puts = Arc<Mutex<Vec<(String, Bytes)>>>;
@@ -53,7 +57,7 @@ pub(super) enum Creation {
 pub(super) struct Faulty {
     inner: Arc<dyn ObjectStore>,
     /// L: is the lock, and guards the judge.
-    judge: Mutex<Judge>,
+    judge: Arc<Mutex<Judge>>,
     /// I: how it creates what may be there.
     pub(super) creation: Creation,
     /// I: remembers what is put.
@@ -67,33 +71,56 @@ impl Faulty {
         let creation = Creation::Once;
         Self {
             inner: Arc::clone(inner),
-            judge: Mutex::new(judge),
+            judge: Arc::new(Mutex::new(judge)),
             creation,
             puts: None,
             drip: Duration::ZERO,
         }
     }
+}
 
-    async fn fate(&self) -> Fate {
-        let (fate, takes) = (self.judge.lock())();
-        if !takes.is_zero() {
+/// A store that does what it is asked, but for requests that begin so.
+pub(super) fn but_for(
+    inner: &Arc<dyn ObjectStore>,
+    request: &'static str,
+    mut fate: impl FnMut() -> (Fate, Duration) + Send + 'static,
+) -> Arc<dyn ObjectStore> {
+    let judge = move |asked: &str| match asked.starts_with(request) {
+        true => fate(),
+        false => (Fate::Done, Duration::ZERO),
+    };
+    Arc::new(Faulty::new(inner, Box::new(judge)))
+}
+
+/// What is answered to a request; of a put, also where it is forgotten, and where a part of it is done.
+async fn ask<T>(
+    judge: &Mutex<Judge>,
+    request: (&str, Option<&Path>),
+    asked: impl Future<Output = Result<T>> + Send + 'static,
+    of_put: Option<(T, BoxFuture<'static, Result<T>>)>,
+) -> Result<T> {
+    let (what, of) = request;
+    let (fate, takes) = (judge.lock())(&format!("{what} {}", of.map_or("", Path::as_ref)));
+    if fate == Fate::Late {
+        tokio::spawn(async move {
             passes(takes).await;
-        }
-        if fate == Fate::Hangs {
-            std::future::pending::<()>().await;
-        }
-        fate
+            drop(asked.await);
+        });
+        return Err(failed());
     }
-
-    async fn through<T>(&self, asked: impl Future<Output = Result<T>>) -> Result<T> {
-        match self.fate().await {
-            Fate::Done | Fate::Forgotten | Fate::Cut => asked.await,
-            Fate::Unsaid => {
-                let _ = asked.await;
-                Err(failed())
-            }
-            _ => Err(failed()),
+    if !takes.is_zero() {
+        passes(takes).await;
+    }
+    match (fate, of_put) {
+        (Fate::Forgotten, Some((answer, _))) => Ok(answer),
+        (Fate::Cut, Some((_, part))) => part.await,
+        (Fate::Done | Fate::Forgotten | Fate::Cut, _) => asked.await,
+        (Fate::Unsaid, _) => {
+            let _ = asked.await;
+            Err(failed())
         }
+        (Fate::Hangs, _) => std::future::pending().await,
+        (Fate::Refused | Fate::Late, _) => Err(failed()),
     }
 }
 
@@ -131,22 +158,17 @@ impl ObjectStore for Faulty {
             }
             opts.mode = PutMode::Overwrite;
         }
-        match self.fate().await {
-            Fate::Done => self.inner.put_opts(location, payload, opts).await,
-            Fate::Unsaid => {
-                let _ = self.inner.put_opts(location, payload, opts).await;
-                Err(failed())
-            }
-            Fate::Cut => {
-                let bytes = Bytes::from(payload);
-                let part = bytes.slice(..bytes.len() - bytes.len() / 4);
-                self.inner.put_opts(location, part.into(), opts).await
-            }
-            Fate::Forgotten => {
-                Ok(PutResult { e_tag: None, version: None, extensions: Default::default() })
-            }
-            _ => Err(failed()),
-        }
+        let (inner, path) = (Arc::clone(&self.inner), location.clone());
+        let (whole, mode) = (payload.clone(), opts.clone());
+        let part = async move {
+            let bytes = Bytes::from(whole);
+            let part = bytes.slice(..bytes.len() - bytes.len() / 4);
+            inner.put_opts(&path, part.into(), mode).await
+        };
+        let (inner, path) = (Arc::clone(&self.inner), location.clone());
+        let put = async move { inner.put_opts(&path, payload, opts).await };
+        let none = PutResult { e_tag: None, version: None, extensions: Default::default() };
+        ask(&self.judge, ("put", Some(location)), put, Some((none, part.boxed()))).await
     }
 
     async fn put_multipart_opts(
@@ -158,7 +180,9 @@ impl ObjectStore for Faulty {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let mut found = self.through(self.inner.get_opts(location, options)).await?;
+        let (inner, path) = (Arc::clone(&self.inner), location.clone());
+        let get = async move { inner.get_opts(&path, options).await };
+        let mut found = ask(&self.judge, ("get", Some(location)), get, None).await?;
         let drip = self.drip;
         if !drip.is_zero() {
             let (meta, range) = (found.meta.clone(), found.range.clone());
@@ -182,19 +206,22 @@ impl ObjectStore for Faulty {
         &self,
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        let (fate, _) = (self.judge.lock())();
-        match fate {
-            Fate::Done => self.inner.delete_stream(locations),
-            _ => futures_util::stream::once(async { Err(failed()) }).boxed(),
-        }
+        let (inner, judge) = (Arc::clone(&self.inner), Arc::clone(&self.judge));
+        let delete = move |path: Path| {
+            let (inner, judge, of) = (Arc::clone(&inner), Arc::clone(&judge), path.clone());
+            let delete = async move { inner.delete(&path).await.map(|()| path) };
+            async move { ask(&judge, ("delete", Some(&of)), delete, None).await }
+        };
+        locations.and_then(delete).boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        let (fate, _) = (self.judge.lock())();
-        match fate {
-            Fate::Done | Fate::Forgotten => self.inner.list(prefix),
-            _ => futures_util::stream::once(async { Err(failed()) }).boxed(),
-        }
+        let (inner, judge, of) =
+            (Arc::clone(&self.inner), Arc::clone(&self.judge), prefix.cloned());
+        let prefix = of.clone();
+        let list = async move { Ok(inner.list(prefix.as_ref())) };
+        let list = async move { ask(&judge, ("list", of.as_ref()), list, None).await };
+        futures_util::stream::once(list).try_flatten().boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {

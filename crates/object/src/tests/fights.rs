@@ -175,7 +175,7 @@ fn fight(seed: u64) -> u64 {
         let servers = (0..3u64).map(|me| {
             let mut random = fastrand::Rng::with_seed(seed * 10 + me);
             let mut chance = random.fork();
-            let judge = move || {
+            let judge = move |_: &str| {
                 let fates = [Fate::Done, Fate::Done, Fate::Done, Fate::Unsaid, Fate::Refused];
                 (fates[chance.usize(0..5)], Duration::from_millis(chance.u64(0..80)))
             };

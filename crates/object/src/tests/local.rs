@@ -122,7 +122,7 @@ impl Disk {
             }
             Loss::Store(left) => left,
         };
-        let judge = move || {
+        let judge = move |_: &str| {
             left = left.saturating_sub(1);
             let mut state = disk.state.lock();
             state.is_lost |= left == 0;
@@ -486,7 +486,7 @@ fn a_volume_that_is_closed_while_the_store_is_gone_leaves_all_in_the_file() {
     let disk = Arc::new(Disk::default());
     let fate = Arc::new(Mutex::new(Fate::Done));
     let theirs = Arc::clone(&fate);
-    let judge = move || (*theirs.lock(), Duration::ZERO);
+    let judge = move |_: &str| (*theirs.lock(), Duration::ZERO);
     let failing: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
     run(async {
         let volume = open_with(&failing, &disk, 1, tuning()).await.unwrap();

@@ -87,7 +87,7 @@ async fn of_two_servers_that_make_a_volume_at_once_the_second_takes_the_first_on
         let mut random = fastrand::Rng::with_seed(seed);
         let servers = [1, 2].map(|nonce| {
             let mut random = random.fork();
-            let judge = move || (Fate::Done, Duration::from_millis(random.u64(0..3)));
+            let judge = move |_: &str| (Fate::Done, Duration::from_millis(random.u64(0..3)));
             let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
             tokio::spawn(async move { open(&store, nonce | SEALED).await.map(drop) })
         });
@@ -267,7 +267,7 @@ async fn no_nonce_comes_twice_in_fights_over_failures_and_in_a_copy_that_goes_on
         let mut random = fastrand::Rng::with_seed(seed);
         let mut over = |inner: &Arc<dyn ObjectStore>, puts: &Puts| -> Arc<dyn ObjectStore> {
             let mut chance = random.fork();
-            let judge = move || {
+            let judge = move |_: &str| {
                 let fates = [Fate::Done, Fate::Done, Fate::Unsaid, Fate::Refused];
                 (fates[chance.usize(0..4)], Duration::from_millis(chance.u64(0..50)))
             };

@@ -274,7 +274,8 @@ fn snapshots_agree_with_a_model_over_a_store_that_fails_lies_and_is_slow() {
         let mut chance = random.fork();
         let states = vec![vec![0; BLOCKS as usize]];
         let mut history = History { states, flushed: 0, snapshots: BTreeMap::new() };
-        let judge = move || (fates[chance.usize(0..5)], Duration::from_millis(chance.u64(0..9)));
+        let judge =
+            move |_: &str| (fates[chance.usize(0..5)], Duration::from_millis(chance.u64(0..9)));
         let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
         for life in 0..3 {
             let (working, looking) =

@@ -89,7 +89,7 @@ impl Volume {
                 let moved = !changes.moved.is_empty();
                 tokio::spawn(Arc::clone(&self).delete(names, moved));
             }
-            self.write_map(upload.seq).await;
+            self.write_map(upload.seq);
         }
     }
 
@@ -212,39 +212,52 @@ impl Volume {
         made.ok()
     }
 
-    /// Writes the whole map where the records since the last one have become many, and deletes those.
-    async fn write_map(self: &Arc<Self>, seq: u64) {
-        let whole = {
-            let state = self.state.read();
-            let (records, places) = (seq - state.mapped, state.map.places.len() as u64);
-            if !policy::map_is_due(records, self.tuning.few, state.since, places) {
-                return;
-            }
-            self.whole(&state)
-        };
-        let Some(object) = self.whole_object(Kind::Map, seq, whole).await else { return };
+    /// Writes the whole map where the records since the last one have become many: beside what is committed meanwhile.
+    fn write_map(self: &Arc<Self>, seq: u64) {
+        let state = self.state.read();
+        let (records, places) = (seq - state.mapped, state.map.places.len() as u64);
+        if state.mapping || !policy::map_is_due(records, self.tuning.few, state.since, places) {
+            return;
+        }
+        let (whole, since) = (self.whole(&state), state.since);
+        drop(state);
+        self.state.write().mapping = true;
+        let volume = Arc::clone(self);
+        tokio::spawn(async move {
+            let written = volume.put_map(seq, whole).await;
+            let old = volume.mapped(seq, since, written);
+            volume.delete(old, false).await;
+        });
+    }
+
+    /// A whole map is there that was made after `since` entries, or isn't. The objects that nobody needs any more then.
+    fn mapped(self: &Arc<Self>, seq: u64, since: u64, written: bool) -> Vec<String> {
+        let mut state = self.state.write();
+        state.mapping = false;
+        if !written {
+            // The next record is as good a time.
+            return Vec::new();
+        }
+        let before = std::mem::replace(&mut state.mapped, seq);
+        state.since -= since;
+        // The last one stays: by it, a writer that creates a record in a place that was cleared finds that it did. In front of the map before
+        // only those are left that have data: each goes when that is dead.
+        let spared = (before.max(1)..seq).filter(|old| state.spares(*old));
+        let mut old: Vec<String> = spared.map(log::record).collect();
+        if before > self.writer.epoch {
+            old.push(log::whole_map(before, self.writer.epoch));
+        }
+        tokio::spawn(Arc::clone(self).leave_parent());
+        old
+    }
+
+    /// Puts a whole map into the store. False: it may not be there.
+    async fn put_map(&self, seq: u64, whole: Whole) -> bool {
+        let Some(object) = self.whole_object(Kind::Map, seq, whole).await else { return false };
         let name = log::whole_map(seq, self.writer.epoch);
         let bytes = object.len() as u64;
         let written = self.store.put(&name, &[object], false).await;
-        if written.is_err() || self.store.size(&name).await != Ok(bytes) {
-            // The next record is as good a time.
-            return;
-        }
-        let mut old = Vec::new();
-        {
-            let mut state = self.state.write();
-            let before = std::mem::replace(&mut state.mapped, seq);
-            state.since = 0;
-            // The last one stays: by it, a writer that creates a record in a place that was cleared finds that it did. In front of the map before
-            // only those are left that have data: each goes when that is dead.
-            let spared = (before.max(1)..seq).filter(|old| state.spares(*old));
-            old.extend(spared.map(log::record));
-            if before > self.writer.epoch {
-                old.push(log::whole_map(before, self.writer.epoch));
-            }
-        }
-        tokio::spawn(Arc::clone(self).leave_parent());
-        tokio::spawn(Arc::clone(self).delete(old, false));
+        written.is_ok() && self.store.size(&name).await == Ok(bytes)
     }
 
     /// Deletes objects, at a bounded rate. One that stays is found when the volume is opened again.

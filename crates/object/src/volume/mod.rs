@@ -116,6 +116,8 @@ pub(crate) struct State {
     /// The record up to which there is a whole map, and entries of records since.
     pub(crate) mapped: u64,
     since: u64,
+    /// One is being written.
+    mapping: bool,
     /// When it was last known that there is no other writer.
     looked: Instant,
     /// When it was last looked whether the record before was still there.
@@ -199,6 +201,7 @@ impl Volume {
             local: None,
             mapped: opened.mapped,
             since: 0,
+            mapping: false,
             // It was there when the list was made, which is a while ago: the first read looks.
             looked: Instant::now() - ask.lease,
             traced: Instant::now(),
