@@ -1,6 +1,8 @@
 //! Snapshots of volumes in object stores, and clones: by `corewise snapshot` and a manifest, with real servers.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::common::client::{Client, FUA, WRITE, pattern};
@@ -120,6 +122,13 @@ fn numbers(client: &mut Client) -> Vec<u64> {
     data.chunks(4096).map(|block| u64::from_le_bytes(block[..8].try_into().unwrap())).collect()
 }
 
+/// The maps of snapshots in the store, as far as they are whole.
+fn maps(folder: &Folder) -> BTreeSet<String> {
+    let Ok(all) = std::fs::read_dir(folder.join("store/v/snap")) else { return BTreeSet::new() };
+    let names = all.map(|one| one.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| !name.contains('#')).collect()
+}
+
 #[test]
 fn a_server_that_is_killed_amid_a_snapshot_leaves_it_whole_or_not_at_all() {
     let folder = Folder::new();
@@ -127,7 +136,7 @@ fn a_server_that_is_killed_amid_a_snapshot_leaves_it_whole_or_not_at_all() {
     let rounds = if std::env::var_os("COREWISE_LONG").is_some() { 50 } else { 3 };
     for round in 1..=rounds {
         let server = Server::start(&folder, &["up.toml"]);
-        let had = snapshots(&folder, "v").len();
+        let (had, before) = (snapshots(&folder, "v").len(), maps(&folder));
         let (client, name) = (Client::new(&server.socket(), "v"), format!("s{round}"));
         std::thread::scope(|threads| {
             threads.spawn(|| write_on(client, round << 16));
@@ -136,6 +145,11 @@ fn a_server_that_is_killed_amid_a_snapshot_leaves_it_whole_or_not_at_all() {
             let mut taken = taken.unwrap();
             if round == rounds {
                 assert!(taken.wait().unwrap().success());
+            }
+            // Its record is created now.
+            while maps(&folder).is_subset(&before) {
+                assert!(taken.try_wait().unwrap().is_none_or(|ended| ended.success()));
+                std::thread::yield_now();
             }
             server.kill();
             let _ = taken.wait();
