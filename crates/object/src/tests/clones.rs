@@ -339,6 +339,56 @@ async fn a_late_request_that_withdraws_an_announcement_does_nothing_to_the_next_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_clone_that_looked_before_the_announcement_was_there_is_found_by_the_deletion() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    parent(&inner, 0).await;
+    let takes = (Fate::Done, Duration::from_secs(5));
+    let deleter = open(&but_for(&inner, "put a/volume/gone/", move || takes), 2).await.unwrap();
+    let deleting = tokio::spawn(async move { deleter.delete_snapshot("s".into()).await });
+    passes(Duration::from_secs(2)).await;
+    let clone = open_at(&inner, "b", 4, from(PARENT, "s")).await.unwrap();
+    let refused = deleting.await.unwrap();
+    assert!(matches!(refused, Err(Fault::Refused(_))), "{refused:?}");
+    assert_eq!(all(&clone).await[..24], [7; 24]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_fenced_takes_back_no_announcement_of_the_next_one() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    parent(&inner, 0).await;
+    let second = Duration::from_secs(1);
+    // It gives up after 15 seconds, and takes back what it has announced.
+    let fails = but_for(&inner, "list a/volume/clones", || (Fate::Refused, Duration::ZERO));
+    let first = Tuning { patience: 15 * second, ..tuning() };
+    let first = open_as(&fails, 2, first).await.unwrap();
+    tokio::spawn(async move { first.delete_snapshot("s".into()).await });
+    passes(second).await;
+    // Ten seconds for its first record, and as much until it drops the snapshot.
+    let slow = but_for(&inner, "put a/volume/log/", move || (Fate::Done, 10 * second));
+    let next = open(&slow, 4).await.unwrap();
+    let deleting = tokio::spawn(async move { next.delete_snapshot("s".into()).await });
+    passes(6 * second).await;
+    let made = open_at(&inner, "b", 6, from(PARENT, "s")).await;
+    assert!(matches!(made, Err(NotOpen::Origin(_))), "{made:?}");
+    assert_eq!(deleting.await.unwrap(), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clone_that_needs_no_data_of_its_parent_and_has_no_map_yet_does_not_leave() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    parent(&inner, 0).await;
+    for nonce in [2, 4] {
+        let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("b")));
+        let ask = Ask { size: None, from: from(PARENT, "s"), ..ask(nonce) };
+        let clone = Volume::open(store, ask, Tuning { few: 1000, ..tuning() }).await.unwrap();
+        overwrite(&clone, 9).await;
+    }
+    let parent = open(&inner, 6).await.unwrap();
+    let refused = parent.delete_snapshot("s".into()).await;
+    assert!(matches!(refused, Err(Fault::Refused(_))), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_announcement_stays_as_long_as_the_map_of_a_snapshot_that_was_dropped() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     parent(&inner, 0).await;
