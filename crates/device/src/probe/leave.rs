@@ -57,7 +57,10 @@ impl Registry {
                         if state.devices.leave_must_wait(&walk) {
                             state.waiting += 1;
                             self.tell_closer(&state);
-                            state = self.sleep(state);
+                            // Woken in vain, it tells nobody: two that wait would wake one another for ever.
+                            while state.devices.leave_must_wait(&walk) {
+                                state = self.sleep(state);
+                            }
                             state.waiting -= 1;
                         }
                         drop(state);
