@@ -32,7 +32,7 @@ fails), 2 wrong usage.";
 pub(crate) struct Args {
     /// Name of the device, a volume in an object store
     name: String,
-    /// What the new snapshot is called [default: its number]
+    /// What the new snapshot is called: up to 64 letters, digits, dots, dashes and underscores, the first a letter [default: its number]
     #[arg(conflicts_with_all = ["list", "delete"])]
     snapshot: Option<String>,
     /// List its snapshots, with the clones that need them
@@ -74,16 +74,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let all: Vec<Snapshot> = serde_json::from_value(answer["snapshots"].clone())
         .map_err(|error| Failure::new(format!("the answer has no snapshots: {error}")))?;
     let volume = &args.name;
-    let text = match (&args.delete, args.list) {
-        (Some(snapshot), _) => format!("deleted snapshot '{snapshot}' of '{volume}'\n"),
-        (None, true) => table(volume, &all),
-        (None, false) => all
-            .iter()
-            .map(|one| {
-                format!("took snapshot '{}' of '{volume}' ({})\n", one.name, units::size(one.size))
-            })
-            .collect(),
+    let did = if args.delete.is_some() { "deleted" } else { "took" };
+    let one = |one: &Snapshot| {
+        format!("{did} snapshot '{}' of '{volume}' ({})\n", one.name, units::size(one.size))
     };
+    let text = if args.list { table(volume, &all) } else { all.iter().map(one).collect() };
     for line in text.lines() {
         writeln!(out, "{}", printable(line))?;
     }

@@ -210,10 +210,11 @@ pub(crate) async fn begin(store: &Store, ask: &Ask, from: &From) -> Result<Base,
         other => other,
     })?;
     let known = known.ok_or_else(|| none("there is no volume"))?;
-    let (number, taken) = known
-        .map
-        .find(&from.snapshot)
-        .ok_or_else(|| none(&format!("it has no snapshot '{}'", from.snapshot)))?;
+    let (number, taken) =
+        known.map.find(&from.snapshot).ok_or_else(|| none(&known.map.lacks(&from.snapshot)))?;
+    if ask.size.is_some_and(|size| size < taken.size) {
+        return Err(NotOpen::Size { has: taken.size });
+    }
     let mark = Mark { snapshot: number, nonce: ask.nonce };
     let codec = &known.codec;
     let by = Writer { epoch: 0, nonce: ask.nonce };

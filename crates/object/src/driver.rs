@@ -16,7 +16,7 @@ use crate::clone::From;
 use crate::format::BLOCK;
 use crate::local;
 use crate::log::{Ask, NotOpen};
-use crate::options::{ObjectEvent, ObjectOptions, OpenError, OpenErrorKind};
+use crate::options::{self, ObjectEvent, ObjectOptions, OpenError, OpenErrorKind};
 use crate::segments::StoreSpace;
 use crate::snapshot::{ObjectSnapshot, check_snapshot_name};
 use crate::store::{Store, StoreUse};
@@ -55,7 +55,7 @@ enum Message {
     Grow(u64, oneshot::Sender<Result<(), Fault>>),
     Snapshot(Option<String>, oneshot::Sender<Result<ObjectSnapshot, Fault>>),
     Snapshots(oneshot::Sender<Result<Vec<ObjectSnapshot>, Fault>>),
-    DeleteSnapshot(String, oneshot::Sender<Result<(), Fault>>),
+    DeleteSnapshot(String, oneshot::Sender<Result<ObjectSnapshot, Fault>>),
 }
 
 impl ObjectDriver {
@@ -122,13 +122,28 @@ impl ObjectDriver {
         self.ask(Message::Snapshots)
     }
 
-    /// Gives up the snapshot of this name or number: what only it needs is deleted. Blocks.
+    /// Gives up the snapshot of this name or number, which it returns: what only it needs is deleted. Blocks.
     ///
     /// # Errors
     /// There is none, or it has [clones](ObjectOptions::from_snapshot), which are named (invalid input); or as a flush, and then it may be given up later.
-    pub fn delete_snapshot(&self, name: &str) -> Result<(), IoError> {
+    pub fn delete_snapshot(&self, name: &str) -> Result<ObjectSnapshot, IoError> {
         context::might_block("ObjectDriver::delete_snapshot");
         self.ask(|told| Message::DeleteSnapshot(name.to_owned(), told))
+    }
+
+    /// Whether it is a clone of the snapshot of this name or number of the volume at `parent`, a location as of
+    /// [`ObjectOptions::from_snapshot`]: then it opens with that, too.
+    ///
+    /// # Errors
+    /// It isn't, or there is no such location; it says what it is.
+    pub fn is_clone_of(&self, parent: &str, snapshot: &str) -> Result<(), String> {
+        let parent = options::prefix(parent)?.to_string();
+        let from = From { parent, snapshot: snapshot.to_owned() };
+        let is = from.check(self.volume.opening.origin.as_ref());
+        is.map_err(|why| match why {
+            NotOpen::Origin(why) => why,
+            other => format!("{other:?}"),
+        })
     }
 
     fn ask<T>(

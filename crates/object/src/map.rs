@@ -115,6 +115,22 @@ impl Map {
         found.map(|(number, taken)| (*number, taken.clone()))
     }
 
+    /// That there is no snapshot of this name, and which there are.
+    pub(crate) fn lacks(&self, name: &str) -> String {
+        const SHOWN: usize = 8;
+        let newest: Vec<&str> =
+            self.snapshots.values().rev().map(|taken| taken.name.as_str()).take(SHOWN).collect();
+        let more = match self.snapshots.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            more => format!(", and {more} older ones"),
+        };
+        let there = match newest.is_empty() {
+            true => "none".to_owned(),
+            false => newest.join(", "),
+        };
+        format!("there is no snapshot '{name}'; there are: {there}{more}")
+    }
+
     /// What a clone begins with: all of it lies at its parent's, or at the parent's ancestors'.
     pub(crate) fn shared(mut whole: Whole) -> Self {
         let mut numbers = HashMap::new();

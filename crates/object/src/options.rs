@@ -300,7 +300,12 @@ enum Root {
 const NO_ROOT: &str = "a folder is named from the root on: file:///folder";
 const BESIDE: &str = "a clone and its parent are two volumes of one store: in the same bucket, or in two folders of the same folder";
 
-/// What a location names, and the prefix in it. A folder has to be there.
+/// The prefix that a location names in its store.
+pub(crate) fn prefix(location: &str) -> Result<Path, String> {
+    place(location).map(|(_, prefix)| prefix)
+}
+
+/// What a location names, and the prefix in it. The folder of a folder has to be there.
 fn place(location: &str) -> Result<(Root, Path), String> {
     if location == "memory:" {
         return Ok((Root::Memory, Path::from("volume")));
@@ -309,7 +314,7 @@ fn place(location: &str) -> Result<(Root, Path), String> {
         if !FilePath::new(folder).is_absolute() {
             return Err(NO_ROOT.into());
         }
-        let folder = FilePath::new(folder).canonicalize();
+        let folder = canonical(FilePath::new(folder));
         let folder = folder.map_err(|error| format!("the folder can't be found: {error}"))?;
         let name = folder.file_name().and_then(|name| name.to_str());
         // A store writes some names in another way.
@@ -327,6 +332,14 @@ fn place(location: &str) -> Result<(Root, Path), String> {
         return Ok((Root::Bucket(bucket.into()), Path::from(prefix)));
     }
     Err("a location is s3://bucket/prefix, file:///folder or memory:".into())
+}
+
+/// Also of a folder that isn't there: a clone that needs nothing of its parent any more may still say whose it was.
+fn canonical(folder: &FilePath) -> std::io::Result<PathBuf> {
+    match (folder.canonicalize(), folder.parent(), folder.file_name()) {
+        (Err(_), Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+        (found, ..) => found,
+    }
 }
 
 #[cfg(feature = "s3")]

@@ -69,9 +69,8 @@ impl Changes {
                     || legs.iter().any(|(mirror, _)| mirror == name)
             };
             let same = |device: &Device| {
-                new.device(&device.name).is_some_and(|other| {
-                    stays(&device.name) || Device { place: other.place, ..device.clone() } == *other
-                })
+                new.device(&device.name)
+                    .is_some_and(|other| stays(&device.name) || is_alike(device, other))
             };
             let changed = old.devices.iter().filter(|device| !same(device));
             let changed = changed.map(|device| device.name.clone()).collect();
@@ -151,6 +150,15 @@ impl Changes {
     }
 }
 
+/// Whether a device is to stay as it is. Of what a volume was made says nothing of one that is there.
+fn is_alike(device: &Device, other: &Device) -> bool {
+    let mut same = Device { place: other.place, ..device.clone() };
+    if let (Driver::Object(same), Driver::Object(other)) = (&mut same.driver, &other.driver) {
+        same.parent.clone_from(&other.parent);
+    }
+    same == *other
+}
+
 /// A file, or a volume in a store, that is to be longer, and to be the same in all else. Devices that are built over it would know its old size.
 fn grows(device: &Device, old: &Manifest, new: &Manifest) -> Option<(String, u64)> {
     let other = new.device(&device.name)?;
@@ -166,9 +174,9 @@ fn grows(device: &Device, old: &Manifest, new: &Manifest) -> Option<(String, u64
         _ => return None,
     };
     let (had, wanted) = (from.as_ref()?.value, size.as_ref()?.value);
-    let rest = Device { place: other.place, driver, ..device.clone() };
+    let rest = Device { driver, ..device.clone() };
     let alone = old.built_over(&device.name).chain(new.built_over(&device.name)).next().is_none();
-    (wanted > had && alone && rest == *other).then(|| (device.name.clone(), wanted))
+    (wanted > had && alone && is_alike(&rest, other)).then(|| (device.name.clone(), wanted))
 }
 
 /// A mirror that is to have other legs, and to be the same in all else.
@@ -467,6 +475,29 @@ mod tests {
             assert!(changes.remove_devices.contains(&"m".to_string()), "{changes:?}");
             assert_eq!(changes.remove_exports, ["m"]);
         }
+    }
+
+    #[cfg(feature = "object")]
+    #[test]
+    fn a_volume_in_a_store_stays_and_grows_whatever_the_manifest_says_that_it_was_made_of() {
+        let volume = |keys: &str| {
+            let text = format!(
+                "[[device]]\nname = \"v\"\ndriver = \"object\"\nlocation = \"file:///a/v\"\n{keys}"
+            );
+            read(&text, Path::new("/")).manifest
+        };
+        let of = |snapshot| {
+            volume(&format!(
+                "size = \"1M\"\nclone_of = \"file:///a/p\"\nsnapshot = \"{snapshot}\"\n"
+            ))
+        };
+        for (old, new) in [(volume("size = \"1M\"\n"), of("s")), (of("s"), of("t"))] {
+            assert!(Changes::between(&old, &new).is_empty());
+            assert!(Changes::between(&new, &old).is_empty());
+        }
+        let changes = Changes::between(&of("s"), &volume("size = \"2M\"\n"));
+        assert_eq!(changes.grow, [("v".to_string(), 2 << 20)]);
+        assert!(changes.remove_devices.is_empty());
     }
 
     #[test]

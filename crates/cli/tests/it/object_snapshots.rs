@@ -41,8 +41,9 @@ fn a_snapshot_has_what_was_answered_and_a_clone_of_it_is_served_beside_its_paren
     folder.write("up.toml", volume(&folder, "v", SIZED));
     let mut server = Server::start(&folder, &["up.toml"]);
     let mut parent = Client::new(&server.socket(), "v");
-    // Not flushed.
+    // Not flushed. The clone keeps the second one.
     parent.write(0, &pattern(1, 4096), 0).unwrap();
+    parent.write(8192, &pattern(4, 4096), 0).unwrap();
     folder
         .corewise(["snapshot", "v", "monday"])
         .ok()
@@ -68,6 +69,11 @@ fn a_snapshot_has_what_was_answered_and_a_clone_of_it_is_served_beside_its_paren
     let second = all[1]["name"].as_str().unwrap();
     folder.corewise(["snapshot", "v", "--delete", second]).ok().says(&["deleted snapshot"]);
     assert_eq!(snapshots(&folder, "v").len(), 1);
+    folder.corewise(["snapshot", "v", "mondy"]).ok();
+    let number = snapshots(&folder, "v")[1]["number"].to_string();
+    let ran = folder.corewise(["snapshot", "v", "--delete", &number]).ok();
+    ran.says(&["deleted snapshot 'mondy'"]);
+    folder.corewise(["snapshot", "v", "--delete", "mondy"]).fails().complains(&["monday"]);
     server.stop().ok();
     // By a start with both, and by one that no longer says where it came from.
     for keys in [clone(&folder, "c", "v", "monday"), volume(&folder, "c", "")] {
@@ -78,6 +84,53 @@ fn a_snapshot_has_what_was_answered_and_a_clone_of_it_is_served_beside_its_paren
         assert!(block(&mut child) == pattern(3, 4096) && block(&mut parent) == pattern(2, 4096));
         server.stop().ok();
     }
+}
+
+#[test]
+fn a_clone_that_needs_nothing_of_its_parent_is_served_when_that_is_gone() {
+    let folder = Folder::new();
+    let v = volume(&folder, "v", SIZED);
+    folder.write("up.toml", &v);
+    let server = Server::start(&folder, &["up.toml"]);
+    Client::new(&server.socket(), "v").write(0, &pattern(1, 4096), 0).unwrap();
+    folder.corewise(["snapshot", "v", "monday"]).ok();
+    let c = clone(&folder, "c", "v", "monday");
+    folder.write("up.toml", v + &c);
+    folder.corewise(["reload"]).ok();
+    Client::new(&server.socket(), "c").write(0, &pattern(2, 4096), FUA).unwrap();
+    while snapshots(&folder, "v")[0]["clones"] != serde_json::json!([]) {}
+    folder.corewise(["snapshot", "v", "--delete", "monday"]).ok();
+    server.stop().ok();
+    std::fs::remove_dir_all(folder.join("store/v")).unwrap();
+    folder.write("up.toml", &c);
+    folder.corewise(["up", "--check", "up.toml"]).ok();
+    let server = Server::start(&folder, &["up.toml"]);
+    assert!(block(&mut Client::new(&server.socket(), "c")) == pattern(2, 4096));
+    server.stop().ok();
+}
+
+#[test]
+fn a_reload_leaves_a_volume_as_it_is_whatever_it_was_made_of_and_refuses_what_it_was_not() {
+    let folder = Folder::new();
+    let v = volume(&folder, "v", SIZED);
+    folder.write("up.toml", &v);
+    let server = Server::start(&folder, &["up.toml"]);
+    folder.corewise(["snapshot", "v", "monday"]).ok();
+    let is = v.clone() + &clone(&folder, "c", "v", "monday");
+    folder.write("up.toml", &is);
+    folder.corewise(["reload"]).ok();
+    let mut client = Client::new(&server.socket(), "c");
+    for keys in [volume(&folder, "c", ""), clone(&folder, "c", "v", "monday")] {
+        folder.write("up.toml", v.clone() + &keys);
+        folder.corewise(["reload"]).ok().says(&["nothing to change"]);
+        block(&mut client);
+    }
+    for (parent, snapshot) in [("v", "tuesday"), ("w", "monday")] {
+        folder.write("up.toml", v.clone() + &clone(&folder, "c", parent, snapshot));
+        folder.corewise(["reload"]).fails().complains(&["'c' would not come up again"]);
+        block(&mut client);
+    }
+    server.stop().ok();
 }
 
 #[test]

@@ -363,3 +363,35 @@ async fn a_store_that_lost_what_was_written_answers_no_flush_once_a_lease_is_ove
     );
     assert_eq!(volume.ended().await, failed.unwrap_err());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_lost_what_was_written_is_found_out_within_a_lease_however_often_is_flushed() {
+    // With many maps, and with none.
+    for few in [4, 1000] {
+        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let volume = open_as(&inner, 3, Tuning { few, ..tuning() }).await.unwrap();
+        let flushed = async |what| {
+            write(&volume, 0, 4, what).await?;
+            volume.flush().await?;
+            super::passes(Duration::from_millis(100)).await;
+            Ok::<(), Fault>(())
+        };
+        for what in 0..100 {
+            flushed(what).await.unwrap();
+        }
+        for one in inner.list(None).try_collect::<Vec<_>>().await.unwrap() {
+            inner.delete(&one.location).await.unwrap();
+        }
+        let lost = Instant::now();
+        let failed = loop {
+            if let Err(fault) = flushed(100).await {
+                break fault;
+            }
+            assert!(lost.elapsed() < Duration::from_secs(3), "the lease is 2 seconds");
+        };
+        assert!(
+            matches!(&failed, Fault::Damaged(why) if why.contains("older state")),
+            "{failed:?}"
+        );
+    }
+}

@@ -141,7 +141,7 @@ async fn act(
         told.lock().deleted.insert(number);
         return match volume.delete_snapshot(number.to_string()).await {
             Err(Fault::Refused(_)) => Ok(()),
-            other => other,
+            other => other.map(drop),
         };
     }
     if random.u8(0..3) == 0 {

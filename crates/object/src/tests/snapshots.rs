@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewise_sync::atomic::{AtomicBool, Ordering};
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use object_store::path::Path;
@@ -95,6 +96,30 @@ async fn a_snapshot_has_what_was_written_before_it_and_keeps_it_until_it_is_dele
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deletion_that_waits_for_a_snapshot_until_its_time_is_over_is_not_done_later() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let down = Arc::new(AtomicBool::new(false));
+    let is_down = Arc::clone(&down);
+    let judge = move |_: &str| match is_down.load(Ordering::Relaxed) {
+        true => (Fate::Refused, Duration::ZERO),
+        false => (Fate::Done, Duration::ZERO),
+    };
+    let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+    let volume = open(&store, 1).await.unwrap();
+    volume.snapshot(name("first")).await.unwrap();
+    down.store(true, Ordering::Relaxed);
+    let taken = volume.snapshot(name("second")).await;
+    assert!(matches!(&taken, Err(Fault::Store(why)) if why.contains("goes on")), "{taken:?}");
+    let deleted = volume.delete_snapshot("first".into()).await;
+    assert!(matches!(&deleted, Err(Fault::Store(why)) if why.contains("nothing")), "{deleted:?}");
+    down.store(false, Ordering::Relaxed);
+    passes(Duration::from_secs(60)).await;
+    let all = volume.snapshots().await.unwrap();
+    let all: Vec<_> = all.iter().map(|one| &*one.name).collect();
+    assert_eq!(all, ["first", "second"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_snapshot_needs_is_not_moved_and_is_no_garbage_until_it_is_deleted() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let volume = open(&inner, 1).await.unwrap();
@@ -181,7 +206,7 @@ async fn work(volume: &Arc<Volume>, history: &mut History, random: &mut fastrand
                 let (name, (_, there)) = history.snapshots.iter_mut().nth(n).unwrap();
                 let was = there.take();
                 match volume.delete_snapshot(name.clone()).await {
-                    Ok(()) => assert_ne!(was, Some(false), "{name} was deleted twice"),
+                    Ok(_) => assert_ne!(was, Some(false), "{name} was deleted twice"),
                     Err(Fault::Refused(why)) => assert_ne!(was, Some(true), "{name}: {why}"),
                     Err(_) => return false,
                 }

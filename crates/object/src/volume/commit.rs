@@ -112,26 +112,27 @@ impl Volume {
     async fn append(&self, head: &Head, object: &[Bytes]) -> bool {
         let _alone = self.appending.lock().await;
         let began = Instant::now();
-        let traces = self.state.read().traced.elapsed() >= self.lease;
+        let (traced, earlier) = self.state.read().traced;
+        let traces = traced.elapsed() >= self.lease;
         let append = log::append(&self.store, head, object, None);
-        let trace = async { traces && self.is_gone(head.seq - 1).await };
-        let (appended, gone) = join(append, trace).await;
+        let trace = async {
+            match traces {
+                true => self.is_there(earlier).await,
+                false => None,
+            }
+        };
+        let (appended, is_there) = join(append, trace).await;
         match appended {
             // By a server that has opened it the record would be taken.
-            Ok(Appended::Ours) if gone => {
-                let why = format!(
-                    "record {} is gone: the store was brought back to an older state, or its objects were deleted",
-                    head.seq - 1
-                );
-                tracing::error!(at = %self.store, "{why}; this server serves the volume no more");
-                self.end(Fault::Damaged(why));
+            Ok(Appended::Ours) if is_there == Some(false) => {
+                self.lost(earlier, head.seq).await;
                 false
             }
             Ok(Appended::Ours) => {
                 let mut state = self.state.write();
                 state.looked = began;
-                if traces {
-                    state.traced = began;
+                if is_there.is_some() {
+                    state.traced = (began, head.seq);
                 }
                 true
             }
@@ -144,12 +145,27 @@ impl Volume {
         }
     }
 
-    /// Whether a record of this writer isn't there any more, or is another one's. A store that fails says neither.
-    async fn is_gone(&self, seq: u64) -> bool {
+    /// Whether a record of this writer is there, and isn't another one's. A store that fails says neither.
+    async fn is_there(&self, seq: u64) -> Option<bool> {
         match self.store.get(&log::record(seq), Some(0..HEAD as u64)).await {
-            Ok(found) => Head::decode(&found).is_ok_and(|found| found.writer != self.writer.nonce),
-            Err(failure) => failure == Failure::Missing,
+            Ok(found) => Some(Head::decode(&found).ok()?.writer == self.writer.nonce),
+            Err(Failure::Missing) => Some(false),
+            Err(_) => None,
         }
+    }
+
+    /// A record isn't there any more. The last one was there a moment ago.
+    async fn lost(&self, gone: u64, last: u64) {
+        let next = self.store.get(&log::record(last + 1), Some(0..HEAD as u64)).await;
+        // Another server has opened it since, and deletes what it has in a map.
+        if let Some(by) = next.ok().and_then(|next| Head::decode(&next).ok()) {
+            return self.fenced(&by);
+        }
+        let why = format!(
+            "record {gone} is gone: the store was brought back to an older state, or its objects were deleted"
+        );
+        tracing::error!(at = %self.store, "{why}; this server serves the volume no more");
+        self.end(Fault::Damaged(why));
     }
 
     /// The map has what the batch had. The segments that are to be deleted.
@@ -216,7 +232,10 @@ impl Volume {
     fn write_map(self: &Arc<Self>, seq: u64) {
         let state = self.state.read();
         let (records, places) = (seq - state.mapped, state.map.places.len() as u64);
-        if state.mapping || !policy::map_is_due(records, self.tuning.few, state.since, places) {
+        // A clone that needs its parent no more can say so once it has a map.
+        let leaves = !state.alone && state.mapped == 0 && state.map.segments.is_alone();
+        let is_due = leaves || policy::map_is_due(records, self.tuning.few, state.since, places);
+        if state.mapping || !is_due {
             return;
         }
         let (whole, since) = (self.whole(&state), state.since);
@@ -224,10 +243,29 @@ impl Volume {
         self.state.write().mapping = true;
         let volume = Arc::clone(self);
         tokio::spawn(async move {
-            let written = volume.put_map(seq, whole).await;
+            let written = volume.has_earlier().await && volume.put_map(seq, whole).await;
             let old = volume.mapped(seq, since, written);
             volume.delete(old, false).await;
         });
+    }
+
+    /// Looks for the record that a later look would ask for, which may be deleted once there is a map: it is all that tells of
+    /// a store that has lost what was written.
+    async fn has_earlier(&self) -> bool {
+        // So no record is appended that asks for it later.
+        let _alone = self.appending.lock().await;
+        let (earlier, last) = {
+            let state = self.state.read();
+            let next = state.sealed.front().map_or(state.next, |first| first.seq);
+            (state.traced.1, next - 1)
+        };
+        let is_there = self.is_there(earlier).await;
+        match is_there {
+            Some(true) => self.state.write().traced = (Instant::now(), last),
+            Some(false) => self.lost(earlier, last).await,
+            None => {}
+        }
+        is_there == Some(true)
     }
 
     /// A whole map is there that was made after `since` entries, or isn't. The objects that nobody needs any more then.

@@ -120,8 +120,8 @@ pub(crate) struct State {
     mapping: bool,
     /// When it was last known that there is no other writer.
     looked: Instant,
-    /// When it was last looked whether the record before was still there.
-    traced: Instant,
+    /// When it was last looked whether an earlier record was still there, and the newest one then.
+    traced: (Instant, u64),
     /// Somebody looks already.
     looking: bool,
     /// It is being closed: nothing is moved any more.
@@ -175,7 +175,7 @@ pub(crate) struct Volume {
     /// Held while a record is appended, and while it is looked whether somebody else has appended one.
     appending: tokio::sync::Mutex<()>,
     /// Held while a snapshot is taken or deleted.
-    snapshotting: tokio::sync::Mutex<()>,
+    snapshotting: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Volume {
@@ -204,7 +204,7 @@ impl Volume {
             mapping: false,
             // It was there when the list was made, which is a while ago: the first read looks.
             looked: Instant::now() - ask.lease,
-            traced: Instant::now(),
+            traced: (Instant::now(), epoch),
             looking: false,
             closing: false,
             alone: opened.opening.origin.is_none(),
@@ -233,7 +233,7 @@ impl Volume {
             room: Semaphore::new(tuning.dirty),
             uploading: Semaphore::new(UPLOADS),
             appending: tokio::sync::Mutex::new(()),
-            snapshotting: tokio::sync::Mutex::new(()),
+            snapshotting: Arc::default(),
         });
         tokio::spawn(Arc::clone(&volume).commit_all());
         volume.compacting.notify_one();

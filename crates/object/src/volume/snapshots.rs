@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::{Fault, State, Volume};
 use crate::batch::Batch;
@@ -23,8 +23,11 @@ impl Volume {
         self.in_time(async move { volume.take(name).await }).await
     }
 
-    /// Gives up a snapshot, and what only it needs. An error: it may come to that later.
-    pub(crate) async fn delete_snapshot(self: &Arc<Self>, name: String) -> Result<(), Fault> {
+    /// Gives up a snapshot, and what only it needs: says which. An error: it may come to that later.
+    pub(crate) async fn delete_snapshot(
+        self: &Arc<Self>,
+        name: String,
+    ) -> Result<ObjectSnapshot, Fault> {
         let volume = Arc::clone(self);
         self.in_time(async move { volume.drop_one(&name).await }).await
     }
@@ -39,7 +42,12 @@ impl Volume {
         self.believe().await?;
         for mark in clone::marks(&self.store, self.patience()).await.map_err(Fault::Store)? {
             let Some(of) = all.iter_mut().find(|one| one.number == mark.snapshot) else { continue };
-            of.clones.extend(self.place_of(&mark).await?);
+            match self.place_of(&mark).await {
+                Ok(place) => of.clones.extend(place),
+                // It keeps that snapshot alone from being deleted.
+                Err(Fault::Damaged(why)) => of.clones.push(format!("? ({why})")),
+                Err(fault) => return Err(fault),
+            }
         }
         Ok(all)
     }
@@ -56,20 +64,31 @@ impl Volume {
         })
     }
 
-    /// It goes on if nobody waits any more, so that the next one finds it done.
+    /// Alone. It goes on if nobody waits any more, so that the next one finds it done, but doesn't begin then.
     async fn in_time<T: Send + 'static>(
         &self,
         what: impl Future<Output = Result<T, Fault>> + Send + 'static,
     ) -> Result<T, Fault> {
-        match timeout(self.tuning.patience, tokio::spawn(what)).await {
+        let until = Instant::now() + self.tuning.patience;
+        let Ok(alone) = timeout_at(until, Arc::clone(&self.snapshotting).lock_owned()).await else {
+            let why = "it still takes or deletes another snapshot, and did nothing";
+            return Err(Fault::Store(format!("{why}{}", self.store.trouble())));
+        };
+        let done = tokio::spawn(async move {
+            let _alone = alone;
+            what.await
+        });
+        match timeout_at(until, done).await {
             Ok(Ok(done)) => done,
             Ok(Err(_)) => Err(Fault::Store("it panicked".into())),
-            Err(_) => Err(self.too_slow()),
+            Err(_) => {
+                let why = "it isn't done yet, and goes on: list the snapshots before you ask again";
+                Err(Fault::Store(format!("{why}{}", self.store.trouble())))
+            }
         }
     }
 
     async fn take(self: Arc<Self>, name: Option<String>) -> Result<ObjectSnapshot, Fault> {
-        let _alone = self.snapshotting.lock().await;
         self.wait_for_others().await;
         let seq = {
             let mut state = self.state.write();
@@ -93,12 +112,11 @@ impl Volume {
         Ok(ObjectSnapshot::of(seq, taken))
     }
 
-    async fn drop_one(self: Arc<Self>, name: &str) -> Result<(), Fault> {
-        let _alone = self.snapshotting.lock().await;
+    async fn drop_one(self: Arc<Self>, name: &str) -> Result<ObjectSnapshot, Fault> {
         self.wait_for_others().await;
-        let found = self.state.read().map.find(name);
-        let Some((number, taken)) = found else {
-            return Err(Fault::Refused(format!("there is no snapshot '{name}'")));
+        let (number, taken) = {
+            let map = &self.state.read().map;
+            map.find(name).ok_or_else(|| Fault::Refused(map.lacks(name)))?
         };
         // Announce
         let epoch = self.writer.epoch;
@@ -113,7 +131,11 @@ impl Volume {
         let refused = match clones {
             Ok(clones) if clones.is_empty() => None,
             Ok(clones) => {
-                let why = format!("snapshot '{name}' has clones: {}", clones.join(", "));
+                let why = format!(
+                    "snapshot '{}' has clones, whose objects have to be deleted before: {}",
+                    taken.name,
+                    clones.join(", ")
+                );
                 Some(Fault::Refused(why))
             }
             Err(fault) => Some(fault),
@@ -133,7 +155,7 @@ impl Volume {
         if clone::delete(&self.store, &map, self.patience()).await {
             self.withdraw(number).await;
         }
-        Ok(())
+        Ok(ObjectSnapshot::of(number, &taken))
     }
 
     /// The places of the clones of a snapshot. Those that were begun, and aren't there, can't come any more.

@@ -162,13 +162,28 @@ pub(in crate::up) fn look(_: &manifest::Object) -> Vec<(Place, String)> {
     Vec::new()
 }
 
+/// Whether it opens as a clone of this; else the reason.
+#[cfg(feature = "object")]
+pub(super) fn is_clone_of(
+    driver: &ObjectDriver,
+    parent: &str,
+    snapshot: &str,
+) -> Result<(), String> {
+    driver.is_clone_of(parent, snapshot)
+}
+
+#[cfg(not(feature = "object"))]
+pub(super) fn is_clone_of(driver: &ObjectDriver, _: &str, _: &str) -> Result<(), String> {
+    match *driver {}
+}
+
 /// Does it, and says which snapshot was taken, or which there are.
 #[cfg(feature = "object")]
 pub(super) fn snapshots(driver: &ObjectDriver, wish: &Wish) -> Result<Vec<Snapshot>, String> {
     let done = match wish {
         Wish::Take(name) => driver.snapshot(name.as_deref()).map(|taken| vec![taken]),
         Wish::List => driver.snapshots(),
-        Wish::Delete(name) => driver.delete_snapshot(name).map(|()| Vec::new()),
+        Wish::Delete(name) => driver.delete_snapshot(name).map(|deleted| vec![deleted]),
     };
     let of = |one: corewise_object::ObjectSnapshot| Snapshot {
         name: one.name,

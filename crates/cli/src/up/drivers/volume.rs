@@ -78,6 +78,14 @@ impl Volume {
         made.queue.grow(size).map_err(|error| error.to_string())
     }
 
+    /// Whether it opens as a clone of this, where it is a volume in an object store; else the reason.
+    pub(crate) fn is_clone_of(&self, parent: &str, snapshot: &str) -> Result<(), String> {
+        match self.made.get().and_then(|made| made.object.as_deref()) {
+            Some(volume) => object::is_clone_of(volume, parent, snapshot),
+            None => Ok(()),
+        }
+    }
+
     /// Takes, lists or deletes snapshots, where it is a volume in an object store. May block.
     pub(crate) fn snapshots(&self, wish: &Wish) -> Result<Vec<Snapshot>, String> {
         let name = self.name();

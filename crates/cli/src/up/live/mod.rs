@@ -211,6 +211,7 @@ impl Live {
         };
         let changes = Changes::between(old, &new);
         self.refuse_restart(&changes, old, &new)?;
+        self.refuse_parents(&changes, old, &new)?;
         self.refuse_stuck(changes.touched())?;
         let nodes = changes
             .add_devices

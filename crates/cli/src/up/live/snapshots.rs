@@ -6,6 +6,7 @@ use corewise::sync::atomic::Ordering;
 use super::Live;
 use crate::control::Question;
 use crate::control::stores::Snapshot;
+use crate::manifest::{Changes, Driver, Manifest};
 use crate::up::drivers::Volume;
 
 /// What is wanted of a volume's snapshots.
@@ -35,8 +36,42 @@ impl Wish {
     }
 }
 
+/// Of what a volume is made: where that is, and of which snapshot of it.
+fn parent(driver: &Driver) -> Option<(&str, &str)> {
+    match driver {
+        Driver::Object(object) => {
+            let parent = object.parent.as_ref()?;
+            Some((&parent.location.value, &parent.snapshot.value))
+        }
+        _ => None,
+    }
+}
+
 impl Live {
-    /// Does it, and tells of it. The snapshot that was taken, or all that there are. Blocks as long as the store takes.
+    /// A volume that goes on isn't a clone of what its manifest says now: it would not come up the next time.
+    pub(super) fn refuse_parents(
+        &self,
+        changes: &Changes,
+        old: &Manifest,
+        new: &Manifest,
+    ) -> Result<(), String> {
+        for device in &new.devices {
+            let name = &device.name;
+            let was = old.device(name).and_then(|device| parent(&device.driver));
+            let is = parent(&device.driver).filter(|is| was != Some(*is));
+            let Some((location, snapshot)) = is else { continue };
+            if changes.restarted.contains(name) {
+                continue;
+            }
+            if let Some(volume) = self.manager.bound::<Volume>(name) {
+                let is = volume.is_clone_of(location, snapshot);
+                is.map_err(|why| format!("'{name}' would not come up again: {why}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does it, and tells of it. The snapshot that was taken, or deleted, or all that there are. Blocks as long as the store takes.
     pub(crate) fn snapshots(&self, name: &str, wish: &Wish) -> Result<Vec<Snapshot>, String> {
         if self.ended.load(Ordering::Relaxed) {
             return Err("the server ends".to_string());
@@ -48,12 +83,14 @@ impl Live {
         let volume = self.manager.bound::<Volume>(name);
         let volume = volume.ok_or_else(|| format!("there is no device '{name}' that is up"))?;
         let all = volume.snapshots(wish)?;
-        let (what, snapshot) = match (wish, all.first()) {
-            (Wish::Take(_), Some(taken)) => ("snapshot", &taken.name),
-            (Wish::Delete(snapshot), _) => ("snapshot_deleted", snapshot),
-            _ => return Ok(all),
+        let what = match wish {
+            Wish::Take(_) => "snapshot",
+            Wish::Delete(_) => "snapshot_deleted",
+            Wish::List => return Ok(all),
         };
-        self.report.snapshot(name, what, snapshot);
+        for one in &all {
+            self.report.snapshot(name, what, &one.name);
+        }
         Ok(all)
     }
 }
