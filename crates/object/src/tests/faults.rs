@@ -8,6 +8,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
+use object_store::throttle::{ThrottleConfig, ThrottledStore};
 use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::time::Instant;
 
@@ -253,6 +254,20 @@ async fn a_request_whose_connection_hangs_is_made_again_while_its_reader_waits()
     volume.flush().await.unwrap();
     away.store(1, Ordering::Relaxed);
     assert_eq!(read(&volume, 0, 4).await.unwrap(), [7; 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_that_come_slowly_are_waited_for_and_a_silence_among_them_is_not() {
+    for (between, comes) in [(Duration::from_secs(2), true), (Duration::from_secs(200), false)] {
+        let inner = InMemory::new();
+        for n in 0..50 {
+            inner.put(&Path::from(format!("a/volume/try/{n}")), "".into()).await.unwrap();
+        }
+        let slow = ThrottleConfig { wait_list_per_entry: between, ..Default::default() };
+        let inner: Arc<dyn ObjectStore> = Arc::new(ThrottledStore::new(inner, slow));
+        let listed = Store::new(inner, Path::from("a/volume")).list("try").await;
+        assert_eq!(listed.map(|names| names.len()).ok(), comes.then_some(50));
+    }
 }
 
 #[tokio::test(start_paused = true)]
