@@ -3,7 +3,7 @@
 //! A panic in user code never spreads through a lock: Corewise catches panics where user code is
 //! called, and never calls user code while it holds one of its own locks.
 
-use std::sync::TryLockError;
+use std::sync::{TryLockError, TryLockResult};
 use std::time::Duration;
 
 use crate::facade::backend::{constructor, lock as imp};
@@ -47,11 +47,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        tried(self.0.try_lock())
     }
 
     /// The value, without locking: `&mut` proves that nobody else can hold the lock.
@@ -60,6 +56,15 @@ impl<T: ?Sized> Mutex<T> {
             Ok(value) => value,
             Err(poisoned) => poisoned.into_inner(),
         }
+    }
+}
+
+/// A guard, poisoned or not, if there is one.
+fn tried<G>(result: TryLockResult<G>) -> Option<G> {
+    match result {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 
@@ -100,22 +105,14 @@ impl<T> RwLock<T> {
     #[inline]
     #[track_caller]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        match self.0.try_read() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        tried(self.0.try_read())
     }
 
     /// Takes the lock alone if nobody has it; never sleeps.
     #[inline]
     #[track_caller]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        match self.0.try_write() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        tried(self.0.try_write())
     }
 }
 

@@ -256,8 +256,7 @@ impl Volume {
         let _alone = self.appending.lock().await;
         let (earlier, last) = {
             let state = self.state.read();
-            let next = state.sealed.front().map_or(state.next, |first| first.seq);
-            (state.traced.1, next - 1)
+            (state.traced.1, state.not_there() - 1)
         };
         let is_there = self.is_there(earlier).await;
         match is_there {

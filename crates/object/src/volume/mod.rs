@@ -133,6 +133,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// The first record that isn't there yet, or that the map doesn't have yet.
+    fn not_there(&self) -> u64 {
+        self.sealed.front().map_or(self.next, |first| first.seq)
+    }
+
     /// Whether a record may be deleted.
     fn spares(&self, seq: u64) -> bool {
         self.map.spares(seq, self.mapped, &self.epochs)

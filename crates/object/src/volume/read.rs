@@ -321,8 +321,7 @@ impl Volume {
                 if !always && state.looked.elapsed() < self.lease {
                     return Ok(());
                 }
-                let next = state.sealed.front().map_or(state.next, |first| first.seq);
-                log::record(next)
+                log::record(state.not_there())
             };
             // LookForNext
             let why = match self.store.get(&name, Some(0..HEAD as u64)).await {
