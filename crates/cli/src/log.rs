@@ -60,6 +60,8 @@ impl<S: Subscriber> Layer<S> for HandOn {
 pub(crate) enum Grave {
     Error,
     Warning,
+    /// Nothing is wrong about it.
+    Note,
     /// What to do about the one before.
     Help,
 }
@@ -73,6 +75,7 @@ fn line(form: Form, grave: Grave, message: &str, styled: &str) -> String {
     let (level, priority) = match grave {
         Grave::Error => ("ERROR", 3),
         Grave::Warning => ("WARN", 4),
+        Grave::Note => ("INFO", 5),
         Grave::Help => ("INFO", 6),
     };
     match form {

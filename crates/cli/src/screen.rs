@@ -64,6 +64,11 @@ pub(crate) fn warning(message: fmt::Arguments<'_>) {
     say(Grave::Warning, message, format_args!("{}: {message}", styled(WARNING, "warning")));
 }
 
+/// Says on stderr what is worth a word, and nothing is wrong about.
+pub(crate) fn note(message: fmt::Arguments<'_>) {
+    say(Grave::Note, message, format_args!("{}: {message}", styled(HELP, "note")));
+}
+
 /// Says on stderr what to do about the error before it.
 pub(crate) fn help(message: fmt::Arguments<'_>) {
     say(Grave::Help, message, format_args!("  {}: {message}", styled(HELP, "help")));

@@ -16,7 +16,7 @@ use crate::clone::From;
 use crate::format::BLOCK;
 use crate::local;
 use crate::log::{Ask, NotOpen};
-use crate::options::{self, ObjectEvent, ObjectOptions, OpenError, OpenErrorKind};
+use crate::options::{self, ObjectOptions, OpenError, OpenErrorKind};
 use crate::segments::StoreSpace;
 use crate::snapshot::{ObjectSnapshot, check_snapshot_name};
 use crate::store::{Store, StoreUse};
@@ -88,14 +88,26 @@ impl ObjectDriver {
         Ok(Self { geometry, volume, requests })
     }
 
-    /// Flushes, and says in the store that this server has ended: so the next one needn't wait for the lease. Everything that is
+    /// Flushes, and says in the store that this server has ended: so the next one needn't wait for the lease. Verifies that what this server
+    /// wrote last is still there, and that the volume's folder is still at its location. Everything that is
     /// asked of the driver from now on fails. Blocks.
     ///
     /// # Errors
-    /// The flush failed, or another server has opened the volume.
+    /// The flush failed, another server has opened the volume, or the store lost what was written: then recent writes may be lost, and it says so.
+    /// Or all is written, in a folder that isn't at its location any more (`ENOENT`).
     pub fn close(&self) -> Result<(), IoError> {
         context::might_block("ObjectDriver::close");
         self.ask(Message::Close)
+    }
+
+    /// Whether the volume was made by this driver: nothing was at its location.
+    pub fn created(&self) -> bool {
+        self.volume.is_new()
+    }
+
+    /// Whether it serves the volume still: no other server has opened it, nothing was lost, and it wasn't closed. Any context.
+    pub fn is_served(&self) -> bool {
+        !self.volume.has_ended()
     }
 
     /// Keeps what the volume holds now: all that was written before this call, flushed or not, also where
@@ -179,15 +191,26 @@ impl ObjectDriver {
 }
 
 fn error(fault: Fault) -> IoError {
-    match fault {
-        Fault::Fenced(why) => IoError::with(IoErrorKind::Gone, why),
-        Fault::Closed => IoError::with(IoErrorKind::Gone, "the volume was closed"),
-        Fault::Store(why) => {
-            IoError::with(IoErrorKind::TimedOut, format!("the object store: {why}"))
-        }
+    let kind = match fault {
+        Fault::Fenced(_) | Fault::Closed => IoErrorKind::Gone,
+        Fault::Store(_) => IoErrorKind::TimedOut,
         // EIO
-        Fault::Damaged(why) => IoError::with(IoErrorKind::Io(5), why),
-        Fault::Refused(why) => IoError::with(IoErrorKind::InvalidInput, why),
+        Fault::Damaged(_) => IoErrorKind::Io(5),
+        // ENOENT
+        Fault::Moved(_) => IoErrorKind::Io(2),
+        Fault::Refused(_) => IoErrorKind::InvalidInput,
+    };
+    IoError::with(kind, fault.to_string())
+}
+
+/// As `error`, of a close: what may be lost.
+fn not_closed(fault: Fault) -> Fault {
+    let lost = |why: String| format!("{why}; recent writes may be lost");
+    match fault {
+        Fault::Fenced(why) => Fault::Fenced(lost(why)),
+        Fault::Store(why) => Fault::Store(lost(why)),
+        Fault::Damaged(why) => Fault::Damaged(lost(why)),
+        other => other,
     }
 }
 
@@ -248,14 +271,7 @@ fn run(
             return;
         }
         let Some(volume) = serve else { return };
-        let (ending, observer) = (Arc::clone(&volume), options.observer.clone());
-        tokio::spawn(async move {
-            match ending.ended().await {
-                Fault::Fenced(why) => observer.tell(&ObjectEvent::Fenced { why }),
-                Fault::Damaged(why) => observer.tell(&ObjectEvent::Lost { why }),
-                _ => {}
-            }
-        });
+        volume.observe(options.observer.clone());
         while let Some(message) = receiver.recv().await {
             let volume = Arc::clone(&volume);
             match message {
@@ -272,11 +288,12 @@ fn run(
                 Message::DeleteSnapshot(name, told) => drop(tokio::spawn(async move {
                     let _ = told.send(volume.delete_snapshot(name).await);
                 })),
-                Message::Close(told) => {
+                Message::Close(closed) => {
                     // The flush, and then the record.
-                    let closed = timeout(2 * options.patience, volume.close()).await;
+                    let ended = timeout(2 * options.patience, volume.close()).await;
                     let slow = "it doesn't take the record of the end, so the next server waits for the lease";
-                    let _ = told.send(closed.unwrap_or_else(|_| Err(Fault::Store(slow.into()))));
+                    let ended = ended.unwrap_or_else(|_| Err(Fault::Store(slow.into())));
+                    let _ = closed.send(ended.map_err(not_closed));
                 }
             }
         }
@@ -383,7 +400,7 @@ impl Driver for ObjectDriver {
     }
 
     fn condition(&self) -> Option<String> {
-        self.volume.why_ended()
+        self.volume.condition()
     }
 
     fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {

@@ -43,6 +43,7 @@ mod codec;
 mod compact;
 mod driver;
 mod fit;
+mod folder;
 mod format;
 mod local;
 mod log;

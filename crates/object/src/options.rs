@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use object_store::ObjectStore;
-use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 
 use crate::clone::From;
 use crate::codec::Compression;
+use crate::folder::Folder;
 use crate::format::BLOCK;
 use crate::log::NotOpen;
 use crate::policy::{self, Compaction};
@@ -41,6 +41,12 @@ pub enum ObjectEvent {
     },
     /// What this server wrote isn't in the store any more: somebody has deleted it, or brought back an older state. This one serves it no more.
     Lost {
+        /// In words.
+        why: String,
+    },
+    /// The folder of the volume isn't at its location any more: it was renamed, or its file system unmounted. What is written still
+    /// reaches the folder that was opened.
+    Moved {
         /// In words.
         why: String,
     },
@@ -224,12 +230,18 @@ impl ObjectOptions {
     /// The store that the location names, and of what in it the volume is to be a clone.
     pub(crate) fn there(&self) -> Result<(Store, Option<From>), OpenError> {
         let bad = |why: String| self.error(OpenErrorKind::InvalidInput, why);
-        if let Some(folder) = self.location.strip_prefix("file://") {
-            if !FilePath::new(folder).is_absolute() {
+        let folder = self.location.strip_prefix("file://").map(FilePath::new);
+        if let Some(folder) = folder {
+            if !folder.is_absolute() {
                 return Err(bad(NO_ROOT.into()));
             }
-            std::fs::create_dir_all(folder)
-                .map_err(|error| bad(format!("the folder can't be made: {error}")))?;
+            // The only moment at which it is made.
+            if self.size.is_some() || self.from.is_some() {
+                std::fs::create_dir_all(folder)
+                    .map_err(|error| bad(format!("the folder can't be made: {error}")))?;
+            } else if !folder.try_exists().map_err(|error| bad(error.to_string()))? {
+                return Err(self.not_open(NotOpen::NoVolume));
+            }
         }
         let (root, prefix) = place(&self.location).map_err(bad)?;
         let from = self.from.as_ref().map(|(parent, snapshot)| {
@@ -243,10 +255,10 @@ impl ObjectOptions {
         let inner: Arc<dyn ObjectStore> = match &root {
             Root::Memory => Arc::new(InMemory::new()),
             Root::Bucket(bucket) => s3(bucket, &self.settings).map_err(bad)?,
-            Root::Folder(folder) => {
-                let local = LocalFileSystem::new_with_prefix(folder);
-                // Each object is there for good when it was answered that it is.
-                Arc::new(local.map_err(|error| bad(error.to_string()))?.with_fsync(true))
+            Root::Folder(above) => {
+                let held = Folder::open(folder.unwrap_or(above), above, &prefix);
+                let held = held.map_err(|error| bad(format!("the folder: {error}")))?;
+                return Ok((Store::in_folder(held, prefix), from.transpose()?));
             }
         };
         Ok((Store::new(inner, prefix), from.transpose()?))

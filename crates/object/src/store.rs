@@ -10,11 +10,15 @@ use corewise_sync::Mutex;
 use corewise_sync::atomic::Ordering;
 use corewise_sync::atomic::aside::AtomicU64;
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
     GetOptions, GetResultPayload, ObjectStore, ObjectStoreExt, PutMode, PutPayload,
 };
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::folder::Folder;
 
 /// How long one try may take, and how long nothing may come from the store meanwhile.
 pub(crate) const TRY: Duration = Duration::from_secs(60);
@@ -97,7 +101,14 @@ fn count(of: &AtomicU64, n: u64) {
 #[derive(Debug)]
 pub(crate) struct Store {
     inner: Arc<dyn ObjectStore>,
+    /// How the volume is called among those of the store.
     prefix: Path,
+    /// Where its objects lie in `inner`.
+    at: Path,
+    /// Held open, where the store is a folder.
+    folder: Option<Arc<Folder>>,
+    /// Notified by each request.
+    asked: Arc<Notify>,
     /// How long nothing may come from it.
     silence: Duration,
     counts: Arc<Counts>,
@@ -107,7 +118,24 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn new(inner: Arc<dyn ObjectStore>, prefix: Path) -> Self {
-        Self { inner, prefix, silence: SILENCE, counts: Arc::default(), trouble: Mutex::default() }
+        Self {
+            inner,
+            at: prefix.clone(),
+            prefix,
+            folder: None,
+            asked: Arc::default(),
+            silence: SILENCE,
+            counts: Arc::default(),
+            trouble: Mutex::default(),
+        }
+    }
+
+    /// The objects in a folder that is held open, of the volume of this prefix.
+    pub(crate) fn in_folder(folder: Folder, prefix: Path) -> Self {
+        // Each object is there for good when it was answered that it is.
+        let files = LocalFileSystem::new().with_fsync(true);
+        let at = folder.at(&prefix);
+        Self { at, folder: Some(Arc::new(folder)), ..Self::new(Arc::new(files), prefix) }
     }
 
     /// A request whose connection hangs is tried again while the volume's clients wait.
@@ -118,15 +146,22 @@ impl Store {
 
     /// The same objects, with counts of their own.
     pub(crate) fn apart(&self) -> Self {
-        Self { silence: self.silence, ..Self::new(Arc::clone(&self.inner), self.prefix.clone()) }
+        self.elsewhere(self.prefix.clone())
+    }
+
+    /// The objects of another volume, with counts of their own.
+    fn elsewhere(&self, prefix: Path) -> Self {
+        let (folder, asked) = (self.folder.clone(), Arc::clone(&self.asked));
+        let at = folder.as_ref().map_or_else(|| prefix.clone(), |folder| folder.at(&prefix));
+        let silence = self.silence;
+        Self { at, folder, asked, silence, ..Self::new(Arc::clone(&self.inner), prefix) }
     }
 
     /// The objects below another prefix, with the same counts.
     pub(crate) fn beside(&self, prefix: &str) -> Self {
-        let (inner, counts) = (Arc::clone(&self.inner), Arc::clone(&self.counts));
         // It is as a store has it already.
         let prefix = Path::parse(prefix).unwrap_or_else(|_| Path::from(prefix));
-        Self { counts, silence: self.silence, ..Self::new(inner, prefix) }
+        Self { counts: Arc::clone(&self.counts), ..self.elsewhere(prefix) }
     }
 
     /// The prefix, as `beside` takes it.
@@ -149,7 +184,17 @@ impl Store {
     }
 
     fn path(&self, name: &str) -> Path {
-        Path::from(format!("{}/{name}", self.prefix))
+        Path::from(format!("{}/{name}", self.at))
+    }
+
+    /// The folder that the volume lies in, where the store is one.
+    pub(crate) fn folder(&self) -> Option<&Arc<Folder>> {
+        self.folder.as_ref()
+    }
+
+    /// Waits until the store is asked for something, by this volume.
+    pub(crate) async fn is_asked(&self) {
+        self.asked.notified().await;
     }
 
     /// Counts a failure, and says which one it is.
@@ -158,8 +203,14 @@ impl Store {
         match error {
             Error::NotFound { .. } => Failure::Missing,
             Error::AlreadyExists { .. } | Error::Precondition { .. } => Failure::Exists,
-            other => self.trouble_by(other.to_string()),
+            // What wraps it up is of no use to a person.
+            Error::Generic { source, .. } => self.trouble_by(self.named(&source.to_string())),
+            other => self.trouble_by(self.named(&other.to_string())),
         }
+    }
+
+    fn named(&self, message: &str) -> String {
+        self.folder.as_ref().map_or_else(|| message.to_owned(), |folder| folder.named(message))
     }
 
     fn trouble_by(&self, why: String) -> Failure {
@@ -173,6 +224,7 @@ impl Store {
         limit: Duration,
         asked: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T, Failure> {
+        self.asked.notify_one();
         match timeout(limit, asked).await {
             Ok(result) => result.map_err(|error| self.failed(&error)),
             Err(_) => Err(self.trouble_by(format!("no answer in {limit:?}"))),
@@ -291,7 +343,10 @@ async fn speaks<T>(
 
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in {}", self.prefix, self.inner)
+        match &self.folder {
+            Some(folder) => write!(f, "{}", folder.name().display()),
+            None => write!(f, "{} in {}", self.prefix, self.inner),
+        }
     }
 }
 

@@ -38,7 +38,16 @@ enum Thing {
     /// A socket, as long as its name still leads to it.
     Socket(PathBuf, Identity),
     /// The new file of a device, as long as its name still leads to it; and whether that is up.
-    NewFile { device: String, path: PathBuf, identity: Identity, up: bool },
+    NewFile { file: NewFile, identity: Identity, up: bool },
+}
+
+/// A file that was made for a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NewFile {
+    pub(crate) device: String,
+    pub(crate) path: PathBuf,
+    /// In bytes.
+    pub(crate) size: u64,
 }
 
 /// Which file it is, whatever its name is.
@@ -73,23 +82,23 @@ impl Cleanup {
         Ok(())
     }
 
-    /// `path` is a file that was made by this run for `device`, which is not up yet.
-    pub(crate) fn new_file(&self, device: &str, path: &Path) -> io::Result<()> {
-        let identity = Identity::of(&path.symlink_metadata()?);
-        let (device, path) = (device.to_string(), path.to_path_buf());
-        self.held.lock().things.push(Thing::NewFile { device, path, identity, up: false });
+    /// This file was made by this run for a device that is not up yet.
+    pub(crate) fn new_file(&self, file: NewFile) -> io::Result<()> {
+        let identity = Identity::of(&file.path.symlink_metadata()?);
+        self.held.lock().things.push(Thing::NewFile { file, identity, up: false });
         Ok(())
     }
 
-    /// `device` is up, perhaps after everybody stopped waiting for it.
-    pub(crate) fn came_up(&self, device: &str) {
+    /// `device` is up, perhaps after everybody stopped waiting for it. Returns the new files that are the user's from now on.
+    #[must_use]
+    pub(crate) fn came_up(&self, device: &str) -> Vec<NewFile> {
         let mut held = self.held.lock();
         for thing in &mut held.things {
-            if let Thing::NewFile { device: whose, up, .. } = thing {
-                *up |= whose == device;
+            if let Thing::NewFile { file, up, .. } = thing {
+                *up |= file.device == device;
             }
         }
-        held.let_go();
+        held.let_go()
     }
 
     /// These devices come up together or not at all: until it is known the files that are made for them are nobody's.
@@ -97,11 +106,12 @@ impl Cleanup {
         self.held.lock().together = devices.into_iter().collect();
     }
 
-    /// It is known: those that weren't given up are the user's.
-    pub(crate) fn end_together(&self) {
+    /// It is known: those that weren't given up are the user's. Returns them.
+    #[must_use]
+    pub(crate) fn end_together(&self) -> Vec<NewFile> {
         let mut held = self.held.lock();
         held.together.clear();
-        held.let_go();
+        held.let_go()
     }
 
     /// `device` isn't up, and won't be: the file that was made for it goes.
@@ -109,8 +119,8 @@ impl Cleanup {
         // Under the lock, so that nobody removes it at the same time. A file that can't be removed is left to nobody:
         // the device's own failure is told, and that is what matters.
         self.held.lock().things.retain(|thing| match thing {
-            Thing::NewFile { device: whose, path, identity, .. } if whose == device => {
-                let _ = remove_if(path, *identity);
+            Thing::NewFile { file, identity, .. } if file.device == device => {
+                let _ = remove_if(&file.path, *identity);
                 false
             }
             _ => true,
@@ -118,11 +128,12 @@ impl Cleanup {
     }
 
     /// From now on there are clients: the data of each device that is up, or comes up later, is the
-    /// user's, and its new file stays.
-    pub(crate) fn keep_files(&self) {
+    /// user's, and its new file stays. Returns those of the devices that are up.
+    #[must_use]
+    pub(crate) fn keep_files(&self) -> Vec<NewFile> {
         let mut held = self.held.lock();
         held.keeps_files = true;
-        held.let_go();
+        held.let_go()
     }
 
     /// Removes all of it, the newest first. A file that can't be removed is returned with the reason.
@@ -134,7 +145,8 @@ impl Cleanup {
                 Thing::Folder(path) => (path, std::fs::remove_dir_all(path)),
                 // Not empty: somebody else's are in it.
                 Thing::FolderIfEmpty(path) => (path, std::fs::remove_dir(path).or(Ok(()))),
-                Thing::Socket(path, identity) | Thing::NewFile { path, identity, .. } => {
+                Thing::Socket(path, identity)
+                | Thing::NewFile { file: NewFile { path, .. }, identity, .. } => {
                     (path, remove_if(path, *identity))
                 }
             };
@@ -149,15 +161,30 @@ impl Cleanup {
 }
 
 impl Held {
-    /// Forgets what is the user's.
-    fn let_go(&mut self) {
-        if self.keeps_files {
-            let together = &self.together;
-            self.things.retain(|thing| match thing {
-                Thing::NewFile { up: true, device, .. } => together.contains(device),
-                _ => true,
-            });
+    /// Forgets what is the user's, and returns it, but for files in a folder of this run, which go with that.
+    fn let_go(&mut self) -> Vec<NewFile> {
+        if !self.keeps_files {
+            return Vec::new();
         }
+        let together = &self.together;
+        let is_kept = |thing: &Thing| match thing {
+            Thing::NewFile { up, file, .. } => *up && !together.contains(&file.device),
+            _ => false,
+        };
+        let (kept, rest) = std::mem::take(&mut self.things).into_iter().partition(is_kept);
+        self.things = rest;
+        let kept: Vec<Thing> = kept;
+        let files = kept.into_iter().filter_map(|thing| match thing {
+            Thing::NewFile { file, .. } => Some(file),
+            _ => None,
+        });
+        files.filter(|file| !self.is_temporary(&file.path)).collect()
+    }
+
+    fn is_temporary(&self, path: &Path) -> bool {
+        let is_in =
+            |thing: &Thing| matches!(thing, Thing::Folder(folder) if path.starts_with(folder));
+        self.things.iter().any(is_in)
     }
 }
 
@@ -173,6 +200,10 @@ fn remove_if(path: &Path, identity: Identity) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    fn new_file(device: &str, path: &Path) -> NewFile {
+        NewFile { device: device.to_string(), path: path.to_path_buf(), size: 1 }
+    }
+
     #[test]
     fn new_files_are_removed_unless_there_were_clients_and_their_device_came_up() {
         for clients in [true, false] {
@@ -181,13 +212,16 @@ mod tests {
             for device in ["fails", "early", "late"] {
                 let path = folder.path().join(device);
                 std::fs::write(&path, "x").unwrap();
-                cleanup.new_file(device, &path).unwrap();
+                cleanup.new_file(new_file(device, &path)).unwrap();
             }
-            cleanup.came_up("early");
+            let named = |kept: Vec<NewFile>| kept.into_iter().map(|file| file.device);
+            let mut kept: Vec<String> = named(cleanup.came_up("early")).collect();
+            assert!(kept.is_empty(), "it may go yet");
             if clients {
-                cleanup.keep_files();
+                kept.extend(named(cleanup.keep_files()));
             }
-            cleanup.came_up("late");
+            kept.extend(named(cleanup.came_up("late")));
+            assert_eq!(kept, if clients { vec!["early", "late"] } else { vec![] });
             assert!(cleanup.run().is_empty());
             let there = ["fails", "early", "late"].map(|name| folder.path().join(name).exists());
             assert_eq!(there, [false, clients, clients]);
@@ -201,7 +235,7 @@ mod tests {
         // Held open until the end, so that the two can't have the same inode number.
         let _ours = std::fs::File::create(&path).unwrap();
         let cleanup = Cleanup::default();
-        cleanup.new_file("a", &path).unwrap();
+        cleanup.new_file(new_file("a", &path)).unwrap();
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "theirs").unwrap();
         assert!(cleanup.run().is_empty());

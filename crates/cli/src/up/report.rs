@@ -14,6 +14,7 @@ use corewise::timeline::{Timeline, duration, json, text};
 use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
 
+use super::cleanup::NewFile;
 use super::drivers::Shown;
 use super::events::Events;
 use crate::control::changes::Changed;
@@ -225,6 +226,25 @@ impl Report {
         }
     }
 
+    /// These files are new and empty volumes, for good. From any thread.
+    pub(crate) fn made(&self, files: Vec<NewFile>) {
+        for NewFile { device, path, size } in files {
+            self.made_at(&device, "file", &path.display().to_string(), size);
+        }
+    }
+
+    /// Nothing was at `at`, so the new and empty volume `device` was made there, by this driver. From any thread.
+    pub(crate) fn made_at(&self, device: &str, driver: &str, at: &str, size: u64) {
+        let bytes = units::size(size);
+        screen::note(format_args!(
+            "device '{device}': nothing was at {at}, so a new volume of {bytes} was made there"
+        ));
+        self.event(driver, || json!({"device": device, "what": "made", "at": at, "size": size}));
+        if !self.json {
+            self.print(&format!("New: {device}, {bytes}, at {at}, where nothing was\n"));
+        }
+    }
+
     /// The file of `device` has lost data, which the log has in words, or is closed (`None`). From any thread.
     pub(crate) fn file(&self, device: &str, lost: Option<&str>) {
         let what = if lost.is_some() { "lost" } else { "closed" };
@@ -256,6 +276,7 @@ impl Report {
         let (what, why) = match happened {
             corewise_object::ObjectEvent::Fenced { why } => ("fenced", why),
             corewise_object::ObjectEvent::Lost { why } => ("lost", why),
+            corewise_object::ObjectEvent::Moved { why } => ("moved", why),
             _ => return,
         };
         self.event("object", || json!({"device": device, "what": what, "why": why}));

@@ -147,7 +147,7 @@ impl Server {
         }
         self.report.bring_up(&times);
         self.tell_notes(&running);
-        self.cleanup.keep_files();
+        self.report.made(self.cleanup.keep_files());
         if self.keep_going {
             self.report.left_out(&self.left_out);
         }

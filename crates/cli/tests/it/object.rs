@@ -76,6 +76,51 @@ fn a_volume_in_a_store_is_there_again_and_what_it_costs_is_told() {
 }
 
 #[test]
+fn a_new_volume_is_announced_and_one_that_is_there_is_not() {
+    let folder = Folder::new();
+    let file = "[[device]]\nname = \"f\"\ndriver = \"file\"\npath = \"f.img\"\nsize = \"1M\"\ncreate = true\n";
+    let manifest = device(&folder, "v", "size = \"16M\"") + file + &export("v");
+    folder.write("up.toml", &manifest);
+    let notes = [
+        "note: device 'v': nothing was at file:///",
+        "note: device 'f': nothing was at /",
+        "so a new volume of 1 MiB was made there",
+    ];
+    let ran = Server::start(&folder, &["up.toml"]).stop().ok();
+    let [event, made] = [r#"{"event":"object","at":"file:///"#, r#""what":"made""#];
+    ran.complains(&notes).says(&[event, r#"{"event":"file","at":"/"#, r#""size":16777216"#, made]);
+    let again = Server::start(&folder, &["up.toml"]).stop().ok();
+    assert!(!again.stdout.contains(made) && again.stderr.is_empty(), "{again}");
+    // For people; and a file without a byte is as new.
+    folder.write("f.img", "");
+    std::fs::remove_dir_all(folder.join("store")).unwrap();
+    let ran = folder.corewise(["up", "up.toml", "--for", "50ms"]).ok();
+    ran.complains(&notes).says(&["New: v, 16 MiB, at file:///", "New: f, 1 MiB, at /"]);
+}
+
+#[test]
+fn a_folder_that_is_renamed_under_a_server_is_told_of_and_gets_what_is_written() {
+    let folder = Folder::new();
+    folder.write("up.toml", device(&folder, "v", "size = \"16M\"") + &export("v"));
+    let mut server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "v");
+    let [own, old] = ["v", "old"].map(|name| folder.join("store").join(name));
+    std::fs::rename(&own, &old).unwrap();
+    client.write(0, &pattern(1, 4096), FUA).unwrap();
+    let event = server.wait_event("object");
+    assert_eq!((&event["device"], &event["what"]), (&"v".into(), &"moved".into()), "{event}");
+    let control = server.control().display().to_string();
+    folder.corewise(["dump", "--control", &control]).ok().says(&["store/v: it isn't there"]);
+    server.stop().code(1).complains(&["shutdown of v: ", "store/v: it isn't there any more"]);
+    assert!(!own.exists(), "it was made again");
+    std::fs::rename(&old, &own).unwrap();
+    let server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "v");
+    assert!(client.read(0, 4096).unwrap() == pattern(1, 4096));
+    server.stop().ok();
+}
+
+#[test]
 fn a_server_whose_volume_another_one_has_opened_gives_errors_and_says_so() {
     let folder = Folder::new();
     folder

@@ -74,10 +74,8 @@ async fn put(volume: &Arc<Volume>, store: &Store, ask: &Ask, found: Found) -> Re
     }
     tracing::info!(at = %store, changes = lacking.len(), "the file of flushes is put into the store");
     let failed = |fault: Fault| match fault {
-        Fault::Fenced(why) | Fault::Store(why) | Fault::Damaged(why) | Fault::Refused(why) => {
-            NotOpen::Store(why)
-        }
-        Fault::Closed => NotOpen::Store("it was closed".into()),
+        Fault::Store(why) => NotOpen::Store(why),
+        other => NotOpen::Store(other.to_string()),
     };
     for stored in lacking {
         let entry = stored.entry(volume.codec()).map_err(NotOpen::Local)?;

@@ -376,7 +376,7 @@ async fn a_store_that_lost_what_was_written_answers_no_flush_once_a_lease_is_ove
         matches!(&failed, Err(Fault::Damaged(why)) if why.contains("older state")),
         "{failed:?}"
     );
-    assert_eq!(volume.ended().await, failed.unwrap_err());
+    assert_eq!(volume.state.read().dead.clone(), failed.err());
 }
 
 #[tokio::test(start_paused = true)]

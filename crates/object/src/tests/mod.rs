@@ -7,6 +7,7 @@ mod crashes;
 mod faults;
 mod faulty;
 mod fights;
+mod folders;
 mod large;
 mod local;
 mod records;

@@ -146,7 +146,7 @@ impl Volume {
     }
 
     /// Whether a record of this writer is there, and isn't another one's. A store that fails says neither.
-    async fn is_there(&self, seq: u64) -> Option<bool> {
+    pub(super) async fn is_there(&self, seq: u64) -> Option<bool> {
         match self.store.get(&log::record(seq), Some(0..HEAD as u64)).await {
             Ok(found) => Some(Head::decode(&found).ok()?.writer == self.writer.nonce),
             Err(Failure::Missing) => Some(false),
@@ -155,7 +155,7 @@ impl Volume {
     }
 
     /// A record isn't there any more. The last one was there a moment ago.
-    async fn lost(&self, gone: u64, last: u64) {
+    pub(super) async fn lost(&self, gone: u64, last: u64) {
         let next = self.store.get(&log::record(last + 1), Some(0..HEAD as u64)).await;
         // Another server has opened it since, and deletes what it has in a map.
         if let Some(by) = next.ok().and_then(|next| Head::decode(&next).ok()) {
@@ -164,8 +164,7 @@ impl Volume {
         let why = format!(
             "record {gone} is gone: the store was brought back to an older state, or its objects were deleted"
         );
-        tracing::error!(at = %self.store, "{why}; this server serves the volume no more");
-        self.end(Fault::Damaged(why));
+        self.lost_for_good(why);
     }
 
     /// The map has what the batch had. The segments that are to be deleted.
@@ -200,7 +199,15 @@ impl Volume {
 
     /// Nothing is served any more.
     pub(super) fn end(&self, why: Fault) {
-        self.state.write().dead.get_or_insert(why);
+        let is_first = {
+            let mut state = self.state.write();
+            let is_first = state.dead.is_none();
+            state.dead.get_or_insert(why.clone());
+            is_first
+        };
+        if is_first {
+            self.tell_end(&why);
+        }
         self.room.close();
         self.durable.send_replace(u64::MAX);
         self.work.notify_one();

@@ -5,11 +5,13 @@
 //! all batches before it; then the map has it. ../README.md has the protocol.
 
 mod commit;
+mod guard;
 mod read;
 mod snapshots;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,6 +28,7 @@ use crate::format::{Kind, Opening};
 use crate::local::{self, Local};
 use crate::log::{self, Appended, Ask, NotOpen, Writer};
 use crate::map::Map;
+use crate::options::{ObjectEvent, Observer};
 use crate::policy::Compaction;
 use crate::store::Store;
 
@@ -47,6 +50,20 @@ pub(crate) enum Fault {
     Damaged(String),
     /// It can't be done as it was asked.
     Refused(String),
+    /// All is in the store, which isn't found by the volume's location any more.
+    Moved(String),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Closed => f.write_str("the volume was closed"),
+            Fault::Store(why) => write!(f, "the object store: {why}"),
+            Fault::Fenced(why) | Fault::Damaged(why) | Fault::Refused(why) | Fault::Moved(why) => {
+                f.write_str(why)
+            }
+        }
+    }
 }
 
 /// What a volume takes and waits for.
@@ -181,6 +198,10 @@ pub(crate) struct Volume {
     appending: tokio::sync::Mutex<()>,
     /// Held while a snapshot is taken or deleted.
     snapshotting: Arc<tokio::sync::Mutex<()>>,
+    /// L: is the lock; guards why the volume's folder isn't found by its location, if it isn't.
+    pub(super) moved: Mutex<Option<String>>,
+    /// I: set once it is open. Told of what happens, on the volume's thread.
+    observer: OnceLock<Observer>,
 }
 
 impl Volume {
@@ -239,11 +260,14 @@ impl Volume {
             uploading: Semaphore::new(UPLOADS),
             appending: tokio::sync::Mutex::new(()),
             snapshotting: Arc::default(),
+            moved: Mutex::default(),
+            observer: OnceLock::new(),
         });
         tokio::spawn(Arc::clone(&volume).commit_all());
         volume.compacting.notify_one();
         tokio::spawn(Arc::clone(&volume).compact_all());
         tokio::spawn(Arc::clone(&volume).leave_parent());
+        tokio::spawn(Arc::clone(&volume).watch_folder());
         if !opened.garbage.is_empty() {
             tokio::spawn(Arc::clone(&volume).delete(opened.garbage, false));
         }
@@ -364,14 +388,20 @@ impl Volume {
         }
     }
 
-    /// Why it serves nothing any more, in a few words.
-    pub(crate) fn why_ended(&self) -> Option<String> {
-        match self.state.read().dead.as_ref()? {
-            Fault::Closed => Some("closed".into()),
-            Fault::Fenced(why) | Fault::Store(why) | Fault::Damaged(why) | Fault::Refused(why) => {
-                Some(why.clone())
-            }
-        }
+    /// Why it serves nothing any more, or isn't found by its location, in a few words.
+    pub(crate) fn condition(&self) -> Option<String> {
+        let dead = self.state.read().dead.as_ref().map(|dead| dead.to_string());
+        dead.or_else(|| self.moved.lock().clone())
+    }
+
+    /// Whether it serves nothing any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state.read().dead.is_some()
+    }
+
+    /// Whether it was made by this writer.
+    pub(crate) fn is_new(&self) -> bool {
+        self.writer.epoch == 1
     }
 
     /// Keeps flushes there from now on.
@@ -394,12 +424,24 @@ impl Volume {
         &self.codec
     }
 
-    /// Waits until it serves nothing any more, and says why.
-    pub(crate) async fn ended(&self) -> Fault {
-        let mut durable = self.durable.subscribe();
-        // An error: the same.
-        let _ = durable.wait_for(|durable| *durable == u64::MAX).await;
-        self.why_dead()
+    /// Tells of what happens from now on.
+    pub(crate) fn observe(&self, observer: Observer) {
+        // It is set once.
+        let _ = self.observer.set(observer);
+        let dead = self.state.read().dead.clone();
+        dead.iter().for_each(|dead| self.tell_end(dead));
+    }
+
+    pub(super) fn tell(&self, event: &ObjectEvent) {
+        self.observer.get().into_iter().for_each(|observer| observer.tell(event));
+    }
+
+    pub(super) fn tell_end(&self, dead: &Fault) {
+        match dead {
+            Fault::Fenced(why) => self.tell(&ObjectEvent::Fenced { why: why.clone() }),
+            Fault::Damaged(why) => self.tell(&ObjectEvent::Lost { why: why.clone() }),
+            _ => {}
+        }
     }
 
     fn why_dead(&self) -> Fault {
@@ -505,6 +547,7 @@ impl Volume {
             )),
             other => other,
         })?;
+        self.find_trace().await?;
         let seq = {
             let mut state = self.state.write();
             if let Some(dead) = &state.dead {
@@ -520,12 +563,12 @@ impl Volume {
         self.end(Fault::Closed);
         if Instant::now() < self.hold {
             // The writer before may still be believed, so the next one has to wait: it finds no end.
-            return Ok(());
+            return self.is_where_it_was().await;
         }
         let (head, object) = self.codec.object(Kind::Close, (seq, self.writer), &[]);
         let _alone = self.appending.lock().await;
         match log::append(&self.store, &head, &[object], Some(self.tuning.patience)).await {
-            Ok(Appended::Ours) => Ok(()),
+            Ok(Appended::Ours) => self.is_where_it_was().await,
             Ok(Appended::Others(found)) => {
                 Err(Fault::Fenced(format!("another server has opened it (record {})", found.seq)))
             }

@@ -73,6 +73,7 @@ pub struct FileDriver {
     /// A: in bytes; it only grows. Release and Acquire.
     size: AtomicU64,
     created: bool,
+    began_empty: bool,
     depth: u32,
     align: Option<Alignment>,
     queues: usize,
@@ -160,8 +161,17 @@ impl FileDriver {
         let rings =
             rings.map(|rings| Route::new(rings, options.rings.as_ref().map_or(1, FileRings::cpus)));
         let size = AtomicU64::new(geometry.size);
-        let driver =
-            Self { geometry, size, created, depth: options.depth, align, queues, volume, rings };
+        let driver = Self {
+            geometry,
+            size,
+            created,
+            began_empty: false,
+            depth: options.depth,
+            align,
+            queues,
+            volume,
+            rings,
+        };
         tracing::info!(
             path = %options.path.display(), io = %driver.io_path_in_use(), size = geometry.size,
             direct = align.is_some(), "file device opened"
@@ -183,6 +193,11 @@ impl FileDriver {
     /// Whether opening created the file, so that a caller that gives up afterwards may remove it.
     pub fn created(&self) -> bool {
         self.created
+    }
+
+    /// Whether the device has no data yet: opening created the file, or found it without a byte and made it as long as it was asked for.
+    pub fn began_empty(&self) -> bool {
+        self.began_empty
     }
 }
 

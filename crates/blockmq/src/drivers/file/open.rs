@@ -57,8 +57,9 @@ fn try_open(
     let kind = file.metadata().map_err(step("reading its attributes"))?.file_type();
     check_type(kind)?;
     let found = file.seek(SeekFrom::End(0)).map_err(step("finding its size"))?;
+    let began_empty = found == 0 && kind.is_file() && !options.read_only && options.size.is_some();
     let size = match options.size {
-        Some(size) if found == 0 && kind.is_file() && !options.read_only => {
+        Some(size) if began_empty => {
             file.set_len(size).map_err(step("setting its size"))?;
             make_durable(&file, new.then_some(&options.path))?;
             size
@@ -92,7 +93,10 @@ fn try_open(
         Some(path) => store.logged(WriteLog::open(path).map_err(step("opening its write log"))?),
         None => store,
     };
-    FileDriver::new(store, geometry, *created, options, wq).map_err(step("setting up io_uring"))
+    let driver = FileDriver::new(store, geometry, *created, options, wq);
+    let mut driver = driver.map_err(step("setting up io_uring"))?;
+    driver.began_empty = began_empty;
+    Ok(driver)
 }
 
 fn check_type(kind: FileType) -> Result<(), OpenErrorKind> {

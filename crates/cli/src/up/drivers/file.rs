@@ -17,6 +17,7 @@ use corewise::workqueue::{Work, Workqueue};
 use super::House;
 use crate::manifest::{self, Io};
 use crate::units;
+use crate::up::cleanup::NewFile;
 use crate::up::report::Report;
 
 /// Opens the file of `device`, which is locked as long as the driver lives. A file that is made is
@@ -52,7 +53,9 @@ pub(super) fn open(
     let driver =
         FileDriver::open(options, &house.workqueue).map_err(|error| failed(why(path, &error)))?;
     if driver.created() {
-        house.cleanup.new_file(name, path).map_err(|error| failed(error.to_string()))?;
+        let (device, size) = (name.to_owned(), driver.geometry().size);
+        let file = NewFile { device, path: path.clone(), size };
+        house.cleanup.new_file(file).map_err(|error| failed(error.to_string()))?;
     }
     if let Some(asked) = &file.size {
         same_size(driver.geometry(), asked.value).map_err(failed)?;

@@ -62,6 +62,17 @@ pub(super) fn open(
     ObjectDriver::open(options).map(Arc::new).map_err(ProbeError::failed)
 }
 
+/// Whether it was made: nothing was at its location.
+#[cfg(feature = "object")]
+pub(super) fn created(driver: &ObjectDriver) -> bool {
+    driver.created()
+}
+
+#[cfg(not(feature = "object"))]
+pub(super) fn created(driver: &ObjectDriver) -> bool {
+    match *driver {}
+}
+
 #[cfg(feature = "object")]
 fn key(from: &manifest::KeyFrom) -> Result<corewise_object::ObjectKey, String> {
     match from {
@@ -125,10 +136,9 @@ fn may_be_made(folder: &Path) -> Result<(), String> {
 #[cfg(feature = "object")]
 pub(super) fn cost(driver: &ObjectDriver) -> StoreOf {
     use crate::control::stores::{Cache, Space};
-    use corewise::blockmq::Driver;
     let (used, space, cache) = (driver.usage(), driver.space(), driver.cache());
     StoreOf {
-        served: driver.condition().is_none(),
+        served: driver.is_served(),
         puts: used.puts,
         gets: used.gets,
         lists: used.lists,

@@ -41,6 +41,8 @@ pub(super) struct Made {
     mirror: Option<Arc<Mirror>>,
     object: Option<Arc<ObjectDriver>>,
     remote: Option<Arc<Remote>>,
+    /// Where it was made for good, if nothing was there.
+    new_at: Option<String>,
 }
 
 impl Volume {
@@ -187,7 +189,12 @@ impl Volume {
             Arc::new(move || object.upgrade().map(|object| object::cost(&object))) as StoreNow
         });
         self.house.disks.add(&made.queue, made.mirror.as_ref(), store);
-        self.house.cleanup.came_up(self.name());
+        let report = &self.house.report;
+        report.made(self.house.cleanup.came_up(self.name()));
+        if let Some(at) = &made.new_at {
+            let (driver, size) = (self.device.driver.name(), made.queue.geometry().size);
+            report.made_at(self.name(), driver, at, size);
+        }
         // False: it was there, and nobody but the caller makes one.
         let _ = self.made.set(made);
     }
@@ -195,11 +202,17 @@ impl Volume {
     /// Makes it. May block.
     pub(super) fn make(&self) -> Result<Made, ProbeError> {
         let (house, parts) = (&self.house, &self.parts.lock().clone());
-        let (mut mirror, mut object, mut remote) = (None, None, None);
+        let (mut mirror, mut object, mut remote, mut new_at) = (None, None, None, None);
         let driver: Arc<dyn Driver> = match &self.device.driver {
             manifest::Driver::Memory { size, block_size } => leaf::memory(*size, *block_size)?,
             manifest::Driver::Null { size, block_size } => leaf::null(*size, *block_size),
-            manifest::Driver::File(file) => file::open(&self.device, file, house)?,
+            manifest::Driver::File(file) => {
+                let opened = file::open(&self.device, file, house)?;
+                // A file that was created goes again if the bring-up fails: it is told of later.
+                let was_empty = opened.began_empty() && !opened.created();
+                new_at = was_empty.then(|| file.path.value.display().to_string());
+                opened
+            }
             manifest::Driver::Remote(asked) => {
                 let opened = remote::open(house, self.name(), asked)?;
                 remote = Some(Arc::clone(&opened));
@@ -207,6 +220,7 @@ impl Volume {
             }
             manifest::Driver::Object(asked) => {
                 let opened = object::open(house, self.name(), asked)?;
+                new_at = object::created(&opened).then(|| asked.location.value.clone());
                 object = Some(Arc::clone(&opened));
                 opened
             }
@@ -227,7 +241,7 @@ impl Volume {
                 over_one::error(one(parts)?, fault, *seed)?
             }
         };
-        Ok(Made { queue: house.queue(&self.device, driver), mirror, object, remote })
+        Ok(Made { queue: house.queue(&self.device, driver), mirror, object, remote, new_at })
     }
 }
 
@@ -252,14 +266,15 @@ impl Bound for Volume {
         if !matches!(self.device.driver, File(_) | Remote(_) | Object(_)) {
             return Ok(());
         }
-        let ended = match &made.object {
-            // The next server needn't wait then.
-            Some(object) => object.close(),
-            None => made.queue.flush(),
-        };
-        ended.map_err(|error| {
-            ShutdownError::new(format!("the flush failed, so recent writes may be lost: {error}"))
-        })
+        match &made.object {
+            // The next server needn't wait then. An error says what may be lost.
+            Some(object) => object.close().map_err(|error| ShutdownError::new(error.to_string())),
+            None => made.queue.flush().map_err(|error| {
+                ShutdownError::new(format!(
+                    "the flush failed, so recent writes may be lost: {error}"
+                ))
+            }),
+        }
     }
 
     fn has_shutdown(&self) -> bool {

@@ -527,7 +527,7 @@ impl Live {
         let up = match self.manager.bring_up(plan.decls.clone(), &options) {
             Ok(up) => up,
             Err(error) => {
-                self.cleanup.end_together();
+                self.report.made(self.cleanup.end_together());
                 fail("bring-up", error.to_string());
                 return None;
             }
@@ -572,7 +572,7 @@ impl Live {
                 step.what = What::Remove;
             }
         }
-        self.cleanup.end_together();
+        self.report.made(self.cleanup.end_together());
         has.devices.extend(adds.devices.into_iter().filter(|device| keep(&device.name)));
         has.exports.extend(adds.exports.into_iter().filter(|one| keep(&export_name(&one.name))));
         Some(up.timeline())

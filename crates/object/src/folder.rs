@@ -1,0 +1,185 @@
+//! The folder of a volume, held open: what is written reaches that folder, and no other that its name leads to later.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path as FilePath, PathBuf};
+
+use object_store::path::Path;
+use rustix::fs::{Mode, OFlags, Stat, fstat, open, stat};
+
+/// A folder that is held open.
+///
+/// Files in it are reached by [`at`](Self::at), a path through the descriptor. The kernel resolves that to the folder that was
+/// opened, also if its file system was unmounted since (a plain `umount` finds it busy), or if it was renamed. If it was deleted
+/// nothing can be made in it any more, and no parent can be made for it: it has none.
+#[derive(Debug)]
+struct Held {
+    folder: OwnedFd,
+    /// The name by which it was opened.
+    name: PathBuf,
+}
+
+impl Held {
+    fn open(name: &FilePath) -> io::Result<Self> {
+        let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = open(name, how, Mode::empty())?;
+        let held = Self { folder, name: name.to_owned() };
+        // Where nothing is mounted at /proc, nothing can be reached by the descriptor.
+        let (here, there) = (fstat(&held.folder)?, stat(format!("/{}", held.at()))?);
+        if !is_same(&here, &there) {
+            return Err(io::Error::other("/proc/self/fd leads to another folder"));
+        }
+        Ok(held)
+    }
+
+    /// The path by which it is reached, from the root on, without a slash in front.
+    fn at(&self) -> String {
+        format!("proc/self/fd/{}", self.folder.as_raw_fd())
+    }
+}
+
+fn is_same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+}
+
+/// Where a folder that is held open is by now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// Its name leads to it.
+    Here,
+    /// It is there, and its name leads to another folder, or nowhere.
+    Moved(String),
+    /// It is there no more.
+    Deleted(String),
+}
+
+/// The folder of a volume, and the one in which it lies beside its clones.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    own: Held,
+    /// The volume's prefix in the folder above. `None`: there is none, so the prefix is empty.
+    above: Option<(Held, Path)>,
+}
+
+impl Folder {
+    /// Holds the folder `name` of a volume, which is there; the same folder is `prefix` in `above`. Blocks.
+    pub(crate) fn open(name: &FilePath, above: &FilePath, prefix: &Path) -> io::Result<Self> {
+        let own = Held::open(name)?;
+        let above = match prefix.as_ref() {
+            "" => None,
+            _ => Some((Held::open(above)?, prefix.clone())),
+        };
+        Ok(Self { own, above })
+    }
+
+    /// The path, from the root on, of what lies below a prefix of the store.
+    pub(crate) fn at(&self, prefix: &Path) -> Path {
+        let at = match &self.above {
+            None if prefix.as_ref().is_empty() => self.own.at(),
+            None => format!("{}/{prefix}", self.own.at()),
+            Some((_, own)) if own == prefix => self.own.at(),
+            Some((above, _)) => format!("{}/{prefix}", above.at()),
+        };
+        Path::parse(&at).unwrap_or_else(|_| Path::from(at))
+    }
+
+    /// The name of the volume's folder.
+    pub(crate) fn name(&self) -> &FilePath {
+        &self.own.name
+    }
+
+    /// Says the folders' names in a message in which the paths stand by which they are reached.
+    pub(crate) fn named(&self, message: &str) -> String {
+        let mut message = message.to_owned();
+        for held in std::iter::once(&self.own).chain(self.above.as_ref().map(|(held, _)| held)) {
+            let (at, name) = (format!("/{}/", held.at()), held.name.display());
+            message = message.replace(&at, &format!("{}/", name.to_string().trim_end_matches('/')));
+        }
+        message
+    }
+
+    /// Where the volume's folder is. Blocks.
+    pub(crate) fn presence(&self) -> Presence {
+        let name = self.own.name.display();
+        let held = match fstat(&self.own.folder) {
+            Ok(held) => held,
+            // A share may be away for a while: requests to it say so.
+            Err(_) => return Presence::Here,
+        };
+        if held.st_nlink == 0 {
+            return Presence::Deleted(format!("the folder {name} was deleted"));
+        }
+        let found = match stat(&self.own.name) {
+            Ok(found) if is_same(&held, &found) => return Presence::Here,
+            Ok(_) => "another folder is there by now".to_owned(),
+            Err(rustix::io::Errno::NOENT) => "it isn't there any more".to_owned(),
+            Err(error) => io::Error::from(error).to_string(),
+        };
+        Presence::Moved(format!(
+            "{name}: {found}: the folder was renamed, or its file system unmounted, while it was served. Writes still reach the folder that was \
+             opened; bring it back to this name before the next start"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn open_disk(root: &FilePath) -> Folder {
+        Folder::open(&root.join("disk"), root, &Path::from("disk")).unwrap()
+    }
+
+    /// Writes a file by a path of `Folder::at`.
+    fn write(folder: &Folder, prefix: &str, name: &str) -> io::Result<()> {
+        fs::write(format!("/{}/{name}", folder.at(&Path::from(prefix))), "text")
+    }
+
+    #[test]
+    fn what_is_written_reaches_the_folder_that_was_opened_wherever_its_name_leads() {
+        let root = tempfile::tempdir().unwrap();
+        let [own, old] = ["disk", "old"].map(|name| root.path().join(name));
+        fs::create_dir(&own).unwrap();
+        let folder = open_disk(root.path());
+        assert_eq!(folder.presence(), Presence::Here);
+        fs::rename(&own, &old).unwrap();
+        assert!(matches!(folder.presence(), Presence::Moved(why) if why.contains("isn't there")));
+        fs::create_dir(&own).unwrap();
+        assert!(matches!(folder.presence(), Presence::Moved(why) if why.contains("another")));
+        write(&folder, "disk", "one").unwrap();
+        assert!(old.join("one").exists() && !own.join("one").exists());
+        fs::remove_dir(&own).unwrap();
+        fs::rename(&old, &own).unwrap();
+        assert_eq!(folder.presence(), Presence::Here);
+        // What lies beside it is found by its name.
+        fs::create_dir(root.path().join("clone")).unwrap();
+        write(&folder, "clone", "two").unwrap();
+        assert!(root.path().join("clone/two").exists());
+    }
+
+    #[test]
+    fn a_folder_that_was_deleted_is_not_made_again_by_what_is_written_to_it() {
+        let root = tempfile::tempdir().unwrap();
+        let own = root.path().join("disk");
+        fs::create_dir(&own).unwrap();
+        let folder = open_disk(root.path());
+        fs::remove_dir(&own).unwrap();
+        assert!(matches!(folder.presence(), Presence::Deleted(_)));
+        let below = format!("/{}/log", folder.at(&Path::from("disk")));
+        assert_eq!(fs::create_dir_all(below).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(!own.exists());
+    }
+
+    #[test]
+    fn messages_have_the_names_of_the_folders() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("disk")).unwrap();
+        let folder = open_disk(root.path());
+        let at = |prefix: &str| format!("cannot open /{}/log/1", folder.at(&Path::from(prefix)));
+        let name = root.path().display();
+        assert_eq!(folder.named(&at("disk")), format!("cannot open {name}/disk/log/1"));
+        assert_eq!(folder.named(&at("clone")), format!("cannot open {name}/clone/log/1"));
+    }
+}
