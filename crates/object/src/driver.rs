@@ -6,6 +6,7 @@ use bytes::Bytes;
 use corewise_blockmq::{
     Dispatch, Driver, Extent, ExtentKind, Geometry, IoError, IoErrorKind, Op, Started,
 };
+use corewise_sync::time::BootStamp;
 use corewise_sync::{context, thread};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -249,6 +250,7 @@ fn run(
                     compression: options.compression,
                     key: options.key.clone(),
                     from,
+                    clock: BootStamp::now,
                 };
                 let tuning = options.tuning();
                 let opened = match &options.flush_file {
@@ -348,7 +350,7 @@ async fn perform(volume: &Arc<Volume>, rq: &mut Started) -> Result<(), Fault> {
         Op::Discard | Op::WriteZeroes => volume.change(start, len, Chunk::Zero).await?,
         Op::Flush => volume.flush().await?,
         Op::Extents => {
-            for (blocks, data) in volume.extents(start, len)? {
+            for (blocks, data) in volume.extents(start, len).await? {
                 let kind = if data { ExtentKind::Data } else { ExtentKind::Hole };
                 if !rq.put_extent(Extent { len: blocks * BLOCK, kind }) {
                     break;

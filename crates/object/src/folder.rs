@@ -153,7 +153,7 @@ mod tests {
         fs::remove_dir(&own).unwrap();
         fs::rename(&old, &own).unwrap();
         assert_eq!(folder.presence(), Presence::Here);
-        // What lies beside it is found by its name.
+        // A neighbour is found by its name.
         fs::create_dir(root.path().join("clone")).unwrap();
         write(&folder, "clone", "two").unwrap();
         assert!(root.path().join("clone/two").exists());

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use corewise_sync::time::BootStamp;
 
 use crate::clone::{self, Base, From, Gone, Mark};
 use crate::codec::{Codec, Compression};
@@ -247,6 +248,8 @@ pub(crate) struct Ask {
     pub(crate) key: Option<ObjectKey>,
     /// Of what it is to be a clone.
     pub(crate) from: Option<From>,
+    /// The clock of leases, which goes on while this machine is suspended.
+    pub(crate) clock: fn() -> BootStamp,
 }
 
 /// Reads the newest whole map and the records behind it. `None`: something was taken away meanwhile by a writer that goes on: again.

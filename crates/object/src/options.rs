@@ -44,8 +44,8 @@ pub enum ObjectEvent {
         /// In words.
         why: String,
     },
-    /// The folder of the volume isn't at its location any more: it was renamed, or its file system unmounted. What is written still
-    /// reaches the folder that was opened.
+    /// The folder of the volume isn't at its location any more: it was renamed, or its file system unmounted. Writes still
+    /// reach the folder that was opened.
     Moved {
         /// In words.
         why: String,

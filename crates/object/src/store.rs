@@ -203,7 +203,7 @@ impl Store {
         match error {
             Error::NotFound { .. } => Failure::Missing,
             Error::AlreadyExists { .. } | Error::Precondition { .. } => Failure::Exists,
-            // What wraps it up is of no use to a person.
+            // Its name of the store is of no use to a person.
             Error::Generic { source, .. } => self.trouble_by(self.named(&source.to_string())),
             other => self.trouble_by(self.named(&other.to_string())),
         }

@@ -13,6 +13,7 @@ mod local;
 mod records;
 mod seals;
 mod snapshots;
+mod suspends;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,6 +73,7 @@ fn ask(nonce: u128) -> Ask {
         patience: Some(Duration::from_secs(200)),
         key: (nonce & SEALED != 0).then(|| key("7")),
         from: None,
+        clock: suspends::clock,
         compression: [Compression::None, Compression::Lz4][usize::from(compressed)],
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::{Fault, State, Upload, Volume};
 use crate::batch::{Batch, Built};
@@ -111,9 +111,9 @@ impl Volume {
     /// Appends a record. False: there is another writer.
     async fn append(&self, head: &Head, object: &[Bytes]) -> bool {
         let _alone = self.appending.lock().await;
-        let began = Instant::now();
+        let began = (self.clock)();
         let (traced, earlier) = self.state.read().traced;
-        let traces = traced.elapsed() >= self.lease;
+        let traces = began.since(traced) >= self.lease;
         let append = log::append(&self.store, head, object, None);
         let trace = async {
             match traces {
@@ -130,7 +130,7 @@ impl Volume {
             }
             Ok(Appended::Ours) => {
                 let mut state = self.state.write();
-                state.looked = began;
+                state.looked = Some(began);
                 if is_there.is_some() {
                     state.traced = (began, head.seq);
                 }
@@ -267,7 +267,7 @@ impl Volume {
         };
         let is_there = self.is_there(earlier).await;
         match is_there {
-            Some(true) => self.state.write().traced = (Instant::now(), last),
+            Some(true) => self.state.write().traced = ((self.clock)(), last),
             Some(false) => self.lost(earlier, last).await,
             None => {}
         }

@@ -15,10 +15,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use corewise_sync::time::BootStamp;
 use corewise_sync::{Mutex, RwLock};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, TryAcquireError, oneshot, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::ahead::Streams;
 use crate::batch::{Batch, Built, Chunk};
@@ -135,10 +136,10 @@ pub(crate) struct State {
     since: u64,
     /// One is being written.
     mapping: bool,
-    /// When it was last known that there is no other writer.
-    looked: Instant,
+    /// When it was last known that there is no other writer. `None`: it isn't known yet.
+    looked: Option<BootStamp>,
     /// When it was last looked whether an earlier record was still there, and the newest one then.
-    traced: (Instant, u64),
+    traced: (BootStamp, u64),
     /// Somebody looks already.
     looking: bool,
     /// It is being closed: nothing is moved any more.
@@ -176,8 +177,10 @@ pub(crate) struct Volume {
     /// Of its thread.
     runtime: Handle,
     lease: Duration,
+    /// The clock of leases.
+    clock: fn() -> BootStamp,
     /// Changes wait until then: the writer before may still be believed.
-    hold: Instant,
+    hold: BootStamp,
     /// L: is the lock; guards what the volume is at. Never held across a wait.
     pub(crate) state: RwLock<State>,
     pub(crate) cache: Arc<Cache>,
@@ -229,8 +232,8 @@ impl Volume {
             since: 0,
             mapping: false,
             // It was there when the list was made, which is a while ago: the first read looks.
-            looked: Instant::now() - ask.lease,
-            traced: (Instant::now(), epoch),
+            looked: None,
+            traced: ((ask.clock)(), epoch),
             looking: false,
             closing: false,
             alone: opened.opening.origin.is_none(),
@@ -248,7 +251,8 @@ impl Volume {
             tuning,
             runtime: Handle::current(),
             lease: ask.lease,
-            hold: Instant::now() + opened.hold,
+            clock: ask.clock,
+            hold: (ask.clock)().plus(opened.hold),
             state: RwLock::new(state),
             cache: Cache::new(tuning.cache),
             streams: Mutex::default(),
@@ -304,7 +308,7 @@ impl Volume {
         len: u64,
         chunk: impl FnOnce() -> Chunk,
     ) -> bool {
-        if Instant::now() < self.hold || *self.behind.borrow() {
+        if self.holds() || *self.behind.borrow() {
             return false;
         }
         let chunk = chunk();
@@ -345,9 +349,21 @@ impl Volume {
 
     /// Nothing is changed while a writer before may be believed.
     pub(crate) async fn wait_for_others(&self) {
-        if Instant::now() < self.hold {
-            sleep_until(self.hold).await;
+        // The sleep is by another clock, so it may be late, and decides nothing.
+        while self.holds() {
+            sleep(self.hold.since((self.clock)())).await;
         }
+    }
+
+    /// Whether a writer before may still be believed.
+    fn holds(&self) -> bool {
+        (self.clock)() < self.hold
+    }
+
+    /// Whether a look that began at that moment still shows that there is no other writer, and for how long it has.
+    fn trusts(&self, looked: Option<BootStamp>) -> Option<Duration> {
+        let age = (self.clock)().since(looked?);
+        (age < self.lease).then_some(age)
     }
 
     /// Makes it longer.
@@ -561,7 +577,7 @@ impl Volume {
             state.next
         };
         self.end(Fault::Closed);
-        if Instant::now() < self.hold {
+        if self.holds() {
             // The writer before may still be believed, so the next one has to wait: it finds no end.
             return self.is_where_it_was().await;
         }

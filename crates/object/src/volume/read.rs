@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::{FutureExt as _, try_join_all};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::{Fault, Part, State, Volume};
 use crate::batch::{Batch, Chunk};
@@ -132,8 +132,8 @@ impl Volume {
             });
         }
         // Believe, as a read that waits does; a look is the volume's thread's.
-        let age = looked.elapsed();
-        if age >= self.lease || (age >= self.lease / 2 && !looking) {
+        let age = self.trusts(looked)?;
+        if age >= self.lease / 2 && !looking {
             return None;
         }
         // One read more or less makes no stream.
@@ -279,17 +279,17 @@ impl Volume {
 
     /// Waits until it is sure that at a moment that is no longer ago than the lease there was no other writer.
     pub(super) async fn believe(self: &Arc<Self>) -> Result<(), Fault> {
-        let age = {
+        let looked = {
             let state = self.state.read();
             if let Some(dead) = &state.dead {
                 return Err(dead.clone());
             }
-            state.looked.elapsed()
+            state.looked
         };
-        if age >= self.lease {
+        let Some(age) = self.trusts(looked) else {
             let looked = timeout(self.tuning.patience, self.look(false)).await;
             return looked.unwrap_or_else(|_| Err(self.unanswered()));
-        }
+        };
         // Before it has run out, so that nobody waits.
         if age >= self.lease / 2 && !std::mem::replace(&mut self.state.write().looking, true) {
             let volume = Arc::clone(self);
@@ -312,13 +312,13 @@ impl Volume {
         };
         let mut tries = Tries::new(Some(self.tuning.patience));
         loop {
-            let began = Instant::now();
+            let began = (self.clock)();
             let name = {
                 let state = self.state.read();
                 if let Some(dead) = &state.dead {
                     return Err(dead.clone());
                 }
-                if !always && state.looked.elapsed() < self.lease {
+                if !always && self.trusts(state.looked).is_some() {
                     return Ok(());
                 }
                 log::record(state.not_there())
@@ -326,7 +326,7 @@ impl Volume {
             // LookForNext
             let why = match self.store.get(&name, Some(0..HEAD as u64)).await {
                 Err(Failure::Missing) => {
-                    self.state.write().looked = began;
+                    self.state.write().looked = Some(began);
                     return Ok(());
                 }
                 Ok(found) => match Head::decode(&found) {
@@ -347,9 +347,14 @@ impl Volume {
         }
     }
 
-    /// Which parts of a range hold data: number of blocks, and whether they do, in order.
-    pub(crate) fn extents(&self, start: u64, len: u64) -> Result<Vec<(u64, bool)>, Fault> {
+    /// Which parts of a range hold data: number of blocks, and whether they do, in order. A copy takes a hole for zeroes.
+    pub(crate) async fn extents(
+        self: &Arc<Self>,
+        start: u64,
+        len: u64,
+    ) -> Result<Vec<(u64, bool)>, Fault> {
         let sources = self.sources(start, len)?;
+        self.believe().await?;
         let of = |source| match source {
             Source::Here(Part::Zero(len)) => (len, false),
             Source::Here(Part::Data(data)) => (data.len() as u64 / BLOCK, true),

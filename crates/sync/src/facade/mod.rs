@@ -16,7 +16,7 @@
 //! * `spin_loop`, `computed`, `prefetch`, `prefetch_to_write`, `reads`, `writes`, and the constants `IN_MODEL`, `EVERY_SCHEDULE` (explained
 //!   below) and `SEQ_CST_IS_WEAK`;
 //! * `Witness`, which is told of accesses to what is atomic without need; it counts where orders are checked;
-//! * `clock`: `now`, `precise`, `coarse`;
+//! * `clock`: `now`, `precise`, `coarse`, `with_suspends`;
 //! * `system`: see [`crate::sys`], which documents each function;
 //! * how threads wait and order themselves: `FutexWord`, `ParkerToken`, `SpinLock`, `SpinLockGuard`, `Swap`, and
 //!   `pair`, the asymmetric fences. The folder `word` has them over `system::futex` and

@@ -1,9 +1,38 @@
-//! The clock that product code reads, and histograms of times.
+//! The clocks that product code reads, and histograms of times.
 //!
-//! It is the system's monotonic clock. Under loom it stands still. Shuttle has no time: there the clock stands still, but for a
-//! wait whose time runs out, which may happen at any moment: it moves the clock on to its end. So
+//! [`now`] and [`Stamp`] read the system's monotonic clock. Under loom it stands still. Shuttle has no time: there the clock stands still,
+//! but for a wait whose time runs out, which may happen at any moment: it moves the clock on to its end. So
 //! code that compares deadlines sees what it would see on a machine whose threads are arbitrarily
 //! slow, and a seed replays it exactly.
+//!
+//! # Which clock a deadline means
+//!
+//! On Linux the monotonic clock stands still while the system is suspended; the clock of [`BootStamp`] goes on. Waits (a
+//! [`Parker`](crate::Parker), a [`Completion`](crate::Completion), [`sys::Timer`](crate::sys::Timer), `poll`, tokio's timers) are by the monotonic clock: one that
+//! begins before a suspend may end late by that suspend. So a deadline that another machine counts on is compared with a [`BootStamp`] after the
+//! wait, and never taken for over or not over by the wait itself.
+//!
+//! | deadline | clock | why |
+//! | --- | --- | --- |
+//! | lease of a volume in an object store: how long a server believes that no other has opened it (`object`) | boot | The other server counts meanwhile. Too short a time costs one request, too long a time old data |
+//! | how long a new server holds its first change; how often a record is looked for that has to be there (`object`) | boot | They are measured by that lease |
+//! | patience, silence and backoff of requests to a store; age of a write that is sent (`object`) | monotonic | A suspend is no fault of the store: a request has its time to run, and those in flight don't all fail at a resume |
+//! | expiry of credentials for a store (in the crate `object_store`) | monotonic | Not ours. A role's token that ran out in a suspend fails requests until it is renewed |
+//! | timeouts of block requests and of their drivers; tags, plugs, freezes, drains (`blockmq`) | monotonic | As Linux's `blk-mq`, which counts jiffies |
+//! | age of requests in a scheduler, resync speed of a mirror (`blockmq`) | monotonic | Rates of a machine that runs |
+//! | wait for the lock of a file (`blockmq`) | monotonic | The owner doesn't run either |
+//! | timers of work items, `every`, idle workers, shutdown of pools (`workqueue`) | monotonic | As Linux's timers. A periodic item doesn't run once for each period of a suspend |
+//! | reports of stuck work, of late calls and of computing items (`workqueue`, `smp`) | monotonic | Nothing is stuck because the machine slept |
+//! | timeouts of probes, deferrals, bring-up and shutdown (`device`) | monotonic | The callback didn't run either |
+//! | handshake, half a request, an unread reply, an idle client, a drain (`nbd`) | monotonic | After a resume the clients have their time to go on; none is cut for the server's sleep |
+//! | rate limits of clients (`nbd`) and of log lines (`throttle`) | monotonic | A suspend saves up no burst |
+//! | connect, reply and backoff of a remote volume (`nbd::remote`); TCP keepalive and user timeout | monotonic | As for a store; the kernel counts jiffies |
+//! | validity of certificates (`nbd::tls`) | wall | It is a date |
+//! | time that a snapshot was taken; stamps of logs, events and records (`object`, `cli`) | wall | They are for people. Nothing is ordered or decided by them |
+//! | beats for the service manager's watchdog, silence of those that look on, age of a metrics text (`cli`) | monotonic | systemd counts by it too |
+//! | `up --for`, uptime and rates of `dump` and `top` (`cli`) | monotonic | Seconds that the server ran |
+//!
+//! No clock of the machine counts while a hypervisor pauses it.
 
 mod histogram;
 
@@ -63,6 +92,40 @@ impl Stamp {
     }
 }
 
+/// A moment, as nanoseconds of the clock that also goes on while the system is suspended: for what another machine counts on. See
+/// [the table](self#which-clock-a-deadline-means). Meaningful within one run of the system only.
+///
+/// On Linux it is `CLOCK_BOOTTIME`. Other systems, and backends of the facade, have the monotonic clock for it: there a suspend isn't seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BootStamp(u64);
+
+impl BootStamp {
+    /// Now, to the nanosecond: as cheap as [`Stamp::precise`]. Any context.
+    #[inline]
+    pub fn now() -> BootStamp {
+        BootStamp(clock::with_suspends())
+    }
+
+    /// So many nanoseconds after the clock began.
+    #[inline]
+    pub const fn from_nanos(nanos: u64) -> BootStamp {
+        BootStamp(nanos)
+    }
+
+    /// So much later.
+    #[inline]
+    pub fn plus(self, time: std::time::Duration) -> BootStamp {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        BootStamp(self.0.saturating_add(nanos))
+    }
+
+    /// How much later it is than `earlier`; zero where it isn't.
+    #[inline]
+    pub fn since(self, earlier: BootStamp) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,5 +140,15 @@ mod tests {
         assert_eq!(first.since(Stamp(second.0 + 1)), Duration::ZERO, "not later");
         assert_eq!(Stamp::from_nanos(second.nanos()), second);
         assert_eq!(Stamp(1500).since(Stamp(500)), Duration::from_micros(1));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "no such clock")]
+    fn boot_stamps_go_forward_and_saturate() {
+        let (first, second) = (BootStamp::now(), BootStamp::now());
+        assert!(second >= first);
+        assert_eq!(first.since(first.plus(Duration::from_nanos(1))), Duration::ZERO, "not later");
+        assert_eq!(first.plus(Duration::from_secs(1)).since(first), Duration::from_secs(1));
+        assert_eq!(first.plus(Duration::MAX), BootStamp::from_nanos(u64::MAX));
     }
 }

@@ -66,6 +66,10 @@ pub(crate) mod clock {
     pub(crate) fn coarse() -> u64 {
         1
     }
+
+    pub(crate) fn with_suspends() -> u64 {
+        1
+    }
 }
 
 /// A wait with a limit never reaches it.

@@ -39,7 +39,7 @@ macro_rules! real_per_thread {
 
 /// The clock. See [`crate::time`].
 pub(crate) mod clock {
-    pub(crate) use super::system::clock::{coarse, precise};
+    pub(crate) use super::system::clock::{coarse, precise, with_suspends};
 
     use std::time::Instant;
 

@@ -21,6 +21,10 @@ pub(crate) fn coarse() -> u64 {
     precise()
 }
 
+pub(crate) fn with_suspends() -> u64 {
+    precise()
+}
+
 /// Now, in the model's time.
 pub(crate) fn now() -> Instant {
     let now = NOW.get().unwrap_or_else(Instant::now);

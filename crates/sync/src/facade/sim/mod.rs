@@ -55,6 +55,12 @@ pub(crate) mod clock {
     pub(crate) fn coarse() -> u64 {
         corewise_sim::coarse_now() + 1_000_000_000
     }
+
+    /// Nobody suspends the machine.
+    #[inline]
+    pub(crate) fn with_suspends() -> u64 {
+        precise()
+    }
 }
 
 /// What is tested here needs no more than the standard library.

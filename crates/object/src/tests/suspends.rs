@@ -1,0 +1,95 @@
+//! A machine that is suspended while another one opens its volume. Timers stand still meanwhile, and the clock of leases goes on.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::time::BootStamp;
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use tokio::time::Instant;
+
+use super::{ask, open, read, tuning, write};
+use crate::batch::Chunk;
+use crate::local::{self, Medium};
+use crate::store::Store;
+use crate::volume::{Fault, Volume};
+
+// Of each test, which is a thread.
+std::thread_local! {
+    static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+    static ASLEEP: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// The clock of leases: that of the timers, and what the machine has slept.
+pub(super) fn clock() -> BootStamp {
+    let now = Instant::now();
+    let began = BEGAN.get().unwrap_or(now);
+    BEGAN.set(Some(began));
+    BootStamp::from_nanos(1).plus(now - began + ASLEEP.get())
+}
+
+/// The machine sleeps for so long: for all volumes of the test, of which one has nothing to do meanwhile.
+fn suspend(time: Duration) {
+    ASLEEP.set(ASLEEP.get() + time);
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A volume whose lease has just begun and that has what it reads in memory, and what another one has written while it slept, by
+/// whose timers no time has passed.
+async fn slept(volume: &Arc<Volume>, inner: &Arc<dyn ObjectStore>) {
+    write(volume, 0, 8, 7).await.unwrap();
+    volume.flush().await.unwrap();
+    assert_eq!(read(volume, 0, 8).await.unwrap(), [7; 8]);
+    let began = Instant::now();
+    let other = open(inner, 4).await.unwrap();
+    assert!(!other.change_at_once(0, 1, || Chunk::Zero), "it holds its changes");
+    suspend(HOUR);
+    write(&other, 0, 8, 8).await.unwrap();
+    other.flush().await.unwrap();
+    assert_eq!(began.elapsed(), Duration::ZERO, "it was no sleep");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_suspended_answers_nothing_from_before_though_its_timers_stood_still() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    // With a cache.
+    let volume = open(&inner, 2).await.unwrap();
+    slept(&volume, &inner).await;
+    assert!(volume.read_at_once(0, 8).is_none());
+    let extents = volume.extents(0, 8).await;
+    assert!(matches!(extents, Err(Fault::Fenced(_))), "{extents:?}");
+    let found = read(&volume, 0, 8).await;
+    assert!(matches!(found, Err(Fault::Fenced(_))), "{found:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_in_a_file_is_not_answered_by_a_server_that_was_suspended() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let file: Arc<dyn Medium> = Arc::new(tempfile::tempfile().unwrap());
+    let store = Store::new(Arc::clone(&inner), object_store::path::Path::from("a/volume"));
+    let volume = local::open(file, Arc::new(store), ask(2), tuning()).await.unwrap();
+    slept(&volume, &inner).await;
+    write(&volume, 0, 1, 9).await.unwrap();
+    let flushed = volume.flush().await;
+    assert!(matches!(flushed, Err(Fault::Fenced(_))), "{flushed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_in_flight_at_a_suspend_has_its_time_to_run() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let takes = Duration::from_secs(10);
+    let slow = super::faulty::but_for(&inner, "get a/volume/log/0000000000000000000", move || {
+        (super::faulty::Fate::Done, takes)
+    });
+    let volume = open(&slow, 3).await.unwrap();
+    // A look for the next record takes ten seconds, of which the machine sleeps for an hour.
+    let looks = tokio::spawn({
+        let volume = Arc::clone(&volume);
+        async move { read(&volume, 0, 4).await }
+    });
+    super::passes(takes / 2).await;
+    suspend(HOUR);
+    assert_eq!(looks.await.unwrap().unwrap(), [0; 4]);
+}
