@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::codec::Codec;
-use crate::format::{Damaged, Head, Kind, Opening, Origin, Whole};
+use crate::format::{Damaged, HEAD, Head, Kind, Opening, Origin, Whole};
 use crate::log::{self, Appended, Ask, NotOpen, Writer};
 use crate::map::Map;
 use crate::store::{Failure, Store, Tries};
@@ -181,6 +181,21 @@ pub(crate) async fn place_of(
     }
     let place = String::from_utf8(body.to_vec());
     place.map(Some).map_err(|_| damaged(Damaged("it has no place".into())))
+}
+
+/// Whether the volume that a mark is of is there: it may still come where it isn't.
+pub(crate) async fn has_begun(
+    store: &Store,
+    place: &str,
+    mark: &Mark,
+    patience: Option<Duration>,
+) -> Result<bool, NotOpen> {
+    let (there, name) = (store.beside(place), log::record(1));
+    let first = log::fetch(&there, &name, Some(0..HEAD as u64), patience).await;
+    let Some(first) = first.map_err(NotOpen::Store)? else { return Ok(false) };
+    let damaged = |why: Damaged| NotOpen::Damaged(format!("{place}/{name}: {why}"));
+    let first = Head::decode(&first).map_err(damaged)?;
+    Ok(first.kind == Kind::Open && first.writer == mark.nonce)
 }
 
 /// Whether the volume that a mark is of is there. If it isn't, it can't come any more.

@@ -126,7 +126,7 @@ impl ObjectDriver {
         self.ask(|told| Message::Snapshot(name.map(str::to_owned), told))
     }
 
-    /// The snapshots that there are, in order of their numbers, with their clones. Blocks, for one request and one for each clone.
+    /// The snapshots that there are, in order of their numbers, with their clones. Blocks, for one request and two for each clone.
     ///
     /// # Errors
     /// As of a read.

@@ -42,6 +42,13 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
+/// The folder around this one, which needn't be there, that has a volume: a file of this name, its first record. Blocks.
+pub(crate) fn volume_around(folder: &FilePath, first: &str) -> Option<PathBuf> {
+    let has_volume = |around: &&FilePath| around.join(first).exists();
+    let around = folder.ancestors().skip(1).find(|around| around.exists())?.canonicalize().ok()?;
+    around.ancestors().find(has_volume).map(FilePath::to_owned)
+}
+
 /// Where a folder that is held open is by now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {

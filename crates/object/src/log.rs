@@ -12,7 +12,7 @@ use crate::fit;
 use crate::format::{Changes, Damaged, HEAD, Head, Kind, Opening, Whole};
 use crate::map::Map;
 use crate::seal::ObjectKey;
-use crate::store::{Failure, Store, Tries};
+use crate::store::{Failure, Overlap, Store, Tries};
 
 /// A name of an object.
 pub(crate) fn record(seq: u64) -> String {
@@ -54,6 +54,8 @@ pub(crate) enum NotOpen {
     Size { has: u64 },
     /// It isn't the clone that was asked for, or can't become it.
     Origin(String),
+    /// Another volume lies around it, or in it.
+    Overlap(Overlap),
     /// It isn't encrypted by this key, or by none.
     Key(String),
     /// Something isn't as it was written.
@@ -369,10 +371,29 @@ async fn begun(store: &Store, ask: &Ask) -> Result<Begun, NotOpen> {
     Ok(Begun { codec, is_new: first.is_none() })
 }
 
+/// Whether no other volume has objects among those of a new one, or the other way round.
+async fn stands_alone(store: &Store, ask: &Ask) -> Result<(), NotOpen> {
+    let mut tries = Tries::new(ask.patience);
+    loop {
+        let why = match store.overlap().await {
+            Ok(None) | Err(Failure::Missing) => return Ok(()),
+            Ok(Some(overlap)) => return Err(NotOpen::Overlap(overlap)),
+            Err(Failure::Exists) => "it can't list objects".into(),
+            Err(Failure::Other(why)) => why,
+        };
+        if !tries.again("other volumes", &why).await {
+            return Err(NotOpen::Store(why));
+        }
+    }
+}
+
 /// Opens a volume, and fences the writer that has it.
 pub(crate) async fn open(store: &Store, ask: &Ask) -> Result<Opened, NotOpen> {
     // Before anything is written.
     let mut first = begun(store, ask).await?;
+    if first.is_new {
+        stands_alone(store, ask).await?;
+    }
     fit::try_store(store, ask.nonce, first.is_new, ask.patience).await?;
     let mut base: Option<Base> = None;
     let mut tries = Tries::new(ask.patience);

@@ -11,14 +11,14 @@ use object_store::path::Path;
 
 use crate::clone::From;
 use crate::codec::Compression;
-use crate::folder::Folder;
+use crate::folder::{Folder, volume_around};
 use crate::format::BLOCK;
-use crate::log::NotOpen;
+use crate::log::{self, NotOpen};
 use crate::policy::{self, Compaction};
 use crate::seal::ObjectKey;
-use crate::store::Store;
 #[cfg(feature = "s3")]
 use crate::store::TRY;
+use crate::store::{Overlap, Store};
 use crate::volume::Tuning;
 
 /// Bytes of a batch: of a segment, as a rule.
@@ -235,6 +235,13 @@ impl ObjectOptions {
             if !folder.is_absolute() {
                 return Err(bad(NO_ROOT.into()));
             }
+            let first = log::record(1);
+            if !folder.join(&first).exists() {
+                if let Some(around) = volume_around(folder, &first) {
+                    let around = Overlap::Around(around.display().to_string());
+                    return Err(self.not_open(NotOpen::Overlap(around)));
+                }
+            }
             // The only moment at which it is made.
             if self.size.is_some() || self.from.is_some() {
                 std::fs::create_dir_all(folder)
@@ -293,6 +300,17 @@ impl ObjectOptions {
                 self.error(OpenErrorKind::InvalidInput, why)
             }
             NotOpen::Origin(why) => self.error(OpenErrorKind::InvalidInput, why),
+            NotOpen::Overlap(overlap) => {
+                let found = match overlap {
+                    Overlap::Around(place) if place.is_empty() => {
+                        "a volume lies at the root of the bucket, around it".to_owned()
+                    }
+                    Overlap::Around(place) => format!("a volume lies around it, at {place}"),
+                    Overlap::Inside(place) => format!("a volume lies in it, at {place}"),
+                };
+                let why = format!("{found}: take a location beside that one");
+                self.error(OpenErrorKind::InvalidInput, why)
+            }
             NotOpen::Key(why) => self.error(OpenErrorKind::Key, why),
             NotOpen::Damaged(why) => {
                 self.error(OpenErrorKind::Damaged, format!("the volume is damaged: {why}"))

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::folder::Folder;
+use crate::log;
 
 /// How long one try may take, and how long nothing may come from the store meanwhile.
 pub(crate) const TRY: Duration = Duration::from_secs(60);
@@ -38,6 +39,18 @@ pub(crate) enum Failure {
     /// Anything else, which may pass.
     Other(String),
 }
+
+/// A volume that has some of another one's objects among its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Overlap {
+    /// The place of the volume in which the other one lies.
+    Around(String),
+    /// The place, from the other one's on, of the volume that lies in it.
+    Inside(String),
+}
+
+/// Names that are looked at for a volume inside a new one: where a volume is made there are few, as a rule none.
+const INSIDE: usize = 10_000;
 
 /// What was asked of the store so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -305,7 +318,7 @@ impl Store {
         self.within(self.silence, self.inner.head(&path)).await.map(|meta| meta.size)
     }
 
-    /// The names in a folder, without it, in order.
+    /// The names in a folder, without it, in order; none of what lies deeper, which isn't this volume's.
     pub(crate) async fn list(&self, folder: &str) -> Result<Vec<String>, Failure> {
         count(&self.counts.lists, 1);
         let path = self.path(folder);
@@ -313,10 +326,42 @@ impl Store {
         let mut names = Vec::new();
         // A million names take as long as they take, and none hangs.
         while let Some(meta) = self.within(self.silence, all.try_next()).await? {
-            names.extend(meta.location.filename().map(str::to_owned));
+            let mut below = meta.location.prefix_match(&path).into_iter().flatten();
+            if let (Some(name), None) = (below.next(), below.next()) {
+                names.push(name.as_ref().to_owned());
+            }
         }
         names.sort_unstable();
         Ok(names)
+    }
+
+    /// A volume around this one's place, or in it. Around a folder is for the folder to know; inside, the first names are looked at.
+    pub(crate) async fn overlap(&self) -> Result<Option<Overlap>, Failure> {
+        let parts: Vec<_> = match self.folder {
+            Some(_) => Vec::new(),
+            None => self.prefix.parts().collect(),
+        };
+        for n in 0..parts.len() {
+            let around = Path::from_iter(parts[..n].iter().cloned());
+            match self.beside(around.as_ref()).size(&log::record(1)).await {
+                Ok(_) => return Ok(Some(Overlap::Around(around.to_string()))),
+                Err(Failure::Missing) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        count(&self.counts.lists, 1);
+        let mut all = self.inner.list(Some(&self.at)).take(INSIDE);
+        let first = Path::from(log::record(1));
+        while let Some(meta) = self.within(self.silence, all.try_next()).await? {
+            let below = meta.location.prefix_match(&self.at).into_iter().flatten();
+            let below: Vec<_> = below.collect();
+            let place = below.len().saturating_sub(first.parts_count());
+            if place > 0 && Path::from_iter(below[place..].iter().cloned()) == first {
+                let inside = Path::from_iter(below[..place].iter().cloned());
+                return Ok(Some(Overlap::Inside(inside.to_string())));
+            }
+        }
+        Ok(None)
     }
 
     /// Deletes an object; one that isn't there counts as deleted.

@@ -12,7 +12,7 @@ use super::crashes::{run, until};
 use super::faulty::{Fate, Faulty, but_for};
 use super::{BLOCKS, SEALED, ask, open, open_as, passes, read, sealed_by, tuning, write};
 use crate::batch::Chunk;
-use crate::clone::{From, Mark};
+use crate::clone::{self, From, Mark};
 use crate::log::{Ask, NotOpen};
 use crate::store::Store;
 use crate::volume::{Fault, Tuning, Volume};
@@ -123,6 +123,28 @@ fn a_clone_begins_with_its_snapshot_goes_its_own_way_and_leaves_its_parent_when_
  {
     run(clone_and_parent_go_their_ways(0));
     run(clone_and_parent_go_their_ways(SEALED));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clone_is_listed_once_and_one_that_is_not_there_is_not() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let parent = open(&inner, 1).await.unwrap();
+    begins_with(&parent).await;
+    let clones = async || parent.snapshots().await.unwrap().remove(0).clones;
+    // Its maker is lost behind Mark, twice; then one is faster.
+    for nonce in [2, 4] {
+        let store = Store::new(Arc::clone(&inner), Path::from("b"));
+        let ask = Ask { size: None, ..ask(nonce) };
+        clone::begin(&store, &ask, &from(PARENT, "s").unwrap()).await.unwrap();
+    }
+    assert_eq!(clones().await, [""; 0]);
+    let clone = open_at(&inner, "b", 6, from(PARENT, "s")).await.unwrap();
+    assert_eq!(parent.store.list("clones").await.unwrap().len(), 3);
+    assert_eq!(clones().await, ["b"]);
+    overwrite(&clone, 9).await;
+    assert_eq!(clones().await, [""; 0]);
+    parent.delete_snapshot("s".into()).await.unwrap();
+    assert_eq!(parent.store.list("clones").await.unwrap(), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,6 +10,7 @@ mod fights;
 mod folders;
 mod large;
 mod local;
+mod overlaps;
 mod records;
 mod seals;
 mod snapshots;
@@ -18,8 +19,9 @@ mod suspends;
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::ObjectStore;
+use futures_util::TryStreamExt;
 use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
 
 use crate::batch::Chunk;
 use crate::codec::Compression;
@@ -122,6 +124,14 @@ async fn stored(volume: &Volume) -> (u64, u64) {
 /// The objects where data lies that the map points to.
 fn lies_in(volume: &Volume) -> Vec<String> {
     volume.state.read().map.segments.iter().map(|(_, segment)| segment.name()).collect()
+}
+
+/// Puts the objects of one store into another one, too.
+async fn copy(from: &Arc<dyn ObjectStore>, to: &Arc<dyn ObjectStore>) {
+    for one in from.list(None).try_collect::<Vec<_>>().await.unwrap() {
+        let bytes = from.get(&one.location).await.unwrap().bytes().await.unwrap();
+        to.put(&one.location, bytes.into()).await.unwrap();
+    }
 }
 
 /// Until so much virtual time has passed: no real time does.

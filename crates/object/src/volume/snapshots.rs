@@ -13,6 +13,14 @@ use crate::format::{Changes, Kind, Taken};
 use crate::log::{self, NotOpen};
 use crate::snapshot::ObjectSnapshot;
 
+fn of_mark(why: NotOpen) -> Fault {
+    match why {
+        NotOpen::Store(why) => Fault::Store(why),
+        NotOpen::Damaged(why) => Fault::Damaged(format!("a clone's mark: {why}")),
+        other => Fault::Damaged(format!("a clone's mark: {other:?}")),
+    }
+}
+
 impl Volume {
     /// Keeps what is written now, also where flushes are in a file. An error: the snapshot may come later.
     pub(crate) async fn snapshot(
@@ -42,7 +50,7 @@ impl Volume {
         self.believe().await?;
         for mark in clone::marks(&self.store, self.patience()).await.map_err(Fault::Store)? {
             let Some(of) = all.iter_mut().find(|one| one.number == mark.snapshot) else { continue };
-            match self.place_of(&mark).await {
+            match self.clone_of(&mark).await {
                 Ok(place) => of.clones.extend(place),
                 // It keeps that snapshot alone from being deleted.
                 Err(Fault::Damaged(why)) => of.clones.push(format!("? ({why})")),
@@ -58,10 +66,14 @@ impl Volume {
 
     async fn place_of(&self, mark: &Mark) -> Result<Option<String>, Fault> {
         let place = clone::place_of(&self.store, &self.codec, mark, self.patience()).await;
-        place.map_err(|why| match why {
-            NotOpen::Store(why) => Fault::Store(why),
-            other => Fault::Damaged(format!("a clone's mark: {other:?}")),
-        })
+        place.map_err(of_mark)
+    }
+
+    /// Where the clone lies that left a mark. `None`: there is none of that attempt to make one. Another attempt may have made the volume there.
+    async fn clone_of(&self, mark: &Mark) -> Result<Option<String>, Fault> {
+        let Some(place) = self.place_of(mark).await? else { return Ok(None) };
+        let begun = clone::has_begun(&self.store, &place, mark, self.patience()).await;
+        Ok(begun.map_err(of_mark)?.then_some(place))
     }
 
     /// Alone. It goes on if nobody waits any more, so that the next one finds it done, but doesn't begin then.

@@ -85,7 +85,8 @@ fn key(from: &manifest::KeyFrom) -> Result<corewise_object::ObjectKey, String> {
 #[cfg(feature = "object")]
 pub(in crate::up) fn look(asked: &manifest::Object) -> Vec<(Place, String)> {
     let mut wrong = Vec::new();
-    let volume_in = |folder: &Path| folder.join("log").is_dir();
+    // Its first record, which is never deleted.
+    let volume_in = |folder: &Path| folder.join("log/00000000000000000001").exists();
     if let Some(folder) = asked.location.value.strip_prefix("file://").map(Path::new) {
         let is_new = !volume_in(folder);
         let parent = asked.parent.as_ref().filter(|_| is_new).map(|parent| &parent.location);
@@ -97,9 +98,14 @@ pub(in crate::up) fn look(asked: &manifest::Object) -> Vec<(Place, String)> {
             wrong.push((parent.place, why));
         }
         let lacks_size = is_new && asked.size.is_none() && asked.parent.is_none();
-        let found = may_be_made(folder).and_then(|()| match lacks_size {
-            true => Err("there is no volume; give a size, and one is made".to_owned()),
-            false => Ok(()),
+        let around = folder.ancestors().skip(1).find(|around| is_new && volume_in(around));
+        let found = may_be_made(folder).and_then(|()| match (around, lacks_size) {
+            (Some(around), _) => Err(format!(
+                "a volume lies around it, at {}: take a location beside that one",
+                around.display()
+            )),
+            (None, true) => Err("there is no volume; give a size, and one is made".to_owned()),
+            (None, false) => Ok(()),
         });
         let why = found.map_err(|why| format!("{}: {why}", asked.location.value));
         wrong.extend(why.err().map(|why| (asked.location.place, why)));

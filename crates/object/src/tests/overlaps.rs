@@ -1,0 +1,103 @@
+//! A volume in another one's folder: not made, and no harm where it is there.
+
+use std::sync::Arc;
+
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+
+use super::{BLOCKS, ask, passes, read, tuning, write};
+use crate::log::NotOpen;
+use crate::options::{ObjectOptions, OpenErrorKind};
+use crate::store::{Overlap, Store};
+use crate::volume::{Tuning, Volume};
+
+fn store(inner: &Arc<dyn ObjectStore>, place: &str) -> Store {
+    Store::new(Arc::clone(inner), Path::from(place))
+}
+
+async fn open_at(
+    inner: &Arc<dyn ObjectStore>,
+    place: &str,
+    nonce: u128,
+) -> Result<Arc<Volume>, NotOpen> {
+    // All in segments, so that each folder is in use.
+    let tuning = Tuning { inline: 0, ..tuning() };
+    Volume::open(Arc::new(store(inner, place)), ask(nonce), tuning).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_not_made_inside_another_one_nor_around_it() {
+    for (first, second, overlap) in [
+        ("a", "a/log", Overlap::Around("a".into())),
+        ("a", "a/b/c", Overlap::Around("a".into())),
+        ("", "a/b", Overlap::Around(String::new())),
+        ("a/seg", "a", Overlap::Inside("seg".into())),
+        ("a/b/log", "a", Overlap::Inside("b/log".into())),
+        ("a/b", "", Overlap::Inside("a/b".into())),
+    ] {
+        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        // It is served, by somebody else.
+        let there = open_at(&inner, first, 1).await.unwrap();
+        let made = open_at(&inner, second, 2).await.map(drop);
+        assert_eq!(made, Err(NotOpen::Overlap(overlap)), "{first} and {second}");
+        let beside = open_at(&inner, "a2/log", 3).await.map(drop);
+        assert!(beside.is_ok() || first.is_empty(), "{beside:?}");
+        write(&there, 0, 4, 7).await.unwrap();
+        there.close().await.unwrap();
+        assert!(open_at(&inner, first, 4).await.is_ok(), "one that is there opens");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_that_lie_in_one_another_leave_each_other_alone() {
+    for folder in ["log", "map", "seg", "snap", "clones", "gone", "try", "x"] {
+        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        // As two servers make them at the same moment: elsewhere, and then moved.
+        let inside: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let place = format!("a/{folder}");
+        for (nonce, what) in [(1, 7), (3, 8), (5, 9)] {
+            let outer = open_at(&inner, "a", nonce).await.unwrap();
+            let other = if what == 7 { &inside } else { &inner };
+            let lower = open_at(other, &place, nonce + 1).await.unwrap();
+            for volume in [&outer, &lower] {
+                if what != 7 {
+                    assert_eq!(read(volume, 0, BLOCKS).await.unwrap(), [what - 1; BLOCKS as usize]);
+                }
+                for _ in 0..3 {
+                    super::write_all(volume, 0, BLOCKS, what).await;
+                    volume.flush().await.unwrap();
+                }
+                volume.snapshot(None).await.unwrap();
+                passes(std::time::Duration::from_secs(60)).await;
+                volume.close().await.unwrap();
+            }
+            if what == 7 {
+                super::copy(&inside, &inner).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_folder_in_a_volume_and_one_around_it_are_refused_before_anything_is_made_there() {
+    let root = tempfile::tempdir().unwrap();
+    let open = |place: &str| {
+        let location = format!("file://{}", root.path().join(place).display());
+        tokio::task::spawn_blocking(move || {
+            crate::ObjectDriver::open(ObjectOptions::new(&location).size(1 << 20))
+        })
+    };
+    let first = open("a/b").await.unwrap().unwrap();
+    for (place, says) in [("a/b/log", "around it, at "), ("a", "in it, at b"), ("a/b/c/d", "a/b:")]
+    {
+        let failed = open(place).await.unwrap().unwrap_err();
+        assert_eq!(failed.kind(), OpenErrorKind::InvalidInput);
+        assert!(failed.to_string().contains(says), "{failed}");
+    }
+    for made in ["a/log", "a/b/log/log", "a/b/c"] {
+        assert!(!root.path().join(made).exists(), "{made} was made");
+    }
+    open("a/c").await.unwrap().unwrap();
+    drop(first);
+}
