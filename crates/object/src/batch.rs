@@ -22,6 +22,14 @@ impl Chunk {
             Chunk::Zero => 1,
         }
     }
+
+    /// Bytes of data in so many blocks.
+    pub(crate) fn bytes(&self, len: u64) -> u64 {
+        match self {
+            Chunk::Data(_) => len * BLOCK,
+            Chunk::Zero => 0,
+        }
+    }
 }
 
 impl Piece for Chunk {

@@ -195,6 +195,7 @@ fn error(fault: Fault) -> IoError {
     let kind = match fault {
         Fault::Fenced(_) | Fault::Closed => IoErrorKind::Gone,
         Fault::Store(_) => IoErrorKind::TimedOut,
+        Fault::Full(_) => IoErrorKind::NoSpace,
         // EIO
         Fault::Damaged(_) => IoErrorKind::Io(5),
         // ENOENT
@@ -210,6 +211,7 @@ fn not_closed(fault: Fault) -> Fault {
     match fault {
         Fault::Fenced(why) => Fault::Fenced(lost(why)),
         Fault::Store(why) => Fault::Store(lost(why)),
+        Fault::Full(why) => Fault::Full(lost(why)),
         Fault::Damaged(why) => Fault::Damaged(lost(why)),
         other => other,
     }

@@ -1,11 +1,17 @@
 //! The folder of a volume, held open: what is written reaches that folder, and no other that its name leads to later.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path as FilePath, PathBuf};
 
 use object_store::path::Path;
-use rustix::fs::{Mode, OFlags, Stat, fstat, open, stat};
+use rustix::fs::{Mode, OFlags, Stat, fstat, fstatvfs, open, stat};
+
+use crate::store::{Measure, Room};
+
+/// The folders that a volume has.
+const FOLDERS: [&str; 7] = ["log", "seg", "map", "snap", "clones", "gone", "try"];
 
 /// A folder that is held open.
 ///
@@ -95,6 +101,27 @@ impl Folder {
         &self.own.name
     }
 
+    /// Deletes the halves of objects that servers left behind which were killed: files that end in `#` and a number, which no list has. Blocks.
+    ///
+    /// A server that writes one just now fails, and tries again.
+    pub(crate) fn sweep(&self) {
+        let is_half = |name: &str| {
+            name.rsplit_once('#').is_some_and(|(object, n)| {
+                !object.is_empty() && !n.is_empty() && n.bytes().all(|digit| digit.is_ascii_digit())
+            })
+        };
+        for folder in FOLDERS {
+            let Ok(files) = fs::read_dir(format!("/{}/{folder}", self.own.at())) else { continue };
+            for file in files.flatten() {
+                if file.file_name().to_str().is_some_and(is_half) {
+                    // One that stays takes room, and nothing else.
+                    let _ = fs::remove_file(file.path());
+                }
+            }
+        }
+        let _ = fs::remove_file(format!("/{}/reserve#1", self.own.at()));
+    }
+
     /// Says the folders' names in a message in which the paths stand by which they are reached.
     pub(crate) fn named(&self, message: &str) -> String {
         let mut message = message.to_owned();
@@ -129,10 +156,16 @@ impl Folder {
     }
 }
 
+impl Measure for Folder {
+    fn room(&self) -> Option<Room> {
+        let found = fstatvfs(&self.own.folder).ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        Some(Room { total: bytes(found.f_blocks), free: bytes(found.f_bavail) })
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     fn open_disk(root: &FilePath) -> Folder {
@@ -188,5 +221,21 @@ mod tests {
         let name = root.path().display();
         assert_eq!(folder.named(&at("disk")), format!("cannot open {name}/disk/log/1"));
         assert_eq!(folder.named(&at("clone")), format!("cannot open {name}/clone/log/1"));
+    }
+
+    #[test]
+    fn what_a_killed_server_left_half_is_deleted_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        let own = root.path().join("disk");
+        let kept = ["log/1", "log/#1", "seg/a#b", "seg/a#", "other/a#1", "log#1"];
+        let halves = ["log/1#1", "seg/3-1#12", "try/0f#2", "reserve#1"];
+        for folder in ["log", "seg", "try", "other"] {
+            fs::create_dir_all(own.join(folder)).unwrap();
+        }
+        let make = |name: &&str| fs::write(own.join(name), "").unwrap();
+        kept.iter().chain(&halves).for_each(make);
+        open_disk(root.path()).sweep();
+        assert!(kept.iter().all(|name| own.join(name).exists()));
+        assert!(!halves.iter().any(|name| own.join(name).exists()));
     }
 }

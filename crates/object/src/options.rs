@@ -265,6 +265,7 @@ impl ObjectOptions {
             Root::Folder(above) => {
                 let held = Folder::open(folder.unwrap_or(above), above, &prefix);
                 let held = held.map_err(|error| bad(format!("the folder: {error}")))?;
+                held.sweep();
                 return Ok((Store::in_folder(held, prefix), from.transpose()?));
             }
         };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::format::Place;
 use crate::segments::{Segment, Sum};
+use crate::store::Room;
 
 /// Records behind a whole map that are always few, as a rule.
 pub(crate) const FEW: u64 = 64;
@@ -15,6 +16,27 @@ const MANY: u64 = 1024;
 /// map isn't written for little, and few records have to be read when the volume is opened.
 pub(crate) fn map_is_due(records: u64, few: u64, entries: u64, places: u64) -> bool {
     records >= MANY || records >= few && entries >= places / 4
+}
+
+/// Bytes of a store that data doesn't get: room for a segment that is made by moving, as much for the map, and for records.
+const KEPT: u64 = 16 << 20;
+
+/// Bytes of room that are kept for what gives room back: of a small store a part.
+pub(crate) fn kept(room: Room) -> u64 {
+    KEPT.min(room.total / 8)
+}
+
+/// Bytes of data that may be taken, where so many wait for the store already.
+pub(crate) fn budget(room: Room, pending: u64) -> u64 {
+    room.free.saturating_sub(kept(room).saturating_add(pending))
+}
+
+/// Bytes of a map for each piece, about.
+const PIECE: u64 = 40;
+
+/// Whether a new map gives room back, in a store that has little: by it, so many bytes of records can be deleted.
+pub(crate) fn map_gives_room(dead: u64, places: u64) -> bool {
+    dead > places * PIECE
 }
 
 /// Bytes of a segment that are fetched by one request.

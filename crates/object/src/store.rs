@@ -1,14 +1,15 @@
 //! The object store: few operations, each counted, each with a time limit, and whether a failure is worth another try.
 
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use corewise_sync::Mutex;
-use corewise_sync::atomic::Ordering;
 use corewise_sync::atomic::aside::AtomicU64;
+use corewise_sync::atomic::{AtomicBool, Ordering};
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -16,10 +17,12 @@ use object_store::{
     GetOptions, GetResultPayload, ObjectStore, ObjectStoreExt, PutMode, PutPayload,
 };
 use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::folder::Folder;
 use crate::log;
+use crate::seal::random;
 
 /// How long one try may take, and how long nothing may come from the store meanwhile.
 pub(crate) const TRY: Duration = Duration::from_secs(60);
@@ -48,6 +51,9 @@ pub(crate) enum Overlap {
     /// The place, from the other one's on, of the volume that lies in it.
     Inside(String),
 }
+
+/// Bytes of the object that is given up where there is no room for a small one: some hundred records.
+const RESERVE: u64 = 1 << 20;
 
 /// Names that are looked at for a volume inside a new one: where a volume is made there are few, as a rule none.
 const INSIDE: usize = 10_000;
@@ -125,8 +131,33 @@ pub(crate) struct Store {
     /// How long nothing may come from it.
     silence: Duration,
     counts: Arc<Counts>,
+    /// Says how much room there is, where that can be told. Blocks.
+    measure: Option<Arc<dyn Measure>>,
+    /// A: whether the reserve is known to be there. Relaxed: it orders nothing.
+    has_reserve: Arc<AtomicBool>,
     /// Why the last request that failed did, unless an object was written since.
-    trouble: Mutex<Option<String>>,
+    trouble: Mutex<Option<Trouble>>,
+}
+
+/// How much room a store has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// In bytes, with what is taken.
+    pub(crate) total: u64,
+    /// Bytes that may still be taken.
+    pub(crate) free: u64,
+}
+
+/// Says how much room there is. `None`: it isn't known. Blocks.
+pub(crate) trait Measure: fmt::Debug + Send + Sync + 'static {
+    fn room(&self) -> Option<Room>;
+}
+
+#[derive(Debug)]
+struct Trouble {
+    why: String,
+    /// There is no room for what was to be written.
+    is_full: bool,
 }
 
 impl Store {
@@ -137,6 +168,8 @@ impl Store {
             prefix,
             folder: None,
             asked: Arc::default(),
+            measure: None,
+            has_reserve: Arc::default(),
             silence: SILENCE,
             counts: Arc::default(),
             trouble: Mutex::default(),
@@ -147,8 +180,15 @@ impl Store {
     pub(crate) fn in_folder(folder: Folder, prefix: Path) -> Self {
         // Each object is there for good when it was answered that it is.
         let files = LocalFileSystem::new().with_fsync(true);
-        let at = folder.at(&prefix);
-        Self { at, folder: Some(Arc::new(folder)), ..Self::new(Arc::new(files), prefix) }
+        let (at, folder) = (folder.at(&prefix), Arc::new(folder));
+        let store = Self::new(Arc::new(files), prefix).measured(Arc::clone(&folder) as _);
+        Self { at, folder: Some(folder), ..store }
+    }
+
+    /// The same, which knows how much room it has.
+    pub(crate) fn measured(mut self, by: Arc<dyn Measure>) -> Self {
+        self.measure = Some(by);
+        self
     }
 
     /// A request whose connection hangs is tried again while the volume's clients wait.
@@ -166,8 +206,10 @@ impl Store {
     fn elsewhere(&self, prefix: Path) -> Self {
         let (folder, asked) = (self.folder.clone(), Arc::clone(&self.asked));
         let at = folder.as_ref().map_or_else(|| prefix.clone(), |folder| folder.at(&prefix));
+        let (measure, has_reserve) = (self.measure.clone(), Arc::clone(&self.has_reserve));
+        let inner = Arc::clone(&self.inner);
         let silence = self.silence;
-        Self { at, folder, asked, silence, ..Self::new(Arc::clone(&self.inner), prefix) }
+        Self { at, folder, asked, measure, has_reserve, silence, ..Self::new(inner, prefix) }
     }
 
     /// The objects below another prefix, with the same counts.
@@ -217,8 +259,10 @@ impl Store {
             Error::NotFound { .. } => Failure::Missing,
             Error::AlreadyExists { .. } | Error::Precondition { .. } => Failure::Exists,
             // Its name of the store is of no use to a person.
-            Error::Generic { source, .. } => self.trouble_by(self.named(&source.to_string())),
-            other => self.trouble_by(self.named(&other.to_string())),
+            Error::Generic { source, .. } => {
+                self.trouble_by(self.named(&source.to_string()), lacks_room(&**source))
+            }
+            other => self.trouble_by(self.named(&other.to_string()), lacks_room(other)),
         }
     }
 
@@ -226,9 +270,9 @@ impl Store {
         self.folder.as_ref().map_or_else(|| message.to_owned(), |folder| folder.named(message))
     }
 
-    fn trouble_by(&self, why: String) -> Failure {
+    fn trouble_by(&self, why: String, is_full: bool) -> Failure {
         count(&self.counts.failures, 1);
-        *self.trouble.lock() = Some(why.clone());
+        *self.trouble.lock() = Some(Trouble { why: why.clone(), is_full });
         Failure::Other(why)
     }
 
@@ -240,11 +284,11 @@ impl Store {
         self.asked.notify_one();
         match timeout(limit, asked).await {
             Ok(result) => result.map_err(|error| self.failed(&error)),
-            Err(_) => Err(self.trouble_by(format!("no answer in {limit:?}"))),
+            Err(_) => Err(self.trouble_by(format!("no answer in {limit:?}"), false)),
         }
     }
 
-    /// Writes an object; where `create`, only if there is none.
+    /// Writes an object; where `create`, only if there is none. A small one has the room of the reserve where there is no other.
     pub(crate) async fn put(
         &self,
         name: &str,
@@ -252,6 +296,21 @@ impl Store {
         create: bool,
     ) -> Result<(), Failure> {
         let payload: PutPayload = data.iter().cloned().collect();
+        let bytes = payload.content_length() as u64;
+        if bytes <= RESERVE {
+            let put = self.put_once(name, payload.clone(), create).await;
+            let is_full = matches!(put, Err(Failure::Other(_))) && self.is_full();
+            if !is_full || !self.release_reserve().await {
+                return put;
+            }
+        } else if let Some(room) = self.room().await.filter(|room| room.free < bytes) {
+            // To try would take the room from small ones for a while.
+            return Err(self.trouble_by(format!("{} bytes for {bytes}", room.free), true));
+        }
+        self.put_once(name, payload, create).await
+    }
+
+    async fn put_once(&self, name: &str, payload: PutPayload, create: bool) -> Result<(), Failure> {
         count(&self.counts.puts, 1);
         count(&self.counts.sent, payload.content_length() as u64);
         let mode = if create { PutMode::Create } else { PutMode::Overwrite };
@@ -268,7 +327,51 @@ impl Store {
 
     /// Why the last request that failed did, in words that go on with a sentence.
     pub(crate) fn trouble(&self) -> String {
-        self.trouble.lock().as_ref().map_or_else(String::new, |why| format!(": {why}"))
+        let trouble = self.trouble.lock();
+        trouble.as_ref().map_or_else(String::new, |trouble| format!(": {}", trouble.why))
+    }
+
+    /// Whether that was for lack of room.
+    pub(crate) fn is_full(&self) -> bool {
+        self.trouble.lock().as_ref().is_some_and(|trouble| trouble.is_full)
+    }
+
+    /// How much room there is. `None`: it isn't known.
+    pub(crate) async fn room(&self) -> Option<Room> {
+        let measure = self.measure.clone()?;
+        let measured = spawn_blocking(move || measure.room());
+        timeout(self.silence, measured).await.ok()?.ok()?
+    }
+
+    /// Whether it knows its room.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.measure.is_some()
+    }
+
+    /// Puts the reserve there, unless it is. It isn't counted: nobody has asked for it.
+    pub(crate) async fn keep_reserve(&self) {
+        if !self.is_measured() || self.has_reserve.load(Ordering::Relaxed) {
+            return;
+        }
+        let path = self.path("reserve");
+        let there = timeout(self.silence, self.inner.head(&path)).await;
+        let is_there = there.is_ok_and(|found| found.is_ok_and(|found| found.size == RESERVE));
+        // A file system may keep other bytes in less room.
+        let bytes: Vec<u8> = (0..RESERVE / 64).flat_map(|_| random::<64>()).collect();
+        let is_put = || timeout(TRY, self.inner.put(&path, bytes.into()));
+        if is_there || is_put().await.is_ok_and(|put| put.is_ok()) {
+            self.has_reserve.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives the reserve's room to others. False: it wasn't there.
+    async fn release_reserve(&self) -> bool {
+        if !self.is_measured() {
+            return false;
+        }
+        self.has_reserve.store(false, Ordering::Relaxed);
+        let path = self.path("reserve");
+        timeout(self.silence, self.inner.delete(&path)).await.is_ok_and(|deleted| deleted.is_ok())
     }
 
     /// An object, or a range of its bytes.
@@ -373,6 +476,15 @@ impl Store {
             other => other,
         }
     }
+}
+
+/// Whether it failed for lack of room, or beyond a quota.
+fn lacks_room(error: &(dyn std::error::Error + 'static)) -> bool {
+    let lacks = |error: &io::Error| {
+        matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    };
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|error| error.downcast_ref().is_some_and(lacks))
 }
 
 /// What comes within a time; else an error.

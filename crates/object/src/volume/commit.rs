@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::{Fault, State, Upload, Volume};
 use crate::batch::{Batch, Built};
 use crate::codec::Codec;
-use crate::format::{Changes, HEAD, Head, Kind, Opening, Whole};
+use crate::format::{BLOCK, Changes, HEAD, Head, Kind, Opening, Whole};
 use crate::log::{self, Appended};
 use crate::policy;
 use crate::segments::Segment;
@@ -172,7 +172,10 @@ impl Volume {
         let mut state = self.state.write();
         let mut dead = state.map.apply(seq, self.writer.epoch, changes);
         // A record behind the newest map, and that of the map itself, stay until the next one is there.
-        dead.retain(|of| !of.in_record || state.spares(of.number));
+        let stays = |state: &State, of: &Segment| of.in_record && !state.spares(of.number);
+        let stay: u64 = dead.iter().filter(|of| stays(&state, of)).map(|of| of.bytes).sum();
+        dead.retain(|of| !stays(&state, of));
+        state.dead_records += stay;
         state.since += changes.entries.len() as u64;
         state.through = changes.through.max(state.through);
         state.size = changes.size.max(state.size);
@@ -241,11 +244,15 @@ impl Volume {
         let (records, places) = (seq - state.mapped, state.map.places.len() as u64);
         // A clone that needs its parent no more can say so once it has a map.
         let leaves = !state.alone && state.mapped == 0 && state.map.segments.is_alone();
-        let is_due = leaves || policy::map_is_due(records, self.tuning.few, state.since, places);
+        // Where there is little room.
+        let gives = state.budget < (self.tuning.batch as u64) * BLOCK
+            && policy::map_gives_room(state.dead_records, places);
+        let is_due =
+            leaves || gives || policy::map_is_due(records, self.tuning.few, state.since, places);
         if state.mapping || !is_due {
             return;
         }
-        let (whole, since) = (self.whole(&state), state.since);
+        let (whole, since) = (self.whole(&state), (state.since, state.dead_records));
         drop(state);
         self.state.write().mapping = true;
         let volume = Arc::clone(self);
@@ -274,8 +281,8 @@ impl Volume {
         is_there == Some(true)
     }
 
-    /// A whole map is there that was made after `since` entries, or isn't. The objects that nobody needs any more then.
-    fn mapped(self: &Arc<Self>, seq: u64, since: u64, written: bool) -> Vec<String> {
+    /// A whole map is there that was made after so many entries, and bytes of dead records, or isn't. The objects that nobody needs any more then.
+    fn mapped(self: &Arc<Self>, seq: u64, since: (u64, u64), written: bool) -> Vec<String> {
         let mut state = self.state.write();
         state.mapping = false;
         if !written {
@@ -283,7 +290,8 @@ impl Volume {
             return Vec::new();
         }
         let before = std::mem::replace(&mut state.mapped, seq);
-        state.since -= since;
+        state.since -= since.0;
+        state.dead_records -= since.1;
         // The last one stays: by it, a writer that creates a record in a place that was cleared finds that it did. In front of the map before
         // only those are left that have data: each goes when that is dead.
         let spared = (before.max(1)..seq).filter(|old| state.spares(*old));

@@ -14,14 +14,18 @@ use crate::options::ObjectEvent;
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Volume {
-    /// Looks at the volume's folder after each request to it, and once a second at most.
-    pub(super) async fn watch_folder(self: Arc<Self>) {
-        if self.store.folder().is_none() {
+    /// Looks at the volume's folder, and at its room, after each request to the store, and once a second at most.
+    pub(super) async fn watch_store(self: Arc<Self>) {
+        if !self.store.is_measured() {
             return;
         }
         while self.state.read().dead.is_none() {
             self.store.is_asked().await;
             self.look_at_folder().await;
+            self.measure().await;
+            if self.state.read().budget > 0 {
+                self.store.keep_reserve().await;
+            }
             sleep(LOOK).await;
         }
     }

@@ -7,6 +7,7 @@
 mod commit;
 mod guard;
 mod read;
+mod room;
 mod snapshots;
 
 use std::collections::VecDeque;
@@ -35,6 +36,7 @@ use crate::store::Store;
 
 /// How long a write waits at most where compaction is behind.
 const BEHIND: Duration = Duration::from_secs(1);
+const KEPT_THERE: &str = "the file of flushes has what was written: start the server again with it";
 /// Segments that are uploaded at the same time.
 const UPLOADS: usize = 4;
 
@@ -47,6 +49,8 @@ pub(crate) enum Fault {
     Closed,
     /// The store doesn't answer in time.
     Store(String),
+    /// The store has no room.
+    Full(String),
     /// Something in the store isn't as it was written.
     Damaged(String),
     /// It can't be done as it was asked.
@@ -60,6 +64,7 @@ impl fmt::Display for Fault {
         match self {
             Fault::Closed => f.write_str("the volume was closed"),
             Fault::Store(why) => write!(f, "the object store: {why}"),
+            Fault::Full(why) => write!(f, "the object store is full: {why}"),
             Fault::Fenced(why) | Fault::Damaged(why) | Fault::Refused(why) | Fault::Moved(why) => {
                 f.write_str(why)
             }
@@ -129,6 +134,10 @@ pub(crate) struct State {
     through: u64,
     /// Bytes, as the store has them.
     size: u64,
+    /// Bytes of data that may be taken before the store's room is measured again.
+    budget: u64,
+    /// Bytes of records that are deleted once there is a newer map.
+    dead_records: u64,
     /// Where flushes are kept, unless in the store alone.
     local: Option<Arc<Local>>,
     /// The record up to which there is a whole map, and entries of records since.
@@ -203,6 +212,8 @@ pub(crate) struct Volume {
     snapshotting: Arc<tokio::sync::Mutex<()>>,
     /// L: is the lock; guards why the volume's folder isn't found by its location, if it isn't.
     pub(super) moved: Mutex<Option<String>>,
+    /// L: is the lock; guards why changes are refused for lack of room, if they are.
+    full: Mutex<Option<String>>,
     /// I: set once it is open. Told of what happens, on the volume's thread.
     observer: OnceLock<Observer>,
 }
@@ -227,6 +238,8 @@ impl Volume {
             made: opened.through,
             through: opened.through,
             size: opened.opening.size,
+            budget: u64::MAX,
+            dead_records: 0,
             local: None,
             mapped: opened.mapped,
             since: 0,
@@ -265,13 +278,17 @@ impl Volume {
             appending: tokio::sync::Mutex::new(()),
             snapshotting: Arc::default(),
             moved: Mutex::default(),
+            full: Mutex::default(),
             observer: OnceLock::new(),
         });
+        if volume.store.is_measured() {
+            volume.measure().await;
+        }
         tokio::spawn(Arc::clone(&volume).commit_all());
         volume.compacting.notify_one();
         tokio::spawn(Arc::clone(&volume).compact_all());
         tokio::spawn(Arc::clone(&volume).leave_parent());
-        tokio::spawn(Arc::clone(&volume).watch_folder());
+        tokio::spawn(Arc::clone(&volume).watch_store());
         if !opened.garbage.is_empty() {
             tokio::spawn(Arc::clone(&volume).delete(opened.garbage, false));
         }
@@ -286,19 +303,27 @@ impl Volume {
         chunk: Chunk,
     ) -> Result<(), Fault> {
         self.wait_for_others().await;
-        let blocks = chunk.blocks(len);
+        let (blocks, bytes) = (chunk.blocks(len), chunk.bytes(len));
         if *self.behind.borrow() {
             // Not for good: a store that can't be read from must not keep anybody from writing.
             let mut behind = self.behind.subscribe();
             let _ = timeout(BEHIND, behind.wait_for(|behind| !behind)).await;
         }
-        self.wait_for_room(blocks).await?;
-        let mut state = self.state.write();
-        if let Some(dead) = &state.dead {
-            return Err(dead.clone());
+        loop {
+            self.find_room(bytes).await?;
+            self.wait_for_room(blocks).await?;
+            let mut state = self.state.write();
+            if let Some(dead) = &state.dead {
+                return Err(dead.clone());
+            }
+            if bytes <= state.budget {
+                self.accept(&mut state, start, len, chunk);
+                return Ok(());
+            }
+            // Others were faster.
+            drop(state);
+            self.room.add_permits(blocks);
         }
-        self.accept(&mut state, start, len, chunk);
-        Ok(())
     }
 
     /// As [`change`](Self::change), for a caller that may not wait. False: nothing was done.
@@ -315,7 +340,7 @@ impl Volume {
         let blocks = u32::try_from(chunk.blocks(len)).expect("a request is small");
         let Ok(room) = self.room.try_acquire_many(blocks) else { return false };
         let Some(mut state) = self.state.try_write() else { return false };
-        if state.dead.is_some() {
+        if state.dead.is_some() || chunk.bytes(len) > state.budget {
             return false;
         }
         room.forget();
@@ -331,6 +356,7 @@ impl Volume {
         if let Some(local) = &state.local {
             local.note(local::Entry { index: state.made, start, len, chunk: chunk.clone() });
         }
+        state.budget -= chunk.bytes(len);
         state.open.blocks += chunk.blocks(len);
         state.open.chunks.put(start, len, chunk, |_, _| ());
         if state.open.blocks >= self.tuning.batch {
@@ -404,10 +430,11 @@ impl Volume {
         }
     }
 
-    /// Why it serves nothing any more, or isn't found by its location, in a few words.
+    /// Why it serves nothing any more, isn't found by its location, or refuses changes, in a few words.
     pub(crate) fn condition(&self) -> Option<String> {
         let dead = self.state.read().dead.as_ref().map(|dead| dead.to_string());
-        dead.or_else(|| self.moved.lock().clone())
+        let full = || self.full.lock().clone().map(|why| Fault::Full(why).to_string());
+        dead.or_else(|| self.moved.lock().clone()).or_else(full)
     }
 
     /// Whether it serves nothing any more.
@@ -502,7 +529,8 @@ impl Volume {
     }
 
     fn too_slow(&self) -> Fault {
-        Fault::Store(format!("it doesn't take what was written in time{}", self.store.trouble()))
+        let why = format!("it doesn't take what was written in time{}", self.store.trouble());
+        if self.store.is_full() { Fault::Full(why) } else { Fault::Store(why) }
     }
 
     /// Gives the open batch its number, and sends it on its way.
@@ -558,9 +586,8 @@ impl Volume {
             None => false,
         };
         self.flush_to_store().await.map_err(|fault| match fault {
-            Fault::Store(why) if kept => Fault::Store(format!(
-                "{why}; the file of flushes has what was written: start the server again with it"
-            )),
+            Fault::Store(why) if kept => Fault::Store(format!("{why}; {KEPT_THERE}")),
+            Fault::Full(why) if kept => Fault::Full(format!("{why}; {KEPT_THERE}")),
             other => other,
         })?;
         self.find_trace().await?;

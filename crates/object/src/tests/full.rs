@@ -1,0 +1,237 @@
+//! A store without room: writes are refused before it is full, and trims and deletions go on.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use corewise_sync::Mutex;
+use futures_util::stream::{BoxStream, StreamExt, TryStreamExt};
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+
+use super::{ask, passes, read, tuning, write};
+use crate::batch::Chunk;
+use crate::format::BLOCK;
+use crate::log::Ask;
+use crate::store::{Measure, Room, Store};
+use crate::volume::{Fault, Tuning, Volume};
+
+const MIB: u64 = 1 << 20;
+/// Bytes of a store that has a reserve.
+const TOTAL: u64 = 64 * MIB;
+
+/// A store with so much room, of which others may take some.
+#[derive(Debug)]
+struct Disk {
+    inner: Arc<dyn ObjectStore>,
+    /// L: is the lock; guards the bytes that others have.
+    others: Mutex<u64>,
+}
+
+impl Disk {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { inner: Arc::new(InMemory::new()), others: Mutex::default() })
+    }
+
+    /// Others have all of it but so many bytes.
+    fn leave(&self, bytes: u64) {
+        let mut others = self.others.lock();
+        *others = 0;
+        *others = TOTAL - self.used() - bytes;
+    }
+
+    fn give_back(&self) {
+        *self.others.lock() = 0;
+    }
+
+    /// Bytes of objects. A store in memory never waits.
+    fn used(&self) -> u64 {
+        let all = self.inner.list(None).try_collect::<Vec<ObjectMeta>>();
+        let all = futures_util::FutureExt::now_or_never(all).unwrap().unwrap();
+        all.iter().map(|one| one.size).sum()
+    }
+
+    fn free(&self) -> u64 {
+        TOTAL.saturating_sub(self.used() + *self.others.lock())
+    }
+}
+
+impl Measure for Disk {
+    fn room(&self) -> Option<Room> {
+        Some(Room { total: TOTAL, free: self.free() })
+    }
+}
+
+impl fmt::Display for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a disk")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Disk {
+    async fn put_opts(&self, at: &Path, data: PutPayload, how: PutOptions) -> Result<PutResult> {
+        if data.content_length() as u64 > self.free() {
+            let source = io::Error::from(io::ErrorKind::StorageFull);
+            return Err(Error::Generic { store: "disk", source: source.into() });
+        }
+        self.inner.put_opts(at, data, how).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        at: &Path,
+        how: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(at, how).await
+    }
+
+    async fn get_opts(&self, at: &Path, how: GetOptions) -> Result<GetResult> {
+        self.inner.get_opts(at, how).await
+    }
+
+    fn delete_stream(
+        &self,
+        all: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        // As a folder does; in memory, a missing one counts as deleted.
+        let inner = Arc::clone(&self.inner);
+        let delete = move |path: Path| {
+            let inner = Arc::clone(&inner);
+            async move {
+                inner.head(&path).await?;
+                inner.delete(&path).await.map(|()| path)
+            }
+        };
+        all.and_then(delete).boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, how: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, how).await
+    }
+}
+
+/// Blocks of the volumes: four times as many as there is room for.
+const BLOCKS: u64 = 4 * TOTAL / BLOCK;
+/// Blocks of a write.
+const WRITE: u64 = MIB / BLOCK;
+
+async fn open(disk: &Arc<Disk>, nonce: u128, inline: u64) -> Arc<Volume> {
+    let store = Store::new(Arc::clone(disk) as _, Path::from("a")).measured(Arc::clone(disk) as _);
+    let patience = Duration::from_secs(10);
+    // No map is due but for lack of room.
+    let tuning = Tuning { batch: 256, inline, dirty: 4096, few: 10_000, patience, ..tuning() };
+    // Blocks that say one thing shrink.
+    let compression = crate::Compression::None;
+    let ask = Ask { size: Some(BLOCKS * BLOCK), compression, ..ask(nonce) };
+    Volume::open(Arc::new(store), ask, tuning).await.unwrap()
+}
+
+/// Writes until there is no room. How many megabytes it took.
+async fn fill(volume: &Arc<Volume>) -> u64 {
+    for n in 0.. {
+        match write(volume, n * WRITE, WRITE, n as u32 + 1).await {
+            Ok(()) => {}
+            Err(Fault::Full(why)) => {
+                assert!(why.contains("bytes are free"), "{why}");
+                return n;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    unreachable!("it has no end")
+}
+
+async fn trim(volume: &Arc<Volume>, from: u64, to: u64) {
+    volume.change(from * WRITE, (to - from) * WRITE, Chunk::Zero).await.unwrap();
+    volume.flush().await.unwrap();
+    // So that what is deleted is gone.
+    passes(Duration::from_secs(30)).await;
+}
+
+/// In segments, and in records.
+const INLINE: [u64; 2] = [0, 256];
+
+#[tokio::test(start_paused = true)]
+async fn writes_are_refused_while_there_is_room_for_all_that_was_taken_and_trims_make_room_again() {
+    for inline in INLINE {
+        let disk = Disk::new();
+        let volume = open(&disk, 1, inline).await;
+        let took = fill(&volume).await;
+        // An eighth is kept, and the reserve.
+        assert!((48..=55).contains(&took), "{took}");
+        assert!(volume.condition().is_some_and(|why| why.starts_with("the object store is full")));
+        volume.flush().await.unwrap();
+        trim(&volume, 0, 16).await;
+        let again = fill(&volume).await;
+        assert!((12..=16).contains(&again), "{again}, of 16 that were trimmed");
+        volume.flush().await.unwrap();
+        trim(&volume, 20, took).await;
+        write(&volume, 0, WRITE, 99).await.unwrap();
+        assert_eq!(volume.condition(), None);
+        volume.close().await.unwrap();
+        let volume = open(&disk, 3, inline).await;
+        assert_eq!(read(&volume, 0, WRITE).await.unwrap(), [99; WRITE as usize]);
+        assert_eq!(read(&volume, 18 * WRITE, 1).await.unwrap(), [19]);
+        assert_eq!(read(&volume, 21 * WRITE, 1).await.unwrap(), [0]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn trims_and_deletions_go_on_where_others_have_taken_all_of_the_room() {
+    for inline in INLINE {
+        let disk = Disk::new();
+        let volume = open(&disk, 1, inline).await;
+        for n in 0..8 {
+            write(&volume, n * WRITE, WRITE, 7).await.unwrap();
+        }
+        volume.snapshot(Some("s".into())).await.unwrap();
+        passes(Duration::from_secs(10)).await;
+        disk.leave(0);
+        // Also for the next server.
+        volume.close().await.unwrap();
+        let volume = open(&disk, 3, inline).await;
+        assert!(matches!(write(&volume, 0, 1, 8).await, Err(Fault::Full(_))));
+        assert!(disk.used() >= 8 * MIB);
+        trim(&volume, 0, 8).await;
+        volume.delete_snapshot("s".into()).await.unwrap();
+        passes(Duration::from_secs(60)).await;
+        // The reserve is there again.
+        assert!((MIB..MIB + MIB / 8).contains(&disk.used()), "{}", disk.used());
+        disk.give_back();
+        write(&volume, 0, 1, 9).await.unwrap();
+        volume.flush().await.unwrap();
+        assert_eq!(read(&volume, 0, 2).await.unwrap(), [9, 0]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_says_that_the_store_is_full_and_loses_nothing() {
+    let disk = Disk::new();
+    let volume = open(&disk, 1, 0).await;
+    write(&volume, 0, WRITE, 7).await.unwrap();
+    // Others are faster, and have the reserve's room too.
+    disk.leave(0);
+    let failed = volume.flush().await;
+    assert!(matches!(&failed, Err(Fault::Full(why)) if why.contains("in time")), "{failed:?}");
+    assert!(matches!(write(&volume, 0, 1, 8).await, Err(Fault::Full(_))));
+    disk.give_back();
+    passes(Duration::from_secs(10)).await;
+    volume.flush().await.unwrap();
+    write(&volume, 1, 1, 8).await.unwrap();
+    assert_eq!(read(&volume, 0, 3).await.unwrap(), [7, 8, 7]);
+}

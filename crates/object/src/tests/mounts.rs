@@ -1,0 +1,113 @@
+//! A volume in a folder of a small file system, which becomes full, or is unmounted: in a mount namespace of the test's own, where it may have one.
+
+use std::fs;
+use std::path::{Path as FilePath, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{ask, passes, read, tuning, write};
+use crate::Compression;
+use crate::batch::Chunk;
+use crate::log::Ask;
+use crate::options::ObjectOptions;
+use crate::volume::{Fault, Tuning, Volume};
+
+/// Says that this process has a mount namespace of its own.
+const INSIDE: &str = "COREWISE_OBJECT_MOUNTS";
+
+/// Runs a test in a process with a mount namespace of its own: this is it, with a new file system of so many megabytes in the folder. `None`: it was done there, or can't be
+/// done by this user.
+fn mounted(test: &str, megabytes: u64) -> Option<(tempfile::TempDir, PathBuf)> {
+    if std::env::var_os(INSIDE).is_none() {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private"]);
+        command.arg(std::env::current_exe().unwrap()).env(INSIDE, "1");
+        let ran = command.args(["--exact", &format!("tests::mounts::{test}")]).output().unwrap();
+        let [out, error] = [ran.stdout, ran.stderr].map(|text| String::from_utf8(text).unwrap());
+        if error.starts_with("unshare: ") {
+            println!("not run: {error}");
+            return None;
+        }
+        assert!(ran.status.success() && out.contains("1 passed"), "{out}{error}");
+        return None;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let at = root.path().join("share");
+    fs::create_dir(&at).unwrap();
+    let size = format!("size={megabytes}m");
+    run("mount", &["-t", "tmpfs", "-o", &size, "none"], &at).unwrap();
+    Some((root, at))
+}
+
+fn run(what: &str, arguments: &[&str], at: &FilePath) -> Result<(), String> {
+    let ran = Command::new(what).args(arguments).arg(at).output().unwrap();
+    match ran.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8(ran.stderr).unwrap()),
+    }
+}
+
+/// Blocks of a write.
+const WRITE: u64 = 256;
+
+async fn open(folder: &FilePath, nonce: u128) -> Arc<Volume> {
+    let location = format!("file://{}", folder.display());
+    let (store, _) = ObjectOptions::new(&location).size(1 << 20).there().unwrap();
+    let compression = Compression::None;
+    let ask = Ask { size: Some(1 << 30), compression, ..ask(nonce) };
+    let tuning = Tuning { batch: 1024, inline: 0, dirty: 4096, ..tuning() };
+    Volume::open(Arc::new(store), ask, tuning).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_file_system_that_is_full_refuses_writes_and_takes_trims() {
+    let test = "a_file_system_that_is_full_refuses_writes_and_takes_trims";
+    let Some((_root, at)) = mounted(test, 64) else { return };
+    let volume = open(&at.join("v"), 1).await;
+    let mut took = 0;
+    while write(&volume, took * WRITE, WRITE, took as u32 + 1).await.is_ok() {
+        took += 1;
+    }
+    assert!((40..=56).contains(&took), "{took}");
+    volume.flush().await.unwrap();
+    // Somebody else takes the rest.
+    let left = volume.store.room().await.unwrap().free;
+    assert!(fs::write(at.join("other"), vec![1; left as usize + 4096]).is_err());
+    assert_eq!(volume.store.room().await.unwrap().free, 0);
+    volume.change(0, took / 2 * WRITE, Chunk::Zero).await.unwrap();
+    volume.flush().await.unwrap();
+    // Until what was trimmed is deleted.
+    while let Err(fault) = write(&volume, 0, WRITE, 99).await {
+        assert!(matches!(&fault, Fault::Full(why) if why.contains("bytes are free")), "{fault}");
+        passes(Duration::from_millis(10)).await;
+    }
+    volume.close().await.unwrap();
+    let volume = open(&at.join("v"), 3).await;
+    assert_eq!(read(&volume, 0, 1).await.unwrap(), [99]);
+    assert_eq!(read(&volume, WRITE, 1).await.unwrap(), [0]);
+    assert_eq!(read(&volume, (took - 1) * WRITE, 1).await.unwrap(), [took as u32]);
+}
+
+#[tokio::test]
+async fn a_file_system_that_is_unmounted_under_a_volume_gets_what_is_written() {
+    let test = "a_file_system_that_is_unmounted_under_a_volume_gets_what_is_written";
+    let Some((root, at)) = mounted(test, 64) else { return };
+    let other = root.path().join("other");
+    fs::create_dir(&other).unwrap();
+    run("mount", &["--bind", at.to_str().unwrap()], &other).unwrap();
+    let volume = open(&at.join("v"), 1).await;
+    write(&volume, 0, 4, 7).await.unwrap();
+    volume.flush().await.unwrap();
+    let busy = run("umount", &[], &at).unwrap_err();
+    assert!(busy.contains("busy"), "{busy}");
+    run("umount", &["--lazy"], &at).unwrap();
+    write(&volume, 4, 4, 8).await.unwrap();
+    volume.flush().await.unwrap();
+    let closed = volume.close().await;
+    assert!(matches!(&closed, Err(Fault::Moved(why)) if why.contains("share/v")), "{closed:?}");
+    assert_eq!(fs::read_dir(&at).unwrap().count(), 0, "the bare mount point");
+    let volume = open(&other.join("v"), 3).await;
+    assert_eq!(read(&volume, 0, 8).await.unwrap(), [7, 7, 7, 7, 8, 8, 8, 8]);
+    assert_eq!(volume.store.room().await.unwrap().total, 64 << 20);
+}
