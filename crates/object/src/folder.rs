@@ -31,9 +31,10 @@ impl Held {
         let folder = open(name, how, Mode::empty())?;
         let held = Self { folder, name: name.to_owned() };
         // Where nothing is mounted at /proc, nothing can be reached by the descriptor.
-        let (here, there) = (fstat(&held.folder)?, stat(format!("/{}", held.at()))?);
-        if !is_same(&here, &there) {
-            return Err(io::Error::other("/proc/self/fd leads to another folder"));
+        let there = stat(format!("/{}", held.at()));
+        if !there.is_ok_and(|there| fstat(&held.folder).is_ok_and(|here| is_same(&here, &there))) {
+            let why = "it can't be reached by /proc/self/fd; mount /proc";
+            return Err(io::Error::other(why));
         }
         Ok(held)
     }
