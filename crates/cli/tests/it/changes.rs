@@ -159,6 +159,21 @@ fn of_an_addition_that_fails_nothing_stays() {
 }
 
 #[test]
+fn a_file_that_an_addition_makes_is_announced_once_it_stays() {
+    let mut up = Up::new(BASE);
+    let good = "[[device]]\nname = \"good\"\ndriver = \"file\"\npath = \"new.img\"\nsize = \"1M\"\ncreate = true\n";
+    let bad = "[[device]]\nname = \"bad\"\ndriver = \"file\"\npath = \"none.img\"\nsuppliers = [\"good\"]\n";
+    up.folder.write("bad.toml", good.to_owned() + bad);
+    up.folder.write("good.toml", good);
+    up.corewise(&["add", "bad.toml"]).code(1);
+    up.corewise(&["add", "good.toml"]).ok();
+    let event = up.server.wait_event("file");
+    assert_eq!((&event["device"], &event["what"]), (&"good".into(), &"made".into()), "{event}");
+    let ran = up.server.stop().ok();
+    assert_eq!(ran.stderr.matches("new.img, so a new volume").count(), 1, "{ran}");
+}
+
+#[test]
 fn clients_of_what_goes_keep_it_or_finish_or_are_cut_as_the_mode_says() {
     let up = Up::new(&slow("300ms"));
     let mut client = up.client("slow");
