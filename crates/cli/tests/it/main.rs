@@ -20,6 +20,7 @@ mod mirrors;
 mod mirrors_degraded;
 mod mirrors_legs;
 mod mirrors_members;
+mod newest_kernel;
 #[cfg(feature = "object")]
 mod object;
 #[cfg(feature = "object")]
