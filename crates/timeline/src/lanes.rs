@@ -15,6 +15,15 @@ pub struct Lane {
     pub rows: Vec<LaneRow>,
 }
 
+/// How a lane's spans are put into its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pack {
+    /// Into the first row that is free: as few rows as can be.
+    Tight,
+    /// By start, into the last row or a new one below it: later is never above.
+    Stairs,
+}
+
 /// Spans of one lane that do not overlap, by start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -27,13 +36,14 @@ impl Timeline {
     /// The spans by worker. Lanes come in natural order of their names (`cpu 2` before `cpu 10`);
     /// within a lane, spans that overlap (one probe inside another's) stand in different rows.
     pub fn lanes(&self) -> Vec<Lane> {
-        self.lanes_with(time, |_| true)
+        self.lanes_with(Pack::Tight, time, |_| true)
     }
 
     /// Like [`lanes`](Timeline::lanes), but only of those that `stands` keeps, and `extent` says how
     /// much room a span needs in its row (from, to), so that a renderer can keep room for labels.
     pub(crate) fn lanes_with(
         &self,
+        pack: Pack,
         extent: impl Fn(&Span) -> (u64, u64),
         stands: impl Fn(SpanId) -> bool,
     ) -> Vec<Lane> {
@@ -42,12 +52,35 @@ impl Timeline {
             let name = lane_name(span);
             by_name.entry(natural_key(&name)).or_insert_with(|| (name, Vec::new())).1.push(id);
         }
-        let by_name = by_name.into_values();
-        by_name.map(|(name, ids)| Lane { name, rows: self.pack(ids, &extent) }).collect()
+        let lane = |(name, ids): (String, Vec<SpanId>)| Lane {
+            name,
+            rows: match pack {
+                Pack::Tight => self.tight(ids, &extent),
+                Pack::Stairs => self.stairs(ids, &extent),
+            },
+        };
+        by_name.into_values().map(lane).collect()
+    }
+
+    /// Puts each span, by its start, into the last row if that is free, else into a new one.
+    fn stairs(&self, mut ids: Vec<SpanId>, extent: &impl Fn(&Span) -> (u64, u64)) -> Vec<LaneRow> {
+        let order = |&id: &SpanId| (self.span(id).start, self.span(id).end, id);
+        ids.sort_by_key(order);
+        let mut rows: Vec<LaneRow> = Vec::new();
+        let mut until = 0;
+        for id in ids {
+            let (from, to) = extent(self.span(id));
+            match rows.last_mut().filter(|_| until <= from) {
+                Some(row) => row.spans.push(id),
+                None => rows.push(LaneRow { spans: vec![id] }),
+            }
+            until = to;
+        }
+        rows
     }
 
     /// Puts each span, by where its room begins, into the first row that is free.
-    fn pack(&self, mut ids: Vec<SpanId>, extent: &impl Fn(&Span) -> (u64, u64)) -> Vec<LaneRow> {
+    fn tight(&self, mut ids: Vec<SpanId>, extent: &impl Fn(&Span) -> (u64, u64)) -> Vec<LaneRow> {
         ids.sort_by_cached_key(|&id| (extent(self.span(id)), id));
         let mut rows: Vec<LaneRow> = Vec::new();
         // Rows by the moment at which they become free, and rows that are free, by their place.
@@ -109,6 +142,7 @@ fn natural_key(name: &str) -> NaturalKey {
 
 #[cfg(test)]
 mod tests {
+    use super::Pack;
     use crate::{Span, SpanKind, Timeline};
     use std::time::Duration;
 
@@ -158,6 +192,26 @@ mod tests {
             .map(|row| row.spans.iter().map(|s| s.index()).collect())
             .collect();
         assert_eq!(rows, [vec![outer, later], vec![inner]]);
+    }
+
+    #[test]
+    fn in_stairs_no_later_span_stands_above_an_earlier_one() {
+        let mut t = Timeline::new("t");
+        for (start, end) in [(0, 10), (10, 11), (11, 12), (40, 41), (40, 40), (41, 90)] {
+            push(&mut t, "w", None, start, end);
+        }
+        // Each needs 20 for its label.
+        let extent = |span: &Span| {
+            let (from, to) = super::time(span);
+            (from / 1_000_000, to / 1_000_000 + 20)
+        };
+        let lanes = t.lanes_with(Pack::Stairs, extent, |_| true);
+        let rows = lanes[0].rows.iter();
+        let rows: Vec<Vec<usize>> =
+            rows.map(|row| row.spans.iter().map(|s| s.index()).collect()).collect();
+        assert_eq!(rows, [vec![0], vec![1], vec![2, 4], vec![3], vec![5]]);
+        let tight = t.lanes_with(Pack::Tight, extent, |_| true);
+        assert_eq!(tight[0].rows.len(), 3, "fewer rows, in no order");
     }
 
     #[test]

@@ -44,6 +44,20 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     units::printable(text)
 }
 
+/// Encloses each word that has letters written from right to left in FIRST STRONG ISOLATE and POP DIRECTIONAL
+/// ISOLATE, so that words keep their places: the number behind such a name would else be shown before it, its
+/// sign behind it. Brackets and commas around a word stay outside.
+///
+/// For a line as it is written: the two characters have no width. Text that has them stays as it is.
+pub fn isolate(line: &str) -> Cow<'_, str> {
+    units::isolate(line)
+}
+
+/// `text` from somebody else's hands in a picture or page: [`printable`], [isolated](isolate), [escaped](escape).
+pub(crate) fn shown(text: &str) -> String {
+    escape(&units::isolate(&units::printable(text)))
+}
+
 /// Breaks `text` at blanks into lines of at most `width` characters; later lines begin with
 /// `indent` blanks. A word that is wider than a line is cut.
 pub fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {

@@ -47,9 +47,42 @@ pub(crate) fn how_sure(how: Certainty) -> &'static str {
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     let bad = |c: char| {
         c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+            || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     if text.contains(bad) { text.replace(bad, "\u{fffd}").into() } else { text.into() }
+}
+
+/// Whether `c` is a letter of a script that is written from right to left.
+fn is_rtl(c: char) -> bool {
+    matches!(c, '\u{590}'..='\u{8ff}' | '\u{fb1d}'..='\u{fdff}' | '\u{fe70}'..='\u{fefe}')
+        || matches!(c, '\u{10800}'..='\u{10fff}' | '\u{1e800}'..='\u{1efff}')
+}
+
+/// Encloses each word that has letters written from right to left in FIRST STRONG ISOLATE and POP DIRECTIONAL
+/// ISOLATE, so that words keep their places: the number behind such a name would else be shown before it, its
+/// sign behind it. Brackets and commas around a word stay outside.
+///
+/// For a line as it is written, after everything that counts characters: the two have no width. What has them
+/// stays as it is.
+pub(crate) fn isolate(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_rtl) || text.contains('\u{2068}') {
+        return text.into();
+    }
+    let is_edge =
+        |c: char| c.is_whitespace() || c.is_ascii_punctuation() && !matches!(c, '-' | '_' | '.');
+    let mut out = String::with_capacity(text.len() + 16);
+    for word in text.split_inclusive(char::is_whitespace) {
+        if !word.contains(is_rtl) {
+            out.push_str(word);
+            continue;
+        }
+        let inner = word.trim_matches(is_edge);
+        let (before, after) = word.split_once(inner).unwrap_or_default();
+        for part in [before, "\u{2068}", inner, "\u{2069}", after] {
+            out.push_str(part);
+        }
+    }
+    out.into()
 }
 
 /// `text` in at most `width` characters; what is cut off is marked by `…`. The beginning of a name
@@ -134,6 +167,42 @@ mod tests {
     fn control_characters_do_not_reach_the_terminal() {
         assert_eq!(fit("a\x1b[2Jb\n", 20), "a\u{fffd}[2Jb\u{fffd}");
         assert_eq!(printable("a\u{202e}b"), "a\u{fffd}b");
+    }
+
+    #[test]
+    fn words_from_right_to_left_are_isolated_and_what_stands_beside_them_is_not() {
+        for (text, isolated) in [
+            ("disk ≤200 µs", "disk ≤200 µs"),
+            ("جهاز ≤200 µs", "<جهاز> ≤200 µs"),
+            ("path: جهاز (≤200 µs)", "path: <جهاز> (≤200 µs)"),
+            ("(جهاز), b", "(<جهاز>), b"),
+            ("usb-جهاز-2 ok", "<usb-جهاز-2> ok"),
+            ("مخزن كبير 3 ms, קובץ", "<مخزن> <كبير> 3 ms, <קובץ>"),
+            ("a קובץ: קובץ", "a <קובץ>: <קובץ>"),
+        ] {
+            let found = isolate(text).replace('\u{2068}', "<").replace('\u{2069}', ">");
+            assert_eq!(found, isolated, "{text}");
+        }
+    }
+
+    #[test]
+    fn each_isolate_is_closed_and_nothing_is_lost() {
+        let letters = ['a', ' ', 'ק', '(', ')', '-', '\u{2003}', '≤', '"'];
+        for n in 0..letters.len().pow(5) {
+            let text: String =
+                (0..5).map(|i| letters[n / letters.len().pow(i) % letters.len()]).collect();
+            let isolated = isolate(&text);
+            assert_eq!(isolated.replace(['\u{2068}', '\u{2069}'], ""), text);
+            let mut open = false;
+            for c in isolated.chars() {
+                match c {
+                    '\u{2068}' => assert!(!std::mem::replace(&mut open, true), "{text}"),
+                    '\u{2069}' => assert!(std::mem::replace(&mut open, false), "{text}"),
+                    c => assert!(open || !is_rtl(c), "{text}"),
+                }
+            }
+            assert!(!open, "{text}");
+        }
     }
 
     #[test]

@@ -132,7 +132,7 @@ fn boots(out: &mut String, kernel: &KernelLog, width: usize) {
 /// Writes `text` in lines of at most `width` columns, with two blanks before each.
 fn wrapped(out: &mut String, text: &str, width: usize) {
     for line in markup::wrap(&markup::printable(text), width.saturating_sub(2).max(20), 2) {
-        let _ = writeln!(out, "  {line}");
+        let _ = writeln!(out, "  {}", markup::isolate(&line));
     }
 }
 
@@ -180,10 +180,11 @@ fn deferrals(out: &mut String, args: &Args, kernel: &KernelLog, width: usize) {
         );
         // The reasons are last: they are what is cut.
         let line = markup::printable(&line);
-        match line.chars().count() > width {
+        let line = match line.chars().count() > width {
             true => line.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
             false => line.trim_end().to_owned(),
-        }
+        };
+        markup::isolate(&line).into_owned()
     };
     let longest = |f: fn(&Deferral) -> usize, most: usize| {
         kernel.deferrals.iter().take(args.top).map(f).max().unwrap_or(0).clamp(6, most)

@@ -42,3 +42,4 @@ pub use costs::{Cost, DriverCost, KindCost};
 pub use nesting::Nesting;
 pub(crate) use tasks::chain;
 pub use what_if::{Prediction, WhatIf};
+pub(crate) use what_if::{caveats, is_boot};

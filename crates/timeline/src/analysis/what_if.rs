@@ -4,7 +4,8 @@ use super::replay::replay;
 use super::schedule::{Placed, schedule};
 use super::tasks::{Taking, as_sure_as, tasks};
 use crate::length::Length;
-use crate::model::{Span, SpanId, Timeline};
+use crate::model::{Span, SpanId, SpanKind, Timeline};
+use crate::units::verb;
 use std::time::Duration;
 
 /// What is to be different. Nothing, to begin with: then the prediction is the run as it was.
@@ -138,11 +139,15 @@ impl WhatIf {
             span.released_by = place.released_by.map(|i| t.spans()[i].name.clone());
             timeline.push(predicted(span));
         }
+        let mut timeline = finish(t, timeline);
+        for caveat in caveats(t) {
+            timeline.note(format!("predicted: {caveat}"));
+        }
         Prediction {
             makespan: as_sure_as(t, |taking| end(&schedule(&of(taking), self.workers))),
             work: as_sure_as(t, work),
             bound: as_sure_as(t, bound),
-            timeline: finish(t, timeline),
+            timeline,
         }
     }
 }
@@ -193,6 +198,41 @@ fn finish(t: &Timeline, mut timeline: Timeline) -> Timeline {
     timeline
 }
 
+/// What a reader of a prediction with everything asynchronous has to know, a sentence each.
+pub(crate) fn caveats(t: &Timeline) -> Vec<String> {
+    let mut caveats: Vec<String> = Vec::new();
+    match (t.edges().len(), t.edges_not_kept().count()) {
+        (0, _) => {
+            caveats.push("no dependency is known, so nothing waits: this is the best case".into())
+        }
+        (_, 0) => {}
+        (all, not) => caveats.push(format!(
+            "{not} of {} {} not kept in this run ({}), and so {} for nothing",
+            if all == 1 { "1 dependency".to_owned() } else { format!("{all} dependencies") },
+            verb(not, "was", "were"),
+            verb(not, "it is nested, or broke a cycle", "they are nested, or broke cycles"),
+            verb(not, "counts", "count")
+        )),
+    }
+    if is_boot(t) {
+        let idle = t.concurrency().time_at.first().copied().unwrap_or_default();
+        let makespan = t.finish().saturating_sub(t.origin());
+        let idle = 100.0 * idle.as_secs_f64() / makespan.as_secs_f64().max(1e-12);
+        caveats.push(format!(
+            "init functions keep their order, and {idle:.0}\u{a0}% of the time no span of the log ran"
+        ));
+    }
+    if t.spans().iter().any(|s| s.kind != SpanKind::Shutdown) {
+        caveats.push("a span with an unknown starter starts no sooner".into());
+    }
+    caveats
+}
+
+/// Whether there is more than devices in it.
+pub(crate) fn is_boot(t: &Timeline) -> bool {
+    t.spans().iter().any(|s| s.kind == SpanKind::Initcall)
+}
+
 /// What a run would have been.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -205,14 +245,15 @@ pub struct Prediction {
     /// Where the run was only repeated, it is the longest chain, which that run needn't come near.
     pub bound: Length,
     /// The run that was predicted. Its times count from the run's origin; spans and edges have the
-    /// ids that they have there.
+    /// ids that they have there. Beside the run's own notes it has those that a reader of a schedule
+    /// needs, such as that no dependency is known.
     pub timeline: Timeline,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{EdgeKind, Span, SpanKind};
+    use crate::{EdgeKind, Span};
 
     const fn ms(n: u64) -> Duration {
         Duration::from_millis(n)

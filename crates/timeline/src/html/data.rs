@@ -7,7 +7,7 @@ use crate::analysis::Nesting;
 use crate::json::ns;
 use crate::lanes::lane_name;
 use crate::model::{Certainty, Span, SpanId, Timeline};
-use crate::units::{how_sure, printable};
+use crate::units::{how_sure, isolate, printable};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -99,6 +99,14 @@ struct SpanView<'a> {
     u: Option<[&'static str; 2]>,
 }
 
+/// As the script may set it as text, anywhere in a line.
+fn shown(text: &str) -> Cow<'_, str> {
+    match printable(text) {
+        Cow::Borrowed(text) => isolate(text),
+        Cow::Owned(text) => isolate(&text).into_owned().into(),
+    }
+}
+
 fn view(t: &Timeline) -> TimelineView<'_> {
     let origin = t.origin();
     let at = |moment: Duration| ns(moment.saturating_sub(origin));
@@ -113,17 +121,17 @@ fn view(t: &Timeline) -> TimelineView<'_> {
     for (id, span) in t.iter() {
         let own = nesting.exclusive(id);
         spans.push(SpanView {
-            n: printable(&span.name),
+            n: shown(&span.name),
             k: span.kind.as_str(),
             l: by_name.get(lane_name(span).as_str()).copied().unwrap_or(0),
             q: at(span.queued),
             s: at(span.start),
             e: at(span.end),
             o: span.outcome.as_str(),
-            m: span.outcome.message().map(printable),
-            d: span.driver.as_deref().map(printable),
+            m: span.outcome.message().map(shown),
+            d: span.driver.as_deref().map(shown),
             c: place(span),
-            b: span.released_by.as_deref().map(printable),
+            b: span.released_by.as_deref().map(shown),
             p: nesting.parent(id).map(SpanId::index),
             h: Some(span.took()).filter(|took| !took.is_exact()).map(|took| took.to_string()),
             w: own.told().map(ns).filter(|_| own != span.took()),
@@ -139,7 +147,7 @@ fn view(t: &Timeline) -> TimelineView<'_> {
     let kept = t.edges().iter().filter(|edge| t.is_kept(edge));
     let concurrency = t.concurrency();
     TimelineView {
-        name: printable(t.name()),
+        name: shown(t.name()),
         origin: ns(origin),
         length: ns(t.finish().saturating_sub(origin)),
         spans,
@@ -147,7 +155,7 @@ fn view(t: &Timeline) -> TimelineView<'_> {
         path: path.spans.iter().map(|id| id.index()).collect(),
         most: concurrency.most,
         steps: concurrency.steps.into_iter().map(|(from, n)| (at(from), n)).collect(),
-        lanes: lanes.iter().map(|lane| printable(lane).into_owned()).collect(),
+        lanes: lanes.iter().map(|lane| shown(lane).into_owned()).collect(),
     }
 }
 

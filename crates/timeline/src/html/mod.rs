@@ -8,9 +8,8 @@
 mod data;
 mod tables;
 
-use crate::markup::escape;
+use crate::markup::shown;
 use crate::model::Timeline;
-use crate::units::printable;
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("page.css");
@@ -31,7 +30,7 @@ pub struct Page<'a> {
 /// and those that turn the direction of reading are replaced. Takes about 40 KiB, and 150 bytes a
 /// span.
 pub fn render(page: &Page<'_>) -> String {
-    let title = escape(&printable(page.title));
+    let title = shown(page.title);
     let mut out = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -43,7 +42,7 @@ pub fn render(page: &Page<'_>) -> String {
     if !page.facts.is_empty() {
         out.push_str("<dl class=\"facts\">");
         for (name, value) in page.facts {
-            let [name, value] = [name, value].map(|text| escape(&printable(text)));
+            let [name, value] = [name, value].map(|text| shown(text));
             let _ = write!(out, "<div><dt>{name}</dt><dd>{value}</dd></div>");
         }
         out.push_str("</dl>\n");
@@ -51,10 +50,13 @@ pub fn render(page: &Page<'_>) -> String {
     if page.timelines.len() > 1 {
         out.push_str("<nav role=\"tablist\">");
         for t in page.timelines {
-            let name = escape(&printable(t.name()));
+            let name = shown(t.name());
             let _ = write!(out, "<button role=\"tab\">{name}</button>");
         }
         out.push_str("</nav>\n");
+    }
+    for t in page.timelines {
+        tables::head(&mut out, t);
     }
     out.push_str(CHART);
     for t in page.timelines {

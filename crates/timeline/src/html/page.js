@@ -388,16 +388,19 @@
     small.fillStyle = colours.card;
     small.fillRect(0, 0, width, height);
     small.fillStyle = colours.ok;
-    const most = Math.max(1, t.most);
+    const highest = Math.max(1, t.most);
     const tall = profile(across, width);
     for (let px = 0; px < width; px++) {
-      if (tall[px]) small.fillRect(px, base - tall[px] / most * (base - 6), 1, tall[px] / most * (base - 6));
+      if (tall[px]) small.fillRect(px, base - tall[px] / highest * (base - 6), 1, tall[px] / highest * (base - 6));
     }
     small.fillStyle = colours.path;
     for (const i of t.path) small.fillRect(across(t.spans[i].s), base + 1, Math.max(1, across(t.spans[i].e) - across(t.spans[i].s)), 3);
     small.font = '11px system-ui, sans-serif';
     small.fillStyle = colours.text;
-    small.fillText(fit(small, 'at most ' + t.most + ' bars at once', left() - 10), 6, 13);
+    // Fewer words where there is less room: a number that is cut is another number.
+    const most = ['at most ' + t.most + (t.most === 1 ? ' bar' : ' bars') + ' at once', 'at most ' + t.most, '≤' + t.most];
+    const said = most.find(words => small.measureText(words).width <= left() - 10);
+    if (said) small.fillText(said, 6, 13);
     small.fillStyle = colours.text;
     small.globalAlpha = .12;
     small.fillRect(left(), 0, Math.max(0, across(from) - left()), height);
@@ -517,7 +520,8 @@
     hits = null;
     found.textContent = '';
     if (words) {
-      const text = s => [s.n, s.d, s.o, s.m, s.k, t.lanes[s.l]].join(' ').toLowerCase();
+      // Without what keeps a name from right to left in its place.
+      const text = s => [s.n, s.d, s.o, s.m, s.k, t.lanes[s.l]].join(' ').replace(/[\u2068\u2069]/g, '').toLowerCase();
       hits = new Set(t.spans.filter(s => text(s).includes(words)).map(s => s.i));
       let sum = 0, sign = '';
       for (const i of hits) { sum += t.spans[i].w ?? t.spans[i].e - t.spans[i].s; if (t.spans[i].h) sign = '~'; }
@@ -541,7 +545,7 @@
       for (const [a, b] of t.edges) { (t.before[b] ??= []).push(a); (t.after[a] ??= []).push(b); }
     }
     document.querySelectorAll('nav button').forEach((b, i) => b.setAttribute('aria-selected', i === index));
-    document.querySelectorAll('section').forEach((s, i) => { s.hidden = i !== index; });
+    for (const part of ['header', 'section']) document.querySelectorAll(part).forEach((s, i) => { s.hidden = i !== index; });
     hover = chosen = -1;
     at('chart').style.display = t.spans.length ? '' : 'none';
     const names = new Set(t.spans.map(s => s.n)).size;

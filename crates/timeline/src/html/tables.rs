@@ -1,12 +1,13 @@
-//! What stands below the chart: the numbers, the critical path, the worst, the drivers, the failures.
+//! What stands above the chart (the numbers, the notes, the legend) and below it (the critical path, the worst,
+//! the drivers, the predictions, the failures).
 
-use crate::analysis::{DriverCost, Prediction, WhatIf};
-use crate::markup::escape;
-use crate::model::{SpanId, SpanKind, Timeline, Unplaced};
+use crate::analysis::{DriverCost, Prediction, WhatIf, caveats};
+use crate::markup::{escape, shown};
+use crate::model::{SpanId, Timeline, Unplaced};
 use crate::path::CriticalPath;
 use crate::select::{is_urgent, needs_seeing};
 use crate::text::{at_least, began_late, numbers, probes_alone};
-use crate::units::{count, duration, printable};
+use crate::units::{count, duration};
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
@@ -21,11 +22,11 @@ const UNPLACED: usize = 1000;
 
 const OUTCOMES: [&str; 5] = ["ok", "failed", "deferred", "skipped", "cancelled"];
 
-/// Writes the section of one timeline.
-pub(super) fn section(out: &mut String, t: &Timeline) {
-    let _ = write!(out, "<section>\n<h2>{}</h2>\n", name(t.name()));
+/// Writes what a reader has to know before the bars of one timeline.
+pub(super) fn head(out: &mut String, t: &Timeline) {
+    let _ = write!(out, "<header>\n<h2>{}</h2>\n", shown(t.name()));
     if t.is_empty() {
-        out.push_str("<p>nothing was recorded</p>\n</section>\n");
+        out.push_str("<p>nothing was recorded</p>\n</header>\n");
         return;
     }
     for line in numbers(&t.summary()) {
@@ -34,11 +35,18 @@ pub(super) fn section(out: &mut String, t: &Timeline) {
     if !t.notes().is_empty() {
         out.push_str("<ul class=\"notes\">");
         for note in t.notes() {
-            let _ = write!(out, "<li>{}</li>", name(note));
+            let _ = write!(out, "<li>{}</li>", shown(note));
         }
         out.push_str("</ul>\n");
     }
     legend(out, t);
+    out.push_str("</header>\n");
+}
+
+/// Writes the section of one timeline.
+pub(super) fn section(out: &mut String, t: &Timeline) {
+    // Where the script shows one timeline at a time, its head has the name.
+    let _ = write!(out, "<section>\n<h2>{}</h2>\n", shown(t.name()));
     if !t.spans().is_empty() {
         let path = t.critical_path();
         critical_path(out, t, &path);
@@ -47,22 +55,15 @@ pub(super) fn section(out: &mut String, t: &Timeline) {
         drivers(out, t);
         predictions(out, t);
         out.push_str("</div>\n");
-        if let Some(text) = probes_alone(t).filter(|_| is_boot(t)) {
-            let _ = writeln!(out, "<p>{text}</p>");
-        }
     }
     unplaced(out, t);
     messages(out, t);
     out.push_str("</section>\n");
 }
 
-fn name(text: &str) -> String {
-    escape(&printable(text))
-}
-
 /// A span's name, which shows it in the chart.
 fn go(t: &Timeline, id: SpanId) -> String {
-    let name = name(&t.span(id).name);
+    let name = shown(&t.span(id).name);
     format!("<button class=\"go\" data-i=\"{}\">{name}</button>", id.index())
 }
 
@@ -143,23 +144,23 @@ fn worst(out: &mut String, t: &Timeline) {
             let driver = cost.driver.as_deref().unwrap_or_default();
             Some(vec![
                 go(t, first),
-                name(driver),
-                cost.kind.as_str().to_owned(),
-                cost.times.to_string(),
                 cost.own.to_string(),
                 format!("{:.1} %", cost.share * 100.0),
                 cost.slack.to_string(),
+                shown(driver),
+                cost.kind.as_str().to_owned(),
+                cost.times.to_string(),
             ])
         })
         .collect();
     let columns = [
         ("name", false),
+        ("its own time", true),
+        ("of all", true),
+        ("to spare", true),
         ("driver", false),
         ("kind", false),
         ("tries", true),
-        ("time of its own", true),
-        ("of all", true),
-        ("to spare", true),
     ];
     table(out, &format!("The worst of {}", costs.len()), &columns, &rows);
 }
@@ -169,22 +170,23 @@ fn drivers(out: &mut String, t: &Timeline) {
         return;
     }
     let row = |cost: &DriverCost| {
-        let driver = if cost.driver.is_empty() { "(not known)".into() } else { name(&cost.driver) };
+        let driver =
+            if cost.driver.is_empty() { "(not known)".into() } else { shown(&cost.driver) };
         vec![
             driver,
-            cost.spans.to_string(),
             cost.own.to_string(),
-            go(t, cost.longest),
             cost.parallel.to_string(),
+            cost.spans.to_string(),
+            go(t, cost.longest),
         ]
     };
     let rows: Vec<Vec<String>> = t.driver_costs(ROWS).iter().map(row).collect();
     let columns = [
         ("driver", false),
-        ("spans", true),
         ("one by one", true),
-        ("longest", false),
         ("side by side", true),
+        ("spans", true),
+        ("longest", false),
     ];
     table(out, "Drivers", &columns, &rows);
 }
@@ -197,12 +199,15 @@ fn predictions(out: &mut String, t: &Timeline) {
     let rows: Vec<Vec<String>> = WhatIf::usual_of(t).into_iter().map(row).collect();
     let columns =
         [("all asynchronous, with", false), ("takes", true), ("faster", true), ("at least", true)];
+    out.push_str("<div>\n");
     table(out, "What if", &columns, &rows);
-}
-
-/// Whether there is more than devices in it.
-fn is_boot(t: &Timeline) -> bool {
-    t.spans().iter().any(|s| s.kind == SpanKind::Initcall)
+    for caveat in caveats(t) {
+        let _ = writeln!(out, "<p class=\"quiet\">{}</p>", escape(&caveat));
+    }
+    if let Some(text) = probes_alone(t) {
+        let _ = writeln!(out, "<p>{text}</p>");
+    }
+    out.push_str("</div>\n");
 }
 
 /// Runs at unknown moments: a row each, the longest first, and a bar for its length alone.
@@ -218,23 +223,23 @@ fn unplaced(out: &mut String, t: &Timeline) {
             u.took.told().unwrap_or_default().as_secs_f64() / longest.as_secs_f64().max(1e-9);
         let outcome = u.outcome.as_str();
         vec![
-            name(&u.name),
-            name(u.driver.as_deref().unwrap_or_default()),
-            u.kind.as_str().to_owned(),
-            name(&u.worker),
+            shown(&u.name),
             u.took.to_string(),
             format!("<i class=\"length\" style=\"width:{:.1}em\"></i>", part * 20.0),
+            shown(u.driver.as_deref().unwrap_or_default()),
+            u.kind.as_str().to_owned(),
+            shown(&u.worker),
             if u.asynchronous { format!("{outcome}, asynchronous") } else { outcome.to_owned() },
         ]
     };
     let rows: Vec<Vec<String>> = all.iter().take(UNPLACED).map(row).collect();
     let columns = [
         ("name", false),
+        ("took", true),
+        ("how long, not when", false),
         ("driver", false),
         ("kind", false),
         ("worker", false),
-        ("took", true),
-        ("how long, not when", false),
         ("outcome", false),
     ];
     let heading = format!("Without a place in time: {}, the longest first", all.len());
@@ -248,7 +253,7 @@ fn messages(out: &mut String, t: &Timeline) {
     let placed = t.iter().filter(|(_, span)| is_urgent(span));
     let placed = placed.map(|(id, span)| (go(t, id), &span.outcome));
     let others = t.unplaced().iter().filter(|u| needs_seeing(&u.outcome, u.took, u.kind));
-    let others = others.map(|u| (name(&u.name), &u.outcome));
+    let others = others.map(|u| (shown(&u.name), &u.outcome));
     let said: Vec<_> =
         placed.chain(others).filter_map(|(who, o)| Some((who, o.as_str(), o.message()?))).collect();
     if said.is_empty() {
@@ -256,7 +261,7 @@ fn messages(out: &mut String, t: &Timeline) {
     }
     out.push_str("<h3>Messages</h3>\n<p>");
     for (who, outcome, message) in said.iter().take(MESSAGES) {
-        let _ = writeln!(out, "{outcome}: {who}: {}<br>", name(message));
+        let _ = writeln!(out, "{outcome}: {who}: {}<br>", shown(message));
     }
     if said.len() > MESSAGES {
         let _ = write!(out, "and {} more: search for the outcome", said.len() - MESSAGES);

@@ -1,7 +1,7 @@
 //! What a timeline tells beyond its spans, as JSON.
 
 use super::{Bounds, ns, told};
-use crate::analysis::{Comparison, Prediction, Side, WhatIf};
+use crate::analysis::{Comparison, Prediction, Side, WhatIf, caveats};
 use crate::model::Timeline;
 use serde::Serialize;
 use serde_json::Value;
@@ -22,7 +22,8 @@ use serde_json::Value;
 ///   "what_if": [ { "name": "2 workers",
 ///                  "makespan_ns": 30, "makespan": { "least_ns": 30, "most_ns": 30 },
 ///                  "work_ns": 60, "work": { "least_ns": 60, "most_ns": 60 },
-///                  "bound_ns": 30, "bound": { "least_ns": 30, "most_ns": 30 } } ]
+///                  "bound_ns": 30, "bound": { "least_ns": 30, "most_ns": 30 } } ],
+///   "caveats": [ "a span with an unknown starter starts no sooner" ]
 /// }
 /// ```
 ///
@@ -31,7 +32,7 @@ use serde_json::Value;
 /// are empty.
 ///
 /// `costs` are the `top` worst devices, `drivers` the `top` worst drivers (an empty name: not
-/// known), `what_if` is all asynchronous with so many workers. Numbers of `spans` and `longest` are
+/// known), `what_if` is all asynchronous with so many workers, and `caveats` what its readers have to know. Numbers of `spans` and `longest` are
 /// indexes into the timeline's spans; `time_at_ns[n]` is for how long n ran at once, were each to take
 /// as long as its bar (where that is how it was: `exact`).
 pub fn analysis(t: &Timeline, top: usize) -> Value {
@@ -86,6 +87,7 @@ pub fn analysis(t: &Timeline, top: usize) -> Value {
             .filter(|_| placed)
             .map(|(name, what_if)| prediction(&name, &what_if.predict(t)))
             .collect(),
+        caveats: if placed { caveats(t) } else { Vec::new() },
     };
     value(&view)
 }
@@ -151,6 +153,7 @@ struct AnalysisView<'a> {
     costs: Vec<CostView<'a>>,
     drivers: Vec<DriverView<'a>>,
     what_if: Vec<Value>,
+    caveats: Vec<String>,
 }
 
 #[derive(Serialize)]

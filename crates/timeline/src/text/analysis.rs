@@ -1,7 +1,7 @@
 //! The analyses as text for a terminal.
 
 use super::{Lines, Noun};
-use crate::analysis::{Comparison, Pair, Prediction, Side, WhatIf};
+use crate::analysis::{Comparison, Pair, Prediction, Side, WhatIf, caveats, is_boot};
 use crate::length::Length;
 use crate::model::{SpanKind, Timeline};
 use crate::units::{duration, fit, printable, verb};
@@ -167,25 +167,15 @@ fn concurrency(out: &mut Lines, t: &Timeline) {
 fn what_if(out: &mut Lines, t: &Timeline) {
     out.line("");
     let predictions = WhatIf::usual_of(t);
-    let is_boot = t.spans().iter().any(|s| s.kind == SpanKind::Initcall);
     match &predictions[..] {
-        [(_, best)] => {
-            let idle = t.concurrency().time_at.first().copied().unwrap_or_default();
-            let makespan = t.finish().saturating_sub(t.origin());
-            let idle = 100.0 * idle.as_secs_f64() / makespan.as_secs_f64().max(1e-12);
-            let mut text = format!(
+        [(_, best)] => out.wrapped(
+            &format!(
                 "what if everything were asynchronous: {} instead of {}, with any number of workers",
                 best.makespan,
                 t.makespan()
-            );
-            if is_boot {
-                text += &format!(
-                    "; the order of init functions limits it, and so does work that the log \
-                     doesn't show ({idle:.0}\u{a0}% of the time no span of the log ran)"
-                );
-            }
-            out.wrapped(&text, 2);
-        }
+            ),
+            2,
+        ),
         _ => {
             out.wrapped("what if everything were asynchronous, with so many workers:", 2);
             let row = |(name, p): &(String, Prediction)| {
@@ -201,38 +191,18 @@ fn what_if(out: &mut Lines, t: &Timeline) {
             table(out, &columns, &rows);
         }
     }
-    if let Some(text) = probes_alone(t).filter(|_| is_boot) {
+    if let Some(text) = probes_alone(t) {
         out.wrapped(&text, 2);
     }
-    let mut notes: Vec<String> = Vec::new();
-    match (t.edges().len(), t.edges_not_kept().count()) {
-        (0, _) => {
-            notes.push("no dependency is known, so nothing waits: this is the best case".into())
-        }
-        (_, 0) => {}
-        (all, not) => notes.push(format!(
-            "{not} of {} {} not kept in this run ({}), and so {} for nothing",
-            if all == 1 { "1 dependency".to_owned() } else { format!("{all} dependencies") },
-            verb(not, "was", "were"),
-            verb(not, "it is nested, or broke a cycle", "they are nested, or broke cycles"),
-            verb(not, "counts", "count")
-        )),
-    }
-    if is_boot {
-        notes.push("init functions keep their order".into());
-    }
-    if t.spans().iter().any(|s| s.kind != SpanKind::Shutdown) {
-        notes.push("a span with an unknown starter starts no sooner".into());
-    }
-    for note in notes {
-        out.wrapped(&format!("({note})"), 1);
+    for caveat in caveats(t) {
+        out.wrapped(&format!("({caveat})"), 1);
     }
 }
 
 /// What the probes of a boot would take by themselves, in words.
 pub(crate) fn probes_alone(t: &Timeline) -> Option<String> {
     let probes = t.kind_cost(SpanKind::Probe);
-    (probes.spans > 1).then(|| {
+    (probes.spans > 1 && is_boot(t)).then(|| {
         format!(
             "the {} probes alone: {} one by one, {} side by side",
             probes.spans, probes.own, probes.parallel

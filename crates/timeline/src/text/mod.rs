@@ -11,7 +11,7 @@ use crate::length::Length;
 use crate::model::{Outcome, Span, SpanId, SpanKind, Timeline};
 use crate::path::{CriticalPath, Summary};
 use crate::select::{Rest, Selection, is_urgent, needs_seeing, select};
-use crate::units::{duration, fit, printable, verb, wrap};
+use crate::units::{duration, fit, isolate, printable, verb, wrap};
 use std::fmt;
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ const WIDTHS: std::ops::RangeInclusive<usize> = 60..=500;
 
 /// Renders `t` for a terminal of `width` columns (less than 60 counts as 60, more than 500 as
 /// 500), with a newline at the end of each line. No line is wider; each character is taken to be
-/// one column wide. It holds no colours and no control characters, whatever the names hold.
+/// one column wide. It holds no colours and no control characters, whatever the names hold. Words that are
+/// written from right to left are [isolated](crate::markup::isolate).
 ///
 /// At most 40 spans get a row: those that did not end well, those on the critical path, then the
 /// longest; it is said how many were left out. More than four spans without a callback become one
@@ -98,7 +99,7 @@ impl Lines {
     }
 
     fn line(&mut self, line: &str) {
-        self.text.push_str(line.trim_end());
+        self.text.push_str(&isolate(line.trim_end()));
         self.text.push('\n');
     }
 

@@ -10,5 +10,6 @@ mod kernel_log_carriers;
 mod kernel_log_forms;
 mod kernel_log_notes;
 mod kernel_logs;
+mod pictures;
 mod render;
 mod what_if;

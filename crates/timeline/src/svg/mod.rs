@@ -2,20 +2,24 @@
 //!
 //! A bar is one span, coloured by its outcome; pointing at it shows everything that is known of
 //! it. One that may have been over sooner is pale, with a dashed outline, and its label has its sign
-//! and its time. Runs without a place in time stand below in words, as do the notes. The critical path
-//! has a dark outline and is joined by lines. Nothing is fetched from elsewhere and nothing is
-//! scripted, so that the file can be mailed or put into a page.
+//! and its time. In a lane, later bars never stand above earlier ones, and a thin line leads from one
+//! that was over to the next, so that what ran one after another doesn't look parallel where bars are
+//! narrower than their labels. Notes stand above the lanes, runs without a place in time below in words.
+//! The critical path has a dark outline and is joined by lines. Nothing is fetched from elsewhere and
+//! nothing is scripted, so that the file can be mailed or put into a page.
 
-use crate::lanes::Lane;
-use crate::markup::{CHAR_WIDTH as CHAR, FONT, escape};
-use crate::model::{Certainty, Outcome, Span, SpanId, Timeline, Unplaced};
+mod words;
+
+use crate::lanes::{Lane, Pack};
+use crate::markup::{CHAR_WIDTH as CHAR, FONT, escape, shown};
+use crate::model::{Span, SpanId, Timeline};
 use crate::path::CriticalPath;
-use crate::select::{FOLD_ABOVE, is_urgent, needs_seeing};
-use crate::text::{numbers, path_names};
-use crate::units::{count, duration, fit, how_sure, printable, wrap};
-use std::cmp::Reverse;
+use crate::select::FOLD_ABOVE;
+use crate::text::numbers;
+use crate::units::fit;
 use std::fmt::Write as _;
 use std::time::Duration;
+use words::{below, notes, tooltip};
 
 /// The width of the picture, in pixels at its natural size.
 const WIDTH: f64 = 1200.0;
@@ -29,12 +33,10 @@ const LABEL_EACH: usize = 120;
 const LABEL_CHARS: usize = 36;
 /// A shorter bar could not be seen or pointed at.
 const MIN_BAR: f64 = 2.0;
-/// So many messages of spans that did not end well stand below the chart.
-const MAX_MESSAGES: usize = 20;
-/// So many of those that have no place in time have a line.
-const MAX_UNPLACED: usize = 40;
-/// Characters in a line of text below the chart.
-const TEXT_CHARS: usize = 150;
+/// The height of a line of text above or below the chart.
+const LINE: f64 = 17.0;
+/// Where the first note stands, below the legend.
+const NOTES: f64 = 98.0;
 
 const STYLE: &str = "\
 .title{font-size:18px;font-weight:600}\
@@ -48,6 +50,7 @@ const STYLE: &str = "\
 .deferred{fill:#e3d4f1;stroke:#8a63b5}\
 .maybe{fill-opacity:.35;stroke-dasharray:4 3}\
 .critical{stroke:#1b2a41;stroke-width:2}\
+.next{fill:none;stroke:#8a93a1;stroke-width:1}\
 .path{fill:none;stroke:#1b2a41;stroke-width:1.5;stroke-opacity:.6;stroke-dasharray:4 3}\
 .label{pointer-events:none}";
 
@@ -57,12 +60,13 @@ const STYLE: &str = "\
 /// the number of spans (about 300 bytes each).
 pub fn render(t: &Timeline) -> String {
     let path = t.critical_path();
-    let chart = Chart::plan(t, &path);
+    let notes = notes(t);
+    let chart = Chart::plan(t, &path, notes.len() as f64 * LINE);
     let below = below(t, &path);
-    let height = chart.bottom + 20.0 + below.len() as f64 * 17.0 + MARGIN;
+    let height = chart.bottom + 20.0 + below.len() as f64 * LINE + MARGIN;
 
     let mut out = String::new();
-    let name = escape(t.name());
+    let name = shown(t.name());
     line(
         &mut out,
         format_args!(
@@ -72,13 +76,10 @@ pub fn render(t: &Timeline) -> String {
     );
     line(&mut out, format_args!("<style>text{{{FONT};fill:#1f2430}}{STYLE}</style>"));
     line(&mut out, format_args!("<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>"));
-    head(&mut out, t, &name);
+    head(&mut out, t, &name, !chart.neighbours.is_empty());
+    lines(&mut out, NOTES, &notes);
     chart.draw(&mut out);
-    let mut y = chart.bottom + 26.0;
-    for text in &below {
-        line(&mut out, format_args!("<text x=\"{MARGIN}\" y=\"{y:.1}\">{}</text>", escape(text)));
-        y += 17.0;
-    }
+    lines(&mut out, chart.bottom + 26.0, &below);
     out.push_str("</svg>\n");
     out
 }
@@ -89,8 +90,16 @@ fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     out.push('\n');
 }
 
-/// Title, numbers and legend.
-fn head(out: &mut String, t: &Timeline, name: &str) {
+/// Lines of text, the first at `y`.
+fn lines(out: &mut String, mut y: f64, texts: &[String]) {
+    for text in texts {
+        line(out, format_args!("<text x=\"{MARGIN}\" y=\"{y:.1}\">{}</text>", shown(text)));
+        y += LINE;
+    }
+}
+
+/// Title, numbers and legend; `joined`: some bars are joined to their neighbours.
+fn head(out: &mut String, t: &Timeline, name: &str, joined: bool) {
     let s = t.summary();
     line(out, format_args!("<text class=\"title\" x=\"{MARGIN}\" y=\"32\">{name}</text>"));
     let said = match numbers(&s).into_iter().next() {
@@ -130,60 +139,17 @@ fn head(out: &mut String, t: &Timeline, name: &str) {
     if t.spans().iter().any(|span| !span.took().is_exact()) {
         entry("ok maybe", "may have ended (≤ at most, ≥ at least, ~ about, ? not known)".into());
     }
-}
-
-/// The lines of text below the chart: the critical path, and what went wrong.
-fn below(t: &Timeline, path: &CriticalPath) -> Vec<String> {
-    let mut lines = Vec::new();
-    if t.is_empty() {
-        return lines;
+    if joined {
+        let text = x + 22.0;
+        line(
+            out,
+            format_args!(
+                "<path class=\"next\" d=\"M{x:.1} 64V76H{:.1}\"/><text x=\"{text:.1}\" y=\"74\">one \
+                 after another on one worker</text>",
+                x + 16.0
+            ),
+        );
     }
-    for note in t.notes() {
-        lines.extend(wrap(&printable(&format!("note: {note}")), TEXT_CHARS, 4));
-    }
-    if !t.unplaced().is_empty() {
-        for line in numbers(&t.summary()).into_iter().rev().take(1) {
-            lines.extend(wrap(&format!("note: {line}"), TEXT_CHARS, 4));
-        }
-    }
-    if !path.spans.is_empty() {
-        lines.extend(wrap(&path_names(t, path), TEXT_CHARS, 4));
-    }
-    lines.extend(unplaced(t));
-    let placed = t.spans().iter().filter(|s| is_urgent(s)).map(|s| (&s.name, &s.outcome));
-    let others = t.unplaced().iter().filter(|u| needs_seeing(&u.outcome, u.took, u.kind));
-    let urgent = placed.chain(others.map(|u| (&u.name, &u.outcome)));
-    let mut said = urgent.filter_map(|(name, outcome)| {
-        Some(format!("{}: {name}: {}", outcome.as_str(), outcome.message()?))
-    });
-    for message in said.by_ref().take(MAX_MESSAGES) {
-        lines.extend(wrap(&printable(&message), TEXT_CHARS, 4));
-    }
-    match said.count() {
-        0 => {}
-        more => lines.push(format!("and {more} more; the bars' tooltips have their messages")),
-    }
-    lines
-}
-
-/// The longest of those that have no place in time, a line each: a bar would have one.
-fn unplaced(t: &Timeline) -> Vec<String> {
-    let mut all: Vec<&Unplaced> = t.unplaced().iter().collect();
-    if all.is_empty() {
-        return Vec::new();
-    }
-    all.sort_by_key(|u| Reverse(u.took.told()));
-    let mut lines = vec![format!("without a place in time: {}, the longest first", all.len())];
-    for u in all.iter().take(MAX_UNPLACED) {
-        let driver = u.driver.as_ref().map(|d| format!(" ({d})")).unwrap_or_default();
-        let (kind, outcome) = (u.kind.as_str(), u.outcome.as_str());
-        let line = format!("    {}  {}{driver}, {kind}, {outcome}", u.took, u.name);
-        lines.push(fit(&line, TEXT_CHARS));
-    }
-    if all.len() > MAX_UNPLACED {
-        lines.push(format!("    and {}", count(all.len() - MAX_UNPLACED, "shorter one")));
-    }
-    lines
 }
 
 /// Where a span's bar and its label go, in pixels.
@@ -211,6 +177,8 @@ struct Chart<'a> {
     row_height: f64,
     top: f64,
     bottom: f64,
+    /// The lines from bars to what the same worker ran next, as a path's data.
+    neighbours: String,
 }
 
 /// Time on the horizontal axis.
@@ -272,7 +240,8 @@ fn label(span: &Span) -> String {
 }
 
 impl<'a> Chart<'a> {
-    fn plan(t: &'a Timeline, path: &'a CriticalPath) -> Chart<'a> {
+    /// With `notes` pixels left free above.
+    fn plan(t: &'a Timeline, path: &'a CriticalPath, notes: f64) -> Chart<'a> {
         let critical = path.marks(t);
         let folds = |s: &&Span| s.no_callback && s.outcome.is_ok();
         let fold = t.spans().iter().filter(folds).count() > FOLD_ABOVE;
@@ -289,16 +258,21 @@ impl<'a> Chart<'a> {
             label_each,
             fold,
         };
-        let lanes = t.lanes_with(|span| scale.extent(span), |_| true);
+        // With labels, rows tell no overlap: so they tell the order.
+        let pack = if label_each { Pack::Stairs } else { Pack::Tight };
+        let lanes = t.lanes_with(pack, |span| scale.extent(span), |_| true);
         let rows: usize = lanes.iter().map(|l| l.rows.len()).sum();
         let row_height = match rows {
             _ if label_each => 22.0,
             0..=100 => 18.0,
             _ => 8.0,
         };
-        let top = 112.0;
-        let mut chart = Chart { t, path, critical, lanes, scale, row_height, top, bottom: top };
+        let top = 112.0 + if notes > 0.0 { notes + 6.0 } else { 0.0 };
+        let neighbours = String::new();
+        let mut chart =
+            Chart { t, path, critical, lanes, scale, row_height, top, bottom: top, neighbours };
         chart.bottom += chart.lanes.iter().map(|lane| chart.lane_height(lane)).sum::<f64>();
+        chart.neighbours = chart.neighbours();
         chart
     }
 
@@ -311,12 +285,7 @@ impl<'a> Chart<'a> {
         if self.t.spans().is_empty() {
             return;
         }
-        let mut tops = Vec::new();
-        let mut y = self.top;
-        for lane in &self.lanes {
-            tops.push(y);
-            y += self.lane_height(lane);
-        }
+        let tops = self.tops();
         for (i, (lane, y)) in self.lanes.iter().zip(&tops).enumerate() {
             self.band(out, lane, *y, i % 2 == 0);
         }
@@ -326,9 +295,12 @@ impl<'a> Chart<'a> {
         // Layers: nothing may lie on the critical path, and no bar on a label.
         let mut critical = String::new();
         let mut labels = String::new();
+        if !self.neighbours.is_empty() {
+            line(out, format_args!("<path class=\"next\" d=\"{}\"/>", self.neighbours));
+        }
         for (lane, lane_top) in self.lanes.iter().zip(&tops) {
             for (r, row) in lane.rows.iter().enumerate() {
-                let y = lane_top + 3.0 + r as f64 * self.row_height;
+                let y = self.row_top(*lane_top, r);
                 for &id in &row.spans {
                     middles[id.index()] = y + self.row_height / 2.0;
                     let layer = if self.critical[id.index()] { &mut critical } else { &mut *out };
@@ -352,7 +324,7 @@ impl<'a> Chart<'a> {
                 WIDTH - 2.0 * MARGIN,
                 MARGIN + 4.0,
                 y + 3.0 + (self.row_height / 2.0 + 4.0).max(10.0),
-                escape(&fit(&lane.name, 24)),
+                shown(&fit(&lane.name, 24)),
             ),
         );
     }
@@ -411,9 +383,48 @@ impl<'a> Chart<'a> {
             format_args!(
                 "<text class=\"label\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
                 y + self.row_height / 2.0 + 4.0,
-                escape(&label(span)),
+                shown(&label(span)),
             ),
         );
+    }
+
+    /// The top of each lane.
+    fn tops(&self) -> Vec<f64> {
+        let top = |y: &mut f64, lane: &Lane| {
+            let top = *y;
+            *y += self.lane_height(lane);
+            Some(top)
+        };
+        self.lanes.iter().scan(self.top, top).collect()
+    }
+
+    /// The top of a row of a lane that begins at `lane_top`.
+    fn row_top(&self, lane_top: f64, row: usize) -> f64 {
+        lane_top + 3.0 + row as f64 * self.row_height
+    }
+
+    /// In the lane of one worker, a line from where each row's last bar is over to the first bar of the next row,
+    /// if that began no sooner.
+    fn neighbours(&self) -> String {
+        let mut d = String::new();
+        for (lane, top) in self.lanes.iter().zip(self.tops()).filter(|_| self.scale.label_each) {
+            for (row, pair) in lane.rows.windows(2).enumerate() {
+                let (Some(&before), Some(&after)) = (pair[0].spans.last(), pair[1].spans.first())
+                else {
+                    continue;
+                };
+                let (before, after) = (self.t.span(before), self.t.span(after));
+                let is_one_worker = !before.worker.is_empty() || before.cpu.is_some();
+                if !is_one_worker || before.end > after.start {
+                    continue;
+                }
+                let (x1, x2) = (self.scale.x(before.end), self.scale.place(after).x);
+                let from = self.row_top(top, row) + self.row_height / 2.0;
+                let to = from + self.row_height;
+                let _ = write!(d, "M{x1:.1} {from:.1}V{to:.1}H{x2:.1}");
+            }
+        }
+        d
     }
 
     /// Lines from the end of each span of the critical path to the start of the next.
@@ -431,53 +442,6 @@ impl<'a> Chart<'a> {
             line(out, format_args!("<path class=\"path\" d=\"{d}\"/>"));
         }
     }
-}
-
-/// Everything that is known of a span, a line each.
-fn tooltip(span: &Span, critical: bool) -> String {
-    let mut lines = vec![span.name.clone()];
-    let outcome = match span.outcome.message() {
-        Some(message) => format!("{}: {message}", span.outcome.as_str()),
-        None => span.outcome.as_str().to_owned(),
-    };
-    let kind = match &span.driver {
-        Some(driver) => format!("{} by {driver}", span.kind.as_str()),
-        None => span.kind.as_str().to_owned(),
-    };
-    let path = if critical { ", on the critical path" } else { "" };
-    lines.push(format!("{kind}, {outcome}{path}"));
-    let mut place = Vec::new();
-    if !span.worker.is_empty() {
-        place.push(span.worker.clone());
-    }
-    place.extend(span.cpu.map(|cpu| format!("CPU {cpu}")));
-    place.extend(span.node.map(|node| format!("asked for node {node}")));
-    if span.asynchronous {
-        place.push("beside the span that started it".into());
-    }
-    if !place.is_empty() {
-        lines.push(place.join(", "));
-    }
-    let sure = |how: Certainty| match how {
-        Certainty::Measured => String::new(),
-        how => format!(" ({})", how_sure(how)),
-    };
-    lines.push(format!(
-        "from {}{} to {}{}",
-        duration(span.start),
-        sure(span.start_certainty),
-        duration(span.end),
-        sure(span.end_certainty)
-    ));
-    let ran = match span.outcome {
-        Outcome::Ok if span.no_callback => "nothing to call",
-        _ => "took",
-    };
-    lines.push(format!("waited {} for a worker, {ran} {}", duration(span.waited()), span.took()));
-    if let Some(by) = &span.released_by {
-        lines.push(format!("released by {by} at {}", duration(span.queued)));
-    }
-    lines.iter().map(|l| printable(l)).collect::<Vec<_>>().join("\n")
 }
 
 /// The marks of the time axis: multiples of 1, 2 or 5 of a power of ten, at most ten of them.
