@@ -99,10 +99,10 @@ pub fn cpus() -> usize {
     system::cpus()
 }
 
-/// The CPUs that the calling thread may use and that are online; `None` where the system doesn't tell,
-/// as on one with more CPUs than a mask has room for.
-pub fn affinity() -> Option<Mask> {
-    system::affinity()
+/// The CPUs that a thread (`None`: the calling one) may use and that are online; `None` where the system doesn't
+/// tell, as on one with more CPUs than a mask has room for, or there is no such thread.
+pub fn affinity(thread: Option<Tid>) -> Option<Mask> {
+    system::affinity(thread)
 }
 
 /// Makes a thread (`None`: the calling one) run on these CPUs only. Threads that it starts later inherit

@@ -64,8 +64,9 @@ fn pin(whom: Option<Tid>, cpus: &CpuSet) -> Result<(), TopologyError> {
     sys::set_affinity(whom, &mask).map_err(wrong)
 }
 
-/// The CPUs that the calling thread may use. With CPUs of its mask that are offline at the moment
-/// where the kernel tells about them. `None` if nothing could be learnt. Reads a file of `/proc`.
+/// The CPUs that the calling thread may use: those of the system call, which proves them, and CPUs of its mask
+/// that are offline at the moment where the kernel tells about them. `None` if nothing could be learnt. Reads a
+/// file of `/proc`.
 ///
 /// # Errors
 /// [`TopologyError::Content`] if the kernel's list of CPUs can't be read as one.
@@ -73,12 +74,35 @@ pub fn current_affinity() -> Result<Option<CpuSet>, TopologyError> {
     // The status file has the whole mask. The system call leaves out offline CPUs, and fails on
     // machines with more CPUs than its buffer has bits.
     let path = Path::new("/proc/thread-self/status");
-    if sys::KERNEL_THREADS {
-        if let Some(mask) = mask_in(path)? {
-            return Ok(Some(mask));
+    let told = if sys::KERNEL_THREADS { mask_in(path)? } else { None };
+    Ok(match (told, proven(None)) {
+        (Some(told), Some(proven)) => Some(told.union(&proven)),
+        (one, other) => one.or(other),
+    })
+}
+
+/// The CPUs that a thread (`None`: the calling one) may use and that are online, by the system call. The kernel
+/// answers with the thread's mask and its own mask of active CPUs, so it beats what a file says: containers have
+/// files in `/sys` and `/proc` that somebody made up.
+pub(crate) fn proven(thread: Option<Tid>) -> Option<CpuSet> {
+    sys::affinity(thread).map(|mask| mask.iter().map(CpuId::new).collect())
+}
+
+/// Those of `wanted` that the system call proves to be online: CPUs that some thread of this process may use.
+pub(crate) fn proven_of(wanted: &CpuSet) -> CpuSet {
+    let mut found = CpuSet::new();
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let tasks = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
+    for thread in [None].into_iter().chain(tasks.map(|number| Some(Tid::from_number(number)))) {
+        if wanted.is_subset(&found) {
+            break;
+        }
+        // A thread may end while we look.
+        if let Some(proven) = proven(thread) {
+            found = found.union(&proven.intersection(wanted));
         }
     }
-    Ok(sys::affinity().map(|mask| mask.iter().map(CpuId::new).collect()))
+    found
 }
 
 /// The CPUs that some thread of this process may use, with offline ones where the kernel tells
@@ -124,6 +148,38 @@ mod tests {
         let status = "Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t0-7\nMems_allowed:\t1\n";
         assert_eq!(allowed_in_status(status), Some("0-7"));
         assert_eq!(allowed_in_status("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_thread_proves_the_cpu_that_it_may_use_to_another_that_may_not() {
+        if !sys::KERNEL_THREADS {
+            return;
+        }
+        let all = proven(None).expect("Linux says it");
+        let ends = [all.first(), all.last()].map(CpuSet::from_iter);
+        let (first, last) = (ends[0].clone(), ends[1].clone());
+        // Threads of their own, so that no other test is pinned.
+        let (pinned, wait) = std::sync::mpsc::channel();
+        let (done, end) = std::sync::mpsc::channel::<()>();
+        let only = last.clone();
+        let other = std::thread::spawn(move || {
+            pin_current_thread(&only).unwrap();
+            pinned.send(Tid::current()).unwrap();
+            let _ = end.recv();
+        });
+        let other_thread = wait.recv().unwrap();
+        std::thread::spawn(move || {
+            pin_current_thread(&first).unwrap();
+            assert_eq!(proven(None), Some(first));
+            assert_eq!(proven(Some(other_thread)), Some(last.clone()));
+            assert_eq!(proven_of(&last), last);
+            let beyond = CpuSet::from_iter([CpuId::new(CpuSet::MAX_CPU)]);
+            assert_eq!(proven_of(&beyond.union(&last)), last);
+        })
+        .join()
+        .unwrap();
+        drop(done);
+        other.join().unwrap();
     }
 
     #[test]

@@ -93,14 +93,18 @@ fn parse_cpu(text: &str) -> Result<u32, String> {
 
 impl CpuSet {
     /// Reads the kernel's mask format: hexadecimal words of 32 bits, the highest first, separated
-    /// by commas (`00000000,0000010f`). Old sysfs trees have masks where new ones have lists too.
+    /// by commas (`00000000,0000010f`). Old sysfs trees have masks where new ones have lists too. One word alone
+    /// may be longer: some sandboxes write masks without commas, and their digits count from the right.
     ///
     /// # Errors
     /// [`TopologyError::CpuList`], which names the word and its position.
     pub fn from_mask(mask: &str) -> Result<CpuSet, TopologyError> {
         let mut set = CpuSet::new();
         let mut end = mask.trim_end().len();
-        for (index, part) in mask.trim_end().rsplit(',').enumerate() {
+        let alone = !mask.contains(',');
+        // The number of the first CPU in the word.
+        let mut first = 0_u64;
+        for part in mask.trim_end().rsplit(',') {
             let at = end - part.len();
             end = at.saturating_sub(1);
             let wrong = |reason: String| TopologyError::CpuList {
@@ -111,17 +115,24 @@ impl CpuSet {
             };
             let word = part.trim();
             let hex = word.strip_prefix("0x").unwrap_or(word);
-            let digits = !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
-            let Some(bits) = digits.then(|| u32::from_str_radix(hex, 16).ok()).flatten() else {
+            if hex.is_empty() || hex.len() > 8 && !alone {
                 return Err(wrong("expected up to eight hexadecimal digits".into()));
-            };
-            for bit in (0..u32::BITS).filter(|bit| bits & (1 << bit) != 0) {
-                let cpu = index as u64 * u64::from(u32::BITS) + u64::from(bit);
-                if cpu > u64::from(CpuSet::MAX_CPU) {
-                    return Err(wrong(format!("the highest CPU number is {}", CpuSet::MAX_CPU)));
-                }
-                set.insert(CpuId::new(cpu as u32));
             }
+            for (digit, from) in hex.chars().rev().zip((first..).step_by(4)) {
+                let Some(bits) = digit.to_digit(16) else {
+                    return Err(wrong("expected up to eight hexadecimal digits".into()));
+                };
+                for cpu in (0..4).filter(|bit| bits & (1 << bit) != 0).map(|bit| from + bit) {
+                    if cpu > u64::from(CpuSet::MAX_CPU) {
+                        return Err(wrong(format!(
+                            "the highest CPU number is {}",
+                            CpuSet::MAX_CPU
+                        )));
+                    }
+                    set.insert(CpuId::new(cpu as u32));
+                }
+            }
+            first += u64::from(u32::BITS);
         }
         Ok(set)
     }
@@ -184,10 +195,23 @@ mod tests {
             ("1,00000000", "32"),
             ("80000000,00000000,00000001", "0,95"),
             ("0x3", "0-1"),
+            ("123456789", "0,3,7-10,13-14,16,18,22,24-25,29,32"),
+            ("ffffffffff", "0-39"),
+            ("8000000000000000000000000000000000000000", "159"),
+            (&format!("1{}", "0".repeat(2047)), "8188"),
         ] {
             assert_eq!(CpuSet::from_mask(mask).unwrap().to_string(), list, "{mask}");
         }
-        for (mask, wanted) in [("", 1), ("1,g", 3), ("1,,1", 3), ("123456789", 1)] {
+        let beyond = format!("1{}", "0".repeat(2048));
+        for (mask, wanted) in [
+            ("", 1),
+            ("1,g", 3),
+            ("1,,1", 3),
+            ("123456789,1", 1),
+            ("1,123456789", 3),
+            ("12345678g", 1),
+            (&beyond, 1),
+        ] {
             let TopologyError::CpuList { position, .. } = CpuSet::from_mask(mask).unwrap_err()
             else {
                 panic!("{mask}");

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
-use crate::topology::{Cpu, Llc, Node, Source, Topology};
+use crate::topology::{CoreKind, Cpu, Llc, Node, Source, Topology};
+
+/// The lowest level at which cores share a cache: an L1 is a core's own.
+pub(crate) const CLUSTER_LEVEL: u32 = 2;
 
 /// What a source says about one CPU. Two CPUs are in the same core, package or cache if their keys
 /// are equal; what the keys are is the source's business.
@@ -16,8 +19,20 @@ pub(crate) struct RawCpu {
     pub(crate) package: Option<Key>,
     /// The last-level cache: its level and which one it is.
     pub(crate) cache: Option<(u32, Key)>,
+    /// The cache at the next lower level that is known, if that is an L2 or higher.
+    pub(crate) cluster: Option<Key>,
+    pub(crate) kind: Option<RawKind>,
     pub(crate) node: Option<u32>,
     pub(crate) online: bool,
+}
+
+/// What a source says about the kind of a CPU's core.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum RawKind {
+    /// Its name.
+    Name(String),
+    /// How fast it is, the fastest of the machine being 1024.
+    Capacity(u32),
 }
 
 /// The identity of a core, package or cache.
@@ -48,6 +63,9 @@ impl RawMachine {
         self.cpus.sort_by_key(|raw| raw.cpu);
         self.cpus.dedup_by_key(|raw| raw.cpu);
         self.fill_nodes();
+        let kinds = self.kinds();
+        let kind_of: BTreeMap<CpuId, u32> =
+            kinds.iter().flat_map(|kind| kind.cpus.iter().map(|cpu| (cpu, kind.kind))).collect();
 
         let cached: BTreeSet<Key> = self
             .cpus
@@ -58,6 +76,7 @@ impl RawMachine {
         let mut cores = Dense::default();
         let mut packages = Dense::default();
         let mut caches = Dense::default();
+        let mut clusters = Dense::default();
         let mut llcs: Vec<Llc> = Vec::new();
         let mut cpus = Vec::with_capacity(self.cpus.len());
         for raw in &self.cpus {
@@ -72,7 +91,7 @@ impl RawMachine {
             let llc = cache.map(|key| caches.number(key));
             if let Some(llc) = llc {
                 if llc as usize == llcs.len() {
-                    llcs.push(Llc { llc, level, cpus: CpuSet::new() });
+                    llcs.push(Llc { llc, level, cpus: CpuSet::new(), part_of: None });
                 }
                 llcs[llc as usize].cpus.insert(raw.cpu);
             }
@@ -81,9 +100,24 @@ impl RawMachine {
                 core: raw.core.clone().map(|key| cores.number(key)),
                 package: raw.package.clone().map(|key| packages.number(key)),
                 llc,
+                cluster: raw.cluster.clone().map(|key| clusters.number((key, raw.node))),
+                kind: kind_of.get(&raw.cpu).copied(),
                 node: raw.node,
                 online: raw.online,
             });
+        }
+
+        // One cache of the hardware in several nodes.
+        let mut parts: BTreeMap<(u32, Key), Vec<u32>> = BTreeMap::new();
+        for ((level, key, _), llc) in caches.0 {
+            if let Some(level) = level {
+                parts.entry((level, key)).or_default().push(llc);
+            }
+        }
+        for parts in parts.values().filter(|parts| parts.len() > 1) {
+            for &part in parts {
+                llcs[part as usize].part_of = parts.iter().min().copied();
+            }
         }
 
         let mut of_node: BTreeMap<u32, CpuSet> =
@@ -96,7 +130,43 @@ impl RawMachine {
         let nodes = of_node.into_iter().map(|(node, cpus)| Node { node, cpus }).collect();
         let all: CpuSet = cpus.iter().map(|cpu| cpu.cpu).collect();
         let isolated = self.isolated.intersection(&all);
-        Ok(Topology { source, cpus, nodes, llcs, allowed: all, isolated })
+        Ok(Topology { source, cpus, nodes, llcs, kinds, allowed: all, isolated })
+    }
+
+    /// The kinds of cores, by their lowest CPU. None, where all of which one is known are of one kind.
+    fn kinds(&self) -> Vec<CoreKind> {
+        // Clusters of the same cores differ a little in what they can be clocked at. The kernel's scheduler takes
+        // capacities for different only where they are so by more than this (`capacity_greater` in fair.c).
+        let differ = |low: u32, high: u32| u64::from(high) * 1024 > u64::from(low) * 1078;
+        let mut capacities: Vec<u32> = self
+            .cpus
+            .iter()
+            .filter_map(|raw| match raw.kind {
+                Some(RawKind::Capacity(capacity)) => Some(capacity),
+                _ => None,
+            })
+            .collect();
+        capacities.sort_unstable();
+        // The lowest capacity of each kind.
+        capacities.dedup_by(|next, first| !differ(*first, *next));
+        let name = |kind: &RawKind| match kind {
+            RawKind::Name(name) => name.clone(),
+            RawKind::Capacity(capacity) => {
+                let of = capacities.partition_point(|lowest| lowest <= capacity);
+                format!("capacity {}", capacities[of - 1])
+            }
+        };
+        let mut numbers = Dense::default();
+        let mut kinds: Vec<CoreKind> = Vec::new();
+        for raw in &self.cpus {
+            let Some(name) = raw.kind.as_ref().map(name) else { continue };
+            let kind = numbers.number(name.clone());
+            if kind as usize == kinds.len() {
+                kinds.push(CoreKind { kind, name, cpus: CpuSet::new() });
+            }
+            kinds[kind as usize].cpus.insert(raw.cpu);
+        }
+        if kinds.len() < 2 { Vec::new() } else { kinds }
     }
 
     fn fill_nodes(&mut self) {

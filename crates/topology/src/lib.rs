@@ -67,7 +67,7 @@ pub use pods::{Pod, Pods};
 pub use quota::CpuQuota;
 pub use scope::AffinityScope;
 pub use shard::{DEFAULT_SHARD_SIZE, ShardLayout, shard_layout};
-pub use topology::{Cpu, Llc, Node, Source, Topology};
+pub use topology::{CoreKind, Cpu, Llc, Node, Source, Topology};
 pub use watch::{Unwatched, Watch};
 
 /// The README's example is a test too.

@@ -22,7 +22,11 @@ pub(crate) fn topology() -> Result<Topology, TopologyError> {
         return flat(None).into_topology(Source::Flat);
     }
     let mask = affinity::current_affinity()?;
-    let mut raw = if has_sysfs() { sysfs::read(Path::new(SYSTEM))? } else { flat(mask.as_ref()) };
+    let mut raw = if has_sysfs() {
+        sysfs::read(Path::new(SYSTEM), &affinity::proven(None).unwrap_or_default())?
+    } else {
+        flat(mask.as_ref())
+    };
     if let Some(isolated) = cgroup::isolated() {
         raw.isolated = raw.isolated.union(&isolated);
     }
@@ -59,6 +63,11 @@ pub(crate) fn state(topology: &Topology) -> Result<Seen, TopologyError> {
         (Some(one), Some(other)) => Some(one.union(&other)),
         (one, other) => one.or(other),
     };
+    let running = running.map(|running| {
+        // What the list lacks is offline, or the list is made up: threads that may use such a CPU tell.
+        let missing = topology.allowed().difference(&running);
+        if missing.is_empty() { running } else { running.union(&affinity::proven_of(&missing)) }
+    });
     let online = running.clone().unwrap_or_else(|| topology.online());
     let mask = affinity::process_affinity(&online.intersection(topology.allowed()));
     let allowed = allowed(&topology.cpu_set(), &online, mask, cgroup::cpuset());
@@ -95,6 +104,8 @@ fn flat(mask: Option<&CpuSet>) -> RawMachine {
         core: Some(Key::Lowest(cpu)),
         package: Some(Key::Ids(vec![0])),
         cache: None,
+        cluster: None,
+        kind: None,
         node: None,
         online: true,
     });

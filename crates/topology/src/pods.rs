@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::cpu_id::CpuId;
 use crate::cpuset::CpuSet;
 use crate::scope::AffinityScope;
-use crate::shard::{ShardLayout, shard_layout};
+use crate::shard::{ShardLayout, clustered_layout, shard_layout};
 use crate::topology::{Cpu, Topology};
 
 /// One group of CPUs of a scope: what one worker pool serves.
@@ -70,8 +70,17 @@ impl Pods {
     /// `shard_size` cores ([`shard_layout`]). Shards are computed for each last-level cache on its
     /// own, and siblings of a core are never in different ones.
     ///
-    /// No shard has one core where its cache has more, whatever the size (a departure from the
-    /// kernel). A `shard_size` of 0 becomes 1; [`Pods::shard_size_was_zero`] tells, so that the
+    /// Three departures from the kernel, of which the second and third change nothing on a machine of one kind
+    /// of cores with private L2s:
+    ///
+    /// - No shard has one core where its cache has more of its kind, whatever the size.
+    /// - No shard cuts a [cluster](Cpu::cluster): of cores that share a lower cache, such as four efficient cores of a
+    ///   hybrid CPU and their L2, one shard has all that are allowed. Each cut of the plain layout moves to the nearest
+    ///   border between clusters, so shards may be larger than `shard_size`, and as large as a cluster at least.
+    /// - No shard mixes [kinds](Topology::kinds) of cores: a pool's work would take as long as the slow ones do, by
+    ///   chance. Each kind is divided for itself, so a kind with few cores has a small shard.
+    ///
+    /// A `shard_size` of 0 becomes 1; [`Pods::shard_size_was_zero`] tells, so that the
     /// caller can warn.
     pub fn new(topology: &Topology, shard_size: u32) -> Pods {
         let members: Vec<&Cpu> =
@@ -185,25 +194,49 @@ fn shards(members: &[&Cpu], size: u32) -> (BTreeMap<CpuId, Shard>, BTreeMap<u32,
     let mut shard_of = BTreeMap::new();
     let mut layouts = BTreeMap::new();
     for (llc, cpus) in caches {
-        let cores = group(&cpus, |cpu| cpu.core);
-        let layout = shard_layout(cores.len() as u32, size);
-        // Cores come in the order of their lowest allowed CPU, the leader. Each leader takes the
-        // next place in the current shard, or the first of the next one if that is full;
-        // its siblings follow it, wherever their numbers are.
-        let mut places = layout.shards().iter().zip(0..);
-        let mut current = places.next();
-        let mut used = 0;
-        for core in &cores {
-            if current.is_some_and(|(&room, _)| used == room) {
-                current = places.next();
-                used = 0;
+        // Of each kind, its clusters in the order of their lowest CPU, and of each cluster its cores. The lowest allowed
+        // thread of a core leads it: its siblings follow it, wherever their numbers are.
+        let of = |set: &CpuSet| -> Vec<&Cpu> {
+            cpus.iter().copied().filter(|cpu| set.contains(cpu.cpu)).collect()
+        };
+        let kinds: Vec<Vec<Vec<CpuSet>>> = group(&cpus, |cpu| Some(cpu.kind))
+            .iter()
+            .map(|kind| {
+                let cores = group(&of(kind), |cpu| cpu.core);
+                clusters(cores, &cpus)
+            })
+            .collect();
+        let sizes =
+            |kind: &Vec<Vec<CpuSet>>| kind.iter().map(|cluster| cluster.len() as u32).collect();
+        let layout = clustered_layout(&kinds.iter().map(sizes).collect::<Vec<_>>(), size);
+        let mut cores = kinds.iter().flatten().flatten();
+        for (&room, shard) in layout.shards().iter().zip(0..) {
+            for core in cores.by_ref().take(room as usize) {
+                shard_of.extend(core.iter().map(|cpu| (cpu, (llc, shard))));
             }
-            let (_, shard) = current.expect("the layout has a place for each core");
-            shard_of.extend(core.iter().map(|cpu| (cpu, (llc, shard))));
-            used += 1;
         }
-        debug_assert!(places.next().is_none(), "the last core is in the last shard");
+        debug_assert!(cores.next().is_none(), "the layout has a place for each core");
         layouts.insert(llc, layout);
     }
     (shard_of, layouts)
+}
+
+/// Cores by the lower cache that they share, in the order of the first one. A core of which none is known is alone.
+fn clusters(cores: Vec<CpuSet>, cpus: &[&Cpu]) -> Vec<Vec<CpuSet>> {
+    let cluster_of: BTreeMap<CpuId, u32> =
+        cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.cluster?))).collect();
+    let mut clusters: Vec<Vec<CpuSet>> = Vec::new();
+    let mut numbers: BTreeMap<u32, usize> = BTreeMap::new();
+    for core in cores {
+        let cluster = core.first().and_then(|leader| cluster_of.get(&leader));
+        let number = match cluster {
+            Some(&cluster) => *numbers.entry(cluster).or_insert(clusters.len()),
+            None => clusters.len(),
+        };
+        match clusters.get_mut(number) {
+            Some(cluster) => cluster.push(core),
+            None => clusters.push(vec![core]),
+        }
+    }
+    clusters
 }

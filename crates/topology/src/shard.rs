@@ -1,7 +1,8 @@
 //! How one last-level cache is divided into shards: pure arithmetic on a number of cores.
 //!
-//! The rule is that of the Linux kernel's `WQ_AFFN_CACHE_SHARD` as merged for 7.1, but for one
-//! thing: no shard has one core where the cache has more.
+//! The rule is that of the Linux kernel's `WQ_AFFN_CACHE_SHARD` as merged for 7.1, but for three
+//! things: no shard has one core where the cache has more, none cuts a cluster of cores that share a lower cache, and
+//! none mixes kinds of cores. For a machine of one kind with private L2s the layout is the kernel's.
 
 /// The shard size, in cores, that is used where nobody asks for another one.
 pub const DEFAULT_SHARD_SIZE: u32 = 8;
@@ -69,10 +70,51 @@ impl ShardLayout {
         self.corrected
     }
 
-    /// The cores of each shard, in shard order: larger ones first. Empty if there are no cores.
+    /// The cores of each shard, in shard order. Of one kind of cores with private L2s, larger ones come first. Empty if
+    /// there are no cores.
     pub fn shards(&self) -> &[u32] {
         &self.shards
     }
+}
+
+/// Divides cores that are of one kind or of several, some of which share a lower cache: `kinds` has the sizes in cores
+/// of each kind's clusters, one after the other. Says how many cores are in each shard, kind by kind.
+///
+/// Each kind is divided for itself, as by [`shard_layout`]; then each cut moves to the nearest border between clusters,
+/// the later one of two. Cuts that meet are one, and so is one that would leave a core alone, so a kind may have fewer
+/// shards than it would have with private caches, and larger ones. Only a kind that is one core has a shard of one.
+pub(crate) fn clustered_layout(kinds: &[Vec<u32>], size: u32) -> ShardLayout {
+    let shards = kinds.iter().flat_map(|clusters| whole_clusters(clusters, size)).collect();
+    let cores = kinds.iter().flatten().sum();
+    ShardLayout { shards, ..shard_layout(cores, size) }
+}
+
+/// The shards of one kind's cores.
+fn whole_clusters(clusters: &[u32], size: u32) -> Vec<u32> {
+    let ends = |sizes: &[u32]| -> Vec<u32> {
+        let end = |sum: &mut u32, size: &u32| {
+            *sum += size;
+            Some(*sum)
+        };
+        sizes.iter().scan(0, end).collect()
+    };
+    let borders = ends(clusters);
+    let Some(&all) = borders.last() else { return Vec::new() };
+    let mut shards: Vec<u32> = Vec::new();
+    let mut from = 0;
+    for cut in ends(shard_layout(all, size).shards()) {
+        // The last one that is as near as any.
+        let border = borders.iter().copied().rev().min_by_key(|border| border.abs_diff(cut));
+        let Some(border) = border.filter(|&border| border > from + 1) else { continue };
+        shards.push(border - from);
+        from = border;
+    }
+    match shards.last_mut() {
+        // What is left is one core, or none.
+        Some(last) => *last += all - from,
+        None => shards.push(all),
+    }
+    shards
 }
 
 #[cfg(test)]
@@ -143,6 +185,61 @@ mod tests {
         for (cores, size) in [(4, 3), (5, 3), (6, 4), (7, 4)] {
             let nearest = (2 * cores + size) / (2 * size);
             assert_eq!(shard_layout(cores, size).shards().len() as u32, nearest.max(1));
+        }
+    }
+
+    #[test]
+    fn cores_with_caches_of_their_own_are_divided_as_by_the_merged_rule() {
+        for cores in 1..=200 {
+            for size in 0..=20 {
+                let plain = shard_layout(cores, size);
+                assert_eq!(clustered_layout(&[vec![1; cores as usize]], size), plain);
+                assert_eq!(clustered_layout(&[vec![cores]], size).shards(), [cores]);
+            }
+        }
+        assert!(clustered_layout(&[], 8).shards().is_empty());
+    }
+
+    #[test]
+    fn clusters_stay_whole_and_kinds_apart() {
+        for (kinds, size, shards) in [
+            // Core i9-13900: 8 performance cores, 16 efficient ones in clusters of 4.
+            (vec![vec![1; 8], vec![4; 4]], 8, vec![8, 8, 8]),
+            (vec![vec![1; 8], vec![4; 4]], 4, vec![4, 4, 4, 4, 4, 4]),
+            (vec![vec![1; 8], vec![4; 4]], 2, vec![2, 2, 2, 2, 4, 4, 4, 4]),
+            // Core i5-13600K, and one whose cpuset has half of a cluster.
+            (vec![vec![1; 6], vec![4; 2]], 8, vec![6, 8]),
+            (vec![vec![1; 6], vec![4, 2]], 8, vec![6, 6]),
+            // Three clusters can't be two equal shards.
+            (vec![vec![4; 3]], 8, vec![8, 4]),
+            // Little, middle, big.
+            (vec![vec![1; 4], vec![1; 3], vec![1]], 8, vec![4, 3, 1]),
+            // No core is left alone that others of its kind could be with.
+            (vec![vec![1, 4, 4]], 2, vec![5, 4]),
+            (vec![vec![4, 4, 1]], 2, vec![4, 5]),
+            (vec![vec![144 / 36; 36]], 8, vec![8; 18]),
+        ] {
+            let layout = clustered_layout(&kinds, size);
+            assert_eq!(layout.shards(), shards, "{kinds:?} by {size}");
+            assert_eq!(layout.cores(), shards.iter().sum::<u32>());
+        }
+    }
+
+    #[test]
+    fn a_shard_of_clusters_is_as_near_to_the_size_as_clusters_let_it() {
+        for cluster in 1..=6_u32 {
+            for clusters in 1..=24_u32 {
+                for size in 1..=16 {
+                    let kind = vec![cluster; clusters as usize];
+                    let layout = clustered_layout(&[kind], size);
+                    let shards = layout.shards();
+                    assert_eq!(shards.iter().sum::<u32>(), cluster * clusters);
+                    assert!(shards.iter().all(|shard| shard % cluster == 0), "{shards:?}");
+                    let plain = shard_layout(cluster * clusters, size);
+                    let most = plain.shards()[0] + cluster;
+                    assert!(shards.iter().all(|&shard| shard <= most), "{shards:?}, {plain:?}");
+                }
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::cpu_id::CpuId;
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
-use crate::facts::{Key, RawCpu, RawMachine};
+use crate::facts::{CLUSTER_LEVEL, Key, RawCpu, RawMachine};
 use crate::synthetic_parse::{Description, Kind, Level, parse};
 use crate::topology::{Source, Topology};
 
@@ -71,7 +71,7 @@ impl Walk<'_> {
         // The end of `path` belongs to this unit (level `path.len()`), its start to level 1.
         let object = |depth: usize| Key::Ids(self.path[..depth].to_vec());
         let depth_of = |wanted: Kind| self.levels.iter().position(|level| level.kind == wanted);
-        let cache = self
+        let mut caches: Vec<_> = self
             .levels
             .iter()
             .enumerate()
@@ -79,12 +79,17 @@ impl Walk<'_> {
                 Kind::Cache { level } => Some((level, depth)),
                 _ => None,
             })
-            .max();
+            .collect();
+        caches.sort_unstable();
+        let cache = caches.pop();
+        let below = caches.pop().filter(|&(level, _)| level >= CLUSTER_LEVEL);
         self.cpus.push(RawCpu {
             cpu: CpuId::new(self.cpus.len() as u32),
             core: Some(object(depth_of(Kind::Core).unwrap_or(self.path.len()))),
             package: Some(object(depth_of(Kind::Package).unwrap_or(0))),
             cache: cache.map(|(level, depth)| (level, object(depth))),
+            cluster: below.map(|(_, depth)| object(depth)),
+            kind: None,
             node: None,
             online: true,
         });

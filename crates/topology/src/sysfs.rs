@@ -5,21 +5,21 @@
 //! can't be read, or says something else than such a file does, is an error that names it.
 
 use crate::cpu_id::CpuId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
-use crate::facts::{Key, RawCpu, RawMachine};
+use crate::facts::{CLUSTER_LEVEL, Key, RawCpu, RawKind, RawMachine};
 use crate::topology::{Source, Topology};
 
 type Result<T> = std::result::Result<T, TopologyError>;
 
 /// Reads the saved tree in `dir`, which may be its root, its `/sys` or its `devices/system`.
 pub(crate) fn saved(dir: &Path) -> Result<Topology> {
-    read(&system_dir(dir)?)?.into_topology(Source::Sysfs(dir.to_owned()))
+    read(&system_dir(dir)?, &CpuSet::new())?.into_topology(Source::Sysfs(dir.to_owned()))
 }
 
 /// The `devices/system` of the saved tree in `dir`.
@@ -40,24 +40,34 @@ pub(crate) fn state(system: &Path) -> Result<(Option<CpuSet>, Option<CpuSet>)> {
     Ok((cpu_list(&cpu_dir, "online")?, cpu_list(&cpu_dir, "isolated")?))
 }
 
-/// Reads what the tree at `system` (a `devices/system`) reports.
-pub(crate) fn read(system: &Path) -> Result<RawMachine> {
+/// Reads what the tree at `system` (a `devices/system`) reports. The CPUs in `proven` are known to be online,
+/// whatever a file of it says: in a container some are made up (LXCFS numbers the CPUs in `online` from 0).
+pub(crate) fn read(system: &Path, proven: &CpuSet) -> Result<RawMachine> {
     let cpu_dir = system.join("cpu");
     // CPUs that are possible but not present have no thread and no facts; they don't count.
     let present = match cpu_list(&cpu_dir, "present")? {
         Some(present) => present,
         None => numbered(&cpu_dir, "cpu")?.into_iter().map(CpuId::new).collect(),
     };
+    let present = present.union(proven);
     let online = cpu_list(&cpu_dir, "online")?;
     let isolated = cpu_list(&cpu_dir, "isolated")?.unwrap_or_default();
     let nodes = nodes(&system.join("node"))?;
+    let kinds = kinds(system)?;
 
     let cpus = present.iter().map(|cpu| {
         let dir = cpu_dir.join(format!("cpu{cpu}"));
         // Either file may be missing from a saved tree; the boot CPU often has none of its own.
-        let online = online.as_ref().is_none_or(|online| online.contains(cpu))
-            && text(&dir.join("online"))?.as_deref() != Some("0");
-        raw_cpu(cpu, &dir, online, &nodes)
+        let online = proven.contains(cpu)
+            || online.as_ref().is_none_or(|online| online.contains(cpu))
+                && text(&dir.join("online"))?.as_deref() != Some("0");
+        let mut raw = raw_cpu(cpu, &dir, online, &nodes)?;
+        let named = kinds.iter().find(|(_, cpus)| cpus.contains(cpu));
+        raw.kind = match named {
+            Some((name, _)) => Some(RawKind::Name(name.clone())),
+            None => capacity(&dir)?,
+        };
+        Ok(raw)
     });
     let cpus = cpus.collect::<Result<_>>()?;
     Ok(RawMachine { cpus, nodes: nodes.into_iter().map(|(node, _)| node).collect(), isolated })
@@ -71,11 +81,14 @@ fn raw_cpu(cpu: CpuId, dir: &Path, online: bool, nodes: &[(u32, CpuSet)]) -> Res
         // Nodes list online CPUs only; the link to its node often stays with an offline CPU.
         None => numbered(dir, "node")?.first().copied(),
     };
+    let (cache, cluster) = caches(cpu, &dir.join("cache"))?;
     let mut raw = RawCpu {
         cpu,
         core: core(cpu, &topology)?,
         package: package(cpu, &topology)?,
-        cache: last_level_cache(cpu, &dir.join("cache"))?,
+        cache,
+        cluster,
+        kind: None,
         node,
         online,
     };
@@ -111,9 +124,36 @@ fn package(cpu: CpuId, topology: &Path) -> Result<Option<Key>> {
     Ok(number(&topology.join("physical_package_id"))?.map(|id| Key::Ids(vec![id])))
 }
 
-/// The highest level of unified or data cache for which it is known who shares it.
-fn last_level_cache(cpu: CpuId, cache: &Path) -> Result<Option<(u32, Key)>> {
-    let mut best: Option<(u32, Key)> = None;
+/// The kinds of cores that x86 kernels have performance counters for, each with its own (`intel_pmu`), where there are
+/// several: a device `cpu_NAME` each, beside `system`.
+fn kinds(system: &Path) -> Result<Vec<(String, CpuSet)>> {
+    let devices = system.parent().filter(|_| system.ends_with("devices/system"));
+    let Some(devices) = devices else { return Ok(Vec::new()) };
+    let mut kinds = Vec::new();
+    for name in ["cpu_core", "cpu_atom", "cpu_lowpower"] {
+        if let Some(cpus) = cpu_list(&devices.join(name), "cpus")? {
+            kinds.push((name.to_owned(), cpus));
+        }
+    }
+    Ok(kinds)
+}
+
+/// How fast a CPU is, where the kernel knows that CPUs aren't alike: on ARM and RISC-V.
+fn capacity(cpu: &Path) -> Result<Option<RawKind>> {
+    let path = cpu.join("cpu_capacity");
+    let Some(capacity) = number(&path)? else { return Ok(None) };
+    match u32::try_from(capacity) {
+        Ok(capacity) => Ok(Some(RawKind::Capacity(capacity))),
+        Err(_) => Err(content(path, capacity.to_string(), &"expected a capacity such as 1024")),
+    }
+}
+
+/// The level of a cache and which one it is.
+type Cache = (u32, Key);
+
+/// The unified or data cache of the highest level for which it is known who shares it, and the one below that.
+fn caches(cpu: CpuId, cache: &Path) -> Result<(Option<Cache>, Option<Key>)> {
+    let mut known: BTreeMap<u32, Key> = BTreeMap::new();
     for index in numbered(cache, "index")? {
         let dir = cache.join(format!("index{index}"));
         let Some(level) = number(&dir.join("level"))? else { continue };
@@ -123,14 +163,16 @@ fn last_level_cache(cpu: CpuId, cache: &Path) -> Result<Option<(u32, Key)>> {
             reason: "expected a cache level such as 3".into(),
         })?;
         let kind = text(&dir.join("type"))?.unwrap_or_default();
-        if kind.eq_ignore_ascii_case("instruction") || best.as_ref().is_some_and(|b| b.0 >= level) {
+        if kind.eq_ignore_ascii_case("instruction") || known.contains_key(&level) {
             continue;
         }
         if let Some(key) = sharers(cpu, &dir, "shared_cpu_list", "shared_cpu_map")? {
-            best = Some((level, key));
+            known.insert(level, key);
         }
     }
-    Ok(best)
+    let last = known.pop_last();
+    let below = known.pop_last().filter(|(level, _)| *level >= CLUSTER_LEVEL);
+    Ok((last, below.map(|(_, key)| key)))
 }
 
 /// The nodes with the CPUs that they list. Empty where the machine reports no NUMA.
@@ -260,4 +302,36 @@ fn is_absent(error: &io::Error) -> bool {
 
 fn content(path: PathBuf, found: String, reason: &dyn ToString) -> TopologyError {
     TopologyError::Content { path, found, reason: reason.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_that_is_proven_to_be_online_is_so_whatever_the_lists_say() {
+        let tree = tempfile::tempdir().unwrap();
+        for (file, text) in [
+            ("online", "0"),
+            ("present", "0-5"),
+            ("cpu5/online", "0"),
+            ("cpu5/topology/core_cpus_list", "1,5"),
+            ("cpu1/topology/core_cpus_list", "1,5"),
+        ] {
+            let file = tree.path().join("cpu").join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+        let topology = |proven: &str| {
+            let raw = read(tree.path(), &proven.parse().unwrap()).unwrap();
+            raw.into_topology(Source::Live).unwrap()
+        };
+        assert_eq!(topology("").online().to_string(), "0");
+        let found = topology("1,5,24");
+        assert_eq!(found.online().to_string(), "0-1,5,24");
+        assert_eq!(found.cpu_set().to_string(), "0-5,24");
+        let core = |cpu| found.cpu(CpuId::new(cpu)).unwrap().core.unwrap();
+        assert_eq!(core(1), core(5));
+        assert_ne!(core(1), core(24), "of which nothing is known but that it runs");
+    }
 }

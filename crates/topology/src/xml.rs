@@ -5,13 +5,13 @@
 //! taken too. The tree says who shares a core, a cache, a package; sets of CPUs are read only where
 //! the tree doesn't say it: for the machine, and for NUMA nodes, which hang beside it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::cpu_id::CpuId;
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
-use crate::facts::{Key, RawCpu, RawMachine};
+use crate::facts::{CLUSTER_LEVEL, Key, RawCpu, RawKind, RawMachine};
 use crate::sysfs::read_regular;
 use crate::topology::{Source, Topology};
 use crate::xml_elements::{Element, Elements, Step};
@@ -23,6 +23,9 @@ const MAX_FILE: u64 = 64 << 20;
 
 /// The longest text of a set of CPUs: twice what 8192 of them need.
 const MAX_SET: usize = 8 << 10;
+
+/// The longest name of a kind of cores.
+const MAX_KIND: usize = 64;
 
 /// Reads the export in a file.
 pub(crate) fn file(path: &Path) -> Result<Topology> {
@@ -87,6 +90,8 @@ enum Frame {
     Topology,
     /// An object, with a number of its own.
     Object(Kind, i64),
+    /// A `<cpukind>`.
+    CpuKind,
     /// Anything else.
     Beside,
 }
@@ -115,6 +120,9 @@ struct Export {
     seen: CpuSet,
     nodes: Vec<NumaNode>,
     seen_nodes: BTreeSet<u32>,
+    /// The CPUs of the `<cpukind>` that was begun last.
+    cpu_kind: CpuSet,
+    kinds: BTreeMap<CpuId, RawKind>,
     objects: i64,
 }
 
@@ -129,10 +137,18 @@ impl Export {
             (other, None) => {
                 Err(format!("expected <topology>, found <{other}>; is it an export of lstopo?"))
             }
-            ("object", Some(Frame::Beside)) => {
+            ("object", Some(Frame::Beside | Frame::CpuKind)) => {
                 Err("an <object> must be inside <topology> or another object".into())
             }
             ("object", Some(&parent)) => self.object(element, parent, open),
+            ("cpukind", Some(Frame::Topology)) => {
+                self.cpu_kind = set(element, "cpuset")?.unwrap_or_default();
+                Ok(Frame::CpuKind)
+            }
+            ("info", Some(Frame::CpuKind)) => {
+                self.core_kind(element);
+                Ok(Frame::Beside)
+            }
             _ => Ok(Frame::Beside),
         }
     }
@@ -196,21 +212,47 @@ impl Export {
                 _ => None,
             })
         };
-        let cache = open.iter().filter_map(|frame| match frame {
-            Frame::Object(Kind::Cache { level }, number) => Some((*level, *number)),
-            _ => None,
-        });
+        let mut caches: Vec<(u32, i64)> = open
+            .iter()
+            .filter_map(|frame| match frame {
+                Frame::Object(Kind::Cache { level }, number) => Some((*level, *number)),
+                _ => None,
+            })
+            .collect();
+        caches.sort_unstable();
+        let cache = caches.pop();
+        let below = caches.pop().filter(|&(level, _)| level >= CLUSTER_LEVEL);
         self.cpus.push(RawCpu {
             cpu,
             // Where cores were left out, each PU stands for one, as in synthetic descriptions.
             core: Some(around(|kind| kind == Kind::Core).unwrap_or(Key::Lowest(cpu))),
             package: around(|kind| kind == Kind::Package)
                 .or_else(|| around(|kind| kind == Kind::Machine)),
-            cache: cache.max().map(|(level, number)| (level, Key::Ids(vec![number]))),
+            cache: cache.map(|(level, number)| (level, Key::Ids(vec![number]))),
+            cluster: below.map(|(_, number)| Key::Ids(vec![number])),
+            kind: None,
             node: None,
             online: true,
         });
         Ok(())
+    }
+
+    /// What a `<cpukind>` says of its cores. Those that differ only in their frequency, as favoured cores do, are of
+    /// one kind.
+    fn core_kind(&mut self, info: &Element) {
+        let kind = match (info.get("name"), info.get("value")) {
+            (Some("CoreType"), Some(name)) if name.len() <= MAX_KIND => {
+                RawKind::Name(name.to_owned())
+            }
+            (Some("LinuxCapacity"), Some(capacity)) => match capacity.parse() {
+                Ok(capacity) => RawKind::Capacity(capacity),
+                Err(_) => return,
+            },
+            _ => return,
+        };
+        for cpu in &std::mem::take(&mut self.cpu_kind) {
+            self.kinds.entry(cpu).or_insert_with(|| kind.clone());
+        }
     }
 
     fn numa_node(&mut self, element: &Element) -> std::result::Result<(), String> {
@@ -235,6 +277,8 @@ impl Export {
             core: None,
             package: None,
             cache: None,
+            cluster: None,
+            kind: None,
             node: None,
             online: false,
         }));
@@ -254,6 +298,7 @@ impl Export {
         claim(|node| &node.complete);
         for cpu in &mut self.cpus {
             cpu.node = of_cpu[cpu.cpu.index()];
+            cpu.kind = self.kinds.get(&cpu.cpu).cloned();
         }
         let nodes = self.seen_nodes.into_iter().collect();
         RawMachine { cpus: self.cpus, nodes, isolated: CpuSet::new() }

@@ -4,10 +4,11 @@ mod report;
 mod svg;
 mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 
+use corewise::timeline::markup;
 use corewise::topology::{AffinityScope, Pods, Topology};
 
 use crate::args::{self, Source};
@@ -32,7 +33,7 @@ pub(crate) fn run(args: &args::Topo) -> Result<(), Failure> {
             .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
         writeln!(out, "{json}")?;
     } else {
-        write!(out, "{}", text::render(&report, screen::width()))?;
+        write!(out, "{}", text::render(&report, &remarks(&topology), screen::width()))?;
     }
     Ok(out.flush()?)
 }
@@ -72,6 +73,58 @@ fn alike<'c>(
         alike.into_iter().map(|((cores, shards), caches)| (caches, cores, shards)).collect();
     rows.sort_by_key(|(caches, ..)| caches.first().copied());
     rows
+}
+
+/// What a reader of the table may miss: kinds of cores, shared lower caches, memory without CPUs, divided caches.
+fn remarks(topology: &Topology) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let kinds: Vec<String> = topology
+        .kinds()
+        .iter()
+        .map(|kind| format!("{} (CPUs {})", markup::printable(&kind.name), kind.cpus))
+        .collect();
+    if !kinds.is_empty() {
+        remarks.push(format!("kinds of cores, in shards of their own: {}", kinds.join(", ")));
+    }
+    let mut clusters: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+    for cpu in topology.cpus() {
+        if let (Some(cluster), Some(core)) = (cpu.cluster, cpu.core) {
+            clusters.entry(cluster).or_default().insert(core);
+        }
+    }
+    let mut of_size: BTreeMap<usize, usize> = BTreeMap::new();
+    for cluster in clusters.values().filter(|cores| cores.len() > 1) {
+        *of_size.entry(cluster.len()).or_default() += 1;
+    }
+    let sizes: Vec<String> = of_size
+        .into_iter()
+        .rev()
+        .map(|(cores, n)| format!("{} of {cores} cores", count(n, "cluster")))
+        .collect();
+    if !sizes.is_empty() {
+        let sizes = sizes.join(", ");
+        remarks.push(format!("{sizes} with a lower cache in common: no shard cuts one"));
+    }
+    let without = topology.nodes().iter().filter(|node| node.cpus.is_empty());
+    let without: Vec<u32> = without.map(|node| node.node).collect();
+    if !without.is_empty() {
+        let (nodes, have) = if without.len() == 1 { ("node", "has") } else { ("nodes", "have") };
+        remarks.push(format!("NUMA {nodes} {} {have} memory only", units::list(without)));
+    }
+    let mut parts: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for llc in topology.llcs() {
+        if let Some(first) = llc.part_of {
+            parts.entry(first).or_default().push(llc.llc);
+        }
+    }
+    if !parts.is_empty() {
+        let parts: Vec<String> = parts.into_values().map(units::list).collect();
+        remarks.push(format!(
+            "caches {}: one each in the hardware, divided along its NUMA nodes (sub-NUMA clustering)",
+            parts.join("; ")
+        ));
+    }
+    remarks
 }
 
 fn count(n: usize, noun: &str) -> String {

@@ -10,6 +10,8 @@ pub(super) struct Report {
     pub(super) source: String,
     pub(super) cpus: Vec<Cpu>,
     pub(super) nodes: Vec<Node>,
+    /// Empty where all cores are of one kind.
+    pub(super) kinds: Vec<Kind>,
     pub(super) caches: Vec<Cache>,
     /// CPUs that this process may use, as a list such as `0-3,8`.
     pub(super) allowed: String,
@@ -29,7 +31,19 @@ pub(super) struct Cpu {
     pub(super) package: Option<u32>,
     pub(super) llc: Option<u32>,
     pub(super) node: Option<u32>,
+    /// The cache below the last-level one that it shares with the rest of its cluster.
+    pub(super) cluster: Option<u32>,
+    /// An index into `kinds`.
+    pub(super) kind: Option<u32>,
     pub(super) online: bool,
+}
+
+/// One kind of cores.
+#[derive(Debug, Serialize)]
+pub(super) struct Kind {
+    pub(super) kind: u32,
+    pub(super) name: String,
+    pub(super) cpus: String,
 }
 
 /// One NUMA node.
@@ -45,6 +59,8 @@ pub(super) struct Cache {
     pub(super) llc: u32,
     /// 3 for an L3; `null` where the machine reports no cache, and a package stands for it.
     pub(super) level: Option<u32>,
+    /// The first part of a cache that is divided along NUMA nodes; `null` where it is whole.
+    pub(super) part_of: Option<u32>,
     pub(super) cpus: String,
     pub(super) cores: u32,
     /// The cores of each shard.
@@ -67,9 +83,16 @@ impl Report {
             package: cpu.package,
             llc: cpu.llc,
             node: cpu.node,
+            cluster: cpu.cluster,
+            kind: cpu.kind,
             online: cpu.online,
         });
         let nodes = topology.nodes().iter();
+        let kinds = topology.kinds().iter().map(|kind| Kind {
+            kind: kind.kind,
+            name: kind.name.clone(),
+            cpus: kind.cpus.to_string(),
+        });
         let scopes = AffinityScope::ALL.into_iter().map(|scope| {
             let pods = pods.scope(scope).iter();
             let pod = |pod: &corewise::topology::Pod| Pod {
@@ -83,6 +106,7 @@ impl Report {
             source: topology.source().to_string(),
             cpus: cpus.collect(),
             nodes: nodes.map(|n| Node { node: n.node, cpus: n.cpus.to_string() }).collect(),
+            kinds: kinds.collect(),
             caches: caches(topology, pods),
             allowed: topology.allowed().to_string(),
             isolated: topology.isolated().to_string(),
@@ -99,6 +123,7 @@ fn caches(topology: &Topology, pods: &Pods) -> Vec<Cache> {
         Some(Cache {
             llc,
             level: facts.level,
+            part_of: facts.part_of,
             cpus: facts.cpus.intersection(topology.allowed()).to_string(),
             cores: layout.cores(),
             shards: layout.shards().to_vec(),

@@ -12,17 +12,22 @@ use crate::screen::{FAINT, TITLE, styled};
 use crate::units;
 
 /// What a user reads, in lines of at most `width` columns as far as words allow.
-pub(super) fn render(report: &Report, width: usize) -> String {
+pub(super) fn render(report: &Report, remarks: &[String], width: usize) -> String {
     let mut out = String::new();
     // Writing to a String can't fail.
-    let _ = summary(&mut out, report, width)
+    let _ = summary(&mut out, report, remarks, width)
         .and_then(|()| groups(&mut out, report))
         .and_then(|()| pods(&mut out, report, width))
         .and_then(|()| shards(&mut out, report, width));
     out
 }
 
-fn summary(out: &mut String, report: &Report, width: usize) -> std::fmt::Result {
+fn summary(
+    out: &mut String,
+    report: &Report,
+    remarks: &[String],
+    width: usize,
+) -> std::fmt::Result {
     let online = || report.cpus.iter().filter(|cpu| cpu.online);
     let distinct = |key: fn(&Cpu) -> Option<u32>| {
         let mut seen: Vec<u32> = online().filter_map(key).collect();
@@ -54,14 +59,34 @@ fn summary(out: &mut String, report: &Report, width: usize) -> std::fmt::Result 
     if !report.isolated.is_empty() {
         writeln!(out, "  isolated from general work: CPUs {}", report.isolated)?;
     }
+    for remark in remarks {
+        for line in markup::wrap(remark, width.saturating_sub(2), 2) {
+            writeln!(out, "  {line}")?;
+        }
+    }
     Ok(())
 }
 
-/// One row for the CPUs that share node, package, cache and state.
+/// Rows come in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum State {
+    Online,
+    /// This process may not use it.
+    NotAllowed,
+    Offline,
+}
+
+/// One row for the CPUs that share node, package, cache, kind and state.
 fn groups(out: &mut String, report: &Report) -> std::fmt::Result {
     let mut rows: BTreeMap<_, (BTreeSet<u32>, BTreeSet<u32>)> = BTreeMap::new();
+    let allowed: CpuSet = report.allowed.parse().unwrap_or_default();
     for cpu in &report.cpus {
-        let key = (!cpu.online, cpu.node, cpu.package, cpu.llc);
+        let state = match cpu.online {
+            true if allowed.contains(CpuId::new(cpu.cpu)) => State::Online,
+            true => State::NotAllowed,
+            false => State::Offline,
+        };
+        let key = (state, cpu.node, cpu.package, cpu.llc, cpu.kind);
         let (cpus, cores) = rows.entry(key).or_default();
         cpus.insert(cpu.cpu);
         if let Some(core) = cpu.core {
@@ -69,7 +94,7 @@ fn groups(out: &mut String, report: &Report) -> std::fmt::Result {
         }
     }
     let number = |n: Option<u32>| n.map_or("-".to_string(), |n| n.to_string());
-    let rows = rows.into_iter().map(|((offline, node, package, llc), (cpus, cores))| {
+    let rows = rows.into_iter().map(|((state, node, package, llc, _), (cpus, cores))| {
         let cache = llc.and_then(|llc| report.caches.iter().find(|cache| cache.llc == llc));
         let cache = match cache.and_then(|cache| cache.level) {
             Some(level) => format!("L{level} {}", number(llc)),
@@ -80,7 +105,11 @@ fn groups(out: &mut String, report: &Report) -> std::fmt::Result {
             (1, one) => one,
             (n, all) => format!("{all} ({n})"),
         };
-        let state = if offline { "offline" } else { "online" };
+        let state = match state {
+            State::Online => "online",
+            State::NotAllowed => "online, not allowed",
+            State::Offline => "offline",
+        };
         [number(node), number(package), cache, set(&cores), set(&cpus), state.to_string()]
     });
     let head = ["node", "package", "cache", "cores", "CPUs", "state"].map(str::to_string);

@@ -263,3 +263,98 @@ fn the_headline_counts_the_cpus_that_are_online_and_names_the_others() {
     let picture = folder.corewise(["topo", "--from", &source, "--svg", "-"]).ok().stdout;
     assert!(picture.contains("5 CPUs, 3 cores") && picture.contains("3 offline CPUs"), "{picture}");
 }
+
+/// Runs the program on the highest CPU of this machine, where the list of online CPUs is made up: as in a container whose
+/// `/sys` counts its CPUs from 0, while masks have the host's numbers. `None`: that can't be had here.
+fn with_a_made_up_list(folder: &Folder, cpu: &str, args: &str) -> Option<crate::common::Ran> {
+    let list = folder.write("online", "0\n");
+    let script = format!(
+        "mount --bind '{}' /sys/devices/system/cpu/online || exit 77\nexec taskset -c {cpu} '{}' {args}",
+        list.display(),
+        crate::common::COREWISE,
+    );
+    let mut command = folder.command("unshare");
+    command.args(["-m", "sh", "-c", &script]);
+    let ran = crate::common::run(command);
+    let refused = ran.code == Some(77) || ran.stderr.starts_with("unshare: ");
+    (!refused).then_some(ran)
+}
+
+#[test]
+fn a_cpu_that_the_process_may_use_is_online_whatever_a_made_up_list_says() {
+    let folder = Folder::new();
+    let cpus = topo(&folder, &[])["cpus"].as_array().unwrap().clone();
+    let last = cpus.last().unwrap();
+    let cpu = last["cpu"].to_string();
+    if cpu == "0" || last["online"] == false {
+        return;
+    }
+    let Some(ran) = with_a_made_up_list(&folder, &cpu, "topo --json") else { return };
+    let json: Value = serde_json::from_str(&ran.ok().stdout).unwrap();
+    let found = json["cpus"].as_array().unwrap().last().unwrap();
+    assert_eq!(found, last);
+    assert_eq!(json["allowed"], cpu);
+    let text = with_a_made_up_list(&folder, &cpu, "topo").unwrap().ok().stdout;
+    let rows = text.lines().filter_map(|line| line.strip_suffix("  online"));
+    let cpus: Vec<_> = rows.map(|row| row.split_whitespace().last().unwrap()).collect();
+    assert_eq!(cpus, [cpu.as_str()], "{text}");
+    // Also where it looks again.
+    let ran = with_a_made_up_list(&folder, &cpu, "up --for 1s").unwrap().ok();
+    assert!(!ran.stderr.contains("the set is empty"), "{ran}");
+    assert!(!ran.stderr.contains("none of them is online"), "{ran}");
+}
+
+/// A described machine of the topology crate, as a saved tree.
+fn described(folder: &Folder, name: &str) -> String {
+    let root =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../topology/tests/data/sysfs");
+    let lines = std::fs::read_to_string(root.join(format!("{name}.sysfs"))).unwrap();
+    for line in lines.lines() {
+        let (file, text) = line.split_once(':').unwrap();
+        folder.write(&format!("{name}/{file}"), format!("{text}\n"));
+    }
+    format!("sysfs:{}", folder.join(name).display())
+}
+
+#[test]
+fn kinds_of_cores_their_clusters_memory_alone_and_divided_caches_are_said() {
+    let folder = Folder::new();
+    let hybrid = described(&folder, "hybrid-8-and-16");
+    for (source, wanted) in [
+        (
+            hybrid.as_str(),
+            &[
+                "cpu_core (CPUs 0-15), cpu_atom (CPUs 16-31)",
+                "4 clusters of 4 cores with a lower cache in common",
+            ][..],
+        ),
+        (
+            "synthetic:package:1 group:2 [numa] [numa] l3:1 core:4 pu:1",
+            &["NUMA nodes 1,3 have memory only"],
+        ),
+        (
+            "synthetic:package:2 l3:1 numa:2 core:4 pu:1",
+            &["caches 0-1; 2-3: one each in the hardware"],
+        ),
+    ] {
+        let text = folder.corewise(["topo", "--from", source]).ok().stdout;
+        let picture = folder.corewise(["topo", "--from", source, "--svg", "-"]).ok().stdout;
+        for wanted in wanted {
+            assert!(text.contains(wanted), "{wanted}\n{text}");
+            assert!(picture.contains(wanted), "{wanted}\n{picture}");
+        }
+    }
+    let json = topo(&folder, &["--from", &hybrid]);
+    assert_eq!(json["kinds"][1], json!({ "kind": 1, "name": "cpu_atom", "cpus": "16-31" }));
+    let cpus = json["cpus"].as_array().unwrap();
+    assert_eq!((&cpus[16]["kind"], &cpus[16]["cluster"]), (&json!(1), &cpus[19]["cluster"]));
+    assert_eq!(json["caches"][0]["part_of"], Value::Null);
+    let json = topo(&folder, &["--from", "synthetic:package:2 l3:1 numa:2 core:4 pu:1"]);
+    let parts = json["caches"].as_array().unwrap().iter();
+    assert_eq!(parts.map(|cache| cache["part_of"].clone()).collect::<Vec<_>>(), [0, 0, 2, 2]);
+    let none =
+        folder.corewise(["topo", "--from", "synthetic:package:1 l3:1 l2:4 core:1 pu:2"]).ok();
+    for word in ["kinds", "clusters", "memory", "hardware"] {
+        assert!(!none.stdout.contains(word), "{none}");
+    }
+}

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use corewise_topology::{AffinityScope, CpuId, Pods, Topology};
+use corewise_topology::{AffinityScope, CpuId, CpuSet, Pods, Topology};
 
 /// The machines in a form that can be read: name, form, and what was read.
 type Read = Vec<(String, &'static str, Topology)>;
@@ -109,6 +109,10 @@ fn every_form_of_a_machine_gives_the_same_facts() {
             assert_eq!(a.cpus(), b.cpus(), "{what}");
             assert_eq!(a.nodes(), b.nodes(), "{what}");
             assert_eq!(a.llcs(), b.llcs(), "{what}");
+            let kinds = |topology: &Topology| -> Vec<CpuSet> {
+                topology.kinds().iter().map(|kind| kind.cpus.clone()).collect()
+            };
+            assert_eq!(kinds(a), kinds(b), "{what}");
             assert_eq!(a.isolated(), b.isolated(), "{what}");
             // An export of a running machine allows no CPU that was offline.
             let online = a.online();
@@ -174,6 +178,99 @@ fn a_cpuset_that_hides_lowest_siblings_hides_no_core() {
 #[test]
 fn unequal_clusters_keep_their_sizes() {
     check("unequal-clusters", [10, 10, 1, 1], Some(2), &[&[4], &[4], &[2]]);
+}
+
+/// The CPUs of each shard in every form of a machine, for a shard size.
+fn shards(name: &str, size: u32, wanted: &[&str]) {
+    for (_, form, topology) in forms(name) {
+        let pods = Pods::new(&topology, size);
+        let pods = pods.scope(AffinityScope::CacheShard).iter();
+        let found: Vec<String> = pods.map(|pod| pod.cpus.to_string()).collect();
+        assert_eq!(found, wanted, "{name}, {form}, size {size}");
+    }
+}
+
+#[test]
+fn a_hybrid_cpus_shards_keep_efficient_cores_with_their_l2_and_apart_from_performance_cores() {
+    check("hybrid-8-and-16", [32, 24, 1, 1], Some(3), &[&[8, 8, 8]]);
+    shards("hybrid-8-and-16", 8, &["0-15", "16-23", "24-31"]);
+    shards("hybrid-8-and-16", 5, &["0-7", "8-15", "16-23", "24-27", "28-31"]);
+    shards("hybrid-8-and-16", 100, &["0-15", "16-31"]);
+    shards("hybrid-8-and-16", 12, &["0-15", "16-31"]);
+    for (_, form, topology) in forms("hybrid-8-and-16") {
+        let kinds: Vec<String> = topology.kinds().iter().map(|k| k.cpus.to_string()).collect();
+        assert_eq!(kinds, ["0-15", "16-31"], "{form}");
+        let cluster = |cpu| topology.cpu(CpuId::new(cpu)).unwrap().cluster.unwrap();
+        assert_eq!(cluster(0), cluster(1), "{form}");
+        assert_ne!(cluster(1), cluster(2), "{form}");
+        assert_eq!((cluster(16), cluster(20)), (cluster(19), cluster(23)), "{form}");
+        assert_ne!(cluster(19), cluster(20), "{form}");
+        // A cpuset cuts clusters, and the rest of each stays together.
+        let narrow = topology.clone().with_allowed(&"0-3,17-19,22-31".parse().unwrap()).unwrap();
+        let pods = Pods::new(&narrow, 4);
+        let pods = pods.scope(AffinityScope::CacheShard).iter();
+        let found: Vec<String> = pods.map(|pod| pod.cpus.to_string()).collect();
+        assert_eq!(found, ["0-3", "17-19,22-23", "24-27", "28-31"], "{form}");
+    }
+}
+
+#[test]
+fn cores_outside_of_the_last_level_cache_have_their_own() {
+    for (_, form, topology) in forms("hybrid-low-power-island") {
+        let llcs = topology.llcs().iter();
+        let llcs: Vec<_> = llcs.map(|llc| (llc.level, llc.cpus.to_string())).collect();
+        assert_eq!(llcs, [(Some(3), "0-13".into()), (Some(2), "14-15".into())], "{form}");
+        let kinds = topology.kinds().iter();
+        let kinds: Vec<_> = kinds.map(|kind| (kind.name.as_str(), kind.cpus.to_string())).collect();
+        let wanted = [("cpu_core", "0-5"), ("cpu_atom", "6-13"), ("cpu_lowpower", "14-15")];
+        assert_eq!(kinds, wanted.map(|(name, cpus)| (name, cpus.to_owned())), "{form}");
+    }
+    shards("hybrid-low-power-island", 8, &["0-5", "6-13", "14-15"]);
+}
+
+#[test]
+fn big_and_little_cores_are_told_apart_and_cores_that_clock_a_little_lower_are_not() {
+    check("big-and-little", [8, 8, 1, 1], Some(3), &[&[4, 4]]);
+    shards("big-and-little", 8, &["0-3", "4-7"]);
+    for (_, form, topology) in forms("big-and-little") {
+        let names: Vec<&str> = topology.kinds().iter().map(|kind| kind.name.as_str()).collect();
+        assert_eq!(names, ["capacity 446", "capacity 1007"], "{form}");
+    }
+}
+
+#[test]
+fn clusters_of_a_machine_of_one_kind_stay_whole() {
+    check("clusters-of-4-under-one-cache", [144, 144, 1, 1], Some(3), &[&[8; 18]]);
+    for size in [6, 10] {
+        for (_, form, topology) in forms("clusters-of-4-under-one-cache") {
+            let pods = Pods::new(&topology, size);
+            for pod in pods.scope(AffinityScope::CacheShard) {
+                let first = pod.cpus.first().unwrap().number();
+                assert!(first % 4 == 0 && pod.cpus.len() % 4 == 0, "{form}: {pod:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn machines_of_one_kind_with_private_caches_have_the_kernels_shards() {
+    for [name, ..] in machines() {
+        for (name, form, topology) in forms(&name) {
+            let private = topology.cpus().iter().all(|cpu| {
+                let shared = |other: &&corewise_topology::Cpu| {
+                    other.cluster.is_some() && other.cluster == cpu.cluster
+                };
+                topology.cpus().iter().filter(shared).all(|other| other.core == cpu.core)
+            });
+            if !private || !topology.kinds().is_empty() {
+                continue;
+            }
+            for (_, layout) in Pods::new(&topology, 8).shard_layouts() {
+                let plain = corewise_topology::shard_layout(layout.cores(), 8);
+                assert_eq!(*layout, plain, "{name}, {form}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -422,7 +422,7 @@ mod tests {
             return;
         }
         fn may_use() -> Option<CpuSet> {
-            corewise_sync::sys::affinity().map(|mask| mask.iter().map(CpuId::new).collect())
+            corewise_sync::sys::affinity(None).map(|mask| mask.iter().map(CpuId::new).collect())
         }
         let before = may_use().expect("Linux tells");
         let pins = Pins::new(before.clone(), Pinning::Cpu);

@@ -80,7 +80,7 @@ fn a_worker_that_is_pinned_to_one_cpu_makes_the_next_one_where_all_cpus_of_the_p
     let sees = Arc::clone(&seen);
     let pools = WorkerPools::builder(&machine)
         .spawn_handler(move |worker| {
-            let may_use: CpuSet = corewise_sync::sys::affinity()
+            let may_use: CpuSet = corewise_sync::sys::affinity(None)
                 .expect("Linux tells")
                 .iter()
                 .map(CpuId::new)

@@ -97,12 +97,7 @@ fn below(topology: &Topology, pods: &Pods, tree: &Tree, scope: AffinityScope) ->
     if more > 0 {
         lines.push(format!("and {more} other kinds of caches"));
     }
-    let without = topology.nodes().iter().filter(|node| node.cpus.is_empty());
-    let without: Vec<u32> = without.map(|node| node.node).collect();
-    if !without.is_empty() {
-        let (nodes, have) = if without.len() == 1 { ("node", "has") } else { ("nodes", "have") };
-        lines.push(format!("{nodes} {} {have} memory only", units::list(without)));
-    }
+    lines.extend(super::remarks(topology));
     if !tree.scattered.is_empty() {
         let scattered = tree.scattered.iter().filter_map(|pod| {
             pods.scope(scope).get(*pod as usize).map(|p| format!("pod {pod}: CPUs {}", p.cpus))

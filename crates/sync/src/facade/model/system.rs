@@ -16,7 +16,7 @@ pub(crate) fn cpus() -> usize {
     2
 }
 
-pub(crate) fn affinity() -> Option<Mask> {
+pub(crate) fn affinity(_thread: Option<Tid>) -> Option<Mask> {
     None
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn machine() -> Option<String> {
 }
 
 pub(crate) fn cpus() -> usize {
-    affinity().map_or(1, |mask| mask.iter().count())
+    affinity(None).map_or(1, |mask| mask.iter().count())
 }
 
 fn told(mask: corewise_sim::Mask) -> Mask {
@@ -61,8 +61,9 @@ fn told(mask: corewise_sim::Mask) -> Mask {
     told
 }
 
-pub(crate) fn affinity() -> Option<Mask> {
-    corewise_sim::current().and_then(corewise_sim::affinity).map(told)
+pub(crate) fn affinity(thread: Option<Tid>) -> Option<Mask> {
+    let thread = thread.map(own).or_else(corewise_sim::current);
+    thread.and_then(corewise_sim::affinity).map(told)
 }
 
 pub(crate) fn set_affinity(thread: Option<Tid>, mask: &Mask) -> io::Result<()> {

@@ -125,8 +125,8 @@ pub(crate) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get())
 }
 
-pub(crate) fn affinity() -> Option<Mask> {
-    let set = rustix::thread::sched_getaffinity(None).ok()?;
+pub(crate) fn affinity(thread: Option<Tid>) -> Option<Mask> {
+    let set = rustix::thread::sched_getaffinity(thread.map(pid)).ok()?;
     let mut mask = Mask::none();
     (0..Mask::CPUS).filter(|&cpu| set.is_set(cpu as usize)).for_each(|cpu| mask.add(cpu));
     Some(mask)

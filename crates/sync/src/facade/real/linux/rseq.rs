@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_area_says_what_the_system_says() {
-        for cpu in system::affinity().expect("Linux says it").iter() {
+        for cpu in system::affinity(None).expect("Linux says it").iter() {
             let mut alone = Mask::none();
             alone.add(cpu);
             let seen = std::thread::spawn(move || {

@@ -109,7 +109,7 @@ pub(crate) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get())
 }
 
-pub(crate) fn affinity() -> Option<Mask> {
+pub(crate) fn affinity(_thread: Option<Tid>) -> Option<Mask> {
     None
 }
 
