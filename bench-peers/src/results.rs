@@ -94,11 +94,7 @@ pub(crate) fn records(bench: &str, headlines: &[Headline]) -> Vec<Record> {
         case: case.to_owned(),
         ..Record::headline(bench, one.name, &one.ratio)
     };
-    let interval = |one: &Headline| Record {
-        min: one.ratio.low,
-        max: one.ratio.high,
-        ..record("interval95", one)
-    };
+    let interval = |one: &Headline| Record::interval(bench, one.name, &one.ratio);
     let of = |case: &'static str, agreed: bool| {
         headlines.iter().filter(move |one| one.agreed == agreed).map(move |one| record(case, one))
     };

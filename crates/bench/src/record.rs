@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::line::unit;
+use crate::names::{HEADLINE, INTERVAL};
 use crate::stats::{PairedRatio, Summary};
 
 /// One metric of one variant in one case. `corewise bench` and `bench-peers` print arrays of these.
@@ -10,7 +11,7 @@ use crate::stats::{PairedRatio, Summary};
 pub struct Record {
     /// The benchmark: `workqueue`, `calls`, ...
     pub bench: String,
-    /// The workload and its parameters; `headline` for the records that sum a call up.
+    /// The workload and its parameters; `headline` for the records that sum a call up, `interval95` for their intervals.
     pub case: String,
     /// `corewise`, `before` (the published old design), or a peer's name.
     pub variant: String,
@@ -47,7 +48,13 @@ impl Record {
     /// A headline: a ratio of pairs of runs of the same call, or a metric by its [own name](unit()).
     pub fn headline(bench: &str, metric: &str, ratio: &PairedRatio) -> Record {
         let unit = unit(metric).unwrap_or("ratio");
-        Record::new(bench, "headline", "corewise", metric, unit, ratio.summary)
+        Record::new(bench, HEADLINE, "corewise", metric, unit, ratio.summary)
+    }
+
+    /// The 95 % interval of a headline's median: its ends are `min` and `max`.
+    pub fn interval(bench: &str, metric: &str, ratio: &PairedRatio) -> Record {
+        let headline = Record::headline(bench, metric, ratio);
+        Record { case: INTERVAL.to_owned(), min: ratio.low, max: ratio.high, ..headline }
     }
 }
 

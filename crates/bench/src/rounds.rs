@@ -192,9 +192,10 @@ pub fn values<'s>(
 /// A headline: its name, and the ratio that it is.
 pub type Headline = (&'static str, PairedRatio);
 
-/// The records of all series of a benchmark, headlines last.
+/// The records of all series of a benchmark, the headlines last, before them their intervals.
 pub fn records(bench: &str, series: &[Series], headlines: &[Headline]) -> Vec<Record> {
     let mut records: Vec<Record> = series.iter().filter_map(|one| one.record(bench)).collect();
+    records.extend(headlines.iter().map(|(name, of)| Record::interval(bench, name, of)));
     records.extend(headlines.iter().map(|(name, of)| Record::headline(bench, name, of)));
     records
 }

@@ -27,6 +27,16 @@ pub const LEAST_ROUNDS: usize = 6;
 /// One in so many comparisons lies outside a 95 % interval by chance.
 const IN_BY_CHANCE: usize = 20;
 
+/// Whether a headline with this unit shows a difference, in words.
+pub fn verdict(ratio: &PairedRatio, unit: &str) -> &'static str {
+    match ratio.summary.runs < LEAST_ROUNDS {
+        _ if unit != "ratio" => "no ratio",
+        true => "too few rounds to rule out noise",
+        false if ratio.is_beyond_noise() => "beyond the noise",
+        false => "within the noise",
+    }
+}
+
 /// What the values of Corewise's scopes say: what to do, then what was found, metric by metric, and which scopes the
 /// machine can't tell apart. Other variants than `corewise`, and cases without a scope, are left out; so are metrics by
 /// which nobody would choose a scope. `seed` is that of the intervals.

@@ -11,8 +11,10 @@ mod tests;
 use corewise_timeline::markup::printable;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use crate::advice::verdict;
 use crate::names::{BESIDE, Better, CaseName, HEADLINE, INTERVAL, Place, sums_up};
 use crate::record::{Record, grouped};
+use crate::stats::{PairedRatio, Summary};
 pub use number::show;
 
 const STYLE: &str = include_str!("style.css");
@@ -136,6 +138,7 @@ fn headlines(page: &Page<'_>) -> Markup {
             td.n { @if let Some(one) = interval {
                 (value(one.min, one)) " to " (value(one.max, one))
             } }
+            td { @if let Some(one) = interval { (verdict(&ratio(record, one), &record.unit)) } }
             td { (Better::of_headline(record).map_or("", Better::words)) }
         } }
     };
@@ -144,13 +147,20 @@ fn headlines(page: &Page<'_>) -> Markup {
             section {
                 h2 { "Headlines" }
                 p {
-                    "Ratios of pairs of runs of one call. The interval holds the true median in 95 of \
-                     100 such calls; one that holds 1 shows no difference."
+                    "Ratios of pairs of runs of one call. Of six rounds or more, the interval holds the true median \
+                     in 95 of 100 such calls; one that holds 1 shows no difference."
                 }
-                (table(&["Headline", "Median", "Least to most", "Runs", "95 % interval", "Read as"], &rows))
+                (table(&["Headline", "Median", "Least to most", "Runs", "95 % interval", "Difference", "Read as"], &rows))
             }
         }
     }
+}
+
+/// The ratio that a headline and its interval were made of.
+fn ratio(headline: &Record, interval: &Record) -> PairedRatio {
+    let Record { median, min, max, runs, .. } = *headline;
+    let summary = Summary { median, min, max, runs };
+    PairedRatio { summary, low: interval.min, high: interval.max }
 }
 
 fn table(heads: &[&str], rows: &Markup) -> Markup {

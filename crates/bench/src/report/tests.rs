@@ -5,6 +5,7 @@ use quick_xml::events::Event;
 
 use super::{Page, render};
 use crate::record::Record;
+use crate::stats::PairedRatio;
 
 fn record(case: &str, variant: &str, metric: &str, unit: &str, median: f64) -> Record {
     Record::made_up(case, variant, metric, unit, (median * 0.9, median, median * 1.2))
@@ -113,6 +114,25 @@ fn the_page_is_whole_and_has_every_record_once() {
     assert!(rows[0].contains("inside_vs_best_peer") && rows[1].contains("storm_boxed_vs_tokio"));
     assert!(rows[1].contains(">6.75</data> to <data value=\"9\">9.00</data>"), "{}", rows[1]);
     assert!(!html.contains("interval95"), "it is no workload");
+}
+
+#[test]
+fn each_headline_of_a_call_has_its_interval_and_what_that_shows() {
+    let headlines = [
+        ("surely", PairedRatio::of(&[4.0, 4.1, 3.9, 4.0, 4.2, 3.8], &[2.0; 6], 1).unwrap()),
+        ("noise", PairedRatio::of(&[1.0, 3.0, 1.5, 2.5, 1.9, 2.1], &[2.0; 6], 1).unwrap()),
+        ("too_few", PairedRatio::of(&[4.0, 6.0], &[2.0; 2], 1).unwrap()),
+    ];
+    let html = page(&crate::rounds::records("workqueue", &[], &headlines), &[]);
+    check(&html);
+    let said = ["beyond the noise", "within the noise", "too few rounds to rule out noise"];
+    for ((name, ratio), said) in headlines.iter().zip(said) {
+        let row = html.split("<tr>").find(|row| row.contains(&format!(">{name}</th>"))).unwrap();
+        for end in [ratio.low, ratio.high] {
+            assert!(row.contains(&format!("<data value=\"{end}\">")), "{end}: {row}");
+        }
+        assert!(row.contains(said), "{row}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The tables: a case each, a row for each scope and variant, medians with their spread.
 
-use corewise_bench::advice::LEAST_ROUNDS;
+use corewise_bench::advice::verdict;
 use corewise_bench::line::unit;
 use corewise_bench::names::CaseName;
 use corewise_bench::report::show;
@@ -84,12 +84,7 @@ pub(super) fn headlines(
     for (name, ratio) in headlines {
         let what = super::words::headline(name);
         let unit = unit(name).unwrap_or("ratio");
-        let noise = match ratio.summary.runs < LEAST_ROUNDS {
-            _ if unit != "ratio" => "no ratio",
-            true => "too few rounds to rule out noise",
-            false if ratio.is_beyond_noise() => "beyond the noise",
-            false => "within the noise",
-        };
+        let noise = verdict(ratio, unit);
         let [median, low, high] =
             [ratio.summary.median, ratio.low, ratio.high].map(|value| show(value, unit));
         let sentence = format!("{what}: {median} ({low} to {high}), {noise}");
@@ -207,9 +202,11 @@ fn cell(series: &Series) -> Option<String> {
     Some(match summary.runs {
         0 | 1 => median,
         _ if summary.median == 0.0 => median,
-        _ => {
-            format!("{median} ±{:<3}", format!("{:.0}", (half / summary.median * 100.0).min(999.0)))
-        }
+        _ => match format!("{:.0}", half / summary.median * 100.0) {
+            // Of more digits than the column has, the number isn't told.
+            percent if percent.len() > 3 => format!("{median} ±>999"),
+            percent => format!("{median} ±{percent:<3}"),
+        },
     })
 }
 
@@ -267,6 +264,15 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn a_spread_that_has_no_room_is_no_number() {
+        let cell = |values| cell(&series("storm", "corewise", "call_p50", "ns", values)).unwrap();
+        assert_eq!(cell(&[10.0, 10.0, 209.8]), "10.0 ns ±999");
+        assert_eq!(cell(&[10.0, 10.0, 210.0]), "10.0 ns ±>999");
+        assert_eq!(cell(&[1.0, 1.0, 1e12]), "1.00 ns ±>999");
+        assert_eq!(cell(&[1.0, 1.0, 2.0]), "1.00 ns ±50 ");
     }
 
     #[test]
