@@ -218,8 +218,9 @@ pub(crate) fn caveats(t: &Timeline) -> Vec<String> {
         let idle = t.concurrency().time_at.first().copied().unwrap_or_default();
         let makespan = t.finish().saturating_sub(t.origin());
         let idle = 100.0 * idle.as_secs_f64() / makespan.as_secs_f64().max(1e-12);
+        let about = if t.is_exact() { "" } else { "~" };
         caveats.push(format!(
-            "init functions keep their order, and {idle:.0}\u{a0}% of the time no span of the log ran"
+            "init functions keep their order, and {about}{idle:.0}\u{a0}% of the time no span of the log ran"
         ));
     }
     if t.spans().iter().any(|s| s.kind != SpanKind::Shutdown) {
