@@ -62,8 +62,8 @@ fn is_rtl(c: char) -> bool {
 /// ISOLATE, so that words keep their places: the number behind such a name would else be shown before it, its
 /// sign behind it. Brackets and commas around a word stay outside.
 ///
-/// For a line as it is written, after everything that counts characters: the two have no width. What has them
-/// stays as it is.
+/// For a line as it is written, after everything that counts characters: the two have no width. A line
+/// that has them stays as it is.
 pub(crate) fn isolate(text: &str) -> Cow<'_, str> {
     if !text.contains(is_rtl) || text.contains('\u{2068}') {
         return text.into();

@@ -110,7 +110,7 @@ fn whole_clusters(clusters: &[u32], size: u32) -> Vec<u32> {
         from = border;
     }
     match shards.last_mut() {
-        // What is left is one core, or none.
+        // One core is left, or none.
         Some(last) => *last += all - from,
         None => shards.push(all),
     }

@@ -57,7 +57,7 @@ fn split_stamp(line: &str) -> Option<(u64, &str)> {
     let (stamp, text) = line.trim().strip_prefix('[')?.split_once(']')?;
     let (seconds, micros) = stamp.trim().split_once('.')?;
     let at = seconds.parse::<u64>().ok()? * 1_000_000 + micros.parse::<u64>().ok()?;
-    // Behind the stamp there may be who printed it.
+    // Behind the stamp there may be the caller's id.
     let text = text.trim_start();
     let text = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((caller, rest)) if caller.trim_start().starts_with(['T', 'C']) => rest.trim_start(),
@@ -389,7 +389,7 @@ fn the_newest_kernels_boots_are_understood_alike_by_a_second_parser() {
                 .filter(|s| s["kind"] == "probe" && s["driver"] == driver)
                 .collect::<Vec<_>>()
         };
-        // What is in every kernel, so that no empty list passes.
+        // Spans that every kernel has, so that no empty list passes.
         let nvme = probed("nvme");
         assert_eq!(nvme.len(), 3, "{options}: {nvme:?}");
         assert!(nvme.iter().all(|span| span["asynchronous"] == true), "{options}: {nvme:?}");

@@ -165,6 +165,6 @@ fn a_name_from_right_to_left_keeps_the_number_behind_it_in_its_place() {
             assert_eq!(isolated, shown.matches(word).count(), "{what}: {word}: {shown}");
         }
     }
-    // What programs read has the names as they are.
+    // Programs read the names as they are.
     assert!(!json::render(&t).contains('\u{2068}'));
 }
