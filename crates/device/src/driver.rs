@@ -1,7 +1,7 @@
 //! What a driver does: probe a device into a bound object, which can be shut down.
 
 use crate::{Cancel, DeviceDecl, ProbeDone, ProbeType, ShutdownDone};
-use corewise_sync::panics;
+use corewise_sync::{panics, text};
 use std::any::{Any, TypeId};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -286,7 +286,7 @@ pub(crate) fn downcast<T: Bound>(bound: Arc<dyn Bound>) -> Option<Arc<T>> {
 }
 
 /// Why a probe did not bind its device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ProbeError {
     kind: ProbeErrorKind,
     message: String,
@@ -363,16 +363,26 @@ impl ProbeError {
 impl fmt::Display for ProbeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            ProbeErrorKind::Panicked => write!(f, "the probe panicked: {}", self.message),
-            _ => f.write_str(&self.message),
+            ProbeErrorKind::Panicked => {
+                write!(f, "the probe panicked: {}", text::message(&self.message))
+            }
+            _ => text::message(&self.message).fmt(f),
         }
+    }
+}
+
+/// The message is bounded, and not escaped anew at each level of errors: see [`text::message`].
+impl fmt::Debug for ProbeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let message = text::message(&self.message);
+        f.debug_struct("ProbeError").field("kind", &self.kind).field("message", &message).finish()
     }
 }
 
 impl std::error::Error for ProbeError {}
 
 /// Why a shutdown callback did not do all that it should. It is recorded; nothing stops for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ShutdownError(String);
 
 impl ShutdownError {
@@ -391,17 +401,24 @@ impl ShutdownError {
 
 impl fmt::Display for ShutdownError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        text::message(&self.0).fmt(f)
+    }
+}
+
+/// As that of [`ProbeError`].
+impl fmt::Debug for ShutdownError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ShutdownError").field(&text::message(&self.0)).finish()
     }
 }
 
 impl std::error::Error for ShutdownError {}
 
-/// Calls user code: its panic is caught, and what it said returned. So is a panic of the payload when
+/// Calls user code: its panic is caught, and its message returned, bounded. So is a panic of the payload when
 /// it is dropped, which is user code too.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
-        let message = panics::message(&*payload).to_string();
+        let message = text::message(panics::message(&*payload)).to_string();
         panics::discard(payload);
         message
     })
@@ -445,6 +462,26 @@ mod tests {
             let error = cx.supplier::<Disk>("nobody").unwrap_err().to_string();
             assert!(error.contains("\"nobody\"") && error.contains("declare it"), "{error}");
         });
+    }
+
+    #[test]
+    fn an_error_that_is_unwrapped_at_each_level_of_a_recursion_grows_by_a_line_a_level() {
+        let mut error = ProbeError::failed("a \"quoted\" word at the leaf");
+        let mut callback = ShutdownError::new("a \"quoted\" word at the leaf");
+        for _ in 0..40 {
+            let said = caught(|| panic!("called `unwrap()`: {error:?}")).unwrap_err();
+            error = ProbeError::panicked(said);
+            let said = caught(|| panic!("called `unwrap()`: {callback:?}")).unwrap_err();
+            callback = ShutdownError::new(said);
+        }
+        for text in [format!("{error:?}"), format!("{callback:?}")] {
+            assert!(text.len() < 40 * 120, "{} bytes", text.len());
+            assert!(text.contains("a \"quoted\" word at the leaf"), "{text}");
+        }
+        let long = caught(|| panic!("{}", "x".repeat(1 << 20))).unwrap_err();
+        assert!(
+            long.len() < 5000 && ProbeError::failed("x".repeat(1 << 20)).to_string().len() < 5000
+        );
     }
 
     #[test]

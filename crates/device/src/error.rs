@@ -1,6 +1,7 @@
 //! What a device manager refuses to do.
 
 use crate::GraphError;
+use corewise_sync::text;
 use corewise_workqueue::BuildError;
 use std::fmt;
 
@@ -58,27 +59,36 @@ impl fmt::Display for Error {
                  together",
             ),
             Error::DuplicateDriver(name) => {
+                let name = text::name(name);
                 write!(f, "a driver named \"{name}\" is registered already; choose another name")
             }
             Error::NoSuchDriver(name) => {
+                let name = text::name(name);
                 write!(
                     f,
                     "no driver named \"{name}\" is registered; register it, or correct the name"
                 )
             }
             Error::NoSuchDevice(name) => {
+                let name = text::name(name);
                 write!(f, "there is no device \"{name}\"; add it, or correct the name")
             }
-            Error::NotUp(name) => write!(
-                f,
-                "device \"{name}\" is not up, so a device that is up cannot depend on it; bind \
-                 \"{name}\" first, or unbind the other"
-            ),
-            Error::LinkToParent { device, parent } => write!(
-                f,
-                "\"{parent}\" is the parent of \"{device}\", and a device keeps its parent; remove \
-                 \"{device}\", and add it with another parent"
-            ),
+            Error::NotUp(name) => {
+                let name = text::name(name);
+                write!(
+                    f,
+                    "device \"{name}\" is not up, so a device that is up cannot depend on it; bind \
+                     \"{name}\" first, or unbind the other"
+                )
+            }
+            Error::LinkToParent { device, parent } => {
+                let (device, parent) = (text::name(device), text::name(parent));
+                write!(
+                    f,
+                    "\"{parent}\" is the parent of \"{device}\", and a device keeps its parent; remove \
+                     \"{device}\", and add it with another parent"
+                )
+            }
             Error::InsideProbe => f.write_str(
                 "a driver, callback or observer of this device manager called a function that \
                  waits for devices, and so perhaps for itself; call it from another thread, or \

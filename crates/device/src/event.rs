@@ -1,6 +1,7 @@
 //! What an observer is told while devices come up or go down.
 
 use crate::driver::caught;
+use corewise_sync::text;
 use corewise_timeline::Outcome;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +42,18 @@ pub enum Event<'a> {
     },
 }
 
+impl<'a> Event<'a> {
+    /// The name of the device that it is about.
+    fn device(&self) -> Option<&'a str> {
+        match *self {
+            Event::Started { device }
+            | Event::Finished { device, .. }
+            | Event::Overdue { device, .. } => Some(device),
+            Event::GaveUp { .. } => None,
+        }
+    }
+}
+
 /// Told about each [`Event`], for progress bars and logs.
 ///
 /// Called on whatever thread the event happens on, several at once, with no lock held. It should be
@@ -55,7 +68,12 @@ pub type Observer = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 pub(crate) fn tell(observer: Option<&Observer>, event: &Event<'_>) {
     if let Some(observer) = observer {
         if let Err(panic) = caught(|| observer(event)) {
-            tracing::error!(?event, panic, "an observer of device events panicked");
+            let device = event.device().map(text::name);
+            tracing::error!(
+                device = device.map(tracing::field::display),
+                panic,
+                "an observer of device events panicked"
+            );
         }
     }
 }

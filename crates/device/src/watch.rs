@@ -8,9 +8,9 @@
 //! Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: `state` is taken last;
 //! nothing is called while it is held but the setting of the timer.
 
-use corewise_sync::Mutex;
 use corewise_sync::sys::Timer;
 use corewise_sync::thread::{Builder, JoinHandle, current};
+use corewise_sync::{Mutex, panics};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -101,7 +101,7 @@ impl Shared {
             let look = AssertUnwindSafe(|| watched.look());
             let next = catch_unwind(look).unwrap_or_else(|payload| {
                 tracing::error!("a check of the running callbacks panicked");
-                std::mem::forget(payload);
+                panics::discard(payload);
                 None
             });
             let state = self.state.lock();
@@ -160,6 +160,26 @@ mod tests {
             drop(watching);
             assert!(told.recv().is_err(), "it is let go, and was looked at twice");
         }
+    }
+
+    #[test]
+    fn what_a_look_panics_with_is_dropped() {
+        struct Panics(Arc<()>, Mutex<Sender<()>>);
+        impl Watched for Panics {
+            fn look(self: Arc<Self>) -> Option<Duration> {
+                self.1.lock().send(()).expect("the test listens");
+                std::panic::panic_any(self.0.clone());
+            }
+        }
+        let kept = Arc::new(());
+        let watch = Watch::start().expect("there is a timer");
+        let (tell, told) = channel();
+        let looks = Arc::new(Panics(kept.clone(), Mutex::new(tell)));
+        let watching = watch.watch(looks, Duration::from_micros(10)).expect("the timer is set");
+        assert!(told.recv().is_ok());
+        drop(watching);
+        drop(watch);
+        assert_eq!(Arc::strong_count(&kept), 1);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::fmt;
 use std::panic::Location;
 use std::time::Duration;
 
+use corewise_sync::text;
 use corewise_sync::time::{Latencies, Stamp};
 
 use crate::priority::Priority;
@@ -197,6 +198,7 @@ impl fmt::Display for CpuState {
 impl fmt::Display for RunningCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RunningCall { function, site, source, since } = self;
+        let function = text::name(function);
         write!(f, "{function}, called at {site}")?;
         if let Some(source) = source {
             write!(f, " on CPU {source}")?;
@@ -246,6 +248,7 @@ impl fmt::Display for Dump {
 impl fmt::Display for OutstandingCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let OutstandingCall { cpu, progress, function, site, source, urgent, age } = self;
+        let function = text::name(function);
         let progress = match progress {
             Progress::Unseen => "has not seen",
             Progress::Before => "has before it",

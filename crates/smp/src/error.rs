@@ -4,6 +4,7 @@ use corewise_topology::CpuId;
 use std::fmt;
 
 use corewise_sync::panics::PanicPayload;
+use corewise_sync::text;
 
 /// Why a CPU gets no call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -140,7 +141,8 @@ impl fmt::Display for CallFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CallFailed::Panicked { cpu, panic } => {
-                write!(f, "the function called on CPU {cpu} panicked: {}", panic.message())
+                let message = text::message(panic.message());
+                write!(f, "the function called on CPU {cpu} panicked: {message}")
             }
             CallFailed::NotOnline { cpu } => {
                 write!(

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::{AtomicSection, Site};
 use corewise_sync::thread::{self, ThreadId};
-use corewise_sync::{CachePadded, Completion, Mutex, Parker};
+use corewise_sync::{CachePadded, Completion, Mutex, Parker, panics};
 use corewise_topology::{CpuId, CpuSet, current_affinity, current_cpu, pin_current_thread};
 
 use crate::cells::{Class, Ended, Message, Queue, quietly};
@@ -126,14 +126,13 @@ impl Target {
     fn fail_all(&self, mut messages: Queue) {
         while let Some(message) = messages.pop_front() {
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(message))) {
-                self.leak_panic(payload);
+                self.report_panic(payload);
             }
         }
     }
 
-    /// Its own drop might panic again, outside of any catch: better leaked.
-    fn leak_panic(&self, payload: Box<dyn Any + Send>) {
-        mem::forget(payload);
+    fn report_panic(&self, payload: Box<dyn Any + Send>) {
+        panics::discard(payload);
         quietly(|| {
             tracing::error!(cpu = self.cpu.number(), "a drop or a wake-up after a call panicked")
         });
@@ -191,7 +190,7 @@ impl Target {
             Ok(Ended::Panicked) => self.stats.panicked(),
             Err(payload) => {
                 self.stats.panicked();
-                self.leak_panic(payload);
+                self.report_panic(payload);
             }
         }
         self.stats.end(timing);

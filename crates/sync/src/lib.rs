@@ -1,7 +1,7 @@
 //! The floor under every Corewise crate that has threads: a facade of the standard
 //! primitives, a few one-word synchronization primitives, and the execution context of a thread.
 //!
-//! Three things live here, and nothing else:
+//! Four things live here, and nothing else:
 //!
 //! * **The facade** ([`atomic`], [`cell`], [`thread`], [`hint`], [`Mutex`], [`RwLock`], [`Condvar`], [`fence`]).
 //!   Product code takes its primitives from here, never from `std::sync::atomic`, so that the same
@@ -12,6 +12,7 @@
 //!   [`inbox`], [`list`], [`ring`], [`hazard`], [`heap`], [`epoch`].
 //! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
 //!   regions and the placement token of the running task.
+//! * **User code's panics and texts** ([`panics`], [`text`]): caught, discarded, and shown within bounds.
 //!
 //! Legend of the guard letters used on shared fields in all of Corewise:
 //!
@@ -34,6 +35,7 @@ pub mod panics;
 pub mod ring;
 pub mod spin;
 pub mod sys;
+pub mod text;
 pub mod time;
 
 #[doc(hidden)]

@@ -8,6 +8,8 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::text;
+
 /// What user code panicked with. Its owner may have the payload; others only see the message.
 pub struct PanicPayload(
     /// Boxed once more, so that a result is hardly larger than its value.
@@ -36,9 +38,10 @@ impl PanicPayload {
     }
 }
 
+/// The message, bounded, and not escaped anew at each level of errors: see [`text::message`].
 impl fmt::Debug for PanicPayload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.message().fmt(f)
+        text::message(self.message()).fmt(f)
     }
 }
 
@@ -50,17 +53,26 @@ pub fn message(payload: &(dyn Any + Send)) -> &str {
     }
 }
 
-/// Drops what a panic left. A panic of that drop ends here, and what *it* left is leaked: it might go
-/// on like that for ever. Runs the user's destructor, on this thread.
+/// How many panics of destructors in a row [`discard`] catches.
+const DROPS: u32 = 8;
+
+/// Drops a payload. If that panics, drops the payload of that panic, and so on, eight times at most: a payload whose
+/// destructor always makes another one is leaked then. Runs the user's destructors, on this thread.
 pub fn discard(payload: Box<dyn Any + Send>) {
-    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        std::mem::forget(another);
+    let mut payload = payload;
+    for _ in 0..DROPS {
+        match catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            Ok(()) => return,
+            Err(another) => payload = another,
+        }
     }
+    std::mem::forget(payload);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     #[test]
     fn text_is_told_and_other_payloads_are_not() {
@@ -73,16 +85,36 @@ mod tests {
         assert_eq!(said(|| std::panic::panic_any(7)), "a payload that is not text");
     }
 
-    #[test]
-    fn a_payload_that_panics_when_it_is_dropped_is_discarded_quietly() {
-        struct Bomb(u32);
-        impl Drop for Bomb {
-            fn drop(&mut self) {
-                if self.0 > 0 {
-                    std::panic::panic_any(Bomb(self.0 - 1));
-                }
+    /// A payload whose destructor panics with another one, so many times.
+    struct Bomb(u32, Arc<()>);
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if self.0 > 0 {
+                std::panic::panic_any(Bomb(self.0 - 1, Arc::clone(&self.1)));
             }
         }
-        discard(Box::new(Bomb(3)));
+    }
+
+    #[test]
+    fn a_payload_that_panics_when_it_is_dropped_is_discarded_without_a_leak() {
+        let alive = Arc::new(());
+        discard(Box::new(Bomb(3, Arc::clone(&alive))));
+        assert_eq!(Arc::strong_count(&alive), 1, "each of the four is gone");
+    }
+
+    #[test]
+    fn a_payload_that_panics_for_ever_is_given_up() {
+        let alive = Arc::new(());
+        discard(Box::new(Bomb(u32::MAX, Arc::clone(&alive))));
+        assert_eq!(Arc::strong_count(&alive), 2, "the last one is leaked");
+    }
+
+    #[test]
+    fn the_debug_text_of_a_payload_is_bounded_and_quotes_are_not_escaped() {
+        let payload = PanicPayload::new(Box::new(r#"a "quoted" word"#));
+        assert_eq!(format!("{payload:?}"), r#""a "quoted" word""#);
+        let payload = PanicPayload::new(Box::new("x".repeat(1 << 20)));
+        assert!(format!("{payload:?}").len() < 5000);
+        assert_eq!(payload.message().len(), 1 << 20, "it is there as a whole");
     }
 }

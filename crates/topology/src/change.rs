@@ -8,7 +8,7 @@ use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Weak};
 
-use corewise_sync::{Mutex, MutexGuard};
+use corewise_sync::{Mutex, MutexGuard, panics};
 
 use crate::cpuset::CpuSet;
 use crate::machine::Masks;
@@ -146,9 +146,8 @@ impl Listeners {
                     (listener.call)(&change);
                     drop(listener);
                 }));
-                // The panic hook has reported it. The rest of it is a value of the user's, whose
-                // destructor could panic as well.
-                called.unwrap_or_else(std::mem::forget);
+                // The panic hook has reported it.
+                called.unwrap_or_else(panics::discard);
             }
         }
     }

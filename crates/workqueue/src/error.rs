@@ -6,6 +6,7 @@ use std::io;
 use std::panic::{self, AssertUnwindSafe};
 
 use corewise_sync::panics::{self, PanicPayload};
+use corewise_sync::text;
 
 /// A workqueue could not be built, or its attributes not be changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -182,7 +183,7 @@ impl JoinError {
         JoinError::Panicked(PanicPayload::new(payload))
     }
 
-    /// Where it panicked, the panic's message.
+    /// Where it panicked, the panic's message as a whole. The error's text leaves out the middle of a long one.
     pub fn message(&self) -> Option<&str> {
         match self {
             JoinError::Panicked(payload) => Some(payload.message()),
@@ -222,7 +223,8 @@ pub(crate) fn shielded(what: &str, body: impl FnOnce()) {
 
 #[cold]
 fn report(what: &str, payload: Box<dyn Any + Send>) {
-    quietly(|| tracing::error!(message = panics::message(&*payload), "{what} panicked"));
+    let message = text::message(panics::message(&*payload));
+    quietly(|| tracing::error!(%message, "{what} panicked"));
     panics::discard(payload);
 }
 
@@ -238,7 +240,7 @@ impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             JoinError::Panicked(payload) => {
-                write!(f, "the task panicked: {}", payload.message())
+                write!(f, "the task panicked: {}", text::message(payload.message()))
             }
             JoinError::Cancelled => f.write_str(
                 "the task was cancelled: it was aborted, or its worker pools were shut down",

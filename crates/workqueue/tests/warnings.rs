@@ -168,3 +168,26 @@ fn a_shutdown_says_again_and_again_what_it_waits_for() {
     hangs.join().unwrap();
     down.join().unwrap();
 }
+
+#[test]
+fn a_name_of_a_megabyte_and_a_message_of_one_are_cut_in_the_log() {
+    all();
+    let long = format!("long-{}-tail", "\u{20ac}".repeat(350_000));
+    let queue = queue(&long);
+    queue.set_max_active(4096).expect("it is cut");
+    let item = Work::new(|| panic!("oversized: {}", "x".repeat(1 << 20)));
+    queue.queue(&item).expect("taken");
+    item.flush();
+    let of_queue: Vec<_> = all()
+        .into_iter()
+        .filter(|event| event.contains("max_active exceeds") && event.contains("long-"))
+        .collect();
+    let [warning] = &*of_queue else { panic!("{} warnings", of_queue.len()) };
+    assert!(
+        warning.len() < 1000 && warning.contains("bytes ...]") && warning.contains("-tail"),
+        "{warning}"
+    );
+    let of_item: Vec<_> = all().into_iter().filter(|event| event.contains("oversized: ")).collect();
+    let [panic] = &*of_item else { panic!("{} panics", of_item.len()) };
+    assert!(panic.len() < 6000 && panic.contains("bytes ...]"), "{} bytes", panic.len());
+}

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use corewise_sync::context;
+use corewise_sync::{context, text};
 use corewise_topology::{AffinityScope, DEFAULT_SHARD_SIZE, Machine};
 use corewise_workqueue::Workqueue;
 
@@ -52,9 +52,10 @@ impl QueueBuilder {
         }
     }
 
-    /// The name under which logs and errors speak of the device; else the driver's kind.
+    /// The name under which logs and errors speak of the device; else the driver's kind. Of a name of more than 256 bytes the
+    /// middle is left out.
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
+        self.name = Some(text::bounded_name(name.into()));
         self
     }
 

@@ -1,5 +1,6 @@
 //! What can be wrong with a set of declarations.
 
+use corewise_sync::text;
 use std::fmt;
 
 /// One fault in a set of declarations. It names the device by its index in the slice that was
@@ -98,33 +99,45 @@ impl fmt::Display for GraphError {
                 write!(f, "a device has an empty name; give it one")
             }
             GraphError::DuplicateName { name, first: Some(_), .. } => {
+                let name = text::name(name);
                 write!(f, "device \"{name}\" is declared twice; rename one of them")
             }
             GraphError::DuplicateName { name, first: None, .. } => {
+                let name = text::name(name);
                 write!(f, "device \"{name}\" exists already; choose another name")
             }
-            GraphError::MissingParent { name, parent, .. } => write!(
-                f,
-                "device \"{name}\" names the parent \"{parent}\", which is not declared; \
-                 declare it or correct the name"
-            ),
-            GraphError::MissingSupplier { name, supplier, .. } => write!(
-                f,
-                "device \"{name}\" names the supplier \"{supplier}\", which is not declared; \
-                 declare it or correct the name"
-            ),
+            GraphError::MissingParent { name, parent, .. } => {
+                let (name, parent) = (text::name(name), text::name(parent));
+                write!(
+                    f,
+                    "device \"{name}\" names the parent \"{parent}\", which is not declared; \
+                     declare it or correct the name"
+                )
+            }
+            GraphError::MissingSupplier { name, supplier, .. } => {
+                let (name, supplier) = (text::name(name), text::name(supplier));
+                write!(
+                    f,
+                    "device \"{name}\" names the supplier \"{supplier}\", which is not declared; \
+                     declare it or correct the name"
+                )
+            }
             GraphError::Cycle { path } => match path.as_slice() {
-                [(_, name)] => write!(f, "device \"{name}\" needs itself; remove that link"),
+                [(_, name)] => {
+                    write!(f, "device \"{}\" needs itself; remove that link", text::name(name))
+                }
                 _ => {
                     write!(f, "devices need one another in a circle: ")?;
                     for (_, name) in path {
-                        write!(f, "\"{name}\" -> ")?;
+                        write!(f, "\"{}\" -> ", text::name(name))?;
                     }
                     let back = path.first().map_or("", |(_, name)| name.as_str());
+                    let back = text::name(back);
                     write!(f, "\"{back}\"; remove one of these links")
                 }
             },
             GraphError::UnknownDriver { name, driver, known, .. } if known.contains(driver) => {
+                let (name, driver) = (text::name(name), text::name(driver));
                 write!(
                     f,
                     "device \"{name}\" names the driver \"{driver}\", whose match function refuses \
@@ -132,14 +145,19 @@ impl fmt::Display for GraphError {
                 )
             }
             GraphError::UnknownDriver { name, driver, known, .. } => {
+                let (name, driver) = (text::name(name), text::name(driver));
                 write!(f, "device \"{name}\" names the unknown driver \"{driver}\"; ")?;
                 write_known(f, known)
             }
             GraphError::NoMatchingDriver { name, compatible, known, .. } => {
+                let name = text::name(name);
                 write!(f, "no driver matches device \"{name}\", which ")?;
                 match compatible.as_slice() {
                     [] => write!(f, "names no driver and lists no compatible names; ")?,
-                    some => write!(f, "is compatible with {}; ", some.join(", "))?,
+                    some => {
+                        let compatible = some.join(", ");
+                        write!(f, "is compatible with {}; ", text::message(&compatible))?
+                    }
                 }
                 write_known(f, known)
             }
@@ -150,7 +168,7 @@ impl fmt::Display for GraphError {
 fn write_known(f: &mut fmt::Formatter<'_>, known: &[String]) -> fmt::Result {
     match known {
         [] => write!(f, "no driver is registered"),
-        known => write!(f, "known drivers: {}", known.join(", ")),
+        known => write!(f, "known drivers: {}", text::message(&known.join(", "))),
     }
 }
 

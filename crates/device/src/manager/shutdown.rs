@@ -10,7 +10,7 @@ use crate::shutdown::{
 };
 use crate::watch::Watch;
 use crate::{Error, Graph, History};
-use corewise_sync::{Mutex, context};
+use corewise_sync::{Mutex, context, text};
 use std::sync::Arc;
 
 impl DeviceManager {
@@ -182,7 +182,7 @@ pub(super) fn drop_in_order(
             }
         }
     }) {
-        let device = at.map(|id| graph.name(id));
+        let device = at.map(|id| tracing::field::display(text::name(graph.name(id))));
         tracing::error!(device, panic, "dropping a device's object panicked");
     }
     bound

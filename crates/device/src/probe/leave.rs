@@ -6,7 +6,7 @@ use super::unbinding::Unbinding;
 use crate::driver::{Bound, ShutdownError, caught};
 use crate::registry::{Instance, Key, Leave, LeaveStep};
 use crate::{DeviceDecl, ShutdownDone};
-use corewise_sync::context;
+use corewise_sync::{context, text};
 use std::sync::Arc;
 
 /// While it lives, somebody unbinds devices, and a shutdown waits.
@@ -41,7 +41,8 @@ impl Registry {
             match self.step(|state, now, fx| state.devices.leave_step(&mut walk, now, fx)) {
                 LeaveStep::Unbind { key, decl, bound } => {
                     if let Err(error) = self.unbind_one(key, &decl, bound) {
-                        tracing::warn!(device = decl.name, %error, "unbinding a device failed");
+                        let device = text::name(&decl.name);
+                        tracing::warn!(%device, %error, "unbinding a device failed");
                         failed.push((decl.name.clone(), error));
                     }
                     self.step(|state, now, fx| {
@@ -102,7 +103,7 @@ impl Registry {
         let result = match called {
             Ok(()) => unbinding.wait(),
             Err(message) => {
-                tracing::error!(device = decl.name, message, "a shutdown callback panicked");
+                tracing::error!(device = %text::name(&decl.name), message, "a shutdown callback panicked");
                 Err(ShutdownError::new(format!("the callback panicked: {message}")))
             }
         };

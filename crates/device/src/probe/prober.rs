@@ -9,6 +9,7 @@ use crate::handoff::Handoff;
 use crate::record::Site;
 use crate::registry::{Begun, Due, Effects, Key, Next};
 use crate::{Cancel, DeviceDecl};
+use corewise_sync::text;
 use corewise_sync::thread::{ThreadId, current};
 use corewise_topology::CpuId;
 use std::sync::Arc;
@@ -73,10 +74,11 @@ impl State {
 /// Says how a probe ended, where that is worth saying.
 fn log(device: &str, result: &ProbeResult) {
     if let Err(error) = result {
+        let device = text::name(device);
         if error.is_deferral() || error.is_no_device() {
-            tracing::debug!(device, %error, "not probed");
+            tracing::debug!(%device, %error, "not probed");
         } else {
-            tracing::warn!(device, %error, "probe failed");
+            tracing::warn!(%device, %error, "probe failed");
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::registry::{CallerStep, Devices, Drivers, Due, Effects, Finished, Key,
 use crate::shutdown::{Outline, ShutdownState};
 use crate::watch::Watch;
 use crate::{Cancel, DeviceDecl};
-use corewise_sync::{Condvar, Mutex, MutexGuard, context};
+use corewise_sync::{Condvar, Mutex, MutexGuard, context, text};
 use corewise_timeline::Outcome;
 use corewise_workqueue::Work;
 use std::sync::Arc;
@@ -284,7 +284,7 @@ impl Registry {
         let mut told = 0;
         for Named { decl, after, in_batch } in named {
             let device = decl.name.as_str();
-            tracing::warn!(device, ?after, "a probe is past its deadline");
+            tracing::warn!(device = %text::name(device), ?after, "a probe is past its deadline");
             if in_batch.is_some() && observer.is_some() {
                 event::tell(observer.as_ref(), &Event::Overdue { device, after });
                 told += 1;

@@ -3,6 +3,7 @@
 use super::policy::probes_async;
 use crate::driver::{Driver, caught};
 use crate::{DeviceDecl, ProbeType};
+use corewise_sync::text;
 use std::fmt;
 use std::sync::Arc;
 
@@ -77,7 +78,7 @@ impl Registered {
     /// Whether it may have the device. A driver that panics when asked may not.
     pub(crate) fn matches(&self, decl: &DeviceDecl) -> bool {
         caught(|| self.driver.matches(decl)).unwrap_or_else(|message| {
-            tracing::error!(driver = &*self.name, message, "a driver's match function panicked");
+            tracing::error!(driver = %text::name(&self.name), message, "a driver's match function panicked");
             false
         })
     }

@@ -1,6 +1,7 @@
 //! The devices that are waited for, and through which link.
 
 use super::{Devices, Link, Phase, Target};
+use corewise_sync::text;
 use corewise_timeline::EdgeKind;
 use std::fmt;
 use std::time::Duration;
@@ -60,7 +61,7 @@ pub struct Awaited {
 
 impl fmt::Display for Pending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.device, self.state)
+        write!(f, "{}: {}", text::name(&self.device), self.state)
     }
 }
 
@@ -68,20 +69,19 @@ impl fmt::Display for PendingState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PendingState::Probing { elapsed, overdue, driver } => {
+                let driver = text::name(driver);
                 write!(f, "being probed by {driver} for {elapsed:.3?}")?;
                 f.write_str(if *overdue { ", past its deadline" } else { "" })
             }
             PendingState::Queued => f.write_str("about to be probed"),
             PendingState::Deferred { reason, attempts } => {
                 let times = if *attempts == 1 { "time" } else { "times" };
+                let reason = text::message(reason);
                 write!(f, "deferred by its driver ({reason}), tried {attempts} {times}")
             }
             PendingState::Waiting { on } => {
-                f.write_str("waits for ")?;
-                for (i, awaited) in on.iter().enumerate() {
-                    write!(f, "{}{awaited}", if i > 0 { ", " } else { "" })?;
-                }
-                Ok(())
+                let on: Vec<String> = on.iter().map(ToString::to_string).collect();
+                write!(f, "waits for {}", text::message(&on.join(", ")))
             }
         }
     }
@@ -90,7 +90,7 @@ impl fmt::Display for PendingState {
 impl fmt::Display for Awaited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let optional = if self.optional { "optional " } else { "" };
-        write!(f, "its {optional}{} \"{}\"", self.edge.as_str(), self.device)?;
+        write!(f, "its {optional}{} \"{}\"", self.edge.as_str(), text::name(&self.device))?;
         f.write_str(if self.missing { ", which does not exist" } else { "" })
     }
 }

@@ -2,6 +2,7 @@
 
 use super::plan::Outline;
 use crate::{DeviceId, Graph};
+use corewise_sync::text;
 use corewise_timeline::EdgeKind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -58,16 +59,21 @@ pub struct Behind {
 
 impl fmt::Display for Remaining {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.device)?;
+        write!(f, "{}", text::name(&self.device))?;
         match &self.state {
             RemainingState::Running { elapsed } => {
                 write!(f, " has been running for {elapsed:.1?}")?;
             }
             RemainingState::Ready => write!(f, " is ready, but has not started")?,
-            RemainingState::Waiting { on } => write!(f, " waits for {}", on.join(", "))?,
+            RemainingState::Waiting { on } => {
+                let on = on.join(", ");
+                write!(f, " waits for {}", text::message(&on))?;
+            }
         }
         if let Some(Behind { device, elapsed, through, .. }) = &self.behind {
-            match through == device {
+            let same = through == device;
+            let (device, through) = (text::name(device), text::name(through));
+            match same {
                 true => write!(f, " ({device} has been running for {elapsed:.1?})")?,
                 false => write!(
                     f,

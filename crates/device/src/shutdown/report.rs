@@ -9,6 +9,7 @@ use super::state::Note;
 use crate::DeviceId;
 use crate::record::{self, Record};
 use crate::takeover::Walk;
+use corewise_sync::text;
 use corewise_timeline::{Outcome, SpanKind, Timeline};
 use std::fmt;
 use std::sync::Arc;
@@ -116,6 +117,7 @@ impl ShutdownReport {
             |ids: &Vec<DeviceId>| ids.iter().map(|&id| graph.name(id).to_string()).collect();
         let cycles: Vec<Vec<String>> = graph.cycles().iter().map(names).collect();
         for cycle in &cycles {
+            let cycle: Vec<_> = cycle.iter().map(|name| text::name(name)).collect();
             tracing::warn!(
                 ?cycle,
                 "these devices needed one another in a circle, and were shut down one by one"

@@ -17,7 +17,7 @@ use crate::takeover::Walk;
 use crate::watch::{Watch, Watched};
 use corewise_sync::sys::{RunState, Tid, run_state};
 use corewise_sync::thread::Builder;
-use corewise_sync::{Mutex, context};
+use corewise_sync::{Mutex, context, text};
 use corewise_timeline::Outcome;
 use corewise_topology::{CpuId, current_cpu};
 use std::ops::Range;
@@ -331,7 +331,8 @@ impl ShutdownRun {
     /// A callback is over now.
     fn ended(&self, device: DeviceId, outcome: Outcome, cpu: Option<CpuId>) -> Ended {
         if let Outcome::Failed(message) = &outcome {
-            tracing::warn!(device = self.name(device), %message, "shutdown callback failed");
+            let (device, message) = (text::name(self.name(device)), text::message(message));
+            tracing::warn!(%device, %message, "shutdown callback failed");
         }
         Ended { device, outcome, at: self.clock.now(), cpu }
     }
@@ -360,7 +361,7 @@ impl ShutdownRun {
         match news {
             News::Overdue { device, after } => {
                 let device = self.name(device);
-                tracing::warn!(device, ?after, "a shutdown callback is late");
+                tracing::warn!(device = %text::name(device), ?after, "a shutdown callback is late");
                 event::tell(observer, &Event::Overdue { device, after });
             }
             News::Skipped { device, outcome, done } => {

@@ -35,7 +35,7 @@ use std::time::Duration;
 use corewise_blockmq::{Dispatch, Driver, Geometry, IoError, IoErrorKind, Started};
 use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
-use corewise_sync::{Mutex, context, thread};
+use corewise_sync::{Mutex, context, text, thread};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::tls::RemoteTls;
@@ -108,9 +108,9 @@ impl RemoteOptions {
         self
     }
 
-    /// What the log is to call the device, beside the URI.
+    /// What the log is to call the device, beside the URI. Of a name of more than 256 bytes the middle is left out.
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
+        self.name = Some(text::bounded_name(name.into()));
         self
     }
 

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use corewise_sync::{Mutex, Parker, context, panics, thread, time};
+use corewise_sync::{Mutex, Parker, context, panics, text, thread, time};
 
 use crate::access::Identity;
 use crate::connection::{Connection, Peer};
@@ -556,7 +556,7 @@ impl Inner {
             let voice = &connection.voice;
             voice.tell(What::Ours, |left_out| {
                 tracing::error!(client = connection.id, peer = %voice.who, left_out,
-                    panic = panics::message(&*panic),
+                    panic = %text::message(panics::message(&*panic)),
                     "serving a client panicked: its connection is closed");
             });
             why = "serving it panicked".to_string();

@@ -35,7 +35,7 @@ use bytes::BytesMut;
 use corewise_blockmq::{
     BlockDevice, Buffer, Completed, IoError, IoErrorKind, Op, Payload, Request, behind_burst,
 };
-use corewise_sync::{Parker, panics};
+use corewise_sync::{Parker, panics, text};
 
 use crate::connection::Connection;
 use crate::counts::{Cost, Due};
@@ -297,7 +297,7 @@ impl Session {
             let voice = &self.voice;
             voice.tell(What::Ours, |left_out| {
                 tracing::error!(client = voice.client, peer = %voice.who, export = voice.export, left_out,
-                    panic = panics::message(&*panic), "answering a request panicked: it fails");
+                    panic = %text::message(panics::message(&*panic)), "answering a request panicked: it fails");
             });
             panics::discard(panic);
         })

@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 
 use corewise_sync::Signal;
 use corewise_sync::panics::{self, PanicPayload};
+use corewise_sync::text;
 
 use super::cell::Cell;
 use crate::error::CallFailed;
@@ -210,8 +211,8 @@ pub(super) fn panicked(
         quietly(|| {
             tracing::error!(
                 cpu = cpu.number(),
-                function = name,
-                panic = panic.message(),
+                function = %text::name(name),
+                panic = %text::message(panic.message()),
                 "a called function panicked"
             );
         });
@@ -231,7 +232,7 @@ pub(super) fn dropped(cpu: CpuId, name: &'static str) {
     quietly(|| {
         tracing::warn!(
             cpu = cpu.number(),
-            function = name,
+            function = %text::name(name),
             "a call was dropped: this CPU's target is no longer stepped"
         );
     });

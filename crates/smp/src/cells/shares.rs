@@ -12,7 +12,7 @@ use std::panic::Location;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::{self, NonNull};
 
-use corewise_sync::Signal;
+use corewise_sync::{Signal, panics};
 
 use super::Pools;
 use super::cell::Cell;
@@ -391,17 +391,22 @@ impl<R> Iterator for Answers<R> {
 }
 
 impl<R> Drop for Answers<R> {
-    /// A value that panics when it is dropped keeps no other from being dropped.
+    /// A value that panics when it is dropped keeps no other from being dropped. The first of such panics goes on.
     fn drop(&mut self) {
         let mut panicked = None;
         while !self.first.is_null() {
-            let dropped = catch_unwind(AssertUnwindSafe(|| drop(self.next())));
-            panicked = dropped.err().or(panicked);
-        }
-        if let Some(payload) = panicked {
-            if !std::thread::panicking() {
-                resume_unwind(payload);
+            let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(self.next()))) else {
+                continue;
+            };
+            match panicked {
+                None => panicked = Some(payload),
+                Some(_) => panics::discard(payload),
             }
+        }
+        match panicked {
+            Some(payload) if std::thread::panicking() => panics::discard(payload),
+            Some(payload) => resume_unwind(payload),
+            None => {}
         }
     }
 }

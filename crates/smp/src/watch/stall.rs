@@ -5,6 +5,8 @@ use std::fmt;
 use std::panic::Location;
 use std::time::Duration;
 
+use corewise_sync::text;
+
 use crate::dump::{CpuState, RunningCall};
 
 /// A wait for a call that has taken long. [`Display`](fmt::Display) writes it as some lines of text.
@@ -115,6 +117,7 @@ impl fmt::Display for Missing {
 impl fmt::Display for CallStall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let CallStall { waited, waiter, function, site, source, missing } = self;
+        let function = text::name(function);
         let who = match waiter {
             Waiter::Thread => "a thread",
             Waiter::Future => "a future",

@@ -3,13 +3,14 @@
 #![cfg(not(loom))]
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use corewise_smp::{CallError, CallFailed, CallTarget, SkipReason, Skipped, Smp, Step};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
-use corewise_sync::context;
+use corewise_sync::{context, panics};
 use corewise_topology::{CpuId, CpuSet, Machine};
 
 fn four_cpus() -> (Smp, Vec<CallTarget>) {
@@ -178,6 +179,56 @@ fn a_value_whose_drop_panics_does_not_kill_the_target() {
     assert_eq!(cpus[0].step(), Step::Ran(2));
     assert_eq!(next.wait().unwrap(), 1);
     assert_eq!(smp.cpu_stats(CpuId::new(0)).unwrap().panics, 1);
+}
+
+#[test]
+fn what_the_destructor_of_an_untaken_answer_panics_with_is_dropped() {
+    /// Panics with `payload`, whose own destructor may panic as well.
+    struct Bomb(Option<Payload>);
+    struct Payload {
+        _kept: Arc<()>,
+        next: Option<Arc<()>>,
+    }
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if let Some(payload) = self.0.take() {
+                std::panic::panic_any(payload);
+            }
+        }
+    }
+    impl Drop for Payload {
+        fn drop(&mut self) {
+            if let Some(next) = self.next.take() {
+                std::panic::panic_any(Payload { _kept: next, next: None });
+            }
+        }
+    }
+    let kept = Arc::new(());
+    let bomb = |twice: bool| {
+        let next = twice.then(|| Arc::clone(&kept));
+        Bomb(Some(Payload { _kept: Arc::clone(&kept), next }))
+    };
+    let (smp, mut cpus) = four_cpus();
+    for twice in [false, true] {
+        let (answer, capture, cast) = (bomb(twice), bomb(twice), bomb(twice));
+        drop(smp.call(CpuId::new(0), move || answer).unwrap());
+        smp.call_nowait(CpuId::new(0), move || drop(capture)).unwrap();
+        let _ = smp.call_all_nowait(move |_| assert!(cast.0.is_some()));
+        let all =
+            [bomb(twice), bomb(twice), bomb(twice), bomb(twice)].map(|bomb| Mutex::new(Some(bomb)));
+        let many = smp.call_all(move |cpu| all[cpu.number() as usize].lock().unwrap().take());
+        while cpus.iter_mut().any(|cpu| matches!(cpu.step(), Step::Ran(_))) {}
+        let first = catch_unwind(AssertUnwindSafe(|| drop(many)));
+        panics::discard(first.expect_err("the first of them goes on"));
+        assert_eq!(Arc::strong_count(&kept), 1, "twice: {twice}");
+    }
+    // Each that a target abandons is dropped by the caller.
+    let (answer, capture) = (bomb(true), bomb(true));
+    let call = smp.call(CpuId::new(0), move || assert!(answer.0.is_some())).unwrap();
+    smp.call_nowait(CpuId::new(0), move || assert!(capture.0.is_some())).unwrap();
+    drop(cpus);
+    assert!(call.wait().is_err());
+    assert_eq!(Arc::strong_count(&kept), 1);
 }
 
 #[test]

@@ -117,11 +117,15 @@ fn a_later_subscriber_is_not_told_of_earlier_changes() {
 #[test]
 fn a_panic_of_a_listener_stops_neither_the_others_nor_later_changes() {
     let (machine, log) = (machine(), Log::default());
-    let _panics = machine.on_change(|_| panic!("in user code"));
+    let kept = Arc::new(());
+    let its = Arc::clone(&kept);
+    let panics = machine.on_change(move |_| std::panic::panic_any(Arc::clone(&its)));
     let _listening = note(&machine, &log);
     assert!(machine.set_online(CpuId::new(1), false).unwrap());
     assert!(machine.set_online(CpuId::new(2), false).unwrap());
     assert_eq!(log.lock().unwrap().len(), 2);
+    drop(panics);
+    assert_eq!(Arc::strong_count(&kept), 1, "what it panicked with is dropped");
 }
 
 #[test]

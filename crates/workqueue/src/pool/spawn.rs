@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::text;
 use corewise_sync::thread::JoinHandle;
 
 /// A worker that wants a thread: what a spawn handler gets, see
@@ -106,7 +107,7 @@ impl Spawner {
         let said = std::panic::catch_unwind(asked).unwrap_or_else(|payload| {
             let error = io::Error::other(format!(
                 "the spawn handler panicked: {}",
-                corewise_sync::panics::message(&*payload)
+                text::message(corewise_sync::panics::message(&*payload))
             ));
             corewise_sync::panics::discard(payload);
             Err(error)

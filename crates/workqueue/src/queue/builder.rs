@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use corewise_sync::text;
 use corewise_topology::{AffinityScope, CpuSet};
 
 use crate::attributes::{Attributes, HIGH_PRIORITY, PoolKey, QueueKind};
@@ -46,7 +47,7 @@ pub struct QueueBuilder {
 impl QueueBuilder {
     pub(crate) fn new(name: String) -> Self {
         QueueBuilder {
-            name,
+            name: text::bounded_name(name),
             traits: Traits::default(),
             attributes: Attributes::default(),
             scoped: false,

@@ -14,7 +14,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use corewise_sync::context::{Leak, Standing};
-use corewise_sync::{Completion, hint, per_thread, thread, time};
+use corewise_sync::{Completion, hint, per_thread, text, thread, time};
 use tracing::{Level, Span};
 
 use crate::error::{quietly, shielded};
@@ -266,7 +266,7 @@ impl Running {
             tracing::error!(
                 target: "corewise_workqueue",
                 queue = self.job.queue_name(),
-                function = self.name(),
+                function = %text::name(self.name()),
                 site = %self.job.site,
                 "a work item changed its thread's context, which is reset now: {leak}"
             );
@@ -285,7 +285,7 @@ impl Running {
             parent: parent,
             "run",
             queue = self.job.queue_name(),
-            function = self.name(),
+            function = %text::name(self.name()),
             site = %self.job.site,
         );
         span.in_scope(|| {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::atomic::AtomicUsize;
-use corewise_sync::panics;
+use corewise_sync::{panics, text};
 
 use tracing::Span;
 
@@ -78,7 +78,8 @@ pub(crate) trait Alone: Item {
 
 /// Says that a run panicked, where there is nobody else to tell.
 pub(crate) fn log_panic(item: &str, payload: Box<dyn Any + Send>) {
-    tracing::error!(item, message = panics::message(&*payload), "a work item panicked");
+    let (item, message) = (text::name(item), text::message(panics::message(&*payload)));
+    tracing::error!(%item, %message, "a work item panicked");
 }
 
 /// The functions of one type of items. Each gets the header of a live item of that type, by a pointer

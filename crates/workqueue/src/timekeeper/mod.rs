@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use corewise_sync::atomic::AtomicU64;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::heap::Heap;
-use corewise_sync::{CachePadded, Mutex, MutexGuard, hint, time};
+use corewise_sync::{CachePadded, Mutex, MutexGuard, hint, text, time};
 
 use crate::error::{quietly, shielded};
 use crate::pool::alarm::{Alarm, Keeper, Keeps};
@@ -292,7 +292,7 @@ impl Timekeeper {
                 }
                 let Some(hits) = hits else { return };
                 let name = queue.as_ref().map_or("", |queue| queue.name());
-                let (function, site) = ((shown.label.name)(), shown.label.site);
+                let (function, site) = (text::name((shown.label.name)()), shown.label.site);
                 let said = match why {
                     Excuse::Asleep => {
                         "blocks without saying so: wrap the blocking call in `blocking`"
@@ -300,7 +300,7 @@ impl Timekeeper {
                     _ => "computes for long: make its queue cpu_intensive",
                 };
                 // For the author of the item, not for an operator.
-                tracing::debug!(queue = name, function, %site, hits, "a work item {said}");
+                tracing::debug!(queue = name, %function, %site, hits, "a work item {said}");
             }
             Found::Mayday { group, pool } => {
                 let queues = group.waiting_queues(pool).into_iter().filter_map(|id| self.queue(id));

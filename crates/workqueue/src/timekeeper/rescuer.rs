@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 
 use corewise_sync::atomic::Ordering;
-use corewise_sync::{Mutex, Parker};
+use corewise_sync::{Mutex, Parker, text};
 
 use crate::pool::group::Group;
 use crate::pool::inherit;
@@ -88,7 +88,8 @@ impl Rescuer {
         self.stop();
         self.thread.wait(limit).map_err(|name| match self.runs() {
             Some(label) => {
-                format!("{name}, which runs {}, queued at {}", (label.name)(), label.site)
+                let function = text::name((label.name)());
+                format!("{name}, which runs {function}, queued at {}", label.site)
             }
             None => name,
         })

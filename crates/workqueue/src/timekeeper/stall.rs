@@ -4,6 +4,8 @@ use std::fmt;
 use std::panic::Location;
 use std::time::Duration;
 
+use corewise_sync::text;
+
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pool::worker::Worker;
@@ -119,7 +121,8 @@ impl StallReport {
 
 impl fmt::Display for ItemReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ItemReport { queue, function, site, .. } = self;
+        let ItemReport { queue, site, .. } = self;
+        let function = text::name(self.function);
         let doing = match self.doing {
             Doing::Waiting => "waits",
             Doing::Running => "runs",

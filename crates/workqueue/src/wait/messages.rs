@@ -4,6 +4,8 @@ use std::fmt;
 use std::panic::Location;
 use std::ptr;
 
+use corewise_sync::text;
+
 use crate::attributes::QueueKind;
 use crate::error::quietly;
 use crate::pwq::Pwq;
@@ -61,8 +63,9 @@ pub(crate) fn without_rescuer(waits_for: fmt::Arguments<'_>, how: fmt::Arguments
     );
     running::current(|running| {
         let Some(running) = running else { return };
-        let (queue, function, site) = (running.job.queue_name(), running.name(), running.job.site);
-        tracing::warn!(target: "corewise_workqueue", queue, function, %site, "a work item {said}");
+        let (queue, site) = (running.job.queue_name(), running.job.site);
+        let function = text::name(running.name());
+        tracing::warn!(target: "corewise_workqueue", queue, %function, %site, "a work item {said}");
     });
 }
 
@@ -98,7 +101,7 @@ pub(crate) fn for_order(item: Lent<'_>, queue: &QueueCore, of: Label) {
                 "waits for {}, queued at {}, which its ordered queue starts only after {before} \
                  other(s), and these only after the waiting item: wait in the order of queueing, \
                  or outside of the queue's items",
-                (of.name)(),
+                text::name((of.name)()),
                 of.site,
             );
             never_ends(running, "a wait", location, &complaint);
@@ -124,7 +127,7 @@ pub(crate) fn in_vain(item: Lent<'_>, needs: Needs) {
         let placed = ticket.is_none_or(is_placed);
         (job.site, job.queue_name().to_owned(), kind, most, placed, item.is_held())
     });
-    let name = item.name();
+    let name = text::name(item.name());
     let complaint = match (seen, needs) {
         (Some((site, queue, .., true)), Needs::Place | Needs::Turn) => format!(
             "waits for {name}, queued on '{queue}' at {site}, which the queue's limit or order holds \
@@ -192,9 +195,10 @@ fn given_up(what: &str, location: &Location<'_>, complaint: &str) -> ! {
 #[cold]
 fn never_ends(running: &Running, what: &str, location: &Location<'_>, complaint: &str) -> ! {
     let said = format!("{complaint}: {what} at {location}; this would never end");
-    let (queue, function, site) = (running.job.queue_name(), running.name(), running.job.site);
+    let (queue, site) = (running.job.queue_name(), running.job.site);
+    let function = text::name(running.name());
     quietly(|| {
-        tracing::error!(target: "corewise_workqueue", queue, function, %site, "a work item {said}");
+        tracing::error!(target: "corewise_workqueue", queue, %function, %site, "a work item {said}");
     });
     panic!("work item {function} of queue '{queue}', queued at {site}, {said}");
 }

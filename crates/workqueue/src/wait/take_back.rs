@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use corewise_sync::atomic::Ordering;
-use corewise_sync::{Completion, context, per_thread};
+use corewise_sync::{Completion, context, per_thread, text};
 
 use crate::attributes::QueueKind;
 use crate::pool::current_worker;
@@ -145,7 +145,7 @@ fn listed(item: Lent<'_>) -> bool {
     if let Some((queue, of)) = unsafe_wait {
         messages::without_rescuer(
             format_args!("an item of queue '{queue}'"),
-            format_args!("{} queued at {}", (of.name)(), of.site),
+            format_args!("{} queued at {}", text::name((of.name)()), of.site),
         );
     }
     ran

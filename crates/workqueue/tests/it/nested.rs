@@ -168,3 +168,30 @@ fn items_that_wait_for_what_others_run_deep_in_their_stacks_come_to_their_end() 
     }
     assert_eq!(before.map(|last| last.join().unwrap()), Some(40));
 }
+
+#[test]
+fn a_panic_that_is_unwrapped_at_each_level_of_a_recursion_grows_by_a_line_a_level() {
+    fn deep(queue: &Workqueue, levels: usize) -> usize {
+        assert_ne!(levels, 0, "a \"quoted\" word at the leaf");
+        let its = queue.clone();
+        queue.spawn(move || deep(&its, levels - 1)).join().unwrap() + 1
+    }
+    let pools = WorkerPools::new(&Machine::synthetic("core:2 pu:1").expect("valid"));
+    let queue = Workqueue::builder("chain").build(&pools).expect("a queue");
+    let text = |levels: usize| {
+        let its = queue.clone();
+        let error = queue.spawn(move || deep(&its, levels)).join().expect_err("it panics");
+        (error.message().expect("a panic").to_owned(), format!("{error:?}"))
+    };
+    let (one, _) = text(1);
+    for levels in [2, 3, 8, 20, 40] {
+        let (message, debug) = text(levels);
+        assert!(message.contains("a \"quoted\" word at the leaf"), "{message}");
+        assert!(message.len() <= one.len() * levels, "{} bytes at {levels} levels", message.len());
+        assert!(
+            debug.len() <= one.len() * (levels + 1),
+            "{} bytes at {levels} levels",
+            debug.len()
+        );
+    }
+}

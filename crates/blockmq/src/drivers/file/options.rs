@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewise_sync::text;
+
 use super::alarm::{FileEvent, Observer};
 use super::direct::Alignment;
 use super::ring::FileRings;
@@ -136,9 +138,9 @@ impl FileOptions {
         self
     }
 
-    /// What the log is to call the device, beside the path.
+    /// What the log is to call the device, beside the path. Of a name of more than 256 bytes the middle is left out.
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
+        self.name = Some(text::bounded_name(name.into()));
         self
     }
 
