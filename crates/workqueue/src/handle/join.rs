@@ -65,7 +65,7 @@ impl<T> JoinHandle<T> {
     /// Waits for the value. May block; on a worker the pool starts other work meanwhile. A closure
     /// that still waits for a worker is run by this call, on this thread, where the caller is on a
     /// CPU of its pod (of a strict queue, or one with a niceness: is a worker of its pool), isn't in
-    /// an atomic section or a blocking region, and hasn't 32 such calls on its stack, or half of it used.
+    /// an atomic section or a blocking region, and hasn't used half of its stack.
     ///
     /// In a work item it also goes on where it would use up what the closure needs. Where no worker can
     /// come, since the pool has all that it may have and all of them wait, this call runs the closure

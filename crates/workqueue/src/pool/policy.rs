@@ -7,8 +7,7 @@ use corewise_topology::{CpuSet, Masks};
 
 use crate::pool::idle::Idle;
 
-/// How deep items that were taken back may be nested on one stack, while there are workers to be had.
-/// A deeper wait blocks, and another worker starts with an empty stack.
+/// How deep items that were taken back may be nested on a stack of which nobody knows how much is left.
 const TAKE_BACK_DEPTH: u32 = 32;
 /// How much of a stack an item is to have at least that is taken back in need: where it is small, a
 /// quarter of it.
@@ -63,7 +62,8 @@ impl TakeBack {
         if self.need {
             return !self.atomic && self.stack.map_or(shallow, StackLeft::is_enough);
         }
-        !self.atomic && !self.blocking && shallow && self.stack.is_none_or(StackLeft::is_half)
+        // Where half of the stack is used the wait blocks, and another worker starts with an empty one.
+        !self.atomic && !self.blocking && self.stack.map_or(shallow, StackLeft::is_half)
     }
 
     pub(crate) fn allowed(&self) -> bool {
@@ -81,6 +81,47 @@ impl TakeBack {
     pub(crate) fn allowed_in_place(&self) -> bool {
         let placed = self.own_pool || !self.only_own;
         self.waiter_may() && placed && !self.bottom_half
+    }
+}
+
+/// What the decision depends on whether a join inside an item of its queue offers its second closure to workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ForkPoint {
+    /// It must not block now.
+    pub(crate) atomic: bool,
+    /// What is left of its stack, where that is known.
+    pub(crate) stack: Option<StackLeft>,
+    /// How many other threads wait for what runs on this stack, each for the next.
+    pub(crate) stacks: usize,
+    /// Of the pod.
+    pub(crate) cpus: usize,
+    /// How many its pool may have; at least one a CPU.
+    pub(crate) workers: usize,
+}
+
+/// How a join has its second closure run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fork {
+    /// By whoever comes first: a worker, or the caller.
+    Offer,
+    /// By the caller.
+    Keep,
+    /// Not at all: no stack has room for it.
+    Refuse,
+}
+
+impl ForkPoint {
+    pub(crate) fn decide(&self) -> Fork {
+        let Some(stack) = self.stack else { return Fork::Offer };
+        let below = |most: usize| self.stacks < most.max(self.cpus);
+        match stack {
+            _ if self.atomic => Fork::Keep,
+            _ if stack.is_half() && below(self.workers / 16) => Fork::Offer,
+            _ if stack.is_enough() => Fork::Keep,
+            // A worker has an empty stack.
+            _ if below(self.workers / 2) => Fork::Offer,
+            _ => Fork::Refuse,
+        }
     }
 }
 
@@ -603,9 +644,31 @@ mod tests {
             assert!(!TakeBack { bottom_half: true, ..may }.allowed());
             assert!(TakeBack { depth: TAKE_BACK_DEPTH - 1, ..may }.allowed());
             assert!(!TakeBack { depth: TAKE_BACK_DEPTH, ..may }.allowed(), "the stack has an end");
-            let stack = Some(StackLeft { left: (1 << 20) - 1, size: 2 << 20 });
-            assert!(!TakeBack { stack, ..may }.allowed(), "half of it is used");
+            let stack = |left| Some(StackLeft { left, size: 2 << 20 });
+            let deep = TakeBack { depth: 1000, ..may };
+            assert!(TakeBack { stack: stack(1 << 20), ..deep }.allowed(), "there is room");
+            assert!(!TakeBack { stack: stack((1 << 20) - 1), ..may }.allowed(), "half is used");
         }
+    }
+
+    #[test]
+    fn a_join_offers_its_second_closure_while_half_a_stack_is_left_and_then_when_it_is_full() {
+        let stack = |left| Some(StackLeft { left, size: 2 << 20 });
+        let fork = |left, stacks| {
+            ForkPoint { stack: stack(left), stacks, cpus: 4, workers: 256, atomic: false }.decide()
+        };
+        assert_eq!([fork(2 << 20, 0), fork(1 << 20, 15)], [Fork::Offer; 2]);
+        assert_eq!([fork((1 << 20) - 1, 0), fork(STACK_RESERVE, 127)], [Fork::Keep; 2]);
+        assert_eq!(fork(2 << 20, 16), Fork::Keep, "its chain has many workers");
+        assert_eq!([fork(STACK_RESERVE - 1, 0), fork(0, 127)], [Fork::Offer; 2], "it is full");
+        assert_eq!(fork(0, 128), Fork::Refuse, "its chain has half of the workers");
+        let few =
+            ForkPoint { stack: stack(2 << 20), stacks: 3, cpus: 4, workers: 4, atomic: false };
+        assert_eq!(few.decide(), Fork::Offer, "all CPUs may work");
+        let unknown = ForkPoint { stacks: 1000, workers: 1, ..ForkPoint::default() };
+        assert_eq!(unknown.decide(), Fork::Offer);
+        let atomic = ForkPoint { atomic: true, stack: stack(2 << 20), ..unknown };
+        assert_eq!(atomic.decide(), Fork::Keep, "it must not wait");
     }
 
     #[test]

@@ -69,10 +69,13 @@ impl Workqueue {
     ///   same queue, on its only worker, goes on; also where the queue is ordered or its `max_active`
     ///   is reached: closures that are held back run in the place of the item that waits for them.
     /// * Outside of such an item, on a frozen queue, it waits for the thaw.
+    /// * In an atomic section it is reported as a wait ([`might_block`](corewise_sync::context::might_block)), before the body
+    ///   runs.
     ///
     /// # Panics
     /// With the first panic that nobody has seen: the body's, or that of a closure whose handle
-    /// wasn't [joined](ScopedJoinHandle::join). The others are dropped.
+    /// wasn't [joined](ScopedJoinHandle::join). The others are dropped. Before the body runs, where this is a bottom-half
+    /// queue, and the caller an item of one: it can't wait there for what the CPU's only bottom-half worker is to run.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -93,6 +96,7 @@ impl Workqueue {
         &self,
         body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
     ) -> R {
+        messages::for_scope(self.shared());
         let shared = Arc::new(Shared {
             queue: self.clone(),
             left: AtomicUsize::new(1),
@@ -113,48 +117,6 @@ impl Workqueue {
             (Ok(value), None) => value,
             (_, first) => panic::resume_unwind(first.expect("the body's, if no other")),
         }
-    }
-
-    /// Runs `a` on the calling thread, and `b` on a worker or, where none has started it by then, on the calling
-    /// thread after `a`. Both may borrow, and both are over when it returns. `rayon::join`, by a
-    /// [`scope`](Workqueue::scope), under whose rules it waits.
-    ///
-    /// # Panics
-    /// With the panic of `a` or of `b`, once both are over; where both panic, with that of `a`.
-    ///
-    /// ```
-    /// # use corewise_topology::Machine;
-    /// # use corewise_workqueue::{WorkerPools, Workqueue};
-    /// fn sum(queue: &Workqueue, numbers: &[u64]) -> u64 {
-    ///     if numbers.len() <= 100 {
-    ///         return numbers.iter().sum();
-    ///     }
-    ///     let (left, right) = numbers.split_at(numbers.len() / 2);
-    ///     let (left, right) = queue.join(|| sum(queue, left), || sum(queue, right));
-    ///     left + right
-    /// }
-    /// # let pools = WorkerPools::new(&Machine::live()?);
-    /// let queue = Workqueue::builder("sums").build(&pools)?;
-    /// assert_eq!(sum(&queue, &Vec::from_iter(1..=1000)), 500_500);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[track_caller]
-    pub fn join<A, B: Send>(&self, a: impl FnOnce() -> A, b: impl FnOnce() -> B + Send) -> (A, B) {
-        let site = Location::caller();
-        self.scope(|s| {
-            let b = s.spawn_from(site, At::Here, b);
-            let a = panic::catch_unwind(AssertUnwindSafe(a));
-            match (a, b.join()) {
-                (Ok(a), Ok(b)) => (a, b),
-                (Ok(_), Err(error)) => error.resume(),
-                (Err(payload), b) => {
-                    if let Err(JoinError::Panicked(other)) = b {
-                        panics::discard(other.into_inner());
-                    }
-                    panic::resume_unwind(payload)
-                }
-            }
-        })
     }
 }
 

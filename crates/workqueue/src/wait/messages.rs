@@ -4,7 +4,7 @@ use std::fmt;
 use std::panic::Location;
 use std::ptr;
 
-use corewise_sync::text;
+use corewise_sync::{context, text};
 
 use crate::attributes::QueueKind;
 use crate::error::quietly;
@@ -66,6 +66,34 @@ pub(crate) fn without_rescuer(waits_for: fmt::Arguments<'_>, how: fmt::Arguments
         let (queue, site) = (running.job.queue_name(), running.job.site);
         let function = text::name(running.name());
         tracing::warn!(target: "corewise_workqueue", queue, %function, %site, "a work item {said}");
+    });
+}
+
+/// Somebody is about to open a scope, and so to wait for its closures.
+///
+/// # Panics
+/// Where both the queue and the current item's are bottom-half: while the item waits, its worker runs nothing else.
+#[track_caller]
+pub(crate) fn for_scope(queue: &QueueCore) {
+    context::might_block("Workqueue::scope");
+    if queue.traits.kind != QueueKind::BottomHalf {
+        return;
+    }
+    let location = Location::caller();
+    running::current(|running| {
+        let Some(running) = running else { return };
+        if running.ticket().is_some_and(|own| Pwq::of(own).shared.traits.kind == queue.traits.kind)
+        {
+            refused(
+                running,
+                format_args!(
+                    "opens a scope on the bottom-half queue '{}' at {location}, and cannot wait for it: the only bottom-half \
+                     worker of its CPU runs this item; use a scope on a queue of another kind, outside of bottom-half items, \
+                     or spawn the closures and don't wait",
+                    queue.name
+                ),
+            );
+        }
     });
 }
 
@@ -194,7 +222,12 @@ fn given_up(what: &str, location: &Location<'_>, complaint: &str) -> ! {
 /// Reports a wait that can't end, and ends it by a panic, which is the waiting item's.
 #[cold]
 fn never_ends(running: &Running, what: &str, location: &Location<'_>, complaint: &str) -> ! {
-    let said = format!("{complaint}: {what} at {location}; this would never end");
+    refused(running, format_args!("{complaint}: {what} at {location}; this would never end"))
+}
+
+/// Reports what an item must not do, and ends it by a panic, which is the item's.
+#[cold]
+fn refused(running: &Running, said: fmt::Arguments<'_>) -> ! {
     let (queue, site) = (running.job.queue_name(), running.job.site);
     let function = text::name(running.name());
     quietly(|| {

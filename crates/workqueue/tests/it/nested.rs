@@ -1,10 +1,12 @@
 //! Items that wait for items, deeper than there are workers: where no worker can come any more the waiters
 //! run what they wait for, as long as there is a stack.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::context::{self, AtomicSection};
 use corewise_topology::{AffinityScope, CpuId, Machine};
 use corewise_workqueue::{
     At, JoinHandle, QueueBuilder, Queued, Work, WorkerPools, Workqueue, blocking,
@@ -193,5 +195,97 @@ fn a_panic_that_is_unwrapped_at_each_level_of_a_recursion_grows_by_a_line_a_leve
             "{} bytes at {levels} levels",
             debug.len()
         );
+    }
+}
+
+/// A list that is summed by joins, with `bottom` at its end.
+fn sum(queue: &Workqueue, left: u32, bottom: &(dyn Fn() + Sync)) -> u32 {
+    if left == 0 {
+        bottom();
+        return 0;
+    }
+    let (one, others) = queue.join(|| 1, || sum(queue, left - 1, bottom));
+    one + others
+}
+
+#[test]
+fn a_deep_recursion_of_joins_takes_few_workers_and_other_queues_go_on_meanwhile() {
+    if !corewise_sync::sys::KERNEL_THREADS {
+        // Nobody knows how large the stack is: joins go by their number.
+        return;
+    }
+    const WORKERS: usize = 32;
+    let pools = pools(2, WORKERS);
+    let (list, other) = (builder().build(&pools).unwrap(), builder().build(&pools).unwrap());
+    let (at_bottom, bottom_is_reached) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let (its, released) = (list.clone(), Mutex::new(released));
+    let deep = list.spawn(move || {
+        sum(&its, 3_000, &|| {
+            at_bottom.send(()).expect("the test listens");
+            blocking("the bottom", || released.lock().recv()).expect("the test releases it");
+        })
+    });
+    bottom_is_reached.recv().expect("it gets to its bottom");
+    let workers: usize = pools.report().iter().map(|pool| pool.workers).sum();
+    assert!(workers <= WORKERS / 2 + 4, "{workers} of {WORKERS} workers");
+    // Not by a wait that could run it here.
+    let (ran, item_ran) = mpsc::channel();
+    drop(other.spawn(move || ran.send(())));
+    item_ran.recv_timeout(Duration::from_secs(300)).expect("a worker is left for it");
+    release.send(()).expect("it waits");
+    assert_eq!(deep.join().expect("no panic"), 3_000);
+}
+
+#[test]
+fn a_recursion_of_joins_that_fills_half_of_the_workers_ends_with_a_panic_that_says_so() {
+    if !corewise_sync::sys::KERNEL_THREADS {
+        return;
+    }
+    let machine = Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("valid");
+    let thread = |worker: corewise_workqueue::WorkerThread| {
+        std::thread::Builder::new().stack_size(256 << 10).spawn(|| worker.run()).map(drop)
+    };
+    let pools = WorkerPools::builder(&machine).max_workers(8).spawn_handler(thread).build();
+    let queue = builder().build(&pools).expect("a queue");
+    let its = queue.clone();
+    let error = queue.spawn(move || sum(&its, 1 << 20, &|| ())).join().expect_err("it has no end");
+    let message = error.message().expect("a panic");
+    assert!(
+        message.contains("has filled 5 stacks") && message.contains("the 8 workers"),
+        "{message}"
+    );
+    assert_eq!(sum(&queue, 100, &|| ()), 100, "the workers are free again");
+    pools.shutdown();
+}
+
+#[test]
+fn a_join_that_keeps_both_closures_has_the_panics_of_one_that_shares_them() {
+    let pools = pools(2, 8);
+    let queue = builder().build(&pools).expect("a queue");
+    for (a, b) in [(true, false), (false, true), (true, true), (false, false)] {
+        let its = queue.clone();
+        let ran = Arc::<AtomicUsize>::default();
+        let counts = Arc::clone(&ran);
+        let joined = queue.spawn(move || {
+            // It must not block, so it runs both.
+            let _section = AtomicSection::enter("the test");
+            let closure = |panics: bool, what: &'static str| {
+                let ran = &counts;
+                move || {
+                    ran.fetch_add(1, Ordering::SeqCst);
+                    assert!(!panics, "{what}");
+                }
+            };
+            its.join(closure(a, "of a"), closure(b, "of b"));
+            context::violations()
+        });
+        match (joined.join(), a, b) {
+            (Ok(violations), false, false) => assert_eq!(violations, 0, "it doesn't wait"),
+            (Err(error), true, _) => assert_eq!(error.message(), Some("of a")),
+            (Err(error), false, true) => assert_eq!(error.message(), Some("of b")),
+            (joined, ..) => panic!("{joined:?}"),
+        }
+        assert_eq!(ran.load(Ordering::SeqCst), 2, "both are over");
     }
 }

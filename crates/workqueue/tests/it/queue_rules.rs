@@ -1,6 +1,7 @@
 //! The rules of "Flags", and of draining and destroying, one test each, on real threads. Those of
 //! `max_active` and of the attributes have files of their own.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -512,4 +513,30 @@ fn items_queued_from_inside_are_counted_and_flushed_as_all_others() {
     assert_eq!(ran.load(Ordering::SeqCst), 3_000);
     let stats = queue.stats();
     assert_eq!((stats.queued, stats.completed), (3_000, 3_000));
+}
+
+#[test]
+fn a_bottom_half_item_that_opens_a_scope_where_it_cannot_wait_is_told_so_before_the_body_runs() {
+    let pools = pools(FOUR_CPUS);
+    let bh = || Workqueue::builder("bh").kind(QueueKind::BottomHalf).build(&pools).unwrap();
+    let plain = Workqueue::builder("plain").build(&pools).unwrap();
+    let (own, other) = (bh(), bh());
+    for on in [own.clone(), other] {
+        let said = own.spawn(move || {
+            let opened = AssertUnwindSafe(|| on.scope(|_| unreachable!("the body isn't run")));
+            *catch_unwind(opened).unwrap_err().downcast::<String>().expect("a message")
+        });
+        let said = said.join().unwrap();
+        assert!(said.contains("cannot wait") && said.contains("queue_rules.rs"), "{said}");
+    }
+    // Elsewhere it could wait, and must not: that is told at once, too.
+    let told = own.spawn(move || {
+        context::take_violation();
+        plain.scope(|_| context::take_violation())
+    });
+    let told = told.join().unwrap();
+    assert_eq!(
+        told.map(|told| told.blocked.what),
+        cfg!(debug_assertions).then_some("Workqueue::scope")
+    );
 }
