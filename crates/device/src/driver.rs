@@ -1,6 +1,7 @@
 //! What a driver does: probe a device into a bound object, which can be shut down.
 
-use crate::{Cancel, DeviceDecl, ProbeDone, ProbeType, ShutdownDone};
+use crate::probe::Registry;
+use crate::{Cancel, DeviceDecl, DeviceState, Error, ProbeDone, ProbeType, ShutdownDone};
 use corewise_sync::{panics, text};
 use std::any::{Any, TypeId};
 use std::fmt;
@@ -143,6 +144,7 @@ pub struct ProbeContext<'a> {
     needs: &'a [(String, Arc<dyn Bound>)],
     cancel: &'a Cancel,
     hopeless: bool,
+    registry: Option<&'a Arc<Registry>>,
 }
 
 impl<'a> ProbeContext<'a> {
@@ -154,7 +156,7 @@ impl<'a> ProbeContext<'a> {
         needs: &'a [(String, Arc<dyn Bound>)],
         cancel: &'a Cancel,
     ) -> ProbeContext<'a> {
-        ProbeContext { decl, node, needs, cancel, hopeless: false }
+        ProbeContext { decl, node, needs, cancel, hopeless: false, registry: None }
     }
 
     /// Says that the deferral timeout has passed: [`ProbeContext::defer`] then gives a failure.
@@ -162,6 +164,44 @@ impl<'a> ProbeContext<'a> {
     pub fn after_deferral_timeout(mut self, yes: bool) -> ProbeContext<'a> {
         self.hopeless = yes;
         self
+    }
+
+    /// Says in whose probe it is: [`ProbeContext::add`] then adds devices there.
+    pub(crate) fn of_registry(mut self, registry: &'a Arc<Registry>) -> ProbeContext<'a> {
+        self.registry = Some(registry);
+        self
+    }
+
+    /// Adds a device from inside this probe, as [`DeviceManager::add`](crate::DeviceManager::add) does: a child that the
+    /// driver has found, say. So the driver needs no handle of its manager. One that it keeps for later, when the probe is
+    /// over, should be a [`Weak`](std::sync::Weak): an `Arc` keeps the manager until a shutdown.
+    ///
+    /// ```
+    /// use corewise_device::{Bound, DeviceDecl, Driver, ProbeContext, ProbeError};
+    /// # use std::sync::Arc;
+    /// # struct Port;
+    /// # impl Bound for Port {}
+    /// struct Hub;
+    /// impl Driver for Hub {
+    ///     fn name(&self) -> &str {
+    ///         "hub"
+    ///     }
+    ///     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+    ///         for port in 0..4 {
+    ///             let name = format!("{}.{port}", cx.name());
+    ///             cx.add(DeviceDecl::new(name, "port").parent(cx.name())).map_err(ProbeError::failed)?;
+    ///         }
+    ///         Ok(Arc::new(Port))
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`DeviceManager::add`](crate::DeviceManager::add). [`Error::NoManager`] where the context is not a manager's,
+    /// but was [made](ProbeContext::new) for a test.
+    pub fn add(&self, decl: DeviceDecl) -> Result<DeviceState, Error> {
+        self.registry.ok_or(Error::NoManager)?.add(decl)
     }
 
     /// The error for a probe that lacks something which may still come: a deferral, until the

@@ -34,6 +34,8 @@ pub enum Error {
     /// A driver, callback or observer of this manager asked for something that waits for devices: it
     /// might wait for itself.
     InsideProbe,
+    /// The probe's context was made without a manager, for a test.
+    NoManager,
     /// The queue for device work could not be made.
     Queue(BuildError),
 }
@@ -93,6 +95,10 @@ impl fmt::Display for Error {
                 "a driver, callback or observer of this device manager called a function that \
                  waits for devices, and so perhaps for itself; call it from another thread, or \
                  later",
+            ),
+            Error::NoManager => f.write_str(
+                "the context of this probe was made without a device manager, so no device can be \
+                 added; have a manager probe the device",
             ),
             Error::Queue(error) => write!(f, "cannot create the queue for device work: {error}"),
         }

@@ -104,13 +104,55 @@
 //!
 //! # Devices that come and go
 //!
-//! A bring-up is one way in. [`DeviceManager::add`] takes one device, also from inside a probe, and
+//! A bring-up is one way in. [`DeviceManager::add`] takes one device, [`ProbeContext::add`] does so from inside a probe, and
 //! whatever it needs may come later; [`DeviceManager::remove`] and [`DeviceManager::unbind`] take
 //! those along that need it, from the outermost inwards. [`DeviceManager::link`] and
 //! [`DeviceManager::unlink`] change who needs whom. Drivers may come after their devices, match
 //! by name or by a table, and be taken back. A probe may ask to be called again
 //! ([`ProbeError::defer`]). [`DeviceManager::pending`] says at any time who waits for whom, and
 //! [`DeviceManager::devices`] what each device is at and what its probes have cost.
+//!
+//! To restart a device, unbind it, bind it, and wait for those that need it, which are unbound and probed with it:
+//!
+//! ```
+//! # use corewise_device::*;
+//! # use std::sync::Arc;
+//! # struct Service;
+//! # impl Bound for Service {}
+//! # struct Services;
+//! # impl Driver for Services {
+//! #     fn name(&self) -> &str {
+//! #         "service"
+//! #     }
+//! #     fn probe(&self, _: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+//! #         Ok(Arc::new(Service))
+//! #     }
+//! # }
+//! /// Returns what the device is at then, and which callbacks have failed on the way down.
+//! fn restart(
+//!     devices: &DeviceManager,
+//!     name: &str,
+//! ) -> Result<(DeviceState, Vec<(String, ShutdownError)>), Error> {
+//!     let failed = devices.unbind(name)?;
+//!     devices.bind(name)?;
+//!     devices.wait_for_probes()?;
+//!     let now = devices.device(name).ok_or_else(|| Error::NoSuchDevice(name.to_string()))?;
+//!     Ok((now.state, failed))
+//! }
+//!
+//! # let pools = corewise_workqueue::WorkerPools::new(&corewise_topology::Machine::live()?);
+//! # let devices = DeviceManager::new(&pools)?;
+//! # devices.register(Arc::new(Services))?;
+//! let decls =
+//!     vec![DeviceDecl::new("store", "service"), DeviceDecl::new("api", "service").supplier("store")];
+//! assert!(devices.bring_up(decls, &BringUpOptions::new())?.is_complete());
+//! let (store, failed) = restart(&devices, "store")?;
+//! assert!(store == DeviceState::Bound && failed.is_empty());
+//! assert!(devices.bound::<Service>("api").is_some(), "it is up again, too");
+//! # let _ = devices.shutdown(&ShutdownOptions::new())?;
+//! # pools.shutdown();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # What is promised
 //!
@@ -122,6 +164,8 @@
 //! * Probes and callbacks of devices that don't need each other may run at the same time; what must not
 //!   is declared.
 //! * Panics of drivers and observers are caught; the device fails, and nothing else.
+//! * A shutdown lets go of the bound objects and then of the drivers. A driver or an object that keeps an `Arc` of its manager
+//!   keeps the manager until then, and no longer.
 //! * A shutdown begins as the plain loop in reverse order, and stays that where callbacks are quick, or
 //!   fewer than two are asynchronous.
 //!

@@ -98,22 +98,23 @@ impl DeviceManager {
     /// their order: synchronous probes are made by this call (near the device's node), asynchronous
     /// ones are queued (rules 1.2.2 and 1.2.3). During a bring-up its own devices take their turn.
     ///
-    /// The driver is kept until [`DeviceManager::unregister`], or as long as the manager.
+    /// The driver is kept until [`DeviceManager::unregister`] or the end of a [`DeviceManager::shutdown`]. A driver that
+    /// adds devices in its probes does so by [`ProbeContext::add`](crate::ProbeContext::add), and needs no handle of the
+    /// manager. One that keeps an `Arc` of the manager keeps it, and so itself, until then.
     ///
     /// # Errors
     ///
     /// [`Error::DuplicateDriver`]. [`Error::ShuttingDown`] from the beginning of a shutdown on.
     pub fn register(&self, driver: Arc<dyn Driver>) -> Result<(), Error> {
-        let (name, probe_type) = (driver.name().to_string(), driver.probe_type());
+        let driver = Arc::new(Registered::new(driver));
         let (driver, asked, unbound) = {
             let state = &mut *self.registry.state.lock();
             if state.devices.is_closed() {
                 return Err(Error::ShuttingDown);
             }
-            if state.drivers.find(&name).is_some() {
-                return Err(Error::DuplicateDriver(name));
+            if state.drivers.find(&driver.name).is_some() {
+                return Err(Error::DuplicateDriver(driver.name.to_string()));
             }
-            let driver = Arc::new(Registered { driver, name: Arc::from(name), probe_type });
             state.drivers.add(driver.clone());
             let anew = self.registry.clock.now().saturating_add(state.deferral_timeout);
             state.deferral_ends = state.deferral_ends.map(|_| anew);
@@ -376,7 +377,7 @@ impl DeviceManager {
 
 impl State {
     /// Deferral begins, if it has not: what was deferred is tried again, now and after each bind.
-    fn begin_deferral(&mut self, now: Duration, fx: &mut Effects) {
+    pub(crate) fn begin_deferral(&mut self, now: Duration, fx: &mut Effects) {
         self.deferral_ends.get_or_insert(now.saturating_add(self.deferral_timeout));
         self.devices.begin_deferral(fx);
     }

@@ -5,8 +5,6 @@ use crate::probe::{Inside, Walk};
 use crate::registry::{DeviceState, Linked, Unlinked};
 use crate::{DeviceDecl, Error, LinkKind, ShutdownError};
 use corewise_sync::context;
-use corewise_sync::thread::current;
-use std::sync::Arc;
 
 impl DeviceManager {
     /// Adds one device, and probes it if it can be probed: a synchronous driver is called by this
@@ -17,7 +15,7 @@ impl DeviceManager {
     ///
     /// Returns what the device is at when this is through. A device that fails is no error.
     ///
-    /// May be called from a probe, on whose thread a child that the probe registers is probed in
+    /// May be called from a probe ([`ProbeContext::add`](crate::ProbeContext::add)), on whose thread a child that the probe registers is probed in
     /// place (rule 1.2.12), before its parent is bound: hand the child what it needs in its
     /// [`config`](DeviceDecl::config). Where its driver is asynchronous, the child waits for its
     /// parent. Either way it goes when its parent is unbound, or fails. Probes in place take stack, each inside of
@@ -32,43 +30,7 @@ impl DeviceManager {
     /// however many steps. [`Error::ShuttingDown`] from the beginning of a shutdown on.
     /// [`Error::NoSuchDevice`] where another thread has removed it, or its parent, meanwhile.
     pub fn add(&self, decl: DeviceDecl) -> Result<DeviceState, Error> {
-        let decl = Arc::new(decl);
-        let me = current().id();
-        // Drivers are asked without the lock; should one come or go meanwhile, once more.
-        let (key, fx) = loop {
-            let (drivers, asked) = {
-                let state = self.registry.state.lock();
-                (state.drivers.clone(), state.asked)
-            };
-            let candidates = drivers.candidates(&decl, asked);
-            let (added, fx) = self.registry.locked(|state, now, fx| {
-                if state.devices.is_closed() {
-                    return Err(Error::ShuttingDown);
-                }
-                if state.drivers.version != drivers.version {
-                    return Ok(None);
-                }
-                let faults = state.devices.refuse(&decl);
-                if !faults.is_empty() {
-                    return Err(Error::Rejected(faults));
-                }
-                if !state.devices.has_batch() {
-                    state.begin_deferral(now, fx);
-                }
-                Ok(Some(state.devices.add(decl.clone(), candidates, me, now, fx)))
-            });
-            if let Some(key) = added? {
-                break (key, fx);
-            }
-        };
-        self.registry.apply(fx);
-        self.state_after(key, &decl.name)
-    }
-
-    /// What a device is at, now that what its own call has begun is over or goes on elsewhere.
-    fn state_after(&self, key: crate::registry::Key, name: &str) -> Result<DeviceState, Error> {
-        let state = self.registry.state.lock().devices.state(key);
-        state.ok_or_else(|| Error::NoSuchDevice(name.to_string()))
+        self.registry.add(decl)
     }
 
     /// Removes a device, with its children: all that need any of them are unbound first, in the
@@ -123,7 +85,7 @@ impl DeviceManager {
             Ok(key)
         });
         self.registry.apply(fx);
-        self.state_after(key?, name)
+        self.registry.state_after(key?, name)
     }
 
     /// Links a consumer to a supplier, from now on. By a managed link the supplier is shut down and

@@ -2,7 +2,9 @@
 
 use super::{DeviceManager, Snapshot};
 use crate::driver::{Bound, caught};
+use crate::probe::Inside;
 use crate::record::Clock;
+use crate::registry::Registered;
 use crate::shutdown::policy;
 use crate::shutdown::{
     Kind, Outline, Remaining, ShutdownOptions, ShutdownPlan, ShutdownReport, ShutdownRun,
@@ -26,7 +28,8 @@ impl DeviceManager {
     /// reported, and stop nothing.
     ///
     /// Afterwards the bound objects of devices that were shut down are dropped, each before what it
-    /// needs; those left undone by an abort stay with the manager.
+    /// needs; those left undone by an abort stay with the manager. Then the drivers are dropped, the one that was
+    /// registered last first, on the caller's thread.
     ///
     /// # Errors
     ///
@@ -67,13 +70,14 @@ impl DeviceManager {
         let watch = {
             let mut state = self.registry.state.lock();
             state.shutdown = Some((run.state.clone(), clock));
-            state.watch.clone()
+            state.watch.take()
         };
         // No bring-up has started one where all devices were added one by one.
         let watch = watch.or_else(|| run.first_look().and_then(|_| start_watch()));
         run.run(watch.as_deref());
-        drop(watch);
         let elapsed = clock.now();
+        // Its thread ends.
+        drop(watch);
         let remaining = run.state.remaining(elapsed);
         let finished = run.state.finish(elapsed);
         let left = drop_in_order(&snapshot.graph, finished.bound, &remaining);
@@ -82,8 +86,23 @@ impl DeviceManager {
         if remaining.is_empty() {
             state.shutdown = None;
         }
+        // Nothing is probed any more, nor anything of it looked at.
+        let (drivers, known) = (state.drivers.list.clone(), state.outline.take());
         drop(state);
+        drop(known);
+        self.let_go(&drivers);
         Ok(ShutdownReport::new(outline, elapsed, finished.notes, remaining))
+    }
+
+    /// Drops the drivers, the last one first: each may keep the manager.
+    fn let_go(&self, drivers: &[Arc<Registered>]) {
+        let _inside = Inside::enter(&self.registry);
+        for registered in drivers.iter().rev() {
+            let driver = registered.let_go();
+            if let Err(panic) = caught(move || drop(driver)) {
+                tracing::error!(driver = %text::name(&registered.name), panic, "dropping a driver panicked");
+            }
+        }
     }
 
     /// What is not shut down, while a shutdown is in progress or after it was aborted; else

@@ -1,5 +1,6 @@
 //! Probing: who calls the drivers, on which thread, and what a bring-up says afterwards.
 
+mod add;
 mod inside;
 mod leave;
 mod prober;

@@ -161,13 +161,20 @@ impl Registry {
     /// before this returns: the shutdown may drop it as soon as the device is settled, and in its own
     /// order, so this thread must not be the one that holds it last.
     /// `Ok` says whether its worker may go on with another probe.
-    fn call_driver(&self, begun: Begun, cancel: &Cancel, call: &Arc<Call>) -> Result<bool, String> {
+    fn call_driver(
+        self: &Arc<Self>,
+        begun: Begun,
+        cancel: &Cancel,
+        call: &Arc<Call>,
+    ) -> Result<bool, String> {
         let Begun { decl, driver, node, needs, hopeless, .. } = begun;
-        let cx = ProbeContext::new(&decl, node, &needs, cancel).after_deferral_timeout(hopeless);
+        let cx = ProbeContext::new(&decl, node, &needs, cancel);
+        let cx = cx.after_deferral_timeout(hopeless).of_registry(self);
+        let driver = driver.driver().expect("no probe begins once a shutdown has let go of it");
         let its = call.clone();
         let done = ProbeDone::new(move |result| its.finished(result));
         let _inside = Inside::enter(self);
-        let probe = || driver.driver.start_probe(&cx, done);
+        let probe = || driver.start_probe(&cx, done);
         caught(|| self.placer.probing(probe)).map(|((), goes_on)| goes_on)
     }
 

@@ -3,13 +3,14 @@
 use super::policy::probes_async;
 use crate::driver::{Driver, caught};
 use crate::{DeviceDecl, ProbeType};
-use corewise_sync::text;
+use corewise_sync::{Mutex, text};
 use std::fmt;
 use std::sync::Arc;
 
 /// A driver, and what it said about itself when it was registered.
 pub(crate) struct Registered {
-    pub driver: Arc<dyn Driver>,
+    /// L: is the lock; guards the driver, which is there until a shutdown lets go of it.
+    driver: Mutex<Option<Arc<dyn Driver>>>,
     /// Shared with the reports of bring-ups.
     pub name: Arc<str>,
     pub probe_type: ProbeType,
@@ -75,9 +76,25 @@ impl Drivers {
 }
 
 impl Registered {
-    /// Whether it may have the device. A driver that panics when asked may not.
+    pub(crate) fn new(driver: Arc<dyn Driver>) -> Registered {
+        let (name, probe_type) = (Arc::from(driver.name()), driver.probe_type());
+        Registered { driver: Mutex::new(Some(driver)), name, probe_type }
+    }
+
+    /// The driver; `None` once it was let go.
+    pub(crate) fn driver(&self) -> Option<Arc<dyn Driver>> {
+        self.driver.lock().clone()
+    }
+
+    /// Lets go of the driver, which the caller is to drop without a lock: the last of a shutdown, which needs it no more.
+    pub(crate) fn let_go(&self) -> Option<Arc<dyn Driver>> {
+        self.driver.lock().take()
+    }
+
+    /// Whether it may have the device. A driver that panics when asked may not, nor one that was let go.
     pub(crate) fn matches(&self, decl: &DeviceDecl) -> bool {
-        caught(|| self.driver.matches(decl)).unwrap_or_else(|message| {
+        let Some(driver) = self.driver() else { return false };
+        caught(move || driver.matches(decl)).unwrap_or_else(|message| {
             tracing::error!(driver = %text::name(&self.name), message, "a driver's match function panicked");
             false
         })

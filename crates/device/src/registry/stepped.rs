@@ -4,7 +4,7 @@
 use super::*;
 use crate::driver::Driver;
 use crate::record::Site;
-use crate::{Cancel, HangPolicy, ProbeError, ProbeType};
+use crate::{Cancel, HangPolicy, ProbeError};
 use corewise_sync::thread::current;
 
 pub(super) struct Thing;
@@ -20,7 +20,7 @@ impl Driver for ByHand {
 
 pub(super) fn driver(name: &'static str) -> Arc<Registered> {
     let driver = Arc::new(ByHand(name));
-    Arc::new(Registered { driver, name: Arc::from(name), probe_type: ProbeType::Default })
+    Arc::new(Registered::new(driver))
 }
 
 pub(super) fn decl(name: &str, needs: &[&str]) -> DeviceDecl {

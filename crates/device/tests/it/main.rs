@@ -7,6 +7,7 @@ mod support;
 mod async_probe;
 mod async_shutdown;
 mod bring_up;
+mod letting_go;
 mod placement;
 mod registry;
 mod registry_inside;

@@ -136,13 +136,12 @@ fn unbind_and_bind_spread_probes_over_the_node_again_and_consumers_follow() {
 #[test]
 fn rule_1_2_12_a_child_is_probed_on_the_thread_of_its_parents_probe() {
     let rig = Rig::new(TWO_NODES);
-    let manager = rig.manager.clone();
     let driver = TestDriver::new("test", &rig.log).probe_type(ProbeType::ForceSynchronous);
     let driver = driver.probe(move |cx| {
         if cx.name() == "pf" {
             for vf in 0..3 {
                 let child = decl(&format!("vf{vf}"), &[]).parent("pf").node(Some(1));
-                assert_eq!(manager.add(child).unwrap(), DeviceState::Bound);
+                assert_eq!(cx.add(child).unwrap(), DeviceState::Bound);
             }
         }
         Ok(())
@@ -165,7 +164,6 @@ fn rule_1_2_12_a_child_is_probed_on_the_thread_of_its_parents_probe() {
 #[test]
 fn nested_probes_to_any_depth_and_breadth_cannot_deadlock_on_one_cpu() {
     let rig = Rig::new("core:1 pu:1");
-    let manager = rig.manager.clone();
     let types = AtomicUsize::new(0);
     let driver = TestDriver::new("test", &rig.log).probe(move |cx| {
         let name = cx.name();
@@ -175,7 +173,7 @@ fn nested_probes_to_any_depth_and_breadth_cannot_deadlock_on_one_cpu() {
             let kind =
                 if sync { ProbeType::ForceSynchronous } else { ProbeType::PreferAsynchronous };
             let child = decl(&format!("{name}.{child}"), &[]).parent(name).probe_type(kind);
-            manager.add(child).unwrap();
+            cx.add(child).unwrap();
         }
         Ok(())
     });
@@ -191,11 +189,10 @@ fn nested_probes_to_any_depth_and_breadth_cannot_deadlock_on_one_cpu() {
 #[test]
 fn children_of_a_probe_that_fails_are_removed_also_where_it_fails_later_and_elsewhere() {
     let rig = Rig::new(TWO_NODES);
-    let manager = rig.manager.clone();
     let driver = TestDriver::new("test", &rig.log).probe_type(ProbeType::ForceSynchronous);
     let driver = driver.probe(move |cx| {
         if cx.name() == "pf" {
-            manager.add(decl("vf", &[]).parent("pf")).unwrap();
+            cx.add(decl("vf", &[]).parent("pf")).unwrap();
             return Err(ProbeError::failed("on purpose"));
         }
         Ok(())
