@@ -563,11 +563,11 @@ pub(crate) struct Bench {
     /// Print the measurements as one JSON array
     #[arg(long)]
     pub(crate) json: bool,
-    /// Finish within 50 seconds: shorter runs of fewer workloads
+    /// Shorter runs of fewer workloads, within 50 seconds unless --rounds says how many
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Number of rounds that count [default: 10, for shutdown 3; with --quick 6, or fewer if 50
-    /// seconds are too short]
+    /// Number of rounds that count, however long they take [default: 10, for shutdown 3; with
+    /// --quick 6, or fewer if 50 seconds are too short]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) rounds: Option<u16>,
     /// Run only this workload, such as storm, storm/boxed or held_span; may be repeated

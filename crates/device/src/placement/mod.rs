@@ -70,14 +70,16 @@ impl Placer {
     /// Queues `f` for another CPU than the caller's, which goes on: each time for the next one. The worker
     /// of the caller's own CPU would wait for that. Does not block. If the pools are shut down, `f` is dropped.
     pub(crate) fn spawn_elsewhere(&self, f: impl FnOnce() + Send + 'static) {
+        self.queue_at(self.choose_elsewhere(), move |_| f());
+    }
+
+    /// Choose: the next CPU but the caller's.
+    fn choose_elsewhere(&self) -> Choice {
         let here = self.here();
-        let cpu = {
-            let mut rotations = self.rotations.lock();
-            let rotation = rotations.on(None, &self.pools);
-            rotation.turn().filter(|cpu| Some(*cpu) != here).or_else(|| rotation.turn())
-        };
-        let place = cpu.map_or(Place::Anywhere, |_| Place::Near);
-        self.queue_at((place, cpu), move |_| f());
+        let mut rotations = self.rotations.lock();
+        let rotation = rotations.on(None, &self.pools);
+        let cpu = rotation.turn().filter(|cpu| Some(*cpu) != here).or_else(|| rotation.turn());
+        (cpu.map_or(Place::Anywhere, |_| Place::Near), cpu)
     }
 
     /// Queues `f` near the node; anywhere, where the node is unknown or has no usable CPU. `f` gets
