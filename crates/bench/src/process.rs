@@ -111,7 +111,7 @@ mod tests {
         shell.run(&job, limit)
     }
 
-    const LONG: Duration = Duration::from_secs(60);
+    const LONG: Duration = Duration::from_secs(300);
 
     #[test]
     fn a_run_gets_its_words_and_its_line_is_read() {

@@ -19,7 +19,7 @@ use corewise_topology::Machine;
 use corewise_workqueue::{WorkerPools, Workqueue};
 
 /// Long enough that only a lost request takes it.
-pub const STALL: Duration = Duration::from_secs(60);
+pub const STALL: Duration = Duration::from_secs(300);
 
 /// A machine with workers, which are joined when it is dropped.
 pub struct Rig {

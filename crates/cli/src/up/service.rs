@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     /// Long, for what comes at once.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const PATIENCE: Duration = Duration::from_secs(300);
 
     #[test]
     fn a_manager_that_does_not_read_holds_nobody_up_for_ever() {

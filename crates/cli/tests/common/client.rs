@@ -41,14 +41,14 @@ pub struct Client {
 pub fn connect(socket: &Path) -> UnixStream {
     let stream =
         UnixStream::connect(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()));
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout that isn't zero");
+    stream.set_read_timeout(Some(Duration::from_secs(300))).expect("a timeout that isn't zero");
     stream
 }
 
 /// Connects over TCP without a word.
 pub fn connect_tcp(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap_or_else(|error| panic!("{address}: {error}"));
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout that isn't zero");
+    stream.set_read_timeout(Some(Duration::from_secs(300))).expect("a timeout that isn't zero");
     stream
 }
 

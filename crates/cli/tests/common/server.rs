@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{COREWISE, Folder, Ran};
 
 /// Nothing here takes long; a test that waits longer than this waits for ever.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A running server.
 pub struct Server {

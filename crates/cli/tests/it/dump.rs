@@ -17,7 +17,7 @@ const HELLO: &[u8] = b"{\"corewise\":1,\"ask\":\"hello\"}\n";
 
 fn connect(server: &Server) -> UnixStream {
     let stream = UnixStream::connect(server.control()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
     stream
 }
 

@@ -110,7 +110,7 @@ impl Manager {
 fn a_service_manager_is_told_of_the_start_a_reload_the_end_and_that_the_server_gets_on() {
     let folder = folder();
     let manager = Manager(UnixDatagram::bind(folder.join("notify")).unwrap());
-    manager.0.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    manager.0.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
     let mut command = folder.command("env");
     command.args(["--default-signal=HUP", COREWISE, "up", "--json", "x.toml"]);
     command.env("NOTIFY_SOCKET", folder.join("notify")).env("WATCHDOG_USEC", "100000");

@@ -30,8 +30,8 @@ impl Meeting {
         came.0 += 1;
         self.more.notify_all();
         let waits = |came: &mut (usize, bool)| came.0 < self.wanted && !came.1;
-        let minute = Duration::from_secs(60);
-        let (mut came, _) = self.more.wait_timeout_while(came, minute, waits).unwrap();
+        let minutes = Duration::from_secs(300);
+        let (mut came, _) = self.more.wait_timeout_while(came, minutes, waits).unwrap();
         came.1 |= came.0 < self.wanted;
         self.more.notify_all();
         !came.1

@@ -53,7 +53,7 @@ fn an_answer_that_panics_in_the_making_is_an_error_at_once_and_the_connection_go
     let server = Server::new(Options { extended_headers: true, ..Options::default() });
     server.add_export(Export::new("disk", Arc::new(Holes))).unwrap();
     let (mut client, theirs) = UnixStream::pair().unwrap();
-    client.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+    client.set_read_timeout(Some(std::time::Duration::from_secs(300))).unwrap();
     server.serve(theirs).unwrap();
     let contexts = MetaRequest::encode("disk", &[wire::BASE_ALLOCATION]);
     let hello = [

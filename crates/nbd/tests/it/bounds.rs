@@ -35,45 +35,49 @@ fn a_request_that_is_sent_in_part_only_ends_the_connection() {
 
 #[test]
 fn a_client_that_says_nothing_between_requests_has_all_the_time() {
-    let options = Options::new().request_timeout(SOON);
-    let server = server_with(TestDevice::new(MIB), options);
-    let mut calm = client(&server);
-    // In two parts, so that its socket has been told a time.
-    let head = Request {
-        flags: CommandFlags::empty(),
-        command: Command::READ,
-        cookie: 1,
-        offset: 0,
-        length: 512,
-    };
-    let head = head.encode();
-    calm.send(&head[..5]);
-    std::thread::yield_now();
-    calm.send(&head[5..]);
-    assert_eq!(calm.reply(512).error, 0);
-    // Another one is out of time meanwhile, twice.
-    for _ in 0..2 {
-        let mut slow = client(&server);
-        slow.send(&head[..5]);
-        slow.expect_end();
-    }
-    assert_eq!(calm.read(2, 0, 512).error, 0);
+    with_time(SOON, |soon| {
+        let options = Options::new().request_timeout(soon);
+        let server = server_with(TestDevice::new(MIB), options);
+        let mut calm = client(&server);
+        // In two parts, so that its socket has been told a time.
+        let head = Request {
+            flags: CommandFlags::empty(),
+            command: Command::READ,
+            cookie: 1,
+            offset: 0,
+            length: 512,
+        };
+        let head = head.encode();
+        calm.send(&head[..5]);
+        std::thread::yield_now();
+        calm.send(&head[5..]);
+        assert_eq!(calm.reply(512).error, 0);
+        // Another one is out of time meanwhile, twice.
+        for _ in 0..2 {
+            let mut slow = client(&server);
+            slow.send(&head[..5]);
+            slow.expect_end();
+        }
+        assert_eq!(calm.read(2, 0, 512).error, 0);
+    });
 }
 
 #[test]
 fn an_idle_client_is_let_go_where_the_owner_says_so_and_one_that_waits_is_not() {
-    let options = Options::new().idle_timeout(Some(SOON));
-    let device = TestDevice::new(MIB);
-    let server = server_with(device.clone(), options);
-    device.hold();
-    let mut waiting = client(&server);
-    waiting.request(Command::READ, 1, 0, 512);
-    device.wait_for_seen(1);
-    let mut idle = client(&server);
-    idle.expect_end();
-    device.release();
-    assert_eq!(waiting.reply(512).error, 0);
-    waiting.expect_end();
+    with_time(SOON, |soon| {
+        let options = Options::new().idle_timeout(Some(soon));
+        let device = TestDevice::new(MIB);
+        let server = server_with(device.clone(), options);
+        device.hold();
+        let mut waiting = client(&server);
+        waiting.request(Command::READ, 1, 0, 512);
+        device.wait_for_seen(1);
+        let mut idle = client(&server);
+        idle.expect_end();
+        device.release();
+        assert_eq!(waiting.reply(512).error, 0);
+        waiting.expect_end();
+    });
 }
 
 #[test]

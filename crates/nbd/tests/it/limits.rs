@@ -14,28 +14,32 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 fn a_client_that_never_chooses_an_export_is_closed_at_the_deadline() {
-    let options = Options::new().handshake_timeout(Duration::from_millis(50));
-    let server = server_with(TestDevice::new(MIB), options);
-    let mut silent = connect(&server);
-    let mut haggling = Client::fixed(connect(&server));
-    let mut greeting = [0; GREETING_LEN];
-    std::io::Read::read_exact(&mut silent, &mut greeting).unwrap();
-    haggling.option(OptionKind::LIST, &[]);
-    while haggling.opt_reply().kind != OptionReplyKind::ACK {}
-    Client::new(silent).expect_end();
-    haggling.expect_end();
+    with_time(Duration::from_millis(50), |soon| {
+        let options = Options::new().handshake_timeout(soon);
+        let server = server_with(TestDevice::new(MIB), options);
+        let mut silent = connect(&server);
+        let mut haggling = Client::fixed(connect(&server));
+        let mut greeting = [0; GREETING_LEN];
+        std::io::Read::read_exact(&mut silent, &mut greeting).unwrap();
+        haggling.option(OptionKind::LIST, &[]);
+        while haggling.opt_reply().kind != OptionReplyKind::ACK {}
+        Client::new(silent).expect_end();
+        haggling.expect_end();
+    });
 }
 
 #[test]
 fn the_deadline_does_not_touch_a_client_that_has_chosen() {
-    let options = Options::new().handshake_timeout(Duration::from_millis(100));
-    let server = server_with(TestDevice::new(MIB), options);
-    let mut chosen = client(&server);
-    // A silent one that came later is closed by its deadline: then the first one's deadline is over
-    // too.
-    let mut later = Client::fixed(connect(&server));
-    later.expect_end();
-    assert_eq!(chosen.read(1, 0, 512).error, 0);
+    with_time(Duration::from_millis(100), |soon| {
+        let options = Options::new().handshake_timeout(soon);
+        let server = server_with(TestDevice::new(MIB), options);
+        let mut chosen = client(&server);
+        // A silent one that came later is closed by its deadline: then the first one's deadline is over
+        // too.
+        let mut later = Client::fixed(connect(&server));
+        later.expect_end();
+        assert_eq!(chosen.read(1, 0, 512).error, 0);
+    });
 }
 
 #[test]
@@ -205,7 +209,7 @@ fn a_flood_of_clients_does_not_keep_the_server_from_going() {
             std::thread::yield_now();
         }
         // The deadline is for the clients. A listener that is stuck in the flood would use it up.
-        let report = server.drain(Duration::from_secs(2));
+        let report = server.drain(PATIENCE);
         assert!(report.is_clean(), "{report}");
     });
     idle.expect_end();

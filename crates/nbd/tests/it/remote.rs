@@ -327,63 +327,70 @@ fn a_volume_grows_to_the_size_with_which_its_export_came_back_when_that_is_asked
 
 #[test]
 fn a_request_that_nobody_answers_times_out_and_later_ones_fail_at_once_until_the_server_is_back() {
-    let rig = Rig::new();
-    let device = TestDevice::new(MIB);
-    let server = listening(device.clone(), &rig.path("s"));
-    let (tell, told) = channel();
-    let options = options(&rig.path("s"))
-        .timeout(Duration::from_millis(200))
-        .observer(move |event| _ = tell.send(event.clone()));
-    let disk = rig.disk(Arc::new(Remote::connect(options).unwrap()));
-    device.hold();
-    let why = disk.read_at(0, 512).unwrap_err();
-    assert!(why.kind() == IoErrorKind::TimedOut && why.to_string().contains("no answer"), "{why}");
-    device.release();
-    assert!(disk.read_at(0, 512).is_ok(), "on the next connection");
-    let _ = server.drain(Duration::ZERO);
-    drop(server);
-    loop {
-        if matches!(told.recv_timeout(PATIENCE).unwrap(), RemoteEvent::Down { .. }) {
-            break;
+    with_time(Duration::from_millis(200), |soon| {
+        let rig = Rig::new();
+        let device = TestDevice::new(MIB);
+        let server = listening(device.clone(), &rig.path("s"));
+        let (tell, told) = channel();
+        let options = options(&rig.path("s"))
+            .timeout(soon)
+            .observer(move |event| _ = tell.send(event.clone()));
+        let disk = rig.disk(Arc::new(Remote::connect(options).unwrap()));
+        device.hold();
+        let why = disk.read_at(0, 512).unwrap_err();
+        assert!(
+            why.kind() == IoErrorKind::TimedOut && why.to_string().contains("no answer"),
+            "{why}"
+        );
+        device.release();
+        assert!(disk.read_at(0, 512).is_ok(), "on the next connection");
+        let _ = server.drain(Duration::ZERO);
+        drop(server);
+        loop {
+            if matches!(told.recv_timeout(PATIENCE).unwrap(), RemoteEvent::Down { .. }) {
+                break;
+            }
         }
-    }
-    let why = disk.read_at(0, 512).unwrap_err();
-    assert!(why.to_string().contains("no connection to nbd+unix"), "{why}");
-    let _server = listening(device, &rig.path("s"));
-    loop {
-        if matches!(told.recv_timeout(PATIENCE).unwrap(), RemoteEvent::Back { .. }) {
-            break;
+        let why = disk.read_at(0, 512).unwrap_err();
+        assert!(why.to_string().contains("no connection to nbd+unix"), "{why}");
+        let _server = listening(device, &rig.path("s"));
+        loop {
+            if matches!(told.recv_timeout(PATIENCE).unwrap(), RemoteEvent::Back { .. }) {
+                break;
+            }
         }
-    }
-    assert!(disk.read_at(0, 512).is_ok());
+        assert!(disk.read_at(0, 512).is_ok());
+    });
 }
 
 #[test]
 fn a_volume_that_ends_soon_waits_for_one_request_that_nobody_answers_and_for_no_other() {
-    let rig = Rig::new();
-    let device = TestDevice::new(MIB);
-    let _server = listening(device.clone(), &rig.path("s"));
-    let proxy = Proxy::new(&rig.path("p"), &rig.path("s"));
-    let options = options(&rig.path("p")).timeout(Duration::from_millis(200));
-    let remote = Arc::new(Remote::connect(options).unwrap());
-    let disk = rig.disk(remote.clone());
-    remote.ends_soon();
-    // As long as somebody answers it goes on, and connects again.
-    disk.read_at(0, 512).unwrap();
-    proxy.cut();
-    disk.read_at(0, 512).unwrap();
-    device.hold();
-    let seen = device.seen().len();
-    let why = disk.flush().unwrap_err();
-    assert!(why.to_string().contains("no answer"), "{why}");
-    for _ in 0..2 {
+    with_time(Duration::from_millis(200), |soon| {
+        let rig = Rig::new();
+        let device = TestDevice::new(MIB);
+        let _server = listening(device.clone(), &rig.path("s"));
+        let proxy = Proxy::new(&rig.path("p"), &rig.path("s"));
+        let options = options(&rig.path("p")).timeout(soon);
+        let remote = Arc::new(Remote::connect(options).unwrap());
+        let disk = rig.disk(remote.clone());
+        remote.ends_soon();
+        // As long as somebody answers it goes on, and connects again.
+        disk.read_at(0, 512).unwrap();
+        proxy.cut();
+        disk.read_at(0, 512).unwrap();
+        device.hold();
+        let seen = device.seen().len();
         let why = disk.flush().unwrap_err();
-        assert!(why.to_string().contains("no connection"), "{why}");
-    }
-    assert_eq!(device.seen().len(), seen + 1);
-    let status = remote.status();
-    assert_eq!((status.state, status.losses), (RemoteState::Down, 2));
-    device.release();
+        assert!(why.to_string().contains("no answer"), "{why}");
+        for _ in 0..2 {
+            let why = disk.flush().unwrap_err();
+            assert!(why.to_string().contains("no connection"), "{why}");
+        }
+        assert_eq!(device.seen().len(), seen + 1);
+        let status = remote.status();
+        assert_eq!((status.state, status.losses), (RemoteState::Down, 2));
+        device.release();
+    });
 }
 
 #[test]
@@ -410,16 +417,18 @@ fn what_cannot_be_connected_to_is_told_in_words() {
 
 #[test]
 fn an_export_that_comes_back_smaller_is_not_taken_for_the_same() {
-    let rig = Rig::new();
-    let first = listening(TestDevice::new(MIB), &rig.path("s"));
-    let options = options(&rig.path("s")).timeout(Duration::from_millis(300));
-    let remote = Arc::new(Remote::connect(options).unwrap());
-    let disk = rig.disk(remote.clone());
-    let _ = first.drain(Duration::ZERO);
-    drop(first);
-    let second = Server::new(Options::default());
-    second.add_export(Export::new("disk", TestDevice::new(MIB / 2))).unwrap();
-    second.listen_unix(rig.path("s")).unwrap();
-    let why = disk.read_at(0, 512).unwrap_err().to_string();
-    assert!(why.contains("had 1048576 bytes, and has 524288 now"), "{why}");
+    with_time(Duration::from_millis(300), |soon| {
+        let rig = Rig::new();
+        let first = listening(TestDevice::new(MIB), &rig.path("s"));
+        let options = options(&rig.path("s")).timeout(soon);
+        let remote = Arc::new(Remote::connect(options).unwrap());
+        let disk = rig.disk(remote.clone());
+        let _ = first.drain(Duration::ZERO);
+        drop(first);
+        let second = Server::new(Options::default());
+        second.add_export(Export::new("disk", TestDevice::new(MIB / 2))).unwrap();
+        second.listen_unix(rig.path("s")).unwrap();
+        let why = disk.read_at(0, 512).unwrap_err().to_string();
+        assert!(why.contains("had 1048576 bytes, and has 524288 now"), "{why}");
+    });
 }

@@ -8,6 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::with_time;
 use crate::remote::{Rig, ended, options, submit};
 use corewise_blockmq::{BlockDeviceExt, ExtentKind, IoErrorKind, Op, Request as Asked};
 use corewise_nbd::Remote;
@@ -170,68 +171,70 @@ fn chunk(request: &Request, kind: ReplyKind, length: u64) -> Vec<u8> {
 
 #[test]
 fn a_server_that_lies_is_hung_up_on_and_its_request_fails_in_the_end() {
-    let lies: [(&str, Lie); 16] = [
-        ("cookie", |r| good(&Request { cookie: r.cookie ^ 1 << 40, ..*r })),
-        ("nothing", |_| vec![0; 20]),
-        ("request", |r| r.encode().to_vec()),
-        ("simple", |r| SimpleReply::new(r.cookie, Ok(())).encode().to_vec()),
-        ("beyond", |r| good(&Request { length: r.length + 1, ..*r })),
-        ("before", |r| good(&Request { offset: r.offset - 1, ..*r })),
-        ("short", |r| good(&Request { length: r.length - 1, ..*r })),
-        ("twice", |r| {
-            let mut out = Vec::new();
-            data(&mut out, MORE, r, r.offset, &[1; 512]);
-            data(&mut out, MORE, r, r.offset + 511, &[1; 512]);
-            out
-        }),
-        ("early twice", |r| {
-            let mut out = Vec::new();
-            data(&mut out, MORE, r, r.offset + 1024, &[1; 512]);
-            data(&mut out, MORE, r, r.offset + 1000, &[1; 512]);
-            out
-        }),
-        ("hole", |r| {
-            let mut out = Vec::new();
-            encode_hole(&mut out, FORM, LAST, tag(r), r.offset, u32::MAX);
-            out
-        }),
-        ("kind", |r| chunk(r, ReplyKind(77), 0)),
-        ("status", |r| chunk(r, ReplyKind::BLOCK_STATUS, 12)),
-        ("huge error", |r| chunk(r, ReplyKind::ERROR, u32::MAX.into())),
-        ("errors without end", |r| {
-            let mut out = Vec::new();
-            for _ in 0..1100 {
-                encode_error(&mut out, FORM, MORE, tag(r), ReplyError::Io, "", None);
+    with_time(Duration::from_millis(300), |soon| {
+        let lies: [(&str, Lie); 16] = [
+            ("cookie", |r| good(&Request { cookie: r.cookie ^ 1 << 40, ..*r })),
+            ("nothing", |_| vec![0; 20]),
+            ("request", |r| r.encode().to_vec()),
+            ("simple", |r| SimpleReply::new(r.cookie, Ok(())).encode().to_vec()),
+            ("beyond", |r| good(&Request { length: r.length + 1, ..*r })),
+            ("before", |r| good(&Request { offset: r.offset - 1, ..*r })),
+            ("short", |r| good(&Request { length: r.length - 1, ..*r })),
+            ("twice", |r| {
+                let mut out = Vec::new();
+                data(&mut out, MORE, r, r.offset, &[1; 512]);
+                data(&mut out, MORE, r, r.offset + 511, &[1; 512]);
+                out
+            }),
+            ("early twice", |r| {
+                let mut out = Vec::new();
+                data(&mut out, MORE, r, r.offset + 1024, &[1; 512]);
+                data(&mut out, MORE, r, r.offset + 1000, &[1; 512]);
+                out
+            }),
+            ("hole", |r| {
+                let mut out = Vec::new();
+                encode_hole(&mut out, FORM, LAST, tag(r), r.offset, u32::MAX);
+                out
+            }),
+            ("kind", |r| chunk(r, ReplyKind(77), 0)),
+            ("status", |r| chunk(r, ReplyKind::BLOCK_STATUS, 12)),
+            ("huge error", |r| chunk(r, ReplyKind::ERROR, u32::MAX.into())),
+            ("errors without end", |r| {
+                let mut out = Vec::new();
+                for _ in 0..1100 {
+                    encode_error(&mut out, FORM, MORE, tag(r), ReplyError::Io, "", None);
+                }
+                encode_done(&mut out, FORM, tag(r));
+                out
+            }),
+            ("wrap", |r| {
+                let mut out = chunk(r, ReplyKind::OFFSET_DATA, u32::MAX.into());
+                out.extend_from_slice(&u64::MAX.to_be_bytes());
+                out
+            }),
+            ("end", |r| [good(r), good(r)].concat()),
+        ];
+        let rig = Rig::new();
+        let disks = lies.map(|(name, lie)| {
+            let listener = UnixListener::bind(rig.path(name)).unwrap();
+            serve(listener, ALL, move |request, _| lie(request));
+            let options = options(&rig.path(name)).timeout(soon);
+            let remote = Arc::new(Remote::connect(options).unwrap());
+            (name, rig.disk(remote.clone()), remote)
+        });
+        let told: Vec<_> =
+            disks.iter().map(|(_, disk, _)| submit(disk, Asked::read(4096, 4096))).collect();
+        for ((name, _, remote), told) in disks.iter().zip(told) {
+            let result = ended(&told).result;
+            // This one has told the truth before.
+            assert_eq!(result.is_ok(), *name == "end", "{name}: {result:?}");
+            while remote.status().losses == 0 {
+                std::thread::yield_now();
             }
-            encode_done(&mut out, FORM, tag(r));
-            out
-        }),
-        ("wrap", |r| {
-            let mut out = chunk(r, ReplyKind::OFFSET_DATA, u32::MAX.into());
-            out.extend_from_slice(&u64::MAX.to_be_bytes());
-            out
-        }),
-        ("end", |r| [good(r), good(r)].concat()),
-    ];
-    let rig = Rig::new();
-    let disks = lies.map(|(name, lie)| {
-        let listener = UnixListener::bind(rig.path(name)).unwrap();
-        serve(listener, ALL, move |request, _| lie(request));
-        let options = options(&rig.path(name)).timeout(Duration::from_millis(300));
-        let remote = Arc::new(Remote::connect(options).unwrap());
-        (name, rig.disk(remote.clone()), remote)
-    });
-    let told: Vec<_> =
-        disks.iter().map(|(_, disk, _)| submit(disk, Asked::read(4096, 4096))).collect();
-    for ((name, _, remote), told) in disks.iter().zip(told) {
-        let result = ended(&told).result;
-        // This one has told the truth before.
-        assert_eq!(result.is_ok(), *name == "end", "{name}: {result:?}");
-        while remote.status().losses == 0 {
-            std::thread::yield_now();
+            assert!(!remote.status().why.is_empty(), "{name}");
         }
-        assert!(!remote.status().why.is_empty(), "{name}");
-    }
+    });
 }
 
 /// Ends a connection.
@@ -293,17 +296,19 @@ fn what_may_be_lost_with_a_connection_is_not_read_before_a_flush_has_failed_for_
 
 #[test]
 fn a_connection_that_breaks_often_but_answers_is_sought_again_in_time() {
-    let rig = Rig::new();
-    let listener = UnixListener::bind(rig.path("s")).unwrap();
-    serve(listener, ALL, |request, number| match number % 2 {
-        1 => NONSENSE.into(),
-        _ => good(request),
+    with_time(Duration::from_millis(1500), |soon| {
+        let rig = Rig::new();
+        let listener = UnixListener::bind(rig.path("s")).unwrap();
+        serve(listener, ALL, |request, number| match number % 2 {
+            1 => NONSENSE.into(),
+            _ => good(request),
+        });
+        let options = options(&rig.path("s")).timeout(soon);
+        let disk = rig.disk(Arc::new(Remote::connect(options).unwrap()));
+        for _ in 0..8 {
+            disk.read_at(0, 512).unwrap();
+        }
     });
-    let options = options(&rig.path("s")).timeout(Duration::from_millis(1500));
-    let disk = rig.disk(Arc::new(Remote::connect(options).unwrap()));
-    for _ in 0..8 {
-        disk.read_at(0, 512).unwrap();
-    }
 }
 
 #[test]

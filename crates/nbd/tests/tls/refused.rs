@@ -109,22 +109,24 @@ fn starttls_comes_once() {
 
 #[test]
 fn half_a_handshake_ends_with_its_deadline_however_slowly_it_goes_on() {
-    let authority = Authority::new();
-    let options = Options::new().handshake_timeout(Duration::from_millis(200));
-    let server = serve(TestDevice::new(MIB), authority.tls(false), options);
-    let mut silent = Client::fixed(crate::common::connect(&server));
-    let mut slow = Client::fixed(crate::common::connect(&server));
-    for client in [&mut silent, &mut slow] {
-        client.option(OptionKind::STARTTLS, &[]);
-        assert_eq!(client.opt_reply().kind, OptionReplyKind::ACK);
-    }
-    // A record of a handshake, byte by byte, for as long as anybody listens.
-    slow.send(&[22, 3, 1, 0x40, 0]);
-    while slow.stream.write_all(&[0]).is_ok() {
-        std::thread::yield_now();
-    }
-    slow.drain_to_end();
-    silent.drain_to_end();
+    with_time(Duration::from_millis(200), |soon| {
+        let authority = Authority::new();
+        let options = Options::new().handshake_timeout(soon);
+        let server = serve(TestDevice::new(MIB), authority.tls(false), options);
+        let mut silent = Client::fixed(crate::common::connect(&server));
+        let mut slow = Client::fixed(crate::common::connect(&server));
+        for client in [&mut silent, &mut slow] {
+            client.option(OptionKind::STARTTLS, &[]);
+            assert_eq!(client.opt_reply().kind, OptionReplyKind::ACK);
+        }
+        // A record of a handshake, byte by byte, for as long as anybody listens.
+        slow.send(&[22, 3, 1, 0x40, 0]);
+        while slow.stream.write_all(&[0]).is_ok() {
+            std::thread::yield_now();
+        }
+        slow.drain_to_end();
+        silent.drain_to_end();
+    });
 }
 
 #[test]
@@ -176,37 +178,41 @@ fn a_client_without_a_certificate_or_with_another_authority_s_is_refused() {
 
 #[test]
 fn half_a_record_is_half_a_request_and_ends_with_its_deadline() {
-    let authority = Authority::new();
-    let options = Options::new().request_timeout(Duration::from_millis(100));
-    let server = serve(TestDevice::new(MIB), authority.tls(false), options);
-    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
-    client.go("disk");
-    assert_eq!(client.read(1, 0, 512).error, 0);
-    client.stream.sock.write_all(&[23, 3, 3, 0x40, 0]).unwrap();
-    // Byte by byte, for as long as anybody listens.
-    while client.stream.sock.write_all(&[0]).is_ok() {
-        std::thread::yield_now();
-    }
-    client.drain_to_end();
-    let mut silent = connect(&server, &authority.believer(&[&TLS13], None));
-    silent.go("disk");
-    silent.request(Command::WRITE, 1, 0, 512);
-    silent.drain_to_end();
+    with_time(Duration::from_millis(100), |soon| {
+        let authority = Authority::new();
+        let options = Options::new().request_timeout(soon);
+        let server = serve(TestDevice::new(MIB), authority.tls(false), options);
+        let mut client = connect(&server, &authority.believer(&[&TLS13], None));
+        client.go("disk");
+        assert_eq!(client.read(1, 0, 512).error, 0);
+        client.stream.sock.write_all(&[23, 3, 3, 0x40, 0]).unwrap();
+        // Byte by byte, for as long as anybody listens.
+        while client.stream.sock.write_all(&[0]).is_ok() {
+            std::thread::yield_now();
+        }
+        client.drain_to_end();
+        let mut silent = connect(&server, &authority.believer(&[&TLS13], None));
+        silent.go("disk");
+        silent.request(Command::WRITE, 1, 0, 512);
+        silent.drain_to_end();
+    });
 }
 
 #[test]
 fn silence_between_records_is_idleness() {
-    let authority = Authority::new();
-    let options = Options::new().idle_timeout(Some(Duration::from_millis(100)));
-    let server = serve(TestDevice::new(MIB), authority.tls(false), options);
-    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
-    client.go("disk");
-    assert_eq!(client.read(1, 0, 512).error, 0);
-    // New keys are no request.
-    client.stream.conn.refresh_traffic_keys().unwrap();
-    client.stream.flush().unwrap();
-    // It is told of the end, and hasn't to guess.
-    assert_eq!(client.stream.read(&mut [0]).unwrap(), 0);
+    with_time(Duration::from_millis(100), |soon| {
+        let authority = Authority::new();
+        let options = Options::new().idle_timeout(Some(soon));
+        let server = serve(TestDevice::new(MIB), authority.tls(false), options);
+        let mut client = connect(&server, &authority.believer(&[&TLS13], None));
+        client.go("disk");
+        assert_eq!(client.read(1, 0, 512).error, 0);
+        // New keys are no request.
+        client.stream.conn.refresh_traffic_keys().unwrap();
+        client.stream.flush().unwrap();
+        // It is told of the end, and hasn't to guess.
+        assert_eq!(client.stream.read(&mut [0]).unwrap(), 0);
+    });
 }
 
 #[test]

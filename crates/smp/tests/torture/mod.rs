@@ -64,7 +64,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// For that long; the system isn't asked.
     pub(crate) fn new(duration: Duration) -> Plan {
-        let patience = Duration::from_secs(30);
+        let patience = Duration::from_secs(120);
         Plan { duration, seed: 1, patience, plug: false, mistake: None }
     }
 }

@@ -1,12 +1,13 @@
 //! Dropping a handle never waits and never deadlocks, wherever that is.
 
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::{Arc, mpsc};
 use std::task::{Poll, Waker};
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::context::{self, AtomicSection};
-use corewise_sync::{Completion, Mutex};
+use corewise_sync::{Completion, Mutex, panics};
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue};
 
@@ -297,4 +298,46 @@ fn a_value_that_nobody_took_and_that_panics_when_it_is_dropped_harms_nobody() {
     assert_eq!(dropped.load(Ordering::SeqCst), 6);
     assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
     assert_eq!(pools.report()[0].threads_made, 1, "the worker goes on");
+}
+
+/// What something panics with. Its destructor panics as well, with another one of these, so many times.
+struct Payload(Arc<()>, u32);
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        if self.1 > 0 {
+            panic_any(Payload(Arc::clone(&self.0), self.1 - 1));
+        }
+    }
+}
+
+#[test]
+fn what_closures_and_destructors_panic_with_is_dropped_also_where_that_panics() {
+    let pools = pools(2);
+    let queue = queue(&pools);
+    let kept = Arc::new(());
+    let payload = || Payload(Arc::clone(&kept), 2);
+    let value = payload();
+    drop(queue.spawn(move || value));
+    let panics = payload();
+    drop(queue.spawn(move || panic_any(panics)));
+    let panics = payload();
+    assert!(queue.execute(move || panic_any(panics)).is_ok());
+    let captured = payload();
+    assert!(queue.execute(move || _ = &captured).is_ok());
+    let panics = payload();
+    drop(queue.spawn_future(async move { panic_any(panics) }));
+    let (one, other) = (payload(), payload());
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        queue.scope(|s| {
+            drop(s.spawn(move || panic_any(one)));
+            drop(s.spawn(move || panic_any(other)));
+        });
+    }));
+    panics::discard(caught.expect_err("the first of them goes on"));
+    let caught = catch_unwind(AssertUnwindSafe(|| queue.map(0..10, |_: u32| panic_any(payload()))));
+    panics::discard(caught.expect_err("the first of them goes on"));
+    queue.flush();
+    pools.shutdown();
+    assert_eq!(Arc::strong_count(&kept), 1);
 }

@@ -74,7 +74,7 @@ fn a_place_lies_in_the_full_pool(limited: &Workqueue, plain: &Workqueue, wait: f
         let ended: Vec<_> = handles.into_iter().map(|handle| handle.join().is_ok()).collect();
         let _ = tell.send(ended);
     });
-    let ended = told.recv_timeout(Duration::from_secs(60)).expect("nobody waits for ever");
+    let ended = told.recv_timeout(Duration::from_secs(300)).expect("nobody waits for ever");
     // The one that isn't the next to be let through on an ordered queue goes on after the other one.
     assert_eq!(ended, [true, true], "both waits end");
 }
