@@ -78,7 +78,7 @@ fn a_manager_that_was_shut_down_leaves_no_thread_and_no_descriptor_also_where_it
         threads_become(0);
         Arc::downgrade(&manager)
     };
-    // What the process has once: pools, their timers.
+    // The process has pools and their timers from here on.
     cycle(false);
     let before = descriptors();
     for keeps in [false, true, true, false] {

@@ -18,14 +18,14 @@ use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe, Location};
 use std::ptr;
 
-use corewise_sync::{context, panics, per_thread};
+use corewise_sync::{context, panics, per_thread, thread};
 
 use crate::attributes::At;
 use crate::error::JoinError;
-use crate::pool::policy::{Fork, ForkPoint};
 use crate::pwq::Pwq;
 use crate::queue::Workqueue;
 use crate::task::running::{self, Running};
+use crate::wait::policy::{Fork, ForkPoint};
 use crate::wait::stack;
 
 per_thread! {
@@ -111,7 +111,7 @@ impl Workqueue {
 }
 
 /// What both returned, or the panic of the first that did.
-fn both<A, B>(a: std::thread::Result<A>, b: Result<B, JoinError>) -> (A, B) {
+fn both<A, B>(a: thread::Result<A>, b: Result<B, JoinError>) -> (A, B) {
     match (a, b) {
         (Ok(a), Ok(b)) => (a, b),
         (Ok(_), Err(error)) => error.resume(),

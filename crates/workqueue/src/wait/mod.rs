@@ -7,6 +7,7 @@
 //! now and then; and where its wait can't end, that too (`stuck/mod.rs`).
 
 pub(crate) mod messages;
+pub(crate) mod policy;
 pub(crate) mod stack;
 pub(crate) mod stuck;
 pub(crate) mod take_back;

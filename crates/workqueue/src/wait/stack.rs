@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use corewise_sync::{per_thread, sys};
 
-use crate::pool::policy::StackLeft;
+use crate::wait::policy::StackLeft;
 
 /// The lowest address of a thread's stack, and how many bytes it has.
 type Bounds = Option<(usize, usize)>;

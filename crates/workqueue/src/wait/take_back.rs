@@ -19,7 +19,6 @@ use corewise_sync::{Completion, context, per_thread, text};
 use crate::attributes::QueueKind;
 use crate::pool::current_worker;
 use crate::pool::group::Group;
-use crate::pool::policy::TakeBack;
 use crate::pwq::Pwq;
 use crate::pwq::limit_slot::Slot;
 use crate::pwq::queue_core::QueueCore;
@@ -28,6 +27,7 @@ use crate::task::header::{Job, Queued};
 use crate::task::running::{self, Running};
 use crate::task::ticket::Ticket;
 use crate::task::vtable::Lent;
+use crate::wait::policy::TakeBack;
 use crate::wait::stuck::PoolKey;
 use crate::wait::{messages, stack};
 

@@ -1,0 +1,187 @@
+//! The decisions of a waiter, as pure functions of plain numbers: whether it runs an item that it waits for itself, and
+//! whether a join offers a closure to workers.
+
+/// How deep items that were taken back may be nested on a stack of which nobody knows how much is left.
+const TAKE_BACK_DEPTH: u32 = 32;
+/// How much of a stack an item is to have at least that is taken back in need: where it is small, a
+/// quarter of it.
+const STACK_RESERVE: usize = 256 << 10;
+
+/// What is left of a thread's stack, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StackLeft {
+    pub(crate) left: usize,
+    /// Of so many.
+    pub(crate) size: usize,
+}
+
+impl StackLeft {
+    fn is_half(self) -> bool {
+        self.left >= self.size / 2
+    }
+
+    fn is_enough(self) -> bool {
+        self.left >= STACK_RESERVE.min(self.size / 4)
+    }
+}
+
+/// What the decision depends on whether a waiter runs the queued item that it waits for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct TakeBack {
+    /// It must not block now, and nobody knows whether the item does.
+    pub(crate) atomic: bool,
+    /// It has told its pool that it blocks: another worker has its core.
+    pub(crate) blocking: bool,
+    /// So many items that were taken back are on its stack already.
+    pub(crate) depth: u32,
+    /// What is left of that stack, where it matters and is known.
+    pub(crate) stack: Option<StackLeft>,
+    /// It would wait for a worker that can't come: see `Counts::is_short` in the pool's policy.
+    pub(crate) need: bool,
+    /// It is a worker of the pool that the item lies in.
+    pub(crate) own_pool: bool,
+    /// It is on a CPU of that pool.
+    pub(crate) near: bool,
+    /// The item is for the pool's own threads alone: because it must not leave its pod (other threads
+    /// may be moved at any time), or for their niceness.
+    pub(crate) only_own: bool,
+    /// The item is for the pool's bottom-half worker alone.
+    pub(crate) bottom_half: bool,
+}
+
+impl TakeBack {
+    /// What can be said before it is known which item it is.
+    pub(crate) fn waiter_may(&self) -> bool {
+        let shallow = self.depth < TAKE_BACK_DEPTH;
+        if self.need {
+            return !self.atomic && self.stack.map_or(shallow, StackLeft::is_enough);
+        }
+        // Where half of the stack is used the wait blocks, and another worker starts with an empty one.
+        !self.atomic && !self.blocking && self.stack.map_or(shallow, StackLeft::is_half)
+    }
+
+    pub(crate) fn allowed(&self) -> bool {
+        self.waiter_may() && self.placed()
+    }
+
+    /// Whether it is where the item may run.
+    pub(crate) fn placed(&self) -> bool {
+        let near = self.near || self.need;
+        (self.own_pool || near && !self.only_own) && !self.bottom_half
+    }
+
+    /// Whether it runs one that is held back in its own place. Nobody else is to be woken for that, so
+    /// it needn't be near.
+    pub(crate) fn allowed_in_place(&self) -> bool {
+        let placed = self.own_pool || !self.only_own;
+        self.waiter_may() && placed && !self.bottom_half
+    }
+}
+
+/// What the decision depends on whether a join inside an item of its queue offers its second closure to workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ForkPoint {
+    /// It must not block now.
+    pub(crate) atomic: bool,
+    /// What is left of its stack, where that is known.
+    pub(crate) stack: Option<StackLeft>,
+    /// How many other threads wait for what runs on this stack, each for the next.
+    pub(crate) stacks: usize,
+    /// Of the pod.
+    pub(crate) cpus: usize,
+    /// How many its pool may have; at least one a CPU.
+    pub(crate) workers: usize,
+}
+
+/// How a join has its second closure run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fork {
+    /// By a worker or the caller, the one that comes first.
+    Offer,
+    /// By the caller.
+    Keep,
+    /// Not at all: no stack has room for it.
+    Refuse,
+}
+
+impl ForkPoint {
+    pub(crate) fn decide(&self) -> Fork {
+        let Some(stack) = self.stack else { return Fork::Offer };
+        let below = |most: usize| self.stacks < most.max(self.cpus);
+        match stack {
+            _ if self.atomic => Fork::Keep,
+            _ if stack.is_half() && below(self.workers / 16) => Fork::Offer,
+            _ if stack.is_enough() => Fork::Keep,
+            // A worker has an empty stack.
+            _ if below(self.workers / 2) => Fork::Offer,
+            _ => Fork::Refuse,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waiter_runs_an_item_itself_only_where_its_placement_allows_that() {
+        let near = TakeBack { near: true, ..TakeBack::default() };
+        let own = TakeBack { own_pool: true, ..TakeBack::default() };
+        assert!(near.allowed() && own.allowed());
+        assert!(!TakeBack::default().allowed(), "the waiter is elsewhere");
+        assert!(
+            !TakeBack { only_own: true, ..near }.allowed(),
+            "it may be moved away, and has another niceness"
+        );
+        assert!(TakeBack { only_own: true, ..own }.allowed());
+        for may in [near, own] {
+            assert!(!TakeBack { atomic: true, ..may }.allowed());
+            assert!(!TakeBack { blocking: true, ..may }.allowed());
+            assert!(!TakeBack { bottom_half: true, ..may }.allowed());
+            assert!(TakeBack { depth: TAKE_BACK_DEPTH - 1, ..may }.allowed());
+            assert!(!TakeBack { depth: TAKE_BACK_DEPTH, ..may }.allowed(), "the stack has an end");
+            let stack = |left| Some(StackLeft { left, size: 2 << 20 });
+            let deep = TakeBack { depth: 1000, ..may };
+            assert!(TakeBack { stack: stack(1 << 20), ..deep }.allowed(), "there is room");
+            assert!(!TakeBack { stack: stack((1 << 20) - 1), ..may }.allowed(), "half is used");
+        }
+    }
+
+    #[test]
+    fn a_join_offers_its_second_closure_while_half_a_stack_is_left_and_then_when_it_is_full() {
+        let stack = |left| Some(StackLeft { left, size: 2 << 20 });
+        let fork = |left, stacks| {
+            ForkPoint { stack: stack(left), stacks, cpus: 4, workers: 256, atomic: false }.decide()
+        };
+        assert_eq!([fork(2 << 20, 0), fork(1 << 20, 15)], [Fork::Offer; 2]);
+        assert_eq!([fork((1 << 20) - 1, 0), fork(STACK_RESERVE, 127)], [Fork::Keep; 2]);
+        assert_eq!(fork(2 << 20, 16), Fork::Keep, "its chain has many workers");
+        assert_eq!([fork(STACK_RESERVE - 1, 0), fork(0, 127)], [Fork::Offer; 2], "it is full");
+        assert_eq!(fork(0, 128), Fork::Refuse, "its chain has half of the workers");
+        let few =
+            ForkPoint { stack: stack(2 << 20), stacks: 3, cpus: 4, workers: 4, atomic: false };
+        assert_eq!(few.decide(), Fork::Offer, "all CPUs may work");
+        let unknown = ForkPoint { stacks: 1000, workers: 1, ..ForkPoint::default() };
+        assert_eq!(unknown.decide(), Fork::Offer);
+        let atomic = ForkPoint { atomic: true, stack: stack(2 << 20), ..unknown };
+        assert_eq!(atomic.decide(), Fork::Keep, "it must not wait");
+    }
+
+    #[test]
+    fn a_waiter_for_whom_no_worker_can_come_runs_an_item_wherever_it_is_as_long_as_its_stack_lasts()
+    {
+        let need = TakeBack { need: true, depth: 1000, ..TakeBack::default() };
+        let stack = |left, size| TakeBack { stack: Some(StackLeft { left, size }), ..need };
+        let enough = stack(STACK_RESERVE, 2 << 20);
+        assert!(enough.allowed(), "it needn't be near");
+        assert!(TakeBack { blocking: true, ..enough }.allowed());
+        assert!(!stack(STACK_RESERVE - 1, 2 << 20).allowed());
+        assert!(stack(16 << 10, 64 << 10).allowed() && !stack((16 << 10) - 1, 64 << 10).allowed());
+        assert!(!need.allowed(), "a stack that isn't known has an end too");
+        assert!(TakeBack { depth: TAKE_BACK_DEPTH - 1, ..need }.allowed());
+        assert!(!TakeBack { only_own: true, ..enough }.allowed());
+        assert!(TakeBack { only_own: true, own_pool: true, ..enough }.allowed());
+        assert!(!TakeBack { atomic: true, ..enough }.allowed());
+        assert!(!TakeBack { bottom_half: true, ..enough }.allowed());
+    }
+}
