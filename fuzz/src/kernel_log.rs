@@ -171,6 +171,15 @@ pub(crate) fn seeds() -> Vec<Seed> {
                  [    1.5] at24 1-0050: PM: calling f+0x0/0x30 [at24] @ 92, parent: i2c-1\n\
                  [    1.6] probe of 1-0050 returned 1 after 18446744073709551 usecs\n\
                  [    1.7] initcall b+0x0/0x1 returned -22 after 3 msecs\n";
+    let today = "[    0.9] nvme 0000:01:00.0: scheduling asynchronous probe\n\
+                 [    1.0] calling  i8042_init+0x0/0x20 @ 1\n\
+                 [    1.1] probe of 00:01 with driver i8042 aux returned 0 after 131 usecs\n\
+                 [    1.2] initcall i8042_init+0x0/0x20 returned 0 after 199990 usecs\n\
+                 [    1.3] probe of 0000:01:00.0 with driver nvme returned 0 after 756405 usecs\n\
+                 [    1.4] probe of leds with driver leds-gpio returned -517 after 6 usecs\n\
+                 [    1.5] platform leds: Driver leds-gpio force probe deferral\n\
+                 [    6.1] i8042 aux 00:01: shutdown\n[    6.2] nvme 0000:01:00.0: shutdown\n\
+                 [    6.4] reboot: Power down\n";
     let sysfs = "/sys/devices/a/b/driver -> ../../bus/pci/drivers/nvme\n\
                  /sys/devices/a/subsystem -> ../bus/pci\n\
                  /sys/devices/a/b/supplier:platform:c -> ../x/platform:c--pci:b\n\
@@ -216,6 +225,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ("dmesg-json", dmesg.into()),
         ("prefixes", prefixes.into()),
         ("dynamic-debugging", debug.into()),
+        ("probes-of-7.3", today.into()),
         ("sysfs", sysfs.into()),
         ("dependencies", "a: b c # x\nb ^ c\n\"d e\" = f\nc: a\n".into()),
         (

@@ -279,7 +279,7 @@ impl Facts {
             Message::InitcallEnd { function, result, took } => {
                 self.initcall(function, result, took, stamp, thread);
             }
-            Message::ProbeEnd { device, driver, result, took } => {
+            Message::ProbeEnd { device, driver, result, took, .. } => {
                 self.probe(device, driver, result, took, stamp, thread);
             }
             Message::ProbeCost { driver, device, cpu, worker, took } => {
@@ -305,7 +305,9 @@ impl Facts {
                 self.probes_begun.insert(device.to_owned(), stamp);
             }
             Message::ProbeAsync { driver, device } => {
-                self.know(device, driver);
+                if let Some(driver) = driver {
+                    self.know(device, driver);
+                }
                 self.asynchronous.insert(device.to_owned());
             }
             Message::Bound { driver, device } | Message::ProbeFailed { driver, device } => {

@@ -20,6 +20,7 @@ pub(crate) enum Message<'a> {
         driver: Option<&'a str>,
         result: i64,
         took: Took,
+        form: Form,
     },
     /// The print of the patch on probing: inside the probe, before `ProbeEnd`.
     ProbeCost {
@@ -36,7 +37,7 @@ pub(crate) enum Message<'a> {
     },
     /// A probe that will run beside the one who asks for it.
     ProbeAsync {
-        driver: &'a str,
+        driver: Option<&'a str>,
         device: &'a str,
     },
     Bound {
@@ -131,8 +132,7 @@ impl Message<'_> {
         Some(match self {
             Message::InitcallStart { .. } => Form::InitcallStart,
             Message::InitcallEnd { .. } => Form::InitcallEnd,
-            Message::ProbeEnd { driver: None, .. } => Form::ProbeEnd,
-            Message::ProbeEnd { driver: Some(_), .. } => Form::ProbeEndPatched,
+            Message::ProbeEnd { form, .. } => *form,
             Message::ProbeCost { .. } => Form::ProbeCost,
             Message::ProbeStart { .. } => Form::ProbeStart,
             Message::ProbeAsync { .. } => Form::ProbeAsync,
@@ -194,14 +194,19 @@ fn plain(text: &str) -> Option<Message<'_>> {
     // drivers/base/dd.c: really_probe_debug
     if let Some(rest) = text.strip_prefix("probe of ") {
         let (device, result, took) = returned(rest)?;
-        return Some(Message::ProbeEnd { device, driver: None, result, took });
+        let (device, driver, form) = match device.split_once(" with driver ") {
+            Some((device, driver)) => (device, Some(driver), Form::ProbeEndDriver),
+            None => (device, None, Form::ProbeEnd),
+        };
+        return Some(Message::ProbeEnd { device, driver, result, took, form });
     }
     // Tim Bird's patch of December 2024
     if let Some((driver, rest)) =
         text.strip_prefix("probe ").and_then(|t| t.split_once(" in driver ")?.1.split_once(" for "))
     {
         let (device, result, took) = returned(rest.strip_prefix("device ")?)?;
-        return Some(Message::ProbeEnd { device, driver: Some(driver), result, took });
+        let (driver, form) = (Some(driver), Form::ProbeEndPatched);
+        return Some(Message::ProbeEnd { device, driver, result, took, form });
     }
     if text.starts_with("platform probe ") && text.ends_with(" is being called") {
         return Some(Message::Known(Form::ProbeCalled));
@@ -224,8 +229,12 @@ fn plain(text: &str) -> Option<Message<'_>> {
     {
         return Some(Message::Known(Form::BootMark));
     }
-    // drivers/base/core.c names nodes of the device tree here, not devices.
-    if text.starts_with('/') && text.contains(": Fixed dependency cycle(s) with ") {
+    // drivers/base/core.c names nodes of the device tree, or of ACPI, here, not devices.
+    if text.starts_with(['/', '\\'])
+        && [": Fixed dependency cycle(s) with ", " Linked as a fwnode consumer to "]
+            .iter()
+            .any(|words| text.contains(words))
+    {
         return Some(Message::Known(Form::LinkNote));
     }
     if text.starts_with("device: '") && text.contains("': device_") {
@@ -309,8 +318,11 @@ fn of_device<'a>(driver: &'a str, device: &'a str, rest: &'a str) -> Option<Mess
         return rest.starts_with("driver_bound").then_some(Message::Bound { driver, device });
     }
     if let Some(rest) = rest.strip_prefix("probing driver ") {
-        let driver = rest.strip_suffix(" asynchronously")?;
+        let driver = Some(rest.strip_suffix(" asynchronously")?);
         return Some(Message::ProbeAsync { driver, device });
+    }
+    if rest == "scheduling asynchronous probe" {
+        return Some(Message::ProbeAsync { driver: None, device });
     }
     if rest.starts_with("driver ") && rest.contains(" async attach completed: ")
         || rest == "async probe completed"
@@ -361,11 +373,18 @@ fn deferral<'a>(driver: &'a str, device: &'a str, rest: &'a str) -> Option<Messa
         let driver = Some(driver).filter(|d| !super::names::is_bus(d));
         return Some(Message::Deferral { device, driver, supplier, reason });
     }
-    if let Some(driver) =
-        rest.strip_prefix("Driver ").and_then(|r| r.strip_suffix(" requests probe deferral"))
-    {
-        let reason = "the driver asked for it";
-        return Some(Message::Deferral { device, driver: Some(driver), supplier: None, reason });
+    for (end, reason) in [
+        (" requests probe deferral", "the driver asked for it"),
+        (" force probe deferral", "all probes are put off"),
+    ] {
+        let driver = rest.strip_prefix("Driver ").and_then(|r| r.strip_suffix(end));
+        if driver.is_some() {
+            return Some(Message::Deferral { device, driver, supplier: None, reason });
+        }
+    }
+    if rest == "Device match requests probe deferral" {
+        let reason = "its bus cannot match it yet";
+        return Some(Message::Deferral { device, driver: None, supplier: None, reason });
     }
     let lists =
         ["Added to deferred list", "Removed from deferred list", "Retrying from deferred list"];

@@ -58,7 +58,13 @@ fn a_pci_fixup_is_no_init_call() {
 
 #[test]
 fn a_probe_ends_with_its_result_of_either_sign() {
-    let end = |device, result, took| Message::ProbeEnd { device, driver: None, result, took };
+    let end = |device, result, took| Message::ProbeEnd {
+        device,
+        driver: None,
+        result,
+        took,
+        form: Form::ProbeEnd,
+    };
     assert_eq!(
         parse("probe of 1c00000.pcie returned -517 after 8 usecs"),
         end("1c00000.pcie", -517, us(8))
@@ -71,6 +77,31 @@ fn a_probe_ends_with_its_result_of_either_sign() {
 }
 
 #[test]
+fn a_probe_line_may_name_the_driver() {
+    for (text, device, driver, result, took) in [
+        (
+            "0000:00:04.0 with driver nvme returned 0 after 756405 usecs",
+            "0000:00:04.0",
+            "nvme",
+            0,
+            756405,
+        ),
+        ("00:01 with driver i8042 aux returned 0 after 131 usecs", "00:01", "i8042 aux", 0, 131),
+        (
+            "Fixed MDIO bus.0 with driver x returned -517 after 6 usecs",
+            "Fixed MDIO bus.0",
+            "x",
+            -517,
+            6,
+        ),
+    ] {
+        let (driver, took, form) = (Some(driver), us(took), Form::ProbeEndDriver);
+        let expected = Message::ProbeEnd { device, driver, result, took, form };
+        assert_eq!(parse(&format!("probe of {text}")), expected, "{text}");
+    }
+}
+
+#[test]
 fn the_patched_probe_line_names_the_driver() {
     let driver = Some("RTL8211F-VD Gigabit Ethernet");
     assert_eq!(
@@ -78,7 +109,13 @@ fn the_patched_probe_line_names_the_driver() {
             "probe phy_probe in driver RTL8211F-VD Gigabit Ethernet for device gpio-0:00 \
              returned 0 after 1503 usecs"
         ),
-        Message::ProbeEnd { device: "gpio-0:00", driver, result: 0, took: us(1503) }
+        Message::ProbeEnd {
+            device: "gpio-0:00",
+            driver,
+            result: 0,
+            took: us(1503),
+            form: Form::ProbeEndPatched
+        }
     );
     assert_eq!(form("platform probe pcs_probe is being called"), Some(Form::ProbeCalled));
 }
@@ -115,7 +152,9 @@ fn dynamic_debugging_says_where_a_probe_begins_in_old_and_new_words() {
         assert_eq!(parse(text), Message::Bound { driver, device }, "{text}");
     }
     let text = "pci 0000:01:00.0: probing driver nvme asynchronously";
-    assert_eq!(parse(text), Message::ProbeAsync { driver, device });
+    assert_eq!(parse(text), Message::ProbeAsync { driver: Some(driver), device });
+    let text = "pci 0000:01:00.0: scheduling asynchronous probe";
+    assert_eq!(parse(text), Message::ProbeAsync { driver: None, device });
     for (text, expected) in [
         ("nvme 0000:01:00.0: driver nvme async attach completed: 0", Form::ProbeAsync),
         (
@@ -158,6 +197,8 @@ fn links_and_deferrals_name_the_supplier() {
         ("platform x: error -517: failed to get clk", None),
         ("platform x: deferred probe pending", None),
         ("platform x: Driver foo requests probe deferral", None),
+        ("platform x: Driver foo force probe deferral", None),
+        ("platform x: Device match requests probe deferral", None),
     ] {
         match parse(text) {
             Message::Deferral { device: "x", supplier: found, .. } => {
@@ -168,6 +209,8 @@ fn links_and_deferrals_name_the_supplier() {
     }
     for text in [
         "/soc@0/usb@a8: Fixed dependency cycle(s) with /soc@0/phy@88",
+        "\\_SB_.PC00: Fixed dependency cycle(s) with \\_SB_.PC00.LNK0",
+        "/soc@0/usb@a8 Linked as a fwnode consumer to /soc@0/phy@88",
         "qcom_pmic_glink pmic-glink: Failed to create device link (0x180) with supplier a600000.usb for /x",
         "platform x: Dropping the link to y",
     ] {

@@ -293,8 +293,10 @@ named! {
         InitcallWarning = "initcall FUNCTION returned with WARNING",
         /// One level of init calls begins.
         InitcallLevel = "entering initcall level: LEVEL",
-        /// A probe ends.
+        /// A probe ends, as kernels before 7.3 print it.
         ProbeEnd = "probe of DEVICE returned N after N usecs",
+        /// A probe ends, with the driver's name.
+        ProbeEndDriver = "probe of DEVICE with driver DRIVER returned N after N usecs",
         /// A probe ends, as a patch of 2024 prints it.
         ProbeEndPatched = "probe FUNCTION in driver DRIVER for device DEVICE returned N after N usecs",
         /// A probe of the platform bus begins, as the same patch prints it.

@@ -162,6 +162,31 @@ fn each_device_has_its_driver() {
 }
 
 #[test]
+fn todays_probe_lines_name_device_and_driver() {
+    let log = own("qemu-7.3-3nvme-probe-and-poweroff.log");
+    assert_eq!((count(&log, Form::ProbeEndDriver), count(&log, Form::ProbeEnd)), (24, 0));
+    assert_eq!(log.suspicious_total, 0, "{:?}", log.suspicious);
+    for (device, driver, took) in [
+        ("0000:00:04.0", "nvme", us(756_405)),
+        ("00:00", "i8042 kbd", us(416)),
+        ("PNP0B00:00", "rtc_cmos", us(89_882)),
+        ("00:04", "serial", us(19_906)),
+    ] {
+        let probe = span(&log.boot, device);
+        assert_eq!((probe.driver.as_deref(), probe.took().known()), (Some(driver), Some(took)));
+        assert_eq!(log.drivers[device], driver);
+        assert_eq!(span(&log.shutdown, device).driver.as_deref(), Some(driver), "{device}");
+    }
+    let probed = log.boot.spans().iter().filter(|s| s.kind == SpanKind::Probe);
+    assert!(probed.clone().all(|s| s.driver.is_some() && !s.name.contains(" with driver ")));
+    // The three disks were probed at once, the other devices in their init calls.
+    let beside: Vec<&str> = probed.filter(|s| s.asynchronous).map(|s| s.name.as_str()).collect();
+    assert_eq!(beside, ["0000:00:05.0", "0000:00:04.0", "0000:00:06.0"]);
+    assert_eq!(around(&log.boot, "00:00"), ["i8042_init"]);
+    assert_eq!(log.shutdown.spans().len(), 25);
+}
+
+#[test]
 fn pci_fixups_are_no_init_calls() {
     let log = own("qemu-6.12-16nvme-async-probe-and-reboot.log");
     assert_eq!((count(&log, Form::FixupStart), count(&log, Form::FixupEnd)), (12, 12));
