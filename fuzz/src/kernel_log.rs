@@ -180,6 +180,21 @@ pub(crate) fn seeds() -> Vec<Seed> {
                  [    1.5] platform leds: Driver leds-gpio force probe deferral\n\
                  [    6.1] i8042 aux 00:01: shutdown\n[    6.2] nvme 0000:01:00.0: shutdown\n\
                  [    6.4] reboot: Power down\n";
+    let ticks = "[    0.0] Linux version 5.2.0 (x)\n\
+                 [    1.000000] calling  a_init+0x0/0x1 @ 1\n\
+                 [    1.000500] initcall a_init+0x0/0x1 returned 0 after 3255 usecs\n\
+                 [    1.000600] calling  b_init+0x0/0x1 @ 1\n\
+                 [    1.000600] initcall b_init+0x0/0x1 returned 0 after 0 usecs\n\
+                 [    1.000600] probe of c returned 0 after 6666 usecs\n\
+                 [    1.008000] initcall cut_init+0x0/0x1 returned 0 after 6510 usecs\n\
+                 [    1.009000] clocksource: Switched to clocksource tsc-early\n\
+                 [    1.010000] initcall d_init+0x0/0x1 returned 0 after 99999999 usecs\n\
+                 [    1.020000] initcall e_init blacklisted\n\
+                 [    1.030000] calling  0xc0123456\n\
+                 [    1.040000] initcall 0xc0123456 returned 0 after 7 msecs\n";
+    let callers = "[  100.000000][ T100] nvme a: shutdown\n[  100.000010][ T101] nvme b: shutdown\n\
+                   [  100.000020][ T102] tpm c: shutdown_pre\n[  101.000000][ T100] x d: shutdown\n\
+                   [  101.500000][ T102] tpm c: shutdown\n[  103.500000][   T1] reboot: Power down\n";
     let sysfs = "/sys/devices/a/b/driver -> ../../bus/pci/drivers/nvme\n\
                  /sys/devices/a/subsystem -> ../bus/pci\n\
                  /sys/devices/a/b/supplier:platform:c -> ../x/platform:c--pci:b\n\
@@ -226,6 +241,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ("prefixes", prefixes.into()),
         ("dynamic-debugging", debug.into()),
         ("probes-of-7.3", today.into()),
+        ("ticks", ticks.into()),
+        ("shutdown-callers", callers.into()),
         ("sysfs", sysfs.into()),
         ("dependencies", "a: b c # x\nb ^ c\n\"d e\" = f\nc: a\n".into()),
         (

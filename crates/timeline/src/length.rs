@@ -74,6 +74,11 @@ impl Length {
         Length { told: if self.allows(time) && !wide { Some(time) } else { self.told }, ..self }
     }
 
+    /// The same, with `time` as the number to write, which comes from the same parts.
+    pub(crate) fn telling_any(self, time: Duration) -> Length {
+        Length { told: Some(time), ..self }
+    }
+
     /// The same, and no longer than `whole`, of which it is a part.
     pub(crate) fn within(self, whole: Length) -> Length {
         let Some(bound) = whole.most.filter(|&most| self.most.is_none_or(|m| m > most)) else {
@@ -146,6 +151,8 @@ impl Length {
             (Some(told), Some(most)) => match () {
                 () if duration(self.least) == duration(most) => "",
                 () if told == most => "≤",
+                // Far more is possible.
+                () if told == self.least && told < most / 5 * 4 => "≥",
                 () => "~",
             },
             (Some(told), None) if told == self.least && !told.is_zero() => "≥",
@@ -191,7 +198,11 @@ impl Add for Length {
         match (self.told, other.told, most) {
             (None, _, _) | (_, None, _) => Length { least, most, told: None },
             (Some(a), Some(b), None) => Length { least, most, told: Some(a.saturating_add(b)) },
-            (.., most) => Length::bounds(least, most),
+            // Both tell their least, and so does the sum.
+            (Some(a), Some(b), most) => match a.saturating_add(b) == least {
+                true => Length { least, most, told: Some(least) },
+                false => Length::bounds(least, most),
+            },
         }
     }
 }
@@ -202,7 +213,11 @@ impl Sub for Length {
 
     fn sub(self, other: Length) -> Length {
         let least = other.most.map_or(Duration::ZERO, |most| self.least.saturating_sub(most));
-        Length::bounds(least, self.most.map(|most| most.saturating_sub(other.least)))
+        let left = Length::bounds(least, self.most.map(|most| most.saturating_sub(other.least)));
+        match self.told == Some(self.least) && other.is_exact() {
+            true => Length { told: Some(least).filter(|l| !l.is_zero()).or(left.told), ..left },
+            false => left,
+        }
     }
 }
 

@@ -107,7 +107,9 @@ impl Timeline {
     /// [unplaced](crate::Unplaced) one may have run inside another one, or by itself.
     pub fn serial_sum(&self) -> Length {
         let nesting = Nesting::of(self);
-        self.unplaced().iter().map(|u| u.took.or_less()).fold(nesting.sum(), Add::add)
+        let drawn = nesting.drawn_sum();
+        let placed = nesting.sum().telling(drawn);
+        self.unplaced().iter().map(|u| u.took.or_less()).fold(placed, Add::add)
     }
 
     /// The chain of spans that no number of workers makes shorter: only shorter spans or fewer

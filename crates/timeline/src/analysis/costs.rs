@@ -5,6 +5,7 @@ use crate::length::Length;
 use crate::model::{SpanId, SpanKind, Timeline, Unplaced};
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::fmt;
 use std::time::Duration;
 
 /// What one device (or init function, or task) cost in a timeline, all its spans together.
@@ -26,12 +27,78 @@ pub struct Cost {
     pub own: Length,
     /// How long it ran.
     pub took: Length,
-    /// The part of the whole timeline's own time, from 0 to 1.
-    pub share: f64,
+    /// The part of the whole timeline's own time.
+    pub share: Share,
     /// How much longer it could have taken, or how much later have started, without the whole
     /// taking longer, if everything were asynchronous. Of several spans the least; not known where
     /// one of them is [unplaced](crate::Unplaced).
     pub slack: Length,
+}
+
+/// A part of a whole, as sure as the lengths that it was worked out of. Its text is a percentage, with
+/// the sign that a [`Length`] has, or `?`.
+///
+/// ```
+/// use corewise_timeline::{Length, analysis::Share};
+/// use std::time::Duration;
+///
+/// let ms = |n| Length::exact(Duration::from_millis(n));
+/// assert_eq!(Share::of(ms(30), ms(10)).to_string(), "75.0 %");
+/// let gap = Length::at_most(Duration::from_millis(30));
+/// assert_eq!(Share::of(gap, ms(10)).to_string(), "≤75.0 %");
+/// assert_eq!(Share::of(Length::UNKNOWN, ms(10)).to_string(), "?");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Share {
+    least: f64,
+    most: f64,
+    told: Option<f64>,
+}
+
+impl Share {
+    /// The part that `own` has of itself and all the `others` together.
+    pub fn of(own: Length, others: Length) -> Share {
+        let part = |own: Duration, others: Duration| {
+            let all = own.as_nanos().saturating_add(others.as_nanos());
+            if all > 0 { own.as_nanos() as f64 / all as f64 } else { 0.0 }
+        };
+        let told = own.told().map(|told| part(told, others.told().unwrap_or(others.least())));
+        Share {
+            least: others.most().map_or(0.0, |others| part(own.least(), others)),
+            most: own.most().map_or(1.0, |own| part(own, others.least())),
+            told,
+        }
+    }
+
+    /// It is no less than that, from 0 to 1.
+    pub fn least(self) -> f64 {
+        self.least
+    }
+
+    /// It is no more than that.
+    pub fn most(self) -> f64 {
+        self.most
+    }
+
+    /// The number that stands in its text; `None` where there is none.
+    pub fn told(self) -> Option<f64> {
+        self.told
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(told) = self.told else { return f.pad("?") };
+        let percent = |part: f64| format!("{:.1} %", part * 100.0);
+        let [least, told, most] = [self.least, told, self.most].map(percent);
+        let sign = match () {
+            () if least == most => "",
+            () if told == most => "≤",
+            () if told == least && told != percent(0.0) => "≥",
+            () => "~",
+        };
+        f.pad(&format!("{sign}{told}"))
+    }
 }
 
 impl Timeline {
@@ -79,11 +146,22 @@ impl Timeline {
         let by = |cost: &Cost| if self.spans().is_empty() { cost.took } else { cost.own };
         let told = |cost: &Cost| by(cost).told().unwrap_or_default();
         let all: Duration = costs.iter().map(told).sum();
+        let least: Duration = costs.iter().map(|cost| by(cost).least()).sum();
+        // Of one that has no upper bound, the others have none together.
+        let unbounded = costs.iter().filter(|cost| by(cost).most().is_none()).count();
+        let most: Duration = costs.iter().filter_map(|cost| by(cost).most()).sum();
         for cost in &mut costs {
-            let own = told(cost);
-            if !all.is_zero() {
-                cost.share = own.as_nanos() as f64 / all.as_nanos() as f64;
-            }
+            let own = by(cost);
+            let others = least.saturating_sub(own.least());
+            let bounded = unbounded == usize::from(own.most().is_none());
+            let others = match bounded {
+                true => {
+                    Length::between(others, most.saturating_sub(own.most().unwrap_or_default()))
+                }
+                false => Length::at_least(others),
+            };
+            let told = all.saturating_sub(own.told().unwrap_or_default());
+            cost.share = Share::of(own, others.telling_any(told));
         }
         costs.sort_by_key(|cost| Reverse(told(cost)));
         costs
@@ -100,7 +178,7 @@ impl Cost {
             times: 0,
             own: Length::ZERO,
             took: Length::ZERO,
-            share: 0.0,
+            share: Share::default(),
             slack: Length::UNKNOWN,
         }
     }
@@ -184,7 +262,7 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{EdgeKind, Span};
+    use crate::{Certainty, EdgeKind, Span};
 
     const fn ms(n: u64) -> Duration {
         Duration::from_millis(n)
@@ -207,7 +285,30 @@ mod tests {
         assert_eq!(told, [("disk", 2, ms(8).into()), ("pci", 1, ms(2).into())]);
         assert_eq!(costs[0].took, ms(8));
         assert_eq!(costs[1].took, ms(7));
-        assert!((costs[0].share - 0.8).abs() < 1e-9);
+        assert_eq!(costs[0].share.to_string(), "80.0 %");
+    }
+
+    #[test]
+    fn a_share_is_no_surer_than_what_it_is_made_of() {
+        let mut t = Timeline::new("t");
+        for (name, end, certainty) in [
+            ("gap", 30, Certainty::UpperBound),
+            ("exact", 10, Certainty::Measured),
+            ("last", 0, Certainty::Assumed),
+        ] {
+            let mut span = Span::new(name, SpanKind::Shutdown, ms(0), ms(end));
+            span.end_certainty = certainty;
+            t.push(span);
+        }
+        let shares = |t: &Timeline| -> Vec<String> {
+            t.costs().iter().map(|cost| cost.share.to_string()).collect()
+        };
+        // The last one may have taken any time, and the others so any part.
+        assert_eq!(shares(&t), ["≤75.0 %", "~25.0 %", "?"]);
+        let t = t.filtered(|name, _| name != "last");
+        assert_eq!(shares(&t), ["≤75.0 %", "≥25.0 %"]);
+        let t = t.filtered(|name, _| name != "gap");
+        assert_eq!(shares(&t), ["100.0 %"]);
     }
 
     #[test]

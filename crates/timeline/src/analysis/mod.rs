@@ -38,7 +38,7 @@ mod what_if;
 
 pub use compare::{Comparison, Pair, Side, compare};
 pub use concurrency::Concurrency;
-pub use costs::{Cost, DriverCost, KindCost};
+pub use costs::{Cost, DriverCost, KindCost, Share};
 pub use nesting::Nesting;
 pub(crate) use tasks::chain;
 pub use what_if::{Prediction, WhatIf};

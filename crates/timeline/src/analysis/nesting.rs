@@ -101,6 +101,11 @@ impl Nesting {
         self.sum
     }
 
+    /// The same by how long the bars are.
+    pub(crate) fn drawn_sum(&self) -> Duration {
+        self.drawn.iter().sum()
+    }
+
     /// How long `id` ran without what ran inside it.
     ///
     /// # Panics

@@ -145,7 +145,7 @@ fn worst(out: &mut String, t: &Timeline) {
             Some(vec![
                 go(t, first),
                 cost.own.to_string(),
-                format!("{:.1} %", cost.share * 100.0),
+                cost.share.to_string(),
                 cost.slack.to_string(),
                 shown(driver),
                 cost.kind.as_str().to_owned(),

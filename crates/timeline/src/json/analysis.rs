@@ -15,7 +15,7 @@ use serde_json::Value;
 ///   "costs": [ { "name": "disk", "kind": "probe", "driver": "file", "spans": [0], "times": 1,
 ///                "own_ns": 30, "own": { "least_ns": 30, "most_ns": 30 },
 ///                "took_ns": 30, "took": { "least_ns": 30, "most_ns": 30 },
-///                "share": 0.5, "slack_ns": 0 } ],
+///                "share": 0.5, "share_between": [ 0.5, 0.5 ], "slack_ns": 0 } ],
 ///   "drivers": [ { "driver": "file", "spans": 1, "longest": 0,
 ///                  "own_ns": 30, "own": { "least_ns": 30, "most_ns": 30 },
 ///                  "parallel_ns": 30, "parallel": { "least_ns": 30, "most_ns": 30 } } ],
@@ -27,7 +27,7 @@ use serde_json::Value;
 /// }
 /// ```
 ///
-/// Lengths are as in a [timeline](super); a slack that isn't exact is null. Where nothing has a place
+/// Lengths are as in a [timeline](super); a share of what nobody knows is null; a slack that isn't exact is null. Where nothing has a place
 /// in time there are `costs` only, without shares and slack: `concurrency` is null, and the lists
 /// are empty.
 ///
@@ -66,7 +66,8 @@ pub fn analysis(t: &Timeline, top: usize) -> Value {
                 own: cost.own.into(),
                 took_ns: told(cost.took),
                 took: cost.took.into(),
-                share: Some(cost.share).filter(|_| placed),
+                share: cost.share.told().filter(|_| placed),
+                share_between: placed.then(|| [cost.share.least(), cost.share.most()]),
                 slack_ns: cost.slack.known().map(ns),
             })
             .collect(),
@@ -177,6 +178,7 @@ struct CostView<'a> {
     took_ns: Option<u64>,
     took: Bounds,
     share: Option<f64>,
+    share_between: Option<[f64; 2]>,
     slack_ns: Option<u64>,
 }
 
@@ -259,7 +261,7 @@ mod tests {
             value["costs"],
             json!([{ "name": "disk", "kind": "probe", "driver": "file", "spans": [0], "times": 1,
                      "own_ns": 30, "own": exact(30), "took_ns": 30, "took": exact(30),
-                     "share": 0.75, "slack_ns": 0 }])
+                     "share": 0.75, "share_between": [0.75, 0.75], "slack_ns": 0 }])
         );
         let driver = json!({ "driver": "file", "spans": 1, "longest": 0, "own_ns": 30,
                              "own": exact(30), "parallel_ns": 30, "parallel": exact(30) });

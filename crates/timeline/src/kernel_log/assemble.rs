@@ -126,7 +126,8 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
         );
         what.driver = Some("PCI fixup".to_owned());
         let of = Of { kind: Kind::Fixup, thread: fixup.thread, name: &fixup.device, owner: None };
-        all.push(of.place(what, None, fixup.ended, Rules::fixup(fixup.took)));
+        let gap = self::gap(fixup.begun, fixup.ended, None);
+        all.push(of.place(what, None, fixup.ended, rules.fixup(fixup, gap)));
     }
     let mut timeline = Timeline::new("boot");
     let mut drafts: Vec<Draft<'_>> = Vec::new();
@@ -235,7 +236,8 @@ impl<'a> Of<'a> {
             span.start_certainty = Certainty::Inferred;
         }
         span.took_between = told.bounds();
-        if span.drawn() != told.drawn && end.unit > MICRO {
+        // Stamps that are cut off, or of a clock that stood, are nearer than it took.
+        if span.drawn() != told.drawn {
             span.took_between = told.most.map(|most| (told.least, most));
         }
         span.worker = what.worker;
@@ -264,6 +266,14 @@ fn cut_off(unit: u64) -> Duration {
     Duration::from_nanos(if unit > MICRO { unit } else { 0 })
 }
 
+/// The time between two stamps, where both are exact. Where they are one, `next` is the first later one.
+fn gap(begun: Option<Stamp>, ended: Option<Stamp>, next: Option<Stamp>) -> Option<Duration> {
+    let (begun, ended) = begun.zip(ended)?;
+    let ended = next.filter(|_| begun.ns == ended.ns).unwrap_or(ended);
+    let between = ended.ns.checked_sub(begun.ns).filter(|_| !begun.coarse && !ended.coarse)?;
+    Some(Duration::from_nanos(between) + cut_off(begun.unit.max(ended.unit)))
+}
+
 fn initcall<'a>(call: &'a Initcall, index: usize, rules: &Rules) -> Placed<'a> {
     let name = match &call.module {
         Some(module) => format!("{} [{module}]", call.function),
@@ -271,8 +281,10 @@ fn initcall<'a>(call: &'a Initcall, index: usize, rules: &Rules) -> Placed<'a> {
     };
     // The stamps of both lines are finer than a tick; else the printed time is better, since the
     // printing itself takes time on a slow console.
-    let both = call.begun.zip(call.ended).filter(|(b, e)| !b.coarse && !e.coarse && b.ns <= e.ns);
-    let gap = both.map(|(b, e)| Duration::from_nanos(e.ns - b.ns) + cut_off(b.unit.max(e.unit)));
+    // Where both are one although it took some time, the clock stood.
+    let stood = rules.ticks_call(index) || call.took.time > Duration::from_micros(3);
+    let gap = gap(call.begun, call.ended, call.next.filter(|_| stood));
+    let both = call.begun.zip(call.ended).filter(|_| gap.is_some());
     let mut what = Unplaced::new(name, SpanKind::Initcall, Length::ZERO);
     what.driver.clone_from(&call.module);
     what.outcome = match call.result {

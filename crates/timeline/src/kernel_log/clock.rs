@@ -1,6 +1,6 @@
 //! Clocks on the wall: what the programs that save logs write of the time of day.
 
-use super::prefix::{Stamp, digits, fraction_ns, unit};
+use super::prefix::{Clock, Stamp, digits, fraction_ns, unit};
 
 const MINUTE: u64 = 60 * 1_000_000_000;
 const DAY: u64 = 24 * 60 * MINUTE;
@@ -29,7 +29,7 @@ impl Wall {
             self.days += 1;
         }
         let ns = self.days.saturating_mul(DAY).saturating_add(ns);
-        Stamp { ns, wall: true, coarse, received: false, unit: unit("") }
+        received(ns, coarse, "")
     }
 
     /// `13:18:23.123` alone: where it goes back by hours, it is midnight.
@@ -39,7 +39,7 @@ impl Wall {
             self.days += 1;
         }
         let ns = self.days.saturating_mul(DAY).saturating_add(ns);
-        Some(Stamp { ns, wall: true, coarse, received: false, unit: unit(time) })
+        Some(received(ns, coarse, time))
     }
 
     /// `Wed Mar  4 13:21:03 2026`, as `dmesg -T` writes it.
@@ -61,7 +61,10 @@ impl Wall {
         let time = time.split_once(['+', 'Z']).map_or(time, |(time, _)| time);
         // `-05:00` behind the time.
         let time = time.split_once('-').map_or(time, |(time, _)| time);
-        self.date(day, time)
+        // `dmesg` writes the kernel's times with a comma, receivers theirs with a point.
+        let kernels = text.contains('T') && time.contains(',');
+        let stamp = self.date(day, time)?;
+        Some(Stamp { received: !kernels, ..stamp })
     }
 
     /// `Nov23 00:06`, as `dmesg -H` writes it where a minute begins: the minutes since the first one
@@ -77,6 +80,11 @@ impl Wall {
         let minute = self.on(day, ns, true).ns / MINUTE;
         Some(minute.saturating_sub(*self.first_minute.get_or_insert(minute)))
     }
+}
+
+/// A program read its clock when it got a line, unless somebody knows better.
+fn received(ns: u64, coarse: bool, time: &str) -> Stamp {
+    Stamp { coarse, received: true, unit: unit(time), ..Stamp::new(ns, Clock::Wall) }
 }
 
 /// `13:18:23`, with a fraction or without, as nanoseconds; and whether it has none.

@@ -1,7 +1,7 @@
 //! `journalctl -o export`: a field a line, and an empty line behind each entry.
 
 use super::Prefix;
-use super::prefix::{MICRO, Stamp};
+use super::prefix::{Clock, Stamp};
 use super::structured::{Entry, Taken};
 
 /// Puts the fields of entries together.
@@ -58,7 +58,7 @@ impl Export {
         let ns = fields.source.or(fields.monotonic).and_then(|us| us.checked_mul(1000));
         Taken::Entry(Entry {
             message,
-            stamp: ns.map(|ns| Stamp { ns, wall: false, coarse: false, received, unit: MICRO }),
+            stamp: ns.map(|ns| Stamp { received, ..Stamp::new(ns, Clock::Boot) }),
             thread: None,
             kind: Prefix::JournalExport,
             foreign: fields.foreign,

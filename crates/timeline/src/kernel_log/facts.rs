@@ -32,6 +32,9 @@ pub(crate) struct Initcall {
     pub thread: Option<u32>,
     pub begun: Option<Stamp>,
     pub ended: Option<Stamp>,
+    /// The first stamp behind its last line that is later than that line's. Where a clock stands, that
+    /// line may have been written as late as this.
+    pub next: Option<Stamp>,
     pub took: Took,
     pub result: i64,
     /// Which of the lines that were understood its first one is, and its last one: the order of
@@ -66,8 +69,11 @@ pub(crate) struct Fixup {
     pub device: String,
     pub function: String,
     pub thread: Option<u32>,
+    pub begun: Option<Stamp>,
     pub ended: Option<Stamp>,
     pub took: Took,
+    /// Which of the lines that were understood its end is.
+    pub line: u64,
 }
 
 /// A device's shutdown.
@@ -77,14 +83,17 @@ pub(crate) struct Shutdown {
     pub head: String,
     pub thread: Option<u32>,
     pub begun: Option<Stamp>,
-    /// The next one's beginning, or what came after the last one.
+    /// The beginning of the next one of its thread, or what came after the last one.
     pub ended: Option<Stamp>,
     /// The log says where it began and where it was waited for.
     pub asynchronous: bool,
 }
 
 /// The stamp of an init call's first line, its thread, and which of the lines it is.
-type Begun = (Option<Stamp>, u32, u64);
+type Begun = (Option<Stamp>, Option<u32>, u64);
+
+/// How many threads may shut devices down at once, as far as that is told apart.
+const SHUTTING_DOWN: usize = 4096;
 
 /// Everything that was read of one boot.
 #[derive(Clone, Debug, Default)]
@@ -103,7 +112,7 @@ pub(crate) struct Facts {
     /// Init calls that have begun, by function and module.
     begun: HashMap<(String, Option<String>), Vec<Begun>>,
     /// Fixups that have begun, by device and function.
-    fixups_begun: HashMap<(String, String), u32>,
+    fixups_begun: HashMap<(String, String), (u32, Option<Stamp>)>,
     probes_begun: HashMap<String, Option<Stamp>>,
     asynchronous: HashSet<String>,
     /// The latest cost of a device's probe, which a line of its end may follow.
@@ -112,6 +121,10 @@ pub(crate) struct Facts {
     bridged: HashSet<(String, u8, u8)>,
     /// What was shut down, and which shutdown that is.
     down: HashMap<String, usize>,
+    /// Shutdowns that have begun and whose end is the next one's beginning.
+    going_down: Vec<usize>,
+    /// Threads other than the first one's shut devices down as well.
+    pub several_shut_down: bool,
     /// The machine was down.
     over: bool,
     pub forms: HashMap<Form, u64>,
@@ -140,6 +153,12 @@ pub(crate) struct Facts {
     understood: u64,
     /// Which of them is the last that says that an init call begins.
     latest_begun: u64,
+    /// The first init call behind whose last line no later stamp was seen, and the latest of their
+    /// stamps.
+    without_next: usize,
+    last_ended: u64,
+    /// Which of them says that the clock behind printed durations ticks no more.
+    pub switched: Option<u64>,
     pub last: Option<Stamp>,
     pub kernel: Option<String>,
     pub command_line: Option<String>,
@@ -201,6 +220,11 @@ impl Facts {
             );
             self.first = self.first.or(stamp);
             self.last = stamp;
+            if now.ns > self.last_ended {
+                let ended = &mut self.initcalls[self.without_next..];
+                ended.iter_mut().for_each(|call| call.next = stamp);
+                self.without_next = self.initcalls.len();
+            }
         }
     }
 
@@ -227,7 +251,7 @@ impl Facts {
             // The last one may be named again: its class, then its bus.
             Message::Shutdown { head, .. } => {
                 let again =
-                    |at: usize| at + 1 < self.shutdowns.len() && !self.shutdowns[at].asynchronous;
+                    |at: usize| !self.shutdowns[at].asynchronous && !self.going_down.contains(&at);
                 self.over || self.down.get(head).is_some_and(|&at| again(at))
             }
             Message::InitcallStart { .. }
@@ -339,15 +363,18 @@ impl Facts {
             }
             Message::FixupStart { device, function, pid } => {
                 let key = (device.to_owned(), function.name.to_owned());
-                self.fixups_begun.insert(key, pid);
+                self.fixups_begun.insert(key, (pid, stamp));
             }
             Message::FixupEnd { device, function, took } => {
                 let key = (device.to_owned(), function.name.to_owned());
-                let thread = self.fixups_begun.remove(&key).or(thread);
+                let (pid, begun) = self.fixups_begun.remove(&key).unzip();
+                let (thread, begun) = (pid.or(thread), begun.flatten());
                 let (device, function) = key;
                 // Some hundred of them do nothing at all.
                 if !took.time.is_zero() {
-                    self.fixups.push(Fixup { device, function, thread, ended: stamp, took });
+                    let (ended, line) = (stamp, self.understood);
+                    let fixup = Fixup { device, function, thread, begun, ended, took, line };
+                    self.fixups.push(fixup);
                 }
             }
             Message::PmStart { device, parent } => {
@@ -357,9 +384,10 @@ impl Facts {
             }
             Message::Shutdown { head, step } => self.shutdown(head, step, stamp, thread),
             Message::ShutdownTail => {
-                self.end_shutdowns(stamp);
+                self.end_shutdowns(stamp, None);
                 self.over |= !self.shutdowns.is_empty();
             }
+            Message::ClockSource => self.switched = self.switched.or(Some(self.understood)),
             Message::Version(version) => self.kernel = Some(version.to_owned()),
             Message::CommandLine(text) => self.command_line = Some(text.to_owned()),
             Message::Machine(name) => self.machine = Some(name.to_owned()),
@@ -381,7 +409,7 @@ impl Facts {
         let calls = self.begun.get_mut(&key).filter(|calls| !calls.is_empty());
         let begun = calls.map(|calls| {
             // Where several threads are in one function, the thread that logs tells, else the time.
-            let by_thread = calls.iter().position(|(_, pid, _)| Some(*pid) == thread);
+            let by_thread = calls.iter().position(|(_, pid, _)| pid.is_some() && *pid == thread);
             let by_time = ended.map(|e| e.ns.saturating_sub(nanos(took.time)));
             let nearest = || {
                 let distance =
@@ -395,17 +423,19 @@ impl Facts {
             self.begun.remove(&key);
         }
         let (begun, pid, first) =
-            begun.map_or((None, None, None), |(stamp, pid, line)| (stamp, Some(pid), Some(line)));
+            begun.map_or((None, None, None), |(stamp, pid, line)| (stamp, pid, Some(line)));
         let (function, module) = key;
         let thread = pid.or(thread);
         let lines = (first, self.understood);
         let overtaken = first.is_some_and(|first| first < self.latest_begun);
+        self.last_ended = self.last_ended.max(ended.map_or(0, |ended| ended.ns));
         self.initcalls.push(Initcall {
             function,
             module,
             thread,
             begun,
             ended,
+            next: None,
             took,
             result,
             lines,
@@ -467,37 +497,48 @@ impl Facts {
     }
 
     fn shutdown(&mut self, head: &str, step: Step, stamp: Option<Stamp>, thread: Option<u32>) {
-        let last = self.shutdowns.last_mut().filter(|s| s.ended.is_none() && s.head == head);
-        match (step, last) {
-            // `shutdown_pre` of the same device: one shutdown, two lines.
-            (Step::Shutdown, Some(_)) => return,
-            (Step::AsyncEnd, _) => {
-                let begun = self.down.get(head).and_then(|&at| self.shutdowns.get_mut(at));
+        let begun = self.down.get(head).copied();
+        match step {
+            Step::AsyncEnd => {
+                let begun = begun.and_then(|at| self.shutdowns.get_mut(at));
                 if let Some(shutdown) = begun.filter(|s| s.asynchronous && s.ended.is_none()) {
                     shutdown.ended = stamp;
                 }
                 return;
             }
+            // `shutdown_pre` of the same device: one shutdown, two lines.
+            Step::Shutdown if begun.is_some_and(|at| self.going_down.contains(&at)) => return,
             _ => {}
         }
-        self.end_shutdowns(stamp);
-        self.down.insert(head.to_owned(), self.shutdowns.len());
+        self.end_shutdowns(stamp, thread);
+        let first = self.shutdowns.first().and_then(|first| first.thread);
+        self.several_shut_down |= thread.is_some() && first.is_some() && first != thread;
+        let (at, asynchronous) = (self.shutdowns.len(), step == Step::AsyncStart);
+        if !asynchronous && self.going_down.len() < SHUTTING_DOWN {
+            self.going_down.push(at);
+        }
+        self.down.insert(head.to_owned(), at);
         self.shutdowns.push(Shutdown {
             head: head.to_owned(),
             thread,
             begun: stamp,
             ended: None,
-            asynchronous: step == Step::AsyncStart,
+            asynchronous,
         });
     }
 
-    /// Something begins that cannot begin before the last device is down.
-    fn end_shutdowns(&mut self, stamp: Option<Stamp>) {
-        if let Some(last) = self.shutdowns.last_mut() {
-            if last.ended.is_none() && !last.asynchronous {
-                last.ended = stamp;
+    /// Something begins that cannot begin before the last device is down: of `thread`, where both lines
+    /// name theirs, else of all.
+    fn end_shutdowns(&mut self, stamp: Option<Stamp>, thread: Option<u32>) {
+        let Facts { going_down, shutdowns, .. } = self;
+        going_down.retain(|&at| {
+            let open = &mut shutdowns[at];
+            let other = thread.zip(open.thread).is_some_and(|(one, other)| one != other);
+            if !other {
+                open.ended = stamp;
             }
-        }
+            other
+        });
     }
 
     fn link(&mut self, consumer: &str, supplier: &str, source: EdgeSource) {

@@ -8,7 +8,8 @@ use std::time::Duration;
 pub(crate) enum Message<'a> {
     InitcallStart {
         function: Function<'a>,
-        pid: u32,
+        /// None: the kernel is older than 2.6.28, and doesn't say.
+        pid: Option<u32>,
     },
     InitcallEnd {
         function: Function<'a>,
@@ -87,6 +88,8 @@ pub(crate) enum Message<'a> {
     },
     /// The first thing after the last device's shutdown.
     ShutdownTail,
+    /// The clock behind printed durations ticks no more: the kernel has chosen a better one.
+    ClockSource,
     Version(&'a str),
     CommandLine(&'a str),
     Machine(&'a str),
@@ -146,11 +149,52 @@ impl Message<'_> {
             Message::PmStart { .. } => Form::PmStart,
             Message::Shutdown { .. } => Form::Shutdown,
             Message::ShutdownTail => Form::ShutdownTail,
-            Message::Version(_) | Message::CommandLine(_) | Message::Machine(_) => Form::BootMark,
+            Message::Version(_)
+            | Message::CommandLine(_)
+            | Message::Machine(_)
+            | Message::ClockSource => Form::BootMark,
             Message::Known(form) => *form,
             Message::Words { .. } | Message::Suspicious(_) | Message::Other => return None,
         })
     }
+}
+
+impl Message<'_> {
+    /// Whether a name has a character that none of the kernel's names has: what stands there is an
+    /// encoding, or a prefix, that was not undone.
+    fn is_misread(&self) -> bool {
+        let function = |f: &Function<'_>| [Some(f.name), f.module].into_iter().flatten().any(odd);
+        match self {
+            Message::InitcallStart { function: f, .. }
+            | Message::InitcallEnd { function: f, .. } => function(f),
+            Message::FixupStart { device, function: f, .. }
+            | Message::FixupEnd { device, function: f, .. } => odd(device) || function(f),
+            Message::ProbeEnd { device, driver, .. }
+            | Message::ProbeAsync { driver, device }
+            | Message::Deferral { device, driver, .. } => odd(device) || driver.is_some_and(odd),
+            Message::ProbeCost { driver, device, .. }
+            | Message::ProbeStart { driver, device }
+            | Message::Bound { driver, device }
+            | Message::ProbeFailed { driver, device } => odd(driver) || odd(device),
+            Message::Link { consumer, supplier, .. } => odd(consumer) || odd(supplier),
+            Message::PmStart { device, parent } => odd(device) || odd(parent),
+            Message::Bridge { device, .. } => odd(device),
+            Message::Shutdown { head, .. } => odd(head),
+            Message::ShutdownTail
+            | Message::ClockSource
+            | Message::Version(_)
+            | Message::CommandLine(_)
+            | Message::Machine(_)
+            | Message::Known(_)
+            | Message::Words { .. }
+            | Message::Suspicious(_)
+            | Message::Other => false,
+        }
+    }
+}
+
+fn odd(name: &str) -> bool {
+    name.contains([';', '=', '"', '{', '}', '|'])
 }
 
 /// Reads one message, from which the prefixes have been taken.
@@ -160,6 +204,7 @@ pub(crate) fn parse(text: &str) -> Message<'_> {
         unknown @ (Message::Words { .. } | Message::Other) => {
             suspicious(text).map_or(unknown, Message::Suspicious)
         }
+        known if known.is_misread() => Message::Suspicious("has a name that no device has"),
         known => known,
     }
 }
@@ -175,7 +220,16 @@ fn plain(text: &str) -> Option<Message<'_>> {
         {
             return Some(Message::PmStart { device, parent });
         }
-        let (function, pid) = called(rest)?;
+        let (function, pid) = match called(rest) {
+            Some((function, pid)) => (function, Some(pid)),
+            // Until 2.6.27 nothing stands behind the function, which may be a bare address.
+            None if !rest.contains(['@', '['])
+                && (rest.contains("+0x") || rest.contains(" 0x")) =>
+            {
+                (self::function(rest)?, None)
+            }
+            None => return None,
+        };
         return Some(Message::InitcallStart { function, pid });
     }
     if text.starts_with("call ") && text.contains("+ returned ") && returned(text).is_some() {
@@ -185,8 +239,14 @@ fn plain(text: &str) -> Option<Message<'_>> {
         if rest.contains(" returned with ") {
             return Some(Message::Known(Form::InitcallWarning));
         }
+        if rest.ends_with(" blacklisted") {
+            return Some(Message::Known(Form::Blacklisted));
+        }
         let (function, result, took) = returned(rest)?;
         return Some(Message::InitcallEnd { function: self::function(function)?, result, took });
+    }
+    if text.starts_with("blacklisting initcall ") {
+        return Some(Message::Known(Form::Blacklisted));
     }
     if text.starts_with("entering initcall level: ") {
         return Some(Message::Known(Form::InitcallLevel));
@@ -210,6 +270,13 @@ fn plain(text: &str) -> Option<Message<'_>> {
     }
     if text.starts_with("platform probe ") && text.ends_with(" is being called") {
         return Some(Message::Known(Form::ProbeCalled));
+    }
+    // kernel/time/timekeeping.c: tk_setup_internals; before 4.x without the capital, or another verb.
+    if text.starts_with("clocksource: Switched to clocksource ")
+        || text.starts_with("Switched to clocksource ")
+        || text.starts_with("Switching to clocksource ")
+    {
+        return Some(Message::ClockSource);
     }
     if let Some(rest) = text.strip_prefix("Linux version ") {
         return Some(Message::Version(rest.split(' ').next().unwrap_or(rest)));
@@ -471,7 +538,7 @@ fn function(text: &str) -> Option<Function<'_>> {
     let (symbol, module) = match text.trim().split_once(" [") {
         // A build id may stand behind the module's name.
         Some((symbol, rest)) => {
-            (symbol, rest.strip_suffix(']').map(|m| m.split(' ').next().unwrap_or(m)))
+            (symbol, rest.strip_suffix(']').map(|m| m.trim().split(' ').next().unwrap_or(m)))
         }
         None => (text.trim(), None),
     };

@@ -15,14 +15,65 @@ fn form(text: &str) -> Option<Form> {
 #[test]
 fn an_init_call_begins_with_two_blanks_and_its_thread() {
     let nvme = Function { name: "nvme_init", module: Some("nvme") };
-    let message = Message::InitcallStart { function: nvme, pid: 207 };
+    let message = Message::InitcallStart { function: nvme, pid: Some(207) };
     assert_eq!(parse("calling  nvme_init+0x0/0xff0 [nvme] @ 207"), message);
     // A vendor's kernel, and a build id behind the module.
     assert_eq!(parse("calling  nvme_init+0x0/0xff0 [nvme] @ 207 irqs_disabled() 0"), message);
     assert_eq!(parse("calling  nvme_init+0x0/0xff0 [nvme 0123abcd] @ 207"), message);
     let bare = Function { name: "0xffffffff81d2b0a0", module: None };
-    let message = Message::InitcallStart { function: bare, pid: 1 };
+    let message = Message::InitcallStart { function: bare, pid: Some(1) };
     assert_eq!(parse("calling  0xffffffff81d2b0a0 @ 1"), message);
+}
+
+#[test]
+fn until_2_6_27_an_init_call_names_no_thread() {
+    let start =
+        |name| Message::InitcallStart { function: Function { name, module: None }, pid: None };
+    assert_eq!(parse("calling  acpi_button_init+0x0/0x51"), start("acpi_button_init"));
+    assert_eq!(parse("calling  0xc0123456"), start("0xc0123456"));
+    for none in ["calling  somebody", "calling  a_init+0x0/0x51 @", "calling  b c+0x0/0x51"] {
+        assert!(!matches!(parse(none), Message::InitcallStart { .. }), "{none}");
+    }
+}
+
+#[test]
+fn blanks_in_the_brackets_of_a_module_are_no_part_of_its_name() {
+    let function = Function { name: "beta_init", module: Some("beta") };
+    let start = Message::InitcallStart { function, pid: Some(1) };
+    assert_eq!(parse("calling beta_init+0x0/0x20 [ beta] @ 1"), start);
+    let end = Message::InitcallEnd { function, result: 0, took: us(6000) };
+    assert_eq!(parse("initcall beta_init+0x0/0x20 [ beta] returned 0 after 6000 usecs"), end);
+}
+
+#[test]
+fn an_init_call_that_the_command_line_forbids_is_no_end_of_one() {
+    assert_eq!(form("blacklisting initcall alpha_init"), Some(Form::Blacklisted));
+    assert_eq!(form("initcall alpha_init blacklisted"), Some(Form::Blacklisted));
+}
+
+#[test]
+fn a_name_that_no_device_has_is_an_encoding_or_a_prefix_that_was_not_read() {
+    for text in [
+        "6.12.3,7,9400,9000000,-;beta 0000:00:05.0: shutdown",
+        "MESSAGE=sd 6:0:0:0: shutdown",
+        "probe of a=20b returned 0 after 5 usecs",
+        "initcall a_init+0x0/0x10 [beta_driver_of_some_le=] returned 0 after 5 usecs",
+        "platform x: Linked as a consumer to y=",
+        "x|nvme a: shutdown",
+    ] {
+        assert!(matches!(parse(text), Message::Suspicious(_)), "{text}");
+    }
+}
+
+#[test]
+fn the_kernel_says_when_its_clock_ticks_no_more() {
+    for text in [
+        "clocksource: Switched to clocksource tsc-early",
+        "Switched to clocksource arch_sys_counter",
+        "Switching to clocksource hpet",
+    ] {
+        assert_eq!(parse(text), Message::ClockSource, "{text}");
+    }
 }
 
 #[test]

@@ -291,6 +291,8 @@ named! {
         InitcallEnd = "initcall FUNCTION returned N after N usecs",
         /// An init call left something behind, such as a lock.
         InitcallWarning = "initcall FUNCTION returned with WARNING",
+        /// An init call that the command line forbids.
+        Blacklisted = "initcall FUNCTION blacklisted",
         /// One level of init calls begins.
         InitcallLevel = "entering initcall level: LEVEL",
         /// A probe ends, as kernels before 7.3 print it.

@@ -175,12 +175,15 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
             count(facts.back, "time")
         ));
     }
-    if let Some((until, tick)) = rules.ticks {
+    if let Some(ticks) = rules.ticks {
+        let of = match ticks.shown {
+            true => format!("whole ticks of {}", duration(ticks.tick)),
+            false => "whole ticks, of unknown length and all of them zero".to_owned(),
+        };
         note(format!(
-            "the durations of the first {} are in whole ticks of {}, and so only as exact; a \
-             duration is at most the time between the stamps of its two lines",
-            count(until, "init call"),
-            duration(tick)
+            "the durations of the first {} are in {of}, and so only as exact; a duration is at most \
+             the time between the stamps of its two lines",
+            count(ticks.calls, "init call"),
         ));
         match facts.probes.iter().filter(|p| rules.ticks_probe(p)).count() {
             0 => {}
@@ -212,6 +215,26 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
              lines the upper bound",
             count(overtaken, "init call"),
             verb(overtaken, "it says", "they say")
+        ));
+    }
+    let cut = facts.initcalls.iter().enumerate();
+    let cut = cut.filter(|(i, call)| rules.may_have_begun_before(*i, call)).count();
+    if cut > 0 {
+        note(format!(
+            "{} no first line: kernels since 4.17 print the time since any init call began, so {} \
+             took at least as long as {}",
+            if cut == 1 { "1 init call has".into() } else { format!("{cut} init calls have") },
+            verb(cut, "it", "they"),
+            verb(cut, "it says", "they say")
+        ));
+    }
+    let beyond = Rules::longer_than_clock(facts);
+    if beyond > 0 {
+        note(format!(
+            "{} longer than the kernel had run by the {} of {}: one of the two clocks is wrong",
+            if beyond == 1 { "1 duration is".into() } else { format!("{beyond} durations are") },
+            verb(beyond, "stamp", "stamps"),
+            verb(beyond, "its line", "their lines")
         ));
     }
     if boot.too_short > 0 {
@@ -255,11 +278,17 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
 
 fn of_shutdown(facts: &Facts, shutdown: &mut Timeline) {
     if shutdown.spans().iter().any(|s| s.end_certainty == Certainty::UpperBound) {
-        shutdown.note(
-            "a shutdown prints one line, without an end: each device took at most the time to the \
-             next line. If this kernel shuts devices down asynchronously, only the total time is \
-             right",
-        );
+        shutdown.note(match facts.several_shut_down {
+            true => {
+                "a shutdown prints one line, without an end. Several threads shut devices down: each \
+                 device took at most the time to the next line of its thread"
+            }
+            false => {
+                "a shutdown prints one line, without an end: each device took at most the time to \
+                 the next line. If this kernel shuts devices down asynchronously, only the total \
+                 time is right"
+            }
+        });
     }
     let back =
         |s: &&Shutdown| s.begun.zip(s.ended).is_some_and(|(begun, ended)| ended.ns < begun.ns);

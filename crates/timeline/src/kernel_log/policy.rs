@@ -1,9 +1,9 @@
 //! What a whole log says about how its kernel prints results and durations, and how much its stamps
 //! say.
 
-use super::facts::{Facts, Initcall, Probe};
+use super::facts::{Facts, Fixup, Initcall, Probe};
 use super::message::Took;
-use super::prefix::{MICRO, Stamp};
+use super::prefix::{Clock, MICRO, Stamp};
 use crate::length::Length;
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use std::time::Duration;
 pub(crate) struct Rules {
     /// A probe that returned 1 bound its device, and one that returned 0 did not.
     pub one_is_bound: bool,
-    /// The first init calls, up to this one, have durations in whole ticks, of this length.
-    pub ticks: Option<(usize, Duration)>,
-    /// The last line of those.
-    ticks_until: u64,
+    /// Until when the clock behind printed durations ticked.
+    pub ticks: Option<Ticks>,
     /// What the durations of init calls are counted in.
     pub unit: Unit,
+    /// The init calls of all threads may have one clock: the kernel is not known to be older.
+    pub one_clock: bool,
     /// The stamps are the receiver's, and nothing shows that they keep up with the
     /// kernel.
     pub late: bool,
@@ -35,6 +35,28 @@ pub(crate) enum Unit {
     Either,
 }
 
+impl Unit {
+    fn ns(self) -> u64 {
+        if self == Unit::Shifted { 1024 } else { 1000 }
+    }
+}
+
+/// The time in which the clock behind printed durations ticked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticks {
+    /// How many init calls ended in it.
+    pub calls: usize,
+    /// The last line in it.
+    until: u64,
+    /// How long a tick is. Where all durations are zero it is the longest that kernels have.
+    pub tick: Duration,
+    /// Whether a duration of a whole tick shows how long one is.
+    pub shown: bool,
+}
+
+/// Ticks of kernels, in nanoseconds, for each rate that x86 and Arm can be built with.
+const TICKS: [u64; 4] = [10_000_000, 4_000_000, 3_333_333, 1_000_000];
+
 impl Rules {
     /// Looks at all of it.
     pub(crate) fn of(facts: &Facts) -> Rules {
@@ -42,22 +64,22 @@ impl Rules {
         // Since 2021 a driver's own errors are printed as positive numbers, so EPERM is a 1 too.
         let (ones, others) = (with(&|r| r == 1), with(&|r| r > 1));
         let one_is_bound = ones > others && ones >= with(&|r| r == 0).div_ceil(4).max(1);
-        let ticks = ticks(&facts.initcalls);
-        let until = ticks.map_or(0, |(until, _)| until);
-        let ticks_until = until.checked_sub(1).map_or(0, |last| facts.initcalls[last].lines.1);
-        let fine = &facts.initcalls[until..];
-        let unit = unit(fine, &facts.probes, facts.kernel.as_deref());
+        let version = facts.kernel.as_deref().and_then(version);
+        let (ticks, ticks_show) = ticks(facts, version).unzip();
+        let fine = &facts.initcalls[ticks.map_or(0, |ticks| ticks.calls)..];
+        let unit = ticks_show.flatten().unwrap_or_else(|| unit(fine, &facts.probes, version));
         let late = facts.received > 0 && !keep_up(fine);
-        Rules { one_is_bound, ticks, ticks_until, unit, late }
+        let one_clock = version.is_none_or(|version| version >= (4, 17));
+        Rules { one_is_bound, ticks, unit, one_clock, late }
     }
 
     /// How long an init call can have taken by what was printed, and what to draw. `gap` is the time
     /// between its two lines.
     pub(crate) fn initcall(&self, index: usize, call: &Initcall, gap: Option<Duration>) -> Told {
         let Took { time, unit } = call.took;
-        let tick = self.ticks.filter(|&(until, _)| index < until).map(|(_, tick)| tick);
-        let told = match tick {
-            Some(tick) => Told::about(time, tick),
+        let ticks = self.ticks.filter(|ticks| index < ticks.calls);
+        let told = match ticks {
+            Some(ticks) => ticks.told(call.took, self.unit),
             None if unit > Duration::from_micros(1) => Told::cut_off(time, unit),
             None if unit < Duration::from_micros(1) => Told::exact(time),
             None => match self.unit {
@@ -68,10 +90,14 @@ impl Rules {
         };
         match gap {
             // The stamps are finer, and a tick is lost where interrupts are off; printing is in them.
-            Some(gap) if tick.is_some() => {
+            Some(gap) if ticks.is_some() => {
                 Told { drawn: gap, least: told.least.min(gap), most: Some(gap) }
             }
-            None if call.overtaken => Told { most: None, ..told },
+            // The clock of all of them may have been set when it had long begun.
+            None if call.overtaken || self.may_have_begun_before(index, call) => {
+                let since_boot = call.ended.and_then(since_boot);
+                Told { most: since_boot.map(|most| most.max(told.least)), ..told }
+            }
             None => told,
             Some(gap) if call.overtaken && gap > time + time / 50 + Duration::from_micros(100) => {
                 Told { drawn: gap, most: Some(gap), ..told }
@@ -80,29 +106,107 @@ impl Rules {
             Some(gap) if gap > time + time / 10 + PRINTING => Told { most: Some(gap), ..told },
             Some(gap) => told.within(gap),
         }
+        .since_boot(call.ended)
+    }
+
+    /// Whether an init call without its first line may have taken longer than it says: one of another
+    /// thread may have set the clock of all of them. While that ticks there is one thread only, as a
+    /// program that loads modules needs a file system.
+    pub(crate) fn may_have_begun_before(&self, index: usize, call: &Initcall) -> bool {
+        call.lines.0.is_none() && self.one_clock && !self.ticks_call(index)
     }
 
     /// Likewise for a probe.
     pub(crate) fn probe(&self, probe: &Probe) -> Told {
         let Took { time, unit } = probe.took;
-        match self.ticks {
-            Some((_, tick)) if self.ticks_probe(probe) => Told::about(time, tick),
+        match self.ticks.filter(|_| self.ticks_probe(probe)) {
+            Some(ticks) => ticks.told(probe.took, Unit::Micros),
             _ if unit > Duration::from_micros(1) => Told::cut_off(time, unit),
             _ => Told::exact(time),
         }
+        .since_boot(probe.ended)
+    }
+
+    /// Whether an init call ended while the clock behind its duration ticked.
+    pub(crate) fn ticks_call(&self, index: usize) -> bool {
+        self.ticks.is_some_and(|ticks| index < ticks.calls)
     }
 
     /// Whether a probe's duration is in whole ticks.
     pub(crate) fn ticks_probe(&self, probe: &Probe) -> bool {
-        let whole = |tick: Duration| probe.took.time.as_nanos() % tick.as_nanos() == 0;
-        probe.line <= self.ticks_until && self.ticks.is_some_and(|(_, tick)| whole(tick))
+        self.ticks.is_some_and(|ticks| {
+            let us = u64::try_from(probe.took.time.as_micros()).unwrap_or(u64::MAX);
+            let whole = ticks_of(us, nanos(ticks.tick), Unit::Micros);
+            probe.line <= ticks.until && (us == 0 || whole.is_some())
+        })
     }
 
-    /// Likewise for a fixup of a PCI device: every kernel so far shifts its nanoseconds.
-    pub(crate) fn fixup(took: Took) -> Told {
-        Told { drawn: took.time, least: took.time, most: Some(shifted(took.time)) }
+    /// Likewise for a fixup of a PCI device: every kernel so far shifts its nanoseconds. `gap` is the
+    /// time between its two lines.
+    pub(crate) fn fixup(&self, fixup: &Fixup, gap: Option<Duration>) -> Told {
+        let time = fixup.took.time;
+        let ticks = self.ticks.filter(|ticks| fixup.line <= ticks.until);
+        match (ticks, gap) {
+            (Some(ticks), Some(gap)) => {
+                let least = ticks.told(fixup.took, Unit::Shifted).least.min(gap);
+                Told { drawn: gap, least, most: Some(gap) }
+            }
+            (Some(ticks), None) => ticks.told(fixup.took, Unit::Shifted),
+            (None, _) => Told { drawn: time, least: time, most: Some(shifted(time)) },
+        }
+        .since_boot(fixup.ended)
+    }
+
+    /// How many durations are longer than the kernel had run by the stamps of their lines: one of the
+    /// two clocks is wrong.
+    pub(crate) fn longer_than_clock(facts: &Facts) -> usize {
+        let calls = facts.initcalls.iter().map(|call| (call.took, call.ended));
+        let probes = facts.probes.iter().map(|probe| (probe.took, probe.ended));
+        let fixups = facts.fixups.iter().map(|fixup| (fixup.took, fixup.ended));
+        let longer = |(took, ended): &(Took, Option<Stamp>)| {
+            let unit = ended.map_or(0, |ended| ended.unit);
+            let most = ended.and_then(since_boot);
+            most.is_some_and(|most| took.time > most + ROUNDED + Duration::from_nanos(unit))
+        };
+        calls.chain(probes).chain(fixups).filter(longer).count()
     }
 }
+
+impl Ticks {
+    /// A duration in whole ticks: between those that it has begun and those that it has ended in.
+    fn told(self, took: Took, unit: Unit) -> Told {
+        let us = u64::try_from(took.time.as_micros()).unwrap_or(u64::MAX);
+        let time = match ticks_of(us, nanos(self.tick), unit) {
+            Some(n) => self.tick.saturating_mul(u32::try_from(n).unwrap_or(u32::MAX)),
+            None => took.time,
+        };
+        let least = time.saturating_sub(self.tick);
+        Told { drawn: time, least, most: Some(time.saturating_add(self.tick)) }
+    }
+}
+
+/// How many ticks a printed number is.
+fn ticks_of(printed: u64, tick: u64, unit: Unit) -> Option<u64> {
+    let unit = unit.ns();
+    let ns = printed.checked_mul(unit)?;
+    let n = (ns.checked_add(tick / 2)? / tick).max(1);
+    let whole = n.checked_mul(tick)? / unit;
+    // A tick that is no whole number of units may be cut off on either side.
+    let off = u64::from(tick % unit != 0);
+    (whole.abs_diff(printed) <= off).then_some(n)
+}
+
+/// How long the kernel has run by the stamp of a line, where it is its own.
+fn since_boot(stamp: Stamp) -> Option<Duration> {
+    (stamp.clock == Clock::Boot && !stamp.coarse).then(|| Duration::from_nanos(stamp.ns))
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The part by which a stamp and a duration are cut off.
+const ROUNDED: Duration = Duration::from_micros(3);
 
 /// What it takes to print a line on a slow console.
 const PRINTING: Duration = Duration::from_millis(10);
@@ -122,11 +226,6 @@ impl Told {
         Told { drawn: time, least: time, most: Some(time) }
     }
 
-    fn about(time: Duration, by: Duration) -> Told {
-        let (least, most) = (time.saturating_sub(by), time.saturating_add(by));
-        Told { drawn: time, least, most: Some(most) }
-    }
-
     /// The rest of a unit isn't printed.
     fn cut_off(time: Duration, unit: Duration) -> Told {
         Told { drawn: time, least: time, most: Some(time.saturating_add(unit)) }
@@ -135,8 +234,6 @@ impl Told {
     /// It took no longer than that: it lies between two lines. Where it was printed longer than that,
     /// two clocks disagree, and nobody knows which is right.
     fn within(self, gap: Duration) -> Told {
-        // The part by which a stamp and a duration are cut off.
-        const ROUNDED: Duration = Duration::from_micros(3);
         let Told { drawn, least, most } = self;
         match least > gap.saturating_add(ROUNDED) {
             true => Told { drawn: gap, least: gap, most },
@@ -144,6 +241,20 @@ impl Told {
                 let most = most.map_or(gap, |most| most.min(gap)).max(drawn).max(least);
                 Told { drawn, least, most: Some(most) }
             }
+        }
+    }
+
+    /// It ended at that stamp, and can't have begun before the boot. Where it was printed longer than
+    /// that, two clocks disagree here too.
+    fn since_boot(self, ended: Option<Stamp>) -> Told {
+        let Told { drawn, least, most } = self;
+        let unit = Duration::from_nanos(ended.map_or(0, |ended| ended.unit));
+        match ended.and_then(since_boot) {
+            Some(longest) if least > longest + ROUNDED + unit => {
+                Told { drawn: longest, least: longest, most }
+            }
+            Some(longest) if drawn > longest => Told { drawn: longest.max(least), ..self },
+            _ => self,
         }
     }
 
@@ -162,20 +273,51 @@ impl Told {
     }
 }
 
-/// How many init calls come before the first one whose duration is not in whole ticks, and the
-/// tick. A tick has 1, 3.33 (which is printed as 3333 or 6666), 4 or 10 ms.
-fn ticks(initcalls: &[Initcall]) -> Option<(usize, Duration)> {
-    const TICKS: [u128; 3] = [10_000, 4_000, 1_000];
-    let micros = |c: &Initcall| c.took.time.as_micros();
-    let fine = |c: &Initcall| {
-        c.took.unit > Duration::from_micros(1) || micros(c) > 0 && micros(c) % 1000 != 0
+/// Until when the clock behind printed durations ticked, and the unit that this shows, if it does.
+///
+/// A kernel begins with a clock that ticks, and says when it takes a better one. Durations that
+/// end before that line are whole ticks, zero among them. Where the log lacks the line, the first
+/// duration that is no whole tick ends that time; zeros before it may be of either clock.
+fn ticks(facts: &Facts, version: Option<(u32, u32)>) -> Option<(Ticks, Option<Unit>)> {
+    let calls = &facts.initcalls[..];
+    let begun = |call: &Initcall| call.lines.0.unwrap_or(call.lines.1);
+    let switched = facts.switched.map(|line| {
+        let position = calls.iter().position(|call| begun(call) > line);
+        position.unwrap_or(calls.len())
+    });
+    let calls = &calls[..switched.unwrap_or(calls.len())];
+    let printed = |call: &Initcall| match call.took.unit == Duration::from_micros(1) {
+        true => u64::try_from(call.took.time.as_micros()).ok(),
+        false => None,
     };
-    let until = initcalls.iter().position(fine).unwrap_or(initcalls.len());
-    let coarse: Vec<u128> = initcalls[..until].iter().map(micros).filter(|&us| us > 0).collect();
-    let tick = TICKS.into_iter().find(|t| coarse.iter().all(|us| us % t == 0))?;
-    // One round number proves nothing.
-    let last = initcalls[..until].iter().rposition(|c| micros(c) > 0)?;
-    (until >= 3).then(|| (last + 1, Duration::from_micros(tick as u64)))
+    // How far a tick goes in a unit, and how many durations show it.
+    let fits = |tick: u64, unit: Unit| {
+        let fine = |call: &Initcall| {
+            let ticks = |us| us == 0 || ticks_of(us, tick, unit).is_some();
+            // The clock is changed while one runs.
+            !printed(call).is_some_and(ticks) && facts.switched.is_none_or(|at| call.lines.1 < at)
+        };
+        let until = calls.iter().position(fine).unwrap_or(calls.len());
+        let shown = calls[..until].iter().filter(|call| printed(call) > Some(0)).count();
+        (shown, until)
+    };
+    let units = match version {
+        Some(version) if version >= (5, 18) => &[Unit::Micros][..],
+        _ => &[Unit::Shifted, Unit::Micros],
+    };
+    let all = units.iter().flat_map(|&unit| TICKS.map(|tick| (fits(tick, unit), tick, unit)));
+    let ((shown, until), tick, unit) = all.max_by_key(|&((shown, _), tick, _)| (shown, tick))?;
+    // One round number proves nothing, and zeros only that the kernel had not changed its clock yet.
+    if until < 3 || shown == 0 && (switched.is_none() || until < calls.len()) {
+        return None;
+    }
+    let last = match facts.switched {
+        Some(line) if until == calls.len() => line,
+        _ => calls[until - 1].lines.1,
+    };
+    let tick = Duration::from_nanos(if shown > 0 { tick } else { TICKS[0] });
+    let ticks = Ticks { calls: until, until: last, tick, shown: shown > 0 };
+    Some((ticks, (shown > 1).then_some(unit)))
 }
 
 fn shifted(time: Duration) -> Duration {
@@ -199,17 +341,16 @@ fn gap(call: &Initcall, counts: impl Fn(&Stamp) -> bool) -> Option<Duration> {
 /// as much longer by chance seems to show it. So a version line of a kernel that prints microseconds
 /// settles it, one of an older kernel needs one witness, and a log without any needs two that no one
 /// delay explains.
-fn unit(calls: &[Initcall], probes: &[Probe], kernel: Option<&str>) -> Unit {
+fn unit(calls: &[Initcall], probes: &[Probe], version: Option<(u32, u32)>) -> Unit {
     let micros = Duration::from_micros;
     let printed = |call: &Initcall| Some(call.took.time).filter(|_| call.took.unit == micros(1));
-    let version = kernel.and_then(version);
     if version.is_some_and(|version| version >= (5, 18)) {
         return Unit::Micros;
     }
     let (mut fits, mut against) = (0_u32, 0_u32);
     let (mut shortest, mut longest) = (Duration::MAX, Duration::ZERO);
     for call in calls.iter().filter(|call| !call.overtaken) {
-        let gap = gap(call, |s| !s.coarse && !s.wall && !s.received && s.unit <= MICRO);
+        let gap = gap(call, |s| !s.coarse && !s.is_wall() && !s.received && s.unit <= MICRO);
         let Some((gap, printed)) = gap.zip(printed(call)).filter(|(gap, p)| gap >= p) else {
             continue;
         };

@@ -9,8 +9,7 @@ use super::tasks::{logcat, task};
 pub(crate) struct Stamp {
     /// Nanoseconds since that clock's zero.
     pub ns: u64,
-    /// True for a clock on the wall; false for the kernel's own, which counts from the boot.
-    pub wall: bool,
+    pub clock: Clock,
     /// True when only the second is known.
     pub coarse: bool,
     /// True when it is of the receiver's clock, such as a journal: not before the
@@ -19,6 +18,31 @@ pub(crate) struct Stamp {
     /// What it was cut off to, in nanoseconds: the digits of its fraction tell.
     pub unit: u64,
 }
+
+/// What a stamp counts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clock {
+    /// The boot: the kernel's own clock.
+    Boot,
+    /// The first line of the log.
+    Log,
+    /// A clock on the wall.
+    Wall,
+}
+
+impl Stamp {
+    /// The moment `ns` of a clock, as fine as the kernel's own stamps.
+    pub(crate) fn new(ns: u64, clock: Clock) -> Stamp {
+        Stamp { ns, clock, coarse: false, received: false, unit: MICRO }
+    }
+
+    pub(crate) fn is_wall(&self) -> bool {
+        self.clock == Clock::Wall
+    }
+}
+
+/// No kernel runs for 30 years: from here on seconds count from 1970. In nanoseconds.
+const EPOCH: u64 = 1_000_000_000 * 1_000_000_000;
 
 /// What the kernel's own stamps are cut off to.
 pub(crate) const MICRO: u64 = 1000;
@@ -92,18 +116,13 @@ impl Prefixes {
         if let Some(rest_of_stamp) = inside.strip_prefix('+') {
             let Some((ns, false)) = seconds(rest_of_stamp) else { return false };
             self.relative = self.relative.saturating_add(ns);
-            s.stamp = Some(Stamp {
-                ns: self.relative,
-                wall: false,
-                coarse: self.lost,
-                received: false,
-                unit: MICRO,
-            });
+            let stamp = Stamp::new(self.relative, Clock::Log);
+            s.stamp = Some(Stamp { coarse: self.lost, ..stamp });
             s.kinds.push(Prefix::DmesgDelta);
         } else if let Some(stamp) = inside.split([' ', '<']).next().and_then(seconds) {
             let (ns, coarse) = stamp;
             let unit = unit(inside.split([' ', '<']).next().unwrap_or_default());
-            s.stamp = Some(Stamp { ns, wall: false, coarse, received: false, unit });
+            s.stamp = Some(Stamp { coarse, unit, ..Stamp::new(ns, Clock::Boot) });
             s.kinds.push(Prefix::Printk);
         } else if let Some(stamp) = self.wall.ctime(inside) {
             s.stamp = Some(stamp);
@@ -116,26 +135,15 @@ impl Prefixes {
             let earliest = minutes.saturating_sub(1).saturating_mul(60_000_000_000);
             self.lost |= self.relative > 0;
             self.relative = self.relative.max(earliest);
-            s.stamp = Some(Stamp {
-                ns: self.relative,
-                wall: false,
-                coarse: true,
-                received: false,
-                unit: MICRO,
-            });
+            let stamp = Stamp::new(self.relative, Clock::Log);
+            s.stamp = Some(Stamp { coarse: true, ..stamp });
             s.kinds.push(Prefix::DmesgMinute);
         } else if inside.starts_with('<') && s.stamp.is_none() {
             // `dmesg --show-delta` without stamps.
             let delta = inside.trim_matches(['<', '>', ' ']);
             let Some((ns, false)) = seconds(delta) else { return false };
             self.relative = self.relative.saturating_add(ns);
-            s.stamp = Some(Stamp {
-                ns: self.relative,
-                wall: false,
-                coarse: false,
-                received: false,
-                unit: MICRO,
-            });
+            s.stamp = Some(Stamp::new(self.relative, Clock::Log));
             s.kinds.push(Prefix::DmesgDelta);
         } else {
             return false;
@@ -185,7 +193,10 @@ impl Prefixes {
         }
         match (seconds(word), word.split_once('.')) {
             (Some((ns, coarse)), Some((_, fraction))) if fraction.len() >= 6 => {
-                s.stamp = Some(Stamp { ns, wall: false, coarse, received: false, unit: MICRO });
+                // Seconds since 1970, as of `journalctl -o short-unix` and `ts %.s`: the receiver's.
+                let received = ns >= EPOCH;
+                let clock = if received { Clock::Wall } else { Clock::Log };
+                s.stamp = Some(Stamp { coarse, received, ..Stamp::new(ns, clock) });
                 s.kinds.push(Prefix::Bare);
                 s.text = rest.trim_start();
                 program(s);
@@ -206,6 +217,8 @@ impl Prefixes {
         let Some(stamp) = self.wall.date(day, time) else { return false };
         s.stamp = Some(stamp);
         if let Some((foreign, message)) = logcat {
+            // The times of the kernel's lines are the kernel's.
+            s.stamp = Some(Stamp { received: false, ..stamp });
             (s.foreign, s.text) = (foreign, message);
             s.kinds.push(Prefix::Logcat);
             return true;
@@ -275,7 +288,7 @@ fn program(s: &mut Stripped<'_>) {
     if let Some(rest) = after_kernel(s.text) {
         s.text = rest;
         if let Some(stamp) = &mut s.stamp {
-            stamp.received = stamp.wall;
+            stamp.received = stamp.is_wall();
         }
         return;
     }
@@ -304,13 +317,7 @@ fn kmsg(text: &str) -> Option<(Stamp, Option<u32>, &str)> {
         return None;
     }
     let caller = fields.find_map(|f| f.strip_prefix("caller=T"));
-    let stamp = Stamp {
-        ns: micros.saturating_mul(1000),
-        wall: false,
-        coarse: false,
-        received: false,
-        unit: MICRO,
-    };
+    let stamp = Stamp::new(micros.saturating_mul(1000), Clock::Boot);
     Some((stamp, caller.and_then(|c| c.parse().ok()), rest))
 }
 
@@ -430,7 +437,7 @@ mod tests {
         let line = format!("[Wed Mar  4 13:21:03 2026] {MESSAGE}");
         let stamp = strip(&line).stamp.unwrap();
         assert_eq!(stamp.ns, (13 * 3600 + 21 * 60 + 3) * 1_000_000_000);
-        assert!(stamp.wall && stamp.coarse);
+        assert!(stamp.is_wall() && stamp.coarse);
         assert_eq!(strip(&line).text, MESSAGE);
     }
 
@@ -478,7 +485,7 @@ mod tests {
         assert_eq!(with("Mar  6 13:18:23 kepler kernel: [    5.140900] "), Some(5_140_900_000));
         let line = "Mar  6 13:18:23 kepler kernel: [    5.140900] x";
         assert_eq!(strip(line).kinds, [Prefix::Journal, Prefix::Printk]);
-        assert!(!strip(line).stamp.unwrap().wall);
+        assert!(!strip(line).stamp.unwrap().is_wall());
     }
 
     #[test]

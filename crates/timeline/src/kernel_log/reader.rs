@@ -316,7 +316,7 @@ impl State {
     /// One clock for the whole log: the kernel's, or else that on the wall, from its first stamp.
     fn stamp(&mut self, stamp: Option<Stamp>) -> Option<Stamp> {
         let mut stamp = stamp?;
-        if !stamp.wall {
+        if !stamp.is_wall() {
             self.kernel_clock = true;
             return Some(stamp);
         }
@@ -339,7 +339,7 @@ impl State {
         // A log that was cut may lack that line, but no clock goes back like this; and nothing
         // follows a shutdown but another boot.
         match (self.facts.last, stamp) {
-            (Some(last), Some(now)) if !now.wall => {
+            (Some(last), Some(now)) if !now.is_wall() => {
                 now.ns < SECOND && last.ns > 5 * SECOND
                     || !self.facts.shutdowns.is_empty() && now.ns.saturating_add(SECOND) < last.ns
             }

@@ -2,7 +2,7 @@
 //! which is YAML with an object of JSON in each line.
 
 use super::Prefix;
-use super::prefix::{MICRO, Stamp};
+use super::prefix::{Clock, Stamp};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -72,7 +72,7 @@ impl Fields {
                 micros.and_then(|us| us.parse::<u64>().ok()).and_then(|us| us.checked_mul(1000));
             return Some(Entry {
                 message,
-                stamp: ns.map(|ns| Stamp { ns, wall: false, coarse: false, received, unit: MICRO }),
+                stamp: ns.map(|ns| Stamp { received, ..Stamp::new(ns, Clock::Boot) }),
                 thread: None,
                 kind: Prefix::JournalJson,
                 foreign: text(self.transport).is_some_and(|t| t != "kernel"),
@@ -91,13 +91,7 @@ impl Fields {
         let caller = text(self.caller);
         Some(Entry {
             message,
-            stamp: ns.map(|ns| Stamp {
-                ns,
-                wall: false,
-                coarse: false,
-                received: false,
-                unit: MICRO,
-            }),
+            stamp: ns.map(|ns| Stamp::new(ns, Clock::Boot)),
             thread: caller.and_then(|c| c.trim().strip_prefix('T')?.parse().ok()),
             kind: Prefix::DmesgJson,
             foreign: false,

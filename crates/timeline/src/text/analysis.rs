@@ -84,7 +84,7 @@ fn worst(out: &mut Lines, t: &Timeline, top: usize) {
             ];
             if placed {
                 row.push(cost.own.to_string());
-                row.push(format!("{:.1} %", cost.share * 100.0));
+                row.push(cost.share.to_string());
                 row.push(cost.slack.to_string());
             } else {
                 row.push(cost.took.to_string());
@@ -146,8 +146,10 @@ fn concurrency(out: &mut Lines, t: &Timeline) {
         100.0 * time.as_secs_f64() / all.as_secs_f64()
     };
     let exact = t.spans().iter().all(|span| span.took().is_exact());
+    let bounded = t.spans().iter().all(|span| span.took().most().is_some());
     let were = match exact {
         _ if !t.resolution().is_zero() => "at once, as far as the stamps tell",
+        _ if !bounded => "at once, as far as ends are known",
         true => "at once",
         false => "at once, were each to take its longest",
     };

@@ -521,7 +521,8 @@ fn a_tick_is_told_from_a_round_number() {
     let log = calls([0, 4000, 0, 2481]);
     let exact = |n| Length::exact(us(n));
     let bounded = Length::at_most(us(2500));
-    assert_eq!(took(&log), [bounded, bounded, exact(0), exact(2481)]);
+    // A zero may be of either time.
+    assert_eq!(took(&log), [bounded, bounded, bounded, exact(2481)]);
     assert!(log.boot.notes().iter().any(|n| n.contains("whole ticks of 4.00 ms")));
     // Fine from the beginning.
     let log = calls([2481, 2000, 2490, 2491]);
