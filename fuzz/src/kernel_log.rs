@@ -142,6 +142,95 @@ fn gzip(text: &[u8]) -> Vec<u8> {
     pack.finish().unwrap_or_default()
 }
 
+/// What networks, vendors, containers and journals put before a message; some of it nobody knows.
+const WRAPPERS: &str = "\
+6.12.3,7,402,9000000,-,caller=T8;nvme a: shutdown
+6.12.3,7,401,8000000,-,ncfrag=0/33;probe of a returned 0 after 5 usecs
+6.12.3,7,403,9100000,-;nvme b: shutdown
+ SUBSYSTEM=pci
+[    0.000000] <7>[    1.000000@1] probe of c returned 0 after 5 usecs
+<7>[    1.100000s][pid:1,cpu1,swapper/0]probe of d returned 0 after 5 usecs
+{\"log\": \"[    1.2] probe of e returned 0 after 5 usecs\\r\\n\", \"time\": \"x\"}
+{\"a\": {\"message\": \"[    1.3] probe of f returned 0 after 5 usecs\"}},
+2026-03-04T13:21:00.0Z stdout F [    1.400000] probe of g returned 0 after 5 usecs
+<6>1 2026-03-04T13:21:00.003Z host kernel - - [x y=\"z\"] probe of h returned 0 after 5 usecs
+1772630460.001001 host kernel: probe of i returned 0 after 40000 usecs
+{k} |7| calling  j_init+0x0/0x10 @ 1
+{k} |9| i8042 aux 00:01: shutdown
+6.1;x=y nvme k: shutdown
+[  -0.000001] probe of l returned 0 after 5 usecs
+^[[32m[    1.5] ^[[0mprobe of m returned 0 after 5 usecs^M$
+[    1.6] probe of n returned 0 after 5 usecs#015
+<span>[&nbsp;1.7]&nbsp;probe of o returned 0 after 5 usecs</span><br>[ 1.8] nvme p: shutdown<br/>
+Mar 04 13:21:00 host kernel: [41B blob data]
+";
+
+const VERBOSE: &str = "\
+Wed 2026-03-04 13:21:00.000000 UTC [s=ab12;i=1;b=cd34;m=0;t=6;x=7]
+    _TRANSPORT=kernel
+    MESSAGE=probe of a returned 0 after 5 usecs
+            and more
+    _SOURCE_MONOTONIC_TIMESTAMP=5140900
+-- Boot 7 --
+Wed 2026-03-04 13:21:01.000000 UTC [s=ab12;i=2;b=cd35;m=0;t=6;x=7]
+    _BOOT_ID=cd35
+    MESSAGE=nvme a: shutdown
+";
+
+/// A boot that is there in part again, and another one.
+const TWICE: &str = "\
+[    0.000000] Linux version 6.9.0 (a@b)
+[    0.000000] Linux version 6.9.0 (a@b)
+[    0.100000] calling  a_init+0x0/0x40 @ 1
+[    0.103017] initcall a_init+0x0/0x40 returned 0 after 3011 usecs
+[    9.000000] beta 0000:00:05.0: shutdown
+[    9.005000] reboot: Restarting system
+[    0.000000] Linux version 6.9.0 (a@b)
+[    0.000000] Command line: x
+[    0.103017] initcall a_init+0x0/0x40 returned 0 after 3011 usecs
+[    0.200000] probe of c returned 0 after 5 usecs
+[    0.000000] Linux version 6.9.0 (a@b)
+[    0.100003] calling  a_init+0x0/0x40 @ 1
+[    0.103020] initcall a_init+0x0/0x40 returned 0 after 3011 usecs
+[    0.000000] Linux version 6.9.1 (a@b)
+";
+
+const PSTORE: &str = "\
+Panic#2 Part1
+<7>[    3.010000] initcall c_init+0x0/0x8 returned 0 after 700000 usecs
+Panic#2 Part3
+<7>[    2.000000] calling  b_init+0x0/0x8 @ 1
+Panic#2 Part2
+<7>[    2.310000] calling  c_init+0x0/0x8 @ 1
+Oops#1 Part1
+<7>[    4.000000] nvme a: shutdown
+";
+
+const MAIL: &str = "\
+Content-Type: multipart/mixed; boundary=\"b1\"
+
+--b1
+Content-Transfer-Encoding: quoted-printable
+
+[   12.345678] calling  a_init+0x0/0x1000 [core_with_a_long_name]=
+ @ 627
+[   12.352001] probe of 3-0010 returned=200 after 4400 usecs=
+--b1
+[   12.40] probe of x returned 0 after 24 =
+usecs
+Content-Transfer-Encoding: base64
+";
+
+const WRAPPED: &str = "\
+[    0.000000] Linux version 6.13.1
+[    0.049931] platform a-device-with-a-very-long-name: Linked as a consumer to a-suppli
+er-whose-name-is-so-long-that-it-takes-a-whole-line-of-the-terminal-and-then-som
+e.0
+[    0.050000] probe of a-device-with-a-very-long-name-xxxxxxxxxxxxx returned 0 after 12
+34 usecs
+[    0.060000] short
+";
+
 /// Seeds for this target.
 pub(crate) fn seeds() -> Vec<Seed> {
     let json = "{\"_TRANSPORT\":\"kernel\",\"_SOURCE_MONOTONIC_TIMESTAMP\":\"5140900\",\
@@ -241,6 +330,12 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ("prefixes", prefixes.into()),
         ("dynamic-debugging", debug.into()),
         ("probes-of-7.3", today.into()),
+        ("wrappers", WRAPPERS.into()),
+        ("journal-verbose", VERBOSE.into()),
+        ("twice", TWICE.into()),
+        ("pstore", PSTORE.into()),
+        ("mail", MAIL.into()),
+        ("wrapped", WRAPPED.into()),
         ("ticks", ticks.into()),
         ("shutdown-callers", callers.into()),
         ("sysfs", sysfs.into()),

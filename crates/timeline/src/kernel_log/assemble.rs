@@ -15,6 +15,7 @@ use std::time::Duration;
 
 /// Concludes from the facts of one boot.
 pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
+    facts.suspicious.sort_by_key(|suspicious| suspicious.line);
     let rules = Rules::of(&facts);
     if rules.late {
         facts.distrust_received();

@@ -39,8 +39,8 @@ named! {
         Elf = "a program or a dump of memory",
         /// A picture or a printed page.
         Picture = "a picture",
-        /// The body of a mail, as it was sent.
-        MailSource = "the source of a mail, which is encoded",
+        /// The body of a mail, as it was sent, in base64.
+        MailSource = "the source of a mail, which is encoded in base64",
     }
 }
 
@@ -87,8 +87,7 @@ impl Unread {
     /// What a line of a mail's head says of its body.
     pub(crate) fn of_line(text: &str) -> Option<Unread> {
         let (name, value) = text.split_once(':')?;
-        let encoded = value.trim().eq_ignore_ascii_case("quoted-printable")
-            || value.trim().eq_ignore_ascii_case("base64");
+        let encoded = value.trim().eq_ignore_ascii_case("base64");
         (encoded && name.eq_ignore_ascii_case("Content-Transfer-Encoding"))
             .then_some(Unread::MailSource)
     }

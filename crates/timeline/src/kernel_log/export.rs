@@ -1,4 +1,5 @@
-//! `journalctl -o export`: a field a line, and an empty line behind each entry.
+//! `journalctl -o export` and `-o verbose`: a field a line. An empty line stands behind each entry, or a
+//! line with its time before it.
 
 use super::Prefix;
 use super::prefix::{Clock, Stamp};
@@ -11,6 +12,8 @@ use super::structured::{Entry, Taken};
 #[derive(Debug, Default)]
 pub(crate) struct Export {
     entry: Option<Fields>,
+    /// Fields are indented, and a line that is not ends the entry.
+    verbose: bool,
 }
 
 #[derive(Debug, Default)]
@@ -25,18 +28,28 @@ struct Fields {
 impl Export {
     /// Takes one line.
     pub(crate) fn line(&mut self, text: &str) -> Taken {
-        let Some((name, value)) = field(text) else {
+        if heads(text) {
+            self.verbose = true;
+            return self.begin();
+        }
+        if self.verbose && self.entry.is_some() && !text.starts_with(' ') {
+            self.verbose = false;
+            return match self.finish() {
+                Some(entry) => Taken::Behind(entry),
+                None => Taken::No,
+            };
+        }
+        let Some((name, value)) = field(if self.verbose { text.trim_start() } else { text }) else {
             return match &self.entry {
                 None => Taken::No,
-                Some(_) if text.is_empty() => self.end(),
+                Some(_) if text.is_empty() => self.finish().map_or(Taken::Part, Taken::Entry),
                 // A value that is not text, or its name.
                 Some(_) => Taken::Part,
             };
         };
         if name == "__CURSOR" {
-            let ended = self.end();
-            self.entry = Some(Fields::default());
-            return ended;
+            self.verbose = false;
+            return self.begin();
         }
         let Some(fields) = &mut self.entry else { return Taken::No };
         match name {
@@ -51,12 +64,19 @@ impl Export {
         Taken::Part
     }
 
-    fn end(&mut self) -> Taken {
-        let Some(fields) = self.entry.take() else { return Taken::Part };
-        let Some(message) = fields.message else { return Taken::Part };
+    fn begin(&mut self) -> Taken {
+        let ended = self.finish();
+        self.entry = Some(Fields::default());
+        ended.map_or(Taken::Part, Taken::Entry)
+    }
+
+    /// The entry that has begun: the next one begins, or the log is over.
+    pub(crate) fn finish(&mut self) -> Option<Entry> {
+        let fields = self.entry.take()?;
+        let message = fields.message?;
         let received = fields.source.is_none();
         let ns = fields.source.or(fields.monotonic).and_then(|us| us.checked_mul(1000));
-        Taken::Entry(Entry {
+        Some(Entry {
             message,
             stamp: ns.map(|ns| Stamp { received, ..Stamp::new(ns, Clock::Boot) }),
             thread: None,
@@ -66,6 +86,12 @@ impl Export {
             console: false,
         })
     }
+}
+
+/// `Wed 2026-03-04 13:21:00.000000 UTC [s=ab12;i=1;b=cd34]`, before the fields of an entry.
+fn heads(text: &str) -> bool {
+    let cursor = text.strip_suffix(']').and_then(|text| text.split_once(" [s="));
+    cursor.is_some_and(|(time, cursor)| !time.starts_with(' ') && cursor.contains(";i="))
 }
 
 /// `NAME=value`.
@@ -82,12 +108,12 @@ mod tests {
     fn entries(text: &str) -> Vec<Entry> {
         let mut export = Export::default();
         let taken = text.lines().map(|line| export.line(line)).collect::<Vec<_>>();
-        let last = export.end();
+        let last = export.finish();
         let entry = |taken| match taken {
-            Taken::Entry(entry) => Some(entry),
+            Taken::Entry(entry) | Taken::Behind(entry) => Some(entry),
             _ => None,
         };
-        taken.into_iter().chain([last]).filter_map(entry).collect()
+        taken.into_iter().filter_map(entry).chain(last).collect()
     }
 
     #[test]
@@ -108,6 +134,26 @@ mod tests {
                 ("d".into(), Some(7000), None, true),
                 ("e".into(), None, None, false),
             ]
+        );
+    }
+
+    #[test]
+    fn the_fields_of_a_verbose_entry_are_indented_behind_its_time() {
+        let head = |i| format!("Wed 2026-03-04 13:21:00.000000 UTC [s=ab12;i={i};b=cd34]\n");
+        let text = head(1)
+            + "    _TRANSPORT=kernel\n    MESSAGE=a=b\n    _SOURCE_MONOTONIC_TIMESTAMP=7\n"
+            + &head(2)
+            + "    MESSAGE=c\n            more of it\n-- Boot 12 --\n"
+            + &head(3)
+            + "    _TRANSPORT=stdout\n    MESSAGE=d\n";
+        let found: Vec<_> = entries(&text)
+            .into_iter()
+            .map(|e| (e.message, e.stamp.map(|s| s.ns), e.foreign))
+            .collect();
+        let told = |text: &str, ns, foreign| (text.to_owned(), ns, foreign);
+        assert_eq!(
+            found,
+            [told("a=b", Some(7000), false), told("c", None, false), told("d", None, true)]
         );
     }
 

@@ -1,10 +1,11 @@
 //! What was read of one boot, before anything is concluded from it.
 
 use super::message::{Function, Message, Step, Took};
-use super::prefix::Stamp;
+use super::prefix::{MICRO, Stamp};
 use super::{BootSummary, Deferral, Form, KernelLog, Prefix, SuspiciousLine};
 use crate::graph::EdgeSource;
 use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 /// How many devices are remembered by the words of their drivers, at most: a log may be made of
@@ -20,6 +21,10 @@ const ROOM: usize = 80 << 20;
 
 /// Stamps of two CPUs may stand the wrong way round, but not by so many nanoseconds.
 const BACK: u64 = 10_000_000;
+
+/// How many messages are remembered with their moments, to tell those that a log has twice. The longest
+/// logs of real machines have a tenth of that.
+const SEEN: usize = 1 << 18;
 
 /// How many threads are remembered in one init function at once.
 const AT_ONCE: usize = 1024;
@@ -117,6 +122,8 @@ pub(crate) struct Facts {
     asynchronous: HashSet<String>,
     /// The latest cost of a device's probe, which a line of its end may follow.
     costs: HashMap<String, usize>,
+    /// Messages with their moments, as far as there is room.
+    seen: HashSet<u64>,
     linked: HashSet<(String, String)>,
     bridged: HashSet<(String, u8, u8)>,
     /// What was shut down, and which shutdown that is.
@@ -140,6 +147,13 @@ pub(crate) struct Facts {
     /// How many lines there was no room for.
     pub left_out: u64,
     pub foreign: u64,
+    /// Lines that were there already.
+    pub doubled: u64,
+    /// The last of those was before the last line: the log has a part of this boot again. The last
+    /// stamp in it.
+    copy: Option<u64>,
+    /// Messages that a journal shows as so many bytes.
+    pub blobs: u64,
     pub wrapped: u64,
     pub cut: u64,
     pub coarse: u64,
@@ -211,9 +225,76 @@ impl Facts {
         self.lines += 1;
     }
 
+    /// A line that was counted, with these prefixes, comes later.
+    pub(crate) fn uncount_line(&mut self, kinds: &[Prefix]) {
+        self.lines = self.lines.saturating_sub(1);
+        without(&mut self.prefixes, kinds);
+    }
+
+    /// How many lines and prefixes there were without the last line, which has these.
+    pub(crate) fn before_line(&self, kinds: &[Prefix]) -> (u64, HashMap<Prefix, u64>) {
+        let mut prefixes = self.prefixes.clone();
+        without(&mut prefixes, kinds);
+        (self.lines.saturating_sub(1), prefixes)
+    }
+
+    /// The lines from `first` on are of another boot: these are its facts so far. There were so many
+    /// `lines` and `prefixes` before.
+    pub(crate) fn split_off(
+        &mut self,
+        first: u64,
+        lines: u64,
+        prefixes: HashMap<Prefix, u64>,
+    ) -> Facts {
+        let mut next = Facts { first_line: first, ..Facts::default() };
+        next.lines = self.lines.saturating_sub(lines);
+        for (kind, count) in std::mem::replace(&mut self.prefixes, prefixes) {
+            let left = count - self.prefixes.get(&kind).copied().unwrap_or_default().min(count);
+            if left > 0 {
+                next.prefixes.insert(kind, left);
+            }
+        }
+        self.lines = lines;
+        next
+    }
+
+    /// Whether this boot has a message at this moment already, which only one can be.
+    pub(crate) fn has(&self, text: &str, stamp: Option<Stamp>) -> bool {
+        moment(text, stamp).is_some_and(|moment| self.seen.contains(&moment))
+    }
+
+    /// This boot has this message at this moment.
+    pub(crate) fn remember(&mut self, text: &str, stamp: Option<Stamp>) {
+        if let Some(moment) = moment(text, stamp).filter(|_| self.seen.len() < SEEN) {
+            self.seen.insert(moment);
+        }
+    }
+
+    /// No further message is of this boot.
+    pub(crate) fn forget(&mut self) {
+        self.seen = HashSet::new();
+    }
+
+    /// A line was there already.
+    pub(crate) fn doubled(&mut self, stamp: Option<Stamp>) {
+        self.doubled += 1;
+        let back = stamp.zip(self.last).filter(|(now, last)| now.ns < last.ns);
+        self.copy = back.map(|(now, _)| now.ns).or(self.copy);
+    }
+
+    /// Whether a line with this stamp is of a part that the log has again, and so of this boot. That part
+    /// ends where it reaches the last line, and where its own clock goes back.
+    pub(crate) fn in_copy(&mut self, stamp: Option<Stamp>) -> bool {
+        let (Some(before), Some(now)) = (self.copy, stamp) else { return self.copy.is_some() };
+        let ends = self.last.is_none_or(|last| now.ns >= last.ns);
+        let goes_on = !ends && now.ns.saturating_add(BACK) >= before;
+        self.copy = goes_on.then_some(now.ns);
+        goes_on
+    }
+
     /// A line has this stamp.
     pub(crate) fn see(&mut self, stamp: Option<Stamp>) {
-        if let Some(now) = stamp {
+        if let Some(now) = stamp.filter(|_| self.copy.is_none()) {
             let back = |last: Stamp| !last.coarse && now.ns.saturating_add(BACK) < last.ns;
             self.back += usize::from(
                 self.shutdowns.is_empty() && !now.coarse && self.last.is_some_and(back),
@@ -572,6 +653,23 @@ impl Facts {
             }
         }
     }
+}
+
+fn without(prefixes: &mut HashMap<Prefix, u64>, kinds: &[Prefix]) {
+    for kind in kinds {
+        if let Some(count) = prefixes.get_mut(kind) {
+            *count = count.saturating_sub(1);
+        }
+    }
+    prefixes.retain(|_, count| *count > 0);
+}
+
+/// A message and its moment as one number; None where a stamp doesn't tell moments apart.
+fn moment(text: &str, stamp: Option<Stamp>) -> Option<u64> {
+    let stamp = stamp.filter(|s| !s.coarse && !s.received && s.unit <= MICRO)?;
+    let mut hasher = DefaultHasher::new();
+    (stamp.ns, text).hash(&mut hasher);
+    Some(hasher.finish())
 }
 
 fn nanos(d: Duration) -> u64 {

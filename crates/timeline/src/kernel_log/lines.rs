@@ -1,6 +1,7 @@
 //! Cuts a stream of bytes into lines, of bounded length.
 
-use super::plain::plain;
+use super::mail::{Decoded, Mail};
+use super::plain::{plain, without_spelled_cr};
 use std::borrow::Cow;
 
 /// What of one line is kept. No kernel line is that long (`printk` cuts at 1024 bytes), and a line
@@ -8,15 +9,28 @@ use std::borrow::Cow;
 pub(crate) const LONGEST: usize = 16 * 1024;
 
 /// One line as it was found.
+#[derive(Debug, Default)]
 pub(crate) struct Line<'a> {
     /// Its number; the first is 1.
     pub number: u64,
     /// Its [plain] text, without what ends a line.
     pub text: Cow<'a, str>,
-    /// True when it ended in CR and LF, as on a serial console.
+    /// True when it ended in CR and LF, as on a serial console, be the CR written out.
     pub crlf: bool,
     /// True when it was longer than [`LONGEST`], and so its end is missing.
     pub cut: bool,
+    /// True when another one had this number, and HTML broke it here.
+    pub more: bool,
+    /// True when it was put together from several that a terminal had made of it.
+    pub joined: bool,
+}
+
+impl Line<'_> {
+    /// The same, to be kept.
+    pub(crate) fn kept(&self) -> Line<'static> {
+        let Line { number, crlf, cut, more, joined, .. } = *self;
+        Line { number, text: Cow::Owned(self.text.to_string()), crlf, cut, more, joined }
+    }
 }
 
 /// Keeps what has been fed of a line that has not ended yet.
@@ -25,6 +39,9 @@ pub(crate) struct Lines {
     part: Vec<u8>,
     cut: bool,
     number: u64,
+    mail: Mail,
+    /// The number of the first line of those that a mail's encoding makes one.
+    first: Option<u64>,
 }
 
 impl Lines {
@@ -33,8 +50,7 @@ impl Lines {
         let mut rest = bytes;
         while let Some(at) = rest.iter().position(|&b| b == b'\n') {
             if self.part.is_empty() && at <= LONGEST {
-                self.number += 1;
-                each(line(self.number, &rest[..at], false));
+                self.line(&rest[..at], false, each);
             } else {
                 self.keep(&rest[..at]);
                 self.end(each);
@@ -49,11 +65,19 @@ impl Lines {
         if !self.part.is_empty() {
             self.end(each);
         }
+        if let Some(part) = self.mail.finish() {
+            hand_on(self.first.take().unwrap_or(self.number), &part, false, false, each);
+        }
     }
 
     /// How many lines have ended so far.
     pub(crate) fn count(&self) -> u64 {
         self.number
+    }
+
+    /// Whether the source of a mail was decoded.
+    pub(crate) fn decoded(&self) -> bool {
+        self.mail.decoded()
     }
 
     fn keep(&mut self, bytes: &[u8]) {
@@ -63,19 +87,68 @@ impl Lines {
     }
 
     fn end(&mut self, each: &mut impl FnMut(Line<'_>)) {
+        let (mut part, cut) = (std::mem::take(&mut self.part), std::mem::take(&mut self.cut));
+        self.line(&part, cut, each);
+        part.clear();
+        self.part = part;
+    }
+
+    fn line(&mut self, bytes: &[u8], cut: bool, each: &mut impl FnMut(Line<'_>)) {
         self.number += 1;
-        let cut = std::mem::take(&mut self.cut);
-        each(line(self.number, &self.part, cut));
-        self.part.clear();
+        let crlf = bytes.ends_with(b"\r");
+        // A console that is written to twice adds a second CR; a dump of it may keep NULs.
+        let end = bytes.iter().rposition(|&b| b != b'\r' && b != 0).map_or(0, |at| at + 1);
+        let start = bytes[..end].iter().position(|&b| b != 0).unwrap_or(end);
+        let number = *self.first.get_or_insert(self.number);
+        match self.mail.line(&bytes[start..end]) {
+            Decoded::As(line) => hand_on(number, line, crlf, cut, each),
+            Decoded::Line(line) => {
+                let cut = cut || line.len() > LONGEST;
+                hand_on(number, &line[..line.len().min(LONGEST)], crlf, cut, each);
+            }
+            Decoded::Part => return,
+        }
+        self.first = None;
     }
 }
 
-fn line(number: u64, bytes: &[u8], cut: bool) -> Line<'_> {
-    let crlf = bytes.ends_with(b"\r");
-    // A console that is written to twice adds a second CR; a dump of it may keep NULs.
-    let end = bytes.iter().rposition(|&b| b != b'\r' && b != 0).map_or(0, |at| at + 1);
-    let start = bytes[..end].iter().position(|&b| b != 0).unwrap_or(end);
-    Line { number, text: plain(&bytes[start..end]), crlf, cut }
+/// Hands on one line, or several where HTML breaks it.
+fn hand_on(number: u64, bytes: &[u8], crlf: bool, cut: bool, each: &mut impl FnMut(Line<'_>)) {
+    let (mut rest, mut more) = (bytes, false);
+    while let Some((at, behind)) = line_break(rest) {
+        one(number, &rest[..at], crlf, false, more, each);
+        (rest, more) = (behind, true);
+    }
+    // A break at the end of a line is that end.
+    if !more || !rest.is_empty() {
+        one(number, rest, crlf, cut, more, each);
+    }
+}
+
+fn one(
+    number: u64,
+    bytes: &[u8],
+    crlf: bool,
+    cut: bool,
+    more: bool,
+    each: &mut impl FnMut(Line<'_>),
+) {
+    let (text, spelled) = without_spelled_cr(plain(bytes));
+    each(Line { number, text, crlf: crlf || spelled, cut, more, joined: false });
+}
+
+/// Where `<br>` stands, and what stands behind it.
+fn line_break(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let mut from = 0;
+    loop {
+        let at = from + bytes.get(from..)?.iter().position(|&b| b == b'<')?;
+        let tag = &bytes[at + 1..];
+        if tag.len() >= 3 && tag[..2].eq_ignore_ascii_case(b"br") && b" />".contains(&tag[2]) {
+            let end = tag.iter().take(16).position(|&b| b == b'>')?;
+            return Some((at, &tag[end + 1..]));
+        }
+        from = at + 1;
+    }
 }
 
 #[cfg(test)]
@@ -103,6 +176,21 @@ mod tests {
         assert_eq!(whole[0], (1, "one".into(), true, false));
         assert_eq!(whole[3], (4, "four \u{fffd}".into(), true, false));
         assert_eq!(whole[4], (5, "five".into(), false, false));
+    }
+
+    #[test]
+    fn breaks_of_html_divide_a_line_and_keep_its_number() {
+        let found = lines(&[b"a<br>b<BR />c<br/>\n<br>d<bra>e\n"]);
+        let told: Vec<_> = found.iter().map(|(n, text, ..)| (*n, text.as_str())).collect();
+        assert_eq!(told, [(1, "a"), (1, "b"), (1, "c"), (2, ""), (2, "d<bra>e")]);
+    }
+
+    #[test]
+    fn lines_that_an_encoding_makes_one_have_the_first_ones_number() {
+        let found =
+            lines(&[b"Content-Transfer-Encoding: quoted-printable\n\na=\nb\nc=3D\n=\nd=\n"]);
+        let told: Vec<_> = found[2..].iter().map(|(n, text, ..)| (*n, text.as_str())).collect();
+        assert_eq!(told, [(3, "ab"), (5, "c="), (6, "d")]);
     }
 
     #[test]

@@ -352,11 +352,12 @@ fn device(text: &str) -> Option<Message<'_>> {
 
 fn of_device<'a>(driver: &'a str, device: &'a str, rest: &'a str) -> Option<Message<'a>> {
     // drivers/pci/quirks.c: fixup_debug_start, fixup_debug_report
-    if let Some(rest) = rest.strip_prefix("calling ") {
+    let is_pci = super::names::pci(device).is_some();
+    if let Some(rest) = rest.strip_prefix("calling ").filter(|_| is_pci) {
         let (function, pid) = called(rest)?;
         return Some(Message::FixupStart { device, function, pid });
     }
-    if let Some((function, rest)) = rest.split_once(" took ") {
+    if let Some((function, rest)) = rest.split_once(" took ").filter(|_| is_pci) {
         let function = self::function(function).filter(|_| function.contains("+0x"));
         if let Some((function, took)) = function.zip(duration(rest)) {
             return Some(Message::FixupEnd { device, function, took });

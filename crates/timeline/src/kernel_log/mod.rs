@@ -22,12 +22,14 @@
 //! # What a log says, and what it does not
 //!
 //! * **Init calls** have two lines, which are paired by function, module and, where the log names
-//!   it, thread. The duration is the printed one. While a kernel's clock still ticks, it prints
-//!   durations in whole ticks (0, 4000, 8000 µs); then the stamps of the two lines bound them. Older
-//!   kernels print units of 1.024 µs: where one pair of lines or one probe inside shows that, the
-//!   durations are corrected; where nothing shows it either way, they are bounded by both.
+//!   it, thread. The duration is the printed one. A kernel begins with a clock that ticks, and prints
+//!   durations in whole ticks (0, 4000, 8000 µs) until it takes a better one; then the stamps of the two
+//!   lines bound them. Without its first line a call took at least what is printed, as all threads'
+//!   calls share one clock since 4.17. Older kernels print units of 1.024 µs: where one pair of lines, one
+//!   probe inside or two ticks show that, the durations are corrected; where nothing shows it either way,
+//!   they are bounded by both.
 //! * **Probes** have one line, at their end. The start is computed ([`Certainty::Inferred`]); the
-//!   driver comes from other lines. A kernel prints a negative result when it did not get as far as
+//!   driver comes from the line since 7.3, before from others. A kernel prints a negative result when it did not get as far as
 //!   calling the driver, and a positive one when the driver itself said no: -517 and 517 are both
 //!   deferrals. Kernels before 5.14 print 1 for a device that was bound, and 0 for one that was not.
 //! * **What is nested in what** is found by time: a probe within the time of another one, or of an
@@ -35,9 +37,10 @@
 //! * **An order in time** needs stamps below the second that are the kernel's own. Without one
 //!   ([`Unplaced`](crate::Unplaced)) only what the lines themselves print is known. A journal's own
 //!   stamps tell when it got a line, and count only where init calls show that they keep up.
-//! * **Shutdowns** have one line, at their beginning. The end is the next one's beginning
-//!   ([`Certainty::UpperBound`]). A kernel that shuts down asynchronously makes that wrong, and the
-//!   log does not tell; notes say so.
+//! * **Shutdowns** have one line, at their beginning. The end is the beginning of the next one of the same
+//!   thread ([`Certainty::UpperBound`]). Where lines name no thread, a kernel that shuts down asynchronously
+//!   makes that wrong, and the log does not tell; notes say so.
+//! * **A line that is there twice**, with the same exact stamp and the same text, is one event.
 //! * **The graph** comes from device links, deferrals, parents that lines name, PCI bridges and
 //!   names that are paths ([`EdgeSource`]). More can be [applied](KernelLog::apply): that of a sysfs
 //!   tree ([`crate::sysfs`]), or one that was written down ([`DeviceGraph::from_text`]).
@@ -46,8 +49,9 @@
 //!
 //! What is kept grows with the lines that were understood, not with the log: some 300 bytes each,
 //! and four times that at the end. It is bounded: beyond some 300 000 lines that are understood, which
-//! no machine prints, the others are counted, and a note says so. A compressed log that unpacks to
-//! far more than logs do is given up.
+//! no machine prints, the others are counted, and a note says so. Some 260 000 messages are remembered
+//! with their moments, to tell what is there twice, and a megabyte of a dump whose parts have to be put in
+//! order. A compressed log that unpacks to far more than logs do is given up.
 //!
 //! [`Certainty::Inferred`]: crate::Certainty::Inferred
 //! [`Certainty::UpperBound`]: crate::Certainty::UpperBound
@@ -83,12 +87,15 @@ macro_rules! named {
 }
 
 mod assemble;
+mod carrier;
 mod clock;
 mod deferral;
 mod encoding;
 mod export;
 mod facts;
+mod gather;
 mod lines;
+mod mail;
 mod message;
 #[cfg(test)]
 mod message_tests;
@@ -99,6 +106,7 @@ mod plain;
 mod policy;
 mod prefix;
 mod reader;
+mod sequence;
 mod structured;
 mod tasks;
 
@@ -373,8 +381,10 @@ named! {
         JournalMonotonic = "[    5.140900] host kernel:",
         /// `journalctl -o json`.
         JournalJson = "{\"MESSAGE\": \"",
-        /// `journalctl -o export`.
+        /// `journalctl -o export`, and `-o verbose`.
         JournalExport = "MESSAGE=",
+        /// An object of JSON in each line, with the console's line in one of its fields.
+        JsonLine = "{\"log\": \"",
         /// Android: the CPU, and the task that logs.
         AndroidTask = "(0)[1:swapper/0]",
         /// `adb logcat -b kernel`.
@@ -385,6 +395,8 @@ named! {
         Clock = "13:18:23.123",
         /// A stamp that lost its brackets.
         Bare = "172.609825",
+        /// Anything else, which is known by the message behind it. Its times are not read.
+        Carrier = "another prefix",
         /// A mail's quotation.
         MailQuote = "> ",
         /// Not before but behind the line: CR and LF, from a serial console.

@@ -54,7 +54,24 @@ pub(crate) fn notes(
     if facts.wrapped > 0 {
         let n = many(facts.wrapped);
         let were = verb(n, "was", "were");
-        note(format!("{} {were} put together from two lines", count(n, "message")));
+        note(format!("{} {were} put together from several lines", count(n, "message")));
+    }
+    if facts.doubled > 0 {
+        let n = many(facts.doubled);
+        note(format!(
+            "{} {} there already, with the same stamp and the same text: {} once",
+            count(n, "line"),
+            verb(n, "was", "were"),
+            verb(n, "it counts", "each counts")
+        ));
+    }
+    if facts.blobs > 0 {
+        let n = many(facts.blobs);
+        note(format!(
+            "{} {} shown by the journal as bytes only (`journalctl -a` shows the text)",
+            count(n, "message"),
+            verb(n, "is", "are")
+        ));
     }
     if facts.foreign > 0 {
         let n = many(facts.foreign);

@@ -6,11 +6,20 @@ use std::borrow::Cow;
 ///
 /// Bytes that are no UTF-8 are replaced; a lone A0 is the non-breaking space of Latin-1. Every other
 /// blank of Unicode, and the tab, becomes a blank. Characters without width (joiners, marks of direction, a
-/// byte order mark) and colours of a terminal are taken out, and entities of HTML are what they
-/// stand for.
+/// byte order mark), tags of HTML and colours of a terminal are taken out, and entities of HTML are what
+/// they stand for. So are colours whose first character was written out.
 pub(crate) fn plain(bytes: &[u8]) -> Cow<'_, str> {
-    // Nearly all lines are of printable ASCII alone, without an entity.
-    if bytes.iter().all(|&b| (b' '..=b'~').contains(&b) && b != b'&') {
+    // Nearly all lines are of printable ASCII alone, without an entity, a tag or a colour.
+    let plain = |pair: &[u8]| {
+        let [one, two] = [pair[0], *pair.get(1).unwrap_or(&b' ')];
+        let tag = one == b'<' && (two == b'/' || two.is_ascii_alphabetic());
+        let colour = two == b'[' && matches!(one, b'[' | b'b' | b'B' | b'3' | b'e');
+        (b' '..=b'~').contains(&one) && one != b'&' && !tag && !colour
+    };
+    let last = bytes.len().saturating_sub(1);
+    if bytes.windows(2).all(plain)
+        && bytes.get(last..).is_none_or(|end| end.iter().all(|b| plain(&[*b])))
+    {
         return String::from_utf8_lossy(bytes);
     }
     let mut text = String::with_capacity(bytes.len());
@@ -20,8 +29,16 @@ pub(crate) fn plain(bytes: &[u8]) -> Cow<'_, str> {
             text.push(if *byte == 0xa0 { ' ' } else { char::REPLACEMENT_CHARACTER });
         }
     }
+    for spelled in SPELLED_ESCAPES {
+        if text.contains(spelled) {
+            text = text.replace(spelled, "\x1b[");
+        }
+    }
     if text.contains('\x1b') {
         text = without_escapes(&text);
+    }
+    if text.contains('<') {
+        text = without_tags(&text);
     }
     if text.contains('&') {
         text = without_entities(&text);
@@ -34,6 +51,72 @@ pub(crate) fn plain(bytes: &[u8]) -> Cow<'_, str> {
             .collect();
     }
     text.into()
+}
+
+/// The beginning of a colour, as `cat -v`, `rsyslog`, and quoting programs write it.
+const SPELLED_ESCAPES: [&str; 6] = ["^[[", "#033[", "\\x1b[", "\\x1B[", "\\033[", "\\e["];
+
+/// `text` without the end that a CR leaves behind where a program writes it out, as `cat -v`, `cat -A`,
+/// `rsyslog` and quoting programs do; and whether there was one.
+pub(crate) fn without_spelled_cr(text: Cow<'_, str>) -> (Cow<'_, str>, bool) {
+    const SPELLED: [&str; 7] = ["^M", "^M$", "#015", "\\r", "\\x0d", "\\015", "<CR>"];
+    let mut end = text.len();
+    while let Some(rest) = SPELLED.iter().find_map(|cr| text[..end].strip_suffix(cr)) {
+        end = rest.len();
+    }
+    if end == text.len() {
+        return (text, false);
+    }
+    let text = match text {
+        Cow::Borrowed(text) => Cow::Borrowed(&text[..end]),
+        Cow::Owned(text) => Cow::Owned(text[..end].to_owned()),
+    };
+    (text, true)
+}
+
+/// `text` without the tags of HTML that programs put around a log.
+fn without_tags(text: &str) -> String {
+    const TAGS: [&str; 20] = [
+        "a",
+        "b",
+        "blockquote",
+        "body",
+        "br",
+        "code",
+        "div",
+        "font",
+        "head",
+        "html",
+        "i",
+        "li",
+        "p",
+        "pre",
+        "samp",
+        "span",
+        "td",
+        "tr",
+        "tt",
+        "wbr",
+    ];
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('<') {
+        kept.push_str(&rest[..at]);
+        let tag = &rest[at + 1..];
+        let name = tag.strip_prefix('/').unwrap_or(tag);
+        let length = name.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let known = TAGS.iter().any(|t| name[..length].eq_ignore_ascii_case(t));
+        let ends = name[length..].starts_with(['>', ' ', '/']);
+        match tag.find('>').filter(|_| known && ends) {
+            Some(end) => rest = &tag[end + 1..],
+            None => {
+                kept.push('<');
+                rest = tag;
+            }
+        }
+    }
+    kept.push_str(rest);
+    kept
 }
 
 fn blank(c: char) -> bool {
@@ -149,6 +232,34 @@ mod tests {
         let coloured = b"\x1b[32m[    0.000000] \x1b[0m\x1b[33mLinux\x1b[0m version";
         assert_eq!(plain(coloured), "[    0.000000] Linux version");
         assert_eq!(plain(b"a\x1b"), "a");
+    }
+
+    #[test]
+    fn colours_and_ends_of_lines_are_taken_out_where_they_are_written_out() {
+        for escape in ["^[", "#033", "\\x1b", "\\033", "\\e"] {
+            let line = format!("{escape}[32m[    1.0] {escape}[0mx");
+            assert_eq!(plain(line.as_bytes()), "[    1.0] x", "{escape}");
+        }
+        for end in ["^M", "^M$", "#015", "\\r", "\\x0d", "\\015", "<CR>", "^M^M"] {
+            let (text, spelled) = without_spelled_cr(format!("[    1.0] x{end}").into());
+            assert_eq!((&*text, spelled), ("[    1.0] x", true), "{end}");
+        }
+        for none in ["[    1.0] a^Mb", "x #01", ""] {
+            assert_eq!(without_spelled_cr(none.into()), (none.into(), false));
+        }
+    }
+
+    #[test]
+    fn tags_of_html_are_taken_out_and_nothing_else() {
+        assert_eq!(
+            plain(b"<html><body class=\"x\">[&nbsp;1.5]&nbsp;<SPAN id=a>x</span></body></html>"),
+            "[ 1.5] x"
+        );
+        for none in ["<6>[ 1.5] x", "a < b > c", "<unknown> x", "<a", "<brand>", "x <", "</"] {
+            assert_eq!(plain(none.as_bytes()), none);
+        }
+        // An entity is what it stands for, and no tag.
+        assert_eq!(plain(b"&lt;br&gt;"), "<br>");
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub(crate) struct Stripped<'a> {
     pub kinds: Vec<Prefix>,
     /// True for a journal's line of another program than the kernel.
     pub foreign: bool,
+    /// The number that the kernel gave the message.
+    pub sequence: Option<u64>,
     pub text: &'a str,
 }
 
@@ -113,15 +115,19 @@ impl Prefixes {
     fn bracket(&mut self, s: &mut Stripped<'_>) -> bool {
         let Some((inside, rest)) = s.text[1..].split_once(']') else { return false };
         let inside = inside.trim_start();
-        if let Some(rest_of_stamp) = inside.strip_prefix('+') {
-            let Some((ns, false)) = seconds(rest_of_stamp) else { return false };
-            self.relative = self.relative.saturating_add(ns);
+        let plus = inside.strip_prefix('+');
+        if let Some(difference) = plus.or_else(|| inside.strip_prefix('-')) {
+            let Some((ns, false)) = seconds(difference) else { return false };
+            // Two CPUs may have written the wrong way round.
+            self.relative = match plus {
+                Some(_) => self.relative.saturating_add(ns),
+                None => self.relative.saturating_sub(ns),
+            };
             let stamp = Stamp::new(self.relative, Clock::Log);
             s.stamp = Some(Stamp { coarse: self.lost, ..stamp });
             s.kinds.push(Prefix::DmesgDelta);
-        } else if let Some(stamp) = inside.split([' ', '<']).next().and_then(seconds) {
-            let (ns, coarse) = stamp;
-            let unit = unit(inside.split([' ', '<']).next().unwrap_or_default());
+        } else if let Some((number, (ns, coarse))) = printk(inside) {
+            let unit = unit(number);
             s.stamp = Some(Stamp { coarse, unit, ..Stamp::new(ns, Clock::Boot) });
             s.kinds.push(Prefix::Printk);
         } else if let Some(stamp) = self.wall.ctime(inside) {
@@ -165,20 +171,30 @@ impl Prefixes {
 
     /// A prefix that begins with a digit: `/dev/kmsg`, an ISO date, or a stamp without brackets.
     fn number(&mut self, s: &mut Stripped<'_>) -> bool {
-        if let Some((stamp, thread, rest)) = kmsg(s.text) {
-            s.stamp = Some(stamp);
-            s.thread = thread.or(s.thread);
+        if let Some(kmsg) = kmsg(s.text) {
+            s.stamp = Some(kmsg.stamp);
+            s.thread = kmsg.thread.or(s.thread);
+            s.sequence = Some(kmsg.sequence);
             s.kinds.push(Prefix::Kmsg);
-            s.text = rest;
+            s.text = kmsg.text;
             return true;
         }
         let Some(end) = s.text.find(' ') else { return false };
-        let (word, rest) = s.text.split_at(end);
+        let (mut word, mut rest) = s.text.split_at(end);
+        // The version of syslog's protocol, RFC 5424, stands behind a level.
+        let protocol = word == "1" && s.kinds.last() == Some(&Prefix::Level);
+        if protocol {
+            (word, rest) = rest.trim_start().split_once(' ').unwrap_or_default();
+        }
         if let Some(stamp) = self.wall.iso(word) {
             s.stamp = Some(stamp);
             s.kinds.push(Prefix::Iso);
             s.text = rest.trim_start();
-            program(s);
+            if protocol {
+                syslog(s);
+            } else {
+                program(s);
+            }
             return true;
         }
         if let Some(stamp) = self.wall.time(word) {
@@ -297,6 +313,19 @@ fn program(s: &mut Stripped<'_>) {
     s.foreign = !host.ends_with(':') && name.ends_with("]:") && name.contains('[');
 }
 
+/// Takes `HOST APP PROCID MSGID STRUCTURED-DATA ` off, as RFC 5424 has it.
+fn syslog(s: &mut Stripped<'_>) {
+    let words: Vec<&str> = s.text.splitn(5, ' ').collect();
+    let [_host, app, _process, _kind, rest] = words[..] else { return };
+    let data = match rest.strip_prefix("- ") {
+        Some(text) => Some(text),
+        None => rest.strip_prefix('[').and_then(|data| Some(data.split_once("] ")?.1)),
+    };
+    let Some(text) = data else { return };
+    s.foreign = app != "kernel";
+    s.text = text.trim_start_matches('\u{feff}');
+}
+
 /// What stands behind `kernel: ` or `HOST kernel: `.
 fn after_kernel(text: &str) -> Option<&str> {
     let (first, rest) = text.split_once(' ')?;
@@ -306,19 +335,53 @@ fn after_kernel(text: &str) -> Option<&str> {
     rest.strip_prefix("kernel:").map(|rest| rest.strip_prefix(' ').unwrap_or(rest))
 }
 
-/// `6,339,5140900,-;text`, with further fields before the semicolon on newer kernels.
-fn kmsg(text: &str) -> Option<(Stamp, Option<u32>, &str)> {
+/// A message as `/dev/kmsg` has it.
+struct Kmsg<'a> {
+    stamp: Stamp,
+    thread: Option<u32>,
+    sequence: u64,
+    text: &'a str,
+}
+
+/// `6,339,5140900,-;text`, with further fields before the semicolon on newer kernels, and with the
+/// kernel's release before all of it (netconsole with `+r`). Of a message that netconsole
+/// sent in pieces only the first one has a beginning that can be read.
+fn kmsg(text: &str) -> Option<Kmsg<'_>> {
     let (head, rest) = text.split_once(';')?;
     let mut fields = head.split(',');
-    let (level, sequence) = (fields.next()?, fields.next()?);
+    let mut level = fields.next()?;
+    if level.contains('.') {
+        level = fields.next()?;
+    }
+    let sequence = fields.next().filter(|s| digits(level) && digits(s))?;
     let micros: u64 = fields.next()?.parse().ok()?;
     let _flags = fields.next()?;
-    if !digits(level) || !digits(sequence) {
-        return None;
+    let (mut thread, mut first) = (None, true);
+    for field in fields {
+        if let Some(caller) = field.strip_prefix("caller=T") {
+            thread = caller.parse().ok();
+        }
+        if let Some(piece) = field.strip_prefix("ncfrag=") {
+            first = piece.starts_with("0/");
+        }
     }
-    let caller = fields.find_map(|f| f.strip_prefix("caller=T"));
     let stamp = Stamp::new(micros.saturating_mul(1000), Clock::Boot);
-    Some((stamp, caller.and_then(|c| c.parse().ok()), rest))
+    let text = if first { rest } else { "" };
+    Some(Kmsg { stamp, thread, sequence: sequence.parse().ok()?, text })
+}
+
+/// The number with which the inside of a stamp's brackets begins, and what it says. Vendors write their
+/// own marks behind its six digits: `5.140900@1`, `5.140900s`.
+fn printk(inside: &str) -> Option<(&str, (u64, bool))> {
+    let number = inside.split([' ', '<']).next().unwrap_or_default();
+    if let Some(stamp) = seconds(number) {
+        return Some((number, stamp));
+    }
+    let end = inside.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, mark) = inside.split_at(end);
+    let known = mark.starts_with(['@', 's', ',', '/', '|', ':', '#']);
+    let micros = number.split_once('.').is_some_and(|(_, fraction)| fraction.len() == 6);
+    Some((number, seconds(number).filter(|_| known && micros)?))
 }
 
 /// Seconds with a fraction, as nanoseconds; and whether the fraction was blanked out (`1125.***`).
@@ -427,6 +490,58 @@ mod tests {
     }
 
     #[test]
+    fn netconsole_may_name_the_release_and_sends_long_messages_in_pieces() {
+        for prefix in ["6.12.3,7,339,5140900,-;", "6.13.0-rc2+,7,339,5140900,-,caller=T17;"] {
+            assert_eq!(with(prefix), Some(5_140_900_000), "{prefix}");
+            let line = format!("{prefix}x");
+            assert_eq!(strip(&line).sequence, Some(339), "{prefix}");
+        }
+        assert_eq!(strip("6.13.0-rc2+,7,1,5140900,-,caller=T17;x").thread, Some(17));
+        let piece = |at| format!("6,416,1758426,-,ncfrag={at}/33;probe of a");
+        assert_eq!(strip(&piece(0)).text, "probe of a");
+        assert_eq!(strip(&piece(16)).text, "");
+        for none in ["6.12.3,x,339,5140900,-;x", "a,b;x", "6,7;x", "6.12.3,7,339,-,5140900;x"] {
+            assert_eq!(strip(none).stamp, None, "{none}");
+        }
+    }
+
+    #[test]
+    fn vendors_marks_stand_behind_the_digits_of_a_stamp() {
+        for prefix in ["[    5.000001@1] ", "<7>[    5.000001s][pid:1,cpu1,swapper/0]"] {
+            assert_eq!(with(prefix), Some(5_000_001_000), "{prefix}");
+        }
+        // `dmesg` of Android reads lines whose stamp it doesn't know, and puts its own before them.
+        assert_eq!(with("[    5.000002] <7>[    5.000001@1] "), Some(5_000_001_000));
+        for none in ["[2.0A] x", "[1.234567.8] x", "[1.5GHz] x", "[5.0000011] "] {
+            assert_eq!(
+                strip(none).kinds.contains(&Prefix::Printk),
+                none == "[5.0000011] ",
+                "{none}"
+            );
+        }
+    }
+
+    #[test]
+    fn syslogs_protocol_names_host_and_program_without_a_colon() {
+        let head = "<6>1 2026-03-04T13:21:03.123456Z kepler";
+        let exact = ((13 * 3600 + 21 * 60 + 3) * 1_000_000 + 123_456) * 1000;
+        for data in ["-", "[origin software=\"rsyslogd\"]"] {
+            assert_eq!(with(&format!("{head} kernel - - {data} ")), Some(exact), "{data}");
+        }
+        assert!(strip(&format!("{head} systemd 1 - - x")).foreign);
+        assert!(strip(&format!("{head} kernel - - - x")).stamp.unwrap().received);
+    }
+
+    #[test]
+    fn seconds_since_1970_are_the_receivers() {
+        let stamp = strip("1772630460.001001 host kernel: x").stamp.unwrap();
+        assert!(stamp.is_wall() && stamp.received);
+        assert!(!strip("172.609825 x").stamp.unwrap().is_wall());
+        assert!(strip("13:21:03.123456 x").stamp.unwrap().received);
+        assert!(!strip("2026-03-04T13:21:03,123456+00:00 x").stamp.unwrap().received);
+    }
+
+    #[test]
     fn dmesg_x_names_facility_and_level() {
         assert_eq!(with("kern  :info  : [    2.000003] "), Some(2_000_003_000));
         assert_eq!(strip("kern  :info  : [    2.000003] x").kinds[0], Prefix::Facility);
@@ -516,6 +631,7 @@ mod tests {
         let mut next = |line: &str| prefixes.strip(line).stamp.unwrap().ns;
         assert_eq!(next("[  +0.000013] a"), 13_000);
         assert_eq!(next("[  +1.000000] a"), 1_000_013_000);
+        assert_eq!(next("[  -0.000013] a"), 1_000_000_000);
         // With both, the stamp is there to be read.
         assert_eq!(next("[    7.000001 <    0.000013>] a"), 7_000_001_000);
     }

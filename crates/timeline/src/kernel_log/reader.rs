@@ -1,25 +1,31 @@
 //! The reader: from bytes to facts, a line at a time.
 
+use super::carrier::Carrier;
 use super::encoding::{Decoder, Unread};
 use super::export::Export;
 use super::facts::Facts;
+use super::gather::Gather;
 use super::lines::{Line, Lines};
 use super::message::{self, Message};
 use super::plain::plain;
-use super::prefix::{self, Prefixes, Stamp};
+use super::prefix::{self, Prefixes, Stamp, Stripped};
+use super::sequence::{Held, Sequence};
 use super::structured::{self, Entry, Pretty, Taken};
-use super::{BootSummary, KernelLog, Prefix, assemble};
+use super::{BootSummary, Form, KernelLog, Prefix, assemble};
+use std::collections::HashMap;
 
 /// Reads kernel logs as they come, in any pieces. It is a plain value: it reads no clock and opens
 /// no file.
 ///
 /// A log can hold several boots. A [new](Reader::new) reader keeps the last one of which there is
 /// anything to tell, one for [every boot](Reader::every_boot) keeps each of them. A boot ends with
-/// its shutdown: an excerpt with two shutdowns is of two.
+/// its shutdown: an excerpt with two shutdowns is of two. A part of a log that stands there twice,
+/// to the microsecond, counts once.
 #[derive(Debug, Default)]
 pub struct Reader {
     decoder: Decoder,
     lines: Lines,
+    gather: Gather,
     state: State,
 }
 
@@ -30,15 +36,24 @@ struct State {
     /// What stood before its message.
     kinds: Vec<Prefix>,
     prefixes: Prefixes,
+    carrier: Carrier,
     pretty: Pretty,
     export: Export,
+    sequence: Sequence,
+    /// The line before was a message of `/dev/kmsg`, or a field of one.
+    kmsg: bool,
     facts: Facts,
+    /// A boot seems to begin again with the very line that this one began with: messages until it is
+    /// known whether they are of another boot.
+    again: Option<Again>,
     /// Boots before this one of which there is something to tell: the last, or all of them.
     earlier: Vec<Facts>,
     /// Each of those there were; the first ones of very many.
     boots: Vec<BootSummary>,
     /// How many there were.
     count: usize,
+    /// How many boots there were of which there is nothing to tell.
+    silent: usize,
     keep_all: bool,
     /// The last message, if it was none of the forms: its end may stand on the next line.
     pending: Pending,
@@ -50,6 +65,31 @@ struct State {
     boot: Option<String>,
     /// What was recognized by a line.
     unread: Option<Unread>,
+}
+
+/// Messages from a boot's first line on that the boot before had as well.
+#[derive(Debug)]
+struct Again {
+    /// What had been read of the boot before that line.
+    lines: u64,
+    prefixes: HashMap<Prefix, u64>,
+    /// That line, and those behind it.
+    messages: Vec<Held>,
+    /// How many of them have a later stamp, which the boot before never had.
+    others: usize,
+}
+
+/// So many messages that a boot never had settle that they are of another one: what a log has twice
+/// may be with less important lines one time.
+const OTHERS: usize = 64;
+
+/// So many messages settle it in any case: no kernel logs more before its clock runs.
+const AGAIN: usize = 4096;
+
+/// Whether `text`, before a stamp of the kernel in the same line, is no message: what a program put there.
+fn is_carrier(stripped: &Stripped<'_>, text: &str) -> bool {
+    let kernels = |stamp: Stamp| stamp.clock == prefix::Clock::Boot;
+    !stripped.stamp.is_some_and(kernels) && message::parse(text).form().is_none()
 }
 
 /// A message that was not understood, and may be the first part of one that is.
@@ -78,8 +118,10 @@ impl Reader {
     /// Takes the next bytes of the log; lines may be cut anywhere. Output of `gzip` is
     /// unpacked, and UTF-16 is decoded.
     pub fn feed(&mut self, bytes: &[u8]) {
-        let Reader { decoder, lines, state } = self;
-        decoder.feed(bytes, &mut |text| lines.feed(text, &mut |line| state.line(line)));
+        let Reader { decoder, lines, gather, state } = self;
+        decoder.feed(bytes, &mut |text| {
+            lines.feed(text, &mut |line| gather.line(line, &mut |line| state.line(line)));
+        });
     }
 
     /// How many lines have ended so far.
@@ -90,8 +132,7 @@ impl Reader {
     /// Concludes. Where the log holds several boots, this is the last one of which it has anything
     /// to tell; [`KernelLog::boots`] lists them.
     pub fn finish(mut self) -> KernelLog {
-        let last = self.end().pop().unwrap_or_default();
-        let mut last = self.conclude(last);
+        let mut last = self.finish_kept().pop().unwrap_or_default();
         if self.state.count > 1 {
             let count = self.state.count;
             last.notes.insert(0, format!("the log holds {count} boots; this is the last of them"));
@@ -103,34 +144,95 @@ impl Reader {
     /// Concludes, with one result for each boot that was kept, in their order; where there is none,
     /// with one that has nothing but notes.
     pub fn finish_all(mut self) -> Vec<KernelLog> {
-        self.end().into_iter().map(|facts| self.conclude(facts)).collect()
+        self.finish_kept()
+    }
+
+    fn finish_kept(&mut self) -> Vec<KernelLog> {
+        let (kept, later) = self.end();
+        let mut logs: Vec<KernelLog> = kept.into_iter().map(|facts| self.conclude(facts)).collect();
+        let silent = self.state.silent - usize::from(later.is_some());
+        if let Some(last) = logs.last_mut() {
+            if let Some(later) = later {
+                let kernel = later.kernel.map(|kernel| format!(", of Linux {kernel}"));
+                last.notes.insert(
+                    0,
+                    format!(
+                        "an earlier boot is shown: the last one (from line {} on{}) has no line of \
+                         an init call, a probe or a shutdown",
+                        later.first_line,
+                        kernel.unwrap_or_default()
+                    ),
+                );
+            }
+            if silent > 0 {
+                let boots = if silent == 1 { "1 boot".into() } else { format!("{silent} boots") };
+                last.notes.push(format!(
+                    "{boots} without a line of an init call, a probe or a shutdown {} passed over",
+                    if silent == 1 { "was" } else { "were" }
+                ));
+            }
+        }
+        logs
     }
 
     fn conclude(&self, facts: Facts) -> KernelLog {
         let mut log = assemble::conclude(facts);
-        let mut at = 0;
-        self.decoder.notes(&mut |note| {
-            log.notes.insert(at, note);
-            at += 1;
-        });
+        let mut notes = Vec::new();
+        self.decoder.notes(&mut |note| notes.push(note));
+        if self.lines.decoded() {
+            notes.push("the log is the source of a mail: quoted-printable was decoded".into());
+        }
+        if self.gather.reordered > 0 {
+            notes.push(format!(
+                "{} parts of a dump by pstore were put in the order in which they were written",
+                self.gather.reordered
+            ));
+        }
+        if self.gather.too_large {
+            notes.push(
+                "a dump by pstore is too large to be put in order: its parts are read as they stand"
+                    .into(),
+            );
+        }
+        log.notes.splice(0..0, notes);
         let nothing = || self.decoder.unread_without_events().filter(|_| log.forms.is_empty());
-        log.unread = self.decoder.unread().or(self.state.unread).or_else(nothing);
+        log.unread = self.decoder.unread().or_else(nothing);
+        match self.state.unread {
+            Some(unread) if log.forms.is_empty() => log.unread = log.unread.or(Some(unread)),
+            Some(_) => log.notes.push(
+                "a part of the mail is encoded in base64, and was not read: save the mail as text"
+                    .into(),
+            ),
+            None => {}
+        }
         log
     }
 
-    /// The log is over: what was kept.
-    fn end(&mut self) -> Vec<Facts> {
-        let Reader { decoder, lines, state } = self;
-        decoder.finish(&mut |text| lines.feed(text, &mut |line| state.line(line)));
-        lines.finish(&mut |line| state.line(line));
+    /// The log is over: the boots that were kept, and the last boot, if that is none of them.
+    fn end(&mut self) -> (Vec<Facts>, Option<BootSummary>) {
+        let Reader { decoder, lines, gather, state } = self;
+        let mut line = |line: Line<'_>| state.line(line);
+        decoder.finish(&mut |text| {
+            lines.feed(text, &mut |text| gather.line(text, &mut line));
+        });
+        lines.finish(&mut |text| gather.line(text, &mut line));
+        gather.finish(&mut line);
+        if let Some(entry) = state.export.finish() {
+            state.entry(&entry);
+        }
+        state.in_order();
+        state.begin_again();
         state.flush();
         let last = std::mem::take(&mut state.facts);
         if last.events() {
             state.keep(last);
         } else if state.earlier.is_empty() {
-            return vec![last];
+            return (vec![last], None);
+        } else {
+            state.silent += 1;
+            return (std::mem::take(&mut state.earlier), Some(last.summary()));
         }
-        std::mem::take(&mut state.earlier)
+        (std::mem::take(&mut state.earlier), None)
     }
 }
 
@@ -138,8 +240,11 @@ impl State {
     fn line(&mut self, line: Line<'_>) {
         self.number = line.number;
         self.kinds.clear();
-        self.facts.count_line(line.number);
+        if !line.more {
+            self.facts.count_line(line.number);
+        }
         self.facts.cut += u64::from(line.cut);
+        self.facts.wrapped += u64::from(line.joined);
         if line.crlf {
             self.count(Prefix::CrLf);
         }
@@ -153,6 +258,10 @@ impl State {
         };
         match taken {
             Taken::Entry(entry) => self.entry(&entry),
+            Taken::Behind(entry) => {
+                self.entry(&entry);
+                self.console(text);
+            }
             Taken::Part => {}
             Taken::No => self.console(text),
         }
@@ -166,7 +275,10 @@ impl State {
             return;
         }
         if entry.console {
-            return self.console(&plain(entry.message.as_bytes()));
+            for text in entry.message.lines() {
+                self.console(&plain(text.as_bytes()));
+            }
+            return;
         }
         self.flush();
         if entry.boot.is_some() && entry.boot != self.boot {
@@ -184,26 +296,92 @@ impl State {
     /// A line with whatever stands before its message.
     fn console(&mut self, text: &str) {
         self.unread = self.unread.or(Unread::of_line(text));
+        // A field that `/dev/kmsg` writes behind a message: ` SUBSYSTEM=pci`.
+        if self.kmsg && text.starts_with(' ') && text.contains('=') {
+            return;
+        }
         let mut rest = text;
         let mut first = true;
         while !rest.is_empty() {
-            let stripped = self.prefixes.strip(rest);
-            for kind in &stripped.kinds {
-                self.count(*kind);
+            let mut stripped = self.prefixes.strip(rest);
+            if let Some(sequence) = stripped.sequence {
+                self.kmsg = true;
+                return self.numbered(sequence, &stripped);
+            }
+            if first {
+                self.kmsg = false;
+                self.in_order();
             }
             let inside = prefix::stamp_inside(stripped.text);
             let (text, behind) = stripped.text.split_at(inside.unwrap_or(stripped.text.len()));
+            for kind in &stripped.kinds {
+                self.count(*kind);
+            }
             let bare = stripped.kinds.iter().all(|k| *k == Prefix::MailQuote);
             if stripped.foreign {
                 self.flush();
                 self.facts.foreign += 1;
-            } else if !(first && bare && self.continues(text)) {
+            } else if first && bare && self.continues(text) {
+                // It was the rest of the message before.
+            } else if inside.is_some() && is_carrier(&stripped, text) {
+                self.count(Prefix::Carrier);
+            } else {
                 self.flush();
-                self.message(text, stripped.stamp, stripped.thread);
+                stripped.text = text;
+                self.message_behind(&stripped);
             }
             rest = behind;
             first = false;
         }
+    }
+
+    /// A message behind its known prefixes, and maybe an unknown one.
+    fn message_behind(&mut self, stripped: &Stripped<'_>) {
+        let Stripped { text, stamp, thread, .. } = *stripped;
+        let known = message::parse(text).form();
+        // A driver's name may be a prefix, as it may be several words; nothing else can.
+        let sure = known.is_some() && known != Some(Form::Shutdown);
+        let behind = if sure { None } else { self.carrier.strip(text) };
+        if behind.is_some() {
+            self.count(Prefix::Carrier);
+        }
+        self.message(behind.unwrap_or(text), stamp, thread);
+    }
+
+    /// A message of `/dev/kmsg`, which may have overtaken others on its way.
+    fn numbered(&mut self, sequence: u64, stripped: &Stripped<'_>) {
+        // It counts where it belongs.
+        self.facts.uncount_line(&self.kinds);
+        let mut kinds = std::mem::take(&mut self.kinds);
+        kinds.extend_from_slice(&stripped.kinds);
+        if self.sequence.begins_anew(sequence) {
+            self.in_order();
+        }
+        let Stripped { text, stamp, thread, .. } = *stripped;
+        let (line, text) = (self.number, text.to_owned());
+        self.sequence.take(sequence, Held { line, text, stamp, thread, kinds });
+        while let Some(message) = self.sequence.next() {
+            self.in_turn(message);
+        }
+    }
+
+    /// What came too early comes now: nothing else will.
+    fn in_order(&mut self) {
+        let number = self.number;
+        for message in self.sequence.end() {
+            self.in_turn(message);
+        }
+        self.number = number;
+    }
+
+    fn in_turn(&mut self, message: Held) {
+        let kinds = std::mem::take(&mut self.kinds);
+        self.number = message.line;
+        self.facts.count_line(message.line);
+        message.kinds.iter().for_each(|kind| self.count(*kind));
+        self.flush();
+        self.message(&message.text, message.stamp, message.thread);
+        self.kinds = kinds;
     }
 
     /// Whether `text`, which has no prefix of its own, is the rest of a message that a mail program
@@ -215,11 +393,16 @@ impl State {
             return false;
         }
         let length = pending.text.len();
-        if length > 0 {
-            pending.text.push(' ');
+        let mut joined = std::mem::take(&mut pending.text);
+        // A mail's encoding, whose head isn't here, breaks lines so, anywhere.
+        let soft = joined.ends_with('=') && {
+            joined.pop();
+            true
+        };
+        if length > 0 && !soft {
+            joined.push(' ');
         }
-        pending.text.push_str(text);
-        let joined = std::mem::take(&mut pending.text);
+        joined.push_str(text);
         let (stamp, thread) = (pending.stamp, pending.thread);
         let message = message::parse(&joined);
         let taken = message.form().is_some();
@@ -229,8 +412,11 @@ impl State {
             self.facts.wrapped += 1;
             self.take(&joined, &message, stamp, thread);
         } else {
+            joined.truncate(length - usize::from(soft));
+            if soft {
+                joined.push('=');
+            }
             self.pending.text = joined;
-            self.pending.text.truncate(length);
         }
         taken
     }
@@ -241,14 +427,24 @@ impl State {
             return;
         }
         let stamp = self.stamp(stamp);
-        if !empty {
-            if self.new_boot(text, stamp) {
+        if empty || !self.is_again(text, stamp, thread) {
+            self.stamped(text, stamp, thread);
+        }
+    }
+
+    /// A message with its stamp by the clock of the log.
+    fn stamped(&mut self, text: &str, stamp: Option<Stamp>, thread: Option<u32>) {
+        if !text.trim().is_empty() {
+            let version = text.starts_with("Linux version ");
+            let of_this = self.facts.has(text, stamp) || !version && self.facts.in_copy(stamp);
+            if !of_this && self.new_boot(text, stamp) {
                 self.begin();
             }
             let message = message::parse(text);
             if self.take(text, &message, stamp, thread) {
                 return;
             }
+            self.facts.blobs += u64::from(text.starts_with('[') && text.ends_with("B blob data]"));
             if let Message::Suspicious(why) = message {
                 self.pending.why = Some(why);
             }
@@ -270,30 +466,90 @@ impl State {
         stamp: Option<Stamp>,
         thread: Option<u32>,
     ) -> bool {
-        if self.facts.over_before(message) {
+        if message.form().is_some() && self.facts.has(text, stamp) {
+            self.facts.doubled(stamp);
+            return true;
+        }
+        if !self.facts.in_copy(stamp) && self.facts.over_before(message) {
             self.begin();
         }
+        self.facts.remember(text, stamp);
         self.facts.see(stamp);
         self.facts.add(text.len(), message, stamp, thread)
     }
 
+    /// Whether a message has to wait until it is known which boot it is of: this boot's first line came
+    /// again, with the same stamp. Either another boot begins, or the log has this one twice.
+    fn is_again(&mut self, text: &str, stamp: Option<Stamp>, thread: Option<u32>) -> bool {
+        let had = self.facts.has(text, stamp);
+        if self.again.is_none() {
+            // Where nothing later was read, a console merely wrote its line twice.
+            let went_on = |now: Stamp| self.facts.last.is_some_and(|last| now.ns < last.ns);
+            if !had || !text.starts_with("Linux version ") || !stamp.is_some_and(went_on) {
+                return false;
+            }
+            let (lines, prefixes) = self.facts.before_line(&self.kinds);
+            self.again = Some(Again { lines, prefixes, messages: Vec::new(), others: 0 });
+        }
+        let Some(again) = &mut self.again else { return false };
+        let first = again.messages.first().and_then(|first| first.stamp);
+        let later = first.zip(stamp).is_some_and(|(first, now)| now.ns > first.ns);
+        let (line, kinds) = (self.number, self.kinds.clone());
+        again.messages.push(Held { line, text: text.to_owned(), stamp, thread, kinds });
+        again.others += usize::from(later && !had);
+        if later && had {
+            self.go_on();
+        } else if again.others >= OTHERS || again.messages.len() >= AGAIN {
+            self.begin_again();
+        }
+        true
+    }
+
+    /// The messages that waited are of this boot.
+    fn go_on(&mut self) {
+        let Some(again) = self.again.take() else { return };
+        self.replay(again.messages);
+    }
+
+    /// The messages that waited are of another boot.
+    fn begin_again(&mut self) {
+        let Some(again) = self.again.take() else { return };
+        let mut ended = std::mem::take(&mut self.facts);
+        let first = again.messages.first().map_or(self.number, |first| first.line);
+        self.facts = ended.split_off(first, again.lines, again.prefixes);
+        self.ended(ended);
+        self.replay(again.messages);
+    }
+
+    fn replay(&mut self, messages: Vec<Held>) {
+        let (number, kinds) = (self.number, std::mem::take(&mut self.kinds));
+        for message in messages {
+            self.number = message.line;
+            self.flush();
+            self.stamped(&message.text, message.stamp, message.thread);
+        }
+        (self.number, self.kinds) = (number, kinds);
+    }
+
     /// Another boot begins with this line.
     fn begin(&mut self) {
+        let (lines, prefixes) = self.facts.before_line(&self.kinds);
         let mut ended = std::mem::take(&mut self.facts);
-        ended.lines = ended.lines.saturating_sub(1);
-        self.facts.count_line(self.number);
-        for kind in &self.kinds {
-            *ended.prefixes.entry(*kind).or_default() -= 1;
-            *self.facts.prefixes.entry(*kind).or_default() += 1;
-        }
-        ended.prefixes.retain(|_, count| *count > 0);
+        self.facts = ended.split_off(self.number, lines, prefixes);
+        self.ended(ended);
+    }
+
+    fn ended(&mut self, ended: Facts) {
         if ended.events() {
             self.keep(ended);
+        } else if ended.kernel.is_some() {
+            self.silent += 1;
         }
         self.facts.held = self.earlier.iter().map(|facts| facts.used).sum();
     }
 
-    fn keep(&mut self, facts: Facts) {
+    fn keep(&mut self, mut facts: Facts) {
+        facts.forget();
         if !self.keep_all {
             self.earlier.clear();
         }

@@ -91,26 +91,51 @@ impl Fields {
         let caller = text(self.caller);
         Some(Entry {
             message,
+            // Another program's line, with the console's in it.
+            console: ns.is_none(),
             stamp: ns.map(|ns| Stamp::new(ns, Clock::Boot)),
             thread: caller.and_then(|c| c.trim().strip_prefix('T')?.parse().ok()),
             kind: Prefix::DmesgJson,
             foreign: false,
             boot: None,
-            console: false,
         })
     }
 }
 
-/// Reads a line that is a whole object.
+/// Reads a line that is a whole object, behind `data:` or a separator, as two forms of `journalctl -o
+/// json` have it.
 pub(crate) fn line(text: &str) -> Option<Entry> {
-    let text = text.trim().trim_end_matches(',');
+    let text = text.trim().trim_start_matches('\u{1e}').trim_end_matches(',');
+    let text = text.strip_prefix("data: ").unwrap_or(text);
     if let Some(object) = text.strip_prefix("- {").map(|_| &text[2..]) {
         return lava(object);
     }
     if !text.starts_with('{') || !text.ends_with('}') {
         return None;
     }
-    serde_json::from_str::<Fields>(text).ok()?.entry()
+    let known = serde_json::from_str::<Fields>(text).ok().and_then(Fields::entry);
+    known.or_else(|| line_of_console(serde_json::from_str(text).ok()?))
+}
+
+/// Where the programs that write a line of JSON for each line of a console put that line.
+const FIELDS: [&str; 8] =
+    ["log", "message", "textPayload", "line", "text", "body", "_raw", "@message"];
+
+/// An object with a line of a console in one of its fields, or in one of a field's own.
+fn line_of_console(object: serde_json::Map<String, Value>) -> Option<Entry> {
+    let inner = object.values().filter_map(Value::as_object);
+    let text = std::iter::once(&object)
+        .chain(inner)
+        .find_map(|fields| FIELDS.iter().find_map(|name| fields.get(*name)?.as_str()))?;
+    Some(Entry {
+        message: text.to_owned(),
+        stamp: None,
+        thread: None,
+        kind: Prefix::JsonLine,
+        foreign: false,
+        boot: None,
+        console: true,
+    })
 }
 
 /// A line of LAVA's log. The board's own words have the level `target`.
@@ -188,6 +213,8 @@ pub(crate) enum Taken {
     Part,
     /// The last part.
     Entry(Entry),
+    /// No part, and so what was before it is an entry.
+    Behind(Entry),
 }
 
 impl Pretty {
@@ -247,6 +274,28 @@ mod tests {
         assert_eq!(line("{\"MESSAGE\":null}"), None);
         assert_eq!(line("{\"x\":1}"), None);
         assert_eq!(line("{ not json }"), None);
+    }
+
+    #[test]
+    fn a_line_of_a_console_stands_in_a_field_of_many_names() {
+        let told = |text: &str| line(text).map(|e| (e.message, e.console, e.kind));
+        let text = "[    1.0] x\r\n".to_owned();
+        for json in [
+            r#"{"log": "[    1.0] x\r\n", "stream": "stdout", "time": "2026-03-04T13:21:00Z"}"#,
+            r#"{"textPayload": "[    1.0] x\r\n"},"#,
+            r#"{"a": 1, "jsonPayload": {"message": "[    1.0] x\r\n"}}"#,
+        ] {
+            assert_eq!(told(json), Some((text.clone(), true, Prefix::JsonLine)), "{json}");
+        }
+        let pino = r#"{"level": 30, "time": "now", "msg": "[    1.0] x\r\n"}"#;
+        assert_eq!(told(pino), Some((text, true, Prefix::DmesgJson)));
+        for none in [r#"{"log": 1}"#, r#"{"log": {"a": "b"}}"#, "{}"] {
+            assert_eq!(told(none), None, "{none}");
+        }
+        let journal = r#"{"MESSAGE": "x", "_SOURCE_MONOTONIC_TIMESTAMP": "1"}"#;
+        for form in [format!("\u{1e}{journal}"), format!("data: {journal}")] {
+            assert_eq!(told(&form), Some(("x".into(), false, Prefix::JournalJson)), "{form}");
+        }
     }
 
     #[test]

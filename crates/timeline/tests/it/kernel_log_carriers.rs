@@ -259,8 +259,16 @@ fn unsupported_forms_are_named() {
     let log = bytes(b"\x28\xb5\x2f\xfd\x04\x00abcdefgh");
     assert_eq!((log.unread, log.lines), (Some(Unread::Zstd), 0));
     assert_eq!(bytes(b"LPKSHHRH\0\0\0\0").unread, Some(Unread::JournalFile));
-    let mail = "Content-Transfer-Encoding: quoted-printable\n\n[=20 1.0] x=\n";
+    let mail = "Content-Transfer-Encoding: base64\n\nWyAgICAxLjBdIHg=\n";
     assert_eq!(read(mail).unread, Some(Unread::MailSource));
+    // As a part of a mail it hides nothing of the others, and is told.
+    let log = read(&(plain() + mail));
+    check(&log, "before a part in base64");
+    assert!(
+        log.unread.is_none() && log.notes.iter().any(|n| n.contains("base64")),
+        "{:?}",
+        log.notes
+    );
     assert_eq!(read(&plain()).unread, None);
 }
 

@@ -198,14 +198,14 @@ fn lines_of_other_programs_are_passed_over_and_counted() {
 
 #[test]
 fn a_log_of_two_boots_is_two_logs() {
-    let text = [plain(), plain()].concat();
+    // No boot is another one's equal to the microsecond.
+    let other = written(|at, text| format!("[{}] {text}\n", stamp(at + 3)));
+    let text = [other.as_str(), plain().as_str()].concat();
     let mut reader = Reader::every_boot();
     reader.feed(text.as_bytes());
     let all = reader.finish_all();
     assert_eq!(all.len(), 2);
-    for log in &all {
-        check(log, "one of two");
-    }
+    check(&all[1], "one of two");
     let log = read(&text);
     check(&log, "the last of two");
     assert_eq!(log.notes[0], "the log holds 2 boots; this is the last of them");
@@ -213,14 +213,24 @@ fn a_log_of_two_boots_is_two_logs() {
     reader.feed(text.as_bytes());
     assert_eq!(reader.finish_all().len(), 1, "only the last was kept");
     // Cut before the line that names the kernel: the clock goes back.
-    let cut: String = plain().lines().skip(1).map(|line| format!("{line}\n")).collect();
-    let cut = cut.replace("[    2.", "[    0.");
+    let cut = |text: &str| -> String {
+        let cut: String = text.lines().skip(1).map(|line| format!("{line}\n")).collect();
+        cut.replace("[    2.", "[    0.")
+    };
     let mut reader = Reader::every_boot();
-    reader.feed([cut.as_str(), cut.as_str()].concat().as_bytes());
+    reader.feed([cut(&other), cut(&plain())].concat().as_bytes());
     assert_eq!(reader.finish_all().len(), 2);
     // A boot without a line that counts hides nothing.
     let log = read(&[plain().as_str(), "[    0.000000] Linux version 7\n[    0.1] x\n"].concat());
     check(&log, "before a boot without debugging");
+    let said = "an earlier boot is shown: the last one (from line 13 on, of Linux 7) has no line of an init \
+                call, a probe or a shutdown";
+    assert_eq!(log.notes[0], said);
+    let between = "[    0.000000] Linux version 7\n[    0.1] x\n";
+    let log = read(&[other.as_str(), between, plain().as_str()].concat());
+    check(&log, "behind a boot without debugging");
+    assert_eq!(log.notes[0], "the log holds 2 boots; this is the last of them");
+    assert!(log.notes.iter().any(|n| n.starts_with("1 boot without a line")), "{:?}", log.notes);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod how_sure;
 mod kernel_log_carriers;
 mod kernel_log_forms;
 mod kernel_log_notes;
+mod kernel_log_wrappers;
 mod kernel_logs;
 mod pictures;
 mod render;
