@@ -60,6 +60,8 @@ pub struct Summary {
     pub critical_path: Length,
     /// See [`Timeline::max_parallelism`].
     pub max_parallelism: usize,
+    /// A span may have run longer than its bar, so that more may have run at once.
+    pub open_ended: bool,
     /// How many of them nobody knows the place in time of; see [`Unplaced`](crate::Unplaced).
     pub unplaced: usize,
     /// See [`Timeline::resolution`]. Where it isn't zero, how many ran at once is known roughly.
@@ -141,6 +143,7 @@ impl Timeline {
             let placed = self.spans().iter().map(|s| &s.outcome);
             placed.chain(self.unplaced().iter().map(|u| &u.outcome)).filter(|o| f(o)).count()
         };
+        let last = self.spans().iter().map(|span| span.start).max().unwrap_or_default();
         Summary {
             spans: self.spans().len() + self.unplaced().len(),
             ok: count(Outcome::is_ok),
@@ -153,6 +156,12 @@ impl Timeline {
             serial_sum: self.serial_sum(),
             critical_path: self.critical_path().length,
             max_parallelism: self.max_parallelism(),
+            open_ended: self.spans().iter().any(|span| match span.took().most() {
+                // Less than the kernel's stamps tell apart shows nothing.
+                Some(most) => most > span.drawn() + Duration::from_micros(1),
+                // The last one to begin overlaps nothing behind it.
+                None => span.start < last,
+            }),
             unplaced: self.unplaced().len(),
             resolution: self.resolution(),
         }

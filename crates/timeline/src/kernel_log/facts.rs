@@ -123,7 +123,7 @@ pub(crate) struct Facts {
     /// The latest cost of a device's probe, which a line of its end may follow.
     costs: HashMap<String, usize>,
     /// Messages with their moments, as far as there is room.
-    seen: HashSet<u64>,
+    seen: HashSet<Moment>,
     linked: HashSet<(String, String)>,
     bridged: HashSet<(String, u8, u8)>,
     /// What was shut down, and which shutdown that is.
@@ -259,13 +259,13 @@ impl Facts {
     }
 
     /// Whether this boot has a message at this moment already, which only one can be.
-    pub(crate) fn has(&self, text: &str, stamp: Option<Stamp>) -> bool {
-        moment(text, stamp).is_some_and(|moment| self.seen.contains(&moment))
+    pub(crate) fn has(&self, moment: Option<Moment>) -> bool {
+        moment.is_some_and(|moment| self.seen.contains(&moment))
     }
 
     /// This boot has this message at this moment.
-    pub(crate) fn remember(&mut self, text: &str, stamp: Option<Stamp>) {
-        if let Some(moment) = moment(text, stamp).filter(|_| self.seen.len() < SEEN) {
+    pub(crate) fn remember(&mut self, moment: Option<Moment>) {
+        if let Some(moment) = moment.filter(|_| self.seen.len() < SEEN) {
             self.seen.insert(moment);
         }
     }
@@ -664,12 +664,18 @@ fn without(prefixes: &mut HashMap<Prefix, u64>, kinds: &[Prefix]) {
     prefixes.retain(|_, count| *count > 0);
 }
 
-/// A message and its moment as one number; None where a stamp doesn't tell moments apart.
-fn moment(text: &str, stamp: Option<Stamp>) -> Option<u64> {
-    let stamp = stamp.filter(|s| !s.coarse && !s.received && s.unit <= MICRO)?;
-    let mut hasher = DefaultHasher::new();
-    (stamp.ns, text).hash(&mut hasher);
-    Some(hasher.finish())
+/// A message and when it was logged, as one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Moment(u64);
+
+impl Moment {
+    /// None where the stamp doesn't tell moments apart.
+    pub(crate) fn of(text: &str, stamp: Option<Stamp>) -> Option<Moment> {
+        let stamp = stamp.filter(|s| !s.coarse && !s.received && s.unit <= MICRO)?;
+        let mut hasher = DefaultHasher::new();
+        (stamp.ns, text).hash(&mut hasher);
+        Some(Moment(hasher.finish()))
+    }
 }
 
 fn nanos(d: Duration) -> u64 {

@@ -95,6 +95,10 @@ struct Wrap {
 
 impl Wrap {
     fn line(&mut self, line: Line<'_>, each: &mut impl FnMut(Line<'_>)) {
+        // Characters are no more than bytes.
+        if self.held.is_empty() && line.text.len() < TERMINAL {
+            return each(line);
+        }
         let width = line.text.chars().count();
         if !self.held.is_empty() {
             if self.held.len() < WRAPPED && goes_on(&line.text) {

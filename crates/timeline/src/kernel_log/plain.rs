@@ -10,16 +10,14 @@ use std::borrow::Cow;
 /// they stand for. So are colours whose first character was written out.
 pub(crate) fn plain(bytes: &[u8]) -> Cow<'_, str> {
     // Nearly all lines are of printable ASCII alone, without an entity, a tag or a colour.
-    let plain = |pair: &[u8]| {
-        let [one, two] = [pair[0], *pair.get(1).unwrap_or(&b' ')];
-        let tag = one == b'<' && (two == b'/' || two.is_ascii_alphabetic());
-        let colour = two == b'[' && matches!(one, b'[' | b'b' | b'B' | b'3' | b'e');
-        (b' '..=b'~').contains(&one) && one != b'&' && !tag && !colour
-    };
-    let last = bytes.len().saturating_sub(1);
-    if bytes.windows(2).all(plain)
-        && bytes.get(last..).is_none_or(|end| end.iter().all(|b| plain(&[*b])))
-    {
+    let mut before = b' ';
+    let is_plain = bytes.iter().all(|&byte| {
+        let colour = byte == b'[' && matches!(before, b'[' | b'b' | b'B' | b'3' | b'e');
+        let tag = before == b'<' && (byte == b'/' || byte.is_ascii_alphabetic());
+        before = byte;
+        (b' '..=b'~').contains(&byte) && byte != b'&' && !colour && !tag
+    });
+    if is_plain {
         return String::from_utf8_lossy(bytes);
     }
     let mut text = String::with_capacity(bytes.len());

@@ -3,7 +3,7 @@
 use super::carrier::Carrier;
 use super::encoding::{Decoder, Unread};
 use super::export::Export;
-use super::facts::Facts;
+use super::facts::{Facts, Moment};
 use super::gather::Gather;
 use super::lines::{Line, Lines};
 use super::message::{self, Message};
@@ -77,14 +77,36 @@ struct Again {
     messages: Vec<Held>,
     /// How many of them have a later stamp, which the boot before never had.
     others: usize,
+    /// What further ones may take.
+    room: usize,
 }
 
 /// So many messages that a boot never had settle that they are of another one: what a log has twice
 /// may be with less important lines one time.
 const OTHERS: usize = 64;
 
-/// So many messages settle it in any case: no kernel logs more before its clock runs.
-const AGAIN: usize = 4096;
+/// Messages of this size settle it in any case: no kernel logs more before its clock runs.
+const ROOM: usize = 1 << 20;
+
+/// A message, and what stood before it.
+struct Record<'a> {
+    text: &'a str,
+    message: &'a Message<'a>,
+    stamp: Option<Stamp>,
+    thread: Option<u32>,
+    moment: Option<Moment>,
+}
+
+impl<'a> Record<'a> {
+    fn new(
+        text: &'a str,
+        message: &'a Message<'a>,
+        stamp: Option<Stamp>,
+        thread: Option<u32>,
+    ) -> Record<'a> {
+        Record { text, message, stamp, thread, moment: Moment::of(text, stamp) }
+    }
+}
 
 /// Whether `text`, before a stamp of the kernel in the same line, is no message: what a program put there.
 fn is_carrier(stripped: &Stripped<'_>, text: &str) -> bool {
@@ -338,14 +360,16 @@ impl State {
     /// A message behind its known prefixes, and maybe an unknown one.
     fn message_behind(&mut self, stripped: &Stripped<'_>) {
         let Stripped { text, stamp, thread, .. } = *stripped;
-        let known = message::parse(text).form();
+        let message = message::parse(text);
         // A driver's name may be a prefix, as it may be several words; nothing else can.
-        let sure = known.is_some() && known != Some(Form::Shutdown);
-        let behind = if sure { None } else { self.carrier.strip(text) };
-        if behind.is_some() {
-            self.count(Prefix::Carrier);
+        let sure = message.form().is_some_and(|form| form != Form::Shutdown);
+        match if sure { None } else { self.carrier.strip(text) } {
+            Some(behind) => {
+                self.count(Prefix::Carrier);
+                self.message(behind, stamp, thread);
+            }
+            None => self.parsed(text, &message, stamp, thread),
         }
-        self.message(behind.unwrap_or(text), stamp, thread);
     }
 
     /// A message of `/dev/kmsg`, which may have overtaken others on its way.
@@ -410,7 +434,7 @@ impl State {
             self.pending.why = None;
             self.pending.open = false;
             self.facts.wrapped += 1;
-            self.take(&joined, &message, stamp, thread);
+            self.take(&Record::new(&joined, &message, stamp, thread));
         } else {
             joined.truncate(length - usize::from(soft));
             if soft {
@@ -422,26 +446,36 @@ impl State {
     }
 
     fn message(&mut self, text: &str, stamp: Option<Stamp>, thread: Option<u32>) {
+        self.parsed(text, &message::parse(text), stamp, thread);
+    }
+
+    fn parsed(
+        &mut self,
+        text: &str,
+        message: &Message<'_>,
+        stamp: Option<Stamp>,
+        thread: Option<u32>,
+    ) {
         let empty = text.trim().is_empty();
         if empty && stamp.is_none() {
             return;
         }
-        let stamp = self.stamp(stamp);
-        if empty || !self.is_again(text, stamp, thread) {
-            self.stamped(text, stamp, thread);
+        let record = Record::new(text, message, self.stamp(stamp), thread);
+        if empty || !self.is_again(&record) {
+            self.record(&record);
         }
     }
 
     /// A message with its stamp by the clock of the log.
-    fn stamped(&mut self, text: &str, stamp: Option<Stamp>, thread: Option<u32>) {
+    fn record(&mut self, record: &Record<'_>) {
+        let Record { text, message, stamp, thread, .. } = *record;
         if !text.trim().is_empty() {
             let version = text.starts_with("Linux version ");
-            let of_this = self.facts.has(text, stamp) || !version && self.facts.in_copy(stamp);
+            let of_this = self.facts.has(record.moment) || !version && self.facts.in_copy(stamp);
             if !of_this && self.new_boot(text, stamp) {
                 self.begin();
             }
-            let message = message::parse(text);
-            if self.take(text, &message, stamp, thread) {
+            if self.take(record) {
                 return;
             }
             self.facts.blobs += u64::from(text.starts_with('[') && text.ends_with("B blob data]"));
@@ -459,47 +493,48 @@ impl State {
         }
     }
 
-    fn take(
-        &mut self,
-        text: &str,
-        message: &Message<'_>,
-        stamp: Option<Stamp>,
-        thread: Option<u32>,
-    ) -> bool {
-        if message.form().is_some() && self.facts.has(text, stamp) {
+    fn take(&mut self, record: &Record<'_>) -> bool {
+        let Record { text, message, stamp, thread, moment } = *record;
+        if message.form().is_some() && self.facts.has(moment) {
             self.facts.doubled(stamp);
             return true;
         }
         if !self.facts.in_copy(stamp) && self.facts.over_before(message) {
             self.begin();
         }
-        self.facts.remember(text, stamp);
+        self.facts.remember(moment);
         self.facts.see(stamp);
         self.facts.add(text.len(), message, stamp, thread)
     }
 
     /// Whether a message has to wait until it is known which boot it is of: this boot's first line came
     /// again, with the same stamp. Either another boot begins, or the log has this one twice.
-    fn is_again(&mut self, text: &str, stamp: Option<Stamp>, thread: Option<u32>) -> bool {
-        let had = self.facts.has(text, stamp);
+    fn is_again(&mut self, record: &Record<'_>) -> bool {
+        let Record { text, stamp, thread, moment, .. } = *record;
         if self.again.is_none() {
             // Where nothing later was read, a console merely wrote its line twice.
             let went_on = |now: Stamp| self.facts.last.is_some_and(|last| now.ns < last.ns);
-            if !had || !text.starts_with("Linux version ") || !stamp.is_some_and(went_on) {
+            if !text.starts_with("Linux version ")
+                || !stamp.is_some_and(went_on)
+                || !self.facts.has(moment)
+            {
                 return false;
             }
             let (lines, prefixes) = self.facts.before_line(&self.kinds);
-            self.again = Some(Again { lines, prefixes, messages: Vec::new(), others: 0 });
+            self.again =
+                Some(Again { lines, prefixes, messages: Vec::new(), others: 0, room: ROOM });
         }
+        let had = self.facts.has(moment);
         let Some(again) = &mut self.again else { return false };
         let first = again.messages.first().and_then(|first| first.stamp);
         let later = first.zip(stamp).is_some_and(|(first, now)| now.ns > first.ns);
         let (line, kinds) = (self.number, self.kinds.clone());
         again.messages.push(Held { line, text: text.to_owned(), stamp, thread, kinds });
         again.others += usize::from(later && !had);
+        again.room = again.room.saturating_sub(text.len() + size_of::<Held>());
         if later && had {
             self.go_on();
-        } else if again.others >= OTHERS || again.messages.len() >= AGAIN {
+        } else if again.others >= OTHERS || again.room == 0 {
             self.begin_again();
         }
         true
@@ -526,7 +561,8 @@ impl State {
         for message in messages {
             self.number = message.line;
             self.flush();
-            self.stamped(&message.text, message.stamp, message.thread);
+            let Held { text, stamp, thread, .. } = &message;
+            self.record(&Record::new(text, &message::parse(text), *stamp, *thread));
         }
         (self.number, self.kinds) = (number, kinds);
     }

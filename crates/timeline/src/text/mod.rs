@@ -169,6 +169,7 @@ pub(crate) fn numbers(s: &Summary) -> Vec<String> {
         }
         let least = match s.unplaced {
             _ if !s.resolution.is_zero() => "about",
+            0 if s.open_ended => "about",
             0 => "at most",
             _ => "at least",
         };

@@ -134,6 +134,7 @@ fn a_call_without_its_first_line_took_at_least_what_it_says() {
         assert_eq!(notes(&log).contains("1 init call has no first line"), least, "{}", notes(&log));
         // The numbers that are made of it have the sign too.
         if least {
+            assert!(text::render(&log.boot, 100).contains("about 2 at once"));
             for number in
                 [log.boot.makespan(), log.boot.serial_sum(), log.boot.critical_path().length]
             {
@@ -200,6 +201,8 @@ fn a_share_of_what_nobody_knows_is_no_number() {
     assert!(row("a ").contains("≤1.00 s ≤100.0 %"), "{text}");
     assert!(row("b ").contains("? ? "), "{text}");
     assert!(text.contains("as far as ends are known"), "{text}");
+    // Nothing begins behind it, so one ran at once.
+    assert!(text::render(&log.shutdown, 100).contains("at most 1 at once"));
 }
 
 #[test]
