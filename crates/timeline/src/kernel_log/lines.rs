@@ -1,7 +1,7 @@
 //! Cuts a stream of bytes into lines, of bounded length.
 
 use super::mail::{Decoded, Mail};
-use super::plain::{plain, without_spelled_cr};
+use super::plain::{plain_of, without_spelled_cr};
 use std::borrow::Cow;
 
 /// What of one line is kept. No kernel line is that long (`printk` cuts at 1024 bytes), and a line
@@ -23,13 +23,15 @@ pub(crate) struct Line<'a> {
     pub more: bool,
     /// True when it was put together from several that a terminal had made of it.
     pub joined: bool,
+    /// True when tags of HTML were taken out.
+    pub html: bool,
 }
 
 impl Line<'_> {
     /// The same, to be kept.
     pub(crate) fn kept(&self) -> Line<'static> {
-        let Line { number, crlf, cut, more, joined, .. } = *self;
-        Line { number, text: Cow::Owned(self.text.to_string()), crlf, cut, more, joined }
+        let Line { number, crlf, cut, more, joined, html, .. } = *self;
+        Line { number, text: Cow::Owned(self.text.to_string()), crlf, cut, more, joined, html }
     }
 }
 
@@ -133,8 +135,10 @@ fn one(
     more: bool,
     each: &mut impl FnMut(Line<'_>),
 ) {
-    let (text, spelled) = without_spelled_cr(plain(bytes));
-    each(Line { number, text, crlf: crlf || spelled, cut, more, joined: false });
+    let (text, tagged) = plain_of(bytes);
+    let (text, spelled) = without_spelled_cr(text);
+    let (crlf, html) = (crlf || spelled, tagged || more);
+    each(Line { number, text, crlf, cut, more, joined: false, html });
 }
 
 /// Where `<br>` stands, and what stands behind it.

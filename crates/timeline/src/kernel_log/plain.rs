@@ -9,6 +9,11 @@ use std::borrow::Cow;
 /// byte order mark), tags of HTML and colours of a terminal are taken out, and entities of HTML are what
 /// they stand for. So are colours whose first character was written out.
 pub(crate) fn plain(bytes: &[u8]) -> Cow<'_, str> {
+    plain_of(bytes).0
+}
+
+/// Likewise, and whether tags were taken out.
+pub(crate) fn plain_of(bytes: &[u8]) -> (Cow<'_, str>, bool) {
     // Nearly all lines are of printable ASCII alone, without an entity, a tag or a colour.
     let mut before = b' ';
     let is_plain = bytes.iter().all(|&byte| {
@@ -18,7 +23,7 @@ pub(crate) fn plain(bytes: &[u8]) -> Cow<'_, str> {
         (b' '..=b'~').contains(&byte) && byte != b'&' && !colour && !tag
     });
     if is_plain {
-        return String::from_utf8_lossy(bytes);
+        return (String::from_utf8_lossy(bytes), false);
     }
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -35,9 +40,11 @@ pub(crate) fn plain(bytes: &[u8]) -> Cow<'_, str> {
     if text.contains('\x1b') {
         text = without_escapes(&text);
     }
+    let length = text.len();
     if text.contains('<') {
         text = without_tags(&text);
     }
+    let tagged = text.len() < length;
     if text.contains('&') {
         text = without_entities(&text);
     }
@@ -48,7 +55,7 @@ pub(crate) fn plain(bytes: &[u8]) -> Cow<'_, str> {
             .map(|c| if blank(c) { ' ' } else { c })
             .collect();
     }
-    text.into()
+    (text.into(), tagged)
 }
 
 /// The beginning of a colour, as `cat -v`, `rsyslog`, and quoting programs write it.

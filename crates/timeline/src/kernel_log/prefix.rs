@@ -2,7 +2,7 @@
 
 use super::Prefix;
 use super::clock::Wall;
-use super::tasks::{logcat, task};
+use super::tasks::{caller, logcat, task};
 
 /// When a line was logged, by the clock that its prefix shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,6 +151,11 @@ impl Prefixes {
             self.relative = self.relative.saturating_add(ns);
             s.stamp = Some(Stamp::new(self.relative, Clock::Log));
             s.kinds.push(Prefix::DmesgDelta);
+        } else if let Some(task) = caller(s.text) {
+            s.thread = task.thread;
+            s.kinds.push(task.kind);
+            s.text = task.rest.trim_start();
+            return true;
         } else {
             return false;
         }
@@ -473,6 +478,9 @@ mod tests {
         let line = format!("[   41.490716][    C3] {MESSAGE}");
         assert_eq!((strip(&line).thread, strip(&line).text), (None, MESSAGE));
         assert_eq!(strip(&line).kinds, [Prefix::Printk, Prefix::CallerId]);
+        // Without stamps.
+        let line = format!("[  T8227] {MESSAGE}");
+        assert_eq!((strip(&line).thread, strip(&line).text), (Some(8227), MESSAGE));
     }
 
     #[test]

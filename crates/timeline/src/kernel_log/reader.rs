@@ -55,6 +55,8 @@ struct State {
     /// How many boots there were of which there is nothing to tell.
     silent: usize,
     keep_all: bool,
+    /// Tags of HTML were taken out.
+    html: bool,
     /// The last message, if it was none of the forms: its end may stand on the next line.
     pending: Pending,
     /// The kernel's own clock was seen: one on the wall has nothing to add.
@@ -204,6 +206,17 @@ impl Reader {
         if self.lines.decoded() {
             notes.push("the log is the source of a mail: quoted-printable was decoded".into());
         }
+        if self.state.html {
+            notes.push("the log is HTML: its tags were taken out".into());
+        }
+        if self.state.sequence.reordered > 0 {
+            let n = self.state.sequence.reordered;
+            notes.push(format!(
+                "{n} {} overtaken on the way and put in order by {}",
+                if n == 1 { "message was" } else { "messages were" },
+                if n == 1 { "its number" } else { "their numbers" }
+            ));
+        }
         if self.gather.reordered > 0 {
             notes.push(format!(
                 "{} parts of a dump by pstore were put in the order in which they were written",
@@ -267,6 +280,7 @@ impl State {
         }
         self.facts.cut += u64::from(line.cut);
         self.facts.wrapped += u64::from(line.joined);
+        self.html |= line.html;
         if line.crlf {
             self.count(Prefix::CrLf);
         }

@@ -25,6 +25,8 @@ pub(crate) struct Sequence {
     last: Option<u64>,
     /// Those that came too early, by number.
     early: Vec<(u64, Held)>,
+    /// How many were overtaken by others.
+    pub reordered: u64,
 }
 
 impl Sequence {
@@ -33,6 +35,7 @@ impl Sequence {
     /// One whose number was passed is late by more than was waited for, and stands first in those.
     pub(crate) fn take(&mut self, number: u64, message: Held) {
         let at = self.early.partition_point(|&(early, _)| early <= number);
+        self.reordered += u64::from(at < self.early.len());
         self.early.insert(at, (number, message));
     }
 

@@ -19,8 +19,8 @@ pub(crate) fn task(text: &str) -> Option<Task<'_>> {
     caller(text).or_else(|| cpu_and_task(text)).or_else(|| in_brackets(text))
 }
 
-/// `CONFIG_PRINTK_CALLER`.
-fn caller(text: &str) -> Option<Task<'_>> {
+/// `CONFIG_PRINTK_CALLER`; without stamps it stands alone.
+pub(crate) fn caller(text: &str) -> Option<Task<'_>> {
     let (inside, rest) = text.strip_prefix('[')?.split_once(']')?;
     let inside = inside.trim_start();
     let kind = Prefix::CallerId;
