@@ -22,8 +22,15 @@ pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
     }
     let mut drivers = drivers(&mut facts);
     let mut boot = boot(&facts, &rules, &drivers);
-    for (device, driver) in registered(&boot.timeline) {
-        drivers.entry(device).or_insert(driver);
+    // The drivers that were tried, be a device bound or not.
+    let mut tried = drivers.clone();
+    for (id, driver) in registered(&boot.timeline) {
+        let span = &mut boot.timeline.spans_mut()[id.index()];
+        if span.outcome.is_ok() {
+            drivers.entry(span.name.clone()).or_insert_with(|| driver.clone());
+        }
+        tried.entry(span.name.clone()).or_insert_with(|| driver.clone());
+        span.driver = Some(driver);
     }
     let mut shutdown = shutdown(&facts.shutdowns, &drivers);
     let graph = graph(&facts, &boot.timeline, &shutdown);
@@ -35,7 +42,7 @@ pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
         Form::ALL.iter().filter_map(|f| Some((*f, *counts.get(f)?))).collect()
     };
     KernelLog {
-        deferrals: deferral::group(&facts, &rules, &drivers),
+        deferrals: deferral::group(&facts, &rules, &tried),
         deferred_probe: split(&boot.timeline),
         notes,
         boot: boot.timeline,
@@ -68,11 +75,12 @@ fn drivers(facts: &mut Facts) -> BTreeMap<String, String> {
     drivers
 }
 
-/// The devices that were probed directly in an init call, with what that registered: a module, as a
-/// rule, is its driver, and `NAME_driver_init` registers `NAME`. Only where no line says better.
-fn registered(boot: &Timeline) -> Vec<(String, String)> {
+/// The probes right inside an init call, with what that registered: a module, as a rule, is the driver,
+/// and `NAME_driver_init` registers `NAME`. Only where no line says better.
+fn registered(boot: &Timeline) -> Vec<(SpanId, String)> {
     let mut found = Vec::new();
-    for span in boot.spans().iter().filter(|s| s.kind == SpanKind::Probe && s.driver.is_none()) {
+    let probe = |s: &Span| s.kind == SpanKind::Probe && s.driver.is_none();
+    for (id, span) in boot.iter().filter(|(_, span)| probe(span)) {
         let Some(call) = span.nested_in.map(|outer| boot.span(outer)) else { continue };
         if call.kind != SpanKind::Initcall {
             continue;
@@ -80,7 +88,7 @@ fn registered(boot: &Timeline) -> Vec<(String, String)> {
         let name = call.name.split(' ').next().unwrap_or_default();
         let built_in = ["_driver_init", "_drv_init"].into_iter().find_map(|e| name.strip_suffix(e));
         if let Some(driver) = call.driver.as_deref().or(built_in) {
-            found.push((span.name.clone(), driver.to_owned()));
+            found.push((id, driver.to_owned()));
         }
     }
     found

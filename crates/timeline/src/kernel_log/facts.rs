@@ -415,9 +415,8 @@ impl Facts {
                 }
                 self.asynchronous.insert(device.to_owned());
             }
-            Message::Bound { driver, device } | Message::ProbeFailed { driver, device } => {
-                self.know(device, driver);
-            }
+            Message::Bound { driver, device } => self.know(device, driver),
+            Message::ProbeFailed { driver, device } => self.left(device, driver),
             Message::Deferral { device, driver, supplier, reason } => {
                 if let Some(driver) = driver {
                     self.know(device, driver);
@@ -572,8 +571,11 @@ impl Facts {
         } else {
             self.probes.push(probe);
         }
-        if let Some(driver) = driver {
-            self.know(device, &driver);
+        match driver {
+            // Kernels before 5.14 print 1 for a device that was bound.
+            Some(driver) if matches!(result, 0 | 1) => self.know(device, &driver),
+            Some(driver) => self.left(device, &driver),
+            None => {}
         }
     }
 
@@ -632,6 +634,13 @@ impl Facts {
     fn know(&mut self, device: &str, driver: &str) {
         if self.drivers.get(device).is_none_or(|known| known != driver) {
             self.drivers.insert(device.to_owned(), driver.to_owned());
+        }
+    }
+
+    /// A driver was tried on a device, and is not bound to it.
+    fn left(&mut self, device: &str, driver: &str) {
+        if self.drivers.get(device).is_some_and(|known| known == driver) {
+            self.drivers.remove(device);
         }
     }
 

@@ -269,6 +269,31 @@ fn both_signs_of_a_deferral_are_one() {
 }
 
 #[test]
+fn a_driver_that_was_tried_is_the_probes_and_only_one_that_is_bound_the_devices() {
+    let log = read(
+        "[    1.000000] calling  foo_driver_init+0x0/0x10 [foo] @ 1\n\
+         [    1.100000] probe of a returned -517 after 5 usecs\n\
+         [    1.200000] probe of b returned 5 after 5 usecs\n\
+         [    1.300000] probe of c returned 0 after 5 usecs\n\
+         [    1.400000] initcall foo_driver_init+0x0/0x10 [foo] returned 0 after 399990 usecs\n\
+         [    1.500000] bar d: some words\n[    1.600000] probe of d returned 19 after 5 usecs\n\
+         [    2.000000] platform a: shutdown\n[    2.100000] platform b: shutdown\n\
+         [    2.200000] platform c: shutdown\n[    2.300000] platform d: shutdown\n",
+    );
+    let driver = |t: &corewise_timeline::Timeline, name: &str| {
+        t.span(t.find(name).expect("a span")).driver.clone()
+    };
+    for (device, tried, bound) in
+        [("a", "foo", false), ("b", "foo", false), ("c", "foo", true), ("d", "bar", false)]
+    {
+        assert_eq!(driver(&log.boot, device).as_deref(), Some(tried), "{device}");
+        assert_eq!(driver(&log.shutdown, device).is_some(), bound, "{device}");
+        assert_eq!(log.drivers.contains_key(device), bound, "{device}");
+    }
+    assert_eq!(log.deferrals[0].driver.as_deref(), Some("foo"));
+}
+
+#[test]
 fn the_same_function_on_two_threads_is_paired_by_thread_or_by_time() {
     let log = read(
         "[    1.000000] calling  init_module+0x0/0x10 [a] @ 100\n\

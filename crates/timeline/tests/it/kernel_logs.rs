@@ -179,6 +179,12 @@ fn todays_probe_lines_name_device_and_driver() {
     }
     let probed = log.boot.spans().iter().filter(|s| s.kind == SpanKind::Probe);
     assert!(probed.clone().all(|s| s.driver.is_some() && !s.name.contains(" with driver ")));
+    // A driver that was tried and said no is that of the probe, and not of the device.
+    for (device, driver) in [("serio1", "atkbd"), ("PNP0103:00", "hpet_acpi")] {
+        assert_eq!(span(&log.boot, device).driver.as_deref(), Some(driver), "{device}");
+        assert_eq!(span(&log.shutdown, device).driver, None, "{device}");
+        assert!(!log.drivers.contains_key(device), "{device}");
+    }
     // The three disks were probed at once, the other devices in their init calls.
     let beside: Vec<&str> = probed.filter(|s| s.asynchronous).map(|s| s.name.as_str()).collect();
     assert_eq!(beside, ["0000:00:05.0", "0000:00:04.0", "0000:00:06.0"]);
