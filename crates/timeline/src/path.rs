@@ -137,13 +137,23 @@ impl Timeline {
         }
     }
 
+    /// Whether a span may have run longer than its bar, and so beside more others than it seems.
+    pub(crate) fn is_open_ended(&self) -> bool {
+        let last = self.spans().iter().map(|span| span.start).max().unwrap_or_default();
+        self.spans().iter().any(|span| match span.took().most() {
+            // Less than the kernel's stamps tell apart shows nothing.
+            Some(most) => most > span.drawn() + Duration::from_micros(1),
+            // The last one to begin overlaps nothing behind it.
+            None => span.start < last,
+        })
+    }
+
     /// All the numbers at once.
     pub fn summary(&self) -> Summary {
         let count = |f: fn(&Outcome) -> bool| {
             let placed = self.spans().iter().map(|s| &s.outcome);
             placed.chain(self.unplaced().iter().map(|u| &u.outcome)).filter(|o| f(o)).count()
         };
-        let last = self.spans().iter().map(|span| span.start).max().unwrap_or_default();
         Summary {
             spans: self.spans().len() + self.unplaced().len(),
             ok: count(Outcome::is_ok),
@@ -156,12 +166,7 @@ impl Timeline {
             serial_sum: self.serial_sum(),
             critical_path: self.critical_path().length,
             max_parallelism: self.max_parallelism(),
-            open_ended: self.spans().iter().any(|span| match span.took().most() {
-                // Less than the kernel's stamps tell apart shows nothing.
-                Some(most) => most > span.drawn() + Duration::from_micros(1),
-                // The last one to begin overlaps nothing behind it.
-                None => span.start < last,
-            }),
+            open_ended: self.is_open_ended(),
             unplaced: self.unplaced().len(),
             resolution: self.resolution(),
         }

@@ -218,24 +218,25 @@ impl Facts {
         }
     }
 
-    pub(crate) fn count_line(&mut self, number: u64) {
+    /// A line, which may be several of the file, has this number.
+    pub(crate) fn count_line(&mut self, number: u64, lines: u64) {
         if self.lines == 0 {
             self.first_line = number;
         }
-        self.lines += 1;
+        self.lines += lines;
     }
 
     /// A line that was counted, with these prefixes, comes later.
-    pub(crate) fn uncount_line(&mut self, kinds: &[Prefix]) {
-        self.lines = self.lines.saturating_sub(1);
+    pub(crate) fn uncount_line(&mut self, lines: u64, kinds: &[Prefix]) {
+        self.lines = self.lines.saturating_sub(lines);
         without(&mut self.prefixes, kinds);
     }
 
-    /// How many lines and prefixes there were without the last line, which has these.
-    pub(crate) fn before_line(&self, kinds: &[Prefix]) -> (u64, HashMap<Prefix, u64>) {
+    /// How many lines and prefixes there were without the last line, which is so many and has these.
+    pub(crate) fn before_line(&self, lines: u64, kinds: &[Prefix]) -> (u64, HashMap<Prefix, u64>) {
         let mut prefixes = self.prefixes.clone();
         without(&mut prefixes, kinds);
-        (self.lines.saturating_sub(1), prefixes)
+        (self.lines.saturating_sub(lines), prefixes)
     }
 
     /// The lines from `first` on are of another boot: these are its facts so far. There were so many

@@ -126,8 +126,9 @@ impl Wrap {
             let whole: String = held[..count].iter().map(|line| &*line.text).collect();
             if is_form(&whole) {
                 let rest = held.split_off(count);
+                let count = held.iter().map(|line| line.count).sum();
                 let first = held.swap_remove(0);
-                each(Line { text: Cow::Owned(whole), joined: true, ..first });
+                each(Line { text: Cow::Owned(whole), joined: true, count, ..first });
                 return rest.into_iter().for_each(each);
             }
         }

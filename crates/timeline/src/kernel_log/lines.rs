@@ -19,8 +19,8 @@ pub(crate) struct Line<'a> {
     pub crlf: bool,
     /// True when it was longer than [`LONGEST`], and so its end is missing.
     pub cut: bool,
-    /// True when another one had this number, and HTML broke it here.
-    pub more: bool,
+    /// How many lines of the file it is: none where HTML broke one of them here.
+    pub count: u64,
     /// True when it was put together from several that a terminal had made of it.
     pub joined: bool,
     /// True when tags of HTML were taken out.
@@ -30,8 +30,8 @@ pub(crate) struct Line<'a> {
 impl Line<'_> {
     /// The same, to be kept.
     pub(crate) fn kept(&self) -> Line<'static> {
-        let Line { number, crlf, cut, more, joined, html, .. } = *self;
-        Line { number, text: Cow::Owned(self.text.to_string()), crlf, cut, more, joined, html }
+        let Line { number, crlf, cut, count, joined, html, .. } = *self;
+        Line { number, text: Cow::Owned(self.text.to_string()), crlf, cut, count, joined, html }
     }
 }
 
@@ -68,7 +68,8 @@ impl Lines {
             self.end(each);
         }
         if let Some(part) = self.mail.finish() {
-            hand_on(self.first.take().unwrap_or(self.number), &part, false, false, each);
+            let first = self.first.take().unwrap_or(self.number);
+            hand_on(first, self.number + 1 - first, &part, false, false, each);
         }
     }
 
@@ -102,11 +103,12 @@ impl Lines {
         let end = bytes.iter().rposition(|&b| b != b'\r' && b != 0).map_or(0, |at| at + 1);
         let start = bytes[..end].iter().position(|&b| b != 0).unwrap_or(end);
         let number = *self.first.get_or_insert(self.number);
+        let count = self.number + 1 - number;
         match self.mail.line(&bytes[start..end]) {
-            Decoded::As(line) => hand_on(number, line, crlf, cut, each),
+            Decoded::As(line) => hand_on(number, count, line, crlf, cut, each),
             Decoded::Line(line) => {
                 let cut = cut || line.len() > LONGEST;
-                hand_on(number, &line[..line.len().min(LONGEST)], crlf, cut, each);
+                hand_on(number, count, &line[..line.len().min(LONGEST)], crlf, cut, each);
             }
             Decoded::Part => return,
         }
@@ -115,30 +117,29 @@ impl Lines {
 }
 
 /// Hands on one line, or several where HTML breaks it.
-fn hand_on(number: u64, bytes: &[u8], crlf: bool, cut: bool, each: &mut impl FnMut(Line<'_>)) {
-    let (mut rest, mut more) = (bytes, false);
-    while let Some((at, behind)) = line_break(rest) {
-        one(number, &rest[..at], crlf, false, more, each);
-        (rest, more) = (behind, true);
-    }
-    // A break at the end of a line is that end.
-    if !more || !rest.is_empty() {
-        one(number, rest, crlf, cut, more, each);
-    }
-}
-
-fn one(
+fn hand_on(
     number: u64,
+    count: u64,
     bytes: &[u8],
     crlf: bool,
     cut: bool,
-    more: bool,
     each: &mut impl FnMut(Line<'_>),
 ) {
-    let (text, tagged) = plain_of(bytes);
-    let (text, spelled) = without_spelled_cr(text);
-    let (crlf, html) = (crlf || spelled, tagged || more);
-    each(Line { number, text, crlf, cut, more, joined: false, html });
+    let mut one = |bytes: &[u8], cut: bool, count: u64| {
+        let (text, tagged) = plain_of(bytes);
+        let (text, spelled) = without_spelled_cr(text);
+        let (crlf, html) = (crlf || spelled, tagged || count == 0);
+        each(Line { number, text, crlf, cut, count, joined: false, html });
+    };
+    let (mut rest, mut count) = (bytes, count);
+    while let Some((at, behind)) = line_break(rest) {
+        one(&rest[..at], false, count);
+        (rest, count) = (behind, 0);
+    }
+    // A break at the end of a line is that end.
+    if count > 0 || !rest.is_empty() {
+        one(rest, cut, count);
+    }
 }
 
 /// Where `<br>` stands, and what stands behind it.

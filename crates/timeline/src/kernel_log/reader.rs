@@ -31,8 +31,9 @@ pub struct Reader {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of the line that is read.
+    /// The number of the line that is read, and how many of the file it is.
     number: u64,
+    lines: u64,
     /// What stood before its message.
     kinds: Vec<Prefix>,
     prefixes: Prefixes,
@@ -275,9 +276,8 @@ impl State {
     fn line(&mut self, line: Line<'_>) {
         self.number = line.number;
         self.kinds.clear();
-        if !line.more {
-            self.facts.count_line(line.number);
-        }
+        self.lines = line.count;
+        self.facts.count_line(line.number, line.count);
         self.facts.cut += u64::from(line.cut);
         self.facts.wrapped += u64::from(line.joined);
         self.html |= line.html;
@@ -389,15 +389,15 @@ impl State {
     /// A message of `/dev/kmsg`, which may have overtaken others on its way.
     fn numbered(&mut self, sequence: u64, stripped: &Stripped<'_>) {
         // It counts where it belongs.
-        self.facts.uncount_line(&self.kinds);
+        self.facts.uncount_line(self.lines, &self.kinds);
         let mut kinds = std::mem::take(&mut self.kinds);
         kinds.extend_from_slice(&stripped.kinds);
         if self.sequence.begins_anew(sequence) {
             self.in_order();
         }
         let Stripped { text, stamp, thread, .. } = *stripped;
-        let (line, text) = (self.number, text.to_owned());
-        self.sequence.take(sequence, Held { line, text, stamp, thread, kinds });
+        let (line, lines, text) = (self.number, self.lines, text.to_owned());
+        self.sequence.take(sequence, Held { line, lines, text, stamp, thread, kinds });
         while let Some(message) = self.sequence.next() {
             self.in_turn(message);
         }
@@ -405,17 +405,17 @@ impl State {
 
     /// What came too early comes now: nothing else will.
     fn in_order(&mut self) {
-        let number = self.number;
+        let (number, lines) = (self.number, self.lines);
         for message in self.sequence.end() {
             self.in_turn(message);
         }
-        self.number = number;
+        (self.number, self.lines) = (number, lines);
     }
 
     fn in_turn(&mut self, message: Held) {
         let kinds = std::mem::take(&mut self.kinds);
-        self.number = message.line;
-        self.facts.count_line(message.line);
+        (self.number, self.lines) = (message.line, message.lines);
+        self.facts.count_line(message.line, message.lines);
         message.kinds.iter().for_each(|kind| self.count(*kind));
         self.flush();
         self.message(&message.text, message.stamp, message.thread);
@@ -534,7 +534,7 @@ impl State {
             {
                 return false;
             }
-            let (lines, prefixes) = self.facts.before_line(&self.kinds);
+            let (lines, prefixes) = self.facts.before_line(self.lines, &self.kinds);
             self.again =
                 Some(Again { lines, prefixes, messages: Vec::new(), others: 0, room: ROOM });
         }
@@ -542,8 +542,9 @@ impl State {
         let Some(again) = &mut self.again else { return false };
         let first = again.messages.first().and_then(|first| first.stamp);
         let later = first.zip(stamp).is_some_and(|(first, now)| now.ns > first.ns);
-        let (line, kinds) = (self.number, self.kinds.clone());
-        again.messages.push(Held { line, text: text.to_owned(), stamp, thread, kinds });
+        let (line, lines, kinds) = (self.number, self.lines, self.kinds.clone());
+        let held = Held { line, lines, text: text.to_owned(), stamp, thread, kinds };
+        again.messages.push(held);
         again.others += usize::from(later && !had);
         again.room = again.room.saturating_sub(text.len() + size_of::<Held>());
         if later && had {
@@ -583,7 +584,7 @@ impl State {
 
     /// Another boot begins with this line.
     fn begin(&mut self) {
-        let (lines, prefixes) = self.facts.before_line(&self.kinds);
+        let (lines, prefixes) = self.facts.before_line(self.lines, &self.kinds);
         let mut ended = std::mem::take(&mut self.facts);
         self.facts = ended.split_off(self.number, lines, prefixes);
         self.ended(ended);

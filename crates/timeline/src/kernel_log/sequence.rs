@@ -9,8 +9,9 @@ const WAIT: usize = 16;
 /// A message that waits for others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// The number of its line.
+    /// The number of its line, and how many lines it is.
     pub line: u64,
+    pub lines: u64,
     pub text: String,
     pub stamp: Option<Stamp>,
     pub thread: Option<u32>,
@@ -73,8 +74,9 @@ mod tests {
             if sequence.begins_anew(number) {
                 found.extend(sequence.end().into_iter().map(|m| m.line));
             }
-            let (text, kinds) = (String::new(), Vec::new());
-            sequence.take(number, Held { line: number, text, stamp: None, thread: None, kinds });
+            let (text, kinds, lines) = (String::new(), Vec::new(), 1);
+            let held = Held { line: number, lines, text, stamp: None, thread: None, kinds };
+            sequence.take(number, held);
             found.extend(std::iter::from_fn(|| sequence.next()).map(|m| m.line));
         }
         assert!(sequence.early.len() <= WAIT);

@@ -146,10 +146,10 @@ fn concurrency(out: &mut Lines, t: &Timeline) {
         100.0 * time.as_secs_f64() / all.as_secs_f64()
     };
     let exact = t.spans().iter().all(|span| span.took().is_exact());
-    let bounded = t.spans().iter().all(|span| span.took().most().is_some());
+    let known = t.spans().iter().all(|span| span.took().told().is_some());
     let were = match exact {
         _ if !t.resolution().is_zero() => "at once, as far as the stamps tell",
-        _ if !bounded => "at once, as far as ends are known",
+        _ if t.is_open_ended() || !known => "at once, as far as starts and ends are known",
         true => "at once",
         false => "at once, were each to take its longest",
     };

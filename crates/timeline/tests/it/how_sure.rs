@@ -135,6 +135,9 @@ fn a_call_without_its_first_line_took_at_least_what_it_says() {
         // The numbers that are made of it have the sign too.
         if least {
             assert!(text::render(&log.boot, 100).contains("about 2 at once"));
+            assert!(
+                text::analysis(&log.boot, 9, 100).contains("as far as starts and ends are known")
+            );
             for number in
                 [log.boot.makespan(), log.boot.serial_sum(), log.boot.critical_path().length]
             {
@@ -200,7 +203,7 @@ fn a_share_of_what_nobody_knows_is_no_number() {
     };
     assert!(row("a ").contains("≤1.00 s ≤100.0 %"), "{text}");
     assert!(row("b ").contains("? ? "), "{text}");
-    assert!(text.contains("as far as ends are known"), "{text}");
+    assert!(text.contains("as far as starts and ends are known"), "{text}");
     // Nothing begins behind it, so one ran at once.
     assert!(text::render(&log.shutdown, 100).contains("at most 1 at once"));
 }

@@ -254,6 +254,7 @@ fn the_source_of_a_mail_is_decoded() {
     let log = read(&text);
     check(&log, "quoted-printable");
     assert!(log.notes[0].contains("quoted-printable was decoded"), "{:?}", log.notes);
+    assert_eq!(log.lines, text.lines().count() as u64);
     // Without the head, lines that break so are joined so.
     let broken = "[   12.401500] probe of 32a00000.bridge-with-a-name returned -517 after 24 =\nusecs\n\
                   [   12.406900] initcall b_init+0x0/0x1000 [beta_driver_of_some_le=\nngth] returned 0 \
@@ -278,6 +279,7 @@ fn a_line_that_a_terminal_broke_is_whole_again() {
         assert!(broken.lines().count() > text.lines().count() + 3);
         let log = read(&broken);
         assert_eq!((&log.boot, &log.shutdown), (&wide.boot, &wide.shutdown), "{columns}");
+        assert_eq!(log.lines, broken.lines().count() as u64, "{columns}");
         assert!(log.drivers.contains_key(device), "{columns}: {:?}", log.drivers);
     }
     let took = wide.shutdown.span(wide.shutdown.find(device).expect("it is shut down")).took();
