@@ -12,7 +12,7 @@ use corewise_bench::{bench, names};
 
 use crate::control::Mode;
 use crate::timeline::{self, TimelineFile};
-use crate::{manifest, snapshot, suggest, units, watch};
+use crate::{health, manifest, snapshot, suggest, units, watch};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -26,6 +26,7 @@ Examples:
   corewise up disks.toml            serve the volumes that a manifest declares
   corewise topo                     show the CPUs, caches, nodes and pods of this machine
   corewise dump                     show the pools, queues and disks of a running server
+  corewise health                   say whether a running server is ok, and what to do
   corewise mirror                   show the mirrors of a running server
   corewise reload --dry-run         show what changed in the manifest of a running server
   corewise timeline dmesg.txt       find the slow probes and shutdowns in a kernel log
@@ -277,6 +278,9 @@ pub(crate) enum Command {
     /// Show the worker pools, queues, devices and disks of a running server
     #[command(after_help = DUMP_EXAMPLES)]
     Dump(Dump),
+    /// Say in one word how a running server is: ok, degraded or lost, and what to do about it
+    #[command(after_help = health::EXAMPLES)]
+    Health(health::Args),
     /// Show the mirrors of a running server, check them, and take back legs that failed or were missing
     #[command(after_help = MIRROR_EXAMPLES)]
     Mirror(Mirror),

@@ -3,6 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
+use crate::control::health::HealthState;
 use crate::screen;
 
 /// The run did not do what was asked.
@@ -14,6 +15,8 @@ pub(crate) enum Failure {
     Message { message: String, help: Option<String> },
     /// Writing to stdout failed.
     Stdout(io::Error),
+    /// A server isn't ok, as has been printed.
+    Unhealthy(HealthState),
 }
 
 impl Failure {
@@ -34,6 +37,7 @@ impl Failure {
     pub(crate) fn words(&self) -> String {
         match self {
             Failure::Said => "it failed".to_string(),
+            Failure::Unhealthy(state) => format!("the server is {}", state.name()),
             Failure::Message { message, .. } => message.replace('\n', " "),
             Failure::Stdout(error) => error.to_string(),
         }
@@ -42,7 +46,7 @@ impl Failure {
     /// Says it on stderr, unless that was done.
     pub(crate) fn say(&self) {
         match self {
-            Failure::Said => {}
+            Failure::Said | Failure::Unhealthy(_) => {}
             Failure::Message { message, help } => {
                 screen::error(format_args!("{message}"));
                 if let Some(help) = help {
@@ -63,15 +67,17 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Says why a run failed, and turns its end into a code: 0 success, 1 failure. Wrong usage, 2, is
-/// clap's, which ends the process before anything has begun.
+/// Says why a run failed, and turns its end into a code: 0 success, 1 failure; of `corewise health` alone 3 degraded and 4 lost. Wrong
+/// usage, 2, is clap's, which ends the process before anything has begun.
 pub(crate) fn code(outcome: Result<(), Failure>) -> ExitCode {
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::Unhealthy(HealthState::Ok)) => ExitCode::SUCCESS,
         // The reader had enough (`corewise topo | head`): nothing went wrong.
         Err(Failure::Stdout(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }
+        Err(Failure::Unhealthy(HealthState::Degraded)) => ExitCode::from(3),
+        Err(Failure::Unhealthy(HealthState::Lost)) => ExitCode::from(4),
         Err(failure) => {
             failure.say();
             ExitCode::FAILURE

@@ -9,6 +9,7 @@
 //! corewise dump                    # the pools and queues of a running `up`
 //! corewise dump --monitor          # what they do, every second
 //! corewise top                     # the same and more, on the terminal; clients, events: a part of it
+//! corewise health                  # whether it is ok, and what to do where it isn't
 //! corewise mirror data --take-back  # a leg of a mirror is well again
 //! corewise snapshot data monday    # a volume in an object store, as it is now
 //! corewise add more.toml           # volumes and exports for a running `up`
@@ -19,7 +20,7 @@
 //! ```
 //!
 //! In reading order: `args` defines every flag, `manifest` reads and checks what to bring up
-//! without touching anything, `up` does it and undoes it, `dump`, `watch`, `mirror` and `snapshot` ask a running one over its
+//! without touching anything, `up` does it and undoes it, `dump`, `health`, `watch`, `mirror` and `snapshot` ask a running one over its
 //! `control` socket, by which `change` changes it, `topo` shows a machine, `timeline` what a kernel's log says of one, `bench` measures it; `exit` alone knows exit codes,
 //! `screen` how to write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -31,6 +32,7 @@ mod columns;
 mod control;
 mod dump;
 mod exit;
+mod health;
 mod log;
 mod logfmt;
 mod manifest;
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         args::Command::Topo(args) => topo::run(&args),
         args::Command::Up(args) => up::run(args, bars),
         args::Command::Dump(args) => dump::run(&args),
+        args::Command::Health(args) => health::run(&args),
         args::Command::Mirror(args) => mirror::run(&args),
         args::Command::Snapshot(args) => snapshot::run(&args),
         args::Command::Clients(args) => watch::clients(&args),

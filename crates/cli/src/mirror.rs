@@ -8,7 +8,7 @@ use crate::args;
 use crate::change;
 use crate::control::Question;
 use crate::control::disks::Disk;
-use crate::control::mirrors::{Check, How, Leg, MirrorOf, State};
+use crate::control::mirrors::{Check, How, Leg, State};
 use crate::dump::client::{Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
@@ -136,7 +136,7 @@ fn show(answer: &Value, disks: &[Disk], json: bool) -> Result<(), Failure> {
         let condition = disk.condition.as_deref().unwrap_or_default();
         let title = printable(&format!("{}: {condition}", disk.name));
         writeln!(out, "{}", styled(TITLE, title))?;
-        let text = disk.mirror.as_ref().map(MirrorOf::text).unwrap_or_default();
+        let text = disk.mirror.as_ref().map(|mirror| mirror.text(&disk.name)).unwrap_or_default();
         for line in text.lines() {
             writeln!(out, "{}", printable(line))?;
         }

@@ -17,7 +17,9 @@ pub(crate) const FAINT: Style = Style::new().dimmed();
 pub(crate) const COMMAND: Style = AnsiColor::Cyan.on_default();
 /// What went well.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default().bold();
-const ERROR: Style = AnsiColor::Red.on_default().bold();
+/// What went wrong.
+pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
+const ERROR: Style = BAD;
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const HELP: Style = AnsiColor::Cyan.on_default().bold();
 

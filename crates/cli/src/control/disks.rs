@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use corewise::blockmq::drivers::Mirror;
 use corewise::blockmq::{BlockDevice, DiskStats, HctxStats, OpStats, Queue};
+use corewise::nbd::Remote;
 use corewise::smp::Latencies;
 use corewise::sync::Mutex;
 use corewise::timeline::duration;
@@ -14,6 +15,7 @@ use corewise::topology::CpuSet;
 use serde::{Deserialize, Serialize};
 
 use super::mirrors::{self, MirrorOf};
+use super::remotes::RemoteOf;
 use super::stores::{StoreNow, StoreOf};
 use crate::columns::Columns;
 
@@ -26,10 +28,18 @@ pub(crate) struct Disks {
 
 struct Known {
     queue: Weak<Queue>,
-    /// Where it is one.
-    mirror: Option<Weak<Mirror>>,
-    /// Where it is in one.
-    store: Option<StoreNow>,
+    kind: Kind,
+}
+
+/// What a disk has to tell beside what its queue tells.
+#[derive(Clone)]
+pub(crate) enum Kind {
+    /// The disks that it stands on.
+    Over(Vec<String>),
+    Mirror(Weak<Mirror>),
+    Remote(Weak<Remote>),
+    /// A volume in an object store.
+    Store(StoreNow),
 }
 
 impl std::fmt::Debug for Known {
@@ -38,29 +48,31 @@ impl std::fmt::Debug for Known {
     }
 }
 
-/// A disk that is up, for as long as this is held. Of a mirror: with the names of its legs.
-type Up = (Arc<Queue>, Option<(Arc<Mirror>, Vec<String>)>, Option<StoreNow>);
+/// A disk that is up, for as long as this is held.
+struct Up {
+    queue: Arc<Queue>,
+    kind: Kind,
+    /// Where it is one, with the names of its legs.
+    mirror: Option<(Arc<Mirror>, Vec<String>)>,
+}
 
 impl Disks {
     /// A disk came up. From any thread.
-    pub(crate) fn add(
-        &self,
-        queue: &Arc<Queue>,
-        mirror: Option<&Arc<Mirror>>,
-        store: Option<StoreNow>,
-    ) {
+    pub(crate) fn add(&self, queue: &Arc<Queue>, kind: Kind) {
         let mut known = self.known.lock();
         known.retain(|disk| disk.queue.strong_count() != 0);
-        let (queue, mirror) = (Arc::downgrade(queue), mirror.map(Arc::downgrade));
-        known.push(Known { queue, mirror, store });
+        known.push(Known { queue: Arc::downgrade(queue), kind });
     }
 
     fn up(&self) -> Vec<Up> {
         // Not dropped under the lock: the last handle of a queue may be ours, and dropping it may wait.
-        let up = |disk: &Known| {
-            let mirror = disk.mirror.as_ref().and_then(Weak::upgrade);
-            let named = mirror.map(|mirror| (Arc::clone(&mirror), mirrors::names(&mirror)));
-            Some((disk.queue.upgrade()?, named, disk.store.clone()))
+        let up = |Known { queue, kind }: &Known| {
+            let mirror = match kind {
+                Kind::Mirror(mirror) => mirror.upgrade(),
+                _ => None,
+            };
+            let mirror = mirror.map(|mirror| (Arc::clone(&mirror), mirrors::names(&mirror)));
+            Some(Up { queue: queue.upgrade()?, kind: kind.clone(), mirror })
         };
         self.known.lock().iter().filter_map(up).collect()
     }
@@ -72,7 +84,7 @@ impl Disks {
 
     /// Those that are mirrors, now.
     pub(crate) fn mirrors(&self) -> Vec<Disk> {
-        self.up().iter().filter(|(_, mirror, _)| mirror.is_some()).map(Disk::new).collect()
+        self.up().iter().filter(|up| up.mirror.is_some()).map(Disk::new).collect()
     }
 
     /// What the mirrors are at, but for what changes with each write.
@@ -97,11 +109,11 @@ impl Disks {
         ask: impl FnOnce(&Mirror, &[String]) -> Result<R, String>,
     ) -> Result<R, String> {
         let up = self.up();
-        let Some((_, mirror, _)) = up.iter().find(|(queue, ..)| queue.name() == disk) else {
-            let names: Vec<&str> = up.iter().map(|(queue, ..)| queue.name()).collect();
+        let Some(found) = up.iter().find(|up| up.queue.name() == disk) else {
+            let names: Vec<&str> = up.iter().map(|up| up.queue.name()).collect();
             return Err(format!("there is no disk '{disk}'; the disks are: {}", names.join(", ")));
         };
-        match mirror {
+        match &found.mirror {
             Some((mirror, over)) => ask(mirror, over),
             None => Err(format!("'{disk}' is not a mirror")),
         }
@@ -118,9 +130,14 @@ pub(crate) struct Disk {
     pub(crate) condition: Option<String>,
     /// It is a file that has lost data: `condition` says why.
     pub(crate) lost: bool,
+    /// The disks that it stands on.
+    pub(crate) over: Vec<String>,
     /// Of a mirror: its legs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mirror: Option<MirrorOf>,
+    /// Of a volume elsewhere: its connections.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) remote: Option<RemoteOf>,
     /// Of a volume in an object store: what that was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) store: Option<StoreOf>,
@@ -191,7 +208,8 @@ pub(crate) struct HwQueue {
 }
 
 impl Disk {
-    fn new((queue, mirror, store): &Up) -> Disk {
+    fn new(up: &Up) -> Disk {
+        let Up { queue, kind, mirror } = up;
         // Each is true of its own moment.
         let (stats, hctxs) = (queue.disk_stats(), queue.stats());
         let hw_queue = |(hctx, stats): (usize, &HctxStats)| HwQueue {
@@ -212,14 +230,30 @@ impl Disk {
             after_unquiesce: stats.after_unquiesce,
         };
         let (driver, condition) = (queue.driver().kind(), queue.driver().condition());
+        let over = match (kind, mirror) {
+            (Kind::Over(over), _) => over.clone(),
+            // One that was removed has no name.
+            (_, Some((_, legs))) => legs.iter().filter(|leg| !leg.is_empty()).cloned().collect(),
+            _ => Vec::new(),
+        };
+        let remote = match kind {
+            Kind::Remote(remote) => remote.upgrade(),
+            _ => None,
+        };
+        let store = match kind {
+            Kind::Store(store) => store(),
+            _ => None,
+        };
         Disk {
             name: queue.name().to_string(),
             driver: driver.to_string(),
             // There is nothing else to tell of a file.
             lost: driver == "file" && condition.is_some(),
             condition,
+            over,
             mirror: mirror.as_ref().map(|(mirror, over)| MirrorOf::new(mirror, over)),
-            store: store.as_ref().and_then(|store| store()),
+            remote: remote.map(|remote| RemoteOf::new(&remote.status())),
+            store,
             size: queue.geometry().size,
             scheduler: queue.scheduler().name().to_string(),
             in_flight: queue.inside(),
@@ -227,6 +261,11 @@ impl Disk {
             in_driver: Times::from(&stats.in_driver),
             hw_queues: hctxs.iter().enumerate().map(hw_queue).collect(),
         }
+    }
+
+    /// Whether it stands on that disk, directly.
+    pub(crate) fn stands_on(&self, disk: &str) -> bool {
+        self.over.iter().any(|name| name == disk)
     }
 }
 

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use super::Answer;
 use super::disks::{OfOp, Times};
+use super::health::HealthState;
 use super::mirrors::State;
 use super::served::ExportState;
 
@@ -123,12 +124,37 @@ pub(crate) fn text(answer: &Answer) -> String {
     text.sample("corewise_build_info", &[("version", &who.version)], 1.0);
     text.family("corewise_up_seconds", "gauge", "How long the server has been up.");
     text.sample("corewise_up_seconds", &[], who.up_seconds);
+    health(&mut text, answer);
     clients(&mut text, answer);
     volumes(&mut text, answer);
     mirrors(&mut text, answer);
     stores(&mut text, answer);
     pools(&mut text, answer);
     text.0
+}
+
+fn health(text: &mut Text, answer: &Answer) {
+    let health = answer.health.clone().unwrap_or_default();
+    let is = |is: bool| f64::from(u8::from(is));
+    text.of_each(
+        (
+            "corewise_health",
+            "gauge",
+            "1 for the state that the server is in: ok, degraded or lost.",
+        ),
+        &HealthState::ALL,
+        |state| (vec![("state", state.name())], is(health.state == *state)),
+    );
+    let help = "1 for each reason why the server isn't ok, with the state that it is a reason for.";
+    text.of_each(("corewise_health_reason", "gauge", help), &health.reasons, |reason| {
+        let labels = vec![
+            ("reason", reason.fault.name()),
+            ("subject", &*reason.subject),
+            ("part", reason.part.as_deref().unwrap_or_default()),
+            ("state", reason.state.name()),
+        ];
+        (labels, 1.0)
+    });
 }
 
 fn clients(text: &mut Text, answer: &Answer) {

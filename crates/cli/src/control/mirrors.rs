@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use corewise::blockmq::drivers::{LegState, Mirror, MirrorCheck};
 use serde::{Deserialize, Serialize};
 
+use super::health::take_back as take_back_command;
+
 /// What a mirror is made of, and what it is at.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -171,15 +173,19 @@ impl MirrorOf {
         checks || self.to_resync != 0 || self.legs.iter().any(busy)
     }
 
-    /// A line a leg.
-    pub(crate) fn text(&self) -> String {
+    /// A line a leg of the mirror, which has this name.
+    pub(crate) fn text(&self, mirror: &str) -> String {
         let widest = self.legs.iter().map(|leg| leg.name.chars().count()).max().unwrap_or(0);
         let mut out = String::new();
         for leg in &self.legs {
             // The driver's own words.
             let (name, state) = (&leg.name, LegState::from(leg.state));
             let why = leg.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-            let _ = writeln!(out, "  {name:<widest$}  {state}{why}");
+            let todo = match leg.state {
+                State::Out => format!("; once its disk works: {}", take_back_command(mirror, name)),
+                _ => String::new(),
+            };
+            let _ = writeln!(out, "  {name:<widest$}  {state}{why}{todo}");
         }
         self.check.iter().for_each(|check| check.text(&mut out));
         out
@@ -251,7 +257,9 @@ mod tests {
         let legs =
             vec![leg("a", State::InSync, None), leg("long", State::Out, Some("no such file"))];
         let mirror = MirrorOf { legs, ..MirrorOf::default() };
-        assert_eq!(mirror.text(), "  a     in sync\n  long  out: no such file\n");
+        let todo = "once its disk works: corewise mirror m --take-back=long";
+        let text = format!("  a     in sync\n  long  out: no such file; {todo}\n");
+        assert_eq!(mirror.text("m"), text);
         assert!(!mirror.is_busy());
         assert!(MirrorOf { to_resync: 1, ..mirror }.is_busy());
         let json = serde_json::to_string(&State::InSync).unwrap();

@@ -8,10 +8,12 @@ pub(crate) mod changes;
 pub(crate) mod devices;
 pub(crate) mod disks;
 pub(crate) mod document;
+pub(crate) mod health;
 pub(crate) mod metrics;
 pub(crate) mod mirrors;
 pub(crate) mod place;
 pub(crate) mod queues;
+pub(crate) mod remotes;
 pub(crate) mod served;
 pub(crate) mod stores;
 
@@ -32,7 +34,7 @@ pub(crate) const LONGEST_QUESTION: usize = 4096;
 pub(crate) struct Question {
     /// [`VERSION`].
     pub(crate) corewise: u32,
-    /// `hello`, `dump`, `clients`, `disconnect`, `events`, `mirrors`, `take_back`, `check`, `replace`, `add_leg`,
+    /// `hello`, `dump`, `health`, `clients`, `disconnect`, `events`, `mirrors`, `take_back`, `check`, `replace`, `add_leg`,
     /// `remove_leg`, `snapshot`, `snapshots`, `delete_snapshot`, `add`, `remove`, `grow` or `reload`.
     pub(crate) ask: String,
     /// For `dump`: the queues that are wanted, a `*` stands for any letters; none: all.
@@ -111,6 +113,8 @@ pub(crate) struct Answer {
     pub(crate) clients: Option<Vec<served::Client>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<served::Memory>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) health: Option<health::Health>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) disconnected: Option<served::Client>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -136,6 +136,12 @@ impl Changes {
         gone.chain(self.grow.iter().map(|(name, _)| name.as_str())).chain(legs)
     }
 
+    /// Whether a device, or an export (`export:NAME`), of this name comes up.
+    pub(crate) fn adds(&self, name: &str) -> bool {
+        self.add_devices.iter().any(|device| device.name == name)
+            || self.add_exports.iter().any(|export| export_name(&export.name) == name)
+    }
+
     /// Whether there is nothing to do.
     pub(crate) fn is_empty(&self) -> bool {
         let Changes { remove_exports, remove_devices, add_devices, .. } = self;

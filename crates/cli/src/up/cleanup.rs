@@ -82,6 +82,18 @@ impl Cleanup {
         Ok(())
     }
 
+    /// Whether the name of a socket that this run has bound leads to nothing by now, or to something else.
+    pub(crate) fn has_lost(&self, path: &Path) -> bool {
+        let held = self.held.lock();
+        let identity = held.things.iter().rev().find_map(|thing| match thing {
+            Thing::Socket(socket, identity) if socket == path => Some(*identity),
+            _ => None,
+        });
+        drop(held);
+        let found = || path.symlink_metadata().map(|found| Identity::of(&found)).ok();
+        identity.is_some_and(|identity| found() != Some(identity))
+    }
+
     /// This file was made by this run for a device that is not up yet.
     pub(crate) fn new_file(&self, file: NewFile) -> io::Result<()> {
         let identity = Identity::of(&file.path.symlink_metadata()?);

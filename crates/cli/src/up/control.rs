@@ -24,9 +24,11 @@ use super::events::Listening;
 use super::listen;
 use super::listener_thread::ListenerThread;
 use super::live::{Live, Wish, snapshots};
+use super::status;
 use crate::control::devices;
 use crate::control::disks::{self, Disks};
 use crate::control::document::Document;
+use crate::control::health::{Facts, Health};
 use crate::control::mirrors::MirrorOf;
 use crate::control::place::{self, Found};
 use crate::control::queues;
@@ -574,6 +576,10 @@ fn answer(about: &About, question: &[u8]) -> Result<Answer, String> {
     match question.ask.as_str() {
         "hello" => Ok(Answer::default()),
         "dump" => dump(about, &question),
+        "health" => {
+            let health = Some(health(about));
+            Ok(Answer { health, ..Answer::default() })
+        }
         "mirrors" => Ok(Answer { disks: Some(about.disks.mirrors()), ..Answer::default() }),
         "take_back" => take_back(about, &question),
         "check" => check(about, &question),
@@ -583,7 +589,7 @@ fn answer(about: &About, question: &[u8]) -> Result<Answer, String> {
         }
         "disconnect" => disconnect(about, &question),
         other => Err(format!(
-            "there is no question '{other}'; ask hello, dump, clients, disconnect, events, mirrors, take_back, check, replace, add_leg, remove_leg, snapshot, snapshots, delete_snapshot, add, remove, grow or reload"
+            "there is no question '{other}'; ask hello, dump, health, clients, disconnect, events, mirrors, take_back, check, replace, add_leg, remove_leg, snapshot, snapshots, delete_snapshot, add, remove, grow or reload"
         )),
     }
 }
@@ -628,6 +634,11 @@ pub(super) fn metrics(about: &About) -> String {
     crate::control::metrics::text(&Answer { who: who(about), ..whole(about) })
 }
 
+/// How the server is.
+pub(super) fn health(about: &About) -> Health {
+    all_but_pools(about).health.unwrap_or_default()
+}
+
 /// Everything there is to tell, but for the text.
 fn whole(about: &About) -> Answer {
     Answer { dump: Some(Document::from(&about.pools.dump())), ..all_but_pools(about) }
@@ -635,10 +646,16 @@ fn whole(about: &About) -> Answer {
 
 fn all_but_pools(about: &About) -> Answer {
     let server = &about.live.server;
+    let (devices, disks, exports) =
+        (devices::all(&about.manager), about.disks.all(), exports(about));
+    let facts = status::facts(&about.live, &devices);
+    let health =
+        Health::of(&Facts { devices: &devices, disks: &disks, exports: &exports, server: &facts });
     Answer {
-        devices: Some(devices::all(&about.manager)),
-        disks: Some(about.disks.all()),
-        exports: Some(exports(about)),
+        health: Some(health),
+        devices: Some(devices),
+        disks: Some(disks),
+        exports: Some(exports),
         clients: Some(served::clients(server)),
         memory: Some(server.memory().into()),
         ..Answer::default()
@@ -672,7 +689,9 @@ fn dump(about: &About, question: &Question) -> Result<Answer, String> {
             (Some(exports), Some(clients)) => served::text(exports, clients, width),
             _ => String::new(),
         };
-        format!("{}{devices}{disks}{served}", queues::text(&dump, width))
+        // First, since it is what most look for.
+        let health = rest.health.as_ref().map(Health::section).unwrap_or_default();
+        format!("{health}{}{devices}{disks}{served}", queues::text(&dump, width))
     });
     Ok(Answer { dump: Some(Document::from(&dump)), text, ..rest })
 }

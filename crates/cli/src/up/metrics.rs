@@ -10,6 +10,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,8 @@ pub(crate) struct Bound {
     listener: Listener,
     /// Where it is, in words.
     address: String,
+    /// Of a Unix socket.
+    path: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -65,11 +68,12 @@ pub(crate) fn bind(at: &MetricsAt, cleanup: &Cleanup) -> Result<Bound, String> {
             let (listener, address) = bound.map_err(|error| format!("{address}: {error}"))?;
             warn_of(address);
             let address = format!("http://{address}/metrics");
-            Ok(Bound { listener: Listener::Tcp(listener), address })
+            Ok(Bound { listener: Listener::Tcp(listener), address, path: None })
         }
         MetricsAt::Unix(path) => listen::unix_for_owner(path, cleanup).map(|listener| Bound {
             listener: Listener::Unix(listener),
             address: path.display().to_string(),
+            path: Some(path.clone()),
         }),
     }
 }
@@ -87,9 +91,15 @@ fn warn_of(address: SocketAddr) {
 pub(crate) struct Metrics {
     _thread: ListenerThread,
     address: String,
+    path: Option<PathBuf>,
 }
 
 impl Metrics {
+    /// Where they are, of a Unix socket.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
     /// Where they are to be had, in words.
     pub(crate) fn address(&self) -> &str {
         &self.address
@@ -117,7 +127,7 @@ impl Metrics {
                 tracing::warn!(%error, "metrics are not answered any more");
             }
         })?;
-        Ok(Metrics { _thread: thread, address: bound.address })
+        Ok(Metrics { _thread: thread, address: bound.address, path: bound.path })
     }
 }
 

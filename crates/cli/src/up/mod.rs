@@ -25,6 +25,7 @@ mod service;
 mod settings;
 mod signals;
 mod source;
+mod status;
 mod stop;
 mod tls;
 

@@ -18,6 +18,7 @@ use super::cleanup::NewFile;
 use super::drivers::Shown;
 use super::events::Events;
 use crate::control::changes::Changed;
+use crate::control::health::take_back;
 use crate::control::served::Origin;
 use crate::manifest::{LeftOut, Tls};
 use crate::screen::{COMMAND, FAINT, GOOD, TITLE, styled};
@@ -209,17 +210,24 @@ impl Report {
             // Other events may come; they are in the log.
             _ => return,
         };
+        let mut todo = None;
         if let (Some(why), "checked") = (&why, what) {
             screen::warning(format_args!("device '{device}': {why}"));
         } else if let Some(why) = &why {
-            let legs = legs.join("', '");
+            let leg = legs.first().copied().unwrap_or_default();
             let how = if what == "missing" { "is missing" } else { "is left out" };
-            screen::warning(format_args!("device '{device}': its leg '{legs}' {how}: {why}"));
+            let command = take_back(device, leg);
+            screen::warning(format_args!(
+                "device '{device}': its leg '{leg}' {how}: {why}; once its disk works: {command}"
+            ));
+            todo = Some(command);
         }
-        self.event(
-            "mirror",
-            || json!({"device": device, "what": what, "legs": legs, "bytes": bytes, "why": why}),
-        );
+        self.event("mirror", || {
+            json!({
+                "device": device, "what": what, "legs": legs, "bytes": bytes, "why": why,
+                "todo": todo,
+            })
+        });
         if let Some(bytes) = bytes.filter(|_| !self.json) {
             let legs = if legs.is_empty() { "its legs".to_string() } else { legs.join(", ") };
             self.print(&format!("Mirror {device}: {what}, {legs}, {}\n", units::size(bytes)));

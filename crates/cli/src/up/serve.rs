@@ -23,18 +23,19 @@ use super::control::{self, About, Control};
 use super::drivers::{ExportDriver, House, Missing, Notes, Shown, Volume, VolumeDriver};
 use super::known::Known;
 use super::live::Live;
-use super::metrics::Metrics;
 use super::plan::{self, Plan};
 use super::progress::Progress;
 use super::report::{ClientLimits, Report};
 use super::service::{self, Service};
 use super::settings::{Asked, Settings};
+use super::status::ServerStatus;
 use super::stop::{self, Stop};
 use super::{NOWHERE, listen, tell, tls};
 use crate::control::disks::Disks;
+use crate::control::health::SocketUse;
 use crate::control::place;
 use crate::exit::Failure;
-use crate::manifest::{LeftOut, Manifest, Place, Problem, Subject};
+use crate::manifest::{LeftOut, Manifest, Place, Problem, Subject, export_name};
 use crate::screen::{self, Bars};
 use crate::timeline::{self, TimelineFile};
 
@@ -84,9 +85,9 @@ struct Running {
 
 impl Running {
     /// Tells the service manager, where there is one, that the server is up, and goes on to tell it how it is.
-    fn service(&self) -> Service {
-        let (server, disks) = (Arc::clone(&self.server), Arc::clone(&self.disks));
-        let status = move || service::status(&server.exports(), &disks.mirrors());
+    fn service(&self, about: &Arc<About>) -> Service {
+        let (server, about) = (Arc::clone(&self.server), Arc::clone(about));
+        let status = move || service::status(&server.exports(), &control::health(&about));
         let manager = Arc::clone(&self.manager);
         Service::start(&self.workqueue, Arc::clone(&self.live.settings), status, move || {
             manager.remaining().len()
@@ -130,6 +131,10 @@ impl Server {
         // It is empty.
         let _ = running.live.about.set(Arc::downgrade(&about));
         let control = self.answer(&about, &mut complete)?;
+        if let Some(control) = &control {
+            let path = control.path().to_path_buf();
+            running.live.status.socket(SocketUse::Control, path);
+        }
         self.measure(&running.live, &mut complete)?;
 
         let plan = Plan::new(&self.manifest);
@@ -139,6 +144,7 @@ impl Server {
         self.tell_failures(&up, &lacking, &plan);
         complete &= up.is_complete() && lacking.is_empty();
         self.left_out.extend(not_up(&up, &lacking, &plan));
+        running.live.status.followed(self.left_out.iter().map(named).collect());
         let interrupted = self.stop.came();
         let times = up.timeline();
         let nothing = up.bound().all(|device| lacking.contains_key(&device.name));
@@ -155,8 +161,9 @@ impl Server {
         let mut service = None;
         let why = match self.accept(&running, listeners) {
             Ok(endpoints) => {
+                running.live.status.serves(&endpoints);
                 self.ready(&running, &endpoints, control.as_ref());
-                service = Some(running.service());
+                service = Some(running.service(&about));
                 running.live.begin(self.has(&up, &lacking));
                 self.write_timelines(&[&times], &mut complete);
                 self.stop.wait(self.duration)
@@ -259,6 +266,8 @@ impl Server {
             missing: Arc::clone(&missing),
         };
         let settings = Arc::new(Settings::new(self.asked, &self.manifest.server));
+        let status = ServerStatus::default();
+        status.shows(seen.as_ref().and_then(tls::Seen::validity));
         let exports =
             ExportDriver::new(Arc::clone(&server), Arc::clone(&settings), Arc::clone(&notes));
         let shown = exports.shown();
@@ -279,6 +288,7 @@ impl Server {
             notes: Arc::clone(&notes),
             report,
             settings,
+            status,
             most_clients: self.options.max_connections,
             has_unix: self.has_unix,
             metrics: Mutex::default(),
@@ -461,9 +471,10 @@ impl Server {
             .filter_map(|export| shown.iter().find(|shown| shown.name == export.name).cloned())
             .collect();
         let clients = ClientLimits { options: &self.options, tls };
-        let metrics = running.live.metrics.lock();
-        let metrics = metrics.as_ref().map(Metrics::address);
-        self.report.ready(endpoints, &exports, clients, control.map(Control::path), metrics);
+        // Not under the lock: a reader of stdout may be waited for.
+        let metrics = running.live.metrics.lock().as_ref().map(|one| one.address().to_owned());
+        let (control, metrics) = (control.map(Control::path), metrics.as_deref());
+        self.report.ready(endpoints, &exports, clients, control, metrics);
     }
 
     /// Nothing was served: what came up goes down, and the files that were made are not kept.
@@ -568,8 +579,22 @@ impl Server {
 /// Ends what others see of the server. Its threads have nothing left to do, or hang, and the end of the process takes them: to join one
 /// after the other would take as many turns of the scheduler.
 fn leave(running: Running, control: Option<Control>) {
-    drop((control, running.live.metrics.lock().take()));
+    // Not under the lock: its thread, which is waited for, may be about to take it.
+    let metrics = running.live.metrics.lock().take();
+    drop((control, metrics));
     std::mem::forget(running);
+}
+
+/// What was left out, by its name, and why.
+fn named(LeftOut { subject, why }: &LeftOut) -> (String, String) {
+    let name = match subject {
+        Subject::Device(Ok(name)) => name.clone(),
+        Subject::Export(Ok(name)) => export_name(name),
+        Subject::Manifest | Subject::Server | Subject::Device(Err(_)) | Subject::Export(Err(_)) => {
+            subject.to_string()
+        }
+    };
+    (name, why.clone())
 }
 
 /// What did not come up, and why.

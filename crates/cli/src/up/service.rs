@@ -21,8 +21,7 @@ use sd_notify::NotifyState;
 
 use super::settings::Settings;
 use crate::args;
-use crate::control::disks::Disk;
-use crate::control::mirrors::State;
+use crate::control::health::Health;
 use crate::exit::Failure;
 use crate::units::count;
 
@@ -69,18 +68,13 @@ pub(crate) fn is_client(passed: &[Listener]) -> bool {
 }
 
 /// How the server is, in a line.
-pub(crate) fn status(exports: &[ExportStatus], mirrors: &[Disk]) -> String {
+pub(crate) fn status(exports: &[ExportStatus], health: &Health) -> String {
     let clients: usize = exports.iter().map(|export| export.clients).sum();
     let (exports, clients) =
         (count(exports.len() as u64, "export"), count(clients as u64, "client"));
-    let lacks = |disk: &&Disk| {
-        let legs = disk.mirror.iter().flat_map(|mirror| &mirror.legs);
-        legs.into_iter().any(|leg| leg.state != State::InSync)
-    };
-    let degraded: Vec<&str> = mirrors.iter().filter(lacks).map(|disk| disk.name.as_str()).collect();
-    match &degraded[..] {
-        [] => format!("{exports}, {clients}"),
-        names => format!("{exports}, {clients}, degraded: {}", names.join(", ")),
+    match health.summary() {
+        None => format!("{exports}, {clients}"),
+        Some(summary) => format!("{exports}, {clients}, {summary}"),
     }
 }
 

@@ -26,10 +26,13 @@ pub(super) fn server(
 
 #[cfg(feature = "tls")]
 mod with {
+    use std::ops::Range;
     use std::path::PathBuf;
+    use std::time::SystemTime;
 
     use corewise::nbd::{self, Error, Server, TlsPart};
 
+    use super::super::status::Validity;
     use crate::manifest::{At, Problem, Subject, Tls};
 
     /// What was read, but for the key, which belongs to its certificate.
@@ -38,6 +41,14 @@ mod with {
         certificate: Vec<u8>,
         client_ca: Option<Vec<u8>>,
         required: bool,
+        valid: Option<Range<SystemTime>>,
+    }
+
+    impl Seen {
+        /// How long its certificate is valid.
+        pub(in crate::up) fn validity(&self) -> Option<Validity> {
+            Some(Validity { valid: self.valid.clone()?, required: self.required })
+        }
     }
 
     /// What newcomers are to be shown.
@@ -79,8 +90,8 @@ mod with {
             };
             wrong(at, &error)
         })?;
-        let required = tls.required;
-        Ok((found.required(required), Seen { certificate, client_ca, required }))
+        let (required, valid) = (tls.required, found.valid());
+        Ok((found.required(required), Seen { certificate, client_ca, required, valid }))
     }
 }
 
@@ -89,10 +100,17 @@ mod with {
 mod without {
     use corewise::nbd::Server;
 
+    use super::super::status::Validity;
     use crate::manifest::{Problem, Tls};
 
     pub(in crate::up) enum Seen {}
     pub(in crate::up) enum Renewed {}
+
+    impl Seen {
+        pub(in crate::up) fn validity(&self) -> Option<Validity> {
+            match *self {}
+        }
+    }
 
     impl Renewed {
         pub(in crate::up) fn apply(self, _: &Server) -> Option<Seen> {

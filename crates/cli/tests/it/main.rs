@@ -13,6 +13,7 @@ mod durability;
 mod extended;
 mod hanging;
 mod hanging_up;
+mod health;
 mod io_errors;
 mod kernel;
 mod machine;

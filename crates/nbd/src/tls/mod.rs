@@ -7,7 +7,9 @@ mod dial;
 mod names;
 mod validity;
 
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
@@ -28,6 +30,7 @@ pub use dial::RemoteTls;
 pub struct Tls {
     config: Arc<ServerConfig>,
     required: bool,
+    valid: Option<Range<SystemTime>>,
 }
 
 impl Tls {
@@ -89,6 +92,7 @@ impl Tls {
             }
         };
         let fault = validity::fault(&chain, builder.crypto_provider(), UnixTime::now());
+        let valid = validity::first_to_expire(&chain, builder.crypto_provider());
         let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
             rustls::Error::InvalidCertificate(_) => wrong(TlsPart::Certificate)(error.to_string()),
             rustls::Error::InconsistentKeys(_) => {
@@ -102,7 +106,7 @@ impl Tls {
         // A connection lasts for days: what is kept for the next handshake would save nothing.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Tls { config: Arc::new(config), required: true })
+        Ok(Tls { config: Arc::new(config), required: true, valid })
     }
 
     /// Whether clients without TLS are refused; unless this says no, they are.
@@ -110,6 +114,11 @@ impl Tls {
     pub fn required(mut self, required: bool) -> Tls {
         self.required = required;
         self
+    }
+
+    /// From when until when the certificate is valid, or that one of those behind it which expires first.
+    pub fn valid(&self) -> Option<Range<SystemTime>> {
+        self.valid.clone()
     }
 
     pub(crate) fn is_required(&self) -> bool {

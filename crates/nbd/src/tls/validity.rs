@@ -1,6 +1,7 @@
 //! Whether certificates are good at this time: clients refuse the server's own that aren't, and their users hear of it first.
 
-use std::time::Duration;
+use std::ops::Range;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -37,6 +38,31 @@ pub(super) fn authority_fault(
         When::NotYet(until) => format!("{which} is not valid before {until} from now"),
         When::Never => format!("{which} ends before it begins"),
     })
+}
+
+/// From when until when that one of these certificates is valid which expires first; `None` where none says so.
+pub(super) fn first_to_expire(
+    chain: &[CertificateDer<'_>],
+    provider: &CryptoProvider,
+) -> Option<Range<SystemTime>> {
+    let algorithms = provider.signature_verification_algorithms.all;
+    let found = chain.iter().filter_map(|certificate| {
+        let certificate = EndEntityCert::try_from(certificate).ok()?;
+        // Nothing else tells its dates than the faults that it has before all time, and after it.
+        let at = |seconds| {
+            let at = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+            let usage = KeyUsage::server_auth();
+            certificate.verify_for_usage(algorithms, &[], &[], at, usage, None, None).err()
+        };
+        let time = |unix: UnixTime| UNIX_EPOCH.checked_add(Duration::from_secs(unix.as_secs()));
+        let webpki::Error::CertExpired { not_after, .. } = at(u64::MAX)? else { return None };
+        let begin = match at(0) {
+            Some(webpki::Error::CertNotValidYet { not_before, .. }) => time(not_before)?,
+            _ => UNIX_EPOCH,
+        };
+        Some(begin..time(not_after)?)
+    });
+    found.min_by_key(|valid| valid.end)
 }
 
 /// How far a certificate is outside of its time.
@@ -118,6 +144,11 @@ mod tests {
         assert!(early.starts_with("it is not valid before 24 hours from now"), "{early}");
         let never = told(&[made(2021, 2020)], at(new_year + 1));
         assert!(never.starts_with("it ends before it begins"), "{never}");
+        let day = |day: u64| UNIX_EPOCH + Duration::from_secs(86_400 * day);
+        assert_eq!(first_to_expire(one, &provider), Some(day(new_year)..day(next)));
+        let chain = [made(2015, 2030), good.clone()];
+        assert_eq!(first_to_expire(&chain, &provider), Some(day(new_year)..day(next)));
+        assert_eq!(first_to_expire(&[], &provider), None);
         let chain = [good.clone(), made(2010, 2011)];
         let behind = told(&chain, at(new_year + 1));
         assert!(behind.starts_with("certificate number 2 in it expired"), "{behind}");

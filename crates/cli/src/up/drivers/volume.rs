@@ -12,8 +12,9 @@ use corewise::sync::Mutex;
 use super::object::{self, ObjectDriver};
 use super::over_one::Claims;
 use super::{House, file, leaf, mirror, over_one, remote};
+use crate::control::disks::Kind;
 use crate::control::mirrors;
-use crate::control::stores::{Snapshot, StoreNow};
+use crate::control::stores::Snapshot;
 use crate::manifest;
 use crate::up::live::snapshots::Wish;
 
@@ -184,11 +185,7 @@ impl Volume {
 
     /// It is there from now on.
     pub(super) fn came(&self, made: Made) {
-        let store = made.object.as_ref().map(|object| {
-            let object = Arc::downgrade(object);
-            Arc::new(move || object.upgrade().map(|object| object::cost(&object))) as StoreNow
-        });
-        self.house.disks.add(&made.queue, made.mirror.as_ref(), store);
+        self.house.disks.add(&made.queue, self.kind(&made));
         let report = &self.house.report;
         report.made(self.house.cleanup.came_up(self.name()));
         if let Some(at) = &made.new_at {
@@ -197,6 +194,22 @@ impl Volume {
         }
         // False: it was there, and nobody but the caller makes one.
         let _ = self.made.set(made);
+    }
+
+    /// What it tells of itself beside its queue.
+    fn kind(&self, made: &Made) -> Kind {
+        match (&made.mirror, &made.remote, &made.object) {
+            (Some(mirror), ..) => Kind::Mirror(Arc::downgrade(mirror)),
+            (_, Some(remote), _) => Kind::Remote(Arc::downgrade(remote)),
+            (.., Some(object)) => {
+                let object = Arc::downgrade(object);
+                Kind::Store(Arc::new(move || object.upgrade().map(|object| object::cost(&object))))
+            }
+            _ => {
+                let parts = self.parts.lock();
+                Kind::Over(parts.iter().map(|part| part.name().to_owned()).collect())
+            }
+        }
     }
 
     /// Makes it. May block.

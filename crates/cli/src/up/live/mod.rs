@@ -17,7 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use corewise::device::{BringUpOptions, Cancel, DeviceManager, Event, PendingState, ProbeOutcome};
+use corewise::device::{
+    BringUpOptions, Cancel, DeviceManager, DeviceState, Event, PendingState, ProbeOutcome,
+};
 use corewise::nbd;
 use corewise::sync::Mutex;
 use corewise::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +37,7 @@ use super::reach;
 use super::report::Report;
 use super::service;
 use super::settings::Settings;
+use super::status::ServerStatus;
 use super::tls::{self, Renewed, Seen};
 use crate::control::changes::{Changed, Failed, Step, What};
 use crate::control::{Mode, Question};
@@ -57,6 +60,8 @@ pub(crate) struct Live {
     pub(in crate::up) report: Report,
     /// How long clients may go on, and what is done about devices that hang.
     pub(in crate::up) settings: Arc<Settings>,
+    /// What is noted for `corewise health`.
+    pub(in crate::up) status: ServerStatus,
     /// So many clients there is room for, and their exports have a Unix socket to come by.
     pub(in crate::up) most_clients: usize,
     pub(in crate::up) has_unix: bool,
@@ -148,6 +153,10 @@ impl Live {
         self.ended.store(true, Ordering::Relaxed);
     }
 
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
     /// SIGHUP: follows the manifest, on a thread of its own.
     pub(crate) fn hang_up(self: &Arc<Self>) {
         // One that waits for a change to end reads the manifest after that, and so for all that came meanwhile.
@@ -196,7 +205,8 @@ impl Live {
         if (mode, matches!(wish, Wish::Remove(_))) == (Mode::Hide, false) {
             return Err("mode 'hide' is for 'remove'".to_string());
         }
-        let ending = self.ended.load(Ordering::Relaxed);
+        let _changing = self.status.changing();
+        let ending = self.has_ended();
         let Some(old) = has.as_mut().filter(|_| !ending) else {
             let what = if ending { "ends" } else { "is not up yet" };
             return Err(format!("the server {what}"));
@@ -252,6 +262,11 @@ impl Live {
             return Ok(changed);
         }
         let server = server.map(|server| self.prepare(&old.server, server)).transpose()?;
+        match wish {
+            // It follows a manifest that may not have them any more.
+            Wish::Reload => self.forget_failed(old, |_| true),
+            _ => self.forget_failed(old, |name| changes.adds(name)),
+        }
         let kept = self.hide(&changes.remove_exports, mode)?;
         // Not before nothing is in the way any more: a refusal changes nothing.
         for name in &shown_again {
@@ -259,12 +274,15 @@ impl Live {
             self.server.show_export(name);
         }
         if let Some(renewed) = renewed {
-            *self.seen.lock() = renewed.apply(&self.server);
+            let seen = renewed.apply(&self.server);
+            self.status.shows(seen.as_ref().and_then(Seen::validity));
+            *self.seen.lock() = seen;
         }
         if let Some(server) = server {
             old.server = self.follow(server);
         }
         if changes.is_empty() {
+            self.note_left_out(&wish, &changed);
             self.report.changed(&changed);
             return Ok(changed);
         }
@@ -327,8 +345,44 @@ impl Live {
                 changed.failed.iter().map(|failed| format!("{}: {}", failed.name, failed.why));
             return Err(format!("nothing was added: {}", each.collect::<Vec<_>>().join("; ")));
         }
+        self.note_left_out(&wish, &changed);
         self.report.changed(&changed);
         Ok(changed)
+    }
+
+    /// A manifest was followed as far as it could be.
+    fn note_left_out(&self, wish: &Wish, changed: &Changed) {
+        if let Wish::Reload = wish {
+            let failed = changed.failed.iter().map(|one| (one.name.clone(), one.why.clone()));
+            self.status.followed(failed.collect());
+        }
+    }
+
+    /// Removes devices of these names that the server doesn't have, since they failed to come up: others may take their names.
+    fn forget_failed(&self, has: &Manifest, of: impl Fn(&str) -> bool) {
+        let is_down = |name: &str, state: &DeviceState| match state {
+            DeviceState::Failed(_)
+            | DeviceState::NoDriver
+            | DeviceState::Cancelled
+            | DeviceState::Deferred { .. }
+            | DeviceState::Waiting => true,
+            // One that is missing.
+            DeviceState::Bound => {
+                self.manager.bound::<Volume>(name).is_some_and(|volume| volume.device().is_err())
+            }
+            _ => false,
+        };
+        let has = |name: &str| {
+            has.device(name).is_some() || has.exports.iter().any(|e| export_name(&e.name) == name)
+        };
+        // Those that stand on others come behind these.
+        for device in self.manager.devices().into_iter().rev() {
+            let name = &device.name;
+            if of(name) && !has(name) && is_down(name, &device.state) {
+                // An error: the server ends, and says what of it.
+                let _ = self.manager.remove(name);
+            }
+        }
     }
 
     /// The manifest as it is now.

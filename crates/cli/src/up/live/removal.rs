@@ -150,6 +150,7 @@ impl Live {
 
     /// A device of a change takes too long.
     pub(super) fn overdue(&self, what: &str, device: &str, after: Duration, held_up: &[String]) {
+        self.status.overdue(device);
         let warn = |warning: std::fmt::Arguments<'_>| screen::warning(warning);
         self.report.overdue(what, device, after, held_up, &warn);
     }

@@ -139,7 +139,7 @@ fn press(view: &mut View, key: KeyEvent) -> bool {
     match key.code {
         KeyCode::Char('c' | 'd') if control => return false,
         KeyCode::Char('q') | KeyCode::Esc => return false,
-        KeyCode::Char(digit @ '1'..='6') => view.show(Part::ALL[digit as usize - '1' as usize]),
+        KeyCode::Char(digit @ '1'..='7') => view.show(Part::ALL[digit as usize - '1' as usize]),
         KeyCode::Tab => view.turn(1),
         KeyCode::BackTab => view.turn(Part::ALL.len() - 1),
         KeyCode::Right => view.sort_by(1),

@@ -8,9 +8,10 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use super::sheet::{self, Cell, Key, Look, Part};
+use crate::control::health::Health;
 use crate::units;
 
-const KEYS: &str = "q quit  tab, 1-6 part  ←→ sort by  r reverse  ↑↓ scroll  space hold";
+const KEYS: &str = "q quit  tab, 1-7 part  ←→ sort by  r reverse  ↑↓ scroll  space hold";
 
 /// What is on the screen.
 #[derive(Debug)]
@@ -90,14 +91,15 @@ impl View {
     }
 
     pub(crate) fn draw(&self, frame: &mut Frame<'_>) {
+        let heading = self.head();
         let [head, parts, table, foot] = Layout::vertical([
-            Constraint::Length(2),
+            Constraint::Length(heading.len().max(2) as u16),
             Constraint::Length(1),
             Constraint::Min(0),
             Constraint::Length(1),
         ])
         .areas(frame.area());
-        frame.render_widget(Paragraph::new(self.head()), head);
+        frame.render_widget(Paragraph::new(heading), head);
         frame.render_widget(Paragraph::new(self.parts()), parts);
         self.table(frame, table);
         let faint = Style::new().add_modifier(Modifier::DIM);
@@ -132,7 +134,12 @@ impl View {
                 ))
             }
         };
-        vec![Line::styled(printable(&first).into_owned(), bold), second]
+        let mut head = vec![Line::styled(printable(&first).into_owned(), bold), second];
+        if let Some(summary) = now.health.as_ref().and_then(Health::summary) {
+            let text = format!("{} (press 7)", printable(&summary));
+            head.push(Line::styled(text, bold.fg(Color::Red)));
+        }
+        head
     }
 
     fn parts(&self) -> Line<'_> {

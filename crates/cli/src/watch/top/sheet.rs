@@ -11,6 +11,7 @@ use crate::control::devices::Device;
 use crate::control::disks::Disk;
 use crate::control::disks::Ops;
 use crate::control::document::Document;
+use crate::control::health::{Health, Reason};
 use crate::control::mirrors::State;
 use crate::control::served::{self, Client, Export, Memory, Rates};
 use crate::units;
@@ -28,6 +29,8 @@ pub(crate) struct Look {
     pub(crate) exports: Vec<Export>,
     pub(crate) clients: Vec<Client>,
     pub(crate) memory: Memory,
+    /// Of a server that doesn't say, nothing.
+    pub(crate) health: Option<Health>,
 }
 
 /// The parts of the screen that one may look at.
@@ -39,11 +42,19 @@ pub(crate) enum Part {
     Mirrors,
     Queues,
     Pools,
+    Health,
 }
 
 impl Part {
-    pub(crate) const ALL: [Part; 6] =
-        [Part::Exports, Part::Clients, Part::Volumes, Part::Mirrors, Part::Queues, Part::Pools];
+    pub(crate) const ALL: [Part; 7] = [
+        Part::Exports,
+        Part::Clients,
+        Part::Volumes,
+        Part::Mirrors,
+        Part::Queues,
+        Part::Pools,
+        Part::Health,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -53,6 +64,7 @@ impl Part {
             Part::Mirrors => "mirrors",
             Part::Queues => "queues",
             Part::Pools => "pools",
+            Part::Health => "health",
         }
     }
 
@@ -84,6 +96,7 @@ impl Part {
             Part::Pools => {
                 &["pool", "scope", "CPUs", "workers", "idle", "waiting", "items/s", "CPU"]
             }
+            Part::Health => &["state", "of", "what was found", "what to do"],
         }
     }
 }
@@ -307,6 +320,18 @@ pub(crate) fn rows(part: Part, before: Option<&Look>, now: &Look) -> Vec<Vec<Cel
                 ]
             };
             now.pools.pools.iter().map(row).collect()
+        }
+        Part::Health => {
+            let row = |reason: &Reason| {
+                let Reason { state, subject, what, todo, .. } = reason;
+                vec![
+                    Cell::word(state.name()),
+                    Cell::word(subject.clone()),
+                    Cell::word(what.clone()),
+                    Cell::word(todo.clone()),
+                ]
+            };
+            now.health.iter().flat_map(|health| &health.reasons).map(row).collect()
         }
     }
 }

@@ -1,0 +1,165 @@
+//! Faults of the server as a whole, and of its devices and exports.
+
+use super::{Facts, Fault, HealthState, Reason};
+use crate::control::devices::Device;
+use crate::control::served;
+
+/// The subject of what is about no device.
+const SERVER: &str = "server";
+
+/// What part of its life a server is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Devices come up.
+    Starting,
+    /// Clients are let in.
+    #[default]
+    Serving,
+    /// Devices go down.
+    Stopping,
+}
+
+/// What a server knows of itself beside its devices, volumes and exports.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ServerFacts {
+    pub(crate) phase: Phase,
+    /// Devices and exports (`export:NAME`) of the manifest that it does without, and why.
+    pub(crate) left_out: Vec<(String, String)>,
+    /// Devices of which a change takes too long.
+    pub(crate) hanging: Vec<String>,
+    pub(crate) lost_sockets: Vec<LostSocket>,
+    /// The one of its certificates that expires first, where it has any.
+    pub(crate) certificate: Option<Certificate>,
+}
+
+/// A socket that nobody can connect to any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LostSocket {
+    pub(crate) path: String,
+    pub(crate) used: SocketUse,
+    /// Clients have no other way in.
+    pub(crate) only: bool,
+}
+
+/// What a socket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SocketUse {
+    Clients,
+    Control,
+    Metrics,
+}
+
+/// How long a certificate that the server shows is valid, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Certificate {
+    /// From now on; below 0: it has expired.
+    pub(crate) left: f64,
+    /// From its beginning to its end.
+    pub(crate) lifetime: f64,
+    /// Clients get nothing without it.
+    pub(crate) required: bool,
+}
+
+impl Certificate {
+    /// Renewal programs renew when a third of the lifetime is left. Where half of that has passed too, renewal has failed for a while;
+    /// of a certificate of months, two weeks are enough to renew it by hand.
+    const MOST_LEFT: f64 = 14.0 * 86_400.0;
+
+    fn is_due(&self) -> bool {
+        self.left < (self.lifetime / 6.0).min(Self::MOST_LEFT)
+    }
+}
+
+pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
+    let server = facts.server;
+    let mut reasons = Vec::new();
+    reasons.extend(of_phase(facts));
+    if server.phase == Phase::Serving {
+        reasons.extend(facts.devices.iter().filter_map(of_device));
+    }
+    for (name, why) in &server.left_out {
+        if !is_there(facts, name) {
+            let what = format!("the manifest asks for it, and it was left out: {why}");
+            reasons.push(Reason::new(Fault::LeftOut, HealthState::Lost, name, what).todo(MEND));
+        }
+    }
+    for name in &server.hanging {
+        let what = "a change of it takes too long";
+        let todo = "See what it waits for: corewise dump";
+        reasons.push(Reason::new(Fault::ChangeHangs, HealthState::Degraded, name, what).todo(todo));
+    }
+    reasons.extend(server.lost_sockets.iter().map(of_socket));
+    reasons.extend(server.certificate.as_ref().filter(|one| one.is_due()).map(of_certificate));
+    reasons
+}
+
+/// Whether what was left out has come since; also where its device says itself why it isn't up.
+fn is_there(facts: &Facts<'_>, name: &str) -> bool {
+    let device = facts.devices.iter().find(|device| device.name == name);
+    device.is_some_and(|device| {
+        // A volume that is missing has a device, and no disk.
+        let is_up = name.starts_with("export:") || facts.disks.iter().any(|d| d.name == name);
+        is_up || of_device(device).is_some()
+    })
+}
+
+const MEND: &str = "Put right what it says, then: corewise reload";
+
+fn of_phase(facts: &Facts<'_>) -> Option<Reason> {
+    let bound = facts.devices.iter().filter(|device| device.state == "bound").count();
+    let all = facts.devices.len();
+    let (fault, what) = match facts.server.phase {
+        Phase::Serving => return None,
+        Phase::Starting => (Fault::Starting, format!("it starts: {bound} of {all} devices are up")),
+        Phase::Stopping => {
+            (Fault::Stopping, format!("it stops: {bound} of {all} devices are still up"))
+        }
+    };
+    let waits = facts
+        .devices
+        .iter()
+        .find_map(|device| Some(format!("; {}: {}", device.name, device.waits.as_ref()?)));
+    let what = what + &waits.unwrap_or_default();
+    let todo = "See what it waits for: corewise dump";
+    Some(Reason::new(fault, HealthState::Degraded, SERVER, what).todo(todo))
+}
+
+/// A device that is on its way up or down is no fault: a change is being made. One that takes too long is told apart.
+fn of_device(device: &Device) -> Option<Reason> {
+    if !matches!(device.state.as_str(), "failed" | "no_driver" | "deferred" | "cancelled") {
+        return None;
+    }
+    let why = device.waits.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    let what = format!("it isn't up ({}){why}", device.state);
+    Some(Reason::new(Fault::DeviceDown, HealthState::Lost, &device.name, what).todo(MEND))
+}
+
+fn of_socket(socket: &LostSocket) -> Reason {
+    let (state, who) = match (socket.used, socket.only) {
+        (SocketUse::Clients, true) => (HealthState::Lost, "new clients"),
+        (SocketUse::Clients, false) => (HealthState::Degraded, "new clients"),
+        (SocketUse::Control, _) => (HealthState::Degraded, "commands"),
+        (SocketUse::Metrics, _) => (HealthState::Degraded, "scrapers"),
+    };
+    let path = &socket.path;
+    let what = format!("its socket {path} was removed or replaced, and {who} can't connect there");
+    let todo = "Restart the server: clients that are connected go on until then";
+    Reason::new(Fault::SocketGone, state, SERVER, what).part(path).todo(todo)
+}
+
+fn of_certificate(certificate: &Certificate) -> Reason {
+    let time = served::seconds(certificate.left.abs());
+    let (state, what) = match (certificate.left < 0.0, certificate.required) {
+        (true, true) => (
+            HealthState::Lost,
+            format!("its certificate expired {time} ago, and clients refuse it"),
+        ),
+        (true, false) => (
+            HealthState::Degraded,
+            format!("its certificate expired {time} ago, and clients with TLS refuse it"),
+        ),
+        (false, _) => (HealthState::Degraded, format!("its certificate expires in {time}")),
+    };
+    let todo = "Renew the files of tls_certificate and tls_key, then: corewise reload";
+    Reason::new(Fault::CertificateExpires, state, SERVER, what).todo(todo)
+}

@@ -1,0 +1,276 @@
+//! What is decided of which facts.
+
+use super::*;
+use crate::control::mirrors::{Check, Leg, MirrorOf, Place, State};
+use crate::control::remotes::RemoteOf;
+use crate::control::stores::StoreOf;
+
+fn disk(name: &str, over: &[&str]) -> Disk {
+    let over = over.iter().map(ToString::to_string).collect();
+    Disk { name: name.to_string(), over, ..Disk::default() }
+}
+
+fn mirror(name: &str, legs: &[(&str, State)]) -> Disk {
+    let over: Vec<&str> = legs.iter().map(|(name, _)| *name).collect();
+    let leg = |(name, state): &(&str, State)| Leg {
+        name: name.to_string(),
+        state: *state,
+        why: (*state == State::Out).then(|| "I/O error".to_string()),
+    };
+    let legs = legs.iter().map(leg).collect();
+    Disk { mirror: Some(MirrorOf { legs, ..MirrorOf::default() }), ..disk(name, &over) }
+}
+
+fn export(device: &str) -> Export {
+    Export { name: device.to_string(), device: Some(device.to_string()), ..Export::default() }
+}
+
+fn device(name: &str, state: &str) -> Device {
+    Device { name: name.to_string(), state: state.to_string(), ..Device::default() }
+}
+
+fn health(devices: &[Device], disks: &[Disk], exports: &[Export], server: &ServerFacts) -> Health {
+    Health::of(&Facts { devices, disks, exports, server })
+}
+
+/// Of a server with these volumes, each of which is shown that is named here.
+fn of(disks: &[Disk], shown: &[&str]) -> Health {
+    let exports: Vec<Export> = shown.iter().map(|name| export(name)).collect();
+    health(&[], disks, &exports, &ServerFacts::default())
+}
+
+#[track_caller]
+fn faults(health: &Health) -> Vec<(Fault, &str)> {
+    health.reasons.iter().map(|reason| (reason.fault, reason.subject.as_str())).collect()
+}
+
+#[test]
+fn without_a_fault_a_server_is_ok_and_says_no_more() {
+    let legs = [("a", State::InSync), ("b", State::InSync)];
+    let all = [disk("a", &[]), disk("b", &[]), mirror("m", &legs)];
+    let ok = of(&all, &["m"]);
+    assert_eq!((ok.state, ok.text().as_str(), ok.summary()), (HealthState::Ok, "ok\n", None));
+}
+
+#[test]
+fn a_leg_that_is_out_degrades_and_the_line_has_the_command_that_takes_it_back() {
+    let legs = [("a", State::InSync), ("b", State::Out), ("c", State::Resyncing)];
+    let all = [disk("a", &[]), disk("b", &[]), disk("c", &[]), mirror("m", &legs)];
+    let health = of(&all, &["m"]);
+    assert_eq!(health.state, HealthState::Degraded);
+    assert_eq!(
+        health.text(),
+        "degraded\n  \
+         m: its leg 'b' is out: I/O error. Once its disk works: corewise mirror m --take-back=b\n  \
+         m: its leg 'c' is being resynced. Wait for it: corewise mirror m --wait\n"
+    );
+    assert_eq!(health.summary().unwrap(), "degraded: m");
+    let two = [("a", State::InSync), ("b", State::Out), ("c", State::Out)];
+    let two = of(&[mirror("m", &two)], &["m"]);
+    assert_eq!(faults(&two), [(Fault::LegOut, "m"); 2], "each leg is a reason of its own");
+}
+
+#[test]
+fn what_a_volume_lost_is_lost_unless_each_way_to_clients_leads_through_a_mirror_that_has_it() {
+    let lost = |name: &str| Disk { lost: true, ..disk(name, &[]) };
+    let state = |all: &[Disk], shown: &[&str]| of(all, shown).state;
+    assert_eq!(state(&[lost("a")], &["a"]), HealthState::Lost);
+    assert_eq!(state(&[lost("a")], &[]), HealthState::Lost, "nothing stands on it");
+    let in_sync = [("a", State::InSync), ("b", State::InSync)];
+    let (m, b) = (mirror("m", &in_sync), disk("b", &[]));
+    assert_eq!(state(&[lost("a"), b.clone(), m.clone()], &["m"]), HealthState::Degraded);
+    assert_eq!(state(&[lost("a"), lost("b"), m.clone()], &["m"]), HealthState::Lost);
+    // A client reads the leg itself.
+    assert_eq!(state(&[lost("a"), b.clone(), m.clone()], &["m", "a"]), HealthState::Lost);
+    // Another volume stands on it too.
+    let part = disk("part", &["a"]);
+    assert_eq!(state(&[lost("a"), b.clone(), m, part], &["m"]), HealthState::Lost);
+    let out = mirror("m", &[("a", State::InSync), ("b", State::Out)]);
+    assert_eq!(state(&[lost("a"), b.clone(), out], &["m"]), HealthState::Lost);
+    // Below the leg.
+    let deep = mirror("m", &[("slow", State::InSync), ("b", State::InSync)]);
+    let slow = disk("slow", &["a"]);
+    assert_eq!(state(&[lost("a"), slow, b, deep], &["m"]), HealthState::Degraded);
+    // A cycle, which no server has, ends all the same.
+    assert_eq!(state(&[Disk { lost: true, ..disk("x", &["x"]) }], &[]), HealthState::Lost);
+}
+
+#[test]
+fn volumes_of_stores_and_of_other_servers_are_lost_while_nobody_can_reach_them() {
+    let store = |served| Disk {
+        store: Some(StoreOf { served, ..StoreOf::default() }),
+        condition: Some("fenced".to_string()),
+        ..disk("s", &[])
+    };
+    assert_eq!(of(&[store(true)], &["s"]).state, HealthState::Ok);
+    let fenced = of(&[store(false)], &["s"]);
+    assert_eq!((fenced.state, faults(&fenced)), (HealthState::Lost, vec![(Fault::NotServed, "s")]));
+    let remote = |connections, down| Disk {
+        remote: Some(RemoteOf {
+            connections,
+            down,
+            why: "Connection refused".to_string(),
+            ..RemoteOf::default()
+        }),
+        ..disk("far", &[])
+    };
+    assert_eq!(of(&[remote(1, false)], &["far"]).state, HealthState::Ok);
+    let waits = of(&[remote(0, false)], &["far"]);
+    assert_eq!(waits.state, HealthState::Lost);
+    let line = waits.reasons[0].line();
+    assert!(line.starts_with("far: it has no connection, and its requests wait: Conn"), "{line}");
+    assert!(of(&[remote(0, true)], &["far"]).reasons[0].what.contains("its requests fail"));
+    let legs = [("far", State::InSync), ("near", State::InSync)];
+    let both = [remote(0, true), disk("near", &[]), mirror("m", &legs)];
+    assert_eq!(of(&both, &["m"]).state, HealthState::Degraded);
+}
+
+#[test]
+fn legs_that_differ_may_have_lost_data_and_a_place_that_another_leg_has_degrades() {
+    let legs = [("a", State::InSync), ("b", State::InSync)];
+    let checked = |check: Check| {
+        let mut disk = mirror("m", &legs);
+        disk.mirror.as_mut().unwrap().check = Some(check);
+        of(&[disk], &["m"])
+    };
+    let found =
+        |differ, unreadable, repaired| Check { differ, unreadable, repaired, ..Check::default() };
+    assert_eq!(checked(found(0, 0, 0)).state, HealthState::Ok);
+    assert_eq!(checked(found(512, 512, 1024)).state, HealthState::Ok, "all was repaired");
+    let differ = checked(found(512, 0, 0));
+    assert_eq!(
+        (differ.state, faults(&differ)),
+        (HealthState::Lost, vec![(Fault::CheckFound, "m")])
+    );
+    assert!(differ.reasons[0].todo.ends_with("corewise mirror m --check --repair"));
+    let place = |from: Option<&str>| Place {
+        error: Some("I/O error".to_string()),
+        from: from.map(str::to_string),
+        ..Place::default()
+    };
+    let one = Check { places: vec![place(Some("a"))], ..found(0, 512, 0) };
+    assert_eq!(checked(one).state, HealthState::Degraded);
+    let nobody = Check { places: vec![place(None)], ..found(0, 1024, 0) };
+    assert_eq!(checked(nobody).state, HealthState::Lost);
+}
+
+#[test]
+fn a_device_that_failed_is_lost_and_one_that_a_change_brings_up_is_none() {
+    let facts = ServerFacts::default();
+    for (state, is) in [
+        ("bound", HealthState::Ok),
+        ("probing", HealthState::Ok),
+        ("leaving", HealthState::Ok),
+        ("failed", HealthState::Lost),
+        ("no_driver", HealthState::Lost),
+    ] {
+        assert_eq!(health(&[device("a", state)], &[], &[], &facts).state, is, "{state}");
+    }
+    let left = |name: &str| ServerFacts {
+        left_out: vec![(name.to_string(), "no such file".to_string())],
+        ..ServerFacts::default()
+    };
+    let out = health(&[], &[], &[], &left("a"));
+    assert_eq!((out.state, faults(&out)), (HealthState::Lost, vec![(Fault::LeftOut, "a")]));
+    let both = health(&[device("a", "failed")], &[], &[], &left("a"));
+    assert_eq!(faults(&both), [(Fault::DeviceDown, "a")], "it is told once");
+    let missing = health(&[device("a", "bound")], &[], &[], &left("a"));
+    assert_eq!(faults(&missing), [(Fault::LeftOut, "a")], "there is no disk");
+    let back = health(&[device("a", "bound")], &[disk("a", &[])], &[], &left("a"));
+    assert_eq!(back.state, HealthState::Ok);
+    let back = health(&[device("export:a", "bound")], &[], &[], &left("export:a"));
+    assert_eq!(back.state, HealthState::Ok);
+}
+
+#[test]
+fn a_server_that_starts_or_stops_is_degraded_and_says_what_it_waits_for() {
+    let waits = Some("waits for its supplier \"a\"".to_string());
+    let devices = [device("a", "probing"), Device { waits, ..device("b", "waiting") }];
+    let phase = |phase| ServerFacts { phase, ..ServerFacts::default() };
+    let starting = health(&devices, &[], &[], &phase(Phase::Starting));
+    assert_eq!(starting.state, HealthState::Degraded);
+    let line = starting.reasons[0].line();
+    assert!(line.starts_with("server: it starts: 0 of 2 devices are up; b: waits for"), "{line}");
+    let stopping = health(&devices, &[], &[], &phase(Phase::Stopping));
+    assert_eq!(faults(&stopping), [(Fault::Stopping, "server")]);
+}
+
+#[test]
+fn sockets_and_changes_that_hang_are_reasons() {
+    let lost = |used, only| {
+        let socket = LostSocket { path: "/run/s".to_string(), used, only };
+        ServerFacts { lost_sockets: vec![socket], ..ServerFacts::default() }
+    };
+    let state = |used, only| health(&[], &[], &[], &lost(used, only)).state;
+    assert_eq!(state(SocketUse::Clients, true), HealthState::Lost);
+    assert_eq!(state(SocketUse::Clients, false), HealthState::Degraded);
+    assert_eq!(state(SocketUse::Metrics, true), HealthState::Degraded);
+    assert_eq!(state(SocketUse::Control, true), HealthState::Degraded);
+    let hanging = ServerFacts { hanging: vec!["a".to_string()], ..ServerFacts::default() };
+    assert_eq!(faults(&health(&[], &[], &[], &hanging)), [(Fault::ChangeHangs, "a")]);
+}
+
+#[test]
+fn a_certificate_is_told_of_when_its_renewal_is_late_for_its_lifetime() {
+    let day = 86_400.0;
+    let state = |left: f64, lifetime: f64, required| {
+        let certificate = Some(Certificate { left, lifetime, required });
+        let facts = ServerFacts { certificate, ..ServerFacts::default() };
+        health(&[], &[], &[], &facts).state
+    };
+    assert_eq!(state(15.0 * day, 365.0 * day, true), HealthState::Ok);
+    assert_eq!(state(13.0 * day, 365.0 * day, true), HealthState::Degraded);
+    // One of a day that is renewed in time.
+    assert_eq!(state(day / 3.0, day, true), HealthState::Ok);
+    assert_eq!(state(day / 7.0, day, true), HealthState::Degraded);
+    assert_eq!(state(-1.0, day, true), HealthState::Lost);
+    assert_eq!(state(-1.0, day, false), HealthState::Degraded, "others come without it");
+}
+
+#[test]
+fn the_worst_comes_first_and_what_a_later_server_says_is_read() {
+    let all = [
+        mirror("m", &[("a", State::Out), ("b", State::InSync)]),
+        Disk { lost: true, ..disk("z", &[]) },
+    ];
+    let health = of(&all, &["m", "z"]);
+    assert_eq!(faults(&health), [(Fault::FileLost, "z"), (Fault::LegOut, "m")]);
+    assert_eq!(health.summary().unwrap(), "lost: z");
+    let json = serde_json::to_value(&health).unwrap();
+    assert_eq!(
+        (&json["state"], &json["reasons"][1]["reason"]),
+        (&"lost".into(), &"leg_out".into())
+    );
+    assert_eq!(json["reasons"][1]["part"], "a");
+    let later = r#"{"state":"burning","reasons":[{"reason":"fire","state":"degraded","subject":"x",
+        "what":"it burns","todo":"Run","since":7}]}"#;
+    let later: Health = serde_json::from_str(later).unwrap();
+    assert_eq!((later.state, later.reasons[0].fault), (HealthState::Lost, Fault::Unknown));
+}
+
+#[test]
+fn names_are_those_of_json_and_the_document_lists_them() {
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/monitoring.md");
+    let document = std::fs::read_to_string(document).unwrap();
+    for fault in [
+        Fault::CertificateExpires,
+        Fault::ChangeHangs,
+        Fault::CheckFound,
+        Fault::DeviceDown,
+        Fault::FileLost,
+        Fault::LegOut,
+        Fault::LegResyncing,
+        Fault::LeftOut,
+        Fault::NotServed,
+        Fault::RemoteDisconnected,
+        Fault::SocketGone,
+        Fault::Starting,
+        Fault::Stopping,
+    ] {
+        assert_eq!(serde_json::to_value(fault).unwrap(), fault.name());
+        assert!(document.contains(&format!("`{}`", fault.name())), "{fault:?}");
+    }
+    for state in HealthState::ALL {
+        assert_eq!(serde_json::to_value(state).unwrap(), state.name());
+    }
+}

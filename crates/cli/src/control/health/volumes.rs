@@ -1,0 +1,124 @@
+//! Faults of volumes.
+
+use std::collections::BTreeSet;
+
+use super::stack::Stack;
+use super::{Facts, Fault, HealthState, Reason};
+use crate::control::disks::Disk;
+use crate::control::mirrors::{Check, Leg, MirrorOf, State};
+use crate::units;
+
+/// How to take a leg back that is out of a mirror.
+pub(crate) fn take_back(mirror: &str, leg: &str) -> String {
+    format!("corewise mirror {mirror} --take-back={leg}")
+}
+
+pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
+    let lost: BTreeSet<&str> =
+        facts.disks.iter().filter(|disk| loss(disk).is_some()).map(|d| d.name.as_str()).collect();
+    let stack = Stack::new(facts, lost);
+    let mut reasons = Vec::new();
+    for disk in facts.disks {
+        if let Some(Loss { fault, what, todo }) = loss(disk) {
+            let state = stack.severity(&disk.name);
+            reasons.push(Reason::new(fault, state, &disk.name, what).todo(todo));
+        }
+        if let Some(mirror) = &disk.mirror {
+            reasons.extend(of_mirror(&disk.name, mirror, &stack));
+        }
+    }
+    reasons
+}
+
+/// What a volume has lost, or can't reach. It matters less where a mirror has it elsewhere.
+struct Loss {
+    fault: Fault,
+    what: String,
+    todo: String,
+}
+
+fn loss(disk: &Disk) -> Option<Loss> {
+    let condition = || disk.condition.clone().unwrap_or_default();
+    if disk.lost {
+        return Some(Loss {
+            fault: Fault::FileLost,
+            what: format!("its file has lost data: {}", condition()),
+            todo: "Put the file right and restart the server: its flushes fail until the file is \
+                   opened again"
+                .to_string(),
+        });
+    }
+    if disk.store.as_ref().is_some_and(|store| !store.served) {
+        return Some(Loss {
+            fault: Fault::NotServed,
+            what: format!("it isn't served any more: {}", condition()),
+            todo: "Restart this server only if no other one is to have the volume: that fences \
+                   the other one"
+                .to_string(),
+        });
+    }
+    let remote = disk.remote.as_ref().filter(|remote| remote.connections == 0)?;
+    let waits = if remote.down { "its requests fail" } else { "its requests wait" };
+    Some(Loss {
+        fault: Fault::RemoteDisconnected,
+        what: format!("it has no connection, and {waits}: {}", remote.why),
+        todo: "Start the server at the other end, or mend the network: it connects again by itself"
+            .to_string(),
+    })
+}
+
+fn of_mirror(name: &str, mirror: &MirrorOf, stack: &Stack<'_>) -> Vec<Reason> {
+    let mut reasons: Vec<Reason> = mirror.legs.iter().filter_map(|leg| of_leg(name, leg)).collect();
+    if let Some(check) = mirror.check.as_ref().filter(|check| check.wrong() != 0) {
+        reasons.push(of_check(name, check, stack));
+    }
+    reasons
+}
+
+fn of_leg(mirror: &str, leg: &Leg) -> Option<Reason> {
+    let why = leg.why.as_deref().unwrap_or("it failed");
+    let (fault, what, todo) = match leg.state {
+        State::InSync => return None,
+        State::Resyncing => (
+            Fault::LegResyncing,
+            format!("its leg '{}' is being resynced", leg.name),
+            format!("Wait for it: corewise mirror {mirror} --wait"),
+        ),
+        State::Returning => (
+            Fault::LegOut,
+            format!("its leg '{}' is out, and being tried again: {why}", leg.name),
+            format!("Wait for it: corewise mirror {mirror} --wait"),
+        ),
+        State::Out => (
+            Fault::LegOut,
+            format!("its leg '{}' is out: {why}", leg.name),
+            format!("Once its disk works: {}", take_back(mirror, &leg.name)),
+        ),
+    };
+    Some(Reason::new(fault, HealthState::Degraded, mirror, what).part(&leg.name).todo(todo))
+}
+
+/// Where legs differ nobody knows which one has what clients wrote, and reads go to either. A place that one leg can't read is read
+/// from another one.
+fn of_check(mirror: &str, check: &Check, stack: &Stack<'_>) -> Reason {
+    let nobody = check.places.iter().any(|place| place.error.is_some() && place.from.is_none());
+    let state = match check.differ != 0 || nobody {
+        true => stack.severity(mirror),
+        false => HealthState::Degraded,
+    };
+    let mut what = Vec::new();
+    for (bytes, how) in [(check.differ, "differ"), (check.unreadable, "can't be read")] {
+        if bytes != 0 {
+            what.push(format!("{} {how}", units::count(bytes, "byte")));
+        }
+    }
+    let mut what = format!("its last check found that {}", what.join(" and "));
+    if check.repaired != 0 {
+        what += &format!(", and repaired {}", units::count(check.repaired, "byte"));
+    }
+    let todo = format!(
+        "See where: corewise mirror {mirror}. To write there what the first leg in sync has: \
+         corewise mirror {mirror} --check --repair"
+    );
+    Reason::new(Fault::CheckFound, state, mirror, what).todo(todo)
+}

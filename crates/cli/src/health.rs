@@ -1,0 +1,72 @@
+//! `corewise health`: how a running `corewise up` is, in one word, and what to do where it isn't ok.
+
+use std::io::Write;
+
+use serde_json::Value;
+
+use crate::args::Which;
+use crate::control::Question;
+use crate::control::health::{Health, HealthState};
+use crate::dump::client::{Client, printable};
+use crate::dump::find;
+use crate::exit::Failure;
+use crate::screen::{BAD, GOOD, styled};
+
+pub(crate) const EXAMPLES: &str = "\
+ok: no fault is known. degraded: all data is there and can be reached, but less protects it than was asked for, or a \
+part of the server doesn't work. lost: data that clients were promised may be gone, or can't be reached through this \
+server now. Below the word is a line for each reason, with the command that mends it, where there is one. \
+docs/monitoring.md lists the reasons. The command finds the server as `corewise dump` does.
+
+Examples:
+  corewise health
+  corewise health --json | jq -r '.health.reasons[] | .todo'
+  corewise health > /dev/null || alert \"corewise: exit code $?\"
+
+Exit codes: 0 ok, 1 failure (no server, several servers, or no answer), 2 wrong usage, 3 degraded, 4 lost.";
+
+/// `corewise health`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) server: Which,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Asks, shows the answer, and ends by it.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let (path, name) = find(&args.server)?;
+    let mut client = Client::connect(path, name)?;
+    let answer = client.ask(&Question { ask: "health".to_string(), ..Question::dump() })?;
+    let health = of(&answer)?;
+    show(&answer, &health, args.json)?;
+    match health.state {
+        HealthState::Ok => Ok(()),
+        state => Err(Failure::Unhealthy(state)),
+    }
+}
+
+fn of(answer: &Value) -> Result<Health, Failure> {
+    serde_json::from_value(answer["health"].clone())
+        .map_err(|error| Failure::new(format!("the answer doesn't say how the server is: {error}")))
+}
+
+fn show(answer: &Value, health: &Health, json: bool) -> Result<(), Failure> {
+    let mut out = anstream::stdout().lock();
+    if json {
+        let json = serde_json::to_string_pretty(answer)
+            .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
+        writeln!(out, "{json}")?;
+        return Ok(out.flush()?);
+    }
+    let style = if health.state == HealthState::Ok { GOOD } else { BAD };
+    for (n, line) in health.text().lines().enumerate() {
+        match n {
+            0 => writeln!(out, "{}", styled(style, line))?,
+            _ => writeln!(out, "{}", printable(line))?,
+        }
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,151 @@
+//! What a server notes of itself for `corewise health`, beside what its devices and volumes tell.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use corewise::nbd::Endpoint;
+use corewise::sync::Mutex;
+use corewise::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::cleanup::Cleanup;
+use super::live::Live;
+use crate::control::devices::Device;
+use crate::control::health::{Certificate, LostSocket, Phase, ServerFacts, SocketUse};
+
+/// Notes of a running server. From any thread; each lock is held for a moment.
+#[derive(Debug, Default)]
+pub(crate) struct ServerStatus {
+    /// A: whether clients were let in. Relaxed: for reports, as all here.
+    serves: AtomicBool,
+    /// A: changes that are being made.
+    changes: AtomicUsize,
+    /// L: is the lock; guards what of the manifest the server does without, and why.
+    left_out: Mutex<Vec<(String, String)>>,
+    /// L: is the lock; guards the devices of which a change has taken too long.
+    overdue: Mutex<Vec<String>>,
+    /// L: is the lock; guards the sockets, each with what it is for.
+    sockets: Mutex<Vec<(SocketUse, PathBuf)>>,
+    /// A: addresses that clients may come by.
+    addresses: AtomicUsize,
+    /// L: is the lock; guards how long the certificate is valid that newcomers are shown.
+    validity: Mutex<Option<Validity>>,
+}
+
+/// How long a certificate is valid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Validity {
+    pub(crate) valid: Range<SystemTime>,
+    /// Clients get nothing without it.
+    pub(crate) required: bool,
+}
+
+impl Validity {
+    fn at(&self, now: SystemTime) -> Certificate {
+        let seconds = |from: SystemTime, to: SystemTime| match to.duration_since(from) {
+            Ok(time) => time.as_secs_f64(),
+            Err(error) => -error.duration().as_secs_f64(),
+        };
+        let Range { start, end } = self.valid;
+        let (left, lifetime) = (seconds(now, end), seconds(start, end));
+        Certificate { left, lifetime, required: self.required }
+    }
+}
+
+/// A change that is being made, as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Changing<'a>(&'a ServerStatus);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.changes.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl ServerStatus {
+    /// Clients are let in by these.
+    pub(crate) fn serves(&self, endpoints: &[Endpoint]) {
+        self.addresses.store(endpoints.len(), Ordering::Relaxed);
+        for endpoint in endpoints {
+            if let Endpoint::Unix(Some(path)) = endpoint {
+                self.socket(SocketUse::Clients, path.clone());
+            }
+        }
+        self.serves.store(true, Ordering::Relaxed);
+    }
+
+    /// Newcomers are shown another certificate.
+    pub(crate) fn shows(&self, validity: Option<Validity>) {
+        *self.validity.lock() = validity;
+    }
+
+    /// A socket was bound.
+    pub(crate) fn socket(&self, used: SocketUse, path: PathBuf) {
+        self.sockets.lock().push((used, path));
+    }
+
+    /// The manifest was followed, but for these devices and exports (`export:NAME`).
+    pub(crate) fn followed(&self, left_out: Vec<(String, String)>) {
+        *self.left_out.lock() = left_out;
+    }
+
+    pub(crate) fn changing(&self) -> Changing<'_> {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        Changing(self)
+    }
+
+    /// A change of this device takes too long.
+    pub(crate) fn overdue(&self, device: &str) {
+        let mut overdue = self.overdue.lock();
+        if !overdue.iter().any(|name| name == device) {
+            overdue.push(device.to_string());
+        }
+    }
+
+    /// Those of which a change is still being made.
+    fn still_overdue(&self, devices: &[Device]) -> Vec<String> {
+        let mut overdue = self.overdue.lock();
+        if self.changes.load(Ordering::Relaxed) == 0 {
+            // A change may have ended without waiting for a device any longer.
+            let goes_on = |device: &Device| matches!(device.state.as_str(), "leaving" | "probing");
+            overdue.retain(|name| devices.iter().any(|one| one.name == *name && goes_on(one)));
+        }
+        overdue.clone()
+    }
+
+    fn lost_sockets(&self, cleanup: &Cleanup) -> Vec<LostSocket> {
+        let sockets = self.sockets.lock().clone();
+        let only = self.addresses.load(Ordering::Relaxed) == 1;
+        let lost = sockets.into_iter().filter(|(_, path)| cleanup.has_lost(path));
+        lost.map(|(used, path)| LostSocket { path: path.display().to_string(), used, only })
+            .collect()
+    }
+}
+
+/// What a server knows of itself now, beside what these devices and its volumes tell.
+pub(crate) fn facts(live: &Live, devices: &[Device]) -> ServerFacts {
+    let status = &live.status;
+    let phase = match (live.has_ended(), status.serves.load(Ordering::Relaxed)) {
+        (true, _) => Phase::Stopping,
+        (false, true) => Phase::Serving,
+        (false, false) => Phase::Starting,
+    };
+    let mut hanging = status.still_overdue(devices);
+    for name in live.stuck.lock().iter() {
+        if !hanging.contains(name) {
+            hanging.push(name.clone());
+        }
+    }
+    let mut lost_sockets = status.lost_sockets(&live.cleanup);
+    let metrics = live.metrics.lock();
+    if let Some(path) = metrics.as_ref().and_then(|metrics| metrics.path()) {
+        if live.cleanup.has_lost(path) {
+            let (path, used) = (path.display().to_string(), SocketUse::Metrics);
+            lost_sockets.push(LostSocket { path, used, only: false });
+        }
+    }
+    drop(metrics);
+    let certificate = status.validity.lock().as_ref().map(|one| one.at(SystemTime::now()));
+    let left_out = status.left_out.lock().clone();
+    ServerFacts { phase, left_out, hanging, lost_sockets, certificate }
+}

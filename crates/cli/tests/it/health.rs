@@ -1,0 +1,165 @@
+//! `corewise health`: the word, the reasons, what to do about each, and the exit code; the same in metrics, dumps and events.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use serde_json::Value;
+
+use crate::common::client::{Client, pattern};
+use crate::common::server::Server;
+use crate::common::{Folder, Ran};
+use crate::watching::{metrics_of, scrape};
+
+const FILE: &str = "[server]\nunix = \"s\"\n[[device]]\nname = \"disk\"\ndriver = \"file\"\n\
+    path = \"disk.img\"\nsize = \"1M\"\ncreate = true\n[[export]]\ndevice = \"disk\"\n";
+
+/// A mirror over `a`, and over `b`, the first write to which fails.
+const MIRROR: &str = "[server]\nunix = \"s\"\nmetrics = 0\n\
+    [[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = \"1M\"\n\
+    [[device]]\nname = \"bad\"\ndriver = \"memory\"\nsize = \"1M\"\n\
+    [[device]]\nname = \"b\"\ndriver = \"error\"\nover = [\"bad\"]\nfails = [\"write\"]\n\
+    from = \"64K\"\nto = \"128K\"\ntimes = 1\n\
+    [[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"a\", \"b\"]\n\
+    [[export]]\ndevice = \"m\"\n";
+
+fn health(folder: &Folder) -> Ran {
+    folder.corewise(["health"])
+}
+
+/// Asks until the exit code is this.
+fn until(folder: &Folder, code: i32) -> Ran {
+    loop {
+        let ran = health(folder);
+        if ran.code == Some(code) {
+            return ran;
+        }
+    }
+}
+
+fn json(folder: &Folder) -> Value {
+    let ran = folder.corewise(["health", "--json"]);
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}\n{ran}"))
+}
+
+/// The value of a sample.
+fn value(text: &str, sample: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix(sample)?.trim().parse().ok())
+}
+
+#[test]
+fn a_server_that_is_well_is_ok_and_none_at_all_is_a_failure() {
+    let folder = Folder::new();
+    let ran = health(&folder).code(1);
+    ran.complains(&["found no running `corewise up`"]);
+    let mut server = Server::start(&folder, &[]);
+    // The mirror of the built-in manifest begins with a resync.
+    server.wait_mirror("resynced");
+    let ran = until(&folder, 0);
+    assert_eq!(ran.stdout, "ok\n");
+    assert_eq!(json(&folder)["health"], serde_json::json!({"state": "ok", "reasons": []}));
+    folder.corewise(["dump"]).ok().says(&["\nHealth\n  ok\n"]);
+    server.stop().ok();
+    folder.corewise(["health", "now"]).code(2);
+}
+
+#[test]
+fn the_command_of_a_leg_that_is_out_brings_it_back() {
+    let folder = Folder::new();
+    folder.write("up.toml", MIRROR);
+    let mut server = Server::start(&folder, &["up.toml"]);
+    server.wait_mirror("resynced");
+    until(&folder, 0);
+    let mut client = Client::new(&server.socket(), "m");
+    client.write(64 << 10, &pattern(1, 4096), 0).unwrap();
+    let dropped = server.wait_mirror("dropped");
+    let ran = until(&folder, 3);
+    let mut lines = ran.stdout.lines();
+    assert_eq!(lines.next(), Some("degraded"), "{ran}");
+    let line = lines.find(|line| line.contains("'b' is out")).unwrap_or_else(|| panic!("{ran}"));
+    let (_, command) = line.split_once("Once its disk works: corewise ").unwrap();
+    assert_eq!(dropped["todo"], format!("corewise {command}"));
+    folder.corewise(["mirror"]).ok().says(&[command]);
+    folder.corewise(["dump"]).ok().says(&[command]);
+    let text = scrape(&metrics_of(&server));
+    let is = |state: &str| value(&text, &format!("corewise_health{{state=\"{state}\"}}"));
+    assert_eq!((is("ok"), is("degraded"), is("lost")), (Some(0.0), Some(1.0), Some(0.0)), "{text}");
+    let reason =
+        "corewise_health_reason{reason=\"leg_out\",subject=\"m\",part=\"b\",state=\"degraded\"}";
+    assert_eq!(value(&text, reason), Some(1.0), "{text}");
+    folder.corewise(command.split(' ')).ok();
+    let ran = until(&folder, 0);
+    assert_eq!(ran.stdout, "ok\n");
+    let ran = server.stop().ok();
+    ran.complains(&[
+        "its leg 'b' is left out: ",
+        &format!("once its disk works: corewise {command}"),
+    ]);
+}
+
+#[test]
+fn a_file_that_somebody_truncates_is_lost_until_it_is_opened_anew() {
+    let folder = Folder::new();
+    folder.write("up.toml", FILE);
+    let server = Server::start(&folder, &["up.toml"]);
+    health(&folder).ok();
+    let mut client = Client::new(&server.socket(), "disk");
+    client.write(0, &pattern(1, 4096), 0).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(folder.join("disk.img")).unwrap();
+    file.set_len(512).unwrap();
+    client.flush().unwrap_err();
+    let ran = health(&folder).code(4);
+    ran.says(&["lost\n", "  disk: its file has lost data: ", "restart the server"]);
+    let found = json(&folder);
+    assert_eq!(found["health"]["reasons"][0]["reason"], "file_lost", "{found}");
+    drop(client);
+    server.stop().fails();
+    file.set_len(1 << 20).unwrap();
+    let server = Server::start(&folder, &["up.toml"]);
+    health(&folder).ok();
+    server.stop().ok();
+}
+
+#[test]
+fn what_is_left_out_is_lost_until_a_reload_brings_it_up() {
+    let folder = Folder::new();
+    let more = "[[device]]\nname = \"gone\"\ndriver = \"file\"\npath = \"gone.img\"\n\
+        [[export]]\ndevice = \"gone\"\n";
+    folder.write("up.toml", format!("{FILE}{more}"));
+    let server = Server::start(&folder, &["up.toml", "--keep-going"]);
+    let ran = health(&folder).code(4);
+    ran.says(&["lost\n", "gone: ", "corewise reload"]);
+    folder.write("gone.img", vec![0; 1 << 20]);
+    folder.corewise(["reload"]).ok();
+    health(&folder).ok();
+    // A device that a reload can't bring up.
+    std::fs::remove_file(folder.join("gone.img")).unwrap();
+    folder.write(
+        "up.toml",
+        format!(
+            "{FILE}{}",
+            more.replace("name = \"gone\"", "name = \"new\"")
+                .replace("device = \"gone\"", "device = \"new\"")
+        ),
+    );
+    folder.corewise(["reload", "--mode", "hard"]).code(1);
+    let ran = health(&folder).code(4);
+    ran.says(&["  new: the manifest asks for it", "  export:new: "]);
+    folder.write("up.toml", FILE);
+    folder.corewise(["reload"]).ok();
+    health(&folder).ok();
+    server.stop().fails();
+}
+
+#[test]
+fn a_socket_that_somebody_removes_is_told_of() {
+    let folder = Folder::new();
+    let metrics = FILE.replace("unix = \"s\"\n", "unix = \"s\"\nmetrics = \"./m\"\n");
+    folder.write("up.toml", metrics);
+    let server = Server::start(&folder, &["up.toml"]);
+    health(&folder).ok();
+    std::fs::remove_file(folder.join("m")).unwrap();
+    let ran = health(&folder).code(3);
+    ran.says(&["degraded\n  server: its socket ", "/m was removed or replaced, and scrapers"]);
+    std::fs::remove_file(folder.join("s")).unwrap();
+    let ran = health(&folder).code(4);
+    ran.says(&["lost\n  server: its socket ", "/s was removed or replaced, and new clients"]);
+    server.stop().ok();
+}
