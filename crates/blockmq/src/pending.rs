@@ -16,6 +16,7 @@ use crate::hctx::Hctx;
 use crate::queue::Core;
 use crate::request::{Request, caught};
 use crate::stats::weight;
+use crate::usage::Generation;
 
 /// A request inside a queue. Boxes lie in the [cache](crate::cache) of their CPU between two requests, and keep
 /// their queue's core alive all the time: so a request costs neither an allocation nor a reference count.
@@ -46,6 +47,8 @@ pub(crate) struct Pending {
     cached: bool,
     /// It is counted in by itself; what the queue makes for a request that is inside is not.
     counted: bool,
+    /// In which generation it was counted in.
+    pub(crate) generation: Generation,
     /// It is durable only behind a flush, which the queue sees to.
     pub(crate) post_flush: bool,
 }
@@ -83,6 +86,7 @@ impl Pending {
             uses: 0,
             cached,
             counted: true,
+            generation: Generation::default(),
             post_flush: false,
         });
         this.clock_in();
@@ -224,7 +228,7 @@ impl Pending {
     /// own keeps the core alive behind it.
     pub(crate) fn leave(self: Box<Self>) {
         if self.counted {
-            self.core.usage.exit(self.slot);
+            self.core.usage.exit(self.slot, self.generation);
         }
         if !self.cached {
             return;

@@ -46,6 +46,20 @@
 //! request wakes a sleeper. A thread that finds `full` set waits for as much: so sleepers aren't overtaken by one that comes just
 //! when a request has ended, and a sleeper has seen the count above the mark by which it will come down.
 //!
+//! # Ages
+//!
+//! Each count is three numbers in one word, a *generation* each. A request is counted in the generation that is current when it
+//! enters, and remembers which. An observer who asks for the age of the oldest request ends the current generation once a second,
+//! and begins one in which nobody is left. A request of a generation that has ended is at least as old as that end. Where each other
+//! generation still has a request the current one lasts on: the oldest request is in one of those, and its age is known all the same.
+//!
+//! So a request pays for its age with one load of a word that changes once a second, beside the depth that it reads anyway, and each
+//! of its read-modify-writes is the one that it did before. Such a load may be late: then the request counts for the generation that
+//! ended while it entered, before which its submission had begun.
+//!
+//! A number has 21 bits. Where more requests come through one CPU in a second, which only those do that may not wait for room, the
+//! numbers of that count are wrong until these have left, and their sum is. Whether it is 0 is exact.
+//!
 //! # One for a queue
 //!
 //! There is one of these in a queue, not in a hardware queue: a request is counted in before it is known to
@@ -55,9 +69,10 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use corewise_sync::CachePadded;
-use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering, aside};
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, FencePolicy, FullFence};
+use corewise_sync::time::Stamp;
+use corewise_sync::{CachePadded, Mutex};
 
 use crate::depth::{Depth, Lowered};
 use crate::wait_queue::WaitQueue;
@@ -77,12 +92,60 @@ pub enum Unfrozen {
 /// Those who wait for room through a slot are told when there is room for so many, or for half of all where that is less.
 const ROOM_BATCH: u64 = 64;
 
+/// The requests that entered in one period. Which one it is says where a request is counted out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Generation(u32);
+
+impl Generation {
+    const COUNT: u32 = 3;
+    /// Bits of its number in a count.
+    const BITS: u32 = 21;
+    const MOST: u64 = (1 << Self::BITS) - 1;
+    /// A generation lasts as long, at least.
+    const PERIOD: Duration = Duration::from_secs(1);
+
+    /// All of them.
+    fn all() -> impl Iterator<Item = Generation> {
+        (0..Self::COUNT).map(Generation)
+    }
+
+    /// One request of it.
+    #[inline]
+    fn one(self) -> u64 {
+        1 << (Self::BITS * self.0)
+    }
+
+    /// How many requests of it a count has.
+    fn of(self, count: u64) -> u64 {
+        count >> (Self::BITS * self.0) & Self::MOST
+    }
+
+    /// How many requests a count has.
+    #[inline]
+    fn sum(count: u64) -> u64 {
+        (count & Self::MOST)
+            + (count >> Self::BITS & Self::MOST)
+            + (count >> (2 * Self::BITS) & Self::MOST)
+    }
+}
+
+/// When each generation ended, and the current one began.
+#[derive(Debug, Default)]
+struct Ages {
+    ended: [Stamp; Generation::COUNT as usize],
+    began: Stamp,
+}
+
 /// Per-CPU usage counts with a nested freeze, and a bound.
 pub struct Usage<F: AsymmetricPolicy = Asymmetric, L: FencePolicy = FullFence> {
-    /// A: requests inside, by the CPU slot through which they entered.
+    /// A: requests inside, by the CPU slot through which they entered; each a number for each [`Generation`].
     counts: Box<[CachePadded<AtomicU64>]>,
     /// A: how many freezes are in force.
     depth: Depth,
+    /// A: the current generation. Relaxed: a request that takes the one before is counted there.
+    generation: aside::AtomicU32,
+    /// L: is the lock, taken by those who ask for ages alone; guards when generations began and ended.
+    ages: Mutex<Ages>,
     /// Those who wait until nobody is inside.
     left: WaitQueue,
     /// Requests that get in through each slot before somebody has to wait for room.
@@ -102,10 +165,12 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
     /// Nobody inside; `slots` counts (at least one), and room for `most` (at least one) through each.
     pub fn new(slots: usize, most: u32) -> Self {
         F::prepare();
-        let most = u64::from(most.max(1));
+        let most = u64::from(most.max(1)).min(Generation::MOST);
         Self {
             counts: (0..slots.max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
             depth: Depth::new(),
+            generation: aside::AtomicU32::new(0),
+            ages: Mutex::default(),
             left: WaitQueue::new(),
             most,
             enough: most - (most / 2).clamp(1, ROOM_BATCH),
@@ -116,33 +181,64 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         }
     }
 
-    /// Enters through `slot`; false where the queue is frozen: the caller stays outside. Where it waits there it makes
+    /// Enters through `slot`; `None` where the queue is frozen: the caller stays outside. Where it waits there it makes
     /// sure, behind ParkFence, that it still is.
-    #[must_use = "false means that the caller is not inside"]
-    pub fn enter(&self, slot: usize) -> bool {
+    #[must_use = "`None` means that the caller is not inside"]
+    pub fn enter(&self, slot: usize) -> Option<Generation> {
         if self.is_frozen() {
-            return false; // Peek
+            return None; // Peek
         }
-        self.counts[slot].fetch_add(1, Ordering::AcqRel); // Count
+        let generation = Generation(self.generation.load(Ordering::Relaxed));
+        self.counts[slot].fetch_add(generation.one(), Ordering::AcqRel); // Count
         F::light(); // EnterFence, pairs with FreezeFence
         if self.depth.is_zero() {
-            return true;
+            return Some(generation);
         }
-        self.exit(slot);
-        false
+        self.exit(slot, generation);
+        None
     }
 
-    /// Leaves through the slot through which the caller entered.
-    pub fn exit(&self, slot: usize) {
-        let was = self.counts[slot].fetch_sub(1, Ordering::AcqRel); // Uncount
-        debug_assert!(was != 0, "somebody left slot {slot} who had not entered there");
+    /// Leaves through the slot through which the caller entered, of the generation in which it did.
+    pub fn exit(&self, slot: usize, generation: Generation) {
+        let one = generation.one();
+        let was = self.counts[slot].fetch_sub(one, Ordering::AcqRel); // Uncount
+        debug_assert!(
+            generation.of(was) != 0,
+            "somebody left slot {slot} who had not entered there"
+        );
         F::light(); // ExitFence, pairs with FreezeFence and FullFence
-        if was == 1 && self.depth.get() != 0 {
+        if was == one && self.depth.get() != 0 {
             self.tell_if_last();
         }
-        if was == self.enough + 1 {
+        if Generation::sum(was) == self.enough + 1 {
             self.tell_of_room();
         }
+    }
+
+    /// How long the oldest request has been inside, at least; `None` where nobody is. Known to a second where this is asked each
+    /// second: a request is as old as the end of the generation in which it entered.
+    pub fn oldest(&self, now: Stamp) -> Option<Duration> {
+        let mut ages = self.ages.lock();
+        let current = Generation(self.generation.load(Ordering::Relaxed));
+        let is_used = |generation: Generation| {
+            self.counts.iter().any(|count| generation.of(count.load(Ordering::Relaxed)) != 0)
+        };
+        let used = Generation::all().filter(|generation| is_used(*generation));
+        let age = |Generation(number)| now.since(ages.ended[number as usize]);
+        let ages_of = used.map(|generation| match generation == current {
+            true => Duration::ZERO,
+            false => age(generation),
+        });
+        let oldest = ages_of.max();
+        if now.since(ages.began) >= Generation::PERIOD {
+            let free = Generation::all().find(|one| *one != current && !is_used(*one));
+            if let Some(Generation(next)) = free {
+                ages.ended[current.0 as usize] = now;
+                ages.began = now;
+                self.generation.store(next, Ordering::Relaxed);
+            }
+        }
+        oldest
     }
 
     /// The caller has emptied a count of a frozen queue.
@@ -182,7 +278,7 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
 
     /// Not more than `bound` are inside through `slot`, and not too many outside.
     fn is_below(&self, slot: usize, bound: u64) -> bool {
-        self.counts[slot].load(Ordering::Acquire) <= bound
+        Generation::sum(self.counts[slot].load(Ordering::Acquire)) <= bound
             && self.outside.load(Ordering::Acquire) < self.most_outside()
     }
 
@@ -248,7 +344,7 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
 
     /// How many are inside, roughly while they move.
     pub fn inside(&self) -> u64 {
-        self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+        self.counts.iter().map(|count| Generation::sum(count.load(Ordering::Relaxed))).sum()
     }
 
     /// Nobody is inside. Exact only while frozen: no count leaves zero then except for a moment, by
@@ -268,36 +364,38 @@ mod tests {
     #[test]
     fn a_frozen_queue_lets_nobody_in_until_the_last_thaw() {
         let usage = Usage::<Asymmetric>::new(2, 8);
-        assert!(usage.enter(1));
+        let inside = usage.enter(1).unwrap();
         usage.start_freeze();
         usage.start_freeze();
-        assert!(!usage.enter(0));
+        assert_eq!(usage.enter(0), None);
         assert!(!usage.wait_empty_timeout(Duration::ZERO), "one is still inside");
-        usage.exit(1);
+        usage.exit(1, inside);
         usage.wait_empty();
         assert_eq!(usage.unfreeze(), Unfrozen::Nested);
-        assert!(!usage.enter(0));
+        assert_eq!(usage.enter(0), None);
         assert_eq!(usage.unfreeze(), Unfrozen::Thawed);
         assert_eq!(usage.unfreeze(), Unfrozen::Underflow);
-        assert!(usage.enter(0));
+        assert!(usage.enter(0).is_some());
     }
 
     #[test]
     fn a_request_to_a_frozen_queue_is_never_counted() {
         let usage = Usage::<Counted>::new(1, 8);
         usage.start_freeze();
-        assert!(!usage.enter(0));
+        assert_eq!(usage.enter(0), None);
         assert_eq!(light_fences(), 0, "no count, so no fence behind it");
     }
 
     #[test]
     fn each_slot_has_its_share_of_the_room_and_a_waiter_waits_for_more_than_one_place() {
         let usage = Arc::new(Usage::<Asymmetric>::new(2, 4));
+        let mut inside = Generation::default();
         for _ in 0..4 {
-            assert!(usage.has_room(0) && usage.enter(0));
+            assert!(usage.has_room(0));
+            inside = usage.enter(0).unwrap();
         }
         assert!(!usage.has_room(0) && usage.has_room(1));
-        assert!(usage.enter(0), "who may not wait goes on");
+        assert!(usage.enter(0).is_some(), "one that may not wait goes on");
         let waiter = {
             let usage = Arc::clone(&usage);
             std::thread::spawn(move || usage.wait_for_room(0))
@@ -305,7 +403,7 @@ mod tests {
         while usage.has_room(1) {
             std::thread::yield_now();
         }
-        (0..3).for_each(|_| usage.exit(0));
+        (0..3).for_each(|_| usage.exit(0, inside));
         waiter.join().unwrap();
         assert!(usage.has_room(0) && usage.has_room(1));
     }
@@ -325,7 +423,7 @@ mod tests {
     #[test]
     fn a_freezer_is_woken_by_the_last_one_to_leave() {
         let usage = Arc::new(Usage::<Asymmetric>::new(1, 8));
-        assert!(usage.enter(0));
+        let inside = usage.enter(0).unwrap();
         let freezer = {
             let usage = Arc::clone(&usage);
             std::thread::spawn(move || {
@@ -336,7 +434,63 @@ mod tests {
         while !usage.is_frozen() {
             std::thread::yield_now();
         }
-        usage.exit(0);
+        usage.exit(0, inside);
         freezer.join().unwrap();
+    }
+
+    /// After so many seconds.
+    fn at(seconds: u64) -> Stamp {
+        Stamp::from_nanos(1_000_000_000 * (1_000 + seconds))
+    }
+
+    #[test]
+    fn the_oldest_is_as_old_as_the_end_of_the_second_in_which_it_came() {
+        let usage = Usage::<Asymmetric>::new(2, 8);
+        let oldest = |seconds| usage.oldest(at(seconds)).map(|age| age.as_secs());
+        assert_eq!(oldest(0), None);
+        let stuck = usage.enter(1).unwrap();
+        assert_eq!(oldest(1), Some(0), "the second in which it came ends now");
+        // Others come and go meanwhile, and more seconds pass than there are generations.
+        for second in 2..20 {
+            let quick = usage.enter(0).unwrap();
+            assert_eq!(oldest(second), Some(second - 1));
+            usage.exit(0, quick);
+        }
+        let second = usage.enter(0).unwrap();
+        assert_eq!((oldest(20), usage.inside()), (Some(19), 2));
+        assert_eq!(oldest(21), Some(20));
+        usage.exit(1, stuck);
+        assert_eq!(oldest(30), Some(10), "the one that came next, in the second that ended at 20");
+        usage.exit(0, second);
+        assert_eq!((oldest(31), usage.inside()), (None, 0));
+    }
+
+    #[test]
+    fn with_one_left_in_each_generation_the_oldest_is_still_known() {
+        let usage = Usage::<Asymmetric>::new(1, 8);
+        let oldest = |seconds| usage.oldest(at(seconds)).map(|age| age.as_secs());
+        let mut inside = Vec::new();
+        for second in 1..=10 {
+            inside.push(usage.enter(0).unwrap());
+            assert_eq!(oldest(second), Some(second - 1));
+        }
+        usage.exit(0, inside.remove(0));
+        assert_eq!(oldest(11), Some(9));
+        for generation in inside {
+            usage.exit(0, generation);
+        }
+        assert_eq!(oldest(12), None);
+    }
+
+    #[test]
+    fn a_count_is_zero_when_all_have_left_however_many_they_were() {
+        let usage = Usage::<Asymmetric>::new(1, u32::MAX);
+        let first = usage.enter(0).unwrap();
+        // More than its number can say.
+        usage.counts[0].fetch_add(5 << Generation::BITS, Ordering::Relaxed);
+        assert!(!usage.is_empty() && usage.inside() > 0);
+        usage.counts[0].fetch_sub(5 << Generation::BITS, Ordering::Relaxed);
+        usage.exit(0, first);
+        assert!(usage.is_empty());
     }
 }

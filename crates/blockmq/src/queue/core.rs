@@ -375,7 +375,8 @@ impl Core {
     pub(super) fn get_in(&self, pending: Box<Pending>) -> Option<Box<Pending>> {
         let mut pending = pending;
         loop {
-            if self.usage.enter(pending.slot) {
+            if let Some(generation) = self.usage.enter(pending.slot) {
+                pending.generation = generation;
                 return Some(pending);
             }
             // Park, ParkFence (see `usage.rs`): either we see the thaw, or the thaw sees us.

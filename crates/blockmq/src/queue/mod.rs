@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewise_sync::time::Stamp;
 use corewise_topology::{CpuId, Machine, Subscription};
 
 use crate::complete::nest;
@@ -108,12 +109,15 @@ impl Queue {
         if !core.usage.has_room(slot) {
             return refused(rq, NowaitError::Full);
         }
-        if !core.usage.enter(slot) {
+        let Some(generation) = core.usage.enter(slot) else {
             return refused(rq, NowaitError::Frozen);
-        }
+        };
         match core.accept(slot, rq) {
-            Some(pending) => core.send(pending),
-            None => core.usage.exit(slot),
+            Some(mut pending) => {
+                pending.generation = generation;
+                core.send(pending);
+            }
+            None => core.usage.exit(slot, generation),
         }
         Ok(())
     }
@@ -146,6 +150,13 @@ impl Queue {
     /// How many requests are inside: queued or in the driver, roughly while they move.
     pub fn inside(&self) -> u64 {
         self.core.usage.inside()
+    }
+
+    /// How long the oldest request inside has been there, at least; `None` where there is none. Call it once a second or more often:
+    /// the age of a request counts from the first call that comes a second after the one before, behind its submission. Requests
+    /// pay nothing for it. Any context that may take a lock for a moment.
+    pub fn oldest(&self) -> Option<Duration> {
+        self.core.usage.oldest(Stamp::coarse())
     }
 }
 

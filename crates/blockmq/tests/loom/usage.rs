@@ -40,9 +40,9 @@ impl<F: AsymmetricPolicy> Shared<F> {
 
     /// One request: inside, or outside until somebody lets it in.
     fn request(&self) {
-        if self.usage.enter(0) {
+        if let Some(generation) = self.usage.enter(0) {
             self.touch();
-            self.usage.exit(0);
+            self.usage.exit(0, generation);
             return;
         }
         self.outside.push(Box::new(Item(Link::new())));
@@ -106,11 +106,11 @@ fn loom_without_the_fences_of_the_freezer_the_freeze_fails() {
 /// it orders is over here.
 fn the_last_two_leave<L: FencePolicy>() {
     let usage = Arc::new(Usage::<NoLight, L>::new(2, 8));
-    assert!(usage.enter(0) && usage.enter(1));
+    let inside = [0, 1].map(|slot| (slot, usage.enter(slot).unwrap()));
     usage.start_freeze();
-    let others = [0, 1].map(|slot| {
+    let others = inside.map(|(slot, generation)| {
         let usage = Arc::clone(&usage);
-        loom::thread::spawn(move || usage.exit(slot))
+        loom::thread::spawn(move || usage.exit(slot, generation))
     });
     usage.wait_empty();
     for other in others {
@@ -136,13 +136,13 @@ fn loom_without_the_fence_of_those_who_leave_each_takes_the_other_for_the_last()
 /// Somebody waits for room, that of one request, while it is used.
 fn a_waiter_for_room_meets_the_exit<F: AsymmetricPolicy>() {
     let usage = Arc::new(Usage::<F>::new(1, 1));
-    assert!(usage.enter(0));
+    let generation = usage.enter(0).unwrap();
     let other = {
         let usage = Arc::clone(&usage);
-        loom::thread::spawn(move || usage.exit(0))
+        loom::thread::spawn(move || usage.exit(0, generation))
     };
     usage.wait_for_room(0);
-    assert!(usage.enter(0));
+    assert!(usage.enter(0).is_some());
     other.join().unwrap();
 }
 
@@ -165,12 +165,12 @@ fn loom_a_waiter_for_room_is_woken() {
     // Two who wait, and one exit by which both go on: the first has room, and leaves.
     model(|| {
         let usage = Arc::new(Usage::<Asymmetric>::new(1, 1));
-        assert!(usage.enter(0));
+        let generation = usage.enter(0).unwrap();
         let other = {
             let usage = Arc::clone(&usage);
             loom::thread::spawn(move || usage.wait_for_room(0))
         };
-        usage.exit(0);
+        usage.exit(0, generation);
         usage.wait_for_room(0);
         other.join().unwrap();
     });
