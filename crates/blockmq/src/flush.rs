@@ -39,8 +39,9 @@ fn start(core: Arc<Core>, slot: usize, mut batch: Batch<Box<Pending>>) -> Option
 }
 
 fn ended(core: Arc<Core>, slot: usize, batch: Batch<Box<Pending>>, result: Result<(), IoError>) {
-    if let Err(error) = &result {
-        core.note_loss(Op::Flush, error);
+    match &result {
+        Ok(()) => core.note_flush(),
+        Err(error) => core.note_loss(Op::Flush, error),
     }
     for pending in batch {
         pending.end_now(result.clone());

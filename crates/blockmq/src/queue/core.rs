@@ -54,6 +54,8 @@ pub(crate) struct Core {
     /// A: flushes, and durable changes, that failed so that others may be lost. Release, before the first of them is answered; Acquire
     /// where the end of a later one asks.
     losses: AtomicU64,
+    /// A: whether one of those has failed behind the last flush that succeeded. Relaxed: for reports. One flush ends at a time.
+    doubt: AtomicBool,
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) gate: RunGate,
     /// Which requests are inside.
@@ -132,6 +134,7 @@ impl Core {
             emulates_fua: flush::emulates_fua(&theirs),
             flusher: Flusher::new(),
             losses: AtomicU64::new(0),
+            doubt: AtomicBool::new(false),
             driver: parts.driver,
             gate: RunGate::new(),
             usage: Usage::new(slots, parts.nr_requests),
@@ -175,7 +178,20 @@ impl Core {
     pub(crate) fn note_loss(&self, op: Op, error: &IoError) {
         if error.kind().may_be_a_loss(op) {
             self.losses.fetch_add(1, Ordering::Release);
+            self.doubt.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// A flush has succeeded.
+    pub(crate) fn note_flush(&self) {
+        if self.doubt.load(Ordering::Relaxed) {
+            self.doubt.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether changes may be lost, as far as flushes have told.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.doubt.load(Ordering::Relaxed)
     }
 
     /// How often that was.

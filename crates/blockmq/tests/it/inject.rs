@@ -73,8 +73,13 @@ fn the_same_seed_fails_the_same_requests_and_another_seed_others() {
 fn a_flush_can_fail_though_the_device_below_has_nothing_to_flush() {
     let rig = Rig::live();
     let (queue, _) = faulty(&rig, vec![Fault::new().on(&[Op::Flush]).times(1)], 0);
+    assert!(!queue.is_in_doubt());
     assert_eq!(queue.flush().unwrap_err().kind(), EIO);
+    assert!(queue.is_in_doubt(), "changes may be lost");
+    queue.read_at(0, 512).unwrap();
+    assert!(queue.is_in_doubt());
     queue.flush().unwrap();
+    assert!(!queue.is_in_doubt());
 }
 
 #[test]

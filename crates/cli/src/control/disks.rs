@@ -10,12 +10,15 @@ use corewise::blockmq::{BlockDevice, DiskStats, HctxStats, OpStats, Queue};
 use corewise::nbd::Remote;
 use corewise::smp::Latencies;
 use corewise::sync::Mutex;
+use corewise::sync::time::now;
 use corewise::timeline::duration;
 use corewise::topology::CpuSet;
 use serde::{Deserialize, Serialize};
 
 use super::mirrors::{self, MirrorOf};
+use super::recent::{LastMinute, Recent};
 use super::remotes::RemoteOf;
+use super::served;
 use super::stores::{StoreNow, StoreOf};
 use crate::columns::Columns;
 
@@ -29,6 +32,8 @@ pub(crate) struct Disks {
 struct Known {
     queue: Weak<Queue>,
     kind: Kind,
+    /// L: is the lock, held for a moment, a leaf; guards earlier states of its counters.
+    recent: Arc<Mutex<Recent>>,
 }
 
 /// What a disk has to tell beside what its queue tells.
@@ -52,6 +57,7 @@ impl std::fmt::Debug for Known {
 struct Up {
     queue: Arc<Queue>,
     kind: Kind,
+    recent: Arc<Mutex<Recent>>,
     /// Where it is one, with the names of its legs.
     mirror: Option<(Arc<Mirror>, Vec<String>)>,
 }
@@ -61,20 +67,35 @@ impl Disks {
     pub(crate) fn add(&self, queue: &Arc<Queue>, kind: Kind) {
         let mut known = self.known.lock();
         known.retain(|disk| disk.queue.strong_count() != 0);
-        known.push(Known { queue: Arc::downgrade(queue), kind });
+        let recent = Arc::new(Mutex::new(Recent::new(now())));
+        known.push(Known { queue: Arc::downgrade(queue), kind, recent });
     }
 
     fn up(&self) -> Vec<Up> {
         // Not dropped under the lock: the last handle of a queue may be ours, and dropping it may wait.
-        let up = |Known { queue, kind }: &Known| {
+        let up = |Known { queue, kind, recent }: &Known| {
             let mirror = match kind {
                 Kind::Mirror(mirror) => mirror.upgrade(),
                 _ => None,
             };
             let mirror = mirror.map(|mirror| (Arc::clone(&mirror), mirrors::names(&mirror)));
-            Some(Up { queue: queue.upgrade()?, kind: kind.clone(), mirror })
+            let (kind, recent) = (kind.clone(), Arc::clone(recent));
+            Some(Up { queue: queue.upgrade()?, kind, recent, mirror })
         };
         self.known.lock().iter().filter_map(up).collect()
+    }
+
+    /// To be called once a second: ages of requests are known to the time between two calls, and what was done in the last minute
+    /// to that and a few seconds.
+    pub(crate) fn tick(&self) {
+        for Up { queue, recent, .. } in self.up() {
+            let now = now();
+            queue.oldest();
+            if recent.lock().is_due(now) {
+                let ops = Ops::from(&queue.disk_stats());
+                recent.lock().note(now, &ops);
+            }
+        }
     }
 
     /// All of them now.
@@ -145,6 +166,10 @@ pub(crate) struct Disk {
     /// `none` or `deadline`.
     pub(crate) scheduler: String,
     pub(crate) in_flight: u64,
+    /// How long the oldest of those has been there, at least, in seconds.
+    pub(crate) oldest_seconds: Option<f64>,
+    /// A flush failed so that changes may be lost, and none has succeeded since.
+    pub(crate) in_doubt: bool,
     #[serde(flatten)]
     pub(crate) ops: Ops,
     pub(crate) in_driver: Times,
@@ -172,6 +197,8 @@ pub(crate) struct OfOp {
     pub(crate) errors: u64,
     pub(crate) bytes: u64,
     pub(crate) latency: Times,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) last_minute: Option<LastMinute>,
 }
 
 /// How long something took. Times are seconds.
@@ -209,7 +236,7 @@ pub(crate) struct HwQueue {
 
 impl Disk {
     fn new(up: &Up) -> Disk {
-        let Up { queue, kind, mirror } = up;
+        let Up { queue, kind, mirror, recent } = up;
         // Each is true of its own moment.
         let (stats, hctxs) = (queue.disk_stats(), queue.stats());
         let hw_queue = |(hctx, stats): (usize, &HctxStats)| HwQueue {
@@ -244,6 +271,8 @@ impl Disk {
             Kind::Store(store) => store(),
             _ => None,
         };
+        let mut ops = Ops::from(&stats);
+        recent.lock().fill(now(), &mut ops);
         Disk {
             name: queue.name().to_string(),
             driver: driver.to_string(),
@@ -257,7 +286,9 @@ impl Disk {
             size: queue.geometry().size,
             scheduler: queue.scheduler().name().to_string(),
             in_flight: queue.inside(),
-            ops: Ops::from(&stats),
+            oldest_seconds: queue.oldest().map(|age| age.as_secs_f64()),
+            in_doubt: queue.is_in_doubt(),
+            ops,
             in_driver: Times::from(&stats.in_driver),
             hw_queues: hctxs.iter().enumerate().map(hw_queue).collect(),
         }
@@ -284,6 +315,25 @@ impl From<&DiskStats> for Ops {
 }
 
 impl Ops {
+    /// All, in the order of [`Ops::all`].
+    pub(super) fn all_mut(&mut self) -> [&mut OfOp; 7] {
+        [
+            &mut self.reads,
+            &mut self.writes,
+            &mut self.flushes,
+            &mut self.discards,
+            &mut self.write_zeroes,
+            &mut self.extents,
+            &mut self.prefetches,
+        ]
+    }
+
+    /// Whether these can't be earlier counters of the same disk or export.
+    pub(super) fn is_beyond(&self, other: &Ops) -> bool {
+        let all = self.all().into_iter().zip(other.all());
+        all.into_iter().any(|((_, one), (_, other))| one.requests > other.requests)
+    }
+
     /// Each with the name that metrics and pictures give it.
     pub(crate) fn all(&self) -> [(&'static str, &OfOp); 7] {
         [
@@ -305,6 +355,7 @@ impl From<&OpStats> for OfOp {
             errors: stats.errors,
             bytes: stats.bytes,
             latency: Times::from(&stats.latency),
+            last_minute: None,
         }
     }
 }
@@ -329,6 +380,7 @@ pub(crate) fn text(disks: &[Disk], width: usize) -> String {
         "disk",
         "driver",
         "infl",
+        "oldest",
         "operation",
         "requests",
         "errors",
@@ -336,22 +388,28 @@ pub(crate) fn text(disks: &[Disk], width: usize) -> String {
         "p50",
         "p99",
         "longest",
+        "1 min p50",
+        "1 min p99",
+        "1 min longest",
     ];
     let mut rows = Vec::new();
     for disk in disks {
-        let mut left = [disk.name.clone(), disk.driver.clone(), disk.in_flight.to_string()];
+        let oldest = disk.oldest_seconds.map_or("-".to_string(), served::seconds);
+        let mut left = [disk.name.clone(), disk.driver.clone(), disk.in_flight.to_string(), oldest];
         let mut any = false;
         for (op, of_op) in disk.ops.all().into_iter().filter(|(_, of_op)| of_op.requests != 0) {
-            let [name, driver, in_flight] = std::mem::take(&mut left);
+            let [name, driver, in_flight, oldest] = std::mem::take(&mut left);
             let time = |seconds: Option<f64>| {
                 let time = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
                 time.map_or("-".to_string(), duration)
             };
-            let OfOp { requests, errors, bytes, latency } = of_op;
+            let OfOp { requests, errors, bytes, latency, last_minute } = of_op;
+            let last = last_minute.clone().unwrap_or_default();
             rows.push(vec![
                 name,
                 driver,
                 in_flight,
+                oldest,
                 op.to_string(),
                 requests.to_string(),
                 errors.to_string(),
@@ -359,15 +417,17 @@ pub(crate) fn text(disks: &[Disk], width: usize) -> String {
                 time(latency.p50_seconds),
                 time(latency.p99_seconds),
                 time(latency.longest_seconds),
+                time(last.p50_seconds),
+                time(last.p99_seconds),
+                time(last.longest_seconds),
             ]);
             any = true;
         }
         if !any {
-            let [name, driver, in_flight] = left;
-            rows.push([vec![name, driver, in_flight], vec!["-".to_string(); 7]].concat());
+            rows.push([left.to_vec(), vec!["-".to_string(); head.len() - left.len()]].concat());
         }
     }
-    let table = Columns { head: &head, keys: &[0, 3], words: &[0, 1, 3], rows };
+    let table = Columns { head: &head, keys: &[0, 4], words: &[0, 1, 4], rows };
     let mut out = String::from("\nDisks\n");
     for line in table.lines(width) {
         let _ = writeln!(out, "{line}");
@@ -393,11 +453,16 @@ mod tests {
             name: "fast".to_string(),
             driver: "memory".to_string(),
             in_flight: 3,
+            oldest_seconds: Some(41.0),
             ops: Ops {
                 reads: OfOp {
                     requests: 12,
                     bytes: 3 << 20,
                     latency: Times { p50_seconds: Some(0.0001), ..Times::default() },
+                    last_minute: Some(LastMinute {
+                        p99_seconds: Some(0.007),
+                        ..LastMinute::default()
+                    }),
                     ..OfOp::default()
                 },
                 flushes: OfOp { requests: 1, errors: 1, ..OfOp::default() },
@@ -415,11 +480,12 @@ mod tests {
         let narrow = text(&disks, 60);
         assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
         assert!(narrow.contains("p50") && narrow.contains("longest"), "{narrow}");
-        let text = text(&disks, 100);
+        let text = text(&disks, 140);
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(lines[0], "Disks");
         assert!(lines[2].contains("fast") && lines[2].contains("3.0"), "{text}");
         assert!(lines[2].contains("read") && lines[2].contains("100"), "{text}");
+        assert!(lines[2].contains("3     41s") && lines[2].contains("7.00 ms"), "{text}");
         assert!(lines[3].contains("flush") && !lines[3].contains("fast"), "{text}");
         assert!(lines[4].contains("idle") && lines[4].ends_with('-'), "{text}");
         assert_eq!(lines[5..], ["  idle: scheduler deadline", "  idle: resting"]);

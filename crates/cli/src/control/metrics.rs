@@ -89,6 +89,26 @@ impl Text {
         self.sample(&format!("{name}_count"), labels, all as f64);
     }
 
+    /// Times of the last minute by operation, of those that had requests then, of each of these.
+    fn last_minute(&mut self, of: &str, what: &str, all: &[(&str, Ops<'_>)]) {
+        let name = format!("corewise_{of}_last_minute_duration_seconds");
+        let help = format!("How long the requests {what} took that ended in the last minute.");
+        self.family(&name, "gauge", &help);
+        let ops = all.iter().flat_map(|(one, ops)| ops.iter().map(move |(op, of)| (*one, *op, of)));
+        for (one, op, last) in ops.filter_map(|(n, op, of)| Some((n, op, of.last_minute.as_ref()?)))
+        {
+            for (quantile, seconds) in [
+                ("0.5", last.p50_seconds),
+                ("0.99", last.p99_seconds),
+                ("0.999", last.p999_seconds),
+                ("1", last.longest_seconds),
+            ] {
+                let Some(seconds) = seconds else { continue };
+                self.sample(&name, &[(of, one), ("op", op), ("quantile", quantile)], seconds);
+            }
+        }
+    }
+
     /// Requests, errors, bytes and times by operation, of those that there were, of each of these.
     fn by_op(&mut self, of: &str, what: &str, all: &[(&str, Ops<'_>)]) {
         let counters: [Of<OfOp, u64>; 3] = [
@@ -203,6 +223,7 @@ fn clients(text: &mut Text, answer: &Answer) {
     );
     let ops: Vec<_> = exports.iter().map(|one| (&*one.name, one.ops.all())).collect();
     text.by_op("export", "of clients", &ops);
+    text.last_minute("export", "of clients", &ops);
 }
 
 fn volumes(text: &mut Text, answer: &Answer) {
@@ -219,6 +240,10 @@ fn volumes(text: &mut Text, answer: &Answer) {
         disks,
         |disk| (vec![("volume", &*disk.name)], disk.in_flight as f64),
     );
+    let oldest = "How long the oldest request in a volume has been there, to a second; 0 where there is none.";
+    text.of_each(gauge("corewise_volume_oldest_request_seconds", oldest), disks, |disk| {
+        (vec![("volume", &*disk.name)], disk.oldest_seconds.unwrap_or(0.0))
+    });
     text.of_each(
         gauge(
             "corewise_volume_lost",
@@ -229,6 +254,7 @@ fn volumes(text: &mut Text, answer: &Answer) {
     );
     let ops: Vec<_> = disks.iter().map(|disk| (&*disk.name, disk.ops.all())).collect();
     text.by_op("volume", "of volumes", &ops);
+    text.last_minute("volume", "of volumes", &ops);
     let name = "corewise_volume_driver_duration_seconds";
     text.family(name, "histogram", "How long the driver of a volume had requests.");
     for disk in disks.iter().filter(|disk| !disk.in_driver.histogram.is_empty()) {

@@ -13,6 +13,7 @@ pub(crate) mod metrics;
 pub(crate) mod mirrors;
 pub(crate) mod place;
 pub(crate) mod queues;
+pub(crate) mod recent;
 pub(crate) mod remotes;
 pub(crate) mod served;
 pub(crate) mod stores;

@@ -1,14 +1,17 @@
 //! Exports and their clients as JSON and as text. The names of the JSON are the promise: `docs/control.md` explains each.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use corewise::blockmq::Op;
 use corewise::nbd::{self, ClientStatus, ExportStatus, MemoryUse, Peer, Traffic};
+use corewise::sync::time::now;
 use corewise::timeline::duration;
 use serde::{Deserialize, Serialize};
 
-use super::disks::{OfOp, Ops, Times};
+use super::disks::{OfOp, Ops};
+use super::recent::{Recent, added, quantile};
 use crate::columns::Columns;
 
 impl From<&Traffic> for Ops {
@@ -79,6 +82,33 @@ impl Export {
             clients: status.clients,
             in_flight: status.in_flight,
             ops: Ops::from(&status.traffic),
+        }
+    }
+}
+
+/// Earlier states of the counters of exports.
+#[derive(Debug, Default)]
+pub(crate) struct RecentExports(BTreeMap<String, Recent>);
+
+impl RecentExports {
+    /// To be called once a second, with the exports that there are.
+    pub(crate) fn note(&mut self, exports: &[ExportStatus]) {
+        let now = now();
+        self.0.retain(|name, _| exports.iter().any(|export| export.name == *name));
+        for export in exports {
+            let recent = self.0.entry(export.name.clone()).or_insert_with(|| Recent::new(now));
+            if recent.is_due(now) {
+                recent.note(now, &Ops::from(&export.traffic));
+            }
+        }
+    }
+
+    /// Says of each of them what clients were answered in the last minute.
+    pub(crate) fn fill(&self, exports: &mut [Export]) {
+        for export in exports {
+            if let Some(recent) = self.0.get(&export.name) {
+                recent.fill(now(), &mut export.ops);
+            }
         }
     }
 }
@@ -208,35 +238,10 @@ impl Rates {
             added(&mut times, &before.latency, &now.latency);
         }
         times.sort_by(|(one, _), (other, _)| f64::total_cmp(one, other));
-        rates.p50 = quantile(&times, 0.5);
-        rates.p99 = quantile(&times, 0.99);
+        let share = |share| Duration::try_from_secs_f64(quantile(&times, share)?).ok();
+        (rates.p50, rates.p99) = (share(0.5), share(0.99));
         rates
     }
-}
-
-/// Adds what came into a histogram since another look.
-fn added(sum: &mut Vec<(f64, u64)>, before: &Times, now: &Times) {
-    let mut earlier = before.histogram.iter().peekable();
-    for &(end, count) in &now.histogram {
-        while earlier.next_if(|(other, _)| *other < end).is_some() {}
-        let had = earlier.next_if(|(other, _)| *other == end).map_or(0, |(_, had)| *had);
-        match count.saturating_sub(had) {
-            0 => {}
-            more => sum.push((end, more)),
-        }
-    }
-}
-
-/// The time that such a share didn't exceed.
-fn quantile(times: &[(f64, u64)], share: f64) -> Option<Duration> {
-    let all: u64 = times.iter().map(|(_, count)| count).sum();
-    let rank = ((all as f64 * share).ceil() as u64).max(1);
-    let mut below = 0;
-    let (end, _) = times.iter().find(|(_, count)| {
-        below += count;
-        below >= rank
-    })?;
-    Duration::try_from_secs_f64(*end).ok()
 }
 
 /// A time in a table.
@@ -302,6 +307,7 @@ pub(crate) fn text(exports: &[Export], clients: &[Client], width: usize) -> Stri
 
 #[cfg(test)]
 mod tests {
+    use super::super::disks::Times;
     use super::*;
 
     fn reads(requests: u64, bytes: u64, histogram: &[(f64, u64)]) -> Ops {

@@ -626,7 +626,10 @@ fn exports(about: &About) -> Vec<Export> {
     let shown = about.live.shown.lock().clone();
     let of = |name: &str| Some(shown.iter().find(|shown| shown.name == name)?.device.clone());
     let exports = about.live.server.exports();
-    exports.iter().map(|export| Export::new(export, of(&export.name))).collect()
+    let mut exports: Vec<Export> =
+        exports.iter().map(|export| Export::new(export, of(&export.name))).collect();
+    about.live.status.recent_exports.lock().fill(&mut exports);
+    exports
 }
 
 /// Everything there is to tell, as metrics.

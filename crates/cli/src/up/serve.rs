@@ -15,7 +15,7 @@ use corewise::sync::Mutex;
 use corewise::sync::atomic::AtomicBool;
 use corewise::timeline::{Timeline, duration};
 use corewise::topology::Machine;
-use corewise::workqueue::{WorkerPools, Workqueue};
+use corewise::workqueue::{Ticker, WorkerPools, Workqueue};
 
 use super::calls::Calls;
 use super::cleanup::Cleanup;
@@ -83,7 +83,25 @@ struct Running {
     live: Arc<Live>,
 }
 
+/// How often volumes and exports are looked at.
+const TICK: Duration = Duration::from_secs(1);
+
 impl Running {
+    /// Has a work item of the volumes look at them and at the exports now and then. It ends when that is dropped.
+    fn tick(&self) -> Option<Ticker> {
+        let (live, disks) = (Arc::downgrade(&self.live), Arc::downgrade(&self.disks));
+        let tick = move || {
+            if let (Some(live), Some(disks)) = (live.upgrade(), disks.upgrade()) {
+                live.status.tick(&disks, &live.server);
+            }
+        };
+        let ticks = self.workqueue.every(TICK, tick);
+        if let Err(error) = &ticks {
+            tracing::warn!(%error, "no timer: latencies of the last minute and ages of requests are not known");
+        }
+        ticks.ok()
+    }
+
     /// Tells the service manager, where there is one, that the server is up, and goes on to tell it how it is.
     fn service(&self, about: &Arc<About>) -> Service {
         let (server, about) = (Arc::clone(&self.server), Arc::clone(about));
@@ -130,6 +148,7 @@ impl Server {
         });
         // It is empty.
         let _ = running.live.about.set(Arc::downgrade(&about));
+        let _ticks = running.tick();
         let control = self.answer(&about, &mut complete)?;
         if let Some(control) = &control {
             let path = control.path().to_path_buf();

@@ -2,16 +2,19 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
-use corewise::nbd::Endpoint;
+use corewise::nbd::{self, Endpoint};
 use corewise::sync::Mutex;
 use corewise::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use corewise::sync::time::now;
 
 use super::cleanup::Cleanup;
 use super::live::Live;
 use crate::control::devices::Device;
+use crate::control::disks::Disks;
 use crate::control::health::{Certificate, LostSocket, Phase, ServerFacts, SocketUse};
+use crate::control::served::RecentExports;
 
 /// Notes of a running server. From any thread; each lock is held for a moment.
 #[derive(Debug, Default)]
@@ -30,6 +33,10 @@ pub(crate) struct ServerStatus {
     addresses: AtomicUsize,
     /// L: is the lock; guards how long the certificate is valid that newcomers are shown.
     validity: Mutex<Option<Validity>>,
+    /// L: is the lock; guards earlier states of the counters of exports.
+    pub(crate) recent_exports: Mutex<RecentExports>,
+    /// L: is the lock; guards when a work item of the volumes has run last.
+    beat: Mutex<Option<Instant>>,
 }
 
 /// How long a certificate is valid.
@@ -72,6 +79,13 @@ impl ServerStatus {
             }
         }
         self.serves.store(true, Ordering::Relaxed);
+    }
+
+    /// A work item of the volumes runs, once a second, and looks at them and at the exports.
+    pub(crate) fn tick(&self, disks: &Disks, server: &nbd::Server) {
+        *self.beat.lock() = Some(now());
+        disks.tick();
+        self.recent_exports.lock().note(&server.exports());
     }
 
     /// Newcomers are shown another certificate.
@@ -147,5 +161,7 @@ pub(crate) fn facts(live: &Live, devices: &[Device]) -> ServerFacts {
     drop(metrics);
     let certificate = status.validity.lock().as_ref().map(|one| one.at(SystemTime::now()));
     let left_out = status.left_out.lock().clone();
-    ServerFacts { phase, left_out, hanging, lost_sockets, certificate }
+    let beat = *status.beat.lock();
+    let silent = beat.map(|beat| now().saturating_duration_since(beat)).unwrap_or_default();
+    ServerFacts { phase, left_out, hanging, lost_sockets, certificate, silent }
 }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::common::client::{Client, pattern};
+use crate::common::client::{Client, WRITE, pattern};
 use crate::common::server::Server;
 use crate::common::{Folder, Ran};
 use crate::watching::{metrics_of, scrape};
@@ -85,8 +85,10 @@ fn the_command_of_a_leg_that_is_out_brings_it_back() {
         "corewise_health_reason{reason=\"leg_out\",subject=\"m\",part=\"b\",state=\"degraded\"}";
     assert_eq!(value(&text, reason), Some(1.0), "{text}");
     folder.corewise(command.split(' ')).ok();
-    let ran = until(&folder, 0);
-    assert_eq!(ran.stdout, "ok\n");
+    // Of the write that failed the last minute remembers.
+    while json(&folder)["health"]["reasons"].as_array().unwrap().iter().any(|r| r["subject"] == "m")
+    {
+    }
     let ran = server.stop().ok();
     ran.complains(&[
         "its leg 'b' is left out: ",
@@ -162,4 +164,74 @@ fn a_socket_that_somebody_removes_is_told_of() {
     let ran = health(&folder).code(4);
     ran.says(&["lost\n  server: its socket ", "/s was removed or replaced, and new clients"]);
     server.stop().ok();
+}
+
+#[test]
+fn a_flush_that_failed_is_lost_until_the_next_one_succeeds() {
+    let folder = Folder::new();
+    folder.write(
+        "up.toml",
+        "[server]\nunix = \"s\"\n[[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = \"1M\"\n\
+         [[device]]\nname = \"e\"\ndriver = \"error\"\nover = [\"a\"]\nfails = [\"flush\"]\ntimes = 1\n\
+         [[export]]\ndevice = \"e\"\n",
+    );
+    let server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "e");
+    client.write(0, &pattern(1, 4096), 0).unwrap();
+    client.flush().unwrap_err();
+    let ran = health(&folder).code(4);
+    ran.says(&["lost\n", "  e: its last flush failed, and changes before it may be lost"]);
+    client.flush().unwrap();
+    // Of the failure itself the last minute remembers.
+    let ran = until(&folder, 3);
+    ran.says(&["degraded\n  e: requests have failed in the last minute: flush 1"]);
+    server.stop().ok();
+}
+
+#[test]
+fn a_request_in_flight_has_an_age_and_the_last_minute_its_latencies() {
+    let folder = Folder::new();
+    folder.write(
+        "up.toml",
+        "[server]\nunix = \"s\"\nmetrics = 0\n\
+         [[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = \"1M\"\n\
+         [[device]]\nname = \"slow\"\ndriver = \"delay\"\nover = [\"a\"]\nwrite_delay = \"1h\"\n\
+         [[export]]\ndevice = \"slow\"\n",
+    );
+    let server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "slow");
+    for _ in 0..3 {
+        client.read(0, 4096).unwrap();
+    }
+    client.send(WRITE, 0, 0, 4096, &pattern(1, 4096)).unwrap();
+    let slow = |dump: &Value| {
+        let disks = dump["disks"].as_array().unwrap().iter();
+        disks.clone().find(|disk| disk["name"] == "slow").unwrap().clone()
+    };
+    let dump = loop {
+        let ran = folder.corewise(["dump", "--json"]).ok();
+        let dump: Value = serde_json::from_str(&ran.stdout).unwrap();
+        // The second look after it came knows its age; the write is the only request.
+        if slow(&dump)["oldest_seconds"].as_f64().is_some_and(|age| age >= 1.0) {
+            break dump;
+        }
+    };
+    for reads in [&slow(&dump)["reads"], &dump["exports"][0]["reads"]] {
+        let last = &reads["last_minute"];
+        assert_eq!((&last["requests"], &last["errors"]), (&3.into(), &0.into()), "{dump}");
+        assert!(last["p99_seconds"].as_f64().unwrap() > 0.0, "{dump}");
+        assert!(last["p99_seconds"].as_f64() <= last["longest_seconds"].as_f64(), "{dump}");
+    }
+    assert!(slow(&dump)["writes"].get("last_minute").is_none(), "none has ended: {dump}");
+    let text = scrape(&metrics_of(&server));
+    let age = value(&text, "corewise_volume_oldest_request_seconds{volume=\"slow\"}");
+    assert!(age >= Some(1.0), "{text}");
+    for of in ["volume", "export"] {
+        let of = format!(
+            "corewise_{of}_last_minute_duration_seconds{{{of}=\"slow\",op=\"read\",quantile=\"0.5\"}}"
+        );
+        assert!(value(&text, &of) > Some(0.0), "{text}");
+    }
+    folder.corewise(["dump"]).ok().says(&["1 min p50", "oldest"]);
+    server.kill();
 }

@@ -11,6 +11,7 @@ mod tests;
 mod volumes;
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +51,10 @@ impl HealthState {
     }
 }
 
+/// A request that is in flight for so long hangs, and so does a server of which no work item has run for so long: as long as Linux gives
+/// a disk for a request, and as the workqueue's watchdog lets work wait.
+const HANGS: Duration = Duration::from_secs(30);
+
 /// What can be wrong. Its name in JSON and in metrics is a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -64,6 +69,8 @@ pub(crate) enum Fault {
     DeviceDown,
     /// A file was truncated or unlinked, or a flush of it failed.
     FileLost,
+    /// A flush failed so that changes may be lost, and none has succeeded since.
+    FlushFailed,
     /// A leg of a mirror is out.
     LegOut,
     /// A leg of a mirror is being resynced.
@@ -74,8 +81,14 @@ pub(crate) enum Fault {
     NotServed,
     /// A volume elsewhere has no connection.
     RemoteDisconnected,
+    /// A request is in flight for too long.
+    RequestHangs,
+    /// Requests have failed in the last minute.
+    RequestsFail,
     /// A socket that clients, scrapers or commands connect to is gone.
     SocketGone,
+    /// No work item of the volumes runs.
+    Stalled,
     /// Devices come up, and no client is let in yet.
     Starting,
     /// Devices go down, and no client is let in any more.
@@ -94,12 +107,16 @@ impl Fault {
             Fault::CheckFound => "check_found",
             Fault::DeviceDown => "device_down",
             Fault::FileLost => "file_lost",
+            Fault::FlushFailed => "flush_failed",
             Fault::LegOut => "leg_out",
             Fault::LegResyncing => "leg_resyncing",
             Fault::LeftOut => "left_out",
             Fault::NotServed => "not_served",
             Fault::RemoteDisconnected => "remote_disconnected",
+            Fault::RequestHangs => "request_hangs",
+            Fault::RequestsFail => "requests_fail",
             Fault::SocketGone => "socket_gone",
+            Fault::Stalled => "stalled",
             Fault::Starting => "starting",
             Fault::Stopping => "stopping",
             Fault::Unknown => "unknown",

@@ -1,6 +1,8 @@
 //! Faults of the server as a whole, and of its devices and exports.
 
-use super::{Facts, Fault, HealthState, Reason};
+use std::time::Duration;
+
+use super::{Facts, Fault, HANGS, HealthState, Reason};
 use crate::control::devices::Device;
 use crate::control::served;
 
@@ -30,6 +32,8 @@ pub(crate) struct ServerFacts {
     pub(crate) lost_sockets: Vec<LostSocket>,
     /// The one of its certificates that expires first, where it has any.
     pub(crate) certificate: Option<Certificate>,
+    /// How long ago a work item of the volumes has run last, of which one is due each second.
+    pub(crate) silent: Duration,
 }
 
 /// A socket that nobody can connect to any more.
@@ -87,6 +91,12 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
         let what = "a change of it takes too long";
         let todo = "See what it waits for: corewise dump";
         reasons.push(Reason::new(Fault::ChangeHangs, HealthState::Degraded, name, what).todo(todo));
+    }
+    if server.silent >= HANGS {
+        let time = served::seconds(server.silent.as_secs_f64());
+        let what = format!("no work item of the volumes has run for {time}");
+        let todo = "See which items run: corewise dump";
+        reasons.push(Reason::new(Fault::Stalled, HealthState::Degraded, SERVER, what).todo(todo));
     }
     reasons.extend(server.lost_sockets.iter().map(of_socket));
     reasons.extend(server.certificate.as_ref().filter(|one| one.is_due()).map(of_certificate));

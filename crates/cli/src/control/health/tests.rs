@@ -1,7 +1,9 @@
 //! What is decided of which facts.
 
 use super::*;
+use crate::control::disks::{OfOp, Ops};
 use crate::control::mirrors::{Check, Leg, MirrorOf, Place, State};
+use crate::control::recent::LastMinute;
 use crate::control::remotes::RemoteOf;
 use crate::control::stores::StoreOf;
 
@@ -249,6 +251,55 @@ fn the_worst_comes_first_and_what_a_later_server_says_is_read() {
 }
 
 #[test]
+fn a_failed_flush_loses_until_one_succeeds() {
+    let doubt = Disk { in_doubt: true, ..disk("a", &[]) };
+    let health = of(std::slice::from_ref(&doubt), &["a"]);
+    assert_eq!(
+        (health.state, faults(&health)),
+        (HealthState::Lost, vec![(Fault::FlushFailed, "a")])
+    );
+    let legs = [("a", State::InSync), ("b", State::InSync)];
+    assert_eq!(of(&[doubt, mirror("m", &legs)], &["m"]).state, HealthState::Degraded);
+}
+
+#[test]
+fn requests_that_hang_or_fail_are_told_of_the_lowest_volume_that_has_them() {
+    let old =
+        |name: &str, over: &[&str], age| Disk { oldest_seconds: Some(age), ..disk(name, over) };
+    let both = [old("a", &[], 31.0), old("top", &["a"], 31.5)];
+    let health = of(&both, &["top"]);
+    assert_eq!(
+        (health.state, faults(&health)),
+        (HealthState::Degraded, vec![(Fault::RequestHangs, "a")])
+    );
+    let above = [old("a", &[], 2.0), old("top", &["a"], 31.5)];
+    assert_eq!(faults(&of(&above, &["top"])), [(Fault::RequestHangs, "top")]);
+    assert_eq!(of(&[old("a", &[], 29.0)], &["a"]).state, HealthState::Ok);
+    let failing = |name: &str, over: &[&str], reads, zeroes| {
+        let of = |errors| OfOp {
+            requests: 100,
+            last_minute: Some(LastMinute { requests: 9, errors, ..LastMinute::default() }),
+            ..OfOp::default()
+        };
+        let ops = Ops { reads: of(reads), write_zeroes: of(zeroes), ..Ops::default() };
+        Disk { ops, ..disk(name, over) }
+    };
+    let health = of(&[failing("a", &[], 2, 0), failing("top", &["a"], 2, 0)], &["top"]);
+    assert_eq!(faults(&health), [(Fault::RequestsFail, "a")]);
+    assert_eq!(health.reasons[0].what, "requests have failed in the last minute: read 2");
+    assert_eq!(of(&[failing("a", &[], 0, 7)], &["a"]).state, HealthState::Ok, "a refusal is none");
+}
+
+#[test]
+fn a_server_whose_workers_are_stuck_is_degraded() {
+    let silent =
+        |seconds| ServerFacts { silent: Duration::from_secs(seconds), ..ServerFacts::default() };
+    assert_eq!(health(&[], &[], &[], &silent(29)).state, HealthState::Ok);
+    let stalled = health(&[], &[], &[], &silent(31));
+    assert_eq!(faults(&stalled), [(Fault::Stalled, "server")]);
+}
+
+#[test]
 fn names_are_those_of_json_and_the_document_lists_them() {
     let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/monitoring.md");
     let document = std::fs::read_to_string(document).unwrap();
@@ -258,12 +309,16 @@ fn names_are_those_of_json_and_the_document_lists_them() {
         Fault::CheckFound,
         Fault::DeviceDown,
         Fault::FileLost,
+        Fault::FlushFailed,
         Fault::LegOut,
         Fault::LegResyncing,
         Fault::LeftOut,
         Fault::NotServed,
         Fault::RemoteDisconnected,
+        Fault::RequestHangs,
+        Fault::RequestsFail,
         Fault::SocketGone,
+        Fault::Stalled,
         Fault::Starting,
         Fault::Stopping,
     ] {

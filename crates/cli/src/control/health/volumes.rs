@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::stack::Stack;
-use super::{Facts, Fault, HealthState, Reason};
+use super::{Facts, Fault, HANGS, HealthState, Reason};
 use crate::control::disks::Disk;
 use crate::control::mirrors::{Check, Leg, MirrorOf, State};
+use crate::control::served;
 use crate::units;
 
 /// How to take a leg back that is out of a mirror.
@@ -23,6 +24,7 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
             let state = stack.severity(&disk.name);
             reasons.push(Reason::new(fault, state, &disk.name, what).todo(todo));
         }
+        reasons.extend(of_requests(disk, facts));
         if let Some(mirror) = &disk.mirror {
             reasons.extend(of_mirror(&disk.name, mirror, &stack));
         }
@@ -57,6 +59,15 @@ fn loss(disk: &Disk) -> Option<Loss> {
                 .to_string(),
         });
     }
+    if disk.in_doubt {
+        return Some(Loss {
+            fault: Fault::FlushFailed,
+            what: "its last flush failed, and changes before it may be lost".to_string(),
+            todo: "See the error in the log and mend the device: the next flush that succeeds \
+                   ends this"
+                .to_string(),
+        });
+    }
     let remote = disk.remote.as_ref().filter(|remote| remote.connections == 0)?;
     let waits = if remote.down { "its requests fail" } else { "its requests wait" };
     Some(Loss {
@@ -65,6 +76,40 @@ fn loss(disk: &Disk) -> Option<Loss> {
         todo: "Start the server at the other end, or mend the network: it connects again by itself"
             .to_string(),
     })
+}
+
+/// A volume is told of where no volume below it has the same fault.
+fn of_requests(disk: &Disk, facts: &Facts<'_>) -> Vec<Reason> {
+    let below = || facts.disks.iter().filter(|other| disk.stands_on(&other.name));
+    let reason = |fault, what: String, todo: &str| {
+        Reason::new(fault, HealthState::Degraded, &disk.name, what).todo(todo)
+    };
+    let mut reasons = Vec::new();
+    if let Some(age) = hangs(disk).filter(|_| !below().any(|other| hangs(other).is_some())) {
+        let what = format!("its oldest request has been in flight for {}", served::seconds(age));
+        reasons.push(reason(Fault::RequestHangs, what, "See what its device waits for"));
+    }
+    let failed = failed(disk);
+    if !failed.is_empty() && !below().any(|other| !self::failed(other).is_empty()) {
+        let each: Vec<String> =
+            failed.iter().map(|(op, errors)| format!("{op} {errors}")).collect();
+        let what = format!("requests have failed in the last minute: {}", each.join(", "));
+        reasons.push(reason(Fault::RequestsFail, what, "See the errors in the log"));
+    }
+    reasons
+}
+
+/// How long its oldest request has been in flight, in seconds, where that is too long.
+fn hangs(disk: &Disk) -> Option<f64> {
+    disk.oldest_seconds.filter(|age| *age >= HANGS.as_secs_f64())
+}
+
+/// Requests that failed in the last minute. Clients try what a device may refuse (fast zeroes, discards): that is no fault.
+fn failed(disk: &Disk) -> Vec<(&'static str, u64)> {
+    let ops =
+        disk.ops.all().into_iter().filter(|(op, _)| matches!(*op, "read" | "write" | "flush"));
+    let errors = ops.filter_map(|(op, of)| Some((op, of.last_minute.as_ref()?.errors)));
+    errors.filter(|(_, errors)| *errors != 0).collect()
 }
 
 fn of_mirror(name: &str, mirror: &MirrorOf, stack: &Stack<'_>) -> Vec<Reason> {

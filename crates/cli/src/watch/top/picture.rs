@@ -234,6 +234,7 @@ mod tests {
                 "run_seconds": up / 4.0}],
             "disks": [
                 {"name": "data", "driver": "mirror", "size": 1_u64 << 30, "condition": "1 of 2 legs in sync",
+                 "in_flight": 3, "oldest_seconds": 41.5,
                  "mirror": {"bitmap": true, "to_resync": 3 << 20, "legs": [
                     {"name": "a", "state": "in_sync"},
                     {"name": "b", "state": "out", "why": "I/O error\u{1b}[2J"}]}, "reads": op(reads)},
@@ -288,19 +289,39 @@ mod tests {
         assert_eq!(lines[11], KEYS);
         for (part, says) in [
             (Part::Clients, ["user 1000 data 7m07s 3 1000 3.9", "(handshake)"]),
-            (Part::Volumes, ["1.0 GiB 0 1000 3.9", "1 of 2 legs in sync"]),
+            (Part::Volumes, ["1.0 GiB 3 41s 1000 3.9", "1 of 2 legs in sync"]),
             (Part::Mirrors, ["data b out 3.0 MiB", "I/O error"]),
             (Part::Queues, ["volumes 2 1000 0.25", "refused"]),
             (Part::Pools, ["cache_shard/0 0-1 4 3 0 1000 0.50", "idle"]),
         ] {
             view.show(part);
-            let picture = picture(&view, 100, 12);
+            let picture = picture(&view, 120, 12);
             let words = picture.split_whitespace().collect::<Vec<_>>().join(" ");
             for part in says {
                 assert!(words.contains(part), "no {part:?} in\n{picture}");
             }
             assert!(!picture.contains('\x1b'), "{picture}");
         }
+    }
+
+    #[test]
+    fn a_server_that_is_not_ok_says_so_in_the_head_and_why_in_a_part_of_its_own() {
+        let mut view = view();
+        assert!(!picture(&view, 100, 12).contains("degraded"));
+        let mut document = document(104.0, 9_000);
+        document["health"] = json!({"state": "degraded", "reasons": [{
+            "reason": "leg_out", "state": "degraded", "subject": "data", "part": "b",
+            "what": "its leg 'b' is out: I/O error", "todo": "Run: corewise mirror data --take-back=b",
+        }]});
+        view.look(serde_json::from_value(document).unwrap());
+        let head = picture(&view, 100, 12);
+        assert_eq!(head.lines().nth(2), Some("degraded: data (press 7)"), "{head}");
+        view.show(Part::Health);
+        let part = picture(&view, 140, 12);
+        assert!(
+            part.contains("data  its leg 'b' is out: I/O error  Run: corewise mirror"),
+            "{part}"
+        );
     }
 
     #[test]

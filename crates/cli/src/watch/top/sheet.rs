@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use corewise::timeline::markup::printable;
 use serde::Deserialize;
@@ -82,10 +83,12 @@ impl Part {
                 "driver",
                 "size",
                 "infl",
+                "oldest",
                 "req/s",
                 "MiB/s",
                 "p50",
                 "p99",
+                "1 min p99",
                 "errors",
                 "condition",
             ],
@@ -132,7 +135,7 @@ impl Cell {
         Cell::number(bytes as f64, units::about(bytes))
     }
 
-    fn time(time: Option<std::time::Duration>) -> Cell {
+    fn time(time: Option<Duration>) -> Cell {
         Cell::number(time.map_or(-1.0, |time| time.as_secs_f64()), served::time(time))
     }
 
@@ -157,6 +160,12 @@ fn rates(rates: &Rates, errors: u64) -> [Cell; 5] {
 
 fn errors(ops: &Ops) -> u64 {
     ops.all().iter().map(|(_, op)| op.errors).sum()
+}
+
+/// What 99 in a hundred requests of the last minute took at most, of that operation of which they took longest.
+fn slowest(ops: &Ops) -> Option<Duration> {
+    let times = ops.all().into_iter().filter_map(|(_, op)| op.last_minute.as_ref()?.p99_seconds);
+    Duration::try_from_secs_f64(times.max_by(f64::total_cmp)?).ok()
 }
 
 /// The seconds between two looks at one server; `None` where there is nothing to compare with.
@@ -246,8 +255,14 @@ pub(crate) fn rows(part: Part, before: Option<&Look>, now: &Look) -> Vec<Vec<Cel
                     Cell::word(disk.driver.clone()),
                     Cell::size(disk.size),
                     Cell::count(disk.in_flight),
+                    Cell::number(
+                        disk.oldest_seconds.unwrap_or(-1.0),
+                        disk.oldest_seconds.map_or("-".to_string(), served::seconds),
+                    ),
                 ];
-                let rest = rates(&of(had, &disk.ops), errors(&disk.ops));
+                let [requests, mib, p50, p99, errors] =
+                    rates(&of(had, &disk.ops), errors(&disk.ops));
+                let rest = [requests, mib, p50, p99, Cell::time(slowest(&disk.ops)), errors];
                 let cost = || Some(disk.store.as_ref()?.lines(&disk.ops).join("; "));
                 let condition = disk.condition.clone().or_else(cost);
                 let condition = Cell::word(condition.unwrap_or_default());
