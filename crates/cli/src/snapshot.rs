@@ -9,7 +9,7 @@ use crate::control::stores::Snapshot;
 use crate::dump::client::{Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
-use crate::{screen, units, watch};
+use crate::{screen, units};
 
 pub(crate) const EXAMPLES: &str = "\
 A snapshot has what clients were answered before the command, flushed or not, and stays as it is. Clients go on. It keeps the \
@@ -91,7 +91,7 @@ fn table(volume: &str, all: &[Snapshot]) -> String {
     }
     let row = |one: &Snapshot| {
         let clones = if one.clones.is_empty() { "-".to_string() } else { one.clones.join(", ") };
-        vec![one.name.clone(), watch::utc(one.taken), units::size(one.size), clones]
+        vec![one.name.clone(), units::moment(one.taken), units::size(one.size), clones]
     };
     let head = ["snapshot", "taken", "size", "clones"];
     let rows = all.iter().map(row).collect();

@@ -20,6 +20,12 @@ pub(crate) fn utc(seconds: u64) -> (String, [u64; 3]) {
     (format!("{year}-{month:02}-{day:02}"), [second / 3_600, second / 60 % 60, second % 60])
 }
 
+/// Seconds since 1970 as a date and a time of UTC.
+pub(crate) fn moment(seconds: f64) -> String {
+    let (day, [hour, minute, second]) = utc(seconds.max(0.0) as u64);
+    format!("{day}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
 /// A number and its noun: `1 pod`, `2 pods`.
 pub(crate) fn count(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
@@ -79,10 +85,10 @@ pub(crate) fn about(bytes: u64) -> String {
     }
 }
 
-/// A duration from `500ms`, `5s`, `1.5s`, `2m` or `1h`. The unit is required.
+/// A duration from `500ms`, `5s`, `1.5s`, `2m`, `1h` or `7d`. The unit is required.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
-    let example = "write it like 500ms, 5s, 2m or 1h";
+    let example = "write it like 500ms, 5s, 2m, 1h or 7d";
     let digits = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
     let (number, unit) = text.split_at(text.len() - digits.len());
     let unit = unit.trim_start();
@@ -91,6 +97,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
+        "d" => 86_400.0,
         "" if !number.is_empty() => return Err(format!("'{text}' has no unit: {example}")),
         _ => return Err(format!("'{text}' is not a duration: {example}")),
     };
@@ -150,11 +157,24 @@ mod tests {
     }
 
     #[test]
+    fn a_moment_is_written_as_others_write_it() {
+        for (seconds, text) in [
+            (0.0, "1970-01-01T00:00:00Z"),
+            (951_782_399.9, "2000-02-28T23:59:59Z"),
+            (951_782_400.0, "2000-02-29T00:00:00Z"),
+            (1_795_747_320.0, "2026-11-27T02:42:00Z"),
+        ] {
+            assert_eq!(moment(seconds), text);
+        }
+    }
+
+    #[test]
     fn durations_need_a_unit() {
         assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
         assert_eq!(parse_duration("1 h"), Ok(Duration::from_secs(3600)));
+        assert_eq!(parse_duration("7d"), Ok(Duration::from_secs(7 * 86_400)));
         for (text, says) in [
             ("5", "no unit"),
             ("s", "not a duration"),

@@ -86,7 +86,7 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             NowaitError, Op, OpStats, PartDone, Payload, Plug, Queue, QueueBuilder, Refused, Released, Request, RqAffinity,
             Segment<'static>, Segments<'static>, Started, TagSet, TimedOut<'static>, TimerReturn, Whole;
         drivers: Alignment, Degraded, Delay, Delays, Fault, Faulty, FileDriver, FileEvent, FileOptions, FileRings, IoPath, LegState, Memory,
-            Mirror, MirrorCheck, MirrorEvent, MirrorLeg, MirrorOptions, MirrorPlace, MirrorStatus, Null, NullOptions, OnLoss, OpenError, OpenErrorKind, Partition,
+            Mirror, MirrorCheck, MirrorChecked, MirrorEvent, MirrorLeg, MirrorOptions, MirrorPlace, MirrorStatus, Null, NullOptions, OnLoss, OpenError, OpenErrorKind, Partition,
             PartitionEntry, PartitionTable, PathInUse, StackError, Stripe;
         nbd: Budget, ClientEvent<'static>, ClientStatus, DrainReport, Endpoint, Error, Export, ExportStatus, FlushOutcome, Listener,
             MemoryUse, Options, Peer, Rate, Remote, RemoteError, RemoteEvent, RemoteOptions, RemoteState, RemoteStatus, Server, TlsPart,

@@ -20,8 +20,8 @@ pub use file::{
 };
 pub use memory::Memory;
 pub use mirror::{
-    Degraded, FindLeg, LegState, Mirror, MirrorCheck, MirrorEvent, MirrorLeg, MirrorObserver,
-    MirrorOptions, MirrorPlace, MirrorStatus,
+    Degraded, FindLeg, LegState, Mirror, MirrorCheck, MirrorChecked, MirrorEvent, MirrorLeg,
+    MirrorObserver, MirrorOptions, MirrorPlace, MirrorStatus,
 };
 pub use null::{Null, NullOptions};
 pub use partition::{Partition, PartitionEntry, PartitionTable};

@@ -2,6 +2,7 @@
 #![cfg(not(loom))]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::common::Rng;
 use crate::common::mirrors::{Legs, REGION, SIZE, Up};
@@ -45,6 +46,38 @@ fn a_check_tells_what_differs_and_repairs_it_only_where_that_is_asked_for() {
     assert!(legs.alike());
     assert_eq!(up.mirror.status().to_resync, 0);
     assert_eq!(legs.data(1)[5 * REGION as usize + 512], 0, "the first leg is what is so");
+}
+
+#[test]
+fn the_last_check_survives_a_restart_and_one_that_was_stopped_is_none() {
+    let legs = Legs::new(2).made();
+    let up = legs.open();
+    let began = up.mirror.status();
+    assert_eq!(began.checked, None);
+    assert!(began.unchecked_since > Duration::ZERO, "the record began then");
+    up.close();
+    let up = legs.open();
+    assert_eq!(up.mirror.status().unchecked_since, began.unchecked_since);
+    legs.disks[1].write_at(5 * REGION + 512, vec![9; 1024]).unwrap();
+    assert!(up.mirror.check(None, false));
+    checked(&up);
+    let last = up.mirror.status().checked.unwrap();
+    assert_eq!((last.differ, last.unreadable, last.lost, last.repaired), (1024, 0, 0, 0));
+    assert!(last.ended >= began.unchecked_since && last.took > Duration::ZERO);
+    assert_eq!(up.mirror.status().unchecked_since, last.ended);
+    // As a server that is killed leaves it.
+    drop(up);
+    let up = legs.open();
+    let status = up.mirror.status();
+    assert_eq!((status.check, status.checked), (None, Some(last)));
+    assert_eq!(status.unchecked_since, last.ended);
+    // A byte a second: it lasts.
+    assert!(up.mirror.check(Some(1), false) && up.mirror.stop_check());
+    checked(&up);
+    assert_eq!(up.mirror.status().checked, Some(last));
+    assert!(up.mirror.check(None, true));
+    checked(&up);
+    assert_eq!(up.mirror.status().checked.unwrap().repaired, 1024);
 }
 
 #[test]

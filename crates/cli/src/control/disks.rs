@@ -5,17 +5,18 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use corewise::blockmq::drivers::Mirror;
+use corewise::blockmq::drivers::{LegState, Mirror};
 use corewise::blockmq::{BlockDevice, DiskStats, HctxStats, OpStats, Queue};
 use corewise::nbd::Remote;
 use corewise::smp::Latencies;
 use corewise::sync::Mutex;
-use corewise::sync::time::now;
+use corewise::sync::time::{now, wall};
 use corewise::timeline::duration;
 use corewise::topology::CpuSet;
 use serde::{Deserialize, Serialize};
 
-use super::mirrors::{self, MirrorOf};
+use super::checks::{self, CheckSchedule, Scheduled};
+use super::mirrors::{self, MirrorOf, Schedule};
 use super::recent::{LastMinute, Recent};
 use super::remotes::RemoteOf;
 use super::served;
@@ -41,7 +42,7 @@ struct Known {
 pub(crate) enum Kind {
     /// The disks that it stands on.
     Over(Vec<String>),
-    Mirror(Weak<Mirror>),
+    Mirror(Weak<Mirror>, Arc<CheckSchedule>),
     Remote(Weak<Remote>),
     /// A volume in an object store.
     Store(StoreNow),
@@ -57,9 +58,51 @@ impl std::fmt::Debug for Known {
 struct Up {
     queue: Arc<Queue>,
     kind: Kind,
+    /// L: as of `Known`.
     recent: Arc<Mutex<Recent>>,
     /// Where it is one, with the names of its legs.
     mirror: Option<(Arc<Mirror>, Vec<String>)>,
+}
+
+impl Up {
+    /// Of a mirror that has a schedule.
+    fn check_every(&self) -> Option<Duration> {
+        match &self.kind {
+            Kind::Mirror(_, schedule) => schedule.every(),
+            _ => None,
+        }
+    }
+}
+
+/// Begins the check of a mirror that is due, unless one is checked: one after the other, so that disks which mirrors share aren't
+/// read twice, and clients have the most of them.
+fn begin_due_check(up: &[Up]) {
+    let mirrors = || up.iter().filter_map(|up| Some((up, &up.mirror.as_ref()?.0)));
+    let scheduled: Vec<_> = mirrors()
+        .filter_map(|(up, mirror)| Some((up.queue.name(), mirror, up.check_every()?)))
+        .collect();
+    if scheduled.is_empty() {
+        return;
+    }
+    let states: Vec<_> = mirrors().map(|(_, mirror)| mirror.status()).collect();
+    if states.iter().any(|status| status.check.as_ref().is_some_and(|check| check.running)) {
+        return;
+    }
+    let of = |(name, mirror, every): &(&str, &Arc<Mirror>, Duration)| {
+        let status = mirror.status();
+        let since = status.unchecked_since.as_secs_f64();
+        let is_in = |leg: &LegState| matches!(leg, LegState::InSync | LegState::Removed);
+        let is_whole = status.to_resync == 0 && status.legs.iter().all(is_in);
+        Scheduled { since, due: checks::due(name, since, *every), is_whole }
+    };
+    let all: Vec<Scheduled> = scheduled.iter().map(of).collect();
+    if let Some(next) = checks::next(&all, wall().as_secs_f64()) {
+        let (name, mirror, _) = scheduled[next];
+        // False: the mirror ends, or somebody was quicker.
+        if mirror.check(None, false) {
+            tracing::info!(device = name, "a check of a mirror was due, and begins");
+        }
+    }
 }
 
 impl Disks {
@@ -75,7 +118,7 @@ impl Disks {
         // Not dropped under the lock: the last handle of a queue may be ours, and dropping it may wait.
         let up = |Known { queue, kind, recent }: &Known| {
             let mirror = match kind {
-                Kind::Mirror(mirror) => mirror.upgrade(),
+                Kind::Mirror(mirror, _) => mirror.upgrade(),
                 _ => None,
             };
             let mirror = mirror.map(|mirror| (Arc::clone(&mirror), mirrors::names(&mirror)));
@@ -88,7 +131,9 @@ impl Disks {
     /// To be called once a second: ages of requests are known to the time between two calls, and what was done in the last minute
     /// to that and a few seconds.
     pub(crate) fn tick(&self) {
-        for Up { queue, recent, .. } in self.up() {
+        let up = self.up();
+        begin_due_check(&up);
+        for Up { queue, recent, .. } in up {
             let now = now();
             queue.oldest();
             if recent.lock().is_due(now) {
@@ -106,12 +151,6 @@ impl Disks {
     /// Those that are mirrors, now.
     pub(crate) fn mirrors(&self) -> Vec<Disk> {
         self.up().iter().filter(|up| up.mirror.is_some()).map(Disk::new).collect()
-    }
-
-    /// What the mirrors are at, but for what changes with each write.
-    pub(crate) fn each_mirror(&self) -> Vec<(String, MirrorOf)> {
-        let mirrors = self.mirrors().into_iter().filter_map(|disk| Some((disk.name, disk.mirror?)));
-        mirrors.map(|(name, mirror)| (name, MirrorOf { dirty: 0, ..mirror })).collect()
     }
 
     /// Has legs of a mirror tried again that are out: all, or this one. Their names, or why there is none.
@@ -139,6 +178,12 @@ impl Disks {
             None => Err(format!("'{disk}' is not a mirror")),
         }
     }
+}
+
+/// What these mirrors are at, but for what changes with each write.
+pub(crate) fn each_mirror(disks: &[Disk]) -> Vec<(String, MirrorOf)> {
+    let mirrors = disks.iter().filter_map(|disk| Some((disk.name.clone(), disk.mirror.clone()?)));
+    mirrors.map(|(name, mirror)| (name, MirrorOf { dirty: 0, ..mirror })).collect()
 }
 
 /// A disk.
@@ -280,7 +325,10 @@ impl Disk {
             lost: driver == "file" && condition.is_some(),
             condition,
             over,
-            mirror: mirror.as_ref().map(|(mirror, over)| MirrorOf::new(mirror, over)),
+            mirror: mirror.as_ref().map(|(mirror, over)| MirrorOf {
+                schedule: Schedule::of(queue.name(), mirror, up.check_every()),
+                ..MirrorOf::new(mirror, over)
+            }),
             remote: remote.map(|remote| RemoteOf::new(&remote.status())),
             store,
             size: queue.geometry().size,

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::Answer;
 use super::disks::{OfOp, Times};
 use super::health::HealthState;
-use super::mirrors::State;
+use super::mirrors::{Found, MirrorOf, State};
 use super::served::ExportState;
 
 /// The upper ends of a histogram's buckets, in seconds.
@@ -294,7 +294,7 @@ fn mirrors(text: &mut Text, answer: &Answer) {
         (
             "corewise_mirror_to_resync_bytes",
             "Bytes that a resync has yet to look at.",
-            (|of| of.to_resync) as fn(&super::mirrors::MirrorOf) -> u64,
+            (|of| of.to_resync) as fn(&MirrorOf) -> u64,
         ),
         ("corewise_mirror_dirty_bytes", "Bytes that a crash now would have resynced.", |of| {
             of.dirty
@@ -305,6 +305,7 @@ fn mirrors(text: &mut Text, answer: &Answer) {
             text.sample(name, &[("mirror", mirror)], value(of) as f64);
         }
     }
+    checks(text, &mirrors);
     let devices = answer.devices.as_deref().unwrap_or_default();
     text.of_each(
         ("corewise_device_up", "gauge", "1 where a device is up, exports included."),
@@ -314,6 +315,43 @@ fn mirrors(text: &mut Text, answer: &Answer) {
             (vec![("device", &*device.name)], up)
         },
     );
+}
+
+/// Of each mirror what its checks have found, and when the next one is due.
+fn checks(text: &mut Text, mirrors: &[(&str, &MirrorOf)]) {
+    let families: [Of<MirrorOf, Option<f64>>; 4] = [
+        ("running", "1 while a mirror is checked.", |of| {
+            Some(f64::from(u8::from(of.check.as_ref().is_some_and(|check| check.running))))
+        }),
+        ("ended_timestamp_seconds", "When the last check of a mirror ended, since 1970.", |of| {
+            Some(of.checked.as_ref()?.ended)
+        }),
+        ("duration_seconds", "How long the last check of a mirror took.", |of| {
+            Some(of.checked.as_ref()?.took_seconds)
+        }),
+        ("due_timestamp_seconds", "When the next check of a mirror is due, since 1970.", |of| {
+            Some(of.schedule.as_ref()?.due)
+        }),
+    ];
+    for (family, help, value) in families {
+        let name = format!("corewise_mirror_check_{family}");
+        text.family(&name, "gauge", help);
+        for (mirror, of) in mirrors {
+            if let Some(value) = value(of) {
+                text.sample(&name, &[("mirror", mirror)], value);
+            }
+        }
+    }
+    let name = "corewise_mirror_check_found_bytes";
+    text.family(name, "gauge", "Bytes that the last check of a mirror found, by what was wrong.");
+    for (mirror, of) in mirrors {
+        let Some(Found { differ, unreadable, lost, repaired }) = of.found() else { continue };
+        for (kind, bytes) in
+            [("differ", differ), ("unreadable", unreadable), ("lost", lost), ("repaired", repaired)]
+        {
+            text.sample(name, &[("mirror", mirror), ("kind", kind)], bytes as f64);
+        }
+    }
 }
 
 fn stores(text: &mut Text, answer: &Answer) {

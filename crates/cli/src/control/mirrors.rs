@@ -2,11 +2,14 @@
 //! explains each.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
-use corewise::blockmq::drivers::{LegState, Mirror, MirrorCheck};
+use corewise::blockmq::drivers::{LegState, Mirror, MirrorCheck, MirrorChecked};
 use serde::{Deserialize, Serialize};
 
 use super::health::take_back as take_back_command;
+use super::{checks, served};
+use crate::units;
 
 /// What a mirror is made of, and what it is at.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -19,8 +22,58 @@ pub(crate) struct MirrorOf {
     pub(crate) to_resync: u64,
     pub(crate) resynced: u64,
     pub(crate) dirty: u64,
-    /// The check that goes on, or the last one.
+    /// The check that goes on, or the last one since the server has it.
     pub(crate) check: Option<Check>,
+    /// The last check that came to its end, also before a restart.
+    pub(crate) checked: Option<Checked>,
+    /// Where it is checked by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) schedule: Option<Schedule>,
+}
+
+/// When a mirror is checked by itself. In seconds, times since 1970.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Schedule {
+    pub(crate) every_seconds: f64,
+    /// When the last check ended, or the mirror's record began.
+    pub(crate) since: f64,
+    pub(crate) due: f64,
+}
+
+impl Schedule {
+    pub(super) fn of(name: &str, mirror: &Mirror, every: Option<Duration>) -> Option<Schedule> {
+        let every = every?;
+        let since = mirror.status().unchecked_since.as_secs_f64();
+        let due = checks::due(name, since, every);
+        Some(Schedule { every_seconds: every.as_secs_f64(), since, due })
+    }
+}
+
+/// A check that came to its end. Bytes, and seconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Checked {
+    /// Since 1970.
+    pub(crate) ended: f64,
+    pub(crate) took_seconds: f64,
+    pub(crate) differ: u64,
+    pub(crate) unreadable: u64,
+    pub(crate) lost: u64,
+    pub(crate) repaired: u64,
+}
+
+impl From<&MirrorChecked> for Checked {
+    fn from(checked: &MirrorChecked) -> Checked {
+        Checked {
+            ended: checked.ended.as_secs_f64(),
+            took_seconds: checked.took.as_secs_f64(),
+            differ: checked.differ,
+            unreadable: checked.unreadable,
+            lost: checked.lost,
+            repaired: checked.repaired,
+        }
+    }
 }
 
 /// A check of a mirror. In bytes.
@@ -31,8 +84,12 @@ pub(crate) struct Check {
     pub(crate) repair: bool,
     pub(crate) checked: u64,
     pub(crate) size: u64,
+    /// How long it took so far.
+    pub(crate) took_seconds: f64,
     pub(crate) differ: u64,
     pub(crate) unreadable: u64,
+    /// Of the mirror: no leg can read them.
+    pub(crate) lost: u64,
     pub(crate) repaired: u64,
     /// The first of them.
     pub(crate) places: Vec<Place>,
@@ -67,8 +124,10 @@ impl Check {
             repair: check.repair,
             checked: check.checked,
             size: check.size,
+            took_seconds: check.took.as_secs_f64(),
             differ: check.differ,
             unreadable: check.unreadable,
+            lost: check.lost,
             repaired: check.repaired,
             places: places.collect(),
         }
@@ -99,6 +158,34 @@ impl Check {
             };
             let _ = writeln!(out, "    {leg}: {bytes} bytes at {offset}: {what}");
         }
+    }
+}
+
+impl Checked {
+    fn text(&self, out: &mut String) {
+        let Checked { ended, took_seconds, differ, unreadable, repaired, .. } = self;
+        let (ended, took) = (units::moment(*ended), served::seconds(*took_seconds));
+        let _ = writeln!(
+            out,
+            "  last check: ended {ended} after {took}, {differ} bytes differed, {unreadable} couldn't \
+             be read, {repaired} repaired"
+        );
+    }
+}
+
+/// Bytes that a check has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) differ: u64,
+    pub(crate) unreadable: u64,
+    pub(crate) lost: u64,
+    pub(crate) repaired: u64,
+}
+
+impl Found {
+    /// Those that aren't as they should be.
+    pub(crate) fn wrong(&self) -> u64 {
+        (self.differ + self.unreadable).saturating_sub(self.repaired)
     }
 }
 
@@ -163,6 +250,8 @@ impl MirrorOf {
             resynced: status.resynced,
             dirty: status.dirty,
             check: status.check.as_ref().map(|check| Check::new(check, over)),
+            checked: status.checked.as_ref().map(Checked::from),
+            schedule: None,
         }
     }
 
@@ -188,7 +277,28 @@ impl MirrorOf {
             let _ = writeln!(out, "  {name:<widest$}  {state}{why}{todo}");
         }
         self.check.iter().for_each(|check| check.text(&mut out));
+        // Of one that ended since the server has it the lines above say the rest.
+        if let Some(checked) = &self.checked {
+            checked.text(&mut out);
+        }
+        if let Some(Schedule { every_seconds, due, .. }) = &self.schedule {
+            let every = served::seconds(*every_seconds);
+            let _ = writeln!(out, "  next check: due {}, one each {every}", units::moment(*due));
+        }
         out
+    }
+
+    /// What the last check has found that counts: the one that ends, or ended, since the server has the mirror, where it found anything or
+    /// looked at all; else the one before.
+    pub(crate) fn found(&self) -> Option<Found> {
+        let of = |differ, unreadable, lost, repaired| Found { differ, unreadable, lost, repaired };
+        let now = self.check.as_ref().filter(|check| {
+            check.differ + check.unreadable != 0 || (!check.running && check.checked >= check.size)
+        });
+        let now = now.map(|c| of(c.differ, c.unreadable, c.lost, c.repaired));
+        now.or_else(|| {
+            self.checked.as_ref().map(|c| of(c.differ, c.unreadable, c.lost, c.repaired))
+        })
     }
 }
 

@@ -5,6 +5,7 @@
 //! end that answers, `dump` and `mirror` those that ask.
 
 pub(crate) mod changes;
+pub(crate) mod checks;
 pub(crate) mod devices;
 pub(crate) mod disks;
 pub(crate) mod document;

@@ -15,7 +15,7 @@ use crate::control::document::{Document, Queue};
 use crate::control::served;
 use crate::exit::Failure;
 use crate::screen::{self, FAINT, styled};
-use crate::watch::utc;
+use crate::units;
 
 /// The least and the most room for a queue's name.
 const NAMES: (usize, usize) = (10, 32);
@@ -44,7 +44,8 @@ pub(super) fn run(
                 .map_err(|error| Failure::new(format!("the answer is not a dump: {error}")))?;
             let had = before.as_ref().map(|(then, document)| (up - then, document));
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let head = format!("{}, up for {}", utc(now.as_secs_f64()), served::seconds(up));
+            let head =
+                format!("{}, up for {}", units::moment(now.as_secs_f64()), served::seconds(up));
             let text = format!("{head}\n{}", table(had, &document, screen::width()));
             if lines != 0 {
                 write!(out, "\x1b[{lines}A\x1b[J")?;

@@ -1,6 +1,7 @@
 //! What has to be done to a running server so that it is what another manifest says.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::{Device, Driver, Export, FileDriver, Manifest, Mirror, Object, export_name};
 
@@ -19,6 +20,8 @@ pub(crate) struct Changes {
     pub(crate) grow: Vec<(String, u64)>,
     /// The mirrors whose clients go on, and what becomes of the legs of each, one after the other.
     pub(crate) legs: Vec<(String, Vec<LegChange>)>,
+    /// The mirrors that are checked otherwise from now on.
+    pub(crate) checks: Vec<(String, Option<Duration>)>,
     /// Their device stays as it is, and with it their clients.
     pub(crate) replace_exports: Vec<Export>,
     /// Of those that are removed and added: they change, or stand on one that does.
@@ -109,6 +112,8 @@ impl Changes {
         }
         // One that gives the default up goes before the one that gets it.
         replace_exports.sort_by_key(|export| export.default);
+        let checks = old.devices.iter().filter(|device| stays(&device.name));
+        let checks = checks.filter_map(|device| checked_otherwise(device, new)).collect();
         let new_ones = new.devices.iter().filter(|device| !stays(&device.name));
         let new_exports = new.exports.iter().filter(|export| !kept.contains(export.name.as_str()));
         let (remove_legs, remove_devices) =
@@ -121,6 +126,7 @@ impl Changes {
             add_devices: new_ones.cloned().collect(),
             add_exports: new_exports.cloned().collect(),
             grow,
+            checks,
             replace_exports,
             restarted,
         }
@@ -151,6 +157,7 @@ impl Changes {
             && self.add_exports.is_empty()
             && self.grow.is_empty()
             && self.legs.is_empty()
+            && self.checks.is_empty()
             && self.remove_legs.is_empty()
             && self.replace_exports.is_empty()
     }
@@ -162,7 +169,21 @@ fn is_alike(device: &Device, other: &Device) -> bool {
     if let (Driver::Object(same), Driver::Object(other)) = (&mut same.driver, &other.driver) {
         same.parent.clone_from(&other.parent);
     }
+    // A mirror that is up is checked when its manifest says so by now.
+    if let (Driver::Mirror(same), Driver::Mirror(other)) = (&mut same.driver, &other.driver) {
+        same.check_every = other.check_every;
+    }
     same == *other
+}
+
+/// A mirror that is to be checked at other times.
+fn checked_otherwise(device: &Device, new: &Manifest) -> Option<(String, Option<Duration>)> {
+    let every = |device: &Device| match &device.driver {
+        Driver::Mirror(mirror) => Some(mirror.check_every),
+        _ => None,
+    };
+    let (had, wanted) = (every(device)?, every(new.device(&device.name)?)?);
+    (had != wanted).then(|| (device.name.clone(), wanted))
 }
 
 /// A file, or a volume in a store, that is to be longer, and to be the same in all else. Devices that are built over it would know its old size.
@@ -191,7 +212,8 @@ fn legs(device: &Device, new: &Manifest) -> Option<(String, Vec<LegChange>)> {
     let (Driver::Mirror(from), Driver::Mirror(to)) = (&device.driver, &other.driver) else {
         return None;
     };
-    let driver = Driver::Mirror(Mirror { over: to.over.clone(), ..from.clone() });
+    let (over, check_every) = (to.over.clone(), to.check_every);
+    let driver = Driver::Mirror(Mirror { over, check_every, ..from.clone() });
     let (place, suppliers) = (other.place, other.suppliers.clone());
     let rest = Device { place, driver, suppliers, ..device.clone() };
     let others = |suppliers: &[String], over: &[String]| -> Vec<String> {
@@ -426,6 +448,18 @@ mod tests {
             assert!(changes.remove_devices.is_empty() && changes.remove_exports.is_empty());
             assert!(!changes.is_empty() && changes.restarted.is_empty());
         }
+    }
+
+    #[test]
+    fn a_mirror_that_is_only_checked_at_other_times_stays_as_it_is() {
+        let changes = of_mirror(&["a", "b", "c"], "abcd", "check_every = \"7d\"\n");
+        let week = Some(Duration::from_secs(7 * 86_400));
+        assert_eq!(changes.checks, [("m".to_string(), week)]);
+        assert!(changes.remove_devices.is_empty() && changes.restarted.is_empty());
+        assert!(!changes.is_empty());
+        let both = of_mirror(&["a", "b", "c", "d"], "abcd", "check_every = \"7d\"\n");
+        assert_eq!((both.checks.len(), both.legs.len(), both.remove_devices.len()), (1, 1, 0));
+        assert!(of_mirror(&["a", "b", "c"], "abcd", "").checks.is_empty());
     }
 
     #[test]

@@ -30,7 +30,10 @@ const DRIVERS: [(&str, &[&str]); 10] = [
         ],
     ),
     ("memory", &["size", "block_size"]),
-    ("mirror", &["over", "bitmap", "degraded", "retry", "resync_least", "resync_most"]),
+    (
+        "mirror",
+        &["over", "bitmap", "degraded", "retry", "resync_least", "resync_most", "check_every"],
+    ),
     (
         "nbd",
         &[
@@ -82,6 +85,8 @@ const ERRNOS: [(&str, i32); 8] = [
 ];
 /// A shorter time would have a worker do nothing but try.
 const LEAST_RETRY: Duration = Duration::from_millis(100);
+/// The shortest time between two checks of a mirror.
+const LEAST_CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Which legs of a mirror may be missing.
 const DEGRADED: [(&str, Degraded); 3] =
     [("never", Degraded::Never), ("known", Degraded::Known), ("always", Degraded::Always)];
@@ -302,6 +307,10 @@ impl<'a> Asked<'a> {
             let message = "'retry' must be at least \"100ms\": each try reads the leg's record";
             self.complain(|s| Problem::new(at.place, s, message));
         }
+        if let Some(at) = raw.check_every.as_ref().filter(|at| at.value < LEAST_CHECK_EVERY) {
+            let message = "'check_every' must be at least \"1s\": a check reads all of each leg";
+            self.complain(|s| Problem::new(at.place, s, message).help("such as \"7d\""));
+        }
         for (key, rate) in [("resync_least", &raw.resync_least), ("resync_most", &raw.resync_most)]
         {
             if let Some(at) = rate.as_ref().filter(|at| at.value == 0) {
@@ -317,6 +326,7 @@ impl<'a> Asked<'a> {
             degraded: degraded?,
             resync_least: raw.resync_least.as_ref().map(|at| at.value),
             resync_most: raw.resync_most.as_ref().map(|at| at.value),
+            check_every: raw.check_every.as_ref().map(|at| at.value),
         }))
     }
 

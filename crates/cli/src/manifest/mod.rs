@@ -236,6 +236,8 @@ pub(crate) struct Mirror {
     /// Bytes a second of a resync.
     pub(crate) resync_least: Option<u64>,
     pub(crate) resync_most: Option<u64>,
+    /// How long after the end of a check the next one begins, at the latest.
+    pub(crate) check_every: Option<Duration>,
 }
 
 impl Mirror {

@@ -453,13 +453,15 @@ fn a_mirror_says_how_it_resyncs() {
             + "[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"a\", \"c\"]\n"
             + keys
     };
-    let text =
-        mirror("bitmap = true\nretry = \"9s\"\nresync_least = \"1M\"\nresync_most = \"8M\"\n");
+    let text = mirror(
+        "bitmap = true\nretry = \"9s\"\nresync_least = \"1M\"\nresync_most = \"8M\"\ncheck_every = \"7d\"\n",
+    );
     let resolved = resolve(&text);
     assert_eq!(resolved.problems, []);
     let Driver::Mirror(found) = &resolved.manifest.devices[2].driver else { panic!("no mirror") };
     assert_eq!((found.bitmap, found.retry), (Some(true), Some(Duration::from_secs(9))));
     assert_eq!((found.resync_least, found.resync_most), (Some(1 << 20), Some(8 << 20)));
+    assert_eq!(found.check_every, Some(Duration::from_secs(7 * 86_400)));
     let off = "bitmap = false\nretry = \"1s\"\nresync_most = \"8M\"\n";
     assert_eq!(resolve(&mirror(off)).problems, [], "its parts are copied each time");
     let off = problem(&mirror("bitmap = false\ndegraded = \"known\"\n"));
@@ -484,6 +486,7 @@ fn a_mirror_that_would_only_retry_or_never_resync_is_refused() {
     let ways = [
         ("retry = \"0s\"\n", "'retry' must be at least \"100ms\""),
         ("retry = \"99ms\"\n", "'retry' must be at least \"100ms\""),
+        ("check_every = \"999ms\"\n", "'check_every' must be at least \"1s\""),
         ("resync_least = \"0\"\n", "'resync_least' must be at least 1 byte"),
         ("resync_most = \"0\"\n", "'resync_most' must be at least 1 byte"),
     ];

@@ -363,9 +363,10 @@ impl Serving {
                         self.next_answer = Instant::now() + PAUSE;
                         return Then::Change(Box::new(question));
                     }
-                    let output = match wants_events(&question) {
-                        true => self.begin_to_listen(index),
-                        false => line(&self.about, &question),
+                    let output = match asks(&question).as_deref() {
+                        Some("events") => self.begin_to_listen(index),
+                        Some("mirrors") => self.mirrors_now(),
+                        _ => line(&self.about, &question),
                     };
                     self.clients[index].output = output;
                     self.next_answer = Instant::now() + PAUSE;
@@ -393,7 +394,7 @@ impl Serving {
         self.next_look = Instant::now();
         match events.are_heard() {
             true => self.look_at_mirrors(),
-            false => self.mirrors = self.about.disks.each_mirror(),
+            false => self.mirrors = disks::each_mirror(&self.about.disks.mirrors()),
         }
         let place = Listening::new(events);
         let answer = answered(&self.about, || match &place {
@@ -404,18 +405,29 @@ impl Serving {
         answer
     }
 
-    /// Tells of mirrors that are otherwise than at the last look, where anybody listens.
+    /// Answers with the mirrors. A client that listens and goes by this answer hears of each change behind it, also where that undoes a
+    /// change in front of it.
+    fn mirrors_now(&mut self) -> Vec<u8> {
+        let disks = self.about.disks.mirrors();
+        self.tell_mirrors(disks::each_mirror(&disks));
+        answered(&self.about, || Ok(Answer { disks: Some(disks), ..Answer::default() }))
+    }
+
+    /// Looks at the mirrors, where anybody listens and it is time.
     fn look_at_mirrors(&mut self) {
-        let report = &self.about.live.report;
-        if !report.events.are_heard() || self.next_look > Instant::now() {
-            return;
+        if self.about.live.report.events.are_heard() && self.next_look <= Instant::now() {
+            self.tell_mirrors(disks::each_mirror(&self.about.disks.mirrors()));
+            self.next_look = Instant::now() + LOOK;
         }
-        let now = self.about.disks.each_mirror();
+    }
+
+    /// Tells those that listen of mirrors that are otherwise than before.
+    fn tell_mirrors(&mut self, now: Vec<(String, MirrorOf)>) {
         for (device, mirror) in now.iter().filter(|mirror| !self.mirrors.contains(mirror)) {
+            let report = &self.about.live.report;
             report.publish("mirror_state", json!({"device": device, "mirror": mirror}));
         }
         self.mirrors = now;
-        self.next_look = Instant::now() + LOOK;
     }
 }
 
@@ -498,10 +510,10 @@ fn wants_change(question: &[u8]) -> Option<Question> {
     (wants && question.corewise == VERSION).then_some(question)
 }
 
-/// A question after which the client listens.
-fn wants_events(question: &[u8]) -> bool {
-    let question: Option<Question> = serde_json::from_slice(question).ok();
-    question.is_some_and(|question| question.corewise == VERSION && question.ask == "events")
+/// What a question asks, where it is one.
+fn asks(question: &[u8]) -> Option<String> {
+    let question: Question = serde_json::from_slice(question).ok()?;
+    (question.corewise == VERSION).then_some(question.ask)
 }
 
 /// Makes a change on a thread, which then answers. It makes no more of them than one at a time; the others end at once.
@@ -580,7 +592,6 @@ fn answer(about: &About, question: &[u8]) -> Result<Answer, String> {
             let health = Some(health(about));
             Ok(Answer { health, ..Answer::default() })
         }
-        "mirrors" => Ok(Answer { disks: Some(about.disks.mirrors()), ..Answer::default() }),
         "take_back" => take_back(about, &question),
         "check" => check(about, &question),
         "clients" => {

@@ -212,7 +212,11 @@ impl Report {
         };
         let mut todo = None;
         if let (Some(why), "checked") = (&why, what) {
-            screen::warning(format_args!("device '{device}': {why}"));
+            let command = format!("corewise mirror {device} --check --repair");
+            screen::warning(format_args!(
+                "device '{device}': {why}; to write there what the first leg in sync has: {command}"
+            ));
+            todo = Some(command);
         } else if let Some(why) = &why {
             let leg = legs.first().copied().unwrap_or_default();
             let how = if what == "missing" { "is missing" } else { "is left out" };
@@ -223,10 +227,23 @@ impl Report {
             todo = Some(command);
         }
         self.event("mirror", || {
-            json!({
+            let mut event = json!({
                 "device": device, "what": what, "legs": legs, "bytes": bytes, "why": why,
                 "todo": todo,
-            })
+            });
+            if let MirrorEvent::CheckEnded { check } = happened {
+                event["seconds"] = check.took.as_secs_f64().into();
+                for (key, bytes) in [
+                    ("size", check.size),
+                    ("differ", check.differ),
+                    ("unreadable", check.unreadable),
+                    ("lost", check.lost),
+                    ("repaired", check.repaired),
+                ] {
+                    event[key] = bytes.into();
+                }
+            }
+            event
         });
         if let Some(bytes) = bytes.filter(|_| !self.json) {
             let legs = if legs.is_empty() { "its legs".to_string() } else { legs.join(", ") };

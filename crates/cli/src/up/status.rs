@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 use corewise::nbd::{self, Endpoint};
 use corewise::sync::Mutex;
 use corewise::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use corewise::sync::time::now;
+use corewise::sync::time::{now, wall};
 
 use super::cleanup::Cleanup;
 use super::live::Live;
@@ -163,5 +163,6 @@ pub(crate) fn facts(live: &Live, devices: &[Device]) -> ServerFacts {
     let left_out = status.left_out.lock().clone();
     let beat = *status.beat.lock();
     let silent = beat.map(|beat| now().saturating_duration_since(beat)).unwrap_or_default();
-    ServerFacts { phase, left_out, hanging, lost_sockets, certificate, silent }
+    let now = wall().as_secs_f64();
+    ServerFacts { phase, left_out, hanging, lost_sockets, certificate, silent, now }
 }

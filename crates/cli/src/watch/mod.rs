@@ -140,7 +140,7 @@ fn read(event: &str) -> Value {
 
 /// An event in a line: when, what, and what belongs to it but for what is long.
 fn words(event: &Value) -> String {
-    let at = event["time"].as_f64().map(utc).unwrap_or_default();
+    let at = event["time"].as_f64().map(units::moment).unwrap_or_default();
     let what = styled(TITLE, printable(event["event"].as_str().unwrap_or("?")));
     let mut line = String::new();
     for (key, value) in event.as_object().into_iter().flatten() {
@@ -159,29 +159,11 @@ fn words(event: &Value) -> String {
     format!("{} {what}{}", styled(FAINT, at), printable(&line))
 }
 
-/// Seconds since 1970 as a date and a time of UTC.
-pub(crate) fn utc(seconds: f64) -> String {
-    let (day, [hour, minute, second]) = units::utc(seconds.max(0.0) as u64);
-    format!("{day}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn a_moment_is_written_as_others_write_it() {
-        for (seconds, text) in [
-            (0.0, "1970-01-01T00:00:00Z"),
-            (951_782_399.9, "2000-02-28T23:59:59Z"),
-            (951_782_400.0, "2000-02-29T00:00:00Z"),
-            (1_795_747_320.0, "2026-11-27T02:42:00Z"),
-        ] {
-            assert_eq!(utc(seconds), text);
-        }
-    }
 
     #[test]
     fn an_event_is_a_line_without_what_is_long() {

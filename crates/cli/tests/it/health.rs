@@ -235,3 +235,80 @@ fn a_request_in_flight_has_an_age_and_the_last_minute_its_latencies() {
     folder.corewise(["dump"]).ok().says(&["1 min p50", "oldest"]);
     server.kill();
 }
+
+/// A mirror over two files, checked as often as that.
+fn checked(every: &str) -> String {
+    let file = |name: &str| {
+        format!(
+            "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\n\
+             size = \"2M\"\ncreate = true\n"
+        )
+    };
+    format!(
+        "[server]\nunix = \"s\"\nmetrics = 0\n{}{}[[device]]\nname = \"m\"\ndriver = \"mirror\"\n\
+         over = [\"a\", \"b\"]\n{every}[[export]]\ndevice = \"m\"\n",
+        file("a"),
+        file("b"),
+    )
+}
+
+/// What the server says of its mirror.
+fn mirror(folder: &Folder) -> Value {
+    let ran = folder.corewise(["mirror", "--json"]).ok();
+    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
+    answer["disks"][0]["mirror"].clone()
+}
+
+#[test]
+fn a_mirror_with_a_schedule_is_checked_by_itself_and_a_restart_remembers_that() {
+    let folder = Folder::new();
+    folder.write("up.toml", checked("check_every = \"1h\"\n"));
+    let mut server = Server::start(&folder, &["up.toml"]);
+    server.wait_mirror("resynced");
+    let mut client = Client::new(&server.socket(), "m");
+    let of = mirror(&folder);
+    assert_eq!((&of["check"], &of["checked"]), (&Value::Null, &Value::Null));
+    let (since, due) = (of["schedule"]["since"].as_f64(), of["schedule"]["due"].as_f64());
+    assert!(due.unwrap() - since.unwrap() > 3_000.0, "not at once: {of}");
+    // Its clients stay.
+    folder.write("up.toml", checked("check_every = \"1s\"\n"));
+    folder.corewise(["reload"]).ok().says(&["changed device 'm'"]);
+    client.write(0, &pattern(1, 4096), 0).unwrap();
+    let event = server.wait_mirror("checked");
+    assert_eq!((&event["differ"], &event["unreadable"]), (&0.into(), &0.into()), "{event}");
+    assert_eq!(event["bytes"], event["size"], "{event}");
+    assert!(event["seconds"].as_f64().unwrap() > 0.0 && event["todo"].is_null(), "{event}");
+    // Behind the mirror's back.
+    let leg = std::fs::OpenOptions::new().write(true).open(folder.join("b.img")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&leg, &[7; 512], 1 << 20).unwrap();
+    let ran = until(&folder, 4);
+    ran.says(&["lost\n  m: its last check found that 512 bytes differ"]);
+    folder.write("up.toml", checked("check_every = \"1h\"\n"));
+    folder.corewise(["reload"]).ok();
+    // One may have begun before.
+    let before = loop {
+        let of = mirror(&folder);
+        if of["check"]["running"] == false && of["checked"]["differ"] == 512 {
+            break of;
+        }
+    };
+    server.kill();
+    let server = Server::start(&folder, &["up.toml"]);
+    let after = mirror(&folder);
+    assert_eq!((&after["checked"], &after["check"]), (&before["checked"], &Value::Null));
+    assert_eq!(after["schedule"], before["schedule"]);
+    health(&folder).code(4).says(&["512 bytes differ"]);
+    let text = scrape(&metrics_of(&server));
+    let found = "corewise_mirror_check_found_bytes{mirror=\"m\",kind=\"differ\"}";
+    assert_eq!(value(&text, found), Some(512.0), "{text}");
+    let ended = value(&text, "corewise_mirror_check_ended_timestamp_seconds{mirror=\"m\"}");
+    assert_eq!(ended, before["checked"]["ended"].as_f64(), "{text}");
+    let due = value(&text, "corewise_mirror_check_due_timestamp_seconds{mirror=\"m\"}");
+    let apart = due.unwrap() - before["schedule"]["due"].as_f64().unwrap();
+    assert!(apart.abs() < 0.001, "{apart}: {text}");
+    folder.corewise(["mirror", "m"]).ok().says(&["last check: ended 20", "next check: due 20"]);
+    // The command of the reason.
+    folder.corewise(["mirror", "m", "--check", "--repair", "--wait"]).ok();
+    assert_eq!(health(&folder).ok().stdout, "ok\n");
+    server.stop().ok();
+}

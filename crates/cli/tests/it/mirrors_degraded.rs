@@ -1,9 +1,13 @@
 //! Mirrors that begin without a leg, and legs that come back while real clients write.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+
 use crate::common::client::{Client, pattern};
 use crate::common::server::Server;
 use crate::common::{Folder, Ran};
+use crate::watching::Listener;
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
@@ -206,4 +210,48 @@ fn a_leg_comes_back_while_fio_writes_and_verifies() {
     alike(&folder);
     let copy = std::fs::read(folder.join("copy.img")).unwrap();
     assert!(copy == std::fs::read(folder.join("b.img")).unwrap()[..SIZE]);
+}
+
+/// `corewise mirror --wait` goes by both.
+#[test]
+fn a_state_of_a_mirror_that_was_answered_is_told_to_those_that_listen_however_short_it_was() {
+    let folder = Folder::new();
+    // It takes connections and says nothing, so that each try to take the leg back lasts for a moment.
+    let silent = std::os::unix::net::UnixListener::bind(folder.join("silent")).unwrap();
+    let file = "[[device]]\nname = \"a\"\ndriver = \"file\"\npath = \"a.img\"\nsize = \"1M\"\ncreate = true\n";
+    let mirror = "[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"a\", \"b\"]\n\
+        degraded = \"always\"\n[[export]]\ndevice = \"m\"\n[server]\nunix = \"s\"\n";
+    let with = |second: &str| format!("{file}[[device]]\nname = \"b\"\n{second}{mirror}");
+    let good = "driver = \"file\"\npath = \"b.img\"\nsize = \"1M\"\ncreate = true\n";
+    folder.write("good.toml", with(good));
+    let mut server = Server::start(&folder, &["good.toml"]);
+    server.wait_mirror("resynced");
+    server.stop().ok();
+    let uri = format!("nbd+unix:///x?socket={}", folder.join("silent").display());
+    let gone = format!("driver = \"nbd\"\nuri = \"{uri}\"\nconnect_timeout = \"200ms\"\n");
+    folder.write("gone.toml", with(&gone));
+    let server = Server::start(&folder, &["gone.toml"]);
+    let mut listener = Listener::new(&server);
+    let mut asks = BufReader::new(UnixStream::connect(server.control()).unwrap());
+    let mut ask = |question: &str| -> Value {
+        asks.get_mut().write_all(format!("{{\"corewise\":1,{question}}}\n").as_bytes()).unwrap();
+        let mut line = String::new();
+        asks.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    };
+    let state = |of: &Value| of["legs"][1]["state"].as_str().unwrap().to_string();
+    let mut seen = 0;
+    while seen < 3 {
+        ask("\"ask\":\"take_back\",\"disk\":\"m\"");
+        let answered = state(&ask("\"ask\":\"mirrors\"")["disks"][0]["mirror"]);
+        if answered == "out" {
+            continue;
+        }
+        seen += 1;
+        assert_eq!(state(&listener.until("mirror_state")["mirror"]), answered);
+        while state(&ask("\"ask\":\"mirrors\"")["disks"][0]["mirror"]) != "out" {}
+        assert_eq!(state(&listener.until("mirror_state")["mirror"]), "out");
+    }
+    drop(silent);
+    server.stop().ok();
 }

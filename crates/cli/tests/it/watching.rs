@@ -96,10 +96,10 @@ fn a_hidden_export_says_so_in_a_dump() {
 }
 
 /// One that listens.
-struct Listener(BufReader<UnixStream>);
+pub(crate) struct Listener(BufReader<UnixStream>);
 
 impl Listener {
-    fn new(server: &Server) -> Listener {
+    pub(crate) fn new(server: &Server) -> Listener {
         let mut stream = UnixStream::connect(server.control()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(b"{\"corewise\":1,\"ask\":\"events\"}\n").unwrap();
@@ -115,7 +115,7 @@ impl Listener {
         (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap())
     }
 
-    fn until(&mut self, name: &str) -> Value {
+    pub(crate) fn until(&mut self, name: &str) -> Value {
         loop {
             let event = self.next().unwrap_or_else(|| panic!("no {name} came"));
             if event["event"] == name {

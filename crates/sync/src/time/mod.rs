@@ -38,13 +38,26 @@ mod histogram;
 
 pub use histogram::{Histogram, Latencies};
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use crate::facade::backend::clock;
+use crate::hint;
 
 /// Now. Any context. Take a later one, and [`duration_since`](std::time::Instant::duration_since), for what an
 /// `Instant` says with `elapsed`: that would ask the system.
 #[inline]
 pub fn now() -> std::time::Instant {
     clock::now()
+}
+
+/// The time of day, since 1970: for what people read, and what outlives the system. It may be set, forwards and backwards. In a model
+/// it stands still. Any context.
+pub fn wall() -> Duration {
+    if hint::IN_MODEL {
+        return Duration::from_secs(1);
+    }
+    // A clock that says less than 1970 isn't set.
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// A moment, as nanoseconds of the monotonic clock: one word, for what is written by one thread and read

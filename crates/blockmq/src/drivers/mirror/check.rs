@@ -3,9 +3,13 @@
 //! place that can't be read, is only told, or, where that is asked for, called stale: then the resync makes it alike.
 
 use std::ops::Range;
+use std::time::Duration;
+
+use corewise_sync::time::{Stamp, wall};
 
 use super::keeper::Keeper;
 use super::legs::each;
+use super::record::Checked;
 use super::{Inner, MirrorEvent};
 use crate::device::BlockDeviceExt;
 use crate::error::IoError;
@@ -25,14 +29,36 @@ pub struct MirrorCheck {
     pub checked: u64,
     /// Bytes of the mirror.
     pub size: u64,
+    /// How long it took so far.
+    pub took: Duration,
     /// Bytes, of all legs together, that differ from the first leg in sync that could be read there.
     pub differ: u64,
     /// Bytes, of all legs together, that could not be read.
     pub unreadable: u64,
+    /// Bytes of the mirror that no leg could read.
+    pub lost: u64,
     /// Bytes of `differ` and `unreadable` that were repaired.
     pub repaired: u64,
     /// Where the first 64 of them are.
     pub places: Vec<MirrorPlace>,
+}
+
+/// The last check of a mirror that came to its end, also before a restart where the mirror keeps a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MirrorChecked {
+    /// When it ended, since 1970, to a second.
+    pub ended: Duration,
+    /// How long it took.
+    pub took: Duration,
+    /// As of [`MirrorCheck`], as the following.
+    pub differ: u64,
+    /// See there.
+    pub unreadable: u64,
+    /// See there.
+    pub lost: u64,
+    /// See there.
+    pub repaired: u64,
 }
 
 /// A place where a leg of a mirror wasn't as it should be.
@@ -61,16 +87,56 @@ pub(super) struct Check {
     due: bool,
     /// `None`: there was none yet.
     pub(super) report: Option<MirrorCheck>,
+    began: Stamp,
+    /// The last one that came to its end, as the record is to have it.
+    pub(super) last: Checked,
+    /// The record hasn't got that yet.
+    unrecorded: bool,
 }
 
 impl Check {
+    /// Of a mirror whose record has this.
+    pub(super) fn new(last: Checked) -> Check {
+        Check { last, ..Check::default() }
+    }
+
+    /// What the record is to have, where it hasn't.
+    pub(super) fn take_unrecorded(&mut self) -> Option<Checked> {
+        std::mem::take(&mut self.unrecorded).then_some(self.last)
+    }
+
+    /// The last one that came to its end.
+    pub(super) fn last(&self) -> Option<MirrorChecked> {
+        let Checked { since, took, differ, unreadable, lost, repaired } = self.last;
+        (took != 0).then(|| MirrorChecked {
+            ended: Duration::from_secs(since),
+            took: Duration::from_millis(took.into()),
+            differ,
+            unreadable,
+            lost,
+            repaired,
+        })
+    }
+
+    /// Ends it, since all was checked.
+    fn complete(&mut self) -> Option<MirrorCheck> {
+        let report = self.end()?;
+        let took = u32::try_from(report.took.as_millis()).unwrap_or(u32::MAX).max(1);
+        let MirrorCheck { differ, unreadable, lost, repaired, .. } = report;
+        let since = wall().as_secs();
+        self.last = Checked { since, took, differ, unreadable, lost, repaired };
+        self.unrecorded = true;
+        Some(report)
+    }
+
     /// False where one goes on.
     pub(super) fn begin(&mut self, rate: u64, repair: bool, size: u64) -> bool {
         if self.is_running() {
             return false;
         }
         let report = MirrorCheck { running: true, repair, size, ..MirrorCheck::default() };
-        *self = Check { at: 0, rate, id: self.id + 1, due: true, report: Some(report) };
+        (self.at, self.rate, self.id, self.due) = (0, rate, self.id + 1, true);
+        (self.report, self.began) = (Some(report), Stamp::precise());
         true
     }
 
@@ -82,6 +148,7 @@ impl Check {
     pub(super) fn end(&mut self) -> Option<MirrorCheck> {
         let report = self.report.as_mut().filter(|report| report.running)?;
         report.running = false;
+        report.took = Stamp::precise().since(self.began);
         Some(report.clone())
     }
 }
@@ -94,6 +161,12 @@ impl Check {
         };
         (self.at, self.due) = (region + 1, false);
         report.checked += bytes;
+        report.took = Stamp::precise().since(self.began);
+        let mut nowhere: Vec<&Range<u64>> =
+            found.iter().filter(|place| place.from.is_none()).map(|place| &place.range).collect();
+        // A place has a line for each leg.
+        nowhere.dedup();
+        report.lost += nowhere.into_iter().map(|range| range.end - range.start).sum::<u64>();
         for place in found {
             let len = place.range.end - place.range.start;
             match place.error {
@@ -118,7 +191,7 @@ impl Inner {
         if at < keeper.regions.len() {
             return Some(at);
         }
-        let ended = check.end();
+        let ended = check.complete();
         drop(check);
         ended.into_iter().for_each(|report| self.tell_checked(keeper, report));
         None
@@ -252,6 +325,33 @@ mod tests {
         b[4095] = 1;
         assert!(differences(&a, &b, 512).eq([512..1536, 3584..4096]));
         assert_eq!(differences(&a, &a, 512).count(), 0);
+    }
+
+    #[test]
+    fn a_check_that_was_stopped_is_not_the_last_one() {
+        let began = Checked { since: 7, ..Checked::default() };
+        let mut check = Check::new(began);
+        assert!(check.begin(1, false, 512) && check.end().is_some());
+        assert_eq!((check.last(), check.take_unrecorded(), check.last.since), (None, None, 7));
+        let places: Vec<MirrorPlace> = [0, 1]
+            .map(|leg| MirrorPlace {
+                leg,
+                range: 0..512,
+                from: None,
+                error: Some(IoError::from_errno(5)),
+            })
+            .into();
+        assert!(check.begin(1, false, 512) && !check.note(2, 0, 512, &places));
+        assert!(check.complete().is_some());
+        let last = check.last().unwrap();
+        assert_eq!((last.unreadable, last.lost, last.differ), (1024, 512, 0));
+        assert!(last.ended > Duration::from_secs(7) && last.took > Duration::ZERO);
+        assert_eq!(check.take_unrecorded().unwrap().unreadable, 1024);
+        assert_eq!(check.take_unrecorded(), None, "once");
+        assert!(
+            check.begin(1, false, 512) && check.last() == Some(last),
+            "while the next one runs"
+        );
     }
 
     #[test]

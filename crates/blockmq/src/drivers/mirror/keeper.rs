@@ -171,6 +171,7 @@ impl Keeper {
                 }
             })
         };
+        let check = SpinLock::new(Check::new(state.head.checked));
         Self {
             disk,
             regions,
@@ -183,7 +184,7 @@ impl Keeper {
             settling: AtomicBool::new(false),
             state: Mutex::new(state),
             cursor: Mutex::new(Cursor::default()),
-            check: SpinLock::new(Check::default()),
+            check,
             resynced: AtomicU64::new(0),
             events: SpinLock::new(Vec::new()),
             queue: wq.below(),
@@ -280,6 +281,9 @@ impl Inner {
         let ended: Vec<_> = keeper.unrecorded.take().collect();
         state.line.extend(keeper.waiting.take());
         self.take_legs_back(keeper, state);
+        if let Some(checked) = keeper.check.lock().take_unrecorded() {
+            (state.head.checked, state.unwritten) = (checked, true);
+        }
         let recorded = self.record(keeper, state);
         let answer = |parked: Box<Parked<Held>>| (parked.rq, recorded.clone());
         todo.answer.extend(ended.into_iter().map(answer));

@@ -33,7 +33,7 @@ use crate::driver::{Dispatch, Driver, Started};
 use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{Op, Whole};
-pub use check::{MirrorCheck, MirrorPlace};
+pub use check::{MirrorCheck, MirrorChecked, MirrorPlace};
 use keeper::Keeper;
 pub use legs::MirrorLeg;
 use legs::{Legs, each};
@@ -279,8 +279,13 @@ pub struct MirrorStatus {
     pub resynced: u64,
     /// Bytes of regions that the record says may differ: what a crash now would have resynced.
     pub dirty: u64,
-    /// The check that goes on, or the last one; `None`: there was none yet.
+    /// The check that goes on, or the last one since the mirror was opened; `None`: there was none yet.
     pub check: Option<MirrorCheck>,
+    /// The last check that came to its end; `None`: the record knows of none, or there is no record, and was none since it was opened.
+    pub checked: Option<MirrorChecked>,
+    /// Since when there was no check, since 1970, to a second: since the last one ended, or the record began; without a record,
+    /// since the mirror was opened.
+    pub unchecked_since: Duration,
 }
 
 impl fmt::Display for MirrorStatus {
@@ -370,9 +375,12 @@ impl Mirror {
             _ => LegState::Out,
         };
         let resynced = keeper.resynced.load(Ordering::Relaxed);
-        let check = keeper.check.lock().report.clone();
+        let guard = keeper.check.lock();
+        let (check, checked, since) = (guard.report.clone(), guard.last(), guard.last.since);
+        drop(guard);
         let legs = (0..legs.len()).map(state).collect();
-        MirrorStatus { legs, to_resync, resynced, dirty, check }
+        let unchecked_since = Duration::from_secs(since);
+        MirrorStatus { legs, to_resync, resynced, dirty, check, checked, unchecked_since }
     }
 
     /// Whether it keeps a record: which legs are in sync, and what the others lack.

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Weak};
 
+use corewise_sync::time::wall;
 use corewise_workqueue::Workqueue;
 
 use super::disk::{self, Disk};
@@ -75,7 +76,7 @@ impl Inner {
         if !options.record {
             legs.states.pin(SOURCE);
         }
-        let head = match &assembled.newest {
+        let mut head = match &assembled.newest {
             Some(head) => {
                 let mut head = checked(head.clone(), room, &geometry)?;
                 // Before anything that a client writes: who begins with a copy of these legs has another name.
@@ -89,6 +90,9 @@ impl Inner {
                 new_head(room, &options, legs.len())
             }
         };
+        if head.checked.since == 0 {
+            head.checked.since = wall().as_secs();
+        }
         let regions = Regions::new(head.size, head.region_shift);
         legs.states.set(assembled.in_sync);
         let bits = bits(&disk, &legs, &assembled, regions.len())?;

@@ -46,6 +46,22 @@ pub(super) struct Head {
     pub(super) in_sync: u32,
     /// Where the mirror began anew, the last time first; at most `FORKS`.
     pub(super) forks: Vec<Fork>,
+    /// The last check.
+    pub(super) checked: Checked,
+}
+
+/// The last check that came to its end. All zeroes in a record that is older than this.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Checked {
+    /// When it ended, in seconds since 1970; where there was none, when the record began.
+    pub(super) since: u64,
+    /// How long it took, in milliseconds, at least 1; 0 where there was none.
+    pub(super) took: u32,
+    /// Bytes as of [`MirrorCheck`](super::MirrorCheck), each.
+    pub(super) differ: u64,
+    pub(super) unreadable: u64,
+    pub(super) lost: u64,
+    pub(super) repaired: u64,
 }
 
 /// The mirror began, with what was there: a copy of it, or legs that were left out, might do so too.
@@ -63,7 +79,9 @@ const FORKS: usize = 120;
 const FORKED: usize = 60;
 /// Where the rest is.
 const REST: usize = FORKED + 16 * FORKS;
-const _: () = assert!(REST + 20 <= HEAD);
+/// Where the last check is.
+const CHECKED: usize = REST + 20;
+const _: () = assert!(CHECKED + 44 <= HEAD);
 
 impl Head {
     /// As bytes, in a piece of `piece` bytes.
@@ -85,6 +103,11 @@ impl Head {
         bytes.extend(self.common.to_le_bytes());
         bytes.extend(self.whole.to_le_bytes());
         bytes.extend(self.removed.to_le_bytes());
+        let Checked { since, took, differ, unreadable, lost, repaired } = self.checked;
+        bytes.extend(took.to_le_bytes());
+        for word in [since, differ, unreadable, lost, repaired] {
+            bytes.extend(word.to_le_bytes());
+        }
         bytes.resize(piece, 0);
         let sum = crc32(&bytes[..HEAD]);
         bytes[8..12].copy_from_slice(&sum.to_le_bytes());
@@ -186,6 +209,14 @@ impl Head {
             common: long(REST),
             whole: long(REST + 8),
             removed: word(REST + 16),
+            checked: Checked {
+                took: word(CHECKED),
+                since: long(CHECKED + 4),
+                differ: long(CHECKED + 12),
+                unreadable: long(CHECKED + 20),
+                lost: long(CHECKED + 28),
+                repaired: long(CHECKED + 36),
+            },
         })
     }
 }
@@ -514,7 +545,20 @@ mod tests {
 
     #[test]
     fn a_head_survives_its_bytes_and_any_damage_shows() {
-        let head = Head { size: u64::MAX - 5, whole: 1 << 41, ..forked(5, 7, head(1, 1 << 40, 3)) };
+        let checked = Checked {
+            since: 1 << 31,
+            took: 7,
+            differ: 1 << 33,
+            unreadable: 1 << 34,
+            lost: 1 << 35,
+            repaired: u64::MAX,
+        };
+        let head = Head {
+            size: u64::MAX - 5,
+            whole: 1 << 41,
+            checked,
+            ..forked(5, 7, head(1, 1 << 40, 3))
+        };
         let bytes = head.encode(4096);
         assert_eq!((bytes.len(), Head::decode(&bytes)), (4096, Some(head)));
         for at in 0..HEAD {

@@ -65,6 +65,8 @@ pub(crate) enum Fault {
     ChangeHangs,
     /// The last check of a mirror found bytes that differ or can't be read.
     CheckFound,
+    /// The scheduled check of a mirror couldn't begin for a long time.
+    CheckOverdue,
     /// A device isn't up.
     DeviceDown,
     /// A file was truncated or unlinked, or a flush of it failed.
@@ -105,6 +107,7 @@ impl Fault {
             Fault::CertificateExpires => "certificate_expires",
             Fault::ChangeHangs => "change_hangs",
             Fault::CheckFound => "check_found",
+            Fault::CheckOverdue => "check_overdue",
             Fault::DeviceDown => "device_down",
             Fault::FileLost => "file_lost",
             Fault::FlushFailed => "flush_failed",

@@ -34,6 +34,8 @@ pub(crate) struct ServerFacts {
     pub(crate) certificate: Option<Certificate>,
     /// How long ago a work item of the volumes has run last, of which one is due each second.
     pub(crate) silent: Duration,
+    /// The time, in seconds since 1970.
+    pub(crate) now: f64,
 }
 
 /// A socket that nobody can connect to any more.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::disks::{OfOp, Ops};
-use crate::control::mirrors::{Check, Leg, MirrorOf, Place, State};
+use crate::control::mirrors::{Check, Checked, Leg, MirrorOf, Schedule, State};
 use crate::control::recent::LastMinute;
 use crate::control::remotes::RemoteOf;
 use crate::control::stores::StoreOf;
@@ -145,15 +145,50 @@ fn legs_that_differ_may_have_lost_data_and_a_place_that_another_leg_has_degrades
         (HealthState::Lost, vec![(Fault::CheckFound, "m")])
     );
     assert!(differ.reasons[0].todo.ends_with("corewise mirror m --check --repair"));
-    let place = |from: Option<&str>| Place {
-        error: Some("I/O error".to_string()),
-        from: from.map(str::to_string),
-        ..Place::default()
+    assert_eq!(checked(found(0, 512, 0)).state, HealthState::Degraded);
+    let nobody = checked(Check { lost: 512, ..found(0, 1024, 0) });
+    assert_eq!(nobody.state, HealthState::Lost);
+    assert!(nobody.reasons[0].what.ends_with("1024 bytes can't be read, 512 bytes on no leg"));
+}
+
+#[test]
+fn findings_count_until_a_check_that_looks_at_all_finds_none() {
+    let legs = [("a", State::InSync), ("b", State::InSync)];
+    let state = |check: Option<Check>, differ| {
+        let mut disk = mirror("m", &legs);
+        let of = disk.mirror.as_mut().unwrap();
+        (of.check, of.checked) = (check, Some(Checked { differ, ..Checked::default() }));
+        of_state(disk)
     };
-    let one = Check { places: vec![place(Some("a"))], ..found(0, 512, 0) };
-    assert_eq!(checked(one).state, HealthState::Degraded);
-    let nobody = Check { places: vec![place(None)], ..found(0, 1024, 0) };
-    assert_eq!(checked(nobody).state, HealthState::Lost);
+    let at = |running, checked, differ| {
+        Some(Check { running, checked, size: 100, differ, ..Check::default() })
+    };
+    assert_eq!(state(None, 512), HealthState::Lost, "before a restart");
+    assert_eq!(state(at(true, 50, 0), 512), HealthState::Lost, "another one has only begun");
+    assert_eq!(state(at(false, 50, 0), 512), HealthState::Lost, "it was stopped");
+    assert_eq!(state(at(false, 100, 0), 512), HealthState::Ok);
+    assert_eq!(state(at(true, 50, 1), 0), HealthState::Lost, "it has found something already");
+}
+
+fn of_state(disk: Disk) -> HealthState {
+    of(&[disk], &["m"]).state
+}
+
+#[test]
+fn a_check_that_could_not_begin_is_overdue() {
+    let legs = [("a", State::InSync), ("b", State::InSync)];
+    let state = |now, running| {
+        let mut disk = mirror("m", &legs);
+        let of = disk.mirror.as_mut().unwrap();
+        of.schedule = Some(Schedule { every_seconds: 800.0, since: 1_000.0, due: 1_750.0 });
+        of.check = Some(Check { running, size: 1, ..Check::default() });
+        let facts = ServerFacts { now, ..ServerFacts::default() };
+        let health = health(&[], &[disk], &[], &facts);
+        health.reasons.iter().map(|reason| reason.fault).collect::<Vec<_>>()
+    };
+    assert_eq!(state(1_890.0, false), []);
+    assert_eq!(state(1_910.0, false), [Fault::CheckOverdue]);
+    assert_eq!(state(1_910.0, true), [], "it goes on");
 }
 
 #[test]
@@ -307,6 +342,7 @@ fn names_are_those_of_json_and_the_document_lists_them() {
         Fault::CertificateExpires,
         Fault::ChangeHangs,
         Fault::CheckFound,
+        Fault::CheckOverdue,
         Fault::DeviceDown,
         Fault::FileLost,
         Fault::FlushFailed,

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use super::stack::Stack;
 use super::{Facts, Fault, HANGS, HealthState, Reason};
+use crate::control::checks;
 use crate::control::disks::Disk;
-use crate::control::mirrors::{Check, Leg, MirrorOf, State};
+use crate::control::mirrors::{Found, Leg, MirrorOf, Schedule, State};
 use crate::control::served;
 use crate::units;
 
@@ -26,7 +27,7 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
         }
         reasons.extend(of_requests(disk, facts));
         if let Some(mirror) = &disk.mirror {
-            reasons.extend(of_mirror(&disk.name, mirror, &stack));
+            reasons.extend(of_mirror(&disk.name, mirror, facts, &stack));
         }
     }
     reasons
@@ -112,10 +113,24 @@ fn failed(disk: &Disk) -> Vec<(&'static str, u64)> {
     errors.filter(|(_, errors)| *errors != 0).collect()
 }
 
-fn of_mirror(name: &str, mirror: &MirrorOf, stack: &Stack<'_>) -> Vec<Reason> {
+fn of_mirror(name: &str, mirror: &MirrorOf, facts: &Facts<'_>, stack: &Stack<'_>) -> Vec<Reason> {
     let mut reasons: Vec<Reason> = mirror.legs.iter().filter_map(|leg| of_leg(name, leg)).collect();
-    if let Some(check) = mirror.check.as_ref().filter(|check| check.wrong() != 0) {
-        reasons.push(of_check(name, check, stack));
+    if let Some(found) = mirror.found().filter(|found| found.wrong() != 0) {
+        reasons.push(of_check(name, found, stack));
+    }
+    let runs = mirror.check.as_ref().is_some_and(|check| check.running);
+    if let Some(Schedule { every_seconds, since, .. }) = mirror.schedule.as_ref().filter(|_| !runs)
+    {
+        if checks::is_overdue(*since, *every_seconds, facts.server.now) {
+            let since = units::moment(*since);
+            let every = served::seconds(*every_seconds);
+            let what = format!("it was not checked since {since}, and is to be each {every}");
+            let todo = format!(
+                "Begin a check, which all legs should be in sync for: corewise mirror {name} --check"
+            );
+            let reason = Reason::new(Fault::CheckOverdue, HealthState::Degraded, name, what);
+            reasons.push(reason.todo(todo));
+        }
     }
     reasons
 }
@@ -145,21 +160,24 @@ fn of_leg(mirror: &str, leg: &Leg) -> Option<Reason> {
 
 /// Where legs differ nobody knows which one has what clients wrote, and reads go to either. A place that one leg can't read is read
 /// from another one.
-fn of_check(mirror: &str, check: &Check, stack: &Stack<'_>) -> Reason {
-    let nobody = check.places.iter().any(|place| place.error.is_some() && place.from.is_none());
-    let state = match check.differ != 0 || nobody {
+fn of_check(mirror: &str, found: Found, stack: &Stack<'_>) -> Reason {
+    let Found { differ, unreadable, lost, repaired } = found;
+    let state = match differ != 0 || lost != 0 {
         true => stack.severity(mirror),
         false => HealthState::Degraded,
     };
     let mut what = Vec::new();
-    for (bytes, how) in [(check.differ, "differ"), (check.unreadable, "can't be read")] {
+    for (bytes, how) in [(differ, "differ"), (unreadable, "can't be read")] {
         if bytes != 0 {
             what.push(format!("{} {how}", units::count(bytes, "byte")));
         }
     }
     let mut what = format!("its last check found that {}", what.join(" and "));
-    if check.repaired != 0 {
-        what += &format!(", and repaired {}", units::count(check.repaired, "byte"));
+    if lost != 0 {
+        what += &format!(", {} on no leg", units::count(lost, "byte"));
+    }
+    if repaired != 0 {
+        what += &format!(", and repaired {}", units::count(repaired, "byte"));
     }
     let todo = format!(
         "See where: corewise mirror {mirror}. To write there what the first leg in sync has: \

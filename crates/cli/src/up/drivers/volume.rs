@@ -2,6 +2,7 @@
 //! keeps its order, and can be made later.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use corewise::blockmq::drivers::{Mirror, Stripe};
 use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, Queue};
@@ -12,6 +13,7 @@ use corewise::sync::Mutex;
 use super::object::{self, ObjectDriver};
 use super::over_one::Claims;
 use super::{House, file, leaf, mirror, over_one, remote};
+use crate::control::checks::CheckSchedule;
 use crate::control::disks::Kind;
 use crate::control::mirrors;
 use crate::control::stores::Snapshot;
@@ -34,6 +36,8 @@ pub(crate) struct Volume {
     /// L: is the lock; guards why it is missing.
     pub(super) why: Mutex<String>,
     pub(super) claims: Claims,
+    /// Of a mirror: when it is checked.
+    schedule: Arc<CheckSchedule>,
 }
 
 /// What a volume is made of.
@@ -49,7 +53,12 @@ pub(super) struct Made {
 impl Volume {
     /// One that is not made yet.
     pub(super) fn new(house: House, device: manifest::Device, parts: Vec<Arc<Volume>>) -> Volume {
+        let schedule = CheckSchedule::default();
+        if let manifest::Driver::Mirror(mirror) = &device.driver {
+            schedule.set(mirror.check_every);
+        }
         Volume {
+            schedule: Arc::new(schedule),
             house,
             device,
             parts: Arc::new(Mutex::new(parts)),
@@ -139,6 +148,11 @@ impl Volume {
         Ok(())
     }
 
+    /// This mirror is checked at other times from now on.
+    pub(crate) fn check_every(&self, every: Option<Duration>) {
+        self.schedule.set(every);
+    }
+
     /// The names of the legs of this mirror, in the order in which the next start has to have them.
     pub(crate) fn legs(&self) -> Result<Vec<String>, String> {
         let names = mirrors::names(self.mirror()?);
@@ -199,7 +213,7 @@ impl Volume {
     /// What it tells of itself beside its queue.
     fn kind(&self, made: &Made) -> Kind {
         match (&made.mirror, &made.remote, &made.object) {
-            (Some(mirror), ..) => Kind::Mirror(Arc::downgrade(mirror)),
+            (Some(mirror), ..) => Kind::Mirror(Arc::downgrade(mirror), Arc::clone(&self.schedule)),
             (_, Some(remote), _) => Kind::Remote(Arc::downgrade(remote)),
             (.., Some(object)) => {
                 let object = Arc::downgrade(object);

@@ -181,6 +181,20 @@ impl Live {
         }
     }
 
+    /// A manifest has mirrors checked at other times.
+    pub(super) fn follow_checks(&self, changes: &Changes, has: &mut Manifest) {
+        for (name, every) in &changes.checks {
+            if let Some(volume) = self.manager.bound::<Volume>(name) {
+                volume.check_every(*every);
+            }
+            for device in has.devices.iter_mut().filter(|device| device.name == *name) {
+                if let Driver::Mirror(mirror) = &mut device.driver {
+                    mirror.check_every = *every;
+                }
+            }
+        }
+    }
+
     /// These devices, which were legs or stand below one, and are none of the manifest's: they close, where they are in use no more.
     pub(super) fn remove_legs(
         &self,

@@ -334,6 +334,7 @@ impl Live {
         self.replace(&first, old, &mut changed);
         let up = self.bring_up(&changes, &new, rolls_back, old, &mut changed);
         self.replace(&last, old, &mut changed);
+        self.follow_checks(&changes, old);
         self.follow_legs(&changes, old, &mut changed);
         self.remove_legs(&changes.remove_legs, old, &mut changed)?;
         if let Some(up) = up.filter(|up| !up.is_empty()) {
@@ -448,6 +449,9 @@ impl Live {
         for (name, size) in &changes.grow {
             let (name, size) = (name.clone(), Some(*size));
             steps.push(Step { what: What::Grow, name, size, ..Step::default() });
+        }
+        for (mirror, _) in &changes.checks {
+            steps.push(Step { what: What::Change, name: mirror.clone(), ..Step::default() });
         }
         for (mirror, legs) in &changes.legs {
             steps.extend(legs.iter().map(|change| change.step(mirror)));
