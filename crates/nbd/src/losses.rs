@@ -121,6 +121,14 @@ impl Losses {
         told
     }
 
+    /// How many have left that don't know of one of so many losses.
+    pub(crate) fn untold(&self, losses: u64) -> usize {
+        if self.left.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        self.table.lock().absent.iter().filter(|absent| absent.told < losses).count()
+    }
+
     /// A flush of `told` comes; `alone`: all that the client has sent before is answered.
     pub(crate) fn flush(&self, told: &Told, alone: bool) -> Covers {
         let changes = if alone { told.changes.load(Ordering::Relaxed) } else { 0 };
@@ -207,12 +215,14 @@ mod tests {
         for clean in [true, false] {
             let neighbour = losses.join(&a, 0);
             losses.leave(&writer(&losses, &a, 0), clean);
+            assert_eq!([losses.untold(0), losses.untold(1)], [0, 1]);
             assert!(flush(&losses, &a, &neighbour, 1));
             // Lost now, and told to another one from there; one that comes from elsewhere had nothing to lose.
             let other = losses.join(&b, 1);
             assert!(!flush(&losses, &b, &other, 1));
             let again = [losses.join(&a, 1), losses.join(&a, 1)];
             assert!(again.iter().all(|told| flush(&losses, &a, told, 1)), "each connection of it");
+            assert_eq!(losses.untold(1), 0);
             again.iter().chain([&other, &neighbour]).for_each(|told| losses.leave(told, true));
             let later = losses.join(&a, 1);
             assert!(!flush(&losses, &a, &later, 1), "it was told");

@@ -40,6 +40,8 @@ pub(crate) struct Export {
     pub(crate) state: ExportState,
     pub(crate) clients: usize,
     pub(crate) in_flight: u64,
+    /// Clients that have left without knowing that a flush has failed.
+    pub(crate) untold: usize,
     #[serde(flatten)]
     pub(crate) ops: Ops,
 }
@@ -81,6 +83,7 @@ impl Export {
             },
             clients: status.clients,
             in_flight: status.in_flight,
+            untold: status.untold,
             ops: Ops::from(&status.traffic),
         }
     }

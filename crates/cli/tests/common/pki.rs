@@ -1,5 +1,7 @@
 //! Certificates for a test, in folders as libnbd and QEMU look for them.
 
+use std::time::{Duration, SystemTime};
+
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -32,6 +34,18 @@ impl Pki {
     pub fn server_until(&self, folder: &Folder, year: i32) {
         let mut params = named("the server");
         params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        self.server_of(folder, params);
+    }
+
+    /// The same, to be good for so long behind now, and to have been good for as long before.
+    pub fn server_for(&self, folder: &Folder, before: Duration, behind: Duration) {
+        let mut params = named("the server");
+        let now = SystemTime::now();
+        (params.not_before, params.not_after) = ((now - before).into(), (now + behind).into());
+        self.server_of(folder, params);
+    }
+
+    fn server_of(&self, folder: &Folder, mut params: CertificateParams) {
         let names = ["localhost".to_string(), "127.0.0.1".to_string()];
         params.subject_alt_names = CertificateParams::new(names).expect("names").subject_alt_names;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::common::client::{Client, WRITE, pattern};
+use crate::common::client::{Client, FUA, WRITE, pattern};
 use crate::common::server::Server;
 use crate::common::{Folder, Ran};
 use crate::watching::{metrics_of, scrape};
@@ -35,7 +35,11 @@ fn until(folder: &Folder, code: i32) -> Ran {
 }
 
 fn json(folder: &Folder) -> Value {
-    let ran = folder.corewise(["health", "--json"]);
+    json_of(folder, &["health", "--json"])
+}
+
+fn json_of(folder: &Folder, args: &[&str]) -> Value {
+    let ran = folder.corewise(args);
     serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}\n{ran}"))
 }
 
@@ -189,6 +193,38 @@ fn a_flush_that_failed_is_lost_until_the_next_one_succeeds() {
 }
 
 #[test]
+fn a_flush_that_fails_after_its_client_has_left_is_lost_until_the_next_one_is_told() {
+    let folder = Folder::new();
+    folder.write(
+        "up.toml",
+        "[server]\nunix = \"s\"\n[[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = \"1M\"\n\
+         [[device]]\nname = \"e\"\ndriver = \"error\"\nover = [\"a\"]\nfails = [\"write\"]\ntimes = 1\n\
+         from = \"512K\"\nto = \"1M\"\n[[export]]\ndevice = \"e\"\n",
+    );
+    let server = Server::start(&folder, &["up.toml"]);
+    let mut other = Client::new(&server.socket(), "e");
+    let mut client = Client::new(&server.socket(), "e");
+    client.write(0, &pattern(1, 4096), 0).unwrap();
+    drop(client);
+    // Once it has left, a durable write of another one fails.
+    while json_of(&folder, &["dump", "--json"])["exports"][0]["clients"] != 1 {}
+    other.write(512 << 10, &pattern(1, 4096), FUA).unwrap_err();
+    let ran = health(&folder).code(4);
+    ran.says(&[
+        "  e: a flush failed, by which 1 client that had left may have lost data unnoticed",
+    ]);
+    let mut again = Client::new(&server.socket(), "e");
+    again.flush().unwrap_err();
+    while json(&folder)["health"]["reasons"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|r| r["reason"] == "loss_untold")
+    {}
+    server.stop().ok();
+}
+
+#[test]
 fn a_request_in_flight_has_an_age_and_the_last_minute_its_latencies() {
     let folder = Folder::new();
     folder.write(
@@ -209,8 +245,7 @@ fn a_request_in_flight_has_an_age_and_the_last_minute_its_latencies() {
         disks.clone().find(|disk| disk["name"] == "slow").unwrap().clone()
     };
     let dump = loop {
-        let ran = folder.corewise(["dump", "--json"]).ok();
-        let dump: Value = serde_json::from_str(&ran.stdout).unwrap();
+        let dump = json_of(&folder, &["dump", "--json"]);
         // The second look after it came knows its age; the write is the only request.
         if slow(&dump)["oldest_seconds"].as_f64().is_some_and(|age| age >= 1.0) {
             break dump;
@@ -254,9 +289,7 @@ fn checked(every: &str) -> String {
 
 /// What the server says of its mirror.
 fn mirror(folder: &Folder) -> Value {
-    let ran = folder.corewise(["mirror", "--json"]).ok();
-    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
-    answer["disks"][0]["mirror"].clone()
+    json_of(folder, &["mirror", "--json"])["disks"][0]["mirror"].clone()
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
+use std::time::Duration;
 
 use crate::common::client::pattern;
 use crate::common::pki::Pki;
@@ -226,4 +227,23 @@ fn certificates_that_cannot_be_used_are_said_with_their_line() {
     empty.complains(&["up.toml:2:19: [server]", "empty.pem", "no certificate"]);
     let mixed = up("server/cert.pem", "server/cert.pem").code(1);
     mixed.complains(&["up.toml:3:11: [server]", "the key cannot be used"]);
+}
+
+#[test]
+fn a_certificate_that_is_about_to_expire_is_told_of_until_a_reload_renews_it() {
+    let (folder, pki) = (Folder::new(), Pki::new());
+    let day = Duration::from_secs(86_400);
+    pki.server_for(&folder, 80 * day, 10 * day);
+    folder.write(
+        "up.toml",
+        "[server]\nunix = \"s\"\ntls_certificate = \"server/cert.pem\"\ntls_key = \"server/key.pem\"\n\
+         [[device]]\nname = \"disk\"\ndriver = \"memory\"\nsize = \"1M\"\n[[export]]\ndevice = \"disk\"\n",
+    );
+    let server = Server::start(&folder, &["up.toml"]);
+    let ran = folder.corewise(["health"]).code(3);
+    ran.says(&["degraded\n  server: its certificate expires in 9d23h. Renew", "corewise reload"]);
+    pki.server_for(&folder, day, 89 * day);
+    folder.corewise(["reload"]).ok();
+    folder.corewise(["health"]).ok();
+    server.stop().ok();
 }

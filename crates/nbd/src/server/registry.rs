@@ -88,6 +88,9 @@ pub struct ExportStatus {
     pub hidden: bool,
     /// Newcomers are told that they can't change it: it is read-only, or its device is by now.
     pub read_only: bool,
+    /// Clients that have left its device without knowing that a flush has failed, by which they may have lost data. The next one that
+    /// comes from the same place, or with the same certificate, is told.
+    pub untold: usize,
     /// What all its clients have been answered, those that left included.
     pub traffic: Traffic,
 }
@@ -420,6 +423,7 @@ impl Registry {
                 closing: state != State::Open || closing,
                 hidden: state == State::Hidden,
                 read_only: !export.is_writable(),
+                untold: export.shared.losses.untold(export.device().losses()),
                 traffic,
             }
         };

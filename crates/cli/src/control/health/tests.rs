@@ -298,6 +298,22 @@ fn a_failed_flush_loses_until_one_succeeds() {
 }
 
 #[test]
+fn a_loss_that_a_client_does_not_know_of_is_told_once_a_device() {
+    let export = |name: &str| Export {
+        name: name.to_string(),
+        device: Some("a".to_string()),
+        untold: 2,
+        ..Export::default()
+    };
+    let exports = [export("one"), export("other")];
+    let health = health(&[], &[disk("a", &[])], &exports, &ServerFacts::default());
+    assert_eq!(
+        (health.state, faults(&health)),
+        (HealthState::Lost, vec![(Fault::LossUntold, "a")])
+    );
+}
+
+#[test]
 fn requests_that_hang_or_fail_are_told_of_the_lowest_volume_that_has_them() {
     let old =
         |name: &str, over: &[&str], age| Disk { oldest_seconds: Some(age), ..disk(name, over) };
@@ -349,6 +365,7 @@ fn names_are_those_of_json_and_the_document_lists_them() {
         Fault::LegOut,
         Fault::LegResyncing,
         Fault::LeftOut,
+        Fault::LossUntold,
         Fault::NotServed,
         Fault::RemoteDisconnected,
         Fault::RequestHangs,

@@ -7,7 +7,7 @@ use super::{Facts, Fault, HANGS, HealthState, Reason};
 use crate::control::checks;
 use crate::control::disks::Disk;
 use crate::control::mirrors::{Found, Leg, MirrorOf, Schedule, State};
-use crate::control::served;
+use crate::control::served::{self, Export};
 use crate::units;
 
 /// How to take a leg back that is out of a mirror.
@@ -30,7 +30,18 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
             reasons.extend(of_mirror(&disk.name, mirror, facts, &stack));
         }
     }
+    reasons.extend(facts.exports.iter().filter(|export| export.untold != 0).map(untold));
     reasons
+}
+
+/// A promise to a client that doesn't know that it was broken. Exports of one device say the same.
+fn untold(export: &Export) -> Reason {
+    let device = export.device.as_deref().unwrap_or(&export.name);
+    let who = units::count(export.untold as u64, "client");
+    let what = format!("a flush failed, by which {who} that had left may have lost data unnoticed");
+    let todo = "Look after their data: the first flush of the next client that comes from the same \
+                place, or with the same certificate, fails to tell it";
+    Reason::new(Fault::LossUntold, HealthState::Lost, device, what).todo(todo)
 }
 
 /// What a volume has lost, or can't reach. It matters less where a mirror has it elsewhere.
