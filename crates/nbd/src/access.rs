@@ -8,6 +8,8 @@ use crate::connection::Peer;
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) peer: Peer,
+    /// The process that connected, of a client of this machine. It may have passed the socket on since.
+    pub(crate) pid: Option<u32>,
     /// The names in its certificate, where it has shown one that was vouched for.
     pub(crate) names: Vec<String>,
 }
@@ -25,6 +27,9 @@ impl Identity {
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.peer.fmt(f)?;
+        if let Some(pid) = self.pid {
+            write!(f, ", process {pid}")?;
+        }
         for (n, name) in self.names.iter().enumerate() {
             let before = if n == 0 { " with the certificate of " } else { ", " };
             write!(f, "{before}'{}'", name.escape_debug())?;
@@ -58,7 +63,8 @@ mod tests {
     use super::*;
 
     fn who(peer: Peer, names: &[&str]) -> Identity {
-        Identity { peer, names: names.iter().map(ToString::to_string).collect() }
+        let names = names.iter().map(ToString::to_string).collect();
+        Identity { peer, pid: None, names }
     }
 
     #[test]
@@ -79,6 +85,8 @@ mod tests {
     #[test]
     fn a_client_is_named_by_what_is_known_of_it() {
         assert_eq!(who(Peer::User(8), &[]).to_string(), "user 8");
+        let known = Identity { pid: Some(77), ..who(Peer::User(8), &["a"]) };
+        assert_eq!(known.to_string(), "user 8, process 77 with the certificate of 'a'");
         let peer = Peer::Address([10, 0, 0, 1].into());
         assert_eq!(
             who(peer, &["a", "b\n"]).to_string(),

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,15 +12,18 @@ use bytes::BytesMut;
 use corewise_blockmq::Op;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::hint::IN_MODEL;
-use corewise_sync::{Parker, thread, time};
+use corewise_sync::{Mutex, Parker, thread, time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, getpeername, recv, send, shutdown, sockopt};
 
+use crate::access::Identity;
 use crate::counts::Counts;
+use crate::deadline::Deadline;
 use crate::load::{Budget, Charge, Load, Snapshot};
 use crate::memory::Pool;
 use crate::told::Voice;
+use crate::waiting::{Arrivals, Untaken};
 
 /// Where a checker runs all threads on one, no call waits: the others go on instead.
 const WAITS_NOT_IN_MODELS: RecvFlags =
@@ -39,11 +42,15 @@ pub(crate) struct Connection {
     /// By which it is told of before it has an export.
     pub(crate) voice: Voice,
     pub(crate) counts: Counts,
+    pub(crate) arrivals: Arrivals,
+    pub(crate) untaken: Untaken,
     made: Instant,
     /// A: when something last came, in nanoseconds since `made`; kept only where somebody asks. Relaxed: a time.
     active: Option<AtomicU64>,
     /// A: its handshake has had to wait for the client. Relaxed: the books ask again.
     waited: AtomicBool,
+    /// L: is the lock, a leaf; guards why the server ends the connection, where it does.
+    cause: Mutex<Option<String>>,
 }
 
 /// Where a client comes from.
@@ -68,17 +75,37 @@ impl fmt::Display for Peer {
     }
 }
 
-impl Peer {
-    pub(crate) fn of(socket: &OwnedFd) -> Peer {
+impl Identity {
+    /// What the system knows of the other end of a socket.
+    pub(crate) fn of(socket: &OwnedFd) -> Identity {
         let name = getpeername(socket).ok().flatten();
-        match name.and_then(|name| SocketAddr::try_from(name).ok()) {
-            Some(address) => Peer::Address(address.ip().to_canonical()),
-            None => match sockopt::socket_peercred(socket) {
-                Ok(credentials) => Peer::User(credentials.uid.as_raw()),
-                Err(_) => Peer::Unknown,
+        let (peer, pid) = match name.and_then(|name| SocketAddr::try_from(name).ok()) {
+            Some(address) => (Peer::Address(address.ip().to_canonical()), None),
+            None => match credentials(socket) {
+                // Of a process that this one's PID namespace doesn't have the number is 0.
+                Some(ucred) => (Peer::User(ucred.uid), (ucred.pid > 0).then_some(ucred.pid as u32)),
+                None => (Peer::Unknown, None),
             },
-        }
+        };
+        Identity { peer, pid, names: Vec::new() }
     }
+}
+
+/// The user and the process that connected a Unix socket. `rustix` has the same, with a process number that can't be 0.
+fn credentials(socket: &OwnedFd) -> Option<libc::ucred> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `socket` is open, and `found` has room for the `len` bytes that the call writes; any bytes are a `ucred`.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut len,
+        )
+    };
+    (done == 0 && len as usize == size_of::<libc::ucred>()).then_some(found)
 }
 
 impl Connection {
@@ -91,10 +118,21 @@ impl Connection {
         watched: bool,
     ) -> (Connection, Parker) {
         let (load, parker) = Load::new(budget, share);
-        let active = watched.then(|| AtomicU64::new(0));
-        let (made, waited) = (time::now(), AtomicBool::new(false));
-        let (id, counts) = (voice.client, Counts::default());
-        (Connection { id, socket, load, pool, counts, voice, made, active, waited }, parker)
+        let connection = Connection {
+            id: voice.client,
+            socket,
+            load,
+            pool,
+            voice,
+            counts: Counts::default(),
+            arrivals: Arrivals::new(budget.requests),
+            untaken: Untaken::default(),
+            made: time::now(),
+            active: watched.then(|| AtomicU64::new(0)),
+            waited: AtomicBool::new(false),
+            cause: Mutex::new(None),
+        };
+        (connection, parker)
     }
 
     /// How long it has been there.
@@ -107,6 +145,11 @@ impl Connection {
         self.age().as_nanos() as u64
     }
 
+    /// How long ago something was, by its clock.
+    pub(crate) fn since(&self, moment: u64) -> Duration {
+        Duration::from_nanos(self.clock().saturating_sub(moment))
+    }
+
     /// Receives what is there, at least one byte, behind what `buffer` holds; 0 at the end of the
     /// stream. Blocks.
     pub(crate) fn receive(&self, buffer: &mut BytesMut) -> io::Result<usize> {
@@ -117,6 +160,11 @@ impl Connection {
     /// room.
     pub(crate) fn receive_all(&self, buffer: &mut BytesMut, len: usize) -> io::Result<usize> {
         self.receive_with(buffer, len, RecvFlags::WAITALL)
+    }
+
+    /// As [`Connection::receive`], up to `len` bytes, without waiting: `WouldBlock`.
+    pub(crate) fn receive_now(&self, buffer: &mut BytesMut, len: usize) -> io::Result<usize> {
+        self.receive_with(buffer, len, RecvFlags::DONTWAIT)
     }
 
     /// How long a [`Connection::receive`] waits before it answers `WouldBlock`; `None`: as long as it takes.
@@ -146,7 +194,9 @@ impl Connection {
                     return Ok(got);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if IN_MODEL => thread::yield_now(),
+                Err(Errno::AGAIN) if IN_MODEL && !flags.contains(RecvFlags::DONTWAIT) => {
+                    thread::yield_now();
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -156,14 +206,14 @@ impl Connection {
     pub(crate) fn receive_until(
         &self,
         buffer: &mut BytesMut,
-        deadline: Instant,
+        deadline: &mut Deadline,
     ) -> io::Result<usize> {
         self.look_and_wait(PollFlags::IN, deadline)?;
         self.receive(buffer)
     }
 
     /// Sends everything, until the deadline: `TimedOut` after it.
-    pub(crate) fn send_until(&self, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    pub(crate) fn send_until(&self, mut bytes: &[u8], deadline: &mut Deadline) -> io::Result<()> {
         while !bytes.is_empty() {
             match send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(sent) => bytes = &bytes[sent..],
@@ -176,12 +226,12 @@ impl Connection {
     }
 
     /// Waits until there is room for more to send: `TimedOut` after the deadline. Blocks.
-    pub(crate) fn wait_for_space(&self, deadline: Instant) -> io::Result<()> {
+    pub(crate) fn wait_for_space(&self, deadline: &mut Deadline) -> io::Result<()> {
         self.wait_until(PollFlags::OUT, deadline)
     }
 
     /// For a handshake: notes where it really has to wait.
-    fn look_and_wait(&self, what: PollFlags, deadline: Instant) -> io::Result<()> {
+    fn look_and_wait(&self, what: PollFlags, deadline: &mut Deadline) -> io::Result<()> {
         if self.poll_until(what, deadline, Duration::ZERO)? {
             return Ok(());
         }
@@ -199,24 +249,23 @@ impl Connection {
         self.waited.load(Ordering::Relaxed)
     }
 
-    fn wait_until(&self, what: PollFlags, deadline: Instant) -> io::Result<()> {
+    fn wait_until(&self, what: PollFlags, deadline: &mut Deadline) -> io::Result<()> {
         while !self.poll_until(what, deadline, Duration::MAX)? {}
         Ok(())
     }
 
-    /// Waits for so long, at most: whether it has come.
+    /// Waits for so long, at most: whether it has come. After the deadline it asks without waiting: `TimedOut` only where
+    /// nothing has come by then.
     fn poll_until(
         &self,
         what: PollFlags,
-        deadline: Instant,
+        deadline: &mut Deadline,
         patience: Duration,
     ) -> io::Result<bool> {
-        let left = deadline.saturating_duration_since(time::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
+        let left = deadline.wait();
         let patience = if IN_MODEL { Duration::ZERO } else { left.min(patience) };
         match poll(&mut [PollFd::new(&self.socket, what)], Some(&timespec(patience))) {
+            Ok(0) if left.is_zero() => Err(io::ErrorKind::TimedOut.into()),
             Ok(0) if IN_MODEL => {
                 thread::yield_now();
                 Ok(false)
@@ -235,6 +284,13 @@ impl Connection {
         is_idle.then(|| self.age().saturating_sub(active))
     }
 
+    /// Whether the client is there and has sent something that nobody has looked at. Never blocks.
+    pub(crate) fn has_sent(&self) -> bool {
+        let mut socket = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::RDHUP)];
+        poll(&mut socket, Some(&timespec(Duration::ZERO))).is_ok_and(|ready| ready > 0)
+            && socket[0].revents() == PollFlags::IN
+    }
+
     /// Whether nobody waits for the end of a request any more. A client that has only closed its sending side may wait for
     /// data, though not for the end of zeroes. In a drain we may have closed that side. Never blocks.
     pub(crate) fn has_left(&self, op: Op) -> bool {
@@ -248,8 +304,9 @@ impl Connection {
     }
 
     /// New requests are refused from now on; at once, or when the last reply has left, the reader
-    /// sees the end of the stream.
-    pub(crate) fn drain(&self) -> Snapshot {
+    /// sees the end of the stream. `why`: it is let go.
+    pub(crate) fn drain(&self, why: impl FnOnce() -> String) -> Snapshot {
+        self.cause.lock().get_or_insert_with(why);
         let was = self.load.drain();
         if was.requests == 0 {
             self.stop_reading();
@@ -264,11 +321,23 @@ impl Connection {
     }
 
     /// Ends the connection now: wakes any thread that reads, sends, or waits for room. Replies owed at
-    /// that moment.
-    pub(crate) fn cut(&self) -> Snapshot {
+    /// that moment. `why`: it is cut, which counts where it wasn't cut before.
+    pub(crate) fn cut(&self, why: impl FnOnce() -> String) -> Snapshot {
+        let mut cause = self.cause.lock();
+        let was = self.load.snapshot();
+        if !was.cut {
+            *cause = Some(why());
+        }
+        // Behind the cause: the reader that sees the cut asks for it.
         let was = self.load.cut();
+        drop(cause);
         self.close();
         was
+    }
+
+    /// Why the server ended the connection, or lets it go; `None` where it does neither.
+    pub(crate) fn cause(&self) -> Option<String> {
+        self.cause.lock().clone()
     }
 
     /// Ends the stream in both directions; what was sent still arrives.

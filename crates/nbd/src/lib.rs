@@ -42,6 +42,7 @@
 //! | `policy` | what a request deserves, which flags an export gets. Pure |
 //! | [`Export`] | a [`BlockDevice`](corewise_blockmq::BlockDevice) under a name |
 //! | `access` | who may attach to an export. Pure |
+//! | `deadline` | by when a client has to have done something |
 //! | `rate` | limits in requests and bytes a second |
 //! | `losses` | which client knows what its device has lost |
 //! | `edge` | changes that cover blocks of the device in part |
@@ -51,6 +52,7 @@
 //! | `turn` | how the clients of an export share its device |
 //! | `tls` | the same bytes in TLS; the feature `tls`, which is off by default since ring compiles C |
 //! | [`Remote`] | the other way round: a driver of volumes that are somebody else's exports |
+//! | `waiting` | which request is the oldest, and what a client doesn't take |
 //! | `told` | what of clients goes to the log, and how often |
 //! | `session` | the transmission phase of one connection |
 //! | [`Server`] | listeners, exports, connections, drain |
@@ -72,6 +74,7 @@
 mod access;
 mod connection;
 mod counts;
+mod deadline;
 mod edge;
 mod error;
 mod export;
@@ -95,6 +98,7 @@ mod tls;
 mod tls;
 mod told;
 mod turn;
+mod waiting;
 pub mod wire;
 
 pub use connection::Peer;

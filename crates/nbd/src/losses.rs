@@ -179,7 +179,7 @@ mod tests {
     use crate::connection::Peer;
 
     fn user(uid: u32) -> Identity {
-        Identity { peer: Peer::User(uid), names: Vec::new() }
+        Identity { peer: Peer::User(uid), pid: None, names: Vec::new() }
     }
 
     /// A client that has changed something.
@@ -276,6 +276,7 @@ mod tests {
     fn a_certificate_tells_who_comes_again_from_another_address() {
         let losses = Losses::default();
         let at = |ip: [u8; 4], name: &[&str]| Identity {
+            pid: None,
             peer: Peer::Address(ip.into()),
             names: name.iter().map(|name| name.to_string()).collect(),
         };

@@ -2,11 +2,11 @@
 
 use std::io;
 use std::mem;
-use std::time::Instant;
 
 use bytes::{Buf, BytesMut};
 
 use crate::connection::Connection;
+use crate::deadline::Deadline;
 use crate::handshake::{
     Agreement, Catalogue, CloseReason, ExportOffer, Handshake, MAX_OPTION_DATA, Outcome, TlsPolicy,
 };
@@ -67,7 +67,7 @@ pub(crate) fn negotiate<T>(
     extended: bool,
     certified: impl Fn(Vec<String>),
     attach: impl Fn(&ExportOffer) -> Option<T>,
-    deadline: Instant,
+    deadline: &mut Deadline,
 ) -> Result<Begun<T>, NoAgreement> {
     let mut handshake = Handshake::with_tls(match tls {
         None => TlsPolicy::Off,

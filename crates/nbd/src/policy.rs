@@ -333,6 +333,11 @@ pub fn time_for(timeout: Duration, bytes: u64) -> Duration {
     timeout.saturating_add(Duration::from_secs(bytes >> 20))
 }
 
+/// A time for people, to the millisecond.
+pub fn rounded(time: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
+
 /// The moment that is so long after another one; where no clock counts that far, thirty years after it.
 pub fn after(moment: Instant, time: Duration) -> Instant {
     moment.checked_add(time).unwrap_or(moment + Duration::from_secs(30 * 365 * 86_400))

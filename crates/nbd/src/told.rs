@@ -42,6 +42,8 @@ pub(crate) enum What {
     Cut,
     /// It was cut since it took too long.
     Slow,
+    /// It was let go since it asked for nothing.
+    Idle,
     /// Its handshake came to nothing.
     Handshake,
     /// TLS failed.
@@ -66,8 +68,16 @@ const ERRORS: [ReplyError; 8] = [
     ReplyError::Shutdown,
 ];
 /// What isn't the error of a reply.
-const OTHERS: [What; 7] =
-    [What::Cut, What::Slow, What::Handshake, What::Tls, What::Forbidden, What::Evicted, What::Ours];
+const OTHERS: [What; 8] = [
+    What::Cut,
+    What::Slow,
+    What::Idle,
+    What::Handshake,
+    What::Tls,
+    What::Forbidden,
+    What::Evicted,
+    What::Ours,
+];
 const KINDS: usize = 2 * ERRORS.len() + OTHERS.len();
 
 impl What {
@@ -91,7 +101,7 @@ impl What {
 
     /// Whether it is trouble; else news, which only somebody hears who asked for them.
     fn is_trouble(self) -> bool {
-        !matches!(self, What::Slow | What::Handshake | What::Evicted)
+        !matches!(self, What::Idle | What::Handshake | What::Evicted)
     }
 
     /// What is said of several.
@@ -101,6 +111,7 @@ impl What {
             What::Refused(_) => "requests that were refused",
             What::Cut => "connections that were cut for what they sent",
             What::Slow => "connections that were too slow",
+            What::Idle => "connections that asked for nothing",
             What::Handshake => "handshakes that failed",
             What::Tls => "failures of TLS",
             What::Forbidden => "choices of an export that isn't for it",
@@ -314,7 +325,7 @@ impl Voice {
 
     #[cfg(test)]
     pub(crate) fn of_test(client: u64) -> Voice {
-        let who = Identity { peer: Peer::Unknown, names: Vec::new() };
+        let who = Identity { peer: Peer::Unknown, pid: None, names: Vec::new() };
         Voice::new(Host::new(None), client, who)
     }
 }
@@ -324,7 +335,7 @@ mod tests {
     use super::*;
 
     fn user(uid: u32) -> Identity {
-        Identity { peer: Peer::User(uid), names: Vec::new() }
+        Identity { peer: Peer::User(uid), pid: None, names: Vec::new() }
     }
 
     /// How many lines it took to tell so many, and how many others these lines told of.

@@ -129,6 +129,12 @@ pub(crate) struct Client {
     pub(crate) connected_seconds: f64,
     pub(crate) in_flight: u32,
     pub(crate) in_flight_bytes: u64,
+    /// How long ago the oldest of these requests came.
+    pub(crate) oldest_request_seconds: Option<f64>,
+    /// How long the oldest reply has waited for the client to take earlier ones; `None` where none does.
+    pub(crate) untaken_seconds: Option<f64>,
+    /// Bytes of the replies that wait so.
+    pub(crate) untaken_bytes: u64,
     /// It is being let go.
     pub(crate) leaving: bool,
     #[serde(flatten)]
@@ -141,18 +147,25 @@ pub(crate) struct Client {
 pub(crate) struct Origin {
     pub(crate) address: Option<String>,
     pub(crate) uid: Option<u32>,
+    /// The process that connected, of a client of this machine.
+    pub(crate) pid: Option<u32>,
     /// The names in its certificate.
     pub(crate) certificate: Vec<String>,
 }
 
 impl Origin {
-    pub(crate) fn new(peer: Peer, names: &[String]) -> Origin {
+    pub(crate) fn new(peer: Peer, pid: Option<u32>, names: &[String]) -> Origin {
         let (address, uid) = match peer {
             Peer::Address(address) => (Some(address.to_string()), None),
             Peer::User(uid) => (None, Some(uid)),
             _ => (None, None),
         };
-        Origin { address, uid, certificate: names.to_vec() }
+        Origin { address, uid, pid, certificate: names.to_vec() }
+    }
+
+    /// The process, in a table.
+    pub(crate) fn process(&self) -> String {
+        self.pid.map_or("-".to_string(), |pid| pid.to_string())
     }
 
     /// In a few words.
@@ -173,14 +186,27 @@ impl Client {
     pub(crate) fn new(status: &ClientStatus) -> Client {
         Client {
             client: status.id,
-            from: Origin::new(status.peer, &status.names),
+            from: Origin::new(status.peer, status.pid, &status.names),
             export: status.export.clone(),
             connected_seconds: status.age.as_secs_f64(),
             in_flight: status.in_flight,
             in_flight_bytes: status.in_flight_bytes,
+            oldest_request_seconds: status.oldest.map(|age| age.as_secs_f64()),
+            untaken_seconds: status.untaken.map(|age| age.as_secs_f64()),
+            untaken_bytes: status.untaken_bytes,
             leaving: status.draining,
             ops: Ops::from(&status.traffic),
         }
+    }
+
+    /// How long ago its oldest request in flight came.
+    pub(crate) fn oldest(&self) -> Option<Duration> {
+        self.oldest_request_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    }
+
+    /// How long the oldest reply has waited for it.
+    pub(crate) fn untaken(&self) -> Option<Duration> {
+        self.untaken_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
     }
 
     /// Its export in words.
@@ -207,6 +233,14 @@ impl From<MemoryUse> for Memory {
     fn from(memory: MemoryUse) -> Memory {
         Memory { taken: memory.taken, of: memory.of, waiting: memory.waiting }
     }
+}
+
+/// Puts the clients first that don't take their replies, then those with the oldest requests.
+pub(crate) fn slowest_first(clients: &mut [Client]) {
+    clients.sort_by(|one, other| {
+        let age = |client: &Client| (client.untaken(), client.oldest());
+        age(other).cmp(&age(one))
+    });
 }
 
 /// The clients of a server, now.
@@ -292,18 +326,24 @@ pub(crate) fn text(exports: &[Export], clients: &[Client], width: usize) -> Stri
         out.push_str("  none\n");
         return out;
     }
-    let head = ["client", "from", "export", "for", "infl", "requests", "errors", "MiB"];
+    let head = [
+        "client", "from", "process", "export", "for", "infl", "oldest", "untaken", "requests",
+        "errors", "MiB",
+    ];
     let rows = clients.iter().map(|client| {
         let left = [
             client.client.to_string(),
             client.from.words(),
+            client.from.process(),
             client.export_words().to_string(),
             seconds(client.connected_seconds),
             client.in_flight.to_string(),
+            time(client.oldest()),
+            time(client.untaken()),
         ];
         left.into_iter().chain(totals(&client.ops)).collect()
     });
-    let table = Columns { head: &head, keys: &[0], words: &[1, 2], rows: rows.collect() };
+    let table = Columns { head: &head, keys: &[0], words: &[1, 3], rows: rows.collect() };
     table.lines(width).iter().for_each(|line| _ = writeln!(out, "{line}"));
     out
 }
@@ -347,14 +387,33 @@ mod tests {
         let from = Origin {
             address: Some("10.0.0.1".to_string()),
             certificate: vec!["vm".to_string()],
-            uid: None,
+            ..Origin::default()
         };
         let client = Client { client: 7, from, connected_seconds: 3_725.0, ..Client::default() };
         let text = text(&[export], &[client], 100);
         assert!(text.contains("  a       disk    hidden, read-only        1"), "{text}");
-        assert!(text.contains("10.0.0.1 'vm'  (handshake)  1h02m"), "{text}");
+        assert!(text.contains("10.0.0.1 'vm'        -  (handshake)  1h02m"), "{text}");
         assert!(text.contains("12       0  3.0"), "{text}");
         assert!(super::text(&[], &[], 80).contains("\nClients\n  none\n"));
+    }
+
+    #[test]
+    fn the_client_that_takes_no_replies_comes_first_and_then_the_one_that_waits_for_longest() {
+        let of = |client, untaken_seconds, oldest_request_seconds| Client {
+            client,
+            untaken_seconds,
+            oldest_request_seconds,
+            ..Client::default()
+        };
+        let mut clients = [
+            of(1, None, None),
+            of(2, None, Some(3.0)),
+            of(3, Some(0.5), Some(0.6)),
+            of(4, Some(9.0), Some(9.1)),
+            of(5, None, Some(60.0)),
+        ];
+        slowest_first(&mut clients);
+        assert_eq!(clients.map(|client| client.client), [4, 3, 5, 2, 1]);
     }
 
     #[test]

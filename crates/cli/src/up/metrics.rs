@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use corewise::sync::time::PausableClock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::cleanup::Cleanup;
@@ -122,6 +123,7 @@ impl Metrics {
                 made: None,
                 scrapers: Vec::new(),
                 closed_until: None,
+                clock: PausableClock::for_timeout(PATIENCE),
             };
             if let Err(error) = serving.run() {
                 tracing::warn!(%error, "metrics are not answered any more");
@@ -140,6 +142,8 @@ struct Serving {
     scrapers: Vec<Scraper>,
     /// Nobody is let in before.
     closed_until: Option<Instant>,
+    /// By which scrapers have to be in time.
+    clock: PausableClock,
 }
 
 enum Stream {
@@ -183,8 +187,7 @@ struct Scraper {
 impl Serving {
     fn run(&mut self) -> io::Result<()> {
         loop {
-            let now = Instant::now();
-            self.scrapers.retain(|scraper| scraper.until > now);
+            let now = self.clock.now();
             let open = (self.scrapers.len() < SCRAPERS || self.most_silent().is_some())
                 && self.closed_until.is_none_or(|until| until <= now);
             let listen = if open { PollFlags::IN } else { PollFlags::empty() };
@@ -201,6 +204,7 @@ impl Serving {
             let timeout = until.map(|until| {
                 // A nanosecond late, so that it is over by then.
                 let left = until.saturating_duration_since(now) + Duration::from_nanos(1);
+                let left = left.min(self.clock.slice());
                 Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
             });
             match poll(&mut polled, timeout.as_ref()) {
@@ -217,6 +221,8 @@ impl Serving {
             self.scrapers.retain_mut(|scraper| {
                 !each.next().unwrap_or(false) || scraper.attend(|| fresh(made, text))
             });
+            // Each that is out of time was asked once more.
+            self.scrapers.retain(|scraper| scraper.until > now);
             // Those that were attended to keep all places now and then; then it waits.
             if ready[1] && (self.scrapers.len() < SCRAPERS || self.most_silent().is_some()) {
                 self.let_in();
@@ -241,7 +247,7 @@ impl Serving {
         };
         match accepted {
             Ok(stream) => {
-                let until = Instant::now() + PATIENCE;
+                let until = self.clock.now() + PATIENCE;
                 let mut new = Scraper { stream, head: Vec::new(), answer: None, until };
                 let (made, text) = (&mut self.made, &self.text);
                 // At once, as most have asked by now: those that come behind it can't take its place first.
@@ -259,7 +265,7 @@ impl Serving {
             Err(error) if is_later(&error) => {}
             Err(error) => {
                 tracing::debug!(%error, "cannot accept a scraper");
-                self.closed_until = Some(Instant::now() + PAUSE);
+                self.closed_until = Some(self.clock.now() + PAUSE);
             }
         }
     }

@@ -327,17 +327,21 @@ impl Report {
         if !self.events.are_heard() {
             return;
         }
-        let (what, rest) = match *happened {
-            ClientEvent::Attached { id, peer, names, export } => {
-                let mut rest = serde_json::to_value(Origin::new(peer, names)).unwrap_or_default();
-                (rest["client"], rest["export"]) = (id.into(), export.into());
-                ("attached", rest)
+        let (what, from, mut rest) = match *happened {
+            ClientEvent::Attached { id, peer, pid, names, export } => {
+                ("attached", Origin::new(peer, pid, names), json!({"client": id, "export": export}))
             }
-            ClientEvent::Left { id, export, why } => {
-                ("left", json!({"client": id, "export": export, "why": why}))
+            ClientEvent::Left { id, peer, pid, names, export, why } => {
+                let rest = json!({"client": id, "export": export, "why": why});
+                ("left", Origin::new(peer, pid, names), rest)
             }
             _ => return,
         };
+        if let (Value::Object(rest), Ok(Value::Object(from))) =
+            (&mut rest, serde_json::to_value(from))
+        {
+            rest.extend(from);
+        }
         self.publish(what, rest);
     }
 

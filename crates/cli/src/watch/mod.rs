@@ -47,7 +47,8 @@ pub(crate) fn clients(args: &Clients) -> Result<(), Failure> {
     }
     std::thread::sleep(BETWEEN);
     let answer = client.ask(&question("clients"))?;
-    let (before, now) = (clients_of(&first)?, clients_of(&answer)?);
+    let (before, mut now) = (clients_of(&first)?, clients_of(&answer)?);
+    served::slowest_first(&mut now);
     let seconds = client::who(&answer).up_seconds - client::who(&first).up_seconds;
     for (n, line) in table(&before, &now, seconds, screen::width()).iter().enumerate() {
         match n {
@@ -82,15 +83,21 @@ fn table(
             one.export_words().to_string(),
             served::seconds(one.connected_seconds),
             one.in_flight.to_string(),
+            served::time(one.oldest()),
+            served::time(one.untaken()),
             format!("{:.0}", rates.requests),
             format!("{:.1}", rates.bytes / f64::from(1 << 20)),
             served::time(rates.p50),
             served::time(rates.p99),
             one.ops.all().iter().map(|(_, op)| op.errors).sum::<u64>().to_string(),
+            units::about(one.untaken_bytes),
+            one.from.process(),
         ]
     });
-    let head =
-        ["client", "from", "export", "for", "infl", "req/s", "MiB/s", "p50", "p99", "errors"];
+    let head = [
+        "client", "from", "export", "for", "infl", "oldest", "untaken", "req/s", "MiB/s", "p50",
+        "p99", "errors", "waiting", "process",
+    ];
     let rows: Vec<_> = rows.collect();
     match rows.is_empty() {
         true => Vec::new(),
@@ -178,14 +185,18 @@ mod tests {
     #[test]
     fn the_table_of_clients_has_what_each_did_between_two_looks() {
         let mut one = served::Client { client: 7, in_flight: 3, ..served::Client::default() };
+        one.from.pid = Some(4711);
+        (one.oldest_request_seconds, one.untaken_seconds, one.untaken_bytes) =
+            (Some(2.5), Some(2.0), 4096);
         one.ops.reads.requests = 100;
         let before = [one.clone()];
         one.ops.reads.requests = 150;
         one.ops.reads.bytes = 1 << 20;
-        let lines = table(&before, &[one], 0.5, 120);
+        let lines = table(&before, &[one], 0.5, 140);
         assert_eq!(lines.len(), 2, "{lines:?}");
         let cells: Vec<&str> = lines[1].split_whitespace().collect();
-        assert_eq!(cells, ["7", "unknown", "(handshake)", "0s", "3", "100", "2.0", "-", "-", "0"]);
+        let words = "7 unknown (handshake) 0s 3 2.50 s 2.00 s 100 2.0 - - 0 4.0 KiB 4711";
+        assert_eq!(cells.join(" "), words);
         assert!(table(&[], &[], 0.5, 80).is_empty());
     }
 }

@@ -55,7 +55,8 @@ fn errors_of_a_disk_are_told_with_what_was_asked_and_a_flood_of_them_in_a_few_li
     let (client, all) = told(&ran.stderr, "a client's request failed", "more of a client");
     assert_eq!(all, FAILED, "{ran}");
     assert!((1..100).contains(&client.len()), "{} lines: {ran}", client.len());
-    let peer = format!("peer=\"user {}\"", rustix::process::getuid().as_raw());
+    let (user, process) = (rustix::process::getuid().as_raw(), std::process::id());
+    let peer = format!("peer=\"user {user}, process {process}\"");
     for part in
         ["WARN", "export=top", &peer, "request=read", "offset=", "len=1024", "errno=5", "client="]
     {

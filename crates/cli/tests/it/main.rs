@@ -29,6 +29,7 @@ mod object_kills;
 #[cfg(feature = "object")]
 mod object_snapshots;
 mod pages;
+mod pauses;
 mod protocol;
 mod real_clients;
 mod real_clients_holes;

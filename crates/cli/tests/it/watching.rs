@@ -56,12 +56,15 @@ fn clients_are_listed_with_what_they_were_answered_and_one_is_disconnected_by_it
     let [first, second] = &answer["clients"].as_array().unwrap()[..] else { panic!("{answer}") };
     assert_eq!((&first["export"], &second["export"]), (&"fast".into(), &"safe".into()));
     assert_eq!(first["uid"], rustix::process::geteuid().as_raw());
-    assert_eq!(first["address"], Value::Null);
+    assert_eq!((&first["address"], &first["pid"]), (&Value::Null, &std::process::id().into()));
     assert_eq!((&first["writes"]["bytes"], &first["reads"]["errors"]), (&8192.into(), &1.into()));
     assert!(first["reads"]["latency"]["p99_seconds"].as_f64().unwrap() > 0.0, "{first}");
     let (id, gone) = (first["client"].to_string(), second["client"].to_string());
-    let ran = folder.corewise(["clients"]).ok().says(&["client  from", "req/s", "fast", "safe"]);
-    assert_eq!(ran.stdout.lines().count(), 3, "{ran}");
+    let ran = folder.corewise(["clients"]).ok();
+    let ran = ran.says(&["client  from", "untaken", "req/s", "process", "fast", "safe"]);
+    // Each in both parts of the table, and the process in the second.
+    let process = std::process::id().to_string();
+    assert_eq!(ran.stdout.lines().filter(|line| line.ends_with(&process)).count(), 2, "{ran}");
     // The sum of an export stays when its client goes.
     folder
         .corewise(["disconnect", &id])
@@ -602,7 +605,7 @@ fn top_draws_what_the_server_does_takes_keys_and_gives_the_terminal_back() {
     top.wait("\x1b[?1049h");
     top.wait("built-in manifest");
     top.press("2");
-    top.wait("client▲");
+    top.wait("▼");
     top.wait("user");
     top.press("6");
     top.wait("cache_shard/0");

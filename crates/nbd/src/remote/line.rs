@@ -4,6 +4,7 @@
 //! *Receive*. All connections are of one time (README.md): where one breaks the others end too, and what they had on their way waits
 //! for the next ones.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use corewise_blockmq::{Geometry, IoError, IoErrorKind, Op, Started};
 use corewise_sync::atomic::Ordering;
-use corewise_sync::{panics, thread, time};
+use corewise_sync::time::PausableClock;
+use corewise_sync::{panics, thread};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
@@ -54,10 +56,11 @@ pub(super) struct Connection {
 pub(super) fn begin(
     shared: &Shared,
     before: Option<(&Geometry, &Agreed)>,
+    clock: &mut PausableClock,
 ) -> Result<(Vec<Connection>, Agreed), String> {
     // One for all: nobody looks at the requests meanwhile.
-    let deadline = time::now() + shared.options.connect_timeout;
-    let (first, agreed) = dial(shared, deadline)?;
+    let deadline = clock.now() + shared.options.connect_timeout;
+    let (first, agreed) = dial(shared, deadline, clock)?;
     if let Some((device, before)) = before {
         // Together, so that it doesn't grow in between to what is there no more.
         let mut sizes = shared.sizes.lock();
@@ -67,7 +70,7 @@ pub(super) fn begin(
     let mut connections = vec![first];
     if agreed.summary.flags.contains(TransmissionFlags::CAN_MULTI_CONN) {
         for _ in 1..shared.options.connections {
-            match dial(shared, deadline) {
+            match dial(shared, deadline, clock) {
                 Ok((more, theirs)) if theirs.is_like(&agreed) => connections.push(more),
                 // As many as it lets in, in time.
                 _ => break,
@@ -77,10 +80,20 @@ pub(super) fn begin(
     Ok((connections, agreed))
 }
 
-fn dial(shared: &Shared, deadline: Instant) -> Result<(Connection, Agreed), String> {
+/// The clock by which the other side has to be in time.
+pub(super) fn clock(options: &RemoteOptions) -> PausableClock {
+    PausableClock::for_timeout(options.timeout.min(options.connect_timeout))
+}
+
+fn dial(
+    shared: &Shared,
+    deadline: Instant,
+    clock: &mut PausableClock,
+) -> Result<(Connection, Agreed), String> {
     let options = &shared.options;
     let uri = &options.uri;
-    let patience = Patience { deadline, wake: &shared.wake, stop: &shared.stop };
+    let clock = RefCell::new(clock);
+    let patience = Patience { deadline, clock, wake: &shared.wake, stop: &shared.stop };
     let stream = Stream::connect(&uri.address, options, &patience)
         .map_err(|error| format!("cannot connect: {}", in_words(&error)))?;
     let mut wire = Shaking { stream, patience: &patience, ahead: BytesMut::new() };
@@ -118,8 +131,11 @@ pub(super) fn start(
     connections: Vec<Connection>,
     agreed: Agreed,
     device: Geometry,
+    mut clock: PausableClock,
 ) -> io::Result<thread::JoinHandle<()>> {
     let mut line = Line {
+        since: clock.now(),
+        clock,
         shared,
         device,
         agreed,
@@ -127,7 +143,6 @@ pub(super) fn start(
         table: Table::default(),
         durable: Durable::default(),
         ends: Vec::new(),
-        since: time::now(),
         failures: 0,
         useful: false,
         next_try: None,
@@ -151,7 +166,9 @@ struct Line {
     durable: Durable,
     /// What has ended and wasn't looked at yet.
     ends: Vec<End>,
-    /// When the connections came, or were lost.
+    /// Stands still while this process does: no answer is late for that.
+    clock: PausableClock,
+    /// When the connections came, or were lost, by that clock, as all times here.
     since: Instant,
     /// Attempts in a row that came to nothing.
     failures: u32,
@@ -182,7 +199,7 @@ impl Line {
                 self.give_up();
             }
             match self.next_try {
-                Some(due) if due <= time::now() => {
+                Some(due) if due <= self.clock.now() => {
                     self.connect();
                     // Its waits took rings: what was rung for is to be taken before anybody sleeps.
                     continue;
@@ -201,7 +218,7 @@ impl Line {
         if batch.is_empty() {
             return;
         }
-        let deadline = time::now() + shared.options.timeout;
+        let deadline = self.clock.now() + shared.options.timeout;
         for fresh in batch {
             if self.down {
                 self.complete(fresh.rq, Err(self.is_down()));
@@ -217,9 +234,12 @@ impl Line {
         IoError::with(IoErrorKind::TimedOut, why)
     }
 
-    /// Ends what is late.
+    /// Ends what is late, once what has come was looked at.
     fn expire(&mut self) {
-        while let Some(slot) = self.table.late(time::now()) {
+        if self.table.late(self.clock.now()).is_none() || !self.receive_from_all() {
+            return;
+        }
+        while let Some(slot) = self.table.late(self.clock.now()) {
             self.mute = true;
             let on = self.table.get(slot).on;
             let (rq, time) = (self.table.remove(slot), self.shared.options.timeout);
@@ -238,10 +258,10 @@ impl Line {
     /// Attempts to connect.
     fn connect(&mut self) {
         let shared = Arc::clone(&self.shared);
-        match begin(&shared, Some((&self.device, &self.agreed))) {
+        match begin(&shared, Some((&self.device, &self.agreed)), &mut self.clock) {
             Ok((connections, agreed)) => {
                 let event = RemoteEvent::Back {
-                    after: time::now().saturating_duration_since(self.since),
+                    after: self.clock.now().saturating_duration_since(self.since),
                     connections: connections.len(),
                 };
                 self.agreed = agreed;
@@ -251,7 +271,7 @@ impl Line {
                 }
             }
             Err(why) => {
-                let now = time::now();
+                let now = self.clock.now();
                 self.failures = self.failures.saturating_add(1);
                 self.next_try = Some(now + policy::pause(self.failures, shared.options.timeout));
                 *shared.why.lock() = why.clone();
@@ -285,7 +305,7 @@ impl Line {
     }
 
     fn connected(&mut self, connections: Vec<Connection>) {
-        self.since = time::now();
+        self.since = self.clock.now();
         (self.next_try, self.down, self.mute) = (None, false, false);
         (self.closing, self.useful) = (false, false);
         self.shared.state.store(connections.len() as u32, Ordering::Relaxed);
@@ -302,7 +322,7 @@ impl Line {
             return;
         }
         self.connections.clear();
-        let now = time::now();
+        let now = self.clock.now();
         let lasted = now.saturating_duration_since(self.since);
         self.failures = policy::failures(self.failures, lasted, self.useful);
         let shared = Arc::clone(&self.shared);
@@ -456,8 +476,10 @@ impl Line {
     fn wait(&mut self) {
         let due = [self.table.deadline(), self.next_try].into_iter().flatten().min();
         let more = self.connections.iter().any(|connection| connection.more);
-        let due = if more { Some(time::now()) } else { due };
-        let patience = due.map(|due| timespec(due.saturating_duration_since(time::now())));
+        let now = self.clock.now();
+        let due = if more { Some(now) } else { due };
+        let wait = |due: Instant| due.saturating_duration_since(now).min(self.clock.slice());
+        let patience = due.map(|due| timespec(wait(due)));
         let mut ready = [PollFlags::empty(); policy::MOST_CONNECTIONS];
         {
             let mut all = Vec::with_capacity(1 + self.connections.len());
@@ -500,6 +522,19 @@ impl Line {
         if self.closing && self.table.on_their_way == 0 {
             self.broke("the other side is shutting down");
         }
+    }
+
+    /// Takes what has come on all connections, though not for ever. False where they broke.
+    fn receive_from_all(&mut self) -> bool {
+        for on in 0..self.connections.len() {
+            let received = self.receive(on);
+            self.end_all();
+            if let Err(why) = received {
+                self.broke(&why);
+                return false;
+            }
+        }
+        true
     }
 
     /// Takes what has come on a connection.

@@ -362,14 +362,17 @@ impl Remote {
             sizes: Mutex::new(Sizes { device: 0, export: 0 }),
             why: Mutex::default(),
         });
-        let begun = context::blocking("a connection to an export", || line::begin(&shared, None));
+        let mut clock = line::clock(&options);
+        let begun = context::blocking("a connection to an export", || {
+            line::begin(&shared, None, &mut clock)
+        });
         let (connections, agreed) = begun.map_err(&failed)?;
         let geometry = policy::geometry(&agreed, options.read_only).map_err(&failed)?;
         *shared.sizes.lock() = Sizes { device: geometry.size, export: geometry.size };
         let hw_queues = connections.len();
         let knows_extents = agreed.allocation.is_some();
         shared.state.store(hw_queues as u32, Ordering::Relaxed);
-        let thread = line::start(Arc::clone(&shared), connections, agreed, geometry);
+        let thread = line::start(Arc::clone(&shared), connections, agreed, geometry, clock);
         let thread = Some(thread.map_err(|error| failed(format!("no thread: {error}")))?);
         Ok(Remote { shared, thread, geometry, hw_queues, knows_extents })
     }

@@ -1,5 +1,6 @@
 //! A connection's bytes: a socket that nobody waits for, and TLS on it where that was asked for; and the waits of a handshake.
 
+use std::cell::RefCell;
 use std::io::{self, ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -9,7 +10,7 @@ use std::time::Instant;
 use bytes::BytesMut;
 use corewise_blockmq::Started;
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::time;
+use corewise_sync::time::PausableClock;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -28,7 +29,10 @@ pub(super) const ROOM: usize = 256 << 10;
 
 /// How long somebody waits in a handshake, and what ends it before that.
 pub(super) struct Patience<'a> {
+    /// By the clock.
     pub(super) deadline: Instant,
+    /// Stands still while this process does: the other side isn't late then.
+    pub(super) clock: RefCell<&'a mut PausableClock>,
     /// Is readable when it is worth while to look at `stop`.
     pub(super) wake: &'a OwnedFd,
     pub(super) stop: &'a AtomicBool,
@@ -41,17 +45,21 @@ impl Patience<'_> {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(io::Error::other("the volume is closed"));
             }
-            let left = self.deadline.saturating_duration_since(time::now());
-            if left.is_zero() {
-                return Err(ErrorKind::TimedOut.into());
-            }
+            let mut clock = self.clock.borrow_mut();
+            let left = self.deadline.saturating_duration_since(clock.now());
+            let wait = left.min(clock.slice());
+            drop(clock);
             let mut both = [PollFd::new(socket, what), PollFd::new(self.wake, PollFlags::IN)];
-            match poll(&mut both, Some(&timespec(left))) {
+            match poll(&mut both, Some(&timespec(wait))) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
             if !both[0].revents().is_empty() {
                 return Ok(());
+            }
+            // It was asked without waiting.
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
             }
             clear(self.wake);
         }
@@ -87,7 +95,9 @@ impl Stream {
             }
             Address::Tcp(host, port) => {
                 let mut why = io::Error::new(ErrorKind::NotFound, "the name has no address");
-                for address in (host.as_str(), *port).to_socket_addrs()? {
+                let look_up = || (host.as_str(), *port).to_socket_addrs();
+                let found = patience.clock.borrow_mut().working(look_up);
+                for address in found? {
                     match tcp(&address, flags, patience) {
                         Ok(socket) => {
                             // Each helps only to notice sooner that nobody is there.

@@ -81,19 +81,20 @@ impl fmt::Display for DrainReport {
     }
 }
 
-/// Drains these connections and flushes these exports. They are closed to newcomers already. Blocks
-/// until the deadline at most.
+/// Drains these connections and flushes these exports, and says `why` to those that listen. They are closed to newcomers
+/// already. Blocks until the deadline at most.
 pub(super) fn drain(
     registry: &Registry,
     exports: &[Export],
     connections: Vec<Arc<Connection>>,
     deadline: Instant,
+    why: &str,
 ) -> DrainReport {
     let begin = time::now();
     let mut report = DrainReport { clients: connections.len(), ..DrainReport::default() };
     let mut in_flight = 0;
     for connection in &connections {
-        let owed = connection.drain().requests;
+        let owed = connection.drain(|| why.to_owned()).requests;
         report.idle += usize::from(owed == 0);
         in_flight += u64::from(owed);
     }
@@ -105,7 +106,8 @@ pub(super) fn drain(
         connection.stop_reading();
     }
     for connection in registry.wait_until_gone(connections, deadline) {
-        let owed = connection.cut().requests;
+        let late = |owed| format!("{why}, and it had {owed} unanswered requests at the deadline");
+        let owed = connection.cut(|| late(connection.load.snapshot().requests)).requests;
         report.cut += 1;
         report.requests_cut += u64::from(owed);
         tracing::warn!(

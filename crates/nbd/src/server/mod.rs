@@ -18,6 +18,7 @@ use corewise_sync::{Mutex, Parker, context, panics, text, thread, time};
 
 use crate::access::Identity;
 use crate::connection::{Connection, Peer};
+use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::export::Export;
 use crate::handshake::{CloseReason, ExportOffer};
@@ -203,6 +204,8 @@ pub enum ClientEvent<'a> {
         id: u64,
         /// Where it comes from.
         peer: Peer,
+        /// The process that connected, as in [`ClientStatus::pid`].
+        pid: Option<u32>,
         /// The names in its certificate.
         names: &'a [String],
         /// The export's name.
@@ -212,6 +215,12 @@ pub enum ClientEvent<'a> {
     Left {
         /// Its number.
         id: u64,
+        /// Where it came from.
+        peer: Peer,
+        /// The process that connected.
+        pid: Option<u32>,
+        /// The names in its certificate.
+        names: &'a [String],
         /// The export's name.
         export: &'a str,
         /// Why, in words.
@@ -327,8 +336,9 @@ impl Server {
         }
         let others = |name: &&&str| !exports.iter().any(|export: &Export| export.name() == **name);
         let report = context::blocking("Server::remove_exports", || {
-            let report =
-                (!exports.is_empty()).then(|| drain::drain(registry, &exports, connections, until));
+            let why = "its export was removed";
+            let report = (!exports.is_empty())
+                .then(|| drain::drain(registry, &exports, connections, until, why));
             for name in names.iter().filter(others) {
                 registry.wait_until_removed(name, until);
             }
@@ -477,7 +487,8 @@ impl Server {
         let (exports, connections) = self.inner.registry.close();
         self.stop_accepting();
         context::blocking("Server::drain", || {
-            let report = drain::drain(&self.inner.registry, &exports, connections, until);
+            let why = "the server was shut down";
+            let report = drain::drain(&self.inner.registry, &exports, connections, until, why);
             self.inner.hosts.tell_rest();
             report
         })
@@ -489,7 +500,7 @@ impl Drop for Server {
         let (_, connections) = self.inner.registry.close();
         self.stop_accepting();
         for connection in connections {
-            connection.cut();
+            connection.cut(|| "the server has ended".to_owned());
         }
     }
 }
@@ -516,11 +527,11 @@ impl Inner {
 
     pub(super) fn serve(self: &Arc<Self>, socket: OwnedFd) -> Result<(), Error> {
         let Options { max_half_open, budget, evict_idle, .. } = self.options();
-        let peer = Peer::of(&socket);
-        let host = self.hosts.of(peer);
+        let who = Identity::of(&socket);
+        let host = self.hosts.of(who.peer);
         let make = |id| {
             let pool = Arc::clone(&self.pool);
-            let voice = Voice::new(host, id, Identity { peer, names: Vec::new() });
+            let voice = Voice::new(host, id, who.clone());
             let (connection, parker) =
                 Connection::new(voice, socket, budget, self.share, pool, evict_idle.is_some());
             (Arc::new(connection), parker)
@@ -531,9 +542,9 @@ impl Inner {
                 tracing::info!(client = oldest.id, peer = %voice.who, left_out,
                     "closed: other clients wait, and this one has not chosen an export");
             });
-            oldest.cut();
+            oldest.cut(|| "other clients waited, and it had not chosen an export".to_owned());
         };
-        let (connection, parker) = self.registry.admit(peer, max_half_open, make, evict)?;
+        let (connection, parker) = self.registry.admit(who.clone(), max_half_open, make, evict)?;
         let id = connection.id;
         let server = Arc::clone(self);
         thread::Builder::new()
@@ -560,12 +571,13 @@ impl Inner {
                     "serving a client panicked: its connection is closed");
             });
             why = "serving it panicked".to_string();
-            connection.cut();
+            connection.cut(|| why.clone());
             panics::discard(panic);
         }
         connection.close();
-        if let Some(export) = self.registry.leave(connection.id) {
-            self.tell(&ClientEvent::Left { id: connection.id, export: &export, why: &why });
+        if let Some((export, Identity { peer, pid, names })) = self.registry.leave(connection.id) {
+            let (id, names, export) = (connection.id, &*names, &*export);
+            self.tell(&ClientEvent::Left { id, peer, pid, names, export, why: &why });
         }
         drop(connection);
         self.pool.client_left(self.share);
@@ -581,7 +593,8 @@ impl Inner {
 
     /// `why`: it left, where it had chosen an export.
     fn converse(&self, connection: &Arc<Connection>, parker: &Parker, why: &mut String) {
-        let deadline = after(self.options().handshake_timeout);
+        let mut deadline = Deadline::after(self.options().handshake_timeout);
+        let deadline = &mut deadline;
         let voice = &connection.voice;
         let desk = Desk::new(self, voice);
         let attach = |_: &ExportOffer| desk.chosen();
@@ -601,13 +614,26 @@ impl Inner {
         let deadlines =
             Deadlines { request: request_timeout, reply: reply_timeout, idle: idle_timeout };
         let theirs = (Arc::clone(connection), Arc::clone(&voice));
-        let Identity { peer, names } = who;
-        self.tell(&ClientEvent::Attached { id: *client, peer: *peer, names, export: name });
+        let Identity { peer, pid, names } = who;
+        self.tell(&ClientEvent::Attached {
+            id: *client,
+            peer: *peer,
+            pid: *pid,
+            names,
+            export: name,
+        });
         let end = Session::run(theirs, parker, &export, limits, deadlines, received, incoming);
-        *why = end.to_string();
+        *why = match &end {
+            // The server has seen to it that nothing more comes.
+            End::StreamEnded | End::Cut => connection.cause().unwrap_or_else(|| end.to_string()),
+            end => end.to_string(),
+        };
         match end {
-            End::TooSlow(what) => voice.tell(What::Slow, |left_out| {
+            End::Idle(what) => voice.tell(What::Idle, |left_out| {
                 tracing::info!(client, peer = %who, export = name, left_out, "closed: {what}");
+            }),
+            End::TooSlow(what) => voice.tell(What::Slow, |left_out| {
+                tracing::warn!(client, peer = %who, export = name, left_out, "closed: {what}");
             }),
             End::Violation(what) => voice.tell(What::Cut, |left_out| {
                 tracing::warn!(client, peer = %who, export = name, what, left_out, "closed");

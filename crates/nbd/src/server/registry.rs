@@ -60,9 +60,8 @@ struct Entered {
     connection: Arc<Connection>,
     /// Name of its export; `None` during the handshake.
     export: Option<String>,
-    peer: Peer,
-    /// In its certificate.
-    names: Vec<String>,
+    /// What is known of it, by now.
+    who: Identity,
     /// Its place was given to somebody else: it is being let go.
     leaving: bool,
 }
@@ -103,6 +102,9 @@ pub struct ClientStatus {
     pub id: u64,
     /// Where it comes from.
     pub peer: Peer,
+    /// The process that connected, of a client of this machine whose number can be known here. It may have passed the
+    /// socket on, or have ended, since.
+    pub pid: Option<u32>,
     /// The names in its certificate, where it has shown one that was vouched for.
     pub names: Vec<String>,
     /// Name of its export; `None` during its handshake.
@@ -113,6 +115,13 @@ pub struct ClientStatus {
     pub in_flight: u32,
     /// Bytes of their payloads; those beyond the connection's own share are rounded up.
     pub in_flight_bytes: u64,
+    /// How long ago the oldest of these requests came.
+    pub oldest: Option<Duration>,
+    /// How long the oldest reply has waited for the client to take earlier ones. `None`: all that was answered has gone into
+    /// its socket.
+    pub untaken: Option<Duration>,
+    /// Bytes of the replies that wait so; some replies more or less.
+    pub untaken_bytes: u64,
     /// Its new requests are refused, since it is being drained or cut.
     pub draining: bool,
     /// What it has been answered.
@@ -261,7 +270,7 @@ impl Registry {
     /// system's queue, and makes no threads.
     pub(super) fn admit<T>(
         &self,
-        peer: Peer,
+        who: Identity,
         half_open_limit: usize,
         make: impl FnOnce(u64) -> (Arc<Connection>, T),
         evict: impl Fn(&Connection),
@@ -285,13 +294,8 @@ impl Registry {
         let id = books.last_id;
         let (connection, rest) = make(id);
         books.half_open.insert(id);
-        let entered = Entered {
-            connection: Arc::clone(&connection),
-            export: None,
-            peer,
-            names: Vec::new(),
-            leaving: false,
-        };
+        let entered =
+            Entered { connection: Arc::clone(&connection), export: None, who, leaving: false };
         books.connections.insert(id, entered);
         books.threads += 1;
         Ok((connection, rest))
@@ -319,9 +323,9 @@ impl Registry {
         let Some(entered) = books.connections.get(&id) else {
             return Err("the place of this connection was needed".to_string());
         };
-        let peer = entered.peer;
+        let peer = entered.who.peer;
         let every = |_: &Entered| true;
-        let its_peer = |other: &Entered| other.peer == peer;
+        let its_peer = |other: &Entered| other.who.peer == peer;
         let its_export = |other: &Entered| other.export.as_deref() == Some(&*name);
         let limits: [(Option<usize>, Belongs<'_>, &str); 3] = [
             (Some(options.max_connections), &every, "of this server"),
@@ -339,14 +343,14 @@ impl Registry {
         }
         if let Some(entered) = books.connections.get_mut(&id) {
             entered.export = Some(name);
-            entered.names.clone_from(&who.names);
+            entered.who.names.clone_from(&who.names);
         }
         books.half_open.remove(&id);
         Ok(export)
     }
 
-    /// The thread of a connection ends; the export that it had.
-    pub(super) fn leave(&self, id: u64) -> Option<String> {
+    /// The thread of a connection ends; the export that it had, and what is known of the client.
+    pub(super) fn leave(&self, id: u64) -> Option<(String, Identity)> {
         let mut books = self.books.lock();
         books.threads -= 1;
         books.half_open.remove(&id);
@@ -359,7 +363,7 @@ impl Registry {
         }
         drop(books);
         self.left.notify_all();
-        gone.and_then(|gone| gone.export)
+        gone.and_then(|gone| Some((gone.export?, gone.who)))
     }
 
     /// Waits until none of the connections is in the books, or the deadline passes; those that are
@@ -433,21 +437,28 @@ impl Registry {
     pub(super) fn clients(&self) -> Vec<ClientStatus> {
         let books = self.books.lock();
         let known = |entered: &Entered| {
-            let Entered { connection, export, peer, names, .. } = entered;
-            (Arc::clone(connection), export.clone(), *peer, names.clone())
+            let Entered { connection, export, who, .. } = entered;
+            (Arc::clone(connection), export.clone(), who.clone())
         };
         let clients: Vec<_> = books.connections.values().map(known).collect();
         drop(books);
-        let status = |(connection, export, peer, names): (Arc<Connection>, _, _, _)| {
-            let load = connection.load.snapshot();
+        let status = |(connection, export, who): (Arc<Connection>, _, Identity)| {
+            let Identity { peer, pid, names } = who;
+            let (load, untaken) = (connection.load.snapshot(), connection.untaken.read());
+            let (oldest, now) = (connection.arrivals.oldest(), connection.clock());
+            let ago = |moment: u64| Duration::from_nanos(now.saturating_sub(moment));
             ClientStatus {
                 id: connection.id,
                 peer,
+                pid,
                 names,
                 export,
                 age: connection.age(),
                 in_flight: load.requests,
                 in_flight_bytes: load.bytes,
+                oldest: oldest.map(ago),
+                untaken: untaken.map(|(since, _)| ago(since)),
+                untaken_bytes: untaken.map_or(0, |(_, bytes)| bytes),
                 draining: load.draining || load.cut,
                 traffic: connection.counts.read(),
             }
@@ -460,7 +471,7 @@ impl Registry {
         let connection =
             self.books.lock().connections.get(&id).map(|one| Arc::clone(&one.connection));
         connection.is_some_and(|connection| {
-            connection.cut();
+            connection.cut(|| "it was disconnected, as the server was asked to".to_owned());
             true
         })
     }
@@ -498,7 +509,9 @@ impl Books {
     /// Lets the oldest one go of those that wait for their client in its handshake.
     fn let_silent_go(&mut self, evict: impl Fn(&Connection)) -> bool {
         let silent = |id: &&u64| {
-            self.connections.get(id).is_none_or(|entered| entered.connection.has_waited())
+            self.connections.get(id).is_none_or(|entered| {
+                entered.connection.has_waited() && !entered.connection.has_sent()
+            })
         };
         let Some(oldest) = self.half_open.iter().find(silent).copied() else { return false };
         self.half_open.remove(&oldest);
@@ -516,14 +529,25 @@ impl Books {
             let idle = one.connection.idle()?;
             (idle >= enough).then_some((idle, one.connection.id))
         });
-        let Some((idle, id)) = idle.max() else { return false };
+        let mut idle: Vec<_> = idle.collect();
+        idle.sort_unstable_by(|one, other| other.cmp(one));
+        // A request that came while this process was stopped lies in the socket.
+        let silent = |id: &u64| {
+            self.connections.get(id).is_some_and(|entered| !entered.connection.has_sent())
+        };
+        let Some((idle, id)) = idle.into_iter().find(|(_, id)| silent(id)) else { return false };
         let Some(entered) = self.connections.get_mut(&id) else { return false };
         entered.leaving = true;
-        let Entered { connection, peer, export, .. } = entered;
+        let Entered { connection, who, export, .. } = entered;
+        let idle = policy::rounded(idle);
         connection.voice.tell(What::Evicted, |left_out| {
-            tracing::info!(client = id, %peer, export, ?idle, left_out, "let go: a newcomer needs its place");
+            tracing::info!(client = id, peer = %who, export, ?idle, left_out, "let go: a newcomer needs its place");
         });
-        connection.drain();
+        connection.drain(|| {
+            format!(
+                "it asked for nothing for {idle:?}, and a newcomer needed its place (evict_idle)"
+            )
+        });
         true
     }
 
@@ -554,6 +578,8 @@ impl Registry {
                 "a client was refused: the export is not for it");
         });
         let name = export.name().escape_debug();
+        // Which process it is makes no difference.
+        let who = Identity { pid: None, ..who.clone() };
         let without = if who.names.is_empty() { " without a certificate" } else { "" };
         Err(NotOffered::Forbidden(format!("the export '{name}' is not for {who}{without}")))
     }
@@ -626,7 +652,8 @@ mod tests {
                 (),
             )
         };
-        registry.admit(Peer::Unknown, limit, make, |oldest| oldest.close())
+        let who = Voice::of_test(0).who;
+        registry.admit(who, limit, make, |oldest| oldest.close())
     }
 
     #[test]

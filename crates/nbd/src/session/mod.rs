@@ -74,6 +74,8 @@ pub(crate) enum End {
     Failed(String),
     /// The client took too long; says what for.
     TooSlow(String),
+    /// The client asked for nothing for too long; says how long.
+    Idle(String),
     /// The connection was given up by the server.
     Cut,
 }
@@ -83,7 +85,7 @@ impl fmt::Display for End {
         match self {
             End::Disconnected => f.write_str("it said goodbye"),
             End::StreamEnded => f.write_str("its stream ended"),
-            End::Violation(what) | End::TooSlow(what) => f.write_str(what),
+            End::Violation(what) | End::TooSlow(what) | End::Idle(what) => f.write_str(what),
             End::Failed(why) => write!(f, "its socket failed: {why}"),
             End::Cut => f.write_str("it was disconnected"),
         }
@@ -322,7 +324,12 @@ impl Session {
 
     /// Posts a reply of a completion, and sends it if nobody else does.
     fn post(self: &Arc<Self>, reply: Box<Reply>) {
-        if let Posted::YouSend(right) = self.path.post(reply) {
+        let len = reply.len();
+        let posted = self.path.post(reply);
+        if matches!(posted, Posted::Left) {
+            self.connection.untaken.posted(len);
+        }
+        if let Posted::YouSend(right) = posted {
             // Replies that are posted meanwhile go along.
             right.give_up();
             let session = Arc::clone(self);
@@ -333,7 +340,7 @@ impl Session {
                     catch_unwind(AssertUnwindSafe(|| session.send(right, COMPLETION_ROUNDS)));
                 if let Err(panic) = sent {
                     // Nobody sends any more, so nobody should wait.
-                    session.connection.cut();
+                    session.connection.cut(|| "sending its replies panicked".to_owned());
                     panics::discard(panic);
                 }
             });

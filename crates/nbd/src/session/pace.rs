@@ -1,16 +1,17 @@
 //! How fast a client has to be: the time for a request that it began, and for its silences.
 //!
 //! The clock is read only where a request has come in part, and the socket is told of a time only then. A client whose
-//! requests arrive whole costs neither.
+//! requests arrive whole costs neither. The time of a request is a [`Deadline`], so a client that sent everything while
+//! this process was stopped isn't late.
 
 use std::io::ErrorKind;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::BytesMut;
-use corewise_sync::time;
 
 use super::End;
 use crate::connection::Connection;
+use crate::deadline::Deadline;
 use crate::policy;
 use crate::tls::Incoming;
 
@@ -30,8 +31,33 @@ pub(crate) struct Deadlines {
 pub(super) enum Expects {
     /// A new request.
     Request,
-    /// The rest of one, whose payload has so many bytes in all.
-    Rest(u64),
+    /// The rest of a request's head.
+    Head(Part),
+    /// The rest of a request's payload.
+    Payload(Part),
+}
+
+/// How much of something has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// Bytes that came.
+    pub(super) came: usize,
+    /// Bytes in all.
+    pub(super) of: usize,
+}
+
+/// The end of a client that did not finish its request in time.
+fn too_slow(expects: Expects, waited: Duration, timeout: Duration) -> End {
+    let came = |Part { came, of }, what| format!("{came} of the {of} bytes of its {what} came");
+    let what = match expects {
+        Expects::Request => "a TLS record came in part".to_owned(),
+        Expects::Head(part) => came(part, "head"),
+        Expects::Payload(part) => came(part, "payload"),
+    };
+    let waited = policy::rounded(waited);
+    End::TooSlow(format!(
+        "it did not finish a request: {what} in {waited:?} (request_timeout: {timeout:?})"
+    ))
 }
 
 /// The watch over one client's sending.
@@ -41,8 +67,8 @@ pub(super) struct Pace {
     deadlines: Deadlines,
     /// What the socket was told.
     patience: Option<Duration>,
-    /// Since when a request has been there in part.
-    begun: Option<Instant>,
+    /// By when the rest has to come of a request that is there in part.
+    rest: Option<Deadline>,
     /// How long nothing has come.
     quiet: Duration,
 }
@@ -52,12 +78,12 @@ impl Pace {
         // The socket takes no zero.
         let request = deadlines.request.max(Duration::from_millis(1));
         let deadlines = Deadlines { request, ..deadlines };
-        Pace { incoming, deadlines, patience: None, begun: None, quiet: Duration::ZERO }
+        Pace { incoming, deadlines, patience: None, rest: None, quiet: Duration::ZERO }
     }
 
     /// A request has come whole, or its client had to wait: then its time begins anew.
     pub(super) fn whole(&mut self) {
-        self.begun = None;
+        self.rest = None;
     }
 
     /// Receives what is there, or all of `len` bytes. 0 at the end of the stream. Blocks.
@@ -70,35 +96,43 @@ impl Pace {
     ) -> Result<usize, End> {
         loop {
             let in_part = self.incoming.as_ref().is_some_and(Incoming::is_partial);
+            let timeout = self.deadlines.request;
+            // Once its time is over: what the socket has by then is still taken.
+            let mut last = false;
             let patience = match expects {
                 Expects::Request if !in_part => {
                     self.deadlines.idle.map(|idle| idle.saturating_sub(self.quiet))
                 }
                 _ => {
-                    let bytes = if let Expects::Rest(bytes) = expects { bytes } else { 0 };
-                    let begun = *self.begun.get_or_insert_with(time::now);
-                    let waited = time::now().saturating_duration_since(begun);
-                    if waited >= policy::time_for(self.deadlines.request, bytes) {
-                        let timeout = self.deadlines.request;
-                        let what = format!("a request was sent in part only, in {timeout:?}");
-                        return Err(End::TooSlow(what));
-                    }
-                    Some(self.deadlines.request)
+                    let bytes = if let Expects::Payload(part) = expects { part.of } else { 0 };
+                    let rest = self.rest.get_or_insert_with(|| Deadline::after(timeout));
+                    rest.extend_to(policy::time_for(timeout, bytes as u64));
+                    let wait = rest.wait();
+                    last = wait.is_zero();
+                    // The socket takes no zero.
+                    Some(wait.max(Duration::from_millis(1)))
                 }
             };
             // A time that was set for a part of a request may stay: it ends the wait for the next one once.
-            if patience != self.patience && (patience.is_some() || self.quiet > Duration::ZERO) {
+            if !last
+                && patience != self.patience
+                && (patience.is_some() || self.quiet > Duration::ZERO)
+            {
                 self.patience = patience;
                 connection.set_patience(patience);
             }
+            let most = len.unwrap_or(usize::MAX);
             let received = match (&mut self.incoming, len) {
+                (Some(incoming), _) => incoming.receive(connection, buffer, most, last),
+                (None, _) if last => connection.receive_now(buffer, most).map(Some),
                 (None, None) => connection.receive(buffer).map(Some),
                 (None, Some(len)) => connection.receive_all(buffer, len).map(Some),
-                (Some(incoming), len) => {
-                    incoming.receive(connection, buffer, len.unwrap_or(usize::MAX))
-                }
             };
             match received {
+                Err(error) if last && error.kind() == ErrorKind::WouldBlock => {
+                    let waited = self.rest.as_mut().map(Deadline::waited).unwrap_or_default();
+                    return Err(too_slow(expects, waited, timeout));
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == ErrorKind::InvalidData => {
                     return Err(End::Violation(error.to_string()));
@@ -116,11 +150,47 @@ impl Pace {
                 match self.deadlines.idle {
                     Some(_) if waits => self.quiet = Duration::ZERO,
                     Some(idle) if self.quiet >= idle => {
-                        return Err(End::TooSlow(format!("nothing was asked for {idle:?}")));
+                        let what = format!("it asked for nothing for {idle:?} (idle_timeout)");
+                        return Err(End::Idle(what));
                     }
                     _ => {}
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::load::Budget;
+    use crate::memory::Pool;
+    use crate::told::Voice;
+
+    #[test]
+    fn what_lies_in_the_socket_is_taken_though_the_time_of_the_request_is_over() {
+        let (ours, mut client) = UnixStream::pair().unwrap();
+        let (voice, pool) = (Voice::of_test(1), Arc::new(Pool::new(1 << 20)));
+        let budget = Budget::default();
+        let (connection, _) = Connection::new(voice, ours.into(), budget, 0, pool, false);
+        let (request, reply) = (Duration::ZERO, Duration::ZERO);
+        let mut pace = Pace::new(Deadlines { request, reply, idle: None }, None);
+        let mut buffer = BytesMut::with_capacity(64);
+        let mut receive = |pace: &mut Pace, came, len| {
+            let head = Expects::Head(Part { came, of: 28 });
+            pace.receive(&connection, &mut buffer, len, head)
+        };
+        for (came, len) in [(3, None), (5, Some(2))] {
+            client.write_all(&[7; 2]).unwrap();
+            assert_eq!(receive(&mut pace, came, len), Ok(2));
+            while pace.rest.as_mut().is_some_and(|rest| !rest.wait().is_zero()) {}
+        }
+        let Err(End::TooSlow(why)) = receive(&mut pace, 7, None) else { panic!() };
+        assert!(why.contains("7 of the 28 bytes of its head came in "), "{why}");
+        assert!(why.contains("(request_timeout: 1ms)"), "{why}");
     }
 }

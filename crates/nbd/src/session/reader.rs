@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use corewise_blockmq::{Flags, Op, Plug, Request as DeviceRequest, Whole};
 use corewise_sync::{Parker, time};
 
-use super::pace::{Expects, Pace};
+use super::pace::{Expects, Pace, Part};
 use super::received::{Received, charge};
 use super::sink::{Reply, SPARE, SocketSink};
 use super::{End, Inside, Session, form, odd, sparse};
@@ -21,6 +21,7 @@ use crate::reply::{Posted, Right};
 use crate::tls::Incoming;
 use crate::told::What;
 use crate::turn::{self, Deficit, Entry, Work};
+use crate::waiting::Slot;
 use crate::wire::{
     BadMagic, Command, Form, ReplyError, Request, STATUS_QUERY_LEN, StatusQuery, Tag,
 };
@@ -52,11 +53,13 @@ pub(super) struct Reader<'a> {
     wrote: bool,
     /// When the last piece came, by the connection's clock.
     came: u64,
+    /// Where the last request's arrival was kept.
+    slot: Slot,
 }
 
 struct Skip {
     /// Of the payload, in all.
-    bytes: u64,
+    bytes: usize,
     left: usize,
     reply: Box<Reply>,
 }
@@ -109,6 +112,7 @@ impl<'a> Reader<'a> {
             prompt: false,
             wrote: false,
             came: session.connection.clock(),
+            slot: Slot::NONE,
         }
     }
 
@@ -126,9 +130,11 @@ impl<'a> Reader<'a> {
             self.let_go();
             self.buffer.make_room();
             let expects = match &self.skipping {
-                Some(skip) => Expects::Rest(skip.bytes),
+                Some(Skip { bytes, left, .. }) => {
+                    Expects::Payload(Part { came: bytes - left, of: *bytes })
+                }
                 None if self.buffer.is_empty() => Expects::Request,
-                None => Expects::Rest(0),
+                None => Expects::Head(Part { came: self.buffer.len(), of: self.head_len() }),
             };
             match self.receive(expects) {
                 Ok(0) => break self.end_of_stream(),
@@ -237,6 +243,16 @@ impl<'a> Reader<'a> {
         Some(found)
     }
 
+    /// The length of the head that the buffer begins with, its query included.
+    fn head_len(&self) -> usize {
+        let form = self.limits.form;
+        let query = match self.buffer.first_chunk().map(Request::decode_extended) {
+            Some(Ok(request)) if policy::has_query(&request, &self.limits) => STATUS_QUERY_LEN,
+            _ => 0,
+        };
+        form.request_len() + query
+    }
+
     /// How many bytes follow a request that was judged: no more than the largest payload.
     fn payload_len(&self, request: &Request) -> usize {
         request.payload_len(self.limits.form) as usize
@@ -332,8 +348,9 @@ impl<'a> Reader<'a> {
                     continue;
                 }
             }
-            let cost = Cost { charge, came: self.came };
-            return Some((cost, connection.load.admit(charge).draining));
+            let draining = connection.load.admit(charge).draining;
+            self.slot = connection.arrivals.enter(self.slot, self.came);
+            return Some((Cost { charge, came: self.came, slot: self.slot }, draining));
         }
     }
 
@@ -353,7 +370,7 @@ impl<'a> Reader<'a> {
         let done = result.is_ok().then_some(request.length);
         let due = cost.due(op_of(request.command), done);
         let (reply, left) = (Reply::new(body, due), self.payload_len(request));
-        self.skipping = Some(Skip { bytes: left as u64, left, reply });
+        self.skipping = Some(Skip { bytes: left, left, reply });
     }
 
     fn submit(
@@ -527,7 +544,8 @@ impl<'a> Reader<'a> {
             if room < length - self.buffer.len() {
                 return self.large_payload(length);
             }
-            if self.receive(Expects::Rest(length as u64))? == 0 {
+            let part = Part { came: self.buffer.len(), of: length };
+            if self.receive(Expects::Payload(part))? == 0 {
                 return Err(self.end_of_stream());
             }
         }
@@ -539,7 +557,8 @@ impl<'a> Reader<'a> {
         payload.extend_from_slice(&self.buffer);
         self.buffer.clear();
         while payload.len() < length {
-            let (missing, expects) = (length - payload.len(), Expects::Rest(length as u64));
+            let part = Part { came: payload.len(), of: length };
+            let (missing, expects) = (length - payload.len(), Expects::Payload(part));
             let Session { connection, .. } = &**self.session;
             if self.pace.receive(connection, &mut payload, Some(missing), expects)? == 0 {
                 return Err(self.end_of_stream());

@@ -2,18 +2,19 @@
 //! one. Owned by the holder of the flush right.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::BytesMut;
+use corewise_sync::Parker;
 use corewise_sync::inbox::{Batch, HasLink, Link};
-use corewise_sync::{Parker, time};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use crate::connection::Connection;
 use crate::counts::Due;
+use crate::deadline::Deadline;
 use crate::load::Charge;
 use crate::policy;
 use crate::reply::{Patience, Sent, Sink};
@@ -40,6 +41,8 @@ pub(crate) struct Reply {
     body: Body,
     /// What is settled when it has left; `None` where more of its reply follows.
     due: Option<Due>,
+    /// Since when it waits for its client to take earlier ones, by the connection's clock; 0 where it doesn't.
+    waits: u64,
 }
 
 pub(super) enum Body {
@@ -53,12 +56,17 @@ pub(super) enum Body {
 impl Reply {
     /// A reply, or the last chunk of one.
     pub(super) fn new(body: Body, due: Due) -> Box<Reply> {
-        Box::new(Reply { link: Link::new(), body, due: Some(due) })
+        Box::new(Reply { link: Link::new(), body, due: Some(due), waits: 0 })
     }
 
     /// Chunks of a reply that goes on.
     pub(super) fn more(chunks: BytesMut) -> Box<Reply> {
-        Box::new(Reply { link: Link::new(), body: Body::Message(chunks), due: None })
+        Box::new(Reply { link: Link::new(), body: Body::Message(chunks), due: None, waits: 0 })
+    }
+
+    /// How many bytes it has.
+    pub(super) fn len(&self) -> usize {
+        self.bytes().len()
     }
 
     fn bytes(&self) -> &[u8] {
@@ -90,8 +98,10 @@ pub(crate) struct SocketSink {
     sent_of_first: usize,
     /// How long the client may take to take a reply.
     timeout: Duration,
-    /// Since when the first waiting reply has been waited for, by a thread that may wait.
-    since: Option<Instant>,
+    /// By when the client has to take the first waiting reply, once a thread waits for that.
+    deadline: Option<Deadline>,
+    /// The connection says that replies wait.
+    shows: bool,
     /// The socket failed: replies are dropped from now on.
     broken: bool,
     /// Memory of replies that were sent.
@@ -114,7 +124,8 @@ impl SocketSink {
             connection,
             voice,
             timeout,
-            since: None,
+            deadline: None,
+            shows: false,
             waiting: VecDeque::new(),
             sent_of_first: 0,
             broken: false,
@@ -125,9 +136,9 @@ impl SocketSink {
 
     /// Gives the connection up, since its replies can't be sent; the reader stops too, however much
     /// it has left to read.
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn give_up(&mut self, why: impl FnOnce() -> String) {
         self.broken = true;
-        self.connection.cut();
+        self.connection.cut(why);
     }
 
     fn send_some(&mut self) -> Result<usize, Errno> {
@@ -187,39 +198,66 @@ impl SocketSink {
             if let Some(due) = &first.due {
                 let now = *now.get_or_insert_with(|| self.connection.clock());
                 self.connection.counts.answered(due, now);
+                self.connection.arrivals.leave(due.cost.slot);
                 cost += due.cost.charge;
                 requests += 1;
             }
             if let Some(reply) = self.waiting.pop_front() {
                 self.keep(*reply);
             }
-            self.since = None;
+            self.deadline = None;
         }
         self.sent_of_first = of_first;
         self.connection.settle(requests, cost);
     }
 
+    /// The socket is full: notes since when each reply waits, and shows it.
+    fn note_full(&mut self) {
+        let now = self.connection.clock().max(1);
+        for reply in self.waiting.iter_mut().rev().take_while(|reply| reply.waits == 0) {
+            reply.waits = now;
+        }
+        let (since, bytes) = self.waiting_replies();
+        self.connection.untaken.wait(since, bytes);
+        self.shows = true;
+    }
+
+    /// Since when the first reply waits, and the bytes of all that do.
+    fn waiting_replies(&self) -> (u64, u64) {
+        let all: usize = self.waiting.iter().map(|reply| reply.len()).sum();
+        let since = self.waiting.front().map_or(0, |reply| reply.waits);
+        (since, all.saturating_sub(self.sent_of_first) as u64)
+    }
+
     /// Waits for room in the socket. A client that takes a byte now and then holds a reply no longer than one that takes
     /// nothing. Blocks.
     fn wait(&mut self) {
-        let since = *self.since.get_or_insert_with(time::now);
-        let first = self.waiting.front().map_or(0, |reply| reply.bytes().len());
-        let deadline = policy::after(since, policy::time_for(self.timeout, first as u64));
-        if let Err(error) = self.connection.wait_for_space(deadline) {
-            let voice = &self.voice;
-            voice.tell(What::Slow, |left_out| {
-                tracing::info!(client = voice.client, peer = %voice.who, export = voice.export, %error,
-                    bytes = first, timeout = ?self.timeout, left_out,
-                    "closed: the client does not take its replies");
-            });
-            self.give_up();
+        let first = self.waiting.front().map_or(0, |reply| reply.len());
+        let time = policy::time_for(self.timeout, first as u64);
+        let deadline = self.deadline.get_or_insert_with(|| Deadline::after(time));
+        let Err(error) = self.connection.wait_for_space(deadline) else { return };
+        if error.kind() != io::ErrorKind::TimedOut {
+            return self.give_up(|| format!("its socket failed: {error}"));
         }
+        let (since, bytes) = self.connection.untaken.read().unwrap_or_default();
+        let oldest = policy::rounded(self.connection.since(since));
+        let (voice, timeout) = (Arc::clone(&self.voice), self.timeout);
+        let why = format!(
+            "it did not take its replies: {bytes} bytes wait, and the oldest reply for {oldest:?} \
+             (reply_timeout: {timeout:?})"
+        );
+        voice.tell(What::Slow, |left_out| {
+            let Voice { client, who, export, .. } = &*voice;
+            tracing::warn!(client, peer = %who, export, bytes, ?oldest, ?timeout, left_out, "closed: {why}");
+        });
+        self.give_up(|| why);
     }
 
     fn drop_all(&mut self) {
         let (mut requests, mut cost) = (0, Charge::NONE);
         for due in self.waiting.drain(..).filter_map(|reply| reply.due) {
             requests += 1;
+            self.connection.arrivals.leave(due.cost.slot);
             cost += due.cost.charge;
         }
         (self.sent_of_first, self.encrypted) = (0, 0);
@@ -240,16 +278,25 @@ impl Sink for SocketSink {
             match self.send_some() {
                 Ok(bytes) => self.sent(bytes),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if patience == Patience::None => return Sent::Full,
-                Err(Errno::AGAIN) => self.wait(),
+                Err(Errno::AGAIN) => {
+                    self.note_full();
+                    match patience {
+                        Patience::None => return Sent::Full,
+                        Patience::Unlimited => self.wait(),
+                    }
+                }
                 Err(error) => {
                     tell(|| {
                         tracing::debug!(client = self.voice.client, peer = %self.voice.who, %error,
                             "cannot send replies: the client is gone");
                     });
-                    self.give_up();
+                    self.give_up(|| format!("its socket failed: {error}"));
                 }
             }
+        }
+        if self.shows {
+            self.connection.untaken.none();
+            self.shows = false;
         }
         Sent::All
     }
@@ -266,6 +313,7 @@ mod tests {
     use crate::counts::Cost;
     use crate::load::Budget;
     use crate::memory::Pool;
+    use crate::waiting::Slot;
 
     #[test]
     fn the_memory_of_small_replies_is_that_of_later_ones_and_only_so_much_is_kept() {
@@ -285,7 +333,7 @@ mod tests {
         let mut send = |sink: &mut SocketSink, message: BytesMut| {
             connection.load.admit(Charge::NONE);
             let (inbox, len) = (Inbox::new(), message.len());
-            let cost = Cost { charge: Charge::NONE, came: 0 };
+            let cost = Cost { charge: Charge::NONE, came: 0, slot: Slot::NONE };
             inbox.push(Reply::new(Body::Message(message), cost.due(None, Some(0))));
             assert_eq!(sink.send(inbox.take(), Patience::None), Sent::All);
             client.read_exact(&mut vec![0; len]).unwrap();

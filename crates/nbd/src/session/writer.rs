@@ -66,7 +66,9 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>
             // SAFETY: given up above, and the swap took it back; no writer thread exists that could
             // have taken it.
             let mut right = unsafe { session.path.take_over() };
-            right.with_sink(|sink| sink.give_up());
+            right.with_sink(|sink| {
+                sink.give_up(|| format!("no thread could be started for its replies: {error}"));
+            });
             // A sink that gave up drops everything and is never full, so the rounds end with the
             // replies.
             while let Ran::HandOver(again) = right.run(Patience::None, u32::MAX) {

@@ -2,7 +2,6 @@
 
 use std::io::{self, BufRead, ErrorKind, IoSlice, Write};
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::{Buf, BytesMut};
 use corewise_sync::Mutex;
@@ -12,6 +11,7 @@ use rustls::ServerConnection;
 
 use super::{Tls, names};
 use crate::connection::Connection;
+use crate::deadline::Deadline;
 
 /// Room for ciphertext at the least, in bytes, and half of what there may come to be. A record has up to 18,437.
 const CIPHERTEXT: usize = 32 << 10;
@@ -47,7 +47,7 @@ impl Tls {
     pub(crate) fn accept(
         &self,
         connection: &Connection,
-        deadline: Instant,
+        deadline: &mut Deadline,
     ) -> io::Result<(Incoming, Vec<String>)> {
         let mut tls = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
         tls.set_buffer_limit(Some(OUTGOING));
@@ -115,19 +115,24 @@ impl Incoming {
 
     /// Receives what is there, behind what `buffer` holds and into the room that it has, though no more than `limit` bytes.
     /// `None` where what came is no data, or not a whole record; 0 at the end of the stream. Blocks, as long as
-    /// [`Connection::receive`] does.
+    /// [`Connection::receive`] does, unless it is `now`: `WouldBlock` then.
     pub(crate) fn receive(
         &mut self,
         connection: &Connection,
         buffer: &mut BytesMut,
         limit: usize,
+        now: bool,
     ) -> io::Result<Option<usize>> {
         let found = self.take(buffer, limit)?;
         if found.is_some() {
             return Ok(found);
         }
         self.ciphertext.reserve(CIPHERTEXT);
-        match connection.receive(&mut self.ciphertext)? {
+        let received = match now {
+            true => connection.receive_now(&mut self.ciphertext, usize::MAX),
+            false => connection.receive(&mut self.ciphertext),
+        };
+        match received? {
             0 => Ok(Some(0)),
             _ => self.take(buffer, limit),
         }
@@ -138,7 +143,7 @@ impl Incoming {
         &mut self,
         connection: &Connection,
         buffer: &mut BytesMut,
-        deadline: Instant,
+        deadline: &mut Deadline,
     ) -> io::Result<usize> {
         loop {
             if let Some(found) = self.take(buffer, usize::MAX)? {
@@ -227,7 +232,7 @@ impl Channel {
         &self,
         connection: &Connection,
         mut bytes: &[u8],
-        deadline: Instant,
+        deadline: &mut Deadline,
     ) -> io::Result<()> {
         while !bytes.is_empty() {
             let mut ciphertext = Vec::new();

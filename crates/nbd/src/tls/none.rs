@@ -3,12 +3,12 @@
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::BytesMut;
 use rustix::io::Errno;
 
 use crate::connection::Connection;
+use crate::deadline::Deadline;
 
 #[derive(Clone)]
 pub(crate) enum Tls {}
@@ -20,7 +20,11 @@ impl Tls {
         match *self {}
     }
 
-    pub(crate) fn accept(&self, _: &Connection, _: Instant) -> io::Result<(Incoming, Vec<String>)> {
+    pub(crate) fn accept(
+        &self,
+        _: &Connection,
+        _: &mut Deadline,
+    ) -> io::Result<(Incoming, Vec<String>)> {
         match *self {}
     }
 }
@@ -39,6 +43,7 @@ impl Incoming {
         _: &Connection,
         _: &mut BytesMut,
         _: usize,
+        _: bool,
     ) -> io::Result<Option<usize>> {
         match *self {}
     }
@@ -47,7 +52,7 @@ impl Incoming {
         &mut self,
         _: &Connection,
         _: &mut BytesMut,
-        _: Instant,
+        _: &mut Deadline,
     ) -> io::Result<usize> {
         match *self {}
     }
@@ -63,7 +68,7 @@ impl Channel {
         match *self {}
     }
 
-    pub(crate) fn send_until(&self, _: &Connection, _: &[u8], _: Instant) -> io::Result<()> {
+    pub(crate) fn send_until(&self, _: &Connection, _: &[u8], _: &mut Deadline) -> io::Result<()> {
         match *self {}
     }
 

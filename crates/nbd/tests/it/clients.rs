@@ -1,5 +1,6 @@
 //! The list of clients: what is known of each, what it has been answered, and how it is disconnected.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use crate::common::*;
 use corewise_blockmq::{IoErrorKind, Op};
 use corewise_nbd::wire::*;
-use corewise_nbd::{ClientEvent, ClientStatus, Peer, Server};
+use corewise_nbd::{ClientEvent, ClientStatus, Options, Peer, Server};
 
 const MIB: u64 = 1 << 20;
 
@@ -48,6 +49,7 @@ fn each_client_is_listed_with_where_it_comes_from_and_what_it_was_answered() {
     assert!(silent.id < busy.id && silent.age >= busy.age);
     assert_eq!((silent.export.as_deref(), busy.export.as_deref()), (None, Some("disk")));
     assert_eq!(busy.peer, Peer::User(rustix::process::getuid().as_raw()));
+    assert_eq!((busy.pid, silent.pid), (Some(std::process::id()), Some(std::process::id())));
     assert_eq!((busy.in_flight, busy.in_flight_bytes, busy.draining), (0, 0, false));
     let reads = busy.traffic.of(Op::Read);
     assert_eq!((reads.requests, reads.errors, reads.bytes), (6, 2, 3 * 4096 + MIB));
@@ -70,13 +72,24 @@ fn what_is_in_flight_is_seen_while_it_is_and_counted_when_it_was_answered() {
     device.wait_for_seen(3);
     let [busy] = &server.clients()[..] else { panic!() };
     assert_eq!((busy.in_flight, busy.in_flight_bytes), (3, 3 * 4096));
+    let first = busy.oldest.expect("it has requests in flight");
+    assert!(first <= busy.age, "{first:?}");
     assert_eq!(busy.traffic.of(Op::Read).requests, 0);
+    // The oldest one of three is the oldest one of two, or one that came with it.
+    device.release_some(1);
+    client.reply(4096);
+    let [busy] = &counted(&server, 1)[..] else { panic!() };
+    assert!(busy.oldest.expect("two are left") >= first && busy.untaken.is_none(), "{busy:?}");
     device.release();
-    for _ in 0..3 {
+    for _ in 0..2 {
         client.reply(4096);
     }
     let [busy] = &counted(&server, 3)[..] else { panic!() };
     assert_eq!(busy.traffic.of(Op::Read).bytes, 3 * 4096);
+    // A request is counted, and then it is in flight no more.
+    while server.clients()[0].oldest.is_some() {
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -136,7 +149,7 @@ fn an_observer_is_told_of_clients_that_come_and_go_and_its_panic_is_its_own() {
             told.send(format!("{id} attached {export}")).unwrap();
             panic!("on purpose");
         }
-        ClientEvent::Left { id, export, why } => {
+        ClientEvent::Left { id, export, why, .. } => {
             told.send(format!("{id} left {export}: {why}")).unwrap();
         }
         _ => {}
@@ -154,6 +167,106 @@ fn an_observer_is_told_of_clients_that_come_and_go_and_its_panic_is_its_own() {
     assert!(hears.recv().unwrap().ends_with("attached disk"));
     assert!(server.disconnect(server.clients().last().unwrap().id));
     let left = hears.recv().unwrap();
-    assert!(left.ends_with("left disk: it was disconnected"), "{left}");
+    assert!(left.ends_with("it was disconnected, as the server was asked to"), "{left}");
     drop(cut);
+}
+
+#[test]
+fn replies_that_a_client_does_not_take_are_seen_with_their_age_until_it_takes_them() {
+    let device = TestDevice::new(MIB);
+    let server = server(device);
+    let (mut slow, mut quick) = (client(&server), client(&server));
+    assert_eq!(quick.read(1, 0, 4096).error, 0);
+    slow.reads(1..3, 0, 1000 << 10);
+    let mut seen = None;
+    while seen.is_none() {
+        let clients = server.clients();
+        assert_eq!((clients[1].untaken, clients[1].untaken_bytes), (None, 0), "the quick one");
+        seen = clients[0].untaken.map(|age| (age, clients[0].untaken_bytes, clients[0].oldest));
+    }
+    let (age, bytes, oldest) = seen.unwrap();
+    // The socket took some of the first one.
+    assert!(bytes > 0 && bytes < 2 * ((1000 << 10) + 64), "{bytes}");
+    assert!(oldest.expect("both are in flight") >= age, "{age:?} {oldest:?}");
+    assert!(server.clients()[0].untaken.expect("nothing was taken") >= age);
+    for _ in 0..2 {
+        assert_eq!(slow.reply(1000 << 10).error, 0);
+    }
+    while server.clients()[0].untaken.is_some() || server.clients()[0].oldest.is_some() {
+        std::thread::yield_now();
+    }
+}
+
+/// Why the only client of a server was let go.
+fn why(server: &Server) -> std::sync::mpsc::Receiver<String> {
+    let (told, hears) = channel();
+    assert!(server.observe(move |event| {
+        if let ClientEvent::Left { peer, pid, why, .. } = event {
+            assert_eq!(*peer, Peer::User(rustix::process::getuid().as_raw()));
+            assert_eq!(*pid, Some(std::process::id()));
+            told.send((*why).to_owned()).unwrap();
+        }
+    }));
+    hears
+}
+
+#[test]
+fn a_client_that_is_cut_is_told_of_with_what_was_waited_for_and_how_long() {
+    let soon = Duration::from_millis(20);
+    let options = || Options::new().request_timeout(soon).reply_timeout(soon);
+    fn head(length: u64) -> [u8; REQUEST_LEN] {
+        let (flags, command) = (CommandFlags::empty(), Command::WRITE);
+        Request { flags, command, cookie: 2, offset: 0, length }.encode()
+    }
+    type Abuse = dyn Fn(&mut Client);
+    let cases: [(&Abuse, &[&str]); 5] = [
+        (&|client| client.send(&head(0)[..5]), &["5 of the 28 bytes of its head came in "]),
+        (
+            &|client| {
+                client.send(&head(4096));
+                client.send(&[7; 100]);
+            },
+            &["100 of the 4096 bytes of its payload came in ", "(request_timeout: 20ms)"],
+        ),
+        (
+            &|client| {
+                client.send(&head(1000 << 10));
+                client.send(&[7; 3]);
+            },
+            &["3 of the 1024000 bytes of its payload"],
+        ),
+        (
+            &|client| client.reads(1..2, 0, 1000 << 10),
+            &["it did not take its replies: ", " bytes wait", "(reply_timeout: 20ms)"],
+        ),
+        (&|client| client.send(&[7; 28]), &["magic number is 0x7070707, expected 0x25609513"]),
+    ];
+    for (abuse, says) in cases {
+        let server = server_with(TestDevice::new(MIB), options());
+        let hears = why(&server);
+        let mut client = client(&server);
+        abuse(&mut client);
+        let why = hears.recv().unwrap();
+        assert!(says.iter().all(|part| why.contains(part)), "{why}");
+    }
+}
+
+#[test]
+fn a_client_that_the_server_lets_go_is_told_of_with_the_reason() {
+    let why_of = |ends: &dyn Fn(&Server) -> Option<Client>| {
+        let options = Options::new().max_connections(1).evict_idle(Some(Duration::ZERO));
+        let server = server_with(TestDevice::new(MIB), options);
+        let hears = why(&server);
+        let client = client(&server);
+        let newcomer = ends(&server);
+        let why = hears.recv().unwrap();
+        drop((client, newcomer));
+        why
+    };
+    let newcomer = |server: &Server| Some(client(server));
+    assert!(why_of(&newcomer).contains("a newcomer needed its place (evict_idle)"));
+    let removed = |server: &Server| server.remove_export("disk", PATIENCE).and(None);
+    assert_eq!(why_of(&removed), "its export was removed");
+    let ended = |server: &Server| Some(server.drain(PATIENCE)).and(None);
+    assert_eq!(why_of(&ended), "the server was shut down");
 }

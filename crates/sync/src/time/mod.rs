@@ -1,4 +1,4 @@
-//! The clocks that product code reads, and histograms of times.
+//! The clocks that product code reads, one for deadlines of others, and histograms of times.
 //!
 //! [`now`] and [`Stamp`] read the system's monotonic clock. Under loom it stands still. Shuttle has no time: there the clock stands still,
 //! but for a wait whose time runs out, which may happen at any moment: it moves the clock on to its end. So
@@ -24,9 +24,9 @@
 //! | timers of work items, `every`, idle workers, shutdown of pools (`workqueue`) | monotonic | As Linux's timers. A periodic item doesn't run once for each period of a suspend |
 //! | reports of stuck work, of late calls and of computing items (`workqueue`, `smp`) | monotonic | Nothing is stuck because the machine slept |
 //! | timeouts of probes, deferrals, bring-up and shutdown (`device`) | monotonic | The callback didn't run either |
-//! | handshake, half a request, an unread reply, an idle client, a drain (`nbd`) | monotonic | After a resume the clients have their time to go on; none is cut for the server's sleep |
+//! | handshake, half a request, an unread reply, an idle client, a drain (`nbd`) | monotonic; the first three by a [`PausableClock`] | After a resume the clients have their time to go on; none is cut for the server's sleep, nor for a pause of its process |
 //! | rate limits of clients (`nbd`) and of log lines (`throttle`) | monotonic | A suspend saves up no burst |
-//! | connect, reply and backoff of a remote volume (`nbd::remote`); TCP keepalive and user timeout | monotonic | As for a store; the kernel counts jiffies |
+//! | connect, reply and backoff of a remote volume (`nbd::remote`); TCP keepalive and user timeout | monotonic; all but the last by a [`PausableClock`] | As for a store; the kernel counts jiffies |
 //! | validity of certificates (`nbd::tls`) | wall | It is a date |
 //! | time that a snapshot was taken; stamps of logs, events and records (`object`, `cli`) | wall | They are for people. Nothing is ordered or decided by them |
 //! | beats for the service manager's watchdog, silence of those that look on, age of a metrics text (`cli`) | monotonic | systemd counts by it too |
@@ -35,8 +35,10 @@
 //! No clock of the machine counts while a hypervisor pauses it.
 
 mod histogram;
+mod pausable;
 
 pub use histogram::{Histogram, Latencies};
+pub use pausable::PausableClock;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -57,6 +57,16 @@ impl Part {
         Part::Health,
     ];
 
+    /// The column by which it is sorted unless somebody wants it otherwise, and whether the largest comes first. Clients that
+    /// don't take their replies come first.
+    pub(crate) fn usual_order(self) -> (usize, bool) {
+        let untaken = || self.head().iter().position(|title| *title == "untaken");
+        match self {
+            Part::Clients => (untaken().unwrap_or_default(), true),
+            _ => (0, false),
+        }
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Part::Exports => "exports",
@@ -76,7 +86,8 @@ impl Part {
                 "errors",
             ],
             Part::Clients => &[
-                "client", "from", "export", "for", "infl", "req/s", "MiB/s", "p50", "p99", "errors",
+                "client", "from", "export", "for", "infl", "oldest", "untaken", "req/s", "MiB/s",
+                "p50", "p99", "errors", "waiting", "process",
             ],
             Part::Volumes => &[
                 "volume",
@@ -239,10 +250,16 @@ pub(crate) fn rows(part: Part, before: Option<&Look>, now: &Look) -> Vec<Vec<Cel
                         served::seconds(client.connected_seconds),
                     ),
                     Cell::count(client.in_flight.into()),
+                    Cell::time(client.oldest()),
+                    Cell::time(client.untaken()),
+                ];
+                let right = [
+                    Cell::size(client.untaken_bytes),
+                    Cell::number(client.from.pid.map_or(-1.0, f64::from), client.from.process()),
                 ];
                 let had = had.get(&client.client).map(|client| &client.ops);
                 let rest = rates(&of(had, &client.ops), errors(&client.ops));
-                left.into_iter().chain(rest).collect()
+                left.into_iter().chain(rest).chain(right).collect()
             };
             now.clients.iter().map(row).collect()
         }

@@ -1,0 +1,81 @@
+//! A deadline that a client has to meet. It doesn't pass while this process is stopped.
+
+use std::time::{Duration, Instant};
+
+use corewise_sync::time::PausableClock;
+
+use crate::policy;
+
+/// A time by which a client has to do something, such as to take a reply.
+///
+/// The thread that waits for the client asks for the length of [each wait](Deadline::wait). A wait of zero length is the last one: it
+/// asks the socket once more, since bytes of the client may lie there unseen.
+#[derive(Clone, Debug)]
+pub(crate) struct Deadline {
+    clock: PausableClock,
+    begun: Instant,
+    at: Instant,
+}
+
+impl Deadline {
+    /// The deadline that is so far away.
+    pub(crate) fn after(time: Duration) -> Deadline {
+        let mut clock = PausableClock::for_timeout(time);
+        let begun = clock.now();
+        Deadline { clock, begun, at: policy::after(begun, time) }
+    }
+
+    /// How long to wait before this is asked again. Zero once the deadline has passed.
+    pub(crate) fn wait(&mut self) -> Duration {
+        let left = self.at.saturating_duration_since(self.clock.now());
+        left.min(self.clock.slice())
+    }
+
+    /// Moves the deadline to so long after its beginning.
+    pub(crate) fn extend_to(&mut self, time: Duration) {
+        self.at = policy::after(self.begun, time);
+    }
+
+    /// How long the client has been waited for.
+    pub(crate) fn waited(&mut self) -> Duration {
+        self.clock.now().saturating_duration_since(self.begun)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Write};
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    use bytes::BytesMut;
+
+    use super::*;
+    use crate::connection::Connection;
+    use crate::load::Budget;
+    use crate::memory::Pool;
+    use crate::told::Voice;
+
+    #[test]
+    fn after_the_deadline_the_socket_is_asked_once_more() {
+        let (ours, mut client) = UnixStream::pair().unwrap();
+        let (voice, pool) = (Voice::of_test(1), Arc::new(Pool::new(1 << 20)));
+        let budget = Budget::default();
+        let (connection, _) = Connection::new(voice, ours.into(), budget, 0, pool, false);
+        let over = || {
+            let mut deadline = Deadline::after(Duration::ZERO);
+            assert_eq!(deadline.wait(), Duration::ZERO);
+            deadline
+        };
+        let mut bytes = BytesMut::with_capacity(64);
+        client.write_all(b"here").unwrap();
+        assert_eq!(connection.receive_until(&mut bytes, &mut over()).unwrap(), 4);
+        let late = connection.receive_until(&mut bytes, &mut over()).unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::TimedOut);
+        connection.send_until(b"room", &mut over()).unwrap();
+        connection.wait_for_space(&mut over()).unwrap();
+        let much = vec![7; 16 << 20];
+        let late = connection.send_until(&much, &mut over()).unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::TimedOut, "there is no room for so much");
+    }
+}
