@@ -518,8 +518,11 @@ fn asks(question: &[u8]) -> Option<String> {
 
 /// Makes a change on a thread, which then answers. It makes no more of them than one at a time; the others end at once.
 fn change(about: &Arc<About>, stream: UnixStream, question: Question) {
-    let about = Arc::clone(about);
+    // A client whose thread can't be started gets an answer, too.
+    let stream = Arc::new(stream);
+    let (about, theirs) = (Arc::clone(about), (Arc::clone(about), Arc::clone(&stream)));
     let run = move || {
+        let (about, stream) = theirs;
         let answer = answered(&about, || {
             if let Some(wish) = snapshots::Wish::of(&question) {
                 let (volume, wish) = wish?;
@@ -535,11 +538,14 @@ fn change(about: &Arc<About>, stream: UnixStream, question: Question) {
         let _ = stream
             .set_nonblocking(false)
             .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
-            .and_then(|()| (&stream).write_all(&answer));
+            .and_then(|()| (&*stream).write_all(&answer));
     };
     let started = std::thread::Builder::new().name("change".to_string()).spawn(run);
     if let Err(error) = started {
         tracing::warn!(%error, "no thread for a change: nothing was changed");
+        let why = format!("no thread for it ({error}), so nothing was changed: try again later");
+        // It has room for that, as nothing else was sent.
+        let _ = (&*stream).write_all(&answered(&about, || Err(why)));
     }
 }
 

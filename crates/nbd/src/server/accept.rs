@@ -3,16 +3,22 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
-use corewise_sync::thread;
+use corewise_sync::{Throttle, thread};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 
 use super::Inner;
+use super::client_thread::ClientThread;
 use super::listen::Listener;
 use crate::connection::timespec;
 use crate::error::Error;
 use crate::policy;
+
+/// Shortages that are told at once, and the time after which one more is.
+const SHORTAGES: u32 = 4;
+const SHORTAGES_EVERY: Duration = Duration::from_secs(60);
 
 /// A listener's thread and the means to end it.
 pub(super) struct Acceptor {
@@ -51,6 +57,8 @@ impl Acceptor {
 
 fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd) {
     let mut failures = 0;
+    let mut spare = None;
+    let shortages = Throttle::with_rate(SHORTAGES, SHORTAGES_EVERY);
     loop {
         // Out of resources: a listener that is ready would make the poll return at once, so wait
         // for the wake-up alone.
@@ -70,12 +78,15 @@ fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd) {
         if !both[0].revents().is_empty() {
             return;
         }
-        failures = match accept(server, listener) {
+        failures = match accept(server, listener, &mut spare) {
             Ok(()) => 0,
             Err(Shortage(what)) => {
                 if failures == 0 {
-                    tracing::warn!(listener = %listener.endpoint(),
-                        "clients must wait, for lack of resources: {what}");
+                    if let Some(before) = shortages.admit() {
+                        let left_out = (before != 0).then_some(before);
+                        tracing::warn!(listener = %listener.endpoint(), left_out,
+                            "clients must wait until there is enough for one more: {what}");
+                    }
                 }
                 failures + 1
             }
@@ -88,18 +99,40 @@ struct Shortage(String);
 
 /// Accepts what is waiting, though no more than [`policy::ACCEPTS`] at a time: clients that come
 /// faster than they are served mustn't keep the thread from seeing that it shall end.
-fn accept(server: &Arc<Inner>, listener: &Listener) -> Result<(), Shortage> {
+///
+/// A client is accepted once its thread is there. Until then it waits in the system's queue, whose length is bounded, for as
+/// long as it likes. `spare` is the thread of the next one.
+fn accept(
+    server: &Arc<Inner>,
+    listener: &Listener,
+    spare: &mut Option<ClientThread>,
+) -> Result<(), Shortage> {
     for _ in 0..policy::ACCEPTS {
+        let thread = match spare.take() {
+            Some(thread) => thread,
+            None => server.client_thread().map_err(|error| {
+                let more = "raise TasksMax= or pids.max of its cgroup, or `ulimit -u`";
+                Shortage(format!("{error}: {more}"))
+            })?,
+        };
         match listener.accept() {
-            Ok(socket) => match server.serve(socket) {
+            Ok(socket) => match server.serve(socket, thread) {
                 Ok(()) => {}
-                Err(error @ Error::Resource { .. }) => return Err(Shortage(error.to_string())),
                 Err(error) => tracing::warn!(%error, "a client was turned away"),
             },
-            Err(Errno::AGAIN) => return Ok(()),
-            // The client left before it was accepted, or a signal came.
-            Err(Errno::INTR | Errno::CONNABORTED) => {}
-            Err(error) => return Err(Shortage(error.to_string())),
+            Err(error) => {
+                *spare = Some(thread);
+                match error {
+                    Errno::AGAIN => return Ok(()),
+                    // The client left before it was accepted, or a signal came.
+                    Errno::INTR | Errno::CONNABORTED => {}
+                    Errno::MFILE => {
+                        let more = "raise LimitNOFILE=, or `ulimit -Hn`";
+                        return Err(Shortage(format!("cannot accept a client: {error}: {more}")));
+                    }
+                    error => return Err(Shortage(format!("cannot accept a client: {error}"))),
+                }
+            }
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! The server: exports, listeners, connections, and how they end.
 
 mod accept;
+mod client_thread;
 mod desk;
 mod drain;
 mod listen;
@@ -14,7 +15,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use corewise_sync::{Mutex, Parker, context, panics, text, thread, time};
+use corewise_sync::hint::IN_MODEL;
+use corewise_sync::{Mutex, Parker, context, panics, text, time};
 
 use crate::access::Identity;
 use crate::connection::{Connection, Peer};
@@ -26,11 +28,12 @@ use crate::load::Budget;
 use crate::memory::{self, MemoryUse, Pool, Split};
 use crate::negotiate::{Begun, NoAgreement, negotiate};
 use crate::policy::{self, Limits};
-use crate::session::{Deadlines, End, STACK, Session};
+use crate::session::{Deadlines, End, Relief, Session};
 use crate::tls::Tls;
 use crate::told::{Hosts, Voice, What, tell};
 
 use accept::Acceptor;
+use client_thread::ClientThread;
 use desk::Desk;
 use registry::Registry;
 
@@ -251,6 +254,9 @@ pub(super) struct Inner {
     share: u64,
     pool: Arc<Pool>,
     registry: Registry,
+    /// L: is the lock, held while it is started; guards the thread that sends for clients without one of their own. `None` until
+    /// the first client, and in models.
+    relief: Mutex<Option<Arc<Relief>>>,
     observer: OnceLock<Box<Observer>>,
     /// L: is the lock; guards the listeners' threads. Taken before the registry's lock, never
     /// inside it.
@@ -276,7 +282,9 @@ impl Server {
         let (pool, hosts) = (Arc::new(Pool::new(pool)), Hosts::new());
         let (tls, observer) = (tls.map(Mutex::new), OnceLock::new());
         let (made, options) = (options, Mutex::new(options));
-        let inner = Inner { options, made, tls, hosts, share, pool, registry, observer, acceptors };
+        let relief = Mutex::new(None);
+        let inner =
+            Inner { options, made, tls, hosts, share, pool, registry, relief, observer, acceptors };
         Server { inner: Arc::new(inner) }
     }
 
@@ -436,7 +444,8 @@ impl Server {
     }
 
     /// Accepts clients from this listener. Starts a thread, which sleeps until a client or
-    /// [`Server::stop_accepting`] comes.
+    /// [`Server::stop_accepting`] comes. It accepts a client once there is a thread for it: where none can be made clients wait in the
+    /// system's queue, and the log says so.
     ///
     /// # Errors
     /// `ShuttingDown`; `Resource` where no thread or eventfd is to be had.
@@ -456,7 +465,7 @@ impl Server {
     }
 
     /// Serves one connected stream socket (of a socket pair, or accepted by somebody else), and puts
-    /// it into blocking mode, as do all descriptors that share it. Starts a thread and returns; where many that made way
+    /// it into blocking mode, as do all descriptors that share it. Starts a thread (the first time two) and returns; where many that made way
     /// for newcomers have not ended, or all handshakes have just begun, it waits for one of them.
     ///
     /// # Errors
@@ -466,7 +475,7 @@ impl Server {
         // Its threads wait in their calls; a call that doesn't wait looks like a dead client.
         rustix::io::ioctl_fionbio(&socket, false)
             .map_err(|e| Error::Resource { what: "a socket in blocking mode", source: e.into() })?;
-        self.inner.serve(socket)
+        self.inner.serve(socket, self.inner.client_thread()?)
     }
 
     /// Closes the listeners: nobody new comes in, those who are connected go on. Waits for the
@@ -525,7 +534,19 @@ impl Inner {
         *self.options.lock()
     }
 
-    pub(super) fn serve(self: &Arc<Self>, socket: OwnedFd) -> Result<(), Error> {
+    fn client_thread(self: &Arc<Self>) -> Result<ClientThread, Error> {
+        let failed = |source| Error::Resource { what: "a thread for a client", source };
+        let mut relief = self.relief.lock();
+        // A model's threads are made always, and none of them may wait in a call.
+        if relief.is_none() && !IN_MODEL {
+            *relief = Some(Arc::new(Relief::start().map_err(failed)?));
+        }
+        drop(relief);
+        ClientThread::start(self).map_err(failed)
+    }
+
+    /// Serves a client on this thread; where many that made way for newcomers have not ended, it waits for one of them.
+    fn serve(&self, socket: OwnedFd, thread: ClientThread) -> Result<(), Error> {
         let Options { max_half_open, budget, evict_idle, .. } = self.options();
         let who = Identity::of(&socket);
         let host = self.hosts.of(who.peer);
@@ -545,17 +566,8 @@ impl Inner {
             oldest.cut(|| "other clients waited, and it had not chosen an export".to_owned());
         };
         let (connection, parker) = self.registry.admit(who.clone(), max_half_open, make, evict)?;
-        let id = connection.id;
-        let server = Arc::clone(self);
-        thread::Builder::new()
-            .name(format!("nbd-{id}"))
-            .stack_size(STACK)
-            .spawn(move || server.run(connection, &parker))
-            .map(drop)
-            .map_err(|source| {
-                self.registry.leave(id);
-                Error::Resource { what: "a thread for a client", source }
-            })
+        thread.serve(connection, parker);
+        Ok(())
     }
 
     /// The thread of a connection. A failure or panic in it stays in it.
@@ -613,7 +625,8 @@ impl Inner {
         let Options { request_timeout, reply_timeout, idle_timeout, .. } = self.options();
         let deadlines =
             Deadlines { request: request_timeout, reply: reply_timeout, idle: idle_timeout };
-        let theirs = (Arc::clone(connection), Arc::clone(&voice));
+        let relief = self.relief.lock().clone();
+        let theirs = (Arc::clone(connection), Arc::clone(&voice), relief);
         let Identity { peer, pid, names } = who;
         self.tell(&ClientEvent::Attached {
             id: *client,

@@ -6,7 +6,7 @@
 //! * **Completions** make replies and post them on the [reply path](crate::reply); they never
 //!   block.
 //! * The **writer** thread exists from the first time the socket was full; it takes the flush right
-//!   over and blocks instead.
+//!   over and blocks instead. Where it can't be started, the server's **relief** thread sends for it.
 //!
 //! How it ends: the reader stops (end of the stream, `DISC`, garbage, drain), waits until every
 //! reply has been sent or dropped, flushes the device where the server drains and this client has
@@ -19,11 +19,13 @@ mod odd;
 mod pace;
 mod reader;
 mod received;
+mod relief;
 mod sink;
 mod sparse;
 mod writer;
 
 pub(crate) use pace::Deadlines;
+pub(crate) use relief::Relief;
 pub(crate) use writer::STACK;
 
 use std::fmt;
@@ -121,6 +123,8 @@ pub(crate) struct Session {
     voice: Arc<Voice>,
     path: ReplyPath<SocketSink>,
     writer: Writer,
+    /// Sends where there is no writer to be had; `None` in models.
+    relief: Option<Arc<Relief>>,
     deadlines: Deadlines,
     turn: Turn,
     /// Whether the device has zeroes that cost less than a write.
@@ -138,7 +142,7 @@ impl Session {
     /// Runs the transmission phase on the calling thread until it is over; blocks. `received` is
     /// what the client sent behind its handshake; what follows comes out of `incoming`, where there is TLS.
     pub(crate) fn run(
-        (connection, voice): (Arc<Connection>, Arc<Voice>),
+        (connection, voice, relief): (Arc<Connection>, Arc<Voice>, Option<Arc<Relief>>),
         parker: &Parker,
         export: &Export,
         limits: Limits,
@@ -174,6 +178,7 @@ impl Session {
             device: Arc::clone(export.device()),
             voice,
             writer,
+            relief,
             form: limits.form,
             hope: Hope::default(),
             told,

@@ -229,16 +229,31 @@ impl SocketSink {
         (since, all.saturating_sub(self.sent_of_first) as u64)
     }
 
+    /// By when the client has to take the first waiting reply.
+    fn deadline(&mut self) -> &mut Deadline {
+        let first = self.waiting.front().map_or(0, |reply| reply.len());
+        let time = policy::time_for(self.timeout, first as u64);
+        self.deadline.get_or_insert_with(|| Deadline::after(time))
+    }
+
+    /// How long to wait for room before this is asked again; zero where the client is late.
+    pub(super) fn time_left(&mut self) -> Duration {
+        self.deadline().wait()
+    }
+
     /// Waits for room in the socket. A client that takes a byte now and then holds a reply no longer than one that takes
     /// nothing. Blocks.
     fn wait(&mut self) {
-        let first = self.waiting.front().map_or(0, |reply| reply.len());
-        let time = policy::time_for(self.timeout, first as u64);
-        let deadline = self.deadline.get_or_insert_with(|| Deadline::after(time));
-        let Err(error) = self.connection.wait_for_space(deadline) else { return };
-        if error.kind() != io::ErrorKind::TimedOut {
-            return self.give_up(|| format!("its socket failed: {error}"));
+        let connection = Arc::clone(&self.connection);
+        match connection.wait_for_space(self.deadline()) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => self.too_late(),
+            Err(error) => self.give_up(|| format!("its socket failed: {error}")),
         }
+    }
+
+    /// The client hasn't taken its reply in time.
+    pub(super) fn too_late(&mut self) {
         let (since, bytes) = self.connection.untaken.read().unwrap_or_default();
         let oldest = policy::rounded(self.connection.since(since));
         let (voice, timeout) = (Arc::clone(&self.voice), self.timeout);

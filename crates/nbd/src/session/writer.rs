@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::{Parker, Unparker, thread};
+use corewise_sync::{Mutex, Parker, Unparker, thread};
 
 use super::Session;
 use super::sink::SocketSink;
@@ -41,8 +41,8 @@ impl Writer {
     }
 }
 
-/// Gives the flush right to the writer thread, and starts that where it doesn't exist. Never
-/// blocks.
+/// Gives the flush right to the writer thread, and starts that where it doesn't exist; where it can't be started, to the [relief](super::relief::Relief).
+/// Never blocks.
 pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>) {
     let parker = right.with_sink(|sink| sink.writer_parker.take());
     right.give_up();
@@ -54,27 +54,41 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>
     };
     let theirs = Arc::clone(session);
     let name = format!("nbd-write-{}", session.connection.id);
-    let spawned =
-        thread::Builder::new().name(name).stack_size(STACK).spawn(move || run(&theirs, &parker));
-    if let Err(error) = spawned {
-        let voice = &session.voice;
-        voice.tell(What::Ours, |left_out| {
-            tracing::error!(client = voice.client, peer = %voice.who, export = voice.export, %error, left_out,
-                "cannot start a thread for the replies of a slow client: the connection is closed");
-        });
-        if session.writer.handed.swap(false, Ordering::Acquire) {
-            // SAFETY: given up above, and the swap took it back; no writer thread exists that could
-            // have taken it.
-            let mut right = unsafe { session.path.take_over() };
-            right.with_sink(|sink| {
-                sink.give_up(|| format!("no thread could be started for its replies: {error}"));
-            });
-            // A sink that gave up drops everything and is never full, so the rounds end with the
-            // replies.
-            while let Ran::HandOver(again) = right.run(Patience::None, u32::MAX) {
-                right = again;
-            }
+    // A thread that isn't started leaves it.
+    let place = Arc::new(Mutex::new(Some(parker)));
+    let taken = Arc::clone(&place);
+    let spawned = thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
+        let parker = taken.lock().take();
+        if let Some(parker) = parker {
+            run(&theirs, &parker);
         }
+    });
+    let Err(error) = spawned else { return };
+    // Acquire: as the writer would. Nobody else swaps it, as there is none.
+    session.writer.handed.swap(false, Ordering::Acquire);
+    // SAFETY: given up above, and no writer thread exists that could have taken it.
+    let mut right = unsafe { session.path.take_over() };
+    right.with_sink(|sink| sink.writer_parker = place.lock().take());
+    let voice = &session.voice;
+    if let Some(relief) = &session.relief {
+        voice.tell(What::Ours, |left_out| {
+            tracing::warn!(client = voice.client, peer = %voice.who, export = voice.export, %error, left_out,
+                "no thread for the replies of a slow client: one that all such clients share sends them");
+        });
+        right.give_up();
+        return relief.take(Arc::clone(session));
+    }
+    voice.tell(What::Ours, |left_out| {
+        tracing::error!(client = voice.client, peer = %voice.who, export = voice.export, %error, left_out,
+            "cannot start a thread for the replies of a slow client: the connection is closed");
+    });
+    right.with_sink(|sink| {
+        sink.give_up(|| format!("no thread could be started for its replies: {error}"));
+    });
+    // A sink that gave up drops everything and is never full, so the rounds end with the
+    // replies.
+    while let Ran::HandOver(again) = right.run(Patience::None, u32::MAX) {
+        right = again;
     }
 }
 

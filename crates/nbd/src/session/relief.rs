@@ -1,0 +1,143 @@
+//! The thread that sends replies for clients whose own writer thread couldn't be started: the system had no thread to give.
+//!
+//! A server has it from its first client on, so that a shortage of threads cuts nobody who is there. It never waits for one client: it
+//! polls the sockets of all that were handed to it, and sends what they take. Once all replies of a client have left, the
+//! client is on its own again.
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::{Mutex, thread};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+
+use super::Session;
+use super::writer::STACK;
+use crate::connection::timespec;
+use crate::reply::{Patience, Ran};
+
+/// How often one client's replies are sent in a row, before those of the others.
+const ROUNDS: u32 = 16;
+
+/// The thread's mailbox. Dropping the last handle of the server ends the thread, once it has nothing to send.
+#[derive(Debug)]
+pub(crate) struct Relief(Arc<Mailbox>);
+
+struct Mailbox {
+    /// L: is the lock, held for a moment; guards the sessions whose flush right was given up for this thread.
+    fresh: Mutex<Vec<Arc<Session>>>,
+    /// A: nobody hands anything over any more. Relaxed: the eventfd is rung behind it.
+    over: AtomicBool,
+    /// An eventfd.
+    wake: OwnedFd,
+}
+
+impl fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mailbox").finish_non_exhaustive()
+    }
+}
+
+impl Mailbox {
+    fn ring(&self) {
+        // Fails only where the counter is full, and then the thread is being woken anyway.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Relief {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system has no thread or eventfd to give.
+    pub(crate) fn start() -> io::Result<Relief> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (fresh, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+        let mailbox = Arc::new(Mailbox { fresh, over, wake });
+        let theirs = Arc::clone(&mailbox);
+        let builder = thread::Builder::new().name("nbd-relief".to_owned()).stack_size(STACK);
+        builder.spawn(move || run(&theirs))?;
+        Ok(Relief(mailbox))
+    }
+
+    /// Sends the replies of this session from now on, until all have left. Its flush right was given up for this call. Never
+    /// blocks.
+    pub(super) fn take(&self, session: Arc<Session>) {
+        self.0.fresh.lock().push(session);
+        self.0.ring();
+    }
+}
+
+impl Drop for Relief {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Relaxed);
+        self.0.ring();
+    }
+}
+
+fn run(mailbox: &Mailbox) {
+    let mut sessions: Vec<Arc<Session>> = Vec::new();
+    loop {
+        sessions.append(&mut mailbox.fresh.lock());
+        if sessions.is_empty() && mailbox.over.load(Ordering::Relaxed) {
+            return;
+        }
+        let left = sessions.iter().map(|session| time_left(session)).min();
+        let ready = {
+            let mut all = vec![PollFd::new(&mailbox.wake, PollFlags::IN)];
+            let sockets = sessions.iter().map(|session| &session.connection.socket);
+            all.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::OUT)));
+            match poll(&mut all, left.map(timespec).as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                // Nothing that a caller could do; it must not become a busy loop.
+                Err(error) => {
+                    tracing::error!(%error, "the thread that sends for clients without one cannot wait");
+                    thread::sleep(Duration::from_millis(10));
+                    continue;
+                }
+            }
+            if !all[0].revents().is_empty() {
+                // Fails only where nobody rang.
+                let _ = rustix::io::read(&mailbox.wake, &mut [0; 8]);
+            }
+            all[1..].iter().map(|one| !one.revents().is_empty()).collect::<Vec<_>>()
+        };
+        let mut ready = ready.into_iter();
+        sessions.retain(|session| {
+            let ready = ready.next().unwrap_or(false);
+            if !ready && !time_left(session).is_zero() {
+                return true;
+            }
+            send(session, !ready)
+        });
+    }
+}
+
+/// How long the client may take for its oldest reply.
+fn time_left(session: &Session) -> Duration {
+    // SAFETY: its right was given up for this thread, which alone has the session in its list; the mailbox's lock orders the two.
+    let mut right = unsafe { session.path.take_over() };
+    let left = right.with_sink(|sink| sink.time_left());
+    right.give_up();
+    left
+}
+
+/// Sends what the socket takes, and gives a client up that is late. Whether replies are left.
+fn send(session: &Session, late: bool) -> bool {
+    // SAFETY: as in `time_left`.
+    let mut right = unsafe { session.path.take_over() };
+    if late {
+        right.with_sink(|sink| sink.too_late());
+    }
+    match right.run(Patience::None, ROUNDS) {
+        Ran::Released => false,
+        Ran::HandOver(right) => {
+            right.give_up();
+            true
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Out of threads: in a process of its own, since the limit is the process's, and no process of root has one.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
+
+mod common;
+
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use common::*;
+use corewise_nbd::Options;
+use corewise_nbd::wire::Command;
+use corewise_sync::Mutex;
+use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// A user that has no threads on a usual system.
+const NOBODY: u32 = 64_997;
+
+/// By whom a shortage of newcomers is reported.
+const ACCEPTS: &str = "corewise_nbd::server::accept";
+
+/// Tells the test by whom each warning is.
+struct Warnings {
+    /// L: is the lock; guards the channel.
+    tell: Mutex<mpsc::Sender<&'static str>>,
+}
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN
+    }
+    fn event(&self, event: &Event<'_>) {
+        let _ = self.tell.lock().send(event.metadata().target());
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// No thread can be made while this is held.
+struct NoThreads(Rlimit);
+
+impl NoThreads {
+    fn begin() -> NoThreads {
+        let old = getrlimit(Resource::Nproc);
+        setrlimit(Resource::Nproc, Rlimit { current: Some(1), ..old }).unwrap();
+        NoThreads(old)
+    }
+}
+
+impl Drop for NoThreads {
+    fn drop(&mut self) {
+        setrlimit(Resource::Nproc, self.0).unwrap();
+    }
+}
+
+#[test]
+fn without_a_thread_newcomers_wait_and_those_that_are_there_are_served() {
+    let (tell, warned) = mpsc::channel();
+    tracing::subscriber::set_global_default(Warnings { tell: Mutex::new(tell) }).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    if getuid().is_root() {
+        chown(dir.path(), Some(NOBODY), None).unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        // SAFETY: it takes a number, and changes the user of all threads of this process, which has this test alone.
+        assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
+    }
+    let path = dir.path().join("s");
+    let device = TestDevice::new(1 << 20);
+    // Also the one whose test is slow may take its time.
+    let server = server_with(device.clone(), Options::new().handshake_timeout(10 * PATIENCE));
+    server.listen_unix(&path).unwrap();
+    let mut served = Client::fixed(UnixStream::connect(&path).unwrap());
+    served.go("disk");
+    let hasty = server_with(device, Options::new().reply_timeout(Duration::from_millis(20)));
+    let mut lazy = client(&hasty);
+
+    let none = NoThreads::begin();
+    let connect = || {
+        let client = UnixStream::connect(&path).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client
+    };
+    // The first one finds the thread that was there for it.
+    let mut waiting: Vec<_> = (0..5).map(|_| connect()).collect();
+    while warned.recv_timeout(PATIENCE).expect("the shortage is reported") != ACCEPTS {}
+    assert_eq!(served.read(1, 0, 512).error, 0, "who is connected is served as before");
+    // A reply that doesn't fit the socket needs somebody who waits for that.
+    served.request(Command::READ, 2, 0, 1000 << 10);
+    while server.clients()[0].untaken.is_none() {
+        std::thread::yield_now();
+    }
+    assert_eq!(served.reply(1000 << 10).error, 0);
+    lazy.request(Command::READ, 1, 0, 1000 << 10);
+    while hasty.connections() > 0 {
+        std::thread::yield_now();
+    }
+    lazy.drain_to_end();
+    for client in &mut waiting[1..] {
+        client.set_nonblocking(true).unwrap();
+        let nothing = client.read(&mut [0; 64]).expect_err("neither greeted nor hung up on");
+        assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
+        client.set_nonblocking(false).unwrap();
+    }
+    drop(none);
+    for (n, client) in waiting.into_iter().enumerate() {
+        let mut client = Client::fixed(client);
+        client.go("disk");
+        assert_eq!(client.read(n as u64, 0, 512).error, 0, "it is served after all");
+    }
+    let again = warned.try_iter().filter(|target| *target == ACCEPTS).count();
+    assert_eq!(again, 0, "reported once, not at each try");
+}
