@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     fn list(wanted: Priority, fifo: u64, nice: u64) -> Vec<Priority> {
-        attempts(wanted, Limits { fifo, nice }).collect()
+        attempts(wanted, Limits { fifo, nice, files: 1024 }).collect()
     }
 
     #[test]

@@ -139,6 +139,8 @@ pub struct Limits {
     pub fifo: u64,
     /// `RLIMIT_NICE`: the lowest niceness is 20 less this.
     pub nice: u64,
+    /// `RLIMIT_NOFILE`: how many files may be open, whatever the process may.
+    pub files: u64,
 }
 
 /// The limits of this process.

@@ -1,5 +1,5 @@
-//! The memory that the machine has, and that the process's cgroups leave to it: `memory.max` of cgroup version 2,
-//! `memory.limit_in_bytes` of version 1.
+//! The memory that the machine has, and that the process's cgroups and its own limits leave to it: `memory.max` of cgroup version 2,
+//! `memory.limit_in_bytes` of version 1, `RLIMIT_AS`, `RLIMIT_DATA`.
 //!
 //! Formats: `proc(5)`, the kernel's `admin-guide/cgroup-v2.rst`, `admin-guide/cgroup-v1/memory.rst`.
 
@@ -9,7 +9,8 @@ use crate::cgroup::{self, Controller};
 use crate::sysfs;
 
 /// How many bytes of memory this process may use: those of the machine or, where that is less, the limit of its cgroup or of one
-/// above it. `None` where the system doesn't say. Reads files, so it may block.
+/// above it, or what `RLIMIT_AS` and `RLIMIT_DATA` let it map beside what it has mapped by now. `None` where the system doesn't
+/// say. Reads files, so it may block.
 pub fn memory() -> Option<u64> {
     let text = |path: &Path| sysfs::text(path).ok().flatten();
     let machine = text(Path::new("/proc/meminfo")).and_then(|info| total(&info));
@@ -19,7 +20,27 @@ pub fn memory() -> Option<u64> {
     let limits = chains.iter().flatten().flat_map(|group| {
         ["memory.max", "memory.limit_in_bytes"].map(|file| text(&group.join(file)))
     });
-    limits.flatten().filter_map(|text| limit(&text)).chain(machine).min()
+    let own = |file: &str| text(&Path::new("/proc/self").join(file)).unwrap_or_default();
+    let mapped = to_be_mapped(&own("limits"), &own("status"));
+    limits.flatten().filter_map(|text| limit(&text)).chain(machine).chain(mapped).min()
+}
+
+/// What a process may map beside what it has, of `/proc/PID/limits` and `status`. Both limits end an allocation, and with it
+/// the process: that of its address space, and that of its private writable memory, which heaps and stacks are.
+fn to_be_mapped(limits: &str, status: &str) -> Option<u64> {
+    let limit = |name: &str| {
+        let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+        // Soft, hard, unit; `unlimited` is no number.
+        line.split_ascii_whitespace().next()?.parse::<u64>().ok()
+    };
+    let used = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
+    };
+    [("Max address space", "VmSize:"), ("Max data size", "VmData:")]
+        .into_iter()
+        .filter_map(|(name, by)| Some(limit(name)?.saturating_sub(used(by)?)))
+        .min()
 }
 
 /// The machine's memory, of `/proc/meminfo`.
@@ -44,6 +65,25 @@ mod tests {
         assert_eq!(total("MemFree: 1 kB\n"), None);
         assert_eq!(limit("536870912\n"), Some(512 << 20));
         assert_eq!(limit("max\n"), None);
+    }
+
+    #[test]
+    fn limits_of_the_process_leave_what_it_has_not_mapped_yet() {
+        let limits = |space: &str, data: &str| {
+            format!(
+                "Limit                     Soft Limit           Hard Limit           Units     \n\
+                 Max cpu time              unlimited            unlimited            seconds   \n\
+                 Max data size             {data}            unlimited            bytes     \n\
+                 Max address space         {space}            unlimited            bytes     \n"
+            )
+        };
+        let status = "Name:\tcorewise\nVmSize:\t  513060 kB\nVmData:\t   18004 kB\n";
+        let left = |space, data| to_be_mapped(&limits(space, data), status);
+        assert_eq!(left("unlimited", "unlimited"), None);
+        assert_eq!(left("1536000000", "unlimited"), Some(1_536_000_000 - 513_060 * 1024));
+        assert_eq!(left("1536000000", "409600000"), Some(409_600_000 - 18_004 * 1024));
+        assert_eq!(left("1000", "unlimited"), Some(0), "it has more than that already");
+        assert_eq!(to_be_mapped("", ""), None);
     }
 
     #[test]

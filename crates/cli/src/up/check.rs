@@ -28,7 +28,7 @@ pub(super) fn check(manifest: &Manifest, label: &str) -> Result<(), Failure> {
         problems.extend(found.into_iter().map(|(at, why)| Problem::new(at, subject(), why)));
     }
     let server = &manifest.server;
-    let options = limits::of_clients(&server.clients, server.tls.is_some());
+    let options = limits::of_clients(&server.clients, limits::usual_memory(), server.tls.is_some());
     problems.extend(tls::server(options, server.tls.as_ref()).err());
     problems.iter().for_each(|problem| tell(label, problem));
     if !problems.is_empty() {

@@ -17,15 +17,15 @@ pub(crate) fn raise_open_files() {
 /// The least that a server takes by itself, in bytes.
 const LEAST: u64 = 64 << 20;
 
-/// What clients may have: what the manifest says, and else a quarter of the memory that this process may use, for
-/// 1,024 clients or as many as that has room for.
-pub(crate) fn of_clients(clients: &Clients, tls: bool) -> Options {
-    let usual = Options::default();
+/// The memory of clients where the manifest says nothing, in bytes: a quarter of what this process may use. To be asked at the
+/// start: limits of the process leave less of it later.
+pub(crate) fn usual_memory() -> u64 {
     let quarter = topology::memory().map(|bytes| (bytes / 4).max(LEAST));
-    options(clients, quarter.unwrap_or(usual.memory), tls)
+    quarter.unwrap_or(Options::default().memory)
 }
 
-fn options(clients: &Clients, usual_memory: u64, tls: bool) -> Options {
+/// What clients may have: what the manifest says, and else the usual memory, for 1,024 clients or as many as that has room for.
+pub(crate) fn of_clients(clients: &Clients, usual_memory: u64, tls: bool) -> Options {
     let usual = Options::default();
     let memory = clients.memory.unwrap_or(usual_memory);
     let room = Options::connections_for(memory, tls).min(usual.max_connections);
@@ -48,13 +48,13 @@ mod tests {
 
     #[test]
     fn a_small_machine_has_room_for_fewer_clients_and_the_manifest_goes_first() {
-        let plenty = options(&Clients::default(), 8 << 30, false);
+        let plenty = of_clients(&Clients::default(), 8 << 30, false);
         assert_eq!((plenty.max_connections, plenty.worst_case(false)), (1024, 8 << 30));
-        let little = options(&Clients::default(), 128 << 20, false);
+        let little = of_clients(&Clients::default(), 128 << 20, false);
         assert!(little.max_connections < 200, "{}", little.max_connections);
         assert!(little.worst_case(false) < 140 << 20, "{}", little.worst_case(false));
         let asked = Clients { memory: Some(1 << 30), most: Some(7), ..Clients::default() };
-        let asked = options(&asked, 128 << 20, false);
+        let asked = of_clients(&asked, 128 << 20, false);
         assert_eq!((asked.max_connections, asked.worst_case(false)), (7, 1 << 30));
     }
 }

@@ -8,6 +8,7 @@ mod calls;
 mod check;
 mod cleanup;
 mod control;
+mod descriptors;
 mod drivers;
 mod events;
 mod known;
@@ -41,6 +42,7 @@ use crate::manifest::{self, At, Manifest, Place, Problem, Resolved};
 use crate::screen::{self, Bars};
 use crate::timeline;
 use cleanup::Cleanup;
+use descriptors::Descriptors;
 use events::Events;
 use report::Report;
 use settings::Asked;
@@ -66,7 +68,8 @@ pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
     // Also where there is a bug in what follows.
     let cleaner = Cleaner(Arc::clone(&cleanup));
     limits::raise_open_files();
-    let outcome = match prepare(args, source, passed, stop, cleanup, bars) {
+    let files = Descriptors::now();
+    let outcome = match prepare(args, source, passed, files, stop, cleanup, bars) {
         Ok(Some(server)) => server.run(),
         Ok(None) => Ok(()),
         Err(failure) => Err(failure),
@@ -91,6 +94,7 @@ fn prepare(
     args: args::Up,
     source: Source,
     passed: Vec<Listener>,
+    files: Descriptors,
     stop: Stop,
     cleanup: Arc<Cleanup>,
     bars: Bars,
@@ -125,7 +129,11 @@ fn prepare(
     override_addresses(&mut manifest, &args, !passed.is_empty(), &mut scratch)?;
     let events =
         Events::new().map_err(|error| Failure::new(format!("cannot make an eventfd: {error}")))?;
-    let options = limits::of_clients(&manifest.server.clients, manifest.server.tls.is_some());
+    let usual_memory = limits::usual_memory();
+    let server = &manifest.server;
+    let options = limits::of_clients(&server.clients, usual_memory, server.tls.is_some());
+    let shared = files.share(options, manifest.devices.iter());
+    let (options, cut) = shared.map_err(|why| Failure::new(why.to_string()))?;
     let quiet = service::is_client(&passed);
     let report = Report { json: args.json, quiet, events: Arc::new(events) };
     let theirs = report.clone();
@@ -135,6 +143,9 @@ fn prepare(
         asked: Asked { shutdown_timeout, on_hang },
         has_unix,
         options,
+        cut,
+        files,
+        usual_memory,
         report,
         passed,
         keep_going: args.keep_going,

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
 
 use super::cleanup::NewFile;
+use super::descriptors::Cut;
 use super::drivers::Shown;
 use super::events::Events;
 use crate::control::changes::Changed;
@@ -120,6 +121,7 @@ impl Report {
             ready["metrics"] = metrics.into();
             ready["memory"] = clients.memory().into();
             ready["clients"] = clients.options.max_connections.into();
+            ready["clients_cut"] = clients.cut.map(|cut| cut.to_string()).into();
             ready
         });
         if !self.json {
@@ -398,6 +400,8 @@ fn line(name: &str, rest: &Value) -> String {
 pub(crate) struct ClientLimits<'a> {
     pub(crate) options: &'a Options,
     pub(crate) tls: Option<&'a Tls>,
+    /// Why there aren't more.
+    pub(crate) cut: Option<Cut>,
 }
 
 impl ClientLimits<'_> {

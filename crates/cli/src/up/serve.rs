@@ -20,6 +20,7 @@ use corewise::workqueue::{Ticker, WorkerPools, Workqueue};
 use super::calls::Calls;
 use super::cleanup::Cleanup;
 use super::control::{self, About, Control};
+use super::descriptors::{Cut, Descriptors};
 use super::drivers::{ExportDriver, House, Missing, Notes, Shown, Volume, VolumeDriver};
 use super::known::Known;
 use super::live::Live;
@@ -64,6 +65,11 @@ pub(crate) struct Server {
     pub(crate) left_out: Vec<LeftOut>,
     /// What clients may have.
     pub(crate) options: nbd::Options,
+    /// Why it isn't as many clients as usual, or as the manifest says.
+    pub(crate) cut: Option<Cut>,
+    pub(crate) files: Descriptors,
+    /// Bytes that clients have unless the manifest says else.
+    pub(crate) usual_memory: u64,
     pub(crate) cleanup: Arc<Cleanup>,
     pub(crate) stop: Stop,
     pub(crate) bars: Bars,
@@ -242,6 +248,12 @@ impl Server {
     }
 
     fn build(&self, machine: Machine) -> Result<Running, Failure> {
+        // Before there are threads: it may limit what the heaps of all of them take.
+        let server = tls::server(self.options, self.manifest.server.tls.as_ref());
+        let (server, seen) = server.map_err(|problem| {
+            tell(&self.label, &problem);
+            Failure::Said
+        })?;
         let pools = WorkerPools::builder(&machine).follow(true).build();
         let workqueue = Workqueue::builder("volumes")
             // Two clock readings an item are nothing beside its IO; `corewise dump` shows the sum.
@@ -253,12 +265,6 @@ impl Server {
         let manager =
             DeviceManager::new(&pools).map_err(|error| failed("make a device manager", &error))?;
         let manager = Arc::new(manager);
-        let server = tls::server(self.options, self.manifest.server.tls.as_ref());
-        let server = server.map_err(|problem| {
-            tell(&self.label, &problem);
-            Failure::Said
-        });
-        let (server, seen) = server?;
         let server = Arc::new(server);
         let told = self.report.clone();
         server.observe(move |event| told.client(event));
@@ -309,6 +315,8 @@ impl Server {
             settings,
             status,
             most_clients: self.options.max_connections,
+            files: self.files,
+            usual_memory: self.usual_memory,
             has_unix: self.has_unix,
             metrics: Mutex::default(),
             about: OnceLock::new(),
@@ -489,7 +497,10 @@ impl Server {
         let exports: Vec<Shown> = exports
             .filter_map(|export| shown.iter().find(|shown| shown.name == export.name).cloned())
             .collect();
-        let clients = ClientLimits { options: &self.options, tls };
+        if let Some(cut) = &self.cut {
+            tracing::warn!("{cut}");
+        }
+        let clients = ClientLimits { options: &self.options, tls, cut: self.cut };
         // Not under the lock: a reader of stdout may be waited for.
         let metrics = running.live.metrics.lock().as_ref().map(|one| one.address().to_owned());
         let (control, metrics) = (control.map(Control::path), metrics.as_deref());

@@ -16,6 +16,7 @@ mod hanging_up;
 mod health;
 mod io_errors;
 mod kernel;
+mod limits;
 mod machine;
 mod mirrors;
 mod mirrors_degraded;

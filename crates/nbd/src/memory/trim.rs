@@ -4,6 +4,9 @@
 //! again for days. The heap of glibc has an arena for each few threads. `malloc_trim` gives back what is free inside them, but of
 //! the free memory at their ends (an arena's *top*) only that of the main one. The others' are cut off by a free in that arena, where
 //! they are longer than a threshold. The threshold grows to twice the largest buffer that was ever freed: 64 MiB for each arena.
+//!
+//! Each arena reserves 64 MiB of the address space. Where that is limited (`RLIMIT_AS`), eight arenas a CPU would take it from the buffers, and
+//! an allocation that fails ends the process: there all arenas together take an eighth of it.
 
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};
@@ -48,8 +51,13 @@ mod heap {
     use std::ffi::c_int;
     use std::hint::black_box;
 
+    use rustix::process::{Resource, getrlimit};
+
     const M_TRIM_THRESHOLD: c_int = -1;
     const M_MMAP_THRESHOLD: c_int = -3;
+    const M_ARENA_MAX: c_int = -8;
+    /// What an arena reserves of the address space, in bytes.
+    const ARENA: u64 = 64 << 20;
     /// The largest threshold: no request's buffer has a mapping of its own, and pays for its pages each time.
     const MMAP: c_int = 32 << 20;
     /// What an arena keeps at its end for the next requests.
@@ -67,6 +75,14 @@ mod heap {
     pub(super) fn set_thresholds() {
         mallopt(M_MMAP_THRESHOLD, MMAP);
         mallopt(M_TRIM_THRESHOLD, TOP);
+        if let Some(space) = getrlimit(Resource::As).current {
+            mallopt(M_ARENA_MAX, arenas(space));
+        }
+    }
+
+    /// How many arenas an address space of so many bytes has room for.
+    fn arenas(space: u64) -> c_int {
+        (space / 8 / ARENA).clamp(1, 1024) as c_int
     }
 
     /// Gives the end of this thread's arena back.
@@ -78,6 +94,15 @@ mod heap {
 
     pub(super) fn trim() {
         malloc_trim(0);
+    }
+
+    #[cfg(test)]
+    mod tests {
+        #[test]
+        fn a_small_address_space_has_few_arenas() {
+            let arenas = [0, 512 << 20, 1 << 30, 16 << 30, u64::MAX].map(super::arenas);
+            assert_eq!(arenas, [1, 1, 2, 32, 1024]);
+        }
     }
 }
 

@@ -111,7 +111,7 @@ fn accept(
         let thread = match spare.take() {
             Some(thread) => thread,
             None => server.client_thread().map_err(|error| {
-                let more = "raise TasksMax= or pids.max of its cgroup, or `ulimit -u`";
+                let more = "raise TasksMax or pids.max of its cgroup, or `ulimit -u`";
                 Shortage(format!("{error}: {more}"))
             })?,
         };
@@ -127,7 +127,7 @@ fn accept(
                     // The client left before it was accepted, or a signal came.
                     Errno::INTR | Errno::CONNABORTED => {}
                     Errno::MFILE => {
-                        let more = "raise LimitNOFILE=, or `ulimit -Hn`";
+                        let more = "raise LimitNOFILE, or `ulimit -Hn`";
                         return Err(Shortage(format!("cannot accept a client: {error}: {more}")));
                     }
                     error => return Err(Shortage(format!("cannot accept a client: {error}"))),

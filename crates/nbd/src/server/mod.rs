@@ -41,6 +41,9 @@ pub use drain::{DrainReport, FlushOutcome};
 pub use listen::{Endpoint, Listener};
 pub use registry::{ClientStatus, ExportStatus};
 
+/// Listeners of a usual server: one client of each is on its way in.
+const LISTENERS: u64 = 2;
+
 /// What a server allows its clients: the [default](Options#impl-Default-for-Options), and what is set of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -167,6 +170,14 @@ impl Options {
         self.split(tls).worst
     }
 
+    /// How many descriptors clients can take at most, whatever they do: one for each connection, for each handshake, and for each
+    /// connection that ends to make room for another; beside these, each listener has one for the client that it lets in.
+    pub fn descriptors(&self) -> u64 {
+        let ending = if self.evict_idle.is_some() { 2 } else { 1 };
+        let handshakes = (self.max_half_open.max(1) as u64).saturating_mul(1 + ending);
+        handshakes.saturating_add(self.max_connections as u64).saturating_add(LISTENERS)
+    }
+
     /// How many connections `memory` bytes have room for; `tls` as in [`Options::worst_case`].
     pub fn connections_for(memory: u64, tls: bool) -> usize {
         memory::places(memory, tls)
@@ -265,7 +276,8 @@ pub(super) struct Inner {
 
 impl Server {
     /// A server without exports and listeners. Starts no thread. Where the allocator is glibc's it sets two thresholds of that,
-    /// so that it can give the memory that clients took back to the system when they leave.
+    /// so that it can give the memory that clients took back to the system when they leave; and where the address space is limited
+    /// (`RLIMIT_AS`), how many arenas it may have.
     pub fn new(options: Options) -> Server {
         Server::make(options, None)
     }

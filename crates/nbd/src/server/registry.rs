@@ -337,7 +337,7 @@ impl Registry {
         for (limit, belongs, what) in limits {
             let Some(limit) = limit.filter(|limit| most >= *limit) else { continue };
             let taken = books.attached(belongs).count();
-            if taken >= limit && !books.let_idle_go(belongs, options.evict_idle) {
+            if taken >= limit && !books.let_idle_go(belongs, options) {
                 return Err(format!("all {limit} places {what} are taken"));
             }
         }
@@ -523,8 +523,13 @@ impl Books {
 
     /// Lets the one go of these clients that has been idle for longest, if that is long enough. It leaves as from a
     /// drain: what it was answered is flushed.
-    fn let_idle_go(&mut self, belongs: Belongs<'_>, enough: Option<Duration>) -> bool {
-        let Some(enough) = enough else { return false };
+    fn let_idle_go(&mut self, belongs: Belongs<'_>, options: &Options) -> bool {
+        let Some(enough) = options.evict_idle else { return false };
+        // Each has its descriptor until its device has flushed what it changed.
+        let leaving = self.connections.values().filter(|one| one.leaving).count();
+        if leaving >= options.max_half_open.max(1) {
+            return false;
+        }
         let idle = self.attached(belongs).filter_map(|one| {
             let idle = one.connection.idle()?;
             (idle >= enough).then_some((idle, one.connection.id))

@@ -8,7 +8,7 @@ use std::panic::Location;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use corewise_sync::sys::{CpuTime, Reading, Tid};
+use corewise_sync::sys::{self, CpuTime, Reading, Tid};
 
 use super::Settings;
 use super::policy::{
@@ -20,8 +20,9 @@ use crate::pool::group::Group;
 use crate::pool::worker::Worker;
 use crate::task::publication::Shown;
 
-/// The files of how many threads stay open at rest, at most.
-const KEPT_OPEN: usize = 64;
+/// The most threads whose files stay open, and the part of the files that the process may have that these are at most. Two files a
+/// thread: of 1,024 files they take 64. To open those of another thread, read and close them costs a look some 15 us more.
+const KEPT_OPEN: (u64, u64) = (128, 32);
 
 /// What is remembered between looks.
 pub(super) struct Watch {
@@ -114,10 +115,6 @@ impl Watch {
         self.quiet = !any && !over;
         if over {
             self.pace.rest(now);
-            // To open them takes longer than a look.
-            if self.looker.times.open.len() > KEPT_OPEN {
-                self.looker.times.open.clear();
-            }
         }
         self.next = now + self.pace.after(met, most);
         (found, (!over).then_some(self.next))
@@ -279,14 +276,31 @@ impl Hogs {
 #[cfg(test)]
 pub(super) type ByHand = Box<dyn FnMut(&Worker) -> Option<Reading> + Send>;
 
-/// Where the figures of workers' threads come from: `/proc`, whose files stay open between looks.
-#[derive(Default)]
+/// Where the figures of workers' threads come from: `/proc`, whose files stay open between looks, as far as the process has
+/// files to spare: others need them more.
 pub(super) struct ThreadTimes {
-    /// By number of the thread.
-    open: HashMap<u32, CpuTime>,
+    /// With the number of the thread.
+    open: Vec<(u32, CpuTime)>,
+    /// How many there may be.
+    most: usize,
+    /// Where the next one is looked for whose thread has ended.
+    hand: usize,
     /// A test's figures instead.
     #[cfg(test)]
     by_hand: Option<ByHand>,
+}
+
+impl Default for ThreadTimes {
+    fn default() -> Self {
+        let most = KEPT_OPEN.0.min(sys::limits().files / KEPT_OPEN.1) as usize;
+        ThreadTimes {
+            open: Vec::new(),
+            most,
+            hand: 0,
+            #[cfg(test)]
+            by_hand: None,
+        }
+    }
 }
 
 impl ThreadTimes {
@@ -300,14 +314,29 @@ impl ThreadTimes {
         if let Some(read) = &mut self.by_hand {
             return read(worker);
         }
-        let tid = worker.tid()?;
-        if let Some(reading) = self.open.get(&tid).and_then(CpuTime::read) {
-            return Some(reading);
+        self.of(worker.tid()?)
+    }
+
+    fn of(&mut self, tid: u32) -> Option<Reading> {
+        if let Some(at) = self.open.iter().position(|(known, _)| *known == tid) {
+            let reading = self.open[at].1.read();
+            if reading.is_some() {
+                return reading;
+            }
+            // The number has been given to another thread.
+            drop(self.open.swap_remove(at));
         }
-        // Not looked at yet; or the number has been given to another thread.
         let time = CpuTime::of(Tid::from_number(tid)).ok()?;
         let reading = time.read();
-        self.open.insert(tid, time);
+        if self.open.len() < self.most {
+            self.open.push((tid, time));
+        } else if !self.open.is_empty() {
+            self.hand = (self.hand + 1) % self.open.len();
+            let place = &mut self.open[self.hand];
+            if place.1.read().is_none() {
+                *place = (tid, time);
+            }
+        }
         reading
     }
 }
@@ -315,6 +344,35 @@ impl ThreadTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "no /proc")]
+    fn the_files_of_so_many_threads_stay_open_and_those_of_ended_threads_make_room() {
+        if !sys::KERNEL_THREADS {
+            return;
+        }
+        let mut times = ThreadTimes { most: 2, ..ThreadTimes::default() };
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let ended = std::thread::spawn(move || {
+            tell.send(Tid::current().number()).unwrap();
+            let _ = wait.recv();
+        });
+        let (other, own) = (told.recv().unwrap(), Tid::current().number());
+        let kept =
+            |times: &ThreadTimes| -> Vec<u32> { times.open.iter().map(|(tid, _)| *tid).collect() };
+        assert!(times.of(other).is_some() && times.of(std::process::id()).is_some());
+        assert!(times.of(own).is_some(), "without a place its files are opened each time");
+        assert_eq!(kept(&times), [other, std::process::id()]);
+        drop(go);
+        ended.join().unwrap();
+        // A thread ends a moment after it was joined.
+        while !kept(&times).contains(&own) {
+            assert!(times.of(own).is_some());
+        }
+        assert_eq!(kept(&times), [own, std::process::id()]);
+        assert!(ThreadTimes::default().most <= 128);
+    }
 
     #[test]
     fn automatic_cpu_intensive_is_reported_from_the_fourth_hit_with_doubling_back_off() {

@@ -29,6 +29,7 @@ use corewise::topology::Machine;
 use super::calls::Calls;
 use super::cleanup::Cleanup;
 use super::control::About;
+use super::descriptors::Descriptors;
 use super::drivers::export::offer;
 use super::drivers::{Missing, Notes, Shown, Volume};
 use super::metrics::Metrics;
@@ -64,6 +65,10 @@ pub(crate) struct Live {
     pub(in crate::up) status: ServerStatus,
     /// So many clients there is room for, and their exports have a Unix socket to come by.
     pub(in crate::up) most_clients: usize,
+    /// Of which clients have what the devices leave.
+    pub(in crate::up) files: Descriptors,
+    /// Bytes that they have unless the manifest says else.
+    pub(in crate::up) usual_memory: u64,
     pub(in crate::up) has_unix: bool,
     /// L: is the lock, taken inside that of `has`; guards where metrics are answered.
     pub(in crate::up) metrics: Mutex<Option<Metrics>>,
@@ -202,6 +207,21 @@ impl Live {
         mode: Mode,
         dry_run: bool,
     ) -> Result<Changed, String> {
+        let changed = self.make(has, wish, mode, dry_run);
+        if let Some(has) = has.as_ref().filter(|_| !dry_run) {
+            // Also where it failed.
+            self.give_room(has);
+        }
+        changed
+    }
+
+    fn make(
+        self: &Arc<Self>,
+        has: &mut Option<Manifest>,
+        wish: Wish,
+        mode: Mode,
+        dry_run: bool,
+    ) -> Result<Changed, String> {
         if (mode, matches!(wish, Wish::Remove(_))) == (Mode::Hide, false) {
             return Err("mode 'hide' is for 'remove'".to_string());
         }
@@ -258,6 +278,7 @@ impl Live {
             Wish::Reload => self.of_server(&old.server, &new.server, &mut changed),
             _ => None,
         };
+        self.make_room(&changes, old, &mut changed)?;
         if dry_run {
             return Ok(changed);
         }

@@ -2,9 +2,11 @@
 
 use std::sync::Weak;
 
+use corewise::nbd::Options;
+
 use super::Live;
 use crate::control::changes::{Changed, Step, What};
-use crate::manifest::{MetricsAt, Server};
+use crate::manifest::{Changes, Manifest, MetricsAt, Server};
 use crate::up::control::{self, About};
 use crate::up::limits;
 use crate::up::metrics::{self, Metrics};
@@ -54,13 +56,66 @@ impl Live {
     /// Goes by it from now on.
     pub(super) fn follow(&self, Prepared { server, metrics }: Prepared) -> Server {
         self.settings.follow(&server);
-        self.server.set_limits(limits::of_clients(&server.clients, server.tls.is_some()));
         if let Some(metrics) = metrics {
             let former = std::mem::replace(&mut *self.metrics.lock(), metrics);
             // Not under the lock: its thread ends first.
             drop(former);
         }
         server
+    }
+
+    /// Leaves the descriptors to these changes that they need: clients have fewer places from now on, and the change says so. Where so
+    /// many clients are there that it can't have them, it is refused.
+    pub(super) fn make_room(
+        &self,
+        changes: &Changes,
+        old: &Manifest,
+        changed: &mut Changed,
+    ) -> Result<(), String> {
+        if changes.add_devices.is_empty() {
+            return Ok(());
+        }
+        // Those that go may hang, and hold what they have.
+        let again = |name: &str| changes.add_devices.iter().any(|device| device.name == name);
+        let stay = old.devices.iter().filter(|device| !again(&device.name));
+        let devices = || stay.clone().chain(&changes.add_devices);
+        let attached = || self.server.exports().iter().map(|export| export.clients as u64).sum();
+        let refused = || Err(self.files.refusal(devices(), attached()));
+        let Ok((options, _)) = self.files.share(self.options_of(&old.server), devices()) else {
+            return refused();
+        };
+        let most = options.max_connections as u64;
+        if most < self.places(old) {
+            changed.notes.push(format!(
+                "the volumes take descriptors from clients: {most} clients at most from now on; raise LimitNOFILE \
+                 (systemd) or `ulimit -Hn` for more"
+            ));
+        }
+        if !changed.dry_run {
+            self.server.set_limits(options);
+        }
+        // Behind the limit: no more come.
+        if attached() > most { refused() } else { Ok(()) }
+    }
+
+    /// Gives clients what the server leaves that has this.
+    pub(super) fn give_room(&self, has: &Manifest) {
+        let options = self.options_of(&has.server);
+        // It was enough for what it has.
+        if let Ok((options, _)) = self.files.share(options, has.devices.iter()) {
+            self.server.set_limits(options);
+        }
+    }
+
+    fn places(&self, has: &Manifest) -> u64 {
+        let share = self.files.share(self.options_of(&has.server), has.devices.iter());
+        share.map_or(0, |(options, _)| options.max_connections as u64)
+    }
+
+    /// What the manifest allows clients, as far as memory was shared out for it.
+    fn options_of(&self, server: &Server) -> Options {
+        let options = limits::of_clients(&server.clients, self.usual_memory, server.tls.is_some());
+        options.max_connections(options.max_connections.min(self.most_clients))
     }
 
     /// Answers Prometheus there from now on.

@@ -54,7 +54,7 @@ pub(crate) fn set_policy(_policy: Policy) -> io::Result<()> {
 }
 
 pub(crate) fn limits() -> Limits {
-    Limits { fifo: 0, nice: 0 }
+    Limits { fifo: 0, nice: 0, files: 1024 }
 }
 
 pub(crate) fn may_have_any_priority() -> bool {

@@ -115,7 +115,8 @@ pub(crate) fn set_policy(policy: Policy) -> io::Result<()> {
 
 pub(crate) fn limits() -> Limits {
     // All have the same niceness: nobody may ask for a better one.
-    Limits { fifo: if corewise_sim::has_real_time() { 99 } else { 0 }, nice: 0 }
+    let fifo = if corewise_sim::has_real_time() { 99 } else { 0 };
+    Limits { fifo, nice: 0, files: 1024 }
 }
 
 pub(crate) fn may_have_any_priority() -> bool {

@@ -208,10 +208,11 @@ pub(crate) fn set_policy(policy: Policy) -> io::Result<()> {
 
 pub(crate) fn limits() -> Limits {
     if cfg!(miri) {
-        return Limits { fifo: 0, nice: 0 };
+        return Limits { fifo: 0, nice: 0, files: 1024 };
     }
     let limit = |resource| process::getrlimit(resource).current.unwrap_or(u64::MAX);
-    Limits { fifo: limit(Resource::Rtprio), nice: limit(Resource::Nice) }
+    let (fifo, nice) = (limit(Resource::Rtprio), limit(Resource::Nice));
+    Limits { fifo, nice, files: limit(Resource::Nofile) }
 }
 
 pub(crate) fn may_have_any_priority() -> bool {

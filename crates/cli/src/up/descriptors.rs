@@ -1,0 +1,256 @@
+//! Descriptors: how many the process may have, which of them it keeps for itself, and how many that leaves to clients.
+//!
+//! Clients decide how many descriptors a server needs, as they decide how much memory: one for each connection, for each
+//! handshake, and for each connection that ends to make room. Without a limit they take the last one, and then neither the control socket nor
+//! metrics can be answered, no volume can be opened, and none that lost its connection comes back. So the server keeps
+//! what it can need for itself, and clients share the rest ([`Options::descriptors`] says how many they take).
+//!
+//! | for | descriptors |
+//! | --- | --- |
+//! | what the process was started with | as many as are open then |
+//! | the server | [`OWN`]: sockets, eventfds, timers, files that are read in passing |
+//! | the control socket | [`CONTROL`]: those that ask, those that listen to events, those whose change is being made |
+//! | metrics | [`METRICS`]: the scrapers |
+//! | samples of worker threads | two for each of 128 threads, a sixteenth of the limit at most |
+//! | `io_uring` | two for each CPU, where a device is a file |
+//! | each device | [`of_device`] |
+
+use std::fmt;
+
+use corewise::nbd::Options;
+use rustix::process::{Resource, getrlimit};
+
+use crate::manifest::{Device, Driver};
+
+/// The server's own: measured as 16 with everything on, and as much again for what is opened for a moment.
+const OWN: u64 = 32;
+/// 16 clients that ask, 16 that listen, 4 whose change is being made, one that is being let in; and what is opened for an answer.
+const CONTROL: u64 = 40;
+/// 8 scrapers, one that is being let in; and what is opened for an answer.
+const METRICS: u64 = 12;
+/// The most for samples of worker threads, and their part of the limit: what the library keeps to.
+const SAMPLES: (u64, u64) = (256, 16);
+/// A file, its write log, and its folder.
+const FILE: u64 = 4;
+/// Beside the connections of an export elsewhere: its eventfd, and sockets of a look-up.
+const REMOTE: u64 = 4;
+/// A volume in a store in a folder: 8 threads that each read or write one file and its folder, and what it holds open.
+const STORE_IN_FOLDER: u64 = 24;
+/// A volume in a store elsewhere: as many connections as it has requests in flight for one CPU, and what its runtime holds.
+const STORE_ELSEWHERE: u64 = 256 + 8;
+
+/// What the process may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Descriptors {
+    /// `RLIMIT_NOFILE`.
+    limit: u64,
+    /// Open at the start.
+    inherited: u64,
+    cpus: u64,
+}
+
+/// Fewer clients than were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    asked: u64,
+    left: u64,
+    limit: u64,
+    kept: u64,
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cut { asked, left, limit, kept } = self;
+        write!(
+            f,
+            "{left} clients at most, and not {asked}: the hard limit of open files is {limit}, of which {kept} are kept for \
+             volumes, control and metrics; raise LimitNOFILE (systemd) or `ulimit -Hn`, or ask for less by 'clients'"
+        )
+    }
+}
+
+/// No client would have a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooFew {
+    limit: u64,
+    kept: u64,
+}
+
+impl fmt::Display for TooFew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TooFew { limit, kept } = self;
+        write!(
+            f,
+            "the hard limit of open files is {limit}, and {kept} are kept for volumes, control and metrics: no client would \
+             have a place; raise LimitNOFILE (systemd) or `ulimit -Hn`"
+        )
+    }
+}
+
+impl Descriptors {
+    /// Those of this process, of which what is open now was there before.
+    pub(crate) fn now() -> Descriptors {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+        Descriptors { limit, inherited: open(limit), cpus }
+    }
+
+    /// How many the server keeps for itself with these devices.
+    fn kept<'d>(&self, devices: impl Iterator<Item = &'d Device> + Clone) -> u64 {
+        let is_file = |device: &&Device| matches!(device.driver, Driver::File(_));
+        let rings = if devices.clone().any(|device| is_file(&device)) { 2 * self.cpus } else { 0 };
+        let samples = SAMPLES.0.min(self.limit / SAMPLES.1);
+        let devices: u64 = devices.map(of_device).sum();
+        self.inherited + OWN + CONTROL + METRICS + samples + rings + devices
+    }
+
+    /// What clients may have beside these devices, of what `options` allows them.
+    pub(crate) fn share<'d>(
+        &self,
+        options: Options,
+        devices: impl Iterator<Item = &'d Device> + Clone,
+    ) -> Result<(Options, Option<Cut>), TooFew> {
+        let (limit, kept) = (self.limit, self.kept(devices));
+        let left = limit.saturating_sub(kept);
+        if options.descriptors() <= left {
+            return Ok((options, None));
+        }
+        // Handshakes are short: an eighth is for them and for those that make room.
+        let each = options.max_half_open(1).max_connections(0).descriptors();
+        let half_open = (left / 8 / each.max(1)).clamp(1, options.max_half_open as u64);
+        let options = options.max_half_open(half_open as usize);
+        let beside = options.max_connections(0).descriptors();
+        let clients = left.saturating_sub(beside).min(options.max_connections as u64);
+        if clients == 0 {
+            return Err(TooFew { limit, kept });
+        }
+        let asked = options.max_connections as u64;
+        let cut = (clients < asked).then_some(Cut { asked, left: clients, limit, kept });
+        Ok((options.max_connections(clients as usize), cut))
+    }
+
+    /// Why these devices can't be had beside so many clients, where they can't.
+    pub(crate) fn refusal<'d>(
+        &self,
+        devices: impl Iterator<Item = &'d Device> + Clone,
+        clients: u64,
+    ) -> String {
+        let (limit, kept) = (self.limit, self.kept(devices));
+        format!(
+            "the hard limit of open files is {limit}; {kept} would be kept for volumes, control and metrics, and {clients} \
+             clients are there: raise LimitNOFILE (systemd) or `ulimit -Hn` and start again, or let clients go"
+        )
+    }
+}
+
+/// The most that a device keeps open, with those that it opens when it comes back.
+fn of_device(device: &Device) -> u64 {
+    match &device.driver {
+        Driver::File(_) => FILE,
+        Driver::Remote(asked) => REMOTE + asked.connections.unwrap_or(4) as u64,
+        Driver::Object(asked) => {
+            let store = match asked.location.value.starts_with("file://") {
+                true => STORE_IN_FOLDER,
+                false => STORE_ELSEWHERE,
+            };
+            store + if asked.flush_file.is_some() { FILE } else { 0 }
+        }
+        Driver::Memory { .. }
+        | Driver::Null { .. }
+        | Driver::Stripe { .. }
+        | Driver::Mirror(_)
+        | Driver::Partition { .. }
+        | Driver::Delay { .. }
+        | Driver::Error { .. } => 0,
+    }
+}
+
+/// How many descriptors below the limit are open; the usual three where the system doesn't say.
+fn open(limit: u64) -> u64 {
+    let Ok(all) = std::fs::read_dir("/proc/self/fd") else { return 3 };
+    let number = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.ok()?.file_name().to_str()?.parse::<u64>().ok()
+    };
+    // One of them is that of the look itself.
+    (all.filter_map(number).filter(|fd| *fd < limit).count() as u64).saturating_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::manifest;
+
+    fn devices(text: &str) -> Vec<Device> {
+        let read = manifest::read(text, Path::new("/"));
+        assert!(read.problems.is_empty(), "{:?}", read.problems);
+        read.manifest.devices
+    }
+
+    const MEMORY: &str = "[[device]]\nname = \"m\"\ndriver = \"memory\"\nsize = \"1M\"\n";
+
+    fn of(limit: u64) -> Descriptors {
+        Descriptors { limit, inherited: 3, cpus: 4 }
+    }
+
+    #[test]
+    fn clients_get_all_they_ask_for_where_there_is_enough_and_else_what_is_left() {
+        let memory = devices(MEMORY);
+        let asked = Options::default();
+        assert_eq!(of(524_288).share(asked, memory.iter()), Ok((asked, None)));
+        assert_eq!(of(u64::MAX).share(asked, memory.iter()), Ok((asked, None)));
+        for limit in [200, 256, 512, 1000, 1024] {
+            let files = of(limit);
+            let (options, cut) = files.share(asked, memory.iter()).unwrap();
+            let cut = cut.unwrap().to_string();
+            assert!(
+                options.descriptors() <= limit - files.kept(memory.iter()),
+                "{limit}: {options:?}"
+            );
+            assert!(
+                options.max_connections as u64 > limit / 4,
+                "{limit}: {}",
+                options.max_connections
+            );
+            let says = format!(
+                "{} clients at most, and not 1024: the hard limit",
+                options.max_connections
+            );
+            assert!(cut.starts_with(&says) && cut.contains("LimitNOFILE"), "{cut}");
+        }
+        let why = of(90).share(asked, memory.iter()).unwrap_err().to_string();
+        assert!(why.contains("open files is 90, and 92 are kept"), "{why}");
+    }
+
+    #[test]
+    fn a_few_clients_that_fit_are_no_cut_though_fewer_may_shake_hands() {
+        let memory = devices(MEMORY);
+        let asked = Options::default().max_connections(40);
+        let (options, cut) = of(256).share(asked, memory.iter()).unwrap();
+        assert_eq!((options.max_connections, cut), (40, None));
+        assert!(options.max_half_open < 256);
+    }
+
+    #[test]
+    fn each_device_is_counted_with_what_it_opens_when_it_comes_back() {
+        let all = "[[device]]\nname = \"f\"\ndriver = \"file\"\npath = \"f\"\nwrite_log = \"l\"\n\
+                   [[device]]\nname = \"r\"\ndriver = \"nbd\"\nuri = \"nbd://h/x\"\nconnections = 16\n\
+                   [[device]]\nname = \"s\"\ndriver = \"stripe\"\nover = [\"f\", \"r\"]\n";
+        let all = devices(all);
+        let each: Vec<u64> = all.iter().map(of_device).collect();
+        assert_eq!(each, [FILE, REMOTE + 16, 0]);
+        let kept = of(1 << 20).kept(all.iter()) - of(1 << 20).kept(std::iter::empty());
+        assert_eq!(kept, FILE + REMOTE + 16 + 2 * 4, "and the rings of files");
+    }
+
+    #[test]
+    fn what_is_open_is_counted() {
+        let before = open(u64::MAX);
+        let more: Vec<_> = (0..5).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+        // Other tests open and close files meanwhile.
+        assert!(open(u64::MAX) >= 5 && before > 0);
+        assert_eq!(open(0), 0);
+        drop(more);
+    }
+}

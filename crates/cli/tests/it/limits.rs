@@ -1,0 +1,140 @@
+//! Clients that take all that they can get under the limits of a process: its operator still sees it and changes it.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use crate::common::client::{Client, READ, connect, pattern};
+use crate::common::server::Server;
+use crate::common::{COREWISE, Folder};
+
+/// A server below a limit that a shell sets.
+fn start(folder: &Folder, limit: &str) -> Server {
+    let mut command = folder.command("sh");
+    command.args(["-c", &format!("ulimit {limit}; exec \"$0\" \"$@\""), COREWISE]);
+    command.args(["up", "--json", "up.toml"]);
+    let mut server = Server::spawn(command);
+    server.ready = server.wait_event("ready");
+    server
+}
+
+fn file(name: &str) -> String {
+    format!(
+        "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\nsize = \"1M\"\ncreate = true\n"
+    )
+}
+
+#[test]
+fn clients_that_take_all_descriptors_that_they_can_get_leave_those_of_the_operator() {
+    let folder = Folder::new();
+    let manifest = "[server]\nunix = \"s\"\nmetrics = \"./m\"\n[[device]]\nname = \"m\"\ndriver = \"memory\"\n\
+                    size = \"1M\"\n[[export]]\ndevice = \"m\"\n";
+    folder.write("up.toml", manifest);
+    let server = start(&folder, "-n 200");
+    let places = server.ready["clients"].as_u64().unwrap() as usize;
+    assert!((30..200).contains(&places), "{places}");
+    let cut = server.ready["clients_cut"].as_str().unwrap();
+    let says = format!(
+        "{places} clients at most, and not 1024: the hard limit of open files is 200, of which"
+    );
+    assert!(cut.starts_with(&says) && cut.contains("LimitNOFILE"), "{cut}");
+
+    let attach = || Client::over(connect(&server.socket()), "m");
+    let mut clients: Vec<Client> = (0..places / 2).map(|_| attach().unwrap()).collect();
+    // As many as don't say what they want, again and again: the oldest of them makes room.
+    let mut silent: Vec<UnixStream> = (0..3 * places).map(|_| connect(&server.socket())).collect();
+    let more = folder.write("more.toml", file("more"));
+    let added = folder.corewise(["add", more.to_str().unwrap()]).ok();
+    let added = added.says(&["added device 'more'"]);
+    added.complains(&["the volumes take descriptors from clients"]);
+    folder.write("up.toml", format!("{manifest}{}{}", file("more"), file("and")));
+    folder.corewise(["reload"]).ok().says(&["added device 'and'"]);
+
+    let refused = loop {
+        match attach() {
+            Ok(client) => clients.push(client),
+            Err(error) => break error.to_string(),
+        }
+    };
+    // NBD_REP_ERR_POLICY: all places are taken.
+    assert!(refused.contains("0x80000002"), "{refused}");
+    assert!((places / 2..places).contains(&clients.len()), "{} of {places}", clients.len());
+    silent.extend((0..3 * places).map(|_| connect(&server.socket())));
+    folder.corewise(["dump"]).ok().says(&["Disks", "more", "and"]);
+    let mut scraper = connect(&folder.join("m"));
+    scraper.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut metrics = String::new();
+    scraper.read_to_string(&mut metrics).unwrap();
+    assert!(metrics.contains(&format!("corewise_clients {}\n", clients.len())), "{metrics}");
+    folder.corewise(["reload"]).ok();
+
+    // Volumes that would take the places of clients that are there are refused, and nothing changes.
+    let many: String = (0..places).map(|n| file(&format!("f{n}"))).collect();
+    let many = folder.write("many.toml", many);
+    for dry in [&["--dry-run"][..], &[]] {
+        let add = [&["add", many.to_str().unwrap()], dry].concat();
+        let ran = folder.corewise(add).code(1);
+        ran.complains(&["the hard limit of open files is 200", "clients are there"]);
+    }
+    for (n, client) in clients.iter_mut().enumerate() {
+        client.write(0, &pattern(n as u64, 4096), 0).unwrap();
+        assert_eq!(client.read(0, 4096).unwrap(), pattern(n as u64, 4096));
+    }
+    drop((clients, silent));
+    // With the volumes gone clients have their places again.
+    folder.write("up.toml", manifest);
+    folder.corewise(["reload"]).ok().says(&["removed device 'more'", "removed device 'and'"]);
+    let clients: Vec<Client> = (0..places).map(|_| attach().unwrap()).collect();
+    assert!(attach().is_err());
+    drop(clients);
+    let ran = server.stop().ok();
+    assert_eq!(ran.stderr.matches("clients at most, and not 1024").count(), 1, "{ran}");
+    assert!(!ran.stderr.contains("clients must wait"), "{ran}");
+}
+
+#[test]
+fn a_limit_that_leaves_no_place_for_a_client_is_refused_with_what_to_raise() {
+    let folder = Folder::new();
+    folder.write("up.toml", format!("{}[[export]]\ndevice = \"f\"\n", file("f")));
+    let mut command = folder.command("sh");
+    command.args(["-c", "ulimit -n 64; exec \"$0\" up up.toml", COREWISE]);
+    let ran = Server::spawn(command).wait().code(1);
+    ran.complains(&["the hard limit of open files is 64, and", "raise LimitNOFILE"]);
+    assert!(!folder.join("f.img").exists(), "nothing was touched");
+}
+
+#[test]
+fn clients_that_do_their_worst_below_a_limit_of_the_address_space_do_not_end_the_server() {
+    let folder = Folder::new();
+    folder.write(
+        "up.toml",
+        "[server]\nunix = \"s\"\n[[device]]\nname = \"n\"\ndriver = \"null\"\nsize = \"4G\"\n[[export]]\ndevice = \"n\"\n",
+    );
+    // In KiB. Of the other kind only private writable memory counts.
+    for limit in ["-v 900000", "-d 500000"] {
+        let server = start(&folder, limit);
+        let places = server.ready["clients"].as_u64().unwrap();
+        assert!((20..300).contains(&places), "{places} clients below {limit}");
+        let mut clients: Vec<Client> =
+            (0..places).map(|_| Client::new(&server.socket(), "n")).collect();
+        let (last, greedy) = clients.split_last_mut().unwrap();
+        for client in greedy {
+            for n in 0..4 {
+                client.send(READ, 0, n << 25, 32 << 20, &[]).unwrap();
+            }
+        }
+        let control = server.control();
+        let control = control.to_str().unwrap();
+        loop {
+            let ran = folder.corewise(["dump", "--json", "--control", control]).ok();
+            let dump: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+            // All but the first ones wait for memory.
+            if dump["memory"]["waiting"].as_u64().unwrap() + 8 > places {
+                break;
+            }
+        }
+        assert_eq!(last.read(0, 4096).unwrap(), [0; 4096]);
+        drop(clients);
+        server.stop().ok();
+    }
+}
