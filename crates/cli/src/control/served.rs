@@ -130,7 +130,7 @@ pub(crate) struct Client {
     pub(crate) in_flight: u32,
     pub(crate) in_flight_bytes: u64,
     /// How long ago the oldest of these requests came.
-    pub(crate) oldest_request_seconds: Option<f64>,
+    pub(crate) oldest_seconds: Option<f64>,
     /// How long the oldest reply has waited for the client to take earlier ones; `None` where none does.
     pub(crate) untaken_seconds: Option<f64>,
     /// Bytes of the replies that wait so.
@@ -191,7 +191,7 @@ impl Client {
             connected_seconds: status.age.as_secs_f64(),
             in_flight: status.in_flight,
             in_flight_bytes: status.in_flight_bytes,
-            oldest_request_seconds: status.oldest.map(|age| age.as_secs_f64()),
+            oldest_seconds: status.oldest.map(|age| age.as_secs_f64()),
             untaken_seconds: status.untaken.map(|age| age.as_secs_f64()),
             untaken_bytes: status.untaken_bytes,
             leaving: status.draining,
@@ -201,7 +201,7 @@ impl Client {
 
     /// How long ago its oldest request in flight came.
     pub(crate) fn oldest(&self) -> Option<Duration> {
-        self.oldest_request_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        self.oldest_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
     }
 
     /// How long the oldest reply has waited for it.
@@ -399,10 +399,10 @@ mod tests {
 
     #[test]
     fn the_client_that_takes_no_replies_comes_first_and_then_the_one_that_waits_for_longest() {
-        let of = |client, untaken_seconds, oldest_request_seconds| Client {
+        let of = |client, untaken_seconds, oldest_seconds| Client {
             client,
             untaken_seconds,
-            oldest_request_seconds,
+            oldest_seconds,
             ..Client::default()
         };
         let mut clients = [

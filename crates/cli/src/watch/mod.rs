@@ -186,8 +186,7 @@ mod tests {
     fn the_table_of_clients_has_what_each_did_between_two_looks() {
         let mut one = served::Client { client: 7, in_flight: 3, ..served::Client::default() };
         one.from.pid = Some(4711);
-        (one.oldest_request_seconds, one.untaken_seconds, one.untaken_bytes) =
-            (Some(2.5), Some(2.0), 4096);
+        (one.oldest_seconds, one.untaken_seconds, one.untaken_bytes) = (Some(2.5), Some(2.0), 4096);
         one.ops.reads.requests = 100;
         let before = [one.clone()];
         one.ops.reads.requests = 150;

@@ -222,7 +222,7 @@ mod tests {
         let client = |id: u64, export: Option<&str>, reads: u64| {
             json!({
                 "client": id, "uid": 1000, "pid": 42, "export": export, "connected_seconds": 61.0 * id as f64,
-                "in_flight": 3, "in_flight_bytes": 12_288, "oldest_request_seconds": 2.5,
+                "in_flight": 3, "in_flight_bytes": 12_288, "oldest_seconds": 2.5,
                 "untaken_seconds": (id == 7).then_some(2.0), "untaken_bytes": 4096, "reads": op(reads),
             })
         };
