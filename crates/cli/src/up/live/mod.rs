@@ -10,6 +10,7 @@ mod removal;
 mod server;
 pub(in crate::up) mod snapshots;
 mod wanted;
+mod wish;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -40,13 +41,14 @@ use super::service;
 use super::settings::Settings;
 use super::status::ServerStatus;
 use super::tls::{self, Renewed, Seen};
+use crate::control::Mode;
 use crate::control::changes::{Changed, Failed, Step, What};
-use crate::control::{Mode, Question};
-use crate::manifest::{self, Changes, LegChange, Manifest, export_name};
+use crate::manifest::{self, Changes, Manifest, export_name};
 use crate::units::{self, count};
 use legs::Written;
 use removal::USUAL;
 use wanted::{added, checked, shrunk, without};
+pub(crate) use wish::Wish;
 
 /// What a running server is changed by.
 pub(crate) struct Live {
@@ -103,39 +105,6 @@ pub(crate) struct Live {
 impl fmt::Debug for Live {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Live").field("source", &self.source).finish_non_exhaustive()
-    }
-}
-
-/// What is wanted.
-pub(crate) enum Wish {
-    Add(PathBuf),
-    Remove(String),
-    Grow(String, Option<u64>),
-    /// The legs of a mirror.
-    Legs(String, LegChange),
-    Reload,
-}
-
-impl Wish {
-    /// What a question wants; `None` where it isn't about a change.
-    pub(crate) fn of(question: &Question) -> Option<Result<Wish, String>> {
-        Some(match question.ask.as_str() {
-            "add" => match &question.file {
-                Some(file) if file.is_absolute() => Ok(Wish::Add(file.clone())),
-                _ => Err("'add' needs a 'file', an absolute path".to_string()),
-            },
-            "remove" => match &question.name {
-                Some(name) => Ok(Wish::Remove(name.clone())),
-                None => Err("'remove' needs a 'name'".to_string()),
-            },
-            "grow" => match &question.name {
-                Some(name) => Ok(Wish::Grow(name.clone(), question.size)),
-                None => Err("'grow' needs a 'name'".to_string()),
-            },
-            "replace" | "add_leg" | "remove_leg" => legs::wish(question),
-            "reload" => Ok(Wish::Reload),
-            _ => return None,
-        })
     }
 }
 
