@@ -3,6 +3,7 @@
 
 mod all;
 mod args;
+mod asan;
 mod backend;
 mod crates;
 mod deb;

@@ -92,6 +92,14 @@ impl Run {
         self.output(command).map(|_| ())
     }
 
+    /// Like `command`, for tests that are no longer in a long run than else.
+    pub(crate) fn brief_command(&mut self, command: &mut Command) -> Result<(), String> {
+        let long = std::mem::take(&mut self.long);
+        let done = self.command(command);
+        self.long = long;
+        done
+    }
+
     /// Like `command`, in another folder.
     pub(crate) fn command_in(
         &mut self,

@@ -1,5 +1,6 @@
 //! The steps of `cargo xtask test`: quick ones first, then the longest, so that short ones fill the end.
 
+use crate::asan;
 use crate::backend;
 use crate::crates;
 use crate::deb;
@@ -107,6 +108,11 @@ pub(crate) const ALL: &[Step] = &[
         "targets",
         "the product compiles for musl, aarch64, 32 bits and (in part) macOS",
         targets::check,
+    ),
+    step(
+        "asan",
+        "long: the libraries' tests under AddressSanitizer, where a nightly compiler is at hand",
+        asan::check,
     ),
     step("s3", "long: volumes on servers that speak S3, over connections that fail", s3::check),
     step("doc", "the documentation builds without a warning", |run| {

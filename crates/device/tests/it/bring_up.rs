@@ -367,6 +367,8 @@ fn a_bring_up_inside_a_probe_is_refused_and_a_driver_name_is_taken_once() {
     assert!(matches!(again, Error::DuplicateDriver(name) if name == "test"));
     assert!(rig.manager.bring_up(vec![decl("outer", &[])], &options()).unwrap().is_complete());
     assert!(matches!(*refused.lock().unwrap(), Some(Error::Busy)));
+    // The driver keeps its manager until then.
+    assert!(rig.manager.shutdown(&ShutdownOptions::new()).unwrap().is_clean());
 }
 
 #[test]

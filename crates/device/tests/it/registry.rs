@@ -232,6 +232,8 @@ fn calls_that_would_wait_for_themselves_are_refused_inside_a_probe() {
     let seen = seen.lock().unwrap();
     assert!(seen.iter().all(|r| matches!(r, Err(Error::InsideProbe))), "{seen:?}");
     assert_eq!(seen.len(), 6);
+    // The driver keeps its manager until then.
+    assert!(rig.manager.shutdown(&ShutdownOptions::new()).unwrap().is_clean());
 }
 
 #[test]

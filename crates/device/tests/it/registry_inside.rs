@@ -82,6 +82,10 @@ fn a_probe_within_another_managers_probe_that_would_wait_for_the_outer_one_is_re
             assert!(outer.manager.bring_up(decls, &BringUpOptions::new()).unwrap().is_complete());
             let heard = heard.lock().unwrap();
             assert!(heard.len() == 1 && all_refused(&heard[0]), "{kind:?} {node:?}: {heard:?}");
+            // Each one's driver keeps the other until then.
+            for manager in [&inner, &outer.manager] {
+                assert!(manager.shutdown(&ShutdownOptions::new()).unwrap().is_clean());
+            }
         }
     }
 }

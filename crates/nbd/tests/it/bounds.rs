@@ -129,5 +129,8 @@ fn a_client_that_waits_for_memory_is_drained_like_any_other() {
     device.release();
     assert_eq!(first.reply(32 << 20).error, 0);
     assert!(drain.join().unwrap().is_clean());
-    assert_eq!(server.memory().taken, 0);
+    // The last reply may be dropped by another thread, when the client is off the books.
+    while server.memory().taken > 0 {
+        std::thread::yield_now();
+    }
 }

@@ -1,0 +1,66 @@
+//! The step that runs the libraries' tests under AddressSanitizer: it finds uses of freed memory, accesses beyond their ends,
+//! double frees and, at the end of each program, memory that nobody can reach any more. It needs a nightly compiler.
+
+use std::process::Command;
+
+use crate::run::Run;
+
+/// The crates whose tests run so. The program and the benchmarks run as processes of their own, the simulator switches
+/// stacks, and `fuzz` and `xtask` have no `unsafe` code.
+const CRATES: &[&str] = &[
+    "corewise-sync",
+    "corewise-topology",
+    "corewise-timeline",
+    "corewise-costs",
+    "corewise-workqueue",
+    "corewise-smp",
+    "corewise-device",
+    "corewise-blockmq",
+    "corewise-nbd",
+    "corewise-object",
+];
+
+/// The memory that tests leak on purpose, each with its reason.
+const LEAKS: &str = "xtask/asan-leaks.txt";
+
+/// Locals stay on the stack of their thread: the address of one says how much of the stack is left.
+const OPTIONS: &str = "detect_stack_use_after_return=0";
+
+/// The step: in a long run alone, since it compiles all of these once more.
+///
+/// # Errors
+///
+/// A test fails, or AddressSanitizer has found something.
+pub(crate) fn check(run: &mut Run) -> Result<(), String> {
+    if !run.is_long() {
+        run.say("only a long run has these");
+        return Ok(());
+    }
+    let Some(target) = nightly() else {
+        run.say("skipped, as no nightly compiler is here: `rustup toolchain install nightly`");
+        run.count_skipped();
+        return Ok(());
+    };
+    let leaks = run.root().join(LEAKS);
+    let leaks = format!("suppressions={}:print_suppressions=0", leaks.display());
+    let folder = run.target().join("asan");
+    let mut cargo = Command::new("rustup");
+    cargo.args(["run", "nightly", "cargo", "test", "--locked", "--no-fail-fast"]);
+    // A target that is named keeps the sanitizer out of build scripts.
+    cargo.args(["--lib", "--tests", "--target", &target]);
+    CRATES.iter().for_each(|name| _ = cargo.args(["-p", name]));
+    // Cargo has set these for the other compiler.
+    for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"] {
+        cargo.env_remove(name);
+    }
+    cargo.env("CARGO_TARGET_DIR", folder).env("RUSTFLAGS", "-Zsanitizer=address");
+    cargo.env("ASAN_OPTIONS", OPTIONS).env("LSAN_OPTIONS", leaks);
+    run.brief_command(&mut cargo)
+}
+
+/// The target that the nightly compiler is for, where there is one.
+fn nightly() -> Option<String> {
+    let said = Command::new("rustup").args(["run", "nightly", "rustc", "-vV"]).output().ok()?;
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    said.lines().find_map(|line| line.strip_prefix("host: ").map(str::to_owned))
+}
