@@ -4,7 +4,7 @@ use super::deferral;
 use super::facts::{Facts, Initcall, Probe, Shutdown};
 use super::message::split_head;
 use super::nesting::{self, Item, Kind};
-use super::policy::{Rules, Told};
+use super::policy::{Estimate, Rules};
 use super::prefix::{MICRO, Stamp};
 use super::{Form, KernelLog, Prefix, Split, names};
 use crate::graph::{DeviceGraph, EdgeSource, GraphEdge};
@@ -225,7 +225,7 @@ impl<'a> Of<'a> {
         what: Unplaced,
         begun: Option<Stamp>,
         ended: Option<Stamp>,
-        told: Told,
+        told: Estimate,
     ) -> Placed<'a> {
         let mut what = what;
         if let Some(thread) = self.thread.filter(|_| what.worker.is_empty()) {

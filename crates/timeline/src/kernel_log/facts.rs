@@ -276,9 +276,8 @@ impl Facts {
         self.seen = HashSet::new();
     }
 
-    /// A line was there already.
-    pub(crate) fn doubled(&mut self, stamp: Option<Stamp>) {
-        self.doubled += 1;
+    /// A line was there already, be it understood or not.
+    pub(crate) fn again(&mut self, stamp: Option<Stamp>) {
         let back = stamp.zip(self.last).filter(|(now, last)| now.ns < last.ns);
         self.copy = back.map(|(now, _)| now.ns).or(self.copy);
     }
@@ -649,7 +648,11 @@ impl Facts {
     fn hear(&mut self, head: &str) {
         let Some((driver, device)) = super::message::split_head(head) else { return };
         let long = driver.len().max(device.len()) > 64;
-        if long || driver.contains(' ') || driver.ends_with([':', ']', ',']) {
+        if long
+            || super::message::odd(head)
+            || driver.contains(' ')
+            || driver.ends_with([':', ']', ','])
+        {
             return;
         }
         match self.words.get_mut(device) {

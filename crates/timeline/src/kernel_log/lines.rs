@@ -1,6 +1,6 @@
 //! Cuts a stream of bytes into lines, of bounded length.
 
-use super::mail::{Decoded, Mail};
+use super::mail::{Mail, MailLine};
 use super::plain::{plain_of, without_spelled_cr};
 use std::borrow::Cow;
 
@@ -105,12 +105,12 @@ impl Lines {
         let number = *self.first.get_or_insert(self.number);
         let count = self.number + 1 - number;
         match self.mail.line(&bytes[start..end]) {
-            Decoded::As(line) => hand_on(number, count, line, crlf, cut, each),
-            Decoded::Line(line) => {
+            MailLine::Plain(line) => hand_on(number, count, line, crlf, cut, each),
+            MailLine::Decoded(line) => {
                 let cut = cut || line.len() > LONGEST;
                 hand_on(number, count, &line[..line.len().min(LONGEST)], crlf, cut, each);
             }
-            Decoded::Part => return,
+            MailLine::Part => return,
         }
         self.first = None;
     }

@@ -26,18 +26,18 @@ enum State {
 
 /// What a line was.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Decoded<'a> {
+pub(crate) enum MailLine<'a> {
     /// Nothing to decode.
-    As(&'a [u8]),
+    Plain(&'a [u8]),
     /// A line, decoded.
-    Line(Vec<u8>),
+    Decoded(Vec<u8>),
     /// The beginning of one, which the next line goes on with.
     Part,
 }
 
 impl Mail {
     /// Takes one line, without what ends it.
-    pub(crate) fn line<'a>(&mut self, line: &'a [u8]) -> Decoded<'a> {
+    pub(crate) fn line<'a>(&mut self, line: &'a [u8]) -> MailLine<'a> {
         match self.state {
             State::Plain | State::Head => {
                 if line.is_empty() && self.state == State::Head {
@@ -47,12 +47,12 @@ impl Mail {
                 if line.first().is_some_and(|b| b"Cc \t".contains(b)) {
                     self.head(line);
                 }
-                Decoded::As(line)
+                MailLine::Plain(line)
             }
             State::Body if self.divides(line) => {
                 self.state = State::Plain;
                 let part = std::mem::take(&mut self.part);
-                if part.is_empty() { Decoded::As(line) } else { Decoded::Line(part) }
+                if part.is_empty() { MailLine::Plain(line) } else { MailLine::Decoded(part) }
             }
             State::Body => {
                 self.decoded = true;
@@ -64,9 +64,9 @@ impl Mail {
                 };
                 decode(text, &mut self.part);
                 if more && self.part.len() <= LONGEST {
-                    return Decoded::Part;
+                    return MailLine::Part;
                 }
-                Decoded::Line(std::mem::take(&mut self.part))
+                MailLine::Decoded(std::mem::take(&mut self.part))
             }
         }
     }
@@ -130,9 +130,9 @@ mod tests {
         let mut lines = Vec::new();
         for line in text.split('\n') {
             match mail.line(line.as_bytes()) {
-                Decoded::As(line) => lines.push(String::from_utf8_lossy(line).into_owned()),
-                Decoded::Line(line) => lines.push(String::from_utf8_lossy(&line).into_owned()),
-                Decoded::Part => {}
+                MailLine::Plain(line) => lines.push(String::from_utf8_lossy(line).into_owned()),
+                MailLine::Decoded(line) => lines.push(String::from_utf8_lossy(&line).into_owned()),
+                MailLine::Part => {}
             }
         }
         lines.extend(mail.finish().map(|line| String::from_utf8_lossy(&line).into_owned()));

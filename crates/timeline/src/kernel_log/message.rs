@@ -193,7 +193,8 @@ impl Message<'_> {
     }
 }
 
-fn odd(name: &str) -> bool {
+/// Whether a name holds a character that none of the kernel's names does.
+pub(crate) fn odd(name: &str) -> bool {
     name.contains([';', '=', '"', '{', '}', '|'])
 }
 

@@ -89,11 +89,11 @@ macro_rules! named {
 mod assemble;
 mod carrier;
 mod clock;
+mod collector;
 mod deferral;
 mod encoding;
 mod export;
 mod facts;
-mod gather;
 mod lines;
 mod mail;
 mod message;

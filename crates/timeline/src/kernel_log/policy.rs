@@ -75,35 +75,40 @@ impl Rules {
 
     /// How long an init call can have taken by what was printed, and what to draw. `gap` is the time
     /// between its two lines.
-    pub(crate) fn initcall(&self, index: usize, call: &Initcall, gap: Option<Duration>) -> Told {
+    pub(crate) fn initcall(
+        &self,
+        index: usize,
+        call: &Initcall,
+        gap: Option<Duration>,
+    ) -> Estimate {
         let Took { time, unit } = call.took;
         let ticks = self.ticks.filter(|ticks| index < ticks.calls);
         let told = match ticks {
             Some(ticks) => ticks.told(call.took, self.unit),
-            None if unit > Duration::from_micros(1) => Told::cut_off(time, unit),
-            None if unit < Duration::from_micros(1) => Told::exact(time),
+            None if unit > Duration::from_micros(1) => Estimate::cut_off(time, unit),
+            None if unit < Duration::from_micros(1) => Estimate::exact(time),
             None => match self.unit {
-                Unit::Micros => Told::exact(time),
-                Unit::Shifted => Told::exact(shifted(time)),
-                Unit::Either => Told { drawn: time, least: time, most: Some(shifted(time)) },
+                Unit::Micros => Estimate::exact(time),
+                Unit::Shifted => Estimate::exact(shifted(time)),
+                Unit::Either => Estimate { drawn: time, least: time, most: Some(shifted(time)) },
             },
         };
         match gap {
             // The stamps are finer, and a tick is lost where interrupts are off; printing is in them.
             Some(gap) if ticks.is_some() => {
-                Told { drawn: gap, least: told.least.min(gap), most: Some(gap) }
+                Estimate { drawn: gap, least: told.least.min(gap), most: Some(gap) }
             }
             // The clock of all of them may have been set when it had long begun.
             None if call.overtaken || self.may_have_begun_before(index, call) => {
                 let since_boot = call.ended.and_then(since_boot);
-                Told { most: since_boot.map(|most| most.max(told.least)), ..told }
+                Estimate { most: since_boot.map(|most| most.max(told.least)), ..told }
             }
             None => told,
             Some(gap) if call.overtaken && gap > time + time / 50 + Duration::from_micros(100) => {
-                Told { drawn: gap, most: Some(gap), ..told }
+                Estimate { drawn: gap, most: Some(gap), ..told }
             }
             // So much no line takes to print: another one may have begun that isn't in the log.
-            Some(gap) if gap > time + time / 10 + PRINTING => Told { most: Some(gap), ..told },
+            Some(gap) if gap > time + time / 10 + PRINTING => Estimate { most: Some(gap), ..told },
             Some(gap) => told.within(gap),
         }
         .since_boot(call.ended)
@@ -117,12 +122,12 @@ impl Rules {
     }
 
     /// Likewise for a probe.
-    pub(crate) fn probe(&self, probe: &Probe) -> Told {
+    pub(crate) fn probe(&self, probe: &Probe) -> Estimate {
         let Took { time, unit } = probe.took;
         match self.ticks.filter(|_| self.ticks_probe(probe)) {
             Some(ticks) => ticks.told(probe.took, Unit::Micros),
-            _ if unit > Duration::from_micros(1) => Told::cut_off(time, unit),
-            _ => Told::exact(time),
+            _ if unit > Duration::from_micros(1) => Estimate::cut_off(time, unit),
+            _ => Estimate::exact(time),
         }
         .since_boot(probe.ended)
     }
@@ -143,16 +148,16 @@ impl Rules {
 
     /// Likewise for a fixup of a PCI device: every kernel so far shifts its nanoseconds. `gap` is the
     /// time between its two lines.
-    pub(crate) fn fixup(&self, fixup: &Fixup, gap: Option<Duration>) -> Told {
+    pub(crate) fn fixup(&self, fixup: &Fixup, gap: Option<Duration>) -> Estimate {
         let time = fixup.took.time;
         let ticks = self.ticks.filter(|ticks| fixup.line <= ticks.until);
         match (ticks, gap) {
             (Some(ticks), Some(gap)) => {
                 let least = ticks.told(fixup.took, Unit::Shifted).least.min(gap);
-                Told { drawn: gap, least, most: Some(gap) }
+                Estimate { drawn: gap, least, most: Some(gap) }
             }
             (Some(ticks), None) => ticks.told(fixup.took, Unit::Shifted),
-            (None, _) => Told { drawn: time, least: time, most: Some(shifted(time)) },
+            (None, _) => Estimate { drawn: time, least: time, most: Some(shifted(time)) },
         }
         .since_boot(fixup.ended)
     }
@@ -174,14 +179,14 @@ impl Rules {
 
 impl Ticks {
     /// A duration in whole ticks: between those that it has begun and those that it has ended in.
-    fn told(self, took: Took, unit: Unit) -> Told {
+    fn told(self, took: Took, unit: Unit) -> Estimate {
         let us = u64::try_from(took.time.as_micros()).unwrap_or(u64::MAX);
         let time = match ticks_of(us, nanos(self.tick), unit) {
             Some(n) => self.tick.saturating_mul(u32::try_from(n).unwrap_or(u32::MAX)),
             None => took.time,
         };
         let least = time.saturating_sub(self.tick);
-        Told { drawn: time, least, most: Some(time.saturating_add(self.tick)) }
+        Estimate { drawn: time, least, most: Some(time.saturating_add(self.tick)) }
     }
 }
 
@@ -213,7 +218,7 @@ const PRINTING: Duration = Duration::from_millis(10);
 
 /// What a printed duration says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Estimate {
     /// What a bar is drawn by.
     pub drawn: Duration,
     pub least: Duration,
@@ -221,39 +226,39 @@ pub(crate) struct Told {
     pub most: Option<Duration>,
 }
 
-impl Told {
-    fn exact(time: Duration) -> Told {
-        Told { drawn: time, least: time, most: Some(time) }
+impl Estimate {
+    fn exact(time: Duration) -> Estimate {
+        Estimate { drawn: time, least: time, most: Some(time) }
     }
 
     /// The rest of a unit isn't printed.
-    fn cut_off(time: Duration, unit: Duration) -> Told {
-        Told { drawn: time, least: time, most: Some(time.saturating_add(unit)) }
+    fn cut_off(time: Duration, unit: Duration) -> Estimate {
+        Estimate { drawn: time, least: time, most: Some(time.saturating_add(unit)) }
     }
 
     /// It took no longer than that: it lies between two lines. Where it was printed longer than that,
     /// two clocks disagree, and nobody knows which is right.
-    fn within(self, gap: Duration) -> Told {
-        let Told { drawn, least, most } = self;
+    fn within(self, gap: Duration) -> Estimate {
+        let Estimate { drawn, least, most } = self;
         match least > gap.saturating_add(ROUNDED) {
-            true => Told { drawn: gap, least: gap, most },
+            true => Estimate { drawn: gap, least: gap, most },
             false => {
                 let most = most.map_or(gap, |most| most.min(gap)).max(drawn).max(least);
-                Told { drawn, least, most: Some(most) }
+                Estimate { drawn, least, most: Some(most) }
             }
         }
     }
 
     /// It ended at that stamp, and can't have begun before the boot. Where it was printed longer than
     /// that, two clocks disagree here too.
-    fn since_boot(self, ended: Option<Stamp>) -> Told {
-        let Told { drawn, least, most } = self;
+    fn since_boot(self, ended: Option<Stamp>) -> Estimate {
+        let Estimate { drawn, least, most } = self;
         let unit = Duration::from_nanos(ended.map_or(0, |ended| ended.unit));
         match ended.and_then(since_boot) {
             Some(longest) if least > longest + ROUNDED + unit => {
-                Told { drawn: longest, least: longest, most }
+                Estimate { drawn: longest, least: longest, most }
             }
-            Some(longest) if drawn > longest => Told { drawn: longest.max(least), ..self },
+            Some(longest) if drawn > longest => Estimate { drawn: longest.max(least), ..self },
             _ => self,
         }
     }

@@ -1,15 +1,15 @@
 //! The reader: from bytes to facts, a line at a time.
 
 use super::carrier::Carrier;
+use super::collector::LineCollector;
 use super::encoding::{Decoder, Unread};
 use super::export::Export;
 use super::facts::{Facts, Moment};
-use super::gather::Gather;
 use super::lines::{Line, Lines};
 use super::message::{self, Message};
 use super::plain::plain;
 use super::prefix::{self, Prefixes, Stamp, Stripped};
-use super::sequence::{Held, Sequence};
+use super::sequence::{HeldMessage, Sequence};
 use super::structured::{self, Entry, Pretty, Taken};
 use super::{BootSummary, Form, KernelLog, Prefix, assemble};
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ use std::collections::HashMap;
 pub struct Reader {
     decoder: Decoder,
     lines: Lines,
-    gather: Gather,
+    collector: LineCollector,
     state: State,
 }
 
@@ -46,7 +46,7 @@ struct State {
     facts: Facts,
     /// A boot seems to begin again with the very line that this one began with: messages until it is
     /// known whether they are of another boot.
-    again: Option<Again>,
+    again: Option<RepeatedBoot>,
     /// Boots before this one of which there is something to tell: the last, or all of them.
     earlier: Vec<Facts>,
     /// Each of those there were; the first ones of very many.
@@ -72,12 +72,12 @@ struct State {
 
 /// Messages from a boot's first line on that the boot before had as well.
 #[derive(Debug)]
-struct Again {
+struct RepeatedBoot {
     /// What had been read of the boot before that line.
     lines: u64,
     prefixes: HashMap<Prefix, u64>,
     /// That line, and those behind it.
-    messages: Vec<Held>,
+    messages: Vec<HeldMessage>,
     /// How many of them have a later stamp, which the boot before never had.
     others: usize,
     /// What further ones may take.
@@ -143,9 +143,9 @@ impl Reader {
     /// Takes the next bytes of the log; lines may be cut anywhere. Output of `gzip` is
     /// unpacked, and UTF-16 is decoded.
     pub fn feed(&mut self, bytes: &[u8]) {
-        let Reader { decoder, lines, gather, state } = self;
+        let Reader { decoder, lines, collector, state } = self;
         decoder.feed(bytes, &mut |text| {
-            lines.feed(text, &mut |line| gather.line(line, &mut |line| state.line(line)));
+            lines.feed(text, &mut |line| collector.line(line, &mut |line| state.line(line)));
         });
     }
 
@@ -218,13 +218,13 @@ impl Reader {
                 if n == 1 { "its number" } else { "their numbers" }
             ));
         }
-        if self.gather.reordered > 0 {
+        if self.collector.reordered > 0 {
             notes.push(format!(
                 "{} parts of a dump by pstore were put in the order in which they were written",
-                self.gather.reordered
+                self.collector.reordered
             ));
         }
-        if self.gather.too_large {
+        if self.collector.too_large {
             notes.push(
                 "a dump by pstore is too large to be put in order: its parts are read as they stand"
                     .into(),
@@ -246,13 +246,13 @@ impl Reader {
 
     /// The log is over: the boots that were kept, and the last boot, if that is none of them.
     fn end(&mut self) -> (Vec<Facts>, Option<BootSummary>) {
-        let Reader { decoder, lines, gather, state } = self;
+        let Reader { decoder, lines, collector, state } = self;
         let mut line = |line: Line<'_>| state.line(line);
         decoder.finish(&mut |text| {
-            lines.feed(text, &mut |text| gather.line(text, &mut line));
+            lines.feed(text, &mut |text| collector.line(text, &mut line));
         });
-        lines.finish(&mut |text| gather.line(text, &mut line));
-        gather.finish(&mut line);
+        lines.finish(&mut |text| collector.line(text, &mut line));
+        collector.finish(&mut line);
         if let Some(entry) = state.export.finish() {
             state.entry(&entry);
         }
@@ -392,12 +392,12 @@ impl State {
         self.facts.uncount_line(self.lines, &self.kinds);
         let mut kinds = std::mem::take(&mut self.kinds);
         kinds.extend_from_slice(&stripped.kinds);
-        if self.sequence.begins_anew(sequence) {
+        if self.sequence.begins_anew(sequence, stripped.text) {
             self.in_order();
         }
         let Stripped { text, stamp, thread, .. } = *stripped;
         let (line, lines, text) = (self.number, self.lines, text.to_owned());
-        self.sequence.take(sequence, Held { line, lines, text, stamp, thread, kinds });
+        self.sequence.take(sequence, HeldMessage { line, lines, text, stamp, thread, kinds });
         while let Some(message) = self.sequence.next() {
             self.in_turn(message);
         }
@@ -412,7 +412,7 @@ impl State {
         (self.number, self.lines) = (number, lines);
     }
 
-    fn in_turn(&mut self, message: Held) {
+    fn in_turn(&mut self, message: HeldMessage) {
         let kinds = std::mem::take(&mut self.kinds);
         (self.number, self.lines) = (message.line, message.lines);
         self.facts.count_line(message.line, message.lines);
@@ -484,8 +484,12 @@ impl State {
     fn record(&mut self, record: &Record<'_>) {
         let Record { text, message, stamp, thread, .. } = *record;
         if !text.trim().is_empty() {
+            let had = self.facts.has(record.moment);
+            if had {
+                self.facts.again(stamp);
+            }
             let version = text.starts_with("Linux version ");
-            let of_this = self.facts.has(record.moment) || !version && self.facts.in_copy(stamp);
+            let of_this = had || !version && self.facts.in_copy(stamp);
             if !of_this && self.new_boot(text, stamp) {
                 self.begin();
             }
@@ -510,7 +514,7 @@ impl State {
     fn take(&mut self, record: &Record<'_>) -> bool {
         let Record { text, message, stamp, thread, moment } = *record;
         if message.form().is_some() && self.facts.has(moment) {
-            self.facts.doubled(stamp);
+            self.facts.doubled += 1;
             return true;
         }
         if !self.facts.in_copy(stamp) && self.facts.over_before(message) {
@@ -536,17 +540,17 @@ impl State {
             }
             let (lines, prefixes) = self.facts.before_line(self.lines, &self.kinds);
             self.again =
-                Some(Again { lines, prefixes, messages: Vec::new(), others: 0, room: ROOM });
+                Some(RepeatedBoot { lines, prefixes, messages: Vec::new(), others: 0, room: ROOM });
         }
         let had = self.facts.has(moment);
         let Some(again) = &mut self.again else { return false };
         let first = again.messages.first().and_then(|first| first.stamp);
         let later = first.zip(stamp).is_some_and(|(first, now)| now.ns > first.ns);
         let (line, lines, kinds) = (self.number, self.lines, self.kinds.clone());
-        let held = Held { line, lines, text: text.to_owned(), stamp, thread, kinds };
+        let held = HeldMessage { line, lines, text: text.to_owned(), stamp, thread, kinds };
         again.messages.push(held);
         again.others += usize::from(later && !had);
-        again.room = again.room.saturating_sub(text.len() + size_of::<Held>());
+        again.room = again.room.saturating_sub(text.len() + size_of::<HeldMessage>());
         if later && had {
             self.go_on();
         } else if again.others >= OTHERS || again.room == 0 {
@@ -571,12 +575,12 @@ impl State {
         self.replay(again.messages);
     }
 
-    fn replay(&mut self, messages: Vec<Held>) {
+    fn replay(&mut self, messages: Vec<HeldMessage>) {
         let (number, kinds) = (self.number, std::mem::take(&mut self.kinds));
         for message in messages {
             self.number = message.line;
             self.flush();
-            let Held { text, stamp, thread, .. } = &message;
+            let HeldMessage { text, stamp, thread, .. } = &message;
             self.record(&Record::new(text, &message::parse(text), *stamp, *thread));
         }
         (self.number, self.kinds) = (number, kinds);

@@ -8,7 +8,7 @@ const WAIT: usize = 16;
 
 /// A message that waits for others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct HeldMessage {
     /// The number of its line, and how many lines it is.
     pub line: u64,
     pub lines: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Sequence {
     /// The number of the last one that was handed on.
     last: Option<u64>,
     /// Those that came too early, by number.
-    early: Vec<(u64, Held)>,
+    early: Vec<(u64, HeldMessage)>,
     /// How many were overtaken by others.
     pub reordered: u64,
 }
@@ -34,28 +34,32 @@ impl Sequence {
     /// Takes one message; [`Sequence::next`] then hands on those that nothing is missing before.
     ///
     /// One whose number was passed is late by more than was waited for, and stands first in those.
-    pub(crate) fn take(&mut self, number: u64, message: Held) {
+    pub(crate) fn take(&mut self, number: u64, message: HeldMessage) {
         let at = self.early.partition_point(|&(early, _)| early <= number);
         self.reordered += u64::from(at < self.early.len());
         self.early.insert(at, (number, message));
     }
 
-    /// Whether numbers begin anew with this one, as those of another boot do. The messages of the boot
-    /// before have to be [handed on](Sequence::end) first.
-    pub(crate) fn begins_anew(&self, number: u64) -> bool {
-        self.last.is_some_and(|last| number.saturating_add(4 * WAIT as u64) < last)
+    /// Whether numbers begin anew with this message, as those of another boot do: they go back by far, or
+    /// one comes again with another text. The messages of the boot before have to be
+    /// [handed on](Sequence::end) first.
+    pub(crate) fn begins_anew(&self, number: u64, text: &str) -> bool {
+        let newest = self.early.last().map(|&(number, _)| number).max(self.last);
+        newest.is_some_and(|newest| number.saturating_add(4 * WAIT as u64) < newest)
+            || self.early.iter().any(|(early, held)| *early == number && held.text != text)
     }
 
     /// All messages, whatever is missing; the next number may be any.
-    pub(crate) fn end(&mut self) -> Vec<Held> {
+    pub(crate) fn end(&mut self) -> Vec<HeldMessage> {
         self.last = None;
         std::mem::take(&mut self.early).into_iter().map(|(_, message)| message).collect()
     }
 
     /// The next message, where it is known to be that.
-    pub(crate) fn next(&mut self) -> Option<Held> {
+    pub(crate) fn next(&mut self) -> Option<HeldMessage> {
         let first = self.early.first()?.0;
-        let follows = self.last.is_none_or(|last| first <= last.saturating_add(1));
+        // The first one of all may have been overtaken too.
+        let follows = self.last.is_some_and(|last| first <= last.saturating_add(1));
         if !follows && self.early.len() <= WAIT {
             return None;
         }
@@ -71,11 +75,11 @@ mod tests {
     fn ordered(numbers: &[u64]) -> Vec<u64> {
         let (mut sequence, mut found) = (Sequence::default(), Vec::new());
         for &number in numbers {
-            if sequence.begins_anew(number) {
+            if sequence.begins_anew(number, "") {
                 found.extend(sequence.end().into_iter().map(|m| m.line));
             }
             let (text, kinds, lines) = (String::new(), Vec::new(), 1);
-            let held = Held { line: number, lines, text, stamp: None, thread: None, kinds };
+            let held = HeldMessage { line: number, lines, text, stamp: None, thread: None, kinds };
             sequence.take(number, held);
             found.extend(std::iter::from_fn(|| sequence.next()).map(|m| m.line));
         }
@@ -89,6 +93,7 @@ mod tests {
         assert_eq!(ordered(&[400, 402, 401, 403]), [400, 401, 402, 403]);
         assert_eq!(ordered(&[1, 5, 3, 4, 2, 6]), [1, 2, 3, 4, 5, 6]);
         assert_eq!(ordered(&[7, 7, 8, 8]), [7, 7, 8, 8]);
+        assert_eq!(ordered(&[402, 401, 400, 403]), [400, 401, 402, 403]);
     }
 
     #[test]
@@ -98,5 +103,10 @@ mod tests {
         // Another boot begins anew.
         assert_eq!(ordered(&[900, 901, 0, 1, 2]), [900, 901, 0, 1, 2]);
         assert_eq!(ordered(&[900, 903, 0, 1, 2]), [900, 903, 0, 1, 2]);
+        let mut sequence = Sequence::default();
+        let (text, kinds) = ("a".to_owned(), Vec::new());
+        let held = HeldMessage { line: 1, lines: 1, text, stamp: None, thread: None, kinds };
+        sequence.take(7, held);
+        assert!(sequence.begins_anew(7, "b") && !sequence.begins_anew(7, "a"));
     }
 }

@@ -102,7 +102,12 @@ fn behind_an_unknown_prefix_without_stamps_names_and_durations_are_right_and_not
         assert_eq!(down, devices, "{prefix}");
         assert!(log.prefixes.iter().any(|&(p, n)| p == Prefix::Carrier && n > 6), "{prefix}");
     }
-    // Where no message shows the prefix, nothing is taken for a driver.
+    // Where no message shows the prefix, nothing is taken for a driver, be it of a device's words.
+    let log = read(
+        "6.1;7|x=nvme 0000:01:00.0: enabling device\n\
+         [    1.0] probe of 0000:01:00.0 returned 0 after 5 usecs\n",
+    );
+    assert!(log.drivers.is_empty() && log.boot.spans()[0].driver.is_none(), "{:?}", log.drivers);
     let log = read("6.12.3;7|9,-;beta 0000:00:05.0: shutdown\n{k} nvme a: shutdown\n");
     assert!(log.is_empty(), "{:?}", log.shutdown);
     assert_eq!(log.suspicious_total, 2);
@@ -140,10 +145,10 @@ fn times_of_whoever_got_the_lines_are_not_the_kernels() {
 
 #[test]
 fn a_line_that_is_there_twice_counts_once() {
-    let text = plain();
+    let text = "[    0.500000] Booting on physical CPU 0\n".to_owned() + &plain();
     let twice: String = text.lines().map(|line| format!("{line}\n{line}\n")).collect();
-    let half: String = text.lines().take(5).map(|line| format!("{line}\n")).collect();
-    let tail: String = text.lines().skip(3).map(|line| format!("{line}\n")).collect();
+    let half: String = text.lines().take(6).map(|line| format!("{line}\n")).collect();
+    let tail: String = text.lines().skip(4).map(|line| format!("{line}\n")).collect();
     // One of them is without what is less important.
     let few: String = text
         .lines()
@@ -162,6 +167,8 @@ fn a_line_that_is_there_twice_counts_once() {
         assert_eq!(log.boot.spans().len(), 3, "{how}");
         assert_eq!(log.shutdown.spans().len(), 3, "{how}");
         assert_eq!(log.deferrals[0].attempts, 1, "{how}");
+        let back = log.boot.notes().iter().any(|n| n.contains("stamps go back"));
+        assert!(!back, "{how}: {:?}", log.boot.notes());
         let said = log.notes.iter().any(|n| n.contains("there already"));
         assert!(said, "{how}: {:?}", log.notes);
         if how != "first without some" {
@@ -169,7 +176,7 @@ fn a_line_that_is_there_twice_counts_once() {
         }
     }
     // Another boot behind a part that is there again is another one.
-    let part: String = text.lines().skip(1).take(5).map(|line| format!("{line}\n")).collect();
+    let part: String = text.lines().skip(2).take(5).map(|line| format!("{line}\n")).collect();
     let other = written(|at, text| format!("[{}] {text}\n", stamp(at + 3)));
     for other in [other.clone(), other.lines().skip(1).map(|line| format!("{line}\n")).collect()] {
         let log = read(&(text.clone() + &part + &other));
@@ -293,4 +300,70 @@ fn what_a_journal_shows_as_bytes_is_told() {
          Mar 04 13:21:01 kepler kernel: probe of a returned 0 after 5 usecs\n",
     );
     assert!(log.notes.iter().any(|n| n.starts_with("1 message is shown")), "{:?}", log.notes);
+}
+
+/// The messages of a log in `tests/data`, with their stamps.
+fn messages(name: &str) -> Vec<(u64, String)> {
+    let path = format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"));
+    let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let message = |line: &str| {
+        let (stamp, text) = line.trim_end_matches('\r').strip_prefix('[')?.split_once("] ")?;
+        let (s, us) = stamp.trim().split_once('.')?;
+        Some((s.parse::<u64>().ok()? * 1_000_000 + us.parse::<u64>().ok()?, text.to_owned()))
+    };
+    String::from_utf8_lossy(&bytes).lines().filter_map(message).collect()
+}
+
+fn lines(messages: &[(u64, String)]) -> Vec<String> {
+    messages.iter().map(|(at, text)| format!("[{}] {text}\n", stamp(*at))).collect()
+}
+
+#[test]
+fn logs_of_real_kernels_are_the_same_however_they_are_handed_on() {
+    type Way = (&'static str, fn(&[(u64, String)]) -> String);
+    let ways: [Way; 7] = [
+        ("netconsole, each third packet overtakes the one before", |all| {
+            let line =
+                |(n, (at, text)): (usize, &(u64, String))| format!("6.1.0,7,{n},{at},-;{text}\n");
+            let mut lines: Vec<String> = all.iter().enumerate().map(line).collect();
+            lines.chunks_mut(3).for_each(|three| three.rotate_left(1));
+            lines.concat()
+        }),
+        ("a terminal of 80 columns", |all| {
+            let broken = |line: &String| -> Vec<String> {
+                let letters: Vec<char> = line.trim_end_matches('\n').chars().collect();
+                letters.chunks(80).map(|piece| piece.iter().collect::<String>() + "\n").collect()
+            };
+            lines(all).iter().flat_map(broken).collect()
+        }),
+        ("two consoles", |all| lines(all).iter().flat_map(|line| [line.as_str(); 2]).collect()),
+        ("its half before it", |all| lines(&all[..all.len() / 2]).concat() + &lines(all).concat()),
+        ("its half behind it", |all| lines(all).concat() + &lines(&all[all.len() / 2..]).concat()),
+        ("pstore", |all| {
+            let parts = all.chunks(150).enumerate().collect::<Vec<_>>().into_iter().rev();
+            let count = all.len().div_ceil(150);
+            parts
+                .map(|(n, part)| format!("Oops#1 Part{}\n{}", count - n, lines(part).concat()))
+                .collect()
+        }),
+        ("HTML", |all| {
+            let escaped = |line: &String| line.replace('&', "&amp;").replace('<', "&lt;");
+            lines(all).iter().map(|line| escaped(line).replace('\n', "<br>\n")).collect()
+        }),
+    ];
+    for name in
+        ["qemu-7.3-3nvme-probe-and-poweroff.log", "qemu-6.12-16nvme-async-probe-and-reboot.log"]
+    {
+        let all = messages(name);
+        assert!(all.len() > 400, "{name}");
+        let whole = read(&lines(&all).concat());
+        for (how, way) in ways {
+            let log = read(&way(&all));
+            assert_eq!(log.boot, whole.boot, "{name}, {how}");
+            assert_eq!(log.shutdown, whole.shutdown, "{name}, {how}");
+            assert_eq!(log.drivers, whole.drivers, "{name}, {how}");
+            assert_eq!(log.suspicious_total, whole.suspicious_total, "{name}, {how}");
+            assert!(log.boots.is_empty(), "{name}, {how}: {:?}", log.boots);
+        }
+    }
 }

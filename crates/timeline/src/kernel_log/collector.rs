@@ -20,7 +20,7 @@ const WRAPPED: usize = 16;
 
 /// Puts lines in order, and together.
 #[derive(Debug, Default)]
-pub(crate) struct Gather {
+pub(crate) struct LineCollector {
     /// The dump whose parts are read, as `Panic#2`.
     dump: String,
     /// Its parts, by number, as they came.
@@ -30,10 +30,10 @@ pub(crate) struct Gather {
     pub reordered: u64,
     /// A dump was too large to be put in order.
     pub too_large: bool,
-    wrap: Wrap,
+    wrap: WrappedLine,
 }
 
-impl Gather {
+impl LineCollector {
     /// Takes one line, and hands on those that it settles.
     pub(crate) fn line(&mut self, line: Line<'_>, each: &mut impl FnMut(Line<'_>)) {
         if let Some((dump, number)) = part(&line.text) {
@@ -86,14 +86,14 @@ fn part(text: &str) -> Option<(&str, u32)> {
 
 /// Joins a line that is as wide as the terminal with those that go on with it.
 #[derive(Debug, Default)]
-struct Wrap {
+struct WrappedLine {
     /// The most characters that a line has had so far.
     widest: usize,
     /// A line of that width, and those behind it that may go on with it.
     held: Vec<Line<'static>>,
 }
 
-impl Wrap {
+impl WrappedLine {
     fn line(&mut self, line: Line<'_>, each: &mut impl FnMut(Line<'_>)) {
         // Characters are no more than bytes.
         if self.held.is_empty() && line.text.len() < TERMINAL {
@@ -119,18 +119,27 @@ impl Wrap {
         }
     }
 
-    /// Nothing goes on with what is held: the most of it that is one message is one.
+    /// Nothing goes on with what is held. The most of it that is one message is one. If none is, all of
+    /// it is some other message of the kernel, unless a mail broke it at a blank.
     fn settle(&mut self, each: &mut impl FnMut(Line<'_>)) {
         let mut held = std::mem::take(&mut self.held);
-        for count in (2..=held.len()).rev() {
-            let whole: String = held[..count].iter().map(|line| &*line.text).collect();
-            if is_form(&whole) {
-                let rest = held.split_off(count);
-                let count = held.iter().map(|line| line.count).sum();
-                let first = held.swap_remove(0);
-                each(Line { text: Cow::Owned(whole), joined: true, count, ..first });
-                return rest.into_iter().for_each(each);
-            }
+        let joined =
+            |count: usize| held[..count].iter().map(|line| &*line.text).collect::<String>();
+        let whole = (2..=held.len()).rev().find(|&count| is_form(&joined(count)));
+        let [first, second, ..] = &held[..] else { return held.into_iter().for_each(each) };
+        let at_a_blank =
+            || is_form(&first.text) || is_form(&format!("{} {}", first.text, second.text));
+        let count = match whole {
+            Some(count) => count,
+            None if at_a_blank() => 1,
+            None => held.len(),
+        };
+        if count > 1 {
+            let text = Cow::Owned(joined(count));
+            let rest = held.split_off(count);
+            let count = held.iter().map(|line| line.count).sum();
+            each(Line { text, count, joined: whole.is_some(), ..held.swap_remove(0) });
+            held = rest;
         }
         held.into_iter().for_each(each);
     }
@@ -152,15 +161,15 @@ fn is_form(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn gathered(text: &str) -> (Vec<(u64, String)>, Gather) {
-        let (mut gather, mut found) = (Gather::default(), Vec::new());
+    fn gathered(text: &str) -> (Vec<(u64, String)>, LineCollector) {
+        let (mut collector, mut found) = (LineCollector::default(), Vec::new());
         let mut each = |line: Line<'_>| found.push((line.number, line.text.into_owned()));
         for (i, line) in text.lines().enumerate() {
             let (number, text) = (i as u64 + 1, Cow::Borrowed(line));
-            gather.line(Line { number, text, ..Line::default() }, &mut each);
+            collector.line(Line { number, text, ..Line::default() }, &mut each);
         }
-        gather.finish(&mut each);
-        (found, gather)
+        collector.finish(&mut each);
+        (found, collector)
     }
 
     fn numbers(text: &str) -> Vec<u64> {
@@ -186,8 +195,8 @@ mod tests {
         let line = format!("{}\n", "x".repeat(1000));
         (0..2000).for_each(|_| text.push_str(&line));
         text.push_str("Panic#2 Part2\nb\n");
-        let (found, gather) = gathered(&text);
-        assert!(gather.too_large);
+        let (found, collector) = gathered(&text);
+        assert!(collector.too_large);
         assert!(found.is_sorted() && found.len() == 2003, "{}", found.len());
     }
 
