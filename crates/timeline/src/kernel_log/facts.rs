@@ -264,6 +264,28 @@ impl Facts {
         moment.is_some_and(|moment| self.seen.contains(&moment))
     }
 
+    /// Whether a message that was there already, with this stamp, is another event: while the clock of the
+    /// stamps stands, two init functions of one name print the same lines. A call that is over begins
+    /// anew, and one that is open ends. Two consoles write each line twice at once instead.
+    pub(crate) fn is_another(&self, message: &Message<'_>, stamp: Option<Stamp>) -> bool {
+        let stands = stamp.zip(self.last).is_some_and(|(now, last)| now.ns == last.ns);
+        let open = |function: &Function<'_>| {
+            let key = (function.name.to_owned(), function.module.map(str::to_owned));
+            self.begun.contains_key(&key)
+        };
+        let fixing = |device: &str, function: &Function<'_>| {
+            self.fixups_begun.contains_key(&(device.to_owned(), function.name.to_owned()))
+        };
+        stands
+            && match message {
+                Message::InitcallStart { function, .. } => !open(function),
+                Message::InitcallEnd { function, .. } => open(function),
+                Message::FixupStart { device, function, .. } => !fixing(device, function),
+                Message::FixupEnd { device, function, .. } => fixing(device, function),
+                _ => false,
+            }
+    }
+
     /// This boot has this message at this moment.
     pub(crate) fn remember(&mut self, moment: Option<Moment>) {
         if let Some(moment) = moment.filter(|_| self.seen.len() < SEEN) {

@@ -513,7 +513,8 @@ impl State {
 
     fn take(&mut self, record: &Record<'_>) -> bool {
         let Record { text, message, stamp, thread, moment } = *record;
-        if message.form().is_some() && self.facts.has(moment) {
+        let had = message.form().is_some() && self.facts.has(moment);
+        if had && !self.facts.is_another(message, stamp) {
             self.facts.doubled += 1;
             return true;
         }

@@ -175,6 +175,24 @@ fn a_line_that_is_there_twice_counts_once() {
             check(&log, how);
         }
     }
+    // Two init functions of one name, and two fixups, while the clock of the stamps stands.
+    let pair = "calling  activate_jump_labels+0x0/0x40 @ 1\n\
+                initcall activate_jump_labels+0x0/0x40 returned 0 after 0 usecs\n\
+                pci 0000:00:01.0: calling  quirk+0x0/0x20 @ 1\n\
+                pci 0000:00:01.0: quirk+0x0/0x20 took 3906 usecs\n";
+    let once: String =
+        pair.repeat(2).lines().map(|line| format!("[    0.967866] {line}\n")).collect();
+    let doubled: String = once.lines().map(|line| format!("{line}\n{line}\n")).collect();
+    let again = once.clone() + "[    1.000000] calling  b_init+0x0/0x40 @ 1\n" + &once;
+    for (how, text) in [("once", once), ("two consoles", doubled), ("again", again)] {
+        let log = read(&text);
+        assert_eq!(log.boot.spans().len(), 4, "{how}");
+        assert!(
+            !log.notes.iter().any(|n| n.contains("did not end: act")),
+            "{how}: {:?}",
+            log.notes
+        );
+    }
     // Another boot behind a part that is there again is another one.
     let part: String = text.lines().skip(2).take(5).map(|line| format!("{line}\n")).collect();
     let other = written(|at, text| format!("[{}] {text}\n", stamp(at + 3)));
