@@ -8,6 +8,7 @@ use corewise_sync::{Completion, Mutex, hint, thread};
 use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::queue::refuse_to_wait;
+use crate::read_only::ReadOnlyLatch;
 use crate::request::{Buffer, Completed, Extents, Request};
 
 /// A block device, whatever is behind it: a [`Queue`](crate::Queue) over a driver, or anything
@@ -48,6 +49,12 @@ pub trait BlockDevice: Send + Sync {
     /// counts; any context.
     fn losses(&self) -> u64 {
         0
+    }
+
+    /// What tells that the device has become read-only: what stands on it has the same, or that of [all](ReadOnlyLatch::any) that it
+    /// stands on. By default it is never set.
+    fn read_only_latch(&self) -> ReadOnlyLatch {
+        ReadOnlyLatch::never()
     }
 
     /// Takes several requests and starts them together: cheaper where they come in bursts.
@@ -185,6 +192,10 @@ impl<T: BlockDevice + ?Sized> BlockDevice for Arc<T> {
 
     fn losses(&self) -> u64 {
         (**self).losses()
+    }
+
+    fn read_only_latch(&self) -> ReadOnlyLatch {
+        (**self).read_only_latch()
     }
 
     fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {

@@ -17,6 +17,7 @@ use crate::geometry::Geometry;
 use crate::pending::Pending;
 use crate::policy::DEFAULT_DEPTH;
 use crate::queue::Core;
+use crate::read_only::ReadOnlyLatch;
 use crate::request::{Request, fills};
 use crate::timeout::{LateOne, TimedOut, TimerReturn};
 
@@ -121,10 +122,11 @@ pub trait Driver: Send + Sync + 'static {
         None
     }
 
-    /// Whether nothing of the device can be changed any more, though its geometry says so. A newcomer that asks the queue for its geometry from
-    /// then on finds it read-only; requests go on to the driver, which says why it refuses them. Any context.
-    fn has_become_read_only(&self) -> bool {
-        false
+    /// What tells that nothing of the device can be changed any more, though its geometry says so. A newcomer that asks the queue for its
+    /// geometry from then on finds it read-only; requests go on to the driver, which says why it refuses them. Asked once, when the queue is
+    /// built.
+    fn read_only_latch(&self) -> ReadOnlyLatch {
+        ReadOnlyLatch::never()
     }
 
     /// Says which CPUs submit to hardware queue `hctx`: for drivers with threads of their own, which do well to

@@ -86,6 +86,7 @@ mod error;
 #[doc(hidden)]
 pub mod model;
 mod queue;
+mod read_only;
 mod request;
 
 mod bell;
@@ -128,6 +129,7 @@ pub use geometry::Geometry;
 pub use map::HwQueues;
 pub use plug::Plug;
 pub use queue::{Queue, QueueBuilder, Released};
+pub use read_only::ReadOnlyLatch;
 pub use request::{
     AlignedBuf, Buffer, BufferPool, Completed, Extent, ExtentKind, Extents, Flags, Held, Op,
     PartDone, Payload, Request, Segment, Segments, Whole,

@@ -30,6 +30,8 @@ pub(crate) const NR_REQUESTS: u32 = MAX_DEPTH;
 pub(crate) const NESTED_ENDS: u32 = 16;
 /// Dispatches that nest on a thread at most, before a worker makes the next one.
 pub(crate) const NESTED_DISPATCHES: u32 = 64;
+/// Polls that nest on a thread at most; devices further down aren't polled.
+pub(crate) const NESTED_POLLS: u32 = 64;
 /// Tags of a hardware queue where the driver doesn't say: the kernel's `BLKDEV_DEFAULT_RQ`.
 pub(crate) const DEFAULT_DEPTH: u32 = 128;
 

@@ -83,7 +83,7 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             RemainingState, ShutdownDone, ShutdownError, ShutdownMode, ShutdownOptions, ShutdownReport;
         blockmq: AlignedBuf, Buffer, BufferPool, Completed, Completer, CompleterStats, Deadline, DiskStats, Dispatch, Extent,
             ExtentKind, Extents, Flags, Geometry, HctxStats, Held, HwQueues, IoError, IoErrorKind, IoScheduler, IoStats, NotHeld,
-            NowaitError, Op, OpStats, PartDone, Payload, Plug, Queue, QueueBuilder, Refused, Released, Request, RqAffinity,
+            NowaitError, Op, OpStats, PartDone, Payload, Plug, Queue, QueueBuilder, ReadOnlyLatch, Refused, Released, Request, RqAffinity,
             Segment<'static>, Segments<'static>, Started, TagSet, TimedOut<'static>, TimerReturn, Whole;
         drivers: Alignment, Degraded, Delay, Delays, Fault, Faulty, FileDriver, FileEvent, FileOptions, FileRings, IoPath, LegState, Memory,
             Mirror, MirrorCheck, MirrorChecked, MirrorEvent, MirrorLeg, MirrorOptions, MirrorPlace, MirrorStatus, Null, NullOptions, OnLoss, OpenError, OpenErrorKind, Partition,

@@ -5,26 +5,29 @@ use std::cell::Cell;
 use corewise_sync::context::AtomicSection;
 use corewise_sync::per_thread;
 
+use crate::policy::NESTED_POLLS;
 use crate::queue::Core;
 use crate::request::caught;
 
 per_thread! {
-    static POLLING: Cell<bool> = Cell::new(false);
+    /// O: how many polls the thread is in: devices that stand on one another poll each other.
+    static POLLING: Cell<u32> = Cell::new(0);
 }
 
 /// Whether this thread is inside a poll: what it finds ends here.
 pub(crate) fn is_polling() -> bool {
-    POLLING.with(Cell::get)
+    POLLING.with(Cell::get) != 0
 }
 
 /// Restores what was before, also where the driver panics.
 struct Polling {
-    outer: bool,
+    outer: u32,
 }
 
 impl Polling {
-    fn enter() -> Self {
-        Self { outer: POLLING.with(|polling| polling.replace(true)) }
+    fn enter(outer: u32) -> Self {
+        POLLING.with(|polling| polling.set(outer + 1));
+        Self { outer }
     }
 }
 
@@ -36,9 +39,13 @@ impl Drop for Polling {
 
 impl Core {
     /// Has the driver look for completions of hardware queue `hctx`: how many it found, `None` where it doesn't do
-    /// that.
+    /// that, or where so many devices stand on this one that the thread's stack may not do for more.
     pub(crate) fn poll(&self, hctx: usize) -> Option<usize> {
-        let _polling = Polling::enter();
+        let outer = POLLING.with(Cell::get);
+        if outer >= NESTED_POLLS {
+            return None;
+        }
+        let _polling = Polling::enter(outer);
         let _section = AtomicSection::enter("poll of a block driver");
         caught(|| self.driver.poll(hctx)).unwrap_or_else(|| {
             tracing::error!(queue = %self.name, "the driver panicked in poll");

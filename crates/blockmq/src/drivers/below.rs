@@ -23,13 +23,6 @@ pub(super) fn poll<D: Borrow<Arc<dyn BlockDevice>>>(
     devices.into_iter().filter_map(|device| device.borrow().poll()).reduce(|all, found| all + found)
 }
 
-/// Whether one of them can't be changed any more that could be.
-pub(super) fn has_become_read_only<D: Borrow<Arc<dyn BlockDevice>>>(
-    devices: impl IntoIterator<Item = D>,
-) -> bool {
-    devices.into_iter().any(|device| device.borrow().geometry().read_only)
-}
-
 /// What all these can do together: the strictest of each. `None` without any.
 pub(super) fn combine<D: Borrow<Arc<dyn BlockDevice>>>(
     devices: impl IntoIterator<Item = D>,

@@ -21,13 +21,13 @@ use corewise_sync::inbox::{HasLink, Inbox, Link};
 use corewise_sync::time::Stamp;
 use corewise_workqueue::{EndNotice, Work, Workqueue};
 
-use super::below;
 use super::below::pass_on;
 use super::chance;
 use crate::device::BlockDevice;
 use crate::driver::{Dispatch, Driver, Started};
 use crate::end::End;
 use crate::geometry::Geometry;
+use crate::read_only::ReadOnlyLatch;
 use crate::request::Op;
 
 /// How long requests wait before they are passed on.
@@ -234,8 +234,8 @@ impl Driver for Delay {
         true
     }
 
-    fn has_become_read_only(&self) -> bool {
-        below::has_become_read_only([&self.line.below])
+    fn read_only_latch(&self) -> ReadOnlyLatch {
+        self.line.below.read_only_latch()
     }
 
     fn poll(&self, _hctx: usize) -> Option<usize> {

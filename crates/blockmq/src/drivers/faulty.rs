@@ -7,13 +7,13 @@ use std::sync::Arc;
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::below;
 use super::below::pass_on;
 use super::chance;
 use crate::device::BlockDevice;
 use crate::driver::{Dispatch, Driver, Started};
 use crate::error::{IoError, errno};
 use crate::geometry::Geometry;
+use crate::read_only::ReadOnlyLatch;
 use crate::request::{Op, Request};
 
 /// Which requests fail, and with what. As made, each one fails with `EIO`; every setting leaves
@@ -207,8 +207,8 @@ impl Driver for Faulty {
         true
     }
 
-    fn has_become_read_only(&self) -> bool {
-        below::has_become_read_only([&self.below])
+    fn read_only_latch(&self) -> ReadOnlyLatch {
+        self.below.read_only_latch()
     }
 
     fn poll(&self, _hctx: usize) -> Option<usize> {

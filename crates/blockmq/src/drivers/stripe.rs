@@ -8,6 +8,7 @@ use super::{StackError, below};
 use crate::device::BlockDevice;
 use crate::driver::{Dispatch, Driver, Started};
 use crate::geometry::Geometry;
+use crate::read_only::ReadOnlyLatch;
 use crate::request::{Op, Whole};
 
 /// A stripe. It has the size of its smallest child, in whole chunks, times the number of children.
@@ -146,8 +147,8 @@ impl Driver for Stripe {
         true
     }
 
-    fn has_become_read_only(&self) -> bool {
-        below::has_become_read_only(&self.children)
+    fn read_only_latch(&self) -> ReadOnlyLatch {
+        ReadOnlyLatch::any(self.children.iter().map(|child| child.read_only_latch()))
     }
 
     fn poll(&self, _hctx: usize) -> Option<usize> {

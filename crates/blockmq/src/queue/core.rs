@@ -24,6 +24,7 @@ use crate::hctx::Hctx;
 use crate::limits::{self, Limits};
 use crate::pending::Pending;
 use crate::policy::{Verdict, judge};
+use crate::read_only::ReadOnlyLatch;
 use crate::request::{Op, Request};
 use crate::sched::IoScheduler;
 use crate::split;
@@ -40,6 +41,8 @@ pub(crate) struct Core {
     pub(crate) geometry: Geometry,
     /// A: the device's size in bytes, which only grows. Release, when the driver has grown; Acquire where a request is taken.
     size: AtomicU64,
+    /// Whether it has become read-only.
+    pub(super) read_only: ReadOnlyLatch,
     /// L: is the lock, held while the driver grows.
     growing: Mutex<()>,
     /// What the driver takes at once.
@@ -127,6 +130,7 @@ impl Core {
             may_block: parts.driver.may_block(),
             geometry: limits::outer(&theirs),
             size: AtomicU64::new(theirs.size),
+            read_only: parts.driver.read_only_latch(),
             growing: Mutex::new(()),
             limits: Limits::new(&theirs),
             merges: parts.driver.merges(),
@@ -306,7 +310,7 @@ impl Core {
 
     /// What the device is like by now.
     pub(super) fn geometry(&self) -> Geometry {
-        let read_only = self.geometry.read_only || self.driver.has_become_read_only();
+        let read_only = self.geometry.read_only || self.read_only.is_set();
         Geometry { size: self.size.load(Ordering::Acquire), read_only, ..self.geometry }
     }
 

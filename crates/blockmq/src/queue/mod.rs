@@ -19,6 +19,7 @@ use crate::driver::Driver;
 use crate::error::{NowaitError, Refused};
 use crate::geometry::Geometry;
 use crate::plug;
+use crate::read_only::ReadOnlyLatch;
 use crate::request::{Op, Request};
 use crate::stats::{DiskStats, HctxStats};
 
@@ -192,6 +193,10 @@ impl BlockDevice for Queue {
 
     fn losses(&self) -> u64 {
         self.core.losses()
+    }
+
+    fn read_only_latch(&self) -> ReadOnlyLatch {
+        self.core.read_only.clone()
     }
 
     fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {

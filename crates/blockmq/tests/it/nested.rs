@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use crate::common::Rig;
-use corewise_blockmq::drivers::{Memory, Partition};
+use corewise_blockmq::drivers::{Delay, Delays, Faulty, Memory, Partition, Stripe};
 use corewise_blockmq::{BlockDevice, BlockDeviceExt, IoErrorKind, Queue, Request};
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
@@ -142,11 +143,18 @@ fn a_tree_of_completions_ends_each_request_once() {
 fn a_high_stack_of_devices_completes_through_all_of_them() {
     let rig = Rig::synthetic("core:1 pu:1");
     let mut device: Arc<dyn BlockDevice> = rig.queue(Memory::new(4096).unwrap());
-    for _ in 0..1000 {
+    // Below each other kind of device that stands on one.
+    let delays = Delays { jitter: Duration::from_nanos(1), ..Delays::default() };
+    for _ in 0..500 {
         device = rig.queue(Partition::new(device, 0, 4096).unwrap());
+        device = rig.queue(Faulty::new(device, Vec::new(), 0));
+        device = rig.queue(Delay::new(device, delays, &rig.wq));
+        device = rig.queue(Stripe::new(vec![device], 4096).unwrap());
     }
     let top = Arc::clone(&device);
     on_a_small_stack(move || {
+        assert!(!top.geometry().read_only && !top.read_only_latch().is_set());
+        assert_eq!(top.poll(), None);
         top.write_at(512, vec![7; 512]).unwrap();
         assert_eq!(top.read_at(512, 512).unwrap(), vec![7; 512]);
     });

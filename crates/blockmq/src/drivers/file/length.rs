@@ -19,6 +19,7 @@ use rustix::fs::{AtFlags, StatxFlags};
 use super::alarm::Alarm;
 use super::options::OnLoss;
 use crate::error::{IoError, IoErrorKind, errno};
+use crate::read_only::ReadOnlyLatch;
 
 /// What a look at a file finds.
 #[derive(Clone, Copy)]
@@ -52,13 +53,19 @@ pub(super) struct Length {
     short: AtomicBool,
     /// A: it was found without a name; as `short`.
     nameless: AtomicBool,
+    /// Set with the first of them, where the file is only read then.
+    read_only: ReadOnlyLatch,
 }
 
 impl Length {
     pub(super) fn new(file: &File, size: u64, on_loss: OnLoss) -> Self {
         let named = look_at(file).is_ok_and(|seen| seen.has_name);
         let [short, nameless] = [(); 2].map(|()| AtomicBool::new(false));
-        Self { size: AtomicU64::new(size), named, on_loss, short, nameless }
+        let read_only = match on_loss {
+            OnLoss::ReadOnly => ReadOnlyLatch::unset(),
+            OnLoss::Error => ReadOnlyLatch::never(),
+        };
+        Self { size: AtomicU64::new(size), named, on_loss, short, nameless, read_only }
     }
 
     /// The file has grown, and has to stay so.
@@ -99,10 +106,9 @@ impl Length {
         if self.nameless.load(Ordering::Acquire) { Err(unlinked()) } else { Ok(()) }
     }
 
-    /// Whether it was found lost, and is only read for that.
-    pub(super) fn is_read_only(&self) -> bool {
-        let lost = || self.short.load(Ordering::Acquire) || self.nameless.load(Ordering::Acquire);
-        self.on_loss == OnLoss::ReadOnly && lost()
+    /// What tells that it was found lost, and is only read for that.
+    pub(super) fn read_only_latch(&self) -> ReadOnlyLatch {
+        self.read_only.clone()
     }
 
     /// How long it is.
@@ -124,6 +130,7 @@ impl Length {
     }
 
     fn tell(&self, alarm: &Alarm, error: &IoError) {
+        self.read_only.set();
         let so = match self.on_loss {
             OnLoss::Error => "data is lost; every flush fails from now on",
             OnLoss::ReadOnly => {

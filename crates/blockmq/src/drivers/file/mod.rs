@@ -35,6 +35,7 @@ pub use ring::FileRings;
 use crate::driver::{Dispatch, Driver, Started};
 use crate::error::IoError;
 use crate::geometry::Geometry;
+use crate::read_only::ReadOnlyLatch;
 use crate::timeout::{TimedOut, TimerReturn};
 use ring::Rings;
 use store::Store;
@@ -239,7 +240,7 @@ impl Driver for FileDriver {
     }
 
     fn condition(&self) -> Option<String> {
-        let how = if self.has_become_read_only() { "lost, only read" } else { "lost" };
+        let how = if self.read_only_latch().is_set() { "lost, only read" } else { "lost" };
         let why = self.lost()?;
         Some(match why.words() {
             Some(words) => format!("{how}: {words}"),
@@ -247,8 +248,8 @@ impl Driver for FileDriver {
         })
     }
 
-    fn has_become_read_only(&self) -> bool {
-        self.volume.store().has_become_read_only()
+    fn read_only_latch(&self) -> ReadOnlyLatch {
+        self.volume.store().read_only_latch()
     }
 
     fn mapped(&self, hctx: usize, cpus: &[CpuId]) {

@@ -18,6 +18,7 @@ use super::policy::AT_ONCE;
 use super::write_log::WriteLog;
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::geometry::Geometry;
+use crate::read_only::ReadOnlyLatch;
 use crate::request::{AlignedBuf, Flags, Op, Request};
 
 /// Bytes that are copied at once where memory doesn't fit, or that are zeroed at once.
@@ -161,9 +162,9 @@ impl Store {
         &self.alarm
     }
 
-    /// Whether it is only read, since data of it is lost.
-    pub(super) fn has_become_read_only(&self) -> bool {
-        self.length.as_ref().is_some_and(Length::is_read_only)
+    /// What tells that it is only read, since data of it is lost.
+    pub(super) fn read_only_latch(&self) -> ReadOnlyLatch {
+        self.length.as_ref().map_or_else(ReadOnlyLatch::never, Length::read_only_latch)
     }
 
     pub(super) fn found(&self) -> &Found {

@@ -9,12 +9,12 @@ use corewise_sync::atomic::{AtomicU64, Ordering};
 pub use table::{PartitionEntry, PartitionTable};
 
 use super::StackError;
-use super::below;
 use super::below::pass_on;
 use crate::device::BlockDevice;
 use crate::driver::{Dispatch, Driver, Started};
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::geometry::Geometry;
+use crate::read_only::ReadOnlyLatch;
 use crate::request::{Op, Whole};
 
 /// A part of a device. Its first byte is byte `start` there; what reaches beyond its end is refused
@@ -94,8 +94,8 @@ impl Driver for Partition {
         true
     }
 
-    fn has_become_read_only(&self) -> bool {
-        below::has_become_read_only([&self.below])
+    fn read_only_latch(&self) -> ReadOnlyLatch {
+        self.below.read_only_latch()
     }
 
     fn poll(&self, _hctx: usize) -> Option<usize> {

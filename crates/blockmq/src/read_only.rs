@@ -1,0 +1,151 @@
+//! Whether a device has become read-only while it serves, told to all devices that stand on it.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::{CleanAt, Mutex};
+
+/// Tells that a device can't be changed any more, though its [geometry](crate::Geometry) says so: data of it is lost. That happens
+/// once, and for good.
+///
+/// The driver of such a device makes [one](ReadOnlyLatch::unset), and [sets](ReadOnlyLatch::set) it. A driver that stands on
+/// others has the latch of [all](ReadOnlyLatch::any) of them. So a look at a stack of devices costs the same however high it is.
+///
+/// Clones are one latch.
+#[derive(Clone)]
+pub struct ReadOnlyLatch(
+    /// `None`: it is never set.
+    Option<Arc<Latch>>,
+);
+
+struct Latch {
+    /// A: set once. Release, with Acquire at each look: that then sees what led to it.
+    set: AtomicBool,
+    /// L: is the lock, held for a moment; guards the latches that are set with this one.
+    above: Mutex<Above>,
+}
+
+#[derive(Default)]
+struct Above {
+    latches: Vec<Weak<Latch>>,
+    /// When those of devices that are gone are taken out.
+    clean_at: CleanAt,
+}
+
+impl ReadOnlyLatch {
+    /// Makes a latch for a device that may become read-only.
+    #[must_use]
+    pub fn unset() -> Self {
+        Self(Some(Arc::new(Latch { set: AtomicBool::new(false), above: Mutex::default() })))
+    }
+
+    /// Makes one that is never set: of a device that stays as it is.
+    #[must_use]
+    pub const fn never() -> Self {
+        Self(None)
+    }
+
+    /// Makes a latch that is set as soon as one of these is.
+    #[must_use]
+    pub fn any(latches: impl IntoIterator<Item = Self>) -> Self {
+        let mut below = latches.into_iter().filter_map(|latch| latch.0);
+        let Some(first) = below.next() else { return Self::never() };
+        let Some(second) = below.next() else { return Self(Some(first)) };
+        let all = Self::unset();
+        for latch in [first, second].into_iter().chain(below) {
+            if let Some(all) = &all.0 {
+                latch.sets(all);
+            }
+        }
+        all
+    }
+
+    /// Says that the device is only read from now on. Nothing happens to one that is [never](ReadOnlyLatch::never) set. Any context.
+    pub fn set(&self) {
+        if let Some(latch) = &self.0 {
+            latch.set();
+        }
+    }
+
+    /// Returns whether it was set. Any context.
+    pub fn is_set(&self) -> bool {
+        self.0.as_ref().is_some_and(|latch| latch.set.load(Ordering::Acquire))
+    }
+}
+
+impl Latch {
+    /// Sets `above` with this one. Either the setter finds it in the list, or it was set before and is seen here: the lock is taken by
+    /// the setter behind its store, and by this thread before its load.
+    fn sets(&self, above: &Arc<Self>) {
+        let mut list = self.above.lock();
+        let Above { latches, clean_at } = &mut *list;
+        let clean = |all: &mut Vec<Weak<Self>>| all.retain(|latch| latch.strong_count() != 0);
+        clean_at.before_one_more(latches, Vec::len, clean);
+        latches.push(Arc::downgrade(above));
+        drop(list);
+        if self.set.load(Ordering::Acquire) {
+            above.set();
+        }
+    }
+
+    /// Sets it and all above, without a deep stack.
+    fn set(&self) {
+        let mut todo = self.set_alone();
+        while let Some(latch) = todo.pop() {
+            if let Some(latch) = latch.upgrade() {
+                todo.extend(latch.set_alone());
+            }
+        }
+    }
+
+    /// Sets it, and returns what is to be set next.
+    fn set_alone(&self) -> Vec<Weak<Self>> {
+        if self.set.swap(true, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        std::mem::take(&mut self.above.lock().latches)
+    }
+}
+
+impl fmt::Debug for ReadOnlyLatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ReadOnlyLatch").field(&self.is_set()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_latch_is_set_with_any_of_those_below_before_and_after_it_was_made() {
+        let (a, b) = (ReadOnlyLatch::unset(), ReadOnlyLatch::unset());
+        let both = ReadOnlyLatch::any([a.clone(), ReadOnlyLatch::never(), b.clone()]);
+        let alone = ReadOnlyLatch::any([a.clone()]);
+        let top = ReadOnlyLatch::any([both.clone(), alone.clone()]);
+        assert!(![&a, &b, &both, &alone, &top].iter().any(|latch| latch.is_set()));
+        b.set();
+        assert!(both.is_set() && top.is_set() && !a.is_set() && !alone.is_set());
+        assert!(ReadOnlyLatch::any([b, ReadOnlyLatch::unset()]).is_set());
+        a.set();
+        assert!(alone.is_set());
+        ReadOnlyLatch::never().set();
+        assert!(!ReadOnlyLatch::any([ReadOnlyLatch::never()]).is_set());
+    }
+
+    #[test]
+    fn a_high_stack_is_set_without_a_deep_one_and_what_is_gone_is_forgotten() {
+        let medium = ReadOnlyLatch::unset();
+        let mut all = vec![medium.clone()];
+        for _ in 0..100_000 {
+            let last = all[all.len() - 1].clone();
+            all.push(ReadOnlyLatch::any([last, ReadOnlyLatch::unset()]));
+            drop(ReadOnlyLatch::any([medium.clone(), ReadOnlyLatch::unset()]));
+        }
+        let listed = medium.0.as_ref().map(|latch| latch.above.lock().latches.len());
+        assert!(listed <= Some(32), "{listed:?}");
+        medium.set();
+        assert!(all.iter().all(ReadOnlyLatch::is_set));
+    }
+}
