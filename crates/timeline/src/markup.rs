@@ -38,10 +38,15 @@ pub fn fit(text: &str, width: usize) -> String {
     units::fit(text, width)
 }
 
-/// `text` without what would move a cursor, break a line or turn the direction of reading: names
+/// `text` without what would move a cursor, break a line, turn the direction of reading or take no room: names
 /// may come from anybody. Replaced by U+FFFD.
 pub fn printable(text: &str) -> Cow<'_, str> {
     units::printable(text)
+}
+
+/// Whether a character shows nothing by itself: [`printable`] replaces it.
+pub fn is_invisible(c: char) -> bool {
+    units::is_invisible(c)
 }
 
 /// Encloses each word that has letters written from right to left in FIRST STRONG ISOLATE and POP DIRECTIONAL

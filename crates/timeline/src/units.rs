@@ -42,14 +42,38 @@ pub(crate) fn how_sure(how: Certainty) -> &'static str {
     }
 }
 
-/// Replaces what would move a cursor or break a line, as names may come from a log that anyone
-/// could have written to.
+/// Whether a character shows nothing by itself: it moves a cursor, breaks a line, turns the direction of reading, or takes no room
+/// (Unicode's controls, line and paragraph separators, interlinear annotations, and `Default_Ignorable_Code_Point`).
+pub(crate) fn is_invisible(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}'
+                | '\u{34f}'
+                | '\u{61c}'
+                | '\u{115f}'..='\u{1160}'
+                | '\u{17b4}'..='\u{17b5}'
+                | '\u{180b}'..='\u{180f}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{3164}'
+                | '\u{fe00}'..='\u{fe0f}'
+                | '\u{feff}'
+                | '\u{ffa0}'
+                | '\u{fff0}'..='\u{fffb}'
+                | '\u{1bca0}'..='\u{1bca3}'
+                | '\u{1d173}'..='\u{1d17a}'
+                | '\u{e0000}'..='\u{e0fff}'
+        )
+}
+
+/// Replaces what shows nothing by itself, as names may come from a log that anyone could have written to.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    let bad = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    if text.contains(bad) { text.replace(bad, "\u{fffd}").into() } else { text.into() }
+    match text.contains(is_invisible) {
+        true => text.replace(is_invisible, "\u{fffd}").into(),
+        false => text.into(),
+    }
 }
 
 /// Whether `c` is a letter of a script that is written from right to left.
@@ -167,6 +191,11 @@ mod tests {
     fn control_characters_do_not_reach_the_terminal() {
         assert_eq!(fit("a\x1b[2Jb\n", 20), "a\u{fffd}[2Jb\u{fffd}");
         assert_eq!(printable("a\u{202e}b"), "a\u{fffd}b");
+        assert_eq!(
+            printable("a\u{200b}\u{2060}\u{feff}\u{e0041}b"),
+            "a\u{fffd}\u{fffd}\u{fffd}\u{fffd}b"
+        );
+        assert_eq!(printable("é 漢 😀 …"), "é 漢 😀 …");
     }
 
     #[test]

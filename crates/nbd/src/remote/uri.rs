@@ -66,12 +66,21 @@ impl Uri {
         self
     }
 
+    /// The path of its Unix socket; `None` where it has a host.
+    pub fn socket(&self) -> Option<&Path> {
+        match &self.address {
+            Address::Unix(path) => Some(path),
+            Address::Tcp(..) => None,
+        }
+    }
+
     /// The name that the other side's certificate has to have: what `tls-hostname` says, or the host. `None` where there is none
     /// (a Unix socket).
     pub fn hostname(&self) -> Option<&str> {
         match (&self.hostname, &self.address) {
             (Some(name), _) => Some(name),
-            (None, Address::Tcp(host, _)) => Some(host),
+            // No certificate has the zone of an address: it is this machine's own affair.
+            (None, Address::Tcp(host, _)) => host.split('%').next(),
             (None, Address::Unix(_)) => None,
         }
     }
@@ -162,11 +171,28 @@ fn host(authority: &str) -> Result<Address, UriError> {
         },
         None => return wrong(format!("'{port}' behind the address is no port")),
     };
-    let host = text_of(host)?;
+    let host = match authority.starts_with('[') {
+        true => address(host)?,
+        false => text_of(host)?,
+    };
     if host.is_empty() {
         return wrong("it has no host: write nbd://localhost/EXPORT for this machine");
     }
     Ok(Address::Tcp(host, port))
+}
+
+/// An address that stood in brackets. A link-local one has a zone, behind `%25` (RFC 6874), or, as people write it and several
+/// programs take it, behind a bare `%`.
+fn address(text: &str) -> Result<String, UriError> {
+    match text.split_once('%') {
+        // The zone 25 itself may be written so.
+        Some((address, zone)) => match zone.strip_prefix("25").filter(|zone| !zone.is_empty()) {
+            Some(zone) => Ok(format!("{address}%{}", text_of(zone)?)),
+            None if zone.is_empty() => wrong("a '%' without the name of a network interface"),
+            None => Ok(text.to_owned()),
+        },
+        None => Ok(text.to_owned()),
+    }
 }
 
 /// Undoes percent-encoding.
@@ -213,6 +239,12 @@ mod tests {
             ("nbd://host/", tcp("host", 10809), "", false),
             ("nbds://host:77/a/b", tcp("host", 77), "a/b", true),
             ("nbd://[fe80::1]:5/x", tcp("fe80::1", 5), "x", false),
+            ("nbd://[fe80::1%25eth0]:5/x", tcp("fe80::1%eth0", 5), "x", false),
+            ("nbd://[fe80::1%eth0]:5/x", tcp("fe80::1%eth0", 5), "x", false),
+            ("nbd://[fe80::1%ab]/x", tcp("fe80::1%ab", 10809), "x", false),
+            ("nbd://[fe80::1%2525]/", tcp("fe80::1%25", 10809), "", false),
+            ("nbd://[fe80::1%25]/", tcp("fe80::1%25", 10809), "", false),
+            ("nbd://[fe80::1%25en%20p]/", tcp("fe80::1%en p", 10809), "", false),
             ("nbd+unix:///x?socket=/run/a%20b", Address::Unix("/run/a b".into()), "x", false),
             ("nbds+unix:///?socket=s&tls-hostname=h", Address::Unix("s".into()), "", true),
         ] {
@@ -224,7 +256,7 @@ mod tests {
         assert_eq!(uri("nbds://1.2.3.4?tls-hostname=disk").hostname(), Some("disk"));
         assert_eq!(uri("nbd+unix:///x?socket=s").hostname(), None);
         let within = uri("nbd+unix:///x?socket=s").within(Path::new("/run"));
-        assert_eq!(within.address, Address::Unix("/run/s".into()));
+        assert_eq!(within.socket(), Some(Path::new("/run/s")));
     }
 
     #[test]
@@ -234,6 +266,13 @@ mod tests {
         assert_eq!((&unix.address, unix.export()), (&Address::Unix("/a b/s?".into()), "d/1"));
         let tcp = of(crate::Endpoint::Tcp("[::1]:7".parse().unwrap()), "ä");
         assert_eq!((&tcp.address, tcp.export()), (&Address::Tcp("::1".into(), 7), "ä"));
+        for zone in [1, 2, 25, 2525] {
+            let address = format!("[fe80::1%{zone}]:7").parse().unwrap();
+            let found = of(crate::Endpoint::Tcp(address), "d");
+            assert_eq!(found.address, Address::Tcp(format!("fe80::1%{zone}"), 7));
+            assert!(found.to_string().contains(&format!("[fe80::1%25{zone}]:7")), "{found}");
+            assert_eq!(found.hostname(), Some("fe80::1"));
+        }
     }
 
     #[test]
@@ -245,6 +284,7 @@ mod tests {
             ("nbd://h:99999", "no port"),
             ("nbd://[::1", "without its"),
             ("nbd://[::1]5", "no port"),
+            ("nbd://[fe80::1%]:5", "network interface"),
             ("nbd+unix:///x", "?socket="),
             ("nbd+unix://h/x?socket=s", "no host"),
             ("nbd://h/x?socket=s", "nbd+unix"),

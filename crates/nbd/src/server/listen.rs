@@ -66,7 +66,11 @@ impl Endpoint {
                 let path = path.as_deref().unwrap_or(Path::new("")).to_string_lossy();
                 format!("{scheme}+unix:///{}?socket={}", escape(export, ""), escape(&path, "/"))
             }
-            Endpoint::Tcp(address) => format!("{scheme}://{address}/{}", escape(export, "/")),
+            Endpoint::Tcp(address) => {
+                // The zone of a link-local address (RFC 6874).
+                let address = address.to_string().replace('%', "%25");
+                format!("{scheme}://{address}/{}", escape(export, "/"))
+            }
         }
     }
 }
