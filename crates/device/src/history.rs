@@ -4,12 +4,15 @@ use corewise_timeline::{Outcome, SpanKind, Timeline};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
 /// The file's name in its folder.
 const FILE: &str = "device-history.json";
+
+/// The longest history that is read, in bytes. One of a hundred thousand devices has 8 MiB.
+const LONGEST: u64 = 64 << 20;
 
 /// A device that was not seen in so many runs is forgotten.
 const FORGET_AFTER: u32 = 20;
@@ -53,7 +56,7 @@ impl History {
     /// and the text says what is wrong. The next [`save`](History::save) replaces the file.
     pub fn load(folder: &Path) -> (History, Option<String>) {
         let file = folder.join(FILE);
-        let text = match fs::read_to_string(&file) {
+        let text = match read(&file) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Default::default(),
             Err(error) => {
@@ -152,6 +155,15 @@ impl History {
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty()
     }
+}
+
+fn read(file: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(file)?.take(LONGEST + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > LONGEST {
+        return Err(io::Error::other("it has more than 64 MiB"));
+    }
+    Ok(text)
 }
 
 /// See [`History`].

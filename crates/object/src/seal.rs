@@ -2,6 +2,8 @@
 
 use std::env::VarError;
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -14,6 +16,8 @@ use crate::format::Damaged;
 
 /// Bytes of a key.
 const KEY: usize = 32;
+/// Bytes of a file with a key, with room for white space around it.
+const LONGEST_FILE: usize = 4096;
 /// Random bytes in front of what is sealed.
 const NONCE: usize = 24;
 /// Bytes behind what is sealed, by which a change is found.
@@ -60,8 +64,16 @@ impl ObjectKey {
     /// The file can't be read, or has no key; both name it.
     pub fn from_file(path: &Path) -> Result<Self, String> {
         let named = |why: String| format!("key file {}: {why}", path.display());
-        let text = std::fs::read(path).map_err(|error| named(error.to_string()))?;
-        let text = Zeroizing::new(text);
+        let mut text = Zeroizing::new(Vec::with_capacity(LONGEST_FILE));
+        let file = File::open(path).map_err(|error| named(error.to_string()))?;
+        let read = file.take(LONGEST_FILE as u64 + 1).read_to_end(&mut text);
+        read.map_err(|error| named(error.to_string()))?;
+        if text.len() > LONGEST_FILE {
+            return Err(named(format!(
+                "a key is {} hexadecimal digits, and this is longer",
+                2 * KEY
+            )));
+        }
         let mode = std::fs::metadata(path).map_or(0, |meta| meta.mode() & 0o777);
         if mode & 0o007 != 0 {
             let (file, mode) = (path.display(), format!("{mode:04o}"));

@@ -247,7 +247,7 @@ impl BringUp {
 
     /// The device of that name.
     pub fn device(&self, name: &str) -> Option<&DeviceReport> {
-        self.devices().iter().find(|d| d.name == name)
+        self.devices().get(self.finished.graph.find(name)?.index())
     }
 }
 
