@@ -73,7 +73,8 @@ docs/manifest.md describes every key. NBD's extended headers are off, since thei
 experimental; extended_headers = true in [server] lets clients have them.
 
 SIGINT, SIGTERM and --for stop the server. It accepts no more clients, answers the requests in
-flight, flushes, and shuts the devices down in dependency order. A second signal ends it at once.
+flight, flushes, and shuts the devices down in dependency order. A second signal, a second later,
+ends it at once.
 The server reports a device that exceeds its probe_timeout or its shutdown_timeout (10s by default),
 and the devices that wait for it. All other devices go on.
 
@@ -84,6 +85,7 @@ Examples:
   corewise up disks.toml --keep-going
   corewise up disks.toml --state /var/lib/corewise --shutdown-timeout 1m --on-hang give-up
   corewise up disks.toml --socket /run/corewise.sock --tcp 10809
+  nbdinfo --size -- [ corewise up disks.toml --exit-with-parent ]
 
 Exit codes: 0 every device came up and went down in order, 1 a device did not, 2 wrong usage.";
 
@@ -412,6 +414,9 @@ pub(crate) struct Up {
     /// Run without a control socket
     #[arg(long)]
     pub(crate) no_control: bool,
+    /// Stop in order when the process that started this one ends: for a server that a client starts by socket activation
+    #[arg(long)]
+    pub(crate) exit_with_parent: bool,
 }
 
 /// The server to ask.

@@ -74,8 +74,7 @@ fn told_apart(changed: &Changed) -> Result<(), Failure> {
 fn show(answer: &Value, changed: &Changed, as_json: bool) -> Result<(), Failure> {
     let mut out = anstream::stdout().lock();
     if as_json {
-        let json = serde_json::to_string_pretty(answer)
-            .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
+        let json = crate::json::pretty(answer)?;
         writeln!(out, "{json}")?;
         return Ok(out.flush()?);
     }

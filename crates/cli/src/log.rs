@@ -20,7 +20,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{Level, Log, LogFormat};
 use crate::screen::Bars;
-use crate::{logfmt, streams, units};
+use crate::{json, logfmt, streams, units};
 
 /// How lines on stderr look. Text, where nothing has said else yet.
 static FORM: OnceLock<Form> = OnceLock::new();
@@ -85,7 +85,9 @@ fn line(form: Form, grave: Grave, message: &str, styled: &str) -> String {
             let plain = anstream::adapter::strip_str(message).to_string();
             let message = serde_json::Value::String(plain);
             let now = now();
-            format!("{{\"timestamp\":\"{now}\",\"level\":\"{level}\",\"message\":{message}}}\n")
+            let line =
+                format!("{{\"timestamp\":\"{now}\",\"level\":\"{level}\",\"message\":{message}}}");
+            json::escaped(&line).into_owned() + "\n"
         }
     }
 }
@@ -256,6 +258,11 @@ impl Write for &Above {
     }
 
     fn write_all(&mut self, message: &[u8]) -> io::Result<()> {
+        let json = FORM.get() == Some(&Form::Json);
+        let escaped = json
+            .then(|| String::from_utf8_lossy(message))
+            .map(|line| json::escaped(&line).into_owned());
+        let message = escaped.as_ref().map_or(message, |line| line.as_bytes());
         self.0.above(|| streams::log(message, lost));
         Ok(())
     }

@@ -3,10 +3,13 @@
 
 use std::fmt::{self, Write};
 
+use corewise::timeline::markup::is_invisible;
+
+use crate::json;
+
 /// What is never written as it is.
 fn is_bad(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffd}')
+    is_invisible(c) || c == '\u{fffd}'
 }
 
 fn is_word(text: &str) -> bool {
@@ -26,8 +29,7 @@ pub(crate) fn value(out: &mut dyn Write, value: &str) -> fmt::Result {
             '\n' => out.write_str("\\n")?,
             '\r' => out.write_str("\\r")?,
             '\t' => out.write_str("\\t")?,
-            // All of them have at most 16 bits.
-            c if is_bad(c) => write!(out, "\\u{:04x}", u32::from(c))?,
+            c if is_bad(c) => json::escape(out, c)?,
             c => out.write_char(c)?,
         }
     }
@@ -91,7 +93,9 @@ pub(crate) mod tests {
     fn any_value_is_read_back_as_it_was() {
         let mut chance = fastrand::Rng::with_seed(7);
         let all: Vec<char> =
-            "ab =\"\\\n\r\t\u{1b}\u{85}\u{202e}\u{2028}\u{fffd}\u{1f600}'é".chars().collect();
+            "ab =\"\\\n\r\t\u{1b}\u{85}\u{202e}\u{2028}\u{200b}\u{e0041}\u{fffd}\u{1f600}'é"
+                .chars()
+                .collect();
         for _ in 0..20_000 {
             let text: String =
                 (0..chance.usize(..6)).map(|_| all[chance.usize(..all.len())]).collect();

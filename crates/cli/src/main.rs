@@ -27,12 +27,14 @@
 
 mod args;
 mod bench;
+mod bounded_file;
 mod change;
 mod columns;
 mod control;
 mod dump;
 mod exit;
 mod health;
+mod json;
 mod log;
 mod logfmt;
 mod manifest;

@@ -127,8 +127,7 @@ fn still_out<'a>(disks: &'a [Disk], asked: &[String]) -> Option<&'a Leg> {
 fn show(answer: &Value, disks: &[Disk], json: bool) -> Result<(), Failure> {
     let mut out = anstream::stdout().lock();
     if json {
-        let json = serde_json::to_string_pretty(answer)
-            .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
+        let json = crate::json::pretty(answer)?;
         writeln!(out, "{json}")?;
         return Ok(out.flush()?);
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::IsTerminal;
 
 use anstyle::{AnsiColor, Style};
+use corewise::timeline::markup::is_invisible;
 use indicatif::{MultiProgress, ProgressBar};
 
 use crate::log::{self, Grave};
@@ -58,12 +59,12 @@ pub(crate) fn styled(style: Style, text: impl fmt::Display) -> impl fmt::Display
 
 /// Says on stderr that something failed.
 pub(crate) fn error(message: fmt::Arguments<'_>) {
-    say(Grave::Error, message, format_args!("{}: {message}", styled(ERROR, "error")));
+    say(Grave::Error, &styled(ERROR, "error").to_string(), message);
 }
 
 /// Says on stderr that something is not as it should be, and that the run goes on.
 pub(crate) fn warning(message: fmt::Arguments<'_>) {
-    say(Grave::Warning, message, format_args!("{}: {message}", styled(WARNING, "warning")));
+    say(Grave::Warning, &styled(WARNING, "warning").to_string(), message);
 }
 
 /// Says on stderr what is worth a word, and nothing is wrong about.
@@ -73,17 +74,34 @@ pub(crate) fn note(message: fmt::Arguments<'_>) {
 
 /// Says on stderr what to do about the error before it.
 pub(crate) fn help(message: fmt::Arguments<'_>) {
-    say(Grave::Help, message, format_args!("  {}: {message}", styled(HELP, "help")));
+    say(Grave::Help, &format!("  {}", styled(HELP, "help")), message);
 }
 
-fn say(grave: Grave, message: fmt::Arguments<'_>, styled: fmt::Arguments<'_>) {
-    let lines = log::own(grave, &message.to_string(), &styled.to_string());
+/// A message may name what others chose, and have several lines; nothing else in it is left unseen.
+fn say(grave: Grave, word: &str, message: fmt::Arguments<'_>) {
+    let message = message.to_string();
+    let message = message.split('\n').map(visible).collect::<Vec<_>>().join("\n");
+    let lines = log::own(grave, &message, &format!("{word}: {message}"));
     streams::to_stderr(&lines, log::lost);
+}
+
+/// A line in which characters that show nothing are written as `\u{202e}`.
+fn visible(line: &str) -> String {
+    let shown = |c: char| match is_invisible(c) && c != '\t' {
+        true => c.escape_unicode().to_string(),
+        false => c.to_string(),
+    };
+    line.chars().map(shown).collect()
 }
 
 /// Columns for text: those of the terminal within what can be read well, 100 elsewhere.
 pub(crate) fn width() -> usize {
     all_columns().clamp(60, 160)
+}
+
+/// Columns for text that is cut nowhere: a terminal's, within what can be read well, and no limit where there is none.
+pub(crate) fn whole_width() -> usize {
+    if std::io::stdout().is_terminal() { width() } else { usize::MAX }
 }
 
 /// Columns for pictures made of text: all that the terminal has, 100 elsewhere.
@@ -96,5 +114,18 @@ pub(crate) fn all_columns() -> usize {
     match usize::from(columns) {
         0 => 100,
         columns => columns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_shows_what_would_turn_or_hide_text() {
+        assert_eq!(
+            visible("a\u{202e}b\u{200b}\x1b[2J\tc é"),
+            "a\\u{202e}b\\u{200b}\\u{1b}[2J\tc é"
+        );
     }
 }

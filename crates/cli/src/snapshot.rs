@@ -66,8 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let answer = client.ask_for_long(&question)?;
     let mut out = anstream::stdout().lock();
     if args.json {
-        let json = serde_json::to_string_pretty(&answer)
-            .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
+        let json = crate::json::pretty(&answer)?;
         writeln!(out, "{json}")?;
         return Ok(out.flush()?);
     }
@@ -96,5 +95,5 @@ fn table(volume: &str, all: &[Snapshot]) -> String {
     let head = ["snapshot", "taken", "size", "clones"];
     let rows = all.iter().map(row).collect();
     let table = Columns { head: &head, keys: &[0], words: &[0, 1, 3], rows };
-    table.lines(screen::all_columns()).join("\n") + "\n"
+    table.lines(screen::whole_width()).join("\n") + "\n"
 }

@@ -13,6 +13,32 @@ pub(crate) fn closest<'k>(
         .map(|(_, word)| word)
 }
 
+/// What to do where `typed` is none of the `known` names of `what`: the one that was meant, else some of those that there are.
+pub(crate) fn help<'k>(
+    typed: &str,
+    known: impl IntoIterator<Item = &'k str> + Clone,
+    what: &str,
+) -> String {
+    match closest(typed, known.clone()) {
+        Some(close) => format!("did you mean '{close}'?"),
+        None => format!("{what}: {}", some(known)),
+    }
+}
+
+/// The first of these names, and how many more there are.
+pub(crate) fn some<'k>(names: impl IntoIterator<Item = &'k str>) -> String {
+    let mut names = names.into_iter();
+    let first: Vec<&str> = names.by_ref().take(NAMES).collect();
+    let text = if first.is_empty() { "none".to_string() } else { first.join(", ") };
+    match names.count() {
+        0 => text,
+        more => format!("{text} and {more} more"),
+    }
+}
+
+/// So many names fit into a message.
+const NAMES: usize = 12;
+
 /// Damerau's distance with adjacent swaps: how many letters must be added, taken, changed or
 /// swapped with their neighbour.
 fn distance(a: &str, b: &str) -> usize {
@@ -46,6 +72,16 @@ mod tests {
         {
             assert_eq!(closest(typed, DRIVERS), Some(meant));
         }
+    }
+
+    #[test]
+    fn a_list_of_names_has_an_end() {
+        let all: Vec<String> = (0..1000).map(|n| format!("d{n}")).collect();
+        let all = || all.iter().map(String::as_str);
+        assert_eq!(some(all().take(2)), "d0, d1");
+        let help = help("other", all().collect::<Vec<_>>(), "devices");
+        assert!(help.starts_with("devices: d0,") && help.ends_with("d11 and 988 more"), "{help}");
+        assert_eq!(some([]), "none");
     }
 
     #[test]

@@ -57,12 +57,17 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         }
         _ => return Err(format!("'{text}' has an unknown unit '{unit}': {example}")),
     };
-    let number: u64 = number.parse().map_err(|_| format!("'{text}' does not fit in 64 bits"))?;
+    let number: u64 = number.parse().map_err(|_| too_large(text))?;
     // The largest offset that a file has is 2^63 - 1.
     number
         .checked_mul(1 << shift)
         .filter(|bytes| *bytes <= i64::MAX as u64)
-        .ok_or_else(|| format!("'{text}' exceeds the largest volume, 8 EiB"))
+        .ok_or_else(|| too_large(text))
+}
+
+/// What is said of a size that no volume has.
+pub(crate) fn too_large(text: &str) -> String {
+    format!("'{text}' exceeds the largest volume, 8 EiB")
 }
 
 /// Bytes in the largest unit that divides them: `64 MiB`, `1536 B`.
@@ -139,7 +144,7 @@ mod tests {
             ("64MB", "write 64M"),
             ("64 parsecs", "unknown unit 'parsecs'"),
             ("1.5G", "unknown unit"),
-            ("99999999999999999999", "64 bits"),
+            ("99999999999999999999", "largest volume"),
             ("9999999T", "exceeds"),
         ] {
             let message = parse_size(text).unwrap_err();

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, Error, FromArgMatches};
 
 use crate::args::{self, Cli};
@@ -14,7 +14,9 @@ pub(crate) fn parse() -> Cli {
 
 fn of(given: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, Error> {
     let mut command = command();
-    let cli = Cli::from_arg_matches(&command.try_get_matches_from_mut(given)?)?;
+    let matches =
+        command.try_get_matches_from_mut(given).map_err(with_the_command_that_is_meant)?;
+    let cli = Cli::from_arg_matches(&matches)?;
     if let args::Command::Timeline(timeline) = &cli.command {
         if timeline.compare && timeline.logs.len() != 2 {
             let message = format!("--compare takes two logs, not {}", timeline.logs.len());
@@ -23,6 +25,37 @@ fn of(given: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cl
         }
     }
     Ok(cli)
+}
+
+/// Words by which other programs call what one of our commands does.
+const WORDS: [(&str, &[&str]); 13] = [
+    ("up", &["serve", "server", "start", "run", "daemon", "listen", "export", "share"]),
+    ("dump", &["status", "state", "info", "show", "inspect", "stats"]),
+    ("clients", &["who", "connections", "sessions", "ps", "ls", "list"]),
+    ("disconnect", &["kick", "kill", "drop"]),
+    ("events", &["log", "logs", "watch", "tail"]),
+    ("remove", &["rm", "delete", "del", "detach"]),
+    ("grow", &["resize", "extend", "expand", "truncate"]),
+    ("reload", &["restart", "refresh", "reconfigure"]),
+    ("mirror", &["raid", "resync", "scrub", "mdadm"]),
+    ("snapshot", &["snap", "clone", "backup"]),
+    ("topo", &["topology", "cpus", "lstopo", "lscpu"]),
+    ("timeline", &["dmesg", "boot", "bootchart", "analyze", "analyse"]),
+    ("bench", &["benchmark", "perf", "measure"]),
+];
+
+/// Names the command that an unknown word stands for. clap looks for words that are spelled alike: for 'serve' it finds 'remove'.
+fn with_the_command_that_is_meant(mut error: Error) -> Error {
+    let typed = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(typed)) => typed.to_lowercase(),
+        _ => return error,
+    };
+    let found = WORDS.iter().find(|(_, words)| words.contains(&typed.as_str()));
+    if let Some((meant, _)) = found {
+        let meant = ContextValue::Strings(vec![(*meant).to_string()]);
+        error.insert(ContextKind::SuggestedSubcommand, meant);
+    }
+    error
 }
 
 /// What there is to say, where a number below zero is the value of its flag, and not a flag of its
@@ -71,6 +104,22 @@ mod tests {
         assert!(flags >= 12, "{flags}");
         let error = of(["corewise", "up", "--for", "-1s"]).unwrap_err().to_string();
         assert!(error.contains("'-1s' is not a duration: write it like 500ms"), "{error}");
+    }
+
+    #[test]
+    fn a_word_of_another_program_names_the_command_that_is_meant() {
+        for (command, words) in WORDS {
+            assert!(super::command().find_subcommand(command).is_some(), "{command}");
+            for word in words {
+                let error = of(["corewise", word]).unwrap_err();
+                assert_eq!(error.exit_code(), 2);
+                let error = error.to_string();
+                assert!(error.contains(&format!("exists: '{command}'")), "{word}: {error}");
+            }
+        }
+        let error = of(["corewise", "Serve", "disk.toml"]).unwrap_err().to_string();
+        assert!(error.contains("exists: 'up'"), "{error}");
+        assert!(!of(["corewise", "xyzzy"]).unwrap_err().to_string().contains("exists:"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! each.
 
 use corewise::device::{DeviceInfo, DeviceManager, Pending, Remaining, RemainingState};
-use corewise::timeline::duration;
+use corewise::timeline::{duration, markup};
 use corewise::topology::CpuId;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -123,11 +123,16 @@ pub(crate) fn text(devices: &[Device], width: usize) -> String {
     }
     for device in devices {
         let Some(why) = &device.waits else { continue };
-        let line: String = format!("  {}: {why}", device.name);
-        // A line that is too long says least at its end.
-        let _ = writeln!(out, "{}", line.chars().take(width).collect::<String>());
+        indented(&mut out, &format!("{}: {why}", device.name), width);
     }
     out
+}
+
+/// A sentence below a table, on as many lines of `width` columns as it takes.
+pub(super) fn indented(out: &mut String, text: &str, width: usize) {
+    for line in markup::wrap(text, width.saturating_sub(2), 2) {
+        let _ = writeln!(out, "  {}", line.trim_end());
+    }
 }
 
 #[cfg(test)]

@@ -9,13 +9,14 @@ use corewise::blockmq::drivers::{LegState, Mirror};
 use corewise::blockmq::{BlockDevice, DiskStats, HctxStats, OpStats, Queue};
 use corewise::nbd::Remote;
 use corewise::smp::Latencies;
-use corewise::sync::Mutex;
 use corewise::sync::time::{now, wall};
+use corewise::sync::{CleanAt, Mutex};
 use corewise::timeline::duration;
 use corewise::topology::CpuSet;
 use serde::{Deserialize, Serialize};
 
 use super::checks::{self, CheckSchedule, Scheduled};
+use super::devices::indented;
 use super::mirrors::{self, MirrorOf, Schedule};
 use super::recent::{LastMinute, Recent};
 use super::remotes::RemoteOf;
@@ -27,7 +28,14 @@ use crate::columns::Columns;
 #[derive(Debug, Default)]
 pub(crate) struct Disks {
     /// L: is the lock; guards the disks, in the order in which they came up.
-    known: Mutex<Vec<Known>>,
+    known: Mutex<List>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    disks: Vec<Known>,
+    /// When those that are gone are taken out.
+    clean_at: CleanAt,
 }
 
 struct Known {
@@ -108,10 +116,12 @@ fn begin_due_check(up: &[Up]) {
 impl Disks {
     /// A disk came up. From any thread.
     pub(crate) fn add(&self, queue: &Arc<Queue>, kind: Kind) {
-        let mut known = self.known.lock();
-        known.retain(|disk| disk.queue.strong_count() != 0);
         let recent = Arc::new(Mutex::new(Recent::new(now())));
-        known.push(Known { queue: Arc::downgrade(queue), kind, recent });
+        let mut known = self.known.lock();
+        let List { disks, clean_at } = &mut *known;
+        let clean = |disks: &mut Vec<Known>| disks.retain(|disk| disk.queue.strong_count() != 0);
+        clean_at.before_one_more(disks, Vec::len, clean);
+        disks.push(Known { queue: Arc::downgrade(queue), kind, recent });
     }
 
     fn up(&self) -> Vec<Up> {
@@ -125,7 +135,7 @@ impl Disks {
             let (kind, recent) = (kind.clone(), Arc::clone(recent));
             Some(Up { queue: queue.upgrade()?, kind, recent, mirror })
         };
-        self.known.lock().iter().filter_map(up).collect()
+        self.known.lock().disks.iter().filter_map(up).collect()
     }
 
     /// To be called once a second: ages of requests are known to the time between two calls, and what was done in the last minute
@@ -484,8 +494,7 @@ pub(crate) fn text(disks: &[Disk], width: usize) -> String {
         let ordered = (scheduler == "deadline").then(|| format!("scheduler {scheduler}"));
         let store = store.as_ref().map(|store| store.lines(ops));
         for what in ordered.iter().chain(condition).chain(store.iter().flatten()) {
-            let line: String = format!("  {name}: {what}").chars().take(width).collect();
-            let _ = writeln!(out, "{line}");
+            indented(&mut out, &format!("{name}: {what}"), width);
         }
     }
     out
@@ -524,10 +533,21 @@ mod tests {
             condition: Some("resting".to_string()),
             ..Disk::default()
         };
-        let disks = [busy, idle];
+        let words =
+            "I/O error: the file was truncated while in use; stop the server, and restore it";
+        let lost = Disk {
+            name: "lost".to_string(),
+            condition: Some(words.to_string()),
+            ..Disk::default()
+        };
+        let disks = [busy, idle, lost];
         let narrow = text(&disks, 60);
         assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
         assert!(narrow.contains("p50") && narrow.contains("longest"), "{narrow}");
+        let told: Vec<&str> = narrow.lines().rev().take(2).map(str::trim).collect();
+        assert_eq!(format!("{} {}", told[1], told[0]), format!("lost: {words}"), "{narrow}");
+        let whole = super::text(&disks, usize::MAX);
+        assert!(whole.ends_with(&format!("\n  lost: {words}\n")), "{whole}");
         let text = text(&disks, 140);
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(lines[0], "Disks");
@@ -536,6 +556,7 @@ mod tests {
         assert!(lines[2].contains("3     41s") && lines[2].contains("7.00 ms"), "{text}");
         assert!(lines[3].contains("flush") && !lines[3].contains("fast"), "{text}");
         assert!(lines[4].contains("idle") && lines[4].ends_with('-'), "{text}");
-        assert_eq!(lines[5..], ["  idle: scheduler deadline", "  idle: resting"]);
+        assert!(lines[5].contains("lost"), "{text}");
+        assert_eq!(lines[6..8], ["  idle: scheduler deadline", "  idle: resting"]);
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Question {
     /// For `dump`: the queues that are wanted, a `*` stands for any letters; none: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) queues: Vec<String>,
-    /// For `dump`: also as text of about so many columns.
+    /// For `dump`: also as text of about so many columns. `usize::MAX`: nothing is cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) text: Option<usize>,
     /// For `disconnect`: which one.

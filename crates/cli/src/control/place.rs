@@ -12,17 +12,26 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use crate::manifest::too_long;
+
 const EXTENSION: &str = "sock";
+
+/// Where sockets are where the folder of temporary files has too long a path for them.
+pub(crate) const SHORT: &str = "/tmp";
 
 /// Where a server puts its socket, and clients look for it: `corewise` in the runtime folder, or
 /// `corewise-UID` in that of temporary files. Both, since the two may have been started with other
-/// environments. Absolute, whether they exist or not.
+/// environments. Absolute, whether they exist or not. A folder with too long a path for a socket is none.
 pub(crate) fn folders() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     // After `sudo` it may still be another user's.
     let runtime = runtime.filter(|path| path.is_absolute() && own(path).is_ok());
-    let temporary = std::env::temp_dir().join(format!("corewise-{}", uid()));
-    runtime.map(|path| path.join("corewise")).into_iter().chain([temporary]).collect()
+    let within = |folder: &Path| folder.join(format!("corewise-{}", uid()));
+    let fits = |folder: &PathBuf| too_long(&folder.join(name(u32::MAX))).is_none();
+    let temporary = Some(within(&std::env::temp_dir())).filter(fits);
+    let temporary = temporary.unwrap_or_else(|| within(Path::new(SHORT)));
+    let runtime = runtime.map(|path| path.join("corewise")).filter(fits);
+    runtime.into_iter().chain([temporary]).collect()
 }
 
 fn uid() -> u32 {

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use corewise::timeline::markup::{self, printable};
 use corewise::workqueue::{Dump, LinkDump, QueueDump, QueueKind, ScopeDump, SlotPlace};
 
 use crate::units;
@@ -20,10 +21,15 @@ const LAST_WORDS: usize = 12;
 
 /// A longer name is cut in its middle.
 fn names(width: usize) -> usize {
-    (width / 5).clamp(13, 33) - 1
+    if width == usize::MAX { width } else { (width / 5).clamp(13, 33) - 1 }
 }
 
-/// A dump in lines of at most `width` characters, 60 at the least.
+/// How many rows a long list has.
+fn rows(width: usize) -> usize {
+    if width == usize::MAX { width } else { ROWS }
+}
+
+/// A dump in lines of at most `width` characters, 60 at the least. `usize::MAX`: nothing is cut.
 pub(crate) fn text(dump: &Dump, width: usize) -> impl fmt::Display {
     Text { tables: Tables(dump), width: width.max(60) }
 }
@@ -242,7 +248,7 @@ impl Tables<'_> {
             let used = queue.links.iter().filter(|link| link.stats.queued > 0);
             links.extend(used.map(|link| (queue, link)));
         }
-        for (queue, link) in links.iter().take(ROWS) {
+        for (queue, link) in links.iter().take(rows(width)) {
             table.row([
                 fit(&queue.name, names(width)),
                 link.pool.to_string(),
@@ -253,7 +259,7 @@ impl Tables<'_> {
             ]);
         }
         table.write(f, width, "nothing has been queued yet")?;
-        and_more(f, links.len())
+        and_more(f, links.len(), width)
     }
 
     /// What runs, three lines each: names of functions are long.
@@ -262,22 +268,25 @@ impl Tables<'_> {
         if self.0.running.is_empty() {
             return writeln!(f, "  nothing");
         }
-        for running in self.0.running.iter().take(ROWS) {
+        for running in self.0.running.iter().take(rows(width)) {
             let queue = self.0.queues.iter().find(|queue| queue.id == running.queue);
             let queue = queue.map_or("-", |queue| queue.name.as_str());
             let thread = running.thread.map_or(String::new(), |tid| format!(" (thread {tid})"));
-            let (queue, pool) = (printable(&fit(queue, names(width))), running.pool);
+            let (queue, pool) = (fit(&printable(queue), names(width)), running.pool);
             writeln!(f, "  {queue}: pool {pool}, worker {}{thread}", running.worker)?;
-            writeln!(f, "    {}", fit(running.function, width - 4))?;
-            writeln!(f, "    queued at {}", fit(&running.site, width - 14))?;
+            for text in [running.function, &format!("queued at {}", running.site)] {
+                for line in markup::wrap(text, width - 4, 2) {
+                    writeln!(f, "    {}", line.trim_end())?;
+                }
+            }
         }
-        and_more(f, self.0.running.len())
+        and_more(f, self.0.running.len(), width)
     }
 }
 
 /// What of a long list was left out.
-fn and_more(f: &mut fmt::Formatter<'_>, all: usize) -> fmt::Result {
-    match all.saturating_sub(ROWS) {
+fn and_more(f: &mut fmt::Formatter<'_>, all: usize, width: usize) -> fmt::Result {
+    match all.saturating_sub(rows(width)) {
         0 => Ok(()),
         more => writeln!(f, "  and {more} more"),
     }
@@ -335,11 +344,6 @@ fn list(f: &mut fmt::Formatter<'_>, name: &str, words: &[String], width: usize) 
     writeln!(f, "{}", line.trim_end())
 }
 
-/// Names come from the user of a queue: nothing in them moves a cursor or breaks a line.
-fn printable(text: &str) -> String {
-    text.replace(|c: char| c.is_control() || matches!(c, '\u{2028}'..='\u{202e}'), "\u{fffd}")
-}
-
 /// `text` in at most `width` characters, its middle cut out where it is longer.
 fn fit(text: &str, width: usize) -> String {
     let chars = text.chars().count();
@@ -373,7 +377,7 @@ impl<const N: usize> Table<N> {
     }
 
     fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells.map(|cell| printable(&cell)));
+        self.rows.push(cells.map(|cell| printable(&cell).into_owned()));
     }
 
     /// `empty` stands for the table where it has no row.
@@ -532,6 +536,9 @@ mod tests {
                 text.lines().any(|line| line.ends_with(" 0-63")),
                 "all pools of a queue: {text}"
             );
+            let is_whole =
+                |text: &str| text.contains("a name that is longer than any table has room for");
+            assert!(!is_whole(&text) && is_whole(&super::text(&dump, usize::MAX).to_string()));
             let whole = width == 60 || text.contains("nasty\u{fffd}[2J\u{fffd}name");
             assert!(!text.contains('\x1b') && whole, "{text}");
             // Nothing of a table is lost where it is narrow.

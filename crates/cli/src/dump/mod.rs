@@ -25,19 +25,18 @@ pub(crate) fn run(args: &args::Dump) -> Result<(), Failure> {
     }
     let mut question = Question { queues: args.queues.clone(), ..Question::dump() };
     if !args.json {
-        question.text = Some(screen::width());
+        question.text = Some(screen::whole_width());
     }
     let mut answer = client.ask(&question)?;
     let mut out = anstream::stdout().lock();
     if args.json {
-        let json = serde_json::to_string_pretty(&answer)
-            .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
+        let json = crate::json::pretty(&answer)?;
         writeln!(out, "{json}")?;
     } else {
         let text = answer.get_mut("text").map(Value::take);
         let text = text.as_ref().and_then(Value::as_str).unwrap_or_default();
         let who = client::who(&answer);
-        for line in markup::wrap(&client::introduction(&who), screen::width(), 2) {
+        for line in markup::wrap(&client::introduction(&who), screen::whole_width(), 2) {
             writeln!(out, "{}", styled(TITLE, line))?;
         }
         for line in text.lines() {

@@ -14,6 +14,7 @@ use crate::control::Question;
 use crate::control::document::{Document, Queue};
 use crate::control::served;
 use crate::exit::Failure;
+use crate::json;
 use crate::screen::{self, FAINT, styled};
 use crate::units;
 
@@ -46,7 +47,7 @@ pub(super) fn run(
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let head =
                 format!("{}, up for {}", units::moment(now.as_secs_f64()), served::seconds(up));
-            let text = format!("{head}\n{}", table(had, &document, screen::width()));
+            let text = format!("{head}\n{}", table(had, &document, screen::whole_width()));
             if lines != 0 {
                 write!(out, "\x1b[{lines}A\x1b[J")?;
             }
@@ -72,7 +73,7 @@ fn line(round: u64, mut answer: Value) -> String {
         }
         map.insert("round".to_string(), round.into());
     }
-    answer.to_string()
+    json::escaped(&answer.to_string()).into_owned()
 }
 
 /// A queue at the last look, and how many seconds ago that was.
@@ -104,7 +105,8 @@ const COLUMNS: [Column; 9] = [
 fn table(had: Option<(f64, &Document)>, document: &Document, width: usize) -> String {
     let longest = document.queues.iter().map(|queue| queue.name.chars().count()).max();
     let rest: usize = COLUMNS.iter().map(|(_, width, _)| 2 + width).sum();
-    let room = width.saturating_sub(rest).clamp(NAMES.0, NAMES.1);
+    let most = if width == usize::MAX { usize::MAX } else { NAMES.1 };
+    let room = width.saturating_sub(rest).clamp(NAMES.0, most);
     let names = longest.unwrap_or(0).clamp(NAMES.0, room);
     // As wide in each round, whatever stands in it.
     let wide = |text: &str, width: usize| format!("{text:>width$}");
@@ -122,7 +124,9 @@ fn table(had: Option<(f64, &Document)>, document: &Document, width: usize) -> St
     let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
     let mut out = String::new();
     let mut head = true;
-    for line in (Columns { head: &heads, keys: &[0], words: &[0], rows }).lines(width + 2) {
+    for line in
+        (Columns { head: &heads, keys: &[0], words: &[0], rows }).lines(width.saturating_add(2))
+    {
         // Nothing stands above these lines that they would be part of.
         let line = line.strip_prefix("  ").unwrap_or_default();
         match head {

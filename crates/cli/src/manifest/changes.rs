@@ -1,6 +1,6 @@
 //! What has to be done to a running server so that it is what another manifest says.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use super::{Device, Driver, Export, FileDriver, Manifest, Mirror, Object, export_name};
@@ -62,18 +62,23 @@ impl LegChange {
 impl Changes {
     /// From what a server has to what it is to have.
     pub(crate) fn between(old: &Manifest, new: &Manifest) -> Changes {
-        let grow: Vec<(String, u64)> =
-            old.devices.iter().filter_map(|device| grows(device, old, new)).collect();
+        let (devices, exports) = (new.by_name(), new.exports.iter());
+        let exports: HashMap<&str, &Export> =
+            exports.map(|export| (export.name.as_str(), export)).collect();
+        let other = |device: &Device| devices.get(device.name.as_str()).copied();
+        let grow: Vec<(String, u64)> = old
+            .devices
+            .iter()
+            .filter_map(|device| grows(device, other(device)?, old, new))
+            .collect();
+        let grown: HashSet<&str> = grow.iter().map(|(name, _)| name.as_str()).collect();
         let mut legs: Vec<(String, Vec<LegChange>)> =
-            old.devices.iter().filter_map(|device| legs(device, new)).collect();
+            old.devices.iter().filter_map(|device| legs(device, other(device)?)).collect();
         let (gone, with_legs) = loop {
-            let stays = |name: &str| {
-                grow.iter().any(|(grown, _)| grown == name)
-                    || legs.iter().any(|(mirror, _)| mirror == name)
-            };
+            let mirrors: HashSet<&str> = legs.iter().map(|(mirror, _)| mirror.as_str()).collect();
+            let stays = |name: &str| grown.contains(name) || mirrors.contains(name);
             let same = |device: &Device| {
-                new.device(&device.name)
-                    .is_some_and(|other| stays(&device.name) || is_alike(device, other))
+                other(device).is_some_and(|other| stays(&device.name) || is_alike(device, other))
             };
             let changed = old.devices.iter().filter(|device| !same(device));
             let changed = changed.map(|device| device.name.clone()).collect();
@@ -81,7 +86,7 @@ impl Changes {
             // A device that is to come again under its own name can't wait until the legs have changed, and go then.
             let left: BTreeSet<String> = leaving(&legs).map(str::to_string).collect();
             let with_legs = with_suppliers(old, left);
-            let again = |name: &String| gone.contains(name) && new.device(name).is_some();
+            let again = |name: &String| gone.contains(name) && devices.contains_key(name.as_str());
             let clash = with_legs.iter().any(again);
             let before = legs.len();
             legs.retain(|(mirror, _)| !gone.contains(mirror) && !clash);
@@ -89,13 +94,14 @@ impl Changes {
                 break (gone, with_legs);
             }
         };
-        let stays = |name: &str| old.device(name).is_some() && !gone.contains(name);
+        let had = old.by_name();
+        let stays = |name: &str| had.contains_key(name) && !gone.contains(name);
         let (mut remove_exports, mut replace_exports) = (Vec::new(), Vec::new());
         let mut restarted: BTreeSet<String> =
-            gone.iter().filter(|name| new.device(name).is_some()).cloned().collect();
+            gone.iter().filter(|name| devices.contains_key(name.as_str())).cloned().collect();
         let mut kept = BTreeSet::new();
         for export in &old.exports {
-            match new.export(&export.name) {
+            match exports.get(export.name.as_str()).copied() {
                 Some(other) if other.device == export.device && stays(&export.device) => {
                     kept.insert(export.name.as_str());
                     if (Export { place: other.place, ..export.clone() }) != *other {
@@ -187,8 +193,7 @@ fn checked_otherwise(device: &Device, new: &Manifest) -> Option<(String, Option<
 }
 
 /// A file, or a volume in a store, that is to be longer, and to be the same in all else. Devices that are built over it would know its old size.
-fn grows(device: &Device, old: &Manifest, new: &Manifest) -> Option<(String, u64)> {
-    let other = new.device(&device.name)?;
+fn grows(device: &Device, other: &Device, old: &Manifest, new: &Manifest) -> Option<(String, u64)> {
     let (from, size, driver) = match (&device.driver, &other.driver) {
         (Driver::File(from), Driver::File(to)) => {
             let driver = FileDriver { size: to.size.clone(), ..from.clone() };
@@ -202,13 +207,13 @@ fn grows(device: &Device, old: &Manifest, new: &Manifest) -> Option<(String, u64
     };
     let (had, wanted) = (from.as_ref()?.value, size.as_ref()?.value);
     let rest = Device { driver, ..device.clone() };
-    let alone = old.built_over(&device.name).chain(new.built_over(&device.name)).next().is_none();
-    (wanted > had && alone && is_alike(&rest, other)).then(|| (device.name.clone(), wanted))
+    let alone =
+        || old.built_over(&device.name).chain(new.built_over(&device.name)).next().is_none();
+    (wanted > had && is_alike(&rest, other) && alone()).then(|| (device.name.clone(), wanted))
 }
 
 /// A mirror that is to have other legs, and to be the same in all else.
-fn legs(device: &Device, new: &Manifest) -> Option<(String, Vec<LegChange>)> {
-    let other = new.device(&device.name)?;
+fn legs(device: &Device, other: &Device) -> Option<(String, Vec<LegChange>)> {
     let (Driver::Mirror(from), Driver::Mirror(to)) = (&device.driver, &other.driver) else {
         return None;
     };
@@ -288,9 +293,10 @@ fn leaving(legs: &[(String, Vec<LegChange>)]) -> impl Iterator<Item = &str> {
 
 /// These devices, and all that they need.
 fn with_suppliers(manifest: &Manifest, mut all: BTreeSet<String>) -> BTreeSet<String> {
+    let devices = manifest.by_name();
     let mut todo: Vec<String> = all.iter().cloned().collect();
     while let Some(name) = todo.pop() {
-        for supplier in manifest.device(&name).iter().flat_map(|device| &device.suppliers) {
+        for supplier in devices.get(name.as_str()).iter().flat_map(|device| &device.suppliers) {
             if all.insert(supplier.clone()) {
                 todo.push(supplier.clone());
             }
@@ -309,40 +315,43 @@ fn with_consumers(
         let mut changes = legs.iter().filter(|(name, _)| name == mirror).flat_map(|(_, all)| all);
         changes.any(|change| change.leaves() == Some(leg))
     };
-    loop {
-        let lacks =
-            |device: &Device, name: &String| gone.contains(name) && !leaves(&device.name, name);
-        let needs = |device: &&Device| {
-            let suppliers = &device.suppliers;
-            !gone.contains(&device.name) && suppliers.iter().any(|name| lacks(device, name))
-        };
-        let more: Vec<String> =
-            manifest.devices.iter().filter(needs).map(|device| device.name.clone()).collect();
-        if more.is_empty() {
-            return gone;
+    let consumers = manifest.consumers();
+    let mut todo: Vec<String> = gone.iter().cloned().collect();
+    while let Some(name) = todo.pop() {
+        for device in consumers.get(name.as_str()).into_iter().flatten() {
+            if !leaves(&device.name, &name) && gone.insert(device.name.clone()) {
+                todo.push(device.name.clone());
+            }
         }
-        gone.extend(more);
     }
+    gone
 }
 
 /// These devices, each after those that need it.
 fn in_order(manifest: &Manifest, gone: &BTreeSet<String>) -> Vec<String> {
-    let mut left: Vec<&Device> =
-        manifest.devices.iter().filter(|device| gone.contains(&device.name)).collect();
-    let mut order = Vec::new();
-    while !left.is_empty() {
-        let needed: BTreeSet<&str> =
-            left.iter().flat_map(|device| &device.suppliers).map(String::as_str).collect();
-        let free = left.iter().filter(|device| !needed.contains(device.name.as_str()));
-        let free: Vec<String> = free.map(|device| device.name.clone()).collect();
-        // A manifest has no cycles.
-        if free.is_empty() {
-            order.extend(left.drain(..).map(|device| device.name.clone()));
-        }
-        left.retain(|device| !free.contains(&device.name));
-        order.extend(free);
+    let going = || manifest.devices.iter().filter(|device| gone.contains(&device.name));
+    let devices: HashMap<&str, &Device> =
+        going().map(|device| (device.name.as_str(), device)).collect();
+    // How many that need each of them are left.
+    let mut needed: HashMap<&str, usize> = HashMap::new();
+    for supplier in going().flat_map(|device| &device.suppliers) {
+        *needed.entry(supplier).or_default() += 1;
     }
-    order
+    // A manifest has no cycles, so each is free some time.
+    let free = |device: &&Device| !needed.contains_key(device.name.as_str());
+    let mut order: Vec<&Device> = going().filter(free).collect();
+    let mut next = 0;
+    while let Some(device) = order.get(next) {
+        next += 1;
+        for supplier in &device.suppliers {
+            let Some(left) = needed.get_mut(supplier.as_str()) else { continue };
+            *left -= 1;
+            if *left == 0 {
+                order.extend(devices.get(supplier.as_str()));
+            }
+        }
+    }
+    order.into_iter().map(|device| device.name.clone()).collect()
 }
 
 #[cfg(test)]

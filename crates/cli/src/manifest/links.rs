@@ -1,12 +1,13 @@
 //! The names between devices: duplicates, missing suppliers, parts claimed twice, cycles, and what
 //! a broken device takes along.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::drivers::shares_its_part;
 use super::problem::{Place, Problem, Subject};
 use super::raw::{RawDevice, RawManifest};
 use super::{Device, Export, LeftOut, Manifest};
+use crate::suggest;
 
 /// The devices of a manifest by index, and what is known to be wrong with each.
 pub(super) struct Links<'m> {
@@ -20,7 +21,16 @@ pub(super) struct Links<'m> {
     /// Those that the server has already, each once.
     suppliers_up: Vec<Vec<String>>,
     by_name: BTreeMap<&'m str, usize>,
+    /// For each device that another one here is built over, the first of these.
+    above: HashMap<&'m str, &'m str>,
+    /// The same for the server's own.
+    above_there: HashMap<&'m str, &'m Device>,
+    /// The server's own devices.
+    there: HashMap<&'m str, &'m Device>,
 }
+
+/// Problems with an unknown name that come with advice. Each compares the name with all others.
+pub(super) const ADVISED: usize = 20;
 
 /// The subject of a device's problems.
 pub(super) fn subject(device: &RawDevice) -> Subject {
@@ -40,9 +50,26 @@ impl<'m> Links<'m> {
         let devices = raw.devices.as_slice();
         let why = "it has an error of its own";
         let bad = devices.iter().map(|device| device.broken.then(|| why.to_string())).collect();
+        let mut above = HashMap::new();
+        for device in devices {
+            let Some(name) = &device.name else { continue };
+            for part in device.over.iter().flatten() {
+                above.entry(part.value.as_str()).or_insert(name.value.as_str());
+            }
+        }
+        let (mut there, mut above_there) = (HashMap::new(), HashMap::new());
+        for device in server.into_iter().flat_map(|server| &server.devices) {
+            there.entry(device.name.as_str()).or_insert(device);
+            for part in device.driver.over() {
+                above_there.entry(part.as_str()).or_insert(device);
+            }
+        }
         let mut links = Links {
             devices,
             server,
+            above,
+            above_there,
+            there,
             bad,
             suppliers: vec![Vec::new(); devices.len()],
             suppliers_up: vec![Vec::new(); devices.len()],
@@ -70,12 +97,15 @@ impl<'m> Links<'m> {
 
     /// Whether the server has a device of that name already.
     pub(super) fn is_up(&self, name: &str) -> bool {
-        self.server.is_some_and(|server| server.device(name).is_some())
+        self.there.contains_key(name)
     }
 
-    pub(super) fn names_known(&self) -> impl Iterator<Item = &'m str> + '_ {
+    /// What to do where no device has that name.
+    pub(super) fn meant(&self, name: &str) -> String {
         let up = self.server.into_iter().flat_map(|server| &server.devices);
-        self.by_name.keys().copied().chain(up.map(|device| device.name.as_str()))
+        let here = self.by_name.keys().copied();
+        let known: Vec<&str> = here.chain(up.map(|device| device.name.as_str())).collect();
+        suggest::help(name, known, "declared devices")
     }
 
     /// The names of the devices that must be up before `index`.
@@ -86,35 +116,24 @@ impl<'m> Links<'m> {
 
     /// The device that is built over that one, if there is one.
     pub(super) fn built_over(&self, name: &str) -> Option<&'m str> {
-        let claims =
-            |device: &&RawDevice| device.over.iter().flatten().any(|part| part.value == name);
-        let here = self.devices.iter().find(claims).and_then(|device| device.name.as_ref());
-        here.map(|at| at.value.as_str()).or_else(|| self.built_over_there(name))
-    }
-
-    /// The server's own device that is built over that one, if there is one.
-    fn built_over_there(&self, name: &str) -> Option<&'m str> {
-        let over = |device: &&Device| device.driver.over().iter().any(|over| over == name);
-        let device = self.server.and_then(|server| server.devices.iter().find(over));
-        device.map(|device| device.name.as_str())
+        let there = || self.above_there.get(name).map(|device| device.name.as_str());
+        self.above.get(name).copied().or_else(there)
     }
 
     /// Takes out all that depend on a bad device, directly or not, and says why for each.
     pub(super) fn left_out(&mut self) -> Vec<LeftOut> {
-        // Each round reaches one level further; the graph has no level beyond the device count.
-        for _ in 0..self.devices.len() {
-            let mut changed = false;
-            for index in 0..self.devices.len() {
-                if self.is_bad(index) {
-                    continue;
+        let mut consumers = vec![Vec::new(); self.devices.len()];
+        for (index, suppliers) in self.suppliers.iter().enumerate() {
+            suppliers.iter().for_each(|supplier| consumers[*supplier].push(index));
+        }
+        let bad = |index: &usize| self.is_bad(*index);
+        let mut todo: VecDeque<usize> = (0..self.devices.len()).filter(bad).collect();
+        while let Some(broken) = todo.pop_front() {
+            for &index in &consumers[broken] {
+                if !self.is_bad(index) {
+                    self.bad[index] = Some(format!("it needs '{}'", self.name(broken)));
+                    todo.push_back(index);
                 }
-                if let Some(broken) = self.suppliers[index].iter().find(|s| self.is_bad(**s)) {
-                    self.bad[index] = Some(format!("it needs '{}'", self.name(*broken)));
-                    changed = true;
-                }
-            }
-            if !changed {
-                break;
             }
         }
         let why = self.bad.iter().enumerate();
@@ -199,13 +218,11 @@ impl<'m> Links<'m> {
                         let message =
                             format!("its {role} '{}' is not a declared device", name.value);
                         let problem = Problem::new(name.place, subject(device), message);
-                        let known: Vec<&str> = self.names_known().collect();
-                        let help = match crate::suggest::closest(&name.value, known.iter().copied())
-                        {
-                            Some(close) => format!("did you mean '{close}'?"),
-                            None => format!("declared devices: {}", known.join(", ")),
+                        let problem = match problems.len() < ADVISED {
+                            true => problem.help(self.meant(&name.value)),
+                            false => problem,
                         };
-                        problems.push(problem.help(help));
+                        problems.push(problem);
                         self.mark(index);
                     }
                 }
@@ -255,12 +272,10 @@ impl<'m> Links<'m> {
     fn claim_there(&self, part: &str, shares: bool) -> Result<(), Problem> {
         let Some(server) = self.server else { return Ok(()) };
         let told = |message| Problem::new(Place::default(), Subject::Manifest, message);
-        let above = self.built_over_there(part);
-        let theirs = |name: &str| {
-            server.device(name).is_some_and(|device| shares_its_part(device.driver.name()))
-        };
+        let above = self.above_there.get(part);
+        let theirs = |device: &Device| shares_its_part(device.driver.name());
         if let Some(above) = above.filter(|above| !(shares && theirs(above))) {
-            return Err(told(format!("'{part}' is already a part of '{above}'")));
+            return Err(told(format!("'{part}' is already a part of '{}'", above.name)));
         }
         let writes = |export: &&Export| export.device == part && !export.read_only;
         match server.exports.iter().find(writes) {

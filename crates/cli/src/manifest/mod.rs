@@ -7,6 +7,8 @@
 mod changes;
 mod drivers;
 mod links;
+#[cfg(test)]
+mod mistakes;
 mod object;
 mod problem;
 mod raw;
@@ -18,8 +20,8 @@ mod tests;
 mod tls;
 mod tuning;
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use corewise::blockmq::drivers::{Degraded, Delays, Fault, OnLoss};
@@ -34,7 +36,7 @@ pub(crate) use problem::{At, Place, Problem, Subject};
 pub(crate) use remote::Remote;
 #[cfg(feature = "tls")]
 pub(crate) use remote::RemoteTls;
-pub(crate) use resolve::{HANG_POLICIES, hang_policy, tcp_address};
+pub(crate) use resolve::{HANG_POLICIES, hang_policy, tcp_address, too_long};
 pub(crate) use tls::Tls;
 pub(crate) use tuning::Tuning;
 
@@ -97,13 +99,39 @@ impl Manifest {
             .filter(move |device| device.driver.over().iter().any(|over| over == part))
     }
 
-    /// Whether the others come up without that one: a mirror that may begin without all of its legs is
-    /// built over it, in however many steps.
-    pub(crate) fn may_be_missing(&self, part: &str) -> bool {
-        self.built_over(part).any(|device| match &device.driver {
-            Driver::Mirror(mirror) if mirror.begins_degraded() => true,
-            _ => self.may_be_missing(&device.name),
-        })
+    /// Its devices by their names.
+    pub(crate) fn by_name(&self) -> HashMap<&str, &Device> {
+        self.devices.iter().map(|device| (device.name.as_str(), device)).collect()
+    }
+
+    /// The devices that need each one, directly.
+    pub(crate) fn consumers(&self) -> HashMap<&str, Vec<&Device>> {
+        let mut consumers: HashMap<&str, Vec<&Device>> = HashMap::new();
+        for device in &self.devices {
+            for supplier in &device.suppliers {
+                consumers.entry(supplier).or_default().push(device);
+            }
+        }
+        consumers
+    }
+
+    /// The devices that the others come up without: a mirror that may begin without all of its legs is built over each of them, in
+    /// however many steps.
+    pub(crate) fn may_be_missing(&self) -> BTreeSet<String> {
+        let by_name = self.by_name();
+        let degraded = |device: &&Device| matches!(&device.driver, Driver::Mirror(mirror) if mirror.begins_degraded());
+        let mut todo: Vec<&str> = Vec::new();
+        for mirror in self.devices.iter().filter(degraded) {
+            todo.extend(mirror.driver.over().iter().map(String::as_str));
+        }
+        let mut found = BTreeSet::new();
+        while let Some(name) = todo.pop() {
+            if let Some(device) = by_name.get(name).filter(|_| !found.contains(name)) {
+                found.insert(name.to_string());
+                todo.extend(device.driver.over().iter().map(String::as_str));
+            }
+        }
+        found
     }
 }
 

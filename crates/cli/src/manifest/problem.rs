@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use corewise::timeline::markup::printable;
-
 /// A place in the text; both numbers count from 1. The default is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
@@ -116,7 +114,7 @@ impl fmt::Display for DisplayProblem<'_> {
             write!(f, "{}:{}:", place.line, place.column)?;
         }
         if *subject != Subject::Manifest {
-            write!(f, " {}:", printable(&subject.to_string()))?;
+            write!(f, " {subject}:")?;
         }
         write!(f, " {message}")?;
         if let Some(help) = help {

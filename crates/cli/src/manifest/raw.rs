@@ -138,6 +138,52 @@ pub(crate) struct RawExport {
     pub(crate) shutdown_timeout: Option<At<Duration>>,
 }
 
+/// The tables of a manifest.
+#[derive(Clone, Copy, PartialEq)]
+enum Table {
+    Manifest,
+    Server,
+    Device,
+    Export,
+}
+
+impl Table {
+    /// Those that a key may have been meant for, with what stands above their keys.
+    const OTHERS: [(Table, &'static str); 3] =
+        [(Table::Server, "[server]"), (Table::Device, "[[device]]"), (Table::Export, "[[export]]")];
+
+    /// The keys that it takes.
+    fn keys(self) -> Vec<&'static str> {
+        let (nothing, lines) = (DeTable::new(), Lines::new(""));
+        let mut fields = Fields::new(&nothing, &lines, Subject::Manifest);
+        match self {
+            Table::Manifest => return ROOT.to_vec(),
+            Table::Server => drop(server(&mut fields)),
+            Table::Device => drop(read_device(&mut fields, Place::default(), 0)),
+            Table::Export => drop(read_export(&mut fields, Place::default(), 0)),
+        }
+        fields.asked()
+    }
+
+    /// What to do about a key that stands in this table, and belongs elsewhere.
+    fn elsewhere(self, key: &str) -> Option<String> {
+        let stands = Table::OTHERS.iter().find(|(table, _)| *table == self);
+        if let (Some((_, stands)), true) = (stands, ROOT.contains(&key)) {
+            let table = if key == "server" { "[server]".to_string() } else { format!("[[{key}]]") };
+            return Some(format!(
+                "it belongs to the manifest itself, and what stands below {stands} belongs to that: put it before {stands}, or \
+                 write {table}"
+            ));
+        }
+        let others = Table::OTHERS.iter().filter(|(table, _)| *table != self);
+        let (_, head) = others.into_iter().find(|(table, _)| table.keys().contains(&key))?;
+        Some(format!("it is a key of {head}: put it below that"))
+    }
+}
+
+/// The keys of the manifest itself.
+const ROOT: [&str; 3] = ["server", "device", "export"];
+
 /// Reads the text. A syntax error leaves nothing to go on with; after any other problem the rest
 /// of the manifest is there all the same.
 pub(crate) fn parse(text: &str) -> (RawManifest, Vec<Problem>) {
@@ -152,29 +198,8 @@ pub(crate) fn parse(text: &str) -> (RawManifest, Vec<Problem>) {
     if let Some((table, place)) = root.table("server") {
         manifest.has_server = Some(place);
         let mut fields = Fields::new(table, &lines, Subject::Server);
-        manifest.server = RawServer {
-            unix: fields.string("unix"),
-            tcp: fields.string_or_number("tcp"),
-            drain: fields.duration("drain"),
-            control: fields.string("control"),
-            metrics: fields.string_or_number("metrics"),
-            state: fields.string("state"),
-            shutdown_timeout: fields.duration("shutdown_timeout"),
-            on_hang: fields.string("on_hang"),
-            memory: fields.size("memory"),
-            clients: fields.number("clients"),
-            clients_per_peer: fields.number("clients_per_peer"),
-            evict_idle: fields.duration("evict_idle"),
-            request_timeout: fields.duration("request_timeout"),
-            reply_timeout: fields.duration("reply_timeout"),
-            idle_timeout: fields.duration("idle_timeout"),
-            extended_headers: fields.boolean("extended_headers"),
-            tls: fields.string("tls"),
-            tls_certificate: fields.string("tls_certificate"),
-            tls_key: fields.string("tls_key"),
-            tls_client_ca: fields.string("tls_client_ca"),
-        };
-        problems.extend(fields.finish());
+        manifest.server = server(&mut fields);
+        problems.extend(fields.finish(|key| Table::Server.elsewhere(key)));
     }
     for (index, (table, place)) in root.tables("device").into_iter().enumerate() {
         let (device, found) = device(table, &lines, place, index + 1);
@@ -186,8 +211,33 @@ pub(crate) fn parse(text: &str) -> (RawManifest, Vec<Problem>) {
         manifest.exports.push(export);
         problems.extend(found);
     }
-    problems.extend(root.finish());
+    problems.extend(root.finish(|key| Table::Manifest.elsewhere(key)));
     (manifest, problems)
+}
+
+fn server(fields: &mut Fields<'_, '_>) -> RawServer {
+    RawServer {
+        unix: fields.string("unix"),
+        tcp: fields.string_or_number("tcp"),
+        drain: fields.duration("drain"),
+        control: fields.string("control"),
+        metrics: fields.string_or_number("metrics"),
+        state: fields.string("state"),
+        shutdown_timeout: fields.duration("shutdown_timeout"),
+        on_hang: fields.string("on_hang"),
+        memory: fields.size("memory"),
+        clients: fields.number("clients"),
+        clients_per_peer: fields.number("clients_per_peer"),
+        evict_idle: fields.duration("evict_idle"),
+        request_timeout: fields.duration("request_timeout"),
+        reply_timeout: fields.duration("reply_timeout"),
+        idle_timeout: fields.duration("idle_timeout"),
+        extended_headers: fields.boolean("extended_headers"),
+        tls: fields.string("tls"),
+        tls_certificate: fields.string("tls_certificate"),
+        tls_key: fields.string("tls_key"),
+        tls_client_ca: fields.string("tls_client_ca"),
+    }
 }
 
 fn device(
@@ -198,7 +248,14 @@ fn device(
 ) -> (RawDevice, Vec<Problem>) {
     let subject = Subject::Device(name_of(table).ok_or(number));
     let mut fields = Fields::new(table, lines, subject);
-    let mut device = RawDevice {
+    let mut device = read_device(&mut fields, place, number);
+    let problems = fields.finish(|key| Table::Device.elsewhere(key));
+    device.broken = !problems.is_empty();
+    (device, problems)
+}
+
+fn read_device(fields: &mut Fields<'_, '_>, place: Place, number: usize) -> RawDevice {
+    RawDevice {
         place,
         number,
         broken: false,
@@ -264,10 +321,7 @@ fn device(
         tls_ca: fields.string("tls_ca"),
         tls_certificate: fields.string("tls_certificate"),
         tls_key: fields.string("tls_key"),
-    };
-    let problems = fields.finish();
-    device.broken = !problems.is_empty();
-    (device, problems)
+    }
 }
 
 fn export(
@@ -278,7 +332,14 @@ fn export(
 ) -> (RawExport, Vec<Problem>) {
     let subject = Subject::Export(name_of(table).ok_or(number));
     let mut fields = Fields::new(table, lines, subject);
-    let mut export = RawExport {
+    let mut export = read_export(&mut fields, place, number);
+    let problems = fields.finish(|key| Table::Export.elsewhere(key));
+    export.broken = !problems.is_empty();
+    (export, problems)
+}
+
+fn read_export(fields: &mut Fields<'_, '_>, place: Place, number: usize) -> RawExport {
+    let export = RawExport {
         place,
         number,
         broken: false,
@@ -299,9 +360,7 @@ fn export(
     };
     fields.refuse_empty("allow_uids");
     fields.refuse_empty("allow_certificates");
-    let problems = fields.finish();
-    export.broken = !problems.is_empty();
-    (export, problems)
+    export
 }
 
 fn name_of(table: &DeTable<'_>) -> Option<String> {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeInteger, DeTable, DeValue};
 
 use super::Limit;
 use super::problem::{At, Place, Problem, Subject};
@@ -118,9 +118,14 @@ impl<'t, 'i> Fields<'t, 'i> {
     pub(crate) fn size(&mut self, key: &'static str) -> Option<At<u64>> {
         self.read(key, "a size such as \"64M\" or a number of bytes", |value| match value {
             DeValue::String(text) => units::parse_size(text).map_err(Some),
-            DeValue::Integer(_) => integer(value)
-                .and_then(|bytes| u64::try_from(bytes).ok())
-                .ok_or_else(|| Some("a size must not be negative".to_string())),
+            DeValue::Integer(number) => match integer(value).map(u64::try_from) {
+                Some(Ok(bytes)) => Ok(bytes),
+                Some(Err(_)) => Err(Some("a size must not be negative".to_string())),
+                None if number.as_str().starts_with('-') => {
+                    Err(Some("a size must not be negative".to_string()))
+                }
+                None => Err(Some(units::too_large(&written(number)))),
+            },
             _ => Err(None),
         })
     }
@@ -147,7 +152,10 @@ impl<'t, 'i> Fields<'t, 'i> {
     pub(crate) fn string_or_number(&mut self, key: &'static str) -> Option<At<String>> {
         self.read(key, "a string or a number", |value| match value {
             DeValue::String(text) => Ok(text.to_string()),
-            DeValue::Integer(_) => integer(value).map(|n| n.to_string()).ok_or(None),
+            // The code that reads it complains.
+            DeValue::Integer(number) => {
+                Ok(integer(value).map_or_else(|| written(number), |n| n.to_string()))
+            }
             _ => Err(None),
         })
     }
@@ -222,7 +230,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         let mut fields = Fields::new(table, self.lines, self.subject.clone());
         let (iops, bytes) = (fields.number("iops"), fields.size("bytes"));
         let limit = Limit { iops: iops.map(|at| at.value.into()), bytes: bytes.map(|at| at.value) };
-        let found = fields.finish();
+        let found = fields.finish(|_| None);
         let is_said = limit != Limit::default() && ![limit.iops, limit.bytes].contains(&Some(0));
         if found.is_empty() && !is_said {
             self.complain(value, format!("'{key}' must be {wanted}, and each at least 1"));
@@ -263,25 +271,36 @@ impl<'t, 'i> Fields<'t, 'i> {
         tables
     }
 
-    /// Ends the reading: the problems found, an unknown key being one of them.
-    pub(crate) fn finish(mut self) -> Vec<Problem> {
+    /// The keys that were asked for.
+    pub(crate) fn asked(self) -> Vec<&'static str> {
+        self.asked
+    }
+
+    /// Ends the reading: the problems found, an unknown key being one of them. `elsewhere` says what to do about one that belongs into
+    /// another table.
+    pub(crate) fn finish(mut self, elsewhere: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
         for key in self.keys() {
             let name = key.value.as_str();
             if self.asked.contains(&name) {
                 continue;
             }
-            let help = match suggest::closest(name, self.asked.iter().copied()) {
+            let known = || match suggest::closest(name, self.asked.iter().copied()) {
                 Some(close) => format!("did you mean '{close}'?"),
                 None => format!("known keys: {}", self.asked.join(", ")),
             };
             self.problems.push(
                 Problem::new(key.place, self.subject.clone(), format!("unknown key '{name}'"))
-                    .help(help),
+                    .help(elsewhere(name).unwrap_or_else(known)),
             );
         }
         self.problems.sort_by_key(|problem| problem.place);
         self.problems
     }
+}
+
+/// An integer as it stands in the text.
+fn written(number: &DeInteger<'_>) -> String {
+    number.to_string()
 }
 
 fn integer(value: &DeValue<'_>) -> Option<i64> {

@@ -7,6 +7,7 @@ use corewise::nbd::Uri;
 
 use super::drivers::Asked;
 use super::problem::{At, Problem};
+use super::resolve::too_long;
 
 /// Somebody else's export as a device.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +51,10 @@ pub(super) fn remote(asked: &mut Asked<'_>, base: &Path) -> Option<Remote> {
             return None;
         }
     };
+    if let Some(why) = uri.value.socket().and_then(too_long) {
+        asked.complain(|s| Problem::new(at.place, s, why));
+        return None;
+    }
     let mut ok = true;
     let mut told = |at_place, message: String, help: &str| {
         ok = false;

@@ -1,10 +1,12 @@
 //! What a manifest means: devices, files that two of them would share, exports, addresses.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use corewise::device::HangPolicy;
+use corewise::timeline::markup::is_invisible;
 
 use super::drivers::driver;
 use super::links::{self, Links};
@@ -15,12 +17,22 @@ use super::tuning::tuning;
 use super::{
     Clients, DEFAULT_DRAIN, Device, Driver, Export, LeftOut, Manifest, MetricsAt, Resolved, Server,
 };
-use crate::suggest;
 
 /// The port that IANA gave to NBD.
 const NBD_PORT: u16 = 10809;
 /// What a socket address has room for, less the closing zero.
 const LONGEST_SOCKET_PATH: usize = 107;
+
+/// Why a socket can't have this path.
+pub(crate) fn too_long(path: &Path) -> Option<String> {
+    let len = path.as_os_str().len();
+    (len > LONGEST_SOCKET_PATH).then(|| {
+        format!(
+            "a socket's path must have at most {LONGEST_SOCKET_PATH} bytes, but this one has {len}: {}",
+            path.display()
+        )
+    })
+}
 
 /// Decides what `raw` means. `problems` are those that reading it found already.
 ///
@@ -140,17 +152,21 @@ fn shared_homes(
     problems: &mut Vec<Problem>,
 ) -> Vec<usize> {
     let up = beside.into_iter().flat_map(|server| &server.devices);
-    let up: Vec<_> = up.filter_map(|up| Some((&up.name, Home::of(&up.driver)?))).collect();
+    let up: BTreeMap<PathBuf, (&String, Home)> = up
+        .filter_map(|up| {
+            let home = Home::of(&up.driver)?;
+            Some((home.path.clone(), (&up.name, home)))
+        })
+        .collect();
     let mut first_with: BTreeMap<(&str, PathBuf), (usize, bool)> = BTreeMap::new();
-    // Few: each is compared with each.
-    let mut stores: Vec<(usize, Home)> = Vec::new();
+    let mut stores: BTreeMap<PathBuf, (usize, Home)> = BTreeMap::new();
     let mut bad = Vec::new();
     for (index, driver) in drivers.iter().enumerate() {
         let Some(home) = driver.as_ref().and_then(Home::of) else { continue };
         let its_name = raw.devices[index].name.as_ref().map(|name| &name.value);
         let subject = || links::subject(&raw.devices[index]);
         // That there is one of its name has been complained about.
-        let others = up.iter().filter(|(name, _)| its_name != Some(*name));
+        let others = near(&up, &home.path).filter(|(name, _)| its_name != Some(*name));
         let clash = |(name, other): &(&String, Home)| Some(((*name).clone(), home.clash(other)?));
         if let Some((other, clash)) = others.filter_map(clash).next() {
             let message = format!("the server's device '{other}' {clash}");
@@ -159,12 +175,12 @@ fn shared_homes(
         }
         if home.what == "location" {
             let clash = |(first, other): &(usize, Home)| Some((*first, home.clash(other)?));
-            if let Some((first, clash)) = stores.iter().filter_map(clash).next() {
+            if let Some((first, clash)) = near(&stores, &home.path).filter_map(clash).next() {
                 let other = links::subject(&raw.devices[first]);
                 problems.push(Problem::new(home.place, subject(), format!("{other} {clash}")));
                 bad.extend([first, index]);
             }
-            stores.push((index, home));
+            stores.entry(home.path.clone()).or_insert((index, home));
             continue;
         }
         let here = (home.what, home.path);
@@ -177,6 +193,12 @@ fn shared_homes(
         }
     }
     bad
+}
+
+/// What lies at that path, above it, or first below it.
+fn near<'h, T>(homes: &'h BTreeMap<PathBuf, T>, path: &'h Path) -> impl Iterator<Item = &'h T> {
+    let below = homes.range::<Path, _>((Bound::Excluded(path), Bound::Unbounded)).next();
+    path.ancestors().filter_map(|above| homes.get(above)).chain(below.map(|(_, home)| home))
 }
 
 fn exports(
@@ -231,7 +253,7 @@ fn exports(
             problems.push(Problem::new(at.place, subject.clone(), message));
             why = Some("it has an error of its own".to_string());
         }
-        match export(raw, name, links, server) {
+        match export(raw, name, links, server, problems.len() < links::ADVISED) {
             Ok(export) if why.is_none() => {
                 match links.find(&export.device).filter(|device| links.is_bad(*device)) {
                     Some(_) => why = Some(format!("it needs '{}'", export.device)),
@@ -257,6 +279,7 @@ fn export(
     name: Option<&str>,
     links: &Links<'_>,
     server: &RawServer,
+    advised: bool,
 ) -> Result<Export, Problem> {
     let subject = Subject::Export(name.map(str::to_string).ok_or(raw.number));
     let Some(device) = &raw.device else {
@@ -264,23 +287,25 @@ fn export(
     };
     let name = name.unwrap_or(&device.value);
     if links.find(&device.value).is_none() && !links.is_up(&device.value) {
-        let known: Vec<&str> = links.names_known().collect();
-        let help = match suggest::closest(&device.value, known.iter().copied()) {
-            Some(close) => format!("did you mean '{close}'?"),
-            None => format!("declared devices: {}", known.join(", ")),
-        };
         let message = format!("there is no device '{}'", device.value);
-        return Err(Problem::new(device.place, subject, message).help(help));
+        let problem = Problem::new(device.place, subject, message);
+        return Err(if advised { problem.help(links.meant(&device.value)) } else { problem });
     }
-    // The protocol allows 4096 bytes; names with control characters would garble every listing.
-    if name.len() > 4096 || name.chars().any(char::is_control) {
-        let place = raw.name.as_ref().map_or(raw.place, |name| name.place);
-        let message = "an export's name has at most 4096 bytes and no control character";
-        return Err(Problem::new(place, subject, message));
-    }
-    if let Some(text) = &raw.description {
-        if text.value.len() > 4096 {
-            return Err(Problem::new(text.place, subject, "a description has at most 4096 bytes"));
+    // The protocol allows 4096 bytes.
+    let at_name = raw.name.as_ref().map_or(raw.place, |name| name.place);
+    let description =
+        raw.description.as_ref().map(|text| ("a description", &*text.value, text.place));
+    for (what, text, place) in [("an export's name", name, at_name)].into_iter().chain(description)
+    {
+        if text.len() > 4096 {
+            let message = format!("{what} has at most 4096 bytes");
+            return Err(Problem::new(place, subject, message));
+        }
+        if let Some(hidden) = text.chars().find(|c| is_invisible(*c)) {
+            let message =
+                format!("{what} has the character U+{:04X}, which nobody sees", u32::from(hidden));
+            return Err(Problem::new(place, subject, message)
+                .help("type it anew: characters that control, hide or turn text are refused"));
         }
     }
     let read_only = raw.read_only.as_ref().is_some_and(|read_only| read_only.value);
@@ -339,13 +364,7 @@ fn server(raw: &RawServer, base: &Path, problems: &mut Vec<Problem>) -> Server {
             problems.push(Problem::new(at.place, Subject::Server, message));
             return None;
         }
-        if path.as_os_str().len() > LONGEST_SOCKET_PATH {
-            let message = format!(
-                "a socket's path must have at most {LONGEST_SOCKET_PATH} bytes, but this one has {}: \
-                 {}",
-                path.as_os_str().len(),
-                path.display()
-            );
+        if let Some(message) = too_long(&path) {
             problems.push(Problem::new(at.place, Subject::Server, message));
             return None;
         }
@@ -455,25 +474,39 @@ pub(crate) fn hang_policy(text: &str) -> Result<HangPolicy, String> {
 
 /// Where metrics are to be had, from `HOST:PORT`, a port alone, or a path with a slash in it.
 fn metrics_at(text: &str, base: &Path) -> Result<MetricsAt, String> {
-    if text.contains('/') {
+    let wrong = || {
+        format!("'{text}' is no place for them: write HOST:PORT, PORT, or a path with a '/' in it")
+    };
+    if text.contains('/') && !text.contains("://") {
         let path = base.join(text);
-        return match path.as_os_str().len() > LONGEST_SOCKET_PATH {
-            true => Err(format!("a socket's path must have at most {LONGEST_SOCKET_PATH} bytes")),
-            false => Ok(MetricsAt::Unix(path)),
-        };
+        return too_long(&path).map_or(Ok(MetricsAt::Unix(path)), Err);
     }
-    let (host, port) = text.rsplit_once(':').unwrap_or(("127.0.0.1", text));
-    match port.parse::<u16>() {
-        Ok(port) if !host.is_empty() => Ok(MetricsAt::Tcp(format!("{host}:{port}"))),
-        _ => Err(format!(
-            "'{text}' is no place for them: write HOST:PORT, PORT, or a path with a '/' in it"
-        )),
+    match host_and_port(text)?.ok_or_else(wrong)? {
+        (host, Some(port)) if !text.starts_with(':') => {
+            Ok(MetricsAt::Tcp(format!("{host}:{port}")))
+        }
+        _ => Err(wrong()),
     }
 }
 
 /// `HOST:PORT` from an address, a host, or a port. Without a host it is the loopback, without a
 /// port it is 10809; port 0 lets the system choose.
 pub(crate) fn tcp_address(text: &str) -> Result<String, String> {
+    match host_and_port(text)? {
+        Some((host, port)) => Ok(format!("{host}:{}", port.unwrap_or(NBD_PORT))),
+        None => Err(format!("'{text}' is not an address: write HOST:PORT, HOST or PORT")),
+    }
+}
+
+/// A host, or the loopback where there is none, and a port. `None`: it is nothing of that kind.
+fn host_and_port(text: &str) -> Result<Option<(String, Option<u16>)>, String> {
+    if let Some((scheme, rest)) = text.split_once("://") {
+        let address = rest.split('/').next().unwrap_or_default();
+        return Err(format!("leave '{scheme}://' out: write '{address}'"));
+    }
+    if text.contains('/') {
+        return Err(format!("'{text}' is a path: write unix = \"{text}\" for a Unix socket"));
+    }
     let (host, port) = match text.rsplit_once(':') {
         // No host begins so; it is a number below 0.
         _ if text.starts_with('-') => ("", text),
@@ -486,10 +519,16 @@ pub(crate) fn tcp_address(text: &str) -> Result<String, String> {
         Some((host, port)) => (host, port),
         None => (text, ""),
     };
-    let host = if host.is_empty() { "127.0.0.1" } else { host };
-    let port = if port.is_empty() { Ok(NBD_PORT) } else { port.parse::<u16>() };
-    match port {
-        Ok(port) if !text.is_empty() => Ok(format!("{host}:{port}")),
-        _ => Err(format!("'{text}' is not an address: write HOST:PORT, HOST or PORT")),
+    let suffix = if port.is_empty() { String::new() } else { format!(":{port}") };
+    if host == "*" {
+        return Err(format!(
+            "'*' is no host: write 0.0.0.0{suffix} for all IPv4 addresses of this machine, or [::]{suffix} for all its addresses"
+        ));
     }
+    if host.contains(['*', ' ', '@', ',']) {
+        return Ok(None);
+    }
+    let host = if host.is_empty() { "127.0.0.1" } else { host };
+    let port = if port.is_empty() { Ok(None) } else { port.parse().map(Some) };
+    Ok(port.ok().filter(|_| !text.is_empty()).map(|port| (host.to_string(), port)))
 }

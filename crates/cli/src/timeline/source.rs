@@ -13,8 +13,12 @@ use corewise::timeline::{SpanKind, Timeline, json};
 use super::args::{Args, Phase};
 use super::file::TimelineFile;
 use super::sysfs;
+use crate::bounded_file;
 use crate::exit::Failure;
 use crate::units::count;
+
+/// The longest graph of devices and the longest written timeline that are read, in bytes. A kernel log may have any length.
+pub(super) const LONGEST: u64 = 256 << 20;
 
 /// What was read from one file.
 #[derive(Debug)]
@@ -65,7 +69,8 @@ fn graphs(args: &Args) -> Result<Vec<DeviceGraph>, Failure> {
         graphs.push(sysfs::read(dir)?);
     }
     for path in &args.deps {
-        let text = std::fs::read_to_string(path).map_err(|error| cannot(path, error))?;
+        let read = bounded_file::read_any(path, LONGEST).map_err(|why| cannot(path, why))?;
+        let text = String::from_utf8(read).map_err(|_| cannot(path, "it is no text in UTF-8"))?;
         graphs.push(DeviceGraph::from_text(&text).map_err(|error| {
             Failure::new(format!("cannot read the dependencies '{}': {error}", path.display()))
                 .help("docs/timeline.md describes the format")
@@ -89,7 +94,8 @@ fn log(path: &Path, args: &Args, graphs: &[DeviceGraph]) -> Result<Log, Failure>
     let mut first = next(&mut *source, &mut buffer).map_err(|error| cannot(path, error))?;
     if is_timelines(&buffer[..first]) {
         let mut text = buffer[..first].to_vec();
-        source.read_to_end(&mut text).map_err(|error| cannot(path, error))?;
+        let rest = bounded_file::read(source, LONGEST).map_err(|why| cannot(path, why))?;
+        text.extend_from_slice(&rest);
         let text = String::from_utf8_lossy(&text);
         let timelines = json::read(&text).map_err(|error| cannot(path, error))?;
         return chosen(Log { name, timelines, kernel: None }, args);

@@ -6,18 +6,20 @@ use std::path::{Path, PathBuf};
 use corewise::timeline::DeviceGraph;
 use corewise::timeline::sysfs::Listing;
 
+use super::source::LONGEST;
+use crate::bounded_file;
 use crate::exit::Failure;
 
 /// Reads who is whose parent, supplier and driver.
 pub(super) fn read(path: &Path) -> Result<DeviceGraph, Failure> {
-    let cannot = |why: std::io::Error| {
+    let cannot = |why: &dyn std::fmt::Display| {
         Failure::new(format!("cannot read the sysfs tree '{}': {why}", path.display()))
     };
     let mut listing = Listing::new();
-    let found = match fs::metadata(path).map_err(cannot)?.is_dir() {
-        true => walk(path, &mut listing).map_err(cannot)?,
+    let found = match fs::metadata(path).map_err(|why| cannot(&why))?.is_dir() {
+        true => walk(path, &mut listing).map_err(|why| cannot(&why))?,
         false => {
-            let text = fs::read(path).map_err(cannot)?;
+            let text = bounded_file::read_any(path, LONGEST).map_err(|why| cannot(&why))?;
             let text = String::from_utf8_lossy(&text);
             text.lines().filter(|line| listing.line(line)).count()
         }

@@ -29,8 +29,7 @@ pub(crate) fn run(args: &args::Topo) -> Result<(), Failure> {
     let report = Report::new(&topology, &pods);
     let mut out = anstream::stdout().lock();
     if args.json {
-        let json = serde_json::to_string_pretty(&report)
-            .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
+        let json = crate::json::pretty(&report)?;
         writeln!(out, "{json}")?;
     } else {
         write!(out, "{}", text::render(&report, &remarks(&topology), screen::width()))?;

@@ -42,6 +42,7 @@ pub(super) fn check(manifest: &Manifest, label: &str) -> Result<(), Failure> {
 
 fn look(file: &FileDriver) -> Result<(), String> {
     let path = &file.path.value;
+    refuse_what_is_no_disk(path)?;
     let meta = match path.metadata() {
         Ok(meta) => meta,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && file.create => {
@@ -51,7 +52,6 @@ fn look(file: &FileDriver) -> Result<(), String> {
         }
         Err(error) => return Err(error.to_string()),
     };
-    refuse_what_is_no_disk(path)?;
     let writes = if file.read_only { Access::empty() } else { Access::WRITE_OK };
     may(path, Access::READ_OK | writes)?;
     if !meta.is_file() {

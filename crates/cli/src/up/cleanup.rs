@@ -4,7 +4,7 @@
 //! It is shared with the thread that handles a second signal, so every way out leaves nothing
 //! behind, `kill -9` excepted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -23,6 +23,8 @@ pub(crate) struct Cleanup {
 struct Held {
     /// The oldest first.
     things: Vec<Thing>,
+    /// By their devices.
+    new_files: BTreeMap<String, Vec<Made>>,
     /// Whether the files of volumes that are up are the user's.
     keeps_files: bool,
     /// Devices whose files are not the user's yet, though they may be up.
@@ -37,8 +39,15 @@ enum Thing {
     FolderIfEmpty(PathBuf),
     /// A socket, as long as its name still leads to it.
     Socket(PathBuf, Identity),
-    /// The new file of a device, as long as its name still leads to it; and whether that is up.
-    NewFile { file: NewFile, identity: Identity, up: bool },
+}
+
+/// The new file of a device, as long as its name still leads to it.
+#[derive(Debug)]
+struct Made {
+    file: NewFile,
+    identity: Identity,
+    /// Whether the device is up.
+    up: bool,
 }
 
 /// A file that was made for a device.
@@ -97,7 +106,9 @@ impl Cleanup {
     /// This file was made by this run for a device that is not up yet.
     pub(crate) fn new_file(&self, file: NewFile) -> io::Result<()> {
         let identity = Identity::of(&file.path.symlink_metadata()?);
-        self.held.lock().things.push(Thing::NewFile { file, identity, up: false });
+        let device = file.device.clone();
+        let made = Made { file, identity, up: false };
+        self.held.lock().new_files.entry(device).or_default().push(made);
         Ok(())
     }
 
@@ -105,12 +116,10 @@ impl Cleanup {
     #[must_use]
     pub(crate) fn came_up(&self, device: &str) -> Vec<NewFile> {
         let mut held = self.held.lock();
-        for thing in &mut held.things {
-            if let Thing::NewFile { file, up, .. } = thing {
-                *up |= file.device == device;
-            }
+        for made in held.new_files.get_mut(device).into_iter().flatten() {
+            made.up = true;
         }
-        held.let_go()
+        held.let_go_of(device)
     }
 
     /// These devices come up together or not at all: until it is known the files that are made for them are nobody's.
@@ -130,13 +139,10 @@ impl Cleanup {
     pub(crate) fn give_up(&self, device: &str) {
         // Under the lock, so that nobody removes it at the same time. A file that can't be removed is left to nobody:
         // the device's own failure is told, and that is what matters.
-        self.held.lock().things.retain(|thing| match thing {
-            Thing::NewFile { file, identity, .. } if file.device == device => {
-                let _ = remove_if(&file.path, *identity);
-                false
-            }
-            _ => true,
-        });
+        let mut held = self.held.lock();
+        for Made { file, identity, .. } in held.new_files.remove(device).into_iter().flatten() {
+            let _ = remove_if(&file.path, identity);
+        }
     }
 
     /// From now on there are clients: the data of each device that is up, or comes up later, is the
@@ -150,17 +156,24 @@ impl Cleanup {
 
     /// Removes all of it, the newest first. A file that can't be removed is returned with the reason.
     pub(crate) fn run(&self) -> Vec<(PathBuf, io::Error)> {
-        let things = std::mem::take(&mut self.held.lock().things);
+        let mut held = self.held.lock();
+        let (things, files) = (std::mem::take(&mut held.things), std::mem::take(&mut held.new_files));
+        drop(held);
         let mut failed = Vec::new();
+        // Before the folders that they may be in.
+        for Made { file, identity, .. } in files.into_values().flatten() {
+            if let Err(error) = remove_if(&file.path, identity) {
+                if error.kind() != io::ErrorKind::NotFound {
+                    failed.push((file.path, error));
+                }
+            }
+        }
         for thing in things.into_iter().rev() {
             let (path, result) = match &thing {
                 Thing::Folder(path) => (path, std::fs::remove_dir_all(path)),
                 // Not empty: somebody else's are in it.
                 Thing::FolderIfEmpty(path) => (path, std::fs::remove_dir(path).or(Ok(()))),
-                Thing::Socket(path, identity)
-                | Thing::NewFile { file: NewFile { path, .. }, identity, .. } => {
-                    (path, remove_if(path, *identity))
-                }
+                Thing::Socket(path, identity) => (path, remove_if(path, *identity)),
             };
             if let Err(error) = result {
                 if error.kind() != io::ErrorKind::NotFound {
@@ -175,21 +188,21 @@ impl Cleanup {
 impl Held {
     /// Forgets what is the user's, and returns it, but for files in a folder of this run, which go with that.
     fn let_go(&mut self) -> Vec<NewFile> {
-        if !self.keeps_files {
+        let devices: Vec<String> = self.new_files.keys().cloned().collect();
+        devices.iter().flat_map(|device| self.let_go_of(device)).collect()
+    }
+
+    /// The same, of one device.
+    fn let_go_of(&mut self, device: &str) -> Vec<NewFile> {
+        if !self.keeps_files || self.together.contains(device) {
             return Vec::new();
         }
-        let together = &self.together;
-        let is_kept = |thing: &Thing| match thing {
-            Thing::NewFile { up, file, .. } => *up && !together.contains(&file.device),
-            _ => false,
-        };
-        let (kept, rest) = std::mem::take(&mut self.things).into_iter().partition(is_kept);
-        self.things = rest;
-        let kept: Vec<Thing> = kept;
-        let files = kept.into_iter().filter_map(|thing| match thing {
-            Thing::NewFile { file, .. } => Some(file),
-            _ => None,
-        });
+        let all = self.new_files.remove(device).unwrap_or_default();
+        let (kept, rest): (Vec<Made>, Vec<Made>) = all.into_iter().partition(|made| made.up);
+        if !rest.is_empty() {
+            self.new_files.insert(device.to_string(), rest);
+        }
+        let files = kept.into_iter().map(|made| made.file);
         files.filter(|file| !self.is_temporary(&file.path)).collect()
     }
 

@@ -701,7 +701,6 @@ fn dump(about: &About, question: &Question) -> Result<Answer, String> {
         false => Answer::default(),
     };
     let text = question.text.map(|width| {
-        let width = width.min(1000);
         let devices =
             rest.devices.as_deref().map(|all| devices::text(all, width)).unwrap_or_default();
         let disks = rest.disks.as_deref().map(|all| disks::text(all, width)).unwrap_or_default();

@@ -34,7 +34,15 @@ pub(crate) fn only_for_owner(path: &Path) -> std::io::Result<()> {
 
 /// Binds a TCP address, `HOST:PORT`.
 pub(crate) fn tcp(address: &str) -> Result<Listener, String> {
-    Listener::tcp(address).map_err(|error| words(error, address))
+    Listener::tcp(host_and_port(address)).map_err(|error| words(error, address))
+}
+
+/// What is looked up for `HOST:PORT`. The system knows the zone of a link-local address (`fe80::1%eth0`) by its name, and no brackets.
+pub(crate) fn host_and_port(address: &str) -> (&str, u16) {
+    // The manifest has made sure of both.
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, "0"));
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    (host, port.parse().unwrap_or(0))
 }
 
 fn words(error: Error, address: impl std::fmt::Display) -> String {
@@ -95,6 +103,20 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "letters");
         assert!(socket.exists());
         drop(theirs);
+    }
+
+    #[test]
+    fn addresses_are_taken_apart() {
+        for (address, found) in [
+            ("localhost:1", ("localhost", 1)),
+            ("[::1]:10809", ("::1", 10809)),
+            ("[fe80::1%eth0]:0", ("fe80::1%eth0", 0)),
+        ] {
+            assert_eq!(host_and_port(address), found);
+        }
+        // The machine may have no such address, or no IPv6; the name of the interface is understood.
+        let reason = tcp("[fe80::1%lo]:0").err().unwrap_or_default();
+        assert!(!reason.contains("lookup"), "{reason}");
     }
 
     #[test]

@@ -62,12 +62,13 @@ impl AsFd for Listener {
 pub(crate) fn bind(at: &MetricsAt, cleanup: &Cleanup) -> Result<Bound, String> {
     match at {
         MetricsAt::Tcp(address) => {
-            let bound = TcpListener::bind(address).and_then(|listener| {
+            let bound = TcpListener::bind(listen::host_and_port(address)).and_then(|listener| {
                 let address = listener.local_addr()?;
                 Ok((listener, address))
             });
             let (listener, address) = bound.map_err(|error| format!("{address}: {error}"))?;
             warn_of(address);
+            let address = address.to_string().replace('%', "%25");
             let address = format!("http://{address}/metrics");
             Ok(Bound { listener: Listener::Tcp(listener), address, path: None })
         }

@@ -17,6 +17,7 @@ mod listen;
 mod listener_thread;
 mod live;
 mod metrics;
+mod parent;
 mod plan;
 mod progress;
 mod reach;
@@ -36,6 +37,7 @@ use std::sync::Arc;
 use corewise::nbd::Listener;
 
 use crate::args;
+use crate::control::place;
 use crate::exit::Failure;
 use crate::log;
 use crate::manifest::{self, At, Manifest, Place, Problem, Resolved};
@@ -44,6 +46,7 @@ use crate::timeline;
 use cleanup::Cleanup;
 use descriptors::Descriptors;
 use events::Events;
+use parent::Parent;
 use report::Report;
 use settings::Asked;
 use source::Source;
@@ -56,6 +59,7 @@ const NOWHERE: Place = Place { line: 0, column: 0 };
 pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
     // Before anything else is opened.
     let passed = service::passed(&args)?;
+    let parent = args.exit_with_parent.then(Parent::find).transpose()?;
     let source = match &args.manifest {
         Some(path) => Source::read(path)?,
         None => Source::built_in(),
@@ -63,7 +67,7 @@ pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
     // Not before: a user that types a manifest on a terminal may want to stop that, and has nothing to
     // clean up. Not later: from here on there is.
     let cleanup = Arc::new(Cleanup::default());
-    let stop = Stop::watch(Arc::clone(&cleanup), bars.clone(), source.file.is_some())
+    let stop = Stop::watch(Arc::clone(&cleanup), bars.clone(), source.file.is_some(), parent)
         .map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;
     // Also where there is a bug in what follows.
     let cleaner = Cleaner(Arc::clone(&cleanup));
@@ -117,7 +121,9 @@ fn prepare(
     if manifest.devices.is_empty() {
         return Err(Failure::new("no device is left to bring up"));
     }
-    let has_unix = reach::has_unix(&manifest.server, &args, &passed);
+    // The built-in manifest has one of its own.
+    let built_in = source.base.is_none() && passed.is_empty();
+    let has_unix = built_in || reach::has_unix(&manifest.server, &args, &passed);
     let mut left_out = left_out;
     if !has_unix && !reach::checked(&mut manifest, &source.label, args.keep_going, &mut left_out) {
         return Err(Failure::Said);
@@ -126,7 +132,7 @@ fn prepare(
         return check::check(&manifest, &source.label).map(|()| None);
     }
     let written = manifest.clone();
-    override_addresses(&mut manifest, &args, !passed.is_empty(), &mut scratch)?;
+    override_addresses(&mut manifest, &args, !passed.is_empty(), built_in, &mut scratch)?;
     let events =
         Events::new().map_err(|error| Failure::new(format!("cannot make an eventfd: {error}")))?;
     let usual_memory = limits::usual_memory();
@@ -173,21 +179,18 @@ fn override_addresses(
     manifest: &mut Manifest,
     args: &args::Up,
     passed: bool,
+    built_in: bool,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), Failure> {
     let server = &mut manifest.server;
     if let Some(path) = &args.socket {
-        let path = std::path::absolute(path)
-            .map_err(|error| Failure::new(format!("--socket {}: {error}", path.display())))?;
-        server.unix = Some(At::new(path, NOWHERE));
+        server.unix = Some(At::new(socket("--socket", path)?, NOWHERE));
     }
     if let Some(address) = &args.tcp {
         server.tcp = Some(At::new(address.clone(), NOWHERE));
     }
     if let Some(path) = &args.control {
-        let path = std::path::absolute(path)
-            .map_err(|error| Failure::new(format!("--control {}: {error}", path.display())))?;
-        server.control = Some(At::new(path, NOWHERE));
+        server.control = Some(At::new(socket("--control", path)?, NOWHERE));
     }
     if let Some(path) = &args.state {
         let path = std::path::absolute(path)
@@ -197,10 +200,21 @@ fn override_addresses(
     server.on_hang = args.on_hang.unwrap_or(server.on_hang);
     if passed {
         (server.unix, server.tcp) = (None, None);
-    } else if server.unix.is_none() && server.tcp.is_none() {
-        server.unix = Some(At::new(scratch.folder()?.join("nbd.sock"), NOWHERE));
+    } else if server.unix.is_none() && (built_in || server.tcp.is_none()) {
+        server.unix = Some(At::new(scratch.socket()?, NOWHERE));
     }
     Ok(())
+}
+
+/// The path of a socket that a flag says.
+fn socket(flag: &str, path: &Path) -> Result<PathBuf, Failure> {
+    let absolute = std::path::absolute(path)
+        .map_err(|error| Failure::new(format!("{flag} {}: {error}", path.display())))?;
+    match manifest::too_long(&absolute) {
+        None => Ok(absolute),
+        Some(why) => Err(Failure::new(format!("{flag}: {why}"))
+            .help("choose a folder with a shorter path, such as /run or /tmp")),
+    }
 }
 
 /// The temporary folder, made when it is first asked for.
@@ -219,14 +233,31 @@ impl<'c> Scratch<'c> {
         if let Some(path) = &self.path {
             return Ok(path.clone());
         }
-        let folder = tempfile::Builder::new().prefix("corewise-").tempdir().map_err(|error| {
-            Failure::new(format!("cannot make a temporary folder: {error}"))
-                .help("TMPDIR sets the folder for temporary folders")
-        })?;
-        let path: &Path = folder.path();
-        self.cleanup.folder(path);
-        let path = folder.keep();
+        let path = self.make(&std::env::temp_dir())?;
         self.path = Some(path.clone());
         Ok(path)
+    }
+
+    /// Where a socket of our own is: in that folder, or, where that has too long a path for one, in another one.
+    fn socket(&mut self) -> Result<PathBuf, Failure> {
+        let in_folder = |folder: &Path| folder.join("nbd.sock");
+        // As long as the folder that is made.
+        let usual = in_folder(&std::env::temp_dir().join("corewise-XXXXXX"));
+        match manifest::too_long(&usual) {
+            None => Ok(in_folder(&self.folder()?)),
+            Some(_) => Ok(in_folder(&self.make(Path::new(place::SHORT))?)),
+        }
+    }
+
+    /// Makes a folder in that one, to be removed at the end.
+    fn make(&self, within: &Path) -> Result<PathBuf, Failure> {
+        let made = tempfile::Builder::new().prefix("corewise-").tempdir_in(within);
+        let folder = made.map_err(|error| {
+            let within = within.display();
+            Failure::new(format!("cannot make a temporary folder in {within}: {error}"))
+                .help("TMPDIR sets the folder for temporary folders, --socket the path of a socket")
+        })?;
+        self.cleanup.folder(folder.path());
+        Ok(folder.keep())
     }
 }

@@ -1,7 +1,7 @@
 //! From a manifest to the declarations that the device manager takes, and back from its devices to
 //! the manifest's lines.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use corewise::device::{BringUp, DeviceDecl, DeviceReport, ProbeOutcome};
 
@@ -10,20 +10,20 @@ use crate::manifest::{Driver, Manifest, Place, Subject, export_name};
 
 /// The devices that need that one, directly or through others: none of them is up before it.
 pub(crate) fn needing(device: &str, decls: &[DeviceDecl]) -> Vec<String> {
-    let mut found = BTreeSet::from([device]);
-    let needs = |decl: &DeviceDecl, found: &BTreeSet<&str>| {
-        decl.suppliers.iter().any(|supplier| found.contains(supplier.as_str()))
-    };
-    let mut before = 0;
-    while before < found.len() {
-        before = found.len();
-        for decl in decls {
-            if needs(decl, &found) {
-                found.insert(&decl.name);
-            }
+    let mut consumers: HashMap<&str, Vec<&str>> = HashMap::new();
+    for decl in decls {
+        for supplier in &decl.suppliers {
+            consumers.entry(supplier).or_default().push(&decl.name);
         }
     }
-    decls.iter().filter(|decl| needs(decl, &found)).map(|decl| decl.name.clone()).collect()
+    let mut found: HashSet<&str> = HashSet::new();
+    let mut todo = vec![device];
+    while let Some(name) = todo.pop() {
+        let more = consumers.remove(name).into_iter().flatten();
+        todo.extend(more.filter(|consumer| found.insert(consumer)));
+    }
+    let names = decls.iter().map(|decl| &decl.name);
+    names.filter(|name| found.contains(name.as_str())).cloned().collect()
 }
 
 /// The declarations, and whose they are.

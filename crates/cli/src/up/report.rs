@@ -50,7 +50,7 @@ impl Report {
             let rest = rest();
             if self.json {
                 let lost = |events| line("lost", &json!({"events": events}));
-                streams::to_stdout(&line(name, &rest), lost);
+                streams::to_stdout(&crate::json::escaped(&line(name, &rest)), lost);
             }
             self.publish(name, rest);
         }
@@ -73,7 +73,7 @@ impl Report {
         if !self.json && !left_out.is_empty() {
             let mut lines = format!("{}\n", styled(TITLE, "Left out"));
             for LeftOut { subject, why } in left_out {
-                let _ = writeln!(lines, "  {subject}: {why}");
+                let _ = writeln!(lines, "  {}", printable(&format!("{subject}: {why}")));
             }
             self.print(&format!("{lines}\n"));
         }
@@ -133,7 +133,7 @@ impl Report {
     pub(crate) fn stopping(&self, why: &str) {
         self.event("stopping", || json!({"why": why}));
         if !self.json {
-            let hint = styled(FAINT, "(the next signal ends it at once)");
+            let hint = styled(FAINT, "(another signal, a second later, ends it at once)");
             // The terminal has just written ^C at the beginning of this line.
             self.print(&format!("\n{} {hint}\n\n", styled(TITLE, format!("Stopping: {why}"))));
         }
@@ -170,7 +170,10 @@ impl Report {
         }
         self.event("changed", || serde_json::to_value(changed).unwrap_or_default());
         if !self.json {
-            self.print(&changed.text());
+            let text = changed.text();
+            self.print(
+                &text.lines().map(|line| format!("{}\n", printable(line))).collect::<String>(),
+            );
         }
     }
 
@@ -515,7 +518,7 @@ fn listening_text(
             Endpoint::Tcp(_) => "TCP",
             _ => "Unix",
         };
-        writeln!(out, "  {kind:<4}  {endpoint}")?;
+        writeln!(out, "  {kind:<4}  {}", printable(&endpoint.to_string()))?;
     }
     if let Some(metrics) = metrics {
         writeln!(out, "  Metrics  {metrics}")?;

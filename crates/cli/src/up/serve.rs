@@ -1,6 +1,6 @@
 //! The life of a server: sockets, bring-up, clients, shutdown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -493,10 +493,10 @@ impl Server {
         }
         // In the manifest's order, and not in that in which they came up.
         let shown = running.shown.lock().clone();
+        let mut shown: HashMap<String, Shown> =
+            shown.into_iter().map(|shown| (shown.name.clone(), shown)).collect();
         let exports = self.manifest.exports.iter();
-        let exports: Vec<Shown> = exports
-            .filter_map(|export| shown.iter().find(|shown| shown.name == export.name).cloned())
-            .collect();
+        let exports: Vec<Shown> = exports.filter_map(|export| shown.remove(&export.name)).collect();
         if let Some(cut) = &self.cut {
             tracing::warn!("{cut}");
         }

@@ -1,21 +1,62 @@
-//! SIGINT, SIGTERM and SIGHUP: the first stops the server in order, the second at once. Where there is a manifest to read
+//! SIGINT, SIGTERM and SIGHUP: the first stops the server in order, a later one at once. Where there is a manifest to read
 //! again SIGHUP does that.
 
 use std::ffi::c_int;
 use std::io;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-/// Starts the thread that waits for signals. It runs `first` with the name of the first one and
-/// `again` with that of each later one; all run on that thread and may block. A SIGHUP that `hang_up` takes counts as none.
+/// How long after the first one another signal still says the same. coreutils' `timeout` sends SIGTERM to the server and, some
+/// microseconds later, to its process group; a shell and a terminal do alike.
+const SAME: Duration = Duration::from_secs(1);
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// To stop in order.
+    Stop,
+    /// Nothing: an earlier one has asked for it.
+    Same,
+    /// To end now.
+    AtOnce,
+}
+
+/// What was asked for so far.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    first: Option<Instant>,
+}
+
+impl Wishes {
+    /// A signal came.
+    pub(super) fn signal(&mut self, now: Instant) -> Wish {
+        match self.first {
+            None => self.other(now),
+            Some(first) if now.saturating_duration_since(first) < SAME => Wish::Same,
+            Some(_) => Wish::AtOnce,
+        }
+    }
+
+    /// Something else wants the server to stop; it never wants it at once.
+    pub(super) fn other(&mut self, now: Instant) -> Wish {
+        if self.first.is_some() {
+            return Wish::Same;
+        }
+        self.first = Some(now);
+        Wish::Stop
+    }
+}
+
+/// Starts the thread that waits for signals. It runs `came` with the name of each, on that thread; it may block. Signals that come
+/// together count as one. A SIGHUP that `hang_up` takes counts as none.
 ///
 /// SIGHUP counts only where it is not ignored: a server started under nohup outlives its terminal. SIGXFSZ never does: a client that writes beyond
 /// the size that the system lets files have (`ulimit -f`) gets an error, and the others go on.
-pub(crate) fn watch(
+pub(super) fn watch(
     hang_up: impl Fn() -> bool + Send + 'static,
-    first: impl FnOnce(&'static str) + Send + 'static,
-    again: impl Fn(&'static str) + Send + 'static,
+    came: impl Fn(&'static str) + Send + 'static,
 ) -> io::Result<()> {
     let mut wanted: Vec<c_int> = vec![SIGINT, SIGTERM, SIGXFSZ];
     if !is_ignored(SIGHUP) {
@@ -23,19 +64,21 @@ pub(crate) fn watch(
     }
     let mut signals = Signals::new(wanted)?;
     std::thread::Builder::new().name("signals".to_string()).spawn(move || {
-        let mut first = Some(first);
-        for signal in signals.forever() {
-            if signal == SIGXFSZ || signal == SIGHUP && hang_up() {
-                continue;
+        // It ends where the signals are closed, which nobody does.
+        while !signals.is_closed() {
+            let mut name = None;
+            for signal in signals.wait() {
+                if signal == SIGXFSZ || signal == SIGHUP && hang_up() {
+                    continue;
+                }
+                name.get_or_insert(match signal {
+                    SIGINT => "SIGINT",
+                    SIGTERM => "SIGTERM",
+                    _ => "SIGHUP",
+                });
             }
-            let name = match signal {
-                SIGINT => "SIGINT",
-                SIGTERM => "SIGTERM",
-                _ => "SIGHUP",
-            };
-            match first.take() {
-                Some(first) => first(name),
-                None => again(name),
+            if let Some(name) = name {
+                came(name);
             }
         }
     })?;
@@ -48,4 +91,28 @@ fn is_ignored(signal: c_int) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     mask >> (signal - 1) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_within_a_second_of_the_first_says_the_same_and_a_later_one_is_another_wish() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut wishes = Wishes::default();
+        assert_eq!(wishes.signal(at(0)), Wish::Stop);
+        for ms in [0, 1, 500, 999] {
+            assert_eq!(wishes.signal(at(ms)), Wish::Same, "{ms}");
+        }
+        assert_eq!(wishes.other(at(5000)), Wish::Same);
+        for ms in [1000, 60_000] {
+            assert_eq!(wishes.signal(at(ms)), Wish::AtOnce, "{ms}");
+        }
+        let mut wishes = Wishes::default();
+        assert_eq!(wishes.other(at(0)), Wish::Stop);
+        assert_eq!(wishes.signal(at(10)), Wish::Same);
+        assert_eq!(wishes.signal(at(1010)), Wish::AtOnce);
+    }
 }

@@ -1,11 +1,15 @@
 //! Where the manifest comes from: a file, stdin, or the program itself.
 
-use std::io::Read;
+use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use crate::bounded_file::{self, Unread};
 use crate::exit::Failure;
+use crate::units;
 
-/// The longest manifest that a running server reads, in bytes: one of a hundred thousand devices has less.
+/// The longest manifest, in bytes: one of a hundred thousand devices has less.
 const LONGEST: u64 = 64 << 20;
 
 /// What is brought up when nobody says what.
@@ -32,45 +36,103 @@ impl Source {
 
     /// Reads a plain file, for a server that runs: nothing that blocks, or never ends.
     pub(crate) fn read_plain(path: &Path) -> Result<Source, String> {
-        let cannot =
-            |why: &dyn std::fmt::Display| format!("cannot read '{}': {why}", path.display());
-        let meta = path.metadata().map_err(|error| cannot(&error))?;
-        match meta.is_file() {
-            false => Err(cannot(&"it is not a plain file")),
-            true if meta.len() > LONGEST => Err(cannot(&"it has more than 64 MiB")),
-            true => Source::read(path).map_err(|failure| match failure {
-                Failure::Message { message, .. } => message,
-                _ => cannot(&"it failed"),
-            }),
-        }
+        let read = bounded_file::read_plain(path, LONGEST).map_err(Refusal::Unread);
+        read.and_then(|bytes| Source::of_file(path, bytes)).map_err(|refusal| {
+            let message = format!("cannot read the manifest '{}': {refusal}", path.display());
+            match refusal.help() {
+                Some(help) => format!("{message}\n  help: {help}"),
+                None => message,
+            }
+        })
     }
 
     /// Reads a file, or stdin where the path is `-`.
     pub(crate) fn read(path: &Path) -> Result<Source, Failure> {
-        let label = path.display().to_string();
-        let cannot = |error: std::io::Error| {
-            let failure = Failure::new(format!("cannot read the manifest '{label}': {error}"));
-            match error.kind() {
-                std::io::ErrorKind::NotFound => {
+        let read = match path == Path::new("-") {
+            true => Source::of_stdin(),
+            false => open(path)
+                .and_then(|file| bounded_file::read(file, LONGEST))
+                .map_err(Refusal::Unread)
+                .and_then(|bytes| Source::of_file(path, bytes)),
+        };
+        read.map_err(|refusal| {
+            let what = format!("cannot read the manifest '{}': {refusal}", path.display());
+            let failure = Failure::new(what);
+            match (&refusal, refusal.help()) {
+                (Refusal::Unread(Unread::Io(error)), _)
+                    if error.kind() == std::io::ErrorKind::NotFound =>
+                {
                     failure.help("`corewise up` without a manifest uses a built-in one")
                 }
-                _ => failure,
+                (_, Some(help)) => failure.help(help),
+                (_, None) => failure,
             }
-        };
-        if path == Path::new("-") {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).map_err(cannot)?;
-            let base = std::env::current_dir().map_err(cannot)?;
-            return Ok(Source { text, label: "stdin".to_string(), base: Some(base), file: None });
-        }
-        let text = std::fs::read_to_string(path).map_err(cannot)?;
+        })
+    }
+
+    fn of_stdin() -> Result<Source, Refusal> {
+        let bytes = bounded_file::read(std::io::stdin(), LONGEST).map_err(Refusal::Unread)?;
+        let base = std::env::current_dir().map_err(|error| Refusal::Unread(Unread::Io(error)))?;
+        Ok(Source { text: text(bytes)?, label: "stdin".to_string(), base: Some(base), file: None })
+    }
+
+    fn of_file(path: &Path, bytes: Vec<u8>) -> Result<Source, Refusal> {
+        let (text, label) = (text(bytes)?, path.display().to_string());
         // Absolute, since the text of a socket's path is shown to people who are elsewhere.
-        let path = std::path::absolute(path).map_err(cannot)?;
+        let path = std::path::absolute(path).map_err(|error| Refusal::Unread(Unread::Io(error)))?;
         let base = path.parent().unwrap_or(Path::new("/")).to_path_buf();
         // A pipe gives its text once.
         let file = path.is_file().then_some(path);
         Ok(Source { text, label, base: Some(base), file })
     }
+}
+
+/// Why there is no manifest.
+#[derive(Debug)]
+enum Refusal {
+    Unread(Unread),
+    /// Its bytes are those of another kind of file.
+    NoText,
+}
+
+impl Refusal {
+    /// What to do, where a disk or its image was named in place of a manifest.
+    fn help(&self) -> Option<&'static str> {
+        let image = "to serve a disk or its image, name it in a manifest: driver = \"file\", \
+                     path = \"disk.img\"; `corewise up --help` shows one";
+        let is_image = !matches!(self, Refusal::Unread(Unread::Io(_)));
+        is_image.then_some(image)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Unread(Unread::TooLong(most)) => {
+                write!(f, "it is too long, since a manifest has at most {}", units::size(*most))
+            }
+            Refusal::Unread(why) => why.fmt(f),
+            Refusal::NoText => f.write_str("a manifest is text in UTF-8, and this is not"),
+        }
+    }
+}
+
+/// Opens a manifest, which may come through a pipe. A disk, and a file that is too long, are refused without a look at their bytes.
+fn open(path: &Path) -> Result<File, Unread> {
+    let meta = path.metadata().map_err(Unread::Io)?;
+    if meta.file_type().is_block_device() {
+        return Err(Unread::NotPlain);
+    }
+    if meta.is_file() && meta.len() > LONGEST {
+        return Err(Unread::TooLong(LONGEST));
+    }
+    File::open(path).map_err(Unread::Io)
+}
+
+/// The text that these bytes are. TOML has no NUL, and most images begin with some.
+fn text(bytes: Vec<u8>) -> Result<String, Refusal> {
+    let text = String::from_utf8(bytes).map_err(|_| Refusal::NoText)?;
+    if text.contains('\0') { Err(Refusal::NoText) } else { Ok(text) }
 }
 
 #[cfg(test)]
@@ -94,5 +156,29 @@ mod tests {
         let source = Source::read(&path).unwrap();
         assert_eq!(source.base.as_deref(), Some(folder.path()));
         assert_eq!(source.text, "text");
+    }
+
+    #[test]
+    fn an_image_in_place_of_a_manifest_is_answered_with_what_serves_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.img");
+        let file = File::create(&path).unwrap();
+        for (len, says) in [
+            (8 << 30, "cannot read the manifest"),
+            (8 << 30, "at most 64 MiB"),
+            (1 << 20, "a manifest is text in UTF-8"),
+        ] {
+            file.set_len(len).unwrap();
+            let told = Source::read_plain(&path).unwrap_err();
+            assert!(told.contains(says) && told.contains("driver = \"file\""), "{told}");
+            let Failure::Message { message, help } = Source::read(&path).unwrap_err() else {
+                panic!("no message");
+            };
+            assert!(message.contains(says) && help.unwrap().contains("driver = \"file\""));
+        }
+        std::fs::write(&path, [0xff; 10]).unwrap();
+        assert!(Source::read_plain(&path).unwrap_err().contains("a manifest is text in UTF-8"));
+        let told = Source::read_plain(Path::new("/dev/zero")).unwrap_err();
+        assert!(told.contains("not a plain file"), "{told}");
     }
 }

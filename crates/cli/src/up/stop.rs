@@ -1,16 +1,18 @@
-//! When to stop: a signal or the end of `--for`; and what happens when somebody can't wait.
+//! When to stop: a signal, the end of `--for` or of the parent; and what happens when somebody can't wait.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use corewise::device::{Cancel, DeviceManager, DeviceState, Remaining, RemainingState};
+use corewise::sync::Mutex;
 use corewise::timeline::duration;
 
 use super::cleanup::Cleanup;
 use super::live::Live;
-use super::signals;
+use super::parent::Parent;
+use super::signals::{self, Wish, Wishes};
 use crate::screen::{self, Bars};
 
 /// Where a server waits for its end.
@@ -33,10 +35,15 @@ struct Undo {
 }
 
 impl Stop {
-    /// From now on signals are handled: the first cancels a bring-up and ends a wait, the second
+    /// From now on signals are handled: the first cancels a bring-up and ends a wait; one that comes a second later, or after that,
     /// ends the process, after `cleanup` and after saying what is left undone. SIGHUP has the manifest read again,
-    /// where that can be done.
-    pub(crate) fn watch(cleanup: Arc<Cleanup>, bars: Bars, can_reload: bool) -> io::Result<Stop> {
+    /// where that can be done. The end of `parent` counts as a first signal.
+    pub(crate) fn watch(
+        cleanup: Arc<Cleanup>,
+        bars: Bars,
+        can_reload: bool,
+        parent: Option<Parent>,
+    ) -> io::Result<Stop> {
         let (sender, signals) = channel();
         let cancel = Cancel::new();
         let undo: Arc<Undo> = Arc::default();
@@ -48,12 +55,21 @@ impl Stop {
             }
             can_reload
         };
-        let first = move |name| {
+        let wishes = Arc::new(Mutex::new(Wishes::default()));
+        let stop = move |name| {
             theirs.cancel();
             // Nobody waits any more where the server ends by itself.
             let _ = sender.send(name);
         };
-        let again = move |name| {
+        if let Some(parent) = parent {
+            let (wishes, stop) = (Arc::clone(&wishes), stop.clone());
+            parent.watch(move || {
+                if wishes.lock().other(Instant::now()) == Wish::Stop {
+                    stop("the end of the process that started it");
+                }
+            })?;
+        }
+        let at_once = move |name| {
             let left = undone.words();
             // A bar that is taken off here doesn't come back.
             bars.above(|| {
@@ -65,7 +81,14 @@ impl Stop {
                 std::process::exit(1)
             })
         };
-        signals::watch(hang_up, first, again)?;
+        signals::watch(hang_up, move |name| {
+            let wish = wishes.lock().signal(Instant::now());
+            match wish {
+                Wish::Stop => stop(name),
+                Wish::Same => {}
+                Wish::AtOnce => at_once(name),
+            }
+        })?;
         Ok(Stop { signals, cancel, undo })
     }
 

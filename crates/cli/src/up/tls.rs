@@ -33,6 +33,7 @@ mod with {
     use corewise::nbd::{self, Error, Server, TlsPart};
 
     use super::super::status::Validity;
+    use crate::bounded_file::{self, LONGEST_PEM};
     use crate::manifest::{At, Problem, Subject, Tls};
 
     /// What was read, but for the key, which belongs to its certificate.
@@ -71,11 +72,7 @@ mod with {
             Problem::new(at.place, Subject::Server, format!("{}: {why}", at.value.display()))
         };
         let read = |at: &At<PathBuf>| {
-            // A FIFO's other end may never come.
-            if at.value.metadata().is_ok_and(|meta| !meta.is_file()) {
-                return Err(wrong(at, &"it is no file"));
-            }
-            std::fs::read(&at.value).map_err(|error| wrong(at, &error))
+            bounded_file::read_plain(&at.value, LONGEST_PEM).map_err(|why| wrong(at, &why))
         };
         let (certificate, key) = (read(&tls.certificate)?, read(&tls.key)?);
         let client_ca = tls.client_ca.as_ref().map(read).transpose()?;

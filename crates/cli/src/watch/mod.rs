@@ -15,6 +15,7 @@ use crate::control::served::{self, Rates};
 use crate::dump::client::{self, Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
+use crate::json::{self, pretty};
 use crate::logfmt;
 use crate::screen::{self, FAINT, TITLE, styled};
 use crate::units;
@@ -50,7 +51,7 @@ pub(crate) fn clients(args: &Clients) -> Result<(), Failure> {
     let (before, mut now) = (clients_of(&first)?, clients_of(&answer)?);
     served::slowest_first(&mut now);
     let seconds = client::who(&answer).up_seconds - client::who(&first).up_seconds;
-    for (n, line) in table(&before, &now, seconds, screen::width()).iter().enumerate() {
+    for (n, line) in table(&before, &now, seconds, screen::whole_width()).iter().enumerate() {
         match n {
             0 => writeln!(out, "{}", styled(TITLE, printable(line)))?,
             _ => writeln!(out, "{}", printable(line))?,
@@ -60,11 +61,6 @@ pub(crate) fn clients(args: &Clients) -> Result<(), Failure> {
         writeln!(out, "there is no client")?;
     }
     Ok(out.flush()?)
-}
-
-fn pretty(answer: &Value) -> Result<String, Failure> {
-    serde_json::to_string_pretty(answer)
-        .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))
 }
 
 fn table(
@@ -133,7 +129,7 @@ pub(crate) fn events(args: &Events) -> Result<(), Failure> {
         let event = client.next_event()?;
         let mut out = anstream::stdout().lock();
         match args.json {
-            true => writeln!(out, "{event}")?,
+            true => writeln!(out, "{}", json::escaped(&event))?,
             false => writeln!(out, "{}", words(&read(&event)))?,
         }
         out.flush()?;

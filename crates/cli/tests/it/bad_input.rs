@@ -116,6 +116,38 @@ fn a_tcp_address_that_is_taken() {
 }
 
 #[test]
+fn a_symbolic_link_that_leads_nowhere() {
+    for create in ["", "size = \"1M\"\ncreate = true\n"] {
+        let folder = Folder::new();
+        std::os::unix::fs::symlink("gone/disk.img", folder.join("link")).unwrap();
+        let text = "[[device]]\nname = \"a\"\ndriver = \"file\"\npath = \"link\"\n";
+        folder.write("up.toml", format!("{text}{create}"));
+        for more in [&[][..], &["--check"]] {
+            let ran = folder.corewise([&["up", "up.toml"], more].concat()).code(1);
+            ran.complains(&[
+                "up.toml:4:8: device 'a':",
+                "a symbolic link to 'gone/disk.img', where nothing is",
+            ]);
+        }
+        assert_eq!(folder.list(), ["link", "up.toml"]);
+    }
+}
+
+#[test]
+fn a_disk_image_in_place_of_its_manifest() {
+    let folder = Folder::new();
+    let image = std::fs::File::create(folder.join("disk.img")).unwrap();
+    // Both sparse; the longer one fits into no memory.
+    for (size, why) in [(1 << 20, "a manifest is text"), (8 << 40, "at most 64 MiB")] {
+        image.set_len(size).unwrap();
+        let ran = folder.corewise(["up", "disk.img"]).code(1);
+        ran.complains(&["cannot read the manifest 'disk.img'", why, "help:", "driver = \"file\""]);
+    }
+    let ran = folder.corewise(["up", "/dev/zero"]).code(1);
+    ran.complains(&["cannot read the manifest '/dev/zero'", "at most 64 MiB"]);
+}
+
+#[test]
 fn a_file_that_is_not_toml() {
     refused("[[device]\n").complains(&["error: up.toml:1:", "not valid TOML"]);
 }

@@ -152,7 +152,7 @@ fn of_an_addition_that_fails_nothing_stays() {
     assert!(!up.folder.join("new.img").exists(), "it was made, and is removed");
     for no_file in ["/dev/zero", "tmp", "none.toml"] {
         let ran = up.corewise(&["add", no_file]).code(1);
-        ran.complains(&["cannot read '"]);
+        ran.complains(&["cannot read the manifest '"]);
     }
     up.corewise(&["add", "-"]).code(1).complains(&["write it to a file"]);
     up.server.stop().ok();

@@ -482,7 +482,7 @@ fn a_shutdown_that_hangs_can_be_looked_at() {
     server.wait_event("stopping");
     let dump = json(&folder.corewise(["dump", "--json"]).ok());
     assert_eq!(dump["pid"], server.pid());
-    server.signal(rustix::process::Signal::TERM);
+    server.insist(rustix::process::Signal::TERM);
     server.wait().code(1);
     assert_eq!(folder.list(), ["up.toml"], "the control socket was left behind");
     drop(client);

@@ -130,12 +130,12 @@ fn a_volume_that_comes_up_after_all_is_served_late_and_keeps_its_new_file() {
 
 #[test]
 fn a_second_signal_while_one_hangs_says_what_is_up_and_leaves_nothing_behind() {
-    let Hanging { folder, lease, server, .. } = hanging(&[]);
+    let Hanging { folder, lease, mut server, .. } = hanging(&[]);
     while in_state(&folder, "bound").len() < 3 {
         std::thread::yield_now();
     }
     server.signal(Signal::TERM);
-    server.signal(Signal::INT);
+    server.insist(Signal::INT);
     // Either of the two may be taken in first.
     let ran = server.wait().code(1);
     ran.complains(&[" while stopping: ended at once, not shut down: half, new, export:new"]);

@@ -63,6 +63,31 @@ fn a_client_of_libnbd_starts_the_server_and_ends_it() {
 }
 
 #[test]
+fn a_server_ends_in_order_with_the_client_that_started_it_whatever_ends_that() {
+    let folder = folder();
+    // Neither lets libnbd end the server.
+    for end in ["os.kill(os.getpid(), 9)", "os._exit(1)"] {
+        let script = format!(
+            "import nbd, os\nh = nbd.NBD()\nh.connect_systemd_socket_activation([{COREWISE:?}, 'up', 'x.toml', \
+             '--exit-with-parent', '--timeline', 't.json'])\nh.pwrite(b'by the client', 0)\n{end}"
+        );
+        let _ = folder.client("/usr/bin/python3", ["-c", &script]);
+        // It writes that at its end. The lock of the volume is free then, or about to be.
+        while !std::fs::read_to_string(folder.join("t.json"))
+            .is_ok_and(|text| text.contains("shutdown"))
+        {
+            std::thread::yield_now();
+        }
+        assert_eq!(&std::fs::read(folder.join("disk.img")).unwrap()[..13], b"by the client");
+        std::fs::remove_file(folder.join("t.json")).unwrap();
+        let up = ["up", "x.toml", "--socket", "s", "--for", "1ms"];
+        while folder.corewise(up).code != Some(0) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
 fn sockets_that_are_passed_stand_in_for_those_of_the_manifest() {
     let folder = folder();
     let mut server = Server::spawn(managed(&folder, "unix,tcp", &["--json"]));

@@ -136,3 +136,29 @@ fn a_delayed_write_is_overtaken_by_a_read_and_is_not_lost_at_shutdown() {
     assert_eq!(client.receive(0).unwrap(), (write, Ok(vec![])));
     assert!(std::fs::read(folder.join("f.img")).unwrap()[..4096] == pattern(1, 4096));
 }
+
+/// `n` devices, each on the one before, and an export of the last one.
+fn tower(n: usize) -> String {
+    let mut text = "[[device]]\nname = \"d0\"\ndriver = \"memory\"\nsize = \"1M\"\n".to_string();
+    for n in 1..n {
+        let below = n - 1;
+        text += &format!(
+            "[[device]]\nname = \"d{n}\"\ndriver = \"error\"\nover = [\"d{below}\"]\nafter = 1000000\n"
+        );
+    }
+    text + &format!("[[export]]\nname = \"top\"\ndevice = \"d{}\"\n", n - 1)
+}
+
+#[test]
+fn two_thousand_devices_on_one_another_are_served_and_go_down_in_order() {
+    let folder = Folder::new();
+    folder.write("up.toml", tower(2000));
+    folder.corewise(["up", "up.toml", "--check"]).ok().says(&["2000 devices"]);
+    let server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "top");
+    client.write(4096, &pattern(5, 8192), 0).unwrap();
+    client.flush().unwrap();
+    assert_eq!(client.read(4096, 8192).unwrap(), pattern(5, 8192));
+    drop(client);
+    server.stop().ok();
+}

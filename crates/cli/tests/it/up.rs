@@ -109,11 +109,53 @@ fn a_second_signal_ends_it_at_once_and_says_what_is_left_undone() {
     let client = stuck_client(&server);
     server.signal(Signal::TERM);
     server.wait_event("stopping");
-    server.signal(Signal::INT);
+    server.insist(Signal::INT);
     let ran = server.wait().code(1);
     ran.complains(&["error: SIGINT while stopping: ended at once, not shut down: ", "export:m"]);
     assert_eq!(folder.list(), ["up.toml"], "the temporary folder was left behind");
     drop(client);
+}
+
+#[test]
+fn a_long_path_of_the_folder_for_temporary_files_is_no_hindrance() {
+    let folder = Folder::new();
+    let long = folder.join(&"a".repeat(100));
+    std::fs::create_dir(&long).unwrap();
+    folder.write("up.toml", "[[device]]\nname = \"d\"\ndriver = \"memory\"\nsize = \"1M\"\n[[export]]\ndevice = \"d\"\n");
+    for manifest in [&["up.toml"][..], &[]] {
+        let mut command = folder.command(COREWISE);
+        command.args([&["up", "--json"], manifest].concat()).env("TMPDIR", &long);
+        let mut server = Server::spawn(command);
+        server.ready = server.wait_event("ready");
+        let (socket, control) = (server.socket(), server.control());
+        let export = if manifest.is_empty() { "scratch" } else { "d" };
+        Client::new(&socket, export).write(0, &[1; 512], 0).unwrap();
+        let mut dump = folder.command(COREWISE);
+        let pid = server.pid().to_string();
+        dump.args(["dump", "--pid", &pid]).env("TMPDIR", &long);
+        crate::common::run(dump).ok();
+        let ran = server.stop().ok();
+        assert_eq!(ran.stderr, "", "{ran}");
+        assert!(!socket.exists() && !socket.parent().unwrap().exists() && !control.exists());
+        assert_eq!(std::fs::read_dir(&long).unwrap().count(), 0);
+    }
+    let path = format!("{}/s", long.display());
+    for flag in ["--socket", "--control"] {
+        let ran = folder.corewise(["up", "up.toml", flag, &path]).code(1);
+        ran.complains(&[flag, "at most 107 bytes", "help: choose a folder with a shorter path"]);
+    }
+}
+
+#[test]
+fn signals_that_come_together_are_one_wish() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    // Both come when it goes on.
+    for signal in [Signal::STOP, Signal::TERM, Signal::INT, Signal::CONT] {
+        server.signal(signal);
+    }
+    let ran = server.wait().ok();
+    assert!(!ran.stderr.contains("while stopping"), "{ran}");
 }
 
 #[test]

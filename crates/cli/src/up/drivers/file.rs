@@ -1,5 +1,6 @@
 //! File volumes: opened or made as the manifest says, with errors in the manifest's words.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -157,6 +158,14 @@ pub(crate) fn refuse_what_is_no_disk(path: &Path) -> Result<(), String> {
         Ok(meta) if meta.is_dir() => Err("it is a folder".to_string()),
         Ok(meta) if !meta.is_file() && !meta.file_type().is_block_device() => {
             Err("it is neither a file nor a disk".to_string())
+        }
+        // To make the file that it leads to might be meant, and might fill another disk.
+        Err(error) if error.kind() == ErrorKind::NotFound && path.is_symlink() => {
+            let to = path.read_link().unwrap_or_default();
+            Err(format!(
+                "it is a symbolic link to '{}', where nothing is: make that file, or write its own path",
+                to.display()
+            ))
         }
         // One that is missing may be made; opening finds all other reasons, too.
         _ => Ok(()),

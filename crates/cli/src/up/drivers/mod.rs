@@ -62,8 +62,7 @@ pub(crate) struct Missing {
 impl Missing {
     /// What may be missing in the bring-up that follows: of the devices of this manifest.
     pub(crate) fn expect(&self, manifest: &Manifest) {
-        let names = manifest.devices.iter().map(|device| device.name.clone());
-        *self.may.lock() = names.filter(|name| manifest.may_be_missing(name)).collect();
+        *self.may.lock() = manifest.may_be_missing();
     }
 
     fn may(&self, device: &str) -> bool {
@@ -82,21 +81,24 @@ impl Missing {
         let is_up = |name: &str| {
             up.device(name).is_some_and(|device| device.outcome == ProbeOutcome::Bound)
         };
-        let excused = |name: &str| {
-            let mut todo = vec![name];
-            while let Some(name) = todo.pop() {
-                for over in manifest.built_over(name) {
-                    match missing.contains_key(&over.name) {
-                        true => todo.push(&over.name),
-                        false if is_up(&over.name) => {}
-                        false => return false,
-                    }
-                }
-            }
-            true
+        // From each device that is neither up nor missing down to the missing ones that it stands on, directly or over missing ones.
+        let devices = manifest.by_name();
+        let is_out = |device: &&manifest::Device| {
+            !missing.contains_key(&device.name) && !is_up(&device.name)
         };
-        let lacking = missing.iter().filter(|(name, _)| !excused(name));
-        lacking.map(|(name, why)| (name.clone(), why.clone())).collect()
+        let parts = |device: &manifest::Device| device.driver.over().to_vec();
+        let mut todo: Vec<String> =
+            manifest.devices.iter().filter(is_out).flat_map(parts).collect();
+        let mut lacking = BTreeMap::new();
+        while let Some(name) = todo.pop() {
+            let Some(why) = missing.get(&name) else { continue };
+            if lacking.insert(name.clone(), why.clone()).is_none() {
+                todo.extend(
+                    devices.get(name.as_str()).into_iter().flat_map(|device| parts(device)),
+                );
+            }
+        }
+        lacking
     }
 }
 

@@ -42,17 +42,14 @@ mod tls {
     use corewise::device::ProbeError;
     use corewise::nbd::RemoteTls;
 
+    use crate::bounded_file::{self, LONGEST_PEM};
     use crate::manifest::{self, At};
 
     pub(super) fn read(tls: &manifest::RemoteTls) -> Result<RemoteTls, ProbeError> {
         let read = |at: &At<PathBuf>| {
-            let path = at.value.display();
-            // A FIFO's other end may never come.
-            if at.value.metadata().is_ok_and(|meta| !meta.is_file()) {
-                return Err(ProbeError::failed(format!("{path}: it is no file")));
-            }
-            std::fs::read(&at.value)
-                .map_err(|error| ProbeError::failed(format!("cannot read {path}: {error}")))
+            bounded_file::read_plain(&at.value, LONGEST_PEM).map_err(|why| {
+                ProbeError::failed(format!("cannot read {}: {why}", at.value.display()))
+            })
         };
         let ca = read(&tls.ca)?;
         let identity = match &tls.identity {

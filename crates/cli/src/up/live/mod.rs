@@ -292,10 +292,9 @@ impl Live {
             self.unclean.fetch_or(!changed.failed.is_empty(), Ordering::Relaxed);
             return Err(ENDS.to_string());
         };
-        let gone = |name: &str| {
-            changes.remove_devices.iter().any(|gone| gone == name)
-                || changes.remove_exports.iter().any(|gone| export_name(gone) == name)
-        };
+        let exports = changes.remove_exports.iter().map(|export| export_name(export));
+        let all: BTreeSet<String> = changes.remove_devices.iter().cloned().chain(exports).collect();
+        let gone = |name: &str| all.contains(name);
         old.retain(|name| !gone(name) || down.left.iter().any(|left| left == name));
         if !down.timeline.is_empty() {
             changed.timelines.push(as_json(&down.timeline));

@@ -1,5 +1,6 @@
 //! What goes in a change: exports drain, volumes close. A device that hangs is told of, and `on_hang` says whether it is waited for.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -49,6 +50,11 @@ impl Live {
         let begin = Instant::now();
         let names = exports;
         let exports: Vec<&str> = exports.iter().map(String::as_str).collect();
+        let (going, devices_of, exports_of): (HashSet<&str>, _, HashMap<&str, _>) = (
+            exports.iter().copied().collect(),
+            has.by_name(),
+            has.exports.iter().map(|export| (export.name.as_str(), export)).collect(),
+        );
         if let Some(report) = self.server.remove_exports(&exports, deadline) {
             changed.notes.extend(cut(&report));
             for (name, flush) in &report.flushes {
@@ -69,13 +75,13 @@ impl Live {
             }
         }
         let drained = begin.elapsed();
-        self.shown.lock().retain(|shown| !exports.contains(&shown.name.as_str()));
+        self.shown.lock().retain(|shown| !going.contains(shown.name.as_str()));
         let of_export = |name: &String| {
-            let limit = has.export(name).and_then(|export| export.shutdown_timeout);
+            let limit = exports_of.get(name.as_str()).and_then(|export| export.shutdown_timeout);
             (export_name(name), limit, true)
         };
         let of_device = |name: &String| {
-            let limit = has.device(name).and_then(|device| device.shutdown_timeout);
+            let limit = devices_of.get(name.as_str()).and_then(|device| device.shutdown_timeout);
             (name.clone(), limit, false)
         };
         let all: Vec<_> =

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::manifest::{self, Driver, Manifest, Resolved, export_name};
+use crate::suggest;
 use crate::up::source::Source;
 
 /// A manifest without a problem.
@@ -60,16 +61,10 @@ pub(super) fn without(name: &str, old: &Manifest) -> Result<Manifest, String> {
 /// The first of those that there are.
 pub(super) fn known(manifest: &Manifest) -> String {
     let devices = manifest.devices.iter().map(|device| device.name.clone());
-    let mut all: Vec<String> =
-        devices.chain(manifest.exports.iter().map(|export| export_name(&export.name))).collect();
-    let more = all.len().saturating_sub(NAMES);
-    all.truncate(NAMES);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("; there are {}{more}", all.join(", "))
+    let exports = manifest.exports.iter().map(|export| export_name(&export.name));
+    let all: Vec<String> = devices.chain(exports).collect();
+    format!("; there are {}", suggest::some(all.iter().map(String::as_str)))
 }
-
-/// So many names fit into a message.
-const NAMES: usize = 12;
 
 /// The files that a server has and that are to be shorter: their devices, and both sizes.
 pub(super) fn shrunk<'a>(

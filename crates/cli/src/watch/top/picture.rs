@@ -1,6 +1,6 @@
 //! How `corewise top` looks: a head, the parts, a table of one of them, the keys. It draws what it is given and asks nothing.
 
-use corewise::timeline::markup::printable;
+use corewise::timeline::markup::{printable, wrap};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -12,6 +12,9 @@ use crate::control::health::Health;
 use crate::units;
 
 const KEYS: &str = "q quit  tab, 1-7 part  ←→ sort by  r reverse  ↑↓ scroll  space hold";
+
+/// Columns that words have beside the others, at least.
+const LEAST_WORDS: usize = 24;
 
 /// What is on the screen.
 #[derive(Debug)]
@@ -91,26 +94,32 @@ impl View {
     }
 
     pub(crate) fn draw(&self, frame: &mut Frame<'_>) {
-        let heading = self.head();
+        let above = self.head(usize::from(frame.area().width));
+        let height = u16::try_from(above.len()).unwrap_or(u16::MAX);
         let [head, parts, table, foot] = Layout::vertical([
-            Constraint::Length(heading.len().max(2) as u16),
+            Constraint::Length(height.max(2)),
             Constraint::Length(1),
             Constraint::Min(0),
             Constraint::Length(1),
         ])
         .areas(frame.area());
-        frame.render_widget(Paragraph::new(heading), head);
+        frame.render_widget(Paragraph::new(above), head);
         frame.render_widget(Paragraph::new(self.parts()), parts);
         self.table(frame, table);
         let faint = Style::new().add_modifier(Modifier::DIM);
         frame.render_widget(Paragraph::new(Span::styled(KEYS, faint)), foot);
     }
 
-    fn head(&self) -> Vec<Line<'_>> {
+    /// Lines of at most `width` columns.
+    fn head(&self, width: usize) -> Vec<Line<'_>> {
+        let wrapped = |text: &str, style: Style| {
+            let lines = wrap(&printable(text), width, 2).into_iter();
+            lines.map(move |line| Line::styled(line, style))
+        };
         let bold = Style::new().add_modifier(Modifier::BOLD);
         let Some(now) = &self.now else {
             let why = self.gone.as_deref().unwrap_or("asking the server");
-            return vec![Line::styled(printable(why).into_owned(), bold)];
+            return wrapped(why, bold).collect();
         };
         let who = &now.who;
         let up = crate::control::served::seconds(who.up_seconds);
@@ -118,26 +127,25 @@ impl View {
             format!("corewise {}, process {}, {}, up for {up}", who.version, who.pid, who.manifest);
         let second = match (&self.gone, self.held) {
             (Some(why), _) => {
-                let text = format!("{} (waiting for it; q leaves)", printable(why));
-                Line::styled(text, bold.fg(Color::Red))
+                wrapped(&format!("{why} (waiting for it; q leaves)"), bold.fg(Color::Red))
             }
             (None, held) => {
                 let (requests, bytes) = sheet::total(self.before.as_ref(), now);
                 let (clients, memory) = (now.clients.len() as u64, &now.memory);
                 let held = if held { "  HELD" } else { "" };
-                Line::raw(format!(
+                let text = format!(
                     "{}, {requests:.0} req/s, {:.1} MiB/s, memory {} of {}{held}",
                     units::count(clients, "client"),
                     bytes / f64::from(1 << 20),
                     units::about(memory.taken),
                     units::about(memory.of),
-                ))
+                );
+                wrapped(&text, Style::new())
             }
         };
-        let mut head = vec![Line::styled(printable(&first).into_owned(), bold), second];
+        let mut head: Vec<_> = wrapped(&first, bold).chain(second).collect();
         if let Some(summary) = now.health.as_ref().and_then(Health::summary) {
-            let text = format!("{} (press 7)", printable(&summary));
-            head.push(Line::styled(text, bold.fg(Color::Red)));
+            head.extend(wrapped(&format!("{summary} (press 7)"), bold.fg(Color::Red)));
         }
         head
     }
@@ -177,6 +185,7 @@ impl View {
         let is_number = |column: usize| {
             rows.first().is_some_and(|row| matches!(row[column].key, Key::Number(_)))
         };
+        let across = usize::from(area.width);
         let line = |cell: &dyn Fn(usize) -> String| {
             let mut line = String::new();
             for (column, &width) in widths.iter().enumerate() {
@@ -188,13 +197,52 @@ impl View {
             }
             line.trim_end().to_string()
         };
+        // Words in the last column say what is wrong: where there is no room beside the others they go on below.
+        let last = widths.len().saturating_sub(1);
+        let left: usize = widths[..last].iter().map(|width| width + 2).sum();
+        let lines_of = |row: &Vec<Cell>| {
+            let whole = line(&|column| row[column].text.clone());
+            if is_number(last) || chars(&whole) <= across {
+                return vec![whole];
+            }
+            let words = &row[last].text;
+            if across >= left + LEAST_WORDS {
+                let rest = wrap(words, across - left, 0).into_iter().enumerate();
+                return rest
+                    .map(|(n, words)| match n {
+                        0 => line(&|column| match column == last {
+                            true => words.clone(),
+                            false => row[column].text.clone(),
+                        }),
+                        _ => format!("{}{words}", " ".repeat(left)),
+                    })
+                    .collect();
+            }
+            let empty = line(&|column| match column == last {
+                true => String::new(),
+                false => row[column].text.clone(),
+            });
+            let rest = wrap(words, across.saturating_sub(4), 0).into_iter();
+            [empty].into_iter().chain(rest.map(|words| format!("    {words}"))).collect()
+        };
         let faint = Style::new().add_modifier(Modifier::DIM);
         let mut lines = vec![Line::styled(line(&|column| titles[column].clone()), faint)];
         let room = usize::from(area.height).saturating_sub(1);
-        let above = self.above.min(rows.len().saturating_sub(room));
+        let rows: Vec<Vec<String>> = rows.iter().map(lines_of).collect();
+        // The last rows fill the screen.
+        let mut most = rows.len();
+        let mut filled = 0;
+        while let Some(row) = most.checked_sub(1).map(|row| &rows[row]) {
+            filled += row.len();
+            if filled > room {
+                break;
+            }
+            most -= 1;
+        }
+        let above = self.above.min(most).min(rows.len().saturating_sub(1));
         let style = if self.gone.is_some() { faint } else { Style::new() };
-        for row in rows.iter().skip(above).take(room) {
-            lines.push(Line::styled(line(&|column| row[column].text.clone()), style));
+        for line in rows.iter().skip(above).flatten().take(room) {
+            lines.push(Line::styled(line.clone(), style));
         }
         if rows.is_empty() && self.now.is_some() {
             lines.push(Line::raw("none"));
@@ -271,6 +319,28 @@ mod tests {
         // To be looked at: `cargo test -p corewise-cli --bin corewise top -- --nocapture`.
         println!("{picture}");
         picture
+    }
+
+    #[test]
+    fn what_is_wrong_is_shown_whole_on_a_narrow_screen() {
+        let mut look = document(102.0, 3_000);
+        let why = "I/O error: the disk does not answer any more; corewise mirror data --take-back=b resyncs it";
+        look["disks"][0]["mirror"]["legs"][1]["why"] = why.into();
+        look["disks"][1]["condition"] = why.into();
+        let mut view = View::new();
+        view.look(serde_json::from_value(look).unwrap());
+        view.gone = Some(why.to_string());
+        for width in [40, 60, 100] {
+            for part in [Part::Volumes, Part::Mirrors] {
+                view.show(part);
+                let picture = picture(&view, width, 30);
+                let words: Vec<&str> = picture.split_whitespace().collect();
+                let wanted: Vec<&str> = why.split(' ').collect();
+                let found = words.windows(wanted.len()).filter(|found| *found == wanted).count();
+                // In the head and in the table.
+                assert_eq!(found, 2, "{width} {part:?}");
+            }
+        }
     }
 
     #[test]
