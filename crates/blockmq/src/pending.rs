@@ -210,17 +210,15 @@ impl Pending {
         if error.is_logged() {
             return error;
         }
-        if let Some(before) = self.core.errors.admit() {
-            let rq = self.rq();
-            // The subscriber is user code: a panic in there keeps no request from its end.
-            caught(|| {
-                tracing::warn!(
-                    device = %self.core.name, request = %rq.op(), offset = rq.offset(), len = rq.len(),
-                    errno = error.errno(), %error, left_out = (before != 0).then_some(before),
-                    "a request failed"
-                );
-            });
-        }
+        let line = || {
+            let (device, rq, error) = (self.core.name.clone(), self.rq(), error.clone());
+            let (request, offset, len) = (rq.op(), rq.offset(), rq.len());
+            move |left_out: Option<u64>| {
+                tracing::warn!(%device, %request, offset, len, errno = error.errno(), %error, left_out, "a request failed");
+            }
+        };
+        // The subscriber is user code: a panic in there keeps no request from its end.
+        caught(|| self.core.errors.tell(line));
         error.logged()
     }
 

@@ -44,6 +44,9 @@ pub(crate) fn also(tell: impl Fn(&Event<'_>) + Send + Sync + 'static) {
     let _ = ALSO.set(Box::new(tell));
 }
 
+/// The target of lines that `up` tells itself, as events of mirrors.
+const MIRROR_EVENTS: &str = "corewise_blockmq::mirror_events";
+
 /// Hands warnings and errors on.
 struct HandOn;
 
@@ -118,16 +121,21 @@ pub(crate) fn start(log: &Log, bars: Bars) {
         Level::Trace => LevelFilter::TRACE,
     };
     // News that `up` tells itself is not told twice: probes and shutdowns that fail, with the manifest's
-    // line, and clients that are cut at the end of a drain, with their export.
+    // line, clients that are cut at the end of a drain, with their export, and legs that a mirror does without, with the mirror.
     let told = if level == LevelFilter::WARN { LevelFilter::ERROR } else { level };
+    let events = if level <= LevelFilter::WARN { LevelFilter::OFF } else { level };
     let targets = Targets::new()
         .with_default(level)
         .with_target("corewise_device", told)
-        .with_target("corewise_nbd::server::drain", told);
+        .with_target("corewise_nbd::server::drain", told)
+        .with_target(MIRROR_EVENTS, events);
     let colours = io::stderr().is_terminal()
         && anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
     let lines = tracing_subscriber::fmt::layer().with_writer(Above(bars)).with_ansi(colours);
-    let all = tracing_subscriber::registry().with(HandOn.with_filter(LevelFilter::WARN));
+    // Those that listen hear of the legs of mirrors by events of their own.
+    let handed =
+        Targets::new().with_default(LevelFilter::WARN).with_target(MIRROR_EVENTS, LevelFilter::OFF);
+    let all = tracing_subscriber::registry().with(HandOn.with_filter(handed));
     let journal = std::env::var("JOURNAL_STREAM");
     let form = match log.log_format {
         LogFormat::Json => Form::Json,
@@ -235,6 +243,7 @@ impl Visit for Found {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Debug: a field that its callsite shows so.
         self.record_str(field, &format!("{value:?}"));
     }
 }

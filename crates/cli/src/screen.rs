@@ -69,7 +69,7 @@ pub(crate) fn warning(message: fmt::Arguments<'_>) {
 
 /// Says on stderr what is worth a word, and nothing is wrong about.
 pub(crate) fn note(message: fmt::Arguments<'_>) {
-    say(Grave::Note, message, format_args!("{}: {message}", styled(HELP, "note")));
+    say(Grave::Note, &styled(HELP, "note").to_string(), message);
 }
 
 /// Says on stderr what to do about the error before it.

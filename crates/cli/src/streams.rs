@@ -52,11 +52,19 @@ struct Left {
     rest: VecDeque<u8>,
     /// Lines that were left out behind them.
     lost: u64,
+    /// The first of those, where it isn't long: to say that one was left out would take as much.
+    first: Vec<u8>,
 }
+
+/// The longest line that is kept while nobody takes it.
+const KEPT: usize = PIECE;
 
 impl Stream {
     const fn new(patience: Duration) -> Stream {
-        Stream { patience, left: Mutex::new(Left { rest: VecDeque::new(), lost: 0 }) }
+        Stream {
+            patience,
+            left: Mutex::new(Left { rest: VecDeque::new(), lost: 0, first: Vec::new() }),
+        }
     }
 
     fn put(&self, fd: BorrowedFd<'_>, lines: &[u8], lost: fn(u64) -> String) {
@@ -65,13 +73,18 @@ impl Stream {
         if has_stopped {
             drain(fd, &mut left.rest, Duration::ZERO);
             if !left.rest.is_empty() {
+                if left.lost == 0 && lines.len() <= KEPT {
+                    left.first.extend(lines);
+                }
                 left.lost += lines.iter().filter(|byte| **byte == b'\n').count() as u64;
                 return;
             }
         }
-        if left.lost != 0 {
-            let told = lost(std::mem::take(&mut left.lost));
-            left.rest.extend(told.as_bytes());
+        let first = std::mem::take(&mut left.first);
+        match std::mem::take(&mut left.lost) {
+            0 => {}
+            1 if !first.is_empty() => left.rest.extend(first),
+            several => left.rest.extend(lost(several).as_bytes()),
         }
         left.rest.extend(lines);
         drain(fd, &mut left.rest, self.patience);
@@ -125,6 +138,31 @@ mod tests {
         let whole = read.lines().filter(|read| *read == line.trim_end()).count();
         assert!((1..999).contains(&whole), "{whole}");
         assert_eq!(read, format!("{}{} left out\nlast\n", line.repeat(whole), 1000 - whole));
+    }
+
+    #[test]
+    fn one_line_that_was_left_out_is_written_itself() {
+        for (more, expected) in [(1, "1\nlast\n"), (2, "2 left out\nlast\n")] {
+            let (mut reader, writer) = io::pipe().unwrap();
+            rustix::pipe::fcntl_setpipe_size(&writer, 2 * PIECE).unwrap();
+            let stream = Stream::new(Duration::ZERO);
+            let told = |n| format!("{n} left out\n");
+            let fill = format!("{}\n", "x".repeat(4 * PIECE - 1));
+            stream.put(writer.as_fd(), fill.as_bytes(), told);
+            for n in 1..=more {
+                stream.put(writer.as_fd(), format!("{n}\n").as_bytes(), told);
+            }
+            // Both halves of the first line, and then there is room.
+            let mut read = vec![0; 2 * PIECE];
+            reader.read_exact(&mut read).unwrap();
+            stream.put(writer.as_fd(), b"", told);
+            reader.read_exact(&mut read).unwrap();
+            stream.put(writer.as_fd(), b"last\n", told);
+            drop(writer);
+            let mut rest = String::new();
+            reader.read_to_string(&mut rest).unwrap();
+            assert_eq!(rest, expected);
+        }
     }
 
     #[test]

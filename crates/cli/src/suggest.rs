@@ -28,12 +28,15 @@ pub(crate) fn help<'k>(
 /// The first of these names, and how many more there are.
 pub(crate) fn some<'k>(names: impl IntoIterator<Item = &'k str>) -> String {
     let mut names = names.into_iter();
-    let first: Vec<&str> = names.by_ref().take(NAMES).collect();
-    let text = if first.is_empty() { "none".to_string() } else { first.join(", ") };
-    match names.count() {
-        0 => text,
-        more => format!("{text} and {more} more"),
+    let mut first: Vec<&str> = names.by_ref().take(NAMES).collect();
+    let last = names.next();
+    let more = names.count();
+    if more == 0 {
+        // To say that there is one more would take as much.
+        first.extend(last);
     }
+    let text = if first.is_empty() { "none".to_string() } else { first.join(", ") };
+    if more == 0 { text } else { format!("{text} and {} more", more + 1) }
 }
 
 /// So many names fit into a message.
@@ -82,6 +85,10 @@ mod tests {
         let help = help("other", all().collect::<Vec<_>>(), "devices");
         assert!(help.starts_with("devices: d0,") && help.ends_with("d11 and 988 more"), "{help}");
         assert_eq!(some([]), "none");
+        assert!(
+            some(all().take(13)).ends_with(", d12")
+                && some(all().take(14)).ends_with("d11 and 2 more")
+        );
     }
 
     #[test]

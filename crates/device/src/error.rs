@@ -105,12 +105,5 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Rejected(faults) => faults.first().map(|f| f as _),
-            Error::Queue(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+/// The text has the cause's, so there is no source: a report of both would have it twice.
+impl std::error::Error for Error {}

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_sync::{Mutex, Throttle, panics};
+use corewise_sync::{LeftOut, Mutex, Throttle, panics};
 
 use crate::access::Identity;
 use crate::connection::Peer;
@@ -145,26 +145,29 @@ impl Kinds {
         self.0.iter().all(Throttle::is_rested)
     }
 
-    /// Of which kind how many were left out. They count as told now.
-    fn take_left_out(&self) -> Vec<(What, u64)> {
+    /// What of each kind was left out. It counts as told now.
+    fn take_left_out(&self) -> Vec<(What, LeftOut)> {
         let left_out = What::all().map(|what| (what, self.of(what).take_left_out()));
-        left_out.filter(|(_, left_out)| *left_out != 0).collect()
+        left_out.filter(|(_, left_out)| left_out.messages() != 0).collect()
     }
 }
 
 /// Tells what was left out of a peer.
-fn tell_left_out(peer: &dyn fmt::Display, export: Option<&str>, kinds: &[(What, u64)]) {
-    let (mut all, mut words) = (0, String::new());
+fn tell_left_out(peer: &dyn fmt::Display, export: Option<&str>, kinds: Vec<(What, LeftOut)>) {
+    let (mut all, mut words) = (LeftOut::default(), String::new());
     for (what, left_out) in kinds {
-        all += left_out;
         let comma = if words.is_empty() { "" } else { ", " };
-        let _ = write!(words, "{comma}{left_out} {}", what.words());
+        let _ = write!(words, "{comma}{}", what.words());
         if let Some(error) = what.error() {
-            let _ = write!(words, " ({error:?})");
+            let _ = write!(words, " ({})", error.message());
         }
+        let _ = write!(words, ": {}", left_out.messages());
+        all.add(left_out);
     }
     tell(|| {
-        tracing::warn!(%peer, export, left_out = all, "more of a client was not told: {words}");
+        all.tell(|all| {
+            tracing::warn!(%peer, export, left_out = all, "more of a client was not told: {words}");
+        });
     });
 }
 
@@ -264,8 +267,8 @@ impl Hosts {
                 let left_out = kinds.take_left_out();
                 match host.peer {
                     _ if left_out.is_empty() => {}
-                    Some(peer) => tell_left_out(&peer, export, &left_out),
-                    None => tell_left_out(&"several", export, &left_out),
+                    Some(peer) => tell_left_out(&peer, export, left_out),
+                    None => tell_left_out(&"several", export, left_out),
                 }
             }
         }
@@ -283,6 +286,14 @@ pub(crate) struct Voice {
     kinds: Arc<Kinds>,
 }
 
+/// What is known of a client, for a line about it.
+pub(crate) struct Known {
+    pub(crate) client: u64,
+    pub(crate) peer: Identity,
+    /// The export's name; empty before there is one.
+    pub(crate) export: String,
+}
+
 impl Voice {
     /// Of a connection that has no export yet.
     pub(crate) fn new(host: Arc<Host>, client: u64, who: Identity) -> Voice {
@@ -296,18 +307,24 @@ impl Voice {
         Voice { client: self.client, who, export: export.to_owned(), host, kinds }
     }
 
-    /// Has `say` tell the log, if it is time for it: with how many like it were left out before. Any context, if `say` may be.
-    pub(crate) fn tell(&self, what: What, say: impl FnOnce(Option<u64>)) {
+    /// Has what `make` makes tell the log, if it is time for it: with how many like it were left out before. It owns what it tells, since
+    /// it may be held back for a while. Any context, if both may be.
+    pub(crate) fn tell<L: FnOnce(Option<u64>) + Send + 'static>(
+        &self,
+        what: What,
+        make: impl FnOnce(Known) -> L,
+    ) {
         // Nobody counts what nobody would hear.
         if !what.is_trouble() && !tracing::enabled!(tracing::Level::INFO) {
             return;
         }
-        let throttle = self.kinds.of(what);
-        let Some(before) = throttle.admit() else { return };
-        match self.host.lines.admit() {
-            Some(_) => tell(|| say((before != 0).then_some(before))),
-            None => throttle.leave_out(before.saturating_add(1)),
-        }
+        let known =
+            || Known { client: self.client, peer: self.who.clone(), export: self.export.clone() };
+        let line = || {
+            let line = make(known());
+            move |left_out| tell(|| line(left_out))
+        };
+        tell(|| self.kinds.of(what).tell_within(&self.host.lines, line));
     }
 
     /// The connection is over: tells what was left out of its peer. Where that has had its lines it stays counted.
@@ -316,11 +333,12 @@ impl Voice {
         if left_out.is_empty() {
             return;
         }
-        if self.host.lines.admit().is_none() {
-            return left_out.iter().for_each(|(what, n)| self.kinds.of(*what).leave_out(*n));
+        if !self.host.lines.admit() {
+            let back = |(what, left_out)| self.kinds.of(what).put_back(left_out);
+            return left_out.into_iter().for_each(back);
         }
         let export = (!self.export.is_empty()).then_some(&*self.export);
-        tell_left_out(&self.who, export, &left_out);
+        tell_left_out(&self.who, export, left_out);
     }
 
     #[cfg(test)]
@@ -340,14 +358,18 @@ mod tests {
 
     /// How many lines it took to tell so many, and how many others these lines told of.
     fn told(voice: &Voice, what: What, times: usize) -> (u32, u64) {
-        let (mut lines, mut before) = (0, 0);
+        let (told, heard) = std::sync::mpsc::channel();
         for _ in 0..times {
-            voice.tell(what, |left_out| {
-                lines += 1;
-                before += left_out.unwrap_or_default();
+            let told = told.clone();
+            voice.tell(what, |_| {
+                move |left_out: Option<u64>| {
+                    let _ = told.send(left_out);
+                }
             });
         }
-        (lines, before)
+        heard.try_iter().fold((0, 0), |(lines, before), left_out| {
+            (lines + 1, before + left_out.unwrap_or_default())
+        })
     }
 
     #[test]
@@ -375,7 +397,8 @@ mod tests {
         let exports = host.exports.lock().clone();
         assert_eq!(exports.len(), EXPORTS);
         let kinds = exports.iter().map(|(_, kinds)| kinds).chain([&host.none]);
-        let left_out: u64 = kinds.flat_map(|kinds| kinds.take_left_out()).map(|(_, n)| n).sum();
+        let left_out: u64 =
+            kinds.flat_map(|kinds| kinds.take_left_out()).map(|(_, n)| n.messages()).sum();
         assert_eq!(u64::from(lines) + before + left_out, asked);
         let other = Voice::new(hosts.of(Peer::User(8)), 200, user(8));
         assert_ne!(told(&other, What::Cut, 1000).0, 0, "another peer has its own");

@@ -55,7 +55,7 @@ impl Volume {
                         sleep(PAUSE).await;
                     }
                     Err((segment, why)) => {
-                        tracing::warn!(at = %self.store, ?why, "a segment can't be compacted");
+                        tracing::warn!(at = %self.store, %why, "a segment can't be compacted");
                         bad.insert(segment);
                     }
                 }

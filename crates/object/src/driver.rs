@@ -155,7 +155,7 @@ impl ObjectDriver {
         let is = from.check(self.volume.opening.origin.as_ref());
         is.map_err(|why| match why {
             NotOpen::Origin(why) => why,
-            other => format!("{other:?}"),
+            other => other.to_string(),
         })
     }
 

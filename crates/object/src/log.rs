@@ -1,6 +1,7 @@
 //! The log: one row of records, of which each is created once and never changed. The server that creates the next one is the writer. README.md
 //! argues why there is one writer at most.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -60,6 +61,27 @@ pub(crate) enum NotOpen {
     Key(String),
     /// Something isn't as it was written.
     Damaged(String),
+}
+
+impl fmt::Display for NotOpen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotOpen::NoVolume => f.write_str("there is no volume"),
+            NotOpen::Size { has } => write!(f, "it has {has} bytes"),
+            NotOpen::Overlap(Overlap::Around(place)) => {
+                write!(f, "a volume lies around it, at {place}")
+            }
+            NotOpen::Overlap(Overlap::Inside(place)) => {
+                write!(f, "a volume lies in it, at {place}")
+            }
+            NotOpen::Store(why)
+            | NotOpen::Unfit(why)
+            | NotOpen::Local(why)
+            | NotOpen::Origin(why)
+            | NotOpen::Key(why)
+            | NotOpen::Damaged(why) => f.write_str(why),
+        }
+    }
 }
 
 /// Which writer this is.

@@ -49,6 +49,7 @@ pub fn check_snapshot_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
+        // Debug: a name, quoted.
         "{name:?} is no name of a snapshot: it has up to {LONGEST} letters, digits, dots, dashes and underscores, and begins with a letter"
     ))
 }

@@ -284,6 +284,7 @@ impl Store {
         self.asked.notify_one();
         match timeout(limit, asked).await {
             Ok(result) => result.map_err(|error| self.failed(&error)),
+            // Debug: a length of time.
             Err(_) => Err(self.trouble_by(format!("no answer in {limit:?}"), false)),
         }
     }
@@ -493,6 +494,7 @@ async fn speaks<T>(
     asked: impl Future<Output = object_store::Result<T>>,
 ) -> object_store::Result<T> {
     timeout(limit, asked).await.unwrap_or_else(|_| {
+        // Debug: a length of time.
         let source = format!("no answer in {limit:?}").into();
         Err(object_store::Error::Generic { store: "object", source })
     })

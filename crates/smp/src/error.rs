@@ -234,11 +234,5 @@ impl fmt::Display for StartError {
     }
 }
 
-impl std::error::Error for StartError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.kind {
-            StartErrorKind::Spawn(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+/// The text has the cause's, so there is no source: a report of both would have it twice.
+impl std::error::Error for StartError {}

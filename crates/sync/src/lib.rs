@@ -64,7 +64,7 @@ pub use lock::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteG
 pub use parker::{Parker, Unparker};
 pub use signal::Signal;
 pub use spin::{SpinLock, SpinLockGuard};
-pub use throttle::Throttle;
+pub use throttle::{LeftOut, Throttle};
 
 /// The README's example is a test too.
 #[cfg(doctest)]

@@ -218,6 +218,7 @@ pub struct DependencyError {
 
 impl fmt::Display for DependencyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Debug: a text, quoted.
         write!(f, "line {} of the dependencies, {:?}: {}", self.line, self.text, self.reason)
     }
 }

@@ -157,13 +157,5 @@ impl fmt::Display for TopologyError {
     }
 }
 
-impl std::error::Error for TopologyError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Read { error, .. } | Self::Pin { error, .. } | Self::Watch { error, .. } => {
-                Some(error)
-            }
-            _ => None,
-        }
-    }
-}
+/// The text has the cause's, so there is no source: a report of both would have it twice.
+impl std::error::Error for TopologyError {}

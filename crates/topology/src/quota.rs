@@ -60,6 +60,7 @@ impl CpuQuota {
 impl fmt::Display for CpuQuota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rounded = (self.cpus() * 100.0).round() / 100.0;
+        // Debug: lengths of time.
         write!(f, "{rounded} CPUs ({:?} in each {:?})", self.time, self.period)
     }
 }

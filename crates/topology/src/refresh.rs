@@ -65,6 +65,7 @@ impl Machine {
     fn apply_seen(&self, seen: Seen) -> Result<Option<Arc<Change>>, TopologyError> {
         let topology = self.topology();
         let all = topology.cpu_set();
+        // Debug: compared with what was said before.
         let said = format!("{seen:?}");
         let applied = self.apply(|given| {
             if let Some(running) = seen.running {

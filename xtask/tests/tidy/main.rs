@@ -13,6 +13,7 @@ mod rooms;
 mod rules;
 mod rust;
 mod sentences;
+mod spoken;
 mod text;
 mod whole;
 

@@ -195,6 +195,7 @@ fn how(place: Place) -> String {
             place.shard_size
         ),
         scope => format!(
+            // Debug: an expression of Rust.
             "Build the queue with `Workqueue::builder(name).scope(AffinityScope::{scope:?})`."
         ),
     }

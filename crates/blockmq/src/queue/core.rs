@@ -499,10 +499,9 @@ impl Core {
             let _was_stopped = hctx.state.start();
             hctx.run_to_the_end(self);
         }
-        let left_out = self.errors.take_left_out();
-        if left_out != 0 {
+        self.errors.take_left_out().tell(|left_out| {
             tracing::warn!(device = %self.name, left_out, "more requests failed");
-        }
+        });
     }
 
     pub(super) fn stats(&self, index: usize) -> HctxStats {

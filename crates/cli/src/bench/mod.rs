@@ -205,3 +205,21 @@ fn failure(error: corewise_bench::BenchError) -> Failure {
     }
     Failure::new(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use corewise::topology::Topology;
+
+    use super::*;
+
+    #[test]
+    fn the_cause_of_an_error_is_told_once() {
+        let missing = Topology::from_xml("/no/such/file").unwrap_err();
+        let told = failure(corewise_bench::BenchError::Cpus(missing)).words();
+        assert!(
+            told.starts_with("the workload's CPUs can't be had: cannot read /no/such"),
+            "{told}"
+        );
+        assert_eq!(told.matches("No such file").count(), 1, "{told}");
+    }
+}

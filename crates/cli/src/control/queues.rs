@@ -24,9 +24,9 @@ fn names(width: usize) -> usize {
     if width == usize::MAX { width } else { (width / 5).clamp(13, 33) - 1 }
 }
 
-/// How many rows a long list has.
-fn rows(width: usize) -> usize {
-    if width == usize::MAX { width } else { ROWS }
+/// How many rows of a list of `len` are written. Where one alone would be left out it is written, too.
+fn rows(width: usize, len: usize) -> usize {
+    if width == usize::MAX || len <= ROWS + 1 { len } else { ROWS }
 }
 
 /// A dump in lines of at most `width` characters, 60 at the least. `usize::MAX`: nothing is cut.
@@ -210,7 +210,7 @@ impl Tables<'_> {
                     SlotPlace::Node(node) => format!("node {node}"),
                     SlotPlace::NoNode => "no node".to_string(),
                     SlotPlace::Pod(pod) => format!("pod {pod}"),
-                    other => format!("{other:?}"),
+                    _ => "another place".to_string(),
                 };
                 let max = slot.max.map_or("any".to_string(), |max| max.to_string());
                 table.row([
@@ -248,7 +248,7 @@ impl Tables<'_> {
             let used = queue.links.iter().filter(|link| link.stats.queued > 0);
             links.extend(used.map(|link| (queue, link)));
         }
-        for (queue, link) in links.iter().take(rows(width)) {
+        for (queue, link) in links.iter().take(rows(width, links.len())) {
             table.row([
                 fit(&queue.name, names(width)),
                 link.pool.to_string(),
@@ -268,7 +268,7 @@ impl Tables<'_> {
         if self.0.running.is_empty() {
             return writeln!(f, "  nothing");
         }
-        for running in self.0.running.iter().take(rows(width)) {
+        for running in self.0.running.iter().take(rows(width, self.0.running.len())) {
             let queue = self.0.queues.iter().find(|queue| queue.id == running.queue);
             let queue = queue.map_or("-", |queue| queue.name.as_str());
             let thread = running.thread.map_or(String::new(), |tid| format!(" (thread {tid})"));
@@ -286,7 +286,7 @@ impl Tables<'_> {
 
 /// What of a long list was left out.
 fn and_more(f: &mut fmt::Formatter<'_>, all: usize, width: usize) -> fmt::Result {
-    match all.saturating_sub(rows(width)) {
+    match all.saturating_sub(rows(width, all)) {
         0 => Ok(()),
         more => writeln!(f, "  and {more} more"),
     }

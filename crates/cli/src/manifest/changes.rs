@@ -275,6 +275,7 @@ pub(crate) fn against_record(mirror: &str, old: &Manifest, new: &Manifest) -> Op
         None
     } else if fewer || stay.iter().any(moved) {
         Some(format!(
+            // Debug: lists of names, as a manifest has them.
             "its record has the legs {had:?}, in this order, and the manifest says over = {:?}: keep them in their places, with new ones behind \
              them; `corewise mirror {mirror} --remove LEG` has one less",
             wanted.over

@@ -56,6 +56,19 @@ fn names_that_cannot_be_seen_are_refused() {
         let found = problem(&memory("a").replace("\"a\"", &format!("\"a{hidden}\"")));
         assert!(found.contains("may contain letters"), "{found}");
     }
+    for (keys, says) in [
+        ("[server]\nunix = \"s\\u200b\"\n", "a path has the character U+200B"),
+        ("[server]\nmetrics = \"/m\\u202e\"\n", "a path has the character U+202E"),
+        (
+            "[[device]]\nname = \"f\"\ndriver = \"file\"\npath = \"f\\u00ad\"\nsize = \"1M\"\ncreate = true\n",
+            "a path has the character U+00AD",
+        ),
+    ] {
+        let found = problem(&(memory("a") + keys));
+        assert!(found.contains(says), "{found}");
+    }
+    let there = "[[device]]\nname = \"f\"\ndriver = \"file\"\npath = \"f\\u00ad\"\n";
+    assert_eq!(problems(&(memory("a") + there)), [""; 0]);
     assert_eq!(
         problems(&(memory("a") + "[[export]]\ndevice = \"a\"\nname = \"é 漢字 😀\"\n")),
         [""; 0]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use corewise::timeline::markup::is_invisible;
+
 /// A place in the text; both numbers count from 1. The default is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
@@ -82,6 +84,15 @@ impl Problem {
     pub(crate) fn display<'a>(&'a self, file: &'a str) -> impl fmt::Display + 'a {
         DisplayProblem { problem: self, file }
     }
+}
+
+/// What is wrong with a name that is chosen: somebody who reads it sees another one.
+pub(super) fn unseen(what: &str, at: &At<String>, subject: &Subject) -> Option<Problem> {
+    let hidden = at.value.chars().find(|c| is_invisible(*c))?;
+    let message =
+        format!("{what} has the character U+{:04X}, which nobody sees", u32::from(hidden));
+    let help = "type it anew: characters that control, hide or turn text are refused";
+    Some(Problem::new(at.place, subject.clone(), message).help(help))
 }
 
 /// What a word stands for; where it is none of those that are known, the problem, with `wanted` in front of them.

@@ -6,11 +6,10 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use corewise::device::HangPolicy;
-use corewise::timeline::markup::is_invisible;
 
 use super::drivers::driver;
 use super::links::{self, Links};
-use super::problem::{At, Place, Problem, Subject};
+use super::problem::{At, Place, Problem, Subject, unseen};
 use super::raw::{RawExport, RawManifest, RawServer};
 use super::tls::tls;
 use super::tuning::tuning;
@@ -51,6 +50,11 @@ pub(super) fn resolve(
     let (mut drivers, mut tunings) = (Vec::new(), Vec::new());
     for (index, raw) in raw.devices.iter().enumerate() {
         let before = problems.len();
+        // One that is there already may have any name.
+        let made = raw.path.iter().filter(|_| raw.create.as_ref().is_some_and(|at| at.value));
+        for at in made.chain(&raw.write_log).chain(&raw.flush_file).chain(&raw.location) {
+            problems.extend(unseen("a path", at, &links::subject(raw)));
+        }
         drivers.push(driver(raw, base, &mut problems));
         tunings.push(tuning(raw, &mut problems));
         if problems.len() > before {
@@ -291,21 +295,22 @@ fn export(
         let problem = Problem::new(device.place, subject, message);
         return Err(if advised { problem.help(links.meant(&device.value)) } else { problem });
     }
-    // The protocol allows 4096 bytes.
-    let at_name = raw.name.as_ref().map_or(raw.place, |name| name.place);
-    let description =
-        raw.description.as_ref().map(|text| ("a description", &*text.value, text.place));
-    for (what, text, place) in [("an export's name", name, at_name)].into_iter().chain(description)
-    {
-        if text.len() > 4096 {
+    let place = raw.name.as_ref().map_or(raw.place, |name| name.place);
+    let its_name = At::new(name.to_string(), place);
+    let named = [("an export's name", &its_name)].into_iter();
+    for (what, at) in named.chain(raw.description.as_ref().map(|text| ("a description", text))) {
+        // The protocol allows no more.
+        if at.value.len() > 4096 {
             let message = format!("{what} has at most 4096 bytes");
-            return Err(Problem::new(place, subject, message));
+            return Err(Problem::new(at.place, subject, message));
         }
-        if let Some(hidden) = text.chars().find(|c| is_invisible(*c)) {
-            let message =
-                format!("{what} has the character U+{:04X}, which nobody sees", u32::from(hidden));
-            return Err(Problem::new(place, subject, message)
-                .help("type it anew: characters that control, hide or turn text are refused"));
+        if let Some(problem) = unseen(what, at, &subject) {
+            return Err(problem);
+        }
+    }
+    for at in raw.allow_certificates.iter().flatten() {
+        if let Some(problem) = unseen("a name in a certificate", at, &subject) {
+            return Err(problem);
         }
     }
     let read_only = raw.read_only.as_ref().is_some_and(|read_only| read_only.value);
@@ -356,6 +361,9 @@ fn export(
 }
 
 fn server(raw: &RawServer, base: &Path, problems: &mut Vec<Problem>) -> Server {
+    for at in [&raw.unix, &raw.control, &raw.metrics, &raw.state].into_iter().flatten() {
+        problems.extend(unseen("a path", at, &Subject::Server));
+    }
     let mut socket = |at: &Option<At<String>>| {
         let at = at.as_ref()?;
         let path = base.join(&at.value);

@@ -157,7 +157,8 @@ impl Cleanup {
     /// Removes all of it, the newest first. A file that can't be removed is returned with the reason.
     pub(crate) fn run(&self) -> Vec<(PathBuf, io::Error)> {
         let mut held = self.held.lock();
-        let (things, files) = (std::mem::take(&mut held.things), std::mem::take(&mut held.new_files));
+        let (things, files) =
+            (std::mem::take(&mut held.things), std::mem::take(&mut held.new_files));
         drop(held);
         let mut failed = Vec::new();
         // Before the folders that they may be in.

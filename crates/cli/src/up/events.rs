@@ -40,6 +40,8 @@ struct Lines {
     waiting: VecDeque<Arc<str>>,
     /// Left out behind those.
     lost: u64,
+    /// The first of them: where it stays the only one the listener gets it after all.
+    first: Option<Arc<str>>,
 }
 
 /// A place among those that listen.
@@ -123,7 +125,10 @@ impl Inbox {
         let mut lines = self.lines.lock();
         // Once some were left out the others follow them, until there is room to say so.
         match lines.lost != 0 || lines.waiting.len() == ROOM {
-            true => lines.lost += 1,
+            true => {
+                lines.lost += 1;
+                lines.first = (lines.lost == 1).then_some(line);
+            }
             false => lines.waiting.push_back(line),
         }
     }
@@ -131,8 +136,12 @@ impl Inbox {
     /// What waits, and how many were left out behind that.
     fn take(&self, out: &mut Vec<u8>) {
         let mut lines = self.lines.lock();
-        let Lines { waiting, lost } = &mut *lines;
+        let Lines { waiting, lost, first } = &mut *lines;
         waiting.drain(..).for_each(|line| out.extend_from_slice(line.as_bytes()));
+        if let Some(line) = first.take() {
+            out.extend_from_slice(line.as_bytes());
+            *lost = 0;
+        }
         if *lost != 0 {
             out.extend_from_slice(format!("{{\"event\":\"lost\",\"events\":{lost}}}\n").as_bytes());
             *lost = 0;
@@ -166,6 +175,10 @@ mod tests {
         assert_eq!(late[ROOM], r#"{"event":"lost","events":10}"#);
         events.tell("again\n");
         assert_eq!(taken(&slow), ["again"]);
+        for n in 0..=ROOM {
+            events.tell(&format!("{n}\n"));
+        }
+        assert_eq!(taken(&slow).last().map(String::as_str), Some("1024"), "one alone isn't lost");
         events.leave(&slow);
         events.leave(&fast);
         assert!(!events.are_heard());

@@ -35,6 +35,15 @@ pub(crate) struct Report {
     pub(crate) events: Arc<Events>,
 }
 
+/// Where something about a mirror is told: what comes again and again is limited for people and for stdout.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum To {
+    /// The programs that listen on the control socket.
+    Listeners,
+    /// stderr and stdout, as text or JSON. `left_out`: so many like it were left out before.
+    People { left_out: Option<u64> },
+}
+
 impl Report {
     fn print(&self, text: &str) {
         if !self.quiet {
@@ -49,11 +58,16 @@ impl Report {
         if self.json || self.events.are_heard() {
             let rest = rest();
             if self.json {
-                let lost = |events| line("lost", &json!({"events": events}));
-                streams::to_stdout(&crate::json::escaped(&line(name, &rest)), lost);
+                self.stdout(name, &rest);
             }
             self.publish(name, rest);
         }
+    }
+
+    /// An event in JSON on stdout.
+    fn stdout(&self, name: &str, rest: &Value) {
+        let lost = |events| line("lost", &json!({"events": events}));
+        streams::to_stdout(&crate::json::escaped(&line(name, rest)), lost);
     }
 
     /// Something happened that only those hear who listen on the control socket.
@@ -184,7 +198,7 @@ impl Report {
     }
 
     /// Something happened to the mirror `device` with these legs. From any thread.
-    pub(crate) fn mirror(&self, device: &str, over: &[String], happened: &MirrorEvent) {
+    pub(crate) fn mirror(&self, device: &str, over: &[String], happened: &MirrorEvent, to: To) {
         let names = |legs: &[usize]| -> Vec<&str> {
             legs.iter().filter_map(|leg| over.get(*leg)).map(String::as_str).collect()
         };
@@ -216,43 +230,48 @@ impl Report {
             _ => return,
         };
         let mut todo = None;
-        if let (Some(why), "checked") = (&why, what) {
-            let command = format!("corewise mirror {device} --check --repair");
-            screen::warning(format_args!(
-                "device '{device}': {why}; to write there what the first leg in sync has: {command}"
-            ));
-            todo = Some(command);
-        } else if let Some(why) = &why {
-            let leg = legs.first().copied().unwrap_or_default();
-            let how = if what == "missing" { "is missing" } else { "is left out" };
-            let command = take_back(device, leg);
-            screen::warning(format_args!(
-                "device '{device}': its leg '{leg}' {how}: {why}; once its disk works: {command}"
-            ));
-            todo = Some(command);
+        if let (Some(_), "checked") = (&why, what) {
+            todo = Some(format!("corewise mirror {device} --check --repair"));
+        } else if why.is_some() {
+            todo = Some(take_back(device, legs.first().copied().unwrap_or_default()));
         }
-        self.event("mirror", || {
-            let mut event = json!({
-                "device": device, "what": what, "legs": legs, "bytes": bytes, "why": why,
-                "todo": todo,
-            });
-            if let MirrorEvent::CheckEnded { check } = happened {
-                event["seconds"] = check.took.as_secs_f64().into();
-                for (key, bytes) in [
-                    ("size", check.size),
-                    ("differ", check.differ),
-                    ("unreadable", check.unreadable),
-                    ("lost", check.lost),
-                    ("repaired", check.repaired),
-                ] {
-                    event[key] = bytes.into();
-                }
-            }
-            event
+        let mut event = json!({
+            "device": device, "what": what, "legs": legs, "bytes": bytes, "why": why, "todo": todo,
         });
-        if let Some(bytes) = bytes.filter(|_| !self.json) {
+        if let MirrorEvent::CheckEnded { check } = happened {
+            event["seconds"] = check.took.as_secs_f64().into();
+            for (key, bytes) in [
+                ("size", check.size),
+                ("differ", check.differ),
+                ("unreadable", check.unreadable),
+                ("lost", check.lost),
+                ("repaired", check.repaired),
+            ] {
+                event[key] = bytes.into();
+            }
+        }
+        let To::People { left_out } = to else { return self.publish("mirror", event) };
+        let before = left_out.map_or_else(String::new, |n| format!(" (and {n} times before)"));
+        if let (Some(why), Some(todo)) = (&why, &todo) {
+            let leg = legs.first().copied().unwrap_or_default();
+            let (how, so) = match what {
+                "checked" => (String::new(), "to write there what the first leg in sync has"),
+                "missing" => {
+                    (format!("its leg '{leg}' is missing{before}: "), "once its disk works")
+                }
+                _ => (format!("its leg '{leg}' is left out{before}: "), "once its disk works"),
+            };
+            screen::warning(format_args!("device '{device}': {how}{why}; {so}: {todo}"));
+        }
+        if self.json {
+            if let Some(left_out) = left_out {
+                event["left_out"] = left_out.into();
+            }
+            self.stdout("mirror", &event);
+        } else if let Some(bytes) = bytes {
             let legs = if legs.is_empty() { "its legs".to_string() } else { legs.join(", ") };
-            self.print(&format!("Mirror {device}: {what}, {legs}, {}\n", units::size(bytes)));
+            let size = units::size(bytes);
+            self.print(&format!("Mirror {device}: {what}, {legs}, {size}{before}\n"));
         }
     }
 
@@ -382,6 +401,7 @@ impl Visit for Logged {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        // Debug: a field that its callsite shows so.
         self.0[field.name()] = format!("{value:?}").into();
     }
 }

@@ -16,6 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use corewise::nbd::{ExportStatus, Listener};
+use corewise::timeline::duration;
 use corewise::workqueue::Workqueue;
 use sd_notify::NotifyState;
 
@@ -215,8 +216,8 @@ impl Telling {
                 Ok(()) => self.tell(&mut left, &status, &remaining, &tell),
                 Err(RecvTimeoutError::Timeout) => {
                     tracing::warn!(
-                        "no work item of the volumes ran for {:?}: the service manager's watchdog gets no answer",
-                        self.every
+                        "no work item of the volumes ran for {}: the service manager's watchdog gets no answer",
+                        duration(self.every)
                     );
                     asked = Some(item);
                 }

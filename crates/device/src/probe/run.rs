@@ -284,6 +284,7 @@ impl Registry {
         let mut told = 0;
         for Named { decl, after, in_batch } in named {
             let device = decl.name.as_str();
+            // Debug: a length of time.
             tracing::warn!(device = %text::name(device), ?after, "a probe is past its deadline");
             if in_batch.is_some() && observer.is_some() {
                 event::tell(observer.as_ref(), &Event::Overdue { device, after });

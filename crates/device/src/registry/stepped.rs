@@ -179,6 +179,7 @@ impl Stepped {
             match step {
                 CallerStep::Run(due) => return self.devices.decl(due.key).unwrap().name.clone(),
                 CallerStep::Wait if !idle => {}
+                // Debug: for the tests that step.
                 step => return format!("{step:?}"),
             }
         }

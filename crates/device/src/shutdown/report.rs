@@ -119,6 +119,7 @@ impl ShutdownReport {
         for cycle in &cycles {
             let cycle: Vec<_> = cycle.iter().map(|name| text::name(name)).collect();
             tracing::warn!(
+                // Debug: a list of names.
                 ?cycle,
                 "these devices needed one another in a circle, and were shut down one by one"
             );

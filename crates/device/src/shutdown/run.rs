@@ -361,6 +361,7 @@ impl ShutdownRun {
         match news {
             News::Overdue { device, after } => {
                 let device = self.name(device);
+                // Debug: a length of time.
                 tracing::warn!(device = %text::name(device), ?after, "a shutdown callback is late");
                 event::tell(observer, &Event::Overdue { device, after });
             }

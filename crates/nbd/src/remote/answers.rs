@@ -223,7 +223,7 @@ impl Answers {
         };
         let (entry, last) = (table.get_mut(slot), chunk.flags.contains(ReplyFlags::DONE));
         let (op, length) = (entry.rq.op(), chunk.length);
-        let unfit = || broken(format!("{:?} of {length} bytes for a {op}", chunk.kind));
+        let unfit = || broken(format!("{} of {length} bytes for a {op}", chunk.kind));
         match chunk.kind {
             ReplyKind::NONE if length == 0 && last => {
                 bytes.advance(CHUNK_LEN);
@@ -284,7 +284,7 @@ impl Answers {
         ends: &mut Vec<End>,
     ) -> Result<bool, Broken> {
         let (entry, last) = (table.get_mut(slot), chunk.flags.contains(ReplyFlags::DONE));
-        let malformed = || broken(format!("a malformed {:?} of {} bytes", chunk.kind, data.len()));
+        let malformed = || broken(format!("a malformed {} of {} bytes", chunk.kind, data.len()));
         if chunk.kind == ReplyKind::BLOCK_STATUS {
             let Some((context, extents)) = decode_block_status(chunk.kind, data) else {
                 return malformed();

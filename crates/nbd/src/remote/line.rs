@@ -244,11 +244,14 @@ impl Line {
             let on = self.table.get(slot).on;
             let (rq, time) = (self.table.remove(slot), self.shared.options.timeout);
             let words = match on {
+                // Debug: a length of time.
                 Some(_) => format!("no answer within {time:?}"),
+                // Debug: a length of time.
                 None => format!("no connection within {time:?}: {}", *self.shared.why.lock()),
             };
             if on.is_some() {
                 // Its answer may come yet, and would be anybody's.
+                // Debug: a length of time.
                 self.broke(&format!("a request was not answered within {time:?}"));
             }
             self.complete(rq, Err(IoError::with(IoErrorKind::TimedOut, words)));
@@ -650,6 +653,7 @@ impl Line {
                 "the connections of a remote volume are lost; requests wait for new ones"
             ),
             RemoteEvent::Back { after, connections } => {
+                // Debug: a length of time.
                 tracing::info!(device, %uri, ?after, connections, "a remote volume is connected again");
             }
             RemoteEvent::Down { why } => {

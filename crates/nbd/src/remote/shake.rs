@@ -92,8 +92,8 @@ impl fmt::Display for Refusal {
                     OptionReplyKind::ERR_UNKNOWN => f.write_str("it has no such export")?,
                     OptionReplyKind::ERR_TLS_REQD => f.write_str("it asks for TLS: write nbds")?,
                     OptionReplyKind::ERR_SHUTDOWN => f.write_str("it is shutting down")?,
-                    _ if *option == OptionKind::STARTTLS => write!(f, "it refuses TLS ({kind:?})")?,
-                    _ => write!(f, "it refuses {option:?} ({kind:?})")?,
+                    _ if *option == OptionKind::STARTTLS => write!(f, "it refuses TLS ({kind})")?,
+                    _ => write!(f, "it refuses {option} ({kind})")?,
                 }
                 if words.is_empty() { Ok(()) } else { write!(f, ": {words}") }
             }
@@ -172,7 +172,7 @@ pub fn choose(wire: &mut impl Wire, export: &str, padded: bool) -> Result<Agreed
             return wrong("information without its kind");
         };
         if kind != OptionReplyKind::INFO {
-            return wrong(format!("{kind:?} as an answer to GO"));
+            return wrong(format!("{kind} as an answer to GO"));
         }
         match (InfoKind(u16::from_be_bytes(*info)), rest.len()) {
             (InfoKind::EXPORT, 10) => summary = rest.first_chunk().map(ExportSummary::decode),
@@ -239,7 +239,7 @@ fn answered(
             OptionReplyHeader::decode(&head).map_err(|error| Refusal::Wrong(error.to_string()))?;
         if head.option != option || head.length > MOST_DATA {
             return wrong(format!(
-                "a reply to {:?} of {} bytes, where {option:?} was asked for",
+                "a reply to {} of {} bytes, where {option} was asked for",
                 head.option, head.length
             ));
         }
@@ -251,7 +251,7 @@ fn answered(
             kind => each(kind, &data)?,
         }
     }
-    wrong(format!("more than {MOST_REPLIES} replies to {option:?}"))
+    wrong(format!("more than {MOST_REPLIES} replies to {option}"))
 }
 
 #[cfg(test)]

@@ -72,26 +72,32 @@ fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => {
                 tracing::error!(%error, listener = %listener.endpoint(), "cannot wait for clients");
-                return;
+                break;
             }
         }
         if !both[0].revents().is_empty() {
-            return;
+            break;
         }
         failures = match accept(server, listener, &mut spare) {
             Ok(()) => 0,
             Err(Shortage(what)) => {
                 if failures == 0 {
-                    if let Some(before) = shortages.admit() {
-                        let left_out = (before != 0).then_some(before);
-                        tracing::warn!(listener = %listener.endpoint(), left_out,
+                    let listener = listener.endpoint().clone();
+                    shortages.tell(|| {
+                        move |left_out: Option<u64>| {
+                            tracing::warn!(%listener, left_out,
                             "clients must wait until there is enough for one more: {what}");
-                    }
+                        }
+                    });
                 }
                 failures + 1
             }
         };
     }
+    shortages.take_left_out().tell(|times| {
+        tracing::warn!(listener = %listener.endpoint(), times,
+            "clients had to wait until there was enough for one more");
+    });
 }
 
 /// Something that the process or the machine has too little of, in words.

@@ -215,6 +215,7 @@ impl Listener {
     /// # Errors
     /// `Listen`.
     pub fn tcp(address: impl ToSocketAddrs + fmt::Debug) -> Result<Listener, Error> {
+        // Debug: the caller's own value, which has no other form.
         let failed = |source| Error::Listen { address: format!("{address:?}"), source };
         let listener = TcpListener::bind(&address).map_err(failed)?;
         Listener::try_from(listener).map_err(failed)

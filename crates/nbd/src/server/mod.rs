@@ -30,7 +30,7 @@ use crate::negotiate::{Begun, NoAgreement, negotiate};
 use crate::policy::{self, Limits};
 use crate::session::{Deadlines, End, Relief, Session};
 use crate::tls::Tls;
-use crate::told::{Hosts, Voice, What, tell};
+use crate::told::{Hosts, Known, Voice, What, tell};
 
 use accept::Acceptor;
 use client_thread::ClientThread;
@@ -571,9 +571,11 @@ impl Inner {
         };
         let evict = |oldest: &Connection| {
             let voice = &oldest.voice;
-            voice.tell(What::Evicted, |left_out| {
-                tracing::info!(client = oldest.id, peer = %voice.who, left_out,
-                    "closed: other clients wait, and this one has not chosen an export");
+            voice.tell(What::Evicted, |Known { client, peer, .. }| {
+                move |left_out: Option<u64>| {
+                    tracing::info!(client, %peer, left_out,
+                        "closed: other clients wait, and this one has not chosen an export");
+                }
             });
             oldest.cut(|| "other clients waited, and it had not chosen an export".to_owned());
         };
@@ -589,10 +591,12 @@ impl Inner {
             catch_unwind(AssertUnwindSafe(|| self.converse(&connection, parker, &mut why)));
         if let Err(panic) = served {
             let voice = &connection.voice;
-            voice.tell(What::Ours, |left_out| {
-                tracing::error!(client = connection.id, peer = %voice.who, left_out,
-                    panic = %text::message(panics::message(&*panic)),
-                    "serving a client panicked: its connection is closed");
+            voice.tell(What::Ours, |Known { client, peer, .. }| {
+                let panic = text::message(panics::message(&*panic)).to_string();
+                move |left_out: Option<u64>| {
+                    tracing::error!(client, %peer, left_out, panic,
+                        "serving a client panicked: its connection is closed");
+                }
             });
             why = "serving it panicked".to_string();
             connection.cut(|| why.clone());
@@ -654,17 +658,23 @@ impl Inner {
             end => end.to_string(),
         };
         match end {
-            End::Idle(what) => voice.tell(What::Idle, |left_out| {
-                tracing::info!(client, peer = %who, export = name, left_out, "closed: {what}");
+            End::Idle(what) => voice.tell(What::Idle, |Known { client, peer, export }| {
+                move |left_out: Option<u64>| {
+                    tracing::info!(client, %peer, export, left_out, "closed: {what}");
+                }
             }),
-            End::TooSlow(what) => voice.tell(What::Slow, |left_out| {
-                tracing::warn!(client, peer = %who, export = name, left_out, "closed: {what}");
+            End::TooSlow(what) => voice.tell(What::Slow, |Known { client, peer, export }| {
+                move |left_out: Option<u64>| {
+                    tracing::warn!(client, %peer, export, left_out, "closed: {what}");
+                }
             }),
-            End::Violation(what) => voice.tell(What::Cut, |left_out| {
-                tracing::warn!(client, peer = %who, export = name, what, left_out, "closed");
+            End::Violation(what) => voice.tell(What::Cut, |Known { client, peer, export }| {
+                move |left_out: Option<u64>| {
+                    tracing::warn!(client, %peer, export, what, left_out, "closed");
+                }
             }),
             end => tell(|| {
-                tracing::debug!(client, peer = %who, export = name, ?end, "client left");
+                tracing::debug!(client, peer = %who, export = name, %end, "client left");
             }),
         }
         voice.over();
@@ -675,18 +685,27 @@ impl Inner {
 fn tell_end(end: &NoAgreement, client: u64, who: &Identity, voice: &Voice) {
     match end {
         NoAgreement::EndOfStream | NoAgreement::Closed(CloseReason::Aborted) => {}
-        NoAgreement::Closed(reason) => voice.tell(What::Handshake, |left_out| {
-            tracing::info!(client, peer = %who, %reason, left_out, "closed: the handshake failed");
+        NoAgreement::Closed(reason) => voice.tell(What::Handshake, |_| {
+            let (peer, reason) = (who.clone(), reason.to_string());
+            move |left_out: Option<u64>| {
+                tracing::info!(client, %peer, reason, left_out, "closed: the handshake failed");
+            }
         }),
         NoAgreement::Withdrawn(offer) => tell(|| {
             tracing::debug!(client, peer = %who, export = offer.name,
                 "closed: the export is being removed, or its place was needed");
         }),
-        NoAgreement::TooSlow => voice.tell(What::Handshake, |left_out| {
-            tracing::info!(client, peer = %who, left_out, "closed: the handshake took too long");
+        NoAgreement::TooSlow => voice.tell(What::Handshake, |_| {
+            let peer = who.clone();
+            move |left_out: Option<u64>| {
+                tracing::info!(client, %peer, left_out, "closed: the handshake took too long");
+            }
         }),
-        NoAgreement::Insecure(error) => voice.tell(What::Tls, |left_out| {
-            tracing::warn!(client, peer = %who, %error, left_out, "closed: TLS failed");
+        NoAgreement::Insecure(error) => voice.tell(What::Tls, |_| {
+            let (peer, error) = (who.clone(), error.to_string());
+            move |left_out: Option<u64>| {
+                tracing::warn!(client, %peer, error, left_out, "closed: TLS failed");
+            }
         }),
         NoAgreement::Failed(error) => tell(|| {
             tracing::debug!(client, peer = %who, %error, "the handshake failed");

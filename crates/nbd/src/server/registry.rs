@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::export::{Export, Shared};
 use crate::handshake::{ExportOffer, NotOffered};
 use crate::policy;
-use crate::told::{Voice, What};
+use crate::told::{Known, Voice, What};
 
 /// The books. The lock is a leaf: nothing else is locked, and no device is called, while it is
 /// held.
@@ -544,11 +544,15 @@ impl Books {
         let Some(entered) = self.connections.get_mut(&id) else { return false };
         entered.leaving = true;
         let Entered { connection, who, export, .. } = entered;
-        let idle = policy::rounded(idle);
-        connection.voice.tell(What::Evicted, |left_out| {
-            tracing::info!(client = id, peer = %who, export, ?idle, left_out, "let go: a newcomer needs its place");
+        let (peer, export, idle) = (who.clone(), export.clone(), policy::rounded(idle));
+        connection.voice.tell(What::Evicted, |_| {
+            move |left_out: Option<u64>| {
+                // Debug: a length of time.
+                tracing::info!(client = id, %peer, export, ?idle, left_out, "let go: a newcomer needs its place");
+            }
         });
         connection.drain(|| {
+            // Debug: a length of time.
             format!(
                 "it asked for nothing for {idle:?}, and a newcomer needed its place (evict_idle)"
             )
@@ -578,9 +582,11 @@ impl Registry {
         if export.access.admits(who) {
             return Ok(export.offer());
         }
-        voice.tell(What::Forbidden, |left_out| {
-            tracing::warn!(client = voice.client, peer = %who, export = export.name(), left_out,
-                "a client was refused: the export is not for it");
+        voice.tell(What::Forbidden, |Known { client, .. }| {
+            let (peer, export) = (who.clone(), export.name().to_owned());
+            move |left_out: Option<u64>| {
+                tracing::warn!(client, %peer, export, left_out, "a client was refused: the export is not for it");
+            }
         });
         let name = export.name().escape_debug();
         // Which process it is makes no difference.

@@ -49,7 +49,7 @@ use crate::policy::Limits;
 use crate::rate::Limiter;
 use crate::reply::{Patience, Posted, Ran, ReplyPath, Right};
 use crate::tls::Incoming;
-use crate::told::{Voice, What};
+use crate::told::{Known, Voice, What};
 use crate::turn::{Turn, Work};
 use crate::wire::{Form, ReplyError, Tag};
 
@@ -211,10 +211,13 @@ impl Session {
         self.device.submit(Request::flush().on_complete(move |done| {
             let Session { connection, voice, device, told, .. } = &*session;
             if let Err(error) = done.result {
-                voice.tell(What::Failed(ReplyError::from_errno(error.errno())), |left_out| {
-                    tracing::error!(client = voice.client, peer = %voice.who, export = voice.export,
-                        device = device.name(), %error, left_out,
-                        "the flush of a drained connection failed");
+                let what = What::Failed(ReplyError::from_errno(error.errno()));
+                voice.tell(what, |Known { client, peer, export }| {
+                    let (device, error) = (device.name().to_owned(), error.clone());
+                    move |left_out: Option<u64>| {
+                        tracing::error!(client, %peer, export, device, %error, left_out,
+                            "the flush of a drained connection failed");
+                    }
                 });
             } else {
                 told.all_is_durable();
@@ -302,9 +305,12 @@ impl Session {
         }));
         made.map_err(|panic| {
             let voice = &self.voice;
-            voice.tell(What::Ours, |left_out| {
-                tracing::error!(client = voice.client, peer = %voice.who, export = voice.export, left_out,
-                    panic = %text::message(panics::message(&*panic)), "answering a request panicked: it fails");
+            voice.tell(What::Ours, |Known { client, peer, export }| {
+                let panic = text::message(panics::message(&*panic)).to_string();
+                move |left_out: Option<u64>| {
+                    tracing::error!(client, %peer, export, left_out, panic,
+                        "answering a request panicked: it fails");
+                }
             });
             panics::discard(panic);
         })
@@ -320,10 +326,14 @@ impl Session {
             return;
         }
         let voice = &self.voice;
-        voice.tell(What::Failed(ReplyError::from_errno(error.errno())), |left_out| {
-            tracing::warn!(client = voice.client, peer = %voice.who, export = voice.export,
-                device = self.device.name(), request = %done.op, offset = done.offset,
-                len = done.len, errno = error.errno(), %error, left_out, "a client's request failed");
+        let what = What::Failed(ReplyError::from_errno(error.errno()));
+        voice.tell(what, |Known { client, peer, export }| {
+            let (device, error) = (self.device.name().to_owned(), error.clone());
+            let (request, offset, len) = (done.op, done.offset, done.len);
+            move |left_out: Option<u64>| {
+                tracing::warn!(client, %peer, export, device, %request, offset, len,
+                    errno = error.errno(), %error, left_out, "a client's request failed");
+            }
         });
     }
 

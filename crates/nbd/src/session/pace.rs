@@ -55,6 +55,7 @@ fn too_slow(expects: Expects, waited: Duration, timeout: Duration) -> End {
         Expects::Payload(part) => came(part, "payload"),
     };
     let waited = policy::rounded(waited);
+    // Debug: lengths of time.
     End::TooSlow(format!(
         "it did not finish a request: {what} in {waited:?} (request_timeout: {timeout:?})"
     ))
@@ -150,6 +151,7 @@ impl Pace {
                 match self.deadlines.idle {
                     Some(_) if waits => self.quiet = Duration::ZERO,
                     Some(idle) if self.quiet >= idle => {
+                        // Debug: a length of time.
                         let what = format!("it asked for nothing for {idle:?} (idle_timeout)");
                         return Err(End::Idle(what));
                     }

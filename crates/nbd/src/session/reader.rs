@@ -19,7 +19,7 @@ use crate::losses::Covers;
 use crate::policy::{self, Limits, Operation, Verdict, judge};
 use crate::reply::{Posted, Right};
 use crate::tls::Incoming;
-use crate::told::What;
+use crate::told::{Known, What};
 use crate::turn::{self, Deficit, Entry, Work};
 use crate::waiting::Slot;
 use crate::wire::{
@@ -356,11 +356,13 @@ impl<'a> Reader<'a> {
 
     fn tell_refusal(&self, request: &Request, error: ReplyError) {
         let voice = &self.session.voice;
-        voice.tell(What::Refused(error), |left_out| {
-            tracing::warn!(client = voice.client, peer = %voice.who, export = voice.export,
-                request = ?request.command, offset = request.offset, len = request.length,
-                errno = error.code(), error = error.message(), left_out,
-                "a client's request was refused");
+        voice.tell(What::Refused(error), |Known { client, peer, export }| {
+            let Request { command, offset, length, .. } = *request;
+            move |left_out: Option<u64>| {
+                tracing::warn!(client, %peer, export, request = %command, offset, len = length,
+                    errno = error.code(), error = error.message(), left_out,
+                    "a client's request was refused");
+            }
         });
     }
 

@@ -19,7 +19,7 @@ use crate::load::Charge;
 use crate::policy;
 use crate::reply::{Patience, Sent, Sink};
 use crate::tls::Channel;
-use crate::told::{Voice, What, tell};
+use crate::told::{Known, Voice, What, tell};
 use crate::wire::{EXTENDED_CHUNK_LEN, SIMPLE_REPLY_LEN};
 
 /// Replies that one system call sends at most. Far below the kernel's limit of 1,024, and enough to
@@ -257,13 +257,17 @@ impl SocketSink {
         let (since, bytes) = self.connection.untaken.read().unwrap_or_default();
         let oldest = policy::rounded(self.connection.since(since));
         let (voice, timeout) = (Arc::clone(&self.voice), self.timeout);
+        // Debug: lengths of time.
         let why = format!(
             "it did not take its replies: {bytes} bytes wait, and the oldest reply for {oldest:?} \
              (reply_timeout: {timeout:?})"
         );
-        voice.tell(What::Slow, |left_out| {
-            let Voice { client, who, export, .. } = &*voice;
-            tracing::warn!(client, peer = %who, export, bytes, ?oldest, ?timeout, left_out, "closed: {why}");
+        voice.tell(What::Slow, |Known { client, peer, export }| {
+            let why = why.clone();
+            move |left_out: Option<u64>| {
+                // Debug: lengths of time.
+                tracing::warn!(client, %peer, export, bytes, ?oldest, ?timeout, left_out, "closed: {why}");
+            }
         });
         self.give_up(|| why);
     }

@@ -11,7 +11,7 @@ use corewise_sync::{Mutex, Parker, Unparker, thread};
 use super::Session;
 use super::sink::SocketSink;
 use crate::reply::{Patience, Ran, Right};
-use crate::told::What;
+use crate::told::{Known, What};
 
 /// Stack of a connection's threads in bytes: they call the device and little else.
 pub(crate) const STACK: usize = 512 << 10;
@@ -71,19 +71,24 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>
     right.with_sink(|sink| sink.writer_parker = place.lock().take());
     let voice = &session.voice;
     if let Some(relief) = &session.relief {
-        voice.tell(What::Ours, |left_out| {
-            tracing::warn!(client = voice.client, peer = %voice.who, export = voice.export, %error, left_out,
-                "no thread for the replies of a slow client: one that all such clients share sends them");
+        voice.tell(What::Ours, |Known { client, peer, export }| {
+            move |left_out: Option<u64>| {
+                tracing::warn!(client, %peer, export, %error, left_out,
+                    "no thread for the replies of a slow client: one that all such clients share sends them");
+            }
         });
         right.give_up();
         return relief.take(Arc::clone(session));
     }
-    voice.tell(What::Ours, |left_out| {
-        tracing::error!(client = voice.client, peer = %voice.who, export = voice.export, %error, left_out,
-            "cannot start a thread for the replies of a slow client: the connection is closed");
+    let why = format!("no thread could be started for its replies: {error}");
+    voice.tell(What::Ours, |Known { client, peer, export }| {
+        move |left_out: Option<u64>| {
+            tracing::error!(client, %peer, export, %error, left_out,
+                "cannot start a thread for the replies of a slow client: the connection is closed");
+        }
     });
     right.with_sink(|sink| {
-        sink.give_up(|| format!("no thread could be started for its replies: {error}"));
+        sink.give_up(|| why);
     });
     // A sink that gave up drops everything and is never full, so the rounds end with the
     // replies.

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use rustls::ServerConnection;
 
+use super::spoken::spoken;
 use super::{Tls, names};
 use crate::connection::Connection;
 use crate::deadline::Deadline;
@@ -99,7 +100,9 @@ fn decrypt(tls: &mut ServerConnection, ciphertext: &mut BytesMut, length: usize)
     while !record.is_empty() && tls.read_tls(&mut record)? > 0 {}
     let result = tls.process_new_packets();
     ciphertext.advance(length);
-    let broken = |error| io::Error::new(ErrorKind::InvalidData, format!("TLS: {error}"));
+    let broken = |error: rustls::Error| {
+        io::Error::new(ErrorKind::InvalidData, format!("TLS: {}", spoken(&error)))
+    };
     result.map(drop).map_err(broken)
 }
 

@@ -10,7 +10,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-use super::{certificates, lasts, words, wrong};
+use super::spoken::spoken;
+use super::{certificates, lasts, refused, words, wrong};
 use crate::error::{Error, TlsPart};
 use crate::remote::send;
 
@@ -36,11 +37,11 @@ impl RemoteTls {
         provider.cipher_suites.retain(lasts);
         let mut roots = RootCertStore::empty();
         for root in certificates(TlsPart::ServerCa, ca)? {
-            roots.add(root).map_err(wrong(TlsPart::ServerCa))?;
+            roots.add(root).map_err(refused(TlsPart::ServerCa))?;
         }
         let builder = ClientConfig::builder_with_provider(Arc::new(provider))
             .with_safe_default_protocol_versions()
-            .map_err(wrong(TlsPart::ServerCa))?
+            .map_err(refused(TlsPart::ServerCa))?
             .with_root_certificates(roots);
         let mut config = match identity {
             None => builder.with_no_client_auth(),
@@ -49,7 +50,7 @@ impl RemoteTls {
                 let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| {
                     wrong(TlsPart::Key)(words(&error, "key without a password"))
                 })?;
-                builder.with_client_auth_cert(chain, key).map_err(wrong(TlsPart::Key))?
+                builder.with_client_auth_cert(chain, key).map_err(refused(TlsPart::Key))?
             }
         };
         // A connection lasts for days: what is kept for the next handshake would save nothing.
@@ -105,7 +106,7 @@ impl Dialled {
         if let Err(error) = self.tls.process_new_packets() {
             // It may say so to the other side.
             let _ = self.push(socket);
-            return Err(io::Error::new(ErrorKind::InvalidData, format!("TLS: {error}")));
+            return Err(io::Error::new(ErrorKind::InvalidData, format!("TLS: {}", spoken(&error))));
         }
         Ok(n)
     }

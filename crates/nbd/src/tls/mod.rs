@@ -5,6 +5,7 @@
 mod channel;
 mod dial;
 mod names;
+mod spoken;
 mod validity;
 
 use std::ops::Range;
@@ -15,6 +16,8 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite};
+
+use spoken::spoken;
 
 use crate::error::{Error, TlsPart};
 
@@ -67,7 +70,7 @@ impl Tls {
             key.map_err(|error| wrong(TlsPart::Key)(words(&error, "key without a password")))?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(wrong(TlsPart::Certificate))?;
+            .map_err(refused(TlsPart::Certificate))?;
         let builder = match client_ca {
             None => builder.with_no_client_auth(),
             Some(pem) => {
@@ -82,23 +85,23 @@ impl Tls {
                     );
                 }
                 for root in authorities {
-                    roots.add(root).map_err(wrong(TlsPart::ClientCa))?;
+                    roots.add(root).map_err(refused(TlsPart::ClientCa))?;
                 }
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                         .build()
-                        .map_err(wrong(TlsPart::ClientCa))?;
+                        .map_err(refused(TlsPart::ClientCa))?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
         let fault = validity::fault(&chain, builder.crypto_provider(), UnixTime::now());
         let valid = validity::first_to_expire(&chain, builder.crypto_provider());
         let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
-            rustls::Error::InvalidCertificate(_) => wrong(TlsPart::Certificate)(error.to_string()),
+            rustls::Error::InvalidCertificate(_) => refused(TlsPart::Certificate)(error),
             rustls::Error::InconsistentKeys(_) => {
                 wrong(TlsPart::Key)("it isn't the certificate's".to_string())
             }
-            _ => wrong(TlsPart::Key)(error.to_string()),
+            _ => refused(TlsPart::Key)(error),
         })?;
         if let Some(why) = fault {
             return Err(wrong(TlsPart::Certificate)(why));
@@ -157,4 +160,9 @@ fn words(error: &pem::Error, wanted: &str) -> String {
 
 fn wrong<E: ToString>(what: TlsPart) -> impl Fn(E) -> Error {
     move |why| Error::Tls { what, why: why.to_string() }
+}
+
+/// As [`wrong`], of an error of rustls.
+fn refused<E: std::fmt::Display>(what: TlsPart) -> impl Fn(E) -> Error {
+    move |why| Error::Tls { what, why: spoken(&why) }
 }

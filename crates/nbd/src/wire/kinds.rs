@@ -19,6 +19,16 @@ macro_rules! named_number {
                 }
             }
         }
+
+        /// The name that the specification gives it, or the number.
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self.0 {
+                    $($value => f.write_str(stringify!($item)),)*
+                    other => write!(f, "the unknown {other:#x}"),
+                }
+            }
+        }
     };
 }
 

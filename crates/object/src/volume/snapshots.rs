@@ -16,8 +16,7 @@ use crate::snapshot::ObjectSnapshot;
 fn of_mark(why: NotOpen) -> Fault {
     match why {
         NotOpen::Store(why) => Fault::Store(why),
-        NotOpen::Damaged(why) => Fault::Damaged(format!("a clone's mark: {why}")),
-        other => Fault::Damaged(format!("a clone's mark: {other:?}")),
+        other => Fault::Damaged(format!("a clone's mark: {other}")),
     }
 }
 

@@ -300,11 +300,5 @@ impl fmt::Display for OpenError {
     }
 }
 
-impl std::error::Error for OpenError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.kind {
-            OpenErrorKind::Io { source, .. } => Some(source),
-            _ => None,
-        }
-    }
-}
+/// The text has the cause's, so there is no source: a report of both would have it twice.
+impl std::error::Error for OpenError {}

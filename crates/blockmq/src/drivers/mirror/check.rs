@@ -10,7 +10,7 @@ use corewise_sync::time::{Stamp, wall};
 use super::keeper::Keeper;
 use super::legs::each;
 use super::record::Checked;
-use super::{Inner, MirrorEvent};
+use super::{EVENTS, Inner, MirrorEvent};
 use crate::device::BlockDeviceExt;
 use crate::error::IoError;
 
@@ -209,6 +209,7 @@ impl Inner {
         match differ + unreadable {
             0 => tracing::info!(checked, "a mirror was checked: its legs are alike"),
             _ => tracing::error!(
+                target: EVENTS,
                 checked,
                 differ,
                 unreadable,

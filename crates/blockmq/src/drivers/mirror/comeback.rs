@@ -107,11 +107,20 @@ impl Inner {
             match self.may_return(keeper, state, n) {
                 Ok(()) => back |= 1 << n,
                 Err(why) => {
-                    if let Some(left_out) = self.legs.tell_stays(n) {
-                        let device = &*self.legs.name(n);
-                        tracing::warn!(leg = n, device, %why, left_out, "a leg of a mirror stays out");
-                    }
-                    self.legs.set_why(n, why.to_string());
+                    let why = why.to_string();
+                    self.legs.stays(n).tell(|| {
+                        let (device, why) = (self.legs.name(n), why.clone());
+                        move |left_out: Option<u64>| {
+                            tracing::warn!(
+                                leg = n,
+                                device = &*device,
+                                why,
+                                left_out,
+                                "a leg of a mirror stays out"
+                            );
+                        }
+                    });
+                    self.legs.set_why(n, why);
                 }
             }
         }

@@ -473,6 +473,7 @@ impl Inner {
         let rebuilding = self.legs.states.rebuilding() | joined;
         let legs = list(rebuilding);
         let bytes = keeper.amounts().0;
+        // Debug: the numbers of legs.
         tracing::info!(?legs, bytes, "a mirror resyncs");
         keeper.resynced.store(0, Ordering::Relaxed);
         keeper.note(MirrorEvent::ResyncBegan { legs, bytes });
@@ -504,6 +505,7 @@ impl Inner {
         let ended = |legs: u32| legs == 0 || done != 0;
         if state.resyncing.take().is_some_and(ended) {
             let (legs, bytes) = (list(done), keeper.resynced.load(Ordering::Relaxed));
+            // Debug: the numbers of legs.
             tracing::info!(?legs, bytes, "a mirror is in sync again");
             keeper.note(MirrorEvent::ResyncEnded { legs, bytes });
         }

@@ -65,6 +65,21 @@ struct Leg {
     stays: Throttle,
 }
 
+impl Drop for Leg {
+    fn drop(&mut self) {
+        let device = &*self.name.lock();
+        for (throttle, what) in [(&self.dropped, "dropped"), (&self.stays, "found to stay out")] {
+            throttle.take_left_out().tell(|left_out| {
+                tracing::warn!(
+                    device = &**device,
+                    left_out,
+                    "a leg of a mirror was {what} more often"
+                );
+            });
+        }
+    }
+}
+
 /// A device in the place of a leg.
 pub(super) struct There {
     pub(super) device: Arc<dyn BlockDevice>,
@@ -254,14 +269,14 @@ impl Legs {
         drop(former);
     }
 
-    /// Whether the log is to have that leg `n` was dropped, and how often it hadn't. Any context.
-    pub(super) fn tell_dropped(&self, n: usize) -> Option<u64> {
-        self.legs[n].dropped.admit()
+    /// Limits how often the log has that leg `n` was dropped.
+    pub(super) fn dropped(&self, n: usize) -> &Throttle {
+        &self.legs[n].dropped
     }
 
-    /// As [`tell_dropped`](Legs::tell_dropped), that it stays out.
-    pub(super) fn tell_stays(&self, n: usize) -> Option<u64> {
-        self.legs[n].stays.admit()
+    /// As [`dropped`](Legs::dropped), that it stays out.
+    pub(super) fn stays(&self, n: usize) -> &Throttle {
+        &self.legs[n].stays
     }
 
     /// These legs, which are out, are wanted back.
@@ -380,9 +395,9 @@ mod tests {
     fn a_leg_that_is_tried_again_and_again_is_told_some_times_and_then_counted() {
         let missing = |n: u8| MirrorLeg::Missing { name: n.to_string(), why: String::new() };
         let legs = Legs::new((0..2).map(missing).collect()).unwrap();
-        let told = (0..1000).filter(|_| legs.tell_stays(0).is_some()).count();
+        let told = (0..1000).filter(|_| legs.stays(0).admit()).count();
         assert!((1..100).contains(&told), "{told}");
-        assert!(legs.tell_stays(1).is_some() && legs.tell_dropped(0).is_some(), "each its own");
+        assert!(legs.stays(1).admit() && legs.dropped(0).admit(), "each its own");
     }
 
     #[test]

@@ -496,6 +496,9 @@ fn check(legs: &Legs) -> Result<Geometry, StackError> {
     })
 }
 
+/// The target of log lines that the owner of a mirror also has as a [`MirrorEvent`].
+const EVENTS: &str = "corewise_blockmq::mirror_events";
+
 impl Inner {
     /// Leg `n` failed: drops it, unless it is the last one that has everything. Any context.
     fn drop_leg(&self, n: usize, error: &IoError) {
@@ -507,14 +510,14 @@ impl Inner {
     /// Leg `n` was dropped.
     fn tell_dropped(&self, n: usize, error: &IoError) {
         self.legs.set_why(n, error.to_string());
-        if let Some(left_out) = self.legs.tell_dropped(n) {
+        self.legs.dropped(n).tell(|| {
+            let (device, error) = (self.legs.name(n), error.clone());
+            let in_sync = self.legs.states.in_sync().count_ones();
             // Not that it failed: it may be that nothing can be copied to it.
-            tracing::error!(
-                leg = n, device = &*self.legs.name(n), %error, left_out,
-                in_sync = self.legs.states.in_sync().count_ones(),
-                "a leg of a mirror is dropped"
-            );
-        }
+            move |left_out: Option<u64>| {
+                tracing::error!(target: EVENTS, leg = n, device = &*device, %error, left_out, in_sync, "a leg of a mirror is dropped");
+            }
+        });
         self.keeper.note(MirrorEvent::Dropped { leg: n, error: error.clone() });
         self.keeper.kick();
     }

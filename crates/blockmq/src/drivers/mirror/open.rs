@@ -11,7 +11,7 @@ use super::keeper::{Keeper, State};
 use super::legs::{Legs, MirrorLeg, all, each};
 use super::overlaps::Overlaps;
 use super::record::{Assembled, Degraded, Head, SOURCE, assemble};
-use super::{Inner, Mirror, MirrorEvent, MirrorOptions, StackError, check, policy};
+use super::{EVENTS, Inner, Mirror, MirrorEvent, MirrorOptions, StackError, check, policy};
 use crate::device::BlockDevice;
 use crate::geometry::Geometry;
 use crate::regions::Regions;
@@ -175,7 +175,7 @@ impl Inner {
         }
         for leg in each(assembled.missing) {
             let (device, why) = (self.legs.name(leg), self.legs.why(leg));
-            tracing::error!(leg, device = &*device, why, "a mirror starts without this leg");
+            tracing::error!(target: EVENTS, leg, device = &*device, why, "a mirror starts without this leg");
             keeper.note(MirrorEvent::Missing { leg, why });
             // Has it told, and the next try due.
             keeper.kick();

@@ -7,6 +7,7 @@ use corewise::blockmq::drivers::{Mirror, MirrorEvent, MirrorLeg, MirrorOptions};
 use corewise::device::ProbeError;
 use corewise::sync::Mutex;
 
+use super::mirror_lines::Lines;
 use super::volume::Parts;
 use super::{House, Volume};
 use crate::control::mirrors::names;
@@ -32,7 +33,7 @@ pub(super) fn open(
         return Err(missing.clone());
     }
     let usual = MirrorOptions::default();
-    let (report, device) = (house.report.clone(), name.to_owned());
+    let lines = Lines::new(house.report.clone(), name);
     let theirs = Arc::clone(parts);
     // L: is the lock, held until the mirror is there: what happens before waits. Guards the mirror, which knows its legs.
     let itself: Arc<Mutex<Weak<Mirror>>> = Arc::default();
@@ -52,7 +53,7 @@ pub(super) fn open(
         .degraded(asked.degraded)
         .resync_least(asked.resync_least.unwrap_or(least))
         .resync_most(asked.resync_most.unwrap_or(most))
-        .observer(move |event: &MirrorEvent| report.mirror(&device, &named(), event))
+        .observer(move |event: &MirrorEvent| lines.tell(&named(), event))
         .find(move |n| {
             let name = found().into_iter().nth(n).ok_or("there is no such leg")?;
             let leg = theirs.lock().iter().find(|leg| leg.name() == name).cloned();

@@ -4,6 +4,7 @@ pub(super) mod export;
 pub(super) mod file;
 mod leaf;
 mod mirror;
+mod mirror_lines;
 pub(super) mod object;
 mod over_one;
 mod remote;

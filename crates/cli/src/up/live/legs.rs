@@ -78,6 +78,7 @@ fn over<'a>(manifest: &'a Manifest, mirror: &str) -> Option<&'a [String]> {
 }
 
 fn list(names: &[String]) -> String {
+    // Debug: a list of names, as a manifest has it.
     format!("{names:?}")
 }
 
