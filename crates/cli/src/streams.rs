@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use corewise::sync::Mutex;
+use corewise::sync::atomic::{AtomicU64, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -33,6 +34,13 @@ pub(crate) fn log(line: &[u8], lost: fn(u64) -> String) {
     STDERR.put(io::stderr().as_fd(), line, lost);
 }
 
+/// The streams that have a reader which doesn't read, each with how many lines it lacks. Never waits.
+pub(crate) fn unread() -> Vec<(&'static str, u64)> {
+    let all = [("stdout", &STDOUT), ("stderr", &STDERR)];
+    let all = all.map(|(name, stream)| (name, stream.lacks.load(Ordering::Relaxed)));
+    all.into_iter().filter(|(_, lines)| *lines != 0).collect()
+}
+
 /// In colours where these are wanted.
 fn plain(choice: anstream::ColorChoice, lines: &str) -> Vec<u8> {
     let mut out = anstream::AutoStream::new(Vec::new(), choice);
@@ -45,6 +53,8 @@ struct Stream {
     patience: Duration,
     /// L: is the lock, held while somebody writes; guards what was left.
     left: Mutex<Left>,
+    /// A: `lost` of that, for reports, which don't wait for the lock. Relaxed.
+    lacks: AtomicU64,
 }
 
 struct Left {
@@ -61,10 +71,8 @@ const KEPT: usize = PIECE;
 
 impl Stream {
     const fn new(patience: Duration) -> Stream {
-        Stream {
-            patience,
-            left: Mutex::new(Left { rest: VecDeque::new(), lost: 0, first: Vec::new() }),
-        }
+        let left = Mutex::new(Left { rest: VecDeque::new(), lost: 0, first: Vec::new() });
+        Stream { patience, left, lacks: AtomicU64::new(0) }
     }
 
     fn put(&self, fd: BorrowedFd<'_>, lines: &[u8], lost: fn(u64) -> String) {
@@ -77,9 +85,11 @@ impl Stream {
                     left.first.extend(lines);
                 }
                 left.lost += lines.iter().filter(|byte| **byte == b'\n').count() as u64;
+                self.lacks.store(left.lost, Ordering::Relaxed);
                 return;
             }
         }
+        self.lacks.store(0, Ordering::Relaxed);
         let first = std::mem::take(&mut left.first);
         match std::mem::take(&mut left.lost) {
             0 => {}
@@ -128,15 +138,18 @@ mod tests {
         for _ in 0..1000 {
             stream.put(writer.as_fd(), line.as_bytes(), told);
         }
+        let lacks = stream.lacks.load(Ordering::Relaxed);
         let mut read = vec![0; 1 << 20];
         let n = reader.read(&mut read).unwrap();
         read.truncate(n);
         stream.put(writer.as_fd(), b"last\n", told);
+        assert_eq!(stream.lacks.load(Ordering::Relaxed), 0);
         drop(writer);
         reader.read_to_end(&mut read).unwrap();
         let read = String::from_utf8(read).unwrap();
         let whole = read.lines().filter(|read| *read == line.trim_end()).count();
         assert!((1..999).contains(&whole), "{whole}");
+        assert_eq!(lacks, 1000 - whole as u64);
         assert_eq!(read, format!("{}{} left out\nlast\n", line.repeat(whole), 1000 - whole));
     }
 

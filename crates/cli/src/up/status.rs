@@ -15,6 +15,7 @@ use crate::control::devices::Device;
 use crate::control::disks::Disks;
 use crate::control::health::{Certificate, LostSocket, Phase, ServerFacts, SocketUse};
 use crate::control::served::RecentExports;
+use crate::streams;
 
 /// Notes of a running server. From any thread; each lock is held for a moment.
 #[derive(Debug, Default)]
@@ -164,5 +165,6 @@ pub(crate) fn facts(live: &Live, devices: &[Device]) -> ServerFacts {
     let beat = *status.beat.lock();
     let silent = beat.map(|beat| now().saturating_duration_since(beat)).unwrap_or_default();
     let now = wall().as_secs_f64();
-    ServerFacts { phase, left_out, hanging, lost_sockets, certificate, silent, now }
+    let unread = streams::unread();
+    ServerFacts { phase, left_out, hanging, lost_sockets, certificate, silent, unread, now }
 }

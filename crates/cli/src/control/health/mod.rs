@@ -79,6 +79,8 @@ pub(crate) enum Fault {
     LegResyncing,
     /// A device or an export of the manifest was left out.
     LeftOut,
+    /// Nobody reads the log.
+    LogUnread,
     /// Clients have left without knowing that a flush has failed.
     LossUntold,
     /// A volume in an object store is fenced, or its store has lost data.
@@ -116,6 +118,7 @@ impl Fault {
             Fault::LegOut => "leg_out",
             Fault::LegResyncing => "leg_resyncing",
             Fault::LeftOut => "left_out",
+            Fault::LogUnread => "log_unread",
             Fault::LossUntold => "loss_untold",
             Fault::NotServed => "not_served",
             Fault::RemoteDisconnected => "remote_disconnected",

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Facts, Fault, HANGS, HealthState, Reason};
 use crate::control::devices::Device;
 use crate::control::served;
+use crate::units;
 
 /// The subject of what is about no device.
 const SERVER: &str = "server";
@@ -34,6 +35,8 @@ pub(crate) struct ServerFacts {
     pub(crate) certificate: Option<Certificate>,
     /// How long ago a work item of the volumes has run last, of which one is due each second.
     pub(crate) silent: Duration,
+    /// Its outputs whose readers don't read, each with how many lines it lacks.
+    pub(crate) unread: Vec<(&'static str, u64)>,
     /// The time, in seconds since 1970.
     pub(crate) now: f64,
 }
@@ -94,6 +97,12 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
         let todo = "See what it waits for: corewise dump";
         reasons.push(Reason::new(Fault::ChangeHangs, HealthState::Degraded, name, what).todo(todo));
     }
+    reasons.extend(server.unread.iter().map(|(stream, lines)| {
+        let lines = units::count(*lines, "line");
+        let what = format!("nobody reads its {stream}, and {lines} were left out");
+        let todo = "Have its reader go on: a pipe is full, or a terminal is stopped (Ctrl-Q)";
+        Reason::new(Fault::LogUnread, HealthState::Degraded, SERVER, what).part(stream).todo(todo)
+    }));
     if server.silent >= HANGS {
         let time = served::seconds(server.silent.as_secs_f64());
         let what = format!("no work item of the volumes has run for {time}");

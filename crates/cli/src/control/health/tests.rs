@@ -243,6 +243,13 @@ fn sockets_and_changes_that_hang_are_reasons() {
     assert_eq!(state(SocketUse::Clients, false), HealthState::Degraded);
     assert_eq!(state(SocketUse::Metrics, true), HealthState::Degraded);
     assert_eq!(state(SocketUse::Control, true), HealthState::Degraded);
+    let unread = ServerFacts { unread: vec![("stderr", 12)], ..ServerFacts::default() };
+    let unread = health(&[], &[], &[], &unread);
+    assert_eq!(
+        (unread.state, faults(&unread)),
+        (HealthState::Degraded, vec![(Fault::LogUnread, "server")])
+    );
+    assert_eq!(unread.reasons[0].what, "nobody reads its stderr, and 12 lines were left out");
     let hanging = ServerFacts { hanging: vec!["a".to_string()], ..ServerFacts::default() };
     assert_eq!(faults(&health(&[], &[], &[], &hanging)), [(Fault::ChangeHangs, "a")]);
 }
@@ -365,6 +372,7 @@ fn names_are_those_of_json_and_the_document_lists_them() {
         Fault::LegOut,
         Fault::LegResyncing,
         Fault::LeftOut,
+        Fault::LogUnread,
         Fault::LossUntold,
         Fault::NotServed,
         Fault::RemoteDisconnected,
