@@ -81,15 +81,18 @@ impl LastMinute {
     fn between(before: &OfOp, now: &OfOp, seconds: f64) -> LastMinute {
         let mut times = Vec::new();
         added(&mut times, &before.latency, &now.latency);
+        // None took longer than the longest ever, which is known exactly; a bucket's end may be beyond.
+        let longest = now.latency.longest_seconds.unwrap_or(f64::INFINITY);
+        let share = |share| quantile(&times, share).map(|seconds| seconds.min(longest));
         LastMinute {
             seconds,
             requests: now.requests.saturating_sub(before.requests),
             errors: now.errors.saturating_sub(before.errors),
             bytes: now.bytes.saturating_sub(before.bytes),
-            p50_seconds: quantile(&times, 0.5),
-            p99_seconds: quantile(&times, 0.99),
-            p999_seconds: quantile(&times, 0.999),
-            longest_seconds: times.last().map(|(end, _)| *end),
+            p50_seconds: share(0.5),
+            p99_seconds: share(0.99),
+            p999_seconds: share(0.999),
+            longest_seconds: share(1.0),
         }
     }
 }
@@ -162,8 +165,10 @@ mod tests {
         for second in 151..=240 {
             recent.note(at(second), &ops(second));
         }
-        let now = last_minute(&recent, at(240), &ops(240));
-        assert_eq!((now.p50_seconds, now.longest_seconds), (Some(0.01), Some(0.01)));
+        let mut last = ops(240);
+        last.reads.latency.longest_seconds = Some(0.009_5);
+        let now = last_minute(&recent, at(240), &last);
+        assert_eq!((now.p50_seconds, now.longest_seconds), (Some(0.009_5), Some(0.009_5)));
         assert!(recent.states.len() <= 14, "{}", recent.states.len());
     }
 

@@ -131,7 +131,7 @@ fn what_is_left_out_is_lost_until_a_reload_brings_it_up() {
     folder.write("up.toml", format!("{FILE}{more}"));
     let server = Server::start(&folder, &["up.toml", "--keep-going"]);
     let ran = health(&folder).code(4);
-    ran.says(&["lost\n", "gone: ", "corewise reload"]);
+    ran.says(&["lost\n", "\n  gone: it isn't up", "\n  export:gone: ", "corewise reload"]);
     folder.write("gone.img", vec![0; 1 << 20]);
     folder.corewise(["reload"]).ok();
     health(&folder).ok();

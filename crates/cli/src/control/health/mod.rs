@@ -222,7 +222,7 @@ impl Health {
     pub(crate) fn section(&self) -> String {
         let lines: Vec<String> =
             self.text().lines().map(|line| format!("  {}", line.trim())).collect();
-        format!("\nHealth\n{}\n", lines.join("\n"))
+        format!("Health\n{}\n\n", lines.join("\n"))
     }
 
     /// The word, and what it is about, for a line that has little room; `None` where all is well.

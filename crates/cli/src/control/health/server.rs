@@ -118,8 +118,11 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
 fn is_there(facts: &Facts<'_>, name: &str) -> bool {
     let device = facts.devices.iter().find(|device| device.name == name);
     device.is_some_and(|device| {
-        // A volume that is missing has a device, and no disk.
-        let is_up = name.starts_with("export:") || facts.disks.iter().any(|d| d.name == name);
+        let is_up = match name.starts_with("export:") {
+            true => device.state == "bound",
+            // A volume that is missing has a device, and no disk.
+            false => facts.disks.iter().any(|disk| disk.name == name),
+        };
         is_up || of_device(device).is_some()
     })
 }

@@ -217,6 +217,8 @@ fn a_device_that_failed_is_lost_and_one_that_a_change_brings_up_is_none() {
     assert_eq!(back.state, HealthState::Ok);
     let back = health(&[device("export:a", "bound")], &[], &[], &left("export:a"));
     assert_eq!(back.state, HealthState::Ok);
+    let waits = health(&[device("export:a", "waiting")], &[], &[], &left("export:a"));
+    assert_eq!(faults(&waits), [(Fault::LeftOut, "export:a")]);
 }
 
 #[test]
