@@ -241,7 +241,7 @@ fn volumes(text: &mut Text, answer: &Answer) {
         |disk| (vec![("volume", &*disk.name)], disk.in_flight as f64),
     );
     let oldest = "How long the oldest request in a volume has been there, to a second; 0 where there is none.";
-    text.of_each(gauge("corewise_volume_oldest_seconds", oldest), disks, |disk| {
+    text.of_each(gauge("corewise_volume_oldest_request_seconds", oldest), disks, |disk| {
         (vec![("volume", &*disk.name)], disk.oldest_seconds.unwrap_or(0.0))
     });
     text.of_each(
