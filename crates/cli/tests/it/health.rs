@@ -259,7 +259,7 @@ fn a_request_in_flight_has_an_age_and_the_last_minute_its_latencies() {
     }
     assert!(slow(&dump)["writes"].get("last_minute").is_none(), "none has ended: {dump}");
     let text = scrape(&metrics_of(&server));
-    let age = value(&text, "corewise_volume_oldest_seconds{volume=\"slow\"}");
+    let age = value(&text, "corewise_volume_oldest_request_seconds{volume=\"slow\"}");
     assert!(age >= Some(1.0), "{text}");
     for of in ["volume", "export"] {
         let of = format!(
