@@ -200,8 +200,8 @@ impl TagSet {
         }
     }
 
-    fn join(&self) -> Arc<Share> {
-        let share = Arc::new(Share::new());
+    fn join(&self, waiter: &Arc<TagWaiter>) -> Arc<Share> {
+        let share = Arc::new(Share::new(Arc::clone(waiter)));
         let mut joined = self.0.users.joined.lock();
         let Joined { all, clean_at } = &mut *joined;
         clean_at.before_one_more(all, Vec::len, |all| all.retain(|one| one.strong_count() != 0));
@@ -243,7 +243,7 @@ impl TagSet {
         }
     }
 
-    /// A user that had no tag since the last call of this no longer counts as one that shares, until it takes one. Done
+    /// A user that had no tag since the last call of this, and waits for none, no longer counts as one that shares, until it takes one. Done
     /// every 20 ms at most where somebody is kept to its share.
     pub fn sweep(&self) {
         let joined = self.0.users.joined.lock();

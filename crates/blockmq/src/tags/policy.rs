@@ -37,9 +37,9 @@ pub(super) fn share(depth: u32, users: u32) -> u32 {
     }
 }
 
-/// Whether a user has been idle from one sweep to the next: it has no tag, and took none meanwhile.
-pub(super) fn is_idle(in_use: u32, taken_then: u64, taken_now: u64) -> bool {
-    in_use == 0 && taken_then == taken_now
+/// Whether a user has been idle from one sweep to the next: it has no tag, waits for none, and took none meanwhile.
+pub(super) fn is_idle(in_use: u32, waits: bool, taken_then: u64, taken_now: u64) -> bool {
+    in_use == 0 && !waits && taken_then == taken_now
 }
 
 #[cfg(test)]
@@ -76,8 +76,9 @@ mod tests {
 
     #[test]
     fn a_user_is_idle_only_if_it_took_nothing_between_two_looks() {
-        assert!(is_idle(0, 7, 7));
-        assert!(!is_idle(1, 7, 7), "something is in flight for very long");
-        assert!(!is_idle(0, 7, 8), "one at a time, always done when somebody looks");
+        assert!(is_idle(0, false, 7, 7));
+        assert!(!is_idle(1, false, 7, 7), "something is in flight for very long");
+        assert!(!is_idle(0, false, 7, 8), "one at a time, always done when somebody looks");
+        assert!(!is_idle(0, true, 7, 7), "others have all tags");
     }
 }

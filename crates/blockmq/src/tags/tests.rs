@@ -200,6 +200,21 @@ fn a_user_that_is_idle_for_a_while_leaves_its_share_to_the_others() {
 }
 
 #[test]
+fn a_user_that_waits_for_its_first_tag_is_not_idle_however_long_that_takes() {
+    let set = TagSet::new(16, 1);
+    let (a, b) = (TagUser::of(&set, || {}), TagUser::of(&set, || {}));
+    let mut all = a.take(0, 99);
+    assert_eq!(all.len(), 16);
+    assert_eq!(b.take(0, 1).len() + b.wait(0, 1).len(), 0, "it stands in line");
+    (0..3).for_each(|_| set.sweep());
+    for _ in 0..2 {
+        let _ = a.free(0, all.pop().unwrap());
+    }
+    assert!(b.has_grant(), "the first one is for it");
+    assert_eq!(a.take(0, 99).len(), 0, "and the second not for who has more than half");
+}
+
+#[test]
 fn a_user_that_has_no_use_for_its_turn_lets_the_next_one_have_it() {
     let set = TagSet::new(1, 1);
     let told = Arc::default();

@@ -40,6 +40,8 @@ pub(super) struct Share {
     taken: AtomicU64,
     /// L: guarded by the set's registry: `taken` at the last sweep.
     pub(super) taken_then: AtomicU64,
+    /// I: the user's place in the line.
+    waiter: Arc<TagWaiter>,
 }
 
 /// Counts as one of those who share. Set by the runner, cleared by a sweep that finds it idle.
@@ -50,8 +52,9 @@ const OVER: u64 = 1 << 33;
 const COUNT: u64 = ACTIVE - 1;
 
 impl Share {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(waiter: Arc<TagWaiter>) -> Self {
         Self {
+            waiter,
             word: CachePadded::new(AtomicU64::new(0)),
             taken: AtomicU64::new(0),
             taken_then: AtomicU64::new(0),
@@ -71,7 +74,10 @@ impl Share {
         let then = self.taken_then.load(Ordering::Relaxed);
         self.taken_then.store(taken, Ordering::Relaxed);
         let word = self.word.load(Ordering::Relaxed);
-        word & ACTIVE != 0 && policy::is_idle((word & COUNT) as u32, then, taken) && self.retire()
+        let waits = self.waiter.is_in_line() || self.waiter.is_granted();
+        word & ACTIVE != 0
+            && policy::is_idle((word & COUNT) as u32, waits, then, taken)
+            && self.retire()
     }
 
     /// Not an active one any more; false where it wasn't.
@@ -124,8 +130,9 @@ impl TagUser {
     /// A user of a set that others use too. `granted` is called where it got a tag that it waited for, and has to
     /// see to it that its runner comes by; as for [`TagWaiter::calling`].
     pub fn of(set: &TagSet, granted: impl Fn() + Send + Sync + 'static) -> Self {
-        let share = Some(set.join());
-        Self { set: set.clone(), share, waiter: TagWaiter::calling(granted) }
+        let waiter = TagWaiter::calling(granted);
+        let share = Some(set.join(&waiter));
+        Self { set: set.clone(), share, waiter }
     }
 
     /// How many tags there are, of all users.
