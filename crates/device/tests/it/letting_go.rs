@@ -31,6 +31,8 @@ fn a_driver_that_keeps_its_manager_keeps_it_until_the_shutdown_and_no_longer() {
     }
     let root = vec![DeviceDecl::new("root", "first")];
     assert!(rig.manager.bring_up(root, &BringUpOptions::new()).unwrap().is_complete());
+    // The child is probed by another thread, once its parent is bound.
+    rig.manager.wait_for_probes().unwrap();
     let down = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
     assert!(down.is_clean());
     assert_eq!(rig.log.of("driver drop"), ["second", "first"]);

@@ -106,10 +106,12 @@ pub(crate) enum Fork {
 
 impl ForkPoint {
     pub(crate) fn decide(&self) -> Fork {
+        if self.atomic {
+            return Fork::Keep;
+        }
         let Some(stack) = self.stack else { return Fork::Offer };
         let below = |most: usize| self.stacks < most.max(self.cpus);
         match stack {
-            _ if self.atomic => Fork::Keep,
             _ if stack.is_half() && below(self.workers / 16) => Fork::Offer,
             _ if stack.is_enough() => Fork::Keep,
             // A worker has an empty stack.
@@ -163,8 +165,10 @@ mod tests {
         assert_eq!(few.decide(), Fork::Offer, "all CPUs may work");
         let unknown = ForkPoint { stacks: 1000, workers: 1, ..ForkPoint::default() };
         assert_eq!(unknown.decide(), Fork::Offer);
-        let atomic = ForkPoint { atomic: true, stack: stack(2 << 20), ..unknown };
-        assert_eq!(atomic.decide(), Fork::Keep, "it must not wait");
+        for stack in [None, stack(2 << 20), stack(0)] {
+            let atomic = ForkPoint { atomic: true, stack, ..unknown };
+            assert_eq!(atomic.decide(), Fork::Keep, "it must not wait");
+        }
     }
 
     #[test]
