@@ -49,6 +49,7 @@ mod local;
 mod log;
 mod map;
 mod options;
+mod pausable;
 mod policy;
 mod range_map;
 mod seal;

@@ -18,10 +18,11 @@ use object_store::{
 };
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::folder::Folder;
 use crate::log;
+use crate::pausable::Budget;
 use crate::seal::random;
 
 /// How long one try may take, and how long nothing may come from the store meanwhile.
@@ -512,19 +513,19 @@ impl fmt::Display for Store {
 /// Tries of the same thing, with pauses that grow.
 #[derive(Debug)]
 pub(crate) struct Tries {
-    until: Option<Instant>,
+    time: Option<Budget>,
     pause: Duration,
 }
 
 impl Tries {
     /// Another try is worth it for so long; `None`: always.
     pub(crate) fn new(patience: Option<Duration>) -> Self {
-        Self { until: patience.map(|patience| Instant::now() + patience), pause: PAUSES.0 }
+        Self { time: patience.map(Budget::new), pause: PAUSES.0 }
     }
 
     /// Waits before the next try. False: there is no time for one.
     pub(crate) async fn again(&mut self, what: &str, why: &str) -> bool {
-        if self.until.is_some_and(|until| Instant::now() + self.pause > until) {
+        if self.time.as_mut().is_some_and(|time| self.pause > time.left()) {
             return false;
         }
         tracing::debug!(what, why, "the object store failed; it is asked again");

@@ -24,6 +24,7 @@ use super::events::Listening;
 use super::listen;
 use super::listener_thread::ListenerThread;
 use super::live::{Live, Wish, snapshots};
+use super::spare_thread::SpareThread;
 use super::status;
 use crate::control::devices;
 use crate::control::disks::{self, Disks};
@@ -163,11 +164,13 @@ impl Control {
     /// Answers from now on.
     pub(crate) fn start(bound: Bound, about: Arc<About>) -> io::Result<Control> {
         bound.listener.set_nonblocking(true)?;
+        let spare = SpareThread::start("change")?;
         let thread = ListenerThread::start("control", move |stopped| {
             let mut serving = Serving {
                 listener: bound.listener,
                 stopped,
                 about,
+                spare,
                 clients: Vec::new(),
                 closed_until: None,
                 next_answer: Instant::now(),
@@ -186,6 +189,8 @@ struct Serving {
     listener: UnixListener,
     stopped: UnixStream,
     about: Arc<About>,
+    /// For changes.
+    spare: SpareThread,
     clients: Vec<Client>,
     /// Nobody is let in before.
     closed_until: Option<Instant>,
@@ -240,7 +245,7 @@ impl Serving {
                     Then::Last => self.clients[index..].rotate_left(1),
                     Then::Change(question) => {
                         let client = self.clients.remove(index);
-                        change(&self.about, client.stream, *question);
+                        change(&self.about, &self.spare, client.stream, *question);
                     }
                 }
             }
@@ -517,7 +522,7 @@ fn asks(question: &[u8]) -> Option<String> {
 }
 
 /// Makes a change on a thread, which then answers. It makes no more of them than one at a time; the others end at once.
-fn change(about: &Arc<About>, stream: UnixStream, question: Question) {
+fn change(about: &Arc<About>, spare: &SpareThread, stream: UnixStream, question: Question) {
     // A client whose thread can't be started gets an answer, too.
     let stream = Arc::new(stream);
     let (about, theirs) = (Arc::clone(about), (Arc::clone(about), Arc::clone(&stream)));
@@ -540,8 +545,7 @@ fn change(about: &Arc<About>, stream: UnixStream, question: Question) {
             .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
             .and_then(|()| (&*stream).write_all(&answer));
     };
-    let started = std::thread::Builder::new().name("change".to_string()).spawn(run);
-    if let Err(error) = started {
+    if let Err(error) = spare.run("change", run) {
         tracing::warn!(%error, "no thread for a change: nothing was changed");
         let why = format!("no thread for it ({error}), so nothing was changed: try again later");
         // It has room for that, as nothing else was sent.

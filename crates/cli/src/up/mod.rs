@@ -27,6 +27,7 @@ mod service;
 mod settings;
 mod signals;
 mod source;
+mod spare_thread;
 mod status;
 mod stop;
 mod tls;

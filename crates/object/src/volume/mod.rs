@@ -31,6 +31,7 @@ use crate::local::{self, Local};
 use crate::log::{self, Appended, Ask, NotOpen, Writer};
 use crate::map::Map;
 use crate::options::{ObjectEvent, Observer};
+use crate::pausable::within;
 use crate::policy::Compaction;
 use crate::store::Store;
 
@@ -420,7 +421,7 @@ impl Volume {
             Err(TryAcquireError::Closed) => return Err(self.why_dead()),
             Err(TryAcquireError::NoPermits) => self.seal(&mut self.state.write()),
         }
-        match timeout(self.tuning.patience, self.room.acquire_many(blocks)).await {
+        match within(self.tuning.patience, self.room.acquire_many(blocks)).await {
             Ok(Ok(room)) => {
                 room.forget();
                 Ok(())
@@ -521,7 +522,7 @@ impl Volume {
         };
         let mut durable = self.durable.subscribe();
         let reached = durable.wait_for(|durable| *durable >= target);
-        match timeout(self.tuning.patience, reached).await {
+        match within(self.tuning.patience, reached).await {
             Ok(Ok(reached)) if *reached != u64::MAX => Ok(()),
             Ok(_) => Err(self.why_dead()),
             Err(_) => Err(self.too_slow()),

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::{FutureExt as _, try_join_all};
-use tokio::time::timeout;
 
 use super::{Fault, Part, State, Volume};
 use crate::batch::{Batch, Chunk};
@@ -16,6 +15,7 @@ use crate::codec::{Codec, Spot};
 use crate::format::{BLOCK, HEAD, Head, Place};
 use crate::log;
 use crate::map::Map;
+use crate::pausable::within;
 use crate::policy;
 use crate::segments::Segment;
 use crate::store::{Failure, Tries};
@@ -80,7 +80,7 @@ impl Volume {
     /// The blocks of a range.
     pub(crate) async fn read(self: &Arc<Self>, start: u64, len: u64) -> Result<Vec<Part>, Fault> {
         // Several requests, of which each has its tries.
-        let read = timeout(self.tuning.patience, self.read_now(start, len)).await;
+        let read = within(self.tuning.patience, self.read_now(start, len)).await;
         read.unwrap_or_else(|_| Err(self.unanswered()))
     }
 
@@ -287,7 +287,7 @@ impl Volume {
             state.looked
         };
         let Some(age) = self.trusts(looked) else {
-            let looked = timeout(self.tuning.patience, self.look(false)).await;
+            let looked = within(self.tuning.patience, self.look(false)).await;
             return looked.unwrap_or_else(|_| Err(self.unanswered()));
         };
         // Before it has run out, so that nobody waits.
@@ -304,7 +304,7 @@ impl Volume {
     /// Looks whether there is another writer: `always`, or unless somebody else has just looked.
     async fn look(&self, always: bool) -> Result<(), Fault> {
         // A record that the store doesn't take is tried for ever.
-        let alone = timeout(self.tuning.patience, self.appending.lock()).await;
+        let alone = within(self.tuning.patience, self.appending.lock()).await;
         let Ok(_alone) = alone else {
             return Err(Fault::Store(
                 "it doesn't take a record, so another server may have the volume".into(),

@@ -16,7 +16,7 @@
 //! | --- | --- | --- |
 //! | lease of a volume in an object store: how long a server believes that no other has opened it (`object`) | boot | The other server counts meanwhile. Too short a time costs one request, too long a time old data |
 //! | how long a new server holds its first change; how often a record is looked for that has to be there (`object`) | boot | They are measured by that lease |
-//! | patience, silence and backoff of requests to a store; age of a write that is sent (`object`) | monotonic | A suspend is no fault of the store: a request has its time to run, and those in flight don't all fail at a resume |
+//! | patience, silence and backoff of requests to a store; age of a write that is sent (`object`) | monotonic; of a pause of the process the patience counts an eighth, or half where it tries again | A suspend is no fault of the store: a request has its time to run, and those in flight don't all fail at a resume |
 //! | expiry of credentials for a store (in the crate `object_store`) | monotonic | Not ours. A role's token that ran out in a suspend fails requests until it is renewed |
 //! | timeouts of block requests and of their drivers; tags, plugs, freezes, drains (`blockmq`) | monotonic | As Linux's `blk-mq`, which counts jiffies |
 //! | age of requests in a scheduler, resync speed of a mirror (`blockmq`) | monotonic | Rates of a machine that runs |
@@ -24,7 +24,7 @@
 //! | timers of work items, `every`, idle workers, shutdown of pools (`workqueue`) | monotonic | As Linux's timers. A periodic item doesn't run once for each period of a suspend |
 //! | reports of stuck work, of late calls and of computing items (`workqueue`, `smp`) | monotonic | Nothing is stuck because the machine slept |
 //! | timeouts of probes, deferrals, bring-up and shutdown (`device`) | monotonic | The callback didn't run either |
-//! | handshake, half a request, an unread reply, an idle client, a drain (`nbd`) | monotonic; the first three by a [`PausableClock`] | After a resume the clients have their time to go on; none is cut for the server's sleep, nor for a pause of its process |
+//! | handshake, half a request, an unread reply, an idle client, a drain (`nbd`) | monotonic; all but the fourth by a [`PausableClock`] | After a resume the clients have their time to go on; none is cut for the server's sleep, nor for a pause of its process |
 //! | rate limits of clients (`nbd`) and of log lines (`throttle`) | monotonic | A suspend saves up no burst |
 //! | connect, reply and backoff of a remote volume (`nbd::remote`); TCP keepalive and user timeout | monotonic; all but the last by a [`PausableClock`] | As for a store; the kernel counts jiffies |
 //! | validity of certificates (`nbd::tls`) | wall | It is a date |
