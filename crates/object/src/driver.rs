@@ -15,7 +15,7 @@ use crate::batch::Chunk;
 use crate::cache::CacheUse;
 use crate::clone::From;
 use crate::format::BLOCK;
-use crate::local;
+use crate::local::{self, FlushFile};
 use crate::log::{Ask, NotOpen};
 use crate::options::{self, ObjectOptions, OpenError, OpenErrorKind};
 use crate::segments::StoreSpace;
@@ -246,8 +246,8 @@ fn run(
                     lease: options.lease,
                     host,
                     nonce: u128::from_le_bytes(nonce),
-                    local: false,
-                    follows: false,
+                    flushes: None,
+                    accept_lost: options.accept_lost,
                     patience: Some(options.patience),
                     compression: options.compression,
                     key: options.key.clone(),
@@ -257,7 +257,7 @@ fn run(
                 let tuning = options.tuning();
                 let opened = match &options.flush_file {
                     None => Volume::open(store, ask, tuning).await,
-                    Some(path) => match local::open_file(path, local::ring(&tuning)) {
+                    Some(path) => match FlushFile::open(path) {
                         Ok(file) => local::open(Arc::new(file), store, ask, tuning).await,
                         Err(error) => Err(NotOpen::Local(error.to_string())),
                     },

@@ -12,7 +12,7 @@ use crate::codec::{Codec, Compression};
 use crate::fit;
 use crate::format::{Changes, Damaged, HEAD, Head, Kind, Opening, Whole};
 use crate::map::Map;
-use crate::seal::ObjectKey;
+use crate::seal::{self, ObjectKey};
 use crate::store::{Failure, Overlap, Store, Tries};
 
 /// A name of an object.
@@ -47,8 +47,10 @@ pub(crate) enum NotOpen {
     Store(String),
     /// The store lets a writer take a record that another one has.
     Unfit(String),
-    /// The file of flushes can't be put into the store.
+    /// The flush file can't be used, or has what can't be put into the store.
     Local(String),
+    /// The writer before kept flushes in a flush file and didn't close the volume, and that file isn't at hand.
+    FlushesMissing(FlushesMissing),
     /// There is no volume, and no size for a new one.
     NoVolume,
     /// It has another size, and can't become shorter.
@@ -74,6 +76,10 @@ impl fmt::Display for NotOpen {
             NotOpen::Overlap(Overlap::Inside(place)) => {
                 write!(f, "a volume lies in it, at {place}")
             }
+            NotOpen::FlushesMissing(before) => {
+                let FlushesMissing { epoch, host, .. } = before;
+                write!(f, "the flushes of epoch {epoch} ({host}) are missing")
+            }
             NotOpen::Store(why)
             | NotOpen::Unfit(why)
             | NotOpen::Local(why)
@@ -81,6 +87,37 @@ impl fmt::Display for NotOpen {
             | NotOpen::Key(why)
             | NotOpen::Damaged(why) => f.write_str(why),
         }
+    }
+}
+
+/// A writer that kept flushes in a flush file and didn't close the volume: what it flushed may be in that file alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FlushesMissing {
+    pub(crate) epoch: u64,
+    pub(crate) nonce: u128,
+    /// Its machine, for people.
+    pub(crate) host: String,
+    /// What the flush file at hand has instead, in words; `None`: the volume is opened without one.
+    pub(crate) found: Option<String>,
+}
+
+/// The flush file that a volume is opened with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FlushesAtHand {
+    /// The writer whose flushes it has; epoch 0: nobody's.
+    pub(crate) epoch: u64,
+    pub(crate) nonce: u128,
+    /// The nonce of the servers that put these flushes into the store; 0: none has tried.
+    pub(crate) next: u128,
+    /// What it has, in words.
+    pub(crate) found: String,
+}
+
+impl FlushesAtHand {
+    /// Whether it has all that this writer may have flushed into a flush file.
+    fn covers(&self, epoch: u64, nonce: u128) -> bool {
+        let is_theirs = self.epoch != 0 && (self.epoch, self.nonce) == (epoch, nonce);
+        is_theirs || self.next != 0 && self.next == nonce
     }
 }
 
@@ -222,6 +259,14 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    /// The last writer, if what it flushed may be in a flush file alone.
+    fn unfinished(&self) -> Option<FlushesMissing> {
+        let ((epoch, nonce), last) = (self.by?, self.opening.as_ref()?);
+        // The lease is over once a writer has closed the volume.
+        let is_unfinished = last.local && self.lease != 0;
+        is_unfinished.then(|| FlushesMissing { epoch, nonce, host: last.host.clone(), found: None })
+    }
+
     fn add(&mut self, head: &Head, body: &Bytes) -> Result<(), Damaged> {
         let by = (head.epoch, head.writer);
         match head.kind {
@@ -264,9 +309,10 @@ pub(crate) struct Ask {
     pub(crate) lease: Duration,
     pub(crate) host: String,
     pub(crate) nonce: u128,
-    /// Whether flushes are kept in a file of this machine, and whether it has those of the writer before.
-    pub(crate) local: bool,
-    pub(crate) follows: bool,
+    /// The flush file, where flushes are kept in one.
+    pub(crate) flushes: Option<FlushesAtHand>,
+    /// The writer whose flushes may be missing: the operator gave them up.
+    pub(crate) accept_lost: Option<u64>,
     pub(crate) patience: Option<Duration>,
     pub(crate) compression: Compression,
     pub(crate) key: Option<ObjectKey>,
@@ -274,6 +320,25 @@ pub(crate) struct Ask {
     pub(crate) from: Option<From>,
     /// The clock of leases, which goes on while this machine is suspended.
     pub(crate) clock: fn() -> BootStamp,
+}
+
+impl Ask {
+    /// Whether the flushes of the writer before are at hand, or were given up. Else the volume isn't opened: it would come up without
+    /// changes that were flushed.
+    pub(crate) fn has_flushes_of(&self, before: Option<&FlushesMissing>) -> Result<(), NotOpen> {
+        match before {
+            Some(before) if !self.covers(before) && self.accept_lost != Some(before.epoch) => {
+                let found = self.flushes.as_ref().map(|at_hand| at_hand.found.clone());
+                Err(NotOpen::FlushesMissing(FlushesMissing { found, ..before.clone() }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn covers(&self, before: &FlushesMissing) -> bool {
+        let covers = |at_hand: &FlushesAtHand| at_hand.covers(before.epoch, before.nonce);
+        self.flushes.as_ref().is_some_and(covers)
+    }
 }
 
 /// Reads the newest whole map and the records behind it. `None`: something was taken away meanwhile by a writer that goes on: again.
@@ -416,7 +481,9 @@ pub(crate) async fn open(store: &Store, ask: &Ask) -> Result<Opened, NotOpen> {
     if first.is_new {
         stands_alone(store, ask).await?;
     }
-    fit::try_store(store, ask.nonce, first.is_new, ask.patience).await?;
+    // Under a name of its own: an earlier attempt may have had the same nonce, and deletes its object late.
+    let name = u128::from_le_bytes(seal::random());
+    fit::try_store(store, name, first.is_new, ask.patience).await?;
     let mut base: Option<Base> = None;
     let mut tries = Tries::new(ask.patience);
     loop {
@@ -460,16 +527,23 @@ pub(crate) async fn open(store: &Store, ask: &Ask) -> Result<Opened, NotOpen> {
 }
 
 /// A volume, for a server that doesn't become its writer.
+#[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) codec: Codec,
     pub(crate) epochs: Vec<u64>,
     pub(crate) through: u64,
+    /// The last writer, if what it flushed may be in a flush file alone.
+    pub(crate) unfinished: Option<FlushesMissing>,
 }
 
 /// What is there. `None`: no volume.
 pub(crate) async fn see(store: &Store, ask: &Ask) -> Result<Option<Seen>, NotOpen> {
     let known = look(store, ask).await?;
-    Ok(known.map(|Known { codec, epochs, through, .. }| Seen { codec, epochs, through }))
+    Ok(known.map(|known| {
+        let unfinished = known.unfinished();
+        let Known { codec, epochs, through, .. } = known;
+        Seen { codec, epochs, through, unfinished }
+    }))
 }
 
 /// All that is there, as `see`.
@@ -504,6 +578,8 @@ pub(crate) async fn beginning(
 /// Creates the record that makes this the writer. `None`: what was known is too old.
 async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Opened>, NotOpen> {
     loop {
+        let unfinished = known.unfinished();
+        ask.has_flushes_of(unfinished.as_ref())?;
         let size = match (ask.size, &known.opening) {
             (None, None) => return Err(NotOpen::NoVolume),
             (Some(size), Some(before)) if size < before.size => {
@@ -513,7 +589,7 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
             (None, Some(before)) => before.size,
         };
         let lease = ask.lease.as_millis() as u64;
-        let (through, local) = (known.through, ask.local);
+        let (through, local) = (known.through, ask.flushes.is_some());
         let origin = known.opening.as_ref().and_then(|before| before.origin.clone());
         let opening = Opening { size, lease, through, local, host: ask.host.clone(), origin };
         let (seq, body) = (known.last + 1, opening.encode());
@@ -539,12 +615,11 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
                 if records.last().is_none_or(|(last, _)| *last != seq) {
                     return Ok(None);
                 }
-                if let Some(before) = &known.opening {
-                    // Its lease is over once it has closed the volume.
-                    if before.local && known.lease != 0 && !ask.follows {
-                        let host = &before.host;
-                        tracing::warn!(%host, "the server before had flushes in a file of its machine, and didn't end in order: changes that aren't in the store are not in the volume");
-                    }
+                if let Some(FlushesMissing { epoch, host, .. }) =
+                    unfinished.filter(|before| !ask.covers(before))
+                {
+                    let why = "flushes that its server kept in a flush file were given up (accept_lost_flushes)";
+                    tracing::warn!(at = %store, epoch, %host, "{why}");
                 }
                 known.epochs.push(seq);
                 let garbage = garbage(store, ask, &known, &records, seq).await?;

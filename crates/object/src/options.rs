@@ -13,7 +13,7 @@ use crate::clone::From;
 use crate::codec::Compression;
 use crate::folder::{Folder, volume_around};
 use crate::format::BLOCK;
-use crate::log::{self, NotOpen};
+use crate::log::{self, FlushesMissing, NotOpen};
 use crate::policy::{self, Compaction};
 use crate::seal::ObjectKey;
 #[cfg(feature = "s3")]
@@ -86,6 +86,7 @@ pub struct ObjectOptions {
     pub(crate) patience: Duration,
     pub(crate) age: Duration,
     pub(crate) flush_file: Option<PathBuf>,
+    pub(crate) accept_lost: Option<u64>,
     pub(crate) compression: Compression,
     pub(crate) key: Option<ObjectKey>,
     pub(crate) read_cache: u64,
@@ -107,6 +108,7 @@ impl ObjectOptions {
             patience: Duration::from_secs(60),
             age: Duration::from_secs(5),
             flush_file: None,
+            accept_lost: None,
             compression: Compression::None,
             key: None,
             read_cache: CACHE,
@@ -160,9 +162,21 @@ impl ObjectOptions {
     /// file is made where it isn't there, of some 130 MiB, and locked. After a crash of the program or the system, what only the file has is put
     /// into the store when the volume is opened with it. The file is refused if another server has opened the volume meanwhile. **A change that isn't in
     /// the store is lost with the machine, or its disk**, and another machine doesn't see it.
+    ///
+    /// A volume whose last server kept flushes in a file and didn't [close](crate::ObjectDriver::close) it opens with that file only, also where
+    /// the next one has no flush file: see [`accept_lost_flushes`](Self::accept_lost_flushes).
     #[must_use]
     pub fn flush_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.flush_file = Some(path.into());
+        self
+    }
+
+    /// Opens the volume also where flushes of the server that began with this record are lost: with its [flush file](Self::flush_file), or
+    /// since that is damaged. The error of an opening that is refused for this says the record's number. It stands for that server alone, so
+    /// a number that stays in a configuration gives up nothing later.
+    #[must_use]
+    pub fn accept_lost_flushes(mut self, record: u64) -> Self {
+        self.accept_lost = Some(record);
         self
     }
 
@@ -287,7 +301,19 @@ impl ObjectOptions {
             ),
             NotOpen::Local(why) => {
                 let file = self.flush_file.as_deref().unwrap_or(FilePath::new("")).display();
-                self.error(OpenErrorKind::FlushFile, format!("the file of flushes {file}: {why}"))
+                self.error(OpenErrorKind::FlushFile, format!("the flush file {file}: {why}"))
+            }
+            NotOpen::FlushesMissing(FlushesMissing { epoch, host, found, .. }) => {
+                let file = self.flush_file.as_deref().unwrap_or(FilePath::new("")).display();
+                let here = match found {
+                    Some(found) => format!("the flush file {file} {found}"),
+                    None => "it is opened without a flush file".to_owned(),
+                };
+                let why = format!(
+                    "the last server of the volume (record {epoch}, on {host}) kept flushes in a flush file and wasn't stopped in order; {here}. Open \
+                     the volume with the file of that server. If it is lost, accept_lost_flushes = {epoch} opens the volume without what only the file had"
+                );
+                self.error(OpenErrorKind::FlushFile, why)
             }
             NotOpen::NoVolume => self.error(
                 OpenErrorKind::NoVolume,
@@ -419,7 +445,8 @@ pub enum OpenErrorKind {
     Key,
     /// Something in the store isn't as it was written.
     Damaged,
-    /// The [file of flushes](ObjectOptions::flush_file) can't be used, or has what can't be put into the store any more.
+    /// The [flush file](ObjectOptions::flush_file) can't be used, has what can't be put into the store any more, or lacks what the last server
+    /// flushed.
     FlushFile,
 }
 

@@ -169,11 +169,12 @@ impl Changes {
     }
 }
 
-/// Whether a device is to stay as it is. Of what a volume was made says nothing of one that is there.
+/// Whether a device is to stay as it is. Of what a volume was made, and what was lost before it was opened, says nothing of one that is there.
 fn is_alike(device: &Device, other: &Device) -> bool {
     let mut same = Device { place: other.place, ..device.clone() };
     if let (Driver::Object(same), Driver::Object(other)) = (&mut same.driver, &other.driver) {
         same.parent.clone_from(&other.parent);
+        same.accept_lost_flushes = other.accept_lost_flushes;
     }
     // A mirror that is up is checked when its manifest says so by now.
     if let (Driver::Mirror(same), Driver::Mirror(other)) = (&mut same.driver, &other.driver) {
@@ -545,6 +546,8 @@ mod tests {
             assert!(Changes::between(&old, &new).is_empty());
             assert!(Changes::between(&new, &old).is_empty());
         }
+        let gives_up = volume("size = \"1M\"\naccept_lost_flushes = 17\n");
+        assert!(Changes::between(&volume("size = \"1M\"\n"), &gives_up).is_empty());
         let changes = Changes::between(&of("s"), &volume("size = \"2M\"\n"));
         assert_eq!(changes.grow, [("v".to_string(), 2 << 20)]);
         assert!(changes.remove_devices.is_empty());

@@ -58,6 +58,7 @@ const DRIVERS: [(&str, &[&str]); 10] = [
             "lease",
             "flush",
             "flush_file",
+            "accept_lost_flushes",
             "request_timeout",
             "endpoint",
             "region",

@@ -20,6 +20,8 @@ pub(crate) struct Object {
     pub(crate) lease: Option<Duration>,
     /// Where flushes are kept, unless in the store.
     pub(crate) flush_file: Option<PathBuf>,
+    /// The record of a server whose flushes are given up.
+    pub(crate) accept_lost_flushes: Option<u64>,
     pub(crate) request_timeout: Option<Duration>,
     /// Where a server is that speaks S3, and in which region; else the environment says.
     pub(crate) endpoint: Option<String>,
@@ -179,6 +181,7 @@ pub(super) fn object(asked: &mut Asked<'_>, base: &Path) -> Option<Object> {
             .map(|(location, snapshot)| Parent { location, snapshot }),
         lease: raw.lease.as_ref().map(|at| at.value),
         flush_file: raw.flush_file.as_ref().map(|at| base.join(&at.value)),
+        accept_lost_flushes: raw.accept_lost_flushes.as_ref().map(|at| at.value),
         request_timeout: raw.request_timeout.as_ref().map(|at| at.value),
         endpoint: raw.endpoint.as_ref().map(|at| at.value.clone()),
         region: raw.region.as_ref().map(|at| at.value.clone()),
@@ -234,13 +237,14 @@ mod tests {
         let found = resolved(
             "location = \"file:///x\"\nsize = \"1G\"\nlease = \"1s\"\nrequest_timeout = \"2s\"\n\
              compression = \"lz4\"\nkey_file = \"k\"\nread_cache = \"1M\"\n\
-             flush = \"local\"\nflush_file = \"f\"",
+             flush = \"local\"\nflush_file = \"f\"\naccept_lost_flushes = 17",
         );
         assert_eq!(found.problems, []);
         let Driver::Object(object) = &found.manifest.devices[0].driver else { panic!("no object") };
         assert_eq!(object.location.value, "file:///x");
         assert_eq!(object.size.as_ref().map(|at| at.value), Some(1 << 30));
         assert_eq!(object.flush_file.as_deref(), Some(Path::new("/base/f")));
+        assert_eq!(object.accept_lost_flushes, Some(17));
         assert_eq!(object.lease, Some(Duration::from_secs(1)));
         assert_eq!(object.request_timeout, Some(Duration::from_secs(2)));
         assert_eq!(object.compression.as_deref(), Some("lz4"));

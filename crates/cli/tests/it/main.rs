@@ -26,6 +26,8 @@ mod newest_kernel;
 #[cfg(feature = "object")]
 mod object;
 #[cfg(feature = "object")]
+mod object_flush_files;
+#[cfg(feature = "object")]
 mod object_kills;
 #[cfg(feature = "object")]
 mod object_snapshots;

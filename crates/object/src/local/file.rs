@@ -5,13 +5,16 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use corewise_sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FallocateFlags, FlockOperation};
 
 use super::format::{self, ALIGN, ENTRY, EntryHead, FileHead, HEAD, MAGIC, MAGIC_ENTRY, RING};
 use super::{Entry, Found, Stored};
+use crate::batch::Chunk;
 use crate::codec::Codec;
+use crate::format::BLOCK;
 
 /// What the file is kept in.
 pub(crate) trait Medium: fmt::Debug + Send + Sync + 'static {
@@ -20,12 +23,55 @@ pub(crate) trait Medium: fmt::Debug + Send + Sync + 'static {
     fn write(&self, at: u64, data: &[u8]) -> io::Result<()>;
     /// What was written before is there for good.
     fn sync(&self) -> io::Result<()>;
+    /// Bytes that there are.
+    fn size(&self) -> io::Result<u64>;
+    /// Allocates so many bytes, so that no later write lacks room, and makes the file's name durable.
+    fn reserve(&self, size: u64) -> io::Result<()>;
 }
 
-impl Medium for File {
+/// A flush file that is open and locked.
+#[derive(Debug)]
+pub(crate) struct FlushFile {
+    file: File,
+    path: PathBuf,
+    /// A: whether this opening made the file, and nothing relies on it yet. Relaxed: one thread at a time opens a volume.
+    is_new: AtomicBool,
+}
+
+impl FlushFile {
+    /// Opens the file, or makes it, and locks it as long as it lives. A file that was made is removed again unless room is reserved in it.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let mut how = File::options();
+        how.read(true).write(true);
+        let (file, is_new) = match how.open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                (how.create_new(true).open(path)?, true)
+            }
+            found => (found?, false),
+        };
+        if let Err(error) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            return Err(match error {
+                rustix::io::Errno::WOULDBLOCK => io::Error::other("another server has it"),
+                error => error.into(),
+            });
+        }
+        Ok(Self { file, path: path.to_owned(), is_new: AtomicBool::new(is_new) })
+    }
+}
+
+impl Drop for FlushFile {
+    fn drop(&mut self) {
+        if self.is_new.load(Ordering::Relaxed) {
+            // A failure leaves an empty file, which is as good as none.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Medium for FlushFile {
     fn read(&self, mut at: u64, mut into: &mut [u8]) -> io::Result<()> {
         while !into.is_empty() {
-            let n = match self.read_at(into, at) {
+            let n = match self.file.read_at(into, at) {
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
@@ -41,66 +87,71 @@ impl Medium for File {
     }
 
     fn write(&self, at: u64, data: &[u8]) -> io::Result<()> {
-        self.write_all_at(data, at)
+        self.file.write_all_at(data, at)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.sync_data()
+        self.file.sync_data()
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn reserve(&self, size: u64) -> io::Result<()> {
+        self.is_new.store(false, Ordering::Relaxed);
+        // Where a file system can't allocate, a later write may lack room.
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, size) {
+            Err(rustix::io::Errno::OPNOTSUPP) if self.size()? < size => self.file.set_len(size)?,
+            Err(rustix::io::Errno::OPNOTSUPP) | Ok(()) => {}
+            Err(error) => {
+                let why = format!("no room for its {size} bytes: {}", io::Error::from(error));
+                return Err(io::Error::other(why));
+            }
+        }
+        self.file.sync_all()?;
+        // Its name, too.
+        match self.path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => File::open(folder)?.sync_all(),
+            _ => File::open(".")?.sync_all(),
+        }
     }
 }
 
-/// Opens the file, or makes it, with room for a ring of so many bytes, and locks it as long as it lives.
-pub(crate) fn open(path: &Path, ring: u64) -> io::Result<File> {
-    let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
-    if let Err(error) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        return Err(match error {
-            rustix::io::Errno::WOULDBLOCK => io::Error::other("another server has it"),
-            error => error.into(),
-        });
-    }
-    // Before anything of it is changed: it may be another's.
-    let head = head(&file)?;
-    let found = file.metadata()?.len();
-    if let Some(has) = head.map(|head| RING + head.ring).filter(|has| found < *has) {
-        return Err(io::Error::other(format!(
-            "it had {has} bytes and has {found}: it was cut off, with what was flushed there; to give that up, delete the file"
-        )));
-    }
-    // So that it doesn't lack room later. Where a file system can't say so, it may.
-    let size = RING + ring;
-    match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size) {
-        Err(rustix::io::Errno::OPNOTSUPP) if file.metadata()?.len() < size => file.set_len(size)?,
-        Err(rustix::io::Errno::OPNOTSUPP) | Ok(()) => {}
-        Err(error) => {
-            let why = format!("no room for its {size} bytes: {}", io::Error::from(error));
-            return Err(io::Error::other(why));
-        }
-    }
-    file.sync_all()?;
-    // Its name, too.
-    if let Some(folder) = path.parent() {
-        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-        File::open(folder)?.sync_all()?;
-    }
-    Ok(file)
+/// Bytes of a file with a ring of so many.
+pub(super) fn size_with(ring: u64) -> u64 {
+    RING + ring
 }
 
-/// What the file has; `None`: it was never begun. An error: it is another file.
-pub(crate) fn head(medium: &dyn Medium) -> io::Result<Option<FileHead>> {
-    let mut newest: Option<FileHead> = None;
-    for slot in 0..2 {
-        let mut bytes = vec![0; HEAD as usize];
-        medium.read(slot * HEAD, &mut bytes)?;
-        // The first one may be torn, but not in its first sector.
-        if !bytes.starts_with(MAGIC) && !bytes.starts_with(&[0; 8]) {
-            return Err(io::Error::other("it is no file of flushes; name another one"));
-        }
-        let found = FileHead::decode(&bytes).filter(|head| head.ring > 0);
-        let is_newer =
-            |found: &FileHead| newest.is_none_or(|newest| found.generation > newest.generation);
-        newest = found.filter(is_newer).or(newest);
+/// What a file begins with.
+#[derive(Clone, Debug)]
+pub(super) struct Heads {
+    /// `None`: no head is whole.
+    pub(super) newest: Option<FileHead>,
+    /// What the file has, in words.
+    pub(super) found: String,
+}
+
+/// Reads both heads. An error: it is another file.
+pub(super) fn heads(medium: &dyn Medium) -> io::Result<Heads> {
+    let mut blocks = [(); 2].map(|()| vec![0; HEAD as usize]);
+    for (slot, block) in (0..).zip(&mut blocks) {
+        medium.read(slot * HEAD, block)?;
     }
-    Ok(newest)
+    let heads = blocks.iter().filter_map(|block| FileHead::decode(block));
+    let newest = heads.filter(|head| head.ring > 0).max_by_key(|head| head.generation);
+    let is_blank = |block: &Vec<u8>| block.iter().all(|byte| *byte == 0);
+    let found = match newest {
+        Some(FileHead { epoch: 0, .. }) => "has nobody's flushes yet".to_owned(),
+        Some(FileHead { epoch, .. }) => format!("has those of the server of record {epoch}"),
+        None if blocks.iter().all(is_blank) => "is new or empty".to_owned(),
+        // A head may be torn, but not in its first sector.
+        None if blocks.iter().all(|block| block.starts_with(MAGIC) || is_blank(block)) => {
+            "has two damaged heads".to_owned()
+        }
+        None => return Err(io::Error::other("it is no flush file; name another one")),
+    };
+    Ok(Heads { newest, found })
 }
 
 /// The entries behind a head, up to the first one that is torn, or somebody else's; and those behind it, where that one isn't the end, but
@@ -117,10 +168,12 @@ pub(crate) fn entries(medium: &dyn Medium, head: FileHead) -> io::Result<Found> 
         entries.push(found.entry);
     }
     let behind = entries_behind(medium, &head, at)?;
+    let (size, has) = (size_with(head.ring), medium.size()?);
+    let cut = (has < size).then_some((size, has));
     if behind.iter().any(|found| found.synced > at) {
         entries.extend(behind.into_iter().map(|found| found.entry));
     }
-    Ok(Found { head, entries })
+    Ok(Found { head, entries, cut })
 }
 
 /// An entry that is whole.
@@ -194,25 +247,52 @@ fn read(medium: &dyn Medium, head: &FileHead, place: u64, into: &mut [u8]) -> io
     Ok(())
 }
 
-/// Writes a head in the place of the older one.
-pub(super) fn write_head(medium: &dyn Medium, head: &FileHead) -> io::Result<()> {
-    medium.write(head.generation % 2 * HEAD, &head.encode())
+/// Writes a head in the place of the older one, and syncs. Its generation must be the next one.
+fn write_head(medium: &dyn Medium, head: &FileHead) -> io::Result<()> {
+    medium.write(head.generation % 2 * HEAD, &head.encode())?;
+    medium.sync()
 }
 
-/// The bytes of entries that begin at a place, up to which all is there for good, and where each one begins.
-pub(super) fn encode(
-    entries: &VecDeque<Entry>,
-    nonce: u128,
-    at: u64,
-    codec: &Codec,
-) -> (Vec<u8>, Vec<(u64, u64)>) {
-    let (mut data, mut places) = (Vec::new(), Vec::new());
-    for entry in entries {
-        let place = at + data.len() as u64;
-        places.push((entry.index, place));
-        data.extend_from_slice(&format::encode(entry, nonce, (place, at), codec));
+/// Writes a head into both places, one after the other, behind those of its generation. So damage of one of them loses nothing.
+pub(super) fn write_heads(medium: &dyn Medium, mut head: FileHead) -> io::Result<FileHead> {
+    for _ in 0..2 {
+        head.generation += 1;
+        write_head(medium, &head)?;
     }
-    (data, places)
+    Ok(head)
+}
+
+/// Entries that are to be appended.
+#[derive(Debug)]
+pub(super) struct Encoded {
+    data: Vec<u8>,
+    /// The number and the place of each.
+    pub(super) places: Vec<(u64, u64)>,
+    /// An entry without blocks, to be written behind these once they are there for good, and its place.
+    mark: (u64, Vec<u8>),
+}
+
+impl Encoded {
+    /// Entries that begin at a place, up to which all is there for good.
+    pub(super) fn new(entries: &VecDeque<Entry>, nonce: u128, at: u64, codec: &Codec) -> Self {
+        let (mut data, mut places) = (Vec::new(), Vec::new());
+        for entry in entries {
+            let place = at + data.len() as u64;
+            places.push((entry.index, place));
+            data.extend_from_slice(&format::encode(entry, nonce, (place, at), codec));
+        }
+        let behind = entries.back().map_or(0, |last| last.index + 1);
+        let mark = Entry { index: behind, start: 0, len: 0, chunk: Chunk::Zero };
+        let end = at + data.len() as u64;
+        // In the next block, so that no damaged block takes the last entry and its mark. The next entry is written there anyway.
+        let place = end.next_multiple_of(BLOCK);
+        let mark = (place, format::encode(&mark, nonce, (place, end), codec));
+        Self { data, places, mark }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.data.len() as u64
+    }
 }
 
 /// What became of entries.
@@ -230,9 +310,9 @@ pub(super) fn append(
     mut head: FileHead,
     first: u64,
     at: u64,
-    data: &[u8],
+    entries: &Encoded,
 ) -> io::Result<Appended> {
-    let end = at + data.len() as u64;
+    let end = at + entries.bytes();
     if end - first > head.ring {
         return Ok(Appended::Full);
     }
@@ -240,16 +320,25 @@ pub(super) fn append(
         // They go over entries that a reader would begin with: it begins behind them from now on.
         head = FileHead { generation: head.generation + 1, start: first, ..head };
         write_head(medium, &head)?;
-        medium.sync()?;
     }
+    write(medium, &head, at, &entries.data)?;
+    medium.sync()?;
+    // Mark: it is durable with the next sync, or when the system writes it.
+    let (place, mark) = &entries.mark;
+    if place + mark.len() as u64 - head.start <= head.ring {
+        write(medium, &head, *place, mark)?;
+    }
+    Ok(Appended::There(head))
+}
+
+fn write(medium: &dyn Medium, head: &FileHead, place: u64, data: &[u8]) -> io::Result<()> {
     let mut rest = data;
-    for (to, len) in pieces(&head, at, data.len()) {
+    for (to, len) in pieces(head, place, data.len()) {
         let (now, later) = rest.split_at(len);
         if !now.is_empty() {
             medium.write(to, now)?;
         }
         rest = later;
     }
-    medium.sync()?;
-    Ok(Appended::There(head))
+    Ok(())
 }

@@ -23,7 +23,7 @@ pub(super) const MAGIC_ENTRY: [u8; 4] = *b"2lWC";
 const SAYS: usize = 80;
 
 /// Whose changes the file has, and where they begin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileHead {
     /// The greater one counts.
     pub(super) generation: u64,
@@ -31,10 +31,11 @@ pub(crate) struct FileHead {
     pub(super) ring: u64,
     /// The place of the first entry. Places count on and on; the ring has them modulo its size.
     pub(super) start: u64,
-    /// The writer whose changes these are.
+    /// The writer whose changes these are; epoch 0: nobody's.
     pub(crate) epoch: u64,
     pub(crate) nonce: u128,
-    /// The nonce that a server takes which puts them into the store: so it is known for one of ours until the file has a new head.
+    /// The nonce by which a server opens the volume that puts these changes into the store. So the file knows its record until it has the
+    /// heads of that server itself. 0: no server has tried.
     pub(crate) next: u128,
 }
 

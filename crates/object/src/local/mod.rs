@@ -16,9 +16,12 @@ use corewise_sync::Mutex;
 use crate::batch::Chunk;
 use crate::codec::Codec;
 
-pub(crate) use file::{Medium, open as open_file};
+use file::Encoded;
+pub(crate) use file::{FlushFile, Medium};
 pub(crate) use format::FileHead;
-pub(crate) use opening::{open, ring};
+pub(crate) use opening::open;
+#[cfg(test)]
+pub(crate) use opening::ring;
 
 /// A change, with its number in the volume's whole history.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +42,11 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
+    /// Whether it only says that all entries in front of it are there for good.
+    fn is_mark(&self) -> bool {
+        self.len == 0
+    }
+
     /// What it says.
     pub(crate) fn entry(&self, codec: &Codec) -> Result<Entry, String> {
         format::decode(self, codec)
@@ -52,6 +60,8 @@ pub(crate) struct Found {
     pub(crate) head: FileHead,
     /// In order, without a gap but for changes that the store has, unless the file is damaged.
     pub(crate) entries: Vec<Stored>,
+    /// Bytes that the file had, and has, where it is shorter than it was.
+    pub(crate) cut: Option<(u64, u64)>,
 }
 
 /// What the store says of the writer whose changes a file has.
@@ -66,43 +76,53 @@ pub(crate) struct Says {
     pub(crate) through: u64,
 }
 
-/// The changes that have to be put into the store, or why they can't be.
-pub(crate) fn judge(found: Found, says: &Says) -> Result<Vec<Stored>, String> {
-    let bytes = |entries: &[Stored]| -> u64 {
-        entries.iter().map(|entry| entry.len * crate::format::BLOCK).sum()
-    };
+/// How an operator opens a volume without the flushes of this epoch, for messages.
+fn accept_lost(epoch: u64) -> String {
+    format!(
+        "Put back what the file was; to open the volume without what is lost, set accept_lost_flushes = {epoch}"
+    )
+}
+
+/// The changes that have to be put into the store, or why they can't be. `gives_up`: the operator accepts that some are lost.
+pub(crate) fn judge(found: Found, says: &Says, gives_up: bool) -> Result<Vec<Stored>, String> {
     if !says.known && !found.entries.is_empty() {
         return Err(format!(
             "it has {} changes of another volume; name another file, or delete it if they aren't needed",
             found.entries.len()
         ));
     }
-    let through = match &says.followed {
-        Some((_, through)) => *through,
-        None => says.through,
-    };
-    let lacking: Vec<Stored> =
+    let through = says.followed.as_ref().map_or(says.through, |(_, through)| *through);
+    let mut lacking: Vec<Stored> =
         found.entries.into_iter().filter(|entry| entry.index > through).collect();
-    if lacking.is_empty() {
-        return Ok(lacking);
+    let (mut next, mut gap) = (through + 1, None);
+    let goes_on = |entry: &&Stored| {
+        // A mark says that all in front of its number had been there.
+        let follows = if entry.is_mark() { entry.index <= next } else { entry.index == next };
+        match follows {
+            true => next += u64::from(!entry.is_mark()),
+            false => gap = Some((next, entry.index - 1)),
+        }
+        follows
+    };
+    let whole = lacking.iter().take_while(goes_on).count();
+    let changes = lacking.iter().filter(|entry| !entry.is_mark());
+    let bytes: u64 = changes.clone().map(|entry| entry.len * crate::format::BLOCK).sum();
+    match (&says.followed, changes.count(), gap) {
+        (Some((host, _)), changes @ 1.., _) => Err(format!(
+            "it has {changes} changes ({bytes} bytes) that were flushed and aren't in the store, and since then {host} has opened the volume: they \
+             can't be put over what that one wrote. To give them up, delete the file"
+        )),
+        (_, _, Some((from, to))) if !gives_up => Err(format!(
+            "it is damaged: it lacks the changes from {from} to {to}. {}",
+            accept_lost(found.head.epoch)
+        )),
+        _ => {
+            // Up to what is lost.
+            lacking.truncate(whole);
+            lacking.retain(|entry| !entry.is_mark());
+            Ok(lacking)
+        }
     }
-    if let Some((host, _)) = &says.followed {
-        return Err(format!(
-            "it has {} changes ({} bytes) that were flushed and aren't in the store, and since then {host} has opened the volume: they can't be put over what that one \
-             wrote. To give them up, delete the file",
-            lacking.len(),
-            bytes(&lacking),
-        ));
-    }
-    let gap = (through + 1..).zip(&lacking).find(|(index, entry)| entry.index != *index);
-    if let Some((first, behind)) = gap {
-        return Err(format!(
-            "it is damaged: it lacks the changes from {first} to {}. To give up all {} that aren't in the store, delete the file",
-            behind.index.saturating_sub(1),
-            lacking.len(),
-        ));
-    }
-    Ok(lacking)
 }
 
 /// The file while its volume is served.
@@ -137,14 +157,13 @@ struct Writing {
 }
 
 impl Local {
-    /// Begins a file anew with this head. Its changes must be in the store. Blocks.
+    /// Begins a file anew with this head, behind those of its generation. Its changes must be in the store. Blocks.
     pub(crate) fn begin(
         medium: Arc<dyn Medium>,
         head: FileHead,
         codec: Codec,
     ) -> std::io::Result<Self> {
-        file::write_head(&*medium, &head)?;
-        medium.sync()?;
+        let head = file::write_heads(&*medium, head)?;
         Ok(Self {
             medium,
             codec,
@@ -198,11 +217,11 @@ impl Local {
         let first = writing.there.front().map_or(at, |(_, place)| *place);
         let last = entries.back().map_or(index, |entry| entry.index);
         let write = move || {
-            let (data, places) = file::encode(&entries, head.nonce, at, &codec);
-            let written = file::append(&*medium, head, first, at, &data);
-            (entries, data.len() as u64, places, written)
+            let encoded = Encoded::new(&entries, head.nonce, at, &codec);
+            let written = file::append(&*medium, head, first, at, &encoded);
+            (entries, encoded, written)
         };
-        let Ok((entries, bytes, places, written)) = tokio::task::spawn_blocking(write).await else {
+        let Ok((entries, encoded, written)) = tokio::task::spawn_blocking(write).await else {
             self.give_up("it panicked");
             return false;
         };
@@ -217,8 +236,8 @@ impl Local {
                 false
             }
             Ok(file::Appended::There(head)) => {
-                (writing.head, writing.at) = (head, at + bytes);
-                writing.there.extend(places);
+                (writing.head, writing.at) = (head, at + encoded.bytes());
+                writing.there.extend(encoded.places);
                 self.state.lock().synced = last;
                 true
             }

@@ -1,13 +1,14 @@
-//! How a volume is opened that has a file of flushes: what the file has and the store hasn't goes there first, or is refused.
+//! How a volume is opened with a flush file: what the file has and the store lacks goes there first, or the opening is refused.
 
 use std::io;
 use std::sync::Arc;
 
-use super::file::{self, Medium};
-use super::{FileHead, Found, Local, Says, judge};
+use super::file::{self, Heads, Medium};
+use super::{FileHead, Found, Local, Says, accept_lost, judge};
 use crate::codec::Codec;
 use crate::format::BLOCK;
-use crate::log::{self, Ask, NotOpen};
+use crate::log::{self, Ask, FlushesAtHand, NotOpen, Seen};
+use crate::seal;
 use crate::store::Store;
 use crate::volume::{Fault, Tuning, Volume};
 
@@ -24,39 +25,69 @@ pub(crate) async fn open(
     tuning: Tuning,
 ) -> Result<Arc<Volume>, NotOpen> {
     let failed = |error: io::Error| NotOpen::Local(error.to_string());
-    ask.local = true;
-    let before = file::head(&*medium).map_err(failed)?;
-    let mut found = None;
-    if let Some(head) = before {
-        // Nobody is fenced for a file that can't be used.
-        let seen = log::see(&store, &ask).await?;
-        let (codec, epochs, through) = match seen {
-            Some(seen) => (seen.codec, seen.epochs, seen.through),
-            None => (Codec::default(), Vec::new(), 0),
-        };
-        let known = file::entries(&*medium, head).map_err(failed)?;
-        let says = says(&store, &ask, &codec, &epochs, through, &head).await?;
-        let lacking = judge(known.clone(), &says).map_err(NotOpen::Local)?;
-        ask.follows = says.known && says.followed.is_none();
-        if !lacking.is_empty() {
-            // If this server ends before the file is begun anew, it is known for one that puts it into the store.
-            ask.nonce = head.next;
+    // ReadFile
+    let Heads { newest, found: words } = file::heads(&*medium).map_err(failed)?;
+    // See: nobody is fenced for a file that can't be used.
+    let seen = log::see(&store, &ask).await?;
+    let mut at_hand = FlushesAtHand { found: words, ..FlushesAtHand::default() };
+    let mut known = None;
+    if let Some(head) = newest {
+        let found = file::entries(&*medium, head).map_err(failed)?;
+        let none = Seen::default();
+        let seen = seen.as_ref().unwrap_or(&none);
+        // Judge
+        let says = says(&store, &ask, &seen.codec, &seen.epochs, seen.through, &head).await?;
+        let gives_up = ask.accept_lost.is_some_and(|epoch| epoch == head.epoch);
+        judge(found.clone(), &says, gives_up).map_err(NotOpen::Local)?;
+        if says.known && says.followed.is_none() {
+            (at_hand.epoch, at_hand.nonce) = (head.epoch, head.nonce);
         }
-        found = Some(known);
+        if at_hand.epoch == head.epoch {
+            at_hand.next = head.next;
+        }
+        if let (Some((had, has)), Some(_), false) = (found.cut, &seen.unfinished, gives_up) {
+            let accept = accept_lost(head.epoch);
+            let why = format!(
+                "it had {had} bytes and has {has}: it was cut off, perhaps with changes that were flushed. {accept}"
+            );
+            return Err(NotOpen::Local(why));
+        }
+        known = Some(found);
     }
+    let (of, next) = (at_hand.epoch, at_hand.next);
+    ask.flushes = Some(at_hand);
+    ask.has_flushes_of(seen.as_ref().and_then(|seen| seen.unfinished.as_ref()))?;
+    medium.reserve(file::size_with(ring(&tuning))).map_err(failed)?;
+    let head = match newest {
+        // A server of this nonce may have opened the volume, or a request for its record may be under way.
+        Some(head) if next != 0 => head,
+        // Prepare
+        before => {
+            let next = u128::from_le_bytes(seal::random());
+            let of_nobody = FileHead { ring: ring(&tuning), ..FileHead::default() };
+            let head = before.filter(|_| of != 0).unwrap_or(of_nobody);
+            let generation = before.map_or(0, |before| before.generation);
+            file::write_heads(&*medium, FileHead { generation, next, ..head }).map_err(failed)?
+        }
+    };
+    ask.nonce = head.next;
+    if let Some(at_hand) = &mut ask.flushes {
+        at_hand.next = head.next;
+    }
+    // Claim
     let volume = Volume::open(Arc::clone(&store), ask.clone(), tuning).await?;
-    if let Some(found) = found {
+    if let Some(found) = known {
         put(&volume, &store, &ask, found).await?;
     }
+    // Begin
     let writer = volume.writer();
-    let next = volume.codec().random();
     let head = FileHead {
-        generation: before.map_or(1, |before| before.generation + 1),
+        generation: head.generation,
         ring: ring(&tuning),
         start: 0,
         epoch: writer.epoch,
         nonce: writer.nonce,
-        next,
+        next: 0,
     };
     let local = Local::begin(medium, head, volume.codec().clone()).map_err(failed)?;
     volume.keep_flushes(Arc::new(local));
@@ -67,12 +98,15 @@ pub(crate) async fn open(
 async fn put(volume: &Arc<Volume>, store: &Store, ask: &Ask, found: Found) -> Result<(), NotOpen> {
     // Another server may have opened the volume in between.
     let (epochs, through) = volume.found();
-    let says = says(store, ask, volume.codec(), &epochs, through, &found.head).await?;
-    let lacking = judge(found, &says).map_err(NotOpen::Local)?;
+    // With the nonce that this opening took, too.
+    let head = FileHead { next: ask.nonce, ..found.head };
+    let says = says(store, ask, volume.codec(), &epochs, through, &head).await?;
+    let gives_up = ask.accept_lost.is_some_and(|epoch| epoch == head.epoch);
+    let lacking = judge(found, &says, gives_up).map_err(NotOpen::Local)?;
     if lacking.is_empty() {
         return Ok(());
     }
-    tracing::info!(at = %store, changes = lacking.len(), "the file of flushes is put into the store");
+    tracing::info!(at = %store, changes = lacking.len(), "the flush file is put into the store");
     let failed = |fault: Fault| match fault {
         Fault::Store(why) => NotOpen::Store(why),
         other => NotOpen::Store(other.to_string()),
@@ -94,16 +128,15 @@ async fn says(
     head: &FileHead,
 ) -> Result<Says, NotOpen> {
     let mut says = Says { known: false, followed: None, through };
-    for &epoch in epochs.iter().filter(|epoch| **epoch >= head.epoch) {
+    let since = epochs.iter().filter(|epoch| head.epoch != 0 && **epoch >= head.epoch);
+    for &epoch in since {
         let (found, opening) = log::beginning(store, ask, codec, epoch).await?;
         if epoch == head.epoch {
             says.known = found.writer == head.nonce;
-        }
-        if !says.known {
-            break;
-        }
-        if found.writer != head.nonce && found.writer != head.next {
+        } else if says.known && found.writer != head.next {
             says.followed = Some((opening.host, opening.through));
+        }
+        if !says.known || says.followed.is_some() {
             break;
         }
     }

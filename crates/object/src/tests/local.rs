@@ -1,6 +1,5 @@
 //! Flushes in a file: the machine is lost at each write and sync of it, the file fails, is full, and comes too late.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,138 +8,17 @@ use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 
+use super::disk::{Disk, Loss};
 use super::faulty::{Fate, Faulty};
-use super::{BLOCKS, ask, passes, read, sealed_by, tuning, write};
+use super::{BLOCKS, ask, open_giving_up, passes, read, sealed_by, tuning, write};
 use crate::batch::Chunk;
 use crate::format::BLOCK;
-use crate::local::{self, Medium};
+use crate::local::{self, FlushFile};
 use crate::log::NotOpen;
 use crate::store::Store;
 use crate::volume::{Fault, Tuning, Volume};
 
-/// Bytes of which a disk writes all or none.
-const SECTOR: usize = 512;
-
-/// What becomes of writes that were not synced, and when the machine is lost.
-#[derive(Debug, Default)]
-struct State {
-    /// As a reader sees it, and as it is for good.
-    now: Vec<u8>,
-    durable: Vec<u8>,
-    /// Not synced: each with its place.
-    loose: Vec<(usize, Vec<u8>)>,
-    operations: u64,
-    /// The operation at which the machine is lost.
-    lost_at: Option<u64>,
-    is_lost: bool,
-    fails: bool,
-}
-
-/// A file on a disk.
-#[derive(Debug, Default)]
-struct Disk {
-    /// L: is the lock; guards the disk.
-    state: Mutex<State>,
-}
-
-impl State {
-    /// Whether the machine is lost now.
-    fn step(&mut self) -> bool {
-        self.operations += 1;
-        self.is_lost |= self.lost_at.is_some_and(|at| self.operations >= at);
-        self.is_lost
-    }
-}
-
-fn put(into: &mut Vec<u8>, at: usize, data: &[u8]) {
-    if into.len() < at + data.len() {
-        into.resize(at + data.len(), 0);
-    }
-    into[at..at + data.len()].copy_from_slice(data);
-}
-
-impl Medium for Disk {
-    fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        let state = self.state.lock();
-        let have = state.now.get(at as usize..).unwrap_or_default();
-        let n = have.len().min(into.len());
-        into[..n].copy_from_slice(&have[..n]);
-        into[n..].fill(0);
-        Ok(())
-    }
-
-    fn write(&self, at: u64, data: &[u8]) -> io::Result<()> {
-        let mut state = self.state.lock();
-        if state.fails {
-            return Err(io::Error::other("no room"));
-        }
-        let before = state.is_lost;
-        let lost = state.step();
-        if !before {
-            // The last write may be there in part.
-            state.loose.push((at as usize, data.to_vec()));
-        }
-        if lost {
-            return Err(io::Error::other("the machine is lost"));
-        }
-        put(&mut state.now, at as usize, data);
-        Ok(())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        let mut state = self.state.lock();
-        if state.step() {
-            return Err(io::Error::other("the machine is lost"));
-        }
-        state.loose.clear();
-        state.durable = state.now.clone();
-        Ok(())
-    }
-}
-
-impl Disk {
-    /// What the next machine finds: of what wasn't synced, each sector or not.
-    fn after(&self, random: &mut fastrand::Rng) -> Arc<Self> {
-        let state = self.state.lock();
-        let mut now = state.durable.clone();
-        for (at, data) in &state.loose {
-            for (n, sector) in data.chunks(SECTOR).enumerate().filter(|_| random.bool()) {
-                put(&mut now, at + n * SECTOR, sector);
-            }
-        }
-        let found = State { durable: now.clone(), now, ..State::default() };
-        Arc::new(Self { state: Mutex::new(found) })
-    }
-
-    /// The whole machine is lost with one of the next operations, or the store's request after so many.
-    fn lose(self: &Arc<Self>, inner: &Arc<dyn ObjectStore>, at: Loss) -> Arc<dyn ObjectStore> {
-        let disk = Arc::clone(self);
-        let mut left = match at {
-            Loss::File(at) => {
-                self.state.lock().lost_at = Some(at);
-                u64::MAX
-            }
-            Loss::Store(left) => left,
-        };
-        let judge = move |_: &str| {
-            left = left.saturating_sub(1);
-            let mut state = disk.state.lock();
-            state.is_lost |= left == 0;
-            let fate = if state.is_lost { Fate::Hangs } else { Fate::Done };
-            (fate, Duration::ZERO)
-        };
-        Arc::new(Faulty::new(inner, Box::new(judge)))
-    }
-}
-
-/// When the machine is lost: at which operation of the file, or request to the store.
-#[derive(Clone, Copy, Debug)]
-enum Loss {
-    File(u64),
-    Store(u64),
-}
-
-async fn open_with(
+pub(super) async fn open_with(
     inner: &Arc<dyn ObjectStore>,
     disk: &Arc<Disk>,
     nonce: u128,
@@ -151,11 +29,21 @@ async fn open_with(
     local::open(disk, store, ask(nonce), tuning).await
 }
 
+async fn open_file(
+    inner: &Arc<dyn ObjectStore>,
+    path: &std::path::Path,
+    nonce: u128,
+) -> Result<Arc<Volume>, NotOpen> {
+    let store = Arc::new(Store::new(Arc::clone(inner), Path::from("a/volume")));
+    let file = Arc::new(FlushFile::open(path).unwrap());
+    local::open(file, store, ask(nonce), tuning()).await
+}
+
 fn store() -> Arc<dyn ObjectStore> {
     Arc::new(InMemory::new())
 }
 
-fn run<T>(future: impl Future<Output = T>) -> T {
+pub(super) fn run<T>(future: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_time().start_paused(true).build().unwrap().block_on(future)
 }
@@ -303,7 +191,7 @@ fn what_only_the_file_has_is_put_into_the_store_when_the_volume_is_opened() {
         let volume = open_with(&inner, &disk, 2, tuning()).await.unwrap();
         assert_eq!(read(&volume, 0, 6).await.unwrap(), [1, 2, 2, 0, 0, 0]);
         // It is in the store by now.
-        let other = super::open(&inner, 3).await.unwrap();
+        let other = open_giving_up(&inner, 3, volume.writer().epoch).await;
         assert_eq!(read(&other, 0, 6).await.unwrap(), [1, 2, 2, 0, 0, 0]);
     });
 }
@@ -313,7 +201,7 @@ fn a_file_is_never_put_over_what_another_server_wrote() {
     let inner = store();
     let disk = left(&inner);
     run(async {
-        let other = super::open(&inner, 2).await.unwrap();
+        let other = open_giving_up(&inner, 2, 1).await;
         let Err(NotOpen::Local(why)) = open_with(&inner, &disk, 3, tuning()).await else {
             panic!("it was opened")
         };
@@ -334,13 +222,18 @@ fn a_file_that_is_something_else_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("letter");
     std::fs::write(&path, "Dear reader").unwrap();
-    let refused = local::open_file(&path, 1 << 20).unwrap_err().to_string();
-    assert!(refused.contains("no file of flushes"), "{refused}");
+    let refused = run(open_file(&store(), &path, 1)).unwrap_err();
+    assert!(
+        matches!(&refused, NotOpen::Local(why) if why.contains("no flush file")),
+        "{refused:?}"
+    );
     assert_eq!(std::fs::read(&path).unwrap(), b"Dear reader");
-    let opened = local::open_file(&folder.path().join("new"), 1 << 20).unwrap();
-    let refused = local::open_file(&folder.path().join("new"), 1 << 20).unwrap_err().to_string();
+    let path = folder.path().join("new");
+    let opened = FlushFile::open(&path).unwrap();
+    let refused = FlushFile::open(&path).unwrap_err().to_string();
     assert!(refused.contains("another server has it"), "{refused}");
     drop(opened);
+    assert!(!path.exists(), "no volume was opened with it");
 }
 
 /// A byte of the disk is another one.
@@ -422,15 +315,13 @@ fn a_file_that_was_cut_off_is_refused_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("flushes");
     let inner = store();
-    run(async {
-        let ring = local::ring(&tuning());
-        let file = Arc::new(local::open_file(&path, ring).unwrap());
-        let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("a/volume")));
-        drop(local::open(file, store, ask(1), tuning()).await.unwrap());
-    });
+    run(async { drop(open_file(&inner, &path, 1).await.unwrap()) });
     std::fs::File::options().write(true).open(&path).unwrap().set_len(99_999).unwrap();
-    let refused = local::open_file(&path, 1 << 20).unwrap_err().to_string();
-    assert!(refused.contains("it was cut off"), "{refused}");
+    let refused = run(open_file(&inner, &path, 2)).unwrap_err();
+    assert!(
+        matches!(&refused, NotOpen::Local(why) if why.contains("it was cut off")),
+        "{refused:?}"
+    );
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 99_999);
 }
 
@@ -458,7 +349,7 @@ fn a_flush_of_a_server_that_was_fenced_fails_once_its_lease_is_over() {
         let volume = open_with(&inner, &Arc::new(Disk::default()), 1, tuning()).await.unwrap();
         write(&volume, 0, 1, 1).await.unwrap();
         volume.flush().await.unwrap();
-        let _other = super::open(&inner, 2).await.unwrap();
+        let _other = open_giving_up(&inner, 2, 1).await;
         passes(Duration::from_secs(2)).await;
         assert!(matches!(volume.flush().await, Err(Fault::Fenced(_))));
     });
@@ -475,7 +366,7 @@ fn a_file_that_fails_has_flushes_wait_for_the_store() {
         disk.state.lock().fails = true;
         write(&volume, 1, 1, 2).await.unwrap();
         volume.flush().await.unwrap();
-        let other = super::open(&inner, 2).await.unwrap();
+        let other = open_giving_up(&inner, 2, 1).await;
         assert_eq!(read(&other, 0, 2).await.unwrap(), [1, 2]);
     });
 }

@@ -4,9 +4,11 @@ mod caches;
 mod clones;
 mod compaction;
 mod crashes;
+mod disk;
 mod faults;
 mod faulty;
 mod fights;
+mod flush_damage;
 mod folders;
 mod full;
 mod large;
@@ -72,8 +74,8 @@ fn ask(nonce: u128) -> Ask {
         lease: Duration::from_secs(2),
         host: "test".into(),
         nonce,
-        local: false,
-        follows: false,
+        flushes: None,
+        accept_lost: None,
         patience: Some(Duration::from_secs(200)),
         key: (nonce & SEALED != 0).then(|| key("7")),
         from: None,
@@ -89,6 +91,13 @@ async fn open_as(
 ) -> Result<Arc<Volume>, NotOpen> {
     let store = Store::new(Arc::clone(inner), Path::from("a/volume"));
     Volume::open(Arc::new(store), ask(nonce), tuning).await
+}
+
+/// Opens a volume of which the server of this epoch has flushes in a file, and gives these up.
+async fn open_giving_up(inner: &Arc<dyn ObjectStore>, nonce: u128, epoch: u64) -> Arc<Volume> {
+    let store = Store::new(Arc::clone(inner), Path::from("a/volume"));
+    let ask = Ask { accept_lost: Some(epoch), ..ask(nonce) };
+    Volume::open(Arc::new(store), ask, tuning()).await.unwrap()
 }
 
 /// By the nonce, the smallest batches lie in their records, all of them do, or none.

@@ -39,6 +39,9 @@ pub(super) fn open(
     if let Some(file) = &asked.flush_file {
         options = options.flush_file(file);
     }
+    if let Some(record) = asked.accept_lost_flushes {
+        options = options.accept_lost_flushes(record);
+    }
     if let Some(time) = asked.request_timeout {
         options = options.patience(time);
     }

@@ -1,0 +1,125 @@
+//! The flush file of a volume in a store: damaged, emptied or deleted when its server starts again.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::common::Folder;
+use crate::common::client::{Client, pattern};
+use crate::common::server::Server;
+
+const BLOCK: usize = 4096;
+const FLUSHED: u64 = 10;
+
+/// A volume in the folder `store` with the flush file `flushes`. `keys` are more keys of the device.
+fn manifest(folder: &Folder, keys: &str) -> String {
+    format!(
+        "[[device]]\nname = \"v\"\ndriver = \"object\"\nlocation = \"file://{}\"\nsize = \"16M\"\nlease = \"100ms\"\n\
+         flush = \"local\"\nflush_file = \"flushes\"\n{keys}\n[[export]]\ndevice = \"v\"\n",
+        folder.join("store").display()
+    )
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (from, to) = {
+            let entry = entry.unwrap();
+            (entry.path(), to.join(entry.file_name()))
+        };
+        match from.is_dir() {
+            true => copy(&from, &to),
+            false => assert!(fs::copy(&from, &to).is_ok()),
+        }
+    }
+}
+
+/// Flushes writes, one by one, and is killed before the store has them.
+fn flush_and_kill(server: Server) {
+    let mut client = Client::new(&server.socket(), "v");
+    for n in 1..=FLUSHED {
+        client.write(n * BLOCK as u64, &pattern(n, BLOCK), 0).unwrap();
+        client.flush().unwrap();
+    }
+    server.kill();
+}
+
+/// How many of the flushed writes are there.
+fn kept(server: &Server) -> usize {
+    let mut client = Client::new(&server.socket(), "v");
+    let is_there =
+        |n: &u64| client.read(n * BLOCK as u64, BLOCK as u32).unwrap() == pattern(*n, BLOCK);
+    (1..=FLUSHED).filter(is_there).count()
+}
+
+fn flip(path: &Path, at: u64) {
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+}
+
+#[test]
+fn a_flush_file_that_lost_what_was_flushed_is_refused_and_one_damaged_head_loses_nothing() {
+    let folder = Folder::new();
+    folder.write("up.toml", manifest(&folder, ""));
+    // An orderly session in front, so that both heads have had another content.
+    Server::start(&folder, &["up.toml"]).stop().ok();
+    flush_and_kill(Server::start(&folder, &["up.toml"]));
+    let file = folder.join("flushes");
+    copy(&folder.join("store"), &folder.join("store.killed"));
+    fs::copy(&file, folder.join("flushes.killed")).unwrap();
+    let again = |damage: &dyn Fn(&Path)| {
+        fs::remove_dir_all(folder.join("store")).unwrap();
+        copy(&folder.join("store.killed"), &folder.join("store"));
+        fs::copy(folder.join("flushes.killed"), &file).unwrap();
+        damage(&file);
+    };
+    for head in [0, 4096] {
+        again(&|file| flip(file, head + 20));
+        let server = Server::start(&folder, &["up.toml"]);
+        assert_eq!(kept(&server), FLUSHED as usize, "head at {head}");
+        server.stop().ok();
+    }
+    let zero = |file: &Path| {
+        let len = fs::metadata(file).unwrap().len();
+        let file = fs::File::options().write(true).open(file).unwrap();
+        file.set_len(0).unwrap();
+        file.set_len(len).unwrap();
+    };
+    let cut = |file: &Path| {
+        fs::File::options().write(true).open(file).unwrap().set_len(0).unwrap();
+    };
+    let both = |file: &Path| [20, 4096 + 20].iter().for_each(|at| flip(file, *at));
+    let last = |file: &Path| flip(file, 8192 + (FLUSHED - 1) * (BLOCK as u64 + 80) + 99);
+    let remove = |file: &Path| fs::remove_file(file).unwrap();
+    let damages: [&dyn Fn(&Path); 5] = [&zero, &cut, &remove, &both, &last];
+    let words = ["is new or empty"; 3].into_iter();
+    let words = words.chain(["has two damaged heads", "it lacks the changes from 10 to 10"]);
+    for (damage, words) in damages.into_iter().zip(words) {
+        again(damage);
+        let was = fs::metadata(&file).map(|meta| meta.len()).ok();
+        folder.write("up.toml", manifest(&folder, ""));
+        let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]);
+        ran.code(1).complains(&["flushes", words, "accept_lost_flushes = "]);
+        assert_eq!(fs::metadata(&file).map(|meta| meta.len()).ok(), was, "it is left alone");
+    }
+    // The error says what to write to give up what is lost.
+    let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]);
+    let (_, number) = ran.stderr.split_once("accept_lost_flushes = ").unwrap();
+    let number: String = number.chars().take_while(char::is_ascii_digit).collect();
+    folder.write("up.toml", manifest(&folder, &format!("accept_lost_flushes = {number}")));
+    let server = Server::start(&folder, &["up.toml"]);
+    assert_eq!(kept(&server), FLUSHED as usize - 1);
+    // The number gave up the past alone.
+    flush_and_kill(server);
+    remove(&file);
+    folder.corewise(["up", "up.toml", "--for", "1ms"]).code(1).complains(&["is new or empty"]);
+    let without = manifest(&folder, "").replace("flush = \"local\"\nflush_file = \"flushes\"", "");
+    folder.write("up.toml", without);
+    folder
+        .corewise(["up", "up.toml", "--for", "1ms"])
+        .code(1)
+        .complains(&["it is opened without a flush file"]);
+}

@@ -1,0 +1,159 @@
+//! A disk with a flush file, which loses what wasn't synced, in whole sectors, when its machine is lost.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::Mutex;
+use object_store::ObjectStore;
+
+use super::faulty::{Fate, Faulty};
+use crate::local::Medium;
+
+/// Bytes of which a disk writes all or none.
+const SECTOR: usize = 512;
+
+/// What becomes of writes that were not synced, and when the machine is lost.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// As a reader sees it, and as it is for good.
+    pub(super) now: Vec<u8>,
+    durable: Vec<u8>,
+    /// Not synced: each with its place.
+    loose: Vec<(usize, Vec<u8>)>,
+    operations: u64,
+    /// The operation at which the machine is lost.
+    lost_at: Option<u64>,
+    is_lost: bool,
+    pub(super) fails: bool,
+}
+
+/// A file on a disk.
+#[derive(Debug, Default)]
+pub(super) struct Disk {
+    /// L: is the lock; guards the disk.
+    pub(super) state: Mutex<State>,
+}
+
+impl State {
+    /// Whether the machine is lost now.
+    fn step(&mut self) -> bool {
+        self.operations += 1;
+        self.is_lost |= self.lost_at.is_some_and(|at| self.operations >= at);
+        self.is_lost
+    }
+}
+
+fn put(into: &mut Vec<u8>, at: usize, data: &[u8]) {
+    if into.len() < at + data.len() {
+        into.resize(at + data.len(), 0);
+    }
+    into[at..at + data.len()].copy_from_slice(data);
+}
+
+impl Medium for Disk {
+    fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        let state = self.state.lock();
+        let have = state.now.get(at as usize..).unwrap_or_default();
+        let n = have.len().min(into.len());
+        into[..n].copy_from_slice(&have[..n]);
+        into[n..].fill(0);
+        Ok(())
+    }
+
+    fn write(&self, at: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if state.fails {
+            return Err(io::Error::other("no room"));
+        }
+        let before = state.is_lost;
+        let lost = state.step();
+        if !before {
+            // The last write may be there in part.
+            state.loose.push((at as usize, data.to_vec()));
+        }
+        if lost {
+            return Err(io::Error::other("the machine is lost"));
+        }
+        put(&mut state.now, at as usize, data);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if state.step() {
+            return Err(io::Error::other("the machine is lost"));
+        }
+        state.loose.clear();
+        state.durable = state.now.clone();
+        Ok(())
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.state.lock().now.len() as u64)
+    }
+
+    fn reserve(&self, size: u64) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if state.step() {
+            return Err(io::Error::other("the machine is lost"));
+        }
+        let size = (size as usize).max(state.now.len());
+        state.now.resize(size, 0);
+        state.durable.resize(size, 0);
+        Ok(())
+    }
+}
+
+impl Disk {
+    /// What the next machine finds: of what wasn't synced, each sector or not.
+    pub(super) fn after(&self, random: &mut fastrand::Rng) -> Arc<Self> {
+        let state = self.state.lock();
+        let mut now = state.durable.clone();
+        for (at, data) in &state.loose {
+            for (n, sector) in data.chunks(SECTOR).enumerate().filter(|_| random.bool()) {
+                put(&mut now, at + n * SECTOR, sector);
+            }
+        }
+        let found = State { durable: now.clone(), now, ..State::default() };
+        Arc::new(Self { state: Mutex::new(found) })
+    }
+
+    /// What the next server finds where only this one was killed: all that was written.
+    pub(super) fn killed(&self) -> Arc<Self> {
+        let now = self.state.lock().now.clone();
+        let found = State { durable: now.clone(), now, ..State::default() };
+        Arc::new(Self { state: Mutex::new(found) })
+    }
+
+    /// The whole machine is lost with one of the next operations, or the store's request after so many.
+    pub(super) fn lose(
+        self: &Arc<Self>,
+        inner: &Arc<dyn ObjectStore>,
+        at: Loss,
+    ) -> Arc<dyn ObjectStore> {
+        let disk = Arc::clone(self);
+        let mut left = match at {
+            Loss::File(at) => {
+                self.state.lock().lost_at = Some(at);
+                u64::MAX
+            }
+            Loss::Store(left) => left,
+        };
+        let judge = move |_: &str| {
+            left = left.saturating_sub(1);
+            let mut state = disk.state.lock();
+            state.is_lost |= left == 0;
+            let fate = if state.is_lost { Fate::Hangs } else { Fate::Done };
+            (fate, Duration::ZERO)
+        };
+        Arc::new(Faulty::new(inner, Box::new(judge)))
+    }
+}
+
+/// When the machine is lost: at which operation of the file, or request to the store.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Loss {
+    File(u64),
+    Store(u64),
+}

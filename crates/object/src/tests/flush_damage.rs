@@ -1,0 +1,303 @@
+//! A flush file that is damaged, cut off, emptied or missing when its volume is opened: all that was flushed is there, or the opening is refused.
+
+use std::sync::Arc;
+
+use fastrand::Rng;
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+
+use super::disk::{Disk, Loss};
+use super::local::{open_with, run};
+use super::{ask, open_giving_up, read, tuning, write};
+use crate::local::{self, Medium};
+use crate::log::{self, Ask, FlushesMissing, NotOpen};
+use crate::store::Store;
+use crate::volume::Volume;
+
+/// Bytes of a head, of which there are two at the beginning of the file.
+const HEAD: usize = 4096;
+/// Changes that are flushed, each by itself, and that only the file has.
+const FLUSHED: u64 = 5;
+
+fn with(store: &InMemory) -> Arc<dyn ObjectStore> {
+    Arc::new(store.fork())
+}
+
+/// A server that was killed after so many sessions that ended in order, and then one with changes that only the file has. Its store, and its disk.
+fn killed_after(sessions: u128) -> (InMemory, Arc<Disk>) {
+    let store = Arc::new(InMemory::new());
+    let inner: Arc<dyn ObjectStore> = store.clone();
+    let disk = Arc::new(Disk::default());
+    run(async {
+        for nonce in 0..sessions {
+            let volume = open_with(&inner, &disk, 4 * nonce + 4, tuning()).await.unwrap();
+            write(&volume, 40, 1, 40).await.unwrap();
+            volume.flush().await.unwrap();
+            volume.close().await.unwrap();
+        }
+        let volume = open_with(&inner, &disk, 4 * sessions + 4, tuning()).await.unwrap();
+        for n in 0..FLUSHED {
+            // By even numbers it isn't left to chance which thread does it.
+            write(&volume, n, 1, 2 * n as u32 + 2).await.unwrap();
+            volume.flush().await.unwrap();
+        }
+    });
+    (store.fork(), disk.killed())
+}
+
+/// The server that has flushes in a file and didn't close the volume.
+fn unfinished(store: &InMemory) -> u64 {
+    let store = Store::new(with(store), Path::from("a/volume"));
+    let seen = run(log::see(&store, &ask(0))).unwrap().unwrap();
+    seen.unfinished.unwrap().epoch
+}
+
+/// How many of the flushed changes a volume has, from the first one on.
+async fn kept(volume: &Arc<Volume>) -> u64 {
+    let found = read(volume, 0, FLUSHED).await.unwrap();
+    let is_there = |(n, what): &(u32, u32)| *what == 2 * n + 2;
+    let kept = (0..).zip(&found).take_while(|(n, what)| is_there(&(*n, **what))).count();
+    assert!(found[kept..].iter().all(|what| *what == 0), "no prefix: {found:?}");
+    kept as u64
+}
+
+/// A copy of a disk, with something done to it.
+fn damaged(disk: &Disk, damage: impl FnOnce(&mut Vec<u8>)) -> Arc<Disk> {
+    let copy = disk.killed();
+    damage(&mut copy.state.lock().now);
+    copy
+}
+
+/// How a volume opens with a disk, and how many flushed changes it has then.
+fn opened(store: &InMemory, disk: &Arc<Disk>, accept_lost: Option<u64>) -> Result<u64, NotOpen> {
+    let inner = with(store);
+    run(async {
+        let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("a/volume")));
+        let ask = Ask { accept_lost, ..ask(400) };
+        let volume = local::open(Arc::clone(disk) as Arc<dyn Medium>, store, ask, tuning()).await?;
+        Ok(kept(&volume).await)
+    })
+}
+
+#[test]
+fn either_head_may_be_damaged_at_any_time_and_nothing_is_lost() {
+    for sessions in 0..4 {
+        let (store, disk) = killed_after(sessions);
+        for head in 0..2 {
+            // In its magic, its words, its checksum, and all of it.
+            for at in [0, 20, 45, 73] {
+                let disk = damaged(&disk, |bytes| bytes[head * HEAD + at] ^= 1);
+                assert_eq!(opened(&store, &disk, None), Ok(FLUSHED), "{sessions} {head} {at}");
+            }
+            for byte in [0, 0xff] {
+                let disk = damaged(&disk, |bytes| bytes[head * HEAD..][..HEAD].fill(byte));
+                assert_eq!(opened(&store, &disk, None), Ok(FLUSHED), "{sessions} {head} {byte}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_without_the_heads_of_the_last_server_is_refused_until_its_flushes_are_given_up() {
+    for sessions in 0..3 {
+        let (store, disk) = killed_after(sessions);
+        let epoch = unfinished(&store);
+        let empty = damaged(&disk, Vec::clear);
+        let (zeroed, cut) = (
+            damaged(&disk, |bytes| bytes.fill(0)),
+            damaged(&disk, |bytes| {
+                // As a tool that truncates a file and makes it as long as it was.
+                bytes[20] ^= 1;
+                bytes[HEAD..].fill(0);
+            }),
+        );
+        for (disk, words) in [
+            (empty, "is new or empty"),
+            (zeroed, "is new or empty"),
+            (cut, "has two damaged heads"),
+            (
+                damaged(&disk, |bytes| [20, HEAD + 20].iter().for_each(|at| bytes[*at] ^= 1)),
+                "has two damaged heads",
+            ),
+            (Arc::default(), "is new or empty"),
+        ] {
+            let before = disk.state.lock().now.clone();
+            let refused = opened(&store, &disk, None);
+            let Err(NotOpen::FlushesMissing(FlushesMissing { epoch: of, found, .. })) = refused
+            else {
+                panic!("{sessions} {words}: {refused:?}")
+            };
+            assert_eq!((of, found.as_deref()), (epoch, Some(words)), "{sessions}");
+            assert!(disk.state.lock().now == before, "a file that is refused is left alone");
+            // An acceptance of the loss of another server's flushes is none.
+            let other = opened(&store, &disk, Some(epoch + 1));
+            assert!(matches!(other, Err(NotOpen::FlushesMissing(_))), "{other:?}");
+            assert_eq!(opened(&store, &disk, Some(epoch)), Ok(0), "{sessions} {words}");
+        }
+    }
+}
+
+#[test]
+fn a_volume_with_flushes_in_a_file_is_not_opened_without_that_file_and_nobody_is_fenced_for_it() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let disk = Arc::new(Disk::default());
+    run(async {
+        let volume = open_with(&inner, &disk, 4, tuning()).await.unwrap();
+        write(&volume, 0, 1, 2).await.unwrap();
+        volume.flush().await.unwrap();
+        let refused = super::open(&inner, 6).await.unwrap_err();
+        assert!(
+            matches!(&refused, NotOpen::FlushesMissing(FlushesMissing { found: None, epoch: 1, host, .. }) if host == "test"),
+            "{refused:?}"
+        );
+        volume.flush().await.unwrap();
+        volume.close().await.unwrap();
+        // A server that is stopped in order leaves everything in the store.
+        let volume = super::open(&inner, 8).await.unwrap();
+        assert_eq!(kept(&volume).await, 1);
+        volume.close().await.unwrap();
+        // And the number of a server stands for that one alone.
+        let volume = open_with(&inner, &Arc::default(), 10, tuning()).await.unwrap();
+        let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("a/volume")));
+        let ask = Ask { accept_lost: Some(1), ..ask(12) };
+        let refused = Volume::open(store, ask, tuning()).await.unwrap_err();
+        assert!(matches!(refused, NotOpen::FlushesMissing(_)), "{refused:?}");
+        open_giving_up(&inner, 14, volume.writer().epoch).await;
+    });
+}
+
+#[test]
+fn damage_of_what_was_flushed_is_refused_and_the_changes_in_front_of_it_are_kept_where_it_is_given_up()
+ {
+    let (store, disk) = killed_after(1);
+    let epoch = unfinished(&store);
+    // Each entry has a head and a block; the last one, too.
+    let entry = 4096 + 80;
+    for n in 0..FLUSHED as usize {
+        for at in [3, 9, 60, 999] {
+            let disk = damaged(&disk, |bytes| bytes[2 * HEAD + n * entry + at] ^= 1);
+            let refused = opened(&store, &disk, None);
+            assert!(
+                matches!(&refused, Err(NotOpen::Local(why)) if why.contains("it is damaged")),
+                "{n} {at}: {refused:?}"
+            );
+            assert_eq!(opened(&store, &disk, Some(epoch)), Ok(n as u64), "{n} {at}");
+        }
+    }
+    // No block of the disk takes an entry and all that tells of it.
+    for block in 2..2 + FLUSHED as usize {
+        let disk = damaged(&disk, |bytes| bytes[block * 4096..][..4096].fill(0));
+        let refused = opened(&store, &disk, None);
+        assert!(
+            matches!(&refused, Err(NotOpen::Local(why)) if why.contains("it is damaged")),
+            "{block}: {refused:?}"
+        );
+    }
+    let disk = damaged(&disk, |bytes| bytes.truncate(2 * HEAD + 4 * entry + 9));
+    let refused = opened(&store, &disk, None);
+    assert!(
+        matches!(&refused, Err(NotOpen::Local(why)) if why.contains("it was cut off")),
+        "{refused:?}"
+    );
+    assert_eq!(opened(&store, &disk, Some(epoch)), Ok(4));
+}
+
+/// What an opening that is interrupted begins with.
+#[derive(Clone, Copy, Debug)]
+enum Before {
+    /// There is neither a volume nor a file.
+    Nothing,
+    Closed,
+    /// The file has what the store lacks.
+    Lost,
+    /// Another server had the volume since, and closed it.
+    Other,
+}
+
+impl Before {
+    fn make(self) -> (InMemory, Arc<Disk>, u64) {
+        let (store, disk) = match self {
+            Before::Nothing => return (InMemory::new(), Arc::default(), 0),
+            _ => killed_after(1),
+        };
+        if let Before::Lost = self {
+            return (store, disk, FLUSHED);
+        }
+        let store = Arc::new(store);
+        let inner: Arc<dyn ObjectStore> = store.clone();
+        run(async {
+            open_with(&inner, &disk, 404, tuning()).await.unwrap().close().await.unwrap();
+            if let Before::Other = self {
+                super::open(&inner, 406).await.unwrap().close().await.unwrap();
+            }
+        });
+        (store.fork(), disk.killed(), FLUSHED)
+    }
+}
+
+/// Opens a volume on a machine that is lost meanwhile. Returns the disk as it is then, and whether the machine was lost.
+fn interrupted(
+    store: &Arc<dyn ObjectStore>,
+    disk: &Arc<Disk>,
+    at: Loss,
+    seed: u64,
+) -> (Arc<Disk>, bool) {
+    let lossy = disk.lose(store, at);
+    let lost = run(async {
+        let Ok(volume) = open_with(&lossy, disk, 408, tuning()).await else { return true };
+        // It is lost at once in any case.
+        drop(volume);
+        false
+    });
+    (disk.after(&mut Rng::with_seed(seed)), lost)
+}
+
+#[test]
+fn an_opening_that_is_interrupted_anywhere_is_never_refused_later() {
+    let long = std::env::var_os("COREWISE_LONG").is_some();
+    for before in [Before::Nothing, Before::Closed, Before::Lost, Before::Other] {
+        let (start, disk, flushed) = before.make();
+        for of_store in [false, true] {
+            for at in 1.. {
+                let loss = if of_store { Loss::Store(at) } else { Loss::File(at) };
+                let mut lost = false;
+                for seed in 0..if long { 5 } else { 1 } {
+                    let store = with(&start);
+                    let copy = disk.killed();
+                    let (mut left, was_lost) = interrupted(&store, &copy, loss, seed);
+                    lost |= was_lost;
+                    // And again while it is opened the next time.
+                    for again in [Loss::File(1 + seed), Loss::Store(at.min(12) + 9 * seed)] {
+                        left = interrupted(&store, &left, again, seed + at).0;
+                    }
+                    // With a damaged head, too, it is right or refused.
+                    for head in (0..2).filter(|_| long || at % 4 == 0) {
+                        let fork = with(&start);
+                        let (other, _) = interrupted(&fork, &disk.killed(), loss, seed);
+                        let other = damaged(&other, |bytes| {
+                            if let Some(byte) = bytes.get_mut(head * HEAD + 20) {
+                                *byte ^= 1;
+                            }
+                        });
+                        let opened = run(async {
+                            let volume = open_with(&fork, &other, 412, tuning()).await.ok()?;
+                            Some(kept(&volume).await)
+                        });
+                        assert!(opened.is_none_or(|kept| kept == flushed), "{before:?} {loss:?}");
+                    }
+                    let kept = run(async {
+                        let volume = open_with(&store, &left, 412, tuning()).await;
+                        kept(&volume.unwrap_or_else(|why| panic!("{before:?} {loss:?}: {why:?}")))
+                            .await
+                    });
+                    assert_eq!(kept, flushed, "{before:?} {loss:?}");
+                }
+                if !lost {
+                    assert!(at > 4, "{before:?}: only {at} operations");
+                    break;
+                }
+            }
+        }
+    }
+}
