@@ -122,6 +122,17 @@ pub trait Driver: Send + Sync + 'static {
         None
     }
 
+    /// Whether data of the device is lost, or may be: flushes fail until it is opened again. Any context.
+    fn has_lost_data(&self) -> bool {
+        false
+    }
+
+    /// Whether a file or a folder that the device uses isn't in its place, or isn't what it was, though nothing is lost. Then the
+    /// [condition](Self::condition) says which. Any context.
+    fn is_displaced(&self) -> bool {
+        false
+    }
+
     /// What tells that nothing of the device can be changed any more, though its geometry says so. A newcomer that asks the queue for its
     /// geometry from then on finds it read-only; requests go on to the driver, which says why it refuses them. Asked once, when the queue is
     /// built.

@@ -85,7 +85,7 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             ExtentKind, Extents, Flags, Geometry, HctxStats, Held, HwQueues, IoError, IoErrorKind, IoScheduler, IoStats, NotHeld,
             NowaitError, Op, OpStats, PartDone, Payload, Plug, Queue, QueueBuilder, ReadOnlyLatch, Refused, Released, Request, RqAffinity,
             Segment<'static>, Segments<'static>, Started, TagSet, TimedOut<'static>, TimerReturn, Whole;
-        drivers: Alignment, Degraded, Delay, Delays, Fault, Faulty, FileDriver, FileEvent, FileOptions, FileRings, IoPath, LegState, Memory,
+        drivers: Alignment, Degraded, Delay, Delays, Fault, Faulty, FileDriver, FileEvent, FileFault, FileGuard, FileOptions, FileRings, IoPath, LegState, Memory,
             Mirror, MirrorCheck, MirrorChecked, MirrorEvent, MirrorLeg, MirrorOptions, MirrorPlace, MirrorStatus, Null, NullOptions, OnLoss, OpenError, OpenErrorKind, Partition,
             PartitionEntry, PartitionTable, PathInUse, StackError, Stripe;
         nbd: Budget, ClientEvent<'static>, ClientStatus, DrainReport, Endpoint, Error, Export, ExportStatus, FlushOutcome, Listener,

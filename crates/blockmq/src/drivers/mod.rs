@@ -6,6 +6,7 @@ mod chance;
 mod delay;
 mod faulty;
 mod file;
+mod file_guard;
 mod memory;
 mod mirror;
 mod null;
@@ -18,6 +19,7 @@ pub use file::{
     Alignment, FileDriver, FileEvent, FileOptions, FileRings, IoPath, OnLoss, OpenError,
     OpenErrorKind, PathInUse,
 };
+pub use file_guard::{FileFault, FileGuard};
 pub use memory::Memory;
 pub use mirror::{
     Degraded, FindLeg, LegState, Mirror, MirrorCheck, MirrorChecked, MirrorEvent, MirrorLeg,

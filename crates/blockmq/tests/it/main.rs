@@ -11,6 +11,7 @@ mod dropped;
 mod durability;
 mod extents;
 mod file;
+mod file_guards;
 mod file_timeouts;
 mod hand;
 mod hotplug;

@@ -125,8 +125,12 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 40).unwrap();
         file.write_all_at(&[7; MIB as usize], 8 * MIB).unwrap();
-        let store =
-            Store::new(file, Alarm::of_test("a test"), None).of_length(1 << 40, OnLoss::Error);
+        let store = Store::new(
+            crate::drivers::FileGuard::without_path(file),
+            Alarm::of_test("a test"),
+            None,
+        )
+        .of_length(1 << 40, OnLoss::Error);
         let (hole, data) = (ExtentKind::Hole, ExtentKind::Data);
         let all = found(&store, 0, 1 << 40, 100);
         if all == [(1 << 40, data)] {
@@ -155,8 +159,12 @@ mod tests {
     fn a_prefetch_is_a_hint_of_any_length() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 40).unwrap();
-        let store =
-            Store::new(file, Alarm::of_test("a test"), None).of_length(1 << 40, OnLoss::Error);
+        let store = Store::new(
+            crate::drivers::FileGuard::without_path(file),
+            Alarm::of_test("a test"),
+            None,
+        )
+        .of_length(1 << 40, OnLoss::Error);
         store.perform(&mut Request::prefetch(4096, 1 << 39), 0).unwrap();
     }
 }

@@ -10,44 +10,21 @@
 //!
 //! A file that has no name any more is whole for as long as it is open, and gone with the process: so a flush, which
 //! promises more, fails too. The same look finds that.
+//!
+//! A file that was renamed, or whose path leads to another one, is whole, and what is flushed is durable in it. So its flushes succeed. But the next
+//! server finds another file, or none: the alarm says so as long as it lasts. To find that a path is looked up, which may wait: so only
+//! [`FileDriver::look`](super::FileDriver::look) does.
 
-use std::fs::File;
-
-use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use rustix::fs::{AtFlags, StatxFlags};
+use corewise_sync::atomic::{AtomicBool, Ordering};
 
 use super::alarm::Alarm;
 use super::options::OnLoss;
+use crate::drivers::file_guard::FileGuard;
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::read_only::ReadOnlyLatch;
 
-/// What a look at a file finds.
-#[derive(Clone, Copy)]
-struct Seen {
-    length: u64,
-    has_name: bool,
-}
-
-/// `fstat` would ask for the file's times too. Then the kernel notes that somebody has seen them (since Linux 6.13), and
-/// the next write has to give it new ones, which on ext4 is a change of its journal, and can't be done without waiting.
-fn look_at(file: &File) -> rustix::io::Result<Seen> {
-    let asked = StatxFlags::SIZE | StatxFlags::NLINK;
-    match rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, asked) {
-        Ok(found) => Ok(Seen { length: found.stx_size, has_name: found.stx_nlink != 0 }),
-        // A policy that knows no `statx`, say.
-        Err(_) => rustix::fs::fstat(file).map(|found| Seen {
-            length: u64::try_from(found.st_size).unwrap_or(0),
-            has_name: found.st_nlink != 0,
-        }),
-    }
-}
-
-/// The length that a file has to have, and whether it has had it, and a name, for as long as anybody looked.
+/// Whether a file has had its length, and a name, for as long as anybody looked.
 pub(super) struct Length {
-    /// A: it only grows. Relaxed: a request beyond the old one comes after the file has grown.
-    size: AtomicU64,
-    /// It had a name when it was opened. Some file systems count none.
-    named: bool,
     on_loss: OnLoss,
     /// A: it was found shorter. Set once, before the request that found it completes; Release and Acquire.
     short: AtomicBool,
@@ -58,50 +35,44 @@ pub(super) struct Length {
 }
 
 impl Length {
-    pub(super) fn new(file: &File, size: u64, on_loss: OnLoss) -> Self {
-        let named = look_at(file).is_ok_and(|seen| seen.has_name);
+    pub(super) fn new(on_loss: OnLoss) -> Self {
         let [short, nameless] = [(); 2].map(|()| AtomicBool::new(false));
         let read_only = match on_loss {
             OnLoss::ReadOnly => ReadOnlyLatch::unset(),
             OnLoss::Error => ReadOnlyLatch::never(),
         };
-        Self { size: AtomicU64::new(size), named, on_loss, short, nameless, read_only }
-    }
-
-    /// The file has grown, and has to stay so.
-    pub(super) fn grew(&self, size: u64) {
-        self.size.fetch_max(size, Ordering::Relaxed);
+        Self { on_loss, short, nameless, read_only }
     }
 
     /// A read found the file's end at or before byte `at`. It has been short then, whatever it is now.
-    pub(super) fn ended(&self, file: &File, alarm: &Alarm, at: u64) -> IoError {
+    pub(super) fn ended(&self, file: &FileGuard, alarm: &Alarm, at: u64) -> IoError {
         let there = self.look(file, alarm).unwrap_or(at);
-        self.is_short(alarm, there.min(at));
-        self.truncated(there.min(at))
+        self.is_short(file, alarm, there.min(at));
+        truncated(file, there.min(at))
     }
 
     /// Whether a change up to `end` lies in the file, and may be made.
-    pub(super) fn admits(&self, file: &File, alarm: &Alarm, end: u64) -> Result<(), IoError> {
+    pub(super) fn admits(&self, file: &FileGuard, alarm: &Alarm, end: u64) -> Result<(), IoError> {
         let there = self.look(file, alarm)?;
         if self.on_loss == OnLoss::ReadOnly {
-            if let Err(error) = self.is_lost(there) {
+            if let Err(error) = self.is_lost(file, there) {
                 let why = format!("nothing is written to it any more: {error}");
                 return Err(IoError::with(IoErrorKind::ReadOnly, why));
             }
         }
-        if end <= there { Ok(()) } else { Err(self.truncated(there)) }
+        if end <= there { Ok(()) } else { Err(truncated(file, there)) }
     }
 
     /// Whether everything that was written may still be there, and stays.
-    pub(super) fn is_whole(&self, file: &File, alarm: &Alarm) -> Result<(), IoError> {
+    pub(super) fn is_whole(&self, file: &FileGuard, alarm: &Alarm) -> Result<(), IoError> {
         let there = self.look(file, alarm)?;
-        self.is_lost(there)
+        self.is_lost(file, there)
     }
 
     /// What was found by now. `there`: how long it is.
-    fn is_lost(&self, there: u64) -> Result<(), IoError> {
+    fn is_lost(&self, file: &FileGuard, there: u64) -> Result<(), IoError> {
         if self.short.load(Ordering::Acquire) {
-            return Err(self.truncated(there));
+            return Err(truncated(file, there));
         }
         if self.nameless.load(Ordering::Acquire) { Err(unlinked()) } else { Ok(()) }
     }
@@ -112,20 +83,20 @@ impl Length {
     }
 
     /// How long it is.
-    fn look(&self, file: &File, alarm: &Alarm) -> Result<u64, IoError> {
-        let seen = look_at(file).map_err(|error| IoError::from_errno(error.raw_os_error()))?;
-        if seen.length < self.size.load(Ordering::Relaxed) {
-            self.is_short(alarm, seen.length);
+    fn look(&self, file: &FileGuard, alarm: &Alarm) -> Result<u64, IoError> {
+        let seen = file.look().map_err(|error| IoError::from_errno(error.raw_os_error()))?;
+        if seen.length < file.size() {
+            self.is_short(file, alarm, seen.length);
         }
-        if self.named && !seen.has_name && !self.nameless.swap(true, Ordering::AcqRel) {
+        if file.is_unlinked(seen) && !self.nameless.swap(true, Ordering::AcqRel) {
             self.tell(alarm, &unlinked());
         }
         Ok(seen.length)
     }
 
-    fn is_short(&self, alarm: &Alarm, there: u64) {
+    fn is_short(&self, file: &FileGuard, alarm: &Alarm, there: u64) {
         if !self.short.swap(true, Ordering::AcqRel) {
-            self.tell(alarm, &self.truncated(there));
+            self.tell(alarm, &truncated(file, there));
         }
     }
 
@@ -139,21 +110,21 @@ impl Length {
         };
         alarm.raise(error, so);
     }
+}
 
-    fn truncated(&self, there: u64) -> IoError {
-        let size = self.size.load(Ordering::Relaxed);
-        let why = if there < size {
-            format!(
-                "the file was truncated while in use, from {size} bytes to {there}; stop the \
-                 server, restore the size (truncate -s {size}), and check or restore the content"
-            )
-        } else {
-            "the file was truncated while in use; it has its old size again, but not its content; \
-             stop the server, and check or restore the content"
-                .to_owned()
-        };
-        IoError::with(IoErrorKind::Io(errno::EIO), why)
-    }
+fn truncated(file: &FileGuard, there: u64) -> IoError {
+    let size = file.size();
+    let why = if there < size {
+        format!(
+            "the file was truncated while in use, from {size} bytes to {there}; stop the \
+             server, restore the size (truncate -s {size}), and check or restore the content"
+        )
+    } else {
+        "the file was truncated while in use; it has its old size again, but not its content; \
+         stop the server, and check or restore the content"
+            .to_owned()
+    };
+    IoError::with(IoErrorKind::Io(errno::EIO), why)
 }
 
 fn unlinked() -> IoError {

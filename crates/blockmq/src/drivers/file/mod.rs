@@ -16,6 +16,7 @@ mod length;
 mod open;
 mod options;
 mod policy;
+mod qemu_locks;
 mod ring;
 mod store;
 mod volume;
@@ -63,11 +64,14 @@ use volume::Volume;
 /// flushes fail: it is gone with the process. A change with `fua` promises as much, and fails likewise. With [`OnLoss::ReadOnly`] nothing is written any more in either case. Each
 /// change and each flush looks, and so does [`FileDriver::look`]; [`FileOptions::observer`] is told.
 ///
+/// A file that was renamed or replaced, so that its path leads elsewhere, keeps all promises. [`FileDriver::look`] finds it, and the observer is told.
+///
 /// # Locking
-/// The file is locked (`flock`, exclusively unless read-only) for as long as the driver lives, so
-/// that no second server writes to it. [`FileDriver::open`] waits up to 2 seconds for a lock that somebody else has: a server
+/// The file is locked (`flock`, exclusively unless read-only, and the byte-range locks of QEMU) for as long as the driver lives, so
+/// that no second server, and no program of QEMU, writes to it. [`FileDriver::open`] waits up to 2 seconds for a lock that somebody else has: a server
 /// that was killed may keep its lock for a moment, until what it had in flight in the kernel has ended. The lock is
-/// advisory: programs that don't ask don't care.
+/// advisory: programs that don't ask don't care. A block device that may be written is claimed as well (`O_EXCL`), as a mount does: under whatever name,
+/// it is one server's at a time, and none that is mounted.
 pub struct FileDriver {
     /// Its size is that at the beginning.
     geometry: Geometry,
@@ -115,19 +119,26 @@ impl FileDriver {
         open::open(options, wq)
     }
 
-    /// Looks whether the file has been truncated or unlinked, for a device that nobody uses at the time. The first time that it has, the log
-    /// is told. A block device is never looked at. Asks the file system, which may block.
+    /// Looks whether the file, and its write log, have been truncated or unlinked, and whether their paths lead to them. The first time that
+    /// something is wrong the log and the observer are told. Only this finds a file that was renamed, replaced under another name, or hidden by a mount:
+    /// call it once a second or so. A block device is never looked at. It looks paths up, so it may block.
     ///
     /// # Errors
-    /// It has: says what was found.
+    /// What was found.
     pub fn look(&self) -> Result<(), IoError> {
-        self.volume.store().is_whole()
+        self.volume.store().look()
     }
 
     /// What was found first of this: its file was truncated or unlinked, or a flush failed. Every flush fails since then, until the
     /// file is opened again. Asks nobody; any context.
     pub fn lost(&self) -> Option<IoError> {
         self.volume.store().alarm().found()
+    }
+
+    /// How the file isn't in its place: its path, or that of its write log, led to another file or to none at the last [look](Self::look). Nothing is
+    /// lost, but the next server won't find it. Asks nobody; any context.
+    pub fn moved(&self) -> Option<String> {
+        self.volume.store().alarm().why_moved()
     }
 
     fn new(
@@ -191,6 +202,12 @@ impl FileDriver {
         self.align
     }
 
+    /// Whether QEMU's programs notice that the file is in use. Some file systems don't have the locks that they ask for: then only
+    /// programs that ask for `flock` notice.
+    pub fn is_locked_for_qemu(&self) -> bool {
+        self.volume.store().is_locked_for_qemu()
+    }
+
     /// Whether opening created the file, so that a caller that gives up afterwards may remove it.
     pub fn created(&self) -> bool {
         self.created
@@ -241,11 +258,21 @@ impl Driver for FileDriver {
 
     fn condition(&self) -> Option<String> {
         let how = if self.read_only_latch().is_set() { "lost, only read" } else { "lost" };
-        let why = self.lost()?;
+        let Some(why) = self.lost() else {
+            return self.moved().map(|why| format!("moved: {why}"));
+        };
         Some(match why.words() {
             Some(words) => format!("{how}: {words}"),
             None => format!("{how}: {why}"),
         })
+    }
+
+    fn has_lost_data(&self) -> bool {
+        self.lost().is_some()
+    }
+
+    fn is_displaced(&self) -> bool {
+        self.moved().is_some()
     }
 
     fn read_only_latch(&self) -> ReadOnlyLatch {
@@ -330,7 +357,11 @@ mod tests {
         for io in [IoPath::Auto, IoPath::Threads] {
             let options = FileOptions::new("a test").io(io);
             let open = |file: std::fs::File| {
-                let store = Store::new(file, Alarm::of_test("a test"), None);
+                let store = Store::new(
+                    crate::drivers::FileGuard::without_path(file),
+                    Alarm::of_test("a test"),
+                    None,
+                );
                 FileDriver::new(store, Geometry::new(1 << 20), false, &options, &wq).unwrap()
             };
             let file = tempfile::tempfile().unwrap();

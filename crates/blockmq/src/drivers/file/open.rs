@@ -2,18 +2,20 @@
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use corewise_sync::{context, thread, time};
 use corewise_workqueue::Workqueue;
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 
 use super::alarm::Alarm;
 use super::options::{FileOptions, LOCK_LOOK, LOCK_WAIT, OpenError, OpenErrorKind};
+use super::qemu_locks::{self, Conflict};
 use super::store::Store;
 use super::write_log::WriteLog;
 use super::{FileDriver, direct};
+use crate::drivers::file_guard::FileGuard;
 use crate::geometry::Geometry;
 
 fn step(step: &'static str) -> impl FnOnce(io::Error) -> OpenErrorKind {
@@ -50,8 +52,8 @@ fn try_open(
     if let Some(size) = options.size {
         check(size)?;
     }
-    let (mut file, new) = open_or_create(options)?;
-    lock(&file, options)?;
+    let (guard, new, for_qemu) = open_locked(options)?;
+    let mut file = guard.file();
     // Not before it is locked: a file that somebody else has locked is his, though we created it.
     *created = new;
     let kind = file.metadata().map_err(step("reading its attributes"))?.file_type();
@@ -61,7 +63,7 @@ fn try_open(
     let size = match options.size {
         Some(size) if began_empty => {
             file.set_len(size).map_err(step("setting its size"))?;
-            make_durable(&file, new.then_some(&options.path))?;
+            make_durable(file, new.then_some(&options.path))?;
             size
         }
         Some(asked) if asked != found => return Err(OpenErrorKind::SizeDiffers { found, asked }),
@@ -76,9 +78,9 @@ fn try_open(
         ..Geometry::new(size)
     };
     let align = if options.direct {
-        let align = direct::with_blocks(direct::found(&file), block_size)?;
+        let align = direct::with_blocks(direct::found(file), block_size)?;
         // It is one thing to say so, and another to do it.
-        direct::go(&file).map_err(step("reads and writes bypass the page cache"))?;
+        direct::go(file).map_err(step("reads and writes bypass the page cache"))?;
         Some(align)
     } else {
         None
@@ -87,7 +89,7 @@ fn try_open(
     let geometry = Geometry { can_prefetch: align.is_none(), ..geometry };
     let path = options.path.display().to_string();
     let alarm = Alarm::new(&path, options.name.clone(), options.observer.clone());
-    let store = Store::new(file, alarm, align);
+    let store = Store::new(guard, alarm, align).locked_for_qemu(for_qemu);
     let store = if kind.is_file() { store.of_length(size, options.on_loss) } else { store };
     let store = match options.write_log.as_ref().filter(|_| !options.read_only) {
         Some(path) => store.logged(WriteLog::open(path).map_err(step("opening its write log"))?),
@@ -107,13 +109,20 @@ fn check_type(kind: FileType) -> Result<(), OpenErrorKind> {
 fn open_or_create(options: &FileOptions) -> Result<(File, bool), OpenErrorKind> {
     // Before it is opened, and again after: opening a FIFO waits for somebody at its other end, and
     // opening some devices does things.
-    if let Ok(found) = std::fs::metadata(&options.path) {
-        check_type(found.file_type())?;
-    }
     let mut how = OpenOptions::new();
     how.read(true).write(!options.read_only);
+    if let Ok(found) = std::fs::metadata(&options.path) {
+        check_type(found.file_type())?;
+        if found.file_type().is_block_device() && !options.read_only {
+            // A lock belongs to a node, and a disk may have several: in containers, say. A claim belongs to the disk.
+            how.custom_flags(OFlags::EXCL.bits() as i32);
+        }
+    }
     match how.open(&options.path) {
         Ok(file) => return Ok((file, false)),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => {
+            return Err(OpenErrorKind::Claimed);
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(step("opening it")(error)),
     }
@@ -131,26 +140,75 @@ fn open_or_create(options: &FileOptions) -> Result<(File, bool), OpenErrorKind> 
     }
 }
 
+/// Times that a file is opened again that was replaced before it was locked.
+const REPLACED: usize = 3;
+
+/// Opens the file, or creates it, and locks it. Whether it is new, and whether QEMU's locks are taken.
+fn open_locked(options: &FileOptions) -> Result<(FileGuard, bool, bool), OpenErrorKind> {
+    let mut again = REPLACED;
+    loop {
+        let (file, new) = patiently(|| open_or_create(options))?;
+        lock(&file, options)?;
+        let for_qemu = lock_for_qemu(&file, options)?;
+        match FileGuard::new(file, &options.path) {
+            Err(error) if error.kind() == io::ErrorKind::StaleNetworkFileHandle && again > 0 => {
+                again -= 1;
+            }
+            guard => {
+                return Ok((guard.map_err(step("looking its path up"))?, new, for_qemu));
+            }
+        }
+    }
+}
+
 fn lock(file: &File, options: &FileOptions) -> Result<(), OpenErrorKind> {
     let how = if options.read_only {
         FlockOperation::NonBlockingLockShared
     } else {
         FlockOperation::NonBlockingLockExclusive
     };
+    patiently(|| match rustix::fs::flock(file, how) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenErrorKind::InUse),
+        Err(error) => Err(step("locking it")(error.into())),
+    })
+}
+
+/// False: the file system has no such locks.
+fn lock_for_qemu(file: &File, options: &FileOptions) -> Result<bool, OpenErrorKind> {
+    let taken = patiently(|| {
+        qemu_locks::lock(file, options.read_only).map_err(|conflict| match conflict {
+            Conflict::Writer => OpenErrorKind::InUseByQemu { writes: true },
+            Conflict::Alone => OpenErrorKind::InUseByQemu { writes: false },
+            Conflict::Other => OpenErrorKind::InUse,
+        })
+    })?;
+    if !taken {
+        tracing::warn!(
+            path = %options.path.display(),
+            "the file system has no byte-range locks of open files: QEMU's programs don't notice that the file is in use"
+        );
+    }
+    Ok(taken)
+}
+
+/// Tries to get a lock or a disk, for as long as a server that was killed may keep it.
+fn patiently<T>(mut lock: impl FnMut() -> Result<T, OpenErrorKind>) -> Result<T, OpenErrorKind> {
+    use OpenErrorKind::{Claimed, InUse, InUseByQemu};
     let start = time::now();
     loop {
-        match rustix::fs::flock(file, how) {
-            Ok(()) => return Ok(()),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
+        match lock() {
+            Err(busy @ (Claimed | InUse | InUseByQemu { .. })) => {
                 let waited = time::now().duration_since(start);
                 if waited >= LOCK_WAIT {
-                    return Err(OpenErrorKind::InUse);
+                    return Err(busy);
                 }
                 let pause = LOCK_LOOK.min(LOCK_WAIT - waited);
                 context::blocking_reported(|| thread::sleep(pause));
             }
-            Err(error) => return Err(step("locking it")(error.into())),
+            Err(OpenErrorKind::Io { source, .. })
+                if source.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
         }
     }
 }

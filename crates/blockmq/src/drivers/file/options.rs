@@ -218,6 +218,13 @@ pub enum OpenErrorKind {
     /// Somebody else has it locked, another server or another device of this one, and kept it for
     /// longer than 2 seconds.
     InUse,
+    /// A program of QEMU, or another one that takes QEMU's locks, has it open, and kept it for longer than 2 seconds.
+    InUseByQemu {
+        /// Whether it has the file open for writing. Else it allows nobody to write.
+        writes: bool,
+    },
+    /// It is a block device that is mounted, or that a driver of the kernel or another program has claimed (`O_EXCL`), for longer than 2 seconds.
+    Claimed,
     /// The file has another size than it should; nothing was changed.
     SizeDiffers {
         /// Its size in bytes.
@@ -273,6 +280,15 @@ impl fmt::Display for OpenError {
             OpenErrorKind::InUse => {
                 f.write_str("in use: another process, or another device of this one, has it locked")
             }
+            OpenErrorKind::InUseByQemu { writes: true } => f.write_str(
+                "in use: a program of QEMU has it open for writing (qemu-system, qemu-nbd, qemu-io, qemu-img)",
+            ),
+            OpenErrorKind::InUseByQemu { writes: false } => f.write_str(
+                "in use: a program of QEMU has it open, and allows nobody to write; open it read-only",
+            ),
+            OpenErrorKind::Claimed => f.write_str(
+                "in use: the disk, or a partition of it, is mounted, or another program or a driver of the kernel has claimed it",
+            ),
             OpenErrorKind::SizeDiffers { found, asked } => write!(
                 f,
                 "it has {found} bytes, not {asked}; leave out the size to take the file as it is, \

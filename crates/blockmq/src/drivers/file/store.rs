@@ -15,7 +15,9 @@ use super::extents::Found;
 use super::length::Length;
 use super::options::OnLoss;
 use super::policy::AT_ONCE;
+use super::qemu_locks;
 use super::write_log::WriteLog;
+use crate::drivers::file_guard::FileGuard;
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::geometry::Geometry;
 use crate::read_only::ReadOnlyLatch;
@@ -32,7 +34,7 @@ static ZEROES: Zeroes = Zeroes([0; PIECE]);
 
 /// A file, how to reach it, and whether what it holds can be trusted.
 pub(super) struct Store {
-    file: File,
+    file: FileGuard,
     /// Has its name, too.
     alarm: Alarm,
     align: Option<Alignment>,
@@ -45,6 +47,8 @@ pub(super) struct Store {
     /// The file lies in memory and nowhere else (tmpfs): nothing that is done with it waits for a disk, and nothing of it
     /// becomes durable.
     in_memory: bool,
+    /// QEMU's locks are taken.
+    for_qemu: bool,
     /// A: whether the file system can be asked to read without waiting, until it has said no. Relaxed: a hint.
     reads_now: AtomicBool,
     /// A: the same of writes.
@@ -66,24 +70,47 @@ struct Doubt {
 
 impl Store {
     /// `align` says that it goes past the cache, and what that asks for.
-    pub(super) fn new(file: File, alarm: Alarm, align: Option<Alignment>) -> Self {
+    pub(super) fn new(file: FileGuard, alarm: Alarm, align: Option<Alignment>) -> Self {
         // Past the cache all waits for the disk.
         let now = || AtomicBool::new(align.is_none());
         let (reads_now, writes_now, in_memory) = (now(), now(), false);
         let (length, log, doubt, found) = (None, None, Doubt::default(), Found::default());
-        Self { file, alarm, align, length, log, doubt, found, in_memory, reads_now, writes_now }
+        let for_qemu = false;
+        Self {
+            file,
+            alarm,
+            align,
+            length,
+            log,
+            doubt,
+            found,
+            in_memory,
+            for_qemu,
+            reads_now,
+            writes_now,
+        }
     }
 
     /// It is a regular file, which has to stay this long.
     pub(super) fn of_length(self, size: u64, on_loss: OnLoss) -> Self {
         // Of a block device this would tell where its name lies.
-        let in_memory = self.align.is_none() && lies_in_memory(&self.file);
-        Self { length: Some(Length::new(&self.file, size, on_loss)), in_memory, ..self }
+        let in_memory = self.align.is_none() && lies_in_memory(self.file());
+        self.file.grew(size);
+        Self { length: Some(Length::new(on_loss)), in_memory, ..self }
     }
 
     /// Its changes and flushes are logged there.
     pub(super) fn logged(self, log: WriteLog) -> Self {
         Self { log: Some(log), ..self }
+    }
+
+    /// Whether QEMU's locks are taken.
+    pub(super) fn locked_for_qemu(self, for_qemu: bool) -> Self {
+        Self { for_qemu, ..self }
+    }
+
+    pub(super) fn is_locked_for_qemu(&self) -> bool {
+        self.for_qemu
     }
 
     pub(super) fn is_logged(&self) -> bool {
@@ -122,7 +149,7 @@ impl Store {
         use IoErrorKind::{InvalidInput, NoSpace};
         let block = u64::from(geometry.block_size);
         // Where the end of a block device is, too.
-        let there = (&self.file).seek(SeekFrom::End(0));
+        let there = self.file().seek(SeekFrom::End(0));
         let there =
             there.map_err(|error| IoError::from_errno(error.raw_os_error().unwrap_or(0)))?;
         let size = wanted.unwrap_or(there / block * block);
@@ -137,7 +164,12 @@ impl Store {
         }
         match &self.length {
             Some(_) if size > there && !geometry.read_only => {
-                rustix::fs::ftruncate(&self.file, size).map_err(|error| {
+                let resize = || rustix::fs::ftruncate(self.file(), size);
+                let resized = qemu_locks::resizing(self.file(), resize).map_err(|_| {
+                    let why = "a program of QEMU has it open, and counts on its size";
+                    IoError::with(IoErrorKind::Io(Errno::BUSY.raw_os_error()), why)
+                })?;
+                resized.map_err(|error| {
                     let why = format!("it cannot be made {size} bytes long: {error}");
                     IoError::with(IoErrorKind::Io(error.raw_os_error()), why)
                 })?;
@@ -148,14 +180,12 @@ impl Store {
             }
             _ => {}
         }
-        if let Some(length) = &self.length {
-            length.grew(size);
-        }
+        self.file.grew(size);
         Ok(size)
     }
 
     pub(super) fn file(&self) -> &File {
-        &self.file
+        self.file.file()
     }
 
     pub(super) fn alarm(&self) -> &Alarm {
@@ -179,7 +209,13 @@ impl Store {
     /// Blocks.
     pub(super) fn perform(&self, rq: &mut Request, done: u64) -> Result<(), IoError> {
         match &self.log {
-            Some(log) => log.around(rq, |rq| self.perform_unlogged(rq, done)),
+            Some(log) => {
+                if !matches!(rq.op(), Op::Read | Op::Extents | Op::Prefetch) {
+                    // Before anything is changed that the log won't have.
+                    log.verify().inspect_err(|error| self.alarm.moved(Some(words(error))))?;
+                }
+                log.around(rq, |rq| self.perform_unlogged(rq, done))
+            }
             None => self.perform_unlogged(rq, done),
         }
     }
@@ -210,7 +246,7 @@ impl Store {
         loop {
             let at = rq.offset() + rq.filled();
             let Some(room) = rq.rooms().next() else { return true };
-            match cached::read(&self.file, room, at, flags) {
+            match cached::read(self.file(), room, at, flags) {
                 // SAFETY: so many bytes of the room are initialized now.
                 Ok(n) if n > 0 => unsafe { rq.advance(n as u64) },
                 Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
@@ -238,7 +274,7 @@ impl Store {
         let mut at = rq.offset();
         for mut chunk in rq.chunks() {
             while !chunk.is_empty() {
-                match rustix::io::pwritev2(&self.file, &[IoSlice::new(chunk)], at, flags) {
+                match rustix::io::pwritev2(self.file(), &[IoSlice::new(chunk)], at, flags) {
                     Ok(n) if n > 0 => {
                         at += n as u64;
                         chunk = &chunk[n..];
@@ -263,6 +299,21 @@ impl Store {
     /// Looks whether the file is as long as it has to be, and has a name.
     pub(super) fn is_whole(&self) -> Result<(), IoError> {
         self.length.as_ref().map_or(Ok(()), |length| length.is_whole(&self.file, &self.alarm))
+    }
+
+    /// Looks whether the file, and its write log, are what they were, and in their places. Blocks as long as the lookup of a path does.
+    pub(super) fn look(&self) -> Result<(), IoError> {
+        self.is_whole()?;
+        let file = match &self.length {
+            Some(_) => self
+                .file
+                .verify()
+                .map_err(|fault| IoError::with(IoErrorKind::Io(errno::EIO), fault.to_string())),
+            None => Ok(()),
+        };
+        let found = file.and_then(|()| self.log.as_ref().map_or(Ok(()), WriteLog::verify));
+        self.alarm.moved(found.as_ref().err().map(words));
+        found
     }
 
     /// How a flush that ended like this is to be answered.
@@ -350,7 +401,7 @@ impl Store {
     }
 
     fn read_some(&self, room: &mut [MaybeUninit<u8>], at: u64) -> Result<usize, IoError> {
-        retry(|| rustix::io::pread(&self.file, &mut *room, at).map(|(filled, _)| filled.len()))
+        retry(|| rustix::io::pread(self.file(), &mut *room, at).map(|(filled, _)| filled.len()))
     }
 
     fn write_rest(&self, rq: &Request, done: u64) -> Result<(), IoError> {
@@ -411,7 +462,7 @@ impl Store {
 
     /// Writes one byte at least, and no more than leaves a good place to go on from.
     fn write_some(&self, at: u64, data: &[u8], flags: ReadWriteFlags) -> Result<usize, IoError> {
-        let write = || rustix::io::pwritev2(&self.file, &[IoSlice::new(data)], at, flags);
+        let write = || rustix::io::pwritev2(self.file(), &[IoSlice::new(data)], at, flags);
         let n = retry(write)?;
         match self.start_of(n as u64) as usize {
             0 => Err(IoError::with(IoErrorKind::Io(errno::EIO), "the file accepts no more bytes")),
@@ -420,7 +471,7 @@ impl Store {
     }
 
     fn sync(&self) -> Result<(), IoError> {
-        self.synced(retry(|| rustix::fs::fdatasync(&self.file)))
+        self.synced(retry(|| rustix::fs::fdatasync(self.file())))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
@@ -452,7 +503,7 @@ impl Store {
 
     fn fallocate(&self, mode: FallocateFlags, offset: u64, len: u64) -> Result<Fallocate, IoError> {
         loop {
-            match rustix::fs::fallocate(&self.file, mode, offset, len) {
+            match rustix::fs::fallocate(self.file(), mode, offset, len) {
                 Ok(()) => {
                     self.found.freed();
                     return Ok(Fallocate::Done);
@@ -496,6 +547,10 @@ fn lies_in_memory(file: &File) -> bool {
     matches!(found, Ok(0x0102_1994 | 0x8584_58f6))
 }
 
+fn words(error: &IoError) -> String {
+    error.words().unwrap_or_default().to_owned()
+}
+
 fn retry<T>(mut f: impl FnMut() -> rustix::io::Result<T>) -> Result<T, IoError> {
     loop {
         match f() {
@@ -515,7 +570,11 @@ mod tests {
     use crate::request::Buffer;
 
     fn store(align: Option<Alignment>) -> Store {
-        Store::new(tempfile::tempfile().unwrap(), Alarm::of_test("a test"), align)
+        Store::new(
+            FileGuard::without_path(tempfile::tempfile().unwrap()),
+            Alarm::of_test("a test"),
+            align,
+        )
     }
 
     /// What a file system without a cache would ask for; the temporary file doesn't mind.
@@ -524,13 +583,13 @@ mod tests {
     #[test]
     fn zeroes_are_written_where_the_file_system_cannot_zero_a_range() {
         // The loop itself, with a length that is no multiple of the block of zeroes.
-        let mut store = store(None);
+        let store = store(None);
         let len = 3 * PIECE as u64 - 512;
         store.write(0, &vec![7; len as usize + 512], ReadWriteFlags::empty()).unwrap();
         store.write_zeroes(0, len, Flags { no_unmap: true, ..Flags::default() }).unwrap();
         let mut all = Vec::new();
-        store.file.rewind().unwrap();
-        store.file.read_to_end(&mut all).unwrap();
+        (&mut store.file()).rewind().unwrap();
+        (&mut store.file()).read_to_end(&mut all).unwrap();
         assert!(all[..len as usize].iter().all(|&b| b == 0));
         assert!(all[len as usize..].iter().all(|&b| b == 7));
     }
@@ -540,12 +599,12 @@ mod tests {
         for (align, done, from) in [(None, 512, 512), (ALIGN, 512, 512), (ALIGN, 700, 512)] {
             for cut in [1, 511, 512, 513, 1023] {
                 let store = store(align);
-                store.file.set_len(1024).unwrap();
+                store.file().set_len(1024).unwrap();
                 let pieces: Vec<Buffer> = vec![vec![9; cut].into(), vec![9; 1024 - cut].into()];
                 let mut rq = Request::write_vectored(0, pieces);
                 store.perform(&mut rq, done).unwrap();
                 let mut data = vec![1; 1024];
-                store.file.read_exact_at(&mut data, 0).unwrap();
+                store.file().read_exact_at(&mut data, 0).unwrap();
                 assert!(data[..from].iter().all(|&b| b == 0), "{align:?} {done} {cut}");
                 assert!(data[from..].iter().all(|&b| b == 9), "{align:?} {done} {cut}");
             }
@@ -563,7 +622,7 @@ mod tests {
         let written = pieces().map(|piece| bytes[piece].to_vec().into()).collect();
         store.perform(&mut Request::write_vectored(512, written), 0).unwrap();
         let mut data = vec![0; len];
-        store.file.read_exact_at(&mut data, 512).unwrap();
+        store.file().read_exact_at(&mut data, 512).unwrap();
         assert!(data == bytes);
         let buffers = pieces().map(|piece| (bytes::BytesMut::new().into(), piece.len()));
         let (tell, told) = std::sync::mpsc::channel();
@@ -581,7 +640,7 @@ mod tests {
     #[test]
     fn cached_bytes_and_no_others_are_read_without_a_worker() {
         let store = store(None);
-        store.file.write_all_at(&[7; 2048], 0).unwrap();
+        store.file().write_all_at(&[7; 2048], 0).unwrap();
         let mut rq =
             Request::read_vectored(512, [512, 512].map(|len| (bytes::BytesMut::new().into(), len)));
         rq.prepare(1).unwrap();
@@ -605,7 +664,8 @@ mod tests {
     fn a_file_in_memory_is_read_and_written_and_flushed_on_the_spot() {
         let Ok(file) = tempfile::tempfile_in("/dev/shm") else { return println!("no tmpfs here") };
         file.set_len(4096).unwrap();
-        let store = Store::new(file, Alarm::of_test("a test"), None).of_length(4096, OnLoss::Error);
+        let store = Store::new(FileGuard::without_path(file), Alarm::of_test("a test"), None)
+            .of_length(4096, OnLoss::Error);
         if !store.in_memory {
             return println!("no tmpfs here");
         }
@@ -616,7 +676,7 @@ mod tests {
         store.now(&mut rq).unwrap().unwrap();
         assert_eq!(rq.filled(), 1024);
         // It has been made shorter: a worker says so.
-        store.file.set_len(512).unwrap();
+        store.file().set_len(512).unwrap();
         assert!(store.now(&mut Request::write(512, vec![7; 512])).is_none());
         assert!(store.now(&mut Request::write(0, vec![7; 512])).unwrap().is_ok());
         assert!(store.now(&mut Request::write(0, vec![7; 512]).fua()).is_none());
@@ -627,7 +687,7 @@ mod tests {
     fn a_read_beyond_the_end_of_a_truncated_file_is_an_error_not_zeroes() {
         for align in [None, ALIGN] {
             let store = store(align).of_length(1024, OnLoss::Error);
-            store.file.set_len(512).unwrap();
+            store.file().set_len(512).unwrap();
             let error = store.perform(&mut Request::read(0, 1024), 0).unwrap_err();
             assert_eq!(error.kind(), IoErrorKind::Io(errno::EIO));
             assert!(error.to_string().contains("truncated"), "{error}");
@@ -650,7 +710,7 @@ mod tests {
     #[test]
     fn a_durable_write_that_could_not_write_puts_no_flush_in_doubt() {
         let full = File::options().write(true).open("/dev/full").unwrap();
-        let store = Store::new(full, Alarm::of_test("a test"), None);
+        let store = Store::new(FileGuard::without_path(full), Alarm::of_test("a test"), None);
         let error = store.perform(&mut Request::write(0, vec![1; 512]).fua(), 0).unwrap_err();
         assert_eq!(error.kind(), IoErrorKind::NoSpace);
         store.synced(Ok(())).unwrap();

@@ -24,7 +24,8 @@ use std::path::Path;
 use corewise_sync::{Condvar, Mutex};
 use rustix::fs::FlockOperation;
 
-use crate::error::{IoError, errno};
+use crate::drivers::file_guard::FileGuard;
+use crate::error::{IoError, IoErrorKind, errno};
 use crate::request::{Op, Request};
 
 const MAGIC: u64 = 0x006a_7366_7773_6872;
@@ -38,7 +39,8 @@ const MARK: u64 = 8;
 
 /// A log that is being written.
 pub(super) struct WriteLog {
-    file: File,
+    /// It has to be in its place, and as long as what was written of it.
+    file: FileGuard,
     /// For people.
     name: String,
     /// L: is the lock, held while an entry is written; guards where the log ends.
@@ -117,10 +119,22 @@ impl WriteLog {
         };
         // A process that was killed may have left half an entry.
         file.set_len(end.at)?;
+        let file = FileGuard::new(file, path).map_err(|error| wrong(&error.to_string()))?;
         let (end, under_way, ended) = (Mutex::new(end), Mutex::default(), Condvar::new());
         let log = WriteLog { file, name, end, under_way, ended };
         log.append(0, 0, MARK, Data::Text("opened"))?;
         Ok(log)
+    }
+
+    /// Whether what was logged is where the log was opened. Blocks as long as the lookup of its path does.
+    pub(super) fn verify(&self) -> Result<(), IoError> {
+        self.file.verify().map_err(|fault| {
+            let why = format!(
+                "its write log {}: {fault}; no change is made until it is back in place",
+                self.name
+            );
+            IoError::with(IoErrorKind::Io(errno::EIO), why)
+        })
     }
 
     /// Does a request, and logs what it changes. Blocks.
@@ -166,24 +180,27 @@ impl WriteLog {
             Data::Zeroes => {
                 let after = behind + sectors * SECTOR;
                 // Behind the end there is nothing: what is added reads as zeroes, and takes no room.
-                self.file.set_len(after).map(|()| after)
+                self.file.file().set_len(after).map(|()| after)
             }
             Data::None | Data::Text(_) => Ok(behind),
         };
         let text = if let Data::Text(text) = data { text } else { "" };
         let entry = sector(&[first, sectors, flags, text.len() as u64], text);
         let new = written.and_then(|after| {
-            self.file.write_all_at(&entry, at)?;
+            self.file.file().write_all_at(&entry, at)?;
             let new = End { at: after, entries: end.entries + 1 };
             // From here on the entry counts.
-            self.file.write_all_at(&super_block(new.entries), 0)?;
+            self.file.file().write_all_at(&super_block(new.entries), 0)?;
             Ok(new)
         });
         match new {
-            Ok(new) => *end = new,
+            Ok(new) => {
+                *end = new;
+                self.file.grew(new.at);
+            }
             Err(error) => {
                 // Nothing of it is to be taken for what a later entry has.
-                let _ = self.file.set_len(at);
+                let _ = self.file.file().set_len(at);
                 return Err(error);
             }
         }
@@ -192,7 +209,7 @@ impl WriteLog {
 
     fn write_data(&self, mut at: u64, rq: &Request) -> io::Result<u64> {
         for chunk in rq.chunks() {
-            self.file.write_all_at(chunk, at)?;
+            self.file.file().write_all_at(chunk, at)?;
             at += chunk.len() as u64;
         }
         Ok(at)
@@ -202,7 +219,7 @@ impl WriteLog {
     fn take_back(&self, at: u64) {
         const TEXT: &str = "a flush that failed";
         let entry = sector(&[0, 0, MARK, TEXT.len() as u64], TEXT);
-        if let Err(error) = self.file.write_all_at(&entry, at) {
+        if let Err(error) = self.file.file().write_all_at(&entry, at) {
             tracing::error!(log = self.name, %error, "a write log tells of a flush that failed");
         }
     }
@@ -260,7 +277,6 @@ mod tests {
     use corewise_sync::thread;
 
     use super::*;
-    use crate::error::IoErrorKind;
 
     fn log() -> (tempfile::TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir().unwrap();
@@ -381,7 +397,7 @@ mod tests {
         assert!(WriteLog::open(&path).is_err_and(|error| error.to_string().contains("locked")));
         first.around(&mut Request::write(0, vec![1; 512]), done).unwrap();
         // Half an entry of a process that was killed.
-        first.file.write_all_at(&[0xFF; 700], first.end.lock().at).unwrap();
+        first.file.file().write_all_at(&[0xFF; 700], first.end.lock().at).unwrap();
         drop(first);
         let next = WriteLog::open(&path).unwrap();
         next.around(&mut Request::write_zeroes(0, 512), done).unwrap();
@@ -398,7 +414,7 @@ mod tests {
     fn a_change_that_cannot_be_logged_fails_and_says_so() {
         let (_dir, path) = log();
         let mut log = WriteLog::open(&path).unwrap();
-        log.file = File::open(&path).unwrap();
+        log.file = FileGuard::new(File::open(&path).unwrap(), &path).unwrap();
         let error = log.around(&mut Request::write(0, vec![1; 512]), done).unwrap_err();
         assert!(error.to_string().contains("write log"), "{error}");
     }

@@ -28,7 +28,11 @@ fn over_a_pipe() -> Option<Rig> {
     let pools = WorkerPools::new(&machine);
     let wq = Workqueue::builder("file-test").build(&pools).unwrap();
     let (pipe, other_end) = std::io::pipe().unwrap();
-    let store = Store::new(File::from(OwnedFd::from(pipe)), Alarm::of_test("a pipe"), None);
+    let store = Store::new(
+        crate::drivers::FileGuard::without_path(File::from(OwnedFd::from(pipe))),
+        Alarm::of_test("a pipe"),
+        None,
+    );
     let options = FileOptions::new("a test");
     let driver = FileDriver::new(store, Geometry::new(1 << 20), false, &options, &wq).unwrap();
     if driver.io_path_in_use() == PathInUse::Threads {

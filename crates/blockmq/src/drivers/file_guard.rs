@@ -1,0 +1,381 @@
+//! A guard of an open file: whether its path still leads to it, whether it has a name, and whether it is as long as it was.
+//!
+//! A descriptor keeps its file alive whatever becomes of the name. Writes and syncs succeed on a file that was unlinked, renamed,
+//! replaced or hidden by a mount, and the next server finds another file, or none. A write behind the end of a file that somebody
+//! truncated makes it longer again, and what lies between reads as zeroes. No call fails for any of this. So a driver that promises that data is durable has to look:
+//!
+//! | | costs | finds | may wait |
+//! |---|---|---|---|
+//! | [`FileGuard::verify_descriptor`] | 0.8 to 1.5 µs | truncated, unlinked | as `fstat` |
+//! | [`FileGuard::verify`] | 2 to 6 µs | these, and renamed, replaced, hidden | as the lookup of a path: for another file system than the file's own, too |
+//!
+//! (Linux 6.18, a virtual machine with two busy CPUs, a path of five parts; the fastest `fdatasync` of a changed block took 72 µs there.)
+//!
+//! Neither finds that somebody wrote to the file, nor a truncation that was undone before the look.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use rustix::fs::{Access, AtFlags, CWD, OFlags, Statx, StatxFlags};
+use rustix::io::Errno;
+
+/// A file that a promise rests on, with its descriptor.
+#[derive(Debug)]
+pub struct FileGuard {
+    file: File,
+    /// From the root on, where it was opened at one.
+    path: Option<PathBuf>,
+    identity: Identity,
+    /// It had a name when it was opened. Some file systems count none.
+    named: bool,
+    access: FileAccess,
+    /// A: bytes that it has to have; it only grows. Relaxed: a request beyond the old size comes after the file has grown.
+    size: AtomicU64,
+}
+
+/// Which file it is, whatever its name is. No other file gets it while this one is open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Identity {
+    device: (u32, u32),
+    inode: u64,
+}
+
+/// The permissions to open it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct FileAccess {
+    mode: u32,
+    owner: u32,
+    group: u32,
+}
+
+/// What a look at a file finds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileSeen {
+    pub(crate) length: u64,
+    pub(crate) has_name: bool,
+    identity: Identity,
+    access: FileAccess,
+}
+
+/// What is wrong with a guarded file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FileFault {
+    /// It has no name any more: its content goes with the last process that has it open.
+    Unlinked,
+    /// It is shorter than it was.
+    Truncated {
+        /// Bytes that it had.
+        from: u64,
+        /// Bytes that it has.
+        to: u64,
+    },
+    /// It is whole, and its path leads to another file or to none.
+    Moved {
+        /// What the path leads to, in words.
+        found: String,
+        /// Where the file is now, as far as the system tells.
+        now: Option<PathBuf>,
+    },
+    /// It is whole and in its place, and its permissions have changed so that this process couldn't open it again.
+    NoAccess,
+    /// The system doesn't say how it is.
+    Unknown(String),
+}
+
+impl fmt::Display for FileFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FileFault::Unlinked => f.write_str("it was unlinked while in use"),
+            FileFault::Truncated { from, to } => {
+                write!(f, "it was truncated while in use, from {from} bytes to {to}")
+            }
+            FileFault::Moved { found, now: Some(now) } => {
+                write!(f, "its path {found}, and the file in use is now {}", now.display())
+            }
+            FileFault::Moved { found, now: None } => write!(f, "its path {found}"),
+            FileFault::NoAccess => f.write_str(
+                "its permissions were changed while in use, and it couldn't be opened again",
+            ),
+            FileFault::Unknown(why) => write!(f, "it can't be looked at: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for FileFault {}
+
+impl FileGuard {
+    /// Guards a file that was opened at `path`, and has to keep its length. Asks the file system, which may block.
+    ///
+    /// # Errors
+    /// The path leads to another file by now ([`io::ErrorKind::StaleNetworkFileHandle`]: open it again), or the system doesn't say where it leads.
+    pub fn new(file: File, path: &Path) -> io::Result<Self> {
+        let path = std::path::absolute(path)?;
+        let seen = look_at(&file)?;
+        if look_up(&path)?.identity != seen.identity {
+            let why = "it was replaced while it was opened; try again";
+            return Err(io::Error::new(io::ErrorKind::StaleNetworkFileHandle, why));
+        }
+        let FileSeen { length, has_name, identity, access } = seen;
+        let size = AtomicU64::new(length);
+        Ok(Self { file, path: Some(path), identity, named: has_name, access, size })
+    }
+
+    /// Without a path: of a file that never had a name.
+    #[cfg(test)]
+    pub(crate) fn without_path(file: File) -> Self {
+        let length = look_at(&file).map_or(0, |seen| seen.length);
+        let (identity, access) = (Identity::default(), FileAccess::default());
+        Self { file, path: None, identity, named: false, access, size: AtomicU64::new(length) }
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The file has grown to so many bytes, and has to stay so long.
+    pub fn grew(&self, size: u64) {
+        self.size.fetch_max(size, Ordering::Relaxed);
+    }
+
+    /// Bytes that it has to have.
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// Whether the file has a name and its length. It doesn't look the path up, and waits no longer than `fstat`.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn verify_descriptor(&self) -> Result<(), FileFault> {
+        let seen = self.look().map_err(|error| FileFault::Unknown(said(error)))?;
+        self.judge(seen)
+    }
+
+    /// Whether the path leads to the file, and the file has its length. Blocks as long as the lookup of the path does.
+    ///
+    /// # Errors
+    /// What is wrong. The worst of several: it has no name, it is shorter, its path leads elsewhere, it can't be opened.
+    pub fn verify(&self) -> Result<(), FileFault> {
+        let Some(path) = &self.path else { return self.verify_descriptor() };
+        let found = match look_up(path) {
+            Ok(seen) if seen.identity == self.identity => {
+                self.judge(seen)?;
+                return self.judge_access(path, seen);
+            }
+            Ok(_) => "leads to another file".to_owned(),
+            Err(Errno::NOENT | Errno::NOTDIR) => "leads to no file".to_owned(),
+            Err(error) => format!("can't be followed ({})", said(error)),
+        };
+        self.verify_descriptor()?;
+        Err(FileFault::Moved { found, now: self.path_now() })
+    }
+
+    /// Where the file is now. The system knows only what became of the name by which it was opened.
+    fn path_now(&self) -> Option<PathBuf> {
+        let now = std::fs::read_link(format!("/proc/self/fd/{}", self.file.as_raw_fd())).ok()?;
+        look_up(&now).is_ok_and(|seen| seen.identity == self.identity).then_some(now)
+    }
+
+    pub(crate) fn look(&self) -> rustix::io::Result<FileSeen> {
+        look_at(&self.file)
+    }
+
+    /// Whether it had a name once, and has none.
+    pub(crate) fn is_unlinked(&self, seen: FileSeen) -> bool {
+        self.named && !seen.has_name
+    }
+
+    /// Permissions are looked at only where they have changed: that takes another call.
+    fn judge_access(&self, path: &Path, seen: FileSeen) -> Result<(), FileFault> {
+        if seen.access == self.access {
+            return Ok(());
+        }
+        // As it was opened.
+        let flags = rustix::fs::fcntl_getfl(&self.file).unwrap_or(OFlags::RDONLY);
+        let how = match flags.contains(OFlags::RDWR) {
+            true => Access::READ_OK | Access::WRITE_OK,
+            false => Access::READ_OK,
+        };
+        match rustix::fs::accessat(CWD, path, how, AtFlags::EACCESS) {
+            Err(Errno::ACCESS | Errno::PERM) => Err(FileFault::NoAccess),
+            _ => Ok(()),
+        }
+    }
+
+    fn judge(&self, seen: FileSeen) -> Result<(), FileFault> {
+        let from = self.size();
+        if self.is_unlinked(seen) {
+            Err(FileFault::Unlinked)
+        } else if seen.length < from {
+            Err(FileFault::Truncated { from, to: seen.length })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn said(error: Errno) -> String {
+    io::Error::from(error).to_string()
+}
+
+/// `fstat` would ask for the file's times too. Then the kernel notes that somebody has seen them (since Linux 6.13), and
+/// the next write has to give it new ones, which on ext4 is a change of its journal, and can't be done without waiting.
+const ASKED: StatxFlags = StatxFlags::SIZE
+    .union(StatxFlags::NLINK)
+    .union(StatxFlags::INO)
+    .union(StatxFlags::MODE)
+    .union(StatxFlags::UID)
+    .union(StatxFlags::GID);
+
+fn look_at(file: &File) -> rustix::io::Result<FileSeen> {
+    match rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, ASKED) {
+        Ok(found) => Ok(FileSeen::from(found)),
+        // A policy that knows no `statx`, say.
+        Err(_) => rustix::fs::fstat(file).map(FileSeen::from),
+    }
+}
+
+fn look_up(path: &Path) -> rustix::io::Result<FileSeen> {
+    match rustix::fs::statx(CWD, path, AtFlags::empty(), ASKED) {
+        Ok(found) => Ok(FileSeen::from(found)),
+        Err(Errno::NOSYS | Errno::PERM) => rustix::fs::stat(path).map(FileSeen::from),
+        Err(error) => Err(error),
+    }
+}
+
+impl From<Statx> for FileSeen {
+    fn from(found: Statx) -> Self {
+        let device = (found.stx_dev_major, found.stx_dev_minor);
+        let (owner, group) = (found.stx_uid, found.stx_gid);
+        FileSeen {
+            length: found.stx_size,
+            has_name: found.stx_nlink != 0,
+            identity: Identity { device, inode: found.stx_ino },
+            access: FileAccess { mode: found.stx_mode.into(), owner, group },
+        }
+    }
+}
+
+impl From<rustix::fs::Stat> for FileSeen {
+    fn from(found: rustix::fs::Stat) -> Self {
+        let device = (rustix::fs::major(found.st_dev), rustix::fs::minor(found.st_dev));
+        let (mode, owner, group) = (found.st_mode, found.st_uid, found.st_gid);
+        FileSeen {
+            length: u64::try_from(found.st_size).unwrap_or(0),
+            has_name: found.st_nlink != 0,
+            identity: Identity { device, inode: found.st_ino },
+            access: FileAccess { mode, owner, group },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn guarded(path: &Path) -> FileGuard {
+        fs::write(path, [7; 4096]).unwrap();
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        FileGuard::new(file, path).unwrap()
+    }
+
+    #[test]
+    fn a_file_that_is_renamed_or_replaced_is_told_from_one_that_is_gone_and_is_well_again_under_its_name()
+     {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("f"), folder.path().join("g"));
+        let guard = guarded(&path);
+        guard.verify().unwrap();
+        fs::rename(&path, &other).unwrap();
+        let moved = guard.verify().unwrap_err();
+        assert!(
+            matches!(&moved, FileFault::Moved { found, now: Some(now) } if found.contains("no file") && *now == other),
+            "{moved:?}"
+        );
+        guard.verify_descriptor().unwrap();
+        fs::write(&path, [7; 4096]).unwrap();
+        let replaced = guard.verify().unwrap_err();
+        assert!(
+            matches!(&replaced, FileFault::Moved { found, .. } if found.contains("another file")),
+            "{replaced:?}"
+        );
+        fs::rename(&other, &path).unwrap();
+        guard.verify().unwrap();
+        // By another name for the folder, too.
+        let (folder, elsewhere) = (folder.path().to_owned(), tempfile::tempdir().unwrap());
+        fs::rename(&folder, elsewhere.path().join("h")).unwrap();
+        assert!(matches!(guard.verify(), Err(FileFault::Moved { .. })));
+        fs::rename(elsewhere.path().join("h"), &folder).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, [7; 4096]).unwrap();
+        assert_eq!(guard.verify(), Err(FileFault::Unlinked));
+        assert_eq!(guard.verify_descriptor(), Err(FileFault::Unlinked));
+    }
+
+    #[test]
+    fn a_file_that_is_shorter_is_told_and_one_that_grew_has_to_stay_so_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        let guard = guarded(&path);
+        guard.file().set_len(512).unwrap();
+        let cut = Err(FileFault::Truncated { from: 4096, to: 512 });
+        assert_eq!(guard.verify(), cut);
+        assert_eq!(guard.verify_descriptor(), cut);
+        guard.file().set_len(8192).unwrap();
+        guard.verify().unwrap();
+        guard.grew(8192);
+        guard.file().set_len(4096).unwrap();
+        assert_eq!(guard.verify(), Err(FileFault::Truncated { from: 8192, to: 4096 }));
+    }
+
+    #[test]
+    fn a_symbolic_link_that_leads_elsewhere_and_a_file_that_was_replaced_meanwhile_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, other, link] = ["f", "g", "l"].map(|name| folder.path().join(name));
+        fs::write(&path, "").unwrap();
+        fs::write(&other, "").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let guard = FileGuard::new(File::open(&link).unwrap(), &link).unwrap();
+        guard.verify().unwrap();
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(&other, &link).unwrap();
+        assert!(
+            matches!(guard.verify(), Err(FileFault::Moved { now: Some(now), .. }) if now == path)
+        );
+        let late = FileGuard::new(File::open(&path).unwrap(), &other).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::StaleNetworkFileHandle);
+    }
+
+    #[test]
+    fn permissions_that_keep_the_file_from_being_opened_again_are_a_fault_that_passes() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        let guard = guarded(&inner.join("f"));
+        let set = |mode| fs::set_permissions(&inner, fs::Permissions::from_mode(mode)).unwrap();
+        set(0);
+        let found = guard.verify();
+        set(0o700);
+        // Root may search any folder, and open any file.
+        let is_told = matches!(&found, Err(FileFault::Moved { found, .. }) if found.contains("can't be followed"));
+        let may = || rustix::process::geteuid().is_root();
+        assert!(is_told || found.is_ok() && may(), "{found:?}");
+        guard.verify().unwrap();
+        for mode in [0o400, 0o600] {
+            let path = inner.join("f");
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let found = guard.verify();
+            let expected = if mode == 0o600 || may() { Ok(()) } else { Err(FileFault::NoAccess) };
+            assert_eq!(found, expected, "{mode:o}");
+        }
+    }
+}
