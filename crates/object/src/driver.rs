@@ -101,6 +101,11 @@ impl ObjectDriver {
         self.ask(Message::Close)
     }
 
+    /// Why flushes wait for the store, if they are to be kept in a [file](ObjectOptions::flush_file) and that isn't what it was. Any context.
+    pub fn flush_file_fault(&self) -> Option<String> {
+        self.volume.flush_file_fault()
+    }
+
     /// Whether the volume was made by this driver: nothing was at its location.
     pub fn created(&self) -> bool {
         self.volume.is_new()
@@ -405,6 +410,10 @@ impl Driver for ObjectDriver {
 
     fn condition(&self) -> Option<String> {
         self.volume.condition()
+    }
+
+    fn is_displaced(&self) -> bool {
+        self.volume.is_displaced()
     }
 
     fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {

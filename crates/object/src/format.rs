@@ -410,6 +410,8 @@ pub(crate) struct Changes {
     pub(crate) through: u64,
     /// Bytes of the volume from now on; 0: as before.
     pub(crate) size: u64,
+    /// Whether what is flushed from now on may be in a flush file only, where that changes.
+    pub(crate) local: Option<bool>,
     /// The segment that this record publishes; 0: there is none.
     pub(crate) segment: u64,
     /// Whether it lies [behind this](Segment::in_record).
@@ -432,6 +434,7 @@ impl Changes {
         let mut out = Out::default();
         out.u64(self.through);
         out.u64(self.size);
+        out.u32(self.local.map_or(0, |local| 1 + u32::from(local)));
         out.u64(self.segment);
         out.u32(self.in_record.into());
         out.u64(self.bytes);
@@ -448,6 +451,10 @@ impl Changes {
     pub(crate) fn decode(body: &[u8]) -> Result<Self, Damaged> {
         let mut from = In(body);
         let (through, size) = (from.u64()?, from.u64()?);
+        let local = match from.u32()? {
+            0 => None,
+            said => Some(said == 2),
+        };
         let (segment, in_record) = (from.u64()?, from.u32()? != 0);
         let (bytes, id) = (from.u64()?, from.u128()?);
         let dropped = from.u64()?;
@@ -460,7 +467,19 @@ impl Changes {
         let mut take =
             |n: usize| (0..n).map(|_| Entry::decode(&mut from)).collect::<Result<Vec<_>, _>>();
         let (moved, entries) = (take(moved)?, take(entries)?);
-        Ok(Self { through, size, segment, in_record, bytes, id, taken, dropped, moved, entries })
+        Ok(Self {
+            through,
+            size,
+            local,
+            segment,
+            in_record,
+            bytes,
+            id,
+            taken,
+            dropped,
+            moved,
+            entries,
+        })
     }
 }
 
@@ -598,6 +617,7 @@ mod tests {
         let changes = Changes {
             through: 1 << 40,
             size: 1 << 41,
+            local: Some(false),
             segment: 5,
             in_record: true,
             bytes: 9,
@@ -607,7 +627,10 @@ mod tests {
             moved: vec![entry(3, Some(place(3)))],
             entries: vec![entry(3, Some(place(5))), entry(7, None)],
         };
-        assert_eq!(Changes::decode(&changes.encode()), Ok(changes.clone()));
+        for local in [None, Some(true), Some(false)] {
+            let changes = Changes { local, ..changes.clone() };
+            assert_eq!(Changes::decode(&changes.encode()), Ok(changes));
+        }
         let host = "ø".into();
         let homes = vec!["a".into(), "b/c".into()];
         let origin = Origin { homes, snapshot: 7, epoch: 6, name: "n".into(), nonce: 1 << 99 };

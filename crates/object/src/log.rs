@@ -289,6 +289,7 @@ impl Known {
                 self.through = changes.through.max(self.through);
                 if let Some(opening) = &mut self.opening {
                     opening.size = changes.size.max(opening.size);
+                    opening.local = changes.local.unwrap_or(opening.local);
                 }
                 self.lease = self.opening.as_ref().map_or(0, |opening| opening.lease);
             }

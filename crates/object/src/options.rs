@@ -44,6 +44,14 @@ pub enum ObjectEvent {
         /// In words.
         why: String,
     },
+    /// The [flush file](ObjectOptions::flush_file) isn't what it was: somebody unlinked, renamed, replaced, truncated or overwrote it, or it can't be written.
+    /// Flushes wait for the store meanwhile, and lose nothing by that.
+    FlushFileOut {
+        /// In words.
+        why: String,
+    },
+    /// Flushes go to the flush file again.
+    FlushFileBack,
     /// The folder of the volume isn't at its location any more: it was renamed, or its file system unmounted. Writes still
     /// reach the folder that was opened.
     Moved {
@@ -59,6 +67,11 @@ type Told = dyn Fn(&ObjectEvent) + Send + Sync;
 pub(crate) struct Observer(Option<Arc<Told>>);
 
 impl Observer {
+    #[cfg(test)]
+    pub(crate) fn of_test(observer: impl Fn(&ObjectEvent) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(observer)))
+    }
+
     pub(crate) fn tell(&self, event: &ObjectEvent) {
         if let Some(observer) = &self.0 {
             observer(event);

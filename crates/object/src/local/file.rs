@@ -7,10 +7,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use corewise_blockmq::drivers::{FileFault, FileGuard};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FallocateFlags, FlockOperation};
 
-use super::format::{self, ALIGN, ENTRY, EntryHead, FileHead, HEAD, MAGIC, MAGIC_ENTRY, RING};
+use super::format::{
+    self, ALIGN, ENTRY, EntryHead, FileHead, HEAD, MAGIC, MAGIC_ENTRY, RING, SAYS,
+};
 use super::{Entry, Found, Stored};
 use crate::batch::Chunk;
 use crate::codec::Codec;
@@ -27,12 +30,18 @@ pub(crate) trait Medium: fmt::Debug + Send + Sync + 'static {
     fn size(&self) -> io::Result<u64>;
     /// Allocates so many bytes, so that no later write lacks room, and makes the file's name durable.
     fn reserve(&self, size: u64) -> io::Result<()>;
+    /// What people call it.
+    fn name(&self) -> String;
+    /// Whether it is as long as it was, and has a name.
+    fn verify_descriptor(&self) -> Result<(), FileFault>;
+    /// The same, and whether its path leads to it.
+    fn verify(&self) -> Result<(), FileFault>;
 }
 
 /// A flush file that is open and locked.
 #[derive(Debug)]
 pub(crate) struct FlushFile {
-    file: File,
+    guard: FileGuard,
     path: PathBuf,
     /// A: whether this opening made the file, and nothing relies on it yet. Relaxed: one thread at a time opens a volume.
     is_new: AtomicBool,
@@ -55,13 +64,15 @@ impl FlushFile {
                 error => error.into(),
             });
         }
-        Ok(Self { file, path: path.to_owned(), is_new: AtomicBool::new(is_new) })
+        // One that was replaced before it was locked is no longer the one at its path.
+        let guard = FileGuard::new(file, path)?;
+        Ok(Self { guard, path: path.to_owned(), is_new: AtomicBool::new(is_new) })
     }
 }
 
 impl Drop for FlushFile {
     fn drop(&mut self) {
-        if self.is_new.load(Ordering::Relaxed) {
+        if self.is_new.load(Ordering::Relaxed) && self.guard.verify().is_ok() {
             // A failure leaves an empty file, which is as good as none.
             let _ = std::fs::remove_file(&self.path);
         }
@@ -71,7 +82,7 @@ impl Drop for FlushFile {
 impl Medium for FlushFile {
     fn read(&self, mut at: u64, mut into: &mut [u8]) -> io::Result<()> {
         while !into.is_empty() {
-            let n = match self.file.read_at(into, at) {
+            let n = match self.guard.file().read_at(into, at) {
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
@@ -87,34 +98,49 @@ impl Medium for FlushFile {
     }
 
     fn write(&self, at: u64, data: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(data, at)
+        self.guard.file().write_all_at(data, at)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.guard.file().sync_data()
     }
 
     fn size(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        Ok(self.guard.file().metadata()?.len())
     }
 
     fn reserve(&self, size: u64) -> io::Result<()> {
         self.is_new.store(false, Ordering::Relaxed);
         // Where a file system can't allocate, a later write may lack room.
-        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, size) {
-            Err(rustix::io::Errno::OPNOTSUPP) if self.size()? < size => self.file.set_len(size)?,
+        match rustix::fs::fallocate(self.guard.file(), FallocateFlags::empty(), 0, size) {
+            Err(rustix::io::Errno::OPNOTSUPP) if self.size()? < size => {
+                self.guard.file().set_len(size)?
+            }
             Err(rustix::io::Errno::OPNOTSUPP) | Ok(()) => {}
             Err(error) => {
                 let why = format!("no room for its {size} bytes: {}", io::Error::from(error));
                 return Err(io::Error::other(why));
             }
         }
-        self.file.sync_all()?;
+        self.guard.grew(size);
+        self.guard.file().sync_all()?;
         // Its name, too.
         match self.path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => File::open(folder)?.sync_all(),
             _ => File::open(".")?.sync_all(),
         }
+    }
+
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn verify_descriptor(&self) -> Result<(), FileFault> {
+        self.guard.verify_descriptor()
+    }
+
+    fn verify(&self) -> Result<(), FileFault> {
+        self.guard.verify()
     }
 }
 
@@ -249,17 +275,44 @@ fn read(medium: &dyn Medium, head: &FileHead, place: u64, into: &mut [u8]) -> io
 
 /// Writes a head in the place of the older one, and syncs. Its generation must be the next one.
 fn write_head(medium: &dyn Medium, head: &FileHead) -> io::Result<()> {
-    medium.write(head.generation % 2 * HEAD, &head.encode())?;
+    medium.write(head.place(), &head.encode())?;
     medium.sync()
 }
 
-/// Writes a head into both places, one after the other, behind those of its generation. So damage of one of them loses nothing.
-pub(super) fn write_heads(medium: &dyn Medium, mut head: FileHead) -> io::Result<FileHead> {
-    for _ in 0..2 {
-        head.generation += 1;
-        write_head(medium, &head)?;
+/// The heads that a file has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeadPair {
+    older: FileHead,
+    pub(super) newest: FileHead,
+}
+
+impl HeadPair {
+    /// Writes another head in the place of the older one, and syncs.
+    fn replace(self, medium: &dyn Medium, head: FileHead) -> io::Result<Self> {
+        let older = self.newest;
+        let newest = FileHead { generation: older.generation + 1, ..head };
+        write_head(medium, &newest)?;
+        Ok(Self { older, newest })
     }
-    Ok(head)
+}
+
+/// Writes a head into both places, one after the other, behind those of its generation. So damage of one of them loses nothing.
+pub(super) fn write_heads(medium: &dyn Medium, head: FileHead) -> io::Result<HeadPair> {
+    let before = HeadPair { older: head, newest: head };
+    before.replace(medium, head)?.replace(medium, head)
+}
+
+/// Whether the file is in its place, as long as it was, and has these heads. Else the reason, in words.
+pub(super) fn verify(medium: &dyn Medium, heads: &HeadPair) -> Result<(), String> {
+    medium.verify().map_err(|fault| fault.to_string())?;
+    for head in [&heads.older, &heads.newest] {
+        let (mut found, written) = (vec![0; SAYS], head.encode());
+        medium.read(head.place(), &mut found).map_err(|error| error.to_string())?;
+        if found != written[..SAYS] {
+            return Err("its head was overwritten while in use".to_owned());
+        }
+    }
+    Ok(())
 }
 
 /// Entries that are to be appended.
@@ -296,39 +349,67 @@ impl Encoded {
 }
 
 /// What became of entries.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Appended {
-    /// They are there for good, behind this head.
-    There(FileHead),
+    /// They are there for good, in a file with these heads.
+    There(HeadPair),
     /// There is no room among those that aren't in the store yet.
     Full,
+    /// The file isn't what it was, in words: nothing in it is relied on.
+    Unfit(String),
 }
 
 /// Writes entries, and syncs. `first` is the place of the first one that isn't in the store.
 pub(super) fn append(
     medium: &dyn Medium,
-    mut head: FileHead,
+    mut heads: HeadPair,
     first: u64,
     at: u64,
     entries: &Encoded,
 ) -> io::Result<Appended> {
-    let end = at + entries.bytes();
+    // Behind a write a file that was cut off is as long as it was.
+    if let Err(fault) = medium.verify_descriptor() {
+        return Ok(Appended::Unfit(fault.to_string()));
+    }
+    let (end, head) = (at + entries.bytes(), heads.newest);
     if end - first > head.ring {
         return Ok(Appended::Full);
     }
     if end - head.start > head.ring {
         // They go over entries that a reader would begin with: it begins behind them from now on.
-        head = FileHead { generation: head.generation + 1, start: first, ..head };
-        write_head(medium, &head)?;
+        heads = heads.replace(medium, FileHead { start: first, ..head })?;
     }
     write(medium, &head, at, &entries.data)?;
     medium.sync()?;
+    // Behind the sync: a flush is answered only if the next server finds what was written.
+    if let Err(why) = verify(medium, &heads) {
+        return Ok(Appended::Unfit(why));
+    }
     // Mark: it is durable with the next sync, or when the system writes it.
     let (place, mark) = &entries.mark;
-    if place + mark.len() as u64 - head.start <= head.ring {
+    if place + mark.len() as u64 - heads.newest.start <= head.ring {
         write(medium, &head, *place, mark)?;
     }
-    Ok(Appended::There(head))
+    Ok(Appended::There(heads))
+}
+
+/// Begins a file anew that wasn't what it was: all that lay in it is in the store. Its entries go on at `at`. `None`: it isn't in its place, or
+/// somebody else's data is in it.
+pub(super) fn begin_again(
+    medium: &dyn Medium,
+    heads: &HeadPair,
+    at: u64,
+) -> io::Result<Option<HeadPair>> {
+    let head = heads.newest;
+    match medium.verify() {
+        Err(FileFault::Truncated { .. }) => medium.reserve(size_with(head.ring))?,
+        Err(_) => return Ok(None),
+        Ok(()) => {}
+    }
+    let Ok(found) = self::heads(medium) else { return Ok(None) };
+    let generation = found.newest.map_or(0, |newest| newest.generation).max(head.generation);
+    let heads = write_heads(medium, FileHead { generation, start: at, ..head })?;
+    Ok(verify(medium, &heads).is_ok().then_some(heads))
 }
 
 fn write(medium: &dyn Medium, head: &FileHead, place: u64, data: &[u8]) -> io::Result<()> {

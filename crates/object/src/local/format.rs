@@ -20,7 +20,7 @@ pub(super) const MAGIC: &[u8; 8] = b"CWlocal2";
 /// The first bytes of an entry.
 pub(super) const MAGIC_ENTRY: [u8; 4] = *b"2lWC";
 /// Bytes of a head that say something.
-const SAYS: usize = 80;
+pub(super) const SAYS: usize = 80;
 
 /// Whose changes the file has, and where they begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +40,11 @@ pub(crate) struct FileHead {
 }
 
 impl FileHead {
+    /// Where it lies in the file.
+    pub(super) fn place(&self) -> u64 {
+        self.generation % 2 * HEAD
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEAD as usize);
         out.extend_from_slice(MAGIC);

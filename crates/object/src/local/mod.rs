@@ -9,14 +9,17 @@ mod opening;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use corewise_sync::Mutex;
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use crate::batch::Chunk;
 use crate::codec::Codec;
 
-use file::Encoded;
+use file::{Encoded, HeadPair};
 pub(crate) use file::{FlushFile, Medium};
 pub(crate) use format::FileHead;
 pub(crate) use opening::open;
@@ -125,6 +128,10 @@ pub(crate) fn judge(found: Found, says: &Says, gives_up: bool) -> Result<Vec<Sto
     }
 }
 
+/// Pause between two looks at a file: while it has what the store lacks or isn't in use, and else.
+const BUSY: Duration = Duration::from_secs(1);
+const IDLE: Duration = Duration::from_secs(10);
+
 /// The file while its volume is served.
 #[derive(Debug)]
 pub(crate) struct Local {
@@ -134,22 +141,38 @@ pub(crate) struct Local {
     state: Mutex<State>,
     /// Held while the file is written.
     writing: tokio::sync::Mutex<Writing>,
+    /// Wakes the task that watches the file.
+    watch: Notify,
 }
 
-#[derive(Debug, Default)]
+/// Whether flushes go to the file. README.md has who may change it.
+#[derive(Debug)]
+enum FileUse {
+    InUse,
+    /// They wait for the store.
+    Out {
+        /// In words.
+        why: String,
+        /// The file isn't used again before the volume is opened anew.
+        for_good: bool,
+    },
+    /// They wait for the store. The file was begun anew, and gets all changes behind some one.
+    Returning,
+}
+
+#[derive(Debug)]
 struct State {
     /// Changes that are neither in the file nor in the store, in order.
     waiting: VecDeque<Entry>,
     /// The last change that is in the file for good, and the last one in the store.
     synced: u64,
     stored: u64,
-    /// The file failed: it isn't used any more.
-    broken: bool,
+    file: FileUse,
 }
 
 #[derive(Debug)]
 struct Writing {
-    head: FileHead,
+    heads: HeadPair,
     /// The place of the next entry.
     at: u64,
     /// Each entry that is there: its number and place.
@@ -163,19 +186,23 @@ impl Local {
         head: FileHead,
         codec: Codec,
     ) -> std::io::Result<Self> {
-        let head = file::write_heads(&*medium, head)?;
+        let heads = file::write_heads(&*medium, head)?;
+        file::verify(&*medium, &heads).map_err(std::io::Error::other)?;
+        let state = State { waiting: VecDeque::new(), synced: 0, stored: 0, file: FileUse::InUse };
+        let writing = Writing { heads, at: 0, there: VecDeque::new() };
         Ok(Self {
             medium,
             codec,
-            state: Mutex::new(State::default()),
-            writing: tokio::sync::Mutex::new(Writing { head, at: 0, there: VecDeque::new() }),
+            state: Mutex::new(state),
+            writing: tokio::sync::Mutex::new(writing),
+            watch: Notify::new(),
         })
     }
 
     /// A change was made. In their order: called under the volume's lock.
     pub(crate) fn note(&self, entry: Entry) {
         let mut state = self.state.lock();
-        if !state.broken {
+        if !matches!(state.file, FileUse::Out { .. }) {
             state.waiting.push_back(entry);
         }
     }
@@ -200,29 +227,29 @@ impl Local {
         let mut writing = self.writing.lock().await;
         let (entries, stored) = {
             let mut state = self.state.lock();
+            if !matches!(state.file, FileUse::InUse) {
+                return state.stored >= index;
+            }
             if state.stored.max(state.synced) >= index {
                 return true;
-            }
-            if state.broken {
-                return false;
             }
             // Those that came meanwhile go with them.
             (std::mem::take(&mut state.waiting), state.stored)
         };
-        let (medium, codec, head, at) =
-            (Arc::clone(&self.medium), self.codec.clone(), writing.head, writing.at);
+        let (medium, codec, heads, at) =
+            (Arc::clone(&self.medium), self.codec.clone(), writing.heads, writing.at);
         while writing.there.front().is_some_and(|(index, _)| *index <= stored) {
             writing.there.pop_front();
         }
         let first = writing.there.front().map_or(at, |(_, place)| *place);
         let last = entries.back().map_or(index, |entry| entry.index);
         let write = move || {
-            let encoded = Encoded::new(&entries, head.nonce, at, &codec);
-            let written = file::append(&*medium, head, first, at, &encoded);
+            let encoded = Encoded::new(&entries, heads.newest.nonce, at, &codec);
+            let written = file::append(&*medium, heads, first, at, &encoded);
             (entries, encoded, written)
         };
         let Ok((entries, encoded, written)) = tokio::task::spawn_blocking(write).await else {
-            self.give_up("it panicked");
+            self.go_out("it could not be written: the thread panicked".into(), true);
             return false;
         };
         match written {
@@ -235,24 +262,113 @@ impl Local {
                 }
                 false
             }
-            Ok(file::Appended::There(head)) => {
-                (writing.head, writing.at) = (head, at + encoded.bytes());
+            Ok(file::Appended::There(heads)) => {
+                (writing.heads, writing.at) = (heads, at + encoded.bytes());
                 writing.there.extend(encoded.places);
-                self.state.lock().synced = last;
+                let mut state = self.state.lock();
+                if state.synced <= state.stored {
+                    self.watch.notify_one();
+                }
+                state.synced = last;
                 true
             }
+            Ok(file::Appended::Unfit(why)) => {
+                self.go_out(why, false);
+                false
+            }
             Err(error) => {
-                self.give_up(&error.to_string());
+                // The system reports a failed sync once.
+                self.go_out(error.to_string(), true);
                 false
             }
         }
     }
 
-    /// The file is left as it is: what it has is right, and what comes goes to the store.
-    fn give_up(&self, why: &str) {
+    /// The file is left as it is, and later flushes wait for the store.
+    fn go_out(&self, why: String, for_good: bool) {
         let mut state = self.state.lock();
-        state.broken = true;
+        // An entry that is in a file out of its place isn't durable.
+        state.synced = 0;
         state.waiting.clear();
-        tracing::error!(why, "the file of flushes failed: flushes wait for the store from now on");
+        state.file = FileUse::Out { why, for_good };
+        drop(state);
+        self.watch.notify_one();
+    }
+
+    /// Why flushes wait for the store, and whether that is for good.
+    pub(crate) fn fault(&self) -> Option<(String, bool)> {
+        match &self.state.lock().file {
+            FileUse::Out { why, for_good } => Some((why.clone(), *for_good)),
+            FileUse::InUse | FileUse::Returning => None,
+        }
+    }
+
+    /// What people call the file.
+    pub(crate) fn name(&self) -> String {
+        self.medium.name()
+    }
+
+    /// Waits until the file is to be looked at.
+    pub(crate) async fn is_due(&self) {
+        let pause = {
+            let state = self.state.lock();
+            let is_idle = matches!(state.file, FileUse::InUse) && state.synced <= state.stored;
+            if is_idle { IDLE } else { BUSY }
+        };
+        // An error: nothing has happened meanwhile.
+        let _ = timeout(pause, self.watch.notified()).await;
+    }
+
+    /// Looks whether the file is what it was, while it is in use. No flush goes to one that isn't.
+    pub(crate) async fn look(&self) {
+        let writing = self.writing.lock().await;
+        if !matches!(self.state.lock().file, FileUse::InUse) {
+            return;
+        }
+        let (medium, heads) = (Arc::clone(&self.medium), writing.heads);
+        let looked = tokio::task::spawn_blocking(move || file::verify(&*medium, &heads)).await;
+        // An error: the look panicked, and says nothing.
+        if let Ok(Err(why)) = looked {
+            self.go_out(why, false);
+        }
+    }
+
+    /// Begins a file anew that is out, where it is in its place and nobody else writes to it. The store must have all that was flushed. False: it
+    /// isn't, or not yet.
+    pub(crate) async fn begin_again(&self) -> bool {
+        let mut writing = self.writing.lock().await;
+        let (medium, heads, at) = (Arc::clone(&self.medium), writing.heads, writing.at);
+        let begin = move || file::begin_again(&*medium, &heads, at);
+        match tokio::task::spawn_blocking(begin).await {
+            Ok(Ok(Some(heads))) => {
+                writing.heads = heads;
+                writing.there.clear();
+                true
+            }
+            Ok(Ok(None)) => false,
+            Ok(Err(error)) => {
+                self.go_out(error.to_string(), true);
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// A file that was begun anew has all later changes. Called under the volume's lock.
+    pub(crate) fn resume(&self) {
+        self.state.lock().file = FileUse::Returning;
+    }
+
+    /// Flushes go to the file again: the store has all changes that it lacks, and says that it may have others.
+    pub(crate) fn returned(&self) {
+        let mut state = self.state.lock();
+        if matches!(state.file, FileUse::Returning) {
+            state.file = FileUse::InUse;
+        }
+    }
+
+    /// The file that was begun anew stays out.
+    pub(crate) fn stays_out(&self, why: String) {
+        self.go_out(why, false);
     }
 }

@@ -67,7 +67,8 @@ pub(crate) async fn open(
             let of_nobody = FileHead { ring: ring(&tuning), ..FileHead::default() };
             let head = before.filter(|_| of != 0).unwrap_or(of_nobody);
             let generation = before.map_or(0, |before| before.generation);
-            file::write_heads(&*medium, FileHead { generation, next, ..head }).map_err(failed)?
+            let prepared = FileHead { generation, next, ..head };
+            file::write_heads(&*medium, prepared).map_err(failed)?.newest
         }
     };
     ask.nonce = head.next;

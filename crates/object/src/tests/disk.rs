@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewise_blockmq::drivers::FileFault;
 use corewise_sync::Mutex;
 use object_store::ObjectStore;
 
@@ -25,6 +26,8 @@ pub(super) struct State {
     /// The operation at which the machine is lost.
     lost_at: Option<u64>,
     is_lost: bool,
+    /// What somebody did to the file while it is in use.
+    pub(super) fault: Option<FileFault>,
     pub(super) fails: bool,
 }
 
@@ -101,7 +104,25 @@ impl Medium for Disk {
         let size = (size as usize).max(state.now.len());
         state.now.resize(size, 0);
         state.durable.resize(size, 0);
+        if let Some(FileFault::Truncated { .. }) = state.fault {
+            state.fault = None;
+        }
         Ok(())
+    }
+
+    fn name(&self) -> String {
+        "the disk".to_owned()
+    }
+
+    fn verify_descriptor(&self) -> Result<(), FileFault> {
+        match self.verify() {
+            Err(FileFault::Moved { .. }) => Ok(()),
+            found => found,
+        }
+    }
+
+    fn verify(&self) -> Result<(), FileFault> {
+        self.state.lock().fault.clone().map_or(Ok(()), Err)
     }
 }
 

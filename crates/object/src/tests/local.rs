@@ -385,7 +385,7 @@ fn a_volume_that_is_closed_while_the_store_is_gone_leaves_all_in_the_file() {
         write(&volume, 0, 2, 7).await.unwrap();
         let closed = volume.close().await;
         assert!(
-            matches!(&closed, Err(Fault::Store(why)) if why.contains("the file of flushes has")),
+            matches!(&closed, Err(Fault::Store(why)) if why.contains("the flush file has")),
             "{closed:?}"
         );
     });

@@ -9,6 +9,7 @@ mod faults;
 mod faulty;
 mod fights;
 mod flush_damage;
+mod flush_faults;
 mod folders;
 mod full;
 mod large;

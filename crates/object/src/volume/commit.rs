@@ -179,6 +179,7 @@ impl Volume {
         state.since += changes.entries.len() as u64;
         state.through = changes.through.max(state.through);
         state.size = changes.size.max(state.size);
+        state.recorded_local = changes.local.unwrap_or(state.recorded_local);
         if let Some(local) = &state.local {
             local.stored(state.through);
         }
@@ -219,7 +220,8 @@ impl Volume {
 
     /// The map as it is now.
     pub(super) fn whole(&self, state: &State) -> Whole {
-        let opening = Opening { size: state.size, through: state.through, ..self.opening.clone() };
+        let (size, through, local) = (state.size, state.through, state.recorded_local);
+        let opening = Opening { size, through, local, ..self.opening.clone() };
         state.map.whole(opening, state.epochs.clone())
     }
 

@@ -5,6 +5,7 @@
 //! all batches before it; then the map has it. ../README.md has the protocol.
 
 mod commit;
+mod flush_file;
 mod guard;
 mod read;
 mod room;
@@ -37,7 +38,7 @@ use crate::store::Store;
 
 /// How long a write waits at most where compaction is behind.
 const BEHIND: Duration = Duration::from_secs(1);
-const KEPT_THERE: &str = "the file of flushes has what was written: start the server again with it";
+const KEPT_THERE: &str = "the flush file has what was written: start the server again with it";
 /// Segments that are uploaded at the same time.
 const UPLOADS: usize = 4;
 
@@ -141,6 +142,9 @@ pub(crate) struct State {
     dead_records: u64,
     /// Where flushes are kept, unless in the store alone.
     local: Option<Arc<Local>>,
+    /// Whether the store says that flushes may be in that file only: in the records that are there, and in all that were begun.
+    recorded_local: bool,
+    tells_local: bool,
     /// The record up to which there is a whole map, and entries of records since.
     pub(crate) mapped: u64,
     since: u64,
@@ -242,6 +246,8 @@ impl Volume {
             budget: u64::MAX,
             dead_records: 0,
             local: None,
+            recorded_local: opened.opening.local,
+            tells_local: opened.opening.local,
             mapped: opened.mapped,
             since: 0,
             mapping: false,
@@ -431,11 +437,17 @@ impl Volume {
         }
     }
 
-    /// Why it serves nothing any more, isn't found by its location, or refuses changes, in a few words.
+    /// Why it serves nothing any more, isn't found by its location, refuses changes, or doesn't use its flush file, in a few words.
     pub(crate) fn condition(&self) -> Option<String> {
         let dead = self.state.read().dead.as_ref().map(|dead| dead.to_string());
         let full = || self.full.lock().clone().map(|why| Fault::Full(why).to_string());
-        dead.or_else(|| self.moved.lock().clone()).or_else(full)
+        let file = || Some(format!("flushes wait for the store: {}", self.flush_file_fault()?));
+        dead.or_else(|| self.moved.lock().clone()).or_else(full).or_else(file)
+    }
+
+    /// Whether it isn't found by its location, or doesn't use its flush file.
+    pub(crate) fn is_displaced(&self) -> bool {
+        self.moved.lock().is_some() || self.flush_file_fault().is_some()
     }
 
     /// Whether it serves nothing any more.
@@ -446,11 +458,6 @@ impl Volume {
     /// Whether it was made by this writer.
     pub(crate) fn is_new(&self) -> bool {
         self.writer.epoch == 1
-    }
-
-    /// Keeps flushes there from now on.
-    pub(crate) fn keep_flushes(&self, local: Arc<Local>) {
-        self.state.write().local = Some(local);
     }
 
     /// The writers before this one, and how many changes they have left in the store, of all that there ever were.
@@ -505,6 +512,9 @@ impl Volume {
             if local.sync(last).await {
                 // Else it promises what another server may have replaced long ago.
                 return self.believe().await;
+            }
+            if local.fault().is_some() {
+                return self.flush_without_file().await;
             }
         }
         self.flush_to_store().await

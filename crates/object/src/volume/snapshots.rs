@@ -217,13 +217,18 @@ impl Volume {
         if state.closing {
             return Err(Fault::Closed);
         }
+        Ok(self.send_record(state, changes))
+    }
+
+    /// Sends a record without data.
+    pub(super) fn send_record(&self, state: &mut State, changes: Changes) -> u64 {
         let (told, done) = oneshot::channel();
         let _ = told.send((Vec::new(), changes));
-        Ok(self.send(state, Arc::new(Batch::default()), done))
+        self.send(state, Arc::new(Batch::default()), done)
     }
 
     /// Waits until a record is there.
-    async fn recorded(&self, seq: u64) -> Result<(), Fault> {
+    pub(super) async fn recorded(&self, seq: u64) -> Result<(), Fault> {
         let mut durable = self.durable.subscribe();
         match durable.wait_for(|durable| *durable >= seq).await {
             Ok(reached) if *reached != u64::MAX => Ok(()),
