@@ -206,6 +206,8 @@ pub(crate) struct Disk {
     pub(crate) condition: Option<String>,
     /// It is a file that has lost data: `condition` says why.
     pub(crate) lost: bool,
+    /// A file or a folder that it uses isn't in its place, or isn't what it was: `condition` says which.
+    pub(crate) displaced: bool,
     /// The disks that it stands on.
     pub(crate) over: Vec<String>,
     /// Of a mirror: its legs.
@@ -331,8 +333,8 @@ impl Disk {
         Disk {
             name: queue.name().to_string(),
             driver: driver.to_string(),
-            // There is nothing else to tell of a file.
-            lost: driver == "file" && condition.is_some(),
+            lost: queue.driver().has_lost_data(),
+            displaced: queue.driver().is_displaced(),
             condition,
             over,
             mirror: mirror.as_ref().map(|(mirror, over)| MirrorOf {

@@ -252,6 +252,11 @@ fn volumes(text: &mut Text, answer: &Answer) {
         disks,
         |disk| (vec![("volume", &*disk.name)], f64::from(u8::from(disk.lost))),
     );
+    let displaced =
+        "1 where a file or a folder that a volume uses isn't in its place, or isn't what it was.";
+    text.of_each(gauge("corewise_volume_displaced", displaced), disks, |disk| {
+        (vec![("volume", &*disk.name)], f64::from(u8::from(disk.displaced)))
+    });
     let ops: Vec<_> = disks.iter().map(|disk| (&*disk.name, disk.ops.all())).collect();
     text.by_op("volume", "of volumes", &ops);
     text.last_minute("volume", "of volumes", &ops);

@@ -294,10 +294,9 @@ impl Report {
         }
     }
 
-    /// The file of `device` has lost data, which the log has in words, or is closed (`None`). From any thread.
-    pub(crate) fn file(&self, device: &str, lost: Option<&str>) {
-        let what = if lost.is_some() { "lost" } else { "closed" };
-        self.event("file", || json!({"device": device, "what": what, "why": lost}));
+    /// What happened to the file of `device`, and why, where there is a reason, which the log has in words. From any thread.
+    pub(crate) fn file(&self, device: &str, what: &str, why: Option<&str>) {
+        self.event("file", || json!({"device": device, "what": what, "why": why}));
     }
 
     /// Something happened to the connections of the device `device`, which the log has in words. From any thread.
@@ -326,6 +325,11 @@ impl Report {
             corewise_object::ObjectEvent::Fenced { why } => ("fenced", why),
             corewise_object::ObjectEvent::Lost { why } => ("lost", why),
             corewise_object::ObjectEvent::Moved { why } => ("moved", why),
+            corewise_object::ObjectEvent::FlushFileOut { why } => ("flush_file_out", why),
+            corewise_object::ObjectEvent::FlushFileBack => {
+                self.event("object", || json!({"device": device, "what": "flush_file_back"}));
+                return;
+            }
             _ => return,
         };
         self.event("object", || json!({"device": device, "what": what, "why": why}));

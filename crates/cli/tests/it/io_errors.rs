@@ -188,6 +188,47 @@ fn a_file_that_is_only_read_since_it_lost_data_says_so_to_newcomers_until_it_is_
 }
 
 #[test]
+fn a_file_that_is_renamed_or_replaced_is_told_until_it_is_back_and_no_flush_fails() {
+    let folder = Folder::new();
+    let leg = |name: &str| {
+        format!(
+            "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\nsize = \"1M\"\ncreate = true\n"
+        )
+    };
+    let manifest = format!(
+        "{}{}[[device]]\nname = \"pair\"\ndriver = \"mirror\"\nover = [\"a\", \"b\"]\n\
+         [[export]]\ndevice = \"pair\"\n[server]\nunix = \"s\"\n",
+        leg("a"),
+        leg("b")
+    );
+    folder.write("up.toml", manifest);
+    let mut server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "pair");
+    let [path, away] = ["b.img", "b.old"].map(|name| folder.join(name));
+    for replaced in [false, true] {
+        fs::rename(&path, &away).unwrap();
+        if replaced {
+            fs::write(&path, vec![0; 1 << 20]).unwrap();
+        }
+        let event = server.wait_event("file");
+        assert_eq!((&event["device"], &event["what"]), (&"b".into(), &"moved".into()));
+        client.write(0, &[7; 512], 0).unwrap();
+        client.flush().unwrap();
+        let dump = folder.corewise(["dump", "--json"]).ok().stdout;
+        let dump: Value = serde_json::from_str(&dump).unwrap();
+        let disk =
+            dump["disks"].as_array().unwrap().iter().find(|disk| disk["name"] == "b").unwrap();
+        assert!(disk["displaced"] == true && disk["lost"] == false, "{disk}");
+        assert!(disk["condition"].as_str().unwrap().contains("b.old"), "{disk}");
+        fs::rename(&away, &path).unwrap();
+        assert_eq!(server.wait_event("file")["what"], "back");
+    }
+    let ran = server.stop().ok();
+    let told = ran.stderr.lines().filter(|line| line.contains("doesn't lead to its file"));
+    assert_eq!(told.count(), 2, "{ran}");
+}
+
+#[test]
 fn those_that_listen_hear_of_the_first_errors_that_a_client_got_and_that_a_disk_gave() {
     let folder = Folder::new();
     let manifest = "[[device]]\nname = \"good\"\ndriver = \"memory\"\nsize = \"1M\"\n\

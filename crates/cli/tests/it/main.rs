@@ -34,6 +34,7 @@ mod object_snapshots;
 mod pages;
 mod pauses;
 mod protocol;
+mod qemu_locks;
 mod real_clients;
 mod real_clients_holes;
 #[cfg(feature = "tls")]

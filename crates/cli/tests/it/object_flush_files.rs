@@ -1,4 +1,4 @@
-//! The flush file of a volume in a store: damaged, emptied or deleted when its server starts again.
+//! The flush file of a volume in a store: damaged, emptied or deleted when its server starts again, and while it is in use.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fs;
@@ -122,4 +122,90 @@ fn a_flush_file_that_lost_what_was_flushed_is_refused_and_one_damaged_head_loses
         .corewise(["up", "up.toml", "--for", "1ms"])
         .code(1)
         .complains(&["it is opened without a flush file"]);
+}
+
+/// How the server calls it, and what somebody does to the file.
+struct Harm<'a>(&'static str, &'a dyn Fn(&Path));
+
+#[test]
+fn a_flush_that_was_answered_is_there_whatever_became_of_the_flush_file_while_it_was_in_use() {
+    let resized = |file: &Path, len| {
+        fs::File::options().write(true).open(file).unwrap().set_len(len).unwrap();
+    };
+    let harms: [Harm; 7] = [
+        Harm("unlinked", &|file| fs::remove_file(file).unwrap()),
+        Harm("leads to no file", &|file| fs::rename(file, file.with_extension("old")).unwrap()),
+        Harm("unlinked", &|file| {
+            let new = file.with_extension("new");
+            fs::write(&new, "").unwrap();
+            fs::rename(&new, file).unwrap();
+        }),
+        Harm("leads to another file", &|file| {
+            fs::rename(file, file.with_extension("old")).unwrap();
+            fs::write(file, "").unwrap();
+        }),
+        Harm("truncated", &|file| resized(file, 0)),
+        Harm("truncated", &|file| resized(file, 1 << 20)),
+        Harm("overwritten", &|file| {
+            let file = fs::File::options().write(true).open(file).unwrap();
+            file.write_all_at(&[0; 65536], 0).unwrap();
+        }),
+    ];
+    for Harm(words, harm) in harms {
+        let folder = Folder::new();
+        folder.write("up.toml", manifest(&folder, ""));
+        let mut server = Server::start(&folder, &["up.toml"]);
+        let mut client = Client::new(&server.socket(), "v");
+        client.write(0, &pattern(99, BLOCK), 0).unwrap();
+        client.flush().unwrap();
+        harm(&folder.join("flushes"));
+        client.write(BLOCK as u64, &pattern(1, BLOCK), 0).unwrap();
+        client.flush().unwrap();
+        let event = server.wait_event("object");
+        assert_eq!((&event["what"], &event["device"]), (&"flush_file_out".into(), &"v".into()));
+        assert!(event["why"].as_str().unwrap().contains(words), "{event}");
+        flush_and_kill(server);
+        let server = Server::start(&folder, &["up.toml"]);
+        assert_eq!(kept(&server), FLUSHED as usize, "{words}");
+        let mut client = Client::new(&server.socket(), "v");
+        assert!(client.read(0, BLOCK as u32).unwrap() == pattern(99, BLOCK), "{words}");
+        server.stop().ok();
+    }
+}
+
+#[test]
+fn a_flush_file_that_is_out_is_told_everywhere_and_used_again_once_it_is_back() {
+    let folder = Folder::new();
+    folder.write(
+        "up.toml",
+        manifest(&folder, "").replace("[[export]]", "[server]\nmetrics = \"m/s\"\n[[export]]"),
+    );
+    fs::create_dir(folder.join("m")).unwrap();
+    let mut server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "v");
+    let displaced = || {
+        let dump = folder.corewise(["dump", "--json"]).ok().stdout;
+        let dump: serde_json::Value = serde_json::from_str(&dump).unwrap();
+        let curl = ["--unix-socket", "m/s", "http://localhost/metrics"];
+        let expected = u8::from(dump["disks"][0]["displaced"] == true);
+        let expected = format!("corewise_volume_displaced{{volume=\"v\"}} {expected}\n");
+        // They may be a tenth of a second old.
+        while !folder.client("curl", curl).ok().stdout.contains(&expected) {}
+        (dump["disks"][0]["displaced"] == true, dump["disks"][0]["condition"].clone())
+    };
+    assert!(!displaced().0);
+    fs::rename(folder.join("flushes"), folder.join("away")).unwrap();
+    client.write(0, &pattern(1, BLOCK), 0).unwrap();
+    client.flush().unwrap();
+    assert_eq!(server.wait_event("object")["what"], "flush_file_out");
+    let (is, condition) = displaced();
+    let condition = condition.as_str().unwrap().to_owned();
+    assert!(is && condition.contains("flushes wait for the store") && condition.contains("away"));
+    folder.corewise(["dump"]).ok().says(&["flushes wait for the store: the flush file: its path"]);
+    fs::rename(folder.join("away"), folder.join("flushes")).unwrap();
+    assert_eq!(server.wait_event("object")["what"], "flush_file_back");
+    assert!(!displaced().0);
+    let ran = server.stop().ok();
+    let told: Vec<_> = ran.stderr.lines().filter(|l| l.contains("flush file isn't used")).collect();
+    assert!(told.len() == 1 && told[0].contains("leads to no file"), "{ran}");
 }
