@@ -33,7 +33,7 @@ pub struct FileGuard {
     /// It had a name when it was opened. Some file systems count none.
     named: bool,
     access: FileAccess,
-    /// A: bytes that it has to have; it only grows. Relaxed: a request beyond the old size comes after the file has grown.
+    /// A: bytes that it has to have; it only grows, once the file has. Release and Acquire: a look that begins behind the load finds them.
     size: AtomicU64,
 }
 
@@ -56,9 +56,18 @@ struct FileAccess {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileSeen {
     pub(crate) length: u64,
+    /// Bytes that it had to have when the look began: it may have grown since.
+    wanted: u64,
     pub(crate) has_name: bool,
     identity: Identity,
     access: FileAccess,
+}
+
+impl FileSeen {
+    /// Whether it is shorter than it was.
+    pub(crate) fn is_short(&self) -> bool {
+        self.length < self.wanted
+    }
 }
 
 /// What is wrong with a guarded file.
@@ -120,7 +129,7 @@ impl FileGuard {
             let why = "it was replaced while it was opened; try again";
             return Err(io::Error::new(io::ErrorKind::StaleNetworkFileHandle, why));
         }
-        let FileSeen { length, has_name, identity, access } = seen;
+        let FileSeen { length, has_name, identity, access, .. } = seen;
         let size = AtomicU64::new(length);
         Ok(Self { file, path: Some(path), identity, named: has_name, access, size })
     }
@@ -140,12 +149,12 @@ impl FileGuard {
 
     /// The file has grown to so many bytes, and has to stay so long.
     pub fn grew(&self, size: u64) {
-        self.size.fetch_max(size, Ordering::Relaxed);
+        self.size.fetch_max(size, Ordering::Release);
     }
 
     /// Bytes that it has to have.
     pub(crate) fn size(&self) -> u64 {
-        self.size.load(Ordering::Relaxed)
+        self.size.load(Ordering::Acquire)
     }
 
     /// Whether the file has a name and its length. It doesn't look the path up, and waits no longer than `fstat`.
@@ -163,9 +172,10 @@ impl FileGuard {
     /// What is wrong. The worst of several: it has no name, it is shorter, its path leads elsewhere, it can't be opened.
     pub fn verify(&self) -> Result<(), FileFault> {
         let Some(path) = &self.path else { return self.verify_descriptor() };
+        let wanted = self.size();
         let found = match look_up(path) {
             Ok(seen) if seen.identity == self.identity => {
-                self.judge(seen)?;
+                self.judge(FileSeen { wanted, ..seen })?;
                 return self.judge_access(path, seen);
             }
             Ok(_) => "leads to another file".to_owned(),
@@ -183,7 +193,8 @@ impl FileGuard {
     }
 
     pub(crate) fn look(&self) -> rustix::io::Result<FileSeen> {
-        look_at(&self.file)
+        let wanted = self.size();
+        look_at(&self.file).map(|seen| FileSeen { wanted, ..seen })
     }
 
     /// Whether it had a name once, and has none.
@@ -209,11 +220,10 @@ impl FileGuard {
     }
 
     fn judge(&self, seen: FileSeen) -> Result<(), FileFault> {
-        let from = self.size();
         if self.is_unlinked(seen) {
             Err(FileFault::Unlinked)
-        } else if seen.length < from {
-            Err(FileFault::Truncated { from, to: seen.length })
+        } else if seen.is_short() {
+            Err(FileFault::Truncated { from: seen.wanted, to: seen.length })
         } else {
             Ok(())
         }
@@ -255,6 +265,7 @@ impl From<Statx> for FileSeen {
         let (owner, group) = (found.stx_uid, found.stx_gid);
         FileSeen {
             length: found.stx_size,
+            wanted: 0,
             has_name: found.stx_nlink != 0,
             identity: Identity { device, inode: found.stx_ino },
             access: FileAccess { mode: found.stx_mode.into(), owner, group },
@@ -268,6 +279,7 @@ impl From<rustix::fs::Stat> for FileSeen {
         let (mode, owner, group) = (found.st_mode, found.st_uid, found.st_gid);
         FileSeen {
             length: u64::try_from(found.st_size).unwrap_or(0),
+            wanted: 0,
             has_name: found.st_nlink != 0,
             identity: Identity { device, inode: found.st_ino },
             access: FileAccess { mode, owner, group },
@@ -334,6 +346,24 @@ mod tests {
         guard.grew(8192);
         guard.file().set_len(4096).unwrap();
         assert_eq!(guard.verify(), Err(FileFault::Truncated { from: 8192, to: 4096 }));
+    }
+
+    #[test]
+    fn a_file_that_grows_while_it_is_looked_at_is_not_taken_for_one_that_is_shorter() {
+        let folder = tempfile::tempdir().unwrap();
+        let guard = guarded(&folder.path().join("f"));
+        std::thread::scope(|threads| {
+            let grows = threads.spawn(|| {
+                for size in (4097..8192).map(|size| 4 * size) {
+                    guard.file().set_len(size).unwrap();
+                    guard.grew(size);
+                }
+            });
+            while !grows.is_finished() {
+                guard.verify().unwrap();
+                guard.verify_descriptor().unwrap();
+            }
+        });
     }
 
     #[test]

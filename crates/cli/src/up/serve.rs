@@ -280,6 +280,7 @@ impl Server {
         missing.expect(&self.manifest);
         let house = House {
             rings: FileRings::new(&machine),
+            files: Arc::default(),
             machine: machine.clone(),
             workqueue: workqueue.clone(),
             calls: Arc::clone(&calls),

@@ -85,7 +85,7 @@ impl Length {
     /// How long it is.
     fn look(&self, file: &FileGuard, alarm: &Alarm) -> Result<u64, IoError> {
         let seen = file.look().map_err(|error| IoError::from_errno(error.raw_os_error()))?;
-        if seen.length < file.size() {
+        if seen.is_short() {
             self.is_short(file, alarm, seen.length);
         }
         if file.is_unlinked(seen) && !self.nameless.swap(true, Ordering::AcqRel) {

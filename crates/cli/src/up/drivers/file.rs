@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use corewise::blockmq::drivers::{
@@ -12,7 +12,7 @@ use corewise::blockmq::drivers::{
 use corewise::blockmq::{Driver, Geometry};
 use corewise::device::ProbeError;
 use corewise::sync::atomic::{AtomicBool, Ordering};
-use corewise::sync::context;
+use corewise::sync::{Mutex, context};
 use corewise::workqueue::{Work, Workqueue};
 
 use super::House;
@@ -75,7 +75,7 @@ pub(super) fn open(
         ));
     }
     let driver = Arc::new(driver);
-    watch(&driver, &house.workqueue);
+    house.files.add(&driver, &house.workqueue);
     Ok(driver)
 }
 
@@ -126,18 +126,29 @@ impl Drop for Told {
 /// Both looks take 3 to 8 µs a file.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Looks at a file now and then, as long as it is open. Each has an item of its own, since the lookup of a path may hang.
-fn watch(file: &Arc<FileDriver>, on: &Workqueue) {
-    let (file, queue) = (Arc::downgrade(file), on.clone());
-    let look = Work::new(move || {
-        let Some(file) = file.upgrade() else { return };
-        // The log has it.
-        let _ = context::blocking("a look at a file", || file.look());
-        drop(file);
-        // An error: the server ends.
-        let _ = Work::current().map(|work| queue.queue_delayed(&work, LOOK));
-    });
-    let _ = on.queue_delayed(&look, LOOK);
+/// The files of all volumes. Each is looked at by an item of its own, since the lookup of a path may hang.
+#[derive(Default)]
+pub(crate) struct Files {
+    /// L: is the lock; guards the files, and what looks at each.
+    looks: Mutex<Vec<(Weak<FileDriver>, Work)>>,
+}
+
+impl Files {
+    fn add(&self, file: &Arc<FileDriver>, on: &Workqueue) {
+        let (weak, queue) = (Arc::downgrade(file), on.clone());
+        let look = Work::new(move || {
+            let Some(file) = weak.upgrade() else { return };
+            // The log has it.
+            let _ = context::blocking("a look at a file", || file.look());
+            drop(file);
+            // An error: the server ends.
+            let _ = Work::current().map(|work| queue.queue_delayed(&work, LOOK));
+        });
+        let _ = on.queue_delayed(&look, LOOK);
+        let mut looks = self.looks.lock();
+        looks.retain(|(file, _)| file.strong_count() > 0);
+        looks.push((Arc::downgrade(file), look));
+    }
 }
 
 /// Opening a FIFO would wait for its other end, opening a terminal or a tape has effects.

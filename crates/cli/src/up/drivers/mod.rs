@@ -35,6 +35,8 @@ pub(crate) struct House {
     pub(crate) machine: Machine,
     /// What the volumes in files share.
     pub(crate) rings: FileRings,
+    /// Those files.
+    pub(crate) files: Arc<file::Files>,
     /// Runs what the queues of volumes can't run on the spot.
     pub(crate) workqueue: Workqueue,
     pub(crate) calls: Arc<Calls>,
