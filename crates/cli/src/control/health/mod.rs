@@ -69,6 +69,8 @@ pub(crate) enum Fault {
     CheckOverdue,
     /// A device isn't up.
     DeviceDown,
+    /// A file or a folder that a volume uses isn't in its place, or isn't what it was.
+    Displaced,
     /// A file was truncated or unlinked, or a flush of it failed.
     FileLost,
     /// A flush failed so that changes may be lost, and none has succeeded since.
@@ -113,6 +115,7 @@ impl Fault {
             Fault::CheckFound => "check_found",
             Fault::CheckOverdue => "check_overdue",
             Fault::DeviceDown => "device_down",
+            Fault::Displaced => "displaced",
             Fault::FileLost => "file_lost",
             Fault::FlushFailed => "flush_failed",
             Fault::LegOut => "leg_out",

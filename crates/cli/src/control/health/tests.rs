@@ -98,6 +98,24 @@ fn what_a_volume_lost_is_lost_unless_each_way_to_clients_leads_through_a_mirror_
 }
 
 #[test]
+fn a_volume_whose_file_is_not_in_its_place_is_degraded_unless_it_has_lost_data() {
+    let moved = Disk {
+        displaced: true,
+        condition: Some("moved: its path leads to no file".to_string()),
+        ..disk("a", &[])
+    };
+    let health = of(std::slice::from_ref(&moved), &["a"]);
+    assert_eq!(
+        (health.state, faults(&health)),
+        (HealthState::Degraded, vec![(Fault::Displaced, "a")])
+    );
+    let line = health.reasons[0].line();
+    assert!(line.starts_with("a: moved: its path leads to no file. Put back"), "{line}");
+    let lost = of(&[Disk { lost: true, ..moved }], &["a"]);
+    assert_eq!(faults(&lost), [(Fault::FileLost, "a")]);
+}
+
+#[test]
 fn volumes_of_stores_and_of_other_servers_are_lost_while_nobody_can_reach_them() {
     let store = |served| Disk {
         store: Some(StoreOf { served, ..StoreOf::default() }),

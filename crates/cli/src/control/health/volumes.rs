@@ -24,6 +24,8 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
         if let Some(Loss { fault, what, todo }) = loss(disk) {
             let state = stack.severity(&disk.name);
             reasons.push(Reason::new(fault, state, &disk.name, what).todo(todo));
+        } else if disk.displaced {
+            reasons.push(displaced(disk));
         }
         reasons.extend(of_requests(disk, facts));
         if let Some(mirror) = &disk.mirror {
@@ -42,6 +44,13 @@ fn untold(export: &Export) -> Reason {
     let todo = "Look after their data: the first flush of the next client that comes from the same \
                 place, or with the same certificate, fails to tell it";
     Reason::new(Fault::LossUntold, HealthState::Lost, device, what).todo(todo)
+}
+
+/// Nothing is lost, but the next server may not find it.
+fn displaced(disk: &Disk) -> Reason {
+    let what = disk.condition.clone().unwrap_or_default();
+    let todo = "Put back what was moved or changed, or change the manifest before the next start";
+    Reason::new(Fault::Displaced, HealthState::Degraded, &disk.name, what).todo(todo)
 }
 
 /// What a volume has lost, or can't reach. It matters less where a mirror has it elsewhere.
