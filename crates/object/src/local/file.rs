@@ -309,6 +309,8 @@ pub(super) fn verify(medium: &dyn Medium, heads: &HeadPair) -> Result<(), String
         let (mut found, written) = (vec![0; SAYS], head.encode());
         medium.read(head.place(), &mut found).map_err(|error| error.to_string())?;
         if found != written[..SAYS] {
+            // Where the file was truncated between the two, that is the cause.
+            medium.verify().map_err(|fault| fault.to_string())?;
             return Err("its head was overwritten while in use".to_owned());
         }
     }
