@@ -127,10 +127,10 @@ pub trait Driver: Send + Sync + 'static {
         false
     }
 
-    /// Whether a file or a folder that the device uses isn't in its place, or isn't what it was, though nothing is lost. Then the
-    /// [condition](Self::condition) says which. Any context.
-    fn is_displaced(&self) -> bool {
-        false
+    /// What to do about a file or a folder that the device uses and that isn't in its place, or isn't what it was, though nothing is lost: a
+    /// sentence for people, without its full stop. The [condition](Self::condition) says what is wrong. `None`: all are in order. Any context.
+    fn displaced(&self) -> Option<&'static str> {
+        None
     }
 
     /// What tells that nothing of the device can be changed any more, though its geometry says so. A newcomer that asks the queue for its

@@ -412,8 +412,8 @@ impl Driver for ObjectDriver {
         self.volume.condition()
     }
 
-    fn is_displaced(&self) -> bool {
-        self.volume.is_displaced()
+    fn displaced(&self) -> Option<&'static str> {
+        self.volume.displaced()
     }
 
     fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {

@@ -208,6 +208,9 @@ pub(crate) struct Disk {
     pub(crate) lost: bool,
     /// A file or a folder that it uses isn't in its place, or isn't what it was: `condition` says which.
     pub(crate) displaced: bool,
+    /// What to do about that.
+    #[serde(skip)]
+    pub(crate) displaced_todo: Option<String>,
     /// The disks that it stands on.
     pub(crate) over: Vec<String>,
     /// Of a mirror: its legs.
@@ -330,11 +333,13 @@ impl Disk {
         };
         let mut ops = Ops::from(&stats);
         recent.lock().fill(now(), &mut ops);
+        let displaced = queue.driver().displaced();
         Disk {
             name: queue.name().to_string(),
             driver: driver.to_string(),
             lost: queue.driver().has_lost_data(),
-            displaced: queue.driver().is_displaced(),
+            displaced: displaced.is_some(),
+            displaced_todo: displaced.map(str::to_owned),
             condition,
             over,
             mirror: mirror.as_ref().map(|(mirror, over)| MirrorOf {

@@ -202,6 +202,7 @@ fn a_flush_file_that_is_out_is_told_everywhere_and_used_again_once_it_is_back() 
     let condition = condition.as_str().unwrap().to_owned();
     assert!(is && condition.contains("flushes wait for the store") && condition.contains("away"));
     folder.corewise(["dump"]).ok().says(&["flushes wait for the store: the flush file "]);
+    folder.corewise(["health"]).code(3).says(&["degraded", "away. Put it back in its place"]);
     fs::rename(folder.join("away"), folder.join("flushes")).unwrap();
     assert_eq!(server.wait_event("object")["what"], "flush_file_back");
     assert!(!displaced().0);

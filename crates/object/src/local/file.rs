@@ -54,7 +54,12 @@ impl FlushFile {
         how.read(true).write(true);
         let (file, is_new) = match how.open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                (how.create_new(true).open(path)?, true)
+                let made = how.create_new(true).open(path);
+                let made = made.map_err(|error| match error.kind() {
+                    io::ErrorKind::NotFound => io::Error::other("its folder does not exist"),
+                    _ => error,
+                });
+                (made?, true)
             }
             found => (found?, false),
         };
@@ -302,16 +307,68 @@ pub(super) fn write_heads(medium: &dyn Medium, head: FileHead) -> io::Result<Hea
     before.replace(medium, head)?.replace(medium, head)
 }
 
-/// Whether the file is in its place, as long as it was, and has these heads. Else the reason, in words.
-pub(super) fn verify(medium: &dyn Medium, heads: &HeadPair) -> Result<(), String> {
-    medium.verify().map_err(|fault| fault.to_string())?;
+/// Why a flush file isn't used, and what brings it back.
+#[derive(Clone, Debug)]
+pub(crate) struct FileOut {
+    /// In words.
+    pub(crate) why: String,
+    /// What to do, as a sentence without its full stop.
+    pub(crate) todo: &'static str,
+    /// The file isn't used again before the volume is opened anew.
+    pub(crate) for_good: bool,
+}
+
+const BY_ITSELF: &str = "It is begun anew once the store has everything";
+
+impl FileOut {
+    fn new(why: impl fmt::Display, todo: &'static str) -> Self {
+        Self { why: why.to_string(), todo, for_good: false }
+    }
+
+    fn overwritten() -> Self {
+        Self::new("its head was overwritten while in use", BY_ITSELF)
+    }
+
+    fn of_others() -> Self {
+        let todo = "Restart the server with another flush_file";
+        Self::new("another program's data is at its beginning", todo)
+    }
+
+    pub(super) fn unrecorded() -> Self {
+        let why = "the store doesn't take the record that it is used again";
+        Self::new(why, BY_ITSELF)
+    }
+
+    /// The system reports a failed sync once. So no later one proves that what was written before it is there.
+    pub(super) fn failed(why: impl fmt::Display) -> Self {
+        let todo = "Restart the server to use it again, or with another flush_file";
+        Self { for_good: true, ..Self::new(why, todo) }
+    }
+}
+
+impl From<FileFault> for FileOut {
+    fn from(fault: FileFault) -> Self {
+        let todo = match fault {
+            FileFault::Unlinked => "Restart the server, which makes a new one",
+            FileFault::Truncated { .. } => BY_ITSELF,
+            FileFault::NoAccess => "Allow the server to open it, and it is used again",
+            _ => "Put it back in its place, and it is used again",
+        };
+        Self::new(fault, todo)
+    }
+}
+
+/// Whether the file is in its place, as long as it was, and has these heads.
+pub(super) fn verify(medium: &dyn Medium, heads: &HeadPair) -> Result<(), FileOut> {
+    medium.verify()?;
     for head in [&heads.older, &heads.newest] {
         let (mut found, written) = (vec![0; SAYS], head.encode());
-        medium.read(head.place(), &mut found).map_err(|error| error.to_string())?;
+        medium.read(head.place(), &mut found).map_err(FileOut::failed)?;
         if found != written[..SAYS] {
             // Where the file was truncated between the two, that is the cause.
-            medium.verify().map_err(|fault| fault.to_string())?;
-            return Err("its head was overwritten while in use".to_owned());
+            medium.verify()?;
+            let is_others = self::heads(medium).is_err();
+            return Err(if is_others { FileOut::of_others() } else { FileOut::overwritten() });
         }
     }
     Ok(())
@@ -357,8 +414,8 @@ pub(super) enum Appended {
     There(HeadPair),
     /// There is no room among those that aren't in the store yet.
     Full,
-    /// The file isn't what it was, in words: nothing in it is relied on.
-    Unfit(String),
+    /// The file isn't what it was: nothing in it is relied on.
+    Unfit(FileOut),
 }
 
 /// Writes entries, and syncs. `first` is the place of the first one that isn't in the store.
@@ -371,7 +428,7 @@ pub(super) fn append(
 ) -> io::Result<Appended> {
     // Behind a write a file that was cut off is as long as it was.
     if let Err(fault) = medium.verify_descriptor() {
-        return Ok(Appended::Unfit(fault.to_string()));
+        return Ok(Appended::Unfit(fault.into()));
     }
     let (end, head) = (at + entries.bytes(), heads.newest);
     if end - first > head.ring {
@@ -384,8 +441,8 @@ pub(super) fn append(
     write(medium, &head, at, &entries.data)?;
     medium.sync()?;
     // Behind the sync: a flush is answered only if the next server finds what was written.
-    if let Err(why) = verify(medium, &heads) {
-        return Ok(Appended::Unfit(why));
+    if let Err(out) = verify(medium, &heads) {
+        return Ok(Appended::Unfit(out));
     }
     // Mark: it is durable with the next sync, or when the system writes it.
     let (place, mark) = &entries.mark;

@@ -20,7 +20,7 @@ use crate::batch::Chunk;
 use crate::codec::Codec;
 
 use file::{Encoded, HeadPair};
-pub(crate) use file::{FlushFile, Medium};
+pub(crate) use file::{FileOut, FlushFile, Medium};
 pub(crate) use format::FileHead;
 pub(crate) use opening::open;
 #[cfg(test)]
@@ -150,12 +150,7 @@ pub(crate) struct Local {
 enum FileUse {
     InUse,
     /// They wait for the store.
-    Out {
-        /// In words.
-        why: String,
-        /// The file isn't used again before the volume is opened anew.
-        for_good: bool,
-    },
+    Out(FileOut),
     /// They wait for the store. The file was begun anew, and gets all changes behind some one.
     Returning,
 }
@@ -187,7 +182,7 @@ impl Local {
         codec: Codec,
     ) -> std::io::Result<Self> {
         let heads = file::write_heads(&*medium, head)?;
-        file::verify(&*medium, &heads).map_err(std::io::Error::other)?;
+        file::verify(&*medium, &heads).map_err(|out| std::io::Error::other(out.why))?;
         let state = State { waiting: VecDeque::new(), synced: 0, stored: 0, file: FileUse::InUse };
         let writing = Writing { heads, at: 0, there: VecDeque::new() };
         Ok(Self {
@@ -202,7 +197,7 @@ impl Local {
     /// A change was made. In their order: called under the volume's lock.
     pub(crate) fn note(&self, entry: Entry) {
         let mut state = self.state.lock();
-        if !matches!(state.file, FileUse::Out { .. }) {
+        if !matches!(state.file, FileUse::Out(_)) {
             state.waiting.push_back(entry);
         }
     }
@@ -249,7 +244,7 @@ impl Local {
             (entries, encoded, written)
         };
         let Ok((entries, encoded, written)) = tokio::task::spawn_blocking(write).await else {
-            self.go_out("it could not be written: the thread panicked".into(), true);
+            self.go_out(FileOut::failed("it could not be written: the thread panicked"));
             return false;
         };
         match written {
@@ -272,33 +267,32 @@ impl Local {
                 state.synced = last;
                 true
             }
-            Ok(file::Appended::Unfit(why)) => {
-                self.go_out(why, false);
+            Ok(file::Appended::Unfit(out)) => {
+                self.go_out(out);
                 false
             }
             Err(error) => {
-                // The system reports a failed sync once.
-                self.go_out(error.to_string(), true);
+                self.go_out(FileOut::failed(error));
                 false
             }
         }
     }
 
     /// The file is left as it is, and later flushes wait for the store.
-    fn go_out(&self, why: String, for_good: bool) {
+    fn go_out(&self, out: FileOut) {
         let mut state = self.state.lock();
         // An entry that is in a file out of its place isn't durable.
         state.synced = 0;
         state.waiting.clear();
-        state.file = FileUse::Out { why, for_good };
+        state.file = FileUse::Out(out);
         drop(state);
         self.watch.notify_one();
     }
 
-    /// Why flushes wait for the store, and whether that is for good.
-    pub(crate) fn fault(&self) -> Option<(String, bool)> {
+    /// Why flushes wait for the store.
+    pub(crate) fn fault(&self) -> Option<FileOut> {
         match &self.state.lock().file {
-            FileUse::Out { why, for_good } => Some((why.clone(), *for_good)),
+            FileUse::Out(out) => Some(out.clone()),
             FileUse::InUse | FileUse::Returning => None,
         }
     }
@@ -328,8 +322,8 @@ impl Local {
         let (medium, heads) = (Arc::clone(&self.medium), writing.heads);
         let looked = tokio::task::spawn_blocking(move || file::verify(&*medium, &heads)).await;
         // An error: the look panicked, and says nothing.
-        if let Ok(Err(why)) = looked {
-            self.go_out(why, false);
+        if let Ok(Err(out)) = looked {
+            self.go_out(out);
         }
     }
 
@@ -347,7 +341,7 @@ impl Local {
             }
             Ok(Ok(None)) => false,
             Ok(Err(error)) => {
-                self.go_out(error.to_string(), true);
+                self.go_out(FileOut::failed(error));
                 false
             }
             Err(_) => false,
@@ -367,8 +361,8 @@ impl Local {
         }
     }
 
-    /// The file that was begun anew stays out.
-    pub(crate) fn stays_out(&self, why: String) {
-        self.go_out(why, false);
+    /// The file that was begun anew stays out, as the store doesn't take the record that says so.
+    pub(crate) fn stays_out(&self) {
+        self.go_out(FileOut::unrecorded());
     }
 }

@@ -163,7 +163,10 @@ fn a_file_that_another_program_writes_to_is_left_to_it() {
         write(&volume, 1, 1, 4).await.unwrap();
         volume.flush().await.unwrap();
         passes(Duration::from_secs(30)).await;
-        assert!(volume.flush_file_fault().is_some());
+        assert!(
+            volume.flush_file_fault().is_some_and(|why| why.contains("another program's data"))
+        );
+        assert!(volume.displaced().is_some_and(|todo| todo.ends_with("another flush_file")));
         assert_eq!(told.try_iter().count(), 1);
         assert!(disk.state.lock().now[..2 * HEAD].iter().all(|byte| *byte == b'x'));
         volume.close().await.unwrap();
@@ -188,6 +191,7 @@ fn while_the_store_is_silent_too_no_flush_is_answered_and_a_later_one_is() {
         volume.flush().await.unwrap_err();
         passes(Duration::from_secs(300)).await;
         assert_eq!(told.try_iter().count(), 1);
+        assert!(volume.displaced().is_some_and(|todo| todo.ends_with("makes a new one")));
         *fate.lock() = Fate::Done;
         volume.flush().await.unwrap();
     });

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::{Fault, Volume};
 use crate::format::Changes;
-use crate::local::Local;
+use crate::local::{FileOut, Local};
 use crate::options::ObjectEvent;
 
 impl Volume {
@@ -22,8 +22,13 @@ impl Volume {
     pub(crate) fn flush_file_fault(&self) -> Option<String> {
         let state = self.state.read();
         let local = state.local.as_ref()?;
-        let (why, _) = local.fault()?;
+        let FileOut { why, .. } = local.fault()?;
         Some(format!("the flush file {}: {why}", local.name()))
+    }
+
+    /// What brings the flush file back, where it isn't used.
+    pub(super) fn flush_file_todo(&self) -> Option<&'static str> {
+        Some(self.state.read().local.as_ref()?.fault()?.todo)
     }
 
     /// Looks at the file, and has the store get what is flushed while it isn't used.
@@ -32,14 +37,10 @@ impl Volume {
         while self.state.read().dead.is_none() {
             local.is_due().await;
             local.look().await;
-            let Some((why, for_good)) = local.fault() else { continue };
+            let Some(FileOut { why, todo, for_good }) = local.fault() else { continue };
             if !std::mem::replace(&mut is_out, true) {
-                let todo = match for_good {
-                    true => "restart the server to use it again",
-                    false => "put it back, or restart the server to begin a new one",
-                };
                 let file = local.name();
-                tracing::error!(at = %self.store, file, error = why, "the flush file isn't used any more, and flushes wait for the store: {todo}");
+                tracing::error!(at = %self.store, file, error = why, "the flush file isn't used any more, and flushes wait for the store. {todo}");
                 self.tell(&ObjectEvent::FlushFileOut { why });
             }
             // Without the file all that was flushed is in the store alone. If that fails, it is tried again.
@@ -91,7 +92,7 @@ impl Volume {
         };
         match timeout(self.tuning.patience, self.recorded(seq)).await {
             Ok(Ok(())) => local.returned(),
-            _ => local.stays_out("the store doesn't take the record that it is used again".into()),
+            _ => local.stays_out(),
         }
         local.fault().is_none()
     }

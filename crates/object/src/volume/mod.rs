@@ -445,9 +445,12 @@ impl Volume {
         dead.or_else(|| self.moved.lock().clone()).or_else(full).or_else(file)
     }
 
-    /// Whether it isn't found by its location, or doesn't use its flush file.
-    pub(crate) fn is_displaced(&self) -> bool {
-        self.moved.lock().is_some() || self.flush_file_fault().is_some()
+    /// What to do where it isn't found by its location, or doesn't use its flush file.
+    pub(crate) fn displaced(&self) -> Option<&'static str> {
+        let folder =
+            "Put the folder back in its place, or change the location before the next start";
+        let is_moved = self.moved.lock().is_some();
+        if is_moved { Some(folder) } else { self.flush_file_todo() }
     }
 
     /// Whether it serves nothing any more.

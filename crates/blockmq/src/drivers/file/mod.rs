@@ -271,8 +271,9 @@ impl Driver for FileDriver {
         self.lost().is_some()
     }
 
-    fn is_displaced(&self) -> bool {
-        self.moved().is_some()
+    fn displaced(&self) -> Option<&'static str> {
+        self.moved()
+            .map(|_| "Put the file back in its place, or change the path before the next start")
     }
 
     fn read_only_latch(&self) -> ReadOnlyLatch {

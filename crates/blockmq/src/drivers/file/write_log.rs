@@ -248,6 +248,10 @@ fn find_end(file: &File, len: u64) -> io::Result<Option<End>> {
             return Ok(None);
         }
         file.read_exact_at(&mut bytes, at)?;
+        // Without sectors it is a flush or a mark, and has a flag: somebody wrote zeroes over it.
+        if (word(&bytes, 1), word(&bytes, 2)) == (0, 0) {
+            return Ok(None);
+        }
         let data = if word(&bytes, 2) & DISCARD == 0 { word(&bytes, 1) } else { 0 };
         let end = data.checked_mul(SECTOR).and_then(|data| at.checked_add(SECTOR + data));
         match end.filter(|end| *end <= len) {
@@ -404,10 +408,14 @@ mod tests {
         assert_eq!((words(&path, 0)[2], words(&path, 2048)[2]), (4, MARK));
         assert!(std::fs::read(&path).unwrap()[3072..].iter().all(|byte| *byte == 0));
         drop(next);
-        std::fs::write(&path, [b'x'; 600]).unwrap();
-        let error = WriteLog::open(&path).err().unwrap().to_string();
-        assert!(error.contains("no whole log"), "{error}");
-        assert_eq!(std::fs::read(&path).unwrap(), [b'x'; 600]);
+        let mut zeroed = std::fs::read(&path).unwrap();
+        zeroed[512..1024].fill(0);
+        for damaged in [zeroed, vec![b'x'; 600]] {
+            std::fs::write(&path, &damaged).unwrap();
+            let error = WriteLog::open(&path).err().unwrap().to_string();
+            assert!(error.contains("no whole log"), "{error}");
+            assert_eq!(std::fs::read(&path).unwrap(), damaged);
+        }
     }
 
     #[test]

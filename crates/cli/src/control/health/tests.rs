@@ -101,6 +101,7 @@ fn what_a_volume_lost_is_lost_unless_each_way_to_clients_leads_through_a_mirror_
 fn a_volume_whose_file_is_not_in_its_place_is_degraded_unless_it_has_lost_data() {
     let moved = Disk {
         displaced: true,
+        displaced_todo: Some("Put it back".to_string()),
         condition: Some("moved: its path leads to no file".to_string()),
         ..disk("a", &[])
     };
@@ -110,7 +111,7 @@ fn a_volume_whose_file_is_not_in_its_place_is_degraded_unless_it_has_lost_data()
         (HealthState::Degraded, vec![(Fault::Displaced, "a")])
     );
     let line = health.reasons[0].line();
-    assert!(line.starts_with("a: moved: its path leads to no file. Put back"), "{line}");
+    assert!(line.starts_with("a: moved: its path leads to no file. Put it back"), "{line}");
     let lost = of(&[Disk { lost: true, ..moved }], &["a"]);
     assert_eq!(faults(&lost), [(Fault::FileLost, "a")]);
 }

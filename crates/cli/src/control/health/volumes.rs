@@ -49,7 +49,7 @@ fn untold(export: &Export) -> Reason {
 /// Nothing is lost, but the next server may not find it.
 fn displaced(disk: &Disk) -> Reason {
     let what = disk.condition.clone().unwrap_or_default();
-    let todo = "Put back what was moved or changed, or change the manifest before the next start";
+    let todo = disk.displaced_todo.clone().unwrap_or_default();
     Reason::new(Fault::Displaced, HealthState::Degraded, &disk.name, what).todo(todo)
 }
 
