@@ -1,15 +1,19 @@
-//! A guard of an open file: whether its path still leads to it, whether it has a name, and whether it is as long as it was.
+//! A guard of an open file: whether its path still leads to it, whether it has a name, and whether
+//! it is as long as it was.
 //!
-//! A descriptor keeps its file alive whatever becomes of the name. Writes and syncs succeed on a file that was unlinked, renamed,
-//! replaced or hidden by a mount, and the next server finds another file, or none. A write behind the end of a file that somebody
-//! truncated makes it longer again, and what lies between reads as zeroes. No call fails for any of this. So a driver that promises that data is durable has to look:
+//! A descriptor keeps its file alive whatever becomes of the name. Writes and syncs succeed on a
+//! file that was unlinked, renamed, replaced or hidden by a mount, and the next server finds
+//! another file, or none. A write behind the end of a file that somebody truncated makes it longer
+//! again, and what lies between reads as zeroes. No call fails for any of this. So a driver that
+//! promises that data is durable has to look:
 //!
 //! | | costs | finds | may wait |
 //! |---|---|---|---|
 //! | [`FileGuard::verify_descriptor`] | 0.8 to 1.5 µs | truncated, unlinked | as `fstat` |
 //! | [`FileGuard::verify`] | 2 to 6 µs | these, and renamed, replaced, hidden | as the lookup of a path: for another file system than the file's own, too |
 //!
-//! (Linux 6.18, a virtual machine with two busy CPUs, a path of five parts; the fastest `fdatasync` of a changed block took 72 µs there.)
+//! (Linux 6.18, a virtual machine with two busy CPUs, a path of five parts; the fastest `fdatasync`
+//! of a changed block took 72 µs there.)
 //!
 //! Neither finds that somebody wrote to the file, nor a truncation that was undone before the look.
 
@@ -33,7 +37,8 @@ pub struct FileGuard {
     /// It had a name when it was opened. Some file systems count none.
     named: bool,
     access: FileAccess,
-    /// A: bytes that it has to have; it only grows, once the file has. Release and Acquire: a look that begins behind the load finds them.
+    /// A: bytes that it has to have; it only grows, once the file has. Release and Acquire: a look
+    /// that begins behind the load finds them.
     size: AtomicU64,
 }
 
@@ -90,7 +95,8 @@ pub enum FileFault {
         /// Where the file is now, as far as the system tells.
         now: Option<PathBuf>,
     },
-    /// It is whole and in its place, and its permissions have changed so that this process couldn't open it again.
+    /// It is whole and in its place, and its permissions have changed so that this process couldn't
+    /// open it again.
     NoAccess,
     /// The system doesn't say how it is.
     Unknown(String),
@@ -118,10 +124,12 @@ impl fmt::Display for FileFault {
 impl std::error::Error for FileFault {}
 
 impl FileGuard {
-    /// Guards a file that was opened at `path`, and has to keep its length. Asks the file system, which may block.
+    /// Guards a file that was opened at `path`, and has to keep its length. Asks the file system,
+    /// which may block.
     ///
     /// # Errors
-    /// The path leads to another file by now ([`io::ErrorKind::StaleNetworkFileHandle`]: open it again), or the system doesn't say where it leads.
+    /// The path leads to another file by now ([`io::ErrorKind::StaleNetworkFileHandle`]: open it
+    /// again), or the system doesn't say where it leads.
     pub fn new(file: File, path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         let seen = look_at(&file)?;
@@ -157,7 +165,8 @@ impl FileGuard {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Whether the file has a name and its length. It doesn't look the path up, and waits no longer than `fstat`.
+    /// Whether the file has a name and its length. It doesn't look the path up, and waits no longer
+    /// than `fstat`.
     ///
     /// # Errors
     /// What is wrong.
@@ -166,10 +175,12 @@ impl FileGuard {
         self.judge(seen)
     }
 
-    /// Whether the path leads to the file, and the file has its length. Blocks as long as the lookup of the path does.
+    /// Whether the path leads to the file, and the file has its length. Blocks as long as the
+    /// lookup of the path does.
     ///
     /// # Errors
-    /// What is wrong. The worst of several: it has no name, it is shorter, its path leads elsewhere, it can't be opened.
+    /// What is wrong. The worst of several: it has no name, it is shorter, its path leads
+    /// elsewhere, it can't be opened.
     pub fn verify(&self) -> Result<(), FileFault> {
         let Some(path) = &self.path else { return self.verify_descriptor() };
         let wanted = self.size();
@@ -234,8 +245,9 @@ fn said(error: Errno) -> String {
     io::Error::from(error).to_string()
 }
 
-/// `fstat` would ask for the file's times too. Then the kernel notes that somebody has seen them (since Linux 6.13), and
-/// the next write has to give it new ones, which on ext4 is a change of its journal, and can't be done without waiting.
+/// `fstat` would ask for the file's times too. Then the kernel notes that somebody has seen them
+/// (since Linux 6.13), and the next write has to give it new ones, which on ext4 is a change of its
+/// journal, and can't be done without waiting.
 const ASKED: StatxFlags = StatxFlags::SIZE
     .union(StatxFlags::NLINK)
     .union(StatxFlags::INO)

@@ -1,4 +1,5 @@
-//! Files, and write logs, that somebody renames, replaces, unlinks or truncates while a device uses them.
+//! Files, and write logs, that somebody renames, replaces, unlinks or truncates while a device uses
+//! them.
 #![cfg(not(loom))]
 
 use std::fs;

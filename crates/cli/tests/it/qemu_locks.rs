@@ -70,6 +70,13 @@ fn qemu_does_not_write_to_an_image_that_is_served_and_reads_it() {
         qemu("qemu-io", &["-r", "-U", "-f", "raw", "-c", read, "disk.img"]).ok();
         qemu("qemu-img", &["info", "-f", "raw", "disk.img"]).ok();
         qemu("qemu-img", &["info", "-U", "-f", "raw", "disk.img"]).ok();
+        let convert = ["-f", "raw", "-O", "raw", "disk.img", "copy.img"];
+        let strict = qemu("qemu-img", &[&["convert"][..], &convert].concat());
+        match keys {
+            "" => strict.fails().complains(&["Failed to get shared \"write\" lock"]),
+            _ => strict.ok(),
+        };
+        qemu("qemu-img", &[&["convert", "-U"][..], &convert].concat()).ok();
         // QEMU leaves its locks out where it is told to.
         let off = "driver=raw,file.driver=file,file.filename=disk.img,file.locking=off";
         qemu("qemu-io", &["--image-opts", "-c", "read 0 512", off]).ok();

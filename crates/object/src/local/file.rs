@@ -28,7 +28,8 @@ pub(crate) trait Medium: fmt::Debug + Send + Sync + 'static {
     fn sync(&self) -> io::Result<()>;
     /// Bytes that there are.
     fn size(&self) -> io::Result<u64>;
-    /// Allocates so many bytes, so that no later write lacks room, and makes the file's name durable.
+    /// Allocates so many bytes, so that no later write lacks room, and makes the file's name
+    /// durable.
     fn reserve(&self, size: u64) -> io::Result<()>;
     /// What people call it.
     fn name(&self) -> String;
@@ -43,12 +44,14 @@ pub(crate) trait Medium: fmt::Debug + Send + Sync + 'static {
 pub(crate) struct FlushFile {
     guard: FileGuard,
     path: PathBuf,
-    /// A: whether this opening made the file, and nothing relies on it yet. Relaxed: one thread at a time opens a volume.
+    /// A: whether this opening made the file, and nothing relies on it yet. Relaxed: one thread at
+    /// a time opens a volume.
     is_new: AtomicBool,
 }
 
 impl FlushFile {
-    /// Opens the file, or makes it, and locks it as long as it lives. A file that was made is removed again unless room is reserved in it.
+    /// Opens the file, or makes it, and locks it as long as it lives. A file that was made is
+    /// removed again unless room is reserved in it.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let mut how = File::options();
         how.read(true).write(true);
@@ -185,8 +188,8 @@ pub(super) fn heads(medium: &dyn Medium) -> io::Result<Heads> {
     Ok(Heads { newest, found })
 }
 
-/// The entries behind a head, up to the first one that is torn, or somebody else's; and those behind it, where that one isn't the end, but
-/// was damaged when it had been there for good.
+/// The entries behind a head, up to the first one that is torn, or somebody else's; and those
+/// behind it, where that one isn't the end, but was damaged when it had been there for good.
 pub(crate) fn entries(medium: &dyn Medium, head: FileHead) -> io::Result<Found> {
     let mut entries = Vec::new();
     let mut at = head.start;
@@ -216,7 +219,8 @@ struct Whole {
     bytes: u64,
 }
 
-/// The entry at a place, or at the same one of a later round. `None`: it is torn, or of an older round, or somebody else's.
+/// The entry at a place, or at the same one of a later round. `None`: it is torn, or of an older
+/// round, or somebody else's.
 fn entry_at(medium: &dyn Medium, head: &FileHead, at: u64) -> io::Result<Option<Whole>> {
     let mut all = vec![0; ENTRY];
     read(medium, head, at, &mut all)?;
@@ -301,7 +305,8 @@ impl HeadPair {
     }
 }
 
-/// Writes a head into both places, one after the other, behind those of its generation. So damage of one of them loses nothing.
+/// Writes a head into both places, one after the other, behind those of its generation. So damage
+/// of one of them loses nothing.
 pub(super) fn write_heads(medium: &dyn Medium, head: FileHead) -> io::Result<HeadPair> {
     let before = HeadPair { older: head, newest: head };
     before.replace(medium, head)?.replace(medium, head)
@@ -339,7 +344,8 @@ impl FileOut {
         Self::new(why, BY_ITSELF)
     }
 
-    /// The system reports a failed sync once. So no later one proves that what was written before it is there.
+    /// The system reports a failed sync once. So no later one proves that what was written before
+    /// it is there.
     pub(super) fn failed(why: impl fmt::Display) -> Self {
         let todo = "Restart the server to use it again, or with another flush_file";
         Self { for_good: true, ..Self::new(why, todo) }
@@ -380,7 +386,8 @@ pub(super) struct Encoded {
     data: Vec<u8>,
     /// The number and the place of each.
     pub(super) places: Vec<(u64, u64)>,
-    /// An entry without blocks, to be written behind these once they are there for good, and its place.
+    /// An entry without blocks, to be written behind these once they are there for good, and its
+    /// place.
     mark: (u64, Vec<u8>),
 }
 
@@ -396,7 +403,8 @@ impl Encoded {
         let behind = entries.back().map_or(0, |last| last.index + 1);
         let mark = Entry { index: behind, start: 0, len: 0, chunk: Chunk::Zero };
         let end = at + data.len() as u64;
-        // In the next block, so that no damaged block takes the last entry and its mark. The next entry is written there anyway.
+        // In the next block, so that no damaged block takes the last entry and its mark. The next
+        // entry is written there anyway.
         let place = end.next_multiple_of(BLOCK);
         let mark = (place, format::encode(&mark, nonce, (place, end), codec));
         Self { data, places, mark }
@@ -452,8 +460,8 @@ pub(super) fn append(
     Ok(Appended::There(heads))
 }
 
-/// Begins a file anew that wasn't what it was: all that lay in it is in the store. Its entries go on at `at`. `None`: it isn't in its place, or
-/// somebody else's data is in it.
+/// Begins a file anew that wasn't what it was: all that lay in it is in the store. Its entries go
+/// on at `at`. `None`: it isn't in its place, or somebody else's data is in it.
 pub(super) fn begin_again(
     medium: &dyn Medium,
     heads: &HeadPair,

@@ -1,7 +1,8 @@
-//! Flushes in a file of this machine: what was written is in the file when a flush is answered, and in the store a while later.
+//! Flushes in a file of this machine: what was written is in the file when a flush is answered, and
+//! in the store a while later.
 //!
-//! README.md in this folder has the protocol: what the file promises, when it is put into the store after a crash, and when it is
-//! refused.
+//! README.md in this folder has the protocol: what the file promises, when it is put into the store
+//! after a crash, and when it is refused.
 
 mod file;
 mod format;
@@ -72,8 +73,8 @@ pub(crate) struct Found {
 pub(crate) struct Says {
     /// The volume has a writer of the head's epoch and nonce.
     pub(crate) known: bool,
-    /// The server that opened the volume after it and those that put its file into the store: its host, and how many changes it
-    /// found in the store.
+    /// The server that opened the volume after it and those that put its file into the store: its
+    /// host, and how many changes it found in the store.
     pub(crate) followed: Option<(String, u64)>,
     /// Changes that are in the store now.
     pub(crate) through: u64,
@@ -86,7 +87,8 @@ fn accept_lost(epoch: u64) -> String {
     )
 }
 
-/// The changes that have to be put into the store, or why they can't be. `gives_up`: the operator accepts that some are lost.
+/// The changes that have to be put into the store, or why they can't be. `gives_up`: the operator
+/// accepts that some are lost.
 pub(crate) fn judge(found: Found, says: &Says, gives_up: bool) -> Result<Vec<Stored>, String> {
     if !says.known && !found.entries.is_empty() {
         return Err(format!(
@@ -175,7 +177,8 @@ struct Writing {
 }
 
 impl Local {
-    /// Begins a file anew with this head, behind those of its generation. Its changes must be in the store. Blocks.
+    /// Begins a file anew with this head, behind those of its generation. Its changes must be in
+    /// the store. Blocks.
     pub(crate) fn begin(
         medium: Arc<dyn Medium>,
         head: FileHead,
@@ -211,7 +214,8 @@ impl Local {
         }
     }
 
-    /// Waits until the file or the store has all changes up to that one. False: the file can't have them, and the store has to.
+    /// Waits until the file or the store has all changes up to that one. False: the file can't have
+    /// them, and the store has to.
     pub(crate) async fn sync(self: &Arc<Self>, index: u64) -> bool {
         let itself = Arc::clone(self);
         // It goes on if nobody waits any more: an entry is in the file, or still waits.
@@ -327,8 +331,8 @@ impl Local {
         }
     }
 
-    /// Begins a file anew that is out, where it is in its place and nobody else writes to it. The store must have all that was flushed. False: it
-    /// isn't, or not yet.
+    /// Begins a file anew that is out, where it is in its place and nobody else writes to it. The
+    /// store must have all that was flushed. False: it isn't, or not yet.
     pub(crate) async fn begin_again(&self) -> bool {
         let mut writing = self.writing.lock().await;
         let (medium, heads, at) = (Arc::clone(&self.medium), writing.heads, writing.at);
@@ -353,7 +357,8 @@ impl Local {
         self.state.lock().file = FileUse::Returning;
     }
 
-    /// Flushes go to the file again: the store has all changes that it lacks, and says that it may have others.
+    /// Flushes go to the file again: the store has all changes that it lacks, and says that it may
+    /// have others.
     pub(crate) fn returned(&self) {
         let mut state = self.state.lock();
         if matches!(state.file, FileUse::Returning) {

@@ -1,4 +1,5 @@
-//! How a volume is opened with a flush file: what the file has and the store lacks goes there first, or the opening is refused.
+//! How a volume is opened with a flush file: what the file has and the store lacks goes there
+//! first, or the opening is refused.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use crate::seal;
 use crate::store::Store;
 use crate::volume::{Fault, Tuning, Volume};
 
-/// Bytes of the ring: what may wait for the store, with what stands in front of it, and as much again, so that its beginning is seldom moved.
+/// Bytes of the ring: what may wait for the store, with what stands in front of it, and as much
+/// again, so that its beginning is seldom moved.
 pub(crate) fn ring(tuning: &Tuning) -> u64 {
     2 * (tuning.dirty as u64 * BLOCK + (1 << 20))
 }
@@ -59,7 +61,8 @@ pub(crate) async fn open(
     ask.has_flushes_of(seen.as_ref().and_then(|seen| seen.unfinished.as_ref()))?;
     medium.reserve(file::size_with(ring(&tuning))).map_err(failed)?;
     let head = match newest {
-        // A server of this nonce may have opened the volume, or a request for its record may be under way.
+        // A server of this nonce may have opened the volume, or a request for its record may be
+        // under way.
         Some(head) if next != 0 => head,
         // Prepare
         before => {

@@ -1,4 +1,5 @@
-//! A disk with a flush file, which loses what wasn't synced, in whole sectors, when its machine is lost.
+//! A disk with a flush file, which loses what wasn't synced, in whole sectors, when its machine is
+//! lost.
 
 use std::io;
 use std::sync::Arc;
@@ -147,7 +148,8 @@ impl Disk {
         Arc::new(Self { state: Mutex::new(found) })
     }
 
-    /// The whole machine is lost with one of the next operations, or the store's request after so many.
+    /// The whole machine is lost with one of the next operations, or the store's request after so
+    /// many.
     pub(super) fn lose(
         self: &Arc<Self>,
         inner: &Arc<dyn ObjectStore>,

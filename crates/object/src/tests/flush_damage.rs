@@ -1,4 +1,5 @@
-//! A flush file that is damaged, cut off, emptied or missing when its volume is opened: all that was flushed is there, or the opening is refused.
+//! A flush file that is damaged, cut off, emptied or missing when its volume is opened: all that
+//! was flushed is there, or the opening is refused.
 
 use std::sync::Arc;
 
@@ -24,7 +25,8 @@ fn with(store: &InMemory) -> Arc<dyn ObjectStore> {
     Arc::new(store.fork())
 }
 
-/// A server that was killed after so many sessions that ended in order, and then one with changes that only the file has. Its store, and its disk.
+/// A server that was killed after so many sessions that ended in order, and then one with changes
+/// that only the file has. Its store, and its disk.
 fn killed_after(sessions: u128) -> (InMemory, Arc<Disk>) {
     let store = Arc::new(InMemory::new());
     let inner: Arc<dyn ObjectStore> = store.clone();
@@ -236,7 +238,8 @@ impl Before {
     }
 }
 
-/// Opens a volume on a machine that is lost meanwhile. Returns the disk as it is then, and whether the machine was lost.
+/// Opens a volume on a machine that is lost meanwhile. Returns the disk as it is then, and whether
+/// the machine was lost.
 fn interrupted(
     store: &Arc<dyn ObjectStore>,
     disk: &Arc<Disk>,

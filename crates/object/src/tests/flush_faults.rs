@@ -1,5 +1,6 @@
-//! A flush file that somebody unlinks, renames, truncates or overwrites while its volume is served: flushes wait for the store, nothing that was
-//! answered is lost, and the file is used again once it is what it was.
+//! A flush file that somebody unlinks, renames, truncates or overwrites while its volume is served:
+//! flushes wait for the store, nothing that was answered is lost, and the file is used again once
+//! it is what it was.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -28,7 +29,8 @@ fn new_store() -> Arc<dyn ObjectStore> {
     Arc::new(InMemory::new())
 }
 
-/// A volume with a flush file, and what is told of it: why the file is out, and an empty text where it is back.
+/// A volume with a flush file, and what is told of it: why the file is out, and an empty text where
+/// it is back.
 async fn served(inner: &Arc<dyn ObjectStore>, disk: &Arc<Disk>) -> (Arc<Volume>, Receiver<String>) {
     let volume = open_with(inner, disk, 4, tuning()).await.unwrap();
     let (tell, told) = channel();
@@ -51,7 +53,8 @@ async fn killed(inner: &Arc<dyn ObjectStore>, disk: &Arc<Disk>) -> Result<Vec<u3
     read(&volume, 0, 6).await.map_err(|why| panic!("{why:?}"))
 }
 
-/// What somebody does to a file while it is in use, what is said of it, and whether it is in order by itself later.
+/// What somebody does to a file while it is in use, what is said of it, and whether it is in order
+/// by itself later.
 type Case = (fn(&Disk), &'static str, bool);
 
 const CASES: [Case; 6] = [

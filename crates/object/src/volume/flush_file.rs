@@ -43,7 +43,8 @@ impl Volume {
                 tracing::error!(at = %self.store, file, error = why, "the flush file isn't used any more, and flushes wait for the store. {todo}");
                 self.tell(&ObjectEvent::FlushFileOut { why });
             }
-            // Without the file all that was flushed is in the store alone. If that fails, it is tried again.
+            // Without the file all that was flushed is in the store alone. If that fails, it is
+            // tried again.
             if self.flush_without_file().await.is_err() {
                 continue;
             }
@@ -58,8 +59,8 @@ impl Volume {
         }
     }
 
-    /// Makes durable in the store what was written, and says there that no flush file is needed for what was flushed, unless the file is
-    /// used again by now.
+    /// Makes durable in the store what was written, and says there that no flush file is needed for
+    /// what was flushed, unless the file is used again by now.
     pub(super) async fn flush_without_file(self: &Arc<Self>) -> Result<(), Fault> {
         {
             let mut state = self.state.write();
@@ -84,7 +85,8 @@ impl Volume {
             if state.dead.is_some() {
                 return false;
             }
-            // All changes in front of the record are in the store with it, and all behind it are noted for the file.
+            // All changes in front of the record are in the store with it, and all behind it are
+            // noted for the file.
             self.seal(&mut state);
             local.resume();
             state.tells_local = true;

@@ -1,18 +1,21 @@
 //! What becomes of a device whose file somebody else makes shorter, or unlinks.
 //!
-//! A write behind the end of a file makes it longer, and what lies between reads as zeroes: so the device would be
-//! whole again, and nobody would learn that its data is gone. There is no flag that forbids a write that. So the length
-//! is looked at before each change (a system call that only copies what the kernel has in memory), and behind each
-//! sync. This is sure then: a change that comes after the file was shortened, and doesn't lie in what is left, fails, and
-//! so does every flush from the first of them that finds it short; reads fail where the file has ended, and count as
-//! such a find, whatever length the file has by then. This isn't: a change that is under way at that very moment
-//! may make the file longer. A flush finds that out, unless the change ended where the device ends.
+//! A write behind the end of a file makes it longer, and what lies between reads as zeroes: so the
+//! device would be whole again, and nobody would learn that its data is gone. There is no flag that
+//! forbids a write that. So the length is looked at before each change (a system call that only
+//! copies what the kernel has in memory), and behind each sync. This is sure then: a change that
+//! comes after the file was shortened, and doesn't lie in what is left, fails, and so does every
+//! flush from the first of them that finds it short; reads fail where the file has ended, and count
+//! as such a find, whatever length the file has by then. This isn't: a change that is under way at
+//! that very moment may make the file longer. A flush finds that out, unless the change ended where
+//! the device ends.
 //!
-//! A file that has no name any more is whole for as long as it is open, and gone with the process: so a flush, which
-//! promises more, fails too. The same look finds that.
+//! A file that has no name any more is whole for as long as it is open, and gone with the process:
+//! so a flush, which promises more, fails too. The same look finds that.
 //!
-//! A file that was renamed, or whose path leads to another one, is whole, and what is flushed is durable in it. So its flushes succeed. But the next
-//! server finds another file, or none: the alarm says so as long as it lasts. To find that a path is looked up, which may wait: so only
+//! A file that was renamed, or whose path leads to another one, is whole, and what is flushed is
+//! durable in it. So its flushes succeed. But the next server finds another file, or none: the
+//! alarm says so as long as it lasts. To find that a path is looked up, which may wait: so only
 //! [`FileDriver::look`](super::FileDriver::look) does.
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +29,8 @@ use crate::read_only::ReadOnlyLatch;
 /// Whether a file has had its length, and a name, for as long as anybody looked.
 pub(super) struct Length {
     on_loss: OnLoss,
-    /// A: it was found shorter. Set once, before the request that found it completes; Release and Acquire.
+    /// A: it was found shorter. Set once, before the request that found it completes; Release and
+    /// Acquire.
     short: AtomicBool,
     /// A: it was found without a name; as `short`.
     nameless: AtomicBool,
@@ -44,7 +48,8 @@ impl Length {
         Self { on_loss, short, nameless, read_only }
     }
 
-    /// A read found the file's end at or before byte `at`. It has been short then, whatever it is now.
+    /// A read found the file's end at or before byte `at`. It has been short then, whatever it is
+    /// now.
     pub(super) fn ended(&self, file: &FileGuard, alarm: &Alarm, at: u64) -> IoError {
         let there = self.look(file, alarm).unwrap_or(at);
         self.is_short(file, alarm, there.min(at));

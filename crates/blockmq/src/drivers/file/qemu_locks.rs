@@ -1,7 +1,9 @@
-//! The locks by which QEMU's programs keep an image to themselves, taken beside `flock`, which QEMU doesn't look at.
+//! The locks by which QEMU's programs keep an image to themselves, taken beside `flock`, which QEMU
+//! doesn't look at.
 //!
-//! QEMU gives each permission two bytes of the file (`block/file-posix.c`). A program that uses the permission read-locks byte 100 + N. One that
-//! lets nobody else use it read-locks byte 200 + N. So no lock by itself ever conflicts: each program takes its locks first, and then asks who else has
+//! QEMU gives each permission two bytes of the file (`block/file-posix.c`). A program that uses the
+//! permission read-locks byte 100 + N. One that lets nobody else use it read-locks byte 200 + N. So
+//! no lock by itself ever conflicts: each program takes its locks first, and then asks who else has
 //! some. Of two that come at the same time one at least finds the other.
 //!
 //! | N | permission | a writer here | a reader here |
@@ -10,10 +12,11 @@
 //! | 1 | write | uses, alone | lets nobody |
 //! | 3 | resize | lets nobody; uses it while it grows | lets nobody |
 //!
-//! That is what a guest's disk takes. As with that one, `qemu-img info` and other readers of raw images get in, with and without `--force-share`.
+//! That is what a guest's disk takes. As with that one, `qemu-img info` and `qemu-io -r` get in.
+//! `qemu-img convert`, which allows no writer, gets in with `--force-share` only.
 //!
-//! The locks belong to the open file description (`F_OFD_SETLK`). So they go with it, and not with any other descriptor of the file that this process
-//! closes.
+//! The locks belong to the open file description (`F_OFD_SETLK`). So they go with it, and not with
+//! any other descriptor of the file that this process closes.
 
 use std::fs::File;
 use std::io;
@@ -93,7 +96,8 @@ fn take(file: &File, byte: i64) -> io::Result<()> {
 }
 
 fn range(kind: libc::c_int, byte: i64, len: i64) -> libc::flock {
-    // SAFETY: integers alone, for which zeroes are values. Some systems have more fields than are named here.
+    // SAFETY: integers alone, for which zeroes are values. Some systems have more fields than are
+    // named here.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
     range.l_type = kind as libc::c_short;
     range.l_whence = libc::SEEK_SET as libc::c_short;
@@ -103,7 +107,8 @@ fn range(kind: libc::c_int, byte: i64, len: i64) -> libc::flock {
 
 fn set(file: &File, kind: libc::c_int, byte: i64, len: i64) -> io::Result<()> {
     let range = range(kind, byte, len);
-    // SAFETY: the descriptor is open, and the command reads a `flock` that lives until the call returns.
+    // SAFETY: the descriptor is open, and the command reads a `flock` that lives until the call
+    // returns.
     let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) };
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
