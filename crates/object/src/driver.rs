@@ -1,13 +1,16 @@
 //! The driver: the CPU that asks answers from memory; all else goes to a thread with tokio's runtime.
 
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use corewise_blockmq::{
     Dispatch, Driver, Extent, ExtentKind, Geometry, IoError, IoErrorKind, Op, Started,
 };
 use corewise_sync::time::BootStamp;
-use corewise_sync::{context, thread};
+use corewise_sync::{context, text, thread};
+use tokio::runtime::{self, Runtime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -76,7 +79,7 @@ impl ObjectDriver {
             .name("cw-object".into())
             .spawn(move || run(&theirs, store, from, told, receiver));
         let failed = |why: String| options.error(OpenErrorKind::Store, why);
-        started.map_err(|error| failed(format!("no thread for it: {error}")))?;
+        started.map_err(|error| failed(no_thread(&error)))?;
         let opened =
             context::blocking("the opening of an object volume", || opened.blocking_recv());
         let volume = opened.map_err(|_| failed("its thread has ended".into()))??;
@@ -222,6 +225,24 @@ fn not_closed(fault: Fault) -> Fault {
     }
 }
 
+fn no_thread(error: &io::Error) -> String {
+    format!("no thread for it: {error}{}", text::thread_remedy(error))
+}
+
+/// The volume's runtime, with the first of its threads for what blocks: files of a folder, look-ups of names, compression.
+///
+/// These threads stay. Once the last one has ended tokio panics if the system gives it no other one, and a volume at rest would
+/// not survive that its process may have no more threads.
+fn runtime() -> io::Result<Runtime> {
+    let mut builder = runtime::Builder::new_current_thread();
+    builder.enable_all().thread_name("cw-object-file").max_blocking_threads(8);
+    let runtime = builder.thread_keep_alive(Duration::MAX).build()?;
+    // An error here is not yet a panic.
+    let _ = thread::Builder::new().spawn(|| ())?.join();
+    drop(runtime.spawn_blocking(|| ()));
+    Ok(runtime)
+}
+
 /// The thread.
 fn run(
     options: &ObjectOptions,
@@ -230,13 +251,10 @@ fn run(
     told: oneshot::Sender<Result<Arc<Volume>, OpenError>>,
     mut receiver: mpsc::UnboundedReceiver<Message>,
 ) {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().thread_name("cw-object-file").max_blocking_threads(8);
-    let runtime = match builder.build() {
+    let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(why) => {
-            let why = format!("no runtime for it: {why}");
-            let _ = told.send(Err(options.error(OpenErrorKind::Store, why)));
+            let _ = told.send(Err(options.error(OpenErrorKind::Store, no_thread(&why))));
             return;
         }
     };

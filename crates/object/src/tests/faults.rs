@@ -410,3 +410,27 @@ async fn a_store_that_lost_what_was_written_is_found_out_within_a_lease_however_
         );
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_whose_uploads_or_records_panic_ends_and_nobody_waits_for_ever() {
+    for request in ["put a/volume/seg", "put a/volume/log"] {
+        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let is_bad = Arc::new(AtomicU32::new(0));
+        let theirs = Arc::clone(&is_bad);
+        let store = but_for(&inner, request, move || {
+            assert_eq!(theirs.load(Ordering::Relaxed), 0, "on purpose");
+            (Fate::Done, Duration::ZERO)
+        });
+        let volume = open_as(&store, 1, Tuning { inline: 0, ..tuning() }).await.unwrap();
+        write(&volume, 0, 8, 1).await.unwrap();
+        volume.flush().await.unwrap();
+        is_bad.store(1, Ordering::Relaxed);
+        write(&volume, 0, 8, 2).await.unwrap();
+        let begun = Instant::now();
+        let Err(Fault::Store(why)) = volume.flush().await else { panic!("{request}") };
+        assert!(why.contains("a bug in corewise"), "{why}");
+        assert!(begun.elapsed() < tuning().patience, "{request}: it waited for nothing");
+        assert!(volume.has_ended() && write(&volume, 0, 1, 3).await.is_err());
+        assert!(volume.close().await.is_err());
+    }
+}

@@ -21,6 +21,22 @@ const DELETE_PAUSE: Duration = Duration::from_millis(10);
 /// Pieces of a map that is made elsewhere: this thread serves everybody.
 const LARGE: usize = 4096;
 
+/// Why a volume ends whose tasks panic.
+const PANICKED: &str =
+    "changes could not be sent to the store, by a bug in corewise (the log has its panic)";
+
+/// Ends the volume if the task that holds this panics. Otherwise nobody would send what is written from then on, and no flush would
+/// ever end.
+struct PanicGuard<'a>(&'a Volume);
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.end(Fault::Store(PANICKED.into()));
+        }
+    }
+}
+
 impl Volume {
     /// Puts a batch's segment into the store, and looks whether it is there, unless it goes with the record. The changes that are to be recorded, and the data that goes with them.
     pub(super) async fn upload(&self, seq: u64, batch: Arc<Batch>) -> Option<Built> {
@@ -68,9 +84,13 @@ impl Volume {
 
     /// Appends the records of all batches, one behind the other.
     pub(super) async fn commit_all(self: Arc<Self>) {
+        let _guard = PanicGuard(&self);
         loop {
             let Some(mut upload) = self.next_upload().await else { return };
-            let Ok((data, mut changes)) = (&mut upload.done).await else { return };
+            let Ok((data, mut changes)) = (&mut upload.done).await else {
+                // The volume has ended, or the upload panicked.
+                return self.end(Fault::Store(PANICKED.into()));
+            };
             if let Some(taken) = &mut changes.taken {
                 if !self.put_snapshot(upload.seq, taken).await {
                     return;
