@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use bytes::BytesMut;
 use corewise_blockmq::Op;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::hint::IN_MODEL;
-use corewise_sync::{Mutex, Parker, thread, time};
+use corewise_sync::{Mutex, Parker, panics, thread, time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, getpeername, recv, send, shutdown, sockopt};
@@ -23,7 +24,7 @@ use crate::deadline::Deadline;
 use crate::load::{Budget, Charge, Load, Snapshot};
 use crate::memory::Pool;
 use crate::told::Voice;
-use crate::waiting::{Arrivals, Untaken};
+use crate::waiting::{Arrivals, Partial, Untaken};
 
 /// Where a checker runs all threads on one, no call waits: the others go on instead.
 const WAITS_NOT_IN_MODELS: RecvFlags =
@@ -44,6 +45,7 @@ pub(crate) struct Connection {
     pub(crate) counts: Counts,
     pub(crate) arrivals: Arrivals,
     pub(crate) untaken: Untaken,
+    pub(crate) partial: Partial,
     made: Instant,
     /// A: when something last came, in nanoseconds since `made`; kept only where somebody asks. Relaxed: a time.
     active: Option<AtomicU64>,
@@ -127,6 +129,7 @@ impl Connection {
             counts: Counts::default(),
             arrivals: Arrivals::new(budget.requests),
             untaken: Untaken::default(),
+            partial: Partial::default(),
             made: time::now(),
             active: watched.then(|| AtomicU64::new(0)),
             waited: AtomicBool::new(false),
@@ -335,6 +338,16 @@ impl Connection {
         was
     }
 
+    /// Runs what sends replies. Where it panics nobody sends any more, so nobody should wait: the connection is cut. `None` then.
+    pub(crate) fn guard<T>(&self, send: impl FnOnce() -> T) -> Option<T> {
+        let sent = catch_unwind(AssertUnwindSafe(send));
+        let panicked = |panic| {
+            self.cut(|| "sending its replies panicked".to_owned());
+            panics::discard(panic);
+        };
+        sent.map_err(panicked).ok()
+    }
+
     /// Why the server ended the connection, or lets it go; `None` where it does neither.
     pub(crate) fn cause(&self) -> Option<String> {
         self.cause.lock().clone()
@@ -382,5 +395,25 @@ pub(crate) fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_of_what_sends_replies_cuts_the_client_with_that_cause() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let pool = Arc::new(Pool::new(1 << 20));
+        let (voice, budget) = (Voice::of_test(1), Budget::default());
+        let (connection, _) = Connection::new(voice, ours.into(), budget, 0, pool, false);
+        assert_eq!(connection.guard(|| 7), Some(7));
+        assert!(!connection.load.snapshot().cut && connection.cause().is_none());
+        assert_eq!(connection.guard(|| panic!("on purpose")), None::<()>);
+        assert!(connection.load.snapshot().cut);
+        assert_eq!(connection.cause().as_deref(), Some("sending its replies panicked"));
     }
 }

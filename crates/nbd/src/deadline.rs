@@ -36,6 +36,11 @@ impl Deadline {
         self.at = policy::after(self.begun, time);
     }
 
+    /// How long this process was stopped since the beginning.
+    pub(crate) fn paused(&self) -> Duration {
+        self.clock.paused()
+    }
+
     /// How long the client has been waited for.
     pub(crate) fn waited(&mut self) -> Duration {
         self.clock.now().saturating_duration_since(self.begun)

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use corewise_sync::text;
+
 use crate::export::Export;
 
 /// Why the server could not do what its owner asked. Clients never see these; they get the
@@ -130,7 +132,9 @@ impl fmt::Display for Error {
                 path.display()
             ),
             Error::Listen { address, source } => write!(f, "cannot listen on {address}: {source}"),
-            Error::Resource { what, source } => write!(f, "cannot get {what}: {source}"),
+            Error::Resource { what, source } => {
+                write!(f, "cannot get {what}: {source}{}", text::thread_remedy(source))
+            }
             Error::ShuttingDown => f.write_str("the server is shutting down"),
         }
     }

@@ -1,5 +1,5 @@
-//! What a connection waits for: which of its requests has been in flight for longest, and whether its client takes its replies.
-//! For people who ask which client is slow; nothing is decided by it.
+//! What a connection waits for: which of its requests has been in flight for longest, whether its client takes its replies, and
+//! whether it has sent a part of a request. For people who ask which client is slow; nothing is decided by it.
 
 use corewise_sync::atomic::Ordering;
 use corewise_sync::atomic::aside::AtomicU64;
@@ -88,6 +88,32 @@ impl Untaken {
     pub(crate) fn read(&self) -> Option<(u64, u64)> {
         let since = self.since.load(Ordering::Relaxed);
         (since != 0).then(|| (since, self.bytes.load(Ordering::Relaxed)))
+    }
+}
+
+/// A request of which a part has come.
+#[derive(Debug, Default)]
+pub(crate) struct Partial {
+    /// A: since when its rest is waited for, by the connection's clock, or 0 where none is. Written by the reader. Relaxed: for
+    /// people.
+    since: AtomicU64,
+}
+
+impl Partial {
+    /// The rest is waited for since then. Reader only.
+    pub(crate) fn begin(&self, since: u64) {
+        self.since.store(since.max(1), Ordering::Relaxed);
+    }
+
+    /// Nothing is waited for any more. Reader only.
+    pub(crate) fn end(&self) {
+        self.since.store(0, Ordering::Relaxed);
+    }
+
+    /// Since when the rest is waited for.
+    pub(crate) fn read(&self) -> Option<u64> {
+        let since = self.since.load(Ordering::Relaxed);
+        (since != 0).then_some(since)
     }
 }
 

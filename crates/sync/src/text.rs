@@ -4,6 +4,7 @@
 //! next panic, by `unwrap`: were the text escaped as `str`'s `Debug` does, its backslashes would double with each level.
 
 use std::fmt;
+use std::io;
 
 /// Bytes of a name that are shown: queues, devices, threads, functions.
 const NAME: usize = 256;
@@ -34,6 +35,17 @@ pub fn message(text: &str) -> Shown<'_> {
 /// Bounds a name that is kept: it is returned as it is, or as it is shown.
 pub fn bounded_name(text: String) -> String {
     if text.len() <= NAME { text } else { name(&text).to_string() }
+}
+
+/// What to do about a thread that could not be started, to be put behind its error. Empty for an error that names another cause.
+pub fn thread_remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        // EAGAIN: too many threads, or no memory for the stack.
+        io::ErrorKind::WouldBlock => {
+            ": raise TasksMax or pids.max of the cgroup, or `ulimit -u` or `-v`"
+        }
+        _ => "",
+    }
 }
 
 impl<'a> Shown<'a> {

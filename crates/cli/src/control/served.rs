@@ -135,6 +135,8 @@ pub(crate) struct Client {
     pub(crate) untaken_seconds: Option<f64>,
     /// Bytes of the replies that wait so.
     pub(crate) untaken_bytes: u64,
+    /// How long the rest of a request has been waited for that came in part.
+    pub(crate) partial_seconds: Option<f64>,
     /// It is being let go.
     pub(crate) leaving: bool,
     #[serde(flatten)]
@@ -194,6 +196,7 @@ impl Client {
             oldest_seconds: status.oldest.map(|age| age.as_secs_f64()),
             untaken_seconds: status.untaken.map(|age| age.as_secs_f64()),
             untaken_bytes: status.untaken_bytes,
+            partial_seconds: status.partial.map(|age| age.as_secs_f64()),
             leaving: status.draining,
             ops: Ops::from(&status.traffic),
         }
@@ -207,6 +210,11 @@ impl Client {
     /// How long the oldest reply has waited for it.
     pub(crate) fn untaken(&self) -> Option<Duration> {
         self.untaken_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    }
+
+    /// How long the rest of a request has been waited for.
+    pub(crate) fn partial(&self) -> Option<Duration> {
+        self.partial_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
     }
 
     /// Its export in words.
@@ -238,7 +246,7 @@ impl From<MemoryUse> for Memory {
 /// Puts the clients first that don't take their replies, then those with the oldest requests.
 pub(crate) fn slowest_first(clients: &mut [Client]) {
     clients.sort_by(|one, other| {
-        let age = |client: &Client| (client.untaken(), client.oldest());
+        let age = |client: &Client| (client.untaken(), client.oldest().max(client.partial()));
         age(other).cmp(&age(one))
     });
 }
@@ -327,8 +335,8 @@ pub(crate) fn text(exports: &[Export], clients: &[Client], width: usize) -> Stri
         return out;
     }
     let head = [
-        "client", "from", "process", "export", "for", "infl", "oldest", "untaken", "requests",
-        "errors", "MiB",
+        "client", "from", "process", "export", "for", "infl", "oldest", "untaken", "partial",
+        "requests", "errors", "MiB",
     ];
     let rows = clients.iter().map(|client| {
         let left = [
@@ -340,6 +348,7 @@ pub(crate) fn text(exports: &[Export], clients: &[Client], width: usize) -> Stri
             client.in_flight.to_string(),
             time(client.oldest()),
             time(client.untaken()),
+            time(client.partial()),
         ];
         left.into_iter().chain(totals(&client.ops)).collect()
     });
@@ -406,6 +415,7 @@ mod tests {
             ..Client::default()
         };
         let mut clients = [
+            Client { client: 6, partial_seconds: Some(20.0), ..Client::default() },
             of(1, None, None),
             of(2, None, Some(3.0)),
             of(3, Some(0.5), Some(0.6)),
@@ -413,7 +423,7 @@ mod tests {
             of(5, None, Some(60.0)),
         ];
         slowest_first(&mut clients);
-        assert_eq!(clients.map(|client| client.client), [4, 3, 5, 2, 1]);
+        assert_eq!(clients.map(|client| client.client), [4, 3, 5, 6, 2, 1]);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use super::events::Listening;
 use super::listen;
 use super::listener_thread::ListenerThread;
 use super::live::{Live, Wish, snapshots};
-use super::spare_thread::SpareThread;
+use super::spare_thread::{SpareThread, no_thread};
 use super::status;
 use crate::control::devices;
 use crate::control::disks::{self, Disks};
@@ -546,8 +546,8 @@ fn change(about: &Arc<About>, spare: &SpareThread, stream: UnixStream, question:
             .and_then(|()| (&*stream).write_all(&answer));
     };
     if let Err(error) = spare.run("change", run) {
-        tracing::warn!(%error, "no thread for a change: nothing was changed");
-        let why = format!("no thread for it ({error}), so nothing was changed: try again later");
+        let why = format!("nothing was changed: {}", no_thread(&error));
+        tracing::warn!("a change was asked for, and {why}");
         // It has room for that, as nothing else was sent.
         let _ = (&*stream).write_all(&answered(&about, || Err(why)));
     }

@@ -5,6 +5,7 @@ use corewise::topology;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::manifest::Clients;
+use crate::units;
 
 /// Raises the soft limit of open files as far as the hard one allows. It stays low by default for
 /// programs that call `select`, which nothing here does.
@@ -14,7 +15,7 @@ pub(crate) fn raise_open_files() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// The least that a server takes by itself, in bytes.
+/// The least memory of clients that the manifest may say, and that a server has for them, in bytes.
 const LEAST: u64 = 64 << 20;
 
 /// The memory of clients where the manifest says nothing, in bytes: a quarter of what this process may use. To be asked at the
@@ -22,6 +23,23 @@ const LEAST: u64 = 64 << 20;
 pub(crate) fn usual_memory() -> u64 {
     let quarter = topology::memory().map(|bytes| (bytes / 4).max(LEAST));
     quarter.unwrap_or(Options::default().memory)
+}
+
+/// A warning where clients may take more memory than this process may use: then those that do their worst end it. To be asked at
+/// the start.
+pub(crate) fn too_much(options: &Options, tls: bool) -> Option<String> {
+    too_much_of(options.worst_case(tls), topology::memory()?)
+}
+
+fn too_much_of(worst: u64, most: u64) -> Option<String> {
+    let (worst_case, most_of_all) = (units::about(worst), units::about(most));
+    (worst > most).then(|| {
+        format!(
+            "clients that do their worst take {worst_case} of memory, and this process may use {most_of_all} at most, so they \
+             can end it: raise the limit of the cgroup or of RLIMIT_AS and RLIMIT_DATA (`ulimit -v`, `-d`), or ask for less \
+             by 'memory' (\"64M\" at least) or 'clients'"
+        )
+    })
 }
 
 /// What clients may have: what the manifest says, and else the usual memory, for 1,024 clients or as many as that has room for.
@@ -45,6 +63,17 @@ pub(crate) fn of_clients(clients: &Clients, usual_memory: u64, tls: bool) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_that_may_take_more_than_the_process_may_use_are_warned_of() {
+        assert_eq!(too_much_of(66 << 20, 66 << 20), None);
+        let why = too_much_of(66 << 20, 40 << 20).unwrap();
+        assert!(
+            why.contains("take 66.0 MiB of memory, and this process may use 40.0 MiB"),
+            "{why}"
+        );
+        assert!(why.contains("`ulimit -v`"), "{why}");
+    }
 
     #[test]
     fn a_small_machine_has_room_for_fewer_clients_and_the_manifest_goes_first() {

@@ -142,6 +142,7 @@ fn prepare(
     let shared = files.share(options, manifest.devices.iter());
     let (options, cut) = shared.map_err(|why| Failure::new(why.to_string()))?;
     let quiet = service::is_client(&passed);
+    let too_much_memory = limits::too_much(&options, server.tls.is_some());
     let report = Report { json: args.json, quiet, events: Arc::new(events) };
     let theirs = report.clone();
     log::also(move |line| theirs.logged(line));
@@ -151,6 +152,7 @@ fn prepare(
         has_unix,
         options,
         cut,
+        too_much_memory,
         files,
         usual_memory,
         report,

@@ -29,6 +29,7 @@ use super::progress::Progress;
 use super::report::{ClientLimits, Report};
 use super::service::{self, Service};
 use super::settings::{Asked, Settings};
+use super::spare_thread::no_thread;
 use super::status::ServerStatus;
 use super::stop::{self, Stop};
 use super::{NOWHERE, listen, tell, tls};
@@ -67,6 +68,8 @@ pub(crate) struct Server {
     pub(crate) options: nbd::Options,
     /// Why it isn't as many clients as usual, or as the manifest says.
     pub(crate) cut: Option<Cut>,
+    /// A warning: clients may take more memory than the process may use.
+    pub(crate) too_much_memory: Option<String>,
     pub(crate) files: Descriptors,
     /// Bytes that clients have unless the manifest says else.
     pub(crate) usual_memory: u64,
@@ -378,7 +381,7 @@ impl Server {
         };
         let started = bound.and_then(|bound| {
             Control::start(bound, Arc::clone(about))
-                .map_err(|error| format!("cannot start its thread: {error}"))
+                .map_err(|error| format!("the control socket: {}", no_thread(&error)))
         });
         match (started, place) {
             (Ok(control), _) => Ok(Some(control)),
@@ -499,6 +502,9 @@ impl Server {
         let exports: Vec<Shown> = exports.filter_map(|export| shown.remove(&export.name)).collect();
         if let Some(cut) = &self.cut {
             tracing::warn!("{cut}");
+        }
+        if let Some(warning) = &self.too_much_memory {
+            tracing::warn!("{warning}");
         }
         let clients = ClientLimits { options: &self.options, tls, cut: self.cut };
         // Not under the lock: a reader of stdout may be waited for.

@@ -5,13 +5,18 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 
-use corewise::sync::Mutex;
+use corewise::sync::{Mutex, text};
 
 type Job = Box<dyn FnOnce() + Send>;
 
 /// The thread. It ends when this is dropped, and its last job is done.
 #[derive(Debug)]
 pub(super) struct SpareThread(SyncSender<Job>);
+
+/// What to say of a thread that could not be started.
+pub(super) fn no_thread(error: &io::Error) -> String {
+    format!("no thread for it: {error}{}", text::thread_remedy(error))
+}
 
 impl SpareThread {
     /// Starts it.

@@ -76,28 +76,29 @@ fn table(
         vec![
             one.client.to_string(),
             one.from.words(),
+            one.from.process(),
             one.export_words().to_string(),
             served::seconds(one.connected_seconds),
             one.in_flight.to_string(),
             served::time(one.oldest()),
             served::time(one.untaken()),
+            served::time(one.partial()),
+            units::about(one.untaken_bytes),
             format!("{:.0}", rates.requests),
             format!("{:.1}", rates.bytes / f64::from(1 << 20)),
             served::time(rates.p50),
             served::time(rates.p99),
             one.ops.all().iter().map(|(_, op)| op.errors).sum::<u64>().to_string(),
-            units::about(one.untaken_bytes),
-            one.from.process(),
         ]
     });
     let head = [
-        "client", "from", "export", "for", "infl", "oldest", "untaken", "req/s", "MiB/s", "p50",
-        "p99", "errors", "waiting", "process",
+        "client", "from", "process", "export", "for", "infl", "oldest", "untaken", "partial",
+        "waiting", "req/s", "MiB/s", "p50", "p99", "errors",
     ];
     let rows: Vec<_> = rows.collect();
     match rows.is_empty() {
         true => Vec::new(),
-        false => Columns { head: &head, keys: &[0], words: &[1, 2], rows }.lines(width),
+        false => Columns { head: &head, keys: &[0], words: &[1, 3], rows }.lines(width),
     }
 }
 
@@ -183,6 +184,7 @@ mod tests {
         let mut one = served::Client { client: 7, in_flight: 3, ..served::Client::default() };
         one.from.pid = Some(4711);
         (one.oldest_seconds, one.untaken_seconds, one.untaken_bytes) = (Some(2.5), Some(2.0), 4096);
+        one.partial_seconds = Some(1.0);
         one.ops.reads.requests = 100;
         let before = [one.clone()];
         one.ops.reads.requests = 150;
@@ -190,7 +192,7 @@ mod tests {
         let lines = table(&before, &[one], 0.5, 140);
         assert_eq!(lines.len(), 2, "{lines:?}");
         let cells: Vec<&str> = lines[1].split_whitespace().collect();
-        let words = "7 unknown (handshake) 0s 3 2.50 s 2.00 s 100 2.0 - - 0 4.0 KiB 4711";
+        let words = "7 unknown 4711 (handshake) 0s 3 2.50 s 2.00 s 1.00 s 4.0 KiB 100 2.0 - - 0";
         assert_eq!(cells.join(" "), words);
         assert!(table(&[], &[], 0.5, 80).is_empty());
     }

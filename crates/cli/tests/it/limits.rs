@@ -104,6 +104,19 @@ fn a_limit_that_leaves_no_place_for_a_client_is_refused_with_what_to_raise() {
 }
 
 #[test]
+fn a_limit_of_memory_below_what_clients_may_take_is_told_at_the_start() {
+    let folder = Folder::new();
+    folder.write(
+        "up.toml",
+        "[server]\nunix = \"s\"\n[[device]]\nname = \"n\"\ndriver = \"null\"\nsize = \"1M\"\n[[export]]\ndevice = \"n\"\n",
+    );
+    let says = ["clients that do their worst take", "RLIMIT_DATA"];
+    start(&folder, "-d 60000").stop().ok().complains(&says);
+    let ran = start(&folder, "-d 500000").stop().ok();
+    assert!(!ran.stderr.contains(says[0]), "{ran}");
+}
+
+#[test]
 fn clients_that_do_their_worst_below_a_limit_of_the_address_space_do_not_end_the_server() {
     let folder = Folder::new();
     folder.write(

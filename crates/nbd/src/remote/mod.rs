@@ -373,7 +373,9 @@ impl Remote {
         let knows_extents = agreed.allocation.is_some();
         shared.state.store(hw_queues as u32, Ordering::Relaxed);
         let thread = line::start(Arc::clone(&shared), connections, agreed, geometry, clock);
-        let thread = Some(thread.map_err(|error| failed(format!("no thread: {error}")))?);
+        let no_thread =
+            |error| failed(format!("no thread for it: {error}{}", text::thread_remedy(&error)));
+        let thread = Some(thread.map_err(no_thread)?);
         Ok(Remote { shared, thread, geometry, hw_queues, knows_extents })
     }
 

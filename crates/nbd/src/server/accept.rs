@@ -116,10 +116,7 @@ fn accept(
     for _ in 0..policy::ACCEPTS {
         let thread = match spare.take() {
             Some(thread) => thread,
-            None => server.client_thread().map_err(|error| {
-                let more = "raise TasksMax or pids.max of its cgroup, or `ulimit -u`";
-                Shortage(format!("{error}: {more}"))
-            })?,
+            None => server.client_thread().map_err(|error| Shortage(error.to_string()))?,
         };
         match listener.accept() {
             Ok(socket) => match server.serve(socket, thread) {

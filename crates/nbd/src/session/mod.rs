@@ -351,13 +351,7 @@ impl Session {
             behind_burst(move || {
                 // SAFETY: this thread gave it up just before, for this call, which is the only one.
                 let right = unsafe { session.path.take_over() };
-                let sent =
-                    catch_unwind(AssertUnwindSafe(|| session.send(right, COMPLETION_ROUNDS)));
-                if let Err(panic) = sent {
-                    // Nobody sends any more, so nobody should wait.
-                    session.connection.cut(|| "sending its replies panicked".to_owned());
-                    panics::discard(panic);
-                }
+                session.connection.guard(|| session.send(right, COMPLETION_ROUNDS));
             });
         }
     }

@@ -83,8 +83,10 @@ impl Pace {
     }
 
     /// A request has come whole, or its client had to wait: then its time begins anew.
-    pub(super) fn whole(&mut self) {
-        self.rest = None;
+    pub(super) fn whole(&mut self, connection: &Connection) {
+        if self.rest.take().is_some() {
+            connection.partial.end();
+        }
     }
 
     /// Receives what is there, or all of `len` bytes. 0 at the end of the stream. Blocks.
@@ -106,7 +108,10 @@ impl Pace {
                 }
                 _ => {
                     let bytes = if let Expects::Payload(part) = expects { part.of } else { 0 };
-                    let rest = self.rest.get_or_insert_with(|| Deadline::after(timeout));
+                    let rest = self.rest.get_or_insert_with(|| {
+                        connection.partial.begin(connection.clock());
+                        Deadline::after(timeout)
+                    });
                     rest.extend_to(policy::time_for(timeout, bytes as u64));
                     let wait = rest.wait();
                     last = wait.is_zero();

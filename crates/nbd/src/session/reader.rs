@@ -215,7 +215,7 @@ impl<'a> Reader<'a> {
                 }
             }
             if self.skipping.is_none() {
-                self.pace.whole();
+                self.pace.whole(&self.session.connection);
             }
         }
     }
@@ -319,7 +319,7 @@ impl<'a> Reader<'a> {
                 }
                 self.parker.park_timeout(left);
             }
-            self.pace.whole();
+            self.pace.whole(connection);
         }
         true
     }
@@ -337,13 +337,13 @@ impl<'a> Reader<'a> {
             let Some(charge) = connection.load.charge(bytes) else {
                 self.let_go();
                 connection.load.wait_for_room(self.parker, bytes);
-                self.pace.whole();
+                self.pace.whole(connection);
                 continue;
             };
             if charge.pool() > 0 && !connection.pool.try_take(charge.pool()) {
                 self.let_go();
                 let taken = connection.take_memory(self.parker, charge.pool());
-                self.pace.whole();
+                self.pace.whole(connection);
                 if !taken {
                     continue;
                 }

@@ -112,7 +112,8 @@ fn run(mailbox: &Mailbox) {
             if !ready && !time_left(session).is_zero() {
                 return true;
             }
-            send(session, !ready)
+            // One client's panic isn't that of the others.
+            session.connection.guard(|| send(session, !ready)).unwrap_or(false)
         });
     }
 }

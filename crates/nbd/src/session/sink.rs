@@ -255,7 +255,8 @@ impl SocketSink {
     /// The client hasn't taken its reply in time.
     pub(super) fn too_late(&mut self) {
         let (since, bytes) = self.connection.untaken.read().unwrap_or_default();
-        let oldest = policy::rounded(self.connection.since(since));
+        let paused = self.deadline().paused();
+        let oldest = policy::rounded(self.connection.since(since).saturating_sub(paused));
         let (voice, timeout) = (Arc::clone(&self.voice), self.timeout);
         // Debug: lengths of time.
         let why = format!(

@@ -105,9 +105,11 @@ fn run(session: &Session, parker: &Parker) {
             // SAFETY: the holder gave the right up before it set the flag, and the swap took the
             // flag from everybody else.
             let mut right = unsafe { session.path.take_over() };
-            while let Ran::HandOver(again) = right.run(Patience::Unlimited, u32::MAX) {
-                right = again;
-            }
+            session.connection.guard(|| {
+                while let Ran::HandOver(again) = right.run(Patience::Unlimited, u32::MAX) {
+                    right = again;
+                }
+            });
         } else if session.writer.over.load(Ordering::Acquire) {
             return;
         } else {

@@ -197,6 +197,33 @@ fn replies_that_a_client_does_not_take_are_seen_with_their_age_until_it_takes_th
     }
 }
 
+#[test]
+fn a_request_that_came_in_part_is_seen_until_its_rest_has_come() {
+    let server = server(TestDevice::new(MIB));
+    let mut client = client(&server);
+    let partial = || server.clients()[0].partial;
+    client.write_request(1, 0, &[7; 512]);
+    assert_eq!(client.reply(0).error, 0);
+    assert_eq!(partial(), None);
+    let (flags, command) = (CommandFlags::empty(), Command::WRITE);
+    let head = Request { flags, command, cookie: 2, offset: 0, length: 4096 }.encode();
+    let all = [&head[..], &[7; 4096]].concat();
+    // Amid its head, and amid its payload.
+    for part in [8, 128] {
+        client.send(&all[..part]);
+        while partial().is_none() {
+            std::thread::yield_now();
+        }
+        let age = partial().expect("the rest doesn't come");
+        assert!(age <= server.clients()[0].age);
+        client.send(&all[part..]);
+        assert_eq!(client.reply(0).error, 0);
+        while partial().is_some() {
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// Why the only client of a server was let go.
 fn why(server: &Server) -> std::sync::mpsc::Receiver<String> {
     let (told, hears) = channel();

@@ -57,6 +57,12 @@ impl PausableClock {
         real - self.paused
     }
 
+    /// How long the process did not run since this was made: all that was beyond a slice between two calls of
+    /// [`now`](PausableClock::now).
+    pub fn paused(&self) -> Duration {
+        self.paused
+    }
+
     /// The longest wait between two calls of [`now`](PausableClock::now).
     pub fn slice(&self) -> Duration {
         self.slice
@@ -83,6 +89,7 @@ mod tests {
         let begin = clock.last;
         assert_eq!(clock.read(begin + second), begin + second, "a whole slice counts");
         assert_eq!(clock.read(begin + 1000 * second), begin + 2 * second, "a pause is a slice");
+        assert_eq!(clock.paused(), 998 * second);
         let after = clock.read(begin + 1000 * second + second / 2);
         assert_eq!(after, begin + 2 * second + second / 2, "then it goes on");
     }

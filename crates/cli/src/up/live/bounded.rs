@@ -11,6 +11,7 @@ use corewise::timeline::duration;
 use super::Live;
 use super::removal::USUAL;
 use crate::manifest::Manifest;
+use crate::up::spare_thread::no_thread;
 
 impl Live {
     /// Does `work`, which may take as long as a disk does, to the first of the devices `of`, on a thread of its own. Where `on_hang`
@@ -44,7 +45,7 @@ impl Live {
             }
         };
         let started = std::thread::Builder::new().name("change".to_string()).spawn(run);
-        started.map_err(|error| format!("no thread for it: {error}"))?;
+        started.map_err(|error| no_thread(&error))?;
         let bug = "this is a bug in corewise";
         match told.recv_timeout(limit) {
             Ok(done) => return Ok(done),

@@ -39,6 +39,7 @@ use super::reach;
 use super::report::Report;
 use super::service;
 use super::settings::Settings;
+use super::spare_thread::no_thread;
 use super::status::ServerStatus;
 use super::tls::{self, Renewed, Seen};
 use crate::control::Mode;
@@ -152,7 +153,7 @@ impl Live {
         let started = std::thread::Builder::new().name("change".to_string()).spawn(reload);
         if let Err(error) = started {
             self.follows.store(false, Ordering::Release);
-            self.report.refused("SIGHUP", &format!("no thread for it: {error}"));
+            self.report.refused("SIGHUP", &no_thread(&error));
         }
     }
 
@@ -519,7 +520,7 @@ impl Live {
                 self.server.show_export(export);
                 self.hiding.lock().remove(export);
             }
-            format!("no thread for it: {error}")
+            no_thread(&error)
         })
     }
 

@@ -11,6 +11,7 @@ use crate::up::control::{self, About};
 use crate::up::limits;
 use crate::up::metrics::{self, Metrics};
 use crate::up::settings::{differ, followed};
+use crate::up::spare_thread::no_thread;
 
 /// What the server is to go by, and all that it needs for that.
 pub(super) struct Prepared {
@@ -125,6 +126,6 @@ impl Live {
             move || about.upgrade().map(|about| control::metrics(&about)).unwrap_or_default();
         let bound = metrics::bind(at, &self.cleanup)?;
         Metrics::start(bound, text)
-            .map_err(|error| format!("cannot start the thread for metrics: {error}"))
+            .map_err(|error| format!("the address of metrics: {}", no_thread(&error)))
     }
 }

@@ -271,7 +271,8 @@ mod tests {
             json!({
                 "client": id, "uid": 1000, "pid": 42, "export": export, "connected_seconds": 61.0 * id as f64,
                 "in_flight": 3, "in_flight_bytes": 12_288, "oldest_seconds": 2.5,
-                "untaken_seconds": (id == 7).then_some(2.0), "untaken_bytes": 4096, "reads": op(reads),
+                "untaken_seconds": (id == 7).then_some(2.0), "untaken_bytes": 4096,
+                "partial_seconds": 0.5, "reads": op(reads),
             })
         };
         json!({
@@ -359,7 +360,7 @@ mod tests {
         assert!(lines[5].contains("hidden, read-only"), "{exports}");
         assert_eq!(lines[11], KEYS);
         for (part, says) in [
-            (Part::Clients, ["user 1000 data 7m07s 3 2.50 s 2.00 s 1000 3.9", "4.0 KiB 42"]),
+            (Part::Clients, ["user 1000 42 data 7m07s 3 2.50 s 2.00 s", "500 ms 4.0 KiB 1000 3.9"]),
             (Part::Volumes, ["1.0 GiB 3 41s 1000 3.9", "1 of 2 legs in sync"]),
             (Part::Mirrors, ["data b out 3.0 MiB", "I/O error"]),
             (Part::Queues, ["volumes 2 1000 0.25", "refused"]),
@@ -401,7 +402,7 @@ mod tests {
         view.show(Part::Clients);
         let first = |view: &View| picture(view, 100, 12).lines().nth(4).unwrap().trim().to_string();
         assert!(first(&view).starts_with("7 "));
-        view.sort_by(1);
+        view.sort_by(3);
         assert!(first(&view).starts_with("12 "), "the most requests a second");
         view.reverse();
         assert!(first(&view).starts_with("13 "));
@@ -409,7 +410,7 @@ mod tests {
         view.turn(1);
         view.turn(Part::ALL.len() - 1);
         assert!(first(&view).starts_with("13 "));
-        view.sort_by(7);
+        view.sort_by(5);
         view.reverse();
         assert!(first(&view).starts_with("7 "));
     }

@@ -86,8 +86,8 @@ impl Part {
                 "errors",
             ],
             Part::Clients => &[
-                "client", "from", "export", "for", "infl", "oldest", "untaken", "req/s", "MiB/s",
-                "p50", "p99", "errors", "waiting", "process",
+                "client", "from", "process", "export", "for", "infl", "oldest", "untaken",
+                "partial", "waiting", "req/s", "MiB/s", "p50", "p99", "errors",
             ],
             Part::Volumes => &[
                 "volume",
@@ -244,6 +244,7 @@ pub(crate) fn rows(part: Part, before: Option<&Look>, now: &Look) -> Vec<Vec<Cel
                 let left = [
                     Cell::count(client.client),
                     Cell::word(client.from.words()),
+                    Cell::number(client.from.pid.map_or(-1.0, f64::from), client.from.process()),
                     Cell::word(client.export_words()),
                     Cell::number(
                         client.connected_seconds,
@@ -252,14 +253,12 @@ pub(crate) fn rows(part: Part, before: Option<&Look>, now: &Look) -> Vec<Vec<Cel
                     Cell::count(client.in_flight.into()),
                     Cell::time(client.oldest()),
                     Cell::time(client.untaken()),
-                ];
-                let right = [
+                    Cell::time(client.partial()),
                     Cell::size(client.untaken_bytes),
-                    Cell::number(client.from.pid.map_or(-1.0, f64::from), client.from.process()),
                 ];
                 let had = had.get(&client.client).map(|client| &client.ops);
                 let rest = rates(&of(had, &client.ops), errors(&client.ops));
-                left.into_iter().chain(rest).chain(right).collect()
+                left.into_iter().chain(rest).collect()
             };
             now.clients.iter().map(row).collect()
         }

@@ -63,6 +63,8 @@ pub struct ClientStatus {
     pub untaken: Option<Duration>,
     /// Bytes of the replies that wait so; some replies more or less.
     pub untaken_bytes: u64,
+    /// How long the rest of a request has been waited for that came in part.
+    pub partial: Option<Duration>,
     /// Its new requests are refused, since it is being drained or cut.
     pub draining: bool,
     /// What it has been answered.
@@ -141,6 +143,7 @@ impl Registry {
                 oldest: oldest.map(ago),
                 untaken: untaken.map(|(since, _)| ago(since)),
                 untaken_bytes: untaken.map_or(0, |(_, bytes)| bytes),
+                partial: connection.partial.read().map(ago),
                 draining: load.draining || load.cut,
                 traffic: connection.counts.read(),
             }
