@@ -59,6 +59,8 @@ struct Detail {
     words: Option<Cow<'static, str>>,
     /// It is in the log.
     logged: bool,
+    /// The lowest device that failed a request with it.
+    device: Option<Box<str>>,
 }
 
 impl PartialEq for IoError {
@@ -75,8 +77,8 @@ impl IoError {
         self.detail.as_ref()?.words.as_deref()
     }
 
-    /// Whether the device that it comes from has told of it, so that those on top needn't.
-    pub(crate) fn is_logged(&self) -> bool {
+    /// Whether a queue has told the log of it, so that its words needn't stand there once more: see [`Request::quiet`].
+    pub fn is_logged(&self) -> bool {
         self.detail.as_ref().is_some_and(|detail| detail.logged)
     }
 
@@ -84,6 +86,17 @@ impl IoError {
     pub(crate) fn logged(mut self) -> Self {
         self.detail.get_or_insert_default().logged = true;
         self
+    }
+
+    /// Notes that this device failed a request with it, unless one below has.
+    pub(crate) fn of(mut self, device: &str) -> Self {
+        self.detail.get_or_insert_default().device.get_or_insert_with(|| device.into());
+        self
+    }
+
+    /// Returns the device that failed, where that is one below `asked`.
+    pub fn device_below(&self, asked: &str) -> Option<&str> {
+        self.detail.as_ref()?.device.as_deref().filter(|device| *device != asked)
     }
 
     /// An error of this kind without further words.
@@ -94,7 +107,7 @@ impl IoError {
     /// An error of this kind that says what was asked and what was found.
     pub fn with(kind: IoErrorKind, detail: impl Into<Cow<'static, str>>) -> Self {
         let words = Some(detail.into());
-        Self { detail: Some(Box::new(Detail { words, logged: false })), ..Self::new(kind) }
+        Self { detail: Some(Box::new(Detail { words, ..Detail::default() })), ..Self::new(kind) }
     }
 
     /// Translates a system error: `ENOSPC`, `EROFS`, `EOPNOTSUPP` and their like get their own

@@ -204,17 +204,21 @@ impl Pending {
         self.rq = None;
     }
 
-    /// Tells the log why it failed, unless the device below has, or there were too many.
+    /// Tells the log why it failed, unless the submitter or the device below does, or there were too many.
     #[cold]
     fn log(&self, error: IoError) -> IoError {
         if error.is_logged() {
             return error;
         }
+        if self.rq().is_quiet() {
+            return error.of(&self.core.name);
+        }
         let line = || {
             let (device, rq, error) = (self.core.name.clone(), self.rq(), error.clone());
             let (request, offset, len) = (rq.op(), rq.offset(), rq.len());
             move |left_out: Option<u64>| {
-                tracing::warn!(%device, %request, offset, len, errno = error.errno(), %error, left_out, "a request failed");
+                let below = error.device_below(&device);
+                tracing::warn!(%device, %request, offset, len, errno = error.errno(), %error, below, left_out, "a request failed");
             }
         };
         // The subscriber is user code: a panic in there keeps no request from its end.

@@ -187,6 +187,8 @@ pub struct Request {
     end: End,
     /// It stays alone: nothing is merged with it.
     no_merge: bool,
+    /// Whoever made it tells of its failure.
+    quiet: bool,
     /// Requests that were merged into this one, which lie behind it in this order.
     tail: List<Box<Pending>>,
     /// Bytes of this one and those that were merged into it.
@@ -210,6 +212,7 @@ impl Request {
             filled: 0,
             end: End::None,
             no_merge: false,
+            quiet: false,
             tail: List::new(),
             len,
             pieces: 0,
@@ -309,6 +312,22 @@ impl Request {
     pub fn fast(mut self) -> Self {
         self.flags.fast = true;
         self
+    }
+
+    /// Says that the submitter reports a failure of this request, so queues don't log it (Linux's `BIO_QUIET`). Its parts on other devices
+    /// are quiet, too: [`IoError::device_below`] names the one that failed.
+    #[must_use]
+    pub fn quiet(self) -> Self {
+        self.with_quiet(true)
+    }
+
+    pub(crate) fn with_quiet(mut self, quiet: bool) -> Self {
+        self.quiet = quiet;
+        self
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
     }
 
     /// Sets all flags at once.

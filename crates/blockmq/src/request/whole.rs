@@ -316,6 +316,7 @@ impl Inner {
         if let Some(extents) = rq.extents() {
             part.payload = Payload::Extents(Extents::new(extents.most()));
         }
+        part.quiet = rq.quiet;
         part.table = table;
         part.skip = skip;
         part.end = End::Part(Part { whole: Arc::clone(this), window, then });

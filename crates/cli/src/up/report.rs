@@ -207,7 +207,10 @@ impl Report {
                 ("missing", names(&[*leg]), None, Some(why.clone()))
             }
             MirrorEvent::Dropped { leg, error } => {
-                ("dropped", names(&[*leg]), None, Some(error.to_string()))
+                let names = names(&[*leg]);
+                let below = names.first().and_then(|leg| error.device_below(leg));
+                let below = below.map(|device| format!("{device}: ")).unwrap_or_default();
+                ("dropped", names, None, Some(format!("{below}{error}")))
             }
             MirrorEvent::ResyncBegan { legs, bytes } => ("resync", names(legs), Some(*bytes), None),
             MirrorEvent::ResyncEnded { legs, bytes } => {

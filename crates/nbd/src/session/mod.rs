@@ -331,8 +331,11 @@ impl Session {
             let (device, error) = (self.device.name().to_owned(), error.clone());
             let (request, offset, len) = (done.op, done.offset, done.len);
             move |left_out: Option<u64>| {
-                tracing::warn!(client, %peer, export, device, %request, offset, len,
-                    errno = error.errno(), %error, left_out, "a client's request failed");
+                let below = error.device_below(&device);
+                // A device that told the log has its words there.
+                let words = (!error.is_logged()).then(|| error.to_string());
+                tracing::warn!(client, %peer, export, device, below, %request, offset, len,
+                    errno = error.errno(), error = words, left_out, "a client's request failed");
             }
         });
     }

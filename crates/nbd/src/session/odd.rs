@@ -60,7 +60,7 @@ fn begin(listed: Listed, rq: Request) {
 fn read(listed: Listed, rq: Request) -> Request {
     let block = listed.shared.block;
     let at = rq.offset() / block * block;
-    Request::read(at, block as usize).on_complete(move |done| {
+    Request::read(at, block as usize).quiet().on_complete(move |done| {
         let mut bytes = match done.into_data() {
             Ok(bytes) => bytes,
             Err(error) => return end(listed, rq, Err(error)),
@@ -71,7 +71,7 @@ fn read(listed: Listed, rq: Request) -> Request {
             Op::Write => _ = rq.copy_to(part),
             _ => part.fill(0),
         }
-        let mut write = Request::write(at, bytes);
+        let mut write = Request::write(at, bytes).quiet();
         if rq.flags().fua {
             write = write.fua();
         }
@@ -99,7 +99,7 @@ pub(super) fn read_around(session: &Arc<Session>, tag: Tag, length: u32, cost: C
     let session = Arc::clone(session);
     let offset = tag.offset;
     let blocks = policy::around(offset, length.into(), session.shared.block);
-    let rq = Request::read(blocks.start, (blocks.end - blocks.start) as usize);
+    let rq = Request::read(blocks.start, (blocks.end - blocks.start) as usize).quiet();
     rq.on_complete(move |done| {
         session.left_whole(Work::Bytes, &done);
         let due = cost.due(Some(Op::Read), done.result.is_ok().then_some(length.into()));
@@ -134,7 +134,7 @@ pub(super) fn status_around(
     let session = Arc::clone(session);
     let blocks = policy::around(tag.offset, length, session.shared.block);
     // One may lie in front of the range.
-    let rq = Request::extents_of(blocks.start, blocks.end - blocks.start, most + 1);
+    let rq = Request::extents_of(blocks.start, blocks.end - blocks.start, most + 1).quiet();
     rq.on_complete(move |mut done| {
         if done.result.is_err() {
             return session.completed(tag, cost, Inside::without_change(Work::Question), done);

@@ -470,7 +470,7 @@ impl<'a> Reader<'a> {
             _ => Covers::default(),
         };
         let inside = Inside { work: session.work(&rq), counted, covers };
-        self.push(rq.on_complete(move |done| session.completed(tag, cost, inside, done)));
+        self.push(rq.quiet().on_complete(move |done| session.completed(tag, cost, inside, done)));
         Ok(())
     }
 

@@ -158,7 +158,7 @@ fn answer(session: Arc<Session>, tag: Tag, length: u32, cost: Cost, extents: &Ex
         let device = Arc::clone(&session.device);
         let bytes = Inside::without_change(Work::Bytes);
         let message = session.form.read(tag, length, None);
-        let rq = Request::read_into(tag.offset, length as usize, message);
+        let rq = Request::read_into(tag.offset, length as usize, message).quiet();
         return device
             .submit(rq.on_complete(move |done| session.completed(tag, cost, bytes, done)));
     }
@@ -173,7 +173,7 @@ fn answer(session: Arc<Session>, tag: Tag, length: u32, cost: Cost, extents: &Ex
     let reads = data.iter().map(|stretch| {
         let (part, offset) = (Part::new(&sender.0), stretch.offset);
         let message = parts.session.form.data(ReplyFlags::empty(), tag, offset, stretch.length);
-        let rq = Request::read_into(offset, stretch.length as usize, message);
+        let rq = Request::read_into(offset, stretch.length as usize, message).quiet();
         rq.on_complete(move |done| {
             let session = &part.0.session;
             if done.result.is_err() {

@@ -215,13 +215,13 @@ pub(super) fn flush(legs: &Legs, which: u32) -> Ended {
     together(legs, each(which).map(|n| (n, Request::flush())))
 }
 
-/// Sends requests to legs, all at once, and waits for all of them.
+/// Sends requests to legs, all at once, and waits for all of them. The caller tells of those that fail.
 fn together(legs: &Legs, requests: impl Iterator<Item = (usize, Request)>) -> Ended {
     let requests: Vec<_> = requests.collect();
     let ended = Arc::new((Countdown::new(requests.len()), Mutex::new(Vec::new())));
     for (n, rq) in requests {
         let theirs = Arc::clone(&ended);
-        legs.device(n).submit(rq.on_complete(move |done: Completed| {
+        legs.device(n).submit(rq.quiet().on_complete(move |done: Completed| {
             theirs.1.lock().push((n, done.result));
             theirs.0.done();
         }));
@@ -254,7 +254,10 @@ pub(super) fn copy(
                 format!("it differs from '{}', and the mirror is read-only", legs.name(from)),
             )
             .at(offset..offset + len as u64)),
-            (false, false) => legs.device(n).write_at(offset, Bytes::clone(&data)),
+            (false, false) => {
+                let write = Request::write(offset, Bytes::clone(&data));
+                together(legs, std::iter::once((n, write))).pop().map_or(Ok(()), |(_, end)| end)
+            }
         };
         if let Err(error) = written {
             failed.push((n, error));

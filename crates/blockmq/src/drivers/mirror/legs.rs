@@ -6,8 +6,8 @@ use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Order
 use corewise_sync::epoch::{Epochs, ReadMostly};
 use corewise_sync::{CachePadded, Mutex, SpinLock, Throttle};
 
-use super::StackError;
 use super::policy::{self, View};
+use super::{EVENTS, StackError};
 use crate::device::BlockDevice;
 use crate::leg_states::LegStates;
 
@@ -60,15 +60,21 @@ struct Leg {
     /// L: is the lock, held for a moment; guards why the leg is out.
     why: SpinLock<String>,
     load: CachePadded<Load>,
-    /// How often the log has that it was dropped, and that it stays out: with `retry` that may go on for ever.
+    /// How often the log has that it was dropped, that it stays out, and that it failed and is kept: that may go on for ever.
     dropped: Throttle,
     stays: Throttle,
+    kept: Throttle,
 }
 
 impl Drop for Leg {
     fn drop(&mut self) {
         let device = &*self.name.lock();
-        for (throttle, what) in [(&self.dropped, "dropped"), (&self.stays, "found to stay out")] {
+        self.dropped.take_left_out().tell(|left_out| {
+            tracing::warn!(target: EVENTS, device = &**device, left_out, "a leg of a mirror was dropped more often");
+        });
+        for (throttle, what) in
+            [(&self.stays, "found to stay out"), (&self.kept, "kept in spite of failures")]
+        {
             throttle.take_left_out().tell(|left_out| {
                 tracing::warn!(
                     device = &**device,
@@ -131,8 +137,8 @@ impl Legs {
             let there = ReadMostly::with_epochs(epochs.clone(), there);
             let eras = AtomicU64::new(u64::from(is_here));
             let (name, why) = (SpinLock::new(name), SpinLock::new(why));
-            let (dropped, stays) = (Throttle::new(), Throttle::new());
-            Leg { name, there, eras, why, load: CachePadded::new(load), dropped, stays }
+            let [dropped, stays, kept] = [(); 3].map(|()| Throttle::new());
+            Leg { name, there, eras, why, load: CachePadded::new(load), dropped, stays, kept }
         };
         let len = AtomicUsize::new(legs.len());
         let nobody = || MirrorLeg::Missing { name: String::new(), why: String::new() };
@@ -272,6 +278,11 @@ impl Legs {
     /// Limits how often the log has that leg `n` was dropped.
     pub(super) fn dropped(&self, n: usize) -> &Throttle {
         &self.legs[n].dropped
+    }
+
+    /// As [`dropped`](Legs::dropped), that it failed and is kept.
+    pub(super) fn kept(&self, n: usize) -> &Throttle {
+        &self.legs[n].kept
     }
 
     /// As [`dropped`](Legs::dropped), that it stays out.

@@ -502,16 +502,37 @@ const EVENTS: &str = "corewise_blockmq::mirror_events";
 impl Inner {
     /// Leg `n` failed: drops it, unless it is the last one that has everything. Any context.
     fn drop_leg(&self, n: usize, error: &IoError) {
-        if self.legs.states.drop_leg(n) {
-            self.tell_dropped(n, error);
+        match self.legs.states.drop_leg(n) {
+            true => self.tell_dropped(n, error),
+            false => self.tell_kept(n, error),
         }
+    }
+
+    /// Leg `n` failed, and isn't dropped: no other one has everything, or it is out already.
+    fn tell_kept(&self, n: usize, error: &IoError) {
+        if error.is_logged() {
+            return;
+        }
+        self.legs.kept(n).tell(|| {
+            let (device, error) = (self.legs.name(n), error.clone());
+            move |left_out: Option<u64>| {
+                let below = error.device_below(&device);
+                let errno = error.errno();
+                tracing::warn!(leg = n, device = &*device, errno, %error, below, left_out, "a leg of a mirror failed a request, and is kept");
+            }
+        });
     }
 
     /// Leg `n` was dropped.
     fn tell_dropped(&self, n: usize, error: &IoError) {
-        self.legs.set_why(n, error.to_string());
+        let name = self.legs.name(n);
+        let why = match error.device_below(&name) {
+            Some(below) => format!("{below}: {error}"),
+            None => error.to_string(),
+        };
+        self.legs.set_why(n, why);
         self.legs.dropped(n).tell(|| {
-            let (device, error) = (self.legs.name(n), error.clone());
+            let (device, error) = (name, error.clone());
             let in_sync = self.legs.states.in_sync().count_ones();
             // Not that it failed: it may be that nothing can be copied to it.
             move |left_out: Option<u64>| {
@@ -525,15 +546,17 @@ impl Inner {
     /// Drops those on which something failed that others could do.
     fn drop_failed(&self, ended: &disk::Ended) {
         let (good, bad) = disk::masks(ended);
-        let Some(mut dropped) = self.legs.states.settle(good, bad) else { return };
+        let dropped = self.legs.states.settle(good, bad).unwrap_or_default();
+        // Once, though several of its pieces may have failed.
+        let mut told = 0;
         for (n, end) in ended {
-            if let Err(error) = end {
-                if dropped & 1 << n != 0 {
-                    // Once, though several of its pieces may have failed.
-                    dropped &= !(1 << n);
-                    self.tell_dropped(*n, error);
-                }
+            let Err(error) = end else { continue };
+            match told & 1 << n != 0 {
+                true => {}
+                false if dropped & 1 << n != 0 => self.tell_dropped(*n, error),
+                false => self.tell_kept(*n, error),
             }
+            told |= 1 << n;
         }
     }
 }

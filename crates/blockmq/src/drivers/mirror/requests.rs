@@ -14,12 +14,13 @@ use crate::regions::Entered;
 use crate::request::{Held, Op, PartDone, Request, Whole};
 
 impl Inner {
-    /// Sends a read to one leg; its completion tries the next one where it fails.
+    /// Sends a read to one leg; its completion tries the next one where it fails. The queue of a leg that fails tells of it: clients may
+    /// never hear of that.
     pub(super) fn read(self: &Arc<Self>, whole: &Whole) {
         let (offset, len) = (whole.request().offset(), whole.request().len());
         let Some((n, there)) = self.choose(offset, len, 0) else { return };
         let asked = self.asked((n, there.era), offset + len, Vec::new());
-        there.device.submit(whole.part_with(0, len, offset, asked));
+        there.device.submit(whole.part_with(0, len, offset, asked).with_quiet(false));
     }
 
     /// The leg for a read that was tried on `tried` in vain.
@@ -63,7 +64,7 @@ impl Inner {
                 return done.fail(failed.swap_remove(0).error);
             };
             let asked = inner.asked((next, there.era), end, failed);
-            there.device.submit(done.again_with(offset, asked));
+            there.device.submit(done.again_with(offset, asked).with_quiet(false));
         }
     }
 
@@ -81,7 +82,9 @@ impl Inner {
                 continue;
             }
             tracing::warn!(
-                leg = &*self.legs.name(*n), offset = rq.offset(), %error,
+                leg = &*self.legs.name(*n),
+                offset = rq.offset(),
+                errno = error.errno(),
                 "a leg of a mirror could not be read; the mirror rewrites the block"
             );
             regions.clone().for_each(|n| keeper.regions.mark_stale(n));
@@ -150,7 +153,8 @@ impl Inner {
                     Err(error) => ends.failed.lock().push(Failed { n, era, error: error.clone() }),
                 }
             });
-            there.device.submit(part);
+            // A leg that is dropped is told of with the error, and so is the answer where all failed; a discard drops none.
+            there.device.submit(part.with_quiet(op != Op::Discard));
         }
     }
 

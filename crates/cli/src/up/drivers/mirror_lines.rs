@@ -17,7 +17,15 @@ pub(super) struct Lines {
     report: Report,
     device: String,
     /// L: is the lock, held for a moment; guards a limit for each kind of line about each leg, of which there are few.
-    limits: Mutex<BTreeMap<(Kind, usize), Arc<Throttle>>>,
+    limits: Mutex<BTreeMap<(Kind, usize), Limit>>,
+}
+
+/// How often a line about a leg is told.
+#[derive(Clone, Default)]
+struct Limit {
+    throttle: Arc<Throttle>,
+    /// The leg's name.
+    leg: String,
 }
 
 /// Lines that come again and again.
@@ -51,7 +59,13 @@ impl Lines {
         let Some(key) = limited(event) else {
             return report.mirror(device, legs, event, To::People { left_out: None });
         };
-        let limit = Arc::clone(self.limits.lock().entry(key).or_default());
+        let limit = {
+            let mut limits = self.limits.lock();
+            let limit = limits.entry(key).or_default();
+            // Another device may have its place by now.
+            limit.leg.clone_from(legs.get(key.1).unwrap_or(&self.device));
+            Arc::clone(&limit.throttle)
+        };
         limit.tell(|| {
             let (report, device) = (self.report.clone(), self.device.clone());
             let (legs, event) = (legs.to_vec(), event.clone());
@@ -63,15 +77,15 @@ impl Lines {
 impl Drop for Lines {
     fn drop(&mut self) {
         let device = &self.device;
-        for ((kind, leg), limit) in self.limits.lock().iter() {
+        for ((kind, _), Limit { throttle, leg }) in self.limits.lock().iter() {
             let what = match kind {
                 Kind::Dropped => "was left out",
                 Kind::Resync => "began to be resynced",
                 Kind::Resynced => "came in sync",
             };
-            limit.take_left_out().tell(|times| {
+            throttle.take_left_out().tell(|times| {
                 screen::warning(format_args!(
-                    "device '{device}': its leg {leg} {what} {times} more times"
+                    "device '{device}': its leg '{leg}' {what} {times} more times"
                 ));
             });
         }
@@ -102,9 +116,10 @@ mod tests {
         let heard = String::from_utf8(heard).unwrap();
         assert_eq!(heard.matches("\"what\":\"dropped\"").count(), 100, "{heard}");
         for kind in [Kind::Dropped, Kind::Resync] {
-            let limit = Arc::clone(&lines.limits.lock()[&(kind, 1)]);
+            let limit = lines.limits.lock()[&(kind, 1)].clone();
+            assert_eq!(limit.leg, "b");
             // A machine that is so slow that it takes minutes for that tells more of them.
-            assert!(limit.take_left_out().messages() > 50, "{kind:?}");
+            assert!(limit.throttle.take_left_out().messages() > 50, "{kind:?}");
         }
         assert_eq!(lines.limits.lock().len(), 2);
     }
