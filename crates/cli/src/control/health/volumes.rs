@@ -63,9 +63,11 @@ struct Loss {
 fn loss(disk: &Disk) -> Option<Loss> {
     let condition = || disk.condition.clone().unwrap_or_default();
     if disk.lost {
+        let condition = condition();
+        let why = condition.strip_prefix("lost: ").unwrap_or(&condition);
         return Some(Loss {
             fault: Fault::FileLost,
-            what: format!("its file has lost data: {}", condition()),
+            what: format!("its file has lost data: {why}"),
             todo: "Put the file right and restart the server: its flushes fail until the file is \
                    opened again"
                 .to_string(),

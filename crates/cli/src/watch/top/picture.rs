@@ -328,18 +328,29 @@ mod tests {
         let why = "I/O error: the disk does not answer any more; corewise mirror data --take-back=b resyncs it";
         look["disks"][0]["mirror"]["legs"][1]["why"] = why.into();
         look["disks"][1]["condition"] = why.into();
+        look["health"] = json!({"state": "lost", "reasons": [{
+            "reason": "file_lost", "state": "lost", "subject": "data", "what": why, "todo": "Mend it",
+        }]});
         let mut view = View::new();
         view.look(serde_json::from_value(look).unwrap());
         view.gone = Some(why.to_string());
         for width in [40, 60, 100] {
-            for part in [Part::Volumes, Part::Mirrors] {
+            for part in [Part::Volumes, Part::Mirrors, Part::Health] {
                 view.show(part);
                 let picture = picture(&view, width, 30);
                 let words: Vec<&str> = picture.split_whitespace().collect();
-                let wanted: Vec<&str> = why.split(' ').collect();
-                let found = words.windows(wanted.len()).filter(|found| *found == wanted).count();
+                let shown = |text: &str| {
+                    let wanted: Vec<&str> = text.split(' ').collect();
+                    words.windows(wanted.len()).filter(|found| *found == wanted).count()
+                };
                 // In the head and in the table.
-                assert_eq!(found, 2, "{width} {part:?}");
+                match part {
+                    Part::Health => {
+                        let found = shown(why) + shown(&format!("{why}. Mend it"));
+                        assert_eq!(found, 2, "{width} {part:?}\n{picture}");
+                    }
+                    _ => assert_eq!(shown(why), 2, "{width} {part:?}"),
+                }
             }
         }
     }
@@ -391,7 +402,7 @@ mod tests {
         view.show(Part::Health);
         let part = picture(&view, 140, 12);
         assert!(
-            part.contains("data  its leg 'b' is out: I/O error  Run: corewise mirror"),
+            part.contains("data  its leg 'b' is out: I/O error. Run: corewise mirror"),
             "{part}"
         );
     }

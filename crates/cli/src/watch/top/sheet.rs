@@ -110,7 +110,7 @@ impl Part {
             Part::Pools => {
                 &["pool", "scope", "CPUs", "workers", "idle", "waiting", "items/s", "CPU"]
             }
-            Part::Health => &["state", "of", "what was found", "what to do"],
+            Part::Health => &["state", "of", "what was found, and what to do"],
         }
     }
 }
@@ -358,8 +358,8 @@ pub(crate) fn rows(part: Part, before: Option<&Look>, now: &Look) -> Vec<Vec<Cel
                 vec![
                     Cell::word(state.name()),
                     Cell::word(subject.clone()),
-                    Cell::word(what.clone()),
-                    Cell::word(todo.clone()),
+                    // One cell: the last one is never cut.
+                    Cell::word(format!("{what}. {todo}")),
                 ]
             };
             now.health.iter().flat_map(|health| &health.reasons).map(row).collect()
