@@ -90,6 +90,8 @@ impl Timeline {
         };
         let shortest = between(began(|s| began_within(s).1), over(|s| over_within(s).0));
         let longest = between(began(|s| began_within(s).0), over(|s| over_within(s).1));
+        // One that took longer than the clock had run began before its zero, or the clock is wrong.
+        let longest = self.spans().iter().filter_map(before_zero).fold(longest, Duration::max);
         let shortest = shortest.saturating_sub(self.resolution());
         let longest = longest.saturating_add(self.resolution());
         let ends = |s: &Span| s.end_certainty != Certainty::Assumed;
@@ -183,6 +185,12 @@ fn began_within(s: &Span) -> (Duration, Duration) {
         }
         _ => (s.queued, s.queued),
     }
+}
+
+/// How long a span took at most whose start was computed and would lie before the zero of the clock.
+fn before_zero(s: &Span) -> Option<Duration> {
+    let (_, most) = s.took_between?;
+    (s.start_certainty == Certainty::Inferred && most > s.end).then_some(most)
 }
 
 /// The earliest and the latest moment at which a span was over.

@@ -174,17 +174,23 @@ fn deferrals(out: &mut String, args: &Args, kernel: &KernelLog, width: usize) {
     let row = |cells: [&str; 7], [name, driver]: [usize; 2]| {
         let [device, its, tries, total, first, bound, reasons] = cells;
         let line = format!(
-            "  {:<name$}  {:<driver$}  {tries:>5}  {total:>11}  {first:>11}  {bound:>11}  {reasons}",
+            "  {:<name$}  {:<driver$}  {tries:>5}  {total:>11}  {first:>11}  {bound:>11}  ",
             markup::fit(device, name),
             markup::fit(its, driver),
         );
-        // The reasons are last: they are what is cut.
-        let line = markup::printable(&line);
-        let line = match line.chars().count() > width {
-            true => line.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
-            false => line.trim_end().to_owned(),
+        let line = markup::printable(&line).into_owned();
+        let reasons = markup::printable(reasons).into_owned();
+        // Reasons that don't fit stand below, and none is cut.
+        let (line, below) = match line.chars().count() + reasons.chars().count() > width {
+            true => (line, reasons),
+            false => (line + &reasons, String::new()),
         };
-        markup::isolate(&line).into_owned()
+        let mut lines = vec![markup::isolate(line.trim_end()).into_owned()];
+        if !below.is_empty() {
+            let below = markup::wrap(&below, width.saturating_sub(6).max(20), 0);
+            lines.extend(below.iter().map(|line| format!("      {}", markup::isolate(line))));
+        }
+        lines.join("\n")
     };
     let longest = |f: fn(&Deferral) -> usize, most: usize| {
         kernel.deferrals.iter().take(args.top).map(f).max().unwrap_or(0).clamp(6, most)

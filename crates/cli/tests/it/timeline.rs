@@ -249,6 +249,33 @@ fn lines_that_are_almost_understood_are_told_with_their_numbers() {
 }
 
 #[test]
+fn what_a_deferred_probe_waits_for_is_shown_whole_beside_its_numbers_or_below_them() {
+    let folder = Folder::new();
+    let device = "32a00000.bridge-with-a-name";
+    let log = |reason: &str| {
+        format!(
+            "[    1.100000] probe of {device} returned -517 after 24 usecs\n\
+             [    1.200000] platform {device}: deferred probe pending: {reason}\n"
+        )
+    };
+    folder.write("short", log("beta: clk"));
+    let text = run(&folder, &["short"]);
+    assert!(
+        text.contains("bound at  waits for\n") && text.contains("never  beta: clk\n"),
+        "{text}"
+    );
+    let supplier =
+        "platform: wait for supplier /soc@0/rsc@17a00000/regulators-0/ldo1-of-some-length";
+    folder.write("long", log(supplier));
+    let text = run(&folder, &["long"]);
+    let below = format!("never\n      {supplier}\n");
+    assert!(
+        text.contains(&below) && text.lines().all(|line| line.chars().count() <= 100),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_log_without_any_of_this_fails_and_says_how_to_get_one() {
     let folder = Folder::new();
     let log = folder.write("empty.txt", "[    0.000000] Linux version 6.12\nhello\n");
