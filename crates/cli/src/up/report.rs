@@ -233,8 +233,10 @@ impl Report {
             _ => return,
         };
         let mut todo = None;
-        if let (Some(_), "checked") = (&why, what) {
-            todo = Some(format!("corewise mirror {device} --check --repair"));
+        if let MirrorEvent::CheckEnded { check } = happened {
+            // What was repaired needs nothing any more.
+            todo = (check.differ + check.unreadable > check.repaired)
+                .then(|| format!("corewise mirror {device} --check --repair"));
         } else if why.is_some() {
             todo = Some(take_back(device, legs.first().copied().unwrap_or_default()));
         }
@@ -255,7 +257,7 @@ impl Report {
         }
         let To::People { left_out } = to else { return self.publish("mirror", event) };
         let before = left_out.map_or_else(String::new, |n| format!(" (and {n} times before)"));
-        if let (Some(why), Some(todo)) = (&why, &todo) {
+        if let Some(why) = &why {
             let leg = legs.first().copied().unwrap_or_default();
             let (how, so) = match what {
                 "checked" => (String::new(), "to write there what the first leg in sync has"),
@@ -264,7 +266,8 @@ impl Report {
                 }
                 _ => (format!("its leg '{leg}' is left out{before}: "), "once its disk works"),
             };
-            screen::warning(format_args!("device '{device}': {how}{why}; {so}: {todo}"));
+            let todo = todo.as_ref().map(|todo| format!("; {so}: {todo}")).unwrap_or_default();
+            screen::warning(format_args!("device '{device}': {how}{why}{todo}"));
         }
         if self.json {
             if let Some(left_out) = left_out {
