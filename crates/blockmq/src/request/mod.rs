@@ -187,7 +187,7 @@ pub struct Request {
     end: End,
     /// It stays alone: nothing is merged with it.
     no_merge: bool,
-    /// Whoever made it tells of its failure.
+    /// The submitter tells of its failure.
     quiet: bool,
     /// Requests that were merged into this one, which lie behind it in this order.
     tail: List<Box<Pending>>,

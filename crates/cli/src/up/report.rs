@@ -234,7 +234,7 @@ impl Report {
         };
         let mut todo = None;
         if let MirrorEvent::CheckEnded { check } = happened {
-            // What was repaired needs nothing any more.
+            // Repaired bytes need nothing any more.
             todo = (check.differ + check.unreadable > check.repaired)
                 .then(|| format!("corewise mirror {device} --check --repair"));
         } else if why.is_some() {

@@ -366,7 +366,7 @@ fn a_check_tells_what_differs_repairs_it_where_asked_and_can_be_stopped() {
     let ran = server.stop().ok();
     let ran =
         ran.complains(&["and repaired 0; to write there what the first leg in sync has: corewise"]);
-    // What was repaired has no command.
+    // Repaired bytes need no command.
     let repaired = ran.stderr.lines().find(|line| line.contains("and repaired 4096"));
     assert!(repaired.unwrap().ends_with("and repaired 4096"), "{ran}");
 }

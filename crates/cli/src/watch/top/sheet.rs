@@ -110,7 +110,7 @@ impl Part {
             Part::Pools => {
                 &["pool", "scope", "CPUs", "workers", "idle", "waiting", "items/s", "CPU"]
             }
-            Part::Health => &["state", "of", "what was found, and what to do"],
+            Part::Health => &["state", "of", "reason, and the remedy"],
         }
     }
 }
