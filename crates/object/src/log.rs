@@ -620,7 +620,7 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
                     unfinished.filter(|before| !ask.covers(before))
                 {
                     let why = "flushes that its server kept in a flush file were given up (accept_lost_flushes)";
-                    tracing::warn!(at = %store, epoch, %host, "{why}");
+                    tracing::warn!(at = %store, record = epoch, %host, "{why}");
                 }
                 known.epochs.push(seq);
                 let garbage = garbage(store, ask, &known, &records, seq).await?;

@@ -151,9 +151,11 @@ impl<'t, 'i> Fields<'t, 'i> {
     /// A whole number of up to 63 bits.
     pub(crate) fn long_number(&mut self, key: &'static str) -> Option<At<u64>> {
         self.read(key, "a whole number", |value| match value {
-            DeValue::Integer(_) => integer(value)
-                .and_then(|n| u64::try_from(n).ok())
-                .ok_or_else(|| Some("it must not be negative".to_string())),
+            DeValue::Integer(_) => {
+                integer(value).and_then(|n| u64::try_from(n).ok()).ok_or_else(|| {
+                    Some(format!("it must not be negative, nor more than {}", i64::MAX))
+                })
+            }
             _ => Err(None),
         })
     }

@@ -110,6 +110,8 @@ fn a_flush_file_that_lost_what_was_flushed_is_refused_and_one_damaged_head_loses
     let (_, number) = ran.stderr.split_once("accept_lost_flushes = ").unwrap();
     let number: String = number.chars().take_while(char::is_ascii_digit).collect();
     folder.write("up.toml", manifest(&folder, &format!("accept_lost_flushes = {number}")));
+    let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]).ok();
+    ran.complains(&["given up from this one on", "from=10"]);
     let server = Server::start(&folder, &["up.toml"]);
     assert_eq!(kept(&server), FLUSHED as usize - 1);
     // The number gave up the past alone.

@@ -87,9 +87,18 @@ fn accept_lost(epoch: u64) -> String {
     )
 }
 
+/// What of a file has to be put into the store.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    /// In order, without a gap.
+    pub(crate) lacking: Vec<Stored>,
+    /// The first change that is lost, where the operator gave up what is lost.
+    pub(crate) given_up_from: Option<u64>,
+}
+
 /// The changes that have to be put into the store, or why they can't be. `gives_up`: the operator
 /// accepts that some are lost.
-pub(crate) fn judge(found: Found, says: &Says, gives_up: bool) -> Result<Vec<Stored>, String> {
+pub(crate) fn judge(found: Found, says: &Says, gives_up: bool) -> Result<Judged, String> {
     if !says.known && !found.entries.is_empty() {
         return Err(format!(
             "it has {} changes of another volume; name another file, or delete it if they aren't needed",
@@ -125,7 +134,7 @@ pub(crate) fn judge(found: Found, says: &Says, gives_up: bool) -> Result<Vec<Sto
             // Up to what is lost.
             lacking.truncate(whole);
             lacking.retain(|entry| !entry.is_mark());
-            Ok(lacking)
+            Ok(Judged { lacking, given_up_from: gap.map(|(from, _)| from) })
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::file::{self, Heads, Medium};
-use super::{FileHead, Found, Local, Says, accept_lost, judge};
+use super::{FileHead, Found, Judged, Local, Says, accept_lost, judge};
 use crate::codec::Codec;
 use crate::format::BLOCK;
 use crate::log::{self, Ask, FlushesAtHand, NotOpen, Seen};
@@ -47,12 +47,15 @@ pub(crate) async fn open(
         if at_hand.epoch == head.epoch {
             at_hand.next = head.next;
         }
-        if let (Some((had, has)), Some(_), false) = (found.cut, &seen.unfinished, gives_up) {
-            let accept = accept_lost(head.epoch);
+        if let (Some((had, has)), Some(_)) = (found.cut, &seen.unfinished) {
             let why = format!(
-                "it had {had} bytes and has {has}: it was cut off, perhaps with changes that were flushed. {accept}"
+                "it had {had} bytes and has {has}: it was cut off, perhaps with changes that were flushed"
             );
-            return Err(NotOpen::Local(why));
+            if !gives_up {
+                return Err(NotOpen::Local(format!("{why}. {}", accept_lost(head.epoch))));
+            }
+            let record = head.epoch;
+            tracing::warn!(at = %store, record, why, "the flush file is opened without what it has lost (accept_lost_flushes)");
         }
         known = Some(found);
     }
@@ -106,7 +109,12 @@ async fn put(volume: &Arc<Volume>, store: &Store, ask: &Ask, found: Found) -> Re
     let head = FileHead { next: ask.nonce, ..found.head };
     let says = says(store, ask, volume.codec(), &epochs, through, &head).await?;
     let gives_up = ask.accept_lost.is_some_and(|epoch| epoch == head.epoch);
-    let lacking = judge(found, &says, gives_up).map_err(NotOpen::Local)?;
+    let Judged { lacking, given_up_from } =
+        judge(found, &says, gives_up).map_err(NotOpen::Local)?;
+    if let Some(from) = given_up_from {
+        let why = "the flush file is damaged: the changes that were flushed are given up from this one on (accept_lost_flushes)";
+        tracing::warn!(at = %store, record = head.epoch, from, "{why}");
+    }
     if lacking.is_empty() {
         return Ok(());
     }
