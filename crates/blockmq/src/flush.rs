@@ -34,7 +34,9 @@ fn start(core: Arc<Core>, slot: usize, mut batch: Batch<Box<Pending>>) -> Option
         batch = core.flusher.end()?;
     }
     let theirs = Arc::clone(&core);
-    let rq = Request::flush().on_complete(move |done| ended(theirs, slot, batch, done.result));
+    // Each of them tells of its failure, or its submitter does.
+    let rq = Request::flush().quiet();
+    let rq = rq.on_complete(move |done| ended(theirs, slot, batch, done.result));
     core.push(core.pack(rq, slot).uncounted())
 }
 

@@ -75,6 +75,27 @@ fn errors_of_a_disk_are_told_with_what_was_asked_and_a_flood_of_them_in_a_few_li
 }
 
 #[test]
+fn a_flush_that_fails_is_told_of_in_one_line() {
+    let folder = Folder::new();
+    let manifest = "[[device]]\nname = \"good\"\ndriver = \"memory\"\nsize = \"1M\"\n\
+                    [[device]]\nname = \"bad\"\ndriver = \"error\"\nover = [\"good\"]\nfails = [\"flush\"]\ntimes = 1\n\
+                    [[device]]\nname = \"top\"\ndriver = \"delay\"\nover = [\"bad\"]\nflush_delay = \"1ms\"\n\
+                    [[export]]\ndevice = \"top\"\n[server]\nunix = \"s\"\n";
+    folder.write("up.toml", manifest);
+    let server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "top");
+    client.write(0, &[7; 4096], 0).unwrap();
+    assert_eq!(client.flush(), Err(5));
+    drop(client);
+    let ran = server.stop().ok();
+    let told: Vec<_> = ran.stderr.lines().filter(|line| line.contains("injected")).collect();
+    assert_eq!(told.len(), 1, "{ran}");
+    for part in ["a client's request failed", "device=top", "below=bad", "request=flush"] {
+        assert!(told[0].contains(part), "{part}: {ran}");
+    }
+}
+
+#[test]
 fn a_leg_that_a_mirror_drops_is_told_of_in_one_line_that_has_the_error_and_names_the_disk_below() {
     let folder = Folder::new();
     let manifest = "[[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = \"1M\"\n\

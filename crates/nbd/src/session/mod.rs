@@ -208,7 +208,7 @@ impl Session {
     fn flush_device(self: &Arc<Self>, parker: &Parker) {
         self.connection.load.admit(Charge::NONE);
         let session = Arc::clone(self);
-        self.device.submit(Request::flush().on_complete(move |done| {
+        self.device.submit(Request::flush().quiet().on_complete(move |done| {
             let Session { connection, voice, device, told, .. } = &*session;
             if let Err(error) = done.result {
                 let what = What::Failed(ReplyError::from_errno(error.errno()));
