@@ -8,7 +8,8 @@ use crate::connection::Peer;
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) peer: Peer,
-    /// The process that connected, of a client of this machine. It may have passed the socket on since.
+    /// The process that connected, of a client of this machine. It may have passed the socket on
+    /// since.
     pub(crate) pid: Option<u32>,
     /// The names in its certificate, where it has shown one that was vouched for.
     pub(crate) names: Vec<String>,

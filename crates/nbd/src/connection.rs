@@ -24,7 +24,7 @@ use crate::deadline::Deadline;
 use crate::load::{Budget, Charge, Load, Snapshot};
 use crate::memory::Pool;
 use crate::told::Voice;
-use crate::waiting::{Arrivals, Partial, Untaken};
+use crate::waiting::{Arrivals, PartialRequest, Untaken};
 
 /// Where a checker runs all threads on one, no call waits: the others go on instead.
 const WAITS_NOT_IN_MODELS: RecvFlags =
@@ -45,7 +45,7 @@ pub(crate) struct Connection {
     pub(crate) counts: Counts,
     pub(crate) arrivals: Arrivals,
     pub(crate) untaken: Untaken,
-    pub(crate) partial: Partial,
+    pub(crate) partial: PartialRequest,
     made: Instant,
     /// A: when something last came, in nanoseconds since `made`; kept only where somebody asks. Relaxed: a time.
     active: Option<AtomicU64>,
@@ -78,7 +78,7 @@ impl fmt::Display for Peer {
 }
 
 impl Identity {
-    /// What the system knows of the other end of a socket.
+    /// Asks the system who is at the other end of a socket.
     pub(crate) fn of(socket: &OwnedFd) -> Identity {
         let name = getpeername(socket).ok().flatten();
         let (peer, pid) = match name.and_then(|name| SocketAddr::try_from(name).ok()) {
@@ -93,11 +93,13 @@ impl Identity {
     }
 }
 
-/// The user and the process that connected a Unix socket. `rustix` has the same, with a process number that can't be 0.
+/// The user and the process that connected a Unix socket. `rustix` has the same, with a process
+/// number that can't be 0.
 fn credentials(socket: &OwnedFd) -> Option<libc::ucred> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: `socket` is open, and `found` has room for the `len` bytes that the call writes; any bytes are a `ucred`.
+    // SAFETY: `socket` is open, and `found` has room for the `len` bytes that the call writes; any
+    // bytes are a `ucred`.
     let done = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -129,7 +131,7 @@ impl Connection {
             counts: Counts::default(),
             arrivals: Arrivals::new(budget.requests),
             untaken: Untaken::default(),
-            partial: Partial::default(),
+            partial: PartialRequest::default(),
             made: time::now(),
             active: watched.then(|| AtomicU64::new(0)),
             waited: AtomicBool::new(false),
@@ -148,7 +150,7 @@ impl Connection {
         self.age().as_nanos() as u64
     }
 
-    /// How long ago something was, by its clock.
+    /// How long ago this moment of its clock was.
     pub(crate) fn since(&self, moment: u64) -> Duration {
         Duration::from_nanos(self.clock().saturating_sub(moment))
     }
@@ -257,8 +259,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for so long, at most: whether it has come. After the deadline it asks without waiting: `TimedOut` only where
-    /// nothing has come by then.
+    /// Waits for so long, at most: whether it has come. After the deadline it asks without waiting:
+    /// `TimedOut` only where nothing has come by then.
     fn poll_until(
         &self,
         what: PollFlags,
@@ -338,7 +340,8 @@ impl Connection {
         was
     }
 
-    /// Runs what sends replies. Where it panics nobody sends any more, so nobody should wait: the connection is cut. `None` then.
+    /// Runs what sends replies. If it panics, nobody sends any more, so the connection is cut and
+    /// `None` returned.
     pub(crate) fn guard<T>(&self, send: impl FnOnce() -> T) -> Option<T> {
         let sent = catch_unwind(AssertUnwindSafe(send));
         let panicked = |panic| {

@@ -13,7 +13,7 @@ use corewise_sync::atomic::aside::AtomicU64;
 use corewise_sync::time::Histogram;
 
 use crate::load::Charge;
-use crate::waiting::Slot;
+use crate::waiting::ArrivalSlot;
 
 /// What clients have been answered, by operation. An operation's `latency` goes from the arrival of a request to the moment
 /// when all of its reply was given to the system, waiting for limits and for memory included.
@@ -51,7 +51,7 @@ pub(crate) struct Cost {
     /// When it was there, in nanoseconds since the connection was made.
     pub(crate) came: u64,
     /// Where that is kept while it is in flight.
-    pub(crate) slot: Slot,
+    pub(crate) slot: ArrivalSlot,
 }
 
 impl Cost {
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn an_answer_is_counted_by_its_operation_with_the_time_since_its_request_came() {
         let counts = Counts::default();
-        let cost = Cost { charge: Charge::NONE, came: 1_000, slot: Slot::NONE };
+        let cost = Cost { charge: Charge::NONE, came: 1_000, slot: ArrivalSlot::NONE };
         counts.answered(&cost.due(Some(Op::Read), Some(4096)), 5_000);
         counts.answered(&cost.due(Some(Op::Read), Some(512)).failed(), 9_000);
         counts.answered(&cost.due(None, Some(7)), 9_000);

@@ -8,8 +8,9 @@ use crate::policy;
 
 /// A time by which a client has to do something, such as to take a reply.
 ///
-/// The thread that waits for the client asks for the length of [each wait](Deadline::wait). A wait of zero length is the last one: it
-/// asks the socket once more, since bytes of the client may lie there unseen.
+/// The thread that waits for the client asks for the length of [each wait](Deadline::wait). A wait
+/// of zero length is the last one: it asks the socket once more, since bytes of the client may lie
+/// there unseen.
 #[derive(Clone, Debug)]
 pub(crate) struct Deadline {
     clock: PausableClock,
@@ -18,7 +19,7 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// The deadline that is so far away.
+    /// Makes a deadline that is `time` away.
     pub(crate) fn after(time: Duration) -> Deadline {
         let mut clock = PausableClock::for_timeout(time);
         let begun = clock.now();
@@ -31,7 +32,7 @@ impl Deadline {
         left.min(self.clock.slice())
     }
 
-    /// Moves the deadline to so long after its beginning.
+    /// Moves the deadline to `time` after its beginning.
     pub(crate) fn extend_to(&mut self, time: Duration) {
         self.at = policy::after(self.begun, time);
     }

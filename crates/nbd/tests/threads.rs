@@ -1,4 +1,5 @@
-//! Out of threads: in a process of its own, since the limit is the process's, and no process of root has one.
+//! Out of threads: in a process of its own, since the limit is the process's, and no process of
+//! root has one.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -71,7 +72,8 @@ fn without_a_thread_newcomers_wait_and_those_that_are_there_are_served() {
     if getuid().is_root() {
         chown(dir.path(), Some(NOBODY), None).unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        // SAFETY: it takes a number, and changes the user of all threads of this process, which has this test alone.
+        // SAFETY: it takes a number, and changes the user of all threads of this process, which has
+        // this test alone.
         assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
     }
     let path = dir.path().join("s");

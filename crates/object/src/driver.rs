@@ -229,15 +229,16 @@ fn no_thread(error: &io::Error) -> String {
     format!("no thread for it: {error}{}", text::thread_remedy(error))
 }
 
-/// The volume's runtime, with the first of its threads for what blocks: files of a folder, look-ups of names, compression.
+/// The volume's runtime, with the first of its threads for what blocks: files of a folder, look-ups
+/// of names, compression.
 ///
-/// These threads stay. Once the last one has ended tokio panics if the system gives it no other one, and a volume at rest would
-/// not survive that its process may have no more threads.
+/// These threads stay. If the last one has ended and the system gives no other, tokio panics. A
+/// volume at rest would then not survive a shortage of threads.
 fn runtime() -> io::Result<Runtime> {
     let mut builder = runtime::Builder::new_current_thread();
     builder.enable_all().thread_name("cw-object-file").max_blocking_threads(8);
     let runtime = builder.thread_keep_alive(Duration::MAX).build()?;
-    // An error here is not yet a panic.
+    // Here a shortage is an error, in the next line a panic.
     let _ = thread::Builder::new().spawn(|| ())?.join();
     drop(runtime.spawn_blocking(|| ()));
     Ok(runtime)

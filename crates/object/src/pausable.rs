@@ -1,5 +1,5 @@
-//! Timeouts that don't pass while this process is stopped, as by `SIGSTOP` or a frozen cgroup: the system's clock goes on, and the
-//! store has answered into sockets that nobody looked at.
+//! Timeouts that don't pass while this process is stopped (`SIGSTOP`, a frozen cgroup). The
+//! system's clock goes on meanwhile, and answers of the store lie unread in the sockets.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,20 +10,24 @@ use tokio::time::{Instant, timeout};
 /// Slices of a timeout: a pause of any length counts as one of them.
 const SLICES: u32 = 8;
 
-/// The time for something that is tried again and again: a pause costs half of it, so at least one more try follows.
+/// How long something is retried. A pause of any length counts as half of that at most, so at least
+/// one more try follows.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct Patience {
     left: Duration,
     most: Duration,
     last: Instant,
 }
 
-/// The time was over.
+/// The error of a time that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Late;
+pub(crate) struct Elapsed;
 
-/// Waits for so long at most. A future that is done by then, though nobody looked, has been in time.
-pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Result<T, Late> {
+/// Waits for a future for `time` at most. A future that was ready during a pause is in time.
+pub(crate) async fn within<T>(
+    time: Duration,
+    future: impl Future<Output = T>,
+) -> Result<T, Elapsed> {
     let slice = (time / SLICES).max(Duration::from_millis(1));
     let (mut left, mut future) = (time, pin!(future));
     loop {
@@ -31,18 +35,18 @@ pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -
         // The future is asked after each wait, however long that was.
         match timeout(wait, future.as_mut()).await {
             Ok(done) => return Ok(done),
-            Err(_) if wait == left => return Err(Late),
+            Err(_) if wait == left => return Err(Elapsed),
             Err(_) => left -= wait,
         }
     }
 }
 
-impl Budget {
-    pub(crate) fn new(time: Duration) -> Budget {
-        Budget { left: time, most: time / 2, last: Instant::now() }
+impl Patience {
+    pub(crate) fn new(time: Duration) -> Patience {
+        Patience { left: time, most: time / 2, last: Instant::now() }
     }
 
-    /// How much of it is left.
+    /// Returns how much time is left.
     pub(crate) fn left(&mut self) -> Duration {
         let now = Instant::now();
         let lap = now.saturating_duration_since(self.last).min(self.most);
@@ -66,11 +70,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_does_not_come_is_late_after_its_time() {
         let begun = Instant::now();
-        assert_eq!(within(MINUTE, pending::<()>()).await, Err(Late));
+        assert_eq!(within(MINUTE, pending::<()>()).await, Err(Elapsed));
         let took = begun.elapsed();
         assert!(took >= MINUTE && took < MINUTE + Duration::from_secs(1), "{took:?}");
         assert_eq!(within(Duration::ZERO, ready(7)).await, Ok(7));
-        assert_eq!(within(Duration::ZERO, pending::<()>()).await, Err(Late));
+        assert_eq!(within(Duration::ZERO, pending::<()>()).await, Err(Elapsed));
     }
 
     #[tokio::test(start_paused = true)]
@@ -90,7 +94,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_pause_leaves_half_of_the_time_of_tries() {
-        let mut budget = Budget::new(MINUTE);
+        let mut budget = Patience::new(MINUTE);
         advance(MINUTE / 4).await;
         assert_eq!(budget.left(), MINUTE * 3 / 4);
         advance(60 * MINUTE).await;

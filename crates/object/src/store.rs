@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::folder::Folder;
 use crate::log;
-use crate::pausable::Budget;
+use crate::pausable::Patience;
 use crate::seal::random;
 
 /// How long one try may take, and how long nothing may come from the store meanwhile.
@@ -513,14 +513,14 @@ impl fmt::Display for Store {
 /// Tries of the same thing, with pauses that grow.
 #[derive(Debug)]
 pub(crate) struct Tries {
-    time: Option<Budget>,
+    time: Option<Patience>,
     pause: Duration,
 }
 
 impl Tries {
     /// Another try is worth it for so long; `None`: always.
     pub(crate) fn new(patience: Option<Duration>) -> Self {
-        Self { time: patience.map(Budget::new), pause: PAUSES.0 }
+        Self { time: patience.map(Patience::new), pause: PAUSES.0 }
     }
 
     /// Waits before the next try. False: there is no time for one.

@@ -1,4 +1,5 @@
-//! Out of threads: in a process of its own, since the limit is the process's, and no process of root has one.
+//! Out of threads: in a process of its own, since the limit is the process's, and no process of
+//! root has one.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use std::sync::Arc;
@@ -15,7 +16,8 @@ const NOBODY: u32 = 64_996;
 #[test]
 fn a_volume_that_is_open_needs_no_new_thread_and_one_that_gets_none_is_not_opened() {
     if getuid().is_root() {
-        // SAFETY: it takes a number, and changes the user of all threads of this process, which has this test alone.
+        // SAFETY: it takes a number, and changes the user of all threads of this process, which has
+        // this test alone.
         assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
     }
     let machine = Machine::live().unwrap();

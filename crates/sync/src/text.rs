@@ -37,7 +37,8 @@ pub fn bounded_name(text: String) -> String {
     if text.len() <= NAME { text } else { name(&text).to_string() }
 }
 
-/// What to do about a thread that could not be started, to be put behind its error. Empty for an error that names another cause.
+/// What to do about a thread that could not be started, to be put behind its error. Empty for an
+/// error that names another cause.
 pub fn thread_remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         // EAGAIN: too many threads, or no memory for the stack.

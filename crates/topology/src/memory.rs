@@ -1,5 +1,6 @@
-//! The memory that the machine has, and that the process's cgroups and its own limits leave to it: `memory.max` of cgroup version 2,
-//! `memory.limit_in_bytes` of version 1, `RLIMIT_AS`, `RLIMIT_DATA`.
+//! The memory that the machine has, and that the process's cgroups and its own limits leave to it:
+//! `memory.max` of cgroup version 2, `memory.limit_in_bytes` of version 1, `RLIMIT_AS`,
+//! `RLIMIT_DATA`.
 //!
 //! Formats: `proc(5)`, the kernel's `admin-guide/cgroup-v2.rst`, `admin-guide/cgroup-v1/memory.rst`.
 
@@ -9,8 +10,8 @@ use crate::cgroup::{self, Controller};
 use crate::sysfs;
 
 /// How many bytes of memory this process may use: those of the machine or, where that is less, the limit of its cgroup or of one
-/// above it, or what `RLIMIT_AS` and `RLIMIT_DATA` let it map beside what it has mapped by now. `None` where the system doesn't
-/// say. Reads files, so it may block.
+/// above it, or what `RLIMIT_AS` and `RLIMIT_DATA` let it map beside what it has mapped by now.
+/// `None` where the system doesn't say. Reads files, so it may block.
 pub fn memory() -> Option<u64> {
     let text = |path: &Path| sysfs::text(path).ok().flatten();
     let machine = text(Path::new("/proc/meminfo")).and_then(|info| total(&info));
@@ -25,8 +26,9 @@ pub fn memory() -> Option<u64> {
     limits.flatten().filter_map(|text| limit(&text)).chain(machine).chain(mapped).min()
 }
 
-/// What a process may map beside what it has, of `/proc/PID/limits` and `status`. Both limits end an allocation, and with it
-/// the process: that of its address space, and that of its private writable memory, which heaps and stacks are.
+/// What a process may map beside what it has, of `/proc/PID/limits` and `status`. Both limits end
+/// an allocation, and with it the process: that of its address space, and that of its private
+/// writable memory, which heaps and stacks are.
 fn to_be_mapped(limits: &str, status: &str) -> Option<u64> {
     let limit = |name: &str| {
         let line = limits.lines().find_map(|line| line.strip_prefix(name))?;

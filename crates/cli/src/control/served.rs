@@ -131,7 +131,8 @@ pub(crate) struct Client {
     pub(crate) in_flight_bytes: u64,
     /// How long ago the oldest of these requests came.
     pub(crate) oldest_seconds: Option<f64>,
-    /// How long the oldest reply has waited for the client to take earlier ones; `None` where none does.
+    /// How long the oldest reply has waited for the client to take earlier ones; `None` where none
+    /// does.
     pub(crate) untaken_seconds: Option<f64>,
     /// Bytes of the replies that wait so.
     pub(crate) untaken_bytes: u64,

@@ -189,7 +189,7 @@ struct Serving {
     listener: UnixListener,
     stopped: UnixStream,
     about: Arc<About>,
-    /// For changes.
+    /// The thread for changes if no other can be started.
     spare: SpareThread,
     clients: Vec<Client>,
     /// Nobody is let in before.

@@ -1,9 +1,12 @@
-//! Descriptors: how many the process may have, which of them it keeps for itself, and how many that leaves to clients.
+//! Descriptors: how many the process may have, which of them it keeps for itself, and how many that
+//! leaves to clients.
 //!
-//! Clients decide how many descriptors a server needs, as they decide how much memory: one for each connection, for each
-//! handshake, and for each connection that ends to make room. Without a limit they take the last one, and then neither the control socket nor
-//! metrics can be answered, no volume can be opened, and none that lost its connection comes back. So the server keeps
-//! what it can need for itself, and clients share the rest ([`Options::descriptors`] says how many they take).
+//! Clients decide how many descriptors a server needs, as they decide how much memory: one for each
+//! connection, for each handshake, and for each connection that ends to make room. Without a limit
+//! they take the last one, and then neither the control socket nor metrics can be answered, no
+//! volume can be opened, and none that lost its connection comes back. So the server keeps what it
+//! can need for itself, and clients share the rest ([`Options::descriptors`] says how many they
+//! take).
 //!
 //! | for | descriptors |
 //! | --- | --- |
@@ -22,34 +25,38 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::manifest::{Device, Driver};
 
-/// The server's own: measured as 16 with everything on, and as much again for what is opened for a moment.
+/// The server's own: measured as 16 with everything on, and as much again for what is opened for a
+/// moment.
 const OWN: u64 = 32;
-/// 16 clients that ask, 16 that listen, 4 whose change is being made, one that is being let in; and what is opened for an answer.
+/// 16 clients that ask, 16 that listen, 4 whose change is being made, one that is being let in; and
+/// what is opened for an answer.
 const CONTROL: u64 = 40;
 /// 8 scrapers, one that is being let in; and what is opened for an answer.
 const METRICS: u64 = 12;
-/// The most for samples of worker threads, and their part of the limit: what the library keeps to.
+/// Samples of worker threads: the most, and their part of the limit. The library keeps to both.
 const SAMPLES: (u64, u64) = (256, 16);
 /// A file, its write log, and its folder.
 const FILE: u64 = 4;
-/// Beside the connections of an export elsewhere: its eventfd, and sockets of a look-up.
+/// An export elsewhere, beside its connections: its eventfd, and sockets of a name look-up.
 const REMOTE: u64 = 4;
-/// A volume in a store in a folder: 8 threads that each read or write one file and its folder, and what it holds open.
+/// A volume in a store in a folder: 8 threads that each read or write one file and its folder, and
+/// what it holds open.
 const STORE_IN_FOLDER: u64 = 24;
-/// A volume in a store elsewhere: as many connections as it has requests in flight for one CPU, and what its runtime holds.
+/// A volume in a store elsewhere: as many connections as it has requests in flight for one CPU, and
+/// what its runtime holds.
 const STORE_ELSEWHERE: u64 = 256 + 8;
 
-/// What the process may have.
+/// How many descriptors the process may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Descriptors {
     /// `RLIMIT_NOFILE`.
     limit: u64,
-    /// Open at the start.
+    /// Descriptors that were open at the start.
     inherited: u64,
     cpus: u64,
 }
 
-/// Fewer clients than were asked for.
+/// A warning: there is room for fewer clients than were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     asked: u64,
@@ -69,7 +76,7 @@ impl fmt::Display for Cut {
     }
 }
 
-/// No client would have a place.
+/// An error: the limit leaves no place for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooFew {
     limit: u64,
@@ -88,7 +95,8 @@ impl fmt::Display for TooFew {
 }
 
 impl Descriptors {
-    /// Those of this process, of which what is open now was there before.
+    /// Reads the limit of this process, and counts what it has open now, before the server opens
+    /// anything.
     pub(crate) fn now() -> Descriptors {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
@@ -129,7 +137,7 @@ impl Descriptors {
         Ok((options.max_connections(clients as usize), cut))
     }
 
-    /// Why these devices can't be had beside so many clients, where they can't.
+    /// The reason for which these devices don't fit beside so many clients.
     pub(crate) fn refusal<'d>(
         &self,
         devices: impl Iterator<Item = &'d Device> + Clone,

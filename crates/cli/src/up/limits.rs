@@ -18,15 +18,15 @@ pub(crate) fn raise_open_files() {
 /// The least memory of clients that the manifest may say, and that a server has for them, in bytes.
 const LEAST: u64 = 64 << 20;
 
-/// The memory of clients where the manifest says nothing, in bytes: a quarter of what this process may use. To be asked at the
-/// start: limits of the process leave less of it later.
+/// The memory of clients where the manifest says nothing, in bytes: a quarter of what this process
+/// may use. To be asked at the start: limits of the process leave less of it later.
 pub(crate) fn usual_memory() -> u64 {
     let quarter = topology::memory().map(|bytes| (bytes / 4).max(LEAST));
     quarter.unwrap_or(Options::default().memory)
 }
 
-/// A warning where clients may take more memory than this process may use: then those that do their worst end it. To be asked at
-/// the start.
+/// A warning where clients may take more memory than this process may use: then those that do their
+/// worst end it. To be asked at the start.
 pub(crate) fn too_much(options: &Options, tls: bool) -> Option<String> {
     too_much_of(options.worst_case(tls), topology::memory()?)
 }
@@ -42,7 +42,8 @@ fn too_much_of(worst: u64, most: u64) -> Option<String> {
     })
 }
 
-/// What clients may have: what the manifest says, and else the usual memory, for 1,024 clients or as many as that has room for.
+/// What clients may have: what the manifest says, and else the usual memory, for 1,024 clients or
+/// as many as that has room for.
 pub(crate) fn of_clients(clients: &Clients, usual_memory: u64, tls: bool) -> Options {
     let usual = Options::default();
     let memory = clients.memory.unwrap_or(usual_memory);

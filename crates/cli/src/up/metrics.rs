@@ -143,7 +143,7 @@ struct Serving {
     scrapers: Vec<Scraper>,
     /// Nobody is let in before.
     closed_until: Option<Instant>,
-    /// By which scrapers have to be in time.
+    /// The clock for deadlines of scrapers.
     clock: PausableClock,
 }
 

@@ -433,7 +433,7 @@ fn line(name: &str, rest: &Value) -> String {
 pub(crate) struct ClientLimits<'a> {
     pub(crate) options: &'a Options,
     pub(crate) tls: Option<&'a Tls>,
-    /// Why there aren't more.
+    /// The reason for which there are fewer than were asked for.
     pub(crate) cut: Option<Cut>,
 }
 

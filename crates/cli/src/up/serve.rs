@@ -66,12 +66,12 @@ pub(crate) struct Server {
     pub(crate) left_out: Vec<LeftOut>,
     /// What clients may have.
     pub(crate) options: nbd::Options,
-    /// Why it isn't as many clients as usual, or as the manifest says.
+    /// The reason for which there is room for fewer clients than were asked for.
     pub(crate) cut: Option<Cut>,
     /// A warning: clients may take more memory than the process may use.
     pub(crate) too_much_memory: Option<String>,
     pub(crate) files: Descriptors,
-    /// Bytes that clients have unless the manifest says else.
+    /// Bytes for clients if the manifest says nothing.
     pub(crate) usual_memory: u64,
     pub(crate) cleanup: Arc<Cleanup>,
     pub(crate) stop: Stop,

@@ -1,5 +1,5 @@
-//! A thread that is kept for what an operator asks for: where clients have taken the last thread that the process may have, a change is
-//! still made.
+//! A thread that is kept for changes. If clients have taken the last thread that the process may
+//! have, an operator can still change the server.
 
 use std::io;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ type Job = Box<dyn FnOnce() + Send>;
 #[derive(Debug)]
 pub(super) struct SpareThread(SyncSender<Job>);
 
-/// What to say of a thread that could not be started.
+/// The error of a thread that could not be started.
 pub(super) fn no_thread(error: &io::Error) -> String {
     format!("no thread for it: {error}{}", text::thread_remedy(error))
 }
 
 impl SpareThread {
-    /// Starts it.
+    /// Starts the thread.
     pub(super) fn start(name: &str) -> io::Result<SpareThread> {
         let (give, jobs) = sync_channel::<Job>(0);
         std::thread::Builder::new()
@@ -28,7 +28,8 @@ impl SpareThread {
         Ok(SpareThread(give))
     }
 
-    /// Runs a job on a thread of its own, and on this one where there is none to be had; an error where this one is busy, too.
+    /// Runs a job on a new thread, or, if none can be started, on the kept one. Fails if that one
+    /// is busy, too.
     pub(super) fn run(&self, name: &str, job: impl FnOnce() + Send + 'static) -> io::Result<()> {
         // A thread that isn't started leaves it.
         // L: is the lock, held for a moment; guards the job until a thread takes it.
@@ -44,7 +45,7 @@ impl SpareThread {
         }
     }
 
-    /// Gives it back where the thread is busy.
+    /// Gives the job to the kept thread. Returns the job if that thread is busy.
     fn take(&self, job: Job) -> Result<(), Job> {
         self.0.try_send(job).map_err(|busy| match busy {
             TrySendError::Full(job) | TrySendError::Disconnected(job) => job,

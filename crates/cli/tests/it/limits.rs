@@ -1,4 +1,5 @@
-//! Clients that take all that they can get under the limits of a process: its operator still sees it and changes it.
+//! Clients that take all that they can get under the limits of a process: its operator still sees
+//! it and changes it.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::io::{Read, Write};
@@ -68,7 +69,8 @@ fn clients_that_take_all_descriptors_that_they_can_get_leave_those_of_the_operat
     assert!(metrics.contains(&format!("corewise_clients {}\n", clients.len())), "{metrics}");
     folder.corewise(["reload"]).ok();
 
-    // Volumes that would take the places of clients that are there are refused, and nothing changes.
+    // Volumes that would take the places of clients that are there are refused, and nothing
+    // changes.
     let many: String = (0..places).map(|n| file(&format!("f{n}"))).collect();
     let many = folder.write("many.toml", many);
     for dry in [&["--dry-run"][..], &[]] {

@@ -1,5 +1,5 @@
-//! A server that is stopped for a while, as by `SIGSTOP`, the freezer of cgroups, or a paused container: no client is
-//! late, and no other server, for what lay in a socket meanwhile.
+//! A server that is stopped for a while, as by `SIGSTOP`, the freezer of cgroups, or a paused
+//! container: no client is late, and no other server, for what lay in a socket meanwhile.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::io::Read;
@@ -31,8 +31,8 @@ fn start(folder: &Folder, file: &str, timeout: u32, devices: &str) -> Server {
     Server::start(folder, &[file])
 }
 
-/// Runs `meanwhile` while the server is stopped, which is for longer than each of its timeouts: so long until another server cuts
-/// a client for half a request.
+/// Runs `meanwhile` while the server is stopped, which is for longer than each of its timeouts: so
+/// long until another server cuts a client for half a request.
 fn stopped(server: &Server, meanwhile: impl FnOnce()) {
     server.signal(Signal::STOP);
     let pid = Pid::from_raw(server.pid() as i32);
@@ -148,7 +148,8 @@ fn a_server_that_was_stopped_takes_the_answers_that_came_to_it_meanwhile() {
     );
     let server = start(&folder, "up.toml", TIMEOUT, &device);
     let mut client = Client::new(&server.socket(), "m");
-    // More than a socket holds, and no more than goes to the device as one: the rest comes when that was taken.
+    // More than a socket holds, and no more than goes to the device as one: the rest comes when
+    // that was taken.
     const LENGTH: u32 = 512 << 10;
     client.send(READ, 0, 0, LENGTH, &[]).unwrap();
     let first = arrives.recv().unwrap();

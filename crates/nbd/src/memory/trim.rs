@@ -5,8 +5,9 @@
 //! the free memory at their ends (an arena's *top*) only that of the main one. The others' are cut off by a free in that arena, where
 //! they are longer than a threshold. The threshold grows to twice the largest buffer that was ever freed: 64 MiB for each arena.
 //!
-//! Each arena reserves 64 MiB of the address space. Where that is limited (`RLIMIT_AS`), eight arenas a CPU would take it from the buffers, and
-//! an allocation that fails ends the process: there all arenas together take an eighth of it.
+//! Each arena reserves 64 MiB of the address space. Where that is limited (`RLIMIT_AS`), eight
+//! arenas a CPU would take it from the buffers, and an allocation that fails ends the process:
+//! there all arenas together take an eighth of it.
 
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};

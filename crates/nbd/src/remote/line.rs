@@ -166,9 +166,10 @@ struct Line {
     durable: Durable,
     /// What has ended and wasn't looked at yet.
     ends: Vec<End>,
-    /// Stands still while this process does: no answer is late for that.
+    /// The clock of all times here. It stands still while this process does, so no answer is late
+    /// for a pause.
     clock: PausableClock,
-    /// When the connections came, or were lost, by that clock, as all times here.
+    /// When the connections came, or were lost.
     since: Instant,
     /// Attempts in a row that came to nothing.
     failures: u32,
@@ -234,7 +235,7 @@ impl Line {
         IoError::with(IoErrorKind::TimedOut, why)
     }
 
-    /// Ends what is late, once what has come was looked at.
+    /// Fails the requests that are late, after it has received what has come.
     fn expire(&mut self) {
         if self.table.late(self.clock.now()).is_none() || !self.receive_from_all() {
             return;
@@ -527,7 +528,7 @@ impl Line {
         }
     }
 
-    /// Takes what has come on all connections, though not for ever. False where they broke.
+    /// Receives what has come on all connections, up to a limit. False if they broke.
     fn receive_from_all(&mut self) -> bool {
         for on in 0..self.connections.len() {
             let received = self.receive(on);

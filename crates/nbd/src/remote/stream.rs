@@ -29,9 +29,10 @@ pub(super) const ROOM: usize = 256 << 10;
 
 /// How long somebody waits in a handshake, and what ends it before that.
 pub(super) struct Patience<'a> {
-    /// By the clock.
+    /// The moment, by `clock`, at which waiting ends.
     pub(super) deadline: Instant,
-    /// Stands still while this process does: the other side isn't late then.
+    /// The clock, which stands still while this process does: the other side isn't late for a
+    /// pause.
     pub(super) clock: RefCell<&'a mut PausableClock>,
     /// Is readable when it is worth while to look at `stop`.
     pub(super) wake: &'a OwnedFd,

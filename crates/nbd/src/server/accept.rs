@@ -106,8 +106,8 @@ struct Shortage(String);
 /// Accepts what is waiting, though no more than [`policy::ACCEPTS`] at a time: clients that come
 /// faster than they are served mustn't keep the thread from seeing that it shall end.
 ///
-/// A client is accepted once its thread is there. Until then it waits in the system's queue, whose length is bounded, for as
-/// long as it likes. `spare` is the thread of the next one.
+/// A client is accepted once its thread is there. Until then it waits in the system's queue, whose
+/// length is bounded, for as long as it likes. `spare` is the thread of the next one.
 fn accept(
     server: &Arc<Inner>,
     listener: &Listener,

@@ -1,4 +1,5 @@
-//! A thread for a client, which is there before the client is: a client that no thread could serve isn't accepted.
+//! A thread for a client, which is there before the client is: a client that no thread could serve
+//! isn't accepted.
 
 use std::fmt;
 use std::io;
@@ -12,12 +13,12 @@ use crate::session::STACK;
 
 /// A thread that waits for its client. Dropping this ends it.
 pub(super) struct ClientThread {
-    place: Arc<Place>,
+    handover: Arc<Handover>,
 }
 
 /// Where the client is handed over.
-struct Place {
-    /// Whether there is anything to wait for: the client is there, or none comes.
+struct Handover {
+    /// Completes once the client is there, or none comes any more.
     done: Completion,
     /// L: is the lock, held for a moment; guards the client until its thread takes it.
     client: Mutex<Option<(Arc<Connection>, Parker)>>,
@@ -30,13 +31,13 @@ impl fmt::Debug for ClientThread {
 }
 
 impl ClientThread {
-    /// Starts one.
+    /// Starts a thread that waits for its client.
     ///
     /// # Errors
-    /// The system has none to give.
+    /// The system gives no thread.
     pub(super) fn start(server: &Arc<Inner>) -> io::Result<ClientThread> {
-        let place = Arc::new(Place { done: Completion::new(), client: Mutex::new(None) });
-        let (theirs, server) = (Arc::clone(&place), Arc::clone(server));
+        let handover = Arc::new(Handover { done: Completion::new(), client: Mutex::new(None) });
+        let (theirs, server) = (Arc::clone(&handover), Arc::clone(server));
         let run = move || {
             theirs.done.wait();
             let client = theirs.client.lock().take();
@@ -46,17 +47,17 @@ impl ClientThread {
             }
         };
         thread::Builder::new().name("nbd-client".to_owned()).stack_size(STACK).spawn(run)?;
-        Ok(ClientThread { place })
+        Ok(ClientThread { handover })
     }
 
     /// Serves this client.
     pub(super) fn serve(self, connection: Arc<Connection>, parker: Parker) {
-        *self.place.client.lock() = Some((connection, parker));
+        *self.handover.client.lock() = Some((connection, parker));
     }
 }
 
 impl Drop for ClientThread {
     fn drop(&mut self) {
-        self.place.done.complete();
+        self.handover.done.complete();
     }
 }

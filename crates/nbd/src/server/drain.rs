@@ -81,8 +81,8 @@ impl fmt::Display for DrainReport {
     }
 }
 
-/// Drains these connections and flushes these exports, and says `why` to those that listen. They are closed to newcomers
-/// already. Blocks until the deadline at most.
+/// Drains these connections and flushes these exports, and says `why` to those that listen. They
+/// are closed to newcomers already. Blocks until the deadline at most.
 pub(super) fn drain(
     registry: &Registry,
     exports: &[Export],

@@ -28,7 +28,7 @@ use crate::load::Budget;
 use crate::memory::{self, MemoryUse, Pool, Split};
 use crate::negotiate::{Begun, NoAgreement, negotiate};
 use crate::policy::{self, Limits};
-use crate::session::{Deadlines, End, Relief, Session};
+use crate::session::{Deadlines, End, Session, SharedWriter};
 use crate::tls::Tls;
 use crate::told::{Hosts, Known, Voice, What, tell};
 
@@ -170,8 +170,9 @@ impl Options {
         self.split(tls).worst
     }
 
-    /// How many descriptors clients can take at most, whatever they do: one for each connection, for each handshake, and for each
-    /// connection that ends to make room for another; beside these, each listener has one for the client that it lets in.
+    /// How many descriptors clients can take at most, whatever they do: one for each connection,
+    /// for each handshake, and for each connection that ends to make room for another; beside
+    /// these, each listener has one for the client that it lets in.
     pub fn descriptors(&self) -> u64 {
         let ending = if self.evict_idle.is_some() { 2 } else { 1 };
         let handshakes = (self.max_half_open.max(1) as u64).saturating_mul(1 + ending);
@@ -265,9 +266,9 @@ pub(super) struct Inner {
     share: u64,
     pool: Arc<Pool>,
     registry: Registry,
-    /// L: is the lock, held while it is started; guards the thread that sends for clients without one of their own. `None` until
-    /// the first client, and in models.
-    relief: Mutex<Option<Arc<Relief>>>,
+    /// L: is the lock, held while it is started; guards the thread that sends for clients without a
+    /// writer of their own. `None` until the first client, and in models.
+    shared_writer: Mutex<Option<Arc<SharedWriter>>>,
     observer: OnceLock<Box<Observer>>,
     /// L: is the lock; guards the listeners' threads. Taken before the registry's lock, never
     /// inside it.
@@ -276,8 +277,8 @@ pub(super) struct Inner {
 
 impl Server {
     /// A server without exports and listeners. Starts no thread. Where the allocator is glibc's it sets two thresholds of that,
-    /// so that it can give the memory that clients took back to the system when they leave; and where the address space is limited
-    /// (`RLIMIT_AS`), how many arenas it may have.
+    /// so that it can give the memory that clients took back to the system when they leave; and
+    /// where the address space is limited (`RLIMIT_AS`), how many arenas it may have.
     pub fn new(options: Options) -> Server {
         Server::make(options, None)
     }
@@ -294,9 +295,19 @@ impl Server {
         let (pool, hosts) = (Arc::new(Pool::new(pool)), Hosts::new());
         let (tls, observer) = (tls.map(Mutex::new), OnceLock::new());
         let (made, options) = (options, Mutex::new(options));
-        let relief = Mutex::new(None);
-        let inner =
-            Inner { options, made, tls, hosts, share, pool, registry, relief, observer, acceptors };
+        let shared_writer = Mutex::new(None);
+        let inner = Inner {
+            options,
+            made,
+            tls,
+            hosts,
+            share,
+            pool,
+            registry,
+            shared_writer,
+            observer,
+            acceptors,
+        };
         Server { inner: Arc::new(inner) }
     }
 
@@ -456,8 +467,8 @@ impl Server {
     }
 
     /// Accepts clients from this listener. Starts a thread, which sleeps until a client or
-    /// [`Server::stop_accepting`] comes. It accepts a client once there is a thread for it: where none can be made clients wait in the
-    /// system's queue, and the log says so.
+    /// [`Server::stop_accepting`] comes. It accepts a client once there is a thread for it: where
+    /// none can be made clients wait in the system's queue, and the log says so.
     ///
     /// # Errors
     /// `ShuttingDown`; `Resource` where no thread or eventfd is to be had.
@@ -477,8 +488,9 @@ impl Server {
     }
 
     /// Serves one connected stream socket (of a socket pair, or accepted by somebody else), and puts
-    /// it into blocking mode, as do all descriptors that share it. Starts a thread (the first time two) and returns; where many that made way
-    /// for newcomers have not ended, or all handshakes have just begun, it waits for one of them.
+    /// it into blocking mode, as do all descriptors that share it. Starts a thread (the first time
+    /// two) and returns; where many that made way for newcomers have not ended, or all handshakes
+    /// have just begun, it waits for one of them.
     ///
     /// # Errors
     /// `ShuttingDown`, `Resource`: the socket is closed then.
@@ -548,16 +560,17 @@ impl Inner {
 
     fn client_thread(self: &Arc<Self>) -> Result<ClientThread, Error> {
         let failed = |source| Error::Resource { what: "a thread for a client", source };
-        let mut relief = self.relief.lock();
+        let mut shared_writer = self.shared_writer.lock();
         // A model's threads are made always, and none of them may wait in a call.
-        if relief.is_none() && !IN_MODEL {
-            *relief = Some(Arc::new(Relief::start().map_err(failed)?));
+        if shared_writer.is_none() && !IN_MODEL {
+            *shared_writer = Some(Arc::new(SharedWriter::start().map_err(failed)?));
         }
-        drop(relief);
+        drop(shared_writer);
         ClientThread::start(self).map_err(failed)
     }
 
-    /// Serves a client on this thread; where many that made way for newcomers have not ended, it waits for one of them.
+    /// Serves a client on this thread; where many that made way for newcomers have not ended, it
+    /// waits for one of them.
     fn serve(&self, socket: OwnedFd, thread: ClientThread) -> Result<(), Error> {
         let Options { max_half_open, budget, evict_idle, .. } = self.options();
         let who = Identity::of(&socket);
@@ -641,8 +654,8 @@ impl Inner {
         let Options { request_timeout, reply_timeout, idle_timeout, .. } = self.options();
         let deadlines =
             Deadlines { request: request_timeout, reply: reply_timeout, idle: idle_timeout };
-        let relief = self.relief.lock().clone();
-        let theirs = (Arc::clone(connection), Arc::clone(&voice), relief);
+        let shared_writer = self.shared_writer.lock().clone();
+        let theirs = (Arc::clone(connection), Arc::clone(&voice), shared_writer);
         let Identity { peer, pid, names } = who;
         self.tell(&ClientEvent::Attached {
             id: *client,

@@ -6,7 +6,7 @@
 //! * **Completions** make replies and post them on the [reply path](crate::reply); they never
 //!   block.
 //! * The **writer** thread exists from the first time the socket was full; it takes the flush right
-//!   over and blocks instead. Where it can't be started, the server's **relief** thread sends for it.
+//!   over and blocks instead. Where it can't be started, the server's **shared writer** thread sends for it.
 //!
 //! How it ends: the reader stops (end of the stream, `DISC`, garbage, drain), waits until every
 //! reply has been sent or dropped, flushes the device where the server drains and this client has
@@ -19,13 +19,13 @@ mod odd;
 mod pace;
 mod reader;
 mod received;
-mod relief;
+mod shared_writer;
 mod sink;
 mod sparse;
 mod writer;
 
 pub(crate) use pace::Deadlines;
-pub(crate) use relief::Relief;
+pub(crate) use shared_writer::SharedWriter;
 pub(crate) use writer::STACK;
 
 use std::fmt;
@@ -124,7 +124,7 @@ pub(crate) struct Session {
     path: ReplyPath<SocketSink>,
     writer: Writer,
     /// Sends where there is no writer to be had; `None` in models.
-    relief: Option<Arc<Relief>>,
+    shared_writer: Option<Arc<SharedWriter>>,
     deadlines: Deadlines,
     turn: Turn,
     /// Whether the device has zeroes that cost less than a write.
@@ -142,7 +142,11 @@ impl Session {
     /// Runs the transmission phase on the calling thread until it is over; blocks. `received` is
     /// what the client sent behind its handshake; what follows comes out of `incoming`, where there is TLS.
     pub(crate) fn run(
-        (connection, voice, relief): (Arc<Connection>, Arc<Voice>, Option<Arc<Relief>>),
+        (connection, voice, shared_writer): (
+            Arc<Connection>,
+            Arc<Voice>,
+            Option<Arc<SharedWriter>>,
+        ),
         parker: &Parker,
         export: &Export,
         limits: Limits,
@@ -178,7 +182,7 @@ impl Session {
             device: Arc::clone(export.device()),
             voice,
             writer,
-            relief,
+            shared_writer,
             form: limits.form,
             hope: Hope::default(),
             told,

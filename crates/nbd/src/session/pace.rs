@@ -1,8 +1,8 @@
 //! How fast a client has to be: the time for a request that it began, and for its silences.
 //!
 //! The clock is read only where a request has come in part, and the socket is told of a time only then. A client whose
-//! requests arrive whole costs neither. The time of a request is a [`Deadline`], so a client that sent everything while
-//! this process was stopped isn't late.
+//! requests arrive whole costs neither. The time of a request is a [`Deadline`], so a client that
+//! sent everything while this process was stopped isn't late.
 
 use std::io::ErrorKind;
 use std::time::Duration;

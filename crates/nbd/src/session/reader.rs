@@ -21,7 +21,7 @@ use crate::reply::{Posted, Right};
 use crate::tls::Incoming;
 use crate::told::{Known, What};
 use crate::turn::{self, Deficit, Entry, Work};
-use crate::waiting::Slot;
+use crate::waiting::ArrivalSlot;
 use crate::wire::{
     BadMagic, Command, Form, ReplyError, Request, STATUS_QUERY_LEN, StatusQuery, Tag,
 };
@@ -54,7 +54,7 @@ pub(super) struct Reader<'a> {
     /// When the last piece came, by the connection's clock.
     came: u64,
     /// Where the last request's arrival was kept.
-    slot: Slot,
+    slot: ArrivalSlot,
 }
 
 struct Skip {
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
             prompt: false,
             wrote: false,
             came: session.connection.clock(),
-            slot: Slot::NONE,
+            slot: ArrivalSlot::NONE,
         }
     }
 

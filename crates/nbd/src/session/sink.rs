@@ -41,7 +41,8 @@ pub(crate) struct Reply {
     body: Body,
     /// What is settled when it has left; `None` where more of its reply follows.
     due: Option<Due>,
-    /// Since when it waits for its client to take earlier ones, by the connection's clock; 0 where it doesn't.
+    /// Since when it waits for its client to take earlier ones, by the connection's clock; 0 where
+    /// it doesn't.
     waits: u64,
 }
 
@@ -333,7 +334,7 @@ mod tests {
     use crate::counts::Cost;
     use crate::load::Budget;
     use crate::memory::Pool;
-    use crate::waiting::Slot;
+    use crate::waiting::ArrivalSlot;
 
     #[test]
     fn the_memory_of_small_replies_is_that_of_later_ones_and_only_so_much_is_kept() {
@@ -353,7 +354,7 @@ mod tests {
         let mut send = |sink: &mut SocketSink, message: BytesMut| {
             connection.load.admit(Charge::NONE);
             let (inbox, len) = (Inbox::new(), message.len());
-            let cost = Cost { charge: Charge::NONE, came: 0, slot: Slot::NONE };
+            let cost = Cost { charge: Charge::NONE, came: 0, slot: ArrivalSlot::NONE };
             inbox.push(Reply::new(Body::Message(message), cost.due(None, Some(0))));
             assert_eq!(sink.send(inbox.take(), Patience::None), Sent::All);
             client.read_exact(&mut vec![0; len]).unwrap();

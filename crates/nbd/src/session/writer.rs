@@ -41,8 +41,8 @@ impl Writer {
     }
 }
 
-/// Gives the flush right to the writer thread, and starts that where it doesn't exist; where it can't be started, to the [relief](super::relief::Relief).
-/// Never blocks.
+/// Gives the flush right to the writer thread, and starts that where it doesn't exist; where it
+/// can't be started, to the [shared writer](super::shared_writer::SharedWriter). Never blocks.
 pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>) {
     let parker = right.with_sink(|sink| sink.writer_parker.take());
     right.give_up();
@@ -70,7 +70,7 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>
     let mut right = unsafe { session.path.take_over() };
     right.with_sink(|sink| sink.writer_parker = place.lock().take());
     let voice = &session.voice;
-    if let Some(relief) = &session.relief {
+    if let Some(shared_writer) = &session.shared_writer {
         voice.tell(What::Ours, |Known { client, peer, export }| {
             move |left_out: Option<u64>| {
                 tracing::warn!(client, %peer, export, %error, left_out,
@@ -78,7 +78,7 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>
             }
         });
         right.give_up();
-        return relief.take(Arc::clone(session));
+        return shared_writer.take(Arc::clone(session));
     }
     let why = format!("no thread could be started for its replies: {error}");
     voice.tell(What::Ours, |Known { client, peer, export }| {

@@ -21,12 +21,12 @@ const DELETE_PAUSE: Duration = Duration::from_millis(10);
 /// Pieces of a map that is made elsewhere: this thread serves everybody.
 const LARGE: usize = 4096;
 
-/// Why a volume ends whose tasks panic.
+/// The reason with which a volume ends if one of its tasks panics.
 const PANICKED: &str =
     "changes could not be sent to the store, by a bug in corewise (the log has its panic)";
 
-/// Ends the volume if the task that holds this panics. Otherwise nobody would send what is written from then on, and no flush would
-/// ever end.
+/// Ends the volume if the task that holds this panics. Otherwise nobody would send what is written
+/// from then on, and no flush would ever end.
 struct PanicGuard<'a>(&'a Volume);
 
 impl Drop for PanicGuard<'_> {

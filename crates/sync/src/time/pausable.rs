@@ -6,12 +6,14 @@ use super::now;
 
 /// A clock for deadlines that somebody else has to meet, such as a client that is to take a reply.
 ///
-/// A process can be stopped for any time (`SIGSTOP`, the freezer of cgroups, a paused container) while the system's clock goes
-/// on. A client that owes it something then seems to be late, though nobody looked. This clock counts at most one *slice* of
-/// the time between two calls of [`now`](PausableClock::now). A pause of any length therefore costs a slice.
+/// A process can be stopped for any time (`SIGSTOP`, the freezer of cgroups, a paused container)
+/// while the system's clock goes on. A client that owes it something then seems to be late, though
+/// nobody looked. This clock counts at most one *slice* of the time between two calls of
+/// [`now`](PausableClock::now). A pause of any length therefore costs a slice.
 ///
-/// Its owner calls it at least once in each slice while a deadline is pending, so no wait is longer than
-/// [`slice`](PausableClock::slice). Work that takes longer for another reason goes through [`working`](PausableClock::working).
+/// Its owner calls it at least once in each slice while a deadline is pending, so no wait is longer
+/// than [`slice`](PausableClock::slice). Work that takes longer for another reason goes through
+/// [`working`](PausableClock::working).
 ///
 /// ```
 /// use std::time::Duration;
@@ -27,18 +29,19 @@ use super::now;
 pub struct PausableClock {
     slice: Duration,
     last: Instant,
-    /// How long the process did not run, as far as that is known.
+    /// Total length of the pauses that were noticed.
     paused: Duration,
 }
 
 impl PausableClock {
-    /// Slices in a timeout: how much of its timeout a pause may cost a client. More slices are more wake-ups for each one
-    /// that is waited for.
+    /// Slices in a timeout: how much of its timeout a pause may cost a client. More slices are more
+    /// wake-ups for each one that is waited for.
     const SLICES: u32 = 8;
     /// The shortest slice: below it a busy system looks like a pause.
     const SHORTEST: Duration = Duration::from_millis(1);
 
-    /// A clock for timeouts of this length or longer ones: its slice is an eighth of that, and a millisecond at least.
+    /// A clock for timeouts of this length or longer ones: its slice is an eighth of that, and a
+    /// millisecond at least.
     pub fn for_timeout(timeout: Duration) -> PausableClock {
         let slice = (timeout / Self::SLICES).max(Self::SHORTEST);
         PausableClock { slice, last: now(), paused: Duration::ZERO }
@@ -57,8 +60,8 @@ impl PausableClock {
         real - self.paused
     }
 
-    /// How long the process did not run since this was made: all that was beyond a slice between two calls of
-    /// [`now`](PausableClock::now).
+    /// How long the process did not run since this was made: all that was beyond a slice between
+    /// two calls of [`now`](PausableClock::now).
     pub fn paused(&self) -> Duration {
         self.paused
     }
@@ -68,8 +71,8 @@ impl PausableClock {
         self.slice
     }
 
-    /// Runs something that may take longer than a slice without being a pause, such as a look-up of a name. All of its time
-    /// counts.
+    /// Runs something that may take longer than a slice without being a pause, such as a look-up of
+    /// a name. All of its time counts.
     pub fn working<T>(&mut self, work: impl FnOnce() -> T) -> T {
         self.now();
         let done = work();

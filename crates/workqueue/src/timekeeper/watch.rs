@@ -20,8 +20,9 @@ use crate::pool::group::Group;
 use crate::pool::worker::Worker;
 use crate::task::publication::Shown;
 
-/// The most threads whose files stay open, and the part of the files that the process may have that these are at most. Two files a
-/// thread: of 1,024 files they take 64. To open those of another thread, read and close them costs a look some 15 us more.
+/// The most threads whose files stay open, and the part of the files that the process may have that
+/// these are at most. Two files a thread: of 1,024 files they take 64. To open those of another
+/// thread, read and close them costs a look some 15 us more.
 const KEPT_OPEN: (u64, u64) = (128, 32);
 
 /// What is remembered between looks.
@@ -276,14 +277,14 @@ impl Hogs {
 #[cfg(test)]
 pub(super) type ByHand = Box<dyn FnMut(&Worker) -> Option<Reading> + Send>;
 
-/// Where the figures of workers' threads come from: `/proc`, whose files stay open between looks, as far as the process has
-/// files to spare: others need them more.
+/// Where the figures of workers' threads come from: `/proc`, whose files stay open between looks,
+/// as far as the process has files to spare: others need them more.
 pub(super) struct ThreadTimes {
-    /// With the number of the thread.
+    /// The files of a thread, beside its number.
     open: Vec<(u32, CpuTime)>,
-    /// How many there may be.
+    /// The most threads whose files stay open.
     most: usize,
-    /// Where the next one is looked for whose thread has ended.
+    /// The entry that is checked next for a thread that has ended.
     hand: usize,
     /// A test's figures instead.
     #[cfg(test)]

@@ -68,9 +68,9 @@ pub(crate) struct Live {
     pub(in crate::up) status: ServerStatus,
     /// So many clients there is room for, and their exports have a Unix socket to come by.
     pub(in crate::up) most_clients: usize,
-    /// Of which clients have what the devices leave.
+    /// The descriptors of the process. Clients have what the devices leave.
     pub(in crate::up) files: Descriptors,
-    /// Bytes that they have unless the manifest says else.
+    /// Bytes for clients if the manifest says nothing.
     pub(in crate::up) usual_memory: u64,
     pub(in crate::up) has_unix: bool,
     /// L: is the lock, taken inside that of `has`; guards where metrics are answered.

@@ -65,8 +65,9 @@ impl Live {
         server
     }
 
-    /// Leaves the descriptors to these changes that they need: clients have fewer places from now on, and the change says so. Where so
-    /// many clients are there that it can't have them, it is refused.
+    /// Leaves the descriptors to these changes that they need: clients have fewer places from now
+    /// on, and the change says so. Where so many clients are there that it can't have them, it is
+    /// refused.
     pub(super) fn make_room(
         &self,
         changes: &Changes,

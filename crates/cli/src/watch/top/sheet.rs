@@ -57,8 +57,8 @@ impl Part {
         Part::Health,
     ];
 
-    /// The column by which it is sorted unless somebody wants it otherwise, and whether the largest comes first. Clients that
-    /// don't take their replies come first.
+    /// The column by which it is sorted unless somebody wants it otherwise, and whether the largest
+    /// comes first. Clients that don't take their replies come first.
     pub(crate) fn usual_order(self) -> (usize, bool) {
         let untaken = || self.head().iter().position(|title| *title == "untaken");
         match self {

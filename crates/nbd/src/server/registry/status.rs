@@ -28,8 +28,9 @@ pub struct ExportStatus {
     pub hidden: bool,
     /// Newcomers are told that they can't change it: it is read-only, or its device is by now.
     pub read_only: bool,
-    /// Clients that have left its device without knowing that a flush has failed, by which they may have lost data. The next one that
-    /// comes from the same place, or with the same certificate, is told.
+    /// Clients that have left its device without knowing that a flush has failed, by which they may
+    /// have lost data. The next one that comes from the same place, or with the same certificate,
+    /// is told.
     pub untold: usize,
     /// What all its clients have been answered, those that left included.
     pub traffic: Traffic,
@@ -43,8 +44,8 @@ pub struct ClientStatus {
     pub id: u64,
     /// Where it comes from.
     pub peer: Peer,
-    /// The process that connected, of a client of this machine whose number can be known here. It may have passed the
-    /// socket on, or have ended, since.
+    /// The process that connected, of a client of this machine whose number can be known here. It
+    /// may have passed the socket on, or have ended, since.
     pub pid: Option<u32>,
     /// The names in its certificate, where it has shown one that was vouched for.
     pub names: Vec<String>,
@@ -58,8 +59,8 @@ pub struct ClientStatus {
     pub in_flight_bytes: u64,
     /// How long ago the oldest of these requests came.
     pub oldest: Option<Duration>,
-    /// How long the oldest reply has waited for the client to take earlier ones. `None`: all that was answered has gone into
-    /// its socket.
+    /// How long the oldest reply has waited for the client to take earlier ones. `None`: all that
+    /// was answered has gone into its socket.
     pub untaken: Option<Duration>,
     /// Bytes of the replies that wait so; some replies more or less.
     pub untaken_bytes: u64,

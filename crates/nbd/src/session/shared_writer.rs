@@ -1,8 +1,9 @@
-//! The thread that sends replies for clients whose own writer thread couldn't be started: the system had no thread to give.
+//! The thread that sends replies for clients whose own writer thread could not be started.
 //!
-//! A server has it from its first client on, so that a shortage of threads cuts nobody who is there. It never waits for one client: it
-//! polls the sockets of all that were handed to it, and sends what they take. Once all replies of a client have left, the
-//! client is on its own again.
+//! A server starts it with its first client, so a shortage of threads cuts no attached client. It
+//! never waits for one client: it polls the sockets of all clients that were handed to it, and
+//! sends what they take. Once all replies of a client have left, the next hand-over of that client
+//! tries to start its own writer again.
 
 use std::fmt;
 use std::io;
@@ -20,15 +21,17 @@ use super::writer::STACK;
 use crate::connection::timespec;
 use crate::reply::{Patience, Ran};
 
-/// How often one client's replies are sent in a row, before those of the others.
+/// Rounds of sends for one client before the next client has its turn.
 const ROUNDS: u32 = 16;
 
-/// The thread's mailbox. Dropping the last handle of the server ends the thread, once it has nothing to send.
+/// The thread's mailbox. Dropping the last handle of the server ends the thread, once it has
+/// nothing to send.
 #[derive(Debug)]
-pub(crate) struct Relief(Arc<Mailbox>);
+pub(crate) struct SharedWriter(Arc<Mailbox>);
 
 struct Mailbox {
-    /// L: is the lock, held for a moment; guards the sessions whose flush right was given up for this thread.
+    /// L: is the lock, held for a moment; guards the sessions whose flush right was given up for
+    /// this thread.
     fresh: Mutex<Vec<Arc<Session>>>,
     /// A: nobody hands anything over any more. Relaxed: the eventfd is rung behind it.
     over: AtomicBool,
@@ -49,30 +52,30 @@ impl Mailbox {
     }
 }
 
-impl Relief {
+impl SharedWriter {
     /// Starts the thread.
     ///
     /// # Errors
     /// The system has no thread or eventfd to give.
-    pub(crate) fn start() -> io::Result<Relief> {
+    pub(crate) fn start() -> io::Result<SharedWriter> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (fresh, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
         let mailbox = Arc::new(Mailbox { fresh, over, wake });
         let theirs = Arc::clone(&mailbox);
-        let builder = thread::Builder::new().name("nbd-relief".to_owned()).stack_size(STACK);
+        let builder = thread::Builder::new().name("nbd-write".to_owned()).stack_size(STACK);
         builder.spawn(move || run(&theirs))?;
-        Ok(Relief(mailbox))
+        Ok(SharedWriter(mailbox))
     }
 
-    /// Sends the replies of this session from now on, until all have left. Its flush right was given up for this call. Never
-    /// blocks.
+    /// Sends the replies of this session until all have left. The caller gave up its flush right
+    /// for this call. Never blocks.
     pub(super) fn take(&self, session: Arc<Session>) {
         self.0.fresh.lock().push(session);
         self.0.ring();
     }
 }
 
-impl Drop for Relief {
+impl Drop for SharedWriter {
     fn drop(&mut self) {
         self.0.over.store(true, Ordering::Relaxed);
         self.0.ring();
@@ -95,7 +98,7 @@ fn run(mailbox: &Mailbox) {
                 Ok(_) | Err(Errno::INTR) => {}
                 // Nothing that a caller could do; it must not become a busy loop.
                 Err(error) => {
-                    tracing::error!(%error, "the thread that sends for clients without one cannot wait");
+                    tracing::error!(%error, "the writer thread that clients share cannot poll their sockets");
                     thread::sleep(Duration::from_millis(10));
                     continue;
                 }
@@ -120,14 +123,15 @@ fn run(mailbox: &Mailbox) {
 
 /// How long the client may take for its oldest reply.
 fn time_left(session: &Session) -> Duration {
-    // SAFETY: its right was given up for this thread, which alone has the session in its list; the mailbox's lock orders the two.
+    // SAFETY: its right was given up for this thread, which alone has the session in its list; the
+    // mailbox's lock orders the two.
     let mut right = unsafe { session.path.take_over() };
     let left = right.with_sink(|sink| sink.time_left());
     right.give_up();
     left
 }
 
-/// Sends what the socket takes, and gives a client up that is late. Whether replies are left.
+/// Sends what the socket takes, and cuts a client that is late. Returns whether replies are left.
 fn send(session: &Session, late: bool) -> bool {
     // SAFETY: as in `time_left`.
     let mut right = unsafe { session.path.take_over() };
