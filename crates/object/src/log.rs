@@ -12,6 +12,7 @@ use crate::codec::{Codec, Compression};
 use crate::fit;
 use crate::format::{Changes, Damaged, HEAD, Head, Kind, Opening, Whole};
 use crate::map::Map;
+use crate::opening_id::OpeningId;
 use crate::seal::{self, ObjectKey};
 use crate::store::{Failure, Overlap, Store, Tries};
 
@@ -32,12 +33,23 @@ pub(crate) fn snapshot(seq: u64, epoch: u64) -> String {
     format!("snap/{seq:020}-{epoch:020}")
 }
 
+/// The object that is given up where there is no room for a small one.
+pub(crate) const RESERVED: &str = "reserve";
+
 /// The numbers in the last part of a name.
 fn numbers(name: &str) -> Option<(u64, u64)> {
     match name.split_once('-') {
         Some((seq, epoch)) => Some((seq.parse().ok()?, epoch.parse().ok()?)),
         None => Some((name.parse().ok()?, 0)),
     }
+}
+
+/// Whether a volume has an object of this name only once it has its first record.
+pub(crate) fn is_behind_records(name: &str) -> bool {
+    let of_a_volume = |(folder, name): (&str, &str)| {
+        matches!(folder, "seg" | "map" | "snap") && numbers(name).is_some()
+    };
+    name == RESERVED || name.split_once('/').is_some_and(of_a_volume)
 }
 
 /// Why a volume doesn't open.
@@ -76,9 +88,11 @@ impl fmt::Display for NotOpen {
             NotOpen::Overlap(Overlap::Inside(place)) => {
                 write!(f, "a volume lies in it, at {place}")
             }
+            NotOpen::Overlap(Overlap::Remains(name)) => {
+                write!(f, "a volume was there, of which {name} is left")
+            }
             NotOpen::FlushesMissing(before) => {
-                let FlushesMissing { epoch, host, .. } = before;
-                write!(f, "the flushes of epoch {epoch} ({host}) are missing")
+                write!(f, "the flushes of {} ({}) are missing", before.id(), before.host)
             }
             NotOpen::Store(why)
             | NotOpen::Unfit(why)
@@ -99,6 +113,13 @@ pub(crate) struct FlushesMissing {
     pub(crate) host: String,
     /// What the flush file at hand has instead, in words; `None`: the volume is opened without one.
     pub(crate) found: Option<String>,
+}
+
+impl FlushesMissing {
+    /// The opening of that writer.
+    pub(crate) fn id(&self) -> OpeningId {
+        OpeningId::new(self.epoch, self.nonce)
+    }
 }
 
 /// The flush file that a volume is opened with.
@@ -313,7 +334,7 @@ pub(crate) struct Ask {
     /// The flush file, where flushes are kept in one.
     pub(crate) flushes: Option<FlushesAtHand>,
     /// The writer whose flushes may be missing: the operator gave them up.
-    pub(crate) accept_lost: Option<u64>,
+    pub(crate) accept_lost: Option<OpeningId>,
     pub(crate) patience: Option<Duration>,
     pub(crate) compression: Compression,
     pub(crate) key: Option<ObjectKey>,
@@ -328,7 +349,7 @@ impl Ask {
     /// changes that were flushed.
     pub(crate) fn has_flushes_of(&self, before: Option<&FlushesMissing>) -> Result<(), NotOpen> {
         match before {
-            Some(before) if !self.covers(before) && self.accept_lost != Some(before.epoch) => {
+            Some(before) if !self.covers(before) && self.accept_lost != Some(before.id()) => {
                 let found = self.flushes.as_ref().map(|at_hand| at_hand.found.clone());
                 Err(NotOpen::FlushesMissing(FlushesMissing { found, ..before.clone() }))
             }
@@ -459,8 +480,8 @@ async fn begun(store: &Store, ask: &Ask) -> Result<Begun, NotOpen> {
     Ok(Begun { codec, is_new: first.is_none() })
 }
 
-/// Whether no other volume has objects among those of a new one, or the other way round.
-async fn stands_alone(store: &Store, ask: &Ask) -> Result<(), NotOpen> {
+/// Whether no other volume has objects among those of a new one, or the other way round, and no earlier one has left some there.
+pub(crate) async fn stands_alone(store: &Store, ask: &Ask) -> Result<(), NotOpen> {
     let mut tries = Tries::new(ask.patience);
     loop {
         let why = match store.overlap().await {
@@ -616,11 +637,10 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
                 if records.last().is_none_or(|(last, _)| *last != seq) {
                     return Ok(None);
                 }
-                if let Some(FlushesMissing { epoch, host, .. }) =
-                    unfinished.filter(|before| !ask.covers(before))
-                {
+                if let Some(before) = unfinished.filter(|before| !ask.covers(before)) {
+                    let (of, host) = (before.id(), before.host);
                     let why = "flushes that its server kept in a flush file were given up (accept_lost_flushes)";
-                    tracing::warn!(at = %store, record = epoch, %host, "{why}");
+                    tracing::warn!(at = %store, %of, %host, "{why}");
                 }
                 known.epochs.push(seq);
                 let garbage = garbage(store, ask, &known, &records, seq).await?;

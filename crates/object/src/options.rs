@@ -14,6 +14,7 @@ use crate::codec::Compression;
 use crate::folder::{Folder, volume_around};
 use crate::format::BLOCK;
 use crate::log::{self, FlushesMissing, NotOpen};
+use crate::opening_id::OpeningId;
 use crate::policy::{self, Compaction};
 use crate::seal::ObjectKey;
 #[cfg(feature = "s3")]
@@ -99,7 +100,7 @@ pub struct ObjectOptions {
     pub(crate) patience: Duration,
     pub(crate) age: Duration,
     pub(crate) flush_file: Option<PathBuf>,
-    pub(crate) accept_lost: Option<u64>,
+    pub(crate) accept_lost: Option<OpeningId>,
     pub(crate) compression: Compression,
     pub(crate) key: Option<ObjectKey>,
     pub(crate) read_cache: u64,
@@ -184,12 +185,12 @@ impl ObjectOptions {
         self
     }
 
-    /// Opens the volume also where flushes of the server that began with this record are lost: with its [flush file](Self::flush_file), or
-    /// since that is damaged. The error of an opening that is refused for this says the record's number. It stands for that server alone, so
-    /// a number that stays in a configuration gives up nothing later.
+    /// Opens the volume also where flushes are lost that the server of this opening kept in its [flush file](Self::flush_file). The error of
+    /// an opening that is refused for this names that server's opening. It stands for that server alone: one that stays in a
+    /// configuration gives up nothing later, not even of another volume that is made at this location.
     #[must_use]
-    pub fn accept_lost_flushes(mut self, record: u64) -> Self {
-        self.accept_lost = Some(record);
+    pub fn accept_lost_flushes(mut self, of: OpeningId) -> Self {
+        self.accept_lost = Some(of);
         self
     }
 
@@ -316,15 +317,16 @@ impl ObjectOptions {
                 let file = self.flush_file.as_deref().unwrap_or(FilePath::new("")).display();
                 self.error(OpenErrorKind::FlushFile, format!("the flush file {file}: {why}"))
             }
-            NotOpen::FlushesMissing(FlushesMissing { epoch, host, found, .. }) => {
+            NotOpen::FlushesMissing(before) => {
+                let (id, FlushesMissing { host, found, .. }) = (before.id(), before);
                 let file = self.flush_file.as_deref().unwrap_or(FilePath::new("")).display();
                 let here = match found {
                     Some(found) => format!("the flush file {file} {found}"),
                     None => "it is opened without a flush file".to_owned(),
                 };
                 let why = format!(
-                    "the last server of the volume (record {epoch}, on {host}) kept flushes in a flush file and wasn't stopped in order; {here}. Open \
-                     the volume with the file of that server. If it is lost, accept_lost_flushes = {epoch} opens the volume without what only the file had"
+                    "the last server of the volume ({id}, on {host}) kept flushes in a flush file and wasn't stopped in order; {here}. Open \
+                     the volume with the file of that server. If it is lost, accept_lost_flushes = \"{id}\" opens the volume without what only the file had"
                 );
                 self.error(OpenErrorKind::FlushFile, why)
             }
@@ -347,6 +349,14 @@ impl ObjectOptions {
                     }
                     Overlap::Around(place) => format!("a volume lies around it, at {place}"),
                     Overlap::Inside(place) => format!("a volume lies in it, at {place}"),
+                    Overlap::Remains(name) => {
+                        let why = format!(
+                            "the first record of its log is missing ({}), and {name} is there. Put the log back from a copy or an older version; for a \
+                             new volume, delete what is left, or take another location",
+                            log::record(1)
+                        );
+                        return self.error(OpenErrorKind::Damaged, why);
+                    }
                 };
                 let why = format!("{found}: take a location beside that one");
                 self.error(OpenErrorKind::InvalidInput, why)

@@ -44,13 +44,15 @@ pub(crate) enum Failure {
     Other(String),
 }
 
-/// A volume that has some of another one's objects among its own.
+/// A volume that has some of its objects among those of a new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Overlap {
     /// The place of the volume in which the other one lies.
     Around(String),
     /// The place, from the other one's on, of the volume that lies in it.
     Inside(String),
+    /// An object of a volume that was at the very place, and has lost its records.
+    Remains(String),
 }
 
 /// Bytes of the object that is given up where there is no room for a small one: some hundred records.
@@ -355,7 +357,7 @@ impl Store {
         if !self.is_measured() || self.has_reserve.load(Ordering::Relaxed) {
             return;
         }
-        let path = self.path("reserve");
+        let path = self.path(log::RESERVED);
         let there = timeout(self.silence, self.inner.head(&path)).await;
         let is_there = there.is_ok_and(|found| found.is_ok_and(|found| found.size == RESERVE));
         // A file system may keep other bytes in less room.
@@ -372,7 +374,7 @@ impl Store {
             return false;
         }
         self.has_reserve.store(false, Ordering::Relaxed);
-        let path = self.path("reserve");
+        let path = self.path(log::RESERVED);
         timeout(self.silence, self.inner.delete(&path)).await.is_ok_and(|deleted| deleted.is_ok())
     }
 
@@ -440,7 +442,7 @@ impl Store {
         Ok(names)
     }
 
-    /// A volume around this one's place, or in it. Around a folder is for the folder to know; inside, the first names are looked at.
+    /// A volume around this one's place, in it, or what remains of one there. Around a folder is for the folder to know; inside, the first names are looked at.
     pub(crate) async fn overlap(&self) -> Result<Option<Overlap>, Failure> {
         let parts: Vec<_> = match self.folder {
             Some(_) => Vec::new(),
@@ -457,6 +459,7 @@ impl Store {
         count(&self.counts.lists, 1);
         let mut all = self.inner.list(Some(&self.at)).take(INSIDE);
         let first = Path::from(log::record(1));
+        let mut remains = None;
         while let Some(meta) = self.within(self.silence, all.try_next()).await? {
             let below = meta.location.prefix_match(&self.at).into_iter().flatten();
             let below: Vec<_> = below.collect();
@@ -465,8 +468,18 @@ impl Store {
                 let inside = Path::from_iter(below[..place].iter().cloned());
                 return Ok(Some(Overlap::Inside(inside.to_string())));
             }
+            let name = Path::from_iter(below);
+            if log::is_behind_records(name.as_ref()) {
+                remains.get_or_insert(name);
+            }
         }
-        Ok(None)
+        // Another server may just have made the volume.
+        match remains {
+            Some(name) if self.size(&log::record(1)).await == Err(Failure::Missing) => {
+                Ok(Some(Overlap::Remains(name.to_string())))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Deletes an object; one that isn't there counts as deleted.

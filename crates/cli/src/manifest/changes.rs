@@ -174,7 +174,7 @@ fn is_alike(device: &Device, other: &Device) -> bool {
     let mut same = Device { place: other.place, ..device.clone() };
     if let (Driver::Object(same), Driver::Object(other)) = (&mut same.driver, &other.driver) {
         same.parent.clone_from(&other.parent);
-        same.accept_lost_flushes = other.accept_lost_flushes;
+        same.accept_lost_flushes.clone_from(&other.accept_lost_flushes);
     }
     // A mirror that is up is checked when its manifest says so by now.
     if let (Driver::Mirror(same), Driver::Mirror(other)) = (&mut same.driver, &other.driver) {
@@ -546,7 +546,7 @@ mod tests {
             assert!(Changes::between(&old, &new).is_empty());
             assert!(Changes::between(&new, &old).is_empty());
         }
-        let gives_up = volume("size = \"1M\"\naccept_lost_flushes = 17\n");
+        let gives_up = volume("size = \"1M\"\naccept_lost_flushes = \"17-3fa29c41\"\n");
         assert!(Changes::between(&volume("size = \"1M\"\n"), &gives_up).is_empty());
         let changes = Changes::between(&of("s"), &volume("size = \"2M\"\n"));
         assert_eq!(changes.grow, [("v".to_string(), 2 << 20)]);

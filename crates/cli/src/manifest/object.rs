@@ -20,8 +20,8 @@ pub(crate) struct Object {
     pub(crate) lease: Option<Duration>,
     /// Where flushes are kept, unless in the store.
     pub(crate) flush_file: Option<PathBuf>,
-    /// The record of a server whose flushes are given up.
-    pub(crate) accept_lost_flushes: Option<u64>,
+    /// The opening of a server whose flushes are given up.
+    pub(crate) accept_lost_flushes: Option<String>,
     pub(crate) request_timeout: Option<Duration>,
     /// Where a server is that speaks S3, and in which region; else the environment says.
     pub(crate) endpoint: Option<String>,
@@ -127,6 +127,12 @@ pub(super) fn object(asked: &mut Asked<'_>, base: &Path) -> Option<Object> {
         }
         _ => {}
     }
+    if let Some(at) = raw.accept_lost_flushes.as_ref().filter(|at| !is_opening(&at.value)) {
+        let message = format!("'accept_lost_flushes' can't be '{}'", at.value);
+        let help =
+            "write what the error of the start that was refused names, such as \"17-3fa29c41\"";
+        told(at.place, message, help);
+    }
     for (key, at) in [("endpoint", &raw.endpoint), ("region", &raw.region)] {
         if let Some(at) = at.as_ref().filter(|_| !is_s3) {
             told(at.place, format!("'{key}' is for a location s3://"), "leave it out");
@@ -181,13 +187,21 @@ pub(super) fn object(asked: &mut Asked<'_>, base: &Path) -> Option<Object> {
             .map(|(location, snapshot)| Parent { location, snapshot }),
         lease: raw.lease.as_ref().map(|at| at.value),
         flush_file: raw.flush_file.as_ref().map(|at| base.join(&at.value)),
-        accept_lost_flushes: raw.accept_lost_flushes.as_ref().map(|at| at.value),
+        accept_lost_flushes: raw.accept_lost_flushes.as_ref().map(|at| at.value.clone()),
         request_timeout: raw.request_timeout.as_ref().map(|at| at.value),
         endpoint: raw.endpoint.as_ref().map(|at| at.value.clone()),
         region: raw.region.as_ref().map(|at| at.value.clone()),
         compression: raw.compression.as_ref().map(|at| at.value.clone()),
         key,
         read_cache: raw.read_cache.as_ref().map(|at| at.value),
+    })
+}
+
+/// Whether it may name the opening of a server, as `corewise_object::OpeningId` does.
+fn is_opening(text: &str) -> bool {
+    text.split_once('-').is_some_and(|(record, nonce)| {
+        let is_hex = nonce.len() == 8 && nonce.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_hex && record.bytes().all(|byte| byte.is_ascii_digit()) && record.parse::<u64>().is_ok()
     })
 }
 
@@ -237,14 +251,14 @@ mod tests {
         let found = resolved(
             "location = \"file:///x\"\nsize = \"1G\"\nlease = \"1s\"\nrequest_timeout = \"2s\"\n\
              compression = \"lz4\"\nkey_file = \"k\"\nread_cache = \"1M\"\n\
-             flush = \"local\"\nflush_file = \"f\"\naccept_lost_flushes = 17",
+             flush = \"local\"\nflush_file = \"f\"\naccept_lost_flushes = \"17-3fa29c41\"",
         );
         assert_eq!(found.problems, []);
         let Driver::Object(object) = &found.manifest.devices[0].driver else { panic!("no object") };
         assert_eq!(object.location.value, "file:///x");
         assert_eq!(object.size.as_ref().map(|at| at.value), Some(1 << 30));
         assert_eq!(object.flush_file.as_deref(), Some(Path::new("/base/f")));
-        assert_eq!(object.accept_lost_flushes, Some(17));
+        assert_eq!(object.accept_lost_flushes.as_deref(), Some("17-3fa29c41"));
         assert_eq!(object.lease, Some(Duration::from_secs(1)));
         assert_eq!(object.request_timeout, Some(Duration::from_secs(2)));
         assert_eq!(object.compression.as_deref(), Some("lz4"));
@@ -270,6 +284,8 @@ mod tests {
             ("location = \"memory:\"\nflush = \"local\"", "needs a 'flush_file'"),
             ("location = \"memory:\"\nflush_file = \"f\"", "write flush = \"local\" too"),
             ("location = \"memory:\"\nregion = \"r\"", "for a location s3://"),
+            ("location = \"memory:\"\naccept_lost_flushes = \"17\"", "such as \"17-3fa29c41\""),
+            ("location = \"memory:\"\naccept_lost_flushes = 17", "must be a string"),
             ("location = \"memory:\"\ncompression = \"gzip\"", "none, lz4 or zstd"),
             #[cfg(not(feature = "zstd"))]
             ("location = \"memory:\"\ncompression = \"zstd\"", "--features object,zstd"),

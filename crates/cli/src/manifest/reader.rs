@@ -148,18 +148,6 @@ impl<'t, 'i> Fields<'t, 'i> {
         })
     }
 
-    /// A whole number of up to 63 bits.
-    pub(crate) fn long_number(&mut self, key: &'static str) -> Option<At<u64>> {
-        self.read(key, "a whole number", |value| match value {
-            DeValue::Integer(_) => {
-                integer(value).and_then(|n| u64::try_from(n).ok()).ok_or_else(|| {
-                    Some(format!("it must not be negative, nor more than {}", i64::MAX))
-                })
-            }
-            _ => Err(None),
-        })
-    }
-
     /// A string, or an integer that is then written as one (a port alone).
     pub(crate) fn string_or_number(&mut self, key: &'static str) -> Option<At<String>> {
         self.read(key, "a string or a number", |value| match value {

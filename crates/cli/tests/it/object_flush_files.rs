@@ -107,14 +107,13 @@ fn a_flush_file_that_lost_what_was_flushed_is_refused_and_one_damaged_head_loses
     }
     // The error says what to write to give up what is lost.
     let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]);
-    let (_, number) = ran.stderr.split_once("accept_lost_flushes = ").unwrap();
-    let number: String = number.chars().take_while(char::is_ascii_digit).collect();
-    folder.write("up.toml", manifest(&folder, &format!("accept_lost_flushes = {number}")));
+    let accepted = accept_lost_flushes(&ran.stderr);
+    folder.write("up.toml", manifest(&folder, &accepted));
     let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]).ok();
     ran.complains(&["given up from this one on", "from=10"]);
     let server = Server::start(&folder, &["up.toml"]);
     assert_eq!(kept(&server), FLUSHED as usize - 1);
-    // The number gave up the past alone.
+    // It gave up the past alone.
     flush_and_kill(server);
     remove(&file);
     folder.corewise(["up", "up.toml", "--for", "1ms"]).code(1).complains(&["is new or empty"]);
@@ -124,6 +123,34 @@ fn a_flush_file_that_lost_what_was_flushed_is_refused_and_one_damaged_head_loses
         .corewise(["up", "up.toml", "--for", "1ms"])
         .code(1)
         .complains(&["it is opened without a flush file"]);
+}
+
+/// The key and its value that the error of a refused start names.
+fn accept_lost_flushes(error: &str) -> String {
+    let (_, value) = error.split_once("accept_lost_flushes = \"").unwrap();
+    format!("accept_lost_flushes = \"{}\"", value.split_once('"').unwrap().0)
+}
+
+#[test]
+fn what_was_accepted_of_one_volume_gives_up_nothing_of_another_one_that_is_made_in_its_place() {
+    let folder = Folder::new();
+    folder.write("up.toml", manifest(&folder, ""));
+    flush_and_kill(Server::start(&folder, &["up.toml"]));
+    fs::remove_file(folder.join("flushes")).unwrap();
+    let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]);
+    let accepted = accept_lost_flushes(&ran.stderr);
+    folder.write("up.toml", manifest(&folder, &accepted));
+    Server::start(&folder, &["up.toml"]).stop().ok();
+    // Its first record has the same number.
+    fs::remove_dir_all(folder.join("store")).unwrap();
+    fs::remove_file(folder.join("flushes")).unwrap();
+    flush_and_kill(Server::start(&folder, &["up.toml"]));
+    fs::remove_file(folder.join("flushes")).unwrap();
+    let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]).code(1);
+    let asked = accept_lost_flushes(&ran.stderr);
+    let record = |accepted: &str| accepted.split_once('-').unwrap().0.to_owned();
+    assert_eq!(record(&asked), record(&accepted));
+    assert_ne!(asked, accepted);
 }
 
 /// How the server calls it, and what somebody does to the file.

@@ -6,6 +6,7 @@ use super::{Entry, Stored};
 use crate::batch::Chunk;
 use crate::codec::Codec;
 use crate::format::BLOCK;
+use crate::opening_id::OpeningId;
 
 /// Bytes of the file that a head has for itself; a write of them may be torn, so there are two.
 pub(super) const HEAD: u64 = 4096;
@@ -40,6 +41,11 @@ pub(crate) struct FileHead {
 }
 
 impl FileHead {
+    /// The opening of the writer whose changes these are.
+    pub(crate) fn id(&self) -> OpeningId {
+        OpeningId::new(self.epoch, self.nonce)
+    }
+
     /// Where it lies in the file.
     pub(super) fn place(&self) -> u64 {
         self.generation % 2 * HEAD

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use crate::batch::Chunk;
 use crate::codec::Codec;
+use crate::opening_id::OpeningId;
 
 use file::{Encoded, HeadPair};
 pub(crate) use file::{FileOut, FlushFile, Medium};
@@ -80,10 +81,10 @@ pub(crate) struct Says {
     pub(crate) through: u64,
 }
 
-/// How an operator opens a volume without the flushes of this epoch, for messages.
-fn accept_lost(epoch: u64) -> String {
+/// How an operator opens a volume without the flushes of this opening, for messages.
+fn accept_lost(of: OpeningId) -> String {
     format!(
-        "Put back what the file was; to open the volume without what is lost, set accept_lost_flushes = {epoch}"
+        "Put back what the file was; to open the volume without what is lost, set accept_lost_flushes = \"{of}\""
     )
 }
 
@@ -128,7 +129,7 @@ pub(crate) fn judge(found: Found, says: &Says, gives_up: bool) -> Result<Judged,
         )),
         (_, _, Some((from, to))) if !gives_up => Err(format!(
             "it is damaged: it lacks the changes from {from} to {to}. {}",
-            accept_lost(found.head.epoch)
+            accept_lost(found.head.id())
         )),
         _ => {
             // Up to what is lost.

@@ -31,6 +31,9 @@ pub(crate) async fn open(
     let Heads { newest, found: words } = file::heads(&*medium).map_err(failed)?;
     // See: nobody is fenced for a file that can't be used.
     let seen = log::see(&store, &ask).await?;
+    if seen.is_none() {
+        log::stands_alone(&store, &ask).await?;
+    }
     let mut at_hand = FlushesAtHand { found: words, ..FlushesAtHand::default() };
     let mut known = None;
     if let Some(head) = newest {
@@ -39,7 +42,7 @@ pub(crate) async fn open(
         let seen = seen.as_ref().unwrap_or(&none);
         // Judge
         let says = says(&store, &ask, &seen.codec, &seen.epochs, seen.through, &head).await?;
-        let gives_up = ask.accept_lost.is_some_and(|epoch| epoch == head.epoch);
+        let gives_up = ask.accept_lost == Some(head.id());
         judge(found.clone(), &says, gives_up).map_err(NotOpen::Local)?;
         if says.known && says.followed.is_none() {
             (at_hand.epoch, at_hand.nonce) = (head.epoch, head.nonce);
@@ -52,10 +55,10 @@ pub(crate) async fn open(
                 "it had {had} bytes and has {has}: it was cut off, perhaps with changes that were flushed"
             );
             if !gives_up {
-                return Err(NotOpen::Local(format!("{why}. {}", accept_lost(head.epoch))));
+                return Err(NotOpen::Local(format!("{why}. {}", accept_lost(head.id()))));
             }
-            let record = head.epoch;
-            tracing::warn!(at = %store, record, why, "the flush file is opened without what it has lost (accept_lost_flushes)");
+            let of = head.id();
+            tracing::warn!(at = %store, %of, why, "the flush file is opened without what it has lost (accept_lost_flushes)");
         }
         known = Some(found);
     }
@@ -108,12 +111,12 @@ async fn put(volume: &Arc<Volume>, store: &Store, ask: &Ask, found: Found) -> Re
     // With the nonce that this opening took, too.
     let head = FileHead { next: ask.nonce, ..found.head };
     let says = says(store, ask, volume.codec(), &epochs, through, &head).await?;
-    let gives_up = ask.accept_lost.is_some_and(|epoch| epoch == head.epoch);
+    let gives_up = ask.accept_lost == Some(head.id());
     let Judged { lacking, given_up_from } =
         judge(found, &says, gives_up).map_err(NotOpen::Local)?;
     if let Some(from) = given_up_from {
         let why = "the flush file is damaged: the changes that were flushed are given up from this one on (accept_lost_flushes)";
-        tracing::warn!(at = %store, record = head.epoch, from, "{why}");
+        tracing::warn!(at = %store, of = %head.id(), from, "{why}");
     }
     if lacking.is_empty() {
         return Ok(());

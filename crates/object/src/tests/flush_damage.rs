@@ -13,6 +13,7 @@ use super::local::{open_with, run};
 use super::{ask, open_giving_up, read, tuning, write};
 use crate::local::{self, Medium};
 use crate::log::{self, Ask, FlushesMissing, NotOpen};
+use crate::opening_id::OpeningId;
 use crate::store::Store;
 use crate::volume::Volume;
 
@@ -48,11 +49,11 @@ fn killed_after(sessions: u128) -> (InMemory, Arc<Disk>) {
     (store.fork(), disk.killed())
 }
 
-/// The server that has flushes in a file and didn't close the volume.
-fn unfinished(store: &InMemory) -> u64 {
+/// The opening of the server that has flushes in a file and didn't close the volume.
+fn unfinished(store: &InMemory) -> OpeningId {
     let store = Store::new(with(store), Path::from("a/volume"));
     let seen = run(log::see(&store, &ask(0))).unwrap().unwrap();
-    seen.unfinished.unwrap().epoch
+    seen.unfinished.unwrap().id()
 }
 
 /// How many of the flushed changes a volume has, from the first one on.
@@ -72,7 +73,11 @@ fn damaged(disk: &Disk, damage: impl FnOnce(&mut Vec<u8>)) -> Arc<Disk> {
 }
 
 /// How a volume opens with a disk, and how many flushed changes it has then.
-fn opened(store: &InMemory, disk: &Arc<Disk>, accept_lost: Option<u64>) -> Result<u64, NotOpen> {
+fn opened(
+    store: &InMemory,
+    disk: &Arc<Disk>,
+    accept_lost: Option<OpeningId>,
+) -> Result<u64, NotOpen> {
     let inner = with(store);
     run(async {
         let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("a/volume")));
@@ -104,7 +109,7 @@ fn either_head_may_be_damaged_at_any_time_and_nothing_is_lost() {
 fn a_file_without_the_heads_of_the_last_server_is_refused_until_its_flushes_are_given_up() {
     for sessions in 0..3 {
         let (store, disk) = killed_after(sessions);
-        let epoch = unfinished(&store);
+        let server = unfinished(&store);
         let empty = damaged(&disk, Vec::clear);
         let (zeroed, cut) = (
             damaged(&disk, |bytes| bytes.fill(0)),
@@ -126,16 +131,20 @@ fn a_file_without_the_heads_of_the_last_server_is_refused_until_its_flushes_are_
         ] {
             let before = disk.state.lock().now.clone();
             let refused = opened(&store, &disk, None);
-            let Err(NotOpen::FlushesMissing(FlushesMissing { epoch: of, found, .. })) = refused
-            else {
+            let Err(NotOpen::FlushesMissing(missing)) = refused else {
                 panic!("{sessions} {words}: {refused:?}")
             };
-            assert_eq!((of, found.as_deref()), (epoch, Some(words)), "{sessions}");
+            let found = missing.found.as_deref();
+            assert_eq!((missing.id(), found), (server, Some(words)), "{sessions}");
             assert!(disk.state.lock().now == before, "a file that is refused is left alone");
-            // An acceptance of the loss of another server's flushes is none.
-            let other = opened(&store, &disk, Some(epoch + 1));
-            assert!(matches!(other, Err(NotOpen::FlushesMissing(_))), "{other:?}");
-            assert_eq!(opened(&store, &disk, Some(epoch)), Ok(0), "{sessions} {words}");
+            // An acceptance of the loss of another server's flushes is none, nor is one of a
+            // server of the same epoch of a volume that was here before.
+            let FlushesMissing { epoch, nonce, .. } = missing;
+            for other in [OpeningId::new(epoch + 1, nonce), OpeningId::new(epoch, !nonce)] {
+                let other = opened(&store, &disk, Some(other));
+                assert!(matches!(other, Err(NotOpen::FlushesMissing(_))), "{other:?}");
+            }
+            assert_eq!(opened(&store, &disk, Some(server)), Ok(0), "{sessions} {words}");
         }
     }
 }
@@ -154,18 +163,19 @@ fn a_volume_with_flushes_in_a_file_is_not_opened_without_that_file_and_nobody_is
             "{refused:?}"
         );
         volume.flush().await.unwrap();
+        let first = volume.writer();
         volume.close().await.unwrap();
         // A server that is stopped in order leaves everything in the store.
         let volume = super::open(&inner, 8).await.unwrap();
         assert_eq!(kept(&volume).await, 1);
         volume.close().await.unwrap();
         // And the number of a server stands for that one alone.
-        let volume = open_with(&inner, &Arc::default(), 10, tuning()).await.unwrap();
+        let _volume = open_with(&inner, &Arc::default(), 10, tuning()).await.unwrap();
         let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("a/volume")));
-        let ask = Ask { accept_lost: Some(1), ..ask(12) };
+        let ask = Ask { accept_lost: Some(OpeningId::new(first.epoch, first.nonce)), ..ask(12) };
         let refused = Volume::open(store, ask, tuning()).await.unwrap_err();
         assert!(matches!(refused, NotOpen::FlushesMissing(_)), "{refused:?}");
-        open_giving_up(&inner, 14, volume.writer().epoch).await;
+        open_giving_up(&inner, 14).await;
     });
 }
 
@@ -173,7 +183,7 @@ fn a_volume_with_flushes_in_a_file_is_not_opened_without_that_file_and_nobody_is
 fn damage_of_what_was_flushed_is_refused_and_the_changes_in_front_of_it_are_kept_where_it_is_given_up()
  {
     let (store, disk) = killed_after(1);
-    let epoch = unfinished(&store);
+    let server = unfinished(&store);
     // Each entry has a head and a block; the last one, too.
     let entry = 4096 + 80;
     for n in 0..FLUSHED as usize {
@@ -184,7 +194,7 @@ fn damage_of_what_was_flushed_is_refused_and_the_changes_in_front_of_it_are_kept
                 matches!(&refused, Err(NotOpen::Local(why)) if why.contains("it is damaged")),
                 "{n} {at}: {refused:?}"
             );
-            assert_eq!(opened(&store, &disk, Some(epoch)), Ok(n as u64), "{n} {at}");
+            assert_eq!(opened(&store, &disk, Some(server)), Ok(n as u64), "{n} {at}");
         }
     }
     // No block of the disk takes an entry and all that tells of it.
@@ -202,7 +212,7 @@ fn damage_of_what_was_flushed_is_refused_and_the_changes_in_front_of_it_are_kept
         matches!(&refused, Err(NotOpen::Local(why)) if why.contains("it was cut off")),
         "{refused:?}"
     );
-    assert_eq!(opened(&store, &disk, Some(epoch)), Ok(4));
+    assert_eq!(opened(&store, &disk, Some(server)), Ok(4));
 }
 
 /// What an opening that is interrupted begins with.

@@ -191,7 +191,7 @@ fn what_only_the_file_has_is_put_into_the_store_when_the_volume_is_opened() {
         let volume = open_with(&inner, &disk, 2, tuning()).await.unwrap();
         assert_eq!(read(&volume, 0, 6).await.unwrap(), [1, 2, 2, 0, 0, 0]);
         // It is in the store by now.
-        let other = open_giving_up(&inner, 3, volume.writer().epoch).await;
+        let other = open_giving_up(&inner, 3).await;
         assert_eq!(read(&other, 0, 6).await.unwrap(), [1, 2, 2, 0, 0, 0]);
     });
 }
@@ -201,7 +201,7 @@ fn a_file_is_never_put_over_what_another_server_wrote() {
     let inner = store();
     let disk = left(&inner);
     run(async {
-        let other = open_giving_up(&inner, 2, 1).await;
+        let other = open_giving_up(&inner, 2).await;
         let Err(NotOpen::Local(why)) = open_with(&inner, &disk, 3, tuning()).await else {
             panic!("it was opened")
         };
@@ -349,7 +349,7 @@ fn a_flush_of_a_server_that_was_fenced_fails_once_its_lease_is_over() {
         let volume = open_with(&inner, &Arc::new(Disk::default()), 1, tuning()).await.unwrap();
         write(&volume, 0, 1, 1).await.unwrap();
         volume.flush().await.unwrap();
-        let _other = open_giving_up(&inner, 2, 1).await;
+        let _other = open_giving_up(&inner, 2).await;
         passes(Duration::from_secs(2)).await;
         assert!(matches!(volume.flush().await, Err(Fault::Fenced(_))));
     });
@@ -366,7 +366,7 @@ fn a_file_that_fails_has_flushes_wait_for_the_store() {
         disk.state.lock().fails = true;
         write(&volume, 1, 1, 2).await.unwrap();
         volume.flush().await.unwrap();
-        let other = open_giving_up(&inner, 2, 1).await;
+        let other = open_giving_up(&inner, 2).await;
         assert_eq!(read(&other, 0, 2).await.unwrap(), [1, 2]);
     });
 }

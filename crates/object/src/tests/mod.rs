@@ -94,10 +94,11 @@ async fn open_as(
     Volume::open(Arc::new(store), ask(nonce), tuning).await
 }
 
-/// Opens a volume of which the server of this epoch has flushes in a file, and gives these up.
-async fn open_giving_up(inner: &Arc<dyn ObjectStore>, nonce: u128, epoch: u64) -> Arc<Volume> {
+/// Opens a volume of which a server has flushes in a file, and gives these up.
+async fn open_giving_up(inner: &Arc<dyn ObjectStore>, nonce: u128) -> Arc<Volume> {
     let store = Store::new(Arc::clone(inner), Path::from("a/volume"));
-    let ask = Ask { accept_lost: Some(epoch), ..ask(nonce) };
+    let seen = log::see(&store, &ask(nonce)).await.unwrap().unwrap();
+    let ask = Ask { accept_lost: seen.unfinished.map(|before| before.id()), ..ask(nonce) };
     Volume::open(Arc::new(store), ask, tuning()).await.unwrap()
 }
 

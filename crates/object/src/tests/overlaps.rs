@@ -7,7 +7,9 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 
 use super::{BLOCKS, ask, passes, read, tuning, write};
-use crate::log::NotOpen;
+use crate::driver::ObjectDriver;
+use crate::format::BLOCK;
+use crate::log::{self, NotOpen};
 use crate::options::{ObjectOptions, OpenErrorKind};
 use crate::store::{Overlap, Store};
 use crate::volume::{Tuning, Volume};
@@ -47,6 +49,63 @@ async fn a_volume_is_not_made_inside_another_one_nor_around_it() {
         there.close().await.unwrap();
         assert!(open_at(&inner, first, 4).await.is_ok(), "one that is there opens");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_lost_its_records_is_not_taken_for_none() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let volume = open_at(&inner, "a", 1).await.unwrap();
+    super::write_all(&volume, 0, BLOCKS, 7).await;
+    volume.flush().await.unwrap();
+    volume.snapshot(None).await.unwrap();
+    volume.close().await.unwrap();
+    let at = store(&inner, "a");
+    at.put(log::RESERVED, &[], false).await.unwrap();
+    assert_eq!(at.overlap().await, Ok(None), "its first record is there");
+    for record in at.list("log").await.unwrap() {
+        at.delete(&format!("log/{record}")).await.unwrap();
+    }
+    let mut left = vec![log::RESERVED.to_owned()];
+    for folder in ["map", "seg", "snap"] {
+        let names = at.list(folder).await.unwrap();
+        assert!(!names.is_empty(), "{folder}");
+        left.extend(names.iter().map(|name| format!("{folder}/{name}")));
+    }
+    // Each of them alone is enough to know it by.
+    while let Some(last) = left.pop() {
+        for name in &left {
+            at.delete(name).await.unwrap();
+        }
+        let made = open_at(&inner, "a", 2).await.map(drop);
+        assert_eq!(made, Err(NotOpen::Overlap(Overlap::Remains(last.clone()))));
+        at.delete(&last).await.unwrap();
+        for name in &left {
+            at.put(name, &[], false).await.unwrap();
+        }
+    }
+    // Another program's object, and what a start leaves that ended before it made the volume.
+    for name in ["seg/notes", "try/1", "x/00000000000000000001"] {
+        at.put(name, &[], false).await.unwrap();
+    }
+    assert!(open_at(&inner, "a", 3).await.is_ok());
+}
+
+#[test]
+fn a_folder_without_its_log_is_left_as_it_is_and_so_is_the_flush_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (at, file) = (folder.path().join("v"), folder.path().join("flushes"));
+    let options = ObjectOptions::new(&format!("file://{}", at.display())).size(BLOCKS * BLOCK);
+    let options = options.flush_file(&file);
+    ObjectDriver::open(options.clone()).unwrap().close().unwrap();
+    std::fs::create_dir_all(at.join("seg")).unwrap();
+    std::fs::write(at.join("seg").join(format!("{:020}-{:020}", 2, 1)), "").unwrap();
+    std::fs::remove_dir_all(at.join("log")).unwrap();
+    let heads = std::fs::read(&file).unwrap();
+    let error = ObjectDriver::open(options).unwrap_err();
+    assert_eq!(error.kind(), OpenErrorKind::Damaged);
+    assert!(error.to_string().contains("Put the log back"), "{error}");
+    assert!(!at.join("log").exists());
+    assert!(std::fs::read(&file).unwrap() == heads);
 }
 
 #[tokio::test(start_paused = true)]

@@ -43,7 +43,7 @@ async fn slept(volume: &Arc<Volume>, inner: &Arc<dyn ObjectStore>) {
     volume.flush().await.unwrap();
     assert_eq!(read(volume, 0, 8).await.unwrap(), [7; 8]);
     let began = Instant::now();
-    let other = super::open_giving_up(inner, 4, volume.writer().epoch).await;
+    let other = super::open_giving_up(inner, 4).await;
     assert!(!other.change_at_once(0, 1, || Chunk::Zero), "it holds its changes");
     suspend(HOUR);
     write(&other, 0, 8, 8).await.unwrap();

@@ -39,8 +39,8 @@ pub(super) fn open(
     if let Some(file) = &asked.flush_file {
         options = options.flush_file(file);
     }
-    if let Some(record) = asked.accept_lost_flushes {
-        options = options.accept_lost_flushes(record);
+    if let Some(opening) = &asked.accept_lost_flushes {
+        options = options.accept_lost_flushes(opening.parse().map_err(ProbeError::failed)?);
     }
     if let Some(time) = asked.request_timeout {
         options = options.patience(time);
@@ -100,9 +100,14 @@ pub(in crate::up) fn look(asked: &manifest::Object) -> Vec<(Place, String)> {
             let why = format!("{}: there is no volume to clone", parent.value);
             wrong.push((parent.place, why));
         }
+        let left = folder_left_behind(folder).filter(|_| is_new);
         let lacks_size = is_new && asked.size.is_none() && asked.parent.is_none();
         let around = folder.ancestors().skip(1).find(|around| is_new && volume_in(around));
         let found = may_be_made(folder).and_then(|()| match (around, lacks_size) {
+            _ if left.is_some() => Err(format!(
+                "the first record of its log is missing, and {} is there: put the log back, or delete what is left",
+                left.unwrap_or_default()
+            )),
             (Some(around), _) => Err(format!(
                 "a volume lies around it, at {}: take a location beside that one",
                 around.display()
@@ -117,6 +122,15 @@ pub(in crate::up) fn look(asked: &manifest::Object) -> Vec<(Place, String)> {
         wrong.extend(key(&at.value).err().map(|why| (at.place, why)));
     }
     wrong
+}
+
+/// A folder of a volume's objects, other than its log, that has some.
+#[cfg(feature = "object")]
+fn folder_left_behind(volume: &Path) -> Option<&'static str> {
+    let has_some = |name: &&str| {
+        volume.join(name).read_dir().is_ok_and(|mut entries| entries.next().is_some())
+    };
+    ["seg", "map", "snap"].into_iter().find(has_some)
 }
 
 /// Whether there is such a folder that may be written to, or it may be made.
