@@ -478,7 +478,8 @@ mod tests {
             };
             assert!(of(&series[..1]).is_empty(), "what wasn't measured has no headline");
             let records = crate::rounds::records(bench.name, &series, &of(&series));
-            let headlines = &records[series.len()..];
+            // Each has an interval, and these stand before all of them.
+            let headlines = &records[series.len() + expected.len()..];
             assert_eq!(headlines.len(), expected.len());
             for (record, line) in headlines.iter().zip(expected) {
                 let better = if line[3] == "+" { Better::Higher } else { Better::Lower };

@@ -66,7 +66,7 @@ mod at {
 #[rustfmt::skip]
 fn lines() -> Vec<(&'static str, &'static str, String)> {
     let of_crates = lines! {
-        topology: AffinityScope, Change, Cpu, CpuId, CpuQuota, CpuSet, Iter<'static>, Llc, Machine, Masks, Node, Pod, Pods,
+        topology: AffinityScope, Change, CoreKind, Cpu, CpuId, CpuQuota, CpuSet, Iter<'static>, Llc, Machine, Masks, Node, Pod, Pods,
             ShardLayout, Source, Subscription, Tid, Topology, TopologyError, Unwatched, Watch;
         workqueue: AbortOnDrop<u8>, At, Attributes, BuildError, Doing, Dump, EndNotice, Idle, ItemReport, JoinError,
             JoinHandle<u8>, LinkDump, PanicPayload, PoolDump, PoolReport, PoolsBuilder, QueueBuilder, QueueDump, QueueError,

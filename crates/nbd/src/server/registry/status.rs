@@ -24,7 +24,7 @@ pub struct ExportStatus {
     pub in_flight: u64,
     /// No client is admitted: it is hidden, or being removed.
     pub closing: bool,
-    /// It is [hidden](super::Server::hide_export), and not being removed.
+    /// It is [hidden](super::super::Server::hide_export), and not being removed.
     pub hidden: bool,
     /// Newcomers are told that they can't change it: it is read-only, or its device is by now.
     pub read_only: bool,
