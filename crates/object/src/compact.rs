@@ -33,6 +33,7 @@ impl Volume {
         self.wait_for_others().await;
         // Segments that can't be read: each request says so to its client, and they stay as they are.
         let mut bad = BTreeSet::new();
+        let mut suspect = None;
         loop {
             self.compacting.notified().await;
             loop {
@@ -55,7 +56,15 @@ impl Volume {
                         sleep(PAUSE).await;
                     }
                     Err((segment, why)) => {
-                        tracing::warn!(at = %self.store, %why, "a segment can't be compacted");
+                        // Once more: it may have been damaged on its way, or deleted by a server that has opened the volume.
+                        if suspect.replace(segment) != Some(segment)
+                            || self.look(true).await.is_err()
+                        {
+                            continue;
+                        }
+                        let segment_of = self.state.read().map.segments.get(segment).copied();
+                        let name = segment_of.map_or_else(String::new, |of| of.name());
+                        self.lacks_data(&format!("{name}: {why}"));
                         bad.insert(segment);
                     }
                 }

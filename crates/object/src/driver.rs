@@ -88,7 +88,7 @@ impl ObjectDriver {
         geometry.physical_block = BLOCK as u32;
         geometry.max_transfer = MOST;
         geometry.can_fast_zero = true;
-        tracing::info!(at = %volume.store, size = geometry.size, "object volume opened");
+        tracing::info!(device = volume.device(), at = %volume.store, size = geometry.size, "object volume opened");
         Ok(Self { geometry, volume, requests })
     }
 
@@ -117,6 +117,17 @@ impl ObjectDriver {
     /// Whether it serves the volume still: no other server has opened it, nothing was lost, and it wasn't closed. Any context.
     pub fn is_served(&self) -> bool {
         !self.volume.has_ended()
+    }
+
+    /// Whether another server has opened it, and this one serves it no more. Any context.
+    pub fn is_fenced(&self) -> bool {
+        self.volume.is_fenced()
+    }
+
+    /// What of it isn't in the store any more, or is damaged there, as far as a request has found: its last record, the folder that it lies in, or
+    /// an object with data. The first of several, for as long as the driver is there: nobody looks whether it came back. Any context.
+    pub fn damage(&self) -> Option<String> {
+        self.volume.damage()
     }
 
     /// Keeps what the volume holds now: all that was written before this call, flushed or not, also where
@@ -266,6 +277,7 @@ fn run(
         let volume = match random {
             Ok(16) => {
                 let ask = Ask {
+                    device: options.name.clone(),
                     size: options.size,
                     lease: options.lease,
                     host,

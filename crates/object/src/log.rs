@@ -327,6 +327,8 @@ impl Known {
 /// What a volume is to be opened with.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
+    /// What log lines call the device.
+    pub(crate) device: Option<String>,
     pub(crate) size: Option<u64>,
     pub(crate) lease: Duration,
     pub(crate) host: String,
@@ -640,7 +642,8 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
                 if let Some(before) = unfinished.filter(|before| !ask.covers(before)) {
                     let (of, host) = (before.id(), before.host);
                     let why = "flushes that its server kept in a flush file were given up (accept_lost_flushes)";
-                    tracing::warn!(at = %store, %of, %host, "{why}");
+                    let device = ask.device.as_deref();
+                    tracing::warn!(device, at = %store, %of, %host, "{why}");
                 }
                 known.epochs.push(seq);
                 let garbage = garbage(store, ask, &known, &records, seq).await?;

@@ -45,6 +45,11 @@ pub enum ObjectEvent {
         /// In words.
         why: String,
     },
+    /// An object that has data of the volume is missing from the store, or damaged: a read of that data fails. The first one is told.
+    Damaged {
+        /// In words.
+        why: String,
+    },
     /// The [flush file](ObjectOptions::flush_file) isn't what it was: somebody unlinked, renamed, replaced, truncated or overwrote it, or it can't be written.
     /// Flushes wait for the store meanwhile, and lose nothing by that.
     FlushFileOut {
@@ -93,6 +98,8 @@ const CACHE: u64 = 64 << 20;
 #[derive(Clone, Debug)]
 pub struct ObjectOptions {
     pub(crate) location: String,
+    /// What log lines call the device.
+    pub(crate) name: Option<String>,
     settings: Vec<(String, String)>,
     pub(crate) observer: Observer,
     pub(crate) size: Option<u64>,
@@ -115,6 +122,7 @@ impl ObjectOptions {
     pub fn new(location: &str) -> Self {
         Self {
             location: location.to_owned(),
+            name: None,
             settings: Vec::new(),
             observer: Observer::default(),
             size: None,
@@ -128,6 +136,13 @@ impl ObjectOptions {
             read_cache: CACHE,
             from: None,
         }
+    }
+
+    /// What lines of the log call the device; nothing where nothing is said: the location is in them.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
     }
 
     /// Bytes, in multiples of 4096. A volume that isn't there is made with this size; one that is there becomes so long, and never

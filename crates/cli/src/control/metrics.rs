@@ -404,10 +404,13 @@ fn stores(text: &mut Text, answer: &Answer) {
             text.sample(name, &[("volume", &disk.name), ("result", result)], count as f64);
         }
     }
-    let is_served =
-        "1 where a volume in an object store is served, 0 where another server has opened it.";
+    let is_served = "1 where a volume in an object store is served, 0 where another server has opened it or its store has lost what was written last.";
     text.of_each(("corewise_store_served", "gauge", is_served), &stores, |(disk, store)| {
         (vec![("volume", &*disk.name)], f64::from(u8::from(store.served)))
+    });
+    let is_damaged = "1 where the store of a volume has lost objects of it, or has damaged ones, as far as a request found.";
+    text.of_each(("corewise_store_damaged", "gauge", is_damaged), &stores, |(disk, store)| {
+        (vec![("volume", &*disk.name)], f64::from(u8::from(store.damaged)))
     });
 }
 

@@ -14,8 +14,12 @@ pub(crate) type StoreNow = Arc<dyn Fn() -> Option<StoreOf> + Send + Sync>;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct StoreOf {
-    /// No other server has opened it.
+    /// No other server has opened it, and its store hasn't lost what was written last.
     pub(crate) served: bool,
+    /// Another server has opened it.
+    pub(crate) fenced: bool,
+    /// Its store has lost objects of it, or has damaged ones, as far as a request found.
+    pub(crate) damaged: bool,
     pub(crate) puts: u64,
     pub(crate) gets: u64,
     pub(crate) lists: u64,

@@ -330,6 +330,7 @@ impl Report {
         let (what, why) = match happened {
             corewise_object::ObjectEvent::Fenced { why } => ("fenced", why),
             corewise_object::ObjectEvent::Lost { why } => ("lost", why),
+            corewise_object::ObjectEvent::Damaged { why } => ("damaged", why),
             corewise_object::ObjectEvent::Moved { why } => ("moved", why),
             corewise_object::ObjectEvent::FlushFileOut { why } => ("flush_file_out", why),
             corewise_object::ObjectEvent::FlushFileBack => {

@@ -121,6 +121,59 @@ fn a_folder_that_is_renamed_under_a_server_is_told_of_and_gets_what_is_written()
 }
 
 #[test]
+fn a_volume_that_lacks_an_object_is_lost_until_it_is_opened_again() {
+    let folder = Folder::new();
+    let manifest = device(&folder, "v", "size = \"16M\"") + &export("v");
+    folder.write("up.toml", format!("[server]\nmetrics = 0\n{manifest}"));
+    let server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "v");
+    client.write(0, &pattern(1, MIB as usize), FUA).unwrap();
+    server.stop().ok();
+    let [segments, away] = ["v/seg", "away"].map(|name| folder.join("store").join(name));
+    std::fs::rename(&segments, &away).unwrap();
+    let mut server = Server::start(&folder, &["up.toml"]);
+    let control = server.control().display().to_string();
+    folder.corewise(["health", "--control", &control]).ok().says(&["ok"]);
+    let mut client = Client::new(&server.socket(), "v");
+    assert_eq!(client.read(0, 4096), Err(5));
+    let event = server.wait_event("object");
+    assert_eq!((&event["device"], &event["what"]), (&"v".into(), &"damaged".into()), "{event}");
+    std::fs::rename(&away, &segments).unwrap();
+    assert!(client.read(0, 4096).unwrap() == pattern(1, 4096));
+    let health = folder.corewise(["health", "--control", &control]);
+    health.code(4).says(&["lost", "v: data is missing or damaged: seg/", "Put the object back"]);
+    folder.corewise(["dump", "--control", &control]).ok().says(&["data is missing or damaged"]);
+    assert!(scrape(&metrics_of(&server)).contains("corewise_store_damaged{volume=\"v\"} 1"));
+    let ran = server.stop().ok();
+    let lines = ran.stderr.lines().filter(|line| line.contains("data of the volume is missing"));
+    let lines: Vec<&str> = lines.collect();
+    assert!(lines.len() == 1 && lines[0].contains("device=v"), "{ran}");
+    let server = Server::start(&folder, &["up.toml"]);
+    let control = server.control().display().to_string();
+    folder.corewise(["health", "--control", &control]).ok().says(&["ok"]);
+    server.stop().ok();
+}
+
+#[test]
+fn a_volume_whose_folder_is_deleted_is_not_to_be_started_with_a_size() {
+    let folder = Folder::new();
+    folder.write("up.toml", device(&folder, "v", "size = \"16M\"") + &export("v"));
+    let mut server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "v");
+    client.write(0, &pattern(1, 4096), FUA).unwrap();
+    std::fs::remove_dir_all(folder.join("store")).unwrap();
+    // It is in memory, or anything but what it was.
+    let _ = client.write(0, &pattern(2, 4096), FUA);
+    assert_eq!(server.wait_event("object")["what"], "lost");
+    let control = server.control().display().to_string();
+    folder
+        .corewise(["health", "--control", &control])
+        .code(4)
+        .says(&["was deleted", "start it, without 'size'"]);
+    server.stop().code(1);
+}
+
+#[test]
 fn a_server_whose_volume_another_one_has_opened_gives_errors_and_says_so() {
     let folder = Folder::new();
     folder

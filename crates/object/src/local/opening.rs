@@ -58,7 +58,8 @@ pub(crate) async fn open(
                 return Err(NotOpen::Local(format!("{why}. {}", accept_lost(head.id()))));
             }
             let of = head.id();
-            tracing::warn!(at = %store, %of, why, "the flush file is opened without what it has lost (accept_lost_flushes)");
+            let device = ask.device.as_deref();
+            tracing::warn!(device, at = %store, %of, why, "the flush file is opened without what it has lost (accept_lost_flushes)");
         }
         known = Some(found);
     }
@@ -112,16 +113,17 @@ async fn put(volume: &Arc<Volume>, store: &Store, ask: &Ask, found: Found) -> Re
     let head = FileHead { next: ask.nonce, ..found.head };
     let says = says(store, ask, volume.codec(), &epochs, through, &head).await?;
     let gives_up = ask.accept_lost == Some(head.id());
+    let device = ask.device.as_deref();
     let Judged { lacking, given_up_from } =
         judge(found, &says, gives_up).map_err(NotOpen::Local)?;
     if let Some(from) = given_up_from {
         let why = "the flush file is damaged: the changes that were flushed are given up from this one on (accept_lost_flushes)";
-        tracing::warn!(at = %store, of = %head.id(), from, "{why}");
+        tracing::warn!(device, at = %store, of = %head.id(), from, "{why}");
     }
     if lacking.is_empty() {
         return Ok(());
     }
-    tracing::info!(at = %store, changes = lacking.len(), "the flush file is put into the store");
+    tracing::info!(device, at = %store, changes = lacking.len(), "the flush file is put into the store");
     let failed = |fault: Fault| match fault {
         Fault::Store(why) => NotOpen::Store(why),
         other => NotOpen::Store(other.to_string()),

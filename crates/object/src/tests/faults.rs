@@ -1,6 +1,7 @@
 //! A volume whose store fails by chance, lies, and is slow; and stores that won't do.
 
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
@@ -16,6 +17,7 @@ use super::faulty::{Creation, Fate, Faulty, Judge, but_for};
 use super::{BLOCKS, lies_in, open, open_as, passes, read, sealed_by, tuning, write};
 use crate::batch::Chunk;
 use crate::log::NotOpen;
+use crate::options::{ObjectEvent, Observer};
 use crate::store::Store;
 use crate::volume::{Fault, Tuning};
 
@@ -286,6 +288,52 @@ async fn a_changed_byte_in_the_store_is_an_error_and_never_data() {
         volume.store.delete(&name).await.unwrap();
         assert!(matches!(volume.read(0, 4).await, Err(Fault::Damaged(_))));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_was_missing_once_is_told_once_and_until_the_volume_is_opened_again() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let volume = open_as(&inner, 1, Tuning { inline: 0, ..tuning() }).await.unwrap();
+    let (tell, told) = channel();
+    volume.observe(Observer::of_test(move |event| tell.send(event.clone()).unwrap()));
+    write(&volume, 0, 4, 7).await.unwrap();
+    volume.flush().await.unwrap();
+    write(&volume, 4, 4, 8).await.unwrap();
+    volume.flush().await.unwrap();
+    let names = lies_in(&volume);
+    let was = volume.store.get(&names[0], None).await.unwrap();
+    for name in &names {
+        volume.store.delete(name).await.unwrap();
+    }
+    assert_eq!(volume.damage(), None);
+    assert!(matches!(volume.read(0, 4).await, Err(Fault::Damaged(_))));
+    assert!(matches!(volume.read(4, 4).await, Err(Fault::Damaged(_))));
+    volume.store.put(&names[0], &[was], false).await.unwrap();
+    assert_eq!(read(&volume, 0, 4).await.unwrap(), [7; 4]);
+    let why = format!("{} is missing", names[0]);
+    assert_eq!(volume.damage(), Some(why.clone()));
+    assert_eq!(volume.condition(), Some(format!("data is missing or damaged: {why}")));
+    assert!(!volume.has_ended() && !volume.is_fenced());
+    let events: Vec<ObjectEvent> = told.try_iter().collect();
+    assert_eq!(events, [ObjectEvent::Damaged { why }]);
+    // Another server may well delete what this one asks for.
+    let other = open_as(&inner, 3, tuning()).await.unwrap();
+    assert!(matches!(volume.read(4, 4).await, Err(Fault::Fenced(_))));
+    assert!(volume.is_fenced());
+    assert_eq!(other.damage(), None, "nobody has asked for it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_fenced_server_misses_is_no_damage() {
+    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let volume = open_as(&inner, 1, Tuning { inline: 0, ..tuning() }).await.unwrap();
+    write(&volume, 0, 4, 7).await.unwrap();
+    volume.flush().await.unwrap();
+    let name = lies_in(&volume).remove(0);
+    let _other = open_as(&inner, 3, tuning()).await.unwrap();
+    volume.store.delete(&name).await.unwrap();
+    assert!(matches!(volume.read(0, 4).await, Err(Fault::Fenced(_))));
+    assert_eq!(volume.damage(), None);
 }
 
 #[tokio::test(start_paused = true)]

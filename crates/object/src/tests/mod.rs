@@ -71,6 +71,7 @@ fn ask(nonce: u128) -> Ask {
     // A sealed block takes long without optimization, and these shrink to nothing.
     let compressed = nonce & (SEALED | 2) != 0;
     Ask {
+        device: None,
         size: Some(BLOCKS * BLOCK),
         lease: Duration::from_secs(2),
         host: "test".into(),

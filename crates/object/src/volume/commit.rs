@@ -217,7 +217,7 @@ impl Volume {
     /// Another writer has begun.
     pub(super) fn fenced(&self, by: &Head) {
         let why = format!("another server has opened the volume (record {})", by.seq);
-        tracing::error!(at = %self.store, "{why}; this one serves it no more");
+        tracing::error!(device = self.device(), at = %self.store, "{why}; this one serves it no more");
         self.end(Fault::Fenced(why));
     }
 

@@ -40,7 +40,7 @@ impl Volume {
             let Some(FileOut { why, todo, for_good }) = local.fault() else { continue };
             if !std::mem::replace(&mut is_out, true) {
                 let file = local.name();
-                tracing::error!(at = %self.store, file, error = why, "the flush file isn't used any more, and flushes wait for the store. {todo}");
+                tracing::error!(device = self.device(), at = %self.store, file, error = why, "the flush file isn't used any more, and flushes wait for the store. {todo}");
                 self.tell(&ObjectEvent::FlushFileOut { why });
             }
             // Without the file all that was flushed is in the store alone. If that fails, it is
@@ -53,7 +53,7 @@ impl Volume {
             }
             if local.begin_again().await && self.take_up(&local).await {
                 is_out = false;
-                tracing::info!(at = %self.store, "the flush file is used again");
+                tracing::info!(device = self.device(), at = %self.store, "the flush file is used again");
                 self.tell(&ObjectEvent::FlushFileBack);
             }
         }

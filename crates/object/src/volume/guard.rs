@@ -44,18 +44,29 @@ impl Volume {
         let was = std::mem::replace(&mut *self.moved.lock(), moved.clone());
         match (was, moved) {
             (None, Some(why)) => {
-                tracing::error!(at = %self.store, "{why}");
+                tracing::error!(device = self.device(), at = %self.store, "{why}");
                 self.tell(&ObjectEvent::Moved { why });
             }
-            (Some(_), None) => tracing::info!(at = %self.store, "the folder is back"),
+            (Some(_), None) => {
+                tracing::info!(device = self.device(), at = %self.store, "the folder is back");
+            }
             _ => {}
+        }
+    }
+
+    /// An object with data is missing or damaged, and stays so: it was asked for again, and there is no other writer.
+    pub(crate) fn lacks_data(&self, why: &str) {
+        if self.damage.set(why.to_owned()).is_ok() {
+            let device = self.device();
+            tracing::error!(device, at = %self.store, "data of the volume is missing or damaged: {why}. Put the object back from a copy or an older version, then restart the server");
+            self.tell(&ObjectEvent::Damaged { why: why.to_owned() });
         }
     }
 
     /// What was written isn't there any more.
     pub(super) fn lost_for_good(&self, why: String) {
         if self.state.read().dead.is_none() {
-            tracing::error!(at = %self.store, "{why}; this server serves the volume no more");
+            tracing::error!(device = self.device(), at = %self.store, "{why}; this server serves the volume no more");
             self.end(Fault::Damaged(why));
         }
     }

@@ -179,6 +179,8 @@ impl State {
 /// A volume in a store.
 #[derive(Debug)]
 pub(crate) struct Volume {
+    /// What log lines call the device.
+    device: Option<String>,
     pub(crate) store: Arc<Store>,
     /// The same, for compaction: its requests are counted apart.
     pub(crate) moves: Store,
@@ -217,6 +219,8 @@ pub(crate) struct Volume {
     snapshotting: Arc<tokio::sync::Mutex<()>>,
     /// L: is the lock; guards why the volume's folder isn't found by its location, if it isn't.
     pub(super) moved: Mutex<Option<String>>,
+    /// I: set once; the first object with data that was missing or damaged when it was read.
+    damage: OnceLock<String>,
     /// L: is the lock; guards why changes are refused for lack of room, if they are.
     full: Mutex<Option<String>>,
     /// I: set once it is open. Told of what happens, on the volume's thread.
@@ -262,6 +266,7 @@ impl Volume {
         let origin = opened.opening.origin.as_ref();
         let homes = origin.map_or(&[][..], |origin| &origin.homes);
         let volume = Arc::new(Self {
+            device: ask.device,
             moves: store.apart(),
             homes: homes.iter().map(|home| store.beside(home)).collect(),
             store,
@@ -285,6 +290,7 @@ impl Volume {
             appending: tokio::sync::Mutex::new(()),
             snapshotting: Arc::default(),
             moved: Mutex::default(),
+            damage: OnceLock::new(),
             full: Mutex::default(),
             observer: OnceLock::new(),
         });
@@ -437,12 +443,13 @@ impl Volume {
         }
     }
 
-    /// Why it serves nothing any more, isn't found by its location, refuses changes, or doesn't use its flush file, in a few words.
+    /// Why it serves nothing any more, lacks data, isn't found by its location, refuses changes, or doesn't use its flush file, in a few words.
     pub(crate) fn condition(&self) -> Option<String> {
         let dead = self.state.read().dead.as_ref().map(|dead| dead.to_string());
         let full = || self.full.lock().clone().map(|why| Fault::Full(why).to_string());
         let file = || Some(format!("flushes wait for the store: {}", self.flush_file_fault()?));
-        dead.or_else(|| self.moved.lock().clone()).or_else(full).or_else(file)
+        let damage = || Some(format!("data is missing or damaged: {}", self.damage.get()?));
+        dead.or_else(damage).or_else(|| self.moved.lock().clone()).or_else(full).or_else(file)
     }
 
     /// What to do where it isn't found by its location, or doesn't use its flush file.
@@ -451,6 +458,24 @@ impl Volume {
             "Put the folder back in its place, or change the location before the next start";
         let is_moved = self.moved.lock().is_some();
         if is_moved { Some(folder) } else { self.flush_file_todo() }
+    }
+
+    /// What log lines call the device.
+    pub(crate) fn device(&self) -> Option<&str> {
+        self.device.as_deref()
+    }
+
+    /// Whether another writer has opened it.
+    pub(crate) fn is_fenced(&self) -> bool {
+        matches!(self.state.read().dead, Some(Fault::Fenced(_)))
+    }
+
+    /// What of it isn't in the store any more, or is damaged there.
+    pub(crate) fn damage(&self) -> Option<String> {
+        match &self.state.read().dead {
+            Some(Fault::Damaged(why)) => Some(why.clone()),
+            _ => self.damage.get().cloned(),
+        }
     }
 
     /// Whether it serves nothing any more.

@@ -81,7 +81,13 @@ impl Volume {
     pub(crate) async fn read(self: &Arc<Self>, start: u64, len: u64) -> Result<Vec<Part>, Fault> {
         // Several requests, of which each has its tries.
         let read = within(self.tuning.patience, self.read_now(start, len)).await;
-        read.unwrap_or_else(|_| Err(self.unanswered()))
+        let read = read.unwrap_or_else(|_| Err(self.unanswered()));
+        if let Err(Fault::Damaged(why)) = &read {
+            if !self.has_ended() {
+                self.lacks_data(why);
+            }
+        }
+        read
     }
 
     async fn read_now(self: &Arc<Self>, start: u64, len: u64) -> Result<Vec<Part>, Fault> {
@@ -302,7 +308,7 @@ impl Volume {
     }
 
     /// Looks whether there is another writer: `always`, or unless somebody else has just looked.
-    async fn look(&self, always: bool) -> Result<(), Fault> {
+    pub(crate) async fn look(&self, always: bool) -> Result<(), Fault> {
         // A record that the store doesn't take is tried for ever.
         let alone = within(self.tuning.patience, self.appending.lock()).await;
         let Ok(_alone) = alone else {

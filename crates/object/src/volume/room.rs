@@ -73,9 +73,11 @@ impl Volume {
         let was = std::mem::replace(&mut *self.full.lock(), why.clone());
         match (was, why) {
             (None, Some(why)) => {
-                tracing::warn!(at = %self.store, "the object store is full, so writes are refused: {why}");
+                tracing::warn!(device = self.device(), at = %self.store, "the object store is full, so writes are refused: {why}");
             }
-            (Some(_), None) => tracing::info!(at = %self.store, "the object store has room again"),
+            (Some(_), None) => {
+                tracing::info!(device = self.device(), at = %self.store, "the object store has room again")
+            }
             _ => {}
         }
     }

@@ -85,7 +85,7 @@ pub(crate) enum Fault {
     LogUnread,
     /// Clients have left without knowing that a flush has failed.
     LossUntold,
-    /// A volume in an object store is fenced, or its store has lost data.
+    /// A volume in an object store is fenced, or its store has lost what was written last.
     NotServed,
     /// A volume elsewhere has no connection.
     RemoteDisconnected,
@@ -97,6 +97,8 @@ pub(crate) enum Fault {
     SocketGone,
     /// No work item of the volumes runs.
     Stalled,
+    /// An object with data of a volume is missing or damaged.
+    StoreDamaged,
     /// Devices come up, and no client is let in yet.
     Starting,
     /// Devices go down, and no client is let in any more.
@@ -129,6 +131,7 @@ impl Fault {
             Fault::RequestsFail => "requests_fail",
             Fault::SocketGone => "socket_gone",
             Fault::Stalled => "stalled",
+            Fault::StoreDamaged => "store_damaged",
             Fault::Starting => "starting",
             Fault::Stopping => "stopping",
             Fault::Unknown => "unknown",

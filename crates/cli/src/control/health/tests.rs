@@ -118,14 +118,21 @@ fn a_volume_whose_file_is_not_in_its_place_is_degraded_unless_it_has_lost_data()
 
 #[test]
 fn volumes_of_stores_and_of_other_servers_are_lost_while_nobody_can_reach_them() {
-    let store = |served| Disk {
-        store: Some(StoreOf { served, ..StoreOf::default() }),
-        condition: Some("fenced".to_string()),
+    let store = |served, fenced, damaged| Disk {
+        store: Some(StoreOf { served, fenced, damaged, ..StoreOf::default() }),
+        condition: Some("why".to_string()),
         ..disk("s", &[])
     };
-    assert_eq!(of(&[store(true)], &["s"]).state, HealthState::Ok);
-    let fenced = of(&[store(false)], &["s"]);
-    assert_eq!((fenced.state, faults(&fenced)), (HealthState::Lost, vec![(Fault::NotServed, "s")]));
+    assert_eq!(of(&[store(true, false, false)], &["s"]).state, HealthState::Ok);
+    for (disk, fault, todo) in [
+        (store(false, true, false), Fault::NotServed, "that fences the other one"),
+        (store(false, false, true), Fault::NotServed, "Only then start it, without 'size'"),
+        (store(true, false, true), Fault::StoreDamaged, "Put the object back"),
+    ] {
+        let health = of(&[disk], &["s"]);
+        assert_eq!((health.state, faults(&health)), (HealthState::Lost, vec![(fault, "s")]));
+        assert!(health.reasons[0].line().contains(todo), "{:?}", health.reasons[0]);
+    }
     let remote = |connections, down| Disk {
         remote: Some(RemoteOf {
             connections,

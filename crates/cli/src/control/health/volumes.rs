@@ -73,14 +73,37 @@ fn loss(disk: &Disk) -> Option<Loss> {
                 .to_string(),
         });
     }
-    if disk.store.as_ref().is_some_and(|store| !store.served) {
-        return Some(Loss {
-            fault: Fault::NotServed,
-            what: format!("it isn't served any more: {}", condition()),
-            todo: "Restart this server only if no other one is to have the volume: that fences \
-                   the other one"
-                .to_string(),
-        });
+    match &disk.store {
+        Some(store) if !store.served => {
+            let todo = match (store.fenced, store.damaged) {
+                (true, _) => {
+                    "Restart this server only if no other one is to have the volume: that fences \
+                     the other one"
+                }
+                (false, true) => {
+                    "Stop this server, and put the folder or the objects back from a copy or older \
+                     versions. Only then start it, without 'size': with it a start makes a new, \
+                     empty volume where nothing is left"
+                }
+                (false, false) => "See the log, and restart this server",
+            };
+            return Some(Loss {
+                fault: Fault::NotServed,
+                what: format!("it isn't served any more: {}", condition()),
+                todo: todo.to_string(),
+            });
+        }
+        Some(store) if store.damaged => {
+            return Some(Loss {
+                fault: Fault::StoreDamaged,
+                what: condition(),
+                todo:
+                    "Reads of that data fail. Put the object back from a copy or an older version, \
+                       then restart the server, which forgets this"
+                        .to_string(),
+            });
+        }
+        _ => {}
     }
     if disk.in_doubt {
         return Some(Loss {

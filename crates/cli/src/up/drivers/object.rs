@@ -29,6 +29,7 @@ pub(super) fn open(
 ) -> Result<Arc<ObjectDriver>, ProbeError> {
     let (report, name) = (house.report.clone(), device.to_owned());
     let mut options = corewise_object::ObjectOptions::new(&asked.location.value)
+        .name(device)
         .observer(move |event| report.object(&name, event));
     if let Some(size) = &asked.size {
         options = options.size(size.value);
@@ -162,6 +163,8 @@ pub(super) fn cost(driver: &ObjectDriver) -> StoreOf {
     let (used, space, cache) = (driver.usage(), driver.space(), driver.cache());
     StoreOf {
         served: driver.is_served(),
+        fenced: driver.is_fenced(),
+        damaged: driver.damage().is_some(),
         puts: used.puts,
         gets: used.gets,
         lists: used.lists,
