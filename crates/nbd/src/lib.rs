@@ -106,7 +106,7 @@ pub use counts::Traffic;
 pub use error::{Error, TlsPart};
 pub use export::Export;
 pub use load::Budget;
-pub use memory::MemoryUse;
+pub use memory::{MemoryUse, limit_heap, reserve_heap};
 pub use rate::Rate;
 pub use remote::{
     Remote, RemoteError, RemoteEvent, RemoteObserver, RemoteOptions, RemoteState, RemoteStatus,

@@ -184,6 +184,16 @@ pub fn stack() -> Option<(usize, usize)> {
     system::stack()
 }
 
+/// Whether the limits of the process (`RLIMIT_AS`, `RLIMIT_DATA`) leave room for the stack of one
+/// more thread, with some to spare. A thread that gets the last of it ends the process: it has no
+/// memory to start with.
+///
+/// # Errors
+/// As of a thread that can't be started: `WouldBlock`.
+pub fn room_for_stack(bytes: usize) -> io::Result<()> {
+    system::room_for_stack(bytes)
+}
+
 /// Time that the calling thread has been on a CPU; `None` where the system doesn't say.
 pub fn own_cpu_time() -> Option<Duration> {
     system::own_cpu_time()

@@ -4,6 +4,7 @@
 //! Everything is checked before anything is touched; then sockets are bound, devices come up,
 //! clients are let in. The way back is the reverse, wherever it begins.
 
+mod address_space;
 mod calls;
 mod check;
 mod cleanup;
@@ -22,6 +23,7 @@ mod plan;
 mod progress;
 mod reach;
 mod report;
+mod room;
 mod serve;
 mod service;
 mod settings;
@@ -35,7 +37,7 @@ mod tls;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use corewise::nbd::Listener;
+use corewise::nbd::{self, Listener};
 
 use crate::args;
 use crate::control::place;
@@ -45,10 +47,10 @@ use crate::manifest::{self, At, Manifest, Place, Problem, Resolved};
 use crate::screen::{self, Bars};
 use crate::timeline;
 use cleanup::Cleanup;
-use descriptors::Descriptors;
 use events::Events;
 use parent::Parent;
 use report::Report;
+use room::Room;
 use settings::Asked;
 use source::Source;
 use stop::Stop;
@@ -58,6 +60,8 @@ const NOWHERE: Place = Place { line: 0, column: 0 };
 
 /// Runs a server to its end, and takes away what it made.
 pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
+    // Before there are threads.
+    nbd::limit_heap();
     // Before anything else is opened.
     let passed = service::passed(&args)?;
     let parent = args.exit_with_parent.then(Parent::find).transpose()?;
@@ -73,8 +77,8 @@ pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
     // Also where there is a bug in what follows.
     let cleaner = Cleaner(Arc::clone(&cleanup));
     limits::raise_open_files();
-    let files = Descriptors::now();
-    let outcome = match prepare(args, source, passed, files, stop, cleanup, bars) {
+    let room = Room::now();
+    let outcome = match prepare(args, source, passed, room, stop, cleanup, bars) {
         Ok(Some(server)) => server.run(),
         Ok(None) => Ok(()),
         Err(failure) => Err(failure),
@@ -99,7 +103,7 @@ fn prepare(
     args: args::Up,
     source: Source,
     passed: Vec<Listener>,
-    files: Descriptors,
+    room: Room,
     stop: Stop,
     cleanup: Arc<Cleanup>,
     bars: Bars,
@@ -139,8 +143,8 @@ fn prepare(
     let usual_memory = limits::usual_memory();
     let server = &manifest.server;
     let options = limits::of_clients(&server.clients, usual_memory, server.tls.is_some());
-    let shared = files.share(options, manifest.devices.iter());
-    let (options, cut) = shared.map_err(|why| Failure::new(why.to_string()))?;
+    let room = room.with_tls(server.tls.is_some());
+    let (options, cut) = room.share(options, manifest.devices.iter()).map_err(Failure::new)?;
     let quiet = service::is_client(&passed);
     let too_much_memory = limits::too_much(&options, server.tls.is_some());
     let report = Report { json: args.json, quiet, events: Arc::new(events) };
@@ -153,7 +157,7 @@ fn prepare(
         options,
         cut,
         too_much_memory,
-        files,
+        room,
         usual_memory,
         report,
         passed,

@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
 
 use super::cleanup::NewFile;
-use super::descriptors::Cut;
 use super::drivers::Shown;
 use super::events::Events;
+use super::room::Cut;
 use crate::control::changes::Changed;
 use crate::control::health::take_back;
 use crate::control::served::Origin;

@@ -20,13 +20,13 @@ use corewise::workqueue::{Ticker, WorkerPools, Workqueue};
 use super::calls::Calls;
 use super::cleanup::Cleanup;
 use super::control::{self, About, Control};
-use super::descriptors::{Cut, Descriptors};
 use super::drivers::{ExportDriver, House, Missing, Notes, Shown, Volume, VolumeDriver};
 use super::known::Known;
 use super::live::Live;
 use super::plan::{self, Plan};
 use super::progress::Progress;
 use super::report::{ClientLimits, Report};
+use super::room::{Cut, Room};
 use super::service::{self, Service};
 use super::settings::{Asked, Settings};
 use super::spare_thread::no_thread;
@@ -70,7 +70,7 @@ pub(crate) struct Server {
     pub(crate) cut: Option<Cut>,
     /// A warning: clients may take more memory than the process may use.
     pub(crate) too_much_memory: Option<String>,
-    pub(crate) files: Descriptors,
+    pub(crate) room: Room,
     /// Bytes for clients if the manifest says nothing.
     pub(crate) usual_memory: u64,
     pub(crate) cleanup: Arc<Cleanup>,
@@ -250,8 +250,9 @@ impl Server {
         if missing && !self.keep_going { Err(Failure::Said) } else { Ok(!missing) }
     }
 
-    fn build(&self, machine: Machine) -> Result<Running, Failure> {
-        // Before there are threads: it may limit what the heaps of all of them take.
+    fn build(&mut self, machine: Machine) -> Result<Running, Failure> {
+        let devices = self.manifest.devices.iter();
+        self.room.reserve(&self.options, devices).map_err(Failure::new)?;
         let server = tls::server(self.options, self.manifest.server.tls.as_ref());
         let (server, seen) = server.map_err(|problem| {
             tell(&self.label, &problem);
@@ -318,7 +319,7 @@ impl Server {
             settings,
             status,
             most_clients: self.options.max_connections,
-            files: self.files,
+            room: self.room,
             usual_memory: self.usual_memory,
             has_unix: self.has_unix,
             metrics: Mutex::default(),

@@ -106,16 +106,54 @@ fn a_limit_that_leaves_no_place_for_a_client_is_refused_with_what_to_raise() {
 }
 
 #[test]
-fn a_limit_of_memory_below_what_clients_may_take_is_told_at_the_start() {
+fn a_limit_of_memory_that_leaves_no_place_for_a_client_is_refused_with_its_name() {
     let folder = Folder::new();
     folder.write(
         "up.toml",
         "[server]\nunix = \"s\"\n[[device]]\nname = \"n\"\ndriver = \"null\"\nsize = \"1M\"\n[[export]]\ndevice = \"n\"\n",
     );
-    let says = ["clients that do their worst take", "RLIMIT_DATA"];
-    start(&folder, "-d 60000").stop().ok().complains(&says);
-    let ran = start(&folder, "-d 500000").stop().ok();
-    assert!(!ran.stderr.contains(says[0]), "{ran}");
+    for (limit, name) in [("-d 60000", "RLIMIT_DATA"), ("-v 150000", "RLIMIT_AS")] {
+        let mut command = folder.command("sh");
+        command.args(["-c", &format!("ulimit {limit}; exec \"$0\" up up.toml"), COREWISE]);
+        let ran = Server::spawn(command).wait().code(1);
+        ran.complains(&[name, "no client would have a place; raise Limit", &limit[..2]]);
+    }
+    let ran = start(&folder, "-d 700000").stop().ok();
+    assert!(!ran.stderr.contains("RLIMIT_DATA"), "{ran}");
+}
+
+#[test]
+fn a_herd_of_clients_below_a_limit_of_the_address_space_does_not_end_the_server() {
+    const HERD: u64 = 300;
+    let folder = Folder::new();
+    // The volume is mapped behind the look at what there is, and takes its size from clients.
+    let manifest = "[server]\nunix = \"s\"\n[[device]]\nname = \"m\"\ndriver = \"memory\"\nsize = \"64M\"\n\
+                    [[export]]\ndevice = \"m\"\n";
+    folder.write("up.toml", manifest);
+    let server = start(&folder, "-v 340000");
+    let places = server.ready["clients"].as_u64().unwrap();
+    assert!((1..HERD / 4).contains(&places), "{places}");
+    let cut = server.ready["clients_cut"].as_str().unwrap();
+    assert!(cut.contains("RLIMIT_AS is 332.0 MiB") && cut.contains("`ulimit -v`"), "{cut}");
+    let mut healthy = Client::new(&server.socket(), "m");
+    let herd: Vec<UnixStream> = (0..HERD).map(|_| connect(&server.socket())).collect();
+    let mut greedy: Vec<Client> =
+        herd.into_iter().filter_map(|stream| Client::over(stream, "m").ok()).collect();
+    assert!((1..places).contains(&(greedy.len() as u64)), "{} of {places}", greedy.len());
+    for client in &mut greedy {
+        for n in 0..64 {
+            let length = 4096 << (n % 10);
+            client.send(READ, 0, 0, length, &[]).unwrap();
+        }
+    }
+    let attach = || Client::over(connect(&server.socket()), "m");
+    for _ in 0..HERD {
+        healthy.write(0, &pattern(7, 4096), 0).unwrap();
+        assert_eq!(healthy.read(0, 4096).unwrap(), pattern(7, 4096));
+        greedy.extend(attach());
+    }
+    drop(greedy);
+    server.stop().ok();
 }
 
 #[test]

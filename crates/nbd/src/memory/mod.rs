@@ -7,6 +7,8 @@
 
 mod trim;
 
+pub use trim::{limit_heap, reserve_heap};
+
 use std::collections::VecDeque;
 
 use corewise_sync::{Mutex, Unparker};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use corewise_sync::{Completion, Mutex, Parker, thread};
+use corewise_sync::{Completion, Mutex, Parker, sys, thread};
 
 use super::Inner;
 use crate::connection::Connection;
@@ -46,6 +46,7 @@ impl ClientThread {
                 server.run(connection, &parker);
             }
         };
+        sys::room_for_stack(STACK)?;
         thread::Builder::new().name("nbd-client".to_owned()).stack_size(STACK).spawn(run)?;
         Ok(ClientThread { handover })
     }

@@ -28,7 +28,7 @@ use crate::load::Budget;
 use crate::memory::{self, MemoryUse, Pool, Split};
 use crate::negotiate::{Begun, NoAgreement, negotiate};
 use crate::policy::{self, Limits};
-use crate::session::{Deadlines, End, Session, SharedWriter};
+use crate::session::{Deadlines, End, STACK, Session, SharedWriter};
 use crate::tls::Tls;
 use crate::told::{Hosts, Known, Voice, What, tell};
 
@@ -43,6 +43,8 @@ pub use registry::{ClientStatus, ExportStatus};
 
 /// Listeners of a usual server: one client of each is on its way in.
 const LISTENERS: u64 = 2;
+/// What a thread maps beside its stack, in bytes: guard pages, and a stack for signals.
+const BESIDE_STACK: u64 = 64 << 10;
 
 /// What a server allows its clients: the [default](Options#impl-Default-for-Options), and what is set of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +179,18 @@ impl Options {
         let ending = if self.evict_idle.is_some() { 2 } else { 1 };
         let handshakes = (self.max_half_open.max(1) as u64).saturating_mul(1 + ending);
         handshakes.saturating_add(self.max_connections as u64).saturating_add(LISTENERS)
+    }
+
+    /// How many bytes of the address space the stacks of clients' threads can take at most,
+    /// whatever they do: two for each connection, one for each handshake, and for each connection
+    /// that ends to make room for another.
+    pub fn stacks(&self) -> u64 {
+        let half_open = self.max_half_open.max(1) as u64;
+        let ending = if self.evict_idle.is_some() { 3 } else { 1 };
+        let handshakes = half_open.saturating_mul(1 + ending);
+        let connections = (self.max_connections as u64).saturating_mul(2);
+        let threads = handshakes.saturating_add(connections).saturating_add(LISTENERS + 1);
+        threads.saturating_mul(STACK as u64 + BESIDE_STACK)
     }
 
     /// How many connections `memory` bytes have room for; `tls` as in [`Options::worst_case`].

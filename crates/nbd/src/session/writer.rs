@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::{Mutex, Parker, Unparker, thread};
+use corewise_sync::{Mutex, Parker, Unparker, sys, thread};
 
 use super::Session;
 use super::sink::SocketSink;
@@ -57,11 +57,13 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>
     // A thread that isn't started leaves it.
     let place = Arc::new(Mutex::new(Some(parker)));
     let taken = Arc::clone(&place);
-    let spawned = thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
-        let parker = taken.lock().take();
-        if let Some(parker) = parker {
-            run(&theirs, &parker);
-        }
+    let spawned = sys::room_for_stack(STACK).and_then(|()| {
+        thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
+            let parker = taken.lock().take();
+            if let Some(parker) = parker {
+                run(&theirs, &parker);
+            }
+        })
     });
     let Err(error) = spawned else { return };
     // Acquire: as the writer would. Nobody else swaps it, as there is none.

@@ -129,10 +129,14 @@ impl Spawner {
     }
 }
 
+/// What a thread's stack has by default, in bytes.
+const STACK: usize = 2 << 20;
+
 pub(crate) fn spawn(
     name: String,
     body: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
+    corewise_sync::sys::room_for_stack(STACK)?;
     corewise_sync::thread::Builder::new().name(name).spawn(body)
 }
 

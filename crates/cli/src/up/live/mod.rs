@@ -30,13 +30,13 @@ use corewise::topology::Machine;
 use super::calls::Calls;
 use super::cleanup::Cleanup;
 use super::control::About;
-use super::descriptors::Descriptors;
 use super::drivers::export::offer;
 use super::drivers::{Missing, Notes, Shown, Volume};
 use super::metrics::Metrics;
 use super::plan::{self, Plan};
 use super::reach;
 use super::report::Report;
+use super::room::Room;
 use super::service;
 use super::settings::Settings;
 use super::spare_thread::no_thread;
@@ -68,8 +68,8 @@ pub(crate) struct Live {
     pub(in crate::up) status: ServerStatus,
     /// So many clients there is room for, and their exports have a Unix socket to come by.
     pub(in crate::up) most_clients: usize,
-    /// The descriptors of the process. Clients have what the devices leave.
-    pub(in crate::up) files: Descriptors,
+    /// What the process may have. Clients share what the devices leave.
+    pub(in crate::up) room: Room,
     /// Bytes for clients if the manifest says nothing.
     pub(in crate::up) usual_memory: u64,
     pub(in crate::up) has_unix: bool,

@@ -82,15 +82,16 @@ impl Live {
         let stay = old.devices.iter().filter(|device| !again(&device.name));
         let devices = || stay.clone().chain(&changes.add_devices);
         let attached = || self.server.exports().iter().map(|export| export.clients as u64).sum();
-        let refused = || Err(self.files.refusal(devices(), attached()));
-        let Ok((options, _)) = self.files.share(self.options_of(&old.server), devices()) else {
+        let asked = self.options_of(&old.server);
+        let refused = || Err(self.room.refusal(asked, devices(), attached()));
+        let Ok((options, cut)) = self.room.share(asked, devices()) else {
             return refused();
         };
         let most = options.max_connections as u64;
         if most < self.places(old) {
+            let (what, raise) = cut.map_or(("room", "the limits"), |cut| cut.taken());
             changed.notes.push(format!(
-                "the volumes take descriptors from clients: {most} clients at most from now on; raise LimitNOFILE \
-                 (systemd) or `ulimit -Hn` for more"
+                "the volumes take {what} from clients: {most} clients at most from now on; raise {raise} for more"
             ));
         }
         if !changed.dry_run {
@@ -104,13 +105,13 @@ impl Live {
     pub(super) fn give_room(&self, has: &Manifest) {
         let options = self.options_of(&has.server);
         // It was enough for what it has.
-        if let Ok((options, _)) = self.files.share(options, has.devices.iter()) {
+        if let Ok((options, _)) = self.room.share(options, has.devices.iter()) {
             self.server.set_limits(options);
         }
     }
 
     fn places(&self, has: &Manifest) -> u64 {
-        let share = self.files.share(self.options_of(&has.server), has.devices.iter());
+        let share = self.room.share(self.options_of(&has.server), has.devices.iter());
         share.map_or(0, |(options, _)| options.max_connections as u64)
     }
 

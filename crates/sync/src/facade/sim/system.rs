@@ -119,6 +119,10 @@ pub(crate) fn limits() -> Limits {
     Limits { fifo, nice: 0, files: 1024 }
 }
 
+pub(crate) fn room_for_stack(_bytes: usize) -> io::Result<()> {
+    Ok(())
+}
+
 pub(crate) fn may_have_any_priority() -> bool {
     false
 }

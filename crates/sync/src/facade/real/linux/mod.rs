@@ -215,6 +215,31 @@ pub(crate) fn limits() -> Limits {
     Limits { fifo, nice, files: limit(Resource::Nofile) }
 }
 
+/// What has to be left beside the stack of a new thread, in bytes: its alternative stack for
+/// signals and what it allocates first, and the same for threads that start beside it.
+const BESIDE_STACK: usize = 2 << 20;
+
+pub(crate) fn room_for_stack(bytes: usize) -> io::Result<()> {
+    let is_free = |resource| process::getrlimit(resource).current.is_none();
+    if cfg!(miri) || is_free(Resource::As) && is_free(Resource::Data) {
+        return Ok(());
+    }
+    let len = bytes.saturating_add(BESIDE_STACK);
+    // Mapped as a stack is, which both limits count.
+    let (access, kind) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+    );
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists.
+    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0) };
+    if mapped == libc::MAP_FAILED {
+        return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+    }
+    // SAFETY: it was mapped above, with this length, and nobody else knows of it.
+    unsafe { libc::munmap(mapped, len) };
+    Ok(())
+}
+
 pub(crate) fn may_have_any_priority() -> bool {
     if cfg!(miri) {
         return false;
