@@ -5,6 +5,19 @@ use corewise_timeline::{DeviceGraph, Timeline, sysfs::Listing};
 
 use crate::seeds::Seed;
 
+/// Probes that print 0 however they failed, and the lines within them that say it.
+const OLDER: &str = "[    0.0] Linux version 4.19.0 (x)\n\
+    [    1.1] probe of a returned 1 after 1000 usecs\n\
+    [    1.2] probe of b returned 0 after 1000 usecs\n\
+    [    1.3] foo: probe of c failed with error -5\n\
+    [    1.4] probe of c returned 0 after 100100 usecs\n\
+    [    1.5] foo: probe of d rejects match -19\n\
+    [    1.6] probe of d returned 0 after 100100 usecs\n\
+    [    1.7] platform e: Driver foo requests probe deferral\n\
+    [    1.8] probe of e returned 0 after 100100 usecs\n\
+    [    1.9] foo: probe of f failed with error -12\n\
+    [    2.0] foo: probe of f failed with error -9223372036854775808\n";
+
 /// Reads these bytes as a kernel log, whole and in pieces; and as a dependency file and a listing of
 /// a sysfs tree, which are then applied to it.
 ///
@@ -330,6 +343,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ("prefixes", prefixes.into()),
         ("dynamic-debugging", debug.into()),
         ("probes-of-7.3", today.into()),
+        ("probes-of-4.19", OLDER.into()),
         ("wrappers", WRAPPERS.into()),
         ("journal-verbose", VERBOSE.into()),
         ("twice", TWICE.into()),

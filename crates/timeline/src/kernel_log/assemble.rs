@@ -121,7 +121,7 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
     let mut put_off: HashSet<&str> = HashSet::new();
     for probe in &facts.probes {
         let retry = put_off.contains(probe.device.as_str());
-        if probe.result.unsigned_abs() == 517 {
+        if matches!(outcome(probe, rules), Outcome::Deferred(_)) {
             put_off.insert(&probe.device);
         }
         let driver = probe.driver.as_deref().or(drivers.get(&probe.device).map(String::as_str));
@@ -336,12 +336,28 @@ pub(super) fn outcome(probe: &Probe, rules: &Rules) -> Outcome {
     match probe.result {
         517 => Outcome::Deferred(why(probe, "the driver asked for it")),
         -517 => Outcome::Deferred(why(probe, "a supplier was not ready")),
-        0 if rules.one_is_bound => Outcome::Skipped("not bound".to_owned()),
+        0 if rules.one_is_bound => match &probe.said {
+            Some(said) => ended_with(probe, said.error),
+            None => Outcome::Skipped(NOT_BOUND.to_owned()),
+        },
         1 if rules.one_is_bound => Outcome::Ok,
-        0 => Outcome::Ok,
+        0 => match &probe.said {
+            Some(said) if said.by_core => ended_with(probe, said.error),
+            _ => Outcome::Ok,
+        },
+        result => ended_with(probe, -result.saturating_abs()),
+    }
+}
+
+/// What is known of a probe that did not bind its device, and printed no error.
+pub(super) const NOT_BOUND: &str = "not bound, and no line says why";
+
+fn ended_with(probe: &Probe, error: i64) -> Outcome {
+    match error {
+        -517 => Outcome::Deferred(why(probe, "the driver asked for it")),
         // Quiet in the kernel too: the driver does not want the device, and another one may.
-        6 | 19 | -6 | -19 => Outcome::Skipped(error(-probe.result.abs())),
-        result => Outcome::Failed(error(-result.saturating_abs())),
+        -6 | -19 => Outcome::Skipped(self::error(error)),
+        error => Outcome::Failed(self::error(error)),
     }
 }
 
@@ -537,7 +553,7 @@ fn split(boot: &Timeline) -> Option<Split> {
 }
 
 /// An error as the kernel's sources name it.
-fn error(result: i64) -> String {
+pub(super) fn error(result: i64) -> String {
     const NAMES: [(i64, &str); 16] = [
         (-1, "EPERM"),
         (-2, "ENOENT"),

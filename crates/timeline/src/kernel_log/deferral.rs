@@ -26,7 +26,7 @@ pub(crate) fn group(
                     ..Deferral::default()
                 });
                 group.attempts += 1;
-                group.by_driver += usize::from(probe.result == 517);
+                group.by_driver += usize::from(probe.result != -517);
                 group.last = ended;
                 group.total = group.total + rules.probe(probe).length();
                 group.bound = Bound::Never;

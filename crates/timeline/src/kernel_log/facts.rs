@@ -2,6 +2,7 @@
 
 use super::message::{Function, Message, Step, Took};
 use super::prefix::{MICRO, Stamp};
+use super::said_ends::{SaidEnd, SaidEnds};
 use super::{BootSummary, Deferral, Form, KernelLog, Prefix, SuspiciousLine};
 use crate::graph::EdgeSource;
 use std::collections::{HashMap, HashSet};
@@ -64,6 +65,8 @@ pub(crate) struct Probe {
     pub worker: Option<String>,
     pub asynchronous: bool,
     pub reason: Option<String>,
+    /// What a line within it said of its end, where its last line doesn't.
+    pub said: Option<SaidEnd>,
     /// Which of the lines that were understood its end is.
     pub line: u64,
 }
@@ -120,6 +123,8 @@ pub(crate) struct Facts {
     fixups_begun: HashMap<(String, String), (u32, Option<Stamp>)>,
     probes_begun: HashMap<String, Option<Stamp>>,
     asynchronous: HashSet<String>,
+    /// Ends of probes, by the lines within them.
+    pub said: SaidEnds,
     /// The latest cost of a device's probe, which a line of its end may follow.
     costs: HashMap<String, usize>,
     /// Messages with their moments, as far as there is room.
@@ -424,6 +429,7 @@ impl Facts {
                     worker: Some(worker.to_owned()),
                     asynchronous: worker.starts_with("kworker/"),
                     reason: None,
+                    said: None,
                     line: self.understood,
                 });
             }
@@ -438,8 +444,11 @@ impl Facts {
                 self.asynchronous.insert(device.to_owned());
             }
             Message::Bound { driver, device } => self.know(device, driver),
-            Message::ProbeFailed { driver, device } => self.left(device, driver),
-            Message::Deferral { device, driver, supplier, reason } => {
+            Message::ProbeFailed { driver, device, error } => {
+                self.left(device, driver);
+                self.said.failed(device, driver, error, stamp);
+            }
+            Message::Deferral { device, driver, supplier, reason, said_by } => {
                 if let Some(driver) = driver {
                     self.know(device, driver);
                 }
@@ -451,6 +460,7 @@ impl Facts {
                 if reasons.len() < Deferral::REASONS_KEPT && !reasons.iter().any(|r| r == reason) {
                     reasons.push(reason.to_owned());
                 }
+                self.said.put_off(device, driver, said_by, stamp);
             }
             Message::Link { consumer, supplier, orders } => {
                 if orders {
@@ -554,10 +564,14 @@ impl Facts {
         ended: Option<Stamp>,
         thread: Option<u32>,
     ) {
-        let deferred = result.unsigned_abs() == 517;
+        let said = self.said.end(device, driver, result, took, ended, self.kernel.as_deref());
+        let deferred =
+            result.unsigned_abs() == 517 || said.as_ref().is_some_and(|said| said.error == -517);
         let words = self.words.get(device).filter(|d| !super::names::is_bus(d));
-        let driver = driver.or(self.drivers.get(device).map(String::as_str));
+        let said_driver = said.as_ref().and_then(|said| said.driver.as_deref());
+        let driver = driver.or(said_driver).or(self.drivers.get(device).map(String::as_str));
         let driver = driver.map(str::to_owned).or_else(|| words.cloned());
+        let failed = said.is_some();
         let mut probe = Probe {
             device: device.to_owned(),
             driver: driver.clone(),
@@ -574,6 +588,7 @@ impl Facts {
                 .get(device)
                 .filter(|_| deferred)
                 .and_then(|reasons| reasons.last().cloned()),
+            said,
             line: self.understood,
         };
         // The cost is printed inside the probe: one probe, two lines.
@@ -595,7 +610,7 @@ impl Facts {
         }
         match driver {
             // Kernels before 5.14 print 1 for a device that was bound.
-            Some(driver) if matches!(result, 0 | 1) => self.know(device, &driver),
+            Some(driver) if matches!(result, 0 | 1) && !failed => self.know(device, &driver),
             Some(driver) => self.left(device, &driver),
             None => {}
         }

@@ -45,15 +45,19 @@ pub(crate) enum Message<'a> {
         driver: &'a str,
         device: &'a str,
     },
+    /// The driver core's line inside a probe that failed, or that rejected its device; `error` is
+    /// negative.
     ProbeFailed {
         driver: &'a str,
         device: &'a str,
+        error: i64,
     },
     Deferral {
         device: &'a str,
         driver: Option<&'a str>,
         supplier: Option<&'a str>,
         reason: &'a str,
+        said_by: DeferralSource,
     },
     /// `consumer` waits for `supplier`. A link that only syncs state orders nothing.
     Link {
@@ -102,6 +106,17 @@ pub(crate) enum Message<'a> {
     /// Looks as if one of the forms was meant.
     Suspicious(&'static str),
     Other,
+}
+
+/// The origin of a line about a device that was put off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeferralSource {
+    /// The driver core, at the end of the probe that was put off.
+    ProbeEnd,
+    /// A driver, or the driver core, within a probe: what that returns isn't said.
+    WithinProbe,
+    /// A list of the devices that wait: no probe ran.
+    WaitingList,
 }
 
 /// Which part of a device's shutdown a line announces.
@@ -175,7 +190,7 @@ impl Message<'_> {
             Message::ProbeCost { driver, device, .. }
             | Message::ProbeStart { driver, device }
             | Message::Bound { driver, device }
-            | Message::ProbeFailed { driver, device } => odd(driver) || odd(device),
+            | Message::ProbeFailed { driver, device, .. } => odd(driver) || odd(device),
             Message::Link { consumer, supplier, .. } => odd(consumer) || odd(supplier),
             Message::PmStart { device, parent } => odd(device) || odd(parent),
             Message::Bridge { device, .. } => odd(device),
@@ -345,8 +360,8 @@ fn device(text: &str) -> Option<Message<'_>> {
     let Some((driver, device)) = split_head(head) else {
         // drivers/base/dd.c, until 2021: `nvme: probe of 0000:01:00.0 failed with error -12`
         let rest = rest.strip_prefix("probe of ")?;
-        let device = rest.split_once(" failed with error ").or(rest.split_once(" rejects match "));
-        return Some(Message::ProbeFailed { driver: head, device: device?.0 });
+        let (device, error) = probe_error(rest)?;
+        return Some(Message::ProbeFailed { driver: head, device, error });
     };
     of_device(driver, device, rest).or(Some(Message::Words { head }))
 }
@@ -399,11 +414,18 @@ fn of_device<'a>(driver: &'a str, device: &'a str, rest: &'a str) -> Option<Mess
         return Some(Message::Known(Form::ProbeAsync));
     }
     if let Some(rest) = rest.strip_prefix("probe with driver ") {
-        let (driver, _) =
-            rest.split_once(" failed with error ").or(rest.split_once(" rejects match "))?;
-        return Some(Message::ProbeFailed { driver, device });
+        let (driver, error) = probe_error(rest)?;
+        return Some(Message::ProbeFailed { driver, device, error });
     }
     link(device, rest).or_else(|| deferral(driver, device, rest)).or_else(|| bridge(device, rest))
+}
+
+/// What stands before ` failed with error -12` or ` rejects match -19`, and the number.
+fn probe_error(text: &str) -> Option<(&str, i64)> {
+    let (what, error) =
+        text.split_once(" failed with error ").or(text.split_once(" rejects match "))?;
+    let error: i64 = error.split(' ').next()?.parse().ok()?;
+    Some((what, error.checked_abs()?.checked_neg()?))
 }
 
 /// drivers/base/core.c: device_link_add, fw_devlink_create_devlink
@@ -429,18 +451,20 @@ fn link<'a>(device: &'a str, rest: &'a str) -> Option<Message<'a>> {
 fn deferral<'a>(driver: &'a str, device: &'a str, rest: &'a str) -> Option<Message<'a>> {
     let reason = ["error -EPROBE_DEFER: ", "error -517: ", "probe deferral - "]
         .into_iter()
-        .find_map(|start| rest.strip_prefix(start))
+        .find_map(|start| Some((rest.strip_prefix(start)?, DeferralSource::WithinProbe)))
         .or_else(|| {
-            rest.strip_prefix("deferred probe pending").map(|r| r.trim_start_matches([':', ' ']))
-        })
-        .or_else(|| rest.strip_prefix("deferred probe timeout"));
-    if let Some(reason) = reason {
+            let reason = rest.strip_prefix("deferred probe pending");
+            let reason = reason.map(|reason| reason.trim_start_matches([':', ' ']));
+            let reason = reason.or_else(|| rest.strip_prefix("deferred probe timeout"))?;
+            Some((reason, DeferralSource::WaitingList))
+        });
+    if let Some((reason, said_by)) = reason {
         let supplier = ["supplier ", "wait for supplier "]
             .into_iter()
             .find_map(|word| reason.split_once(word).map(|(_, name)| name))
             .map(|name| name.strip_suffix(" not ready").unwrap_or(name));
         let driver = Some(driver).filter(|d| !super::names::is_bus(d));
-        return Some(Message::Deferral { device, driver, supplier, reason });
+        return Some(Message::Deferral { device, driver, supplier, reason, said_by });
     }
     for (end, reason) in [
         (" requests probe deferral", "the driver asked for it"),
@@ -448,12 +472,14 @@ fn deferral<'a>(driver: &'a str, device: &'a str, rest: &'a str) -> Option<Messa
     ] {
         let driver = rest.strip_prefix("Driver ").and_then(|r| r.strip_suffix(end));
         if driver.is_some() {
-            return Some(Message::Deferral { device, driver, supplier: None, reason });
+            let (supplier, said_by) = (None, DeferralSource::ProbeEnd);
+            return Some(Message::Deferral { device, driver, supplier, reason, said_by });
         }
     }
     if rest == "Device match requests probe deferral" {
-        let reason = "its bus cannot match it yet";
-        return Some(Message::Deferral { device, driver: None, supplier: None, reason });
+        let (reason, said_by) = ("its bus cannot match it yet", DeferralSource::WaitingList);
+        let (driver, supplier) = (None, None);
+        return Some(Message::Deferral { device, driver, supplier, reason, said_by });
     }
     let lists =
         ["Added to deferred list", "Removed from deferred list", "Retrying from deferred list"];

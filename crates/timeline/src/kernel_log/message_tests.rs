@@ -225,7 +225,8 @@ fn a_probe_that_failed_names_the_driver() {
         "nvme 0000:01:00.0: probe with driver nvme failed with error -12",
         "nvme: probe of 0000:01:00.0 failed with error -12",
     ] {
-        assert_eq!(parse(text), Message::ProbeFailed { driver, device }, "{text}");
+        let error = -12;
+        assert_eq!(parse(text), Message::ProbeFailed { driver, device, error }, "{text}");
     }
 }
 

@@ -31,7 +31,9 @@
 //! * **Probes** have one line, at their end. The start is computed ([`Certainty::Inferred`]); the
 //!   driver comes from the line since 7.3, before from others. A kernel prints a negative result when it did not get as far as
 //!   calling the driver, and a positive one when the driver itself said no: -517 and 517 are both
-//!   deferrals. Kernels before 5.14 print 1 for a device that was bound, and 0 for one that was not.
+//!   deferrals. Kernels before 5.14 print 1 for a device that was bound, and 0 for one that was not: a line
+//!   within the probe says why (`failed with error`, `requests probe deferral`), or nobody knows. Such a
+//!   line without the probe's last one is named in a note.
 //! * **What is nested in what** is found by time: a probe within the time of another one, or of an
 //!   init call, ran inside it, unless something says that they ran side by side ([`nesting`]).
 //! * **An order in time** needs stamps below the second that are the kernel's own. Without one
@@ -106,6 +108,7 @@ mod plain;
 mod policy;
 mod prefix;
 mod reader;
+mod said_ends;
 mod sequence;
 mod structured;
 mod tasks;

@@ -1,8 +1,9 @@
 //! The sentences beside the numbers: what a log does not say, and what was concluded instead.
 
-use super::assemble::Boot;
+use super::assemble::{Boot, NOT_BOUND, error};
 use super::facts::{Facts, Shutdown};
 use super::policy::{Rules, Unit};
+use super::said_ends::SaidEnd;
 use super::{Form, Prefix};
 use crate::model::{Certainty, Outcome, SpanKind, Timeline};
 use crate::units::{count, duration, verb};
@@ -179,7 +180,10 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
     let all_of = |kind: SpanKind, f: fn(&Outcome) -> bool| {
         all.iter().filter(|(k, outcome)| *k == kind && f(outcome)).count()
     };
-    let skipped = |kind| all_of(kind, |o| matches!(o, Outcome::Skipped(_)));
+    let unbound = all_of(SpanKind::Probe, |o| o.message() == Some(NOT_BOUND));
+    // By what was printed: ENODEV, ENXIO.
+    let skipped =
+        |kind| all_of(kind, |o| matches!(o, Outcome::Skipped(_)) && o.message() != Some(NOT_BOUND));
     let (calls, probes) = (skipped(SpanKind::Initcall), skipped(SpanKind::Probe));
     let deferred = all_of(SpanKind::Probe, |o| matches!(o, Outcome::Deferred(_)));
     let of_probes = all_of(SpanKind::Probe, |_| true);
@@ -263,10 +267,20 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
         ));
     }
     if rules.one_is_bound {
-        note(
-            "this kernel prints 1 for a probe that bound its device and 0 for one that did not"
-                .into(),
-        );
+        let why = match unbound {
+            0 => String::new(),
+            n => format!(
+                "; of {} with 0 no line says why it didn't bind (ENODEV, ENXIO, a deferral, or an \
+                 error whose line is missing), so it is shown as skipped",
+                count(n, "probe")
+            ),
+        };
+        note(format!(
+            "this kernel prints 1 for a probe that bound its device and 0 for one that did not{why}"
+        ));
+    }
+    if let Some(text) = without_end(facts) {
+        note(text);
     }
     if boot.ambiguous > 0 {
         note(format!(
@@ -291,6 +305,39 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
         let (probes, were) = (count(of_probes, "probe"), verb(deferred, "was", "were"));
         note(format!("{deferred} of {probes} {were} deferred, to be tried again"));
     }
+}
+
+/// So many probes without their last line are named.
+const NAMED: usize = 16;
+
+/// The probes of which a line says how they ended, but whose last line isn't in the log.
+fn without_end(facts: &Facts) -> Option<String> {
+    let told = |(device, said): (&str, &SaidEnd)| {
+        let driver = said.driver.as_ref().map(|driver| format!(" ({driver})")).unwrap_or_default();
+        match said.error {
+            -517 => format!("{device}{driver} was put off"),
+            failed => format!("{device}{driver} failed: {}", error(failed)),
+        }
+    };
+    let mut all: Vec<String> = facts.said.without_end().map(told).collect();
+    all.sort_unstable();
+    let n = all.len();
+    let rest = match n.saturating_sub(NAMED) {
+        0 => String::new(),
+        rest => format!(", and {rest} more"),
+    };
+    all.truncate(NAMED);
+    (n > 0).then(|| {
+        format!(
+            "{} {} a line of how {} ended and none of when (`returned`), so no bar, number or \
+             table has {}: {}{rest}",
+            count(n, "probe"),
+            verb(n, "has", "have"),
+            verb(n, "it", "they"),
+            verb(n, "it", "them"),
+            all.join(", ")
+        )
+    })
 }
 
 fn of_shutdown(facts: &Facts, shutdown: &mut Timeline) {

@@ -63,8 +63,13 @@ impl Rules {
         let with = |f: &dyn Fn(i64) -> bool| facts.probes.iter().filter(|p| f(p.result)).count();
         // Since 2021 a driver's own errors are printed as positive numbers, so EPERM is a 1 too.
         let (ones, others) = (with(&|r| r == 1), with(&|r| r > 1));
-        let one_is_bound = ones > others && ones >= with(&|r| r == 0).div_ceil(4).max(1);
         let version = facts.kernel.as_deref().and_then(version);
+        let one_is_bound = match version {
+            Some(version) if version >= (5, 14) => false,
+            // Vendors' kernels may have the change of 2021.
+            Some(_) if others == 0 => ones > 0,
+            _ => ones > others && ones >= with(&|r| r == 0).div_ceil(4).max(1),
+        };
         let (ticks, ticks_show) = ticks(facts, version).unzip();
         let fine = &facts.initcalls[ticks.map_or(0, |ticks| ticks.calls)..];
         let unit = ticks_show.flatten().unwrap_or_else(|| unit(fine, &facts.probes, version));
@@ -380,7 +385,7 @@ fn unit(calls: &[Initcall], probes: &[Probe], version: Option<(u32, u32)>) -> Un
 }
 
 /// `6.12` of `6.12.0-rc3+`.
-fn version(text: &str) -> Option<(u32, u32)> {
+pub(super) fn version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }

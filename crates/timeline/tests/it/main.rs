@@ -6,6 +6,7 @@ mod common;
 mod samples;
 
 mod coarse_stamps;
+mod how_probes_ended;
 mod how_sure;
 mod kernel_log_carriers;
 mod kernel_log_forms;
