@@ -21,6 +21,15 @@ use crate::read_only::ReadOnlyLatch;
 use crate::request::{Request, fills};
 use crate::timeout::{LateOne, TimedOut, TimerReturn};
 
+/// What follows from a file or a folder of a device that isn't in its place, or isn't what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Displaced {
+    /// What to do: a sentence for people, without its full stop.
+    pub todo: &'static str,
+    /// Changes and flushes of the device fail until that is done.
+    pub blocks_changes: bool,
+}
+
 /// A driver: it starts requests, and finishes each of them once.
 ///
 /// A driver is shared by all hardware queues of its queue and called on any thread. It needs three functions:
@@ -127,9 +136,9 @@ pub trait Driver: Send + Sync + 'static {
         false
     }
 
-    /// What to do about a file or a folder that the device uses and that isn't in its place, or isn't what it was, though nothing is lost: a
-    /// sentence for people, without its full stop. The [condition](Self::condition) says what is wrong. `None`: all are in order. Any context.
-    fn displaced(&self) -> Option<&'static str> {
+    /// What follows from a file or a folder that the device uses and that isn't in its place, or isn't what it was, though nothing is lost. The
+    /// [condition](Self::condition) says what is wrong. `None`: all are in order. Any context.
+    fn displaced(&self) -> Option<Displaced> {
         None
     }
 

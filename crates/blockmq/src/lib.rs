@@ -123,7 +123,7 @@ mod wait_queue;
 
 pub use complete::{Completer, CompleterStats, RqAffinity, behind_burst};
 pub use device::{BlockDevice, BlockDeviceExt};
-pub use driver::{Dispatch, Driver, Started};
+pub use driver::{Dispatch, Displaced, Driver, Started};
 pub use error::{IoError, IoErrorKind, NotHeld, NowaitError, Refused};
 pub use geometry::Geometry;
 pub use map::HwQueues;

@@ -81,7 +81,8 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             DeviceState, Error, Event<'static>, Graph, GraphError, HangPolicy, History, LinkKind, Need, Overdue, Pending,
             PendingState, ProbeContext<'static>, ProbeCost, ProbeDone, ProbeError, ProbeOutcome, ProbeType, Remaining,
             RemainingState, ShutdownDone, ShutdownError, ShutdownMode, ShutdownOptions, ShutdownReport;
-        blockmq: AlignedBuf, Buffer, BufferPool, Completed, Completer, CompleterStats, Deadline, DiskStats, Dispatch, Extent,
+        blockmq: AlignedBuf, Buffer, BufferPool, Completed, Completer, CompleterStats, Deadline, DiskStats,
+            Displaced, Dispatch, Extent,
             ExtentKind, Extents, Flags, Geometry, HctxStats, Held, HwQueues, IoError, IoErrorKind, IoScheduler, IoStats, NotHeld,
             NowaitError, Op, OpStats, PartDone, Payload, Plug, Queue, QueueBuilder, ReadOnlyLatch, Refused, Released, Request, RqAffinity,
             Segment<'static>, Segments<'static>, Started, TagSet, TimedOut<'static>, TimerReturn, Whole;

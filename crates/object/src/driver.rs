@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use corewise_blockmq::{
-    Dispatch, Driver, Extent, ExtentKind, Geometry, IoError, IoErrorKind, Op, Started,
+    Dispatch, Displaced, Driver, Extent, ExtentKind, Geometry, IoError, IoErrorKind, Op, Started,
 };
 use corewise_sync::time::BootStamp;
 use corewise_sync::{context, text, thread};
@@ -443,8 +443,8 @@ impl Driver for ObjectDriver {
         self.volume.condition()
     }
 
-    fn displaced(&self) -> Option<&'static str> {
-        self.volume.displaced()
+    fn displaced(&self) -> Option<Displaced> {
+        self.volume.displaced().map(|todo| Displaced { todo, blocks_changes: false })
     }
 
     fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {

@@ -62,6 +62,8 @@ fn a_file_that_is_not_in_its_place_is_told_once_and_keeps_its_promises_until_it_
             queue.flush().unwrap();
             assert_eq!(fs::read(&other).unwrap()[512..1024], [8; 512]);
             rename(&other, &path);
+            let displaced = driver.displaced().unwrap();
+            assert!(!displaced.blocks_changes && displaced.todo.contains("the file back"));
             driver.look().unwrap();
             assert!(driver.moved().is_none() && driver.lost().is_none());
             assert!(driver.condition().is_none());
@@ -99,7 +101,9 @@ fn nothing_is_changed_that_a_write_log_would_not_have_and_the_log_goes_on_when_i
     queue.write_zeroes(0, 512).unwrap_err();
     queue.discard(0, 512).unwrap_err();
     assert_eq!(queue.read_at(0, 512).unwrap(), vec![7; 512], "nothing was changed");
-    assert!(driver.condition().unwrap().starts_with("moved: its write log"));
+    assert!(driver.condition().unwrap().starts_with("no change is made: its write log"));
+    let displaced = driver.displaced().unwrap();
+    assert!(displaced.blocks_changes && displaced.todo.starts_with("Put the write log back"));
     rename(&other, &log);
     driver.look().unwrap();
     queue.write_at(0, vec![9; 512]).unwrap();
@@ -109,13 +113,18 @@ fn nothing_is_changed_that_a_write_log_would_not_have_and_the_log_goes_on_when_i
     drop((driver, queue));
     for unlinked in [true, false] {
         let (driver, queue, told) = device(&rig, options());
-        let cut = if unlinked { "unlinked" } else { "truncated" };
+        let (cut, todo) = match unlinked {
+            true => ("unlinked", "Restart the server, which begins a new write log"),
+            false => ("truncated", "Move the write log away and restart the server"),
+        };
         match unlinked {
             true => fs::remove_file(&log).unwrap(),
             false => fs::File::options().write(true).open(&log).unwrap().set_len(512).unwrap(),
         }
         assert!(driver.look().unwrap_err().to_string().contains(cut));
-        assert!(queue.write_at(0, vec![1; 512]).unwrap_err().to_string().contains(cut));
+        let why = queue.write_at(0, vec![1; 512]).unwrap_err().to_string();
+        assert!(why.contains(cut) && why.contains(todo), "{why}");
+        assert!(driver.displaced().unwrap().todo.starts_with(todo));
         assert_eq!(queue.read_at(0, 512).unwrap(), vec![9; 512]);
         assert!(told.try_iter().count() == 1);
         queue.drain();

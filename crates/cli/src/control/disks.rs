@@ -208,9 +208,11 @@ pub(crate) struct Disk {
     pub(crate) lost: bool,
     /// A file or a folder that it uses isn't in its place, or isn't what it was: `condition` says which.
     pub(crate) displaced: bool,
-    /// What to do about that.
+    /// What to do about that, and whether no change is made until then.
     #[serde(skip)]
     pub(crate) displaced_todo: Option<String>,
+    #[serde(skip)]
+    pub(crate) blocks_changes: bool,
     /// The disks that it stands on.
     pub(crate) over: Vec<String>,
     /// Of a mirror: its legs.
@@ -339,7 +341,8 @@ impl Disk {
             driver: driver.to_string(),
             lost: queue.driver().has_lost_data(),
             displaced: displaced.is_some(),
-            displaced_todo: displaced.map(str::to_owned),
+            displaced_todo: displaced.map(|displaced| displaced.todo.to_owned()),
+            blocks_changes: displaced.is_some_and(|displaced| displaced.blocks_changes),
             condition,
             over,
             mirror: mirror.as_ref().map(|(mirror, over)| MirrorOf {

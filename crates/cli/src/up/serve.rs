@@ -543,7 +543,7 @@ impl Server {
         let devices = running.manager.devices();
         // Before the first of them is flushed.
         let volumes = devices.iter().filter_map(|info| running.manager.bound::<Volume>(&info.name));
-        volumes.for_each(|volume| volume.ends_soon());
+        volumes.for_each(|volume| volume.server_ends());
         let devices = devices.len();
         let progress = Progress::new(&self.bars, "Shutdown", devices, !self.report.json);
         let manager = Arc::clone(&running.manager);

@@ -272,9 +272,66 @@ fn a_file_that_is_renamed_or_replaced_is_told_until_it_is_back_and_no_flush_fail
         fs::rename(&away, &path).unwrap();
         assert_eq!(server.wait_event("file")["what"], "back");
     }
-    let ran = server.stop().ok();
-    let told = ran.stderr.lines().filter(|line| line.contains("doesn't lead to its file"));
-    assert_eq!(told.count(), 2, "{ran}");
+    // The next server would find none, and make a new one.
+    fs::rename(&path, &away).unwrap();
+    let ran = server.stop().code(1);
+    let says = [
+        "shutdown of b: all is written, but the next start won't find it: its path leads to no file",
+    ];
+    let ran = ran
+        .complains(&says)
+        .complains(&["b.old. Put the file back in its place, or change the path"]);
+    let told = |says: &str| ran.stderr.lines().filter(|line| line.contains(says)).count();
+    assert!(told("doesn't lead to its file") >= 2, "{ran}");
+    assert_eq!(told("a file is back in its place"), 2, "{ran}");
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_device_whose_file_was_renamed_is_removed_or_goes_on_under_the_new_path() {
+    let folder = Folder::new();
+    let manifest = "[[device]]\nname = \"a\"\ndriver = \"file\"\npath = \"a.img\"\n[[export]]\ndevice = \"a\"\n";
+    folder.write("a.img", vec![0; 1 << 20]);
+    folder.write("up.toml", manifest);
+    let server = Server::start(&folder, &["up.toml"]);
+    fs::rename(folder.join("a.img"), folder.join("b.img")).unwrap();
+    folder.write("up.toml", manifest.replace("a.img", "b.img"));
+    folder.corewise(["reload", "--mode", "hard"]).ok();
+    let mut client = Client::new(&server.socket(), "a");
+    client.write(0, &[7; 512], 0).unwrap();
+    client.flush().unwrap();
+    server.stop().ok();
+    assert_eq!(fs::read(folder.join("b.img")).unwrap()[..512], [7; 512]);
+}
+
+#[test]
+fn a_device_whose_write_log_is_cut_off_is_lost_and_says_what_to_do_about_the_log() {
+    let folder = Folder::new();
+    folder.write("a.img", vec![0; 1 << 20]);
+    folder.write(
+        "up.toml",
+        "[[device]]\nname = \"a\"\ndriver = \"file\"\npath = \"a.img\"\nwrite_log = \"log\"\n[[export]]\ndevice = \"a\"\n",
+    );
+    let mut server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "a");
+    client.write(0, &[7; 512], 0).unwrap();
+    fs::File::options().write(true).open(folder.join("log")).unwrap().set_len(512).unwrap();
+    assert_eq!(client.write(0, &[8; 512], 0), Err(5));
+    assert_eq!(server.wait_event("file")["what"], "moved");
+    let says = [
+        "lost\n  a: no change is made: its write log ",
+        "was truncated",
+        "Move the write log away",
+    ];
+    folder.corewise(["health"]).code(4).says(&says);
+    let ran = server.stop().code(1);
+    let ran =
+        ran.complains(&["a file device makes no change, since its write log isn't what it was"]);
+    assert!(!ran.stderr.contains("doesn't lead to its file"), "{ran}");
+    // It is no log any more; and what is to be done helps.
+    folder.corewise(["up", "up.toml", "--for", "1ms"]).code(1).complains(&["move it away"]);
+    fs::remove_file(folder.join("log")).unwrap();
+    Server::start(&folder, &["up.toml"]).stop().ok();
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl Volume {
             }
             if local.begin_again().await && self.take_up(&local).await {
                 is_out = false;
-                tracing::info!(device = self.device(), at = %self.store, "the flush file is used again");
+                tracing::warn!(device = self.device(), at = %self.store, "the flush file is used again");
                 self.tell(&ObjectEvent::FlushFileBack);
             }
         }

@@ -48,7 +48,7 @@ impl Volume {
                 self.tell(&ObjectEvent::Moved { why });
             }
             (Some(_), None) => {
-                tracing::info!(device = self.device(), at = %self.store, "the folder is back");
+                tracing::warn!(device = self.device(), at = %self.store, "the folder is back");
             }
             _ => {}
         }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use corewise_sync::{Mutex, panics};
 
-use crate::error::IoError;
+use crate::driver::Displaced;
+use crate::drivers::file_guard::FileFault;
+use crate::error::{IoError, IoErrorKind, errno};
 
 /// What happened to a file device.
 #[derive(Clone, Debug)]
@@ -17,17 +19,68 @@ pub enum FileEvent {
         /// What was found.
         why: IoError,
     },
-    /// Nothing is lost, but the path of the file, or of its write log, doesn't lead to what is in use: the next server would find another
-    /// file, or none. A device whose write log isn't in place makes no change.
+    /// Nothing is lost, but the path of the file doesn't lead to what is in use: the next server would find another file, or none. Or its
+    /// write log isn't in its place, or isn't what it was: then the device makes no change.
     Moved {
         /// What was found, and where the file is now.
         why: String,
     },
-    /// The path leads to the file again.
+    /// The path leads to the file again, or the write log is what it was.
     Back,
 }
 
-const MOVED: &str = "the path of a file device doesn't lead to its file any more; put the file back, or the next server finds another one";
+const MOVED: &str = "the path of a file device doesn't lead to its file any more";
+const UNLOGGED: &str = "a file device makes no change, since its write log isn't what it was";
+
+/// A file, or a write log, that isn't in its place, or isn't what it was.
+#[derive(Clone, Debug)]
+pub(super) struct Misplaced {
+    /// The path of the write log, where it is that one.
+    log: Option<String>,
+    /// In words.
+    why: String,
+    todo: &'static str,
+}
+
+impl Misplaced {
+    pub(super) fn file(fault: &FileFault) -> Self {
+        let todo = match fault {
+            FileFault::NoAccess => "Allow the server to open the file again before the next start",
+            _ => "Put the file back in its place, or change the path before the next start",
+        };
+        Self { log: None, why: fault.to_string(), todo }
+    }
+
+    pub(super) fn log(name: &str, fault: &FileFault) -> Self {
+        let todo = match fault {
+            FileFault::Unlinked => "Restart the server, which begins a new write log",
+            FileFault::Truncated { .. } => {
+                "Move the write log away and restart the server, which begins a new one"
+            }
+            FileFault::NoAccess => "Allow the server to open the write log",
+            _ => "Put the write log back in its place",
+        };
+        Self { log: Some(name.to_owned()), why: format!("its write log {name}: {fault}"), todo }
+    }
+
+    /// What follows from it.
+    pub(super) fn displaced(&self) -> Displaced {
+        Displaced { todo: self.todo, blocks_changes: self.log.is_some() }
+    }
+
+    pub(super) fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// As the end of a request.
+    pub(super) fn error(&self) -> IoError {
+        let why = match self.log {
+            Some(_) => format!("{}; no change is made. {}", self.why, self.todo),
+            None => self.why.clone(),
+        };
+        IoError::with(IoErrorKind::Io(errno::EIO), why)
+    }
+}
 
 /// Is told what happens to a file device.
 pub(super) type Observer = Arc<dyn Fn(&FileEvent) + Send + Sync>;
@@ -42,7 +95,7 @@ pub(super) struct Alarm {
     /// L: is the lock; guards what was found first.
     found: Mutex<Option<IoError>>,
     /// L: is the lock; guards how the file isn't in its place.
-    moved: Mutex<Option<String>>,
+    moved: Mutex<Option<Misplaced>>,
 }
 
 impl Alarm {
@@ -65,19 +118,26 @@ impl Alarm {
     }
 
     /// Says how the file, or its write log, isn't in its place; `None`: it is. Told where that changes, and not where only the words do. It may block.
-    pub(super) fn moved(&self, why: Option<String>) {
-        let (device, file) = (self.device.as_deref(), &*self.file);
-        let before = std::mem::replace(&mut *self.moved.lock(), why.clone());
-        match (before, why) {
-            (None, Some(why)) => {
-                tracing::error!(device, file, error = why, "{MOVED}");
+    pub(super) fn moved(&self, now: Option<Misplaced>) {
+        let device = self.device.as_deref();
+        let before = std::mem::replace(&mut *self.moved.lock(), now.clone());
+        let what = |misplaced: &Misplaced| misplaced.log.is_some();
+        if before.as_ref().map(what) == now.as_ref().map(what) {
+            return;
+        }
+        match (before, now) {
+            (_, Some(Misplaced { log, why, todo })) => {
+                let so = if log.is_some() { UNLOGGED } else { MOVED };
+                let file = log.as_ref().unwrap_or(&self.file);
+                tracing::error!(device, file, error = why, "{so}. {todo}");
                 self.tell(&FileEvent::Moved { why });
             }
-            (Some(_), None) => {
-                tracing::info!(device, file, "the path of a file device leads to its file again");
+            (Some(before), None) => {
+                let file = before.log.as_ref().unwrap_or(&self.file);
+                tracing::warn!(device, file, "a file is back in its place");
                 self.tell(&FileEvent::Back);
             }
-            _ => {}
+            (None, None) => {}
         }
     }
 
@@ -96,8 +156,8 @@ impl Alarm {
         self.found.lock().clone()
     }
 
-    /// How the file isn't in its place.
-    pub(super) fn why_moved(&self) -> Option<String> {
+    /// How the file, or its write log, isn't in its place.
+    pub(super) fn misplaced(&self) -> Option<Misplaced> {
         self.moved.lock().clone()
     }
 }

@@ -28,12 +28,14 @@ use corewise_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use corewise_topology::CpuId;
 use corewise_workqueue::Workqueue;
 
+use alarm::Misplaced;
+
 pub use alarm::FileEvent;
 pub use direct::Alignment;
 pub use options::{FileOptions, IoPath, OnLoss, OpenError, OpenErrorKind, PathInUse};
 pub use ring::FileRings;
 
-use crate::driver::{Dispatch, Driver, Started};
+use crate::driver::{Dispatch, Displaced, Driver, Started};
 use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::read_only::ReadOnlyLatch;
@@ -135,10 +137,14 @@ impl FileDriver {
         self.volume.store().alarm().found()
     }
 
-    /// How the file isn't in its place: its path, or that of its write log, led to another file or to none at the last [look](Self::look). Nothing is
-    /// lost, but the next server won't find it. Asks nobody; any context.
+    /// How the file isn't in its place, or its write log isn't what it was, at the last [look](Self::look). Nothing is lost, but the next server
+    /// won't find the file, or no change is made without the log. Asks nobody; any context.
     pub fn moved(&self) -> Option<String> {
-        self.volume.store().alarm().why_moved()
+        self.misplaced().map(|misplaced| misplaced.why().to_owned())
+    }
+
+    fn misplaced(&self) -> Option<Misplaced> {
+        self.volume.store().alarm().misplaced()
     }
 
     fn new(
@@ -259,7 +265,12 @@ impl Driver for FileDriver {
     fn condition(&self) -> Option<String> {
         let how = if self.read_only_latch().is_set() { "lost, only read" } else { "lost" };
         let Some(why) = self.lost() else {
-            return self.moved().map(|why| format!("moved: {why}"));
+            let in_words = |misplaced: Misplaced| {
+                let is_stuck = misplaced.displaced().blocks_changes;
+                let how = if is_stuck { "no change is made" } else { "moved" };
+                format!("{how}: {}", misplaced.why())
+            };
+            return self.misplaced().map(in_words);
         };
         Some(match why.words() {
             Some(words) => format!("{how}: {words}"),
@@ -271,9 +282,8 @@ impl Driver for FileDriver {
         self.lost().is_some()
     }
 
-    fn displaced(&self) -> Option<&'static str> {
-        self.moved()
-            .map(|_| "Put the file back in its place, or change the path before the next start")
+    fn displaced(&self) -> Option<Displaced> {
+        self.misplaced().map(|misplaced| misplaced.displaced())
     }
 
     fn read_only_latch(&self) -> ReadOnlyLatch {

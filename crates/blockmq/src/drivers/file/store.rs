@@ -8,7 +8,7 @@ use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::alarm::Alarm;
+use super::alarm::{Alarm, Misplaced};
 use super::cached;
 use super::direct::Alignment;
 use super::extents::Found;
@@ -212,7 +212,11 @@ impl Store {
             Some(log) => {
                 if !matches!(rq.op(), Op::Read | Op::Extents | Op::Prefetch) {
                     // Before anything is changed that the log won't have.
-                    log.verify().inspect_err(|error| self.alarm.moved(Some(words(error))))?;
+                    log.verify().map_err(|misplaced| {
+                        let error = misplaced.error();
+                        self.alarm.moved(Some(misplaced));
+                        error
+                    })?;
                 }
                 log.around(rq, |rq| self.perform_unlogged(rq, done))
             }
@@ -304,16 +308,14 @@ impl Store {
     /// Looks whether the file, and its write log, are what they were, and in their places. Blocks as long as the lookup of a path does.
     pub(super) fn look(&self) -> Result<(), IoError> {
         self.is_whole()?;
-        let file = match &self.length {
-            Some(_) => self
-                .file
-                .verify()
-                .map_err(|fault| IoError::with(IoErrorKind::Io(errno::EIO), fault.to_string())),
+        // Without its log it makes no change, which is worse than that the next server finds another file.
+        let log = self.log.as_ref().map_or(Ok(()), WriteLog::verify);
+        let found = log.and_then(|()| match &self.length {
+            Some(_) => self.file.verify().map_err(|fault| Misplaced::file(&fault)),
             None => Ok(()),
-        };
-        let found = file.and_then(|()| self.log.as_ref().map_or(Ok(()), WriteLog::verify));
-        self.alarm.moved(found.as_ref().err().map(words));
-        found
+        });
+        self.alarm.moved(found.as_ref().err().cloned());
+        found.map_err(|misplaced| misplaced.error())
     }
 
     /// How a flush that ended like this is to be answered.
@@ -545,10 +547,6 @@ fn lies_in_memory(file: &File) -> bool {
     // `TMPFS_MAGIC` and `RAMFS_MAGIC`.
     let found = rustix::fs::fstatfs(file).map(|found| found.f_type as u64 & 0xffff_ffff);
     matches!(found, Ok(0x0102_1994 | 0x8584_58f6))
-}
-
-fn words(error: &IoError) -> String {
-    error.words().unwrap_or_default().to_owned()
 }
 
 fn retry<T>(mut f: impl FnMut() -> rustix::io::Result<T>) -> Result<T, IoError> {

@@ -24,8 +24,9 @@ use std::path::Path;
 use corewise_sync::{Condvar, Mutex};
 use rustix::fs::FlockOperation;
 
+use super::alarm::Misplaced;
 use crate::drivers::file_guard::FileGuard;
-use crate::error::{IoError, IoErrorKind, errno};
+use crate::error::{IoError, errno};
 use crate::request::{Op, Request};
 
 const MAGIC: u64 = 0x006a_7366_7773_6872;
@@ -127,14 +128,8 @@ impl WriteLog {
     }
 
     /// Whether what was logged is where the log was opened. Blocks as long as the lookup of its path does.
-    pub(super) fn verify(&self) -> Result<(), IoError> {
-        self.file.verify().map_err(|fault| {
-            let why = format!(
-                "its write log {}: {fault}; no change is made until it is back in place",
-                self.name
-            );
-            IoError::with(IoErrorKind::Io(errno::EIO), why)
-        })
+    pub(super) fn verify(&self) -> Result<(), Misplaced> {
+        self.file.verify().map_err(|fault| Misplaced::log(&self.name, &fault))
     }
 
     /// Does a request, and logs what it changes. Blocks.
@@ -281,6 +276,7 @@ mod tests {
     use corewise_sync::thread;
 
     use super::*;
+    use crate::error::IoErrorKind;
 
     fn log() -> (tempfile::TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir().unwrap();

@@ -112,6 +112,12 @@ fn a_volume_whose_file_is_not_in_its_place_is_degraded_unless_it_has_lost_data()
     );
     let line = health.reasons[0].line();
     assert!(line.starts_with("a: moved: its path leads to no file. Put it back"), "{line}");
+    let stuck = Disk { blocks_changes: true, ..moved.clone() };
+    let health = of(std::slice::from_ref(&stuck), &["a"]);
+    assert_eq!((health.state, faults(&health)), (HealthState::Lost, vec![(Fault::Displaced, "a")]));
+    let legs = [("a", State::InSync), ("b", State::InSync)];
+    let beside = of(&[stuck, disk("b", &[]), mirror("m", &legs)], &["m"]);
+    assert_eq!(beside.state, HealthState::Degraded);
     let lost = of(&[Disk { lost: true, ..moved }], &["a"]);
     assert_eq!(faults(&lost), [(Fault::FileLost, "a")]);
 }

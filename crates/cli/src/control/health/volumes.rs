@@ -16,8 +16,12 @@ pub(crate) fn take_back(mirror: &str, leg: &str) -> String {
 }
 
 pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
-    let lost: BTreeSet<&str> =
-        facts.disks.iter().filter(|disk| loss(disk).is_some()).map(|d| d.name.as_str()).collect();
+    let lost: BTreeSet<&str> = facts
+        .disks
+        .iter()
+        .filter(|disk| loss(disk).is_some() || disk.blocks_changes)
+        .map(|d| d.name.as_str())
+        .collect();
     let stack = Stack::new(facts, lost);
     let mut reasons = Vec::new();
     for disk in facts.disks {
@@ -25,7 +29,7 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
             let state = stack.severity(&disk.name);
             reasons.push(Reason::new(fault, state, &disk.name, what).todo(todo));
         } else if disk.displaced {
-            reasons.push(displaced(disk));
+            reasons.push(displaced(disk, &stack));
         }
         reasons.extend(of_requests(disk, facts));
         if let Some(mirror) = &disk.mirror {
@@ -46,11 +50,15 @@ fn untold(export: &Export) -> Reason {
     Reason::new(Fault::LossUntold, HealthState::Lost, device, what).todo(todo)
 }
 
-/// Nothing is lost, but the next server may not find it.
-fn displaced(disk: &Disk) -> Reason {
+/// Nothing is lost, but the next server may not find it, or nobody can change it.
+fn displaced(disk: &Disk, stack: &Stack<'_>) -> Reason {
+    let state = match disk.blocks_changes {
+        true => stack.severity(&disk.name),
+        false => HealthState::Degraded,
+    };
     let what = disk.condition.clone().unwrap_or_default();
     let todo = disk.displaced_todo.clone().unwrap_or_default();
-    Reason::new(Fault::Displaced, HealthState::Degraded, &disk.name, what).todo(todo)
+    Reason::new(Fault::Displaced, state, &disk.name, what).todo(todo)
 }
 
 /// What a volume has lost, or can't reach. It matters less where a mirror has it elsewhere.
@@ -69,7 +77,8 @@ fn loss(disk: &Disk) -> Option<Loss> {
             fault: Fault::FileLost,
             what: format!("its file has lost data: {why}"),
             todo: "Put the file right and restart the server: its flushes fail until the file is \
-                   opened again"
+                   opened again. Don't restart it before: with 'create' a start makes an empty file \
+                   where there is none"
                 .to_string(),
         });
     }

@@ -4,11 +4,12 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use corewise::blockmq::drivers::{Mirror, Stripe};
+use corewise::blockmq::drivers::{FileDriver, Mirror, Stripe};
 use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, Queue};
 use corewise::device::{Bound, ProbeError, ShutdownError};
 use corewise::nbd::Remote;
-use corewise::sync::Mutex;
+use corewise::sync::atomic::{AtomicBool, Ordering};
+use corewise::sync::{Mutex, context};
 
 use super::object::{self, ObjectDriver};
 use super::over_one::Claims;
@@ -36,6 +37,8 @@ pub(crate) struct Volume {
     /// L: is the lock; guards why it is missing.
     pub(super) why: Mutex<String>,
     pub(super) claims: Claims,
+    /// A: the server ends. Release and Acquire: set before it is shut down.
+    server_ends: AtomicBool,
     /// Of a mirror: when it is checked.
     schedule: Arc<CheckSchedule>,
 }
@@ -44,6 +47,7 @@ pub(crate) struct Volume {
 pub(super) struct Made {
     queue: Arc<Queue>,
     mirror: Option<Arc<Mirror>>,
+    file: Option<Arc<FileDriver>>,
     object: Option<Arc<ObjectDriver>>,
     remote: Option<Arc<Remote>>,
     /// Where it was made for good, if nothing was there.
@@ -66,6 +70,7 @@ impl Volume {
             making: Mutex::new(()),
             why: Mutex::default(),
             claims: Claims::default(),
+            server_ends: AtomicBool::new(false),
         }
     }
 
@@ -174,8 +179,14 @@ impl Volume {
         n.ok_or_else(|| format!("'{leg}' is no leg of '{}'", self.name()))
     }
 
+    /// The server ends: the next one has to find what it serves.
+    pub(crate) fn server_ends(&self) {
+        self.server_ends.store(true, Ordering::Release);
+        self.ends_soon();
+    }
+
     /// It will soon be shut down: another machine that is silent isn't waited for again and again.
-    pub(crate) fn ends_soon(&self) {
+    fn ends_soon(&self) {
         if let Some(remote) = self.made.get().and_then(|made| made.remote.as_ref()) {
             remote.ends_soon();
         }
@@ -230,6 +241,7 @@ impl Volume {
     pub(super) fn make(&self) -> Result<Made, ProbeError> {
         let (house, parts) = (&self.house, &self.parts.lock().clone());
         let (mut mirror, mut object, mut remote, mut new_at) = (None, None, None, None);
+        let mut in_file = None;
         let driver: Arc<dyn Driver> = match &self.device.driver {
             manifest::Driver::Memory { size, block_size } => leaf::memory(*size, *block_size)?,
             manifest::Driver::Null { size, block_size } => leaf::null(*size, *block_size),
@@ -238,6 +250,7 @@ impl Volume {
                 // A file that was created goes again if the bring-up fails: it is told of later.
                 let was_empty = opened.began_empty() && !opened.created();
                 new_at = was_empty.then(|| file.path.value.display().to_string());
+                in_file = Some(Arc::clone(&opened));
                 opened
             }
             manifest::Driver::Remote(asked) => {
@@ -268,13 +281,31 @@ impl Volume {
                 over_one::error(one(parts)?, fault, *seed)?
             }
         };
-        Ok(Made { queue: house.queue(&self.device, driver), mirror, object, remote, new_at })
+        Ok(Made {
+            queue: house.queue(&self.device, driver),
+            mirror,
+            file: in_file,
+            object,
+            remote,
+            new_at,
+        })
     }
 }
 
 /// The part of a driver that stands on one.
 fn one(parts: &[Arc<Volume>]) -> Result<&Volume, ProbeError> {
     parts.first().map(|part| &**part).ok_or_else(|| ProbeError::failed("it has no part"))
+}
+
+/// Whether the next server finds the file by its path. All that was flushed is in it, wherever it is.
+fn is_in_its_place(file: &FileDriver) -> Result<(), ShutdownError> {
+    context::blocking("a look at a file", || file.look()).map_err(|error| {
+        let todo = file.displaced().map_or("", |displaced| displaced.todo);
+        let why = file.moved().unwrap_or_else(|| error.to_string());
+        ShutdownError::new(format!(
+            "all is written, but the next start won't find it: {why}. {todo}"
+        ))
+    })
 }
 
 impl Bound for Volume {
@@ -293,14 +324,17 @@ impl Bound for Volume {
         if !matches!(self.device.driver, File(_) | Remote(_) | Object(_)) {
             return Ok(());
         }
-        match &made.object {
+        if let Some(object) = &made.object {
             // The next server needn't wait then. An error says what may be lost.
-            Some(object) => object.close().map_err(|error| ShutdownError::new(error.to_string())),
-            None => made.queue.flush().map_err(|error| {
-                ShutdownError::new(format!(
-                    "the flush failed, so recent writes may be lost: {error}"
-                ))
-            }),
+            return object.close().map_err(|error| ShutdownError::new(error.to_string()));
+        }
+        made.queue.flush().map_err(|error| {
+            ShutdownError::new(format!("the flush failed, so recent writes may be lost: {error}"))
+        })?;
+        match &made.file {
+            // Of one that is removed from a server nobody knows what is to become of it.
+            Some(file) if self.server_ends.load(Ordering::Acquire) => is_in_its_place(file),
+            _ => Ok(()),
         }
     }
 
