@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use corewise_blockmq::Op;
-use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use corewise_sync::hint::IN_MODEL;
 use corewise_sync::{Mutex, Parker, panics, thread, time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,6 +29,13 @@ use crate::waiting::{Arrivals, PartialRequest, Untaken};
 /// Where a checker runs all threads on one, no call waits: the others go on instead.
 const WAITS_NOT_IN_MODELS: RecvFlags =
     if IN_MODEL { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+
+/// There is a place for the client, as far as anybody knows.
+const NOT_REFUSED: u8 = 0;
+/// There is none.
+const REFUSED: u8 = 1;
+/// There is none, and the client has been told.
+const TOLD: u8 = 2;
 
 /// A connected stream socket and what is owed on it. Shared by the reader thread, completions, the
 /// writer thread and the server.
@@ -49,8 +56,11 @@ pub(crate) struct Connection {
     made: Instant,
     /// A: when something last came, in nanoseconds since `made`; kept only where somebody asks. Relaxed: a time.
     active: Option<AtomicU64>,
-    /// A: its handshake has had to wait for the client. Relaxed: the books ask again.
-    waited: AtomicBool,
+    /// A: when its handshake first had to wait for the client, in nanoseconds since `made`; 0: it
+    /// has not. Relaxed: the books ask again.
+    waits: AtomicU64,
+    /// A: there is no place for it, or ([`TOLD`]) it has been told so. Relaxed: as above.
+    refused: AtomicU8,
     /// L: is the lock, a leaf; guards why the server ends the connection, where it does.
     cause: Mutex<Option<String>>,
 }
@@ -134,7 +144,8 @@ impl Connection {
             partial: PartialRequest::default(),
             made: time::now(),
             active: watched.then(|| AtomicU64::new(0)),
-            waited: AtomicBool::new(false),
+            waits: AtomicU64::new(0),
+            refused: AtomicU8::new(NOT_REFUSED),
             cause: Mutex::new(None),
         };
         (connection, parker)
@@ -246,12 +257,30 @@ impl Connection {
 
     /// The handshake waits for its client.
     pub(crate) fn note_wait(&self) {
-        self.waited.store(true, Ordering::Relaxed);
+        if self.waits.load(Ordering::Relaxed) == 0 {
+            self.waits.store(self.clock().max(1), Ordering::Relaxed);
+        }
+        // The reply before this wait has left.
+        if self.refused.load(Ordering::Relaxed) == REFUSED {
+            self.refused.store(TOLD, Ordering::Relaxed);
+        }
     }
 
-    /// Whether the handshake has had to wait for its client: if not, its thread may not have begun.
-    pub(crate) fn has_waited(&self) -> bool {
-        self.waited.load(Ordering::Relaxed)
+    /// There is no place for this client. It is about to be told.
+    pub(crate) fn note_refusal(&self) {
+        self.refused.store(REFUSED, Ordering::Relaxed);
+    }
+
+    /// Whether the client knows that there is no place for it.
+    pub(crate) fn was_told(&self) -> bool {
+        self.refused.load(Ordering::Relaxed) == TOLD
+    }
+
+    /// Whether the handshake first had to wait for its client so long ago. If it never had to, its
+    /// thread may not have begun.
+    pub(crate) fn is_slow(&self, patience: Duration) -> bool {
+        let waits = self.waits.load(Ordering::Relaxed);
+        waits != 0 && self.since(waits) >= patience
     }
 
     fn wait_until(&self, what: PollFlags, deadline: &mut Deadline) -> io::Result<()> {

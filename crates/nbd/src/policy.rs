@@ -349,9 +349,33 @@ pub(crate) const ABSENT: usize = 256;
 /// Clients accepted between two looks whether the listener is to be closed.
 pub const ACCEPTS: u32 = 64;
 
-/// How often it is looked whether a handshake waits for its client, where all places are held by handshakes whose threads may not
-/// have begun.
-pub const HANDSHAKES_LOOK: Duration = Duration::from_millis(1);
+/// How long a handshake may wait for its client where others wait for its place.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(1);
+/// How often that is halved, at most: then it is 4 ms.
+const PATIENCE_HALVINGS: usize = 8;
+
+/// How many handshakes that were cut count, where `places` may go on at a time.
+pub fn most_cut(places: usize) -> usize {
+    places.saturating_mul(PATIENCE_HALVINGS)
+}
+
+/// How long a handshake may wait for its client before it makes room for another one.
+///
+/// `cut` is by how many more were cut than came to the choice of an export. A herd of clients that are
+/// alive chooses within the patience, however many there are: those behind them wait in the
+/// system's queue. A flood of silent ones would keep that queue full for as long, so each time that
+/// it was cut out of all `places` the patience is halved.
+pub fn handshake_patience(cut: usize, places: usize) -> Duration {
+    HANDSHAKE_PATIENCE / (1 << (cut / places.max(1)).min(PATIENCE_HALVINGS))
+}
+
+/// How long to wait before the next look for a handshake that may be cut.
+pub fn handshakes_look(patience: Duration) -> Duration {
+    (patience / 64).max(Duration::from_millis(1))
+}
+
+/// Sockets that one such look asks for what their clients have sent.
+pub const HANDSHAKES_ASKED: usize = 64;
 
 /// How long to wait before accepting again after the `failures`-th failure in a row for want of
 /// resources: 10 ms, doubling up to 1 s. The wait ends early when the listener is stopped.
@@ -627,6 +651,16 @@ mod tests {
         let now = Instant::now();
         assert_eq!(after(now, second), now + second);
         assert!(after(now, Duration::MAX) > now + 1_000_000 * second);
+    }
+
+    #[test]
+    fn a_flood_of_silent_clients_halves_the_patience_with_each_set_of_them() {
+        let patience = |cut| handshake_patience(cut, 100).as_millis();
+        assert_eq!([0, 99, 100, 250, 800].map(patience), [1000, 1000, 500, 250, 3]);
+        assert_eq!(handshake_patience(usize::MAX, 0), handshake_patience(most_cut(7), 7));
+        let second = Duration::from_secs(1);
+        assert!(handshakes_look(second) < second / 50);
+        assert_eq!(handshakes_look(Duration::ZERO), Duration::from_millis(1));
     }
 
     #[test]

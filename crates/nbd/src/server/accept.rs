@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Throttle, thread};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
@@ -22,6 +23,9 @@ const SHORTAGES_EVERY: Duration = Duration::from_secs(60);
 
 /// A listener's thread and the means to end it.
 pub(super) struct Acceptor {
+    /// A: it is to end. Relaxed: the eventfd is rung behind it, and a thread that waits for a place
+    /// looks again and again.
+    ends: Arc<AtomicBool>,
     wake: Arc<OwnedFd>,
     thread: thread::JoinHandle<()>,
 }
@@ -38,15 +42,18 @@ impl Acceptor {
             eventfd(0, flags).map_err(|e| resource("an eventfd for a listener")(e.into()))?,
         );
         let (theirs, server) = (Arc::clone(&wake), Arc::clone(server));
+        let ends = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&ends);
         let thread = thread::Builder::new()
             .name("nbd-accept".to_owned())
-            .spawn(move || run(&server, &listener, &theirs))
+            .spawn(move || run(&server, &listener, &theirs, &end))
             .map_err(resource("a thread for a listener"))?;
-        Ok(Acceptor { wake, thread })
+        Ok(Acceptor { ends, wake, thread })
     }
 
     /// Ends the thread and waits for it; its socket is closed then, and its socket file removed.
     pub(super) fn stop(self) {
+        self.ends.store(true, Ordering::Relaxed);
         // Fails only where the counter is full, and then the thread is being woken anyway.
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
         if self.thread.join().is_err() {
@@ -55,7 +62,7 @@ impl Acceptor {
     }
 }
 
-fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd) {
+fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd, ends: &AtomicBool) {
     let mut failures = 0;
     let mut spare = None;
     let shortages = Throttle::with_rate(SHORTAGES, SHORTAGES_EVERY);
@@ -78,7 +85,7 @@ fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd) {
         if !both[0].revents().is_empty() {
             break;
         }
-        failures = match accept(server, listener, &mut spare) {
+        failures = match accept(server, listener, ends, &mut spare) {
             Ok(()) => 0,
             Err(Shortage(what)) => {
                 if failures == 0 {
@@ -111,15 +118,20 @@ struct Shortage(String);
 fn accept(
     server: &Arc<Inner>,
     listener: &Listener,
+    ends: &AtomicBool,
     spare: &mut Option<ClientThread>,
 ) -> Result<(), Shortage> {
+    let stop = || ends.load(Ordering::Relaxed);
     for _ in 0..policy::ACCEPTS {
+        if stop() {
+            break;
+        }
         let thread = match spare.take() {
             Some(thread) => thread,
             None => server.client_thread().map_err(|error| Shortage(error.to_string()))?,
         };
         match listener.accept() {
-            Ok(socket) => match server.serve(socket, thread) {
+            Ok(socket) => match server.serve(socket, thread, &stop) {
                 Ok(()) => {}
                 Err(error) => tracing::warn!(%error, "a client was turned away"),
             },

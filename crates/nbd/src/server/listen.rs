@@ -218,6 +218,7 @@ impl Listener {
         // Debug: the caller's own value, which has no other form.
         let failed = |source| Error::Listen { address: format!("{address:?}"), source };
         let listener = TcpListener::bind(&address).map_err(failed)?;
+        lengthen_queue(&listener);
         Listener::try_from(listener).map_err(failed)
     }
 
@@ -247,10 +248,19 @@ impl Listener {
     }
 }
 
+/// Lets as many clients wait for this listener as the system allows (`net.core.somaxconn`). A
+/// client that doesn't fit into the queue is left without an answer, or is refused.
+fn lengthen_queue(listener: impl AsFd) {
+    // A listener that listens already keeps its queue where this fails.
+    let _ = rustix::net::listen(listener, i32::MAX);
+}
+
 fn bind(path: &Path) -> Result<UnixListener, Error> {
-    UnixListener::bind(path).map_err(|source| match source.kind() {
-        ErrorKind::AddrInUse => Error::SocketInUse(path.to_owned()),
-        _ => Error::Listen { address: path.display().to_string(), source },
+    UnixListener::bind(path).inspect(|listener| lengthen_queue(listener)).map_err(|source| {
+        match source.kind() {
+            ErrorKind::AddrInUse => Error::SocketInUse(path.to_owned()),
+            _ => Error::Listen { address: path.display().to_string(), source },
+        }
     })
 }
 
@@ -300,6 +310,7 @@ fn knock(path: &Path) -> rustix::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -364,6 +375,31 @@ mod tests {
         }
         assert!(matches!(Listener::unix(&path), Err(Error::SocketInUse(p)) if p == path));
         assert!(path.exists());
+    }
+
+    /// The queue's length, by `TCP_INFO` of a listener.
+    fn queue(listener: &Listener) -> u32 {
+        // SAFETY: any bytes are a `tcp_info`.
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+        let (fd, level) = (listener.socket.as_raw_fd(), libc::IPPROTO_TCP);
+        let (to, room) = ((&raw mut info).cast(), &raw mut len);
+        // SAFETY: the socket is open, and `info` has room for the `len` bytes that the call writes.
+        assert_eq!(unsafe { libc::getsockopt(fd, level, libc::TCP_INFO, to, room) }, 0);
+        info.tcpi_sacked
+    }
+
+    #[test]
+    fn as_many_clients_may_wait_for_a_listener_as_the_system_allows() {
+        let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        let most: u32 = most.trim().parse().unwrap();
+        assert_eq!(queue(&Listener::tcp("127.0.0.1:0").unwrap()), most);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let _listener = Listener::unix(&path).unwrap();
+        // One more fits.
+        let waiting: Vec<_> = (0..most.min(300)).map(|_| knock(&path)).collect();
+        assert!(waiting.iter().all(Result::is_ok), "{waiting:?}");
     }
 
     #[test]

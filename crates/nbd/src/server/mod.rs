@@ -59,8 +59,10 @@ pub struct Options {
     /// Where places run short: lets the client go that has asked for nothing for longest, if it is as long as this; `None`:
     /// keeps it, and refuses the newcomer.
     pub evict_idle: Option<Duration>,
-    /// Handshakes at the same time. Beyond it the oldest one that waits for its client is closed, so that nobody is locked
-    /// out by clients that never speak; where none does, the newcomer waits.
+    /// Handshakes at the same time, beside those that have the places of clients that aren't there.
+    /// Where all are taken a newcomer waits in the system's queue. The handshake that has waited
+    /// for its client for longest is closed for it, after a second or, in a flood of silent
+    /// clients, after milliseconds. So nobody is locked out by clients that never speak.
     pub max_half_open: usize,
     /// What one connection may have in flight.
     pub budget: Budget,
@@ -513,7 +515,7 @@ impl Server {
         // Its threads wait in their calls; a call that doesn't wait looks like a dead client.
         rustix::io::ioctl_fionbio(&socket, false)
             .map_err(|e| Error::Resource { what: "a socket in blocking mode", source: e.into() })?;
-        self.inner.serve(socket, self.inner.client_thread()?)
+        self.inner.serve(socket, self.inner.client_thread()?, &|| false)
     }
 
     /// Closes the listeners: nobody new comes in, those who are connected go on. Waits for the
@@ -585,8 +587,15 @@ impl Inner {
 
     /// Serves a client on this thread; where many that made way for newcomers have not ended, it
     /// waits for one of them.
-    fn serve(&self, socket: OwnedFd, thread: ClientThread) -> Result<(), Error> {
-        let Options { max_half_open, budget, evict_idle, .. } = self.options();
+    /// `stop`: whether to give up.
+    fn serve(
+        &self,
+        socket: OwnedFd,
+        thread: ClientThread,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(), Error> {
+        let options = self.options();
+        let Options { budget, evict_idle, .. } = options;
         let who = Identity::of(&socket);
         let host = self.hosts.of(who.peer);
         let make = |id| {
@@ -606,7 +615,7 @@ impl Inner {
             });
             oldest.cut(|| "other clients waited, and it had not chosen an export".to_owned());
         };
-        let (connection, parker) = self.registry.admit(who.clone(), max_half_open, make, evict)?;
+        let (connection, parker) = self.registry.admit(who.clone(), &options, stop, make, evict)?;
         thread.serve(connection, parker);
         Ok(())
     }

@@ -5,7 +5,7 @@ mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use corewise_sync::time::PausableClock;
 use corewise_sync::{Condvar, Mutex, time};
@@ -41,6 +41,10 @@ struct Books {
     half_open: BTreeSet<u64>,
     /// Connections whose thread has not ended: those above, and those that left the books for a newcomer.
     threads: usize,
+    /// Connections that are being let go for a newcomer, each with its descriptor.
+    leaving: usize,
+    /// By how many more handshakes were cut for a newcomer than came to the choice of an export.
+    cut: usize,
     last_id: u64,
 }
 
@@ -210,31 +214,39 @@ impl Registry {
     }
 
     /// Enters a new connection, made by `make` from its id, and gives it out with what else `make`
-    /// made. Where half-open ones hold the places, the oldest one that waits for its client leaves the books and is given to
-    /// `evict` (inside the lock) to be cut. Where none does, this waits: they have come together, and their threads haven't got to
-    /// them. So it does where as many of those that were cut have not ended yet: a flood of newcomers stays in the
-    /// system's queue, and makes no threads.
+    /// made. Handshakes may have the places of clients that aren't there, and `max_half_open`
+    /// beside. Where all are taken, a handshake leaves the books and is given to `evict` (inside
+    /// the lock) to be cut: one of a client that was told that there is no place for it, or else
+    /// the oldest one that has waited for its client for too long ([`policy::handshake_patience`]).
+    /// Where there is neither, this waits, and newcomers with it, in the system's queue: they have
+    /// come together, and are alive. So it does where as many of those that were cut have not ended
+    /// yet: a flood of newcomers makes no threads. `stop`: whether it is to give up, since nobody
+    /// is to come in any more.
     pub(super) fn admit<T>(
         &self,
         who: Identity,
-        half_open_limit: usize,
+        options: &Options,
+        stop: &dyn Fn() -> bool,
         make: impl FnOnce(u64) -> (Arc<Connection>, T),
         evict: impl Fn(&Connection),
     ) -> Result<(Arc<Connection>, T), Error> {
-        let half_open_limit = half_open_limit.max(1);
+        let half_open_limit = options.max_half_open.max(1);
+        let places = half_open_limit.saturating_add(options.max_connections);
         let mut books = self.books.lock();
         loop {
-            if books.closing {
+            if books.closing || stop() {
                 return Err(Error::ShuttingDown);
             }
+            let patience = policy::handshake_patience(books.cut, places);
             let ending = books.threads - books.connections.len();
             if ending < half_open_limit {
+                let here = books.connections.len() - books.leaving;
                 // Here and now, so that its place is free whatever its thread does.
-                if books.half_open.len() < half_open_limit || books.let_silent_go(&evict) {
+                if here < places || books.let_slow_go(patience, places, &evict) {
                     break;
                 }
             }
-            (books, _) = self.left.wait_timeout(books, policy::HANDSHAKES_LOOK);
+            (books, _) = self.left.wait_timeout(books, policy::handshakes_look(patience));
         }
         books.last_id += 1;
         let id = books.last_id;
@@ -284,6 +296,10 @@ impl Registry {
             let Some(limit) = limit.filter(|limit| most >= *limit) else { continue };
             let taken = books.attached(belongs).count();
             if taken >= limit && !books.let_idle_go(belongs, options) {
+                if let Some(entered) = books.connections.get(&id) {
+                    entered.connection.note_refusal();
+                }
+                books.has_chosen();
                 return Err(format!("all {limit} places {what} are taken"));
             }
         }
@@ -292,6 +308,7 @@ impl Registry {
             entered.who.names.clone_from(&who.names);
         }
         books.half_open.remove(&id);
+        books.has_chosen();
         Ok(export)
     }
 
@@ -301,6 +318,12 @@ impl Registry {
         books.threads -= 1;
         books.half_open.remove(&id);
         let gone = books.connections.remove(&id);
+        if gone.as_ref().is_some_and(|gone| gone.leaving) {
+            books.leaving -= 1;
+        }
+        if books.half_open.is_empty() {
+            books.cut = 0;
+        }
         let its_export = gone.as_ref().and_then(|gone| gone.export.as_ref());
         if let (Some(name), Some(gone)) = (its_export, &gone) {
             if let Some(entry) = books.exports.get_mut(name) {
@@ -377,16 +400,32 @@ impl Books {
         self.connections.values().filter(attached)
     }
 
-    /// Lets the oldest one go of those that wait for their client in its handshake.
-    fn let_silent_go(&mut self, evict: impl Fn(&Connection)) -> bool {
-        let silent = |id: &&u64| {
-            self.connections.get(id).is_none_or(|entered| {
-                entered.connection.has_waited() && !entered.connection.has_sent()
-            })
+    /// A handshake came to the choice of an export.
+    fn has_chosen(&mut self) {
+        self.cut = self.cut.saturating_sub(1);
+    }
+
+    /// Lets a handshake go whose client was told that there is no place for it, or else the oldest
+    /// one of those that have waited for their client for so long.
+    fn let_slow_go(
+        &mut self,
+        patience: Duration,
+        places: usize,
+        evict: impl Fn(&Connection),
+    ) -> bool {
+        let connection = |id: &u64| self.connections.get(id).map(|entered| &entered.connection);
+        let find = |may: &dyn Fn(&Connection) -> bool| {
+            let may = |id: &&u64| connection(id).is_none_or(|one| may(one));
+            let mut some = self.half_open.iter().filter(may).take(policy::HANDSHAKES_ASKED);
+            some.find(|id| connection(id).is_none_or(|one| !one.has_sent())).copied()
         };
-        let Some(oldest) = self.half_open.iter().find(silent).copied() else { return false };
-        self.half_open.remove(&oldest);
-        if let Some(entered) = self.connections.remove(&oldest) {
+        let told = find(&|one| one.was_told());
+        let Some(id) = told.or_else(|| find(&|one| one.is_slow(patience))) else { return false };
+        if told.is_none() {
+            self.cut = (self.cut + 1).min(policy::most_cut(places));
+        }
+        self.half_open.remove(&id);
+        if let Some(entered) = self.connections.remove(&id) {
             evict(&entered.connection);
         }
         true
@@ -397,8 +436,7 @@ impl Books {
     fn let_idle_go(&mut self, belongs: Belongs<'_>, options: &Options) -> bool {
         let Some(enough) = options.evict_idle else { return false };
         // Each has its descriptor until its device has flushed what it changed.
-        let leaving = self.connections.values().filter(|one| one.leaving).count();
-        if leaving >= options.max_half_open.max(1) {
+        if self.leaving >= options.max_half_open.max(1) {
             return false;
         }
         let idle = self.attached(belongs).filter_map(|one| {
@@ -414,6 +452,7 @@ impl Books {
         let Some((idle, id)) = idle.into_iter().find(|(_, id)| silent(id)) else { return false };
         let Some(entered) = self.connections.get_mut(&id) else { return false };
         entered.leaving = true;
+        self.leaving += 1;
         let Entered { connection, who, export, .. } = entered;
         let (peer, export, idle) = (who.clone(), export.clone(), policy::rounded(idle));
         connection.voice.tell(What::Evicted, |_| {
@@ -537,7 +576,8 @@ mod tests {
             )
         };
         let who = Voice::of_test(0).who;
-        registry.admit(who, limit, make, |oldest| oldest.close())
+        let options = Options::new().max_half_open(limit).max_connections(0);
+        registry.admit(who, &options, &|| false, make, |oldest| oldest.close())
     }
 
     #[test]
@@ -552,7 +592,7 @@ mod tests {
                 (Arc::new(Connection::new(voice, ours.into(), budget, 0, pool, true).0), ())
             };
             let who = Voice::of_test(0).who;
-            (registry.admit(who, 9, make, |_| ()).unwrap().0, theirs)
+            (registry.admit(who, &Options::new(), &|| false, make, |_| ()).unwrap().0, theirs)
         };
         let options = Options::new().max_connections(1).evict_idle(Some(Duration::ZERO));
         let attach = |connection: &Connection| {
@@ -592,6 +632,45 @@ mod tests {
             let here: Vec<u64> = registry.books.lock().half_open.iter().copied().collect();
             assert_eq!(here, [first[0].id, newcomer]);
         });
+    }
+
+    #[test]
+    fn a_client_that_was_told_that_there_is_no_place_makes_room_before_one_that_was_not() {
+        let registry = Registry::new();
+        registry.add_export(Export::new("disk", Arc::new(Disk))).unwrap();
+        let admit = || {
+            let connection = admit_to(&registry, 3).unwrap().0;
+            connection.note_wait();
+            connection.id
+        };
+        let attach = |id| {
+            let options = Options::new().max_connections(0);
+            registry.attach(id, "disk", &Voice::of_test(0).who, &options).map(drop).unwrap_err()
+        };
+        let ids = [admit(), admit(), admit()];
+        // The first one is about to be told, the second one has been.
+        let (about_to, told) = (ids[0], ids[1]);
+        for id in [about_to, told] {
+            assert!(attach(id).contains("all 0 places"));
+        }
+        registry.books.lock().connections[&told].connection.note_wait();
+        let newcomer = admit();
+        let here: Vec<u64> = registry.books.lock().half_open.iter().copied().collect();
+        assert_eq!(here, [about_to, ids[2], newcomer]);
+        assert_eq!(registry.books.lock().cut, 0, "nobody was cut who hadn't been told");
+    }
+
+    #[test]
+    fn a_newcomer_that_waits_for_a_place_gives_up_with_its_listener() {
+        let registry = Registry::new();
+        let _first = admit_to(&registry, 1).unwrap();
+        let asked = AtomicBool::new(false);
+        let stop = || asked.swap(true, Ordering::Relaxed);
+        let options = Options::new().max_half_open(1).max_connections(0);
+        let make = |_| -> (Arc<Connection>, ()) { unreachable!("there is no place") };
+        let who = Voice::of_test(0).who;
+        let stopped = registry.admit(who, &options, &stop, make, |_| ()).map(|_| ());
+        assert!(matches!(stopped, Err(Error::ShuttingDown)), "{stopped:?}");
     }
 
     #[test]
