@@ -125,6 +125,12 @@ impl Length {
         Length::bounds(Duration::ZERO, self.most)
     }
 
+    /// The one or the other: nobody knows which. It tells the number of the first.
+    pub(crate) fn or_as(self, other: Length) -> Length {
+        let most = self.most.zip(other.most).map(|(one, other)| one.max(other));
+        Length { least: self.least.min(other.least), most, told: self.told }
+    }
+
     /// How many times as long as `other` it is, in words: `1.99x`, `≥12.5x`.
     pub(crate) fn times(self, other: Length) -> String {
         let part = |a: Duration, b: Duration| a.as_secs_f64() / b.as_secs_f64();

@@ -264,9 +264,13 @@ pub struct Span {
     /// device, the init function that registered the driver. Its time holds this one's. None: it
     /// stood by itself, or nobody knows. An id that the timeline does not have counts as none.
     pub nested_in: Option<SpanId>,
-    /// True when it stands within the time of several spans, and nothing tells which of them ran it, or
-    /// whether any did. Their own times, and all sums, are bounds then.
+    /// True when it stands within the time of other spans, and nothing proves which of them ran it, or
+    /// whether any did: `nested_in` and `worker` are then the likeliest, if they say anything. Own times,
+    /// and all sums, are bounds then.
     pub may_be_nested: bool,
+    /// True when no line names the driver: it is the likeliest one by what the span seems to have run
+    /// inside of.
+    pub driver_inferred: bool,
 }
 
 impl Span {
@@ -292,6 +296,7 @@ impl Span {
             asynchronous: false,
             nested_in: None,
             may_be_nested: false,
+            driver_inferred: false,
         }
     }
 
@@ -316,6 +321,23 @@ impl Span {
             (Certainty::UpperBound, None) => Length::at_most(self.drawn()),
             (_, None) => Length::exact(self.drawn()),
         }
+    }
+
+    /// Whether another span seems to have run it, and nothing proves that.
+    pub(crate) fn seems_nested(&self) -> bool {
+        self.may_be_nested && self.nested_in.is_some()
+    }
+
+    /// Its worker for people, with a mark where that is only the likeliest. Empty: not known.
+    pub(crate) fn worker_told(&self) -> String {
+        let mark = if self.seems_nested() && !self.worker.is_empty() { "?" } else { "" };
+        format!("{}{mark}", self.worker)
+    }
+
+    /// Its driver, likewise.
+    pub(crate) fn driver_told(&self) -> Option<String> {
+        let mark = if self.driver_inferred { "?" } else { "" };
+        self.driver.as_ref().map(|driver| format!("{driver}{mark}"))
     }
 
     /// How long its bar is. It may have taken less, or nobody knows: [`Span::took`] says so.

@@ -60,7 +60,8 @@ pub struct Summary {
     pub critical_path: Length,
     /// See [`Timeline::max_parallelism`].
     pub max_parallelism: usize,
-    /// A span may have run longer than its bar, so that more may have run at once.
+    /// A span may have run longer than its bar, or beside the one that it seems to be inside of, so that
+    /// more may have run at once.
     pub open_ended: bool,
     /// How many of them nobody knows the place in time of; see [`Unplaced`](crate::Unplaced).
     pub unplaced: usize,
@@ -139,10 +140,12 @@ impl Timeline {
         }
     }
 
-    /// Whether a span may have run longer than its bar, and so beside more others than it seems.
+    /// Whether a span may have run longer than its bar, or beside the one that it seems to be inside of,
+    /// and so beside more others than it seems.
     pub(crate) fn is_open_ended(&self) -> bool {
         let last = self.spans().iter().map(|span| span.start).max().unwrap_or_default();
         self.spans().iter().any(|span| match span.took().most() {
+            _ if span.seems_nested() => true,
             // Less than the kernel's stamps tell apart shows nothing.
             Some(most) => most > span.drawn() + Duration::from_micros(1),
             // The last one to begin overlaps nothing behind it.

@@ -171,8 +171,8 @@ fn arguments(t: &Timeline, span: &Span, critical: bool) -> Map<String, Value> {
     if let Some(message) = span.outcome.message() {
         say("message", text(message));
     }
-    if let Some(driver) = &span.driver {
-        say("driver", text(driver));
+    if let Some(driver) = span.driver_told() {
+        say("driver", text(&driver));
     }
     if let Some(cpu) = span.cpu {
         say("cpu", cpu.into());
@@ -187,7 +187,8 @@ fn arguments(t: &Timeline, span: &Span, critical: bool) -> Map<String, Value> {
         say("released_by", text(by));
     }
     if let Some(outer) = span.nested_in.and_then(|id| t.spans().get(id.index())) {
-        say("ran_inside", text(&outer.name));
+        let key = if span.may_be_nested { "seems_to_have_run_inside" } else { "ran_inside" };
+        say(key, text(&outer.name));
     }
     if span.asynchronous {
         say("asynchronous", true.into());

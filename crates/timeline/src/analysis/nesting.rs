@@ -76,7 +76,8 @@ impl Nesting {
             }
         }
         let all: Length = exclusive.iter().copied().sum();
-        let mut sum = all - perhaps(t, &parents, &mut exclusive);
+        let [twice, beside] = perhaps(t, &parents, &mut exclusive);
+        let mut sum = all - twice + beside;
         // A span without a place in time may have run inside any of them, or around them.
         if t.unplaced().iter().any(|u| u.kind != SpanKind::Shutdown) {
             for (own, span) in exclusive.iter_mut().zip(t.spans()).filter(|(_, s)| hosts(s)) {
@@ -141,14 +142,15 @@ impl Nesting {
 }
 
 /// Stamps that are cut off leave open whether a span near the ends of another one ran inside it, and
-/// where several were running nothing tells it of a [few](Span::may_be_nested). Widens the own times of
-/// both to what can be, and gives the time of those that may so have been counted twice.
-fn perhaps(t: &Timeline, parents: &[Option<SpanId>], exclusive: &mut [Length]) -> Length {
+/// where no line names the thread nothing tells it of [many](Span::may_be_nested). Widens the own times
+/// of both to what can be. Gives the time of those that may so have been counted twice, and of those that
+/// may have been counted once too little, as they ran beside what they seem to be inside of.
+fn perhaps(t: &Timeline, parents: &[Option<SpanId>], exclusive: &mut [Length]) -> [Length; 2] {
     let unit = t.resolution();
-    let mut twice = Length::ZERO;
+    let [mut twice, mut beside] = [Length::ZERO; 2];
     let open_to = |span: &Span| !unit.is_zero() || span.may_be_nested;
     if !t.spans().iter().any(open_to) {
-        return twice;
+        return [twice, beside];
     }
     // A computed start is late by what printing took.
     let late = unit.max(Duration::from_micros(20));
@@ -193,6 +195,13 @@ fn perhaps(t: &Timeline, parents: &[Option<SpanId>], exclusive: &mut [Length]) -
             *own = *own - took;
             found = true;
         }
+        if let Some(parent) = parents[id.index()].filter(|_| span.seems_nested()) {
+            let around = t.span(parent);
+            let inside = Length::at_most(span.end.min(around.end).saturating_sub(span.start));
+            let own = &mut exclusive[parent.index()];
+            *own = (*own + inside).within(around.took());
+            beside = beside + inside;
+        }
         if !found {
             continue;
         }
@@ -203,7 +212,7 @@ fn perhaps(t: &Timeline, parents: &[Option<SpanId>], exclusive: &mut [Length]) -
             *own = (*own + took).within(t.span(parent).took());
         }
     }
-    twice
+    [twice, beside]
 }
 
 /// What a span says of itself, where that can be: the other one is there, and had begun by then.

@@ -157,7 +157,28 @@ fn sum(times: impl Iterator<Item = u64>) -> u64 {
     times.fold(0, u64::saturating_add)
 }
 
+/// Where it isn't known what ran inside what, it is between the run as it seems to have been and the one
+/// in which those ran beside each other.
 fn repeated(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Prediction {
+    let seeming = repeated_as_nested(t, &factor);
+    if !t.spans().iter().any(Span::seems_nested) {
+        return seeming;
+    }
+    let mut apart = t.clone();
+    for span in apart.spans_mut().iter_mut().filter(|span| span.seems_nested()) {
+        span.nested_in = None;
+        span.worker.clear();
+    }
+    let apart = repeated_as_nested(&apart, factor);
+    Prediction {
+        makespan: seeming.makespan.or_as(apart.makespan),
+        work: seeming.work.or_as(apart.work),
+        bound: seeming.bound.or_as(apart.bound),
+        timeline: seeming.timeline,
+    }
+}
+
+fn repeated_as_nested(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Prediction {
     let mut timeline = Timeline::new(t.name());
     for ((_, span), (start, end)) in t.iter().zip(replay(t, factor)) {
         let mut span = span.clone();

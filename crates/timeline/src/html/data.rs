@@ -19,6 +19,7 @@ const NO_CALLBACK: u32 = 2;
 const ASYNC: u32 = 4;
 const START_SOFT: u32 = 8;
 const END_SOFT: u32 = 16;
+const MAYBE_INSIDE: u32 = 32;
 
 pub(super) fn json(timelines: &[&Timeline]) -> String {
     let views: Vec<TimelineView<'_>> = timelines.iter().map(|t| view(t)).collect();
@@ -129,7 +130,7 @@ fn view(t: &Timeline) -> TimelineView<'_> {
             e: at(span.end),
             o: span.outcome.as_str(),
             m: span.outcome.message().map(shown),
-            d: span.driver.as_deref().map(shown),
+            d: span.driver_told().map(|driver| shown(&driver).into_owned().into()),
             c: place(span),
             b: span.released_by.as_deref().map(shown),
             p: nesting.parent(id).map(SpanId::index),
@@ -174,6 +175,7 @@ fn flags(span: &Span, critical: bool) -> u32 {
         (span.asynchronous, ASYNC),
         (soft(span.start_certainty), START_SOFT),
         (soft(span.end_certainty), END_SOFT),
+        (span.seems_nested(), MAYBE_INSIDE),
     ]
     .into_iter()
     .filter_map(|(is, bit)| is.then_some(bit))

@@ -12,7 +12,7 @@
   const AXIS = 26, GUTTER = { device: 210, cost: 210, lane: 130, driver: 150 };
   const EACH = { device: true, cost: true };
   const FONT = "12px system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
-  const CHAIN = 1, NO_CALLBACK = 2, ASYNC = 4, START_SOFT = 8, END_SOFT = 16;
+  const CHAIN = 1, NO_CALLBACK = 2, ASYNC = 4, START_SOFT = 8, END_SOFT = 16, MAYBE_INSIDE = 32;
 
   let t, rows, groups, rowHeight, from, to, hover = -1, chosen = -1, hits = null, colours, frame = 0;
   // What would be asked of the document for each bar: the width of the chart, and what its rows are.
@@ -445,7 +445,8 @@
     const lines = [];
     const on = s.f & CHAIN ? ', on the critical path' : '';
     lines.push(s.k + (s.d ? ' by ' + s.d : '') + ', ' + s.o + (s.m ? ': ' + s.m : '') + on);
-    const place = [t.lanes[s.l], s.c, s.f & ASYNC ? 'beside who started it' : ''].filter(Boolean).join(', ');
+    const lane = t.lanes[s.l] + (s.f & MAYBE_INSIDE ? '?' : '');
+    const place = [lane, s.c, s.f & ASYNC ? 'beside who started it' : ''].filter(Boolean).join(', ');
     lines.push(place);
     const soft = [s.f & START_SOFT ? 'start ' + s.u[0] : '', s.f & END_SOFT ? 'end ' + s.u[1] : ''].filter(Boolean);
     lines.push('from ' + stampOf(s.s) + ' to ' + stampOf(s.e) + (soft.length ? ' (' + soft.join(', ') + ')' : ''));
@@ -453,7 +454,9 @@
     lines.push((s.f & NO_CALLBACK ? 'nothing to call, ' : 'took ') + took(s) + own
       + (s.q < s.s ? ', waited ' + time(s.s - s.q) + ' for a worker' : ''));
     if (s.b) lines.push('released by ' + s.b + ' at ' + stampOf(s.q));
-    if (s.p !== undefined) lines.push('ran inside ' + t.spans[s.p].n);
+    if (s.p !== undefined) {
+      lines.push((s.f & MAYBE_INSIDE ? 'seems to have run inside ' : 'ran inside ') + t.spans[s.p].n);
+    }
     if (s.y) lines.push(s.y + ' to spare, were everything asynchronous');
     return lines;
   }

@@ -16,7 +16,8 @@
 //!                "released_by": null, "no_callback": false, "critical": true, "driver": "file",
 //!                "asynchronous": false, "start_certainty": "measured",
 //!                "end_certainty": "measured", "took": { "least_ns": 30, "most_ns": 30 },
-//!                "nested_in": null, "may_be_nested": false } ],
+//!                "nested_in": null, "may_be_nested": false,
+//!                "driver_inferred": false } ],
 //!   "unplaced": [],
 //!   "edges": [ { "before": 0, "after": 1, "kind": "parent", "kept": true } ],
 //!   "critical_path": [0, 1]
@@ -111,6 +112,7 @@ fn view(t: &Timeline) -> TimelineView<'_> {
                 took: span.took().into(),
                 nested_in: span.nested_in.map(|id| id.index()).filter(|&i| i < t.spans().len()),
                 may_be_nested: span.may_be_nested,
+                driver_inferred: span.driver_inferred,
             })
             .collect(),
         unplaced: t
@@ -219,6 +221,7 @@ struct SpanView<'a> {
     took: Bounds,
     nested_in: Option<usize>,
     may_be_nested: bool,
+    driver_inferred: bool,
 }
 
 #[derive(Serialize)]
@@ -298,14 +301,14 @@ mod tests {
                       "critical": true, "driver": "file", "asynchronous": false,
                       "start_certainty": "measured", "end_certainty": "measured",
                       "took": { "least_ns": 25, "most_ns": 25 }, "nested_in": null,
-                      "may_be_nested": false },
+                      "may_be_nested": false, "driver_inferred": false },
                     { "name": "volume", "kind": "shutdown", "worker": null, "cpu": null,
                       "node": null, "queued_ns": 30, "start_ns": 30, "end_ns": 30, "outcome": "ok",
                       "message": null, "released_by": "disk", "no_callback": true,
                       "critical": false, "driver": null, "asynchronous": true,
                       "start_certainty": "inferred", "end_certainty": "upper_bound",
                       "took": { "least_ns": 0, "most_ns": 0 }, "nested_in": 0,
-                      "may_be_nested": false }
+                      "may_be_nested": false, "driver_inferred": false }
                 ],
                 "unplaced": [
                     { "name": "somewhen", "kind": "probe", "worker": "w1", "cpu": null,

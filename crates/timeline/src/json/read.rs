@@ -84,6 +84,8 @@ struct SpanView {
     nested_in: Option<usize>,
     #[serde(default)]
     may_be_nested: bool,
+    #[serde(default)]
+    driver_inferred: bool,
 }
 
 #[derive(Deserialize)]
@@ -230,6 +232,7 @@ fn span(view: SpanView) -> Result<Span, ReadError> {
     }
     span.nested_in = view.nested_in.map(SpanId);
     span.may_be_nested = view.may_be_nested;
+    span.driver_inferred = view.driver_inferred;
     Ok(span)
 }
 

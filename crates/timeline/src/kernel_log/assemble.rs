@@ -30,6 +30,7 @@ pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
             drivers.entry(span.name.clone()).or_insert_with(|| driver.clone());
         }
         tried.entry(span.name.clone()).or_insert_with(|| driver.clone());
+        span.driver_inferred = span.may_be_nested;
         span.driver = Some(driver);
     }
     let mut shutdown = shutdown(&facts.shutdowns, &drivers);
@@ -154,7 +155,7 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
     let (mut ambiguous, mut too_short) = (0, 0);
     for (draft, place) in drafts.iter_mut().zip(&places) {
         draft.span.asynchronous |= place.asynchronous;
-        draft.span.may_be_nested = place.ambiguous;
+        draft.span.may_be_nested = place.ambiguous || place.unproven;
         ambiguous += usize::from(place.ambiguous);
     }
     // A printed duration can be too short: the clock is set while it runs. The time that an init call ran

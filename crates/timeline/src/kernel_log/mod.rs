@@ -11,9 +11,9 @@
 //! use corewise_timeline::kernel_log::Reader;
 //!
 //! let mut reader = Reader::new();
-//! reader.feed(b"[    5.140900] calling  nvme_init+0x0/0xff0 [nvme] @ 207\n");
-//! reader.feed(b"[    5.240900] probe of 0000:01:00.0 returned 0 after 90000 usecs\n[    5.2409");
-//! reader.feed(b"50] initcall nvme_init+0x0/0xff0 [nvme] returned 0 after 100040 usecs\n");
+//! reader.feed(b"[    5.140900][  T207] calling  nvme_init+0x0/0xff0 [nvme] @ 207\n");
+//! reader.feed(b"[    5.240900][  T207] probe of 0000:01:00.0 returned 0 after 90000 usecs\n[   ");
+//! reader.feed(b" 5.240950][  T207] initcall nvme_init+0x0/0xff0 [nvme] returned 0 after 100040 usecs\n");
 //! let log = reader.finish();
 //! assert_eq!(log.boot.spans().len(), 2);
 //! assert_eq!(log.boot.serial_sum(), std::time::Duration::from_micros(100_040));
@@ -34,8 +34,10 @@
 //!   deferrals. Kernels before 5.14 print 1 for a device that was bound, and 0 for one that was not: a line
 //!   within the probe says why (`failed with error`, `requests probe deferral`), or nobody knows. Such a
 //!   line without the probe's last one is named in a note.
-//! * **What is nested in what** is found by time: a probe within the time of another one, or of an
-//!   init call, ran inside it, unless something says that they ran side by side ([`nesting`]).
+//! * **What is nested in what** is proven by threads, where lines name them (`CONFIG_PRINTK_CALLER`). Else
+//!   it is found by time: a probe within the time of another one, or of an init call, seems to have run
+//!   inside it, unless something says that they ran side by side ([`nesting`]). It may have run on another
+//!   thread, so what follows from that is marked ([`may_be_nested`](crate::Span::may_be_nested)).
 //! * **An order in time** needs stamps below the second that are the kernel's own. Without one
 //!   ([`Unplaced`](crate::Unplaced)) only what the lines themselves print is known. A journal's own
 //!   stamps tell when it got a line, and count only where init calls show that they keep up.

@@ -13,6 +13,9 @@
 //!   other; the virtual functions of a PCI device are on its own bus;
 //! * where several init calls ran at that time, the one whose module or function is named like the
 //!   driver is meant; where none is, nobody knows.
+//!
+//! Only two lines that name one thread prove it. A place that time alone shows is likely, and marked as
+//! unproven.
 
 use super::names;
 
@@ -54,6 +57,9 @@ pub(crate) struct Place {
     pub asynchronous: bool,
     /// It stands within the time of several init calls, and nothing tells which one ran it.
     pub ambiguous: bool,
+    /// No line says on which thread it ran, so that it may have run beside the one that it is inside
+    /// of, or inside one that it seems to have run beside.
+    pub unproven: bool,
     /// Stamps that are cut off leave open whether an init call ran it.
     unsure: bool,
 }
@@ -64,6 +70,12 @@ pub(crate) fn decide(items: &[Item<'_>]) -> Vec<Place> {
     let calls = within_calls(items, &mut places);
     let groups = groups(items, &calls, &mut places);
     within_probes(items, &calls, &groups, &mut places);
+    for i in 0..items.len() {
+        if let Some(outer) = places[i].inside {
+            let thread = items[i].thread.filter(|_| items[i].thread == items[outer].thread);
+            places[i].unproven = thread.is_none();
+        }
+    }
     places
 }
 
@@ -113,6 +125,7 @@ fn within_calls(items: &[Item<'_>], places: &mut [Place]) -> Vec<Option<usize>> 
         }
         let begun = |a: &usize| items[*a].start <= item.start.saturating_add(late(item));
         let mut open: Vec<usize> = active.iter().copied().filter(begun).collect();
+        places[i].unproven = thread_unknown(item) && open.iter().any(|&a| holds(&items[a], item));
         if item.thread.is_some() {
             open.retain(|&a| items[a].thread == item.thread);
         } else if item.asynchronous {
@@ -147,6 +160,12 @@ fn within_calls(items: &[Item<'_>], places: &mut [Place]) -> Vec<Option<usize>> 
         }
     }
     calls
+}
+
+/// Whether nothing says on which thread a probe ran. One that was put off is tried again by a worker of
+/// the driver core.
+fn thread_unknown(item: &Item<'_>) -> bool {
+    item.kind == Kind::Probe && item.thread.is_none() && !item.asynchronous && !item.retry
 }
 
 fn late(item: &Item<'_>) -> u64 {
@@ -264,6 +283,8 @@ fn within_probes(
         for &a in &active {
             if calls[a] == calls[i] && holds(&items[a], item) && !outer.contains(&a) {
                 apart(a, i, calls, places);
+                let may = thread_unknown(&items[i]) && related(&items[a], item);
+                places[i].unproven |= may && items[a].thread.is_none();
             }
         }
         if item.kind == Kind::Probe {

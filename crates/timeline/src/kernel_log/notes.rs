@@ -291,6 +291,18 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
             verb(boot.ambiguous, "it", "them")
         ));
     }
+    let nested = boot.timeline.spans().iter().filter(|span| span.seems_nested()).count();
+    let mut note = |text: String| boot.timeline.note(text);
+    if nested > 0 {
+        note(format!(
+            "no line names the thread of {}: by {} alone {} inside others (`CONFIG_PRINTK_CALLER` \
+             names it). So `?` marks workers and drivers, and own times, sums, chains and how many \
+             ran at once are bounds",
+            count(nested, "probe"),
+            verb(nested, "its time", "their times"),
+            verb(nested, "it seems to have run", "they seem to have run")
+        ));
+    }
     if calls + probes > 0 {
         let kinds = [(calls, "init call"), (probes, "probe")];
         let kinds = kinds.iter().filter(|(n, _)| *n > 0).map(|&(n, what)| count(n, what));

@@ -84,7 +84,7 @@ pub(super) fn tooltip(span: &Span, critical: bool) -> String {
         Some(message) => format!("{}: {message}", span.outcome.as_str()),
         None => span.outcome.as_str().to_owned(),
     };
-    let kind = match &span.driver {
+    let kind = match span.driver_told() {
         Some(driver) => format!("{} by {driver}", span.kind.as_str()),
         None => span.kind.as_str().to_owned(),
     };
@@ -92,7 +92,7 @@ pub(super) fn tooltip(span: &Span, critical: bool) -> String {
     lines.push(format!("{kind}, {outcome}{path}"));
     let mut place = Vec::new();
     if !span.worker.is_empty() {
-        place.push(span.worker.clone());
+        place.push(span.worker_told());
     }
     place.extend(span.cpu.map(|cpu| format!("CPU {cpu}")));
     place.extend(span.node.map(|node| format!("asked for node {node}")));

@@ -3,7 +3,7 @@
 use super::{Lines, Noun};
 use crate::analysis::{Comparison, Pair, Prediction, Side, WhatIf, caveats, is_boot};
 use crate::length::Length;
-use crate::model::{SpanKind, Timeline};
+use crate::model::{Span, SpanKind, Timeline};
 use crate::units::{duration, fit, printable, verb};
 use std::time::Duration;
 
@@ -149,6 +149,9 @@ fn concurrency(out: &mut Lines, t: &Timeline) {
     let known = t.spans().iter().all(|span| span.took().told().is_some());
     let were = match exact {
         _ if !t.resolution().is_zero() => "at once, as far as the stamps tell",
+        _ if t.spans().iter().any(Span::seems_nested) => {
+            "at once, as far as is known which span ran inside which"
+        }
         _ if t.is_open_ended() || !known => "at once, as far as starts and ends are known",
         true => "at once",
         false => "at once, were each to take its longest",

@@ -334,10 +334,10 @@ impl Row {
         let cpu = span.cpu.map(|cpu| format!("cpu {cpu}"));
         let ran = span.took() != Length::ZERO
             || !matches!(span.outcome, Outcome::Skipped(_) | Outcome::Cancelled);
-        let worker = Some(span.worker.clone()).filter(|worker| !worker.is_empty());
+        let worker = Some(span.worker_told()).filter(|worker| !worker.is_empty());
         let both =
             worker.as_ref().zip(cpu.as_ref()).map(|(worker, cpu)| format!("{worker}, {cpu}"));
-        let with_driver = span.driver.as_ref().map(|driver| format!("{} ({driver})", span.name));
+        let with_driver = span.driver_told().map(|driver| format!("{} ({driver})", span.name));
         Row {
             critical,
             name: with_driver.into_iter().chain([span.name.clone()]).collect(),

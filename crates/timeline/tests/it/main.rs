@@ -15,4 +15,5 @@ mod kernel_log_wrappers;
 mod kernel_logs;
 mod pictures;
 mod render;
+mod threads_unknown;
 mod what_if;

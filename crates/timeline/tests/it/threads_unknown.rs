@@ -1,0 +1,97 @@
+//! Probes of which no line names the thread: that they ran inside the init call in whose time they stand
+//! is likely, and no more.
+
+use crate::common::{read, us};
+use corewise_timeline::analysis::{WhatIf, compare};
+use corewise_timeline::kernel_log::KernelLog;
+use corewise_timeline::{Length, SpanKind, html, json, perfetto, svg, text};
+
+/// A probe on a thread of its own, while the init call of its driver runs.
+const CALLERS: &str = "\
+[    1.000000][  T100] calling  foo_init+0x0/0x10 [foo] @ 100
+[    1.020000][   T55] probe of 0000:01:00.0 returned 0 after 15001 usecs
+[    1.030000][  T100] initcall foo_init+0x0/0x10 [foo] returned 0 after 29991 usecs
+";
+
+fn without_callers() -> String {
+    CALLERS.replace("[  T100]", "").replace("[   T55]", "")
+}
+
+fn own(log: &KernelLog, name: &str) -> Length {
+    log.boot.costs().into_iter().find(|cost| cost.name == name).expect("it is there").own
+}
+
+#[test]
+fn what_needs_the_thread_of_a_probe_is_bounded_where_no_line_names_it() {
+    let (known, log) = (read(CALLERS), read(&without_callers()));
+    let probe = log.boot.span(log.boot.find("0000:01:00.0").expect("a probe"));
+    assert!(probe.may_be_nested && probe.driver_inferred, "{probe:?}");
+    // Nothing of it contradicts what the callers prove, and nothing is surer.
+    for name in ["foo_init [foo]", "0000:01:00.0"] {
+        let proven = own(&known, name).known().expect("callers prove it");
+        assert!(own(&log, name).allows(proven), "{name}: {:?}", own(&log, name));
+    }
+    assert!(!own(&log, "foo_init [foo]").is_exact());
+    let both = [&known.boot, &log.boot];
+    for [proven, told] in [
+        both.map(|t| t.serial_sum()),
+        both.map(|t| t.critical_path().length),
+        both.map(|t| WhatIf::new().workers(2).predict(t).makespan),
+        both.map(|t| WhatIf::new().workers(1).predict(t).makespan),
+        both.map(|t| t.kind_cost(SpanKind::Initcall).own),
+        both.map(|t| WhatIf::new().scaled(t.find("0000:01:00.0"), 0.5).predict(t).makespan),
+    ] {
+        let proven = proven.known().expect("callers prove it");
+        assert!(told.allows(proven) && !told.is_exact(), "{proven:?} {told:?}");
+    }
+    assert_eq!(log.boot.makespan(), known.boot.makespan());
+    // Two boots that were one: no change is sure.
+    let change = compare(&log.boot, &known.boot);
+    let foo = change.pairs.iter().find(|pair| pair.name == "foo_init [foo]").expect("in both");
+    assert!(!foo.is_exact(), "{foo:?}");
+}
+
+#[test]
+fn each_form_marks_what_is_only_likely() {
+    let log = read(&without_callers());
+    let rows = text::render(&log.boot, 100);
+    for told in ["0000:01:00.0 (foo?)", "pid 100?", "serial sum ≥30.0 ms", "about 1 at once"] {
+        assert!(rows.contains(told), "{told}: {rows}");
+    }
+    let analysis = text::analysis(&log.boot, 10, 100);
+    assert!(analysis.contains("as far as is known which span ran inside which"), "{analysis}");
+    let again = json::read(&json::render(&log.boot)).expect("what was just written");
+    assert_eq!(again, std::slice::from_ref(&log.boot));
+    let page = html::render(&html::Page { title: "log", facts: &[], timelines: &[&log.boot] });
+    assert!(page.contains("foo?") && page.contains("about 1 at once"));
+    assert!(svg::render(&log.boot).contains("by foo?"));
+    assert!(perfetto::render(&[&log.boot]).contains("seems_to_have_run_inside"));
+    for form in [&rows, &page, &json::render(&log.boot)] {
+        assert!(form.contains("no line names the thread"), "{form}");
+    }
+    // With callers that name one thread for both it is proven.
+    let log = read(&CALLERS.replace("[   T55]", "[  T100]"));
+    let rows = text::render(&log.boot, 100);
+    assert!(rows.contains("(foo)") && rows.contains("at most 1 at once"), "{rows}");
+    assert!(log.boot.is_exact() && log.boot.spans()[1].nested_in.is_some());
+}
+
+#[test]
+fn a_probe_within_anothers_time_may_have_run_beside_it() {
+    let log = read(
+        "[    1.003000] probe of 1-1 returned 0 after 500 usecs\n\
+         [    1.010000] probe of usb1 returned 0 after 10000 usecs\n",
+    );
+    let own = |name| own(&log, name);
+    assert_eq!((own("1-1"), own("usb1")), (us(500).into(), Length::between(us(9500), us(10_000))));
+    let sum = log.boot.serial_sum();
+    assert_eq!((sum.least(), sum.most()), (us(10_000), Some(us(10_500))));
+    // A line that says that the probe is asynchronous proves that it ran beside.
+    let log = read(
+        "[    1.000000] nvme 0000:01:00.0: scheduling asynchronous probe\n\
+         [    1.000100] calling  foo_init+0x0/0x10 [foo] @ 100\n\
+         [    1.020000] probe of 0000:01:00.0 returned 0 after 15001 usecs\n\
+         [    1.030000] initcall foo_init+0x0/0x10 [foo] returned 0 after 29891 usecs\n",
+    );
+    assert!(log.boot.is_exact(), "{:?}", log.boot.spans());
+}
