@@ -460,6 +460,12 @@ pub(super) fn append(
     Ok(Appended::There(heads))
 }
 
+/// Says in a head that the file has all changes up to that one for good, but for those that the
+/// store has.
+pub(super) fn renew(medium: &dyn Medium, heads: HeadPair, synced: u64) -> io::Result<HeadPair> {
+    heads.replace(medium, FileHead { synced, ..heads.newest })
+}
+
 /// Begins a file anew that wasn't what it was: all that lay in it is in the store. Its entries go
 /// on at `at`. `None`: it isn't in its place, or somebody else's data is in it.
 pub(super) fn begin_again(

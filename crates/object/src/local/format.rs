@@ -21,13 +21,13 @@ pub(super) const MAGIC: &[u8; 8] = b"CWlocal2";
 /// The first bytes of an entry.
 pub(super) const MAGIC_ENTRY: [u8; 4] = *b"2lWC";
 /// Bytes of a head that say something.
-pub(super) const SAYS: usize = 80;
+pub(super) const SAYS: usize = 88;
 
 /// Whose changes the file has, and where they begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileHead {
     /// The greater one counts.
-    pub(super) generation: u64,
+    pub(crate) generation: u64,
     /// Bytes of the ring.
     pub(super) ring: u64,
     /// The place of the first entry. Places count on and on; the ring has them modulo its size.
@@ -35,9 +35,11 @@ pub(crate) struct FileHead {
     /// The writer whose changes these are; epoch 0: nobody's.
     pub(crate) epoch: u64,
     pub(crate) nonce: u128,
-    /// The nonce by which a server opens the volume that puts these changes into the store. So the file knows its record until it has the
-    /// heads of that server itself. 0: no server has tried.
+    /// The nonce by which a server opens the volume that puts these changes into the store. So the
+    /// file knows its record until it has the heads of that server itself. 0: no server has tried.
     pub(crate) next: u128,
+    /// The last change that was in the file for good when the head was written. 0: none was.
+    pub(crate) synced: u64,
 }
 
 impl FileHead {
@@ -59,6 +61,7 @@ impl FileHead {
         }
         out.put_u128_le(self.nonce);
         out.put_u128_le(self.next);
+        out.put_u64_le(self.synced);
         out.put_u64_le(0);
         let sum = crc32fast::hash(&out[..SAYS - 8]);
         out[SAYS - 8..SAYS - 4].copy_from_slice(&sum.to_le_bytes());
@@ -66,7 +69,7 @@ impl FileHead {
         out
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let says = bytes.get(..SAYS)?;
         let word = |at: usize| Some(u64::from_le_bytes(says.get(at..at + 8)?.try_into().ok()?));
         let long = |at: usize| Some(u128::from_le_bytes(says.get(at..at + 16)?.try_into().ok()?));
@@ -81,6 +84,7 @@ impl FileHead {
             epoch: word(32)?,
             nonce: long(40)?,
             next: long(56)?,
+            synced: word(72)?,
         })
     }
 }

@@ -107,6 +107,7 @@ pub(crate) fn judge(found: Found, says: &Says, gives_up: bool) -> Result<Judged,
         ));
     }
     let through = says.followed.as_ref().map_or(says.through, |(_, through)| *through);
+    let head = found.head;
     let mut lacking: Vec<Stored> =
         found.entries.into_iter().filter(|entry| entry.index > through).collect();
     let (mut next, mut gap) = (through + 1, None);
@@ -120,6 +121,11 @@ pub(crate) fn judge(found: Found, says: &Says, gives_up: bool) -> Result<Judged,
         follows
     };
     let whole = lacking.iter().take_while(goes_on).count();
+    // Of those that no entry is there to tell of, the head may.
+    let is_last = says.known && says.followed.is_none();
+    if gap.is_none() && is_last && next <= head.synced {
+        gap = Some((next, head.synced));
+    }
     let changes = lacking.iter().filter(|entry| !entry.is_mark());
     let bytes: u64 = changes.clone().map(|entry| entry.len * crate::format::BLOCK).sum();
     match (&says.followed, changes.count(), gap) {
@@ -129,7 +135,7 @@ pub(crate) fn judge(found: Found, says: &Says, gives_up: bool) -> Result<Judged,
         )),
         (_, _, Some((from, to))) if !gives_up => Err(format!(
             "it is damaged: it lacks the changes from {from} to {to}. {}",
-            accept_lost(found.head.id())
+            accept_lost(head.id())
         )),
         _ => {
             // Up to what is lost.
@@ -316,28 +322,43 @@ impl Local {
         self.medium.name()
     }
 
-    /// Waits until the file is to be looked at.
-    pub(crate) async fn is_due(&self) {
+    /// Waits until the file is to be looked at. True: the pause has passed, and nothing else has
+    /// happened.
+    pub(crate) async fn is_due(&self) -> bool {
         let pause = {
             let state = self.state.lock();
             let is_idle = matches!(state.file, FileUse::InUse) && state.synced <= state.stored;
             if is_idle { IDLE } else { BUSY }
         };
-        // An error: nothing has happened meanwhile.
-        let _ = timeout(pause, self.watch.notified()).await;
+        timeout(pause, self.watch.notified()).await.is_err()
     }
 
     /// Looks whether the file is what it was, while it is in use. No flush goes to one that isn't.
-    pub(crate) async fn look(&self) {
-        let writing = self.writing.lock().await;
-        if !matches!(self.state.lock().file, FileUse::InUse) {
-            return;
-        }
+    /// `renews`: a file that has what the store lacks says in its head up to which change it has
+    /// all.
+    pub(crate) async fn look(&self, renews: bool) {
+        let mut writing = self.writing.lock().await;
+        let (synced, stored) = {
+            let state = self.state.lock();
+            if !matches!(state.file, FileUse::InUse) {
+                return;
+            }
+            (state.synced, state.stored)
+        };
         let (medium, heads) = (Arc::clone(&self.medium), writing.heads);
-        let looked = tokio::task::spawn_blocking(move || file::verify(&*medium, &heads)).await;
-        // An error: the look panicked, and says nothing.
-        if let Ok(Err(out)) = looked {
-            self.go_out(out);
+        let renews = renews && synced > stored.max(heads.newest.synced);
+        let look = move || {
+            file::verify(&*medium, &heads)?;
+            match renews {
+                true => file::renew(&*medium, heads, synced).map_err(FileOut::failed),
+                false => Ok(heads),
+            }
+        };
+        match tokio::task::spawn_blocking(look).await {
+            Ok(Ok(heads)) => writing.heads = heads,
+            Ok(Err(out)) => self.go_out(out),
+            // The look panicked, and says nothing.
+            Err(_) => {}
         }
     }
 

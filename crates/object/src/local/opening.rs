@@ -99,6 +99,7 @@ pub(crate) async fn open(
         epoch: writer.epoch,
         nonce: writer.nonce,
         next: 0,
+        synced: 0,
     };
     let local = Local::begin(medium, head, volume.codec().clone()).map_err(failed)?;
     volume.keep_flushes(Arc::new(local));

@@ -2,6 +2,7 @@
 //! was flushed is there, or the opening is refused.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fastrand::Rng;
 use object_store::ObjectStore;
@@ -10,12 +11,12 @@ use object_store::path::Path;
 
 use super::disk::{Disk, Loss};
 use super::local::{open_with, run};
-use super::{ask, open_giving_up, read, tuning, write};
-use crate::local::{self, Medium};
+use super::{ask, open_giving_up, passes, read, tuning, write};
+use crate::local::{self, FileHead, Medium};
 use crate::log::{self, Ask, FlushesMissing, NotOpen};
 use crate::opening_id::OpeningId;
 use crate::store::Store;
-use crate::volume::Volume;
+use crate::volume::{Tuning, Volume};
 
 /// Bytes of a head, of which there are two at the beginning of the file.
 const HEAD: usize = 4096;
@@ -93,7 +94,7 @@ fn either_head_may_be_damaged_at_any_time_and_nothing_is_lost() {
         let (store, disk) = killed_after(sessions);
         for head in 0..2 {
             // In its magic, its words, its checksum, and all of it.
-            for at in [0, 20, 45, 73] {
+            for at in [0, 20, 45, 73, 81] {
                 let disk = damaged(&disk, |bytes| bytes[head * HEAD + at] ^= 1);
                 assert_eq!(opened(&store, &disk, None), Ok(FLUSHED), "{sessions} {head} {at}");
             }
@@ -213,6 +214,91 @@ fn damage_of_what_was_flushed_is_refused_and_the_changes_in_front_of_it_are_kept
         "{refused:?}"
     );
     assert_eq!(opened(&store, &disk, Some(server)), Ok(4));
+}
+
+/// The newest head of a disk's flush file.
+fn newest_head(disk: &Disk) -> FileHead {
+    let bytes = disk.state.lock().now.clone();
+    let heads = bytes.chunks(HEAD).take(2).filter_map(FileHead::decode);
+    heads.max_by_key(|head| head.generation).unwrap()
+}
+
+#[test]
+fn a_file_in_which_all_behind_its_heads_is_zeroed_is_refused() {
+    let whole = Arc::new(InMemory::new());
+    let inner: Arc<dyn ObjectStore> = whole.clone();
+    let disk = Arc::new(Disk::default());
+    let (store, disk) = run(async {
+        // The store gets nothing by itself.
+        let tuning = Tuning { age: Duration::from_secs(10_000), batch: 32, ..tuning() };
+        let volume = open_with(&inner, &disk, 4, tuning).await.unwrap();
+        for n in 0..FLUSHED {
+            write(&volume, n, 1, 2 * n as u32 + 2).await.unwrap();
+            volume.flush().await.unwrap();
+        }
+        while newest_head(&disk).synced < FLUSHED {
+            passes(Duration::from_secs(1)).await;
+        }
+        // Behind what the head tells of.
+        write(&volume, FLUSHED, 1, 2).await.unwrap();
+        volume.flush().await.unwrap();
+        let killed = (whole.fork(), disk.killed());
+        volume.flush_to_store().await.unwrap();
+        killed
+    });
+    let server = unfinished(&store);
+    assert_eq!(opened(&store, &disk.killed(), None), Ok(FLUSHED), "nothing is wrong with it");
+    let entry = 4096 + 80;
+    for first in 0..FLUSHED as usize {
+        let zeroed = damaged(&disk, |bytes| bytes[2 * HEAD + first * entry..].fill(0));
+        let refused = opened(&store, &zeroed, None);
+        let words = format!("it lacks the changes from {} to {FLUSHED}", first + 1);
+        assert!(
+            matches!(&refused, Err(NotOpen::Local(why)) if why.contains(&words)),
+            "{first}: {refused:?}"
+        );
+        assert_eq!(opened(&store, &zeroed, Some(server)), Ok(first as u64));
+    }
+    let last = damaged(&disk, |bytes| bytes[2 * HEAD + FLUSHED as usize * entry..].fill(0));
+    assert_eq!(opened(&store, &last, None), Ok(FLUSHED), "of the last one nothing tells");
+    // Nothing is missing where the store has it all.
+    let zeroed = damaged(&disk, |bytes| bytes[2 * HEAD..].fill(0));
+    assert_eq!(opened(&whole, &zeroed, None), Ok(FLUSHED));
+}
+
+#[test]
+fn a_machine_that_is_lost_while_a_head_is_renewed_loses_nothing() {
+    // The store gets nothing by itself.
+    let tuning = Tuning { age: Duration::from_secs(10_000), batch: 32, ..tuning() };
+    for at in 1.. {
+        let inner = Arc::new(InMemory::new());
+        let disk = Arc::new(Disk::default());
+        let (lossy, mut flushed) = (inner.clone() as Arc<dyn ObjectStore>, 0);
+        let lossy = disk.lose(&lossy, Loss::File(at));
+        let is_done = run(async {
+            let Ok(volume) = open_with(&lossy, &disk, 4, tuning).await else { return false };
+            for n in 0..FLUSHED {
+                // Where the machine is lost, the store is silent too.
+                if write(&volume, n, 1, 2 * n as u32 + 2).await.is_err()
+                    || volume.flush().await.is_err()
+                {
+                    return false;
+                }
+                flushed = n + 1;
+                passes(Duration::from_millis(1100)).await;
+            }
+            true
+        });
+        for seed in 0..8 {
+            let left = disk.after(&mut Rng::with_seed(seed));
+            let found = opened(&inner, &left, None);
+            assert!(found.as_ref().is_ok_and(|kept| *kept >= flushed), "{at}, {seed}: {found:?}");
+        }
+        if is_done && newest_head(&disk).synced == FLUSHED {
+            assert!(at > 20, "only {at} operations");
+            return;
+        }
+    }
 }
 
 /// What an opening that is interrupted begins with.

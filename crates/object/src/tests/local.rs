@@ -114,9 +114,12 @@ fn lose_it_at(at: Loss, seed: u64) -> bool {
     let mut lost = false;
     for life in 0..3u128 {
         let store = disk.lose(&inner, at);
+        // With the longer one the head is renewed before the store has it all.
+        let age = Duration::from_secs(if life == 1 { 5 } else { 1 });
+        let tuning = Tuning { age, ..tuning() };
         // The runtime ends with all of its tasks, as the machine does.
         run(async {
-            lost |= match open_with(&store, &disk, sealed | life << 2, tuning()).await {
+            lost |= match open_with(&store, &disk, sealed | life << 2, tuning).await {
                 Ok(volume) => !work(&volume, &mut history, &mut random).await,
                 Err(_) => true,
             };
@@ -128,13 +131,11 @@ fn lose_it_at(at: Loss, seed: u64) -> bool {
                 false => Loss::Store(random.u64(8..40)),
             };
             let store = disk.lose(&inner, soon_at);
-            run(async {
-                drop(open_with(&store, &disk, sealed | life << 2 | soon, tuning()).await)
-            });
+            run(async { drop(open_with(&store, &disk, sealed | life << 2 | soon, tuning).await) });
             disk = disk.after(&mut random);
         }
         let found = run(async {
-            let opened = open_with(&inner, &disk, sealed | life << 2 | 3, tuning()).await;
+            let opened = open_with(&inner, &disk, sealed | life << 2 | 3, tuning).await;
             let volume = opened.unwrap_or_else(|why| panic!("{at:?}, seed {seed}: {why:?}"));
             let found = read(&volume, 0, BLOCKS).await.unwrap();
             volume.close().await.unwrap();

@@ -35,8 +35,9 @@ impl Volume {
     async fn watch_flush_file(self: Arc<Self>, local: Arc<Local>) {
         let mut is_out = false;
         while self.state.read().dead.is_none() {
-            local.is_due().await;
-            local.look().await;
+            // So a head is renewed once a second at most, and never where the store keeps up.
+            let renews = local.is_due().await;
+            local.look(renews).await;
             let Some(FileOut { why, todo, for_good }) = local.fault() else { continue };
             if !std::mem::replace(&mut is_out, true) {
                 let file = local.name();
